@@ -1,0 +1,67 @@
+"""Ratios within one run: two measurements in interleaved rounds, compared round by round."""
+
+import json
+import platform
+import random
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+
+from tfbuild.cpu import detect
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ratio:
+    """Median of the rounds' ratios a/b with its smallest and largest; `a` and `b`: every sample, in its own unit."""
+
+    median: float
+    low: float
+    high: float
+    a: tuple[float, ...]
+    b: tuple[float, ...]
+
+    def __str__(self) -> str:
+        return f"{self.median:.3f} [{self.low:.3f}, {self.high:.3f}] ({len(self.a)} rounds)"
+
+
+def compare(a: Callable[[], float], b: Callable[[], float], rounds: int) -> Ratio:
+    """Runs both once to warm up, then `rounds` times in shuffled order."""
+    a(), b()
+    pairs: list[tuple[float, float]] = []
+    for _ in range(rounds):
+        first = random.random() < 0.5
+        one = a() if first else b()
+        other = b() if first else a()
+        pairs.append((one, other) if first else (other, one))
+    ratios = [x / y for x, y in pairs]
+    return Ratio(
+        median=median(ratios),
+        low=min(ratios),
+        high=max(ratios),
+        a=tuple(x for x, _ in pairs),
+        b=tuple(y for _, y in pairs),
+    )
+
+
+def record(name: str, results: dict[str, Ratio] | dict[str, object]) -> Path:
+    """Writes benchmarks/results/NAME.json with the machine that it was measured on."""
+    cpu = detect()
+    document = {
+        "benchmark": name,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": {
+            "cpu": cpu.model,
+            "level": cpu.level,
+            "kernel": platform.release(),
+            "python": platform.python_version(),
+        },
+        "results": {key: asdict(value) if isinstance(value, Ratio) else value for key, value in results.items()},
+    }
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    return path

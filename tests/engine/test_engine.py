@@ -1,0 +1,484 @@
+"""The engine package on a real engine: runs, workers, files, builds, bases, and an engine started here."""
+
+import contextlib
+import errno
+import io
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tfbuild.engine import Engine, Progress, WorkerDied, base, host
+from tfbuild.engine.client import LABEL
+from tfbuild.errors import BaseUnavailable, BuildFailed, DiskFull, EngineMissing, UnknownImage
+
+pytestmark = pytest.mark.engine
+ROOT = Path(__file__).parents[2]
+DISTRIBUTION = "bookworm"
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    return Engine.connect()
+
+
+@pytest.fixture(scope="module")
+def debian(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> str:
+    log = tmp_path_factory.mktemp("base") / "mmdebstrap.log"
+    return base.bootstrap(engine, DISTRIBUTION, progress=Progress(), log=log).reference
+
+
+@pytest.fixture
+def name(engine: Engine) -> Iterator[str]:
+    """A name for an image, which is removed afterwards."""
+    name = f"tfbuild-test-{uuid.uuid4().hex[:12]}:x"
+    yield name
+    with contextlib.suppress(UnknownImage):
+        engine.remove(name)
+
+
+def wait_until(holds: Callable[[], object], seconds: float = 30) -> bool:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def containers(engine: Engine, image: str) -> list[str]:
+    """The containers of an image that carry tfbuild's label."""
+    found = engine.client.containers.list(all=True, filters={"label": f"{LABEL}=1", "ancestor": image})
+    return [container.name for container in found]
+
+
+@pytest.fixture
+def own(engine: Engine, debian: str, name: str) -> str:
+    """An image of this test alone, so that its containers can be told from others'."""
+    folder = f"/only/{name}"
+    container = engine.client.containers.create(debian, ["mkdir", "-p", folder], network_mode="none")
+    try:
+        container.start()
+        container.wait()
+        container.commit(*name.split(":"))
+    finally:
+        container.remove(force=True)
+    return name
+
+
+def test_what_the_engine_says_of_itself_and_of_an_image(engine: Engine, debian: str) -> None:
+    assert re.match(r"\d+\.\d+", engine.version)
+    assert re.fullmatch(r"linux/(amd64|arm64)", engine.platform)
+    image = engine.image(debian)
+    assert image.id.startswith("sha256:")
+    assert image.labels["io.tfbuild.base"] == DISTRIBUTION
+    assert f"linux/{image.architecture}" == engine.platform
+    assert 50e6 < image.size < 200e6
+
+
+def test_names_come_and_go(engine: Engine, own: str) -> None:
+    other = own.replace(":x", ":y")
+    engine.tag(own, other)
+    assert engine.image(other).id == engine.image(own).id
+    engine.untag(other)
+    assert not engine.exists(other)
+    assert engine.exists(own)
+    engine.tag(own, other)
+    engine.remove(own)
+    assert not engine.exists(other)
+    with pytest.raises(UnknownImage):
+        engine.untag(own)
+
+
+def test_run_gives_streams_exit_code_files_and_environment(engine: Engine, own: str) -> None:
+    run = engine.run(
+        own,
+        ["sh", "-c", 'cat; cat /new/folder/f; echo "$X"; /tool; echo err >&2; exit 3'],
+        env={"X": "x y"},
+        files={"/new/folder/f": b"file\n", "/tool": b"#!/bin/sh\necho tool\n"},
+        stdin=b"in\n",
+    )
+    assert (run.exit_code, run.stdout, run.stderr) == (3, "in\nfile\nx y\ntool\n", "err\n")
+    assert 0 < run.seconds < 30
+    assert not run.truncated
+    assert containers(engine, own) == []
+
+
+def test_run_moves_more_than_a_pipe_holds(engine: Engine, debian: str) -> None:
+    data = os.urandom(3_000_000).hex().encode()
+    assert engine.run(debian, ["cat"], stdin=data).stdout.encode() == data
+
+
+def test_run_keeps_a_bounded_part_of_endless_output(engine: Engine, debian: str) -> None:
+    run = engine.run(debian, ["sh", "-c", "head -c 9000000 /dev/zero; head -c 10 /dev/zero >&2"], limit=1000)
+    assert (len(run.stdout), len(run.stderr), run.truncated, run.exit_code) == (1000, 10, True, 0)
+
+
+def test_run_has_no_rights_and_no_network(engine: Engine, debian: str) -> None:
+    script = (
+        "grep -E '^(CapEff|CapBnd|NoNewPrivs)' /proc/self/status; ls /sys/class/net; mount -t tmpfs x /mnt || echo no"
+    )
+    out = engine.run(debian, ["sh", "-c", script]).stdout.split()
+    assert out == ["CapEff:", "0" * 16, "CapBnd:", "0" * 16, "NoNewPrivs:", "1", "lo", "no"]
+
+
+def test_run_of_a_missing_program_or_image(engine: Engine, debian: str) -> None:
+    run = engine.run(debian, ["/no/such/program"])
+    assert run.exit_code == 127
+    assert "no such file" in run.stderr
+    with pytest.raises(UnknownImage, match="nope"):
+        engine.run("nope:nope", ["true"])
+
+
+def test_run_ends_in_time_and_leaves_nothing(engine: Engine, own: str) -> None:
+    start = time.monotonic()
+    with pytest.raises(TimeoutError, match="1 s"):
+        engine.run(own, ["sh", "-c", "trap '' TERM INT; while :; do sleep 1; done"], timeout=1)
+    assert time.monotonic() - start < 15
+    assert containers(engine, own) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_leaves_no_container(engine: Engine, own: str, number: int) -> None:
+    code = f"from tfbuild.engine import Engine; Engine.connect().run({own!r}, ['sleep', '600'], timeout=600)"
+    with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.PIPE) as process:
+        assert wait_until(lambda: engine.client.containers.list(filters={"ancestor": own}))
+        process.send_signal(number)
+        assert b"KeyboardInterrupt" in process.communicate(timeout=30)[1]
+    assert containers(engine, own) == []
+
+
+def test_worker_answers_pauses_and_goes(engine: Engine, own: str) -> None:
+    with engine.worker(own, ["sh", "-c", 'while read -r line; do echo "got $line"; done']) as worker:
+        assert worker.name.startswith("tfbuild-")
+        assert worker.ask("one", 20) == "got one"
+        worker.pause()
+        assert engine.client.containers.get(worker.name).status == "paused"
+        worker.resume()
+        assert worker.ask("x" * 200_000, 20) == "got " + "x" * 200_000
+    assert containers(engine, own) == []
+    with pytest.raises(WorkerDied):
+        worker.ask("late", 1)
+
+
+def test_a_dead_worker_tells_its_exit_code_and_last_words(engine: Engine, own: str) -> None:
+    script = "read -r line; echo last words >&2; exit 4"
+    with engine.worker(own, ["sh", "-c", script]) as worker, pytest.raises(WorkerDied) as caught:
+        worker.ask("one", 20)
+    assert (caught.value.worker_exit_code, caught.value.stderr_tail) == (4, "last words")
+    assert containers(engine, own) == []
+
+
+def test_a_silent_worker_and_a_flooding_one_are_bounded(engine: Engine, own: str) -> None:
+    with engine.worker(own, ["sh", "-c", "sleep 3; echo late; sleep 600"]) as worker:
+        with pytest.raises(TimeoutError):
+            worker.ask("one", 1)
+        with pytest.raises(WorkerDied, match="did not answer"):
+            worker.ask("two", 10)
+    with engine.worker(own, ["cat", "/dev/zero"]) as worker, pytest.raises(WorkerDied, match="longer than"):
+        worker.ask("one", 20)
+    assert containers(engine, own) == []
+
+
+def build(engine: Engine, folder: Path, dockerfile: str, name: str, **options: object) -> str:
+    context = folder / "context"
+    context.mkdir(exist_ok=True)
+    (context / "Dockerfile").write_text(dockerfile)
+    log = folder / "build.log"
+    return engine.build(context, tag=name, log=log, progress=Progress(io.StringIO()), **options)  # type: ignore[arg-type]
+
+
+def test_a_file_is_read_inside_the_image_and_nowhere_else(
+    engine: Engine, debian: str, name: str, tmp_path: Path
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("of the host")
+    build(
+        engine,
+        tmp_path,
+        f"FROM {debian}\nRUN echo inside > /etc/tfbuild-marker && ln -s ../../../../../../etc/tfbuild-marker /up"
+        f" && ln -s /up /twice && ln -s {secret} /out && ln -s /loop /loop && mkfifo /fifo && ln -s /etc /folder"
+        " && ln -s /proc/self/environ /proc-link && ln -s twice /relative\n",
+        name,
+    )
+    got = tmp_path / "got"
+    for path in ("/etc/tfbuild-marker", "/up", "/twice", "/relative", "/folder/tfbuild-marker"):
+        got.unlink(missing_ok=True)
+        assert engine.read_file(name, path, got, 7).read_text() == "inside\n"
+    got.write_text("before")
+    for path in ("/out", "/missing", "/loop", "/proc-link", "/etc/tfbuild-marker/x"):
+        with pytest.raises(FileNotFoundError):
+            engine.read_file(name, path, got, 1000)
+    for path in ("/etc", "/fifo", "/folder"):
+        with pytest.raises(IsADirectoryError):
+            engine.read_file(name, path, got, 1000)
+    with pytest.raises(OSError, match="larger than 6 bytes") as caught:
+        engine.read_file(name, "/etc/tfbuild-marker", got, 6)
+    assert caught.value.errno == errno.EFBIG
+    assert got.read_text() == "before"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["build.log", "context", "got", "secret"]
+    assert containers(engine, name) == []
+
+
+def test_build_with_arguments_proxies_and_a_secret(
+    engine: Engine, debian: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("https_proxy", "http://proxy.invalid:3128")
+    secret = tmp_path / 'a,b"c'
+    secret.write_text("s3cret")
+    image = build(
+        engine,
+        tmp_path,
+        f'FROM {debian}\nARG X\nLABEL x="$X"\n'
+        'RUN --mount=type=secret,id=ca test "${https_proxy##*:}" = 3128'
+        ' && test "$(cat /run/secrets/ca)" = s3cret && echo built\n',
+        name,
+        build_args={"X": "a b=c"},
+        secrets={"ca": secret},
+        no_cache=True,
+    )
+    assert engine.image(name).id == image
+    assert engine.image(name).labels["x"] == "a b=c"
+    assert re.search(r"^#\d+ [\d.]+ built$", (tmp_path / "build.log").read_text(), re.MULTILINE)
+    assert all("proxy.invalid" not in step["CreatedBy"] for step in engine.client.images.get(name).history())
+
+
+def test_a_failed_build_says_why_and_where(engine: Engine, debian: str, name: str, tmp_path: Path) -> None:
+    with pytest.raises(BuildFailed) as caught:
+        build(engine, tmp_path, f"FROM {debian}\nRUN echo the reason {name} >&2; exit 7\n", name)
+    assert f"the reason {name}" in caught.value.reason
+    assert "exit code: 7" in caught.value.reason
+    assert str(tmp_path / "build.log") in caught.value.hint
+    assert not engine.exists(name)
+
+
+def processes(word: str) -> list[str]:
+    """Processes of this machine, the engine's included, with `word` as an argument."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if word.encode() in path.read_bytes().split(b"\0"):
+                found.append(path.parent.name)
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_build_stops_inside_the_engine(
+    engine: Engine, debian: str, name: str, tmp_path: Path, number: int
+) -> None:
+    if not engine.local:
+        pytest.skip("the engine's processes are not on this machine")
+    seconds = str(10_000_000 + uuid.uuid4().int % 10_000_000)
+    (tmp_path / "Dockerfile").write_text(f"FROM {debian}\nRUN sleep {seconds}\n")
+    code = (
+        "from pathlib import Path; from tfbuild.engine import Engine, Progress;"
+        f"Engine.connect().build(Path({str(tmp_path)!r}), tag={name!r}, log=Path({str(tmp_path / 'log')!r}),"
+        " progress=Progress())"
+    )
+    before = {container.id for container in engine.client.containers.list(all=True)}
+    with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.PIPE) as process:
+        assert wait_until(lambda: processes(seconds))
+        process.send_signal(number)
+        errors = process.communicate(timeout=60)[1].decode()
+    assert "KeyboardInterrupt" in errors
+    assert "build: image: canceled" in errors or "build: image: interrupted" in errors
+    assert wait_until(lambda: not processes(seconds), 20)
+    assert not processes(str(tmp_path))
+    assert not engine.exists(name)
+    left = [c.name for c in engine.client.containers.list(all=True) if c.id not in before]
+    assert not [item for item in left if item.startswith("tfbuild-")]
+
+
+def packages(engine: Engine, image: str) -> str:
+    return engine.run(image, ["dpkg-query", "--show"]).stdout
+
+
+def test_the_same_packages_make_the_same_base(
+    engine: Engine, debian: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = base.bootstrap(engine, DISTRIBUTION, progress=Progress(), log=tmp_path / "log")
+    monkeypatch.setattr(base, "REPOSITORY", f"tfbuild-test-{uuid.uuid4().hex[:12]}")
+    fresh = base.bootstrap(engine, DISTRIBUTION, progress=Progress(), log=tmp_path / "log")
+    try:
+        assert fresh.reference.endswith(f":{DISTRIBUTION}")
+        assert (fresh.digest == first.digest) == (packages(engine, fresh.reference) == packages(engine, debian))
+        script = (
+            "ls /usr/share/man /usr/share/locale /var/lib/apt/lists; ls /usr/share/doc/apt; cat /etc/apt/sources.list"
+        )
+        out = engine.run(fresh.reference, ["sh", "-c", script]).stdout
+        assert "copyright" in out
+        assert "changelog" not in out
+        assert "InRelease" not in out
+        assert f"{DISTRIBUTION}-security main" in out
+        assert engine.run(fresh.reference, ["find", "/etc/apt", "-name", "*tfbuild*"]).stdout == ""
+    finally:
+        engine.remove(fresh.reference)
+
+
+def test_bases_that_cannot_be_had(engine: Engine, debian: str, tmp_path: Path) -> None:
+    def resolve(mode: str, image: str = "localhost:1/python:3.11", distribution: str = DISTRIBUTION) -> base.Base:
+        return base.resolve(engine, image, distribution, mode, progress=Progress(notes), log=tmp_path / "log")
+
+    notes = io.StringIO()
+    with pytest.raises(BaseUnavailable, match=r"no registry gives localhost:1/python:3\.11"):
+        resolve("registry")
+    with pytest.raises(BaseUnavailable, match="jammy"):
+        resolve("bootstrap", distribution="jammy")
+    with pytest.raises(BaseUnavailable, match="localhost:1/nope:latest"):
+        resolve("localhost:1/nope")
+    assert resolve(debian).digest == engine.image(debian).id
+    notes.truncate(0)
+    assert resolve("auto").reference == debian
+    told = [line for line in notes.getvalue().splitlines() if "instead" in line]
+    assert len(told) == 1
+    assert f"Debian {DISTRIBUTION}" in told[0]
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """Debian's docker-registry, unpacked and started on the loopback interface: (address, process)."""
+    program = shutil.which("docker-registry") or str(tmp_path / "usr/bin/docker-registry")
+    if not Path(program).exists():
+        if shutil.which("apt-get") is None:
+            pytest.skip("Debian's docker-registry is needed")
+        subprocess.run(["apt-get", "download", "docker-registry"], cwd=tmp_path, check=True)
+        package = next(tmp_path.glob("docker-registry_*.deb"))
+        subprocess.run(["dpkg-deb", "--extract", package, tmp_path], check=True)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    (tmp_path / "registry.yml").write_text(
+        f"version: 0.1\nstorage: {{filesystem: {{rootdirectory: {tmp_path}/data}}}}\nhttp: {{addr: '{address}'}}\n"
+    )
+    command = [program, "serve", str(tmp_path / "registry.yml")]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            assert wait_until(lambda: _listens(address))
+            yield address, process
+        finally:
+            process.kill()
+
+
+def _listens(address: str) -> bool:
+    where, _, port = address.partition(":")
+    with socket.socket() as end:
+        return end.connect_ex((where, int(port))) == 0
+
+
+def test_a_base_from_a_registry_is_named_by_digest(
+    engine: Engine, own: str, registry: tuple[str, subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    if not engine.local:
+        pytest.skip("the engine does not reach this machine's loopback interface")
+    address, process = registry
+    image = f"{address}/python:3.11"
+    engine.tag(own, image)
+    engine.client.images.push(image)
+    engine.untag(image)
+
+    def resolve(mode: str) -> base.Base:
+        return base.resolve(engine, image, DISTRIBUTION, mode, progress=Progress(), log=tmp_path / "log")
+
+    try:
+        found = resolve("auto")
+        assert found.name == image
+        assert re.fullmatch(r"sha256:[0-9a-f]{64}", found.digest)
+        assert found.reference == f"{address}/python@{found.digest}"
+        assert engine.exists(found.reference)
+        assert resolve(image).digest == found.digest
+        process.kill()
+        process.wait()
+        assert resolve("registry") == found
+    finally:
+        with contextlib.suppress(UnknownImage):
+            engine.remove(found.reference)
+
+
+# In a network of its own: a second dockerd beside the first would share docker0, or with --bridge=none even delete it.
+START = """
+from pathlib import Path
+from tfbuild.engine import Progress
+from tfbuild.engine.host import Place, ensure
+print(ensure(Progress(), Place(socket=Path({socket!r}), folder=Path({folder!r}))).version)
+"""
+
+
+def start(place: host.Place) -> subprocess.Popen[str]:
+    code = START.format(socket=str(place.socket), folder=str(place.folder))
+    command = ["unshare", "--net", sys.executable, "-c", code]
+    return subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+@pytest.fixture
+def place() -> Iterator[host.Place]:
+    with tempfile.TemporaryDirectory(prefix="tfbuild-engine-") as folder:
+        yield host.Place(socket=Path(folder, "docker.sock"), folder=Path(folder, "engine"))
+
+
+def test_an_engine_is_started_once_and_stopped(engine: Engine, place: host.Place) -> None:
+    if os.geteuid() != 0 or shutil.which("dockerd") is None or not sys.platform.startswith("linux"):
+        pytest.skip("needs root and dockerd")
+    progress = Progress(io.StringIO())
+    try:
+        both = [start(place), start(place)]
+        said = [process.communicate(timeout=120) for process in both]
+        assert [process.returncode for process in both] == [0, 0], said
+        assert sum("engine: start: done" in err for _, err in said) == 1
+        assert sum(f"--pidfile={place.pid_file}" in line for line in _command_lines()) == 1
+        second = host.ensure(progress, place)
+        assert second.data_root == place.data
+        assert second.data_root != engine.data_root
+        free = host.free_disk(second)
+        assert free is not None
+        host.need_disk(second, free // 2)
+        with pytest.raises(DiskFull, match=f"{free * 2 / 1e9:.1f} GB are needed on {place.data}"):
+            host.need_disk(second, free * 2)
+        pid = int(place.pid_file.read_text())
+        containerd = int(place.containerd_pid_file.read_text())
+    finally:
+        stopped = host.stop(progress, place, remove_data=True)
+    assert stopped
+    assert not any(str(place.folder) in line for line in _command_lines())
+    assert not Path(f"/proc/{pid}/exe").exists()
+    assert not Path(f"/proc/{containerd}/exe").exists()
+    assert not place.data.exists()
+    assert str(place.folder) not in Path("/proc/self/mounts").read_text()
+    assert host.stop(progress, place) is False
+    with pytest.raises(EngineMissing):
+        Engine.connect(place.host)
+    assert Engine.connect().version
+
+
+def _command_lines() -> list[str]:
+    lines = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            lines.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+    return [line for line in lines if "dockerd" in line or "containerd" in line]
+
+
+def test_an_engine_that_cannot_start_says_why(
+    place: host.Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A real program that ends at once in dockerd's place: what it wrote is in the message, and nothing waits."""
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        pytest.skip("needs root on Debian or Ubuntu")
+    program = tmp_path / "bin" / "dockerd"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho 'failed to start daemon: no iptables' >&2\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    start = time.monotonic()
+    with pytest.raises(EngineMissing, match="failed to start daemon: no iptables") as caught:
+        host.ensure(Progress(io.StringIO()), place)
+    assert str(place.log) in caught.value.hint
+    assert time.monotonic() - start < 20

@@ -1,0 +1,87 @@
+"""Steps as plain lines and on a real pseudo-terminal."""
+
+import contextlib
+import io
+import os
+import pty
+import re
+import time
+
+import pytest
+
+from tfbuild.engine.progress import Progress, duration
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.04, "0.0 s"), (3.4, "3.4 s"), (125, "2 min 05 s"), (3725, "1 h 02 min")]
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_plain_lines_at_start_and_end() -> None:
+    stream = io.StringIO()
+    progress = Progress(stream)
+    with progress.step("verify: numerics"):
+        progress("a note")
+    assert re.fullmatch(r"verify: numerics \.\.\.\na note\nverify: numerics: done \(\d+\.\d s\)\n", stream.getvalue())
+
+
+def test_a_step_that_raises_has_failed() -> None:
+    stream = io.StringIO()
+    with pytest.raises(ZeroDivisionError), Progress(stream).step("x"):
+        raise ZeroDivisionError
+    assert "x: failed" in stream.getvalue()
+    with pytest.raises(KeyboardInterrupt), Progress(stream).step("y"):
+        raise KeyboardInterrupt
+    assert "y: interrupted" in stream.getvalue()
+
+
+def test_a_long_step_gives_a_sign_of_life_until_it_ends() -> None:
+    stream = io.StringIO()
+    with Progress(stream, heartbeat=0.1).step("x") as step:
+        step.detail = "3/5 RUN make"
+        time.sleep(0.45)
+    beats = re.findall(r"x: \d\.\d s so far, at 3/5 RUN make\n", stream.getvalue())
+    assert len(beats) >= 2
+    length = len(stream.getvalue())
+    time.sleep(0.25)
+    assert len(stream.getvalue()) == length
+
+
+def on_terminal(monkeypatch: pytest.MonkeyPatch, **env: str) -> str:
+    for name, value in {"TERM": "xterm-256color", "COLUMNS": "70", **env}.items():
+        monkeypatch.setenv(name, value)
+    master, slave = pty.openpty()
+    with os.fdopen(slave, "w", encoding="utf-8") as stream:
+        progress = Progress(stream)
+        with progress.step("build: wheel") as step:
+            step.detail = "2/5 RUN [bold]pip[/bold] " + "x" * 200
+            time.sleep(0.4)
+    with os.fdopen(master, "rb", buffering=0) as shown:
+        written = b""
+        # Linux ends a pseudo-terminal whose other side is closed with EIO.
+        with contextlib.suppress(OSError):
+            while chunk := shown.read(1 << 16):
+                written += chunk
+    return written.decode()
+
+
+def test_a_terminal_shows_a_live_line_and_keeps_the_finished_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    written = on_terminal(monkeypatch)
+    assert "2/5 RUN [bold]pip[/bold]" in written
+    assert "\x1b[36m0." in written
+    assert re.search(r"✓ .*build: wheel", written)
+    assert "x" * 70 not in written
+    assert written.rindex("✓") > written.rindex("2/5")
+
+
+def test_no_color_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = on_terminal(monkeypatch, NO_COLOR="1")
+    assert "build: wheel" in written
+    assert not re.search(r"\x1b\[[\d;]*3\dm", written)
+
+
+def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert on_terminal(monkeypatch, TERM="dumb").replace("\r", "").startswith("build: wheel ...\nbuild: wheel: done")

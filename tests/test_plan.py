@@ -1,0 +1,247 @@
+"""Plans: what is chosen, and what is refused, by which error, with which hint."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.machines import machine
+from tfbuild import cpu, plan
+from tfbuild.errors import (
+    MklNeedsLinux,
+    MklWithCuda,
+    TfbuildError,
+    UncertainFact,
+    UnknownCompiler,
+    UnknownCpu,
+    UnknownPython,
+    UnknownRelease,
+    UsageError,
+)
+from tfbuild.plan import Build, Request
+
+HOST = cpu.parse(machine("rocky9-zen5").cpuinfo())
+OLD = cpu.parse(machine("scientificfermi6-bulldozer").cpuinfo())
+ARM = cpu.parse(machine("rhel8-neoverse_v1").cpuinfo())
+LINUX = Request(platform="linux/amd64")
+FIELDS = {
+    "id", "release", "python", "target", "platform", "instruction_set", "features", "compiler", "copts", "configs",
+    "bazel", "bazel_target", "configure_env", "threading", "base_image", "wheel",
+}  # fmt: skip
+
+
+def chosen(host: cpu.Cpu | None = HOST, **options: Any) -> Build:
+    return plan.select(replace(LINUX, **options), host)
+
+
+# --- the official wheel ------------------------------------------------------------------------------------------------
+
+
+def test_the_official_wheel_has_its_own_instruction_set_never_the_hosts() -> None:
+    build = chosen(wheel="official")
+    assert build.id == "2.21.0-mkl-py3.11-avx"
+    assert "avx2" not in build.instruction_set.features
+    assert build.copts == ("--copt=-mavx",)
+    assert (build.bazel, build.configs, build.threading) == ("", (), "threadpool")
+    assert build.wheel.requirement == "tensorflow-cpu==2.21.0"
+
+
+def test_a_cpu_says_what_a_build_from_source_would_add() -> None:
+    (note,) = chosen(wheel="official", cpu="host").notes
+    assert note.endswith("would add AVX2 AVX512F AVX512_VNNI AVX512_BF16 AVX_VNNI FMA")
+
+
+def test_a_cpu_that_cannot_run_the_official_wheel_is_refused() -> None:
+    with pytest.raises(UnknownCpu, match="westmere has no avx"):
+        chosen(wheel="official", cpu="westmere")
+
+
+@pytest.mark.parametrize(
+    ("release", "constraint"), [("2.14.0", "numpy<2"), ("2.15.1", "numpy<2"), ("2.17.1", "numpy<2")]
+)
+def test_older_releases_carry_the_constraints_that_they_need_today(release: str, constraint: str) -> None:
+    build = chosen(wheel="official", release=release)
+    assert constraint in build.wheel.constraints
+    assert build.id == f"{release}-mkl-py3.11-avx"
+
+
+def test_2_4_0_was_compiled_with_avx2_by_accident() -> None:
+    build = chosen(wheel="official", release="2.4.0", target="cpu", python="3.8")
+    assert build.instruction_set.name == "avx2-fma"
+
+
+def test_the_newest_release_that_fits_the_python() -> None:
+    assert chosen(wheel="official", python="3.13").release == "2.21.0"
+    assert chosen(wheel="official", python="3.9").release == "2.20.0"
+
+
+def test_a_release_that_lacks_the_default_python_takes_its_newest() -> None:
+    assert chosen(wheel="official", release="2.9.0").python == "3.10"
+
+
+def test_a_minor_release_means_its_newest_patch() -> None:
+    assert chosen(wheel="official", release="2.15").release == "2.15.1"
+
+
+def test_cuda_takes_nvidias_libraries_from_pypi() -> None:
+    assert chosen(wheel="official", target="cuda").wheel.requirement == "tensorflow[and-cuda]==2.21.0"
+
+
+def test_aarch64_has_its_own_wheel() -> None:
+    build = chosen(ARM, wheel="official", platform="linux/arm64", release="2.18.0")
+    assert build.instruction_set.name == "armv8-a"
+    assert build.wheel.requirement.startswith("tensorflow")
+
+
+def test_mkl_needs_an_official_wheel_that_has_onednn() -> None:
+    with pytest.raises(UnknownRelease, match="no oneDNN"):
+        chosen(wheel="official", release="2.4.0", python="3.8")
+
+
+# --- from source -------------------------------------------------------------------------------------------------------
+
+
+def test_a_build_from_source_is_for_the_host() -> None:
+    build = chosen(release="2.20.0")
+    assert build.instruction_set.level == "x86-64-v4"
+    assert build.copts[0] == "--copt=-march=x86-64-v4"
+    assert build.compiler.startswith("clang")
+    assert build.configs == ("mkl_threadpool",)
+    assert (build.bazel, build.bazel_target) == ("7.4.1", "//tensorflow/tools/pip_package:wheel")
+    assert dict(build.configure_env)["TF_NEED_CUDA"] == "0"
+
+
+def test_the_default_release_is_the_newest_whose_facts_are_certain() -> None:
+    assert chosen().release == "2.20.0"  # what --config=mkl is in 2.21 is not known
+    assert chosen(target="cpu").release in ("2.20.0", "2.21.0")
+
+
+def test_what_is_not_certain_is_refused_with_the_way_to_force_it() -> None:
+    with pytest.raises(UncertainFact, match="hint"):
+        chosen(release="2.19.0")
+    assert chosen(release="2.19.0", bazel="6.5.0").bazel == "6.5.0"
+
+
+def test_openmp_is_had_by_asking() -> None:
+    assert chosen(release="2.20.0", threading="openmp").configs == ("mkl",)
+
+
+def test_cuda_from_source() -> None:
+    build = chosen(release="2.15.1", target="cuda")
+    assert "cuda" in build.configs
+    assert dict(build.configure_env)["TF_NEED_CUDA"] == "1"
+
+
+def test_no_target_ever_emits_what_works_in_tensorflows_own_images_alone() -> None:
+    for release in ("2.9.0", "2.14.1", "2.20.0"):
+        for target in plan.TARGETS:
+            build = chosen(release=release, target=target)
+            assert not any("release" in config or config == "opt" for config in build.configs)
+            assert not any("native" in copt for copt in build.copts)
+
+
+def test_another_architecture_needs_a_cpu() -> None:
+    with pytest.raises(UnknownCpu):
+        chosen(platform="linux/arm64")
+    assert chosen(platform="linux/arm64", cpu="armv8.2-a", release="2.20.0").configs == ("mkl_aarch64_threadpool",)
+
+
+# --- refusals ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"target": "mkl,cuda"},
+        {"target": "cuda,mkl"},
+        {"target": "MKL, CUDA"},
+        {"target": "mkl", "config": ("cuda",)},
+        {"target": "mkl", "config": ("cuda_clang",)},
+        {"target": "mkl", "config": ("v2,cuda",)},
+        {"target": "cuda", "config": ("mkl",)},
+        {"target": "cuda", "config": ("mkl_threadpool",)},
+        {"target": "cpu", "config": ("mkl", "cuda")},
+        {"target": "mkl", "bazel_flag": ("--config=cuda",)},
+        {"target": "mkl", "bazel_flag": ("--config cuda",)},
+        {"target": "mkl", "bazel_flag": ("--config", "cuda")},
+        {"target": "cuda", "bazel_flag": ("--config=mkl",), "wheel": "official"},
+        {"target": "mkl", "bazel_flag": ("--define=enable_mkl=true", "--config=cuda")},
+    ],
+)
+def test_mkl_and_cuda_are_refused_in_any_spelling(options: dict[str, Any]) -> None:
+    with pytest.raises(MklWithCuda) as refusal:
+        chosen(**options)
+    assert refusal.value.code == 10
+    assert "hint: choose" in str(refusal.value)
+
+
+@pytest.mark.parametrize("system", ["darwin/arm64", "windows/amd64", "Darwin/x86_64", "freebsd/amd64"])
+def test_mkl_is_refused_off_linux_and_named_platforms_help(system: str) -> None:
+    with pytest.raises(MklNeedsLinux, match="hint: build the Linux image: --platform linux/"):
+        chosen(platform=system)
+
+
+def test_a_mac_builds_linux_images_when_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.system", lambda: "Darwin")
+    monkeypatch.setattr("platform.machine", lambda: "arm64")
+    with pytest.raises(MklNeedsLinux, match="linux/arm64"):
+        chosen(platform="", wheel="official")
+    assert chosen(platform="linux/amd64", wheel="official").platform == "linux/amd64"
+    assert chosen(platform="", target="cpu", wheel="official").platform == "linux/arm64"
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "hint"),
+    [
+        ({"target": "rocm"}, UsageError, "cpu, mkl, cuda"),
+        ({"target": ""}, UsageError, "cpu, mkl, cuda"),
+        ({"target": "cpu", "platform": "linux/riscv64"}, UsageError, "linux/amd64"),
+        ({"release": "2.99.0", "wheel": "official"}, UnknownRelease, "2.21.0"),
+        ({"release": "two", "wheel": "official"}, UnknownRelease, "2.21.0"),
+        ({"release": "2.21.0", "python": "3.9", "wheel": "official"}, UnknownPython, "3.10"),
+        ({"release": "2.14.0", "python": "3.12", "wheel": "official"}, UnknownPython, "3.11"),
+        ({"python": "3.99", "wheel": "official"}, TfbuildError, ""),
+        ({"python": "x", "wheel": "official"}, TfbuildError, ""),
+        ({"cpu": "haswel"}, UnknownCpu, "haswell"),
+        ({"compiler": "gcc-99"}, UnknownCompiler, "gcc-16"),
+        ({"compiler": "icc"}, UnknownCompiler, "gcc-16"),
+        ({"threading": "tbb", "release": "2.20.0"}, UsageError, "openmp"),
+    ],
+)
+def test_what_is_unknown_or_does_not_fit_is_refused_with_the_nearest(
+    options: dict[str, Any], error: type[TfbuildError], hint: str
+) -> None:
+    with pytest.raises(error) as refusal:
+        chosen(**options)
+    assert "hint: " in str(refusal.value)
+    assert hint in refusal.value.hint
+
+
+def test_every_refusal_has_an_exit_code_of_its_own() -> None:
+    kinds: list[type[TfbuildError]] = [TfbuildError]
+    for kind in kinds:
+        kinds.extend(sub for sub in kind.__subclasses__() if sub.__module__ == "tfbuild.errors")
+    codes = [kind.exit_code for kind in kinds]
+    assert len(set(codes)) == len(codes)
+    assert 86 not in codes
+    assert 0 not in codes
+
+
+# --- what scripts rely on ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wheel", ["official", ""])
+def test_the_plans_json_has_its_documented_fields(wheel: str) -> None:
+    document = json.loads(json.dumps(chosen(wheel=wheel, release="2.20.0").to_json()))
+    assert set(document) >= FIELDS
+    assert isinstance(document["instruction_set"], str)
+    assert isinstance(document["configure_env"], dict)
+    for field in ("features", "copts", "configs"):
+        assert isinstance(document[field], list)
+
+
+def test_unused_by_the_official_wheel_is_in_tensorflows_names_and_order() -> None:
+    assert plan.unused_by_official_wheel(HOST) == ("AVX2", "AVX512F", "AVX512_VNNI", "AVX512_BF16", "AVX_VNNI", "FMA")
+    assert plan.unused_by_official_wheel(OLD) == ()
+    assert plan.unused_by_official_wheel(ARM) == ()

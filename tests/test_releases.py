@@ -1,0 +1,484 @@
+"""The facts of all releases, row by row, against an oracle: data/releases_oracle.json.
+
+The oracle holds values as they were read, release by release, from the source trees, the documentation and the official
+wheels, before they were joined into ranges: {fact: [[first release, last release, value], ...]}.
+"""
+
+import json
+import re
+import time
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+from tfbuild import facts, isa, releases
+from tfbuild.errors import UncertainFact, UnknownPython, UnknownRelease, UsageError
+from tfbuild.releases import Row, Sourced, Table
+
+FILE = resources.files("tfbuild.facts") / "releases.toml"
+ORACLE = json.loads((Path(__file__).parent / "data" / "releases_oracle.json").read_text(encoding="utf-8"))
+ALL = tuple(ORACLE["releases"])
+ARCHES = ("x86_64", "aarch64")
+
+
+@cache
+def told(fact: str) -> dict[str, Any]:
+    """The oracle's value of one fact for each release."""
+    runs = [(ALL.index(first), ALL.index(last), value) for first, last, value in ORACLE["facts"][fact]]
+    return {release: value for start, end, value in runs for release in ALL[start : end + 1]}
+
+
+def all_rows() -> list[Any]:
+    table = releases.table()
+    return [
+        pytest.param(row, id=f"{name} {row.key} {row.since}".replace("  ", " "))
+        for name in Table.__struct_fields__
+        for row in getattr(table, name)
+        if isinstance(row, Row)
+    ]
+
+
+# --- every row -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("row", all_rows())
+def test_every_row_has_a_source_and_holds_for_a_release(row: Row) -> None:
+    assert not isinstance(row, Sourced) or len(row.source) > 3
+    older = Version(row.before) <= Version(ALL[0])
+    assert older or any(row.covers(release) for release in ALL)
+
+
+def test_releases_are_the_oracles_with_their_commits() -> None:
+    assert {row.version: row.commit for row in releases.releases()} == told("commit")
+    assert all(re.fullmatch("[0-9a-f]{11}|[0-9a-f]{40}|", row.commit) for row in releases.releases())
+    assert releases.get("2.14.1").tag == "v2.14.1"
+
+
+@pytest.mark.parametrize(
+    ("fact", "ask"),
+    [
+        ("pythons", lambda r: list(releases.pythons(r))),
+        ("guard", lambda r: list(releases.guard_names(r))),
+        ("message", lambda r: releases.guard(r).message),
+        ("wheel_target", releases.wheel_target),
+        ("host_tools", lambda r: list(releases.host_tools(r))),
+        ("hermetic_python", lambda r: bool(releases.python_flag(r, "3.11"))),
+        ("hermetic_cuda", lambda r: releases.cuda(r).hermetic),
+        ("onednn", lambda r: releases.row(releases.table().onednn, r, "x86_64").compiled),
+        ("failures", lambda r: [row.id for row in releases.failures(r)]),
+    ],
+)
+def test_fact_equals_the_oracle_for_every_release(fact: str, ask: Any) -> None:
+    assert {release: ask(release) for release in ALL} == told(fact)
+
+
+@pytest.mark.parametrize("release", [release for release in ALL if not release.startswith("2.19.")])
+def test_bazel_is_what_the_release_names(release: str) -> None:
+    assert releases.bazel(release) == (told("bazel_file")[release] or told("bazel_docs")[release])
+
+
+@pytest.mark.parametrize("release", ["2.19.0", "2.19.1"])
+def test_bazel_is_refused_where_sources_disagree(release: str) -> None:
+    with pytest.raises(UncertainFact) as refusal:
+        releases.bazel(release)
+    for candidate in (told("bazel_docs")[release], *told("bazel_snapshots")[release]):
+        assert f"--bazel {candidate}" in refusal.value.hint
+
+
+def test_bazel_is_unknown_for_2_19_alone() -> None:
+    unknown = [row for row in releases.table().bazel if row.sure == "unknown"]
+    assert [(row.since, row.candidates) for row in unknown] == [("2.19", ("6.5.0", "7.4.1"))]
+
+
+@pytest.mark.parametrize("release", ALL)
+def test_compilers(release: str) -> None:
+    row = releases.row(releases.table().compiler, release)
+    assert row.documented == told("documented")[release].lower().replace(" ", "-")
+    assert isa.compiler(row.build)
+    seen = told("wheel_compiler")[release]
+    assert bool(seen) == bool(releases.wheel_compiler(release))
+    if seen:
+        name, _, number = releases.wheel_compiler(release).partition("-")
+        assert number in seen
+        assert ("Clang" in seen) == (name == "clang")
+
+
+@pytest.mark.parametrize("release", ALL)
+def test_cuda(release: str) -> None:
+    row = releases.cuda(release)
+    assert row.version.startswith(told("cuda")[release])
+    assert row.cudnn.startswith(told("cudnn")[release])
+    assert row.capabilities == (told("capabilities")[release] or "3.5,7.0")
+
+
+@pytest.mark.parametrize("release", ALL)
+def test_wheels_come_out_where_the_oracle_says(release: str) -> None:
+    row = releases.wheel(release)
+    script = row.step == "script"
+    assert (row.output or "OUTDIR") + "/*.whl" == told("wheel_output")[release]
+    assert script == bool(row.script) == (not row.output) == row.target.endswith("build_pip_package")
+
+
+# --- configs ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted({row.name for row in releases.table().config}))
+def test_config_exists_where_the_oracle_says_and_unknown_stays_unknown(name: str) -> None:
+    there, unknown = told("configs"), told("unknown_configs")
+    expected = {release: None if name in unknown[release] else name in there[release] for release in ALL}
+    assert {release: releases.config(name, release) for release in ALL} == expected
+
+
+def test_a_config_of_which_nothing_is_known_is_unknown() -> None:
+    assert releases.config("no-such-config", "2.14.1") is None
+
+
+@pytest.mark.parametrize("name", ["mkl", "mkl_threadpool", "mkl_aarch64", "mkl_aarch64_threadpool"])
+def test_what_the_onednn_configs_stand_for(name: str) -> None:
+    for release in ALL:
+        rows = [row for row in releases.table().config if row.name == name and row.covers(release)]
+        known = told("mkl")[release][name]
+        assert " ".join(" ".join(row.expands) for row in rows) == " ".join(known or [])
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+@pytest.mark.parametrize("release", ALL)
+def test_threading_is_what_its_config_compiles(release: str, arch: str) -> None:
+    """A config with build_with_openmp is OpenMP's, one without it the thread pool's (from 2.5 on)."""
+    for asked in ("openmp", "threadpool"):
+        try:
+            (name,) = releases.configs(release, "mkl", arch, releases.threading(release, arch, asked))
+        except (UnknownRelease, UncertainFact):
+            continue
+        flags = told("mkl")[release][name]
+        if flags and Version(release) >= Version("2.5"):
+            assert ("--define=build_with_openmp=true" in flags) == (asked == "openmp")
+
+
+def test_the_thread_pool_is_taken_wherever_it_can_be() -> None:
+    for arch in ARCHES:
+        for row in releases.table().threading:
+            assert row.arch != arch or row.default == ("threadpool" if row.threadpool else "openmp") or not row.default
+
+
+def test_mkl_of_2_21_is_refused_with_the_choices() -> None:
+    with pytest.raises(UncertainFact) as refusal:
+        releases.configs("2.21.0", "mkl", "x86_64", "threadpool")
+    assert "--release 2.20.0" in refusal.value.hint
+    assert "--config mkl_threadpool" in refusal.value.hint
+
+
+def test_the_newest_release_that_can_be_built_for_sure() -> None:
+    def needs(target: str, arch: str) -> Any:
+        return lambda r: (releases.bazel(r), releases.configs(r, target, arch, "threadpool"))
+
+    assert releases.newest(needs("mkl", "x86_64")) == "2.20.0"
+    assert releases.newest(needs("mkl", "aarch64")) == "2.21.0"
+    assert releases.newest(needs("cpu", "x86_64")) == "2.21.0"
+    with pytest.raises(UnknownRelease):
+        releases.newest(lambda r: releases.threading(r, "sparc"))
+
+
+def test_cuda_wheel_is_asked_for_where_it_exists() -> None:
+    assert releases.configs("2.17.1", "cuda", "x86_64", "threadpool") == ("cuda",)
+    assert releases.configs("2.18.0", "cuda", "x86_64", "threadpool") == ("cuda", "cuda_wheel")
+    assert releases.configs("2.18.0", "cpu", "x86_64", "threadpool") == ()
+
+
+@pytest.mark.parametrize(
+    ("release", "arch", "asked", "error", "text"),
+    [
+        ("2.2.0", "x86_64", "threadpool", UnknownRelease, "it has: openmp"),
+        ("2.9.0", "aarch64", "threadpool", UnknownRelease, "it has: openmp"),
+        ("2.3.0", "aarch64", "", UnknownRelease, "no oneDNN build for aarch64"),
+        ("2.4.0", "aarch64", "", UncertainFact, "--threading threadpool"),
+        ("2.14.0", "x86_64", "tbb", UsageError, "openmp, threadpool"),
+    ],
+)
+def test_threading_that_a_release_lacks_is_refused(
+    release: str, arch: str, asked: str, error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        releases.threading(release, arch, asked)
+
+
+# --- configure -------------------------------------------------------------------------------------------------------
+
+# Questions of configure.py that a build for Linux never meets: another system, or behind another question's "yes".
+NEVER = {
+    "TF_OVERRIDE_EIGEN_STRONG_INLINE",
+    "TF_CONFIGURE_IOS",
+    "HOST_CXX_COMPILER",
+    "HOST_C_COMPILER",
+    "COMPUTECPP_TOOLKIT_PATH",
+    "TRISYCL_INCLUDE_DIR",
+    "TF_NEED_COMPUTECPP",
+    "MPI_HOME",
+    "TF_TENSORRT_VERSION",
+}
+CUDA_ONLY = {"TF_CUDA_CLANG", "TF_NEED_TENSORRT", "CLANG_CUDA_COMPILER_PATH", "GCC_HOST_COMPILER_PATH"}
+CPU_ONLY = {"TF_NEED_CLANG", "CLANG_COMPILER_PATH"}
+OF_COMPILER = {
+    "gcc": {"CLANG_CUDA_COMPILER_PATH", "CLANG_COMPILER_PATH"},
+    "clang": {"GCC_HOST_COMPILER_PATH"},
+}
+
+
+@pytest.mark.parametrize("compiler", ["gcc-12", "clang-18"])
+@pytest.mark.parametrize("target", ["cpu", "mkl", "cuda"])
+@pytest.mark.parametrize("release", ALL)
+def test_configure_has_an_answer_to_each_question_and_no_other(release: str, target: str, compiler: str) -> None:
+    given_ = dict(releases.configure_env(release, target, compiler=compiler))
+    assert len(given_) == len(releases.configure_env(release, target, compiler=compiler))
+    asked = set(told("prompts")[release]) - NEVER - OF_COMPILER[compiler.partition("-")[0]]
+    asked -= CPU_ONLY if target == "cuda" else {name for name in asked if "CUD" in name or "NCCL" in name} | CUDA_ONLY
+    asked |= {"TF_NEED_CUDA", "USE_DEFAULT_PYTHON_LIB_PATH"}
+    if Version(release) >= Version("2.14"):
+        asked -= {"TF_DOWNLOAD_CLANG"}  # its function is still there, but nothing calls it
+    local = {name for name in given_ if name.startswith("LOCAL_")}
+    assert set(given_) - local == asked
+    assert bool(local) == (target == "cuda" and releases.cuda(release).hermetic)
+    assert given_["TF_NEED_CUDA"] == ("1" if target == "cuda" else "0")
+    assert not any("{" in value for value in given_.values())
+    assert "native" not in given_["CC_OPT_FLAGS"]
+
+
+def test_configure_takes_the_builders_places_and_the_releases_own_compiler() -> None:
+    places = releases.Places(python="/opt/python", clang="/opt/clang")
+    given_ = dict(releases.configure_env("2.14.1", "cpu", places=places))
+    assert given_["PYTHON_BIN_PATH"] == "/opt/python"
+    assert (given_["TF_NEED_CLANG"], given_["CLANG_COMPILER_PATH"]) == ("1", "/opt/clang")
+    assert dict(releases.configure_env("2.14.1", "cpu", compiler="gcc-12"))["TF_NEED_CLANG"] == "0"
+
+
+def test_the_hermetic_pythons_variable() -> None:
+    flags = [releases.python_flag(release, "3.11") for release in ("2.13.1", "2.17.1", "2.18.0")]
+    assert flags == ["", "--repo_env=TF_PYTHON_VERSION=3.11", "--repo_env=HERMETIC_PYTHON_VERSION=3.11"]
+
+
+# --- the official wheels ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("release", ALL)
+def test_official_wheels(release: str) -> None:
+    wheel = releases.official_wheel(release, "x86_64")
+    assert wheel.onednn == told("onednn")[release]
+    assert set(wheel.pythons) <= set(told("pythons")[release])
+    assert [*wheel.pythons] == sorted(wheel.pythons, key=Version)
+    assert isa.instruction_set(wheel.features, "x86_64").name == ("avx2-fma" if release == "2.4.0" else "avx")
+    for target in ("cpu", "mkl", "cuda"):
+        assert Requirement(wheel.requirement(release, target)).specifier.contains(release)
+
+
+def test_official_wheels_for_aarch64_begin_with_2_10() -> None:
+    with pytest.raises(UnknownRelease, match=re.escape("the first with one is 2.10.0")):
+        releases.official_wheel("2.9.3", "aarch64")
+    wheel = releases.official_wheel("2.21.0", "aarch64")
+    assert isa.instruction_set(wheel.features, "aarch64").name == "armv8-a"
+    assert wheel.requirement("2.21.0", "mkl") == "tensorflow==2.21.0"
+    with pytest.raises(UnknownRelease, match="CUDA"):
+        wheel.requirement("2.21.0", "cuda")
+
+
+@pytest.mark.parametrize(
+    ("release", "target", "requirement"),
+    [
+        ("2.21.0", "mkl", "tensorflow-cpu==2.21.0"),
+        ("2.0.4", "cpu", "tensorflow==2.0.4"),
+        ("2.0.4", "cuda", "tensorflow-gpu==2.0.4"),
+        ("2.13.1", "cuda", "tensorflow==2.13.1"),
+        ("2.15.1", "cuda", "tensorflow[and-cuda]==2.15.1"),
+    ],
+)
+def test_requirement(release: str, target: str, requirement: str) -> None:
+    assert releases.official_wheel(release, "x86_64").requirement(release, target) == requirement
+
+
+def test_newest_official_wheel_for_a_python() -> None:
+    assert [releases.newest_official("x86_64", name) for name in ("3.7", "3.8", "3.9", "3.13")] == [
+        "2.11.0",
+        "2.13.1",
+        "2.20.0",
+        "2.21.0",
+    ]
+    with pytest.raises(UnknownPython, match=re.escape("3.12, 3.13")):
+        releases.newest_official("x86_64", "3.14")
+
+
+def test_compiler_of_a_wheel_that_was_not_looked_at_is_unknown() -> None:
+    assert releases.official_wheel("2.14.0", "x86_64").compiler == "clang-16"
+    assert releases.official_wheel("2.14.1", "x86_64").compiler == ""
+    assert releases.official_wheel("2.14.0", "aarch64").compiler == ""
+
+
+@pytest.mark.parametrize(
+    ("release", "expected"),
+    [
+        ("2.21.0", ()),
+        ("2.18.0", ()),
+        ("2.17.1", ("numpy<2",)),
+        ("2.14.0", ("numpy<2",)),
+        ("2.11.1", ("numpy<2", "protobuf<3.20")),
+    ],
+)
+def test_what_an_install_needs_today(release: str, expected: tuple[str, ...]) -> None:
+    assert releases.constraints(release) == expected
+
+
+@pytest.mark.parametrize("release", ALL)
+def test_constraints_are_requirements_and_hermetic_builds_need_none(release: str) -> None:
+    for step in ("run", "build"):
+        for line in releases.constraints(release, step):
+            assert Requirement(line).specifier
+    assert bool(releases.constraints(release, "build")) == (Version(release) < Version("2.14"))
+
+
+# --- the message -----------------------------------------------------------------------------------------------------
+
+GUARD = "tensorflow/core/platform/cpu_feature_guard.cc"
+FLAGS = "in other operations, rebuild TensorFlow with the appropriate compiler flags."
+ONEDNN = "This TensorFlow binary is optimized with oneAPI Deep Neural Network Library (oneDNN)"
+USED = "use the following CPU instructions in performance-critical operations:  AVX2 AVX512F FMA"
+PLAIN = "This TensorFlow binary is optimized to use available CPU instructions in performance-critical operations."
+SAID = {
+    "B": f"2020-01-01 00:00:00.000000: I {GUARD}:142] Your CPU supports instructions that this TensorFlow binary was "
+    "not compiled to use: AVX2 AVX512F FMA",
+    "C": f"2020-08-01 00:00:00.000000: I {GUARD}:142] {ONEDNN}to {USED}\nTo enable them {FLAGS}",
+    "D": f"2021-01-01 00:00:00.000000: I {GUARD}:142] {ONEDNN} to {USED}\nTo enable them {FLAGS}",
+    "E": f"I {GUARD}:182] {PLAIN}\nTo enable the following instructions: AVX2 AVX512F FMA, {FLAGS}",
+    "F": f"I0000 00:00:1.000000 7 {GUARD[25:]}:227] {PLAIN}\n"
+    f"To enable the following instructions: AVX2 AVX512F FMA, {FLAGS}",
+}
+
+
+@pytest.mark.parametrize("row", releases.table().guard, ids=lambda row: f"{row.message} {row.since}")
+def test_the_pattern_finds_the_features_in_what_was_seen(row: releases.Guard) -> None:
+    found = re.search(row.pattern, f"first\n{SAID[row.message]}\nlast\n", re.MULTILINE)
+    assert found is not None
+    assert found[1].split() == ["AVX2", "AVX512F", "FMA"]
+
+
+def test_guard_spelling_is_in_tensorflows_words_and_order() -> None:
+    held = {"fma", "avx512_vnni", "avx2", "avx512_fp16", "adx"}
+    assert releases.guard_spelling("2.8.4", held) == ("AVX2", "FMA")
+    assert releases.guard_spelling("2.14.0", held) == ("AVX2", "AVX512_VNNI", "FMA")
+    assert releases.guard_spelling("2.21.0", held) == ("AVX2", "AVX512_VNNI", "AVX512_FP16", "FMA")
+
+
+# --- names of releases -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("asked", "release"),
+    [
+        ("2.21", "2.21.0"),
+        ("v2.21.0", "2.21.0"),
+        ("2.6", "2.6.5"),
+        ("2.1", "2.1.4"),
+        (" 2.16 ", "2.16.2"),
+        ("1.15", "1.15.5"),
+    ],
+)
+def test_find(asked: str, release: str) -> None:
+    assert releases.find(asked) == release
+
+
+@pytest.mark.parametrize(
+    ("asked", "nearest"),
+    [
+        ("2.16.0", "2.15.0, 2.15.1, 2.16.1, 2.16.2"),
+        ("2.22", "2.20.0, 2.21.0"),
+        ("1.14.0", "1.15.0, 1.15.2"),
+        ("2,14,0", "2.14.0"),
+        ("latest", "2.21.0"),
+        ("2", "1.15.5, 2.0.0, 2.0.1"),
+        ("", "2.21.0"),
+    ],
+)
+def test_an_unknown_release_is_refused_with_the_nearest(asked: str, nearest: str) -> None:
+    with pytest.raises(UnknownRelease) as refusal:
+        releases.find(asked)
+    assert nearest in refusal.value.hint
+
+
+@given(st.text(max_size=20) | st.from_regex(r"v?\d{1,3}(\.\d{1,3}){0,3}", fullmatch=True))
+def test_no_text_raises_anything_but_the_projects_error(asked: str) -> None:
+    try:
+        found = releases.find(asked)
+    except UnknownRelease:
+        return
+    assert found in ALL
+
+
+def test_facts_of_an_unknown_release_are_refused() -> None:
+    for ask in (releases.pythons, releases.bazel, releases.constraints, releases.failures, releases.guard_names):
+        with pytest.raises(UnknownRelease):
+            ask("2.99.0")
+    with pytest.raises(UnknownRelease):
+        releases.config("mkl", "2.99.0")
+
+
+def test_an_uncertain_build_image_names_both() -> None:
+    assert releases.builder_image("2.20.0") == "ubuntu:22.04"
+    with pytest.raises(UncertainFact, match=re.escape("--base ubuntu:20.04 or --base ubuntu:22.04")):
+        releases.builder_image("2.19.0")
+
+
+def test_openmp_gets_its_environment_and_the_thread_pool_none() -> None:
+    assert releases.thread_env("openmp") == (("KMP_BLOCKTIME", "0"),)
+    assert releases.thread_env("threadpool") == ()
+
+
+# --- planted mistakes ------------------------------------------------------------------------------------------------
+
+ROW = '[[python]]\nfrom = "2.4"\nbefore = "2.5"\nversions = ["3.6", "3.7", "3.8"]\nsure = "docs"\nsource = "docs"\n'
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        (ROW.replace('"2.5"', '"2.5.1"'), "[[python]]: the row from 2.5 overlaps the one from 2.4 before 2.5.1"),
+        (ROW + ROW, "[[python]]: the row from 2.4 overlaps the one from 2.4 before 2.5"),
+        (ROW.replace('"2.5"', '"2.4.4"'), "[[python]]: no row holds for 2.4.4"),
+        ("", "[[python]]: no row holds for 2.4.0"),
+        (ROW.replace('"2.5"', '"2.3"'), "[[python]]: the range from 2.4 before 2.3 is empty"),
+        (ROW + 'bazel = "3.1.0"\n', "unknown field `bazel` - at `$.python[3]`"),
+        (ROW.replace('["3.6", "3.7", "3.8"]', '"3.6"'), "Expected `array`, got `str` - at `$.python[3].versions`"),
+        (ROW.replace('"3.6"', "3.6"), "Expected `str`, got `float` - at `$.python[3].versions[0]`"),
+        (ROW.replace('source = "docs"\n', ""), "missing required field `source` - at `$.python[3]`"),
+        (ROW.replace('sure = "docs"', 'sure = "guess"'), "Invalid enum value 'guess' - at `$.python[3].sure`"),
+        (ROW.replace('"2.5"', '"two"'), "'two'"),
+        (ROW.replace("[[python]]", "[[pithon]]"), "unknown field `pithon`"),
+        (ROW.replace('"2.4"', '"2.4'), "line"),
+    ],
+)
+def test_a_mistake_in_the_file_is_refused_with_its_row(row: str, says: str) -> None:
+    text = FILE.read_text(encoding="utf-8")
+    assert ROW in text
+    assert releases.parse(text, "releases.toml") == releases.table()
+    with pytest.raises(ValueError, match=r"^releases\.toml: ") as refusal:
+        releases.parse(text.replace(ROW, row), "releases.toml")
+    assert says in str(refusal.value)
+
+
+def test_a_release_twice_is_refused() -> None:
+    text = FILE.read_text(encoding="utf-8").replace('version = "2.14.1"', 'version = "2.14.0"')
+    with pytest.raises(ValueError, match=re.escape("[[release]]: not in ascending order, or twice the same")):
+        releases.parse(text, "releases.toml")
+
+
+def test_reading_and_checking_the_file_takes_less_than_60_ms_of_cpu() -> None:
+    text = FILE.read_text(encoding="utf-8")
+    spent = []
+    for _ in range(5):
+        start = time.process_time()
+        releases.check(facts.parse(text, Table, "releases.toml"))
+        spent.append(time.process_time() - start)
+    assert min(spent) < 0.060

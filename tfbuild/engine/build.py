@@ -1,0 +1,154 @@
+"""Images out of build contexts: BuildKit through the `docker` program; the SDK's own builder is the classic one."""
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from docker.context.config import get_current_context_name
+
+from tfbuild.engine import buildkit, cli, process
+from tfbuild.engine.progress import Progress, Step
+from tfbuild.errors import BuildFailed, DiskFull, TfbuildError
+
+# Docker predefines these build arguments: they reach RUN and stay out of the image's history.
+# https://docs.docker.com/build/building/variables/#pre-defined-build-arguments
+PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY")
+
+
+def build(
+    context: Path,
+    *,
+    tag: str,
+    build_args: Mapping[str, str],
+    secrets: Mapping[str, Path],
+    network: str,
+    log: Path,
+    progress: Progress,
+    no_cache: bool,
+    host: str,
+) -> str:
+    """Builds `context` and gives the image's id; see Engine.build."""
+    program = cli.find_cli(host)
+    with tempfile.TemporaryDirectory(prefix="tfbuild-") as folder:
+        id_file = Path(folder, "id")
+        command = [
+            *_start(program, host),
+            *("--progress=plain", f"--iidfile={id_file}", f"--tag={tag}"),
+            *(["--no-cache"] if no_cache else []),
+            *([f"--network={network}"] if network else []),
+            *proxy_options(os.environ),
+            *(f"--build-arg={name}={value}" for name, value in build_args.items()),
+            *(f"--secret={secret(name, path)}" for name, path in secrets.items()),
+            str(context),
+        ]
+        _run(command, _environment(program, host), log, progress)
+        return id_file.read_text().strip()
+
+
+def _start(program: cli.Cli, host: str) -> list[str]:
+    if not program.buildx:
+        return [program.path, "build"]
+    # The image must land in this engine, and a base made here be found: the builder inside it, unless the user says.
+    # Buildx names it after the context; "default" is the one that DOCKER_HOST reaches.
+    context = "default" if host or "DOCKER_HOST" in os.environ else os.environ.get("DOCKER_CONTEXT")
+    builder = os.environ.get("BUILDX_BUILDER") or context or get_current_context_name()
+    return [program.path, "buildx", "build", "--load", f"--builder={builder}"]
+
+
+def _environment(program: cli.Cli, host: str) -> dict[str, str]:
+    # Without attestations an image's id is its own, not that of an index that carries a time.
+    return {**cli.environment(host), "DOCKER_BUILDKIT": "1", "BUILDX_NO_DEFAULT_ATTESTATIONS": "1"}
+
+
+def proxy_options(environ: Mapping[str, str]) -> list[str]:
+    """Build arguments for the proxy variables that are set; by name alone, since a value may hold a password."""
+    names = (spelled for name in PROXIES for spelled in (name, name.lower()))
+    return [f"--build-arg={name}" for name in names if environ.get(name)]
+
+
+def secret(name: str, path: Path) -> str:
+    """The client reads this as a line of CSV, so that a path may hold a comma."""
+    quoted = str(path).replace('"', '""')
+    return f'id={name},"src={quoted}"'
+
+
+def _run(command: list[str], env: Mapping[str, str], log: Path, progress: Progress) -> None:
+    stages, tail = Stages(progress), buildkit.Tail()
+
+    def each(line: str) -> None:
+        if event := buildkit.parse(line):
+            stages.add(event)
+            tail.add(event)
+
+    log.unlink(missing_ok=True)
+    try:
+        # The client cancels the build in BuildKit on SIGINT, which kills the processes of its steps.
+        code = process.logged(command, env, log, each)
+    except BaseException as error:
+        stages.end("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
+        raise
+    stages.end("done" if code == 0 else "failed")
+    if code != 0:
+        raise failure(tail.lines(), log)
+
+
+def failure(lines: list[str], log: Path) -> TfbuildError:
+    """The error that a failed build's last lines tell."""
+    text = "".join(f"\n  {line}" for line in lines)
+    if any("no space left on device" in line.lower() for line in lines):
+        return DiskFull(f"the build ran out of disk space{text}", hint=f"docker builder prune; the full log: {log}")
+    return BuildFailed(f"the image could not be built{text}", hint=f"the full log: {log}")
+
+
+class Stages:
+    """Tells `progress` of a Dockerfile's stages, out of BuildKit's events: one step a stage, not one an instruction."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._titles: dict[int, str] = {}
+        self._running: dict[str, Step] = {}
+        # A stage's time is what BuildKit says of its instructions: it prints parallel stages one after the other.
+        self._seconds: dict[str, float] = {}
+        self._over: set[str] = set()
+
+    def add(self, event: buildkit.Event) -> None:
+        if event.kind == "start":
+            self._titles[event.step] = event.text
+        stage, detail, last = _place(self._titles.get(event.step, ""))
+        if not stage or stage in self._over:
+            return
+        if stage not in self._running:
+            self._running[stage] = self._progress.start(f"build: {stage}")
+        if event.kind == "start":
+            self._running[stage].detail = detail
+        elif event.kind == "done":
+            self._seconds[stage] = self._seconds.get(stage, 0.0) + event.seconds
+        elif event.kind in ("error", "canceled"):
+            self._end(stage, "failed" if event.kind == "error" else "canceled")
+        if last and event.kind in ("done", "cached"):
+            self._end(stage, "done" if stage in self._seconds else "cached")
+
+    def _end(self, stage: str, outcome: str) -> None:
+        if step := self._running.pop(stage, None):
+            self._over.add(stage)
+            took = self._seconds.get(stage, 0.0)
+            self._progress.finish(step, outcome, took if outcome in ("done", "cached") else None)
+
+    def end(self, outcome: str) -> None:
+        """Ends what still runs."""
+        for stage in list(self._running):
+            self._end(stage, outcome)
+
+
+def _place(title: str) -> tuple[str, str, bool]:
+    """The stage that a step belongs to, what it does there, and whether it is the stage's last; no stage: internal."""
+    if title.startswith("exporting"):
+        return "export", "", True
+    found = buildkit.instruction(title)
+    if found is None:
+        return "", "", False
+    if found.text.startswith("FROM "):
+        # All stages share it, and under concurrent builds BuildKit even gives it another build's stage name.
+        return "base", found.text, True
+    return found.stage, f"{found.index}/{found.count} {found.text}", found.index == found.count

@@ -1,0 +1,396 @@
+"""The container engine: images, short runs, workers and files out of images, through the `docker` SDK.
+
+The SDK's own builder is the classic one, so images are built by the command line (build.py); an attached container's
+streams go through it as well, for it does stdin's end, TLS and ssh right, which the SDK's raw sockets do not.
+"""
+
+import errno
+import io
+import os
+import secrets
+import socket
+import tarfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import IO, Any
+
+import docker
+from docker.context import ContextAPI
+
+from tfbuild.engine import build, cli
+from tfbuild.engine.process import Attached, interruptible
+from tfbuild.engine.progress import Progress
+from tfbuild.engine.sdk import translated
+from tfbuild.engine.worker import Worker
+from tfbuild.errors import EngineMissing, TfbuildError, UnknownImage
+
+SOCKET = "unix:///var/run/docker.sock"
+CONNECT_SECONDS = 10
+CALL_SECONDS = 300
+MOST_OUTPUT = 8 * 1024 * 1024
+# Threads count as well: TensorFlow starts two pools of one thread a core each, and Python's own.
+MOST_PROCESSES = 8192
+MOST_LINKS = 16
+LABEL = "io.tfbuild.container"
+# The mode bit of Go's os.FileMode for a symbolic link, as in the engine's X-Docker-Container-Path-Stat header.
+GO_SYMLINK = 1 << 27
+GO_NOT_REGULAR = sum(1 << bit for bit in (31, 27, 26, 25, 24, 21, 19))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Image:
+    """What the engine says of an image: `size` in bytes, `architecture` in the engine's words ("amd64")."""
+
+    id: str
+    labels: Mapping[str, str]
+    size: int
+    env: tuple[str, ...]
+    entrypoint: tuple[str, ...]
+    architecture: str
+    repo_digests: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A finished container: `seconds` by the engine's clock; each stream is cut at its limit (`truncated`)."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+    seconds: float
+    truncated: bool
+
+
+class Engine:
+    """One container engine; make it with connect()."""
+
+    def __init__(self, client: Any, host: str = "") -> None:
+        self.client = client
+        self.host = host
+        with translated():
+            facts = client.version()
+        self.version: str = facts["Version"]
+        self.platform = f"{facts['Os']}/{facts['Arch']}"
+
+    @classmethod
+    def connect(cls, host: str = "") -> "Engine":
+        """The engine at `host`, or the one that the environment names (DOCKER_HOST, the current context, the socket).
+
+        Raises EngineMissing where none answers.
+        """
+        with translated():
+            environment = cli.environment(host)
+            _knock(environment)
+            client = docker.from_env(timeout=CONNECT_SECONDS, environment=environment, use_ssh_client=True)
+            client.api.timeout = CALL_SECONDS
+            return cls(client, host)
+
+    @property
+    def local(self) -> bool:
+        """True where the engine's socket is on this machine."""
+        return str(self.client.api.base_url).startswith("http+docker://local")
+
+    @property
+    def data_root(self) -> Path:
+        """The folder of images and caches, by the engine's own words: on its machine, which may be another one."""
+        with translated():
+            return Path(self.client.info()["DockerRootDir"])
+
+    def image(self, ref: str) -> Image:
+        """The image named `ref`; UnknownImage where it is not on this engine."""
+        with translated(ref):
+            attrs = self.client.images.get(ref).attrs
+        config = attrs.get("Config") or {}
+        return Image(
+            id=attrs["Id"],
+            labels=config.get("Labels") or {},
+            size=attrs["Size"],
+            env=tuple(config.get("Env") or ()),
+            entrypoint=tuple(config.get("Entrypoint") or ()),
+            architecture=attrs["Architecture"],
+            repo_digests=tuple(attrs.get("RepoDigests") or ()),
+        )
+
+    def exists(self, ref: str) -> bool:
+        """True where the image is on this engine."""
+        try:
+            self.image(ref)
+        except UnknownImage:
+            return False
+        return True
+
+    def tag(self, ref: str, new: str) -> None:
+        """Gives the image `ref` the further name `new` ("repository:tag")."""
+        repository, tag = split(new)
+        with translated(ref):
+            self.client.images.get(ref).tag(repository, tag)
+
+    def untag(self, ref: str) -> None:
+        """Takes the name `ref` away; with its last name the image itself goes, its parents stay."""
+        with translated(ref):
+            self.client.images.remove(ref, noprune=True)
+
+    def remove(self, ref: str) -> None:
+        """Removes the image with all of its names."""
+        image = self.image(ref)
+        with translated(ref):
+            self.client.images.remove(image.id, force=True)
+
+    def run(
+        self,
+        ref: str,
+        command: Sequence[str] = (),
+        *,
+        env: Mapping[str, str] = {},
+        entrypoint: Sequence[str] | None = None,
+        files: Mapping[str, bytes] = {},
+        timeout: float = 120,
+        stdin: bytes = b"",
+        network: str = "none",
+        limit: int = MOST_OUTPUT,
+    ) -> Run:
+        """Runs a command to its end in a container of its own, which is removed whatever happens.
+
+        `files` are put in before it starts, readable and executable by all. An `entrypoint` of () clears the image's.
+        Raises TimeoutError after `timeout` seconds. `limit`: bytes kept of each stream.
+        """
+        deadline = time.monotonic() + timeout
+        with (
+            interruptible(),
+            self._container(ref, command, env, entrypoint, files, network) as container,
+            closing(self._attach(container)) as attached,
+        ):
+            attached.send(stdin, close=True)
+            truncated = False
+            while attached.open:
+                try:
+                    attached.pump(deadline)
+                except TimeoutError:
+                    raise TimeoutError(f"{ref}: {' '.join(command)[:80]} ran longer than {timeout:g} s") from None
+                truncated |= _cut(attached.out, limit) | _cut(attached.err, limit)
+            attached.process.wait()
+            exit_code, seconds = _ended(container)
+            return Run(
+                exit_code=exit_code,
+                stdout=attached.out.decode(errors="replace"),
+                stderr=attached.err.decode(errors="replace"),
+                seconds=seconds,
+                truncated=truncated,
+            )
+
+    def worker(
+        self,
+        ref: str,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str] = {},
+        entrypoint: Sequence[str] | None = None,
+        files: Mapping[str, bytes] = {},
+        network: str = "none",
+    ) -> Worker:
+        """Starts a container that answers lines with lines; close it, or use it in a `with`."""
+        with ExitStack() as stack:
+            container = stack.enter_context(self._container(ref, command, env, entrypoint, files, network))
+            attached = stack.enter_context(closing(self._attach(container)))
+
+            def exit_code() -> int:
+                attached.process.wait(timeout=CONNECT_SECONDS)
+                return _ended(container)[0]
+
+            return Worker(container, attached, exit_code, stack.pop_all())
+
+    def read_file(self, ref: str, path: str, destination: Path, limit: int) -> Path:
+        """Copies one regular file of at most `limit` bytes out of the image; nothing of the image is started.
+
+        Links are followed by the engine, inside the image. Raises UnknownImage, FileNotFoundError, IsADirectoryError
+        (no regular file) or OSError with EFBIG. `destination` is there whole or not at all.
+        """
+        # Some images name no command, and the engine creates no container without one.
+        with self._container(ref, ("-",), {}, None, {}, "none") as container:
+            stream = _open_file(container, path, limit)
+            part = destination.with_name(f"{destination.name}.{secrets.token_hex(4)}.part")
+            try:
+                with closing(stream), part.open("wb") as out:
+                    _copy_only_member(stream, out, path, limit)
+                part.replace(destination)
+            finally:
+                part.unlink(missing_ok=True)
+        return destination
+
+    def build(
+        self,
+        context: Path,
+        *,
+        tag: str,
+        log: Path,
+        progress: Progress,
+        build_args: Mapping[str, str] = {},
+        secrets: Mapping[str, Path] = {},
+        network: str = "",
+        no_cache: bool = False,
+    ) -> str:
+        """Builds a folder with BuildKit, names the image `tag` and gives its id; the whole output goes to `log`.
+
+        Raises BuildFailed with the last lines that matter, DiskFull, or EngineMissing where no client can build.
+        Ctrl-C or SIGTERM ends the build inside the engine too, then comes as KeyboardInterrupt.
+        """
+        return build.build(
+            context,
+            tag=tag,
+            build_args=build_args,
+            secrets=secrets,
+            network=network,
+            log=log,
+            progress=progress,
+            no_cache=no_cache,
+            host=self.host,
+        )
+
+    def _attach(self, container: Any) -> Attached:
+        program = cli.find_cli(self.host).path
+        command = [program, "start", "--attach", "--interactive", container.name]
+        return Attached(command, cli.environment(self.host))
+
+    @contextmanager
+    def _container(
+        self,
+        ref: str,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        entrypoint: Sequence[str] | None,
+        files: Mapping[str, bytes],
+        network: str,
+    ) -> Iterator[Any]:
+        """A created container without rights, removed at the end by its name, which is known before it exists."""
+        name = f"tfbuild-{secrets.token_hex(6)}"
+        with translated(ref):
+            try:
+                container = self.client.containers.create(
+                    self.client.images.get(ref).id,
+                    list(command),
+                    name=name,
+                    labels={LABEL: "1"},
+                    # An empty list means the image's own to the engine; [""] clears it.
+                    entrypoint=None if entrypoint is None else list(entrypoint) or [""],
+                    environment=dict(env),
+                    network_mode=network,
+                    stdin_open=True,
+                    cap_drop=["ALL"],
+                    security_opt=["no-new-privileges"],
+                    pids_limit=MOST_PROCESSES,
+                    # What it prints is read while it runs; the engine's copy would grow without a bound.
+                    log_config={"Type": "none"},
+                )
+                if files:
+                    container.put_archive("/", _archive(files))
+                yield container
+            finally:
+                self._discard(name)
+
+    def _discard(self, name: str) -> None:
+        with suppress(docker.errors.NotFound):
+            self.client.api.remove_container(name, force=True, v=True)
+
+
+def _knock(environment: Mapping[str, str]) -> None:
+    """EngineMissing where nobody listens at the engine's socket; the SDK would leave its own end of it open."""
+    context = ContextAPI.kwargs_from_context(environment=environment)
+    address = environment.get("DOCKER_HOST") or context.get("base_url") or SOCKET
+    if address.startswith("unix://"):
+        try:
+            with socket.socket(socket.AF_UNIX) as end:
+                end.settimeout(CONNECT_SECONDS)
+                end.connect(address.removeprefix("unix://"))
+        except OSError as error:
+            why = f"{error.strerror or error} ({address})"
+            raise EngineMissing(f"no container engine answers: {why}", hint="invoke engine") from error
+
+
+def split(ref: str) -> tuple[str, str]:
+    """("localhost:5000/tfbuild", "x") of "localhost:5000/tfbuild:x": a colon before the last slash is a port's."""
+    repository, colon, tag = ref.rpartition(":")
+    return (repository, tag) if colon and "/" not in tag else (ref, "latest")
+
+
+def _cut(buffer: bytearray, limit: int) -> bool:
+    too_long = len(buffer) > limit
+    del buffer[limit:]
+    return too_long
+
+
+def _ended(container: Any) -> tuple[int, float]:
+    """Exit code and seconds of a container that has ended, or that the engine could not start (126 to 128)."""
+    container.reload()
+    state = container.attrs["State"]
+    if state["Running"] or (state["Status"] == "created" and not state["Error"]):
+        raise TfbuildError(f"the streams of container {container.name} were lost while it was {state['Status']}")
+    start, end = (datetime.fromisoformat(state[key]) for key in ("StartedAt", "FinishedAt"))
+    return int(state["ExitCode"]), max(0.0, (end - start).total_seconds()) if start.year > 1 else 0.0
+
+
+def _archive(files: Mapping[str, bytes]) -> bytes:
+    """A tar of `files` (absolute path: content), the same bytes each time; the engine makes the folders it lacks."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for path, content in sorted(files.items()):
+            entry = tarfile.TarInfo(path.lstrip("/"))
+            entry.size, entry.mode = len(content), 0o755
+            archive.addfile(entry, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def _open_file(container: Any, path: str, limit: int) -> Any:
+    """The engine's tar stream of the regular file at `path`, links followed inside the image."""
+    where = path
+    for _ in range(MOST_LINKS):
+        try:
+            stream, found = container.get_archive(where)
+        except docker.errors.APIError as error:
+            # Missing, a folder that is none, links in a circle: the engine's words differ by version.
+            raise FileNotFoundError(errno.ENOENT, error.explanation or os.strerror(errno.ENOENT), path) from None
+        if found["mode"] & GO_SYMLINK and found["linkTarget"]:
+            stream.close()
+            where = found["linkTarget"]
+            continue
+        if found["mode"] & GO_NOT_REGULAR:
+            stream.close()
+            raise IsADirectoryError(errno.EISDIR, "not a regular file", path)
+        if found["size"] > limit:
+            stream.close()
+            raise OSError(errno.EFBIG, f"larger than {limit} bytes ({found['size']})", path)
+        return stream
+    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+
+
+class _Chunks(io.RawIOBase):
+    """A file to read out of the SDK's iterator of chunks."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks, self._rest = iter(chunks), b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, target: Any) -> int:
+        self._rest = self._rest or next(self._chunks, b"")
+        count = min(len(target), len(self._rest))
+        target[:count], self._rest = self._rest[:count], self._rest[count:]
+        return count
+
+
+def _copy_only_member(stream: Any, out: IO[bytes], path: str, limit: int) -> None:
+    with tarfile.open(fileobj=io.BufferedReader(_Chunks(stream)), mode="r|") as archive:
+        member = archive.next()
+        source = archive.extractfile(member) if member and member.isreg() else None
+        if member is None or source is None:
+            raise IsADirectoryError(errno.EISDIR, "not a regular file", path)
+        copied = 0
+        while chunk := source.read(1 << 20):
+            copied += len(chunk)
+            if copied > limit:
+                raise OSError(errno.EFBIG, f"larger than {limit} bytes", path)
+            out.write(chunk)

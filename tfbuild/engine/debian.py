@@ -1,0 +1,97 @@
+"""What Debian and its relatives need: which system this is, its package sources, and packages installed by apt."""
+
+import os
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tfbuild.engine.process import last_lines, logged
+from tfbuild.engine.progress import Progress
+from tfbuild.errors import TfbuildError
+
+OS_RELEASE = Path("/etc/os-release")
+APT = Path("/etc/apt")
+ONE_LINE = re.compile(r"deb\s+(?:\[(?P<options>[^\]]*)\]\s+)?(?P<uri>\S+)\s+(?P<suite>\S+)\s+(?P<components>.+)")
+
+
+class AptFailed(TfbuildError):  # noqa: N818 - an event, as all of errors.py
+    """apt could not install a package."""
+
+
+def os_release(text: str) -> dict[str, str]:
+    """The fields of an os-release file (https://www.freedesktop.org/software/systemd/man/os-release.html)."""
+    pairs = (line.partition("=") for line in text.splitlines() if "=" in line and not line.lstrip().startswith("#"))
+    return {key.strip(): "".join(shlex.split(value)[:1]) for key, _, value in pairs}
+
+
+def this_system(path: Path = OS_RELEASE) -> dict[str, str]:
+    """The fields of this machine's os-release; empty where there is none (macOS)."""
+    try:
+        return os_release(path.read_text(errors="replace"))
+    except (OSError, ValueError):
+        return {}
+
+
+def has_apt(system: dict[str, str]) -> bool:
+    """True for Debian, Ubuntu and what calls itself like one of them."""
+    return not {"debian", "ubuntu"}.isdisjoint([system.get("ID", ""), *system.get("ID_LIKE", "").split()])
+
+
+def install(packages: Sequence[str], log: Path, progress: Progress, *, if_known: Sequence[str] = ()) -> None:
+    """Installs packages, and those of `if_known` that this release has, without asking and without recommended ones.
+
+    Needs root. Raises AptFailed.
+    """
+    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "NEEDRESTART_SUSPEND": "1", "LC_ALL": "C.UTF-8"}
+    apt = ["apt-get", "-o", "DPkg::Lock::Timeout=300"]
+    with progress.step(f"apt: install {' '.join(packages)}"):
+        # An update may fail for somebody's broken third-party source; what counts is whether the packages come.
+        logged([*apt, "update"], env, log)
+        known = [name for name in if_known if logged(["apt-cache", "show", name], env, log) == 0]
+        if logged([*apt, "install", "--yes", "--no-install-recommends", *packages, *known], env, log) != 0:
+            raise AptFailed(f"apt could not install {' '.join(packages)}{last_lines(log)}", hint=f"the full log: {log}")
+
+
+def sources(distribution: str, folder: Path = APT) -> list[str]:
+    """This machine's own sources of a Debian release, as one-line entries: a site's mirror, where it has one.
+
+    Third parties' sources are left out: they use suites of other names, or components that Debian has not.
+    """
+    files = [folder / "sources.list", *sorted((folder / "sources.list.d").glob("*"))]
+    found: list[str] = []
+    for file in files:
+        if file.suffix in (".list", ".sources") and file.is_file():
+            parser = _deb822 if file.suffix == ".sources" else _one_line
+            found += parser(file.read_text(errors="replace"), distribution)
+    return list(dict.fromkeys(found))
+
+
+def _suites(distribution: str) -> set[str]:
+    return {distribution, f"{distribution}-updates", f"{distribution}-security"}
+
+
+def _entry(signed_by: str, uri: str, suite: str, components: str) -> str:
+    return f"deb {f'[signed-by={signed_by}] ' if signed_by else ''}{uri} {suite} {components}"
+
+
+def _one_line(text: str, distribution: str) -> Iterator[str]:
+    for line in text.splitlines():
+        match = ONE_LINE.fullmatch(line.partition("#")[0].strip())
+        if match and match["suite"] in _suites(distribution) and "main" in match["components"].split():
+            options = dict(option.partition("=")[::2] for option in (match["options"] or "").split())
+            yield _entry(options.get("signed-by", ""), match["uri"], match["suite"], match["components"])
+
+
+def _deb822(text: str, distribution: str) -> Iterator[str]:
+    for stanza in re.split(r"\n\s*\n", text):
+        lines = (line.partition(":") for line in stanza.splitlines() if not line.startswith("#"))
+        # A field's further lines (a key written out in Signed-By) have no name of their own and drop out.
+        fields = {name.strip().lower(): value.strip() for name, _, value in lines if not name.startswith((" ", "\t"))}
+        components = fields.get("components", "")
+        if fields.get("enabled", "yes") == "no" or "deb" not in fields.get("types", "").split():
+            continue
+        for uri in fields.get("uris", "").split():
+            for suite in fields.get("suites", "").split():
+                if suite in _suites(distribution) and "main" in components.split():
+                    yield _entry(fields.get("signed-by", ""), uri, suite, components)

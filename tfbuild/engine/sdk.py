@@ -1,0 +1,29 @@
+"""The `docker` SDK's many errors as the few of ours."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import docker
+import requests
+
+from tfbuild.errors import EngineMissing, TfbuildError, UnknownImage
+
+
+@contextmanager
+def translated(ref: str = "") -> Iterator[None]:
+    """Turns the SDK's errors into ours, in one place: no engine, no such image, anything else that it refuses."""
+    try:
+        yield
+    except docker.errors.ImageNotFound as error:
+        raise UnknownImage(f"no image {ref!r} on this engine", hint="docker image ls lists what is there") from error
+    except docker.errors.APIError as error:
+        raise TfbuildError(f"the container engine refused: {error.explanation or error}") from error
+    except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
+        raise EngineMissing(f"no container engine answers: {reason(error)}", hint="invoke engine") from error
+
+
+def reason(error: BaseException) -> str:
+    """The innermost cause in words ("No such file or directory"): the SDK wraps it four times."""
+    while (inner := error.__cause__ or error.__context__) is not None:
+        error = inner
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__

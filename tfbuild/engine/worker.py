@@ -1,0 +1,93 @@
+"""A container whose stdin and stdout stay open: one line out for each line in."""
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any
+
+from tfbuild.engine.process import Attached
+from tfbuild.engine.sdk import translated
+from tfbuild.errors import TfbuildError
+
+MOST_REPLY = 1024 * 1024
+MOST_STDERR = 64 * 1024
+
+
+class WorkerDied(TfbuildError):  # noqa: N818 - an event, as all of errors.py
+    """The process in the container ended (with `worker_exit_code`), or broke the protocol (-1), before it answered."""
+
+    def __init__(self, why: str, *, exit_code: int, stderr_tail: str) -> None:
+        self.worker_exit_code = exit_code
+        self.stderr_tail = stderr_tail
+        super().__init__(why + (f":\n{stderr_tail}" if stderr_tail else ""))
+
+
+class Worker:
+    """Use it as a context manager, or call close(): the container goes with it."""
+
+    def __init__(self, container: Any, attached: Attached, exit_code: Callable[[], int], cleanup: ExitStack) -> None:
+        self.name: str = container.name
+        self._container = container
+        self._attached = attached
+        self._exit_code = exit_code
+        self._cleanup = cleanup
+        self._lost = ""
+
+    def ask(self, line: str, timeout: float) -> str:
+        """The line that answers `line`, within `timeout` seconds.
+
+        Raises TimeoutError, or WorkerDied (its exit code, the end of its stderr). After either the worker is lost:
+        a late answer would be taken for that of the next question.
+        """
+        if self._lost:
+            raise WorkerDied(self._lost, exit_code=-1, stderr_tail=self._stderr_tail())
+        deadline = time.monotonic() + timeout
+        self._attached.send(line.encode() + b"\n")
+        while b"\n" not in self._attached.out:
+            self._wait(deadline, timeout)
+        reply, _, rest = bytes(self._attached.out).partition(b"\n")
+        self._attached.out[:] = rest
+        return reply.decode(errors="replace")
+
+    def _wait(self, deadline: float, timeout: float) -> None:
+        if not self._attached.open:
+            self._fail("the worker ended before it answered", self._exit_code())
+        if len(self._attached.out) > MOST_REPLY:
+            self._fail(f"the worker's answer is longer than {MOST_REPLY} bytes")
+        try:
+            self._attached.pump(deadline)
+        except TimeoutError:
+            self._lost = f"the worker did not answer within {timeout:g} s"
+            raise TimeoutError(self._lost) from None
+        del self._attached.err[:-MOST_STDERR]
+
+    def _fail(self, why: str, exit_code: int = -1) -> None:
+        self._lost = why
+        raise WorkerDied(why, exit_code=exit_code, stderr_tail=self._stderr_tail())
+
+    def _stderr_tail(self) -> str:
+        return self._attached.err[-MOST_STDERR:].decode(errors="replace").strip()
+
+    def pause(self) -> None:
+        """Freezes all of the container's processes, so that an idle worker's spinning threads steal no CPU."""
+        with translated():
+            self._container.pause()
+
+    def resume(self) -> None:
+        """Lets a paused worker run on."""
+        with translated():
+            self._container.unpause()
+
+    def close(self) -> None:
+        """Removes the container; may be called twice."""
+        self._lost = self._lost or "the worker was closed"
+        self._cleanup.close()
+
+    def __enter__(self) -> "Worker":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

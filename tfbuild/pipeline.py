@@ -1,0 +1,171 @@
+"""The way from a `Build` to a name that is earned: base, context, image, proof, tag, report.
+
+An image has the name ID-unverified until its verification passed, then ID; one that failed keeps ID-failed. What was
+verified before, from the same context on the same base, is not built or verified again.
+"""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from tfbuild import dockerfile, plan, report as reporting, verify as verifying
+from tfbuild.dockerfile import Context
+from tfbuild.engine import Engine, base as bases, host
+from tfbuild.engine.progress import Progress
+from tfbuild.errors import CompileMissing, TfbuildError, UnknownImage
+from tfbuild.plan import Build, Request
+from tfbuild.proof import Report
+from tfbuild.verify import Baseline
+
+REPOSITORY = "tfbuild"
+# What the tuning of an image amounts to, switched off: glibc's malloc and TensorFlow's own choice about oneDNN.
+PLAIN = {"LD_PRELOAD": "", "TF_ENABLE_ONEDNN_OPTS": ""}
+# Stages, layers and the pip cache of one image from a wheel: 2.21.0 took 5.6 GB at its peak; a compile needs 60.
+DISK = {"official": 8 << 30, "file": 8 << 30, "source": 80 << 30}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """`image`: the name it has now; `report`: None where no verification was asked for."""
+
+    image: str
+    report: Report | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Maker:
+    """Makes images on one engine. `work`: contexts and logs; `reports`: where the proofs go."""
+
+    base: str
+    ca: Path | None
+    work: Path
+    reports: Path
+    verify_images: bool = True
+    reverify: bool = False
+    no_cache: bool = False
+    progress: Progress = field(default_factory=Progress)
+
+    @cached_property
+    def engine(self) -> Engine:
+        return Engine.connect()
+
+    def render(self, build: Build) -> Context:
+        """The build context; nothing is started."""
+        return dockerfile.write(build, self.work / build.id / "context")
+
+    def build(self, build: Build) -> Result:
+        """Builds, verifies and tags; the report says pass or fail. Raises BuildFailed and all that comes before it."""
+        context = self.render(build)
+        if build.wheel.kind == "source":
+            raise CompileMissing(
+                f"compiling from source is not implemented yet; {build.id} was planned, and rendered to {context.folder}",
+                hint="--wheel official builds an image now; invoke copts gives the flags for a compile of your own",
+            )
+        base = self._base(build)
+        key = dockerfile.image_digest(base, context)
+        if not self.no_cache and (known := self._known(build, key)) is not None:
+            return known
+        host.need_disk(self.engine, DISK[build.wheel.kind])
+        unverified = name(build, "-unverified")
+        self.engine.build(
+            context.folder,
+            tag=unverified,
+            build_args=dockerfile.build_args(base, context),
+            secrets={"ca": self.ca} if self.ca else {},
+            log=self.work / build.id / "build.log",
+            progress=self.progress,
+            no_cache=self.no_cache,
+        )
+        if not self.verify_images:
+            return Result(image=unverified, report=None)
+        return self._earn(build, unverified)
+
+    def verify(self, ref: str) -> Report:
+        """Verifies an image that is here, whoever made it, by what its labels claim."""
+        report = self._prove(ref)
+        reporting.write(report, self.reports)
+        return report
+
+    def _base(self, build: Build) -> bases.Base:
+        return bases.resolve(
+            self.engine,
+            build.base_image,
+            build.base_distribution,
+            self.base,
+            progress=self.progress,
+            log=self.work / "base.log",
+            ca_cert=self.ca,
+        )
+
+    def _known(self, build: Build, key: str) -> Result | None:
+        """The image and the report of an earlier run, where nothing changed since; verified again if asked for."""
+        final = name(build)
+        with suppress(UnknownImage):
+            image = self.engine.image(final)
+            if image.labels.get("io.tfbuild.context") != key:
+                return None
+            stored = reporting.stored(self.reports, build.id)
+            if stored is not None and stored.passed and stored.image.id == image.id and not self.reverify:
+                self.progress(f"{final} is built and verified; nothing changed since (--reverify proves it again)")
+                return Result(image=final, report=stored)
+            return self._earn(build, final) if self.verify_images else Result(image=final, report=None)
+        return None
+
+    def _earn(self, build: Build, ref: str) -> Result:
+        """The final name after a verification that passed, the name of a failed image otherwise."""
+        report = self.verify(ref)
+        earned = name(build) if report.passed else name(build, "-failed")
+        self.engine.tag(ref, earned)
+        if ref != earned:
+            self.engine.untag(ref)
+        return Result(image=earned, report=report)
+
+    def _prove(self, ref: str) -> Report:
+        labels = self.engine.image(ref).labels
+        if "io.tfbuild.id" not in labels:
+            raise UnknownImage(f"{ref} was not made by tfbuild: it has no io.tfbuild labels", hint="invoke build")
+        return verifying.verify(self.engine, ref, baseline=self._baseline(ref, labels), progress=self.progress)
+
+    def _baseline(self, ref: str, labels: Mapping[str, str]) -> Baseline | None:
+        """An official wheel against itself without the tuning; a compiled one against the official wheel's image."""
+        if labels.get("io.tfbuild.wheel") == "official":
+            return Baseline(ref=ref, env=PLAIN)
+        request = Request(
+            target=labels.get("io.tfbuild.target", ""),
+            release=labels.get("io.tfbuild.release", ""),
+            python=labels.get("io.tfbuild.python", ""),
+            platform=labels.get("io.tfbuild.platform", ""),
+            wheel="official",
+        )
+        try:
+            official = plan.select(request, None)
+        except TfbuildError as error:
+            self.progress(f"no official wheel to compare with: {error.reason}")
+            return None
+        return Baseline(ref=self._official_image(official), env=PLAIN)
+
+    def _official_image(self, build: Build) -> str:
+        """The official wheel's image, which the comparison needs; it need not be verified for that."""
+        for suffix in ("", "-unverified"):
+            if self.engine.exists(name(build, suffix)):
+                return name(build, suffix)
+        self.progress(f"{name(build)} is needed to compare with")
+        return (
+            Maker(
+                base=self.base,
+                ca=self.ca,
+                work=self.work,
+                reports=self.reports,
+                verify_images=False,
+                progress=self.progress,
+            )
+            .build(build)
+            .image
+        )
+
+
+def name(build: Build, suffix: str = "") -> str:
+    """tfbuild:ID, or ID with -unverified or -failed behind it."""
+    return f"{REPOSITORY}:{build.id}{suffix}"

@@ -1,0 +1,340 @@
+"""Decides what to build: a request, the facts and a CPU become a `Build`, or a refusal. Nothing here acts.
+
+Read this first. `select` is the whole decision; each rule that refuses is a function of its own below it.
+"""
+
+import platform as host_platform
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tfbuild import facts, isa, releases, wheels
+from tfbuild.cpu import ARCHITECTURES, Cpu
+from tfbuild.errors import (
+    MklNeedsLinux,
+    MklWithCuda,
+    UnknownCpu,
+    UnknownPython,
+    UnknownRelease,
+    UsageError,
+)
+from tfbuild.facts import Facts
+from tfbuild.isa import InstructionSet
+from tfbuild.wheels import Wheel
+
+TARGETS = ("cpu", "mkl", "cuda")
+PLATFORMS = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
+MACHINES = {arch: platform for platform, arch in PLATFORMS.items()}
+
+
+class BaseImage(Facts, frozen=True):
+    """A registry's image with one Python, and the Debian release that makes the same base ("" where none has it)."""
+
+    python: str
+    image: str
+    distribution: str = ""
+    default: bool = False
+
+
+class BaseTable(Facts, frozen=True):
+    base: tuple[BaseImage, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What the user asked for, word for word; empty means "choose for me"."""
+
+    target: str = "mkl"
+    release: str = ""
+    python: str = ""
+    cpu: str = ""
+    cpuinfo: str = ""
+    compiler: str = ""
+    platform: str = ""
+    wheel: str = ""
+    threading: str = ""
+    bazel: str = ""
+    base: str = "auto"
+    config: tuple[str, ...] = ()
+    bazel_flag: tuple[str, ...] = ()
+    with_headers: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Build:
+    """One image, with everything resolved. The instruction set's features are what a CPU must have to run it.
+
+    Empty `bazel`, `bazel_target`, `configs` and `configure_env`: nothing is compiled. `copts` and `compiler` are then
+    what the wheel was compiled with, as far as that is known.
+    """
+
+    release: str
+    python: str
+    target: str
+    platform: str
+    instruction_set: InstructionSet
+    wheel: Wheel
+    base_image: str
+    base_distribution: str
+    with_headers: bool
+    compiler: str = ""
+    copts: tuple[str, ...] = ()
+    configs: tuple[str, ...] = ()
+    bazel: str = ""
+    bazel_target: str = ""
+    bazel_flags: tuple[str, ...] = ()
+    configure_env: tuple[tuple[str, str], ...] = ()
+    threading: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def id(self) -> str:
+        """The image's tag, the report's key and the name under dockerfiles/: 2.21.0-mkl-py3.11-avx."""
+        return f"{self.release}-{self.target}-py{self.python}-{self.instruction_set.name}"
+
+    def to_json(self) -> dict[str, object]:
+        """The plan's documented JSON: every field, with the instruction set as its name and features."""
+        shown = {field.name: getattr(self, field.name) for field in fields(self)}
+        return (
+            {"id": self.id}
+            | shown
+            | {
+                "instruction_set": self.instruction_set.name,
+                "level": self.instruction_set.level,
+                "features": list(self.instruction_set.features),
+                "configure_env": dict(self.configure_env),
+                "bazel": self.bazel or None,
+                "bazel_target": self.bazel_target or None,
+                "wheel": self.wheel.to_json(),
+            }
+        )
+
+
+def select(request: Request, host: Cpu | None) -> Build:
+    """The build that answers `request`; `host` is the CPU that "host" means (None where it cannot be read).
+
+    Raises the error of the first rule that refuses, each with a hint (tfbuild.errors).
+    """
+    target = refuse_mkl_with_cuda(request)
+    place = choose_platform(request, target)
+    way = {"official": _official, "": _from_source, "source": _from_source}.get(request.wheel, _from_file)
+    return way(request, target, place, host)
+
+
+def refuse_mkl_with_cuda(request: Request) -> str:
+    """The one target asked for. oneDNN and CUDA in one build are refused in every spelling of the wish."""
+    asked = [part.strip().lower() for part in request.target.split(",") if part.strip()]
+    flags = " ".join((*request.config, *request.bazel_flag)).replace("=", " ").replace(",", " ").split()
+    wished = {*asked, *(word.removeprefix("--config") for word in flags)}
+    if any(word.startswith("cuda") for word in wished) and any(word.startswith("mkl") for word in wished):
+        raise MklWithCuda(
+            "oneDNN (mkl) and CUDA cannot be in one build: TensorFlow's performance guide says that MKL does not work "
+            "with --config=cuda, and from 2.5 on every CUDA build for Linux has oneDNN in it anyway",
+            hint="choose --target mkl or --target cuda",
+        )
+    unknown = [name for name in asked if name not in TARGETS]
+    if unknown or len(asked) != 1:
+        what = unknown[0] if unknown else request.target
+        raise UsageError(f"unknown target {what!r}", hint=f"one of: {', '.join(TARGETS)}")
+    return asked[0]
+
+
+def choose_platform(request: Request, target: str) -> str:
+    """The platform asked for, else this machine's. mkl is for Linux only; images of other targets are Linux too."""
+    if request.platform in PLATFORMS:
+        return request.platform
+    asked = request.platform or f"{host_platform.system().lower()}/{host_platform.machine().lower()}"
+    system, _, machine = asked.partition("/")
+    if target == "mkl" and system != "linux":
+        raise MklNeedsLinux(
+            f"mkl is for Linux only and {system!r} is not: TensorFlow's --config=mkl is neither supported nor tested elsewhere",
+            hint=f"build the Linux image: --platform {MACHINES.get(ARCHITECTURES.get(machine, ''), 'linux/amd64')}",
+        )
+    arch = ARCHITECTURES.get(machine, "")
+    if request.platform and (system != "linux" or not arch):
+        raise UsageError(f"unknown platform {asked!r}", hint=f"one of: {', '.join(PLATFORMS)}")
+    if not arch:
+        raise UnknownCpu(
+            f"no TensorFlow image can be built for a {machine!r} CPU", hint="name one: --platform linux/amd64"
+        )
+    return MACHINES[arch]
+
+
+# --- the three ways to a wheel -------------------------------------------------------------------------------------
+
+
+def _official(request: Request, target: str, place: str, host: Cpu | None) -> Build:
+    """The wheel from PyPI. It has the instruction set that it was compiled for, never the host's."""
+    arch = PLATFORMS[place]
+    release = _official_release(request, arch)
+    row = releases.official_wheel(release, arch)
+    python = choose_python(request, release, row.pythons)
+    if target == "mkl" and not row.onednn:
+        raise UnknownRelease(
+            f"the official {arch} wheel of {release} has no oneDNN in it",
+            hint="take a newer release, or build this one from source: leave out --wheel official",
+        )
+    compiled = isa.instruction_set(row.features, arch)
+    asked = asked_set(request, arch, host)
+    refuse_unfit(compiled, asked, request)
+    return Build(
+        release=release,
+        python=python,
+        target=target,
+        platform=place,
+        instruction_set=compiled,
+        compiler=row.compiler,
+        copts=tuple(f"--copt={flag}" for flag in row.flags),
+        threading="threadpool",
+        wheel=wheels.official(row.requirement(release, target), releases.constraints(release)),
+        notes=_source_would_add(compiled, asked, release),
+        **_image(request, python),
+    )
+
+
+def _from_file(request: Request, target: str, place: str, host: Cpu | None) -> Build:
+    """A wheel file. Its name, tags and contents must be the plan's; its own guard says what it was compiled for."""
+    file = wheels.read(Path(request.wheel))
+    release = releases.find(request.release or file.version)
+    python = request.python or file.python
+    wheels.refuse_misfit(file, release=release, python=python, arch=PLATFORMS[place])
+    compiled = wheels.instruction_set(file, release, claimed=asked_set(request, PLATFORMS[place], host))
+    return Build(
+        release=release,
+        python=python,
+        target=target,
+        platform=place,
+        instruction_set=compiled,
+        threading=wheels.threading(file),
+        wheel=wheels.from_file(file, releases.constraints(release)),
+        **_image(request, python),
+    )
+
+
+def _from_source(request: Request, target: str, place: str, host: Cpu | None) -> Build:
+    """A compile by Bazel, for the CPU asked for (default: this machine's)."""
+    arch = PLATFORMS[place]
+    asked = asked_set(request, arch, host) or asked_set(replace(request, cpu="host"), arch, host)
+    assert asked is not None  # "host" is asked for where nothing else is
+
+    def attempt(release: str) -> Build:
+        return _compiled(request, target, place, release, asked)
+
+    if request.release:
+        return attempt(releases.find(request.release))
+    return attempt(releases.newest(attempt))
+
+
+def _compiled(request: Request, target: str, place: str, release: str, asked: InstructionSet) -> Build:
+    arch = PLATFORMS[place]
+    threading = releases.threading(release, arch, request.threading) if target == "mkl" else "threadpool"
+    python = choose_python(request, release, releases.pythons(release))
+    flags = isa.flags(asked, request.compiler or releases.compiler(release))
+    return Build(
+        release=release,
+        python=python,
+        target=target,
+        platform=place,
+        instruction_set=asked,
+        compiler=flags.compiler,
+        copts=flags.copts,
+        configs=(*releases.configs(release, target, arch, threading), *request.config),
+        bazel=request.bazel or releases.bazel(release),
+        bazel_target=releases.wheel_target(release),
+        bazel_flags=(*_wheel_flags(release, target, python), *request.bazel_flag),
+        configure_env=releases.configure_env(release, target, compiler=flags.compiler),
+        threading=threading,
+        wheel=wheels.source(releases.constraints(release)),
+        notes=tuple(f"{row.feature} is left out: {row.reason}" for row in flags.dropped),
+        **_image(request, python),
+    )
+
+
+def _wheel_flags(release: str, target: str, python: str) -> tuple[str, ...]:
+    """The Bazel flags that name the wheel and choose the hermetic Python, where the release takes them from Bazel."""
+    made = releases.wheel(release)
+    name = made.gpu if target == "cuda" else made.cpu
+    return tuple(
+        flag
+        for flag in (name if made.step == "bazel" else "", *made.flags, releases.python_flag(release, python))
+        if flag
+    )
+
+
+# --- the rules they share --------------------------------------------------------------------------------------------
+
+
+def _official_release(request: Request, arch: str) -> str:
+    if request.release:
+        return releases.find(request.release)
+    return releases.newest_official(arch, request.python or default_base().python)
+
+
+def choose_python(request: Request, release: str, fitting: tuple[str, ...]) -> str:
+    """The Python asked for, else the default base's where the release has it, else the newest that the release has."""
+    if not request.python:
+        default = default_base().python
+        return default if default in fitting else fitting[-1]
+    if request.python in fitting:
+        return request.python
+    raise UnknownPython(
+        f"TensorFlow {release} and Python {request.python!r} do not go together", hint=f"one of: {', '.join(fitting)}"
+    )
+
+
+def asked_set(request: Request, arch: str, host: Cpu | None) -> InstructionSet | None:
+    """The instruction set of --cpu, or None where nothing was asked for."""
+    if not request.cpu:
+        return None
+    fitting = host if host is not None and host.arch == arch else None
+    return isa.resolve(request.cpu, arch=arch, host=fitting)
+
+
+def refuse_unfit(compiled: InstructionSet, asked: InstructionSet | None, request: Request) -> None:
+    """The official wheel for a CPU that cannot run it."""
+    lacking = sorted(set(compiled.features) - set(asked.features)) if asked is not None else []
+    if lacking:
+        raise UnknownCpu(
+            f"the official wheel is compiled for {compiled.name}; {request.cpu} has no {' '.join(lacking)}",
+            hint=f"build it from source for that CPU: leave out --wheel official, keep --cpu {request.cpu}",
+        )
+
+
+def _source_would_add(compiled: InstructionSet, wanted: InstructionSet | None, release: str) -> tuple[str, ...]:
+    unused = releases.guard_spelling(release, set(wanted.features) - set(compiled.features)) if wanted else ()
+    if not unused:
+        return ()
+    return (f"the official wheel is compiled for {compiled.name}; a build from source would add {' '.join(unused)}",)
+
+
+def unused_by_official_wheel(cpu: Cpu) -> tuple[str, ...]:
+    """What TensorFlow's own message names at start: in the CPU, known to its guard, not compiled into the wheel.
+
+    In TensorFlow's names and order, for the newest release that has an official wheel for this architecture.
+    """
+    release = releases.newest_official(cpu.arch, default_base().python)
+    compiled = isa.closure(releases.official_wheel(release, cpu.arch).features)
+    return releases.guard_spelling(release, set(cpu.features) - compiled)
+
+
+@cache
+def bases() -> tuple[BaseImage, ...]:
+    return facts.load("images", BaseTable).base
+
+
+def default_base() -> BaseImage:
+    return next(row for row in bases() if row.default)
+
+
+def _image(request: Request, python: str) -> dict[str, Any]:
+    """The fields that say what the image stands on, the same for every way to a wheel."""
+    row = next((row for row in bases() if row.python == python), None)
+    if row is None:
+        known = ", ".join(row.python for row in bases())
+        raise UnknownPython(f"no base image with Python {python} is known", hint=f"one of: {known}")
+    return {
+        "base_image": row.image,
+        "base_distribution": row.distribution,
+        "with_headers": request.with_headers,
+    }

@@ -1,0 +1,179 @@
+"""What a verification found: plain records, which report.py writes, shows and reads back (schema tfbuild.report/1)."""
+
+from dataclasses import dataclass
+
+SCHEMA = "tfbuild.report/1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interval:
+    """The median of ratios and an interval that holds the true one with a probability of `coverage`."""
+
+    median: float
+    low: float
+    high: float
+    coverage: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """Raw: seconds by the clock and of CPU time for all inner calls of one sample."""
+
+    wall: float
+    cpu: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Triple:
+    """One workload in one round. `foreign`: share of the machine's time that others used meanwhile."""
+
+    image: Timing
+    baseline: Timing
+    again: Timing
+    foreign: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Benchmark:
+    """One workload: `inner` calls a sample, all rounds, and what follows from those that were used."""
+
+    name: str
+    inner: int
+    rounds: tuple[Triple, ...]
+    cpu: Interval
+    wall: Interval
+    band: Interval
+    effect: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Throughput:
+    """Ratios of the baseline's time to the image's, above 1: the image is faster. Geometric means of each round's.
+
+    `metric`: what is judged ("cpu" time); `band`: the image against itself in the same rounds; `clean` of the `rounds`
+    were undisturbed; `foreign`: mean share of the machine's time that others used; `retuned`: what the baseline's
+    environment changed.
+    """
+
+    metric: str
+    baseline: str
+    retuned: dict[str, str]
+    cpu: Interval
+    wall: Interval
+    band: Interval
+    effect: str
+    rounds: int
+    clean: int
+    foreign: float
+    benchmarks: tuple[Benchmark, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measure:
+    """One number behind a check; `limit` in words, empty where the number only informs."""
+
+    name: str
+    value: float
+    limit: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """`status`: pass, warn, fail or skip; `detail`: what was seen.
+
+    `proves`, `how`, `fix`: what a pass means, how it was found, and what to do about a failure.
+    """
+
+    name: str
+    status: str
+    detail: str
+    seconds: float
+    measures: tuple[Measure, ...]
+    proves: str
+    how: str
+    fix: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageFacts:
+    """`size` in bytes; `digests`: under which a registry knows it."""
+
+    ref: str
+    id: str
+    digests: tuple[str, ...]
+    size: int
+    architecture: str
+    labels: dict[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanFacts:
+    """The plan that the labels carry."""
+
+    release: str
+    python: str
+    target: str
+    platform: str
+    instruction_set: str
+    features: tuple[str, ...]
+    copts: tuple[str, ...]
+    compiler: str
+    bazel: str
+    threading: str
+    allocator: str
+    onednn: str
+    wheel: str
+    requirement: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """Where the containers ran. `quota`: CPUs' worth of time that the cgroup grants (None: all); `memory` in MiB."""
+
+    cpu: str
+    flags: tuple[str, ...]
+    machine: str
+    kernel: str
+    cpus: int
+    quota: float | None
+    memory: int
+    engine: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Software:
+    """What is in the image, as found. `compiled_for`: by the CPU guard inside TensorFlow, in its names."""
+
+    tensorflow: str
+    git: str
+    compiler: str
+    python: str
+    numpy: str
+    malloc: str
+    compiled_for: tuple[str, ...]
+    packages: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """One verification. `source_would_add`: what this CPU has and the build leaves unused, in TensorFlow's names."""
+
+    schema: str
+    kind: str
+    id: str
+    created: str
+    tool: str
+    seconds: float
+    verdict: str
+    image: ImageFacts
+    plan: PlanFacts
+    host: Host | None
+    software: Software | None
+    checks: tuple[Check, ...]
+    throughput: Throughput | None
+    source_would_add: tuple[str, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Nothing failed. A warning (a known defect of the release) passes."""
+        return self.verdict in ("pass", "warn")

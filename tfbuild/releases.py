@@ -1,0 +1,655 @@
+"""What is true of each TensorFlow release: the typed view on facts/releases.toml.
+
+A fact that is not known for certain raises UncertainFact, with the candidates and the option that forces a choice;
+a release that does not exist raises UnknownRelease with the nearest ones. Nothing here guesses.
+"""
+
+from bisect import bisect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from itertools import pairwise
+from typing import Literal, TypeVar
+
+import msgspec
+from packaging.version import InvalidVersion, Version
+
+from tfbuild import binary, facts
+from tfbuild.errors import UncertainFact, UnknownPython, UnknownRelease, UsageError
+from tfbuild.facts import Facts
+
+Sure = Literal["tree", "docs", "wheel", "index", "packagers", "reports", "measured", "unknown"]
+Step = Literal["run", "build"]
+Target = Literal["cpu", "mkl", "cuda"]
+
+
+class Release(Facts, frozen=True, kw_only=True):
+    """`commit`: whole, abbreviated (a prefix), or "" where it was not seen."""
+
+    version: str
+    sure: Literal["exact", "near-exact", "bracketed", "inherited"]
+    commit: str = ""
+
+    @property
+    def tag(self) -> str:
+        return f"v{self.version}"
+
+
+class Row(Facts, frozen=True, kw_only=True):
+    """A fact that holds for the releases in [since, before)."""
+
+    since: str = msgspec.field(name="from")
+    before: str
+    sure: Sure = "tree"
+    note: str = ""
+
+    @property
+    def key(self) -> str:
+        """Rows of one table with the same key exclude each other."""
+        return ""
+
+    def covers(self, release: str) -> bool:
+        return version(self.since) <= version(release) < version(self.before)
+
+
+class Sourced(Row, frozen=True, kw_only=True):
+    """A row that names its own source (the others' is in the file, above their table)."""
+
+    source: str
+
+
+class Config(Row, frozen=True, kw_only=True):
+    """A config that .bazelrc has; `expands`: the flags it stands for, where that matters here."""
+
+    name: str
+    expands: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        return self.name
+
+
+class OfficialPython(Row, frozen=True, kw_only=True):
+    arch: str
+    versions: tuple[str, ...]
+
+    @property
+    def key(self) -> str:
+        return self.arch
+
+
+class Python(Sourced, frozen=True, kw_only=True):
+    versions: tuple[str, ...]
+
+
+class Bazel(Sourced, frozen=True, kw_only=True):
+    """`oldest` and `newest`: what configure.py accepts ("": everything)."""
+
+    version: str = ""
+    candidates: tuple[str, ...] = ()
+    oldest: str = ""
+    newest: str = ""
+
+
+class Compiler(Sourced, frozen=True, kw_only=True):
+    """`build`: what tfbuild takes; `wheel`: what the official wheels of the releases `measured` were built with."""
+
+    documented: str
+    wheel: str
+    measured: tuple[str, ...]
+    build: str
+    works: tuple[str, ...] = ()
+
+
+class Builder(Sourced, frozen=True, kw_only=True):
+    """The system of TensorFlow's own build images."""
+
+    image: str = ""
+    candidates: tuple[str, ...] = ()
+
+
+class WheelTarget(Sourced, frozen=True, kw_only=True):
+    """How a wheel comes out: by the program `script` that `target` builds, or as `target` itself in folder `output`.
+
+    `cpu` and `gpu` are the options that name the wheel tensorflow_cpu or tensorflow; `flags` go to bazel besides.
+    """
+
+    target: str
+    step: Literal["script", "bazel"]
+    script: str = ""
+    output: str = ""
+    cpu: str
+    gpu: str = ""
+    flags: tuple[str, ...] = ()
+
+
+class HermeticPython(Sourced, frozen=True, kw_only=True):
+    variable: str
+
+
+class HostTool(Sourced, frozen=True, kw_only=True):
+    name: str
+
+    @property
+    def key(self) -> str:
+        return self.name
+
+
+class Constraint(Sourced, frozen=True, kw_only=True):
+    """A pip requirement that holds a package back when the wheel is installed ("run") or built ("build")."""
+
+    requirement: str
+    applies: tuple[Step, ...]
+
+    @property
+    def key(self) -> str:
+        return self.requirement
+
+
+class OneDnn(Sourced, frozen=True, kw_only=True):
+    """Whether a build for `arch` has oneDNN in it without any --config; it is on by default on CPUs with `on_with`."""
+
+    arch: str
+    compiled: bool
+    on_with: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        return self.arch
+
+
+class Threading(Sourced, frozen=True, kw_only=True):
+    """The config that puts oneDNN on each of two runtimes ("": there is none), and the one to take ("": not known)."""
+
+    arch: str
+    default: Literal["", "openmp", "threadpool"] = ""
+    openmp: str = ""
+    threadpool: str = ""
+
+    @property
+    def key(self) -> str:
+        return self.arch
+
+
+class ThreadEnv(Facts, frozen=True, kw_only=True):
+    threading: Literal["openmp", "threadpool"]
+    variable: str
+    value: str
+    source: str
+
+
+class Configure(Row, frozen=True, kw_only=True):
+    """A variable that answers a question of configure.py; `compiler`: only for builds with that one."""
+
+    variable: str
+    value: str
+    targets: tuple[Target, ...] = ("cpu", "mkl", "cuda")
+    compiler: Literal["", "gcc", "clang"] = ""
+
+    @property
+    def key(self) -> str:
+        return " ".join((self.variable, *self.targets, self.compiler))
+
+
+class Opt(Sourced, frozen=True, kw_only=True):
+    """What configure.py makes of --config=opt: the default CC_OPT_FLAGS, and what host tools get."""
+
+    default: str
+    host: str
+
+
+class Cuda(Sourced, frozen=True, kw_only=True):
+    version: str
+    cudnn: str
+    capabilities: str
+    hermetic: bool = False
+
+
+class Guard(Sourced, frozen=True, kw_only=True):
+    """TensorFlow's message about unused features; group 1 of `pattern` (multi-line) holds their names."""
+
+    message: str
+    pattern: str
+    place: Literal["first op", "import"]
+
+
+class WheelRow(Sourced, frozen=True, kw_only=True):
+    arch: str
+    cpu: str
+    gpu: str = ""
+    features: tuple[str, ...]
+    flags: tuple[str, ...] = ()
+    manylinux: str
+    onednn: bool
+
+    @property
+    def key(self) -> str:
+        return self.arch
+
+
+class Failure(Sourced, frozen=True, kw_only=True):
+    id: str
+    symptom: str
+    workaround: str
+
+    @property
+    def key(self) -> str:
+        return self.id
+
+
+class Table(Facts, frozen=True, kw_only=True):
+    """The file, as it is."""
+
+    release: tuple[Release, ...]
+    config: tuple[Config, ...]
+    official_python: tuple[OfficialPython, ...]
+    python: tuple[Python, ...]
+    bazel: tuple[Bazel, ...]
+    compiler: tuple[Compiler, ...]
+    builder: tuple[Builder, ...]
+    wheel_target: tuple[WheelTarget, ...]
+    hermetic_python: tuple[HermeticPython, ...]
+    host_tool: tuple[HostTool, ...]
+    constraint: tuple[Constraint, ...]
+    onednn: tuple[OneDnn, ...]
+    threading: tuple[Threading, ...]
+    thread_env: tuple[ThreadEnv, ...]
+    configure: tuple[Configure, ...]
+    opt: tuple[Opt, ...]
+    cuda: tuple[Cuda, ...]
+    guard: tuple[Guard, ...]
+    official_wheel: tuple[WheelRow, ...]
+    failure: tuple[Failure, ...]
+
+
+# Tables with a row for every release.
+WHOLE = ("python", "bazel", "compiler", "builder", "wheel_target", "opt", "cuda", "guard")
+
+R = TypeVar("R", bound=Row)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfficialWheel:
+    """An official wheel on PyPI. `flags` is empty where it is not known how `features` got in; `compiler` likewise."""
+
+    release: str
+    arch: str
+    pythons: tuple[str, ...]
+    features: tuple[str, ...]
+    flags: tuple[str, ...]
+    compiler: str
+    onednn: bool
+    manylinux: str
+    cpu: str
+    gpu: str
+
+    def requirement(self, release: str, target: str) -> str:
+        """What pip is asked for; UnknownRelease where no official wheel is for that target."""
+        name = self.gpu if target == "cuda" else self.cpu
+        if not name:
+            raise UnknownRelease(
+                f"no official {self.arch} wheel of TensorFlow {release} is for CUDA", hint="build it from source"
+            )
+        return f"{name}=={release}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """Where a builder image has what configure.py asks for."""
+
+    python: str = "/usr/bin/python3"
+    clang: str = "/usr/bin/clang"
+    gcc: str = "/usr/bin/gcc"
+    cuda_path: str = "/usr/local/cuda"
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+@cache
+def version(text: str) -> Version:
+    return Version(text)
+
+
+def parse(text: str, origin: str) -> Table:
+    """Checked facts out of TOML text; ValueError says which row of `origin` is wrong, and how."""
+    found = facts.parse(text, Table, origin)
+    try:
+        check(found)
+    except (ValueError, InvalidVersion) as error:
+        raise ValueError(f"{origin}: {error}") from error
+    return found
+
+
+def check(found: Table) -> None:
+    """ValueError where rows overlap, leave a release out, or hold for none."""
+    known = [row.version for row in found.release]
+    if [*map(version, known)] != sorted({*map(version, known)}):
+        raise ValueError("[[release]]: not in ascending order, or twice the same")
+    for name in Table.__struct_fields__:
+        rows = [row for row in getattr(found, name) if isinstance(row, Row)]
+        for key in {row.key for row in rows}:
+            _check_ranges(f"[[{name}]] {key}".strip(), [row for row in rows if row.key == key])
+        if name in WHOLE:
+            _check_whole(name, rows, known)
+
+
+def _check_ranges(what: str, rows: list[Row]) -> None:
+    rows = sorted(rows, key=lambda row: version(row.since))
+    for row in rows:
+        if version(row.since) >= version(row.before):
+            raise ValueError(f"{what}: the range from {row.since} before {row.before} is empty")
+    for one, two in pairwise(rows):
+        if version(two.since) < version(one.before):
+            raise ValueError(f"{what}: the row from {two.since} overlaps the one from {one.since} before {one.before}")
+
+
+def _check_whole(what: str, rows: list[Row], known: list[str]) -> None:
+    for release in known:
+        if not any(row.covers(release) for row in rows):
+            raise ValueError(f"[[{what}]]: no row holds for {release}")
+
+
+@cache
+def table() -> Table:
+    """The facts, read and checked once a process."""
+    found: Table = facts.load("releases", Table)
+    check(found)
+    return found
+
+
+# --- releases --------------------------------------------------------------------------------------------------------
+
+
+def releases() -> tuple[Release, ...]:
+    """All releases, oldest first."""
+    return table().release
+
+
+def newest_first() -> tuple[str, ...]:
+    return tuple(row.version for row in reversed(releases()))
+
+
+def get(release: str) -> Release:
+    """The release of that exact version; UnknownRelease with the nearest ones."""
+    found = _by_version().get(release)
+    if found is None:
+        raise UnknownRelease(f"unknown TensorFlow release {release!r}", hint=f"nearest: {', '.join(_nearest(release))}")
+    return found
+
+
+@cache
+def _by_version() -> dict[str, Release]:
+    return {row.version: row for row in releases()}
+
+
+def find(asked: str) -> str:
+    """The release that `asked` means: "2.21.0", "v2.21.0", or "2.21" for its newest patch release."""
+    wanted = asked.strip().removeprefix("v")
+    if wanted in _by_version():
+        return wanted
+    patches = [row.version for row in releases() if row.version.startswith(f"{wanted}.") and wanted.count(".") == 1]
+    return patches[-1] if patches else get(wanted).version
+
+
+def _nearest(asked: str) -> list[str]:
+    known = [row.version for row in releases()]
+    try:
+        place = bisect([version(name) for name in known], version(asked))
+    except InvalidVersion:
+        return get_close_matches(asked, known, n=3, cutoff=0.5) or known[-3:]
+    return known[max(0, place - 2) : place + 2]
+
+
+def newest(certain_for: Callable[[str], object]) -> str:
+    """The newest release for which `certain_for` (which asks for facts) finds all of them certain."""
+    for release in newest_first():
+        try:
+            certain_for(release)
+        except (UncertainFact, UnknownRelease, UnknownPython):
+            continue
+        return release
+    raise UnknownRelease("no release has all the facts that this needs", hint="name one: --release 2.20.0")
+
+
+# --- one fact of one release -----------------------------------------------------------------------------------------
+
+
+def rows(among: Iterable[R], release: str, key: str | None = None) -> tuple[R, ...]:
+    """The rows that hold for a release (and have that key), in the file's order; UnknownRelease where it is none."""
+    get(release)
+    return tuple(row for row in among if key in (None, row.key) and row.covers(release))
+
+
+def row(among: Iterable[R], release: str, key: str | None = None) -> R:
+    """The one row that holds; UnknownRelease where no row does."""
+    found = rows(among, release, key)
+    if len(found) != 1:
+        raise UnknownRelease(
+            f"there is no such fact ({key or 'any'}) for TensorFlow {release}", hint="take a newer release"
+        )
+    return found[0]
+
+
+def pythons(release: str) -> tuple[str, ...]:
+    """The Pythons that a build from source can be for, oldest first."""
+    return row(table().python, release).versions
+
+
+def bazel(release: str) -> str:
+    """The Bazel to build with; UncertainFact names the candidates."""
+    found = row(table().bazel, release)
+    if not found.version:
+        raise UncertainFact(
+            f"which Bazel TensorFlow {release} needs is not certain: {found.source}",
+            hint="choose one: " + " or ".join(f"--bazel {name}" for name in found.candidates),
+        )
+    return found.version
+
+
+def compiler(release: str) -> str:
+    """The compiler that tfbuild builds this release with: "clang-18"."""
+    return row(table().compiler, release).build
+
+
+def wheel_compiler(release: str) -> str:
+    """What the official wheel was built with ("clang-18.1.8"), "" where that wheel was not looked at."""
+    found = row(table().compiler, release)
+    return found.wheel if release in found.measured else ""
+
+
+def builder_image(release: str) -> str:
+    """The system of TensorFlow's own build image: "ubuntu:22.04"."""
+    found = row(table().builder, release)
+    if not found.image:
+        raise UncertainFact(
+            f"the system that TensorFlow {release} is built on is not certain: {found.source}",
+            hint="choose one: " + " or ".join(f"--base {name}" for name in found.candidates),
+        )
+    return found.image
+
+
+def wheel(release: str) -> WheelTarget:
+    """How the wheel is made."""
+    return row(table().wheel_target, release)
+
+
+def wheel_target(release: str) -> str:
+    return wheel(release).target
+
+
+def python_flag(release: str, python: str) -> str:
+    """The Bazel flag that chooses the hermetic Python; "" where the builder's own Python is used (before 2.14)."""
+    found = rows(table().hermetic_python, release)
+    return f"--repo_env={found[0].variable}={python}" if found else ""
+
+
+def host_tools(release: str) -> tuple[str, ...]:
+    """Programs that the wheel step needs besides a compiler."""
+    return tuple(found.name for found in rows(table().host_tool, release))
+
+
+def constraints(release: str, step: Step = "run") -> tuple[str, ...]:
+    """pip constraints without which the wheel does not work today ("run") or cannot be built ("build")."""
+    return tuple(found.requirement for found in rows(table().constraint, release) if step in found.applies)
+
+
+def cuda(release: str) -> Cuda:
+    return row(table().cuda, release)
+
+
+def failures(release: str) -> tuple[Failure, ...]:
+    """What is known to go wrong with this release, with its workaround."""
+    return rows(table().failure, release)
+
+
+# --- configs ---------------------------------------------------------------------------------------------------------
+
+
+def config(name: str, release: str) -> bool | None:
+    """Whether .bazelrc has --config=NAME; None where that is not known."""
+    get(release)
+    known = [found for found in table().config if found.name == name]
+    if not known:
+        return None
+    found = [found for found in known if found.covers(release)]
+    return None if any(one.sure == "unknown" for one in found) else bool(found)
+
+
+def threading(release: str, arch: str, asked: str = "") -> str:
+    """ "openmp" or "threadpool": what oneDNN runs on in a build for `mkl`; `asked` overrides the choice."""
+    found = _threading(release, arch)
+    fitting = [name for name, by in (("openmp", found.openmp), ("threadpool", found.threadpool)) if by]
+    if asked and asked not in ("openmp", "threadpool"):
+        raise UsageError(f"unknown threading {asked!r}", hint="one of: openmp, threadpool")
+    if asked and asked not in fitting:
+        raise UnknownRelease(
+            f"TensorFlow {release} has no {arch} build with oneDNN on {asked}", hint=f"it has: {', '.join(fitting)}"
+        )
+    if not asked and not found.default:
+        raise UncertainFact(
+            f"what oneDNN runs on in TensorFlow {release} for {arch} is not certain: {found.source}",
+            hint=" or ".join(f"--threading {name}" for name in fitting),
+        )
+    return asked or found.default
+
+
+def _threading(release: str, arch: str) -> Threading:
+    found = rows(table().threading, release, arch)
+    if not found:
+        raise UnknownRelease(
+            f"TensorFlow {release} has no oneDNN build for {arch}", hint="take a newer release, or --target cpu"
+        )
+    return found[0]
+
+
+def thread_env(threading: str) -> tuple[tuple[str, str], ...]:
+    """What an image sets for that runtime where the user has not."""
+    return tuple((found.variable, found.value) for found in table().thread_env if found.threading == threading)
+
+
+def configs(release: str, target: str, arch: str, threading: str) -> tuple[str, ...]:
+    """The configs that make `target`; UncertainFact where it is not known whether the release still has them."""
+    if target == "mkl":
+        found = _threading(release, arch)
+        return (_certain(found.openmp if threading == "openmp" else found.threadpool, release),)
+    if target == "cuda":
+        extra = ("cuda_wheel",) if config("cuda_wheel", release) is not False else ()
+        return tuple(_certain(name, release) for name in ("cuda", *extra))
+    return ()
+
+
+def _certain(name: str, release: str) -> str:
+    """`name`, if the release has that config for certain."""
+    there = config(name, release)
+    if there is None:
+        notes = [found.note for found in rows(table().config, release, name)]
+        older = next(one for one in newest_first() if config(name, one))
+        raise UncertainFact(
+            f"whether TensorFlow {release} has --config={name} is not certain ({'; '.join(notes)})",
+            hint=f"take --release {older}, or try it all the same with --target cpu --config {name}",
+        )
+    if not there:
+        raise UnknownRelease(f"TensorFlow {release} has no --config={name}", hint="take a newer release")
+    return name
+
+
+def configure_env(
+    release: str, target: str, *, compiler: str = "", places: Places | None = None
+) -> tuple[tuple[str, str], ...]:
+    """The variables with which configure.py asks nothing, in the order of its questions.
+
+    `compiler`: "clang-18", "gcc-12"; the release's own where empty.
+    """
+    name = (compiler or row(table().compiler, release).build).partition("-")[0]
+    fitting = [found for found in rows(table().configure, release) if target in found.targets]
+    card = cuda(release)
+    values = {
+        **{field: getattr(places or Places(), field) for field in Places.__dataclass_fields__},
+        "cuda": card.version,
+        # Up to 2.17 the library is looked for by its major version: what the CUDA image has is at most as precise.
+        "cudnn": card.cudnn if card.hermetic else card.cudnn.partition(".")[0],
+        "capabilities": card.capabilities,
+    }
+    return tuple((one.variable, one.value.format(**values)) for one in fitting if one.compiler in ("", name))
+
+
+# --- the official wheel ----------------------------------------------------------------------------------------------
+
+
+def official_wheel(release: str, arch: str) -> OfficialWheel:
+    """The wheel on PyPI; UnknownRelease where that architecture has none."""
+    found = rows(table().official_wheel, release, arch)
+    if not found:
+        first = next((one.version for one in releases() if rows(table().official_wheel, one.version, arch)), "")
+        raise UnknownRelease(
+            f"TensorFlow {release} has no official wheel for {arch}",
+            hint=f"the first with one is {first}" if first else "build it from source: leave out --wheel official",
+        )
+    made_by = wheel_compiler(release) if arch == "x86_64" else ""
+    return OfficialWheel(
+        release=release,
+        arch=arch,
+        pythons=row(table().official_python, release, arch).versions,
+        features=found[0].features,
+        flags=found[0].flags,
+        compiler=made_by.partition(".")[0],
+        onednn=found[0].onednn,
+        manylinux=found[0].manylinux,
+        cpu=found[0].cpu,
+        gpu=found[0].gpu,
+    )
+
+
+def newest_official(arch: str, python: str) -> str:
+    """The newest release with an official wheel for that architecture and Python."""
+    known: set[str] = set()
+    for release in newest_first():
+        for found in rows(table().official_python, release, arch):
+            if python in found.versions:
+                return release
+            known.update(found.versions)
+    raise UnknownPython(
+        f"no official {arch} wheel is for Python {python!r}",
+        hint=f"one of: {', '.join(sorted(known, key=version))}" if known else "build it from source",
+    )
+
+
+# --- TensorFlow's own message ----------------------------------------------------------------------------------------
+
+
+def guard(release: str) -> Guard:
+    return row(table().guard, release)
+
+
+def guard_names(release: str) -> tuple[str, ...]:
+    """The features that the guard of a release knows, as its message names and orders them."""
+    get(release)
+    return tuple(known.name for known in binary.known(release))
+
+
+def guard_spelling(release: str, features: Iterable[str]) -> tuple[str, ...]:
+    """Canonical features as that message names and orders them; those that it does not know go."""
+    get(release)
+    return binary.spelling(release, frozenset(features))

@@ -1,0 +1,54 @@
+"""Ratios out of paired rounds: median, an interval from order statistics, and what may be concluded. Pure."""
+
+import math
+from collections.abc import Sequence
+from statistics import median
+
+from tfbuild.proof import Interval
+
+CONFIDENCE = 0.95
+# Under six samples no two of them enclose the median with 95 % confidence.
+FEWEST = 6
+SLOWER = 0.95
+
+
+def interval(ratios: Sequence[float]) -> Interval:
+    """The median and the order statistics around it: no assumption about the distribution.
+
+    ValueError for fewer than six ratios.
+    """
+    ordered, count = sorted(ratios), len(ratios)
+    if count < FEWEST:
+        raise ValueError(f"{count} rounds are too few for an interval")
+    cut, coverage = 0, _coverage(count, 0)
+    while (next_coverage := _coverage(count, cut + 1)) >= CONFIDENCE:
+        cut, coverage = cut + 1, next_coverage
+    return Interval(median=median(ordered), low=ordered[cut], high=ordered[count - 1 - cut], coverage=coverage)
+
+
+def _coverage(count: int, cut: int) -> float:
+    """Chance that the median lies between the samples that are left when `cut` are dropped at each end."""
+    return float(sum(math.comb(count, index) for index in range(cut + 1, count - cut)) / 2**count)
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    return math.exp(sum(math.log(value) for value in values) / len(values))
+
+
+def effect(ratio: Interval, band: Interval) -> str:
+    """ "faster" or "slower" only beyond 1 and beyond what the same image against itself shows in the same run."""
+    if ratio.low > max(1.0, band.high):
+        return "faster"
+    if ratio.high < min(1.0, band.low):
+        return "slower"
+    return "no difference shown"
+
+
+def too_slow(ratio: Interval) -> bool:
+    """The whole interval lies under 0.95 of the baseline's speed."""
+    return ratio.high < SLOWER
+
+
+def too_noisy(band: Interval) -> bool:
+    """The same image against itself shows a difference as large as the one that would be judged."""
+    return band.high < SLOWER or band.low > 1 / SLOWER

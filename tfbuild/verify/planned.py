@@ -1,0 +1,93 @@
+"""What an image claims to be: its labels, read once and checked, and the known defects of its release."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from packaging.version import InvalidVersion, Version
+
+from tfbuild import facts
+from tfbuild.errors import UnknownImage
+from tfbuild.facts import Facts
+from tfbuild.smoke import judge
+
+PREFIX = "io.tfbuild."
+# The identifier names the report's files.
+IDENTIFIER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,127}")
+PYTHON = re.compile(r"3\.\d{1,2}")
+NEEDED = ("id", "release", "python", "target", "platform", "features", "allocator")
+
+
+class Defect(Facts, frozen=True):
+    part: str
+    since: str
+    until: str
+    issue: str
+    reason: str
+
+
+class DefectTable(Facts, frozen=True):
+    defect: tuple[Defect, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """The plan that the labels carry; `features` in canonical names."""
+
+    id: str
+    release: str
+    python: str
+    target: str
+    arch: str
+    features: frozenset[str]
+    threading: str
+    allocator: str
+
+    @classmethod
+    def of(cls, ref: str, labels: Mapping[str, str]) -> "Planned":
+        """UnknownImage where the labels are not those of an image that tfbuild made."""
+        told = {name: labels.get(PREFIX + name, "") for name in (*NEEDED, "threading")}
+        if missing := [PREFIX + name for name in NEEDED if PREFIX + name not in labels]:
+            raise UnknownImage(f"{ref} was not made by tfbuild: it has no label {missing[0]}", hint="invoke build")
+        readable = {
+            "id": bool(IDENTIFIER.fullmatch(told["id"])),
+            "python": bool(PYTHON.fullmatch(told["python"])),
+            "release": _is_version(told["release"]),
+        }
+        if bad := [name for name, good in readable.items() if not good]:
+            raise UnknownImage(f"{ref} has an unreadable label {PREFIX}{bad[0]}: {told[bad[0]][:40]!r}")
+        return cls(
+            id=told["id"],
+            release=told["release"],
+            python=told["python"],
+            target=told["target"],
+            arch="aarch64" if told["platform"].endswith("arm64") else "x86_64",
+            features=frozenset(told["features"].split()),
+            threading=told["threading"],
+            allocator=told["allocator"],
+        )
+
+    def smoke(self) -> judge.Plan:
+        """What the smoke benchmark's judgement needs of it."""
+        return judge.Plan(
+            release=self.release,
+            python=self.python,
+            target=self.target,
+            threading=self.threading,
+            allocator=self.allocator,
+            known_defects=known_defects(self.release),
+        )
+
+
+def _is_version(text: str) -> bool:
+    try:
+        Version(text)
+    except InvalidVersion:
+        return False
+    return True
+
+
+def known_defects(release: str) -> tuple[str, ...]:
+    """Parts of the numerics check that a release is known to get wrong."""
+    rows = facts.load("defects", DefectTable).defect
+    return tuple(row.part for row in rows if Version(row.since) <= Version(release) < Version(row.until))

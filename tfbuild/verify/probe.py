@@ -1,0 +1,103 @@
+"""Runs a probe in a container and reads what comes back as untrusted: bounded, checked against types, no NaN.
+
+The container gets this tfbuild's own copy of smoke/; the image's copy is never asked.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any, TypeVar
+
+import msgspec
+
+from tfbuild.engine import Engine
+from tfbuild.smoke.judge import Ended
+
+T = TypeVar("T")
+
+FOLDER = "/tfbuild-verify/smoke"
+SECONDS = 90
+MOST_LINE = 256 * 1024
+MOST_TEXT = 4096
+MOST_ITEMS = 5000
+LARGEST = 1e12
+# Logs at their most talkative, since TensorFlow's message about instructions is read out of them.
+LOUD = {"TF_CPP_MIN_LOG_LEVEL": "0"}
+
+
+class UntrustedError(ValueError):
+    """What came back is not what the protocol allows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """`found`: what the probe sent before it ended; `broken`: why the rest cannot be trusted, else empty."""
+
+    found: tuple[Any, ...]
+    ended: Ended
+    output: str
+    broken: str = ""
+
+    def first(self, kind: type[T], index: int = 0) -> T | None:
+        """The record at `index`, where there is one of that kind."""
+        record = self.found[index] if index < len(self.found) else None
+        return record if isinstance(record, kind) else None
+
+
+@cache
+def files() -> dict[str, bytes]:
+    """The smoke benchmark as files to be put into a container."""
+    folder = resources.files("tfbuild.smoke")
+    return {f"{FOLDER}/{file.name}": file.read_bytes() for file in folder.iterdir() if file.name.endswith(".py")}
+
+
+def ask(engine: Engine, ref: str, name: str, kinds: Sequence[type], env: Mapping[str, str] = {}) -> Outcome:
+    """Runs the probe `name` behind the image's own entry point; it sends one record of each of `kinds`, in order."""
+    command = ["python", FOLDER, "probe", name]
+    try:
+        run = engine.run(ref, command, env={**LOUD, **env}, files=files(), timeout=SECONDS)
+    except TimeoutError:
+        return Outcome(found=(), ended=Ended(1, "", timed_out=True), output="")
+    ended = Ended(run.exit_code, run.stderr)
+    try:
+        found = records(run.stdout, kinds)
+    except UntrustedError as error:
+        broken = f"the probe's output cannot be trusted: {error}"
+        return Outcome(found=(), ended=ended, output=run.stderr, broken=broken)
+    broken = "" if found or ended.why else "the probe ended without a word"
+    return Outcome(found=found, ended=ended, output=run.stderr, broken=broken)
+
+
+def records(text: str, kinds: Sequence[type]) -> tuple[Any, ...]:
+    """The records in a probe's output, at most one of each of `kinds`; UntrustedError with the reason."""
+    lines = text.split("\n")
+    if lines.pop():
+        raise UntrustedError("its last line is cut off")
+    if len(lines) > len(kinds):
+        raise UntrustedError(f"{len(lines)} lines where at most {len(kinds)} belong")
+    return tuple(record(line, kind) for line, kind in zip(lines, kinds, strict=False))
+
+
+def record(line: str, kind: type[T]) -> T:
+    """One record of `kind` out of one line of JSON; UntrustedError with the reason."""
+    if len(line) > MOST_LINE:
+        raise UntrustedError(f"a line has {len(line)} characters")
+    try:
+        found = msgspec.json.decode(line, type=kind)
+    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError) as error:
+        raise UntrustedError(str(error)[:200]) from error
+    _refuse_absurd(msgspec.to_builtins(found))
+    return found
+
+
+def _refuse_absurd(value: object) -> None:
+    if isinstance(value, float | int) and not (math.isfinite(value) and abs(value) <= LARGEST):
+        raise UntrustedError(f"an absurd number: {str(value)[:40]}")
+    if isinstance(value, str) and (len(value) > MOST_TEXT or not value.isprintable()):
+        raise UntrustedError("a text that is too long or not printable")
+    if isinstance(value, list | tuple | dict) and len(value) > MOST_ITEMS:
+        raise UntrustedError(f"a list of {len(value)} items")
+    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ():
+        _refuse_absurd(item)

@@ -1,0 +1,226 @@
+"""The throughput check: image against baseline, and image against itself, in interleaved rounds of persistent workers.
+
+No absolute time is judged. A round times every workload in all three workers, in random order, the idle ones frozen;
+the ratio is baseline over image (above 1: the image is faster) of CPU time, which neighbours disturb least.
+"""
+
+import json
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tfbuild.engine import Engine, Worker
+from tfbuild.proof import Benchmark, Interval, Throughput, Timing, Triple
+from tfbuild.smoke.found import Prepared, Sample
+from tfbuild.verify import paired, probe
+
+T = TypeVar("T")
+
+WORKLOADS = ("convolution", "matmul", "elementwise", "jpeg")
+ROUNDS = 9
+# Clean rounds that are enough to leave the others out.
+FEWEST_CLEAN = 7
+MOST_FOREIGN = 0.12
+MOST_REPEATS = 2
+# The rounds' share of the minute that a verification may take; past it no round begins and none is repeated.
+SECONDS = 24.0
+SHORTEST_SAMPLE = 0.1
+MOST_INNER = 100_000
+ANSWER_SECONDS = 60.0
+# NumPy's own threads would spin beside TensorFlow's.
+QUIET = {"OPENBLAS_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Baseline:
+    """What the throughput is compared with: an image, and what to change in its environment (empty: as if not set)."""
+
+    ref: str
+    env: Mapping[str, str]
+
+
+class MeasurementError(Exception):
+    """A worker broke the protocol or the method: no number of this run may be used."""
+
+
+class TooBusyError(Exception):
+    """The machine is so busy that too few rounds fitted into the time: nothing is known of the image."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trio:
+    """The three workers; all are frozen but the one that is asked."""
+
+    image: Worker
+    baseline: Worker
+    again: Worker
+
+    def all(self) -> dict[str, Worker]:
+        return {"image": self.image, "baseline": self.baseline, "again": self.again}
+
+
+def measure(engine: Engine, ref: str, baseline: Baseline, *, seed: int = 0) -> Throughput:
+    """Raises MeasurementError, TooBusyError, WorkerDied or TimeoutError."""
+    shuffled = random.Random(seed)
+    with trio(engine, ref, baseline) as workers:
+        inner = {name: _calibrated(workers, name) for name in WORKLOADS}
+        rounds = list(_rounds(workers, inner, shuffled))
+    if len(rounds) < paired.FEWEST:
+        raise TooBusyError(f"the machine is too busy: only {len(rounds)} rounds fitted into {SECONDS:g} s")
+    return evaluate(rounds, inner, baseline)
+
+
+@contextmanager
+def trio(engine: Engine, ref: str, baseline: Baseline) -> Iterator[Trio]:
+    """Starts and warms the three workers, at the same time; afterwards all are frozen."""
+    with ExitStack() as stack:
+        workers = Trio(
+            image=stack.enter_context(_start(engine, ref, {})),
+            baseline=stack.enter_context(_start(engine, baseline.ref, baseline.env)),
+            again=stack.enter_context(_start(engine, ref, {})),
+        )
+        with ThreadPoolExecutor(max_workers=3) as pool:
+            list(pool.map(_warm, workers.all().values()))
+        for worker in workers.all().values():
+            worker.pause()
+            # A frozen container cannot be killed on every engine.
+            stack.callback(worker.resume)
+        yield workers
+
+
+def _start(engine: Engine, ref: str, env: Mapping[str, str]) -> Worker:
+    unset = [name for name, value in env.items() if not value]
+    command = ["python", probe.FOLDER, "worker", *unset]
+    return engine.worker(ref, command, env={**QUIET, **env}, files=probe.files())
+
+
+def _warm(worker: Worker) -> None:
+    for name in WORKLOADS:
+        _ask(worker, Prepared, ask="warm", workload=name)
+
+
+def _ask(worker: Worker, kind: type[T], **question: object) -> T:
+    try:
+        return probe.record(worker.ask(json.dumps(question), ANSWER_SECONDS), kind)
+    except probe.UntrustedError as error:
+        raise MeasurementError(f"a worker's answer cannot be trusted: {error}") from error
+
+
+def _alone(worker: Worker, kind: type[T], **question: object) -> T:
+    worker.resume()
+    try:
+        return _ask(worker, kind, **question)
+    finally:
+        worker.pause()
+
+
+def _calibrated(workers: Trio, name: str) -> int:
+    """Inner calls with which a sample takes a tenth of a second in the fastest worker: the same number for all."""
+    inner = _alone(workers.image, Prepared, ask="calibrate", workload=name).inner
+    rehearsal = [_sample(worker, name, inner) for worker in workers.all().values()]
+    fastest = max(min(sample.wall for sample in rehearsal), 1e-6)
+    return _bounded(inner * max(1.0, 1.1 * SHORTEST_SAMPLE / fastest))
+
+
+def _bounded(inner: float) -> int:
+    if not 1 <= inner <= MOST_INNER:
+        raise MeasurementError(f"a sample would need {inner:.0f} calls")
+    return round(inner + 0.5)
+
+
+def _rounds(workers: Trio, inner: Mapping[str, int], shuffled: random.Random) -> Iterator[dict[str, Triple]]:
+    end = time.monotonic() + SECONDS
+    for _ in range(ROUNDS):
+        if time.monotonic() > end:
+            return
+        order = shuffled.sample(WORKLOADS, len(WORKLOADS))
+        yield {name: _quiet_triple(workers, name, inner[name], shuffled, end) for name in order}
+
+
+def _quiet_triple(workers: Trio, name: str, inner: int, shuffled: random.Random, end: float) -> Triple:
+    """A triple that nobody disturbed, or the least disturbed of a few."""
+    best = _triple(workers, name, inner, shuffled)
+    for _ in range(MOST_REPEATS):
+        if best.foreign <= MOST_FOREIGN or time.monotonic() > end:
+            break
+        best = min(best, _triple(workers, name, inner, shuffled), key=lambda triple: triple.foreign)
+    return best
+
+
+def _triple(workers: Trio, name: str, inner: int, shuffled: random.Random) -> Triple:
+    named = list(workers.all().items())
+    samples = {who: _sample(worker, name, inner) for who, worker in shuffled.sample(named, len(named))}
+    timings = {who: Timing(wall=sample.wall, cpu=sample.cpu) for who, sample in samples.items()}
+    return Triple(**timings, foreign=foreign(list(samples.values())))
+
+
+def foreign(samples: list[Sample]) -> float:
+    """Share of the machine's time in which others ran: all that was busy, less what the samples used themselves."""
+    others = sum(sample.busy - sample.cpu for sample in samples)
+    return max(0.0, others / sum(sample.wall * sample.cpus for sample in samples))
+
+
+def _sample(worker: Worker, name: str, inner: int) -> Sample:
+    sample = _alone(worker, Sample, ask="sample", workload=name, inner=inner)
+    if sample.traces != 1:
+        raise MeasurementError(f"{name} was traced {sample.traces} times: what was timed is TensorFlow's tracing")
+    if not (sample.wall > 0 and sample.cpu > 0 and sample.cpus > 0):
+        raise MeasurementError(f"{name} took no time at all")
+    return sample
+
+
+# --- evaluation: pure ------------------------------------------------------------------------------------------------
+
+
+def evaluate(rounds: list[dict[str, Triple]], inner: Mapping[str, int], baseline: Baseline) -> Throughput:
+    """The result of all rounds; where enough of them were quiet, of those alone."""
+    clean = [row for row in rounds if all(triple.foreign <= MOST_FOREIGN for triple in row.values())]
+    used = clean if len(clean) >= FEWEST_CLEAN else rounds
+
+    def combined(ratio: Callable[[Triple], float]) -> Interval:
+        return paired.interval([paired.geometric_mean([ratio(triple) for triple in row.values()]) for row in used])
+
+    cpu, band = combined(_cpu), combined(_band)
+    shares = [triple.foreign for row in rounds for triple in row.values()]
+    return Throughput(
+        metric="cpu",
+        baseline=baseline.ref,
+        retuned=dict(baseline.env),
+        cpu=cpu,
+        wall=combined(_wall),
+        band=band,
+        effect=paired.effect(cpu, band),
+        rounds=len(rounds),
+        clean=len(clean),
+        foreign=sum(shares) / len(shares),
+        benchmarks=tuple(_benchmark(name, inner[name], rounds, used) for name in inner),
+    )
+
+
+def _benchmark(name: str, inner: int, rounds: list[dict[str, Triple]], used: list[dict[str, Triple]]) -> Benchmark:
+    cpu, wall, band = (paired.interval([ratio(row[name]) for row in used]) for ratio in (_cpu, _wall, _band))
+    return Benchmark(
+        name=name,
+        inner=inner,
+        rounds=tuple(row[name] for row in rounds),
+        cpu=cpu,
+        wall=wall,
+        band=band,
+        effect=paired.effect(cpu, band),
+    )
+
+
+def _cpu(triple: Triple) -> float:
+    return triple.baseline.cpu / triple.image.cpu
+
+
+def _wall(triple: Triple) -> float:
+    return triple.baseline.wall / triple.image.wall
+
+
+def _band(triple: Triple) -> float:
+    return triple.again.cpu / triple.image.cpu

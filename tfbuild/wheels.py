@@ -1,0 +1,156 @@
+"""The wheel that goes into an image: the official one, a file, or what a build from source will make.
+
+A file is read, never installed or executed, and must be what the plan says before anything starts: its name, version,
+Python, platform and the CPU guard inside it.
+"""
+
+import hashlib
+import re
+import tempfile
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
+from tfbuild import binary, facts, isa
+from tfbuild.errors import BadWheel
+from tfbuild.facts import Facts
+from tfbuild.isa import InstructionSet
+
+LIBRARY = "tensorflow/libtensorflow_framework.so.2"
+ARCHES = ("x86_64", "aarch64")
+CPYTHON = re.compile(r"cp3(\d+)")
+# A compiled TensorFlow's framework library has 20 to 70 MB; ten times that is no TensorFlow.
+MOST_BYTES = 700 * 1024 * 1024
+
+
+class Name(Facts, frozen=True):
+    name: str
+    threading: str = ""
+
+
+class NameTable(Facts, frozen=True):
+    name: tuple[Name, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wheel:
+    """`kind`: "official" | "file" | "source". `requirement`: what pip is asked for, or the file's name."""
+
+    kind: str
+    requirement: str
+    constraints: tuple[str, ...]
+    path: Path | None = None
+    sha256: str = ""
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "kind": self.kind,
+            "requirement": self.requirement or None,
+            "constraints": list(self.constraints),
+            "sha256": self.sha256 or None,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class WheelFile:
+    """What a wheel's file name says: the normalised project name, version, Python ("3.11") and architecture."""
+
+    path: Path
+    project: str
+    version: str
+    python: str
+    arch: str
+
+
+def official(requirement: str, constraints: tuple[str, ...]) -> Wheel:
+    return Wheel(kind="official", requirement=requirement, constraints=constraints)
+
+
+def source(constraints: tuple[str, ...]) -> Wheel:
+    return Wheel(kind="source", requirement="", constraints=constraints)
+
+
+def from_file(file: WheelFile, constraints: tuple[str, ...]) -> Wheel:
+    """The wheel file with its sha256, which stands for it in the build's key."""
+    with file.path.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    return Wheel(kind="file", requirement=file.path.name, constraints=constraints, path=file.path, sha256=digest)
+
+
+def read(path: Path) -> WheelFile:
+    """What the file's name says of a TensorFlow wheel for Linux; BadWheel where it is none."""
+    if not path.is_file():
+        raise BadWheel(f"no wheel at {path}", hint="--wheel takes `official` or the path of a .whl file")
+    try:
+        project, version, _, tags = parse_wheel_filename(path.name)
+    except InvalidWheelFilename as error:
+        raise BadWheel(
+            f"{path.name} is not a wheel's name", hint="do not rename wheels: their name holds their tags"
+        ) from error
+    known = [row.name for row in facts.load("wheels", NameTable).name]
+    if project not in known:
+        raise BadWheel(f"{path.name} is {project}, not a TensorFlow wheel", hint=f"one of: {', '.join(known)}")
+    pythons = {match[1] for tag in tags if (match := CPYTHON.fullmatch(tag.interpreter))}
+    arches = {arch for tag in tags for arch in ARCHES if "linux" in tag.platform and tag.platform.endswith(arch)}
+    if len(pythons) != 1 or len(arches) != 1:
+        raise BadWheel(f"{path.name} is not for CPython on Linux", hint="its tags must be cp3X and manylinux or linux")
+    return WheelFile(
+        path=path, project=project, version=version.base_version, python=f"3.{pythons.pop()}", arch=arches.pop()
+    )
+
+
+def refuse_misfit(file: WheelFile, *, release: str, python: str, arch: str) -> None:
+    """BadWheel where the file's name contradicts the plan."""
+    pairs = (("release", file.version, release), ("Python", file.python, python), ("architecture", file.arch, arch))
+    for what, has, wanted in pairs:
+        if has != wanted:
+            raise BadWheel(
+                f"{file.path.name} is for {what} {has}, the plan for {wanted}",
+                hint=f"leave the option out to take the wheel's own {what}, or give another wheel",
+            )
+
+
+def instruction_set(file: WheelFile, release: str, *, claimed: InstructionSet | None) -> InstructionSet:
+    """What the wheel was compiled for, by the CPU guard inside it.
+
+    The guard knows a dozen features (AVX512F, but none of its subsets), so a claim may say more than it, and must agree
+    on those that it knows; BadWheel otherwise.
+    """
+    compiled = _guard(file, release)
+    if claimed is None:
+        return isa.instruction_set(compiled, file.arch)
+    known = binary.guard_features(release)
+    told = frozenset(claimed.features) & known
+    if told != compiled & known:
+        raise BadWheel(
+            f"{file.path.name} was compiled for {' '.join(sorted(compiled)) or 'no feature'}, "
+            f"not for {claimed.name}: {_difference(told, compiled & known)}",
+            hint="leave --cpu out to take what the wheel itself says",
+        )
+    return claimed
+
+
+def _difference(told: frozenset[str], compiled: frozenset[str]) -> str:
+    parts = (("lacks", told - compiled), ("has beyond it", compiled - told))
+    return "; ".join(f"it {verb} {' '.join(sorted(names))}" for verb, names in parts if names)
+
+
+def _guard(file: WheelFile, release: str) -> frozenset[str]:
+    try:
+        with zipfile.ZipFile(file.path) as archive, tempfile.TemporaryDirectory() as folder:
+            if archive.getinfo(LIBRARY).file_size > MOST_BYTES:
+                raise BadWheel(f"{file.path.name}: {LIBRARY} is too large to be TensorFlow's")
+            return binary.compiled_features(Path(archive.extract(LIBRARY, folder)), release)
+    except KeyError as error:
+        raise BadWheel(
+            f"{file.path.name} has no {LIBRARY} in it", hint="this is not a TensorFlow wheel for Linux"
+        ) from error
+    except (zipfile.BadZipFile, OSError, EOFError) as error:
+        raise BadWheel(f"{file.path.name} cannot be read: {error}", hint="download or build it again") from error
+
+
+def threading(file: WheelFile) -> str:
+    """ "openmp" or "threadpool" where the project's name tells it, else ""."""
+    return next(row.threading for row in facts.load("wheels", NameTable).name if row.name == file.project)
