@@ -96,6 +96,7 @@ def dockerfile(_: Context, **options: Any) -> None:
     {
         "reverify": (False, "verify again, though nothing changed since the stored report"),
         "no-verify": (False, "build only; the image keeps the name IDENTIFIER-unverified"),
+        "no-cache": (False, "build every stage again (downloads stay cached)"),
         "dry-run": (False, "plan and render, start nothing"),
     },
     JSON,

@@ -1,7 +1,8 @@
 """Small ELF libraries with the CPU guard of real TensorFlow wheels in them: the same code, at the same addresses.
 
-A real libtensorflow_framework.so.2 has 45 to 65 MB, nearly all of which the reader never looks at. `record` keeps what it
-does look at (python -m tests.libraries LIBRARY RELEASE > tests/data/guard/NAME.json); `library` makes an ELF file of it.
+A real libtensorflow_framework.so.2 has 45 to 65 MB, nearly all of which the reader never looks at. `record` keeps what
+it does look at (python -m tests.libraries LIBRARY RELEASE > tests/data/guard/NAME.json); `library` makes an ELF file
+of it.
 """
 
 import json
@@ -17,6 +18,8 @@ from tfbuild import binary
 DATA = Path(__file__).parent / "data" / "guard"
 PROGBITS, SYMTAB, STRTAB, RELA, DYNSYM = 1, 2, 3, 4, 11
 X86_64 = 62
+# The table that a section refers to: names of its symbols, symbols of its relocations.
+LINKS = {".symtab": ".strtab", ".dynsym": ".dynstr", ".rela.plt": ".dynsym"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,8 +67,10 @@ def _symbols(rows: list[tuple[str, int, int]]) -> tuple[bytes, bytes]:
 
 def _elf(parts: list[Part], machine: int) -> bytes:
     names, body, headers = b"\0", b"", bytes(64)
+    index = {part.name: number for number, part in enumerate(parts, start=1)}
     for part in parts:
-        headers += _section(len(names), part.kind, part.address, 64 + len(body), len(part.content))
+        link = index.get(LINKS.get(part.name, ""), 0)
+        headers += _section(len(names), part.kind, part.address, 64 + len(body), len(part.content), link)
         names += part.name.encode() + b"\0"
         body += part.content
     headers += _section(len(names), STRTAB, 0, 64 + len(body), len(names) + len(b".shstrtab\0"))
@@ -80,9 +85,9 @@ def _elf(parts: list[Part], machine: int) -> bytes:
     )
 
 
-def _section(name: int, kind: int, address: int, offset: int, size: int) -> bytes:
+def _section(name: int, kind: int, address: int, offset: int, size: int, link: int = 0) -> bytes:
     entry = {SYMTAB: 24, DYNSYM: 24, RELA: 24}.get(kind, 0)
-    return struct.pack("<IIQQQQIIQQ", name, kind, 0, address, offset, size, 0, 0, 1, entry)
+    return struct.pack("<IIQQQQIIQQ", name, kind, 0, address, offset, size, link, 0, 1, entry)
 
 
 def record(path: Path, release: str) -> dict[str, Any]:

@@ -34,12 +34,14 @@ class Machine(Facts, frozen=True):
         flags = " ".join(flag for flag in self.flags.split() if flag not in without)
         if self.arch == "aarch64":
             return (
-                f"processor\t: {number}\nBogoMIPS\t: 50.00\nFeatures\t: {flags}\nCPU implementer\t: {self.implementer}\n"
+                f"processor\t: {number}\nBogoMIPS\t: 50.00\nFeatures\t: {flags}\n"
+                f"CPU implementer\t: {self.implementer}\n"
                 f"CPU architecture: {self.architecture}\nCPU variant\t: {self.variant}\nCPU part\t: {self.part}\n"
             )
         return (
             f"processor\t: {number}\nvendor_id\t: {self.vendor}\ncpu family\t: {self.family}\n"
-            f"model\t\t: {self.model_number}\nmodel name\t: {self.model}\nstepping\t: {self.stepping}\nflags\t\t: {flags}\n"
+            f"model\t\t: {self.model_number}\nmodel name\t: {self.model}\nstepping\t: {self.stepping}\n"
+            f"flags\t\t: {flags}\n"
         )
 
     def cpuinfo(self, cores: int = 2) -> str:

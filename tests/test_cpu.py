@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 from archspec.cpu import TARGETS
-from hypothesis import given, strategies as st
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.machines import Machine, machine, machines
 from tfbuild import cpu, facts

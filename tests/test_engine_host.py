@@ -152,7 +152,10 @@ def test_no_engine_is_said_in_one_line_with_the_way_out(address: str) -> None:
 
 def test_a_process_is_known_by_its_command_line_too(tmp_path: Path) -> None:
     file = tmp_path / "pid"
-    with subprocess.Popen([sys.executable, "-c", "input()", str(file)], stdin=subprocess.PIPE) as process:
+    command = [sys.executable, "-c", "print(flush=True); input()", str(file)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
         file.write_text(f"{process.pid}\n")
         assert host.running(file, str(file)) == process.pid
         assert host.running(file, "/another/engine.pid") is None

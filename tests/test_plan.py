@@ -35,7 +35,7 @@ def chosen(host: cpu.Cpu | None = HOST, **options: Any) -> Build:
     return plan.select(replace(LINUX, **options), host)
 
 
-# --- the official wheel ------------------------------------------------------------------------------------------------
+# --- the official wheel -----------------------------------------------------------------------------------------------
 
 
 def test_the_official_wheel_has_its_own_instruction_set_never_the_hosts() -> None:
@@ -99,7 +99,7 @@ def test_mkl_needs_an_official_wheel_that_has_onednn() -> None:
         chosen(wheel="official", release="2.4.0", python="3.8")
 
 
-# --- from source -------------------------------------------------------------------------------------------------------
+# --- from source ------------------------------------------------------------------------------------------------------
 
 
 def test_a_build_from_source_is_for_the_host() -> None:
@@ -147,7 +147,7 @@ def test_another_architecture_needs_a_cpu() -> None:
     assert chosen(platform="linux/arm64", cpu="armv8.2-a", release="2.20.0").configs == ("mkl_aarch64_threadpool",)
 
 
-# --- refusals ----------------------------------------------------------------------------------------------------------
+# --- refusals ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_every_refusal_has_an_exit_code_of_its_own() -> None:
     assert 0 not in codes
 
 
-# --- what scripts rely on ----------------------------------------------------------------------------------------------
+# --- what scripts rely on ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("wheel", ["official", ""])

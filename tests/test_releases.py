@@ -20,7 +20,7 @@ from packaging.version import Version
 
 from tfbuild import facts, isa, releases
 from tfbuild.errors import UncertainFact, UnknownPython, UnknownRelease, UsageError
-from tfbuild.releases import Row, Sourced, Table
+from tfbuild.release_rows import Guard, Row, Sourced, Table, check, table
 
 FILE = resources.files("tfbuild.facts") / "releases.toml"
 ORACLE = json.loads((Path(__file__).parent / "data" / "releases_oracle.json").read_text(encoding="utf-8"))
@@ -36,11 +36,10 @@ def told(fact: str) -> dict[str, Any]:
 
 
 def all_rows() -> list[Any]:
-    table = releases.table()
     return [
         pytest.param(row, id=f"{name} {row.key} {row.since}".replace("  ", " "))
         for name in Table.__struct_fields__
-        for row in getattr(table, name)
+        for row in getattr(table(), name)
         if isinstance(row, Row)
     ]
 
@@ -71,7 +70,7 @@ def test_releases_are_the_oracles_with_their_commits() -> None:
         ("host_tools", lambda r: list(releases.host_tools(r))),
         ("hermetic_python", lambda r: bool(releases.python_flag(r, "3.11"))),
         ("hermetic_cuda", lambda r: releases.cuda(r).hermetic),
-        ("onednn", lambda r: releases.row(releases.table().onednn, r, "x86_64").compiled),
+        ("onednn", lambda r: releases.row(table().onednn, r, "x86_64").compiled),
         ("failures", lambda r: [row.id for row in releases.failures(r)]),
     ],
 )
@@ -93,13 +92,13 @@ def test_bazel_is_refused_where_sources_disagree(release: str) -> None:
 
 
 def test_bazel_is_unknown_for_2_19_alone() -> None:
-    unknown = [row for row in releases.table().bazel if row.sure == "unknown"]
+    unknown = [row for row in table().bazel if row.sure == "unknown"]
     assert [(row.since, row.candidates) for row in unknown] == [("2.19", ("6.5.0", "7.4.1"))]
 
 
 @pytest.mark.parametrize("release", ALL)
 def test_compilers(release: str) -> None:
-    row = releases.row(releases.table().compiler, release)
+    row = releases.row(table().compiler, release)
     assert row.documented == told("documented")[release].lower().replace(" ", "-")
     assert isa.compiler(row.build)
     seen = told("wheel_compiler")[release]
@@ -129,7 +128,7 @@ def test_wheels_come_out_where_the_oracle_says(release: str) -> None:
 # --- configs ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", sorted({row.name for row in releases.table().config}))
+@pytest.mark.parametrize("name", sorted({row.name for row in table().config}))
 def test_config_exists_where_the_oracle_says_and_unknown_stays_unknown(name: str) -> None:
     there, unknown = told("configs"), told("unknown_configs")
     expected = {release: None if name in unknown[release] else name in there[release] for release in ALL}
@@ -143,7 +142,7 @@ def test_a_config_of_which_nothing_is_known_is_unknown() -> None:
 @pytest.mark.parametrize("name", ["mkl", "mkl_threadpool", "mkl_aarch64", "mkl_aarch64_threadpool"])
 def test_what_the_onednn_configs_stand_for(name: str) -> None:
     for release in ALL:
-        rows = [row for row in releases.table().config if row.name == name and row.covers(release)]
+        rows = [row for row in table().config if row.name == name and row.covers(release)]
         known = told("mkl")[release][name]
         assert " ".join(" ".join(row.expands) for row in rows) == " ".join(known or [])
 
@@ -164,7 +163,7 @@ def test_threading_is_what_its_config_compiles(release: str, arch: str) -> None:
 
 def test_the_thread_pool_is_taken_wherever_it_can_be() -> None:
     for arch in ARCHES:
-        for row in releases.table().threading:
+        for row in table().threading:
             assert row.arch != arch or row.default == ("threadpool" if row.threadpool else "openmp") or not row.default
 
 
@@ -358,8 +357,8 @@ SAID = {
 }
 
 
-@pytest.mark.parametrize("row", releases.table().guard, ids=lambda row: f"{row.message} {row.since}")
-def test_the_pattern_finds_the_features_in_what_was_seen(row: releases.Guard) -> None:
+@pytest.mark.parametrize("row", table().guard, ids=lambda row: f"{row.message} {row.since}")
+def test_the_pattern_finds_the_features_in_what_was_seen(row: Guard) -> None:
     found = re.search(row.pattern, f"first\n{SAID[row.message]}\nlast\n", re.MULTILINE)
     assert found is not None
     assert found[1].split() == ["AVX2", "AVX512F", "FMA"]
@@ -462,16 +461,16 @@ ROW = '[[python]]\nfrom = "2.4"\nbefore = "2.5"\nversions = ["3.6", "3.7", "3.8"
 def test_a_mistake_in_the_file_is_refused_with_its_row(row: str, says: str) -> None:
     text = FILE.read_text(encoding="utf-8")
     assert ROW in text
-    assert releases.parse(text, "releases.toml") == releases.table()
+    assert facts.parse(text, Table, "releases.toml") == table()
     with pytest.raises(ValueError, match=r"^releases\.toml: ") as refusal:
-        releases.parse(text.replace(ROW, row), "releases.toml")
+        check(facts.parse(text.replace(ROW, row), Table, "releases.toml"))
     assert says in str(refusal.value)
 
 
 def test_a_release_twice_is_refused() -> None:
     text = FILE.read_text(encoding="utf-8").replace('version = "2.14.1"', 'version = "2.14.0"')
     with pytest.raises(ValueError, match=re.escape("[[release]]: not in ascending order, or twice the same")):
-        releases.parse(text, "releases.toml")
+        check(facts.parse(text, Table, "releases.toml"))
 
 
 def test_reading_and_checking_the_file_takes_less_than_60_ms_of_cpu() -> None:
@@ -479,6 +478,6 @@ def test_reading_and_checking_the_file_takes_less_than_60_ms_of_cpu() -> None:
     spent = []
     for _ in range(5):
         start = time.process_time()
-        releases.check(facts.parse(text, Table, "releases.toml"))
+        check(facts.parse(text, Table, "releases.toml"))
         spent.append(time.process_time() - start)
     assert min(spent) < 0.060

@@ -2,7 +2,8 @@
 
 libtensorflow_framework.so.2 carries the guard: its static constructor calls CheckFeatureOrDie(feature) once for each
 macro (__AVX2__ ...) that the compiler had defined, and the function behind its "rebuild TensorFlow" message asks for
-each one that was not. Both are found through .symtab; the features are the enum constants that the calls load into %edi.
+each one that was not. Both are found through .symtab; the features are the enum constants that the calls load
+into %edi.
 The library is untrusted: whatever cannot be read is a GuardUnreadable with its reason.
 """
 
@@ -26,6 +27,7 @@ MOST_BYTES = 700 * 1024 * 1024
 MOST_SECTIONS = 1000
 MOST_TABLE = 128 * 1024 * 1024
 MOST_FUNCTIONS = 1000
+MOST_BODIES = 32
 MOST_CODE = 64 * 1024
 
 CONSTRUCTOR = b"_GLOBAL__sub_I_cpu_feature_guard"
@@ -257,6 +259,8 @@ def _asked(library: Library, functions: tuple[Function, ...], part: bytes) -> fr
     direct = frozenset(f.address for f in functions if _asks(f.name))
     slots = library.imported()
     bodies = [f for f in functions if part in f.name]
+    if len(bodies) > MOST_BODIES:
+        raise GuardUnreadable(f"the library has {len(bodies)} functions of the CPU guard, far too many")
     return frozenset(number for body in bodies for number in _arguments(library, body, direct, slots))
 
 

@@ -10,8 +10,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfbuild import facts, isa, plan as planning
-from tfbuild.cpu import Cpu, detect as detect_cpu
+from tfbuild import facts, isa
+from tfbuild import plan as planning
+from tfbuild.cpu import Cpu
+from tfbuild.cpu import detect as detect_cpu
 from tfbuild.errors import TfbuildError, UnknownCpu, UsageError
 from tfbuild.plan import Build, Request
 
@@ -142,7 +144,7 @@ def certificates(given: str) -> Path | None:
     return path
 
 
-def build(*, json: bool, dry_run: bool, no_verify: bool, reverify: bool, ca_cert: str, **options: Any) -> None:
+def build(*, json: bool, dry_run: bool, no_verify: bool, ca_cert: str, **options: Any) -> None:
     from tfbuild import pipeline
 
     chosen = select(options)
@@ -154,7 +156,8 @@ def build(*, json: bool, dry_run: bool, no_verify: bool, reverify: bool, ca_cert
         work=WORK,
         reports=REPORTS,
         verify_images=not no_verify,
-        reverify=reverify,
+        reverify=options["reverify"],
+        no_cache=options["no_cache"],
     )
     if dry_run:
         context = made.render(chosen)

@@ -232,7 +232,7 @@ def labels(build: Build) -> dict[str, str]:
     compiled = build.instruction_set.name
     return {
         "org.opencontainers.image.title": title,
-        "org.opencontainers.image.description": f"{title}, Python {build.python}, compiled for {compiled}, with TCMalloc",
+        "org.opencontainers.image.description": f"{title}, Python {build.python}, for {compiled}, with TCMalloc",
         "org.opencontainers.image.version": build.id,
         "org.opencontainers.image.licenses": "Apache-2.0",
         "org.opencontainers.image.base.name": "${BASE_NAME}",

@@ -6,13 +6,16 @@ verified before, from the same context on the same base, is not built or verifie
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from tfbuild import dockerfile, plan, report as reporting, verify as verifying
+from tfbuild import dockerfile, plan
+from tfbuild import report as reporting
+from tfbuild import verify as verifying
 from tfbuild.dockerfile import Context
-from tfbuild.engine import Engine, base as bases, host
+from tfbuild.engine import Engine, host
+from tfbuild.engine import base as bases
 from tfbuild.engine.progress import Progress
 from tfbuild.errors import CompileMissing, TfbuildError, UnknownImage
 from tfbuild.plan import Build, Request
@@ -60,14 +63,15 @@ class Maker:
         context = self.render(build)
         if build.wheel.kind == "source":
             raise CompileMissing(
-                f"compiling from source is not implemented yet; {build.id} was planned, and rendered to {context.folder}",
+                f"compiling is not implemented yet; {build.id} is planned, and rendered to {context.folder}",
                 hint="--wheel official builds an image now; invoke copts gives the flags for a compile of your own",
             )
+        if not self.engine.exists(name(build)):
+            host.need_disk(self.engine, DISK[build.wheel.kind])
         base = self._base(build)
         key = dockerfile.image_digest(base, context)
         if not self.no_cache and (known := self._known(build, key)) is not None:
             return known
-        host.need_disk(self.engine, DISK[build.wheel.kind])
         unverified = name(build, "-unverified")
         self.engine.build(
             context.folder,
@@ -83,10 +87,8 @@ class Maker:
         return self._earn(build, unverified)
 
     def verify(self, ref: str) -> Report:
-        """Verifies an image that is here, whoever made it, by what its labels claim."""
-        report = self._prove(ref)
-        reporting.write(report, self.reports)
-        return report
+        """Verifies an image that is here, whoever made it, by what its labels claim; writes its report."""
+        return self._report(self._prove(ref), ref)
 
     def _base(self, build: Build) -> bases.Base:
         return bases.resolve(
@@ -115,12 +117,17 @@ class Maker:
 
     def _earn(self, build: Build, ref: str) -> Result:
         """The final name after a verification that passed, the name of a failed image otherwise."""
-        report = self.verify(ref)
-        earned = name(build) if report.passed else name(build, "-failed")
+        report = self._prove(ref)
+        earned = name(build, "" if report.passed else "-failed")
         self.engine.tag(ref, earned)
         if ref != earned:
             self.engine.untag(ref)
-        return Result(image=earned, report=report)
+        return Result(image=earned, report=self._report(report, earned))
+
+    def _report(self, report: Report, ref: str) -> Report:
+        named = replace(report, image=replace(report.image, ref=ref))
+        reporting.write(named, self.reports)
+        return named
 
     def _prove(self, ref: str) -> Report:
         labels = self.engine.image(ref).labels

@@ -148,7 +148,7 @@ def choose_platform(request: Request, target: str) -> str:
     system, _, machine = asked.partition("/")
     if target == "mkl" and system != "linux":
         raise MklNeedsLinux(
-            f"mkl is for Linux only and {system!r} is not: TensorFlow's --config=mkl is neither supported nor tested elsewhere",
+            f"mkl is for Linux only, and this is {system!r}: TensorFlow supports --config=mkl nowhere else",
             hint=f"build the Linux image: --platform {MACHINES.get(ARCHITECTURES.get(machine, ''), 'linux/amd64')}",
         )
     arch = ARCHITECTURES.get(machine, "")

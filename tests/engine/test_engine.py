@@ -273,19 +273,17 @@ def processes(word: str) -> list[str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_build_stops_inside_the_engine(
-    engine: Engine, debian: str, name: str, tmp_path: Path, number: int
-) -> None:
+def test_an_interrupted_build_stops_inside_the_engine(engine: Engine, own: str, tmp_path: Path, number: int) -> None:
     if not engine.local:
         pytest.skip("the engine's processes are not on this machine")
+    tag = own.replace(":x", ":built")
     seconds = str(10_000_000 + uuid.uuid4().int % 10_000_000)
-    (tmp_path / "Dockerfile").write_text(f"FROM {debian}\nRUN sleep {seconds}\n")
+    (tmp_path / "Dockerfile").write_text(f"FROM {own}\nRUN sleep {seconds}\n")
     code = (
         "from pathlib import Path; from tfbuild.engine import Engine, Progress;"
-        f"Engine.connect().build(Path({str(tmp_path)!r}), tag={name!r}, log=Path({str(tmp_path / 'log')!r}),"
+        f"Engine.connect().build(Path({str(tmp_path)!r}), tag={tag!r}, log=Path({str(tmp_path / 'log')!r}),"
         " progress=Progress())"
     )
-    before = {container.id for container in engine.client.containers.list(all=True)}
     with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.PIPE) as process:
         assert wait_until(lambda: processes(seconds))
         process.send_signal(number)
@@ -294,9 +292,8 @@ def test_an_interrupted_build_stops_inside_the_engine(
     assert "build: image: canceled" in errors or "build: image: interrupted" in errors
     assert wait_until(lambda: not processes(seconds), 20)
     assert not processes(str(tmp_path))
-    assert not engine.exists(name)
-    left = [c.name for c in engine.client.containers.list(all=True) if c.id not in before]
-    assert not [item for item in left if item.startswith("tfbuild-")]
+    assert not engine.exists(tag)
+    assert engine.client.containers.list(all=True, filters={"ancestor": own}) == []
 
 
 def packages(engine: Engine, image: str) -> str:
@@ -472,13 +469,30 @@ def test_an_engine_that_cannot_start_says_why(
     """A real program that ends at once in dockerd's place: what it wrote is in the message, and nothing waits."""
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         pytest.skip("needs root on Debian or Ubuntu")
-    program = tmp_path / "bin" / "dockerd"
-    program.parent.mkdir()
+    program = tmp_path / "dockerd"
     program.write_text("#!/bin/sh\necho 'failed to start daemon: no iptables' >&2\nexit 1\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-    start = time.monotonic()
-    with pytest.raises(EngineMissing, match="failed to start daemon: no iptables") as caught:
+    begin = time.monotonic()
+    process = start(place)
+    errors = process.communicate(timeout=60)[1]
+    assert "EngineMissing: error: dockerd does not come up\n  failed to start daemon: no iptables" in errors
+    assert f"hint: the full log: {place.log}" in errors
+    assert time.monotonic() - begin < 20
+
+
+def test_no_second_engine_is_started_in_the_same_network(engine: Engine, place: host.Place) -> None:
+    if os.geteuid() != 0 or shutil.which("apt-get") is None or not processes_named("dockerd"):
+        pytest.skip("needs root on Debian or Ubuntu, and an engine of this machine")
+    with pytest.raises(EngineMissing, match="runs already"):
         host.ensure(Progress(io.StringIO()), place)
-    assert str(place.log) in caught.value.hint
-    assert time.monotonic() - start < 20
+    assert not place.pid_file.exists()
+    assert not place.data.exists()
+
+
+def processes_named(name: str) -> list[str]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/comm"):
+        with contextlib.suppress(OSError):
+            found += [path.parent.name] if path.read_text().strip() == name else []
+    return found

@@ -15,10 +15,11 @@ import tarfile
 import tempfile
 import threading
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 from elftools.elf.elffile import ELFFile
@@ -33,8 +34,7 @@ from tfbuild.plan import Build, Request
 
 pytestmark = pytest.mark.engine
 
-HERE = Path(__file__).parent
-SCRIPTS = HERE / "image"
+SCRIPTS = Path(__file__).parents[1] / "data" / "image"
 NETWORK = dockerfile.TEMPLATES / "network.sh"
 TAG = "tfbuild-test-image"
 SITE = "/opt/tensorflow/lib/python3.11/site-packages"
@@ -114,12 +114,18 @@ def made(engine: Engine, build: Build, on: Base, work: Path, ca: Path, *, no_cac
 
 @contextmanager
 def derived(
-    engine: Engine, work: Path, text: str, ca: Path | None, *, network: str = "", **files: str | bytes
+    engine: Engine,
+    work: Path,
+    text: str,
+    *,
+    ca: Path | None = None,
+    network: str = "",
+    files: Mapping[str, bytes] = MappingProxyType({}),
 ) -> Iterator[str]:
     """An image from a Dockerfile of a test's own, beside which stands network.sh; gone afterwards."""
     folder = Path(tempfile.mkdtemp(dir=work))
-    for name, content in {"Dockerfile": text, "network.sh": NETWORK.read_bytes(), **files}.items():
-        (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
+    for name, content in {"Dockerfile": text.encode(), "network.sh": NETWORK.read_bytes(), **files}.items():
+        (folder / name).write_bytes(content)
     name, log = f"{TAG}:{folder.name.lower()}", folder.with_suffix(".log")
     secrets = {"ca": ca} if ca else {}
     engine.build(folder, tag=name, log=log, progress=Progress(), secrets=secrets, network=network)
@@ -181,7 +187,7 @@ def test_pip_installs_into_a_derived_image(engine: Engine, image: str, work: Pat
         archive.writestr("tiny-1.0.dist-info/RECORD", "")
     name = "tiny-1.0-py3-none-any.whl"
     text = f"FROM {image}\nCOPY {name} /tmp/\nRUN pip install --no-index /tmp/{name} && pip check\n"
-    with derived(engine, work, text, None, **{name: wheel.getvalue()}) as tiny:
+    with derived(engine, work, text, files={name: wheel.getvalue()}) as tiny:
         assert engine.run(tiny, ["python", "-m", "tiny"]).stdout == "tiny runs\n"
 
 
@@ -193,8 +199,8 @@ def test_a_custom_op_compiles_against_an_image_with_headers(
             f"FROM {name}\nUSER root\nRUN {MOUNTS} . /mnt/network.sh && apt-get update && apt-get install --yes g++\n"
             "COPY zero_out.cc compile.py /op/\nRUN python /op/compile.py\n"
         )
-        files = {file: (SCRIPTS / file).read_text() for file in ("zero_out.cc", "compile.py")}
-        with derived(engine, work, text, ca, **files) as op:
+        files = {file: (SCRIPTS / file).read_bytes() for file in ("zero_out.cc", "compile.py")}
+        with derived(engine, work, text, ca=ca, files=files) as op:
             load = "import tensorflow as tf; zero_out = tf.load_op_library('/op/zero_out.so').zero_out"
             done = engine.run(op, ["python", "-c", f"{load}; print(zero_out([5, 4, 3]).numpy().tolist())"])
             assert done.stdout == "[5, 0, 0]\n", done.stderr[-2000:]
@@ -321,7 +327,8 @@ class Site(http.server.SimpleHTTPRequestHandler):
     """An index for pip and a repository for apt, with nothing in either but their front pages."""
 
     def do_GET(self) -> None:
-        self.send_response(200)
+        signed = Path(self.path).name in ("InRelease", "Release", "Release.gpg")
+        self.send_response(404 if signed else 200)
         self.send_header("Content-Length", "0")
         self.end_headers()
 
@@ -358,9 +365,9 @@ def test_the_ca_is_what_lets_a_build_through(
     """Every client reaches a server of that CA with the secret, and none without it."""
     step = f"RUN {MOUNTS} . /mnt/network.sh; {REACH[client].format(port=site)}"
     text = f"FROM {image}\nUSER root\n{step}\n"
-    with pytest.raises(BuildFailed), derived(engine, work, text, None, network="host"):
+    with pytest.raises(BuildFailed, match=r"(?i)certificate"), derived(engine, work, text, network="host"):
         pass
-    with derived(engine, work, text, certificate, network="host"):
+    with derived(engine, work, text, ca=certificate, network="host"):
         pass
 
 
@@ -373,7 +380,7 @@ def test_a_base_that_has_its_own_python_keeps_it(
     """As in the official image python:3.11-slim: in /usr/local, without bytecode."""
     text = (SCRIPTS / "local-python.Dockerfile").read_text().format(base=ground.reference, mounts=MOUNTS)
     with (
-        derived(engine, work, text, ca) as local,
+        derived(engine, work, text, ca=ca) as local,
         made(engine, build, Base(reference=local, name=local, digest=""), work, ca) as name,
     ):
         done = engine.run(name, ["sh", "-c", "readlink -f $(command -v python); ls /usr/bin/python* 2>&1 | grep -c 3"])

@@ -15,7 +15,7 @@ APT = Path("/etc/apt")
 ONE_LINE = re.compile(r"deb\s+(?:\[(?P<options>[^\]]*)\]\s+)?(?P<uri>\S+)\s+(?P<suite>\S+)\s+(?P<components>.+)")
 
 
-class AptFailed(TfbuildError):  # noqa: N818 - an event, as all of errors.py
+class AptFailed(TfbuildError):
     """apt could not install a package."""
 
 

@@ -149,8 +149,21 @@ def ensure(progress: Progress, place: Place | None = None) -> Engine:
             _install(place, progress)
             if Path("/run/systemd/system").exists() and (engine := _poll(host, lambda: True)):
                 return engine
+        _refuse_beside_another(place)
         with progress.step("engine: start"), interruptible():
             return _start(place, host)
+
+
+def _refuse_beside_another(place: Place) -> None:
+    """Two dockerd in one network namespace share the bridge docker0, and can take it from each other's containers."""
+    network = os.stat("/proc/self/ns/net")
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if (path / "comm").read_text().strip() == "dockerd" and os.path.samestat((path / "ns/net").stat(), network):
+                raise EngineMissing(
+                    f"dockerd (process {path.name}) runs already, but does not answer at {place.host}",
+                    hint="name its socket: export DOCKER_HOST=unix:///...",
+                )
 
 
 @contextmanager

@@ -14,7 +14,7 @@ MOST_REPLY = 1024 * 1024
 MOST_STDERR = 64 * 1024
 
 
-class WorkerDied(TfbuildError):  # noqa: N818 - an event, as all of errors.py
+class WorkerDied(TfbuildError):
     """The process in the container ended (with `worker_exit_code`), or broke the protocol (-1), before it answered."""
 
     def __init__(self, why: str, *, exit_code: int, stderr_tail: str) -> None:

@@ -1,4 +1,4 @@
-"""Runs this folder: `python .../smoke` is tfbuild-smoke; `probe NAME` and `worker` are for its children and the host."""
+"""Runs this folder: `python .../smoke` is tfbuild-smoke; `probe NAME` and `worker` serve its children and the host."""
 
 import os
 import sys

@@ -50,8 +50,9 @@ class Jpeg(Workload):
 
     def __init__(self) -> None:
         options = tf.data.Options()
-        # The parallelism is given, or autotuning would wander from sample to sample.
-        options.autotune.enabled = False
+        # The parallelism is given, or autotuning would wander between samples. (2.4 and older have no such option.)
+        if hasattr(options, "autotune"):
+            options.autotune.enabled = False
         images = tf.data.Dataset.from_tensor_slices(photographs()).repeat()
         decoded = images.map(lambda data: tf.io.decode_jpeg(data, channels=3)[60:284, 100:324], num_parallel_calls=2)
         self.batches = decoded.batch(BATCH).prefetch(1).with_options(options)

@@ -19,7 +19,7 @@ CLAIMS = {
     "import": Claim(
         proves="TensorFlow imports and computes, and its version, Python and CUDA support are the plan's.",
         how="Imported in a process of its own, so that a death by signal is read as one; compared with the labels.",
-        fix="read the message: SIGILL means a wrong instruction set, an error under NumPy 2 a release that needs numpy<2",
+        fix="read the message: SIGILL means a wrong instruction set, an error under NumPy 2 the need of numpy<2",
     ),
     "isa": Claim(
         proves="The instruction set compiled into TensorFlow is the plan's: none missing, none beyond it.",
@@ -52,8 +52,8 @@ CLAIMS = {
     "throughput": Claim(
         proves="The image is not slower than its baseline.",
         how="Three persistent containers (image, baseline, image again), idle ones frozen, interleaved in random "
-        "order; per-round ratios of CPU time, their median and order-statistic interval, beside the image against itself. It "
-        "fails only where the whole interval lies under 0.95. Absolute times are never judged.",
+        "order; per-round ratios of CPU time, their median and order-statistic interval, beside the image against "
+        "itself. It fails only where the whole interval lies under 0.95. Absolute times are never judged.",
         fix="compare the environment and the threading with the baseline's; run again on a quiet machine",
     ),
 }

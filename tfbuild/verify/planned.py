@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 from packaging.version import InvalidVersion, Version
 
-from tfbuild import facts
+from tfbuild import defects
 from tfbuild.errors import UnknownImage
-from tfbuild.facts import Facts
 from tfbuild.smoke import judge
 
 PREFIX = "io.tfbuild."
@@ -16,18 +15,6 @@ PREFIX = "io.tfbuild."
 IDENTIFIER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,127}")
 PYTHON = re.compile(r"3\.\d{1,2}")
 NEEDED = ("id", "release", "python", "target", "platform", "features", "allocator")
-
-
-class Defect(Facts, frozen=True):
-    part: str
-    since: str
-    until: str
-    issue: str
-    reason: str
-
-
-class DefectTable(Facts, frozen=True):
-    defect: tuple[Defect, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +62,7 @@ class Planned:
             target=self.target,
             threading=self.threading,
             allocator=self.allocator,
-            known_defects=known_defects(self.release),
+            known_defects=defects.known(self.release),
         )
 
 
@@ -85,9 +72,3 @@ def _is_version(text: str) -> bool:
     except InvalidVersion:
         return False
     return True
-
-
-def known_defects(release: str) -> tuple[str, ...]:
-    """Parts of the numerics check that a release is known to get wrong."""
-    rows = facts.load("defects", DefectTable).defect
-    return tuple(row.part for row in rows if Version(row.since) <= Version(release) < Version(row.until))

@@ -5,8 +5,20 @@ import pkgutil
 import subprocess
 import sys
 
+# json_format_benchmark imports a module that no protobuf wheel has.
 # Modules that start a program, need what no image has (a test runner, another system), or are tests themselves.
-ASIDE = ("__main__", "conftest", "tests", "test", "antigravity", "_pytest", "msvc", "windows", "win32", "clang")
+ASIDE = (
+    "__main__",
+    "conftest",
+    "tests",
+    "test",
+    "antigravity",
+    "_pytest",
+    "msvc",
+    "windows",
+    "win32",
+    "json_format_benchmark",
+)
 PACKAGES = ("numpy", "h5py", "keras", "ml_dtypes", "google.protobuf", "opt_einsum", "wrapt", "optree", "rich", "absl")
 ROOTS = {name.split(".")[0] for name in PACKAGES}
 

@@ -1,0 +1,123 @@
+"""Tests on a real engine. Where CI is set they fail without one; elsewhere they are skipped."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Generator, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfbuild import cli, plan
+from tfbuild.cpu import detect
+from tfbuild.engine import Engine
+from tfbuild.engine.progress import Progress
+from tfbuild.errors import EngineMissing
+from tfbuild.pipeline import Maker
+from tfbuild.plan import Request
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.engine)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Where CI is set, a test that would be skipped for want of something has failed."""
+    report = yield
+    if report.skipped and os.environ.get("CI") and item.get_closest_marker("engine"):
+        report.outcome = "failed"
+    return report
+
+
+@pytest.fixture(scope="session")
+def engine() -> Engine:
+    try:
+        return Engine.connect()
+    except EngineMissing as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(f"{error}; invoke engine")
+
+
+@pytest.fixture(scope="session")
+def maker(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Maker:
+    folder = tmp_path_factory.mktemp("maker")
+    return Maker(
+        base="auto", ca=cli.certificates(""), work=folder / "build", reports=folder / "reports", verify_images=False
+    )
+
+
+@pytest.fixture(scope="session")
+def image(maker: Maker) -> Callable[..., str]:
+    """Builds an image that is not verified yet, by the options of a plan, and gives its name."""
+
+    @cache
+    def made(release: str, **options: Any) -> str:
+        request = Request(release=release, **({"target": "mkl", "wheel": "official"} | options))
+        return maker.build(plan.select(request, detect())).image
+
+    return made
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Downloads a wheel from PyPI, without what it requires, and gives its path."""
+
+    @cache
+    def downloaded(requirement: str) -> Path:
+        folder = tmp_path_factory.mktemp("wheels")
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder), requirement]
+        subprocess.run(command, check=True, stdout=sys.stderr)
+        (found,) = folder.glob("*.whl")
+        return found
+
+    return downloaded
+
+
+@pytest.fixture
+def derived(engine: Engine, tmp_path: Path) -> Iterator[Callable[..., str]]:
+    """Builds an image on another one, with further instructions, and gives its name; removed at the test's end."""
+    made: list[str] = []
+
+    def build(ref: str, *instructions: str) -> str:
+        tag = f"tfbuild-test:{tmp_path.name.lower().strip('_')}-{len(made)}"
+        folder = tmp_path / str(len(made))
+        folder.mkdir()
+        (folder / "Dockerfile").write_text("\n".join((f"FROM {ref}", *instructions)) + "\n", encoding="utf-8")
+        ca = cli.certificates("")
+        engine.build(
+            folder, tag=tag, secrets={"ca": ca} if ca else {}, log=tmp_path / "derived.log", progress=Progress()
+        )
+        made.append(tag)
+        return tag
+
+    yield build
+    for tag in made:
+        engine.remove(tag)
+
+
+@pytest.fixture
+def invoke(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs `invoke ...` in a process of its own, in the repository, as a user would."""
+
+    def run(*arguments: str, code: int = 0, **options: Any) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "invoke", *arguments],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+            **options,
+        )
+        assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+        return done
+
+    return run

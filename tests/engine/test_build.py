@@ -1,0 +1,163 @@
+"""The whole way, as a user goes it: `invoke build` and its neighbours on a real engine and TensorFlow's real wheels."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engine.conftest import ROOT
+from tfbuild import plan
+from tfbuild.cpu import detect
+from tfbuild.engine import Engine
+from tfbuild.engine.progress import Progress
+
+RELEASE = "2.21.0"
+ID = f"{RELEASE}-mkl-py3.11-avx"
+BUILD = ("build", "--target", "mkl", "--wheel", "official", "--release", RELEASE)
+Invoke = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def status(report: Any) -> dict[str, str]:
+    return {check["name"]: check["status"] for check in report["checks"]}
+
+
+@pytest.fixture(scope="module")
+def built() -> Any:
+    """The report of `invoke build --target mkl --wheel official`, proved anew."""
+    command = [sys.executable, "-m", "invoke", *BUILD, "--reverify", "--json"]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-4000:]
+    return json.loads(done.stdout)
+
+
+def test_the_main_job(built: Any, engine: Engine) -> None:
+    assert built["schema"] == "tfbuild.report/1"
+    assert built["verdict"] == "pass"
+    found = status(built)
+    assert found.pop("cuda") == "skip"
+    # A machine that others load may be too busy for a comparison, which is then skipped and said so.
+    assert found.pop("throughput") in ("pass", "skip")
+    assert set(found.values()) == {"pass"}
+    assert built["seconds"] <= 60
+    image = engine.image(f"tfbuild:{ID}")
+    assert built["image"]["ref"] == f"tfbuild:{ID}"
+    assert built["image"]["id"] == image.id
+    assert image.labels["io.tfbuild.instruction-set"] == "avx"
+    assert image.labels["io.tfbuild.features"] == "avx popcnt sse3 sse4_1 sse4_2 ssse3 xsave"
+    assert not engine.exists(f"tfbuild:{ID}-unverified")
+    for kind in ("json", "md"):
+        assert (ROOT / "reports" / f"{ID}.{kind}").is_file()
+
+
+def test_a_second_build_starts_nothing(built: Any, invoke: Invoke) -> None:
+    again = invoke(*BUILD, "--json")
+    assert json.loads(again.stdout)["created"] == built["created"]
+    assert "nothing changed since" in again.stderr
+
+
+def test_detect_agrees_with_tensorflows_own_message(built: Any, engine: Engine) -> None:
+    program = "import tensorflow as tf; tf.constant(1.0).numpy()"
+    run = engine.run(f"tfbuild:{ID}", ["python", "-c", program], env={"TF_CPP_MIN_LOG_LEVEL": "0"})
+    (line,) = [line for line in run.stderr.splitlines() if line.startswith("To enable the following instructions: ")]
+    named = line.removeprefix("To enable the following instructions: ").partition(",")[0].split()
+    assert plan.unused_by_official_wheel(detect()) == tuple(named)
+    assert built["source_would_add"] == named
+
+
+def test_the_image_smokes_by_itself(built: Any, engine: Engine) -> None:
+    run = engine.run(f"tfbuild:{ID}", ["tfbuild-smoke", "--json"])
+    assert run.exit_code == 0, run.stdout + run.stderr
+    assert json.loads(run.stdout)
+
+
+@pytest.mark.parametrize(("release", "python"), [("2.14.0", "3.11"), ("2.15.1", "3.11")])
+def test_older_releases_are_built_and_verified_too(release: str, python: str, invoke: Invoke) -> None:
+    done = invoke("build", "--target", "mkl", "--wheel", "official", "--release", release, "--reverify", "--json")
+    report = json.loads(done.stdout)
+    assert report["id"] == f"{release}-mkl-py{python}-avx"
+    found = status(report)
+    # A known defect of these releases (tensorflow#61482): pooling in both layouts in one process.
+    assert found["numerics"] == "warn"
+    assert {found[name] for name in ("guard", "import", "isa", "onednn", "tcmalloc")} == {"pass"}
+    assert any(name.startswith("numpy==1.") for name in report["software"]["packages"])
+
+
+def test_a_wheel_file_is_taken_for_what_it_is_and_compared_with_the_official_one(
+    invoke: Invoke, wheel: Callable[[str], Path], engine: Engine
+) -> None:
+    file = wheel("intel-tensorflow-avx512==2.14.0")
+    done = invoke("build", "--target", "mkl", "--wheel", str(file), "--reverify", "--json")
+    report = json.loads(done.stdout)
+    assert report["plan"]["instruction_set"] == "avx512f"
+    assert report["throughput"] is None or report["throughput"]["baseline"].startswith("tfbuild:2.14.0-mkl-py3.11-avx")
+    found = status(report)
+    assert {found[name] for name in ("guard", "import", "isa", "onednn", "tcmalloc")} == {"pass"}
+    claimed = invoke("plan", "--wheel", str(file), "--cpu", "x86-64-v3", code=16)
+    assert "it has beyond it avx512f" in claimed.stderr
+
+
+def test_an_image_that_fails_keeps_its_report_and_another_name(invoke: Invoke, engine: Engine, tmp_path: Path) -> None:
+    """A base that holds oneDNN down to SSE4.1: everything is built, and verification finds it out."""
+    release, identifier = "2.15.1", "2.15.1-mkl-py3.11-avx"
+    base = engine.image(f"tfbuild:{ID}").labels["org.opencontainers.image.base.name"]
+    slow, failed = "tfbuild-test:slow-onednn", f"tfbuild:{identifier}-failed"
+    (tmp_path / "Dockerfile").write_text(f"FROM {base}\nENV ONEDNN_MAX_CPU_ISA=SSE41\n", encoding="utf-8")
+    engine.build(tmp_path, tag=slow, log=tmp_path / "log", progress=Progress())
+    try:
+        done = invoke("build", "--wheel", "official", "--release", release, "--base", slow, code=24)
+        assert f"{failed} is not what it claims to be: onednn" in done.stderr
+        assert engine.image(failed).labels["org.opencontainers.image.base.name"] == slow
+        assert not engine.exists(f"tfbuild:{identifier}-unverified")
+        report = json.loads((ROOT / "reports" / f"{identifier}.json").read_text(encoding="utf-8"))
+        assert report["verdict"] == "fail"
+        assert [check["name"] for check in report["checks"] if check["status"] == "fail"] == ["onednn"]
+    finally:
+        for ref in (failed, slow):
+            if engine.exists(ref):
+                engine.remove(ref)
+
+
+def test_plain_docker_builds_the_context(invoke: Invoke, engine: Engine, tmp_path: Path) -> None:
+    folder = tmp_path / "context"
+    done = invoke("dockerfile", "--target", "mkl", "--wheel", "official", "--release", RELEASE, "--output", str(folder))
+    assert done.stdout.strip() == str(folder)
+    text = (folder / "Dockerfile").read_text(encoding="utf-8")
+    assert "ARG BASE=python:3.11-slim-bookworm" in text
+    assert "# syntax" not in text
+
+
+def test_ctrl_c_stops_the_build_and_leaves_no_container(engine: Engine) -> None:
+    command = [sys.executable, "-m", "invoke", *BUILD, "--no-cache", "--no-verify"]
+    before = {container.id for container in engine.client.containers.list(all=True)}
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("build: wheel ..."):
+            break
+    time.sleep(3)
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "interrupted" in err
+    assert {container.id for container in engine.client.containers.list(all=True)} <= before
+    assert not engine.exists(f"tfbuild:{ID}-unverified")
+
+
+def test_without_an_engine_it_says_what_to_do(invoke: Invoke, tmp_path: Path) -> None:
+    env = os.environ | {"DOCKER_HOST": f"unix://{tmp_path}/none.sock"}
+    done = invoke(*BUILD, code=20, env=env)
+    assert "hint: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_build_from_source_is_planned_rendered_and_then_refused_honestly(invoke: Invoke) -> None:
+    done = invoke("build", "--target", "mkl", "--release", "2.20.0", "--cpu", "x86-64-v3", code=18)
+    assert "not implemented yet" in done.stderr
+    assert (ROOT / "build" / "2.20.0-mkl-py3.11-x86-64-v3" / "context" / "Dockerfile").is_file()

@@ -1,0 +1,245 @@
+"""Verification on real images: the true ones pass, and each false one fails its own check and no other."""
+
+import base64
+import json
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from tfbuild import isa
+from tfbuild import report as reporting
+from tfbuild.engine import Engine
+from tfbuild.proof import Report
+from tfbuild.verify import Baseline, verify
+
+pytestmark = pytest.mark.engine
+PLAIN = {"LD_PRELOAD": "", "TF_ENABLE_ONEDNN_OPTS": ""}
+MOST_SECONDS = 60
+AVX512 = " ".join(isa.resolve("x86-64-v4", arch="x86_64").features)
+
+
+def pip(*arguments: str) -> str:
+    """A RUN instruction that calls pip in the image's own environment, behind a company's CA where there is one."""
+    trust = "if [ -s /run/secrets/ca ]; then export PIP_CERT=/run/secrets/ca; fi"
+    install = f"/opt/tensorflow/bin/python -m pip {' '.join(arguments)} --disable-pip-version-check --quiet"
+    return f"RUN --mount=type=secret,id=ca {trust}; {install}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Untrue:
+    """An image that is not what it claims to be: `fails` its own check; `skips` those that cannot run then."""
+
+    release: str
+    instructions: tuple[str, ...]
+    fails: str
+    skips: frozenset[str] = frozenset()
+    told: str
+    timed: bool = False
+
+
+LIAR = """#!/bin/sh
+case "$*" in
+*-c*) echo tfbuild ;;
+*) echo '{"python": NaN, "x' ;;
+esac
+"""
+NEEDS_TENSORFLOW = frozenset({"onednn", "tcmalloc", "cuda", "numerics", "throughput"})
+FALSE = {
+    "without TCMalloc": Untrue(
+        release="2.21.0",
+        instructions=("ENV LD_PRELOAD=",),
+        fails="tcmalloc",
+        told="malloc is that of /",
+        timed=True,
+    ),
+    "with a preload path that does not exist": Untrue(
+        release="2.21.0",
+        instructions=("ENV LD_PRELOAD=/nowhere/libtcmalloc_minimal.so.4",),
+        fails="tcmalloc",
+        told="cannot be preloaded",
+        timed=True,
+    ),
+    "with oneDNN off": Untrue(
+        release="2.21.0",
+        instructions=("ENV TF_ENABLE_ONEDNN_OPTS=0",),
+        fails="onednn",
+        skips=frozenset({"throughput"}),
+        told="no convolution ran in oneDNN",
+        timed=True,
+    ),
+    "the official wheel, labelled AVX-512": Untrue(
+        release="2.14.0",
+        instructions=(f'LABEL io.tfbuild.features="{AVX512}"',),
+        fails="isa",
+        told="lacks AVX2 AVX512F FMA",
+    ),
+    "a wheel for AVX-512, labelled AVX": Untrue(
+        release="2.14.0",
+        instructions=(
+            "USER root",
+            pip("uninstall", "--yes", "tensorflow-cpu"),
+            pip("install", "--no-deps", "intel-tensorflow-avx512==2.14.0"),
+            "LABEL io.tfbuild.threading=openmp",
+            "USER tensorflow",
+        ),
+        fails="isa",
+        told="has beyond its plan AVX2 AVX512F FMA",
+    ),
+    "NumPy 2 under a release that needs 1": Untrue(
+        release="2.14.0",
+        instructions=("USER root", pip("install", "'numpy>=2'"), "USER tensorflow"),
+        fails="import",
+        skips=NEEDS_TENSORFLOW,
+        told="NumPy 2.",
+        timed=True,
+    ),
+    "the guard's features raised beyond this host": Untrue(
+        release="2.21.0",
+        instructions=(
+            "USER root",
+            "RUN sed -i 's/^compare /compare no_such_feature /' /usr/local/bin/tfbuild-entrypoint",
+            "USER tensorflow",
+        ),
+        fails="guard",
+        skips=NEEDS_TENSORFLOW | {"import"},
+        told="this CPU lacks no_such_feature",
+        timed=True,
+    ),
+}
+
+
+def statuses(report: Report) -> dict[str, str]:
+    return {check.name: check.status for check in report.checks}
+
+
+def shown(report: Report) -> str:
+    return "\n".join(f"{check.status} {check.name}: {check.detail}" for check in report.checks)
+
+
+@pytest.mark.parametrize(("release", "numerics"), [("2.21.0", "pass"), ("2.14.0", "warn"), ("2.15.1", "warn")])
+def test_a_true_image_passes_within_a_minute(
+    release: str,
+    numerics: str,
+    engine: Engine,
+    image: Callable[..., str],
+    record_property: Callable[[str, object], None],
+) -> None:
+    ref = image(release)
+    begin = time.monotonic()
+    report = verify(engine, ref, baseline=Baseline(ref=ref, env=PLAIN))
+    took = time.monotonic() - begin
+    record_property("report", reporting.to_json(report))
+    found = statuses(report)
+    # A machine too busy to time anything skips the throughput; it never fails for that.
+    assert found.pop("throughput") in ("pass", "skip"), shown(report)
+    assert found == {
+        "guard": "pass",
+        "import": "pass",
+        "isa": "pass",
+        "onednn": "pass",
+        "tcmalloc": "pass",
+        "cuda": "skip",
+        "numerics": numerics,
+    }, shown(report)
+    assert report.passed
+    undisturbed = report.throughput is not None and report.throughput.clean == report.throughput.rounds
+    assert took <= MOST_SECONDS or not undisturbed, f"{took:.0f} s\n{shown(report)}"
+    assert report.software is not None
+    assert report.software.compiled_for[-1] == "AVX"
+    assert reporting.from_json(reporting.to_json(report)) == report
+
+
+@pytest.mark.parametrize("name", FALSE)
+def test_a_false_image_fails_its_own_check_and_no_other(
+    name: str, engine: Engine, image: Callable[..., str], derived: Callable[..., str]
+) -> None:
+    case = FALSE[name]
+    plain = image(case.release)
+    ref = derived(plain, *case.instructions)
+    # Labels change no speed: without a baseline the half minute of rounds is saved.
+    report = verify(engine, ref, baseline=Baseline(ref=plain, env=PLAIN) if case.timed else None)
+    found = statuses(report)
+    assert [check for check, status in found.items() if status == "fail"] == [case.fails], shown(report)
+    skipped = {check for check, status in found.items() if status == "skip"}
+    assert case.skips <= skipped, shown(report)
+    assert skipped - case.skips <= {"cuda", "throughput"}, shown(report)
+    assert case.told in next(check.detail for check in report.checks if check.name == case.fails)
+    assert report.verdict == "fail"
+    assert not report.passed
+
+
+def test_an_image_that_lies_in_the_protocol_fails_with_a_reason(
+    engine: Engine, image: Callable[..., str], derived: Callable[..., str]
+) -> None:
+    """A `python` that prints rubbish in place of the probes' lines: every check has a reason, none a traceback."""
+    encoded = base64.b64encode(LIAR.encode()).decode()
+    ref = derived(
+        image("2.21.0"),
+        "USER root",
+        f"RUN echo {encoded} | base64 -d > /bin/liar",
+        "RUN chmod 755 /bin/liar && ln -sf /bin/liar /opt/tensorflow/bin/python",
+        "USER tensorflow",
+    )
+    report = verify(engine, ref, baseline=Baseline(ref=ref, env=PLAIN))
+    found = statuses(report)
+    assert found["import"] == "fail", shown(report)
+    assert "cannot be trusted" in next(check.detail for check in report.checks if check.name == "import")
+    assert {name for name, status in found.items() if status == "skip"} == NEEDS_TENSORFLOW
+
+
+def test_a_cut_off_library_is_a_reason_and_no_traceback(
+    engine: Engine, image: Callable[..., str], derived: Callable[..., str]
+) -> None:
+    library = "/opt/tensorflow/lib/python*/site-packages/tensorflow/libtensorflow_framework.so.2"
+    ref = derived(image("2.21.0"), "USER root", f"RUN truncate -s 1000000 {library}", "USER tensorflow")
+    report = verify(engine, ref, baseline=None)
+    found = statuses(report)
+    assert (found["isa"], found["import"]) == ("fail", "fail"), shown(report)
+    assert "not a whole ELF library" in next(check.detail for check in report.checks if check.name == "isa")
+
+
+def test_the_image_s_own_smoke_benchmark_passes(engine: Engine, image: Callable[..., str]) -> None:
+    run = engine.run(image("2.21.0"), ["tfbuild-smoke", "--json"])
+    assert run.exit_code == 0, run.stdout + run.stderr
+    shown = json.loads(run.stdout)
+    assert shown["verdict"] == "pass"
+    assert {check["name"]: check["status"] for check in shown["checks"]} == {
+        "import": "pass",
+        "tcmalloc": "pass",
+        "onednn": "pass",
+        "numerics": "pass",
+        "cuda": "skip",
+    }
+    readable = engine.run(image("2.21.0"), ["tfbuild-smoke"])
+    assert readable.stdout.endswith("verdict: pass\n")
+
+
+def test_the_image_s_own_smoke_benchmark_can_fail(engine: Engine, image: Callable[..., str]) -> None:
+    plan = json.dumps({"release": "2.0.0", "target": "mkl", "allocator": "tcmalloc", "threading": "openmp"}).encode()
+    run = engine.run(
+        image("2.21.0"),
+        ["tfbuild-smoke", "--plan", "/tmp/plan.json"],
+        env={"LD_PRELOAD": ""},
+        files={"/tmp/plan.json": plan},
+    )
+    assert run.exit_code == 1
+    assert "TensorFlow is 2.21.0, not 2.0.0" in run.stdout
+    assert "FAIL  tcmalloc" in run.stdout
+    assert "its threading is threadpool, not openmp" in run.stdout
+    missing = engine.run(image("2.21.0"), ["tfbuild-smoke", "--plan", "/nowhere.json"])
+    assert missing.exit_code == 2
+    assert "Traceback" not in missing.stderr
+
+
+def test_verification_leaves_no_container_behind(engine: Engine, image: Callable[..., str]) -> None:
+    verify(engine, image("2.21.0"), baseline=None)
+    listed = subprocess.run(
+        ["docker", "ps", "--all", "--quiet", "--filter", f"ancestor={engine.image(image('2.21.0')).id}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert listed.stdout == ""

@@ -1,0 +1,246 @@
+"""Judgement of recorded real output, and of every way in which it can be wrong."""
+
+import ast
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tfbuild.smoke import judge
+from tfbuild.smoke.found import Cuda, Environment, Faults, Part, TensorFlow
+from tfbuild.smoke.judge import Ended, Plan
+from tfbuild.verify import probe
+
+DATA = Path(__file__).parent / "data" / "smoke"
+WELL = Ended(0, "")
+PLAN = Plan(release="2.21.0", python="3.11", target="mkl", threading="threadpool", allocator="tcmalloc")
+TCMALLOC = "/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4.5.10"
+REFUSED = (
+    "ERROR: ld.so: object '/nowhere/libtcmalloc.so.4' from LD_PRELOAD cannot be preloaded "
+    "(cannot open shared object file): ignored."
+)
+
+
+def start(release: str) -> tuple[Environment, TensorFlow]:
+    environment, tensorflow = probe.records((DATA / f"start-{release}.jsonl").read_text(), (Environment, TensorFlow))
+    return environment, tensorflow
+
+
+ENVIRONMENT, TENSORFLOW = start("2.21.0")
+
+
+def parts(**errors: float | None) -> list[Part]:
+    return [Part(name, errors.get(name, 0.0)) for name in judge.LIMITS]
+
+
+@pytest.mark.parametrize("release", ["2.14.0", "2.21.0"])
+def test_recorded_starts_are_the_planned_ones(release: str) -> None:
+    environment, tensorflow = start(release)
+    plan = Plan(release=release, python="3.11", target="mkl")
+    assert judge.importing(environment, tensorflow, WELL, plan).status == "pass"
+
+
+@pytest.mark.parametrize(
+    ("plan", "told"),
+    [
+        (Plan(release="2.14.0"), "TensorFlow is 2.21.0, not 2.14.0"),
+        (Plan(python="3.12"), "Python is 3.11.2, not 3.12"),
+        (Plan(target="cuda"), "it is not built with CUDA, the target is cuda"),
+    ],
+)
+def test_another_tensorflow_than_planned_fails(plan: Plan, told: str) -> None:
+    check = judge.importing(ENVIRONMENT, TENSORFLOW, WELL, plan)
+    assert (check.status, check.detail) == ("fail", told)
+
+
+@pytest.mark.parametrize("code", [-4, 132])
+def test_a_death_by_sigill_is_read_as_one(code: int) -> None:
+    check = judge.importing(ENVIRONMENT, None, Ended(code, ""), PLAN)
+    assert check.status == "fail"
+    assert "SIGILL (illegal instruction)" in check.detail
+
+
+def test_other_deaths_are_named_too() -> None:
+    assert Ended(137, "").why == "killed by SIGKILL"
+    assert Ended(-11, "").why == "killed by SIGSEGV"
+    assert Ended(255, "x").why == "killed by signal 127"
+    assert Ended(1, "a\n  TypeError: b\n\n").why == "exit code 1: TypeError: b"
+    assert Ended(1, "").why == "exit code 1: it printed nothing"
+    assert Ended(0, "", timed_out=True).why == "did not end in time"
+    assert Ended(0, "noise").why == ""
+
+
+def test_a_failed_import_names_numpy() -> None:
+    check = judge.importing(replace(ENVIRONMENT, numpy="2.4.6"), None, Ended(1, "TypeError: handle"), PLAN)
+    assert check.detail == "NumPy 2.4.6; exit code 1: TypeError: handle"
+
+
+@pytest.mark.parametrize("release", ["2.14.0", "2.21.0"])
+def test_the_message_is_found_in_recorded_output(release: str) -> None:
+    text = (DATA / f"start-{release}.stderr.txt").read_text()
+    assert judge.message(text) == ("AVX2", "AVX512F", "AVX512_VNNI", "AVX512_BF16", "AVX_VNNI", "FMA")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I x.cc:193] This TensorFlow binary is optimized with oneAPI Deep Neural Network Library (oneDNN) to "
+        "use the following CPU instructions in performance-critical operations:  AVX2 FMA\nTo enable them in",
+        "I x.cc:142] Your CPU supports instructions that this TensorFlow binary was not compiled to use: AVX2 FMA",
+    ],
+)
+def test_older_wordings_of_the_message(text: str) -> None:
+    assert judge.message(text) == ("AVX2", "FMA")
+
+
+def test_no_message_no_features() -> None:
+    assert judge.message("WARNING: All log messages before absl::InitializeLog() is called") == ()
+
+
+@pytest.mark.parametrize(
+    ("release", "implementation"), [("2.14.0", "brgconv:avx512_core"), ("2.21.0", "brg_conv_fwd:avx512_core")]
+)
+def test_a_recorded_convolution_in_onednn_passes(release: str, implementation: str) -> None:
+    text = (DATA / f"onednn-{release}.txt").read_text()
+    told = judge.primitives(text)
+    assert (told.runtime, told.convolutions) == ("threadpool", (implementation,))
+    assert judge.onednn(text, ENVIRONMENT, WELL, PLAN).status == "pass"
+
+
+@pytest.mark.parametrize("release", ["2.14.0", "2.21.0"])
+def test_gemm_lines_alone_prove_nothing(release: str) -> None:
+    text = (DATA / f"onednn-off-{release}.txt").read_text()
+    assert "gemm_api" in text
+    assert judge.onednn(text, ENVIRONMENT, WELL, PLAN).status == "fail"
+
+
+@pytest.mark.parametrize("implementation", ["ref:any", "", "gemm:jit", "jit:avx2", "brgconv:sse41"])
+def test_an_implementation_for_another_cpu_fails(implementation: str) -> None:
+    line = f"onednn_verbose,info,cpu,runtime:threadpool\nonednn_verbose,exec,cpu,convolution,{implementation},x\n"
+    assert judge.onednn(line, ENVIRONMENT, WELL, PLAN).status == "fail"
+
+
+def test_every_convolution_counts_not_only_the_first() -> None:
+    text = "".join(f"onednn_verbose,exec,cpu,convolution,{name},x\n" for name in ("brg:avx512_core", "ref:any"))
+    assert judge.onednn(text, ENVIRONMENT, WELL, replace(PLAN, threading="")).status == "fail"
+
+
+def test_another_threading_than_planned_fails() -> None:
+    text = (DATA / "onednn-2.21.0.txt").read_text()
+    check = judge.onednn(text, ENVIRONMENT, WELL, replace(PLAN, threading="openmp"))
+    assert (check.status, check.detail) == ("fail", "its threading is threadpool, not openmp")
+
+
+@pytest.mark.parametrize("prefix", ["dnnl_verbose", "mkldnn_verbose", "onednn_verbose,1700000.25"])
+def test_older_and_stamped_lines_are_read(prefix: str) -> None:
+    assert judge.primitives(f"{prefix},exec,cpu,convolution,jit:avx2,x").convolutions == ("jit:avx2",)
+
+
+def test_what_onednn_must_use_follows_the_cpu() -> None:
+    assert judge.expected_isa(("sse4_1", "avx", "avx2")) == "avx2"
+    assert judge.expected_isa(("sse4_1", "avx", "avx2", "avx512f")) == "avx2"
+    assert judge.expected_isa(("asimd", "sve")) == ""
+
+
+def test_other_targets_skip_onednn() -> None:
+    check = judge.onednn("", ENVIRONMENT, WELL, replace(PLAN, target="cpu"))
+    assert (check.status, check.detail) == ("skip", "target cpu promises nothing about oneDNN")
+
+
+def allocator(malloc: str = TCMALLOC, faults: float = 0.0, stderr: str = "", ended: Ended = WELL) -> judge.Check:
+    return judge.tcmalloc(replace(ENVIRONMENT, malloc=malloc), Faults(faults), stderr, ended, PLAN)
+
+
+def test_tcmalloc_passes_only_with_all_three_proofs() -> None:
+    assert allocator().status == "pass"
+    assert allocator(malloc="/usr/lib/x86_64-linux-gnu/libc.so.6").status == "fail"
+    assert allocator(malloc="/opt/tcmalloc/libc.so.6").status == "fail"
+    assert allocator(malloc="").status == "fail"
+    assert allocator(faults=10241.0).status == "fail"
+    assert allocator(stderr=f"x\n{REFUSED}\n").detail == REFUSED
+    assert allocator(ended=Ended(139, "")).status == "fail"
+    assert judge.tcmalloc(ENVIRONMENT, Faults(0), "", WELL, replace(PLAN, allocator="")).status == "skip"
+
+
+def test_numerics_within_their_limits_pass() -> None:
+    assert judge.numerics(parts(training=0.12, matmul=7e-7), WELL, PLAN).status == "pass"
+
+
+@pytest.mark.parametrize("error", [2e-5, None, -1.0])
+def test_one_wrong_result_fails(error: float | None) -> None:
+    check = judge.numerics(parts(matmul=error), WELL, PLAN)
+    assert check.status == "fail"
+    assert check.detail.startswith("matmul")
+
+
+def test_a_known_defect_warns_in_its_releases_only() -> None:
+    wrong = parts(max_pool_nchw_after_nhwc=3.4)
+    known = replace(PLAN, known_defects=("max_pool_nchw_after_nhwc",))
+    assert judge.numerics(wrong, WELL, known).status == "warn"
+    assert judge.numerics(wrong, WELL, PLAN).status == "fail"
+    assert judge.numerics(parts(max_pool_nchw_after_nhwc=3.4, exp=1.0), WELL, known).status == "fail"
+
+
+def test_what_a_build_need_not_have_may_be_absent_and_nothing_else() -> None:
+    def absent(name: str) -> list[Part]:
+        return [Part(p.name, None, "not in this build: x") if p.name == name else p for p in parts()]
+
+    assert judge.numerics(absent("xla"), WELL, PLAN).status == "pass"
+    assert judge.numerics(absent("matmul"), WELL, PLAN).status == "fail"
+
+
+def test_missing_parts_fail() -> None:
+    check = judge.numerics(parts()[:3], Ended(139, ""), PLAN)
+    assert (check.status, check.detail) == ("fail", "ended before softmax: killed by SIGSEGV")
+    assert judge.numerics(parts()[:3], WELL, PLAN).status == "fail"
+
+
+def test_the_guard_s_exit_code_is_its_own() -> None:
+    check = judge.guard(Ended(86, "tfbuild: this CPU lacks avx512f"))
+    assert (check.status, check.detail) == ("fail", "tfbuild: this CPU lacks avx512f")
+    assert judge.guard(Ended(127, "no such file")).status == "fail"
+    assert judge.guard(WELL).status == "pass"
+
+
+def test_cuda_is_skipped_without_a_gpu_and_judged_with_one() -> None:
+    plan = replace(PLAN, target="cuda")
+    assert judge.cuda(None, WELL, PLAN).status == "skip"
+    assert judge.cuda(Cuda(0, "", None), WELL, plan).status == "skip"
+    assert judge.cuda(Cuda(1, "/device:GPU:0", 1e-6), WELL, plan).status == "pass"
+    assert judge.cuda(Cuda(1, "/device:CPU:0", 1e-6), WELL, plan).status == "fail"
+    assert judge.cuda(Cuda(1, "/device:GPU:0", 0.1), WELL, plan).status == "fail"
+    assert judge.cuda(Cuda(1, "/device:GPU:0", None), WELL, plan).status == "fail"
+    assert judge.cuda(None, Ended(1, ""), plan).status == "fail"
+
+
+def test_skipped_checks_never_count_as_passed() -> None:
+    skip, good = judge.skipped("a", "b"), judge.Check("a", "pass", "")
+    assert judge.verdict([skip]) == "fail"
+    assert judge.verdict([skip, good]) == "pass"
+    assert judge.verdict([good, judge.Check("a", "warn", "")]) == "warn"
+    assert judge.verdict([good, judge.Check("a", "warn", ""), judge.Check("a", "fail", "")]) == "fail"
+
+
+def test_the_smoke_benchmark_is_standard_library_numpy_and_tensorflow_alone() -> None:
+    import sys
+
+    folder = Path(judge.__file__).parent
+    imported = {
+        match[1]
+        for path in folder.glob("*.py")
+        for match in re.finditer(r"^\s*(?:import|from) (\w+)", path.read_text(), re.MULTILINE)
+    }
+    assert imported - sys.stdlib_module_names <= {"numpy", "tensorflow", "smoke"}
+
+
+def test_the_smoke_benchmark_runs_on_old_pythons() -> None:
+    """TensorFlow 2.9 to 2.13 have wheels for Python 3.8."""
+    for path in Path(judge.__file__).parent.glob("*.py"):
+        ast.parse(path.read_text(), filename=str(path), feature_version=(3, 8))
+
+
+def test_recorded_output_is_json_lines() -> None:
+    for path in DATA.glob("*.jsonl"):
+        assert [type(json.loads(line)) for line in path.read_text().splitlines()] == [dict, dict]

@@ -1,0 +1,144 @@
+"""Statistics: a planted effect is found, none is found where none is, and noise alone never fails an image."""
+
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tfbuild.proof import Interval, Timing, Triple
+from tfbuild.smoke.found import Sample
+from tfbuild.verify import paired, session, throughput
+from tfbuild.verify.throughput import WORKLOADS, Baseline
+
+BASELINE = Baseline(ref="tfbuild:plain", env={"LD_PRELOAD": ""})
+INNER = dict.fromkeys(WORKLOADS, 10)
+
+
+def rounds(
+    speed: float, *, spread: float, seed: int, count: int = 9, foreign: float = 0.0, bias: float = 1.0
+) -> list[dict[str, Triple]]:
+    """Rounds of an image that is `speed` times as fast as its baseline, each time off by `spread` (relative, normal).
+
+    A round as a whole is up to twice as slow as another: that drift is what pairing takes out.
+    """
+    noise = random.Random(seed)
+
+    def timing(seconds: float) -> Timing:
+        cpu = seconds * max(0.1, noise.gauss(1, spread))
+        return Timing(wall=cpu, cpu=cpu)
+
+    def row() -> dict[str, Triple]:
+        slow = noise.uniform(0.1, 0.2)
+        return {
+            name: Triple(image=timing(slow), baseline=timing(slow * speed), again=timing(slow * bias), foreign=foreign)
+            for name in WORKLOADS
+        }
+
+    return [row() for _ in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("speed", "word", "status"),
+    [
+        (1.5, "faster", "pass"),
+        (1.2, "faster", "pass"),
+        (1.0, "no difference shown", "pass"),
+        (0.8, "slower", "fail"),
+        (0.5, "slower", "fail"),
+    ],
+)
+@pytest.mark.parametrize("seed", range(5))
+def test_a_planted_effect_is_found(speed: float, word: str, status: str, seed: int) -> None:
+    found = throughput.evaluate(rounds(speed, spread=0.01, seed=seed), INNER, BASELINE)
+    assert found.cpu.median == pytest.approx(speed, rel=0.03)
+    assert session.judge_speed(found).status == status
+    assert found.effect == word or (speed == 1.0 and found.cpu.low > 0.97)
+
+
+def test_the_same_image_shows_no_difference_and_never_fails() -> None:
+    results = [throughput.evaluate(rounds(1.0, spread=0.04, seed=seed), INNER, BASELINE) for seed in range(200)]
+    assert all(session.judge_speed(found).status != "fail" for found in results)
+    claimed = sum(found.effect != "no difference shown" for found in results)
+    assert claimed <= 10, "the band of the image against itself must keep false claims under one in twenty"
+
+
+def test_a_little_slower_does_not_fail() -> None:
+    found = throughput.evaluate(rounds(0.97, spread=0.005, seed=1), INNER, BASELINE)
+    assert session.judge_speed(found).status == "pass"
+    assert found.cpu.high > 0.95
+
+
+def test_a_machine_that_makes_the_image_differ_from_itself_cannot_judge() -> None:
+    found = throughput.evaluate(rounds(0.7, spread=0.01, seed=1, bias=0.7), INNER, BASELINE)
+    check = session.judge_speed(found)
+    assert check.status == "skip"
+    assert "too noisy" in check.detail
+
+
+def test_disturbed_rounds_are_left_out_where_enough_are_clean() -> None:
+    clean = rounds(1.0, spread=0.005, seed=1, count=7)
+    disturbed = rounds(0.3, spread=0.005, seed=2, count=4, foreign=0.5)
+    found = throughput.evaluate(clean + disturbed, INNER, BASELINE)
+    assert (found.rounds, found.clean) == (11, 7)
+    assert found.cpu.low > 0.95
+    assert len(found.benchmarks[0].rounds) == 11, "raw samples are kept"
+    noisy = throughput.evaluate(clean[:3] + disturbed, INNER, BASELINE)
+    assert noisy.cpu.low < 0.5
+
+
+def test_one_slow_workload_of_four_shows_alone_and_in_the_mean() -> None:
+    mixed = rounds(1.0, spread=0.005, seed=3)
+    slow = rounds(0.5, spread=0.005, seed=4)
+    found = throughput.evaluate(
+        [row | {"matmul": other["matmul"]} for row, other in zip(mixed, slow, strict=True)], INNER, BASELINE
+    )
+    effects = {benchmark.name: benchmark.effect for benchmark in found.benchmarks}
+    assert effects["matmul"] == "slower"
+    assert found.cpu.median == pytest.approx(0.5 ** (1 / 4), rel=0.02)
+
+
+def test_foreign_load_is_what_the_samples_did_not_use() -> None:
+    def sample(busy: float) -> Sample:
+        return Sample(wall=0.1, cpu=0.1, busy=busy, cpus=2, traces=1, faults=0)
+
+    assert throughput.foreign([sample(0.1)] * 3) == pytest.approx(0.0)
+    assert throughput.foreign([sample(0.2)] * 3) == pytest.approx(0.5)
+    assert throughput.foreign([sample(0.0)] * 3) == 0.0
+
+
+def test_the_interval_is_the_textbook_s() -> None:
+    """Nine samples: the second and the eighth enclose the median with 1 - 2 (1 + 9) / 2^9 = 96.1 %."""
+    found = paired.interval([float(value) for value in range(1, 10)])
+    assert (found.median, found.low, found.high) == (5.0, 2.0, 8.0)
+    assert found.coverage == pytest.approx(1 - 2 * 10 / 512)
+    assert paired.interval([1.0, 2, 3, 4, 5, 6]).coverage == pytest.approx(1 - 2 / 64)
+    with pytest.raises(ValueError, match="too few"):
+        paired.interval([1.0] * 5)
+
+
+@given(st.lists(st.floats(0.01, 100), min_size=6, max_size=40))
+def test_the_interval_holds_its_median(ratios: list[float]) -> None:
+    found = paired.interval(ratios)
+    assert min(ratios) <= found.low <= found.median <= found.high <= max(ratios)
+    assert found.coverage >= 0.95
+
+
+def test_the_interval_covers_the_true_ratio_as_often_as_it_says() -> None:
+    noise = random.Random(5)
+    hits = 0
+    for _ in range(1000):
+        found = paired.interval([math.exp(noise.gauss(0, 0.1)) for _ in range(9)])
+        hits += found.low <= 1 <= found.high
+    assert 940 <= hits <= 980
+
+
+def test_an_effect_must_exceed_the_band() -> None:
+    def around(low: float, high: float) -> Interval:
+        return Interval(median=(low + high) / 2, low=low, high=high, coverage=0.96)
+
+    assert paired.effect(around(1.05, 1.1), around(0.98, 1.02)) == "faster"
+    assert paired.effect(around(1.05, 1.1), around(0.98, 1.07)) == "no difference shown"
+    assert paired.effect(around(0.9, 0.93), around(0.98, 1.02)) == "slower"
+    assert paired.effect(around(0.9, 0.97), around(0.95, 1.02)) == "no difference shown"

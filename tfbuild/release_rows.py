@@ -1,0 +1,313 @@
+"""The rows of facts/releases.toml: their types, and what must be true of them together.
+
+tfbuild/releases.py answers questions with them.
+"""
+
+from functools import cache
+from itertools import pairwise
+from typing import Literal
+
+import msgspec
+from packaging.version import Version
+
+from tfbuild import facts
+from tfbuild.facts import Facts
+
+Sure = Literal["tree", "docs", "wheel", "index", "packagers", "reports", "measured", "unknown"]
+Step = Literal["run", "build"]
+Target = Literal["cpu", "mkl", "cuda"]
+
+
+@cache
+def version(text: str) -> Version:
+    return Version(text)
+
+
+class Release(Facts, frozen=True, kw_only=True):
+    """`commit`: whole, abbreviated (a prefix), or "" where it was not seen."""
+
+    version: str
+    sure: Literal["exact", "near-exact", "bracketed", "inherited"]
+    commit: str = ""
+
+    @property
+    def tag(self) -> str:
+        return f"v{self.version}"
+
+
+class Row(Facts, frozen=True, kw_only=True):
+    """A fact that holds for the releases in [since, before)."""
+
+    since: str = msgspec.field(name="from")
+    before: str
+    sure: Sure = "tree"
+    note: str = ""
+
+    @property
+    def key(self) -> str:
+        """Rows of one table with the same key exclude each other."""
+        return ""
+
+    def covers(self, release: str) -> bool:
+        return version(self.since) <= version(release) < version(self.before)
+
+
+class Sourced(Row, frozen=True, kw_only=True):
+    """A row that names its own source (the others' is in the file, above their table)."""
+
+    source: str
+
+
+class Config(Row, frozen=True, kw_only=True):
+    """A config that .bazelrc has; `expands`: the flags it stands for, where that matters here."""
+
+    name: str
+    expands: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        return self.name
+
+
+class OfficialPython(Row, frozen=True, kw_only=True):
+    arch: str
+    versions: tuple[str, ...]
+
+    @property
+    def key(self) -> str:
+        return self.arch
+
+
+class Python(Sourced, frozen=True, kw_only=True):
+    versions: tuple[str, ...]
+
+
+class Bazel(Sourced, frozen=True, kw_only=True):
+    """`oldest` and `newest`: what configure.py accepts ("": everything)."""
+
+    version: str = ""
+    candidates: tuple[str, ...] = ()
+    oldest: str = ""
+    newest: str = ""
+
+
+class Compiler(Sourced, frozen=True, kw_only=True):
+    """`build`: what tfbuild takes; `wheel`: what the official wheels of the releases `measured` were built with."""
+
+    documented: str
+    wheel: str
+    measured: tuple[str, ...]
+    build: str
+    works: tuple[str, ...] = ()
+
+
+class Builder(Sourced, frozen=True, kw_only=True):
+    """The system of TensorFlow's own build images."""
+
+    image: str = ""
+    candidates: tuple[str, ...] = ()
+
+
+class WheelTarget(Sourced, frozen=True, kw_only=True):
+    """How a wheel comes out: by the program `script` that `target` builds, or as `target` itself in folder `output`.
+
+    `cpu` and `gpu` are the options that name the wheel tensorflow_cpu or tensorflow; `flags` go to bazel besides.
+    """
+
+    target: str
+    step: Literal["script", "bazel"]
+    script: str = ""
+    output: str = ""
+    cpu: str
+    gpu: str = ""
+    flags: tuple[str, ...] = ()
+
+
+class HermeticPython(Sourced, frozen=True, kw_only=True):
+    variable: str
+
+
+class HostTool(Sourced, frozen=True, kw_only=True):
+    name: str
+
+    @property
+    def key(self) -> str:
+        return self.name
+
+
+class Constraint(Sourced, frozen=True, kw_only=True):
+    """A pip requirement that holds a package back when the wheel is installed ("run") or built ("build")."""
+
+    requirement: str
+    applies: tuple[Step, ...]
+
+    @property
+    def key(self) -> str:
+        return self.requirement
+
+
+class OneDnn(Sourced, frozen=True, kw_only=True):
+    """Whether a build for `arch` has oneDNN in it without any --config; it is on by default on CPUs with `on_with`."""
+
+    arch: str
+    compiled: bool
+    on_with: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        return self.arch
+
+
+class Threading(Sourced, frozen=True, kw_only=True):
+    """The config that puts oneDNN on each of two runtimes ("": there is none), and the one to take ("": not known)."""
+
+    arch: str
+    default: Literal["", "openmp", "threadpool"] = ""
+    openmp: str = ""
+    threadpool: str = ""
+
+    @property
+    def key(self) -> str:
+        return self.arch
+
+
+class ThreadEnv(Facts, frozen=True, kw_only=True):
+    threading: Literal["openmp", "threadpool"]
+    variable: str
+    value: str
+    source: str
+
+
+class Configure(Row, frozen=True, kw_only=True):
+    """A variable that answers a question of configure.py; `compiler`: only for builds with that one."""
+
+    variable: str
+    value: str
+    targets: tuple[Target, ...] = ("cpu", "mkl", "cuda")
+    compiler: Literal["", "gcc", "clang"] = ""
+
+    @property
+    def key(self) -> str:
+        return " ".join((self.variable, *self.targets, self.compiler))
+
+
+class Opt(Sourced, frozen=True, kw_only=True):
+    """What configure.py makes of --config=opt: the default CC_OPT_FLAGS, and what host tools get."""
+
+    default: str
+    host: str
+
+
+class Cuda(Sourced, frozen=True, kw_only=True):
+    version: str
+    cudnn: str
+    capabilities: str
+    hermetic: bool = False
+
+
+class Guard(Sourced, frozen=True, kw_only=True):
+    """TensorFlow's message about unused features; group 1 of `pattern` (multi-line) holds their names."""
+
+    message: str
+    pattern: str
+    place: Literal["first op", "import"]
+
+
+class WheelRow(Sourced, frozen=True, kw_only=True):
+    arch: str
+    cpu: str
+    gpu: str = ""
+    features: tuple[str, ...]
+    flags: tuple[str, ...] = ()
+    manylinux: str
+    onednn: bool
+
+    @property
+    def key(self) -> str:
+        return self.arch
+
+
+class Failure(Sourced, frozen=True, kw_only=True):
+    id: str
+    symptom: str
+    workaround: str
+
+    @property
+    def key(self) -> str:
+        return self.id
+
+
+class Table(Facts, frozen=True, kw_only=True):
+    """The file, as it is."""
+
+    release: tuple[Release, ...]
+    config: tuple[Config, ...]
+    official_python: tuple[OfficialPython, ...]
+    python: tuple[Python, ...]
+    bazel: tuple[Bazel, ...]
+    compiler: tuple[Compiler, ...]
+    builder: tuple[Builder, ...]
+    wheel_target: tuple[WheelTarget, ...]
+    hermetic_python: tuple[HermeticPython, ...]
+    host_tool: tuple[HostTool, ...]
+    constraint: tuple[Constraint, ...]
+    onednn: tuple[OneDnn, ...]
+    threading: tuple[Threading, ...]
+    thread_env: tuple[ThreadEnv, ...]
+    configure: tuple[Configure, ...]
+    opt: tuple[Opt, ...]
+    cuda: tuple[Cuda, ...]
+    guard: tuple[Guard, ...]
+    official_wheel: tuple[WheelRow, ...]
+    failure: tuple[Failure, ...]
+
+
+# Tables with a row for every release.
+WHOLE = ("python", "bazel", "compiler", "builder", "wheel_target", "opt", "cuda", "guard")
+
+
+def check(found: Table) -> None:
+    """ValueError where rows overlap, leave a release out, or cannot hold for any; it names the file and the row."""
+    try:
+        _check_releases(found)
+        for name in Table.__struct_fields__:
+            _check_table(name, [row for row in getattr(found, name) if isinstance(row, Row)], found)
+    except ValueError as error:  # InvalidVersion is one too
+        raise ValueError(f"releases.toml: {error}") from error
+
+
+def _check_releases(found: Table) -> None:
+    known = [version(row.version) for row in found.release]
+    if known != sorted(set(known)):
+        raise ValueError("[[release]]: not in ascending order, or twice the same")
+
+
+def _check_table(name: str, rows: list[Row], found: Table) -> None:
+    for key in {row.key for row in rows}:
+        _check_ranges(f"[[{name}]] {key}".strip(), [row for row in rows if row.key == key])
+    if name in WHOLE:
+        _check_whole(name, rows, [row.version for row in found.release])
+
+
+def _check_ranges(what: str, rows: list[Row]) -> None:
+    rows = sorted(rows, key=lambda row: version(row.since))
+    for row in rows:
+        if version(row.since) >= version(row.before):
+            raise ValueError(f"{what}: the range from {row.since} before {row.before} is empty")
+    for one, two in pairwise(rows):
+        if version(two.since) < version(one.before):
+            raise ValueError(f"{what}: the row from {two.since} overlaps the one from {one.since} before {one.before}")
+
+
+def _check_whole(what: str, rows: list[Row], known: list[str]) -> None:
+    for release in known:
+        if not any(row.covers(release) for row in rows):
+            raise ValueError(f"[[{what}]]: no row holds for {release}")
+
+
+@cache
+def table() -> Table:
+    """The facts, read and checked once a process."""
+    found: Table = facts.load("releases", Table)
+    check(found)
+    return found
