@@ -186,6 +186,7 @@ def finish(report: "Report | None", image: str, *, json: bool) -> None:
         sys.stdout.write(reporting.to_json(report) + "\n")
     else:
         reporting.show(report, sys.stdout)
+        say(f"image {image}, report {REPORTS / report.id}.md")
     reporting.raise_if_failed(report, image)
 
 

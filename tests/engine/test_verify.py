@@ -12,11 +12,12 @@ import pytest
 from tfbuild import isa
 from tfbuild import report as reporting
 from tfbuild.engine import Engine
+from tfbuild.engine.progress import Progress
+from tfbuild.pipeline import PLAIN
 from tfbuild.proof import Report
 from tfbuild.verify import Baseline, verify
 
 pytestmark = pytest.mark.engine
-PLAIN = {"LD_PRELOAD": "", "TF_ENABLE_ONEDNN_OPTS": ""}
 MOST_SECONDS = 60
 AVX512 = " ".join(isa.resolve("x86-64-v4", arch="x86_64").features)
 
@@ -129,7 +130,7 @@ def test_a_true_image_passes_within_a_minute(
 ) -> None:
     ref = image(release)
     begin = time.monotonic()
-    report = verify(engine, ref, baseline=Baseline(ref=ref, env=PLAIN))
+    report = verify(engine, ref, baseline=Baseline(ref=ref, env=PLAIN), progress=Progress())
     took = time.monotonic() - begin
     record_property("report", reporting.to_json(report))
     found = statuses(report)
@@ -160,7 +161,7 @@ def test_a_false_image_fails_its_own_check_and_no_other(
     plain = image(case.release)
     ref = derived(plain, *case.instructions)
     # Labels change no speed: without a baseline the half minute of rounds is saved.
-    report = verify(engine, ref, baseline=Baseline(ref=plain, env=PLAIN) if case.timed else None)
+    report = verify(engine, ref, baseline=Baseline(ref=plain, env=PLAIN) if case.timed else None, progress=Progress())
     found = statuses(report)
     assert [check for check, status in found.items() if status == "fail"] == [case.fails], shown(report)
     skipped = {check for check, status in found.items() if status == "skip"}
@@ -183,7 +184,7 @@ def test_an_image_that_lies_in_the_protocol_fails_with_a_reason(
         "RUN chmod 755 /bin/liar && ln -sf /bin/liar /opt/tensorflow/bin/python",
         "USER tensorflow",
     )
-    report = verify(engine, ref, baseline=Baseline(ref=ref, env=PLAIN))
+    report = verify(engine, ref, baseline=Baseline(ref=ref, env=PLAIN), progress=Progress())
     found = statuses(report)
     assert found["import"] == "fail", shown(report)
     assert "cannot be trusted" in next(check.detail for check in report.checks if check.name == "import")
@@ -195,7 +196,7 @@ def test_a_cut_off_library_is_a_reason_and_no_traceback(
 ) -> None:
     library = "/opt/tensorflow/lib/python*/site-packages/tensorflow/libtensorflow_framework.so.2"
     ref = derived(image("2.21.0"), "USER root", f"RUN truncate -s 1000000 {library}", "USER tensorflow")
-    report = verify(engine, ref, baseline=None)
+    report = verify(engine, ref, baseline=None, progress=Progress())
     found = statuses(report)
     assert (found["isa"], found["import"]) == ("fail", "fail"), shown(report)
     assert "not a whole ELF library" in next(check.detail for check in report.checks if check.name == "isa")
@@ -235,7 +236,7 @@ def test_the_image_s_own_smoke_benchmark_can_fail(engine: Engine, image: Callabl
 
 
 def test_verification_leaves_no_container_behind(engine: Engine, image: Callable[..., str]) -> None:
-    verify(engine, image("2.21.0"), baseline=None)
+    verify(engine, image("2.21.0"), baseline=None, progress=Progress())
     listed = subprocess.run(
         ["docker", "ps", "--all", "--quiet", "--filter", f"ancestor={engine.image(image('2.21.0')).id}"],
         capture_output=True,

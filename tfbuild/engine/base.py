@@ -86,8 +86,7 @@ def from_registry(engine: Engine, name: str, progress: Progress) -> Base:
     """The image that a registry calls `name`, pulled by digest; a local copy of one, where no registry answers."""
     repository = split(name)[0]
     try:
-        with progress.step(f"base: ask the registry for {name}"), _patience(engine, REGISTRY_SECONDS):
-            digest: str = engine.client.images.get_registry_data(name).id
+        digest = _registry_digest(engine, name, progress)
     except (docker.errors.APIError, requests.exceptions.RequestException) as error:
         if local := _pulled_before(engine, name):
             progress(f"base: no registry answers for {name}; using the copy that was pulled before")
@@ -101,6 +100,16 @@ def from_registry(engine: Engine, name: str, progress: Progress) -> Base:
     if not engine.exists(reference):
         _pull(engine, reference, progress)
     return Base(reference=reference, name=name, digest=digest)
+
+
+def _registry_digest(engine: Engine, name: str, progress: Progress) -> str:
+    with progress.step(f"base: ask the registry for {name}") as step, _patience(engine, REGISTRY_SECONDS):
+        try:
+            found: str = engine.client.images.get_registry_data(name).id
+        except (docker.errors.APIError, requests.exceptions.RequestException):
+            step.failed = ""  # the caller says why, and what it does instead
+            raise
+    return found
 
 
 def _pulled_before(engine: Engine, name: str) -> Base | None:

@@ -122,6 +122,8 @@ class Stages:
             self._running[stage] = self._progress.start(f"build: {stage}")
         if event.kind == "start":
             self._running[stage].detail = detail
+        elif event.kind == "output" and event.text:
+            self._running[stage].detail = event.text
         elif event.kind == "done":
             self._seconds[stage] = self._seconds.get(stage, 0.0) + event.seconds
         elif event.kind in ("error", "canceled"):

@@ -13,14 +13,20 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 HEARTBEAT_SECONDS = 60.0
+GOOD = ("done", "cached", "pass", "skip")
 
 
 class Step:
-    """A named piece of work that takes time; `detail` says what it is at just now."""
+    """A named piece of work that takes time; `detail` says what it is at just now.
+
+    `outcome` and `failed` are the words for how a block around it ends, the latter where it raises.
+    """
 
     def __init__(self, title: str) -> None:
         self.title = title
         self.detail = ""
+        self.outcome = "done"
+        self.failed = "failed"
         self.started = time.monotonic()
 
     @property
@@ -53,7 +59,7 @@ class Progress:
         return step
 
     def finish(self, step: Step, outcome: str = "done", seconds: float | None = None) -> None:
-        """Ends a step; `outcome` is a word for the reader: done, cached, failed, canceled.
+        """Ends a step; `outcome` is a word for the reader: done, cached, failed, canceled; "" where a note says it.
 
         `seconds`: how long it took, where somebody knows better than the time since start().
         """
@@ -66,9 +72,9 @@ class Progress:
         try:
             yield step
         except BaseException as error:
-            self.finish(step, "interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
+            self.finish(step, "interrupted" if isinstance(error, KeyboardInterrupt) else step.failed)
             raise
-        self.finish(step)
+        self.finish(step, step.outcome)
 
 
 def duration(seconds: float) -> str:
@@ -98,7 +104,8 @@ class Plain:
 
     def ended(self, step: Step, outcome: str, took: str) -> None:
         self._running.pop(step).set()
-        self.note(f"{step.title}: {outcome} ({took})")
+        if outcome:
+            self.note(f"{step.title}: {outcome} ({took})")
 
     def _beat(self, step: Step, over: threading.Event) -> None:
         while not over.wait(self._heartbeat):
@@ -144,7 +151,9 @@ class Live:
         if not self._running and self._live is not None:
             self._live.stop()
             self._live = None
-        good = outcome in ("done", "cached")
+        if not outcome:
+            return
+        good = outcome in GOOD
         mark = Text("✓ " if good else "✗ ", style="green" if good else "red")
         how = Text(f"  {took}" + ("" if outcome == "done" else f" ({outcome})"), style="dim")
         self._console.print(Text.assemble(mark, step.title, how))

@@ -4,10 +4,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
+from typing import TypeVar
 
 from tfbuild import __version__
 from tfbuild.binary import Guard, GuardUnreadable
 from tfbuild.engine import Engine, Image, WorkerDied
+from tfbuild.engine.progress import Progress
 from tfbuild.proof import SCHEMA, Check, Host, ImageFacts, Interval, Measure, PlanFacts, Report, Software, Throughput
 from tfbuild.smoke import judge
 from tfbuild.smoke.found import Cuda, Environment, Faults, Part, TensorFlow
@@ -19,38 +22,39 @@ from tfbuild.verify.throughput import Baseline, MeasurementError, TooBusyError
 
 ALIVE = "tfbuild"
 VERBOSE = {"ONEDNN_VERBOSE": "1", "DNNL_VERBOSE": "1", "MKLDNN_VERBOSE": "1"}
+T = TypeVar("T")
 NO_ONEDNN = {"TF_ENABLE_ONEDNN_OPTS": "0"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """What is verified; `progress` is told one line when a check has its result."""
+    """What is verified; each check is a step of `progress`."""
 
     engine: Engine
     ref: str
     planned: Planned
-    progress: Callable[[str], None]
+    progress: Progress
 
     def ask(self, name: str, *kinds: type, **env: str) -> Outcome:
         return probe.ask(self.engine, self.ref, name, kinds, env)
 
-    def timed(self, judged: Callable[[], judge.Check]) -> Check:
-        """The check with its seconds and its claim; told to `progress`."""
-        begin = time.monotonic()
-        found = judged()
+    def timed(self, name: str, work: Callable[[], tuple[judge.Check, T]]) -> tuple[Check, T]:
+        """The check with its seconds and its claim, and what else `work` found."""
+        with self.progress.step(f"verify: {name}") as step:
+            found, more = work()
+            step.outcome = found.status
         claim = CLAIMS[found.name]
         check = Check(
             name=found.name,
             status=found.status,
             detail=printable(found.detail),
-            seconds=round(time.monotonic() - begin, 2),
+            seconds=round(step.seconds, 2),
             measures=tuple(Measure(name=m.name, value=m.value, limit=m.limit) for m in found.measures),
             proves=claim.proves,
             how=claim.how,
             fix=claim.fix if found.status == judge.FAIL else "",
         )
-        self.progress(f"{check.name}: {check.status}: {check.detail}")
-        return check
+        return check, more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,9 +73,7 @@ class Start:
         return self.outcome.first(TensorFlow, 1)
 
 
-def verify(
-    engine: Engine, ref: str, *, baseline: Baseline | None, progress: Callable[[str], None] = lambda line: None
-) -> Report:
+def verify(engine: Engine, ref: str, *, baseline: Baseline | None, progress: Progress) -> Report:
     """Runs every check on the image `ref`; `baseline` None: there is nothing to compare the throughput with.
 
     Raises UnknownImage where it is not there or was not made by tfbuild, EngineMissing where the engine goes away. An
@@ -81,18 +83,15 @@ def verify(
     image = engine.image(ref)
     # By its id from here on: another build may move the name meanwhile.
     subject = Subject(engine=engine, ref=image.id, planned=Planned.of(ref, image.labels), progress=progress)
-    guard = subject.timed(lambda: _guard(subject))
-    start = _start(subject, guard)
-    imported = subject.timed(lambda: _import(subject, start))
-    if imported.status == judge.FAIL and not start.tensorflow:
-        start = Start(outcome=start.outcome, why=start.why or "TensorFlow does not import (see import)")
-    compiled = _read_guard(subject)
-    checks = [guard, imported, subject.timed(lambda: _isa(subject, start, compiled))]
+    guard, _ = subject.timed("guard", lambda: (_guard(subject), None))
+    imported, start = subject.timed("import", lambda: _import(subject, guard))
+    isa, compiled = subject.timed("isa", lambda: _isa(subject, start))
+    checks = [guard, imported, isa]
     for name, run in (("onednn", _onednn), ("tcmalloc", _tcmalloc), ("cuda", _cuda), ("numerics", _numerics)):
-        checks.append(subject.timed(lambda name=name, run=run: _unless(start.why, name, lambda: run(subject, start))))  # type: ignore[misc]
-    speed = _measure(subject, baseline, checks, start)
-    checks.append(subject.timed(lambda: speed.check))
-    return _report(subject, image, ref, tuple(checks), start, compiled, speed.found, time.monotonic() - begin)
+        work = partial(_unless, start.why, name, partial(run, subject, start))
+        checks.append(subject.timed(name, work)[0])
+    speed, found = subject.timed("throughput", lambda: _measure(subject, baseline, checks, start))
+    return _report(subject, image, ref, (*checks, speed), start, compiled, found, time.monotonic() - begin)
 
 
 def printable(text: str) -> str:
@@ -100,8 +99,8 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else " " for letter in text)[:600]
 
 
-def _unless(why: str, name: str, run: Callable[[], judge.Check]) -> judge.Check:
-    return judge.skipped(name, why) if why else run()
+def _unless(why: str, name: str, run: Callable[[], judge.Check]) -> tuple[judge.Check, None]:
+    return judge.skipped(name, why) if why else run(), None
 
 
 def _guard(subject: Subject) -> judge.Check:
@@ -114,36 +113,33 @@ def _guard(subject: Subject) -> judge.Check:
     return judge.guard(judge.Ended(run.exit_code, run.stderr))
 
 
-def _start(subject: Subject, guard: Check) -> Start:
+def _import(subject: Subject, guard: Check) -> tuple[judge.Check, Start]:
+    nothing = Outcome(found=(), ended=judge.Ended(1, ""), output="")
     if guard.status == judge.FAIL:
-        nothing = Outcome(found=(), ended=judge.Ended(1, ""), output="")
-        return Start(outcome=nothing, why="the image does not start on this host (see guard)")
-    return Start(outcome=subject.ask("start", Environment, TensorFlow))
+        why = "the image does not start on this host (see guard)"
+        return judge.skipped("import", why), Start(outcome=nothing, why=why)
+    outcome = subject.ask("start", Environment, TensorFlow)
+    start = Start(outcome=outcome)
+    if outcome.broken:
+        check = judge.Check("import", judge.FAIL, outcome.broken)
+    else:
+        check = judge.importing(start.environment, start.tensorflow, outcome.ended, subject.planned.smoke())
+    if check.status == judge.FAIL and not start.tensorflow:
+        start = Start(outcome=outcome, why="TensorFlow does not import (see import)")
+    return check, start
 
 
-def _import(subject: Subject, start: Start) -> judge.Check:
-    if start.why:
-        return judge.skipped("import", start.why)
-    if start.outcome.broken:
-        return judge.Check("import", judge.FAIL, start.outcome.broken)
-    return judge.importing(start.environment, start.tensorflow, start.outcome.ended, subject.planned.smoke())
-
-
-def _read_guard(subject: Subject) -> Guard | GuardUnreadable:
-    try:
-        return instructions.read(subject.engine, subject.ref, subject.planned)
-    except GuardUnreadable as error:
-        return error
-
-
-def _isa(subject: Subject, start: Start, guard: Guard | GuardUnreadable) -> judge.Check:
+def _isa(subject: Subject, start: Start) -> tuple[judge.Check, Guard]:
+    nothing = Guard(compiled=(), unused=())
     if subject.planned.arch != "x86_64":
-        return judge.skipped("isa", f"TensorFlow's guard knows no feature of {subject.planned.arch}")
-    if isinstance(guard, GuardUnreadable):
-        return judge.Check("isa", judge.FAIL, guard.reason)
+        return judge.skipped("isa", f"TensorFlow's guard knows no feature of {subject.planned.arch}"), nothing
+    try:
+        guard = instructions.read(subject.engine, subject.ref, subject.planned)
+    except GuardUnreadable as error:
+        return judge.Check("isa", judge.FAIL, error.reason), nothing
     flags = start.environment.cpu_flags if start.environment else ()
     message = judge.message(start.outcome.output) if start.tensorflow else None
-    return instructions.check(subject.planned, guard, flags, message, start.why)
+    return instructions.check(subject.planned, guard, flags, message, start.why), guard
 
 
 def _onednn(subject: Subject, start: Start) -> judge.Check:
@@ -181,26 +177,21 @@ def _numerics(subject: Subject, start: Start) -> judge.Check:
     return judge.numerics(outcome.found, outcome.ended, subject.planned.smoke())
 
 
-@dataclass(frozen=True, kw_only=True)
-class Speed:
-    check: judge.Check
-    found: Throughput | None = None
-
-
-def _measure(subject: Subject, baseline: Baseline | None, checks: list[Check], start: Start) -> Speed:
+def _measure(
+    subject: Subject, baseline: Baseline | None, checks: list[Check], start: Start
+) -> tuple[judge.Check, Throughput | None]:
     why = start.why or ("" if baseline else "there is no baseline to compare with")
     if any(check.name == "onednn" and check.status == judge.FAIL for check in checks):
         why = "oneDNN is not what was planned (see onednn), and a time would only say that again"
     if why or baseline is None:
-        return Speed(check=judge.skipped("throughput", why))
-    subject.progress("throughput: interleaved rounds of three containers, half a minute")
+        return judge.skipped("throughput", why), None
     try:
         found = throughput.measure(subject.engine, subject.ref, baseline)
     except TooBusyError as error:
-        return Speed(check=judge.skipped("throughput", str(error)))
+        return judge.skipped("throughput", str(error)), None
     except (MeasurementError, WorkerDied, TimeoutError) as error:
-        return Speed(check=judge.Check("throughput", judge.FAIL, f"could not be measured: {error}"))
-    return Speed(check=judge_speed(found), found=found)
+        return judge.Check("throughput", judge.FAIL, f"could not be measured: {error}"), None
+    return judge_speed(found), found
 
 
 def judge_speed(found: Throughput) -> judge.Check:
@@ -237,11 +228,10 @@ def _report(
     ref: str,
     checks: tuple[Check, ...],
     start: Start,
-    guard: Guard | GuardUnreadable,
+    compiled: Guard,
     speed: Throughput | None,
     seconds: float,
 ) -> Report:
-    compiled = guard if isinstance(guard, Guard) else Guard(compiled=(), unused=())
     environment = start.environment
     return Report(
         schema=SCHEMA,
