@@ -1,6 +1,6 @@
 """What an image weighs and how long its `import tensorflow` takes, against the naive image of the same wheel.
 
-    .venv/bin/python benchmarks/image_size.py [--base bootstrap] [--rounds 15]
+    .venv/bin/python -m benchmarks.image_size [--base bootstrap] [--rounds 15]
 
 Naive is what most Dockerfiles do: apt's python3 and pip (lists and caches removed), `pip install tensorflow-cpu`. Both
 stand on the same base and are built here. Targets: at most 0.66 of the size; the import no slower. Import times are
@@ -14,8 +14,7 @@ import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from harness import record
-
+from benchmarks.harness import record
 from tfbuild import dockerfile, plan
 from tfbuild.engine import Engine, Progress, base
 from tfbuild.engine.base import Base

@@ -1,6 +1,6 @@
 """How long a second `invoke build` with nothing changed takes, against one that builds and verifies everything.
 
-    .venv/bin/python benchmarks/rebuild.py
+    .venv/bin/python -m benchmarks.rebuild
 
 The first of each round builds every stage again with the wheel in pip's cache and verifies the image; the second finds
 both done. The target is at most 0.1.
@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from harness import compare, record
+from benchmarks.harness import compare, record
 
 ROOT = Path(__file__).parent.parent
 ROUNDS = 3

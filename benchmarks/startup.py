@@ -1,6 +1,6 @@
 """How long `invoke copts` and `invoke plan` take as whole processes, against a bare py-cpuinfo `get_cpu_info()`.
 
-    .venv/bin/python benchmarks/startup.py
+    .venv/bin/python -m benchmarks.startup
 
 Interleaved rounds in shuffled order; the ratio is taken round by round, so a machine that changes speed does not
 change it. The target is at most 0.35.
@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from harness import Ratio, compare, record
+from benchmarks.harness import Ratio, compare, record
 
 ROOT = Path(__file__).parent.parent
 ROUNDS = 11

@@ -56,15 +56,20 @@ def maker(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Maker:
 
 
 @pytest.fixture(scope="session")
-def image(maker: Maker) -> Callable[..., str]:
-    """Builds an image that is not verified yet, by the options of a plan, and gives its name."""
+def image(maker: Maker) -> Iterator[Callable[..., str]]:
+    """Builds an image that need not be verified, by the options of a plan, and gives a name of its own to it."""
+    names: list[str] = []
 
     @cache
     def made(release: str, **options: Any) -> str:
         request = Request(release=release, **({"target": "mkl", "wheel": "official"} | options))
-        return maker.build(plan.select(request, detect())).image
+        names.append(f"tfbuild-test:made-{len(names)}")
+        maker.engine.tag(maker.build(plan.select(request, detect())).image, names[-1])
+        return names[-1]
 
-    return made
+    yield made
+    for name in names:
+        maker.engine.untag(name)
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,7 @@ from tests.engine.conftest import ROOT
 from tfbuild import plan
 from tfbuild.cpu import detect
 from tfbuild.engine import Engine
+from tfbuild.engine.cli import find_cli
 from tfbuild.engine.progress import Progress
 
 RELEASE = "2.21.0"
@@ -124,13 +125,22 @@ def test_an_image_that_fails_keeps_its_report_and_another_name(invoke: Invoke, e
                 engine.remove(ref)
 
 
-def test_plain_docker_builds_the_context(invoke: Invoke, engine: Engine, tmp_path: Path) -> None:
+def test_plain_docker_builds_the_context(built: Any, invoke: Invoke, engine: Engine, tmp_path: Path) -> None:
     folder = tmp_path / "context"
     done = invoke("dockerfile", "--target", "mkl", "--wheel", "official", "--release", RELEASE, "--output", str(folder))
     assert done.stdout.strip() == str(folder)
-    text = (folder / "Dockerfile").read_text(encoding="utf-8")
-    assert "ARG BASE=python:3.11-slim-bookworm" in text
-    assert "# syntax" not in text
+    assert "ARG BASE=python:3.11-slim-bookworm" in (folder / "Dockerfile").read_text(encoding="utf-8")
+    base = built["image"]["labels"]["org.opencontainers.image.base.name"]
+    program = find_cli()
+    command = [program.path, *(["buildx", "build", "--load"] if program.buildx else ["build"]), str(folder)]
+    command += ["--tag", "tfbuild-test:plain", "--build-arg", f"BASE={base}"]
+    if site := os.environ.get("SSL_CERT_FILE"):
+        command += ["--secret", f"id=ca,src={site}"]
+    subprocess.run(command, check=True, stdout=sys.stderr, env=os.environ | {"DOCKER_BUILDKIT": "1"})
+    try:
+        assert engine.run("tfbuild-test:plain", ["python", "-c", "import tensorflow"]).exit_code == 0
+    finally:
+        engine.remove("tfbuild-test:plain")
 
 
 def test_ctrl_c_stops_the_build_and_leaves_no_container(engine: Engine) -> None:

@@ -70,14 +70,19 @@ class Worker:
         return self._attached.err[-MOST_STDERR:].decode(errors="replace").strip()
 
     def pause(self) -> None:
-        """Freezes all of the container's processes, so that an idle worker's spinning threads steal no CPU."""
-        with translated():
-            self._container.pause()
+        """Stops the worker's process with all its threads, so that an idle one's spinning steals no CPU.
+
+        By signal, not by the engine's freezer: under load the freezer of older runc fails ("unable to freeze").
+        """
+        self._signal("SIGSTOP")
 
     def resume(self) -> None:
         """Lets a paused worker run on."""
+        self._signal("SIGCONT")
+
+    def _signal(self, name: str) -> None:
         with translated():
-            self._container.unpause()
+            self._container.kill(signal=name)
 
     def close(self) -> None:
         """Removes the container; may be called twice."""

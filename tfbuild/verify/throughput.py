@@ -78,7 +78,7 @@ def measure(engine: Engine, ref: str, baseline: Baseline, *, seed: int = 0) -> T
 
 @contextmanager
 def trio(engine: Engine, ref: str, baseline: Baseline) -> Iterator[Trio]:
-    """Starts and warms the three workers, at the same time; afterwards all are frozen."""
+    """Starts and warms the three workers, at the same time; afterwards all are paused."""
     with ExitStack() as stack:
         workers = Trio(
             image=stack.enter_context(_start(engine, ref, {})),
@@ -91,8 +91,6 @@ def trio(engine: Engine, ref: str, baseline: Baseline) -> Iterator[Trio]:
         list(pool.map(_warm, workers.all().values()))
         for worker in workers.all().values():
             worker.pause()
-            # A frozen container cannot be killed on every engine.
-            stack.callback(worker.resume)
         yield workers
 
 
