@@ -142,7 +142,7 @@ def test_a_file_in_the_folders_place_is_refused(tmp_path: Path) -> None:
 
 def test_a_failure_leaves_the_earlier_context_and_nothing_else(tmp_path: Path) -> None:
     before = contents(dockerfile.write(official(), tmp_path / "context").folder)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(UsageError, match="No such file"):
         dockerfile.write(from_file(tmp_path / "gone.whl"), tmp_path / "context")
     assert contents(tmp_path / "context") == before
     assert [path.name for path in tmp_path.iterdir()] == ["context"]
@@ -368,7 +368,7 @@ class Guard:
 
 
 def image(name: str) -> Build:
-    return official(instruction_set=isa.resolve(name, arch="x86_64"))
+    return official(release="2.20.0", instruction_set=isa.resolve(name, arch="x86_64"))
 
 
 def expected_advice(build: Build, flags: set[str]) -> str:
@@ -379,7 +379,7 @@ def expected_advice(build: Build, flags: set[str]) -> str:
     avx = {"avx", "pni", "popcnt", "sse4_1", "sse4_2", "ssse3", "xsave"}
     known = {"x86-64-v4": v4, "x86-64-v3": v3, "avx": avx, "x86-64-v2": v2}
     fitting = [name for name, needs in known.items() if needs <= flags and name != build.instruction_set.name]
-    return f"use the image tfbuild:2.21.0-mkl-py3.11-{fitting[0]}" if fitting else "invoke build --cpu host"
+    return f"use the image tfbuild:2.20.0-mkl-py3.11-{fitting[0]}" if fitting else "invoke build --cpu host"
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -472,7 +472,9 @@ def test_a_signal_reaches_the_command(tmp_path: Path) -> None:
 
 def test_candidates_are_the_largest_first_and_never_the_image_itself() -> None:
     def names(build: Build) -> list[str]:
-        return [candidate.id.removeprefix("2.21.0-mkl-py3.11-") for candidate in dockerfile.candidates(build)]
+        return [candidate.id.removeprefix("2.20.0-mkl-py3.11-") for candidate in dockerfile.candidates(build)]
 
     assert names(image("avx")) == ["x86-64-v4", "x86-64-v3", "x86-64-v2"]
     assert names(image("x86-64-v3")) == ["x86-64-v4", "avx", "x86-64-v2"]
+    # Whether 2.21 still has --config=mkl is not certain, so that tfbuild would not build what is advised.
+    assert dockerfile.candidates(official()) == ()

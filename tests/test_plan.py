@@ -167,6 +167,12 @@ def test_another_architecture_needs_a_cpu() -> None:
         {"target": "mkl", "bazel_flag": ("--config", "cuda")},
         {"target": "cuda", "bazel_flag": ("--config=mkl",), "wheel": "official"},
         {"target": "mkl", "bazel_flag": ("--define=enable_mkl=true", "--config=cuda")},
+        {"target": "mkl+cuda"},
+        {"target": "mkl", "config": ("CUDA",)},
+        {"target": "mkl", "bazel_flag": ("--@local_config_cuda//:enable_cuda",)},
+        {"target": "mkl", "bazel_flag": ("--define=using_cuda=true",)},
+        {"target": "mkl", "bazel_flag": ("--repo_env=TF_NEED_CUDA=1",)},
+        {"target": "cuda", "bazel_flag": ("--define=build_with_mkl=true",)},
     ],
 )
 def test_mkl_and_cuda_are_refused_in_any_spelling(options: dict[str, Any]) -> None:
@@ -174,6 +180,69 @@ def test_mkl_and_cuda_are_refused_in_any_spelling(options: dict[str, Any]) -> No
         chosen(**options)
     assert refusal.value.code == 10
     assert "hint: choose" in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"target": "mkl", "bazel_flag": ("--repo_env=TF_NEED_CUDA=0",)},
+        {"target": "cuda", "bazel_flag": ("--define=enable_mkl=false",)},
+        {"target": "cuda", "bazel_flag": ("--define=tensorflow_mkldnn_contraction_kernel=1",)},
+    ],
+)
+def test_switching_the_other_one_off_is_no_wish_for_both(options: dict[str, Any]) -> None:
+    assert chosen(release="2.20.0", **options).bazel_flags[-1] == options["bazel_flag"][0]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"compiler": "gcc-12"},
+        {"threading": "openmp"},
+        {"bazel": "7.4.1"},
+        {"config": ("v2",)},
+        {"bazel_flag": ("--jobs=1",)},
+    ],
+)
+def test_options_of_a_compile_are_refused_where_nothing_is_compiled(options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="compiles nothing"):
+        chosen(wheel="official", **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"bazel": "7.4.1\nRUN evil"},
+        {"bazel": "x;id"},
+        {"bazel_flag": ("x\nstartup --foo",)},
+        {"config": ("a b",)},
+        {"base": "x\nRUN evil"},
+        {"base": "$(id)"},
+        {"target": "cpu", "threading": "openmp"},
+    ],
+)
+def test_values_that_are_no_words_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        chosen(release="2.20.0", **options)
+
+
+def test_what_is_chosen_otherwise_has_another_identifier() -> None:
+    plain = chosen(release="2.20.0", cpu="x86-64-v3")
+    assert plain.id == "2.20.0-mkl-py3.11-x86-64-v3"
+    others = [
+        chosen(release="2.20.0", cpu="x86-64-v3", **options)
+        for options in ({"threading": "openmp"}, {"compiler": "gcc-13"}, {"config": ("v2",)}, {"bazel": "7.4.2"})
+    ]
+    identifiers = {
+        build.id for build in (plain, *others, chosen(wheel="official", with_headers=True, release="2.20.0"))
+    }
+    assert len(identifiers) == len(others) + 2
+    assert {"2.20.0-mkl-py3.11-x86-64-v3-openmp", "2.20.0-mkl-py3.11-avx-headers"} <= identifiers
+
+
+def test_a_base_of_ones_own_stands_in_the_plan() -> None:
+    assert chosen(wheel="official", base="ours:1").base_image == "ours:1"
+    assert chosen(wheel="official", base="bootstrap").base_image == "python:3.11-slim-bookworm"
 
 
 @pytest.mark.parametrize("system", ["darwin/arm64", "windows/amd64", "Darwin/x86_64", "freebsd/amd64"])

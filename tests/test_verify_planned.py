@@ -31,11 +31,11 @@ LABELS = {
 
 def planned(*features: str, release: str = "2.14.0") -> Planned:
     told = " ".join(sorted(closure(features or ["avx"])))
-    return Planned.of("x", LABELS | {PREFIX + "features": told, PREFIX + "release": release})
+    return Planned.of("x", LABELS | {PREFIX + "features": told, PREFIX + "release": release}, "amd64")
 
 
 def test_the_labels_of_an_image() -> None:
-    plan = Planned.of("x", LABELS)
+    plan = Planned.of("x", LABELS, "amd64")
     assert (plan.id, plan.arch, plan.target) == ("2.14.0-mkl-py3.11-avx", "x86_64", "mkl")
     assert "avx" in plan.features
     assert plan.smoke().known_defects == ("max_pool_nchw_after_nhwc", "avg_pool_nchw_after_nhwc")
@@ -45,16 +45,26 @@ def test_the_labels_of_an_image() -> None:
 def test_an_image_of_somebody_else_is_refused(name: str) -> None:
     labels = {key: value for key, value in LABELS.items() if key != PREFIX + name}
     with pytest.raises(UnknownImage, match=f"no label {PREFIX}{name}"):
-        Planned.of("x", labels)
+        Planned.of("x", labels, "amd64")
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("id", "../../etc/passwd"), ("id", ""), ("release", "newest"), ("python", "3.11/../.."), ("id", "a" * 200)],
+    [
+        ("id", "../../etc/passwd"),
+        ("id", ""),
+        ("release", "newest"),
+        ("python", "3.11/../.."),
+        ("id", "a" * 200),
+        # Whoever changes these would switch a check off.
+        ("platform", "linux/arm64"),
+        ("allocator", "none"),
+        ("target", "tpu"),
+    ],
 )
 def test_labels_that_cannot_be_meant_are_refused(name: str, value: str) -> None:
     with pytest.raises(UnknownImage, match="unreadable label"):
-        Planned.of("x", LABELS | {PREFIX + name: value})
+        Planned.of("x", LABELS | {PREFIX + name: value}, "amd64")
 
 
 @pytest.mark.parametrize(("release", "count"), [("2.12.1", 0), ("2.13.0", 2), ("2.15.1", 2), ("2.16.1", 0)])

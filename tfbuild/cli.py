@@ -186,7 +186,7 @@ def finish(report: "Report | None", image: str, *, json: bool) -> None:
         sys.stdout.write(reporting.to_json(report) + "\n")
     else:
         reporting.show(report, sys.stdout)
-        say(f"image {image}, report {REPORTS / report.id}.md")
+        say(f"image {image}, report {reporting.path(report, REPORTS).with_suffix('.md')}")
     reporting.raise_if_failed(report, image)
 
 
@@ -197,6 +197,9 @@ def engine(*, stop: bool, json: bool) -> None:
     progress = Progress()
     if stop:
         stopped = host.stop(progress)
+        if json:
+            out({"stopped": stopped})
+            return
         say("stopped the engine that tfbuild had started" if stopped else "no engine of tfbuild's own is running")
         return
     answer = host.ensure(progress)

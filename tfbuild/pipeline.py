@@ -17,7 +17,7 @@ from tfbuild.dockerfile import Context
 from tfbuild.engine import Engine, host
 from tfbuild.engine import base as bases
 from tfbuild.engine.progress import Progress
-from tfbuild.errors import CompileMissing, TfbuildError, UnknownImage
+from tfbuild.errors import CompileMissing, EngineMissing, TfbuildError, UnknownImage
 from tfbuild.plan import Build, Request
 from tfbuild.proof import Report
 from tfbuild.verify import Baseline
@@ -60,6 +60,11 @@ class Maker:
 
     def build(self, build: Build) -> Result:
         """Builds, verifies and tags; the report says pass or fail. Raises BuildFailed and all that comes before it."""
+        if build.wheel.kind != "source" and build.platform != self.engine.platform:
+            raise EngineMissing(
+                f"this engine builds for {self.engine.platform}, and the plan is for {build.platform}",
+                hint=f"let DOCKER_HOST name a {build.platform} engine, or: --platform {self.engine.platform}",
+            )
         context = self.render(build)
         if build.wheel.kind == "source":
             raise CompileMissing(
@@ -72,6 +77,7 @@ class Maker:
         key = dockerfile.image_digest(base, context)
         if not self.no_cache and (known := self._known(build, key)) is not None:
             return known
+        host.need_disk(self.engine, DISK[build.wheel.kind])
         unverified = name(build, "-unverified")
         self.engine.build(
             context.folder,

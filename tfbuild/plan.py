@@ -3,7 +3,9 @@
 Read this first. `select` is the whole decision; each rule that refuses is a function of its own below it.
 """
 
+import hashlib
 import platform as host_platform
+import re
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
@@ -24,6 +26,13 @@ from tfbuild.isa import InstructionSet
 from tfbuild.wheels import Wheel
 
 TARGETS = ("cpu", "mkl", "cuda")
+BASES = ("auto", "bootstrap", "registry")
+BAZEL = re.compile(r"\d+\.\d+(\.\d+)?(rc\d+)?")
+IMAGE = re.compile(r"[\w./:@-]+")
+CONFIG = re.compile(r"[\w.+,-]+")
+# --define=enable_mkl=false and TF_NEED_CUDA=0 ask for neither; CUDA builds have the contraction kernel too.
+SWITCHED_OFF = re.compile(r"=(0|false|no)$")
+MKL = re.compile(r"mkl(?!dnn_contraction)")
 PLATFORMS = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
 MACHINES = {arch: platform for platform, arch in PLATFORMS.items()}
 
@@ -87,15 +96,19 @@ class Build:
     configure_env: tuple[tuple[str, str], ...] = ()
     threading: str = ""
     notes: tuple[str, ...] = ()
+    # What sets it apart from the default build of the same release, target, Python and instruction set.
+    variant: tuple[str, ...] = ()
+    asked: Request = Request()
 
     @property
     def id(self) -> str:
         """The image's tag, the report's key and the name under dockerfiles/: 2.21.0-mkl-py3.11-avx."""
-        return f"{self.release}-{self.target}-py{self.python}-{self.instruction_set.name}"
+        parts = (self.release, self.target, f"py{self.python}", self.instruction_set.name, *self.variant)
+        return "-".join(parts)
 
     def to_json(self) -> dict[str, object]:
         """The plan's documented JSON: every field, with the instruction set as its name and features."""
-        shown = {field.name: getattr(self, field.name) for field in fields(self)}
+        shown = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "asked"}
         return (
             {"id": self.id}
             | shown
@@ -116,18 +129,38 @@ def select(request: Request, host: Cpu | None) -> Build:
 
     Raises the error of the first rule that refuses, each with a hint (tfbuild.errors).
     """
+    refuse_unreadable(request)
     target = refuse_mkl_with_cuda(request)
     place = choose_platform(request, target)
     way = {"official": _official, "": _from_source, "source": _from_source}.get(request.wheel, _from_file)
     return way(request, target, place, host)
 
 
+def refuse_unreadable(request: Request) -> None:
+    """UsageError for values that are no words: they go into Dockerfiles and shell."""
+    texts = [text for field in fields(request) for text in _texts(getattr(request, field.name))]
+    if bad := next((text for text in texts if not text.isprintable()), None):
+        raise UsageError(f"an option's value has control characters in it: {bad!r}", hint="one line of plain text")
+    if request.bazel and not BAZEL.fullmatch(request.bazel):
+        raise UsageError(f"{request.bazel!r} is no Bazel version", hint="--bazel 7.4.1")
+    if not IMAGE.fullmatch(request.base):
+        raise UsageError(
+            f"{request.base!r} is no image's name", hint=f"--base {', '.join(BASES)} or NAME[:TAG][@DIGEST]"
+        )
+    if bad := next((name for name in request.config if not CONFIG.fullmatch(name)), None):
+        raise UsageError(f"{bad!r} is no name of a Bazel config", hint="--config NAME, again for more")
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    return value if isinstance(value, tuple) else (value,) if isinstance(value, str) else ()
+
+
 def refuse_mkl_with_cuda(request: Request) -> str:
     """The one target asked for. oneDNN and CUDA in one build are refused in every spelling of the wish."""
-    asked = [part.strip().lower() for part in request.target.split(",") if part.strip()]
-    flags = " ".join((*request.config, *request.bazel_flag)).replace("=", " ").replace(",", " ").split()
-    wished = {*asked, *(word.removeprefix("--config") for word in flags)}
-    if any(word.startswith("cuda") for word in wished) and any(word.startswith("mkl") for word in wished):
+    asked: list[str] = re.findall(r"[^\s,+]+", request.target.lower())
+    words = [*asked, *request.config, *(word for flag in request.bazel_flag for word in flag.split())]
+    wished = [word.lower() for word in words if not SWITCHED_OFF.search(word.lower())]
+    if any("cuda" in word for word in wished) and any(MKL.search(word) for word in wished):
         raise MklWithCuda(
             "oneDNN (mkl) and CUDA cannot be in one build: TensorFlow's performance guide says that MKL does not work "
             "with --config=cuda, and from 2.5 on every CUDA build for Linux has oneDNN in it anyway",
@@ -167,6 +200,7 @@ def choose_platform(request: Request, target: str) -> str:
 def _official(request: Request, target: str, place: str, host: Cpu | None) -> Build:
     """The wheel from PyPI. It has the instruction set that it was compiled for, never the host's."""
     arch = PLATFORMS[place]
+    refuse_compile_options(request)
     release = _official_release(request, arch)
     row = releases.official_wheel(release, arch)
     python = choose_python(request, release, row.pythons)
@@ -188,6 +222,7 @@ def _official(request: Request, target: str, place: str, host: Cpu | None) -> Bu
         copts=tuple(f"--copt={flag}" for flag in row.flags),
         threading="threadpool",
         wheel=wheels.official(row.requirement(release, target), releases.constraints(release)),
+        variant=_headers(request),
         notes=_source_would_add(compiled, asked, release),
         **_image(request, python),
     )
@@ -195,10 +230,12 @@ def _official(request: Request, target: str, place: str, host: Cpu | None) -> Bu
 
 def _from_file(request: Request, target: str, place: str, host: Cpu | None) -> Build:
     """A wheel file. Its name, tags and contents must be the plan's; its own guard says what it was compiled for."""
-    file = wheels.read(Path(request.wheel))
+    refuse_compile_options(request)
+    file = wheels.read(Path(request.wheel), target)
     release = releases.find(request.release or file.version)
     python = request.python or file.python
     wheels.refuse_misfit(file, release=release, python=python, arch=PLATFORMS[place])
+    wheel = wheels.from_file(file, releases.constraints(release))
     compiled = wheels.instruction_set(file, release, claimed=asked_set(request, PLATFORMS[place], host))
     return Build(
         release=release,
@@ -207,7 +244,8 @@ def _from_file(request: Request, target: str, place: str, host: Cpu | None) -> B
         platform=place,
         instruction_set=compiled,
         threading=wheels.threading(file),
-        wheel=wheels.from_file(file, releases.constraints(release)),
+        wheel=wheel,
+        variant=(wheel.sha256[:8], *_headers(request)),
         **_image(request, python),
     )
 
@@ -228,6 +266,8 @@ def _from_source(request: Request, target: str, place: str, host: Cpu | None) ->
 
 def _compiled(request: Request, target: str, place: str, release: str, asked: InstructionSet) -> Build:
     arch = PLATFORMS[place]
+    if request.threading and target != "mkl":
+        raise UsageError(f"--threading is oneDNN's, and --target {target} promises none", hint="--target mkl")
     threading = releases.threading(release, arch, request.threading) if target == "mkl" else "threadpool"
     python = choose_python(request, release, releases.pythons(release))
     flags = isa.flags(asked, request.compiler or releases.compiler(release))
@@ -246,9 +286,21 @@ def _compiled(request: Request, target: str, place: str, release: str, asked: In
         configure_env=releases.configure_env(release, target, compiler=flags.compiler),
         threading=threading,
         wheel=wheels.source(releases.constraints(release)),
+        variant=(*_choices(request), *_headers(request)),
         notes=tuple(f"{row.feature} is left out: {row.reason}" for row in flags.dropped),
         **_image(request, python),
     )
+
+
+def _headers(request: Request) -> tuple[str, ...]:
+    return ("headers",) if request.with_headers else ()
+
+
+def _choices(request: Request) -> tuple[str, ...]:
+    """Words for what the user chose otherwise than the release does; free text becomes a fingerprint."""
+    free = " ".join((request.bazel, *request.config, *request.bazel_flag)).strip()
+    fingerprint = hashlib.sha256(free.encode()).hexdigest()[:8] if free else ""
+    return tuple(word for word in (request.threading, request.compiler, fingerprint) if word)
 
 
 def _wheel_flags(release: str, target: str, python: str) -> tuple[str, ...]:
@@ -271,6 +323,16 @@ def _official_release(request: Request, arch: str) -> str:
     return releases.newest_official(arch, request.python or default_base().python)
 
 
+def refuse_compile_options(request: Request) -> None:
+    """Options that only a build from source can heed are refused where nothing is compiled, never ignored."""
+    asked = {name: getattr(request, name) for name in ("compiler", "threading", "bazel", "config", "bazel_flag")}
+    if used := [f"--{name.replace('_', '-')}" for name, value in asked.items() if value]:
+        raise UsageError(
+            f"{', '.join(used)}: for a build from source only; --wheel {request.wheel} compiles nothing",
+            hint="leave it out, or leave out --wheel",
+        )
+
+
 def choose_python(request: Request, release: str, fitting: tuple[str, ...]) -> str:
     """The Python asked for, else the default base's where the release has it, else the newest that the release has."""
     if not request.python:
@@ -284,11 +346,12 @@ def choose_python(request: Request, release: str, fitting: tuple[str, ...]) -> s
 
 
 def asked_set(request: Request, arch: str, host: Cpu | None) -> InstructionSet | None:
-    """The instruction set of --cpu, or None where nothing was asked for."""
-    if not request.cpu:
+    """The instruction set of --cpu (a --cpuinfo alone means its "host"), or None where nothing was asked for."""
+    wanted = request.cpu or ("host" if request.cpuinfo else "")
+    if not wanted:
         return None
     fitting = host if host is not None and host.arch == arch else None
-    return isa.resolve(request.cpu, arch=arch, host=fitting)
+    return isa.resolve(wanted, arch=arch, host=fitting)
 
 
 def refuse_unfit(compiled: InstructionSet, asked: InstructionSet | None, request: Request) -> None:
@@ -334,7 +397,8 @@ def _image(request: Request, python: str) -> dict[str, Any]:
         known = ", ".join(row.python for row in bases())
         raise UnknownPython(f"no base image with Python {python} is known", hint=f"one of: {known}")
     return {
-        "base_image": row.image,
+        "base_image": row.image if request.base in BASES else request.base,
         "base_distribution": row.distribution,
         "with_headers": request.with_headers,
+        "asked": request,
     }

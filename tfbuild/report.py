@@ -10,7 +10,7 @@ from typing import IO, Any
 
 import msgspec
 
-from tfbuild.errors import VerificationFailed
+from tfbuild.errors import UsageError, VerificationFailed
 from tfbuild.proof import SCHEMA, Benchmark, Check, Interval, Report, Throughput
 
 MOST_BYTES = 32 * 1024 * 1024
@@ -41,18 +41,28 @@ def schema() -> str:
     return json.dumps(described | msgspec.json.schema(Report), indent=2, sort_keys=True) + "\n"
 
 
+def path(report: Report, folder: Path) -> Path:
+    """ID.json, or ID-failed.json: a failure never takes the place of the report of an image that is in use."""
+    return folder / f"{report.id}{'' if report.passed else '-failed'}.json"
+
+
 def write(report: Report, folder: Path) -> Path:
-    """Writes ID.json and ID.md, each whole or not at all; the path of the JSON."""
-    folder.mkdir(parents=True, exist_ok=True)
-    _replace(folder / f"{report.id}.md", to_markdown(report))
-    return _replace(folder / f"{report.id}.json", to_json(report) + "\n")
+    """Writes the report as JSON and Markdown, each whole or not at all; the path of the JSON. Raises UsageError."""
+    place = path(report, folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _replace(place.with_suffix(".md"), to_markdown(report))
+        return _replace(place, to_json(report) + "\n")
+    except OSError as error:
+        raise UsageError(
+            f"cannot write to {folder}: {error.strerror}", hint="make it writable, or run elsewhere"
+        ) from error
 
 
 def stored(folder: Path, identifier: str) -> Report | None:
     """The report of an earlier verification; None where there is none that can be read and trusted."""
-    path = folder / f"{identifier}.json"
     try:
-        with path.open("rb") as file:
+        with (folder / f"{identifier}.json").open("rb") as file:
             report = from_json(file.read(MOST_BYTES))
     except (OSError, ValueError):
         return None

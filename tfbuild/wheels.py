@@ -20,6 +20,9 @@ from tfbuild.isa import InstructionSet
 
 LIBRARY = "tensorflow/libtensorflow_framework.so.2"
 ARCHES = ("x86_64", "aarch64")
+# A wheel's name goes into Dockerfiles and shell; packaging lets tags be anything.
+SAFE = re.compile(r"[A-Za-z0-9_.+-]+")
+LINUX = re.compile(r"manylinux|linux_")
 CPYTHON = re.compile(r"cp3(\d+)")
 # A compiled TensorFlow's framework library has 20 to 70 MB; ten times that is no TensorFlow.
 MOST_BYTES = 700 * 1024 * 1024
@@ -27,6 +30,7 @@ MOST_BYTES = 700 * 1024 * 1024
 
 class Name(Facts, frozen=True):
     name: str
+    targets: tuple[str, ...]
     threading: str = ""
 
 
@@ -79,21 +83,27 @@ def from_file(file: WheelFile, constraints: tuple[str, ...]) -> Wheel:
     return Wheel(kind="file", requirement=file.path.name, constraints=constraints, path=file.path, sha256=digest)
 
 
-def read(path: Path) -> WheelFile:
+def read(path: Path, target: str) -> WheelFile:
     """What the file's name says of a TensorFlow wheel for Linux; BadWheel where it is none."""
     if not path.is_file():
         raise BadWheel(f"no wheel at {path}", hint="--wheel takes `official` or the path of a .whl file")
     try:
+        if not SAFE.fullmatch(path.name):
+            raise InvalidWheelFilename(path.name)
         project, version, _, tags = parse_wheel_filename(path.name)
     except InvalidWheelFilename as error:
         raise BadWheel(
             f"{path.name} is not a wheel's name", hint="do not rename wheels: their name holds their tags"
         ) from error
-    known = [row.name for row in facts.load("wheels", NameTable).name]
+    rows = facts.load("wheels", NameTable).name
+    known = [row.name for row in rows]
     if project not in known:
         raise BadWheel(f"{path.name} is {project}, not a TensorFlow wheel", hint=f"one of: {', '.join(known)}")
     pythons = {match[1] for tag in tags if (match := CPYTHON.fullmatch(tag.interpreter))}
-    arches = {arch for tag in tags for arch in ARCHES if "linux" in tag.platform and tag.platform.endswith(arch)}
+    targets = next(row.targets for row in rows if row.name == project)
+    if target not in targets:
+        raise BadWheel(f"{path.name} is {project}, which is not for {target}", hint=f"--target {' or '.join(targets)}")
+    arches = {arch for tag in tags for arch in ARCHES if LINUX.match(tag.platform) and tag.platform.endswith(arch)}
     if len(pythons) != 1 or len(arches) != 1:
         raise BadWheel(f"{path.name} is not for CPython on Linux", hint="its tags must be cp3X and manylinux or linux")
     return WheelFile(

@@ -13,11 +13,14 @@ from typing import Any
 import pytest
 
 from tests.engine.conftest import ROOT
-from tfbuild import plan
+from tfbuild import pipeline, plan
 from tfbuild.cpu import detect
 from tfbuild.engine import Engine
 from tfbuild.engine.cli import find_cli
 from tfbuild.engine.progress import Progress
+from tfbuild.errors import DiskFull
+from tfbuild.pipeline import Maker
+from tfbuild.plan import Request
 
 RELEASE = "2.21.0"
 ID = f"{RELEASE}-mkl-py3.11-avx"
@@ -46,7 +49,8 @@ def test_the_main_job(built: Any, engine: Engine) -> None:
     # A machine that others load may be too busy for a comparison, which is then skipped and said so.
     assert found.pop("throughput") in ("pass", "skip")
     assert set(found.values()) == {"pass"}
-    assert built["seconds"] <= 60
+    # On an idle machine; one that others load makes the comparison repeat its rounds.
+    assert built["seconds"] <= 60 or built["throughput"]["clean"] < built["throughput"]["rounds"]
     image = engine.image(f"tfbuild:{ID}")
     assert built["image"]["ref"] == f"tfbuild:{ID}"
     assert built["image"]["id"] == image.id
@@ -75,7 +79,8 @@ def test_detect_agrees_with_tensorflows_own_message(built: Any, engine: Engine) 
 def test_the_image_smokes_by_itself(built: Any, engine: Engine) -> None:
     run = engine.run(f"tfbuild:{ID}", ["tfbuild-smoke", "--json"])
     assert run.exit_code == 0, run.stdout + run.stderr
-    assert json.loads(run.stdout)
+    checks = {check["name"]: check["status"] for check in json.loads(run.stdout)["checks"]}
+    assert {checks[name] for name in ("import", "onednn", "tcmalloc", "numerics")} == {"pass"}
 
 
 @pytest.mark.parametrize(("release", "python"), [("2.14.0", "3.11"), ("2.15.1", "3.11")])
@@ -97,7 +102,8 @@ def test_a_wheel_file_is_taken_for_what_it_is_and_compared_with_the_official_one
     done = invoke("build", "--target", "mkl", "--wheel", str(file), "--reverify", "--json")
     report = json.loads(done.stdout)
     assert report["plan"]["instruction_set"] == "avx512f"
-    assert report["throughput"] is None or report["throughput"]["baseline"].startswith("tfbuild:2.14.0-mkl-py3.11-avx")
+    assert report["id"].startswith("2.14.0-mkl-py3.11-avx512f-")
+    assert report["throughput"] is None or report["throughput"]["baseline"] == "tfbuild:2.14.0-mkl-py3.11-avx"
     found = status(report)
     assert {found[name] for name in ("guard", "import", "isa", "onednn", "tcmalloc")} == {"pass"}
     claimed = invoke("plan", "--wheel", str(file), "--cpu", "x86-64-v3", code=16)
@@ -116,7 +122,7 @@ def test_an_image_that_fails_keeps_its_report_and_another_name(invoke: Invoke, e
         assert f"{failed} is not what it claims to be: onednn" in done.stderr
         assert engine.image(failed).labels["org.opencontainers.image.base.name"] == slow
         assert not engine.exists(f"tfbuild:{identifier}-unverified")
-        report = json.loads((ROOT / "reports" / f"{identifier}.json").read_text(encoding="utf-8"))
+        report = json.loads((ROOT / "reports" / f"{identifier}-failed.json").read_text(encoding="utf-8"))
         assert report["verdict"] == "fail"
         assert [check["name"] for check in report["checks"] if check["status"] == "fail"] == ["onednn"]
     finally:
@@ -158,6 +164,19 @@ def test_ctrl_c_stops_the_build_and_leaves_no_container(engine: Engine) -> None:
     assert "interrupted" in err
     assert {container.id for container in engine.client.containers.list(all=True)} <= before
     assert not engine.exists(f"tfbuild:{ID}-unverified")
+
+
+def test_another_platform_than_the_engines_is_refused(invoke: Invoke, engine: Engine) -> None:
+    other = "linux/arm64" if engine.platform == "linux/amd64" else "linux/amd64"
+    done = invoke("build", "--wheel", "official", "--platform", other, code=20)
+    assert f"--platform {engine.platform}" in done.stderr
+
+
+def test_too_little_disk_is_told_before_the_work(maker: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(pipeline.DISK, "official", 1 << 60)
+    build = plan.select(Request(wheel="official", target="cpu", release="2.18.1"), detect())
+    with pytest.raises(DiskFull, match=r"1152921504.* GB are needed"):
+        maker.build(build)
 
 
 def test_without_an_engine_it_says_what_to_do(invoke: Invoke, tmp_path: Path) -> None:

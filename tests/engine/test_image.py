@@ -224,7 +224,7 @@ def test_a_cpu_that_lacks_a_feature_is_refused_before_python_starts(engine: Engi
     assert (done.exit_code, done.stdout) == (86, "")
     assert done.stderr == (
         "tfbuild: this CPU lacks avx, and this image (2.21.0-mkl-py3.11-avx) was compiled for avx; "
-        "use the image tfbuild:2.21.0-mkl-py3.11-x86-64-v2\n"
+        "build one on it: invoke build --cpu host\n"
     )
 
 

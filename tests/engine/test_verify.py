@@ -109,6 +109,14 @@ FALSE = {
         told="this CPU lacks no_such_feature",
         timed=True,
     ),
+    "without its guard": Untrue(
+        release="2.21.0",
+        instructions=('ENTRYPOINT ["/usr/bin/env"]',),
+        fails="guard",
+        skips=NEEDS_TENSORFLOW | {"import"},
+        told="starts Python on a CPU that has no feature at all",
+        timed=True,
+    ),
 }
 
 

@@ -62,14 +62,24 @@ def resolve(
     if mode == "registry":
         return from_registry(engine, image_name, progress)
     if mode == "bootstrap":
+        _need_distribution(image_name, distribution)
         return bootstrap(engine, distribution, progress=progress, log=log, ca_cert=ca_cert)
     if mode != "auto":
         return named(engine, mode, progress)
     try:
         return from_registry(engine, image_name, progress)
     except BaseUnavailable as error:
+        _need_distribution(image_name, distribution)
         progress(f"base: {error.reason}; using Debian {distribution} made from its packages instead")
         return bootstrap(engine, distribution, progress=progress, log=log, ca_cert=ca_cert)
+
+
+def _need_distribution(image_name: str, distribution: str) -> None:
+    if not distribution:
+        raise BaseUnavailable(
+            f"no registry gives {image_name}, and it cannot be made from packages: no Debian release has its Python",
+            hint="another --python (Debian has 3.9, 3.11 and 3.13), or --base NAME with an image that has this one",
+        )
 
 
 @contextmanager

@@ -70,7 +70,7 @@ class Worker:
         return self._attached.err[-MOST_STDERR:].decode(errors="replace").strip()
 
     def pause(self) -> None:
-        """Stops the worker's process with all its threads, so that an idle one's spinning steals no CPU.
+        """Stops the worker's process with all its threads, so that an idle one's spinning steals no CPU; or WorkerDied.
 
         By signal, not by the engine's freezer: under load the freezer of older runc fails ("unable to freeze").
         """
@@ -81,8 +81,11 @@ class Worker:
         self._signal("SIGCONT")
 
     def _signal(self, name: str) -> None:
-        with translated():
-            self._container.kill(signal=name)
+        try:
+            with translated():
+                self._container.kill(signal=name)
+        except TfbuildError as error:
+            self._fail(f"the worker cannot be sent {name}: {error.reason}")
 
     def close(self) -> None:
         """Removes the container; may be called twice."""

@@ -51,7 +51,7 @@ CLAIMS = {
     ),
     "throughput": Claim(
         proves="The image is not slower than its baseline.",
-        how="Three persistent containers (image, baseline, image again), idle ones frozen, interleaved in random "
+        how="Three persistent containers (image, baseline, image again), idle ones stopped, interleaved in random "
         "order; per-round ratios of CPU time, their median and order-statistic interval, beside the image against "
         "itself. It fails only where the whole interval lies under 0.95. Absolute times are never judged.",
         fix="compare the environment and the threading with the baseline's; run again on a quiet machine",

@@ -8,12 +8,14 @@ from packaging.version import InvalidVersion, Version
 
 from tfbuild import defects
 from tfbuild.errors import UnknownImage
+from tfbuild.plan import TARGETS
 from tfbuild.smoke import judge
 
 PREFIX = "io.tfbuild."
 # The identifier names the report's files.
 IDENTIFIER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,127}")
 PYTHON = re.compile(r"3\.\d{1,2}")
+ALLOCATOR = "tcmalloc"
 NEEDED = ("id", "release", "python", "target", "platform", "features", "allocator")
 
 
@@ -31,8 +33,8 @@ class Planned:
     allocator: str
 
     @classmethod
-    def of(cls, ref: str, labels: Mapping[str, str]) -> "Planned":
-        """UnknownImage where the labels are not those of an image that tfbuild made."""
+    def of(cls, ref: str, labels: Mapping[str, str], architecture: str) -> "Planned":
+        """UnknownImage where the labels are not those of an image of that architecture ("amd64") that tfbuild made."""
         told = {name: labels.get(PREFIX + name, "") for name in (*NEEDED, "threading")}
         if missing := [PREFIX + name for name in NEEDED if PREFIX + name not in labels]:
             raise UnknownImage(f"{ref} was not made by tfbuild: it has no label {missing[0]}", hint="invoke build")
@@ -40,6 +42,9 @@ class Planned:
             "id": bool(IDENTIFIER.fullmatch(told["id"])),
             "python": bool(PYTHON.fullmatch(told["python"])),
             "release": _is_version(told["release"]),
+            "target": told["target"] in TARGETS,
+            "allocator": told["allocator"] == ALLOCATOR,
+            "platform": told["platform"] == f"linux/{architecture}",
         }
         if bad := [name for name, good in readable.items() if not good]:
             raise UnknownImage(f"{ref} has an unreadable label {PREFIX}{bad[0]}: {told[bad[0]][:40]!r}")

@@ -21,6 +21,8 @@ from tfbuild.verify.probe import Outcome
 from tfbuild.verify.throughput import Baseline, MeasurementError, TooBusyError
 
 ALIVE = "tfbuild"
+NO_FEATURES = "/tmp/tfbuild-no-features"
+UNFIT = 86
 VERBOSE = {"ONEDNN_VERBOSE": "1", "DNNL_VERBOSE": "1", "MKLDNN_VERBOSE": "1"}
 T = TypeVar("T")
 NO_ONEDNN = {"TF_ENABLE_ONEDNN_OPTS": "0"}
@@ -82,7 +84,9 @@ def verify(engine: Engine, ref: str, *, baseline: Baseline | None, progress: Pro
     begin = time.monotonic()
     image = engine.image(ref)
     # By its id from here on: another build may move the name meanwhile.
-    subject = Subject(engine=engine, ref=image.id, planned=Planned.of(ref, image.labels), progress=progress)
+    subject = Subject(
+        engine=engine, ref=image.id, planned=Planned.of(ref, image.labels, image.architecture), progress=progress
+    )
     guard, _ = subject.timed("guard", lambda: (_guard(subject), None))
     imported, start = subject.timed("import", lambda: _import(subject, guard))
     isa, compiled = subject.timed("isa", lambda: _isa(subject, start))
@@ -110,7 +114,14 @@ def _guard(subject: Subject) -> judge.Check:
         return judge.guard(judge.Ended(1, "", timed_out=True))
     if run.exit_code == 0 and run.stdout != f"{ALIVE}\n":
         return judge.Check("guard", judge.FAIL, "the entry point does not start the command that it is given")
+    if run.exit_code == 0 and not _stops_on_a_lesser_cpu(subject):
+        return judge.Check("guard", judge.FAIL, "the entry point starts Python on a CPU that has no feature at all")
     return judge.guard(judge.Ended(run.exit_code, run.stderr))
+
+
+def _stops_on_a_lesser_cpu(subject: Subject) -> bool:
+    files, env = {NO_FEATURES: b"flags : none\nFeatures : none\n"}, {"TFBUILD_CPUINFO": NO_FEATURES}
+    return subject.engine.run(subject.ref, ["true"], env=env, files=files, timeout=probe.SECONDS).exit_code == UNFIT
 
 
 def _import(subject: Subject, guard: Check) -> tuple[judge.Check, Start]:

@@ -1,6 +1,6 @@
 """The throughput check: image against baseline, and image against itself, in interleaved rounds of persistent workers.
 
-No absolute time is judged. A round times every workload in all three workers, in random order, the idle ones frozen;
+No absolute time is judged. A round times every workload in all three workers, in random order, the idle ones stopped;
 the ratio is baseline over image (above 1: the image is faster) of CPU time, which neighbours disturb least.
 """
 
@@ -55,7 +55,7 @@ class TooBusyError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Trio:
-    """The three workers; all are frozen but the one that is asked."""
+    """The three workers; all are stopped but the one that is asked."""
 
     image: Worker
     baseline: Worker
@@ -114,10 +114,9 @@ def _ask(worker: Worker, kind: type[T], **question: object) -> T:
 
 def _alone(worker: Worker, kind: type[T], **question: object) -> T:
     worker.resume()
-    try:
-        return _ask(worker, kind, **question)
-    finally:
-        worker.pause()
+    answer = _ask(worker, kind, **question)
+    worker.pause()
+    return answer
 
 
 def _calibrated(workers: Trio, name: str) -> int:
