@@ -158,17 +158,32 @@ def test_an_interrupted_run_leaves_no_container(engine: Engine, own: str, number
     assert containers(engine, own) == []
 
 
+def state(engine: Engine, name: str) -> str:
+    """What the kernel says of a container's first process (proc(5), field 3): "T" is stopped by a signal."""
+    pid = engine.client.api.inspect_container(name)["State"]["Pid"]
+    return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(") ")[2][0]
+
+
 def test_worker_answers_pauses_and_goes(engine: Engine, own: str) -> None:
     with engine.worker(own, ["sh", "-c", 'while read -r line; do echo "got $line"; done']) as worker:
         assert worker.name.startswith("tfbuild-")
         assert worker.ask("one", 20) == "got one"
         worker.pause()
-        assert engine.client.containers.get(worker.name).status == "paused"
+        assert state(engine, worker.name) == "T"
         worker.resume()
+        assert state(engine, worker.name) != "T"
         assert worker.ask("x" * 200_000, 20) == "got " + "x" * 200_000
     assert containers(engine, own) == []
     with pytest.raises(WorkerDied):
         worker.ask("late", 1)
+
+
+def test_a_worker_that_died_cannot_be_paused_and_says_so(engine: Engine, own: str) -> None:
+    with engine.worker(own, ["sh", "-c", "read -r line; exit 4"]) as worker:
+        with pytest.raises(WorkerDied):
+            worker.ask("one", 20)
+        with pytest.raises(WorkerDied, match="SIGSTOP"):
+            worker.pause()
 
 
 def test_a_dead_worker_tells_its_exit_code_and_last_words(engine: Engine, own: str) -> None:
