@@ -120,7 +120,7 @@ def test_the_default_release_is_the_newest_whose_facts_are_certain() -> None:
 def test_what_is_not_certain_is_refused_with_the_way_to_force_it() -> None:
     with pytest.raises(UncertainFact, match="hint"):
         chosen(release="2.19.0")
-    assert chosen(release="2.19.0", bazel="6.5.0").bazel == "6.5.0"
+    assert chosen(release="2.19.0", bazel="6.5.0", compiler="clang-16").bazel == "6.5.0"
 
 
 def test_openmp_is_had_by_asking() -> None:
@@ -128,7 +128,7 @@ def test_openmp_is_had_by_asking() -> None:
 
 
 def test_cuda_from_source() -> None:
-    build = chosen(release="2.15.1", target="cuda")
+    build = chosen(release="2.15.1", target="cuda", compiler="clang-16")
     assert "cuda" in build.configs
     assert dict(build.configure_env)["TF_NEED_CUDA"] == "1"
 

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from tfbuild import __version__, facts, isa
+from tfbuild import __version__, facts, isa, source, toolchains
 from tfbuild.errors import UsageError
 from tfbuild.plan import PLATFORMS, Build
 
@@ -29,7 +29,9 @@ TCMALLOC = "/usr/local/lib/libtcmalloc_minimal.so.4"
 LARGE_ALLOCATION = 1 << 40
 # What official wheels are compiled for, which is no psABI level.
 BEYOND_LEVELS = {"x86_64": ("avx",), "aarch64": ()}
-DIGEST_CHUNK = 1 << 20
+# What host tools are compiled for: any machine that may build. The target's features are in --copt alone.
+GENERIC = {"x86_64": "-march=x86-64", "aarch64": "-march=armv8-a"}
+COMPILE_FILES = ("toolchain.sh", "source.sh", "compile.sh", "truststore.py")
 
 
 class Base(Protocol):
@@ -109,6 +111,8 @@ def _fill(folder: Path, build: Build) -> None:
     shutil.copytree(HERE / "smoke", folder / "smoke", ignore=ignore)
     if build.wheel.path is not None:
         _place_wheel(build.wheel.path, folder / "wheel", build)
+    if build.source is not None and build.source.kind != "git":
+        source.place(build.source, folder / "source")
 
 
 def _place_wheel(wheel: Path, folder: Path, build: Build) -> None:
@@ -123,11 +127,11 @@ def _place_wheel(wheel: Path, folder: Path, build: Build) -> None:
 
 
 def _digest(folder: Path, build: Build) -> str:
-    """Of all files; the wheel counts by the digest that the build already knows."""
+    """Of all files; the wheel and the source count by the digests that lie beside them."""
     total = hashlib.sha256()
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         name = path.relative_to(folder).as_posix()
-        if name == f"wheel/{build.wheel.requirement}":
+        if name in (f"wheel/{build.wheel.requirement}", f"source/{source.FILE}"):
             continue
         content = hashlib.sha256(path.read_bytes()).hexdigest()
         total.update(f"{name} {path.stat().st_mode & 0o777:o} {content}\n".encode())
@@ -149,8 +153,10 @@ def files(build: Build) -> dict[str, str]:
         "tfbuild-smoke": (TEMPLATES / "smoke").read_text(encoding="utf-8"),
     }
     if build.wheel.kind == "source":
-        found["bazelrc"] = render("bazelrc.j2", header=header, build=build)
-        found["truststore.py"] = (TEMPLATES / "truststore.py").read_text(encoding="utf-8")
+        found["bazelrc"] = render("bazelrc.j2", header=header, build=build, generic=GENERIC[PLATFORMS[build.platform]])
+        found["requirements.txt"] = "".join(f"{line}\n" for line in toolchains.python_requirements(build.release))
+        for name in COMPILE_FILES:
+            found[name] = (TEMPLATES / name).read_text(encoding="utf-8")
     return found
 
 
@@ -163,6 +169,8 @@ def command(build: Build) -> str:
     else:
         words += ["--cpu", _spelled(build.instruction_set)]
         words += ["--wheel", build.wheel.requirement] if build.wheel.kind == "file" else ["--compiler", build.compiler]
+    if build.source is not None and build.source.path is not None:
+        words += ["--source", build.source.path.name]
     return shlex.join([*words, *(["--with-headers"] if build.with_headers else [])])
 
 
@@ -262,11 +270,34 @@ def _compile(build: Build) -> dict[str, object]:
     """What the stages of a build from source need; empty where nothing is compiled."""
     if build.wheel.kind != "source":
         return {}
+    arch = PLATFORMS[build.platform]
     return {
         "toolchain": toolchain(build.compiler),
-        "bazel_arch": PLATFORMS[build.platform].replace("aarch64", "arm64"),
+        "bazel_sha256": toolchains.bazel_sha256(build.bazel, arch),
+        "bazelisk": bazelisk(arch),
+        "configure": configure(build),
         "collect": collect(build.bazel_target),
     }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bazelisk:
+    """The binary to fetch; `arch` is its name for the architecture."""
+
+    version: str
+    sha256: str
+    arch: str
+
+
+def bazelisk(arch: str) -> Bazelisk:
+    row = toolchains.table().bazelisk
+    return Bazelisk(version=row.version, sha256=row.sha256[arch], arch={"x86_64": "amd64", "aarch64": "arm64"}[arch])
+
+
+def configure(build: Build) -> list[tuple[str, str]]:
+    """The environment of configure.py and Bazel. CC and BAZEL_COMPILER name the compiler where configure cannot."""
+    program = f"/usr/bin/{build.compiler}"
+    return [*build.configure_env, ("CC", program), ("BAZEL_COMPILER", program)]
 
 
 def toolchain(compiler: str) -> list[str]:
