@@ -93,12 +93,13 @@ def _download(work: Path) -> Path:
         # A mirror's copy of sid may be older than its Release file claims to hold.
         "Acquire::Check-Valid-Until": "false",
         "APT::Sandbox::User": "root",
+        # An update that got nothing is not a success.
+        "APT::Update::Error-Mode": "any",
     }
     apt = ["apt-get", "--quiet", *(f"-o{name}={value}" for name, value in options.items())]
-    package = f"tensorflow={FILE.partition('_')[2].removesuffix('.orig.tar.xz')}"
     _run([*apt, "update"], work)
-    # The packaging is not needed, and --tar-only asks for the version that is newest in the suite.
-    _run([*apt, "source", "--only-source", "--download-only", "--tar-only", package.partition("=")[0]], work)
+    # The packaging is not needed: only upstream's archive is.
+    _run([*apt, "source", "--only-source", "--download-only", "--tar-only", "tensorflow"], work)
     found = work / FILE
     if not found.is_file():
         raise Unavailable(f"Debian {SUITE} has another TensorFlow now: {[p.name for p in work.glob('tensorflow_*')]}")
