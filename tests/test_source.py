@@ -9,7 +9,9 @@ import pytest
 
 from tests.test_plan import chosen
 from tfbuild import dockerfile, releases, source, toolchains
-from tfbuild.errors import BadSource, TfbuildError, UnknownCompiler, UsageError
+from tfbuild.compiling import Options
+from tfbuild.errors import BadSource, BaseUnavailable, TfbuildError, UnknownCompiler, UsageError
+from tfbuild.pipeline import Maker
 from tfbuild.source import Source
 
 DOUBLE = Path(__file__).parent / "data" / "double"
@@ -132,6 +134,16 @@ def test_a_compiler_that_the_base_lacks_is_refused_with_those_it_has() -> None:
 def test_where_python_is_left_open_one_is_taken_whose_base_has_the_compiler() -> None:
     assert chosen(release="2.20.0").base_image == "python:3.13-slim-trixie"
     assert chosen(release="2.14.1").base_image == "python:3.11-slim-bookworm"
+
+
+def test_cuda_that_the_base_must_have_is_asked_for_before_anything_starts(tmp_path: Path) -> None:
+    made = Maker(base="auto", work=tmp_path, reports=tmp_path, options=Options())
+    build = chosen(release="2.14.1", target="cuda")
+    for start in (made.build, lambda build: made.wheel(build, tmp_path)):
+        with pytest.raises(BaseUnavailable, match="has none") as refusal:
+            start(build)
+        assert "CUDA 11.8" in refusal.value.hint
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_every_release_knows_what_its_builder_installs() -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from tfbuild import compiling, dockerfile, exported, plan
+from tfbuild import compiling, dockerfile, exported, plan, releases
 from tfbuild import report as reporting
 from tfbuild import verify as verifying
 from tfbuild.compiling import Options
@@ -19,7 +19,7 @@ from tfbuild.dockerfile import Context
 from tfbuild.engine import Engine, host
 from tfbuild.engine import base as bases
 from tfbuild.engine.progress import Progress
-from tfbuild.errors import TfbuildError, UnknownImage, UsageError
+from tfbuild.errors import BaseUnavailable, TfbuildError, UnknownImage, UsageError
 from tfbuild.exported import Exported
 from tfbuild.plan import Build, Request
 from tfbuild.proof import Report
@@ -67,6 +67,7 @@ class Maker:
 
     def build(self, build: Build) -> Result:
         """Builds, verifies and tags; the report says pass or fail. Raises BuildFailed and all that comes before it."""
+        refuse_base_without_cuda(build, self.base)
         context = self.render(build)
         if not self.engine.exists(name(build)):
             self._need_disk(build)
@@ -100,6 +101,7 @@ class Maker:
         """Compiles the wheel and writes it, with its sidecar, to the folder `output`; makes no image."""
         if build.wheel.kind != "source":
             raise UsageError("only a wheel that is compiled can be exported", hint="leave out --wheel")
+        refuse_base_without_cuda(build, self.base)
         context = self.render(build)
         self._need_disk(build)
         base = self._base(build)
@@ -214,6 +216,18 @@ class Maker:
             )
             .build(build)
             .image
+        )
+
+
+def refuse_base_without_cuda(build: Build, base: str) -> None:
+    """Up to 2.17 a compile takes CUDA from the builder: only an image that the user names can have it."""
+    if build.wheel.kind != "source" or build.target != "cuda" or base not in plan.KNOWN_BASES:
+        return
+    cuda = releases.cuda(build.release)
+    if not cuda.hermetic:
+        raise BaseUnavailable(
+            f"TensorFlow {build.release} is compiled with the CUDA of its base image, and {build.base_image} has none",
+            hint=f"--base with an image that has CUDA {cuda.version}, cuDNN {cuda.cudnn} and {build.compiler}",
         )
 
 
