@@ -16,7 +16,7 @@ from typing import Protocol
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from tfbuild import __version__, facts, isa, source, toolchains
+from tfbuild import __version__, facts, isa, releases, source, toolchains
 from tfbuild.errors import UsageError
 from tfbuild.plan import PLATFORMS, Build
 
@@ -224,8 +224,13 @@ def requirement(build: Build) -> str:
     return {
         "official": shlex.quote(build.wheel.requirement),
         "file": f"/mnt/wheel/{shlex.quote(build.wheel.requirement)}",
-        "source": "/mnt/wheel/*.whl",
+        "source": '"$(echo /mnt/wheel/*.whl)[and-cuda]"' if _cuda_by_pip(build) else "/mnt/wheel/*.whl",
     }[build.wheel.kind]
+
+
+def _cuda_by_pip(build: Build) -> bool:
+    """Whether CUDA comes with the wheel's requirements: it does where the compile was hermetic, without a CUDA base."""
+    return build.target == "cuda" and releases.cuda(build.release).hermetic
 
 
 def environment(build: Build) -> dict[str, str]:
