@@ -26,6 +26,8 @@ PLAN: dict[str, tuple[Any, str]] = {
     "compiler": ("", "gcc-12, clang-18 (default: the release's own)"),
     "platform": ("", "linux/amd64 or linux/arm64 (default: this machine's)"),
     "wheel": ("", "official, or a wheel file (default: build from source)"),
+    "source": ("", "TensorFlow's source: a tree, or an archive (default: the release's tag on GitHub)"),
+    "source-sha256": ("", "what the archive given as --source must have"),
     "threading": ("", "openmp or threadpool, for oneDNN in a build from source"),
     "bazel": ("", "force this Bazel version"),
     "config": ([], "one more Bazel --config (again for more)"),
@@ -36,6 +38,14 @@ JSON = {"json": (False, "print JSON to stdout")}
 MAKE: dict[str, tuple[Any, str]] = {
     "base": ("auto", "auto (a registry, else bootstrap), bootstrap (mmdebstrap), registry, or an image's name"),
     "ca-cert": ("", "a company's CA certificates in PEM (default: SSL_CERT_FILE, when set)"),
+    "mirror": ("", "URL of a mirror: what is at https://HOST/PATH is asked for at URL/HOST/PATH"),
+    "network": ("", "of the build's steps: host, none or default"),
+}
+COMPILE: dict[str, tuple[Any, str]] = {
+    "jobs": ("", "actions that Bazel runs at once (default: by processors and memory)"),
+    "time-limit": ("", "5h30m: then the compile stops, keeps its cache and leaves with code 75"),
+    "need-disk": ("", "gigabytes that must be free (default: 80 for a compile)"),
+    "no-cache": (False, "build every stage again (downloads and Bazel's cache stay)"),
 }
 
 Body = Callable[..., None]
@@ -93,10 +103,10 @@ def dockerfile(_: Context, **options: Any) -> None:
 @verb(
     PLAN,
     MAKE,
+    COMPILE,
     {
         "reverify": (False, "verify again, though nothing changed since the stored report"),
         "no-verify": (False, "build only; the image keeps the name IDENTIFIER-unverified"),
-        "no-cache": (False, "build every stage again (downloads stay cached)"),
         "dry-run": (False, "plan and render, start nothing"),
     },
     JSON,
@@ -104,6 +114,12 @@ def dockerfile(_: Context, **options: Any) -> None:
 def build(_: Context, **options: Any) -> None:
     """Detect, plan, render, build, verify, tag, report."""
     cli.build(**options)
+
+
+@verb(PLAN, MAKE, COMPILE, {"output": ("dist", "folder for the wheel")}, JSON)
+def wheel(_: Context, **options: Any) -> None:
+    """Compile the wheel alone, with a JSON beside it that says how."""
+    cli.wheel(**options)
 
 
 @verb(MAKE, JSON)

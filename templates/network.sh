@@ -20,8 +20,20 @@ if [ -s /mnt/ca ]; then
         python3 /mnt/truststore.py "$bundle" /mnt/truststore.jks
         for option in trustStore=/mnt/truststore.jks trustStoreType=JKS trustStorePassword=changeit; do
             echo "startup --host_jvm_args=-Djavax.net.ssl.$option"
-        done > /mnt/bazelrc
-        export BAZEL_RC=/mnt/bazelrc
+        done > /mnt/ca.bazelrc
     fi
 fi
+# A mirror comes as the secret `mirror`: what is at https://HOST/PATH is then asked for at MIRROR/HOST/PATH.
+mirror=
+if [ -s /mnt/mirror ]; then
+    mirror=$(cat /mnt/mirror)
+    export BAZELISK_BASE_URL="$mirror/github.com/bazelbuild/bazel/releases/download"
+    export PIP_INDEX_URL="$mirror/pypi.org/simple"
+    host=${mirror#*://}
+    [ "${mirror%%://*}" != http ] || export PIP_TRUSTED_HOST="${host%%/*}"
+fi
+# from URL: where to get it.
+from() {
+    echo "${mirror:+$mirror/}${1#"${mirror:+https://}"}"
+}
 export DEBIAN_FRONTEND=noninteractive

@@ -18,6 +18,7 @@ from tfbuild.errors import TfbuildError, UnknownCpu, UsageError
 from tfbuild.plan import Build, Request
 
 if TYPE_CHECKING:
+    from tfbuild.pipeline import Maker
     from tfbuild.proof import Report
 
 WORK = Path("build")
@@ -144,21 +145,45 @@ def certificates(given: str) -> Path | None:
     return path
 
 
-def build(*, json: bool, dry_run: bool, no_verify: bool, ca_cert: str, **options: Any) -> None:
-    from tfbuild import pipeline
+def maker(options: dict[str, Any], *, verify_images: bool = True) -> "Maker":
+    """What makes images by the options of the verbs that do."""
+    from tfbuild import compiling, pipeline
 
+    return pipeline.Maker(
+        base=options["base"],
+        work=WORK,
+        reports=REPORTS,
+        options=compiling.options(
+            mirror=options["mirror"],
+            network=options["network"],
+            jobs=options.get("jobs", ""),
+            time_limit=options.get("time_limit", ""),
+            ca=certificates(options["ca_cert"]),
+        ),
+        disk=gigabytes(options.get("need_disk", "")),
+        verify_images=verify_images,
+        reverify=options.get("reverify", False),
+        no_cache=options.get("no_cache", False),
+    )
+
+
+def gigabytes(text: str) -> int:
+    """--need-disk as bytes; 0 where it is not given."""
+    if text and not text.isdigit():
+        raise UsageError(f"--need-disk {text!r} is no number of gigabytes", hint="--need-disk 40")
+    return int(text or 0) * 10**9
+
+
+def select_and_tell(options: dict[str, Any]) -> Build:
     chosen = select(options)
     for note in chosen.notes:
         say(f"note: {note}")
-    made = pipeline.Maker(
-        base=options["base"],
-        ca=certificates(ca_cert),
-        work=WORK,
-        reports=REPORTS,
-        verify_images=not no_verify,
-        reverify=options["reverify"],
-        no_cache=options["no_cache"],
-    )
+    return chosen
+
+
+def build(*, json: bool, dry_run: bool, no_verify: bool, **options: Any) -> None:
+    chosen = select_and_tell(options)
+    made = maker(options, verify_images=not no_verify)
     if dry_run:
         context = made.render(chosen)
         out([chosen.to_json()]) if json else show_plan(chosen)
@@ -168,11 +193,17 @@ def build(*, json: bool, dry_run: bool, no_verify: bool, ca_cert: str, **options
     finish(result.report, result.image, json=json)
 
 
-def verify(image: str, *, base: str, ca_cert: str, json: bool) -> None:
-    from tfbuild import pipeline
+def wheel(*, output: str, json: bool, **options: Any) -> None:
+    chosen = select_and_tell(options)
+    made = maker(options).wheel(chosen, Path(output))
+    if json:
+        out({"id": chosen.id, "wheel": str(made.wheel), "sidecar": str(made.sidecar), "sha256": made.sha256})
+    else:
+        print(made.wheel)
 
-    maker = pipeline.Maker(base=base, ca=certificates(ca_cert), work=WORK, reports=REPORTS, reverify=True)
-    finish(maker.verify(image), image, json=json)
+
+def verify(image: str, *, json: bool, **options: Any) -> None:
+    finish(maker({**options, "reverify": True}).verify(image), image, json=json)
 
 
 def finish(report: "Report | None", image: str, *, json: bool) -> None:

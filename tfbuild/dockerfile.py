@@ -19,7 +19,7 @@ from typing import Protocol
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from tfbuild import __version__, defects, facts, isa, releases
+from tfbuild import __version__, defects, facts, isa, releases, source, toolchains
 from tfbuild.errors import TfbuildError, UsageError
 from tfbuild.plan import PLATFORMS, Build, Request, select
 
@@ -32,7 +32,9 @@ ALLOCATOR = "tcmalloc"
 TCMALLOC = "/usr/local/lib/libtcmalloc_minimal.so.4"
 # TCMalloc reports every allocation above 1 GiB on stderr by default, which is an ordinary tensor. In bytes: 1 TiB.
 LARGE_ALLOCATION = 1 << 40
-DIGEST_CHUNK = 1 << 20
+# What host tools are compiled for: any machine that may build. The target's features are in --copt alone.
+GENERIC = {"x86_64": "-march=x86-64", "aarch64": "-march=armv8-a"}
+COMPILE_FILES = ("toolchain.sh", "source.sh", "compile.sh", "truststore.py")
 
 
 class Base(Protocol):
@@ -119,6 +121,8 @@ def _fill(folder: Path, build: Build) -> None:
     shutil.copytree(HERE / "smoke", folder / "smoke", ignore=ignore)
     if build.wheel.path is not None:
         _place_wheel(build.wheel.path, folder / "wheel", build)
+    if build.source is not None and build.source.kind != "git":
+        source.place(build.source, folder / "source")
 
 
 def _place_wheel(wheel: Path, folder: Path, build: Build) -> None:
@@ -133,11 +137,11 @@ def _place_wheel(wheel: Path, folder: Path, build: Build) -> None:
 
 
 def _digest(folder: Path, build: Build) -> str:
-    """Of all files; the wheel counts by the digest that the build already knows."""
+    """Of all files; the wheel and the source count by the digests that lie beside them."""
     total = hashlib.sha256()
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         name = path.relative_to(folder).as_posix()
-        if name == f"wheel/{build.wheel.requirement}":
+        if name in (f"wheel/{build.wheel.requirement}", f"source/{source.FILE}"):
             continue
         content = hashlib.sha256(path.read_bytes()).hexdigest()
         total.update(f"{name} {path.stat().st_mode & 0o777:o} {content}\n".encode())
@@ -160,8 +164,10 @@ def files(build: Build) -> dict[str, str]:
         "tfbuild-smoke": (TEMPLATES / "smoke").read_text(encoding="utf-8"),
     }
     if build.wheel.kind == "source":
-        found["bazelrc"] = render("bazelrc.j2", header=header, build=build)
-        found["truststore.py"] = (TEMPLATES / "truststore.py").read_text(encoding="utf-8")
+        found["bazelrc"] = render("bazelrc.j2", header=header, build=build, generic=GENERIC[PLATFORMS[build.platform]])
+        found["requirements.txt"] = "".join(f"{line}\n" for line in toolchains.python_requirements(build.release))
+        for name in COMPILE_FILES:
+            found[name] = (TEMPLATES / name).read_text(encoding="utf-8")
     return found
 
 
@@ -189,6 +195,8 @@ def command(build: Build) -> str:
         options += [("config", name) for name in asked.config] + [("bazel-flag", flag) for flag in asked.bazel_flag]
     else:
         options += [("wheel", "official" if kind == "official" else build.wheel.requirement)]
+    if build.source is not None and build.source.path is not None:
+        options += [("source", build.source.path.name)]
     # A value that looks like an option must stick to its own.
     pairs = [(f"--{name}", value) for name, value in options if value]
     words = [[f"{name}={value}"] if value.startswith("-") else [name, value] for name, value in pairs]
@@ -250,8 +258,13 @@ def requirement(build: Build) -> str:
     return {
         "official": shlex.quote(build.wheel.requirement),
         "file": f"/mnt/wheel/{shlex.quote(build.wheel.requirement)}",
-        "source": "/mnt/wheel/*.whl",
+        "source": '"$(echo /mnt/wheel/*.whl)[and-cuda]"' if _cuda_by_pip(build) else "/mnt/wheel/*.whl",
     }[build.wheel.kind]
+
+
+def _cuda_by_pip(build: Build) -> bool:
+    """Whether CUDA comes with the wheel's requirements: it does where the compile was hermetic, without a CUDA base."""
+    return build.target == "cuda" and releases.cuda(build.release).hermetic
 
 
 def environment(build: Build) -> dict[str, str]:
@@ -297,11 +310,34 @@ def _compile(build: Build) -> dict[str, object]:
     """What the stages of a build from source need; empty where nothing is compiled."""
     if build.wheel.kind != "source":
         return {}
+    arch = PLATFORMS[build.platform]
     return {
         "toolchain": toolchain(build.compiler),
-        "bazel_arch": PLATFORMS[build.platform].replace("aarch64", "arm64"),
+        "bazel_sha256": toolchains.bazel_sha256(build.bazel, arch),
+        "bazelisk": bazelisk(arch),
+        "configure": configure(build),
         "collect": collect(build.bazel_target),
     }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bazelisk:
+    """The binary to fetch; `arch` is its name for the architecture."""
+
+    version: str
+    sha256: str
+    arch: str
+
+
+def bazelisk(arch: str) -> Bazelisk:
+    row = toolchains.table().bazelisk
+    return Bazelisk(version=row.version, sha256=row.sha256[arch], arch={"x86_64": "amd64", "aarch64": "arm64"}[arch])
+
+
+def configure(build: Build) -> list[tuple[str, str]]:
+    """The environment of configure.py and Bazel. CC and BAZEL_COMPILER name the compiler where configure cannot."""
+    program = f"/usr/bin/{build.compiler}"
+    return [*build.configure_env, ("CC", program), ("BAZEL_COMPILER", program)]
 
 
 def toolchain(compiler: str) -> list[str]:

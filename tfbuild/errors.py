@@ -77,10 +77,16 @@ class UncertainFact(TfbuildError):
     exit_code = 17
 
 
-class CompileMissing(TfbuildError):
-    """A build from source was asked for, whose compile stage does not exist yet."""
+class BadSource(TfbuildError):
+    """The source to compile is missing, is not TensorFlow's, or is not the one that its digest names."""
 
-    exit_code = 18
+    exit_code = 19
+
+
+class TimeUp(TfbuildError):
+    """The compile was stopped at --time-limit; its cache is kept, and the same command goes on from there."""
+
+    exit_code = 75
 
 
 class Interrupted(TfbuildError):

@@ -4,20 +4,23 @@ An image has the name ID-unverified until its verification passed, then ID; one 
 verified before, from the same context on the same base, is not built or verified again.
 """
 
+import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from tfbuild import dockerfile, plan
+from tfbuild import compiling, dockerfile, exported, plan, releases
 from tfbuild import report as reporting
 from tfbuild import verify as verifying
+from tfbuild.compiling import Options
 from tfbuild.dockerfile import Context
 from tfbuild.engine import Engine, host
 from tfbuild.engine import base as bases
 from tfbuild.engine.progress import Progress
-from tfbuild.errors import CompileMissing, EngineMissing, TfbuildError, UnknownImage
+from tfbuild.errors import BaseUnavailable, EngineMissing, TfbuildError, UnknownImage, UsageError
+from tfbuild.exported import Exported
 from tfbuild.plan import Build, Request
 from tfbuild.proof import Report
 from tfbuild.verify import Baseline
@@ -39,12 +42,16 @@ class Result:
 
 @dataclass(frozen=True, kw_only=True)
 class Maker:
-    """Makes images on one engine. `work`: contexts and logs; `reports`: where the proofs go."""
+    """Makes images on one engine. `work`: contexts and logs; `reports`: where the proofs go.
+
+    `disk`: bytes that must be free for it, where not the usual.
+    """
 
     base: str
-    ca: Path | None
     work: Path
     reports: Path
+    options: Options
+    disk: int = 0
     verify_images: bool = True
     reverify: bool = False
     no_cache: bool = False
@@ -60,37 +67,76 @@ class Maker:
 
     def build(self, build: Build) -> Result:
         """Builds, verifies and tags; the report says pass or fail. Raises BuildFailed and all that comes before it."""
-        if build.wheel.kind != "source" and build.platform != self.engine.platform:
+        refuse_base_without_cuda(build, self.base)
+        if build.platform != self.engine.platform:
             raise EngineMissing(
                 f"this engine builds for {self.engine.platform}, and the plan is for {build.platform}",
                 hint=f"let DOCKER_HOST name a {build.platform} engine, or: --platform {self.engine.platform}",
             )
         context = self.render(build)
-        if build.wheel.kind == "source":
-            raise CompileMissing(
-                f"compiling is not implemented yet; {build.id} is planned, and rendered to {context.folder}",
-                hint="--wheel official builds an image now; invoke copts gives the flags for a compile of your own",
-            )
         if not self.engine.exists(name(build)):
-            host.need_disk(self.engine, DISK[build.wheel.kind])
+            self._need_disk(build)
         base = self._base(build)
         key = dockerfile.image_digest(base, context)
         if not self.no_cache and (known := self._known(build, key)) is not None:
             return known
-        host.need_disk(self.engine, DISK[build.wheel.kind])
+        self._need_disk(build)
         unverified = name(build, "-unverified")
-        self.engine.build(
-            context.folder,
-            tag=unverified,
-            build_args=dockerfile.build_args(base, context),
-            secrets={"ca": self.ca} if self.ca else {},
-            log=self.work / build.id / "build.log",
-            progress=self.progress,
-            no_cache=self.no_cache,
-        )
+        log = self.work / build.id / "build.log"
+
+        def start(run: compiling.Settings) -> None:
+            self.engine.build(
+                context.folder,
+                tag=unverified,
+                build_args=dockerfile.build_args(base, context),
+                secrets=run.secrets,
+                network=run.network,
+                watch=run.watch,
+                seconds=run.seconds,
+                log=log,
+                progress=self.progress,
+                no_cache=self.no_cache,
+            )
+
+        compiling.run(build, self.options, self.engine, self._settings(build), self.progress, start)
         if not self.verify_images:
             return Result(image=unverified, report=None)
         return self._earn(build, unverified)
+
+    def wheel(self, build: Build, output: Path) -> Exported:
+        """Compiles the wheel and writes it, with its sidecar, to the folder `output`; makes no image."""
+        if build.wheel.kind != "source":
+            raise UsageError("only a wheel that is compiled can be exported", hint="leave out --wheel")
+        refuse_base_without_cuda(build, self.base)
+        context = self.render(build)
+        self._need_disk(build)
+        base = self._base(build)
+        scratch = self.work / build.id / "wheel"
+        shutil.rmtree(scratch, ignore_errors=True)
+
+        def start(run: compiling.Settings) -> None:
+            self.engine.export(
+                context.folder,
+                stage="export",
+                output=scratch,
+                build_args=dockerfile.build_args(base, context),
+                secrets=run.secrets,
+                network=run.network,
+                watch=run.watch,
+                seconds=run.seconds,
+                log=self.work / build.id / "build.log",
+                progress=self.progress,
+                no_cache=self.no_cache,
+            )
+
+        compiling.run(build, self.options, self.engine, self._settings(build), self.progress, start)
+        return exported.collect(build, scratch, output, context=context.digest, base=base.digest)
+
+    def _settings(self, build: Build) -> Path:
+        return self.work / build.id / "settings"
+
+    def _need_disk(self, build: Build) -> None:
+        host.need_disk(self.engine, self.disk or DISK[build.wheel.kind])
 
     def verify(self, ref: str) -> Report:
         """Verifies an image that is here, whoever made it, by what its labels claim; writes its report."""
@@ -104,7 +150,7 @@ class Maker:
             self.base,
             progress=self.progress,
             log=self.work / "base.log",
-            ca_cert=self.ca,
+            ca_cert=self.options.ca,
         )
 
     def _known(self, build: Build, key: str) -> Result | None:
@@ -168,14 +214,26 @@ class Maker:
         return (
             Maker(
                 base=self.base,
-                ca=self.ca,
                 work=self.work,
                 reports=self.reports,
+                options=self.options,
                 verify_images=False,
                 progress=self.progress,
             )
             .build(build)
             .image
+        )
+
+
+def refuse_base_without_cuda(build: Build, base: str) -> None:
+    """Up to 2.17 a compile takes CUDA from the builder: only an image that the user names can have it."""
+    if build.wheel.kind != "source" or build.target != "cuda" or base not in plan.BASES:
+        return
+    cuda = releases.cuda(build.release)
+    if not cuda.hermetic:
+        raise BaseUnavailable(
+            f"TensorFlow {build.release} is compiled with the CUDA of its base image, and {build.base_image} has none",
+            hint=f"--base with an image that has CUDA {cuda.version}, cuDNN {cuda.cudnn} and {build.compiler}",
         )
 
 

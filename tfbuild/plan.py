@@ -11,9 +11,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tfbuild import facts, isa, releases, wheels
+from tfbuild import facts, isa, releases, toolchains, wheels
+from tfbuild import source as sources
 from tfbuild.cpu import ARCHITECTURES, Cpu
 from tfbuild.errors import (
+    BadSource,
     MklNeedsLinux,
     MklWithCuda,
     UnknownCpu,
@@ -23,9 +25,11 @@ from tfbuild.errors import (
 )
 from tfbuild.facts import Facts
 from tfbuild.isa import InstructionSet
+from tfbuild.source import Source
 from tfbuild.wheels import Wheel
 
 TARGETS = ("cpu", "mkl", "cuda")
+# --base values that mean the row of facts/images.toml; everything else names an image that nobody has looked into.
 BASES = ("auto", "bootstrap", "registry")
 BAZEL = re.compile(r"\d+\.\d+(\.\d+)?(rc\d+)?")
 IMAGE = re.compile(r"[\w./:@-]+")
@@ -35,6 +39,8 @@ SWITCHED_OFF = re.compile(r"=(0|false|no)$")
 MKL = re.compile(r"mkl(?!dnn_contraction)")
 PLATFORMS = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
 MACHINES = {arch: platform for platform, arch in PLATFORMS.items()}
+# A virtual environment in the builder, with what TensorFlow's own build imports.
+BUILD_PYTHON = "/opt/build/bin/python3"
 
 
 class BaseImage(Facts, frozen=True):
@@ -44,6 +50,11 @@ class BaseImage(Facts, frozen=True):
     image: str
     distribution: str = ""
     default: bool = False
+
+    @property
+    def codename(self) -> str:
+        """The Debian release that the image is made of, as its tag says: python:3.11-slim-bookworm."""
+        return self.image.rpartition("-")[2]
 
 
 class BaseTable(Facts, frozen=True):
@@ -68,6 +79,8 @@ class Request:
     config: tuple[str, ...] = ()
     bazel_flag: tuple[str, ...] = ()
     with_headers: bool = False
+    source: str = ""
+    source_sha256: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +108,7 @@ class Build:
     bazel_flags: tuple[str, ...] = ()
     configure_env: tuple[tuple[str, str], ...] = ()
     threading: str = ""
+    source: Source | None = None
     notes: tuple[str, ...] = ()
     # What sets it apart from the default build of the same release, target, Python and instruction set.
     variant: tuple[str, ...] = ()
@@ -120,6 +134,7 @@ class Build:
                 "bazel": self.bazel or None,
                 "bazel_target": self.bazel_target or None,
                 "wheel": self.wheel.to_json(),
+                "source": self.source.to_json() if self.source else None,
             }
         )
 
@@ -132,6 +147,8 @@ def select(request: Request, host: Cpu | None) -> Build:
     refuse_unreadable(request)
     target = refuse_mkl_with_cuda(request)
     place = choose_platform(request, target)
+    if request.wheel not in ("", "source") and (request.source or request.source_sha256):
+        raise UsageError("--source is for a compile, and --wheel asks for none", hint="leave one of them out")
     way = {"official": _official, "": _from_source, "source": _from_source}.get(request.wheel, _from_file)
     return way(request, target, place, host)
 
@@ -256,21 +273,41 @@ def _from_source(request: Request, target: str, place: str, host: Cpu | None) ->
     asked = asked_set(request, arch, host) or asked_set(replace(request, cpu="host"), arch, host)
     assert asked is not None  # "host" is asked for where nothing else is
 
+    given = sources.read(Path(request.source), request.source_sha256) if request.source else None
+    release = _release_of(given, request.release) if given else request.release
+
     def attempt(release: str) -> Build:
-        return _compiled(request, target, place, release, asked)
+        return _compiled(request, target, place, release, asked, given or sources.tag(release))
 
-    if request.release:
-        return attempt(releases.find(request.release))
-    return attempt(releases.newest(attempt))
+    return attempt(releases.find(release) if release else releases.newest(attempt))
 
 
-def _compiled(request: Request, target: str, place: str, release: str, asked: InstructionSet) -> Build:
+def _release_of(given: Source, asked: str) -> str:
+    """The release that a source is of: what was asked for, else what a tree says itself; they must agree."""
+    found = sources.version(given)
+    if found and asked and releases.find(asked) != found:
+        raise BadSource(
+            f"{given.path} is TensorFlow {found}, and --release says {asked}", hint=f"leave out --release {asked}"
+        )
+    if not found and not asked:
+        raise UsageError(f"{given.path} does not say which release it is", hint="name it: --release 2.20.0")
+    return asked or found
+
+
+def _compiled(request: Request, target: str, place: str, release: str, asked: InstructionSet, given: Source) -> Build:
     arch = PLATFORMS[place]
     if request.threading and target != "mkl":
         raise UsageError(f"--threading is oneDNN's, and --target {target} promises none", hint="--target mkl")
     threading = releases.threading(release, arch, request.threading) if target == "mkl" else "threadpool"
-    python = choose_python(request, release, releases.pythons(release))
-    flags = isa.flags(asked, request.compiler or releases.compiler(release))
+    configs = (*releases.configs(release, target, arch, threading), *request.config)
+    bazel = request.bazel or releases.bazel(release)
+    compiler = request.compiler or releases.compiler(release)
+    isa.compiler(compiler)  # an unknown name is refused before it is looked for in a distribution
+    python = _python_with(compiler, request, release)
+    flags = isa.flags(asked, compiler)
+    program = f"/usr/bin/{flags.compiler}"
+    places = releases.Places(python=BUILD_PYTHON, clang=program, gcc=program)
+    unchecked = given.kind == "git" and not given.commit
     return Build(
         release=release,
         python=python,
@@ -279,15 +316,19 @@ def _compiled(request: Request, target: str, place: str, release: str, asked: In
         instruction_set=asked,
         compiler=flags.compiler,
         copts=flags.copts,
-        configs=(*releases.configs(release, target, arch, threading), *request.config),
-        bazel=request.bazel or releases.bazel(release),
+        configs=configs,
+        bazel=bazel,
         bazel_target=releases.wheel_target(release),
         bazel_flags=(*_wheel_flags(release, target, python), *request.bazel_flag),
-        configure_env=releases.configure_env(release, target, compiler=flags.compiler),
+        configure_env=releases.configure_env(release, target, compiler=flags.compiler, places=places),
         threading=threading,
+        source=given,
         wheel=wheels.source(releases.constraints(release)),
-        variant=(*_choices(request), *_headers(request)),
-        notes=tuple(f"{row.feature} is left out: {row.reason}" for row in flags.dropped),
+        variant=(*_choices(request, given), *_headers(request)),
+        notes=(
+            *(f"{row.feature} is left out: {row.reason}" for row in flags.dropped),
+            *([f"which commit {given.tag} must be is not known: the tag is taken as it is"] if unchecked else []),
+        ),
         **_image(request, python),
     )
 
@@ -296,11 +337,31 @@ def _headers(request: Request) -> tuple[str, ...]:
     return ("headers",) if request.with_headers else ()
 
 
-def _choices(request: Request) -> tuple[str, ...]:
+def _choices(request: Request, given: Source) -> tuple[str, ...]:
     """Words for what the user chose otherwise than the release does; free text becomes a fingerprint."""
-    free = " ".join((request.bazel, *request.config, *request.bazel_flag)).strip()
+    free = " ".join((request.bazel, *request.config, *request.bazel_flag, given.sha256)).strip()
     fingerprint = hashlib.sha256(free.encode()).hexdigest()[:8] if free else ""
-    return tuple(word for word in (request.threading, request.compiler, fingerprint) if word)
+    tree = "tree" if given.kind == "tree" else ""
+    return tuple(word for word in (request.threading, request.compiler, tree, fingerprint) if word)
+
+
+def _python_with(compiler: str, request: Request, release: str) -> str:
+    """The Python whose base has the compiler, the default one before newer ones; UnknownCompiler where none has it.
+
+    Of a base that the user named nothing is known: the compiler may be there.
+    """
+    fitting = releases.pythons(release)
+    chosen = choose_python(request, release, fitting)
+    if request.base not in BASES:
+        return chosen
+    code = {row.python: row.codename for row in bases()}
+    able = [python for python in reversed(fitting) if python in code and toolchains.has(code[python], compiler)]
+    if not request.python and chosen not in able and able:
+        return able[0]
+    others = f"; or --python {able[0]}, whose base has it" if able else ""
+    if chosen in code:
+        toolchains.refuse_missing(code[chosen], compiler, others=others)
+    return chosen
 
 
 def _wheel_flags(release: str, target: str, python: str) -> tuple[str, ...]:
@@ -391,14 +452,14 @@ def default_base() -> BaseImage:
 
 
 def _image(request: Request, python: str) -> dict[str, Any]:
-    """The fields that say what the image stands on, the same for every way to a wheel."""
+    """The fields that say what the image stands on, the same for every way to a wheel. A named base has any Python."""
     row = next((row for row in bases() if row.python == python), None)
-    if row is None:
+    if row is None and request.base in BASES:
         known = ", ".join(row.python for row in bases())
-        raise UnknownPython(f"no base image with Python {python} is known", hint=f"one of: {known}")
+        raise UnknownPython(f"no base image with Python {python} is known", hint=f"one of: {known}; or --base NAME")
     return {
-        "base_image": row.image if request.base in BASES else request.base,
-        "base_distribution": row.distribution,
+        "base_image": row.image if row is not None and request.base in BASES else request.base,
+        "base_distribution": row.distribution if row is not None else "",
         "with_headers": request.with_headers,
         "asked": request,
     }

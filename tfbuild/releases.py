@@ -181,6 +181,11 @@ def python_flag(release: str, python: str) -> str:
     return f"--repo_env={found[0].variable}={python}" if found else ""
 
 
+def hermetic(release: str) -> bool:
+    """Whether Bazel downloads the Python that it builds for; else it takes the builder's own."""
+    return bool(rows(table().hermetic_python, release))
+
+
 def host_tools(release: str) -> tuple[str, ...]:
     """Programs that the wheel step needs besides a compiler."""
     return tuple(found.name for found in rows(table().host_tool, release))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tfbuild import cli, plan
+from tfbuild.compiling import Options
 from tfbuild.cpu import detect
 from tfbuild.engine import Engine
 from tfbuild.engine.progress import Progress
@@ -51,7 +52,11 @@ def engine() -> Engine:
 def maker(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Maker:
     folder = tmp_path_factory.mktemp("maker")
     return Maker(
-        base="auto", ca=cli.certificates(""), work=folder / "build", reports=folder / "reports", verify_images=False
+        base="auto",
+        options=Options(ca=cli.certificates("")),
+        work=folder / "build",
+        reports=folder / "reports",
+        verify_images=False,
     )
 
 

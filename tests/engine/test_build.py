@@ -184,9 +184,3 @@ def test_without_an_engine_it_says_what_to_do(invoke: Invoke, tmp_path: Path) ->
     done = invoke(*BUILD, code=20, env=env)
     assert "hint: " in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_a_build_from_source_is_planned_rendered_and_then_refused_honestly(invoke: Invoke) -> None:
-    done = invoke("build", "--target", "mkl", "--release", "2.20.0", "--cpu", "x86-64-v3", code=18)
-    assert "not implemented yet" in done.stderr
-    assert (ROOT / "build" / "2.20.0-mkl-py3.11-x86-64-v3" / "context" / "Dockerfile").is_file()

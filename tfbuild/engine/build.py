@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from docker.context.config import get_current_context_name
@@ -14,6 +14,12 @@ from tfbuild.errors import BuildFailed, DiskFull, TfbuildError
 # Docker predefines these build arguments: they reach RUN and stay out of the image's history.
 # https://docs.docker.com/build/building/variables/#pre-defined-build-arguments
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY")
+# Takes each line that a step prints, and gives what to show of it as the step's detail ("": nothing).
+Watch = Callable[[str], str]
+
+
+def unwatched(_: str) -> str:
+    return ""
 
 
 def build(
@@ -27,33 +33,68 @@ def build(
     progress: Progress,
     no_cache: bool,
     host: str,
+    watch: Watch,
+    seconds: float | None,
 ) -> str:
     """Builds `context` and gives the image's id; see Engine.build."""
     program = cli.find_cli(host)
     with tempfile.TemporaryDirectory(prefix="tfbuild-") as folder:
         id_file = Path(folder, "id")
         command = [
-            *_start(program, host),
-            *("--progress=plain", f"--iidfile={id_file}", f"--tag={tag}"),
-            *(["--no-cache"] if no_cache else []),
-            *([f"--network={network}"] if network else []),
-            *proxy_options(os.environ),
-            *(f"--build-arg={name}={value}" for name, value in build_args.items()),
-            *(f"--secret={secret(name, path)}" for name, path in secrets.items()),
+            *_start(program, host, load=True),
+            *(f"--iidfile={id_file}", f"--tag={tag}"),
+            *_options(build_args, secrets, network, no_cache),
             str(context),
         ]
-        _run(command, _environment(program, host), log, progress)
+        _run(command, _environment(program, host), log, progress, watch, seconds)
         return id_file.read_text().strip()
 
 
-def _start(program: cli.Cli, host: str) -> list[str]:
+def export(
+    context: Path,
+    *,
+    stage: str,
+    output: Path,
+    build_args: Mapping[str, str],
+    secrets: Mapping[str, Path],
+    network: str,
+    log: Path,
+    progress: Progress,
+    no_cache: bool,
+    host: str,
+    watch: Watch,
+    seconds: float | None,
+) -> None:
+    """Builds `context` up to `stage` and writes its files to the folder `output`; see Engine.export."""
+    program = cli.find_cli(host)
+    command = [
+        *_start(program, host, load=False),
+        *(f"--target={stage}", f"--output={destination(output)}"),
+        *_options(build_args, secrets, network, no_cache),
+        str(context),
+    ]
+    _run(command, _environment(program, host), log, progress, watch, seconds)
+
+
+def _options(build_args: Mapping[str, str], secrets: Mapping[str, Path], network: str, no_cache: bool) -> list[str]:
+    return [
+        "--progress=plain",
+        *(["--no-cache"] if no_cache else []),
+        *([f"--network={network}"] if network else []),
+        *proxy_options(os.environ),
+        *(f"--build-arg={name}={value}" for name, value in build_args.items()),
+        *(f"--secret={secret(name, path)}" for name, path in secrets.items()),
+    ]
+
+
+def _start(program: cli.Cli, host: str, *, load: bool) -> list[str]:
     if not program.buildx:
         return [program.path, "build"]
     # The image must land in this engine, and a base made here be found: the builder inside it, unless the user says.
     # Buildx names it after the context; "default" is the one that DOCKER_HOST reaches.
     context = "default" if host or "DOCKER_HOST" in os.environ else os.environ.get("DOCKER_CONTEXT")
     builder = os.environ.get("BUILDX_BUILDER") or context or get_current_context_name()
-    return [program.path, "buildx", "build", "--load", f"--builder={builder}"]
+    return [program.path, "buildx", "build", *(["--load"] if load else []), f"--builder={builder}"]
 
 
 def _environment(program: cli.Cli, host: str) -> dict[str, str]:
@@ -73,8 +114,16 @@ def secret(name: str, path: Path) -> str:
     return f'id={name},"src={quoted}"'
 
 
-def _run(command: list[str], env: Mapping[str, str], log: Path, progress: Progress) -> None:
-    stages, tail = Stages(progress), buildkit.Tail()
+def destination(folder: Path) -> str:
+    """A line of CSV too."""
+    quoted = str(folder).replace('"', '""')
+    return f'type=local,"dest={quoted}"'
+
+
+def _run(
+    command: list[str], env: Mapping[str, str], log: Path, progress: Progress, watch: Watch, seconds: float | None
+) -> None:
+    stages, tail = Stages(progress, watch), buildkit.Tail()
 
     def each(line: str) -> None:
         if event := buildkit.parse(line):
@@ -84,7 +133,7 @@ def _run(command: list[str], env: Mapping[str, str], log: Path, progress: Progre
     log.unlink(missing_ok=True)
     try:
         # The client cancels the build in BuildKit on SIGINT, which kills the processes of its steps.
-        code = process.logged(command, env, log, each)
+        code = process.logged(command, env, log, each, seconds)
     except BaseException as error:
         stages.end("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
         raise
@@ -104,8 +153,9 @@ def failure(lines: list[str], log: Path) -> TfbuildError:
 class Stages:
     """Tells `progress` of a Dockerfile's stages, out of BuildKit's events: one step a stage, not one an instruction."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: Progress, watch: Watch = unwatched) -> None:
         self._progress = progress
+        self._watch = watch
         self._titles: dict[int, str] = {}
         self._running: dict[str, Step] = {}
         # A stage's time is what BuildKit says of its instructions: it prints parallel stages one after the other.
@@ -123,7 +173,7 @@ class Stages:
         if event.kind == "start":
             self._running[stage].detail = detail
         elif event.kind == "output" and event.text:
-            self._running[stage].detail = event.text
+            self._running[stage].detail = self._watch(event.text) or event.text
         elif event.kind == "done":
             self._seconds[stage] = self._seconds.get(stage, 0.0) + event.seconds
         elif event.kind in ("error", "canceled"):

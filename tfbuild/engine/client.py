@@ -22,6 +22,7 @@ import docker
 from docker.context import ContextAPI
 
 from tfbuild.engine import build, cli
+from tfbuild.engine.build import Watch, unwatched
 from tfbuild.engine.process import Attached, interruptible
 from tfbuild.engine.progress import Progress
 from tfbuild.engine.sdk import translated
@@ -232,10 +233,13 @@ class Engine:
         secrets: Mapping[str, Path] = {},
         network: str = "",
         no_cache: bool = False,
+        watch: Watch = unwatched,
+        seconds: float | None = None,
     ) -> str:
         """Builds a folder with BuildKit, names the image `tag` and gives its id; the whole output goes to `log`.
 
-        Raises BuildFailed with the last lines that matter, DiskFull, or EngineMissing where no client can build.
+        `watch` gets each line that a step prints, and gives what progress shows of it. Raises BuildFailed with the last
+        lines that matter, DiskFull, EngineMissing where no client can build, or TimeoutError after `seconds`.
         Ctrl-C or SIGTERM ends the build inside the engine too, then comes as KeyboardInterrupt.
         """
         return build.build(
@@ -248,7 +252,52 @@ class Engine:
             progress=progress,
             no_cache=no_cache,
             host=self.host,
+            watch=watch,
+            seconds=seconds,
         )
+
+    def export(
+        self,
+        context: Path,
+        *,
+        stage: str,
+        output: Path,
+        log: Path,
+        progress: Progress,
+        build_args: Mapping[str, str] = {},
+        secrets: Mapping[str, Path] = {},
+        network: str = "",
+        no_cache: bool = False,
+        watch: Watch = unwatched,
+        seconds: float | None = None,
+    ) -> None:
+        """Builds one stage of a folder and writes that stage's files to `output`. Raises what build() does."""
+        build.export(
+            context,
+            stage=stage,
+            output=output,
+            build_args=build_args,
+            secrets=secrets,
+            network=network,
+            log=log,
+            progress=progress,
+            no_cache=no_cache,
+            host=self.host,
+            watch=watch,
+            seconds=seconds,
+        )
+
+    @property
+    def cpus(self) -> int:
+        """Processors of the engine's machine."""
+        with translated():
+            return int(self.client.info()["NCPU"])
+
+    @property
+    def memory(self) -> int:
+        """Bytes of memory of the engine's machine."""
+        with translated():
+            return int(self.client.info()["MemTotal"])
 
     def _attach(self, container: Any) -> Attached:
         program = cli.find_cli(self.host).path

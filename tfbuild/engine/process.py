@@ -46,9 +46,15 @@ def stop_group(process: subprocess.Popen[bytes], *, first: int = signal.SIGINT, 
 
 
 def logged(
-    command: Sequence[str], env: Mapping[str, str], log: Path, each: Callable[[str], None] = lambda _: None
+    command: Sequence[str],
+    env: Mapping[str, str],
+    log: Path,
+    each: Callable[[str], None] = lambda _: None,
+    seconds: float | None = None,
 ) -> int:
     """Runs a long command to its exit code; what it prints goes to `log` (appended), and line by line to `each`.
+
+    After `seconds` it is ended as by Ctrl-C, and TimeoutError raised.
 
     Ctrl-C or SIGTERM: the command gets SIGINT, its whole group SIGKILL if that does not end it; then KeyboardInterrupt.
     """
@@ -67,14 +73,36 @@ def logged(
         ) as process,
     ):
         try:
-            for line in process.stdout or ():
-                file.write(line)
-                file.flush()
-                each(line.decode(errors="replace"))
-            return process.wait()
+            with _ended_after(seconds, process) as over:
+                for line in process.stdout or ():
+                    file.write(line)
+                    file.flush()
+                    each(line.decode(errors="replace"))
+                code = process.wait()
+            if over.is_set():
+                raise TimeoutError
+            return code
         except BaseException:
             stop_group(process)
             raise
+
+
+@contextmanager
+def _ended_after(seconds: float | None, process: subprocess.Popen[bytes]) -> Iterator[threading.Event]:
+    """Ends the process when the time is up; the event is set then."""
+    over = threading.Event()
+
+    def end() -> None:
+        over.set()
+        stop_group(process)
+
+    timer = threading.Timer(0 if seconds is None else max(0.0, seconds), end)
+    if seconds is not None:
+        timer.start()
+    try:
+        yield over
+    finally:
+        timer.cancel()
 
 
 def last_lines(log: Path, count: int = 10, most: int = 64 * 1024) -> str:

@@ -1,0 +1,51 @@
+#!/bin/sh
+# compile.sh TARGET COLLECT...: configures /src, lets Bazel build TARGET, and runs COLLECT, which puts the wheel into
+# /wheel. /mnt/cache outlives a build that fails; /mnt/machine (a secret, so that it shapes no cache key) has this
+# machine's Bazel flags, and /mnt/deadline the second since 1970 at which to stop.
+set -eu
+target=$1
+shift
+# shellcheck source=/dev/null
+. /mnt/network.sh
+cd /src
+
+# Nobody is here to answer a question.
+"$PYTHON_BIN_PATH" configure.py < /dev/null
+
+# Read after the tree's own files, so that the plan has the last word.
+cache=/mnt/cache/$(cat /opt/tfbuild/builder)
+for file in /mnt/ca.bazelrc /mnt/bazelrc /mnt/machine; do
+    [ ! -f "$file" ] || cat "$file"
+done > /mnt/all.bazelrc
+cat >> /mnt/all.bazelrc << END
+build --disk_cache=$cache/disk
+build --repository_cache=$cache/repository
+build --curses=no --color=no --show_progress_rate_limit=2
+END
+
+seconds=0
+if [ -s /mnt/deadline ]; then
+    seconds=$(($(cat /mnt/deadline) - $(date +%s)))
+    [ "$seconds" -gt 0 ] || seconds=1
+fi
+# Bazel takes the first SIGINT as "finish in good order": what is compiled is in the cache.
+code=0
+timeout --signal=INT --kill-after=60 "$seconds" \
+    bazel --bazelrc=/mnt/all.bazelrc --output_user_root=/var/tmp/bazel build "$target" || code=$?
+if [ "$code" = 124 ] || [ "$code" = 137 ]; then
+    [ "$seconds" = 0 ] || echo "tfbuild: the time limit is reached; what is compiled so far is kept"
+fi
+[ "$code" = 0 ] || exit "$code"
+
+mkdir -p /wheel
+"$@"
+{
+    echo "builder=sha256:$(cat /opt/tfbuild/builder)"
+    cat /opt/tfbuild/source
+    echo "compiler=$("$CC" --version | head -n 1)"
+    echo "bazel=$(bazel --output_user_root=/var/tmp/bazel version | sed -n 's/^Build label: //p')"
+    sha256sum /wheel/*.whl | sed 's|\(.*\)  /wheel/\(.*\)|wheel=\1 \2|'
+} > /wheel/build.txt
+bazel --output_user_root=/var/tmp/bazel shutdown
+# Gigabytes that no layer needs.
+rm -rf /var/tmp/bazel

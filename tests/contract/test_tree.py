@@ -1,0 +1,223 @@
+"""What stands in the tree of TensorFlow 2.14.1 is what the facts say: configs, wheel, pins, guard."""
+
+import ast
+import re
+import shlex
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+from tests.contract import bazelrc, plans
+from tests.contract.archive import FILE, RELEASE, Tree
+from tests.contract.bazelrc import Rc
+from tfbuild import binary, facts, releases
+from tfbuild.plan import Build, default_base
+from tfbuild.release_rows import Config, table
+
+GUARD = "tensorflow/core/platform/cpu_feature_guard.cc"
+NUMBERS = "tensorflow/tsl/platform/cpu_info.h"
+PACK = "tensorflow/tools/pip_package/build_pip_package.sh"
+HERMETIC = "tensorflow/tools/toolchains/python/python_repo.bzl"
+
+
+@pytest.fixture(scope="session")
+def rc(tree: Tree) -> Rc:
+    return bazelrc.parse(tree.text(".bazelrc"))
+
+
+def test_the_archive_is_of_the_release(tree: Tree) -> None:
+    (version,) = re.findall(r"^_VERSION = '(.+)'$", tree.text("tensorflow/tools/pip_package/setup.py"), re.M)
+    assert version == RELEASE
+    assert RELEASE in FILE
+    assert releases.get(RELEASE).sure == "exact"
+
+
+# --- configs ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("build", plans.every())
+def test_every_config_of_a_plan_stands_in_bazelrc_and_expands_to_its_row(build: Build, rc: Rc) -> None:
+    assert bool(build.configs) == (build.target != "cpu")
+    for name in build.configs:
+        assert name in rc.configs
+        row = releases.row(table().config, RELEASE, name)
+        assert not row.expands or rc.build(name) == tuple(shlex.split(" ".join(row.expands)))
+
+
+@pytest.mark.parametrize(
+    ("target", "threading", "platform", "openmp"),
+    [
+        ("mkl", "threadpool", "linux/amd64", False),
+        ("mkl", "openmp", "linux/amd64", True),
+        ("mkl", "threadpool", "linux/arm64", False),
+        ("mkl", "openmp", "linux/arm64", True),
+    ],
+)
+def test_the_threading_of_a_plan_is_what_its_config_defines(
+    target: str, threading: str, platform: str, openmp: bool, rc: Rc
+) -> None:
+    (name,) = plans.build(target, threading, platform=platform).configs
+    assert ("--define=build_with_openmp=true" in rc.build(name)) is openmp
+    assert ("--define=build_with_mkl_aarch64=true" in rc.build(name)) is (platform == "linux/arm64")
+
+
+@pytest.mark.parametrize("name", sorted({row.name for row in table().config}))
+def test_a_config_has_a_row_exactly_if_bazelrc_has_it(name: str, rc: Rc) -> None:
+    assert releases.config(name, RELEASE) is (name in rc.configs)
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in releases.rows(table().config, RELEASE) if row.expands], ids=lambda row: str(row.name)
+)
+def test_a_config_expands_to_its_row(row: Config, rc: Rc) -> None:
+    assert rc.build(row.name) == tuple(shlex.split(" ".join(row.expands)))
+
+
+def test_what_configure_writes_is_read_after_all_of_bazelrc_that_every_build_takes(tree: Tree, rc: Rc) -> None:
+    assert rc.imports[0] == "%workspace%/.tf_configure.bazelrc"
+    after = bazelrc.parse(tree.text(".bazelrc").partition("try-import")[2])
+    assert not after.build()
+
+
+def test_cuda_capabilities_are_the_official_builds(rc: Rc) -> None:
+    assert f"--repo_env=TF_CUDA_COMPUTE_CAPABILITIES={releases.cuda(RELEASE).capabilities}" in rc.build(
+        "release_gpu_base"
+    )
+
+
+def test_cuda_and_cudnn_are_those_of_the_wheels_own_extra(tree: Tree) -> None:
+    extra = dict(
+        re.findall(r"'(nvidia-[a-z-]+-cu11) == ([0-9.]+)'", tree.text("tensorflow/tools/pip_package/setup.py"))
+    )
+    card = releases.cuda(RELEASE)
+    assert extra["nvidia-cuda-runtime-cu11"].startswith(f"{card.version}.")
+    assert extra["nvidia-cudnn-cu11"].startswith(f"{card.cudnn}.")
+
+
+# --- the wheel -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("build", plans.every())
+def test_the_wheel_target_stands_in_its_build_file(build: Build, tree: Tree) -> None:
+    package, _, name = build.bazel_target.removeprefix("//").partition(":")
+    calls = [node for node in ast.walk(ast.parse(tree.text(f"{package}/BUILD"))) if isinstance(node, ast.Call)]
+    named = {
+        argument.value.value: call.func.id
+        for call in calls
+        for argument in call.keywords
+        if argument.arg == "name" and isinstance(argument.value, ast.Constant) and isinstance(call.func, ast.Name)
+    }
+    assert named[name] == "sh_binary"
+    assert releases.wheel(RELEASE).script == f"bazel-bin/{package}/{name}"
+
+
+def test_the_wheels_program_takes_the_option_of_its_row(tree: Tree) -> None:
+    made = releases.wheel(RELEASE)
+    assert f'elif [[ "$1" == "{made.cpu}" ]]; then' in tree.text(PACK)
+    # --gpu went with 2.11; what it does not know it takes for the output folder.
+    assert not made.gpu
+    assert '"--gpu"' not in tree.text(PACK)
+
+
+def test_the_host_tools_of_the_wheel_step_are_those_that_it_calls(tree: Tree) -> None:
+    script = re.sub(r"\n  if is_windows; then\n.*?\n  else\n", "\n", tree.text(PACK), flags=re.S)
+    words = set(re.findall(r"^\s*(\w+) ", script, re.M))
+    assert set(releases.host_tools(RELEASE)) == {"patchelf", "rsync"} & words
+
+
+# --- versions --------------------------------------------------------------------------------------------------------
+
+
+def test_bazel_is_the_trees_and_configure_accepts_every_one(tree: Tree) -> None:
+    assert tree.text(".bazelversion").splitlines()[0] == releases.bazel(RELEASE)
+    row = releases.row(table().bazel, RELEASE)
+    assert (row.oldest, row.newest) == ("", "")
+    assert "check_bazel_version" not in tree.text("configure.py")
+
+
+def test_pythons_are_those_that_have_a_lock_file(tree: Tree) -> None:
+    locked = [re.fullmatch(r"requirements_lock_(\d+)_(\d+)\.txt", name) for name in tree.names]
+    assert sorted(releases.pythons(RELEASE)) == sorted(f"{one[1]}.{one[2]}" for one in locked if one)
+
+
+@pytest.mark.parametrize("python", releases.pythons(RELEASE))
+def test_numpy_of_the_lock_file_meets_the_constraints(python: str, tree: Tree) -> None:
+    (locked,) = re.findall(r"^numpy==([0-9.]+) ", tree.text(f"requirements_lock_{python.replace('.', '_')}.txt"), re.M)
+    asked = [Requirement(text) for text in (*releases.constraints(RELEASE), *releases.constraints(RELEASE, "build"))]
+    assert [one for one in asked if one.name == "numpy"]
+    assert all(Version(locked) in one.specifier for one in asked if one.name == "numpy")
+
+
+def test_the_wheels_own_numpy_bound_is_the_constraint(tree: Tree) -> None:
+    (bound,) = re.findall(r"'(numpy .+)'", tree.text("tensorflow/tools/pip_package/setup.py"))
+    for version in ("1.23.5", "1.26.4", "2.0.0", "2.3.1"):
+        constraints = [Requirement(text) for text in releases.constraints(RELEASE) if text.startswith("numpy")]
+        assert all(version in one.specifier for one in constraints) is (version in Requirement(bound).specifier)
+
+
+@pytest.mark.parametrize("build", plans.every())
+def test_the_variable_of_the_hermetic_python_is_the_one_that_the_tree_reads(build: Build, tree: Tree) -> None:
+    (variable,) = re.findall(r'os\.environ\.get\("(\w+)"', tree.text(HERMETIC))
+    assert f"--repo_env={variable}={build.python}" in build.bazel_flags
+    assert HERMETIC.partition("/")[0] in tree.text("WORKSPACE")
+    assert f'load(\n    "//{HERMETIC.rpartition("/")[0]}:python_repo.bzl"' in tree.text("WORKSPACE")
+
+
+def test_a_python_without_lock_file_is_silently_another_one_in_this_release(tree: Tree) -> None:
+    (known,) = re.findall(r"^VERSIONS = (\[.+\])$", tree.text(HERMETIC), re.M)
+    assert ast.literal_eval(known) == list(releases.pythons(RELEASE))
+    symptoms = {row.id: row.symptom for row in releases.failures(RELEASE)}
+    assert "lock-file-python" not in symptoms
+    assert symptoms["python-default"].partition(":")[0] in re.sub(r"\s+", " ", tree.text(HERMETIC))
+
+
+def test_the_facts_hold_for_the_default_python() -> None:
+    assert default_base().python in releases.pythons(RELEASE)
+
+
+# --- oneDNN and the guard --------------------------------------------------------------------------------------------
+
+
+def test_onednn_is_compiled_in_and_on_by_default_as_the_rows_say(tree: Tree) -> None:
+    rows = {row.arch: row for row in releases.rows(table().onednn, RELEASE)}
+    (always,) = re.findall(
+        r"def if_mkl\(.*?return select\(\{(.*?)\}\)", tree.text("tensorflow/tsl/mkl/build_defs.bzl"), re.S
+    )
+    assert ("tsl:linux_x86_64" in always) is rows["x86_64"].compiled
+    assert ("tsl:linux_aarch64" in always) is rows["aarch64"].compiled
+    policy = tree.text("tensorflow/core/util/port.cc").partition("DefaultOneDnnPolicy")[2].partition("#else")[0]
+    assert tuple(re.findall(r"port::CPUFeature::(\w+)", policy)) == rows["x86_64"].on_with
+
+
+def test_the_guards_features_are_the_trees_in_name_order_and_number(tree: Tree) -> None:
+    (body,) = re.findall(r"enum CPUFeature \{(.*?)\n\};", tree.text(NUMBERS), re.S)
+    numbers = {name: int(number) for name, number in re.findall(r"^  (\w+) = (\d+),", body, re.M)}
+    asked = re.findall(r'CheckIfFeatureUnused\(CPUFeature::(\w+), "([^"]+)"', tree.text(GUARD))
+    assert [(row.enum, row.name, row.number) for row in binary.known(RELEASE)] == [
+        (enum, name, numbers[enum]) for enum, name in asked
+    ]
+
+
+def test_the_guard_asks_for_the_macros_of_the_features_but_for_amx(tree: Tree) -> None:
+    stops = re.findall(r'^#ifdef (\w+)\n    CheckFeatureOrDie\(CPUFeature::(\w+), "([^"]+)"\);', tree.text(GUARD), re.M)
+    tells = re.findall(
+        r'^#ifndef (\w+)\n    CheckIfFeatureUnused\(CPUFeature::(\w+), "([^"]+)"', tree.text(GUARD), re.M
+    )
+    assert stops == tells
+    assert len(stops) == len(binary.known(RELEASE))
+    macros = {row.tensorflow: row.macro for row in facts.features("x86_64") if row.tensorflow}
+    wrong = {name for macro, _, name in stops if macro != macros.get(name, f"__{name}__")}
+    assert wrong == {"AMX_TILE", "AMX_INT8", "AMX_BF16"}
+    assert binary.judged(RELEASE) == {row.name for row in binary.known(RELEASE)} - wrong
+
+
+def test_the_guards_message_is_found_by_the_pattern_of_its_row(tree: Tree) -> None:
+    said = tree.text(GUARD).partition("LOG(INFO)")[2].partition(";")[0]
+    names = releases.guard_names(RELEASE)
+    listed = "".join(f" {name}" for name in names)
+    parts = re.findall(r'"((?:[^"\\]|\\.)*)"|std::(endl)|(missing_instructions)', said)
+    message = "".join(text or ("\n" if end else listed) for text, end, _ in parts)
+    found = re.search(releases.guard(RELEASE).pattern, message, re.M)
+    assert found is not None
+    assert tuple(found[1].split()) == names

@@ -1,0 +1,105 @@
+"""What is read from Bazel's output, and what the options around a compile mean."""
+
+from pathlib import Path
+
+import pytest
+
+from tfbuild import bazel, compiling
+from tfbuild.bazel import Watch
+from tfbuild.errors import UsageError
+
+RECORDED = Path(__file__).parent / "data" / "bazel"
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_progress_has_an_eta_by_the_rate_of_the_last_minutes() -> None:
+    clock = Clock()
+    watch = Watch(clock)
+    assert watch("[1,000 / 20,345] 8 actions running") == "1,000 / 20,345 actions, 4 %: 8 actions running"
+    clock.now += 60
+    assert watch("[1,600 / 20,345] Compiling a.cc; 3s local") == (
+        "1,600 / 20,345 actions, 7 %, about 31 min 14 s left: Compiling a.cc; 3s local"
+    )
+    # An hour later only the last minutes count.
+    clock.now += 3600
+    assert "left" not in watch("[9,000 / 20,345] x")
+    clock.now += 100
+    assert "about 17 min 14 s left" in watch("[10,000 / 20,345] x")
+
+
+def test_newer_bazels_print_the_time_in_front() -> None:
+    assert Watch()("(11:02:03) [1,234 / 20,345] 8 actions, 7 running") == (
+        "1,234 / 20,345 actions, 6 %: 8 actions, 7 running"
+    )
+
+
+@pytest.mark.parametrize("line", ["", "INFO: Found 1 target...", "[Prepa] x", "a[1]", "Loading: 0 packages loaded"])
+def test_other_lines_say_nothing(line: str) -> None:
+    assert Watch()(line) == ""
+
+
+def test_a_recorded_build_is_followed_to_its_end() -> None:
+    watch = Watch()
+    shown = [text for line in (RECORDED / "double-0.26.1.log").read_text().splitlines() if (text := watch(line))]
+    assert shown[0].startswith("0 / 4 actions")
+    assert len(shown) >= 4
+    assert watch.summary == "13 processes: 13 processwrapper-sandbox."
+    assert not watch.killed
+    assert not watch.out_of_time
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "gcc: fatal error: Killed signal terminated program cc1plus",
+        "clang: error: unable to execute command: Killed",
+        "Server terminated abruptly (error code: 14, error message: 'Socket closed', log file: '/x/server/jvm.out')",
+        "collect2: fatal error: ld terminated with signal 9 [Killed]",
+        "java.lang.OutOfMemoryError: Java heap space",
+    ],
+)
+def test_want_of_memory_is_recognised(line: str) -> None:
+    watch = Watch()
+    watch(line)
+    assert watch.killed
+
+
+def test_a_stop_at_the_time_limit_is_recognised() -> None:
+    watch = Watch()
+    watch(f"{bazel.TIME_LIMIT}; what is compiled so far is kept")
+    assert watch.out_of_time
+    script = Path(__file__).parents[1] / "templates" / "compile.sh"
+    assert bazel.TIME_LIMIT in script.read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("", 0), ("5h30m", 19800), ("90m", 5400), ("45s", 45), ("1h", 3600), ("1h2m3s", 3723)]
+)
+def test_a_time_limit_is_read(text: str, seconds: float) -> None:
+    assert compiling.limit_seconds(text) == seconds
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"time_limit": "5"},
+        {"time_limit": "m"},
+        {"time_limit": "0m"},
+        {"time_limit": "-1h"},
+        {"jobs": "0"},
+        {"jobs": "many"},
+        {"mirror": "ftp://example.org"},
+        {"mirror": "file:///srv"},
+        {"network": "bridge2"},
+    ],
+)
+def test_what_cannot_be_read_is_refused(options: dict[str, str]) -> None:
+    with pytest.raises(UsageError) as refusal:
+        compiling.options(**({"mirror": "", "network": "", "jobs": "", "time_limit": ""} | options), ca=None)
+    assert refusal.value.hint

@@ -1,0 +1,153 @@
+"""Where the source comes from: trees and archives are known by their content before anything starts."""
+
+import os
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.test_plan import chosen
+from tfbuild import dockerfile, releases, source, toolchains
+from tfbuild.compiling import Options
+from tfbuild.errors import BadSource, BaseUnavailable, TfbuildError, UnknownCompiler, UsageError
+from tfbuild.pipeline import Maker
+from tfbuild.source import Source
+
+DOUBLE = Path(__file__).parent / "data" / "double"
+
+
+def planned(**options: Any) -> Source:
+    build = chosen(**{"release": "2.13.1", "bazel": "0.26.1", **options})
+    assert build.source is not None
+    return build.source
+
+
+def archive(tmp_path: Path) -> Path:
+    path = tmp_path / "double.tar.gz"
+    with tarfile.open(path, "w:gz") as tar:
+        tar.add(DOUBLE, "double")
+    return path
+
+
+def test_the_default_is_the_releases_tag_and_its_commit() -> None:
+    assert planned() == Source(kind="git", tag="v2.13.1", commit="f841394b1b714c5cc5366536411cf146c8c570df")
+
+
+def test_a_commit_that_is_not_known_is_said() -> None:
+    build = chosen(release="2.15.1", compiler="clang-16")
+    assert any("not known" in note for note in build.notes)
+    assert not any("not known" in note for note in chosen(release="2.14.1").notes)
+
+
+def test_a_tree_packs_to_the_same_bytes_whenever_it_is_packed(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        source.place(planned(source=str(DOUBLE)), tmp_path / name)
+    one, two = (tmp_path / name / source.FILE for name in ("one", "two"))
+    assert one.read_bytes() == two.read_bytes()
+    with tarfile.open(one) as tar:
+        names = tar.getnames()
+        script = tar.getmember("source/tensorflow/tools/pip_package/build_pip_package.sh")
+    assert "source/configure.py" in names
+    assert script.mode & 0o111
+    assert (tmp_path / "one" / "SHA256SUMS").read_text() == f"{source.digest(one)}  /mnt/source/source.tar\n"
+
+
+def test_history_and_bazels_links_stay_out(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    (tree / "tensorflow/tools/pip_package").mkdir(parents=True)
+    for name in ("configure.py", ".bazelrc", ".tf_configure.bazelrc", "tensorflow/bazel-notes.md"):
+        (tree / name).touch()
+    (tree / ".git").mkdir()
+    (tree / ".git" / "HEAD").touch()
+    os.symlink("/tmp", tree / "bazel-bin")
+    os.symlink("configure.py", tree / "link")
+    source.place(Source(kind="tree", path=tree), tmp_path / "placed")
+    with tarfile.open(tmp_path / "placed" / source.FILE) as tar:
+        assert tar.getnames() == [
+            "source/.bazelrc", "source/configure.py", "source/link", "source/tensorflow/bazel-notes.md",
+        ]  # fmt: skip
+
+
+def test_a_tree_names_its_release(tmp_path: Path) -> None:
+    assert chosen(source=str(DOUBLE), bazel="0.26.1").release == "2.13.1"
+    with pytest.raises(BadSource, match=r"is TensorFlow 2\.13\.1"):
+        chosen(source=str(DOUBLE), release="2.12.1")
+
+
+def test_an_archive_is_linked_and_known_by_its_digest(tmp_path: Path) -> None:
+    path = archive(tmp_path)
+    given = planned(source=str(path), source_sha256=source.digest(path).upper())
+    assert given == Source(kind="archive", path=path, sha256=source.digest(path))
+    source.place(given, tmp_path / "placed")
+    assert (tmp_path / "placed" / source.FILE).stat().st_ino == path.stat().st_ino
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"source": "/nowhere"}, BadSource, "no source at"),
+        ({"source": "{archive}"}, BadSource, "taken by its digest"),
+        ({"source": "{archive}", "source_sha256": "0" * 64}, BadSource, "has the sha256"),
+        ({"source": "{tmp}"}, BadSource, "has no configure.py"),
+        ({"source": str(DOUBLE), "source_sha256": "0" * 64}, BadSource, "is for an archive"),
+        ({"source": "{archive}", "source_sha256": "{sha256}", "release": ""}, UsageError, "which release"),
+        ({"source": str(DOUBLE), "wheel": "official"}, UsageError, "--source is for a compile"),
+    ],
+)
+def test_a_bad_source_is_refused_before_anything_starts(
+    options: dict[str, str], error: type[TfbuildError], message: str, tmp_path: Path
+) -> None:
+    path = archive(tmp_path)
+    words = {"archive": path, "tmp": tmp_path, "sha256": source.digest(path)}
+    with pytest.raises(error, match=message) as refusal:
+        planned(**{name: value.format(**words) for name, value in options.items()})
+    assert refusal.value.hint
+
+
+def test_the_sources_content_changes_the_contexts_digest_and_its_place_does_not(tmp_path: Path) -> None:
+    build = chosen(release="2.13.1", bazel="0.26.1", source=str(DOUBLE))
+    before = dockerfile.write(build, tmp_path / "context")
+    assert dockerfile.write(build, tmp_path / "elsewhere").digest == before.digest
+    other = tmp_path / "double"
+    with tarfile.open(before.folder / "source" / source.FILE) as tar:
+        tar.extractall(tmp_path, filter="data")
+    (tmp_path / "source").rename(other)
+    same = chosen(release="2.13.1", bazel="0.26.1", source=str(other))
+    assert dockerfile.write(same, tmp_path / "context").digest == before.digest
+    (other / "WORKSPACE").write_text("# another\n")
+    assert dockerfile.write(same, tmp_path / "context").digest != before.digest
+
+
+# --- the builder ------------------------------------------------------------------------------------------------------
+
+
+def test_a_compiler_that_the_base_lacks_is_refused_with_those_it_has() -> None:
+    with pytest.raises(UnknownCompiler, match="clang-18 is not in bookworm") as refusal:
+        chosen(release="2.20.0", python="3.11")
+    assert "clang-16" in refusal.value.hint
+    assert "--python 3.13" in refusal.value.hint
+    assert chosen(release="2.20.0", python="3.11", compiler="clang-16").compiler == "clang-16"
+    assert chosen(release="2.20.0", python="3.11", base="mine:1").compiler == "clang-18"
+
+
+def test_where_python_is_left_open_one_is_taken_whose_base_has_the_compiler() -> None:
+    assert chosen(release="2.20.0").base_image == "python:3.13-slim-trixie"
+    assert chosen(release="2.14.1").base_image == "python:3.11-slim-bookworm"
+
+
+def test_cuda_that_the_base_must_have_is_asked_for_before_anything_starts(tmp_path: Path) -> None:
+    made = Maker(base="auto", work=tmp_path, reports=tmp_path, options=Options())
+    build = chosen(release="2.14.1", target="cuda")
+    for start in (made.build, lambda build: made.wheel(build, tmp_path)):
+        with pytest.raises(BaseUnavailable, match="has none") as refusal:
+            start(build)
+        assert "CUDA 11.8" in refusal.value.hint
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_release_knows_what_its_builder_installs() -> None:
+    for row in releases.releases():
+        names = toolchains.python_requirements(row.version)
+        assert {"packaging", "setuptools", "wheel"} <= set(names)
+        assert ("numpy" in names) == (not releases.hermetic(row.version))

@@ -1,0 +1,70 @@
+"""A compiled wheel outside any image: its file, and beside it a JSON of how it was built."""
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from tfbuild import __version__, source
+from tfbuild.errors import BuildFailed
+from tfbuild.plan import Build
+
+SCHEMA = "tfbuild.wheel/1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Built:
+    """What the builder wrote down: its own digest, and the compiler and Bazel by their own words."""
+
+    builder: str
+    compiler: str
+    bazel: str
+    source_commit: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exported:
+    wheel: Path
+    sidecar: Path
+    sha256: str
+
+
+def collect(build: Build, scratch: Path, output: Path, *, context: str, base: str) -> Exported:
+    """Moves the wheel from the builder's `scratch` folder to `output`, and writes its sidecar there.
+
+    `context` and `base`: digests. Raises BuildFailed where the builder made no wheel, or more than one.
+    """
+    wheels = sorted(scratch.glob("*.whl"))
+    if len(wheels) != 1:
+        raise BuildFailed(f"the compile made {len(wheels)} wheels, not one", hint=f"they are in {scratch}")
+    output.mkdir(parents=True, exist_ok=True)
+    wheel = output / wheels[0].name
+    shutil.move(wheels[0], wheel)
+    sha256 = source.digest(wheel)
+    built = _read(scratch / "build.txt")
+    sidecar = output / f"{wheel.name}.json"
+    text = json.dumps(_facts(build, wheel, sha256, built, context=context, base=base), indent=2) + "\n"
+    sidecar.write_text(text, encoding="utf-8")
+    return Exported(wheel=wheel, sidecar=sidecar, sha256=sha256)
+
+
+def _facts(build: Build, wheel: Path, sha256: str, built: Built, *, context: str, base: str) -> dict[str, object]:
+    return {
+        "schema": SCHEMA,
+        "tfbuild": __version__,
+        "wheel": wheel.name,
+        "sha256": sha256,
+        "builder": built.builder,
+        "compiler": built.compiler,
+        "bazel": built.bazel,
+        "source_commit": built.source_commit or None,
+        "base": base or None,
+        "context": context,
+        "plan": build.to_json(),
+    }
+
+
+def _read(path: Path) -> Built:
+    lines = (line.partition("=") for line in path.read_text(encoding="utf-8").splitlines())
+    said = {name: value for name, _, value in lines}
+    return Built(**{name: said.get(name, "") for name in Built.__dataclass_fields__})
