@@ -44,7 +44,7 @@ MAKE: dict[str, tuple[Any, str]] = {
 COMPILE: dict[str, tuple[Any, str]] = {
     "jobs": ("", "actions that Bazel runs at once (default: by processors and memory)"),
     "time-limit": ("", "5h30m: then the compile stops, keeps its cache and leaves with code 75"),
-    "need-disk": ("", "gigabytes that must be free (default: 80 for a compile)"),
+    "need-disk": ("", "gigabytes that must be free (default: 86 for a compile)"),
     "no-cache": (False, "build every stage again (downloads and Bazel's cache stay)"),
 }
 

@@ -23,6 +23,7 @@ build --repository_cache=$cache/repository
 build --curses=no --color=no --show_progress_rate_limit=2
 END
 
+rc=--bazelrc=/mnt/all.bazelrc root=--output_user_root=/var/tmp/bazel
 seconds=0
 if [ -s /mnt/deadline ]; then
     seconds=$(($(cat /mnt/deadline) - $(date +%s)))
@@ -30,12 +31,13 @@ if [ -s /mnt/deadline ]; then
 fi
 # Bazel takes the first SIGINT as "finish in good order": what is compiled is in the cache.
 code=0
-timeout --signal=INT --kill-after=60 "$seconds" \
-    bazel --bazelrc=/mnt/all.bazelrc --output_user_root=/var/tmp/bazel build "$target" || code=$?
-if [ "$code" = 124 ] || [ "$code" = 137 ]; then
-    [ "$seconds" = 0 ] || echo "tfbuild: the time limit is reached; what is compiled so far is kept"
+timeout --signal=INT --kill-after=60 "$seconds" bazel "$rc" "$root" build "$target" || code=$?
+if [ "$code" != 0 ]; then
+    if [ "$seconds" != 0 ] && [ "$(date +%s)" -ge "$(cat /mnt/deadline)" ]; then
+        echo "tfbuild: the time limit is reached; what is compiled so far is kept"
+    fi
+    exit "$code"
 fi
-[ "$code" = 0 ] || exit "$code"
 
 mkdir -p /wheel
 "$@"
@@ -43,9 +45,9 @@ mkdir -p /wheel
     echo "builder=sha256:$(cat /opt/tfbuild/builder)"
     cat /opt/tfbuild/source
     echo "compiler=$("$CC" --version | head -n 1)"
-    echo "bazel=$(bazel --output_user_root=/var/tmp/bazel version | sed -n 's/^Build label: //p')"
+    echo "bazel=$(bazel "$rc" "$root" version | sed -n 's/^Build label: //p')"
     sha256sum /wheel/*.whl | sed 's|\(.*\)  /wheel/\(.*\)|wheel=\1 \2|'
 } > /wheel/build.txt
-bazel --output_user_root=/var/tmp/bazel shutdown
+bazel "$rc" "$root" shutdown
 # Gigabytes that no layer needs.
 rm -rf /var/tmp/bazel

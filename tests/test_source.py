@@ -113,6 +113,7 @@ def test_the_sources_content_changes_the_contexts_digest_and_its_place_does_not(
     with tarfile.open(before.folder / "source" / source.FILE) as tar:
         tar.extractall(tmp_path, filter="data")
     (tmp_path / "source").rename(other)
+    (other / "configure.py").chmod(0o660)  # another umask is no other source
     same = chosen(release="2.13.1", bazel="0.26.1", source=str(other))
     assert dockerfile.write(same, tmp_path / "context").digest == before.digest
     (other / "WORKSPACE").write_text("# another\n")

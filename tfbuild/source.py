@@ -104,10 +104,13 @@ def _refuse_foreign(path: Path) -> None:
 
 
 def _pack(tree: Path, target: Path) -> None:
-    """The same bytes for the same tree: sorted names, no times, no owners. One folder on top, as archives have it."""
+    """The same bytes for the same tree: sorted names, no times, no owners, git's modes. One folder on top, as archives
+    have it.
+    """
 
     def plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
         member.mtime, member.uid, member.gid, member.uname, member.gname = 0, 0, 0, "", ""
+        member.mode = 0o755 if member.mode & 0o100 else 0o644
         return member
 
     with tarfile.open(target, "w", format=tarfile.GNU_FORMAT) as tar:

@@ -1,6 +1,6 @@
 """A mirror on loopback, made beforehand: Bazelisk and Bazel from npm's packages of their binaries, wheels from PyPI.
 
-Its folders are named as `--mirror` asks for them: HOST/PATH.
+Its folders are named as `--mirror` asks for them: HOST/PATH. Repositories under github.com are served by git itself.
 """
 
 import contextlib
@@ -49,6 +49,15 @@ def serve(folder: Path) -> Iterator[tuple[str, list[str]]]:
         def log_message(self, format: str, *args: object) -> None:
             asked.append(self.path)
 
+        def do_GET(self) -> None:
+            if "/info/refs?" in self.path:
+                _git(self, folder)
+            else:
+                super().do_GET()
+
+        def do_POST(self) -> None:
+            _git(self, folder)
+
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(folder)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
@@ -56,6 +65,33 @@ def serve(folder: Path) -> Iterator[tuple[str, list[str]]]:
     finally:
         server.shutdown()
         server.server_close()
+
+
+def _git(request: SimpleHTTPRequestHandler, folder: Path) -> None:
+    """git's own server, as any web server runs it (a shallow clone needs one)."""
+    path, _, query = request.path.partition("?")
+    env = os.environ | {
+        "GIT_PROJECT_ROOT": str(folder),
+        "GIT_HTTP_EXPORT_ALL": "1",
+        "PATH_INFO": path,
+        "QUERY_STRING": query,
+        "REQUEST_METHOD": request.command,
+        "CONTENT_TYPE": request.headers.get("Content-Type", ""),
+        "HTTP_CONTENT_ENCODING": request.headers.get("Content-Encoding", ""),
+        "GIT_PROTOCOL": request.headers.get("Git-Protocol", ""),
+        "GIT_CONFIG_COUNT": "1",
+        "GIT_CONFIG_KEY_0": "safe.directory",
+        "GIT_CONFIG_VALUE_0": "*",
+    }
+    body = request.rfile.read(int(request.headers.get("Content-Length", 0)))
+    done = subprocess.run(["git", "http-backend"], env=env, input=body, capture_output=True, check=True)
+    head, _, content = done.stdout.partition(b"\r\n\r\n")
+    fields = dict(line.split(": ", 1) for line in head.decode().split("\r\n"))
+    request.send_response(int(fields.pop("Status", "200").split()[0]))
+    for name, value in fields.items():
+        request.send_header(name, value)
+    request.end_headers()
+    request.wfile.write(content)
 
 
 def _from_npm(package: str, version: str, member: str, sha256: str) -> Path:

@@ -1,4 +1,4 @@
-// One of several like it: GEMM and exp from Eigen, as TensorFlow's own kernels are made; SVD, which takes long to compile.
+// One of several like it: GEMM and exp from Eigen, as TensorFlow's own kernels are made.
 #include <Eigen/Dense>
 
 #define JOIN(a, b) a##b
@@ -16,9 +16,4 @@ extern "C" void NAME(double_gemm_, KERNEL)(const float* a, const float* b, float
 extern "C" void NAME(double_exp_, KERNEL)(const float* in, float* out, long n) {
   const Eigen::Map<const Eigen::ArrayXf> from(in, n);
   Eigen::Map<Eigen::ArrayXf>(out, n) = from.exp() + float(KERNEL);
-}
-
-extern "C" void NAME(double_svd_, KERNEL)(const float* a, float* values, long n) {
-  const Matrix matrix = Eigen::Map<const Matrix>(a, n, n);
-  Eigen::Map<Eigen::VectorXf>(values, n) = matrix.bdcSvd().singularValues();
 }

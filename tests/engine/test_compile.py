@@ -1,0 +1,363 @@
+"""Builds from source on a real engine, with real Bazel and a real compiler, of the test double in tests/data/double.
+
+Nothing here is TensorFlow: what is proven is the way from a plan to machine code. The builder reaches nothing but the
+distribution's packages and a mirror on loopback.
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import objectcode
+from tests.engine import mirror
+from tests.engine.conftest import ROOT
+from tests.objectcode import Double
+from tfbuild import bazel, cli, compiling, facts, isa, plan, toolchains
+from tfbuild import source as sources
+from tfbuild.engine import Engine
+from tfbuild.engine import base as bases
+from tfbuild.engine.progress import Progress
+from tfbuild.errors import BuildFailed
+from tfbuild.pipeline import Maker
+from tfbuild.plan import Request
+from tfbuild.source import Source
+
+RELEASE = "2.13.1"
+LOG = ROOT / "build" / f"{RELEASE}-mkl-py3.11-x86-64-v3" / "build.log"
+TREE = ROOT / "tests" / "data" / "double"
+# Features whose instructions no compiler writes by itself, or only in AVX's encoding where there is AVX.
+NEVER_WRITTEN = {"lahf_lm", "xsave"}
+UNDER_AVX = {"sse3", "ssse3", "sse4_1"}
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """Where a build without internet is at home: a base image with Eigen, and a mirror; `asked`: what of it."""
+
+    base: str
+    url: str
+    folder: Path
+    asked: list[str]
+
+    def options(self) -> tuple[str, ...]:
+        return ("--base", self.base, "--mirror", self.url, "--network", "host", "--need-disk", "5")
+
+
+@pytest.fixture(scope="module")
+def site(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    if shutil.which("npm") is None or engine.platform != "linux/amd64":
+        pytest.skip("npm must be here, which has Bazel's binaries, and the engine's machine be x86-64")
+    folder = tmp_path_factory.mktemp("site")
+    requirements = folder / "requirements.txt"
+    requirements.write_text("".join(f"{line}\n" for line in toolchains.python_requirements(RELEASE)))
+    (folder / "mirror").mkdir()
+    mirror.fill(folder / "mirror", requirements)
+    ref = f"tfbuild-test:eigen-{uuid.uuid4().hex[:8]}"
+    _base(engine, folder / "base", ref)
+    try:
+        with mirror.serve(folder / "mirror") as (url, asked):
+            yield Site(base=ref, url=url, folder=folder / "mirror", asked=asked)
+    finally:
+        engine.remove(ref)
+
+
+def _base(engine: Engine, folder: Path, ref: str) -> None:
+    """Debian with Eigen in it, which the double includes from where Debian has it."""
+    folder.mkdir()
+    ca = cli.certificates("")
+    debian = bases.bootstrap(engine, "bookworm", progress=Progress(), log=folder / "log", ca_cert=ca).reference
+    shutil.copy(ROOT / "templates" / "network.sh", folder)
+    (folder / "Dockerfile").write_text(
+        f"FROM {debian}\n"
+        "RUN --mount=type=tmpfs,target=/mnt --mount=type=secret,id=ca,target=/mnt/ca "
+        "--mount=type=bind,source=network.sh,target=/mnt/network.sh "
+        ". /mnt/network.sh && apt-get update && apt-get install --yes --no-install-recommends libeigen3-dev\n",
+        encoding="utf-8",
+    )
+    engine.build(folder, tag=ref, secrets={"ca": ca} if ca else {}, log=folder / "log", progress=Progress())
+
+
+def command(cpu: str, output: Path, *options: str, version: str = mirror.BAZEL) -> list[str]:
+    start = [sys.executable, "-m", "invoke", "wheel", "--target", "mkl", "--release", RELEASE]
+    return [*start, "--bazel", version, "--cpu", cpu, "--output", str(output), "--json", *options]
+
+
+@pytest.fixture(scope="module")
+def wheel(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Runs `invoke wheel` for a CPU, as a user would; the tree is the double where no --source is among the options."""
+
+    def run(cpu: str, *options: str, code: int = 0, version: str = mirror.BAZEL) -> "subprocess.CompletedProcess[str]":
+        words = command(cpu, tmp_path_factory.mktemp("dist"), *site.options(), *options, version=version)
+        if "--source" not in options and code == 0:
+            words += ["--source", str(TREE)]
+        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-6000:]}"
+        return done
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def compiled(wheel: Run, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Double]:
+    @cache
+    def made(cpu: str) -> Double:
+        answer = json.loads(wheel(cpu).stdout)
+        return objectcode.read(Path(answer["wheel"]), tmp_path_factory.mktemp("unpacked"))
+
+    return made
+
+
+KERNELS = 6
+# An action that outlasts every test: a build of this tree does not end by itself.
+ENDLESS = """
+genrule(
+    name = "endless",
+    outs = ["endless.h"],
+    cmd = "sleep 900; touch $@",
+)
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fresh:
+    """The double with something new in every kernel, so that no cache has one, and the same with no end."""
+
+    tree: Path
+    endless: Path
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> Fresh:
+    found = Fresh(tree=tmp_path / "tree", endless=tmp_path / "endless")
+    new = f"// {uuid.uuid4()}\n"
+    for tree in (found.tree, found.endless):
+        shutil.copytree(TREE, tree)
+        kernel = tree / "tensorflow/double/kernel.cc"
+        kernel.write_text(kernel.read_text() + new)
+    build = found.endless / "tensorflow/double/BUILD"
+    rules = build.read_text().replace('"features.cc", ', '"features.cc", "endless.h", ')
+    build.write_text(rules + ENDLESS)
+    return found
+
+
+def features(cpu: str) -> frozenset[str]:
+    return frozenset(isa.resolve(cpu, arch="x86_64").features)
+
+
+# --- machine code -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cpu", ["westmere", "x86-64-v3"])
+def test_the_wheel_is_compiled_for_the_planned_cpu_and_nothing_beyond(
+    cpu: str, compiled: Callable[[str], Double]
+) -> None:
+    planned, found = features(cpu), compiled(cpu)
+    assert found.macros == {facts.feature(name).macro for name in planned}
+    assert found.used <= planned
+    assert planned - found.used <= NEVER_WRITTEN | (UNDER_AVX if "avx" in planned else set())
+
+
+def test_two_cpus_differ_exactly_by_their_features(compiled: Callable[[str], Double]) -> None:
+    old, new = compiled("westmere"), compiled("x86-64-v3")
+    difference = features("westmere") ^ features("x86-64-v3")
+    assert old.macros ^ new.macros == {facts.feature(name).macro for name in difference}
+    assert {"avx", "avx2", "fma", "f16c", "bmi2"} <= new.used - old.used
+
+
+def test_host_tools_stay_generic(compiled: Callable[[str], Double]) -> None:
+    assert compiled("x86-64-v3").host_macros == frozenset()
+
+
+def test_the_sidecar_says_how_the_wheel_was_built(wheel: Run, engine: Engine, site: Site) -> None:
+    answer = json.loads(wheel("x86-64-v3").stdout)
+    said = json.loads(Path(answer["sidecar"]).read_text(encoding="utf-8"))
+    assert said["sha256"] == answer["sha256"] == sources.digest(Path(answer["wheel"]))
+    assert said["plan"]["copts"] == ["--copt=-march=x86-64-v3"]
+    assert said["plan"]["configs"] == ["mkl_threadpool"]
+    assert said["compiler"].startswith("Debian clang version 16")
+    assert said["bazel"] == mirror.BAZEL
+    assert said["base"] == engine.image(site.base).id
+    assert re.fullmatch(r"sha256:[0-9a-f]{64}", said["builder"])
+
+
+# --- caches, limits, interruptions ------------------------------------------------------------------------------------
+
+
+def executed(text: str) -> int:
+    """The actions that Bazel ran in the sandbox, out of tfbuild's last line about them; all others were cached."""
+    (line,) = [line for line in text.splitlines() if line.startswith("bazel: ") and "process" in line]
+    found = re.search(r"(\d+) processwrapper-sandbox", line)
+    return int(found[1]) if found else 0
+
+
+def test_an_interrupted_build_goes_on_where_it_was(site: Site, wheel: Run, fresh: Fresh, tmp_path: Path) -> None:
+    # Bazel names each kernel as it begins: with two actions at once, when the fourth begins, two have ended.
+    options = (*site.options(), "--source", str(fresh.endless), "--jobs", "2", "--bazel-flag=--subcommands")
+    LOG.unlink(missing_ok=True)
+    process = subprocess.Popen(
+        command("x86-64-v3", tmp_path / "dist", *options),
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + 300
+    while begun(LOG) < 4:
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    os.killpg(process.pid, signal.SIGINT)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    again = wheel("x86-64-v3", "--source", str(fresh.tree))
+    # Each kernel's text is new, so that only the interrupted build can have compiled it; the object is the old one.
+    assert executed(again.stderr) <= KERNELS - 2
+
+
+def begun(log: Path) -> int:
+    text = log.read_text(errors="replace") if log.is_file() else ""
+    return len(set(re.findall(r"SUBCOMMAND: # //tensorflow/double:(kernel_\d+) \[action 'Compiling", text)))
+
+
+def test_a_time_limit_stops_in_good_order_and_keeps_what_is_compiled(wheel: Run, fresh: Fresh) -> None:
+    stopped = wheel("x86-64-v3", "--source", str(fresh.endless), "--time-limit", "1m", code=75)
+    assert "stopped at the time limit of 1 min 00 s" in stopped.stderr
+    assert "hint: the same command goes on from there" in stopped.stderr
+    assert executed(wheel("x86-64-v3", "--source", str(fresh.tree)).stderr) < KERNELS
+
+
+# A compiler that the kernel kills, here for its time: what the compiler's driver says of it is the same as for memory.
+KILLED = """
+genrule(
+    name = "killed",
+    srcs = ["kernel.cc"],
+    outs = ["host_macros.h"],
+    cmd = "echo '#include <Eigen/Eigen>' | cat - $< > big.cc; ulimit -t 1; /usr/bin/clang-16 -fno-integrated-cc1 " +
+          "-O3 -DKERNEL=0 -isystem /usr/include/eigen3 -c big.cc -o $@",
+)
+"""
+
+
+def test_a_killed_compiler_is_answered_with_the_setting_to_change(wheel: Run, fresh: Fresh) -> None:
+    build = fresh.tree / "tensorflow/double/BUILD"
+    rules = re.sub(r'\ngenrule\(\n    name = "host_macros".*?\n\)\n', KILLED, build.read_text(), flags=re.DOTALL)
+    build.write_text(rules)
+    done = wheel("x86-64-v3", "--source", str(fresh.tree), "--jobs", "2", code=23)
+    assert bazel.KILLED.search(LOG.read_text(errors="replace"))
+    assert "killed, most likely for want of memory (--jobs=2: as asked for" in done.stderr
+    assert "hint: --jobs 1; what is compiled is kept" in done.stderr
+
+
+def test_another_share_of_the_machine_compiles_nothing_again(wheel: Run, compiled: Callable[[str], Double]) -> None:
+    assert compiled("x86-64-v3").macros
+    assert "build: build: cached" in wheel("x86-64-v3", "--jobs", "1").stderr
+
+
+# --- the ways to the source, and the mirror ---------------------------------------------------------------------------
+
+
+def test_the_builder_asks_the_mirror_for_everything_and_names_what_it_lacks(wheel: Run, site: Site) -> None:
+    """A step that fails is in no cache, so that the mirror is asked in every run of this test."""
+    site.asked.clear()
+    done = wheel("x86-64-v3", "--source", str(TREE), version="0.26.0", code=23)
+    assert "/bazel-0.26.0-linux-x86_64..." in done.stderr
+    assert "not found" in done.stderr
+    assert "Traceback" not in done.stderr
+    version = toolchains.table().bazelisk.version
+    for path in (
+        "/pypi.org/simple/numpy/",
+        f"/github.com/bazelbuild/bazelisk/releases/download/v{version}/bazelisk-linux-amd64",
+        "/github.com/bazelbuild/bazel/releases/download/0.26.0/bazel-0.26.0-linux-x86_64",
+    ):
+        assert path in site.asked
+
+
+def test_an_archive_is_compiled_like_its_tree(wheel: Run, compiled: Callable[[str], Double], tmp_path: Path) -> None:
+    path = tmp_path / "double.tar.gz"
+    subprocess.run(["tar", "--create", "--gzip", "--file", path, "--directory", TREE.parent, TREE.name], check=True)
+    done = wheel("x86-64-v3", "--source", str(path), "--source-sha256", sources.digest(path))
+    found = objectcode.read(Path(json.loads(done.stdout)["wheel"]), tmp_path)
+    assert found == compiled("x86-64-v3")
+
+
+@pytest.fixture(scope="module")
+def commit(site: Site) -> str:
+    """A repository on the mirror whose tag v2.13.1 is the double; its commit."""
+    folder = site.folder / "github.com" / "tensorflow" / "tensorflow"
+    shutil.copytree(TREE, folder)
+    who = ["-c", "user.name=test", "-c", "user.email=test@localhost"]
+
+    def git(*words: str) -> str:
+        return subprocess.run(
+            ["git", *who, *words], cwd=folder, check=True, capture_output=True, text=True
+        ).stdout.strip()
+
+    git("init", "--quiet")
+    git("add", "--all", "--force")
+    git("commit", "--quiet", "--message", "The double")
+    git("tag", f"v{RELEASE}")
+    return git("rev-parse", "HEAD")
+
+
+def maker(site: Site, folder: Path) -> Maker:
+    given = compiling.options(mirror=site.url, network="host", jobs="", time_limit="", ca=cli.certificates(""))
+    return Maker(
+        base=site.base, work=folder / "work", reports=folder, options=given, disk=5 * 10**9, verify_images=False
+    )
+
+
+def from_tag(site: Site, commit: str) -> plan.Build:
+    request = Request(target="mkl", release=RELEASE, bazel=mirror.BAZEL, cpu="x86-64-v3", base=site.base)
+    return replace(plan.select(request, None), source=Source(kind="git", tag=f"v{RELEASE}", commit=commit))
+
+
+def test_a_tag_is_compiled_where_its_commit_is_the_known_one(
+    site: Site, commit: str, compiled: Callable[[str], Double], tmp_path: Path
+) -> None:
+    made = maker(site, tmp_path).wheel(from_tag(site, commit), tmp_path / "dist")
+    assert objectcode.read(made.wheel, tmp_path) == compiled("x86-64-v3")
+    said: Any = json.loads(made.sidecar.read_text(encoding="utf-8"))
+    assert said["source_commit"] == commit
+
+
+def test_a_tag_with_another_commit_is_refused(site: Site, commit: str, wheel: Run, tmp_path: Path) -> None:
+    # The real release's commit, which the double cannot have.
+    done = wheel("x86-64-v3", code=23)
+    assert f"the tag v{RELEASE} is the commit {commit}, and not f841394b1b714c5cc5366536411cf146c8c570df" in done.stderr
+    missing = replace(from_tag(site, commit), source=Source(kind="git", tag="v9.9.9"))
+    with pytest.raises(BuildFailed, match=r"has no tag v9\.9\.9"):
+        maker(site, tmp_path).wheel(missing, tmp_path / "dist")
+
+
+# --- the image --------------------------------------------------------------------------------------------------------
+
+
+def test_the_compiled_wheel_goes_into_the_runtime_image(site: Site, engine: Engine, tmp_path: Path) -> None:
+    """Of an image of the double nothing is verified, and its name says so; it has no headers to slim."""
+    request = Request(
+        target="mkl", release=RELEASE, bazel=mirror.BAZEL, cpu="westmere", base=site.base, source=str(TREE),
+        with_headers=True,
+    )  # fmt: skip
+    made = maker(site, tmp_path).build(plan.select(request, None))
+    try:
+        assert made.image.endswith("-unverified")
+        assert made.report is None
+        assert engine.image(made.image).labels["io.tfbuild.wheel"] == "source"
+        run = engine.run(made.image, ["python", "-c", "import tensorflow; print(*tensorflow.macros)"])
+        assert run.exit_code == 0, run.stderr
+        assert set(run.stdout.split()) == {facts.feature(name).macro for name in features("westmere")}
+        look = "command -v clang-16 bazel bazelisk; test ! -e /opt/build && test ! -e /src && test ! -e /opt/bazelisk"
+        assert engine.run(made.image, ["-c", look + " && echo none"], entrypoint=["sh"]).stdout == "none\n"
+    finally:
+        engine.remove(made.image)
