@@ -28,7 +28,8 @@ from tfbuild.verify import Baseline
 REPOSITORY = "tfbuild"
 # What the tuning of an image amounts to, switched off: glibc's malloc and TensorFlow's own choice about oneDNN.
 PLAIN = {"LD_PRELOAD": "", "TF_ENABLE_ONEDNN_OPTS": ""}
-# Stages, layers and the pip cache of one image from a wheel: 2.21.0 took 5.6 GB at its peak; a compile needs 60.
+# Free bytes asked for before the start. An image from 2.21.0's wheel filled an empty engine with 3.3 GB, base and pip's
+# cache included (2026-11), and a rebuild needs as much again; what a compile needs is an estimate (--need-disk).
 DISK = {"official": 8 << 30, "file": 8 << 30, "source": 80 << 30}
 
 
