@@ -56,7 +56,7 @@ def record(name: str, results: dict[str, Ratio] | dict[str, object]) -> Path:
         "machine": {
             "cpu": cpu.model,
             "level": cpu.level,
-            "kernel": platform.release(),
+            "kernel": platform.release().partition("-")[0],
             "python": platform.python_version(),
         },
         "results": {key: asdict(value) if isinstance(value, Ratio) else value for key, value in results.items()},

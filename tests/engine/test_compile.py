@@ -36,7 +36,6 @@ from tfbuild.plan import Request
 from tfbuild.source import Source
 
 RELEASE = "2.13.1"
-LOG = ROOT / "build" / f"{RELEASE}-mkl-py3.11-x86-64-v3" / "build.log"
 TREE = ROOT / "tests" / "data" / "double"
 # Features whose instructions no compiler writes by itself, or only in AVX's encoding where there is AVX.
 NEVER_WRITTEN = {"lahf_lm", "xsave"}
@@ -207,13 +206,14 @@ def executed(text: str) -> int:
 def test_an_interrupted_build_goes_on_where_it_was(site: Site, wheel: Run, fresh: Fresh, tmp_path: Path) -> None:
     # Bazel names each kernel as it begins: with two actions at once, when the fourth begins, two have ended.
     options = (*site.options(), "--source", str(fresh.endless), "--jobs", "2", "--bazel-flag=--subcommands")
-    LOG.unlink(missing_ok=True)
+    path = log(fresh.endless, bazel_flag=("--subcommands",))
+    path.unlink(missing_ok=True)
     process = subprocess.Popen(
         command("x86-64-v3", tmp_path / "dist", *options),
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
     )  # fmt: skip
     deadline = time.monotonic() + 300
-    while begun(LOG) < 4:
+    while begun(path) < 4:
         assert process.poll() is None, process.communicate()[0]
         assert time.monotonic() < deadline
         time.sleep(0.2)
@@ -225,8 +225,14 @@ def test_an_interrupted_build_goes_on_where_it_was(site: Site, wheel: Run, fresh
     assert executed(again.stderr) <= KERNELS - 2
 
 
-def begun(log: Path) -> int:
-    text = log.read_text(errors="replace") if log.is_file() else ""
+def log(tree: Path, **options: Any) -> Path:
+    """Where `invoke wheel` keeps the log of the double's build: below the plan's own identifier."""
+    asked = Request(target="mkl", release=RELEASE, bazel=mirror.BAZEL, cpu="x86-64-v3", platform="linux/amd64")
+    return ROOT / "build" / plan.select(replace(asked, source=str(tree), **options), None).id / "build.log"
+
+
+def begun(path: Path) -> int:
+    text = path.read_text(errors="replace") if path.is_file() else ""
     return len(set(re.findall(r"SUBCOMMAND: # //tensorflow/double:(kernel_\d+) \[action 'Compiling", text)))
 
 
@@ -254,7 +260,7 @@ def test_a_killed_compiler_is_answered_with_the_setting_to_change(wheel: Run, fr
     rules = re.sub(r'\ngenrule\(\n    name = "host_macros".*?\n\)\n', KILLED, build.read_text(), flags=re.DOTALL)
     build.write_text(rules)
     done = wheel("x86-64-v3", "--source", str(fresh.tree), "--jobs", "2", code=23)
-    assert bazel.KILLED.search(LOG.read_text(errors="replace"))
+    assert bazel.KILLED.search(log(fresh.tree).read_text(errors="replace"))
     assert "killed, most likely for want of memory (--jobs=2: as asked for" in done.stderr
     assert "hint: --jobs 1; what is compiled is kept" in done.stderr
 
