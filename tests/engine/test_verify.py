@@ -128,15 +128,11 @@ def shown(report: Report) -> str:
     return "\n".join(f"{check.status} {check.name}: {check.detail}" for check in report.checks)
 
 
-@pytest.mark.parametrize(("release", "numerics"), [("2.21.0", "pass"), ("2.14.0", "warn"), ("2.15.1", "warn")])
 def test_a_true_image_passes_within_a_minute(
-    release: str,
-    numerics: str,
-    engine: Engine,
-    image: Callable[..., str],
-    record_property: Callable[[str, object], None],
+    engine: Engine, image: Callable[..., str], record_property: Callable[[str, object], None]
 ) -> None:
-    ref = image(release)
+    """Older releases, with their known defects: test_build.py."""
+    ref = image("2.21.0")
     begin = time.monotonic()
     report = verify(engine, ref, baseline=Baseline(ref=ref, env=PLAIN), progress=Progress())
     took = time.monotonic() - begin
@@ -151,7 +147,7 @@ def test_a_true_image_passes_within_a_minute(
         "onednn": "pass",
         "tcmalloc": "pass",
         "cuda": "skip",
-        "numerics": numerics,
+        "numerics": "pass",
     }, shown(report)
     assert report.passed
     undisturbed = report.throughput is not None and report.throughput.clean == report.throughput.rounds
