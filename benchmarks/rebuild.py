@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks.harness import compare, record
 
 ROOT = Path(__file__).parent.parent
-ROUNDS = 3
+ROUNDS = 2
 BUILD = [sys.executable, "-m", "invoke", "build", "--target", "mkl", "--wheel", "official"]
 
 
