@@ -212,18 +212,8 @@ class Maker:
             if self.engine.exists(name(build, suffix)):
                 return name(build, suffix)
         self.progress(f"{name(build)} is needed to compare with")
-        return (
-            Maker(
-                base=self.base,
-                work=self.work,
-                reports=self.reports,
-                options=self.options,
-                verify_images=False,
-                progress=self.progress,
-            )
-            .build(build)
-            .image
-        )
+        plain = replace(self, disk=0, verify_images=False, reverify=False, no_cache=False)
+        return plain.build(build).image
 
 
 def refuse_base_without_cuda(build: Build, base: str) -> None:

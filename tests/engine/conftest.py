@@ -1,9 +1,8 @@
 """Tests on a real engine. Where CI is set they fail without one; elsewhere they are skipped."""
 
-import os
 import subprocess
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from tfbuild.compiling import Options
 from tfbuild.cpu import detect
 from tfbuild.engine import Engine
 from tfbuild.engine.progress import Progress
-from tfbuild.errors import EngineMissing
 from tfbuild.pipeline import Maker
 from tfbuild.plan import Request
 
@@ -27,25 +25,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.engine)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Where CI is set, a test that would be skipped for want of something has failed."""
-    report = yield
-    if report.skipped and os.environ.get("CI") and item.get_closest_marker("engine"):
-        report.outcome = "failed"
-    return report
-
-
-@pytest.fixture(scope="session")
-def engine() -> Engine:
-    try:
-        return Engine.connect()
-    except EngineMissing as error:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip(f"{error}; invoke engine")
 
 
 @pytest.fixture(scope="session")

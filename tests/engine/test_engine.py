@@ -28,11 +28,6 @@ DISTRIBUTION = "bookworm"
 
 
 @pytest.fixture(scope="module")
-def engine() -> Engine:
-    return Engine.connect()
-
-
-@pytest.fixture(scope="module")
 def debian(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> str:
     log = tmp_path_factory.mktemp("base") / "mmdebstrap.log"
     return base.bootstrap(engine, DISTRIBUTION, progress=Progress(), log=log).reference

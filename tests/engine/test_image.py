@@ -29,7 +29,7 @@ from tests.machines import machine
 from tfbuild import dockerfile, plan
 from tfbuild.engine import Engine, Progress, base
 from tfbuild.engine.base import Base
-from tfbuild.errors import BuildFailed, EngineMissing
+from tfbuild.errors import BuildFailed
 from tfbuild.plan import Build, Request
 
 pytestmark = pytest.mark.engine
@@ -39,16 +39,6 @@ NETWORK = dockerfile.TEMPLATES / "network.sh"
 TAG = "tfbuild-test-image"
 SITE = "/opt/tensorflow/lib/python3.11/site-packages"
 GIGABYTE = 1_000_000_000
-
-
-@pytest.fixture(scope="module")
-def engine() -> Engine:
-    try:
-        return Engine.connect()
-    except EngineMissing:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip("no engine answers")
 
 
 @pytest.fixture(scope="module")
