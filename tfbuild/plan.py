@@ -31,6 +31,8 @@ from tfbuild.wheels import Wheel
 TARGETS = ("cpu", "mkl", "cuda")
 # --base values that mean the row of facts/images.toml; everything else names an image that nobody has looked into.
 BASES = ("auto", "bootstrap", "registry")
+# What only a compile can heed.
+COMPILE_OPTIONS = ("compiler", "threading", "bazel", "config", "bazel_flag", "source", "source_sha256")
 BAZEL = re.compile(r"\d+\.\d+(\.\d+)?(rc\d+)?")
 IMAGE = re.compile(r"[\w./:@-]+")
 CONFIG = re.compile(r"[\w.+,-]+")
@@ -147,8 +149,6 @@ def select(request: Request, host: Cpu | None) -> Build:
     refuse_unreadable(request)
     target = refuse_mkl_with_cuda(request)
     place = choose_platform(request, target)
-    if request.wheel not in ("", "source") and (request.source or request.source_sha256):
-        raise UsageError("--source is for a compile, and --wheel asks for none", hint="leave one of them out")
     way = {"official": _official, "": _from_source, "source": _from_source}.get(request.wheel, _from_file)
     return way(request, target, place, host)
 
@@ -386,8 +386,8 @@ def _official_release(request: Request, arch: str) -> str:
 
 def refuse_compile_options(request: Request) -> None:
     """Options that only a build from source can heed are refused where nothing is compiled, never ignored."""
-    asked = {name: getattr(request, name) for name in ("compiler", "threading", "bazel", "config", "bazel_flag")}
-    if used := [f"--{name.replace('_', '-')}" for name, value in asked.items() if value]:
+    used = [f"--{name.replace('_', '-')}" for name in COMPILE_OPTIONS if getattr(request, name)]
+    if used:
         raise UsageError(
             f"{', '.join(used)}: for a build from source only; --wheel {request.wheel} compiles nothing",
             hint="leave it out, or leave out --wheel",

@@ -16,15 +16,14 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Unpack
 
 import docker
 from docker.context import ContextAPI
 
 from tfbuild.engine import build, cli
-from tfbuild.engine.build import Watch, unwatched
+from tfbuild.engine.build import Settings
 from tfbuild.engine.process import Attached, interruptible
-from tfbuild.engine.progress import Progress
 from tfbuild.engine.sdk import translated
 from tfbuild.engine.worker import Worker
 from tfbuild.errors import EngineMissing, TfbuildError, UnknownImage
@@ -222,70 +221,18 @@ class Engine:
                 part.unlink(missing_ok=True)
         return destination
 
-    def build(
-        self,
-        context: Path,
-        *,
-        tag: str,
-        log: Path,
-        progress: Progress,
-        build_args: Mapping[str, str] = {},
-        secrets: Mapping[str, Path] = {},
-        network: str = "",
-        no_cache: bool = False,
-        watch: Watch = unwatched,
-        seconds: float | None = None,
-    ) -> str:
+    def build(self, context: Path, *, tag: str, **settings: Unpack[Settings]) -> str:
         """Builds a folder with BuildKit, names the image `tag` and gives its id; the whole output goes to `log`.
 
         `watch` gets each line that a step prints, and gives what progress shows of it. Raises BuildFailed with the last
         lines that matter, DiskFull, EngineMissing where no client can build, or TimeoutError after `seconds`.
         Ctrl-C or SIGTERM ends the build inside the engine too, then comes as KeyboardInterrupt.
         """
-        return build.build(
-            context,
-            tag=tag,
-            build_args=build_args,
-            secrets=secrets,
-            network=network,
-            log=log,
-            progress=progress,
-            no_cache=no_cache,
-            host=self.host,
-            watch=watch,
-            seconds=seconds,
-        )
+        return build.build(context, self.host, settings, tag=tag)
 
-    def export(
-        self,
-        context: Path,
-        *,
-        stage: str,
-        output: Path,
-        log: Path,
-        progress: Progress,
-        build_args: Mapping[str, str] = {},
-        secrets: Mapping[str, Path] = {},
-        network: str = "",
-        no_cache: bool = False,
-        watch: Watch = unwatched,
-        seconds: float | None = None,
-    ) -> None:
+    def export(self, context: Path, *, stage: str, output: Path, **settings: Unpack[Settings]) -> None:
         """Builds one stage of a folder and writes that stage's files to `output`. Raises what build() does."""
-        build.export(
-            context,
-            stage=stage,
-            output=output,
-            build_args=build_args,
-            secrets=secrets,
-            network=network,
-            log=log,
-            progress=progress,
-            no_cache=no_cache,
-            host=self.host,
-            watch=watch,
-            seconds=seconds,
-        )
+        build.export(context, self.host, settings, stage=stage, output=output)
 
     @property
     def cpus(self) -> int:
