@@ -29,6 +29,7 @@ PLAN: dict[str, tuple[Any, str]] = {
     "source": ("", "TensorFlow's source: a tree, or an archive (default: the release's tag on GitHub)"),
     "source-sha256": ("", "what the archive given as --source must have"),
     "threading": ("", "openmp or threadpool, for oneDNN in a build from source"),
+    "compute-capabilities": ("", "of the GPUs that --target cuda is for: 8.0,9.0 (default: the official wheel's)"),
     "bazel": ("", "force this Bazel version"),
     "config": ([], "one more Bazel --config (again for more)"),
     "bazel-flag": ([], "one more Bazel flag (again for more)"),

@@ -114,9 +114,9 @@ def show_plan(build: Build) -> None:
     shown["wheel"] = " ".join((build.wheel.kind, build.wheel.requirement, *build.wheel.constraints)).strip()
     for key, value in shown.items():
         if value:
-            print(f"{key.replace('_', ' '):18}{_line(value)}")
+            print(f"{key.replace('_', ' '):21}{_line(value)}")
     for note in build.notes:
-        print(f"{'note':18}{note}")
+        print(f"{'note':21}{note}")
 
 
 def _line(value: object) -> str:

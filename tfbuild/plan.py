@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tfbuild import facts, isa, releases, toolchains, wheels
+from tfbuild import capabilities, facts, isa, releases, toolchains, wheels
 from tfbuild import source as sources
 from tfbuild.cpu import ARCHITECTURES, Cpu
 from tfbuild.errors import (
@@ -32,7 +32,16 @@ TARGETS = ("cpu", "mkl", "cuda")
 # --base values that mean the row of facts/images.toml; everything else names an image that nobody has looked into.
 BASES = ("auto", "bootstrap", "registry")
 # What only a compile can heed.
-COMPILE_OPTIONS = ("compiler", "threading", "bazel", "config", "bazel_flag", "source", "source_sha256")
+COMPILE_OPTIONS = (
+    "compiler",
+    "threading",
+    "compute_capabilities",
+    "bazel",
+    "config",
+    "bazel_flag",
+    "source",
+    "source_sha256",
+)
 BAZEL = re.compile(r"\d+\.\d+(\.\d+)?(rc\d+)?")
 IMAGE = re.compile(r"[\w./:@-]+")
 CONFIG = re.compile(r"[\w.+,-]+")
@@ -76,6 +85,7 @@ class Request:
     platform: str = ""
     wheel: str = ""
     threading: str = ""
+    compute_capabilities: str = ""
     bazel: str = ""
     base: str = "auto"
     config: tuple[str, ...] = ()
@@ -110,6 +120,8 @@ class Build:
     bazel_flags: tuple[str, ...] = ()
     configure_env: tuple[tuple[str, str], ...] = ()
     threading: str = ""
+    # Of the kernels for GPUs, as the release spells them; () where the target is not cuda.
+    compute_capabilities: tuple[str, ...] = ()
     source: Source | None = None
     notes: tuple[str, ...] = ()
     # What sets it apart from the default build of the same release, target, Python and instruction set.
@@ -238,6 +250,7 @@ def _official(request: Request, target: str, place: str, host: Cpu | None) -> Bu
         compiler=row.compiler,
         copts=tuple(f"--copt={flag}" for flag in row.flags),
         threading="threadpool",
+        compute_capabilities=_capabilities(request, target, release),
         wheel=wheels.official(row.requirement(release, target), releases.constraints(release)),
         variant=_headers(request),
         notes=_source_would_add(compiled, asked, release),
@@ -299,6 +312,7 @@ def _compiled(request: Request, target: str, place: str, release: str, asked: In
     if request.threading and target != "mkl":
         raise UsageError(f"--threading is oneDNN's, and --target {target} promises none", hint="--target mkl")
     threading = releases.threading(release, arch, request.threading) if target == "mkl" else "threadpool"
+    gpus = _capabilities(request, target, release)
     configs = (*releases.configs(release, target, arch, threading), *request.config)
     bazel = request.bazel or releases.bazel(release)
     compiler = request.compiler or releases.compiler(release)
@@ -320,8 +334,11 @@ def _compiled(request: Request, target: str, place: str, release: str, asked: In
         bazel=bazel,
         bazel_target=releases.wheel_target(release),
         bazel_flags=(*_wheel_flags(release, target, python), *request.bazel_flag),
-        configure_env=releases.configure_env(release, target, compiler=flags.compiler, places=places),
+        configure_env=releases.configure_env(
+            release, target, compiler=flags.compiler, places=places, capabilities=",".join(gpus)
+        ),
         threading=threading,
+        compute_capabilities=gpus,
         source=given,
         wheel=wheels.source(releases.constraints(release)),
         variant=(*_choices(request, given), *_headers(request)),
@@ -337,9 +354,22 @@ def _headers(request: Request) -> tuple[str, ...]:
     return ("headers",) if request.with_headers else ()
 
 
+def _capabilities(request: Request, target: str, release: str) -> tuple[str, ...]:
+    """Those asked for, else the ones that the official wheels are made for; none where nothing is compiled for GPUs."""
+    if request.compute_capabilities and target != "cuda":
+        raise UsageError(f"--compute-capabilities are GPUs', and --target {target} has none", hint="--target cuda")
+    if target != "cuda":
+        return ()
+    own = releases.cuda(release).capabilities
+    asked = capabilities.parse(request.compute_capabilities or own, named="_" in own)
+    return tuple(capability.name for capability in asked)
+
+
 def _choices(request: Request, given: Source) -> tuple[str, ...]:
     """Words for what the user chose otherwise than the release does; free text becomes a fingerprint."""
-    free = " ".join((request.bazel, *request.config, *request.bazel_flag, given.sha256)).strip()
+    free = " ".join(
+        (request.bazel, request.compute_capabilities, *request.config, *request.bazel_flag, given.sha256)
+    ).strip()
     fingerprint = hashlib.sha256(free.encode()).hexdigest()[:8] if free else ""
     tree = "tree" if given.kind == "tree" else ""
     return tuple(word for word in (request.threading, request.compiler, tree, fingerprint) if word)
