@@ -5,6 +5,7 @@ Data goes to stdout, everything else to stderr.
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,10 @@ def verb(*groups: dict[str, tuple[Any, str]]) -> Callable[[Body], Any]:
         def run(*args: Any, **kwargs: Any) -> None:
             try:
                 body(*args, **kwargs)
+                sys.stdout.flush()
+            except BrokenPipeError:
+                cli.leave_where_nobody_reads()
+                raise
             except KeyboardInterrupt:
                 raise Interrupted("interrupted; what ran was stopped and taken down") from None
 

@@ -240,6 +240,20 @@ def test_what_is_chosen_otherwise_has_another_identifier() -> None:
     assert {"2.20.0-mkl-py3.13-x86-64-v3-openmp", "2.20.0-mkl-py3.11-avx-headers"} <= identifiers
 
 
+def test_asking_for_what_the_release_has_anyway_changes_no_identifier() -> None:
+    plain = chosen(release="2.20.0", cpu="x86-64-v3")
+    again = chosen(
+        release="2.20.0", cpu="x86-64-v3", threading="threadpool", compiler="clang-18", bazel="7.4.1", python="3.13"
+    )
+    assert again.id == plain.id
+
+
+def test_a_compile_for_the_official_wheels_cpu_has_another_identifier_than_its_image() -> None:
+    official = chosen(release="2.20.0", python="3.13", wheel="official")
+    compiled = chosen(release="2.20.0", python="3.13", cpu="avx")
+    assert (official.id, compiled.id) == ("2.20.0-mkl-py3.13-avx", "2.20.0-mkl-py3.13-avx-source")
+
+
 def test_a_base_of_ones_own_stands_in_the_plan() -> None:
     assert chosen(wheel="official", base="ours:1").base_image == "ours:1"
     assert chosen(wheel="official", base="bootstrap").base_image == "python:3.11-slim-bookworm"

@@ -5,10 +5,14 @@ Data is printed to stdout; progress, notes and errors go to stderr.
 
 import json
 import os
+import select as polling
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from invoke.exceptions import Exit
 
 from tfbuild import facts, isa
 from tfbuild import plan as planning
@@ -88,6 +92,16 @@ def host_cpu(cpuinfo: str) -> Cpu | None:
         return detect_cpu()
     except UnknownCpu:
         return None
+
+
+def leave_where_nobody_reads() -> None:
+    """Ends the process where whoever read its output has gone (`| head`), as one that SIGPIPE kills ends."""
+    poll = polling.poll()
+    poll.register(sys.stdout, 0)
+    if poll.poll(0):
+        # Python flushes stdout once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise Exit(code=128 + signal.SIGPIPE)
 
 
 def select(options: dict[str, Any]) -> Build:

@@ -6,6 +6,7 @@ Read this first. `select` is the whole decision; each rule that refuses is a fun
 import hashlib
 import platform as host_platform
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
@@ -18,6 +19,7 @@ from tfbuild.errors import (
     BadSource,
     MklNeedsLinux,
     MklWithCuda,
+    UncertainFact,
     UnknownCpu,
     UnknownPython,
     UnknownRelease,
@@ -341,7 +343,11 @@ def _compiled(request: Request, target: str, place: str, release: str, asked: In
         compute_capabilities=gpus,
         source=given,
         wheel=wheels.source(releases.constraints(release)),
-        variant=(*_choices(request, given), *_headers(request)),
+        variant=(
+            *_as_official(asked, release),
+            *_choices(request, given, flags.compiler, release, target, arch),
+            *_headers(request),
+        ),
         notes=(
             *(f"{row.feature} is left out: {row.reason}" for row in flags.dropped),
             *([f"which commit {given.tag} must be is not known: the tag is taken as it is"] if unchecked else []),
@@ -365,14 +371,44 @@ def _capabilities(request: Request, target: str, release: str) -> tuple[str, ...
     return tuple(capability.name for capability in asked)
 
 
-def _choices(request: Request, given: Source) -> tuple[str, ...]:
+def _choices(request: Request, given: Source, compiler: str, release: str, target: str, arch: str) -> tuple[str, ...]:
     """Words for what the user chose otherwise than the release does; free text becomes a fingerprint."""
-    free = " ".join(
-        (request.bazel, request.compute_capabilities, *request.config, *request.bazel_flag, given.sha256)
-    ).strip()
-    fingerprint = hashlib.sha256(free.encode()).hexdigest()[:8] if free else ""
-    tree = "tree" if given.kind == "tree" else ""
-    return tuple(word for word in (request.threading, request.compiler, tree, fingerprint) if word)
+    bazel = _own(lambda: releases.bazel(release))
+    threading = _own(lambda: releases.threading(release, arch) if target == "mkl" else "")
+    gpus = releases.cuda(release).capabilities if target == "cuda" else ""
+    free = (
+        request.bazel if request.bazel != bazel else "",
+        request.compute_capabilities if request.compute_capabilities != gpus else "",
+        *request.config,
+        *request.bazel_flag,
+        given.sha256,
+    )
+    text = " ".join(free).strip()
+    words = (
+        request.threading if request.threading != threading else "",
+        compiler if compiler != releases.compiler(release) else "",
+        "tree" if given.kind == "tree" else "",
+        hashlib.sha256(text.encode()).hexdigest()[:8] if text else "",
+    )
+    return tuple(word for word in words if word)
+
+
+def _own(find: Callable[[], str]) -> str:
+    """What the release itself has; "" where that is not certain: then every choice differs from it."""
+    try:
+        return find()
+    except UncertainFact:
+        return ""
+
+
+def _as_official(compiled: InstructionSet, release: str) -> tuple[str, ...]:
+    """A word that tells a compile from the official wheel, where both have the same instruction set."""
+    try:
+        official = releases.official_wheel(release, compiled.arch)
+    except UnknownRelease:
+        return ()
+    same = isa.closure(official.features) == frozenset(compiled.features)
+    return ("source",) if same else ()
 
 
 def _python_with(compiler: str, request: Request, release: str) -> str:
