@@ -94,6 +94,12 @@ def copts(_: Context, **options: Any) -> None:
     cli.copts(**options)
 
 
+@verb({name: PLAN[name] for name in ("cpu", "cpuinfo", "compiler", "platform", "release")}, JSON)
+def explain(_: Context, **options: Any) -> None:
+    """Every CPU feature: in the CPU, in which level, kept as which flag or why not, used by what."""
+    cli.explain(**options)
+
+
 @verb(PLAN, JSON)
 def plan(_: Context, **options: Any) -> None:
     """The resolved build, with no engine near."""

@@ -84,6 +84,15 @@ def copts(*, cpu: str, cpuinfo: str, compiler: str, platform: str, json: bool) -
         say(f"dropped {item.feature}: {item.reason}")
 
 
+def explain(*, json: bool, **options: Any) -> None:
+    from tfbuild import explain as explaining
+
+    found = explaining.explain(Request(**options))
+    for note in found.notes:
+        say(f"note: {note}")
+    out(found.to_json()) if json else explaining.show(found)
+
+
 def host_cpu(cpuinfo: str) -> Cpu | None:
     """The CPU that "host" means; None where this machine's cannot be read (then only --cpu host is refused)."""
     if cpuinfo:
