@@ -58,10 +58,13 @@ def verb(*groups: dict[str, tuple[Any, str]]) -> Callable[[Body], Any]:
     options = {name: row for group in groups for name, row in group.items()}
 
     def wrap(body: Body) -> Any:
+        known, words = _positional(body, options)
+
         @functools.wraps(body)
         def run(*args: Any, **kwargs: Any) -> None:
+            given = [kwargs.pop(name) for name in words]
             try:
-                body(*args, **kwargs)
+                body(*args, *given, **kwargs)
                 sys.stdout.flush()
             except BrokenPipeError:
                 cli.leave_where_nobody_reads()
@@ -69,7 +72,6 @@ def verb(*groups: dict[str, tuple[Any, str]]) -> Callable[[Body], Any]:
             except KeyboardInterrupt:
                 raise Interrupted("interrupted; what ran was stopped and taken down") from None
 
-        known = [p for p in inspect.signature(body).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
         more = [
             inspect.Parameter(name.replace("-", "_"), inspect.Parameter.KEYWORD_ONLY, default=default)
             for name, (default, _) in options.items()
@@ -80,6 +82,27 @@ def verb(*groups: dict[str, tuple[Any, str]]) -> Callable[[Body], Any]:
         return task(run, help=helps, iterable=lists, auto_shortflags=False)
 
     return wrap
+
+
+def _positional(body: Body, options: dict[str, tuple[Any, str]]) -> tuple[list[inspect.Parameter], list[str]]:
+    """What the verb takes without an option; the names of those that stand for its `*words`.
+
+    Invoke has no "one or more": there are as many of them as words behind the verb's name on the command line.
+    """
+    known = list(inspect.signature(body).parameters.values())
+    many = next((parameter.name for parameter in known if parameter.kind is parameter.VAR_POSITIONAL), "")
+    count = max(1, _words(body.__name__, options)) if many else 0
+    words = [f"{many}_{number + 1}" if number else many for number in range(count)]
+    plain = [parameter for parameter in known if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
+    return [*plain, *(inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in words)], words
+
+
+def _words(verb: str, options: dict[str, tuple[Any, str]]) -> int:
+    """How many words on the command line are neither options of the verb nor their values."""
+    valued = {f"--{name}" for name, (default, _) in options.items() if not isinstance(default, bool)}
+    behind = sys.argv[sys.argv.index(verb) + 1 :] if verb in sys.argv else []
+    values = sum(word in valued for word in behind)
+    return sum(not word.startswith("-") for word in behind) - values
 
 
 @verb({"cpuinfo": ("", "read this recorded /proc/cpuinfo in place of this machine's")}, JSON)
@@ -98,6 +121,20 @@ def copts(_: Context, **options: Any) -> None:
 def explain(_: Context, **options: Any) -> None:
     """Every CPU feature: in the CPU, in which level, kept as which flag or why not, used by what."""
     cli.explain(**options)
+
+
+@verb(
+    {
+        "images": ("3", "the most builds"),
+        "skip-unreachable": (False, "go on without the hosts that cannot be read"),
+        "timeout": ("20", "seconds for each ssh host"),
+        "ssh-config": ("", "for ssh, in place of ~/.ssh/config"),
+    },
+    JSON,
+)
+def fleet(_: Context, *hosts: str, **options: Any) -> None:
+    """The fewest images that cover HOSTS...: recorded cpuinfo files, folders, lists of ssh hosts."""
+    cli.fleet(hosts, **options)
 
 
 @verb(PLAN, JSON)

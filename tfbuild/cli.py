@@ -93,6 +93,28 @@ def explain(*, json: bool, **options: Any) -> None:
     out(found.to_json()) if json else explaining.show(found)
 
 
+def fleet(
+    words: tuple[str, ...], *, images: str, timeout: str, ssh_config: str, skip_unreachable: bool, json: bool
+) -> None:
+    from tfbuild import fleet as fleets
+    from tfbuild import hosts
+
+    most, seconds = whole("images", images, least=1), whole("timeout", timeout, least=1)
+    config = Path(ssh_config) if ssh_config else None
+    found = hosts.gather(words, timeout=seconds, config=config, skip=skip_unreachable)
+    for one in found.skipped:
+        say(f"skipped {one.name}: {one.reason}" + (f"; {one.hint}" if one.hint else ""))
+    chosen = fleets.choose(found.hosts, most, found.skipped)
+    print(fleets.to_json(chosen)) if json else fleets.show(chosen)
+
+
+def whole(option: str, text: str, *, least: int) -> int:
+    """An option's value as a whole number."""
+    if not text.isascii() or not text.isdigit() or not least <= int(text) < 10**6:
+        raise UsageError(f"--{option} {text!r} is no number from {least} on", hint=f"--{option} {max(least, 3)}")
+    return int(text)
+
+
 def host_cpu(cpuinfo: str) -> Cpu | None:
     """The CPU that "host" means; None where this machine's cannot be read (then only --cpu host is refused)."""
     if cpuinfo:

@@ -20,8 +20,13 @@ def console(stream: IO[str] | None = None) -> "Console":
 
 
 def write(on: "Console", parts: Iterable["RenderableType"]) -> None:
-    """The parts, one below the other, without the blanks that fill a table's lines up."""
+    """The parts, one below the other, without the blanks that fill a table's lines up.
+
+    A text that is not to be wrapped is left to the terminal, so that what is copied from it stays in one piece.
+    """
+    from rich.text import Text
+
     with on.capture() as captured:
         for part in parts:
-            on.print(part)
+            on.print(part, soft_wrap=isinstance(part, Text) and bool(part.no_wrap))
     on.file.writelines(f"{line.rstrip()}\n" for line in captured.get().splitlines())
