@@ -183,6 +183,25 @@ def engine(_: Context, **options: Any) -> None:
     cli.engine(**options)
 
 
+@verb(
+    {
+        "release": ([], "TensorFlow release, again for more (default: the newest of each way)"),
+        "target": ([], "cpu, mkl or cuda, again for more (default: cpu and mkl)"),
+        "python": ([], "Python, again for more (default: all that the release and the base images have)"),
+        "cpu": ([], "instruction set of builds from source, again for more (default: the platform's levels)"),
+        "platform": ([], "linux/amd64 or linux/arm64 (default: both)"),
+        "wheel": ([], "official or source (default: both)"),
+        "only": ([], "keep rows whose identifier fits this glob, again for more: '*-mkl-py3.12-*'"),
+        "changed-since": ("", "keep rows whose files differ from this state of the repository: origin/main"),
+        "format": ("json", "json, github, gitlab or bake"),
+        "output": ("build/bake", "bake's folder for the build contexts"),
+    }
+)
+def matrix(_: Context, **options: Any) -> None:
+    """The rows of a CI matrix: every combination that can be built, in a stable order."""
+    cli.matrix(Path(__file__).parent, **options)
+
+
 @verb({"check": (False, "compare only, and fail where a file is stale")})
 def dockerfiles(_: Context, **options: Any) -> None:
     """Write the committed build contexts under dockerfiles/ again."""

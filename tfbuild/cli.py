@@ -285,6 +285,29 @@ def engine(*, stop: bool, json: bool) -> None:
         say(f"engine {answer.version} ({answer.platform}) answers")
 
 
+def matrix(root: Path, *, format: str, output: str, changed_since: str, **options: list[str]) -> None:
+    from tfbuild import matrix as rows
+
+    if format not in rows.FORMATS:
+        raise UsageError(f"unknown format {format!r}", hint=f"one of: {', '.join(rows.FORMATS)}")
+    asked = {name if name == "only" else f"{name}s": tuple(values) for name, values in options.items()}
+    found = rows.select(rows.Asked(**asked))
+    if changed_since:
+        words = [f"--{name}={value}" for name, values in options.items() for value in values]
+        found = rows.changed_since(found, changed_since, words, root)
+    for line in rows.refusals(found):
+        say(line)
+    if format == "json":
+        out(rows.to_json(found))
+    elif format == "bake":
+        folder = Path(output)
+        rows.write_contexts(found, folder, lambda identifier: say(f"{folder / identifier}"))
+        print(rows.to_bake(found, folder))
+    else:
+        print(rows.to_github(found) if format == "github" else rows.to_gitlab(found))
+    say(f"{len(found.rows)} rows")
+
+
 def dockerfiles(folder: Path, *, check: bool) -> None:
     from tfbuild import committed
 
