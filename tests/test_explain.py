@@ -11,7 +11,7 @@ from rich.text import Text
 
 from tests.machines import Machine, machine, machines
 from tests.test_isa import COMPILERS
-from tfbuild import explain, facts, isa
+from tfbuild import explain, facts, isa, releases
 from tfbuild.explain import Explanation, Row
 from tfbuild.plan import Request
 
@@ -53,9 +53,14 @@ def test_kept_are_the_features_of_the_set_that_the_compiler_knows(tmp_path: Path
     assert found["rdrand"].kept is False
 
 
+def test_without_a_compiler_it_is_the_release_s_own() -> None:
+    assert explain.explain(Request(cpu="x86-64-v3", release="2.14.0")).compiler == releases.compiler("2.14.0")
+    assert explain.explain(Request(cpu="x86-64-v3", release="none")).compiler == explain.DEFAULT_COMPILER
+
+
 def test_what_needs_a_masked_feature_says_so(tmp_path: Path) -> None:
     path = recorded(tmp_path, machine("kvm-zen5-guest"), without=("fma",))
-    found = rows(explain.explain(Request(cpuinfo=path)))["avx512f"]
+    found = rows(explain.explain(Request(cpuinfo=path, compiler="gcc-12")))["avx512f"]
     assert (found.cpu, found.kept, found.reason) == ("masked", False, "needs fma, which is masked")
 
 

@@ -21,6 +21,7 @@ from tfbuild.plan import PLATFORMS, Request
 if TYPE_CHECKING:
     from rich.table import Table
 
+# Where the release is not known, whose own compiler is taken otherwise.
 DEFAULT_COMPILER = "gcc-12"
 NOT_KNOWN = "not known"
 UNKNOWN = "unknown"
@@ -85,18 +86,18 @@ def explain(request: Request) -> Explanation:
     host = _attempt(notes, lambda: _host(request))
     arch, asked = _asked(request, host, notes)
     fitting = host if host is not None and host.arch == arch and _means_host(request) else None
-    flags = _attempt(notes, lambda: _flags(asked, request.compiler or DEFAULT_COMPILER))
-    compiler = _attempt([], lambda: "-".join(map(str, isa.compiler(request.compiler or DEFAULT_COMPILER)))) or ""
     release = _attempt(notes, lambda: releases.find(request.release or releases.newest_first()[0])) or ""
-    seen = _Seen(cpu=fitting, asked=asked, flags=flags, compiler=compiler)
+    compiler = request.compiler or (releases.compiler(release) if release else DEFAULT_COMPILER)
+    flags = _attempt(notes, lambda: isa.flags(asked or _smallest(arch), compiler))
+    seen = _Seen(cpu=fitting, asked=asked, flags=flags)
     return Explanation(
         platform=plan.MACHINES[arch],
         cpu=fitting.model if fitting else asked.name if asked else "",
         instruction_set=asked.name if asked else "",
         level=asked.level if asked else "",
-        compiler=compiler,
+        compiler=flags.compiler if flags else "",
         release=release,
-        copts=flags.copts if flags else (),
+        copts=flags.copts if flags and asked else (),
         features=tuple(_row(feature, seen, release) for feature in facts.features(arch)),
         notes=tuple(dict.fromkeys(notes)),
     )
@@ -149,9 +150,9 @@ def _this_machine() -> str:
     return ARCHITECTURES.get(host_platform.machine().lower(), "x86_64")
 
 
-def _flags(asked: InstructionSet | None, compiler: str) -> Flags | None:
-    isa.compiler(compiler)  # an unknown one is told where no CPU is known, too
-    return isa.flags(asked, compiler) if asked else None
+def _smallest(arch: str) -> InstructionSet:
+    """Stands in where no CPU is known: the compiler is told of all the same."""
+    return isa.instruction_set(facts.levels(arch)[0].features, arch)
 
 
 # --- one feature ---------------------------------------------------------------------------------------------------
@@ -164,7 +165,6 @@ class _Seen:
     cpu: Cpu | None
     asked: InstructionSet | None
     flags: Flags | None
-    compiler: str
 
     @property
     def masked(self) -> dict[str, str]:
@@ -206,7 +206,7 @@ def _kept(feature: Feature, seen: _Seen, found: str) -> tuple[bool | None, str, 
         told = {"masked": masked, "no": "not in this CPU", NOT_KNOWN: "no kernel tells of it"}
         return False, feature.flag, told.get(found, "not asked for")
     if seen.asked is None or seen.flags is None:
-        return None, feature.flag, _known_from(feature, seen.compiler)
+        return None, feature.flag, _known_from(feature, seen.flags.compiler if seen.flags else "")
     dropped = {item.feature: item.reason for item in seen.flags.dropped}
     if feature.name in dropped:
         return False, feature.flag, dropped[feature.name]
