@@ -97,10 +97,10 @@ def _positional(body: Body, options: dict[str, tuple[Any, str]]) -> tuple[list[i
     return [*plain, *(inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in words)], words
 
 
-def _words(verb: str, options: dict[str, tuple[Any, str]]) -> int:
+def _words(name: str, options: dict[str, tuple[Any, str]]) -> int:
     """How many words on the command line are neither options of the verb nor their values."""
-    valued = {f"--{name}" for name, (default, _) in options.items() if not isinstance(default, bool)}
-    behind = sys.argv[sys.argv.index(verb) + 1 :] if verb in sys.argv else []
+    valued = {f"--{option}" for option, (default, _) in options.items() if not isinstance(default, bool)}
+    behind = sys.argv[sys.argv.index(name) + 1 :] if name in sys.argv else []
     values = sum(word in valued for word in behind)
     return sum(not word.startswith("-") for word in behind) - values
 

@@ -126,8 +126,10 @@ def test_every_row_is_a_plan(found: list[Host], most: int) -> None:
             ),
             None,
         )
-        assert build.instruction_set.features == image.features
-        assert build.instruction_set.name == image.instruction_set
+        assert isa.resolve(image.cpu, arch=plan.PLATFORMS[image.platform]).features == image.features
+        assert set(build.instruction_set.features) <= set(image.features)
+        if not any("is left out" in note for note in build.notes):
+            assert build.instruction_set.name == image.instruction_set
 
 
 @given(st.sets(st.sampled_from(X86)), st.sets(st.sampled_from(X86)))

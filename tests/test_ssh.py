@@ -71,7 +71,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def configured(folder: Path, port: int) -> Path:
     """Writes sshd's configuration and ssh's; each of the keys but the first runs another command than it asked for."""
     (folder / "cpuinfo").write_text(machine("rhel7-haswell").cpuinfo())
-    forced = {"box": "", "haswell": f"cat {folder}/cpuinfo", "slow": "sleep 30", "mute": "true", "broken": "exit 3"}
+    forced = {"box": "", "haswell": f"cat {folder}/cpuinfo", "slow": "sleep 10", "mute": "true", "broken": "exit 3"}
     forced["mac"] = "cat /nowhere/proc/cpuinfo"
     allowed = [f'command="{run}" {key(folder, name)}' if run else key(folder, name) for name, run in forced.items()]
     (folder / "authorized").write_text("\n".join(allowed) + "\n")
@@ -89,7 +89,7 @@ def configured(folder: Path, port: int) -> Path:
     entries = [f"Host {name}\n{trusted}IdentityFile {folder}/{name}\n" for name in (*forced, "locked-out")]
     entries.append(f"Host stranger\n{common}Port {port}\nUserKnownHostsFile {folder}/none-known\n")
     entries.append(f"Host closed\n{common}Port {free_port()}\n")
-    entries.append("Host *\nGlobalKnownHostsFile /dev/null\nStrictHostKeyChecking yes\n")
+    entries.append("Host *\nGlobalKnownHostsFile /dev/null\nStrictHostKeyChecking yes\nRemoteCommand true\n")
     (folder / "ssh_config").write_text("".join(entries))
     return folder / "ssh_config"
 
@@ -142,7 +142,6 @@ def test_user_and_port_of_a_destination_are_used(server: Server) -> None:
         ("stranger", "Host key verification failed", "accept it once by hand: ssh stranger"),
         ("closed", "Connection refused", "no sshd answers on that port"),
         ("no-such-host.invalid", "Could not resolve hostname", "is the name right?"),
-        ("slow", "timed out: no answer within 2 s", "--timeout"),
         ("broken", "the command there ended with 3", "ssh -o BatchMode=yes broken cat /proc/cpuinfo"),
         ("mac", "/proc/cpuinfo: No such file", "it is no Linux"),
     ],
@@ -151,14 +150,21 @@ def test_a_host_that_fails_is_named_with_the_reason_and_what_to_do(
     server: Server, host: str, reason: str, hint: str
 ) -> None:
     with pytest.raises(UnknownCpu) as refusal:
-        hosts.gather([f"ssh://{host}", "ssh://haswell"], timeout=2, config=server.config)
+        hosts.gather([f"ssh://{host}", "ssh://haswell"], config=server.config)
     assert f"ssh://{host}: " in refusal.value.reason
     assert reason in refusal.value.reason
     assert hint in refusal.value.reason
     assert "--skip-unreachable" in refusal.value.hint
-    found = hosts.gather([f"ssh://{host}", "ssh://haswell"], timeout=2, config=server.config, skip=True)
+    found = hosts.gather([f"ssh://{host}", "ssh://haswell"], config=server.config, skip=True)
     assert [one.name for one in found.hosts] == ["ssh://haswell"]
     assert [one.name for one in found.skipped] == [f"ssh://{host}"]
+
+
+@pytest.mark.sshd
+def test_a_host_that_does_not_answer_in_time_is_given_up(server: Server) -> None:
+    (answer,) = ssh.fetch([Destination(host="slow")], timeout=1, config=server.config)
+    assert "timed out" in answer.reason
+    assert "--timeout gives it more seconds" in answer.hint
 
 
 @pytest.mark.sshd
@@ -183,7 +189,17 @@ def test_destinations(text: str, found: Destination) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["ssh://", "ssh -oProxyCommand=id x", "ssh://-oProxyCommand=id", "ssh a b", "ssh://h:99999", "ssh://a;b"]
+    "text",
+    [
+        "ssh://",
+        "ssh -oProxyCommand=id x",
+        "ssh://-oProxyCommand=id",
+        "ssh a b",
+        "ssh://h:99999",
+        "ssh://a;b",
+        "web3",
+        "",
+    ],
 )
 def test_nothing_but_a_host_gets_to_ssh(text: str) -> None:
     with pytest.raises(UsageError, match="names no ssh host"):

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from statistics import mean
 from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
@@ -296,7 +297,16 @@ def _head(fleet: Fleet) -> Iterator["Text"]:
     yield _line(f"fleet      {_many(len(fleet.hosts), 'host')}, {_many(len(sets), 'different instruction set')}")
     for row in fleet.common:
         yield _line(f"in common  --platform {row.platform} --cpu {row.cpu}")
+    if given := _average(fleet.hosts):
+        yield _line(f"gives up   {given} on average (estimate)")
     yield _line(f"images     {len(fleet.images)} of at most {fleet.allowed}{'' if fleet.proved else NOT_PROVED}")
+
+
+def _average(hosts: Sequence[Placed]) -> str:
+    """The mean of what hosts give up, by measure, of those for which it is known."""
+    names = dict.fromkeys(name for host in hosts for name in host.loss)
+    known = {name: [share for host in hosts if (share := host.loss.get(name)) is not None] for name in names}
+    return ", ".join(f"{name} {_share(mean(shares))}" for name, shares in known.items() if shares)
 
 
 def _images(fleet: Fleet) -> Iterator["Text"]:

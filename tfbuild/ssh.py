@@ -21,7 +21,7 @@ AT_ONCE = 16
 NOT_CONNECTED = 255
 # Never an option: a destination starts with neither "-" nor a character that a shell would read.
 DESTINATION = re.compile(
-    r"(?P<user>[A-Za-z0-9_][\w.+-]*@)?(?P<host>[A-Za-z0-9_][\w.-]*|\[[0-9A-Fa-f:.%\w]+\])(:(?P<port>\d{1,5}))?"
+    r"ssh(://|\s+)(?P<user>[A-Za-z0-9_][\w.+-]*@)?(?P<host>[A-Za-z0-9_][\w.-]*|\[[0-9A-Fa-f:.%\w]+\])(:(?P<port>\d{1,5}))?/?"
 )
 HINTS = (
     ("Permission denied", "BatchMode asks nothing: give it a key (ssh-copy-id {host}), or load yours (ssh-add)"),
@@ -33,6 +33,8 @@ HINTS = (
     ("timed out", "is it switched on, and reachable from here? --timeout gives it more seconds"),
     ("/proc/cpuinfo", "it is no Linux: record its CPU there and name the file"),
 )
+# What a user's own settings may hold that is in the way of one command.
+OPTIONS = ("-T", "-o", "BatchMode=yes", "-o", "RemoteCommand=none", "-o", "ClearAllForwardings=yes")
 OTHERWISE = "see what this says: ssh -o BatchMode=yes {host} cat /proc/cpuinfo"
 
 
@@ -58,7 +60,7 @@ class Answer:
 
 def destination(text: str) -> Destination:
     """The destination of ``ssh://user@host:port`` or ``ssh user@host``; UsageError for anything else."""
-    found = DESTINATION.fullmatch(re.sub(r"^ssh(://|\s+)", "", text).rstrip("/"))
+    found = DESTINATION.fullmatch(text)
     if found is None or int(found["port"] or 0) > 65535:
         raise UsageError(f"{text!r} names no ssh host", hint="ssh://user@host, ssh://user@host:2222 or ssh host")
     return Destination(host=(found["user"] or "") + found["host"].strip("[]"), port=int(found["port"] or 0))
@@ -82,7 +84,7 @@ def fetch(destinations: Sequence[Destination], *, timeout: int, config: Path | N
 
 
 def _ask(program: str, where: Destination, timeout: int, config: Path | None) -> Answer:
-    options = ["-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={timeout}"]
+    options = [*OPTIONS, "-o", f"ConnectTimeout={timeout}"]
     options += ["-F", str(config)] if config else []
     options += ["-p", str(where.port)] if where.port else []
     try:
