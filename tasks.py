@@ -53,6 +53,27 @@ COMPILE: dict[str, tuple[Any, str]] = {
 Body = Callable[..., None]
 
 
+def _positional(body: Body, options: dict[str, tuple[Any, str]]) -> tuple[list[inspect.Parameter], list[str]]:
+    """What the verb takes without an option; the names of those that stand for its `*words`.
+
+    Invoke has no "one or more": there are as many of them as words behind the verb's name on the command line.
+    """
+    known = list(inspect.signature(body).parameters.values())
+    many = next((parameter.name for parameter in known if parameter.kind is parameter.VAR_POSITIONAL), "")
+    count = max(1, _words(body.__name__, options)) if many else 0
+    words = [f"{many}_{number + 1}" if number else many for number in range(count)]
+    plain = [parameter for parameter in known if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
+    return [*plain, *(inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in words)], words
+
+
+def _words(name: str, options: dict[str, tuple[Any, str]]) -> int:
+    """How many words on the command line are neither options of the verb nor their values."""
+    valued = {f"--{option}" for option, (default, _) in options.items() if not isinstance(default, bool)}
+    behind = sys.argv[sys.argv.index(name) + 1 :] if name in sys.argv else []
+    values = sum(word in valued for word in behind)
+    return sum(not word.startswith("-") for word in behind) - values
+
+
 def verb(*groups: dict[str, tuple[Any, str]]) -> Callable[[Body], Any]:
     """An Invoke task that takes the options of `groups` and hands them over as keywords."""
     options = {name: row for group in groups for name, row in group.items()}
@@ -82,27 +103,6 @@ def verb(*groups: dict[str, tuple[Any, str]]) -> Callable[[Body], Any]:
         return task(run, help=helps, iterable=lists, auto_shortflags=False)
 
     return wrap
-
-
-def _positional(body: Body, options: dict[str, tuple[Any, str]]) -> tuple[list[inspect.Parameter], list[str]]:
-    """What the verb takes without an option; the names of those that stand for its `*words`.
-
-    Invoke has no "one or more": there are as many of them as words behind the verb's name on the command line.
-    """
-    known = list(inspect.signature(body).parameters.values())
-    many = next((parameter.name for parameter in known if parameter.kind is parameter.VAR_POSITIONAL), "")
-    count = max(1, _words(body.__name__, options)) if many else 0
-    words = [f"{many}_{number + 1}" if number else many for number in range(count)]
-    plain = [parameter for parameter in known if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
-    return [*plain, *(inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in words)], words
-
-
-def _words(name: str, options: dict[str, tuple[Any, str]]) -> int:
-    """How many words on the command line are neither options of the verb nor their values."""
-    valued = {f"--{option}" for option, (default, _) in options.items() if not isinstance(default, bool)}
-    behind = sys.argv[sys.argv.index(name) + 1 :] if name in sys.argv else []
-    values = sum(word in valued for word in behind)
-    return sum(not word.startswith("-") for word in behind) - values
 
 
 @verb({"cpuinfo": ("", "read this recorded /proc/cpuinfo in place of this machine's")}, JSON)
