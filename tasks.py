@@ -134,6 +134,33 @@ def verify(_: Context, image: str, **options: Any) -> None:
     cli.verify(image, **options)
 
 
+REGISTRY: dict[str, tuple[Any, str]] = {
+    "registry": ("", "the repository: HOST/PATH, ghcr.io/us/tfbuild (default: TFBUILD_REGISTRY, when set)"),
+    "ca-cert": MAKE["ca-cert"],
+}
+
+
+@verb(REGISTRY, {"force": (False, "move the fixed tag, though it is another image in the registry")}, JSON)
+def push(_: Context, image: str, **options: Any) -> None:
+    """Publish IMAGE, which must be verified, under its identifier and in its release's indexes."""
+    cli.push(image, **options)
+
+
+@verb(
+    REGISTRY,
+    {name: PLAN[name] for name in ("target", "cpuinfo")},
+    {
+        "release": ("", "2.21.0 or 2.21 (default: the newest that is published)"),
+        "python": ("", "Python of the image (default: any)"),
+        "dry-run": (False, "choose, and download nothing"),
+    },
+    JSON,
+)
+def pull(_: Context, **options: Any) -> None:
+    """Pull the best image of a registry that this host can run, and say why not the others."""
+    cli.pull(**options)
+
+
 @verb({"stop": (False, "stop the engine that tfbuild started"), "json": JSON["json"]})
 def engine(_: Context, **options: Any) -> None:
     """Make sure that a container engine answers; install and start Debian's where none does and this is root."""

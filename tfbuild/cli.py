@@ -24,6 +24,7 @@ from tfbuild.plan import Build, Request
 if TYPE_CHECKING:
     from tfbuild.pipeline import Maker
     from tfbuild.proof import Report
+    from tfbuild.registry.client import Registry
 
 WORK = Path("build")
 REPORTS = Path("reports")
@@ -252,6 +253,53 @@ def engine(*, stop: bool, json: bool) -> None:
         out({"version": answer.version, "platform": answer.platform})
     else:
         say(f"engine {answer.version} ({answer.platform}) answers")
+
+
+def registry_of(given: str, ca_cert: str) -> "Registry":
+    from tfbuild.registry.client import Registry, Repository
+
+    name = given or os.environ.get("TFBUILD_REGISTRY", "")
+    if not name:
+        raise UsageError("no registry is named", hint="--registry HOST/PATH, or TFBUILD_REGISTRY")
+    return Registry(Repository.parse(name), ca=certificates(ca_cert))
+
+
+def push(image: str, *, registry: str, ca_cert: str, force: bool, json: bool) -> None:
+    from tfbuild import publishing
+    from tfbuild.engine import Engine
+    from tfbuild.engine.progress import Progress
+
+    place = registry_of(registry, ca_cert)
+    done = publishing.push(Engine.connect(), image, place, REPORTS, force=force, progress=Progress())
+    if json:
+        out({"image": done.ref, "digest": done.digest, "uploaded": done.uploaded, "indexes": list(done.moved)})
+        return
+    print(f"{done.ref}@{done.digest}")
+    say(f"{'pushed' if done.uploaded else 'was there already'}; in {', '.join(done.moved)}")
+
+
+def pull(
+    *, registry: str, ca_cert: str, release: str, target: str, python: str, cpuinfo: str, dry_run: bool, json: bool
+) -> None:
+    from tfbuild import publishing
+    from tfbuild.engine import Engine
+    from tfbuild.engine.progress import Progress
+
+    place = registry_of(registry, ca_cert)
+    host = detect_cpu(Path(cpuinfo) if cpuinfo else None)
+    features = frozenset(isa.of_cpu(host).features)
+    choice = publishing.select(place, host, features, release=release, target=target, python=python)
+    for one in choice.passed_over:
+        say(f"not {one.id}: {one.reason}")
+    if choice.best is None:
+        raise publishing.nothing_fits(place, choice)
+    ref = "" if dry_run else publishing.pull(Engine.connect(), place, choice, Progress())
+    digest = f"{place.repository}@{choice.best.digest}"
+    if json:
+        passed = [{"id": one.id, "reason": one.reason} for one in choice.passed_over]
+        out({"id": choice.best.id, "reference": digest, "image": ref or None, "passed_over": passed})
+    else:
+        print(ref or digest)
 
 
 def matrix(root: Path, *, format: str, output: str, changed_since: str, **options: list[str]) -> None:

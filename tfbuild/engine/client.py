@@ -21,9 +21,10 @@ from typing import IO, Any, Unpack
 import docker
 from docker.context import ContextAPI
 
-from tfbuild.engine import build, cli
+from tfbuild.engine import build, cli, transfer
 from tfbuild.engine.build import Settings
 from tfbuild.engine.process import Attached, interruptible
+from tfbuild.engine.progress import Progress
 from tfbuild.engine.sdk import translated
 from tfbuild.engine.worker import Worker
 from tfbuild.errors import EngineMissing, TfbuildError, UnknownImage
@@ -139,6 +140,20 @@ class Engine:
         image = self.image(ref)
         with translated(ref):
             self.client.images.remove(image.id, force=True)
+
+    def push(self, ref: str, progress: Progress) -> None:
+        """Uploads an image under its own name; layers that the registry has are skipped. Raises TransferFailed.
+
+        The engine itself tries each layer again, and uses the credentials that `docker login` stored.
+        """
+        repository, tag = split(ref)
+        with progress.step(f"push {ref}") as step, translated(ref):
+            transfer.follow(self.client.api.push(repository, tag, stream=True, decode=True), step)
+
+    def pull(self, ref: str, progress: Progress) -> None:
+        """Downloads the image `ref` ("repository@sha256:..."); layers that are here stay. Raises TransferFailed."""
+        with progress.step(f"pull {ref}") as step, translated(ref):
+            transfer.follow(self.client.api.pull(ref, stream=True, decode=True, platform=self.platform), step)
 
     def run(
         self,
