@@ -161,6 +161,28 @@ def pull(_: Context, **options: Any) -> None:
     cli.pull(**options)
 
 
+@verb(REGISTRY, JSON)
+def images(_: Context, **options: Any) -> None:
+    """The images here and in the registry: size, age, instruction set, verified or not, whether this host runs them."""
+    cli.images(**options)
+
+
+@verb(
+    {
+        "keep": (
+            [],
+            "keep only identifiers that fit this glob, again for more (default: all but failed and unverified)",
+        ),
+        "dry-run": (False, "show what would go, and remove nothing"),
+        "yes": (False, "do not ask"),
+    },
+    JSON,
+)
+def prune(_: Context, **options: Any) -> None:
+    """Remove images of tfbuild's from the engine: failed, unverified and unnamed ones, or all but some. Asks first."""
+    cli.prune(**options)
+
+
 @verb({"stop": (False, "stop the engine that tfbuild started"), "json": JSON["json"]})
 def engine(_: Context, **options: Any) -> None:
     """Make sure that a container engine answers; install and start Debian's where none does and this is root."""

@@ -18,10 +18,13 @@ from tfbuild import facts, isa
 from tfbuild import plan as planning
 from tfbuild.cpu import Cpu
 from tfbuild.cpu import detect as detect_cpu
-from tfbuild.errors import TfbuildError, UnknownCpu, UsageError
+from tfbuild.errors import Interrupted, TfbuildError, UnknownCpu, UsageError
 from tfbuild.plan import Build, Request
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tfbuild.inventory import Entry
     from tfbuild.pipeline import Maker
     from tfbuild.proof import Report
     from tfbuild.registry.client import Registry
@@ -300,6 +303,70 @@ def pull(
         out({"id": choice.best.id, "reference": digest, "image": ref or None, "passed_over": passed})
     else:
         print(ref or digest)
+
+
+def images(*, registry: str, ca_cert: str, json: bool) -> None:
+    from tfbuild import inventory
+    from tfbuild.engine import Engine
+
+    host = host_cpu("")
+    features = frozenset(isa.of_cpu(host).features) if host else frozenset()
+    found = inventory.local(Engine.connect(), REPORTS, host, features)
+    if registry or os.environ.get("TFBUILD_REGISTRY"):
+        found += inventory.remote(registry_of(registry, ca_cert), host, features)
+    if json:
+        out([entry.to_json() for entry in found])
+    else:
+        show_images(found)
+
+
+def show_images(entries: "Sequence[Entry]") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from tfbuild import inventory
+
+    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+    table = Table("image", "for", "size", "age", "verified", "runs here", box=None, pad_edge=False)
+    for entry in entries:
+        verified = {True: "yes", False: "no", None: "by who pushed it"}[entry.verified]
+        runs = "yes" if entry.runs else f"no, lacks {' '.join(entry.lacks)}"
+        table.add_row(
+            entry.name,
+            entry.instruction_set,
+            f"{entry.size / 1e6:,.0f} MB",
+            inventory.age(entry.created),
+            verified,
+            runs,
+        )
+    console.print(table)
+
+
+def prune(*, keep: list[str], dry_run: bool, yes: bool, json: bool) -> None:
+    from tfbuild import inventory
+    from tfbuild.engine import Engine
+
+    engine = Engine.connect()
+    going = inventory.prunable(inventory.local(engine, REPORTS, None, frozenset()), keep)
+    for entry in going:
+        say(f"{entry.name if entry.name != inventory.UNNAMED else entry.digest}  {inventory.age(entry.created)}")
+    if not (dry_run or yes or not going) and not confirmed(f"remove these {len(going)} images?"):
+        raise Interrupted("nothing was removed")
+    if not dry_run:
+        for entry in going:
+            engine.untag(entry.name if entry.name != inventory.UNNAMED else entry.digest)
+    if json:
+        out({"removed": [] if dry_run else [entry.name for entry in going], "going": [entry.name for entry in going]})
+    else:
+        say(f"{'would remove' if dry_run else 'removed'} {len(going)} images")
+
+
+def confirmed(question: str) -> bool:
+    """The user's answer; UsageError where nobody can be asked."""
+    if not sys.stdin.isatty():
+        raise UsageError("nobody is here to be asked", hint="--yes, or --dry-run to see what would go")
+    say(f"{question} [y/N]")
+    return input().strip().lower() in ("y", "yes")
 
 
 def matrix(root: Path, *, format: str, output: str, changed_since: str, **options: list[str]) -> None:

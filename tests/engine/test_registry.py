@@ -25,7 +25,7 @@ from tests.engine.conftest import ROOT
 from tests.engine.registry import Server
 from tests.machines import machine
 from tests.test_report import report
-from tfbuild import cpu, dockerfile, isa, plan, publishing
+from tfbuild import cpu, dockerfile, inventory, isa, plan, publishing
 from tfbuild import report as reporting
 from tfbuild.engine import Engine
 from tfbuild.engine.progress import Progress
@@ -192,6 +192,24 @@ def test_two_pushes_at_once_are_both_in_the_index(
     index = place.manifest("latest-mkl")
     assert index is not None
     assert len(shelf.read_index(index)) == len(CPUS)
+
+
+def test_images_are_listed_here_and_in_the_registry(
+    engine: Engine, made: Callable[..., str], place: Registry, tmp_path: Path
+) -> None:
+    verified, unverified = made(build("x86-64-v3")), made(build("x86-64-v4"), verified=False)
+    push(engine, verified, place, tmp_path)
+    host = cpu.parse(machine("rhel7-haswell").cpuinfo())
+    features = frozenset(isa.of_cpu(host).features)
+    listed = {one.name: one for one in inventory.local(engine, tmp_path / "reports", host, features)}
+    assert (listed[verified].verified, listed[verified].runs) == (True, True)
+    assert (listed[unverified].verified, listed[unverified].runs) == (False, False)
+    assert "avx512f" in listed[unverified].lacks
+    (there,) = inventory.remote(place, host, features)
+    assert (there.name, there.runs) == (f"{place.repository}:{build('x86-64-v3').id}", True)
+    assert 0 < there.size < listed[verified].size + 1000
+    elsewhere = {one.name: one for one in inventory.local(engine, tmp_path, None, features)}
+    assert elsewhere[verified].lacks == ("a linux/amd64 CPU",)
 
 
 # --- without Python -------------------------------------------------------------------------------------------------

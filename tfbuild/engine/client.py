@@ -44,7 +44,10 @@ GO_NOT_REGULAR = sum(1 << bit for bit in (31, 27, 26, 25, 24, 21, 19))
 
 @dataclass(frozen=True, kw_only=True)
 class Image:
-    """What the engine says of an image: `size` in bytes, `architecture` in the engine's words ("amd64")."""
+    """What the engine says of an image: `size` in bytes, `architecture` in the engine's words ("amd64").
+
+    `created`: RFC 3339.
+    """
 
     id: str
     labels: Mapping[str, str]
@@ -53,6 +56,8 @@ class Image:
     entrypoint: tuple[str, ...]
     architecture: str
     repo_digests: tuple[str, ...]
+    tags: tuple[str, ...] = ()
+    created: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,17 +109,12 @@ class Engine:
     def image(self, ref: str) -> Image:
         """The image named `ref`; UnknownImage where it is not on this engine."""
         with translated(ref):
-            attrs = self.client.images.get(ref).attrs
-        config = attrs.get("Config") or {}
-        return Image(
-            id=attrs["Id"],
-            labels=config.get("Labels") or {},
-            size=attrs["Size"],
-            env=tuple(config.get("Env") or ()),
-            entrypoint=tuple(config.get("Entrypoint") or ()),
-            architecture=attrs["Architecture"],
-            repo_digests=tuple(attrs.get("RepoDigests") or ()),
-        )
+            return _image(self.client.images.get(ref).attrs)
+
+    def labelled(self, label: str) -> list[Image]:
+        """All images that carry `label`, those without a name too."""
+        with translated():
+            return [_image(image.attrs) for image in self.client.images.list(filters={"label": label})]
 
     def exists(self, ref: str) -> bool:
         """True where the image is on this engine."""
@@ -305,6 +305,21 @@ class Engine:
     def _discard(self, name: str) -> None:
         with suppress(docker.errors.NotFound):
             self.client.api.remove_container(name, force=True, v=True)
+
+
+def _image(attrs: Mapping[str, Any]) -> Image:
+    config = attrs.get("Config") or {}
+    return Image(
+        id=attrs["Id"],
+        labels=config.get("Labels") or {},
+        size=attrs["Size"],
+        env=tuple(config.get("Env") or ()),
+        entrypoint=tuple(config.get("Entrypoint") or ()),
+        architecture=attrs["Architecture"],
+        repo_digests=tuple(attrs.get("RepoDigests") or ()),
+        tags=tuple(attrs.get("RepoTags") or ()),
+        created=attrs.get("Created", ""),
+    )
 
 
 def _knock(environment: Mapping[str, str]) -> None:

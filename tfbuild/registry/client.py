@@ -76,6 +76,12 @@ class Manifest:
         return _object(self.content, f"manifest {self.digest}")
 
     @property
+    def size(self) -> int:
+        """Bytes of an image's layers as they are transferred (compressed)."""
+        layers = self.json().get("layers") or []
+        return sum(int(layer.get("size", 0)) for layer in layers if isinstance(layer, dict))
+
+    @property
     def config(self) -> str:
         """The digest of an image's configuration, by which the engine knows the image; "" for an index."""
         found = self.json().get("config")
