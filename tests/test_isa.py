@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.machines import machine, machines
 from tfbuild import cpu, facts, isa
-from tfbuild.errors import UnknownCompiler, UnknownCpu
+from tfbuild.errors import UnknownCompiler, UnknownCpu, UsageError
 
 X86 = [row.name for row in facts.features("x86_64")]
 ARM = [row.name for row in facts.features("aarch64")]
@@ -139,6 +139,31 @@ def test_closing_twice_changes_nothing_and_the_name_is_a_tag(row: tuple[str, set
     assert isa.instruction_set(found.features, arch) == found
     assert len(found.name) < 60
     assert not set(found.name) - set("abcdefghijklmnopqrstuvwxyz0123456789-._")
+
+
+@given(st.sampled_from(["x86_64", "aarch64"]), st.data())
+def test_intersection_is_commutative_associative_idempotent_and_never_wider_than_a_member(
+    arch: str, data: st.DataObject
+) -> None:
+    names = X86 if arch == "x86_64" else ARM
+    a, b, c = (isa.instruction_set(data.draw(st.sets(st.sampled_from(names))), arch) for _ in range(3))
+    both = isa.intersection([a, b])
+    assert both == isa.intersection([b, a])
+    assert isa.intersection([a]) == a == isa.intersection([a, a])
+    whole = isa.intersection([a, b, c])
+    assert whole == isa.intersection([both, c]) == isa.intersection([a, isa.intersection([b, c])])
+    for member in (a, b, c):
+        assert set(whole.features) <= set(member.features)
+    assert set(both.features) == set(a.features) & set(b.features)
+    assert isa.closure(whole.features) == set(whole.features)
+
+
+def test_nothing_is_common_to_two_architectures_or_to_no_machine() -> None:
+    pair = (isa.resolve("x86-64-v3", arch="x86_64"), isa.resolve("armv8.2-a", arch="aarch64"))
+    with pytest.raises(UsageError, match="aarch64 and x86_64"):
+        isa.intersection(pair)
+    with pytest.raises(UsageError, match="no instruction set"):
+        isa.intersection([])
 
 
 def test_names_of_distinct_sets_differ() -> None:

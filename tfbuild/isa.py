@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from tfbuild import facts
 from tfbuild.cpu import Cpu
-from tfbuild.errors import UnknownCompiler, UnknownCpu
+from tfbuild.errors import UnknownCompiler, UnknownCpu, UsageError
 from tfbuild.facts import Facts, FullLevel
 
 # A name spells at most so many features beyond its level out; more become a fingerprint, for a tag has 128 characters.
@@ -95,6 +95,19 @@ def largest_level(held: frozenset[str], arch: str) -> FullLevel:
     """The largest level within `held`; the architecture's smallest where even that is not in it."""
     known = facts.levels(arch)
     return next((level for level in reversed(known) if level.features <= held), known[0])
+
+
+def intersection(sets: Iterable[InstructionSet]) -> InstructionSet:
+    """The largest instruction set that is in all of `sets`; that of closed sets is closed itself.
+
+    Raises UsageError where there are none, or they are of several architectures: nothing runs on both.
+    """
+    members = tuple(sets)
+    archs = sorted({member.arch for member in members})
+    if len(archs) != 1:
+        what = " and ".join(archs) or "no instruction set at all"
+        raise UsageError(f"no instruction set is common to {what}", hint="name machines of one architecture")
+    return instruction_set(frozenset.intersection(*(frozenset(member.features) for member in members)), archs[0])
 
 
 def _name(held: frozenset[str], level: FullLevel) -> str:
