@@ -7,14 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.machines import machine, machines
-from tfbuild import cpu, facts, isa
+from tfbuild import compilers, cpu, facts, isa
 from tfbuild.errors import UnknownCompiler, UnknownCpu, UsageError
 
 X86 = [row.name for row in facts.features("x86_64")]
 ARM = [row.name for row in facts.features("aarch64")]
-COMPILERS = [
-    f"{row.name}-{version}" for row in facts.load("compilers", isa.CompilerTable).compiler for version in row.versions
-]
+COMPILERS = [f"{row.name}-{version}" for row in compilers.table().compiler for version in row.versions]
 lists = st.one_of(
     st.tuples(st.just("x86_64"), st.sets(st.sampled_from(X86))),
     st.tuples(st.just("aarch64"), st.sets(st.sampled_from(ARM))),
@@ -87,7 +85,7 @@ def test_a_compiler_too_old_for_the_level_gets_the_features_one_by_one() -> None
 @pytest.mark.parametrize("asked", ["gcc-99", "clang-8", "icc", "gcc", "", "gcc-12;x"])
 def test_unknown_compilers_are_refused(asked: str) -> None:
     with pytest.raises(UnknownCompiler, match="hint"):
-        isa.compiler(asked)
+        compilers.find(asked)
 
 
 def test_a_hypervisor_that_hides_fma_takes_nothing_else_along() -> None:

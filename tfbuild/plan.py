@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tfbuild import facts, isa, releases, toolchains, wheels
+from tfbuild import compilers, facts, isa, releases, toolchains, wheels
 from tfbuild import source as sources
 from tfbuild.cpu import ARCHITECTURES, Cpu
 from tfbuild.errors import (
@@ -71,6 +71,7 @@ class Request:
     cpu: str = ""
     cpuinfo: str = ""
     compiler: str = ""
+    prefer_vector_width: str = ""
     platform: str = ""
     wheel: str = ""
     threading: str = ""
@@ -302,9 +303,11 @@ def _compiled(request: Request, target: str, place: str, release: str, asked: In
     configs = (*releases.configs(release, target, arch, threading), *request.config)
     bazel = request.bazel or releases.bazel(release)
     compiler = request.compiler or releases.compiler(release)
-    isa.compiler(compiler)  # an unknown name is refused before it is looked for in a distribution
+    compilers.find(compiler)  # an unknown name is refused before it is looked for in a distribution
     python = _python_with(compiler, request, release)
-    flags = isa.flags(asked, compiler)
+    flags = isa.flags(
+        asked, compiler, release=release, prefer_vector_width=request.prefer_vector_width, named=request.cpu
+    )
     program = f"/usr/bin/{flags.compiler}"
     places = releases.Places(python=BUILD_PYTHON, clang=program, gcc=program)
     unchecked = given.kind == "git" and not given.commit
@@ -313,13 +316,13 @@ def _compiled(request: Request, target: str, place: str, release: str, asked: In
         python=python,
         target=target,
         platform=place,
-        instruction_set=asked,
+        instruction_set=flags.instruction_set,
         compiler=flags.compiler,
         copts=flags.copts,
         configs=configs,
         bazel=bazel,
         bazel_target=releases.wheel_target(release),
-        bazel_flags=(*_wheel_flags(release, target, python), *request.bazel_flag),
+        bazel_flags=(*_wheel_flags(release, target, python), *flags.bazel_flags, *request.bazel_flag),
         configure_env=releases.configure_env(release, target, compiler=flags.compiler, places=places),
         threading=threading,
         source=given,
@@ -327,6 +330,7 @@ def _compiled(request: Request, target: str, place: str, release: str, asked: In
         variant=(*_choices(request, given), *_headers(request)),
         notes=(
             *(f"{row.feature} is left out: {row.reason}" for row in flags.dropped),
+            *flags.notes,
             *([f"which commit {given.tag} must be is not known: the tag is taken as it is"] if unchecked else []),
         ),
         **_image(request, python),
@@ -342,7 +346,8 @@ def _choices(request: Request, given: Source) -> tuple[str, ...]:
     free = " ".join((request.bazel, *request.config, *request.bazel_flag, given.sha256)).strip()
     fingerprint = hashlib.sha256(free.encode()).hexdigest()[:8] if free else ""
     tree = "tree" if given.kind == "tree" else ""
-    return tuple(word for word in (request.threading, request.compiler, tree, fingerprint) if word)
+    width = f"prefer{request.prefer_vector_width}" if request.prefer_vector_width else ""
+    return tuple(word for word in (request.threading, request.compiler, width, tree, fingerprint) if word)
 
 
 def _python_with(compiler: str, request: Request, release: str) -> str:
@@ -386,7 +391,8 @@ def _official_release(request: Request, arch: str) -> str:
 
 def refuse_compile_options(request: Request) -> None:
     """Options that only a build from source can heed are refused where nothing is compiled, never ignored."""
-    asked = {name: getattr(request, name) for name in ("compiler", "threading", "bazel", "config", "bazel_flag")}
+    names = ("compiler", "prefer_vector_width", "threading", "bazel", "config", "bazel_flag")
+    asked = {name: getattr(request, name) for name in names}
     if used := [f"--{name.replace('_', '-')}" for name, value in asked.items() if value]:
         raise UsageError(
             f"{', '.join(used)}: for a build from source only; --wheel {request.wheel} compiles nothing",
@@ -411,6 +417,8 @@ def asked_set(request: Request, arch: str, host: Cpu | None) -> InstructionSet |
     wanted = request.cpu or ("host" if request.cpuinfo else "")
     if not wanted:
         return None
+    if host is not None and request.cpuinfo:
+        isa.same_architecture(host, arch, request.cpuinfo)
     fitting = host if host is not None and host.arch == arch else None
     return isa.resolve(wanted, arch=arch, host=fitting)
 
