@@ -91,9 +91,11 @@ def refusal(origin: str, why: str) -> UnknownCpu:
 def _kernel(text: str, origin: str, machine: str) -> Reading:
     blocks = [_fields(block) for block in text.split("\n\n") if block.strip()]
     cores = [block for block in blocks if "flags" in block or "Features" in block]
-    arch = ARCHITECTURES.get(machine.lower()) or _arch(cores)
+    arch = _arch(cores)
     if not cores or not arch:
-        raise refusal(origin, "it has no `flags` (x86-64) or `Features` (aarch64) line")
+        raise refusal(origin, "it has no `flags` of an x86-64 or `Features` of an aarch64 CPU")
+    if arch != ARCHITECTURES.get(machine.lower(), arch):
+        raise refusal(origin, f"this is {machine}, and it lists an {arch} CPU, as an emulator shows that of its host")
     first, seen_by_library = cores[0], _py_cpuinfo(text)
     return Reading(
         vendor=first.get("vendor_id") or IMPLEMENTERS.get(first.get("CPU implementer", ""), "unknown"),
@@ -113,9 +115,9 @@ def _fields(block: str) -> dict[str, str]:
 
 
 def _arch(cores: list[dict[str, str]]) -> str:
-    if any("Features" in core for core in cores):
-        return "aarch64" if any(core.get("CPU architecture") in ("8", "AArch64") for core in cores) else ""
-    return "x86_64" if any(" lm " in f" {core.get('flags', '')} " for core in cores) else ""
+    """By what only a 64-bit list has: on Arm, ``asimd`` (a 32-bit one says ``neon``, also on a 64-bit CPU)."""
+    lists = {key: {name for core in cores for name in core.get(key, "").split()} for key in ("flags", "Features")}
+    return "aarch64" if "asimd" in lists["Features"] else "x86_64" if "lm" in lists["flags"] else ""
 
 
 def _py_cpuinfo(text: str) -> Mapping[str, Any]:
