@@ -234,6 +234,32 @@ def test_a_system_without_glibcs_loader_is_read_without_it(tmp_path: Path) -> No
     assert cpuid.loader(other) == ""
 
 
+def test_windows_is_read_by_py_cpuinfo_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its real answer about this machine, through the code that runs where there is no /proc/cpuinfo."""
+    if platform.machine() != "x86_64":
+        pytest.skip("py-cpuinfo reads CPUID on x86-64 alone")
+    monkeypatch.setattr(platform, "system", lambda: "Windows")
+    found = cpu.detect()
+    assert found.arch == "x86_64"
+    assert {"sse3", "ssse3"} <= set(found.features)
+    assert found.disagreements == ()
+
+
+def test_macos_without_its_sysctl_is_an_error_with_a_way_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    if platform.system() == "Darwin":
+        pytest.skip("it has its sysctl here")
+    monkeypatch.setattr(platform, "system", lambda: "Darwin")
+    with pytest.raises(UnknownCpu, match="hint"):
+        cpu.detect()
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_what_powershell_writes_is_read(tmp_path: Path, encoding: str) -> None:
+    row = recording("windows-cpuid-icelake")
+    (tmp_path / "file").write_text(row.text, encoding=encoding)
+    assert " ".join(cpu.detect(tmp_path / "file").features) == row.features
+
+
 def test_detect_prints_each_disagreement_with_its_rule(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "cpuinfo"
     file.write_text(edited((" rdseed ", " "), *NEWER), encoding="utf-8")
@@ -257,6 +283,8 @@ def test_detect_prints_each_disagreement_with_its_rule(tmp_path: Path, capsys: p
         "{}",
         '{"arch": 5}',
         '{"arch": "X86_64", "flags": [1]}',
+        '{"arch": "X86_64", "flags": []}',
+        '{"arch": "ARM_8", "brand_raw": "Apple M1"}',
         '{"arch": ' + "[" * 100_000,
         "1, 0, 1, 2, 3, 4\n",
         "1, 0, " + "9" * 99_999,

@@ -90,7 +90,9 @@ def read(path: Path) -> str:
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         why = getattr(error, "strerror", None) or error
         raise UnknownCpu(f"cannot read {path}: {why}", hint="record one with: cat /proc/cpuinfo > FILE") from error
-    return data.decode("utf-8", errors="replace")
+    # PowerShell writes UTF-16 where output is redirected to a file.
+    encoding = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+    return data.decode(encoding, errors="replace")
 
 
 def parse(text: str, *, origin: str = "cpuinfo", machine: str = "") -> Cpu:
@@ -149,7 +151,7 @@ def _portable(system: str) -> Cpu:
         raise UnknownCpu(f"unknown architecture {platform.machine()!r}", hint="tfbuild knows x86-64 and aarch64")
     info = {"arch": arch, "flags": [], **get_cpu_info()}
     known = {key: info[key] for key in recordings.Library.__struct_fields__ if key in info}
-    return settle(recordings.of_library(recordings.Library(**known), arch))
+    return settle(recordings.of_library(recordings.Library(**known), arch, origin="py-cpuinfo"))
 
 
 def _sysctl() -> str:

@@ -2,7 +2,7 @@
 
 On Linux they come from glibc's loader (``ld.so --list-diagnostics``, since glibc 2.33; one millisecond), which also
 says which registers the operating system saves: its "active" words. It sees what this process sees, also in an
-emulator, and knows features that no kernel prints.
+emulator, and knows features that no kernel prints. It asks the one core that it runs on.
 """
 
 import re

@@ -46,7 +46,8 @@ class Flags:
     """The flags for one compiler, in the order they must stand: level, features, extras.
 
     `instruction_set` is what they switch on: what was asked for without the `dropped` features, so that nothing is
-    promised of those. `bazel_flags` go round known failures; `notes` are for the reader.
+    promised of those (on aarch64 with ``asimd``, which no compiler leaves out). `bazel_flags` go round known failures;
+    `notes` are for the reader.
     """
 
     compiler: str
@@ -187,7 +188,7 @@ def flags(
     level = _level_for(frozenset(isa.features) - dropped.keys(), isa.arch, name, version)
     dropped |= dict(_unknown(frozenset(isa.features) - level.features - dropped.keys(), name, version))
     dropped |= _without(isa, dropped)
-    kept = frozenset(isa.features) - dropped.keys()
+    kept = (frozenset(isa.features) - dropped.keys()) | level.features
     build = _x86 if isa.arch == "x86_64" else _arm
     troubles = compilers.troubles(kept, name, version, release)
     return Flags(

@@ -331,9 +331,19 @@ def _compiled(request: Request, target: str, place: str, release: str, asked: In
         notes=(
             *(f"{row.feature} is left out: {row.reason}" for row in flags.dropped),
             *flags.notes,
+            *_unguarded(flags.instruction_set),
             *([f"which commit {given.tag} must be is not known: the tag is taken as it is"] if unchecked else []),
         ),
         **_image(request, python),
+    )
+
+
+def _unguarded(planned: InstructionSet) -> tuple[str, ...]:
+    unprinted = [name for name in planned.features if not facts.feature(name).cpuinfo]
+    if not unprinted:
+        return ()
+    return (
+        f"the image cannot look for {' '.join(unprinted)} before it starts: no kernel prints that in /proc/cpuinfo",
     )
 
 

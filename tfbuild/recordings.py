@@ -192,9 +192,11 @@ def _library(text: str, origin: str) -> Reading:
     arch = {"X86_64": "x86_64", "ARM_8": "aarch64"}.get(found.arch, "")
     if not arch:
         raise refusal(origin, f"py-cpuinfo calls its architecture {found.arch}, and tfbuild knows X86_64 and ARM_8")
-    return of_library(found, arch)
+    return of_library(found, arch, origin)
 
 
-def of_library(found: Library, arch: str) -> Reading:
+def of_library(found: Library, arch: str, origin: str) -> Reading:
     """py-cpuinfo joins its sources: what a kernel has switched off can be in its list, and OSXSAVE need not be."""
+    if not found.flags:  # its answer without a PATH, and on Apple's own CPUs
+        raise refusal(origin, "it has no flags at all")
     return Reading(arch=arch, vendor=found.vendor_id_raw, model=found.brand_raw, cores=(canonical(found.flags, arch),))
