@@ -134,6 +134,9 @@ def test_a_switch_of_macos_that_is_off_wins() -> None:
     assert "avx2" not in both.features
     assert "avx" in both.features
     assert [(row.feature, row.rule) for row in both.disagreements] == [("avx2", "switch")]
+    neither = cpu.parse(text.replace(" OSXSAVE", "") + "hw.optional.avx2_0: 0\n")
+    assert {row.rule for row in neither.disagreements} == {"saved"}
+    assert "avx2" not in neither.features
 
 
 # --- the rules --------------------------------------------------------------------------------------------------------

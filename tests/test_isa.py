@@ -258,6 +258,13 @@ def test_spellings_of_one_cpu_are_one_set(spellings: str, arch: str) -> None:
     assert all(other == first for other in others)
 
 
+@pytest.mark.parametrize("asked", ["armv8.4-a", "armv8.6a", "armv9-a", "armv9.0-a"])
+def test_an_arm_level_whose_features_are_not_known_is_refused_rather_than_made_smaller(asked: str) -> None:
+    with pytest.raises(UnknownCpu, match="unknown CPU, level or feature") as refusal:
+        isa.resolve(asked, arch="aarch64")
+    assert "armv8.2-a" in refusal.value.hint
+
+
 def test_an_old_compilers_name_of_a_newer_cpu_is_the_older_cpu() -> None:
     """To GCC 11 a Zen 4 is "znver3"; who asks for znver3 has no AVX-512."""
     assert not any(name.startswith("avx512") for name in isa.resolve("znver3", arch="x86_64").features)

@@ -103,14 +103,14 @@ def parse(text: str, *, origin: str = "cpuinfo", machine: str = "") -> Cpu:
 def settle(reading: Reading) -> Cpu:
     """One answer out of all that a reading says, with the rule behind each disagreement."""
     listed = frozenset.union(*reading.cores)
-    decided = dict(sorted((row.feature, row) for row in _disagreements(reading)))
+    decided = {row.feature: row for row in _disagreements(reading)}
     held = {name for name in listed if name not in decided} | {row.feature for row in decided.values() if row.held}
     return Cpu(
         vendor=reading.vendor,
         model=reading.model,
         arch=reading.arch,
         features=tuple(sorted(held)),
-        disagreements=tuple(decided.values()),
+        disagreements=tuple(decided[name] for name in sorted(decided)),
     )
 
 

@@ -37,7 +37,7 @@ def known(arch: str) -> tuple[str, ...]:
     """The names to suggest to a user: archspec's and the rows of facts/names.toml."""
     from archspec.cpu import TARGETS
 
-    own = (name for name, target in TARGETS.items() if target.family.name == arch)
+    own = (name for name, target in TARGETS.items() if _has_features(target, arch))
     return tuple(dict.fromkeys((*own, *(row.name for row in _rows(arch).values()))))
 
 
@@ -48,6 +48,11 @@ def same(asked: str, other: str, arch: str) -> bool:
     targets = _targets(arch)
     first, second = (targets.get(facts.squeeze(name)) for name in (asked, other))
     return first is not None and first is second
+
+
+def _has_features(target: Any, arch: str) -> bool:
+    """archspec knows armv8.3a to armv9.2a by their flags alone: what a CPU of those has is more than it says."""
+    return bool(target.family.name == arch and (target.features or target.name in ("x86_64", "aarch64")))
 
 
 @cache
@@ -64,7 +69,7 @@ def _targets(arch: str) -> dict[str, Any]:
     """
     from archspec.cpu import TARGETS
 
-    found = {facts.squeeze(name): target for name, target in TARGETS.items() if target.family.name == arch}
+    found = {facts.squeeze(name): target for name, target in TARGETS.items() if _has_features(target, arch)}
     for target in list(found.values()):
         for entry in (entry for compiler in ("gcc", "clang") for entry in target.compilers.get(compiler, ())):
             if "name" in entry:
