@@ -277,14 +277,28 @@ GCC_12 = ["btver1", "btver2", "cooperlake", "icelake-server", "tigerlake", "rock
 @pytest.mark.skipif(not shutil.which("gcc-12"), reason="compares with Debian 12's GCC")
 @pytest.mark.parametrize("name", [*GCC_12, "tremont", "knm"])
 def test_a_compilers_name_stands_for_what_that_compiler_makes_of_it(name: str) -> None:
-    command = ["gcc-12", f"-march={name}", "-E", "-dM", "-x", "c", "-"]
-    done = subprocess.run(command, input="", capture_output=True, text=True, check=True)
-    defined = set(re.findall(r"#define (\w+)", done.stdout))
-    by_gcc = {row.name for row in facts.features("x86_64") if row.use and row.macro in defined}
+    by_gcc = defined_by_gcc(f"-march={name}")
     assert by_gcc - ({"xsave"} if name == "btver1" else set()) == set(isa.resolve(name, arch="x86_64").features)
 
 
-def test_a_recorded_machines_file_is_an_instruction_set(tmp_path: Path) -> None:
+@pytest.mark.skipif(not shutil.which("gcc-12"), reason="asks Debian 12's GCC")
+@pytest.mark.parametrize(
+    "asked", [*names.known("x86_64"), "avx", "avx2,fma", "avx512f", "amx_fp16", "avx512_bf16,rdseed"]
+)
+def test_the_flags_switch_on_in_a_real_compiler_what_they_promise(asked: str) -> None:
+    found = isa.flags(isa.resolve(asked, arch="x86_64"), "gcc-12")
+    assert defined_by_gcc(*found.flags) == set(found.instruction_set.features)
+
+
+def defined_by_gcc(*flags: str) -> set[str]:
+    """The features whose macros GCC 12 defines with these flags."""
+    command = ["gcc-12", *flags, "-Werror", "-E", "-dM", "-x", "c", "-"]
+    done = subprocess.run(command, input="", capture_output=True, text=True, check=True)
+    defined = set(re.findall(r"#define (\w+)", done.stdout))
+    return {row.name for row in facts.features("x86_64") if row.use and row.macro in defined}
+
+
+def test_a_recorded_machines_file_is_an_instruction_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "rack-7"
     file.write_text(machine("rhel7-haswell").cpuinfo())
     expected = isa.of_cpu(cpu.parse(machine("rhel7-haswell").cpuinfo()))
@@ -294,6 +308,11 @@ def test_a_recorded_machines_file_is_an_instruction_set(tmp_path: Path) -> None:
     assert refusal.value.hint == "--platform linux/amd64"
     with pytest.raises(UnknownCpu, match="No such file"):
         isa.resolve("./none", arch="x86_64")
+    monkeypatch.chdir(tmp_path)
+    assert isa.resolve("rack-7", arch="x86_64") == expected
+    (tmp_path / "avx").write_text(machine("rhel7-haswell").cpuinfo())
+    assert isa.resolve("avx", arch="x86_64").name == "avx"
+    assert isa.resolve("./avx", arch="x86_64") == expected
     with pytest.raises(UnknownCpu):
         isa.resolve("n" * 5000, arch="x86_64")
 

@@ -131,9 +131,12 @@ def resolve(asked: str, *, arch: str, host: Cpu | None = None) -> InstructionSet
         return instruction_set(_levels(arch)[facts.squeeze(asked)], arch)
     if (held := names.features(asked, arch)) is not None:
         return instruction_set(held, arch)
-    if os.sep in asked or os.path.isfile(asked):
-        return of_cpu(same_architecture(detect(Path(asked)), arch, asked))
-    return instruction_set(_listed(asked, arch), arch)
+    try:
+        return instruction_set(_listed(asked, arch), arch)
+    except UnknownCpu:
+        if os.sep not in asked and not os.path.isfile(asked):
+            raise
+    return of_cpu(same_architecture(detect(Path(asked)), arch, asked))
 
 
 def same_architecture(cpu: Cpu, arch: str, origin: str) -> Cpu:
@@ -211,11 +214,11 @@ def _unusable(isa: InstructionSet, name: str, version: int, release: str) -> Ite
         if row.feature in held and not (row.below and _holds_level(held, row.below, isa.arch)):
             yield row.feature, f"breaks TensorFlow {release} with {name}-{version}: {row.reason} ({row.source})"
     for feature in held:
-        if not _needed_flag(feature, held, isa.arch):
+        if not _has_flag(feature, held, isa.arch):
             yield feature, "has no flag of its own, and nothing here that brings it"
 
 
-def _needed_flag(feature: str, held: frozenset[str], arch: str) -> bool:
+def _has_flag(feature: str, held: frozenset[str], arch: str) -> bool:
     """Whether a flag switches the feature on: its own, its level's, or that of another one."""
     if facts.feature(feature).flag or feature in largest_level(held, arch).features:
         return True
