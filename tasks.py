@@ -22,9 +22,10 @@ PLAN: dict[str, tuple[Any, str]] = {
     "target": ("mkl", "cpu, mkl (oneDNN) or cuda"),
     "release": ("", "TensorFlow release, 2.21.0 or 2.21 (default: the newest whose needed facts are certain)"),
     "python": ("", "Python of the image, 3.11"),
-    "cpu": ("", "the CPU that the image is for: host, a level (x86-64-v3), a name (haswell) or a list (avx2,fma)"),
-    "cpuinfo": ("", "read `host` from this recorded /proc/cpuinfo"),
+    "cpu": ("", "the image's CPU: host, a level (x86-64-v3), a name (haswell), a list (avx2,fma) or a recorded file"),
+    "cpuinfo": ("", "read `host` from this recording (/proc/cpuinfo, sysctl -a, CPUID leaves, py-cpuinfo's JSON)"),
     "compiler": ("", "gcc-12, clang-18 (default: the release's own)"),
+    "prefer-vector-width": ("", "128, 256 or 512 bits, for loops that the compiler vectorises (default: measured)"),
     "platform": ("", "linux/amd64 or linux/arm64 (default: this machine's)"),
     "wheel": ("", "official, or a wheel file (default: build from source)"),
     "source": ("", "TensorFlow's source: a tree, or an archive (default: the release's tag on GitHub)"),
@@ -82,13 +83,17 @@ def verb(*groups: dict[str, tuple[Any, str]]) -> Callable[[Body], Any]:
     return wrap
 
 
-@verb({"cpuinfo": ("", "read this recorded /proc/cpuinfo in place of this machine's")}, JSON)
+@verb({"cpuinfo": ("", "read this recording in place of this machine")}, JSON)
 def detect(_: Context, **options: Any) -> None:
     """This CPU's features and level, and what the official wheel leaves unused on it."""
     cli.detect(**options)
 
 
-@verb({name: PLAN[name] for name in ("cpu", "cpuinfo", "compiler", "platform")}, JSON)
+@verb(
+    {name: PLAN[name] for name in ("cpu", "cpuinfo", "compiler", "prefer-vector-width", "platform")},
+    {"release": ("", "leave out what breaks this TensorFlow release (default: of no release)")},
+    JSON,
+)
 def copts(_: Context, **options: Any) -> None:
     """The Bazel copts for a CPU and a compiler, in one line that can be pasted."""
     cli.copts(**options)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from invoke.exceptions import Exit
 
-from tfbuild import facts, isa
+from tfbuild import facts, isa, releases
 from tfbuild import plan as planning
 from tfbuild.cpu import Cpu
 from tfbuild.cpu import detect as detect_cpu
@@ -56,6 +56,11 @@ def detect(*, cpuinfo: str, json: bool) -> None:
                 "level": cpu.level or None,
                 "features": list(cpu.features),
                 "unused_by_official_wheel": list(unused),
+                "masked": [{"feature": item.feature, "reason": item.reason} for item in isa.hidden(cpu)],
+                "disagreements": [
+                    {"feature": item.feature, "held": item.held, "rule": item.rule, "reason": item.reason}
+                    for item in cpu.disagreements
+                ],
             }
         )
         return
@@ -65,27 +70,38 @@ def detect(*, cpuinfo: str, json: bool) -> None:
     print(f"unused    {' '.join(unused) or 'nothing'} (by TensorFlow's official wheel)")
     for item in isa.hidden(cpu):
         print(f"masked    {item.feature}: {item.reason}")
+    for row in cpu.disagreements:
+        print(f"disputed  {row.feature}: {row.reason}")
 
 
-def copts(*, cpu: str, cpuinfo: str, compiler: str, platform: str, json: bool) -> None:
+def copts(*, cpu: str, cpuinfo: str, platform: str, json: bool, **options: str) -> None:
     place = planning.choose_platform(Request(target="cpu", platform=platform), "cpu")
     request = Request(cpu=cpu or "host", cpuinfo=cpuinfo, platform=place)
     asked = planning.asked_set(request, planning.PLATFORMS[place], host_cpu(cpuinfo))
     assert asked is not None  # "host" is asked for where nothing else is
-    flags = isa.flags(asked, compiler or DEFAULT_COMPILER)
+    flags = isa.flags(
+        asked,
+        options["compiler"] or DEFAULT_COMPILER,
+        release=releases.find(options["release"]) if options["release"] else "",
+        prefer_vector_width=options["prefer_vector_width"],
+        named=cpu,
+    )
     if json:
         out(
             {
                 "compiler": flags.compiler,
-                "instruction_set": asked.name,
+                "instruction_set": flags.instruction_set.name,
                 "copts": list(flags.copts),
                 "dropped": [{"feature": item.feature, "reason": item.reason} for item in flags.dropped],
+                "notes": list(flags.notes),
             }
         )
         return
     print(" ".join(flags.copts))
     for item in flags.dropped:
         say(f"dropped {item.feature}: {item.reason}")
+    for note in flags.notes:
+        say(f"note: {note}")
 
 
 def host_cpu(cpuinfo: str) -> Cpu | None:
