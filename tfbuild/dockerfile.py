@@ -191,6 +191,7 @@ def command(build: Build) -> str:
     options = [(name, getattr(build, name)) for name in ("target", "release", "python", "platform")]
     if kind == "source":
         options += [("cpu", _spelled(build.instruction_set)), ("compiler", build.compiler)]
+        options += [("prefer-vector-width", asked.prefer_vector_width)]
         options += [("threading", asked.threading), ("compute-capabilities", asked.compute_capabilities)]
         options += [("bazel", asked.bazel)]
         options += [("config", name) for name in asked.config] + [("bazel-flag", flag) for flag in asked.bazel_flag]

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tfbuild import capabilities, facts, isa, releases, toolchains, wheels
+from tfbuild import capabilities, compilers, facts, isa, releases, toolchains, wheels
 from tfbuild import source as sources
 from tfbuild.cpu import ARCHITECTURES, Cpu
 from tfbuild.errors import (
@@ -36,6 +36,7 @@ BASES = ("auto", "bootstrap", "registry")
 # What only a compile can heed.
 COMPILE_OPTIONS = (
     "compiler",
+    "prefer_vector_width",
     "threading",
     "compute_capabilities",
     "bazel",
@@ -84,6 +85,7 @@ class Request:
     cpu: str = ""
     cpuinfo: str = ""
     compiler: str = ""
+    prefer_vector_width: str = ""
     platform: str = ""
     wheel: str = ""
     threading: str = ""
@@ -318,9 +320,11 @@ def _compiled(request: Request, target: str, place: str, release: str, asked: In
     configs = (*releases.configs(release, target, arch, threading), *request.config)
     bazel = request.bazel or releases.bazel(release)
     compiler = request.compiler or releases.compiler(release)
-    isa.compiler(compiler)  # an unknown name is refused before it is looked for in a distribution
+    compilers.find(compiler)  # an unknown name is refused before it is looked for in a distribution
     python = _python_with(compiler, request, release)
-    flags = isa.flags(asked, compiler)
+    flags = isa.flags(
+        asked, compiler, release=release, prefer_vector_width=request.prefer_vector_width, named=request.cpu
+    )
     program = f"/usr/bin/{flags.compiler}"
     places = releases.Places(python=BUILD_PYTHON, clang=program, gcc=program)
     unchecked = given.kind == "git" and not given.commit
@@ -329,13 +333,13 @@ def _compiled(request: Request, target: str, place: str, release: str, asked: In
         python=python,
         target=target,
         platform=place,
-        instruction_set=asked,
+        instruction_set=flags.instruction_set,
         compiler=flags.compiler,
         copts=flags.copts,
         configs=configs,
         bazel=bazel,
         bazel_target=releases.wheel_target(release),
-        bazel_flags=(*_wheel_flags(release, target, python), *request.bazel_flag),
+        bazel_flags=(*_wheel_flags(release, target, python), *flags.bazel_flags, *request.bazel_flag),
         configure_env=releases.configure_env(
             release, target, compiler=flags.compiler, places=places, capabilities=",".join(gpus)
         ),
@@ -344,15 +348,26 @@ def _compiled(request: Request, target: str, place: str, release: str, asked: In
         source=given,
         wheel=wheels.source(releases.constraints(release)),
         variant=(
-            *_as_official(asked, release),
+            *_as_official(flags.instruction_set, release),
             *_choices(request, given, flags.compiler, release, target, arch),
             *_headers(request),
         ),
         notes=(
             *(f"{row.feature} is left out: {row.reason}" for row in flags.dropped),
+            *flags.notes,
+            *_unguarded(flags.instruction_set),
             *([f"which commit {given.tag} must be is not known: the tag is taken as it is"] if unchecked else []),
         ),
         **_image(request, python),
+    )
+
+
+def _unguarded(planned: InstructionSet) -> tuple[str, ...]:
+    unprinted = [name for name in planned.features if not facts.feature(name).cpuinfo]
+    if not unprinted:
+        return ()
+    return (
+        f"the image cannot look for {' '.join(unprinted)} before it starts: no kernel prints that in /proc/cpuinfo",
     )
 
 
@@ -387,6 +402,7 @@ def _choices(request: Request, given: Source, compiler: str, release: str, targe
     words = (
         request.threading if request.threading != threading else "",
         compiler if compiler != releases.compiler(release) else "",
+        f"prefer{request.prefer_vector_width}" if request.prefer_vector_width else "",
         "tree" if given.kind == "tree" else "",
         hashlib.sha256(text.encode()).hexdigest()[:8] if text else "",
     )
@@ -477,6 +493,8 @@ def asked_set(request: Request, arch: str, host: Cpu | None) -> InstructionSet |
     wanted = request.cpu or ("host" if request.cpuinfo else "")
     if not wanted:
         return None
+    if host is not None and request.cpuinfo:
+        isa.same_architecture(host, arch, request.cpuinfo)
     fitting = host if host is not None and host.arch == arch else None
     return isa.resolve(wanted, arch=arch, host=fitting)
 
