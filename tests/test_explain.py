@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.text import Text
 
-from tests.machines import Machine, machine, machines
+from tests.machines import Machine, Recording, machine, machines, recording, recordings
 from tests.test_isa import COMPILERS
 from tfbuild import explain, facts, isa, releases
 from tfbuild.explain import Explanation, Row
@@ -52,6 +52,38 @@ def test_kept_are_the_features_of_the_set_that_the_compiler_knows(tmp_path: Path
     assert (found["fma4"].cpu, found["fma4"].reason) == ("no", "not in this CPU")
     assert found["avx_ifma"].cpu == "not known"  # no kernel prints it
     assert found["rdrand"].kept is False
+
+
+def test_cpuid_beside_the_kernels_list_tells_of_what_no_kernel_prints(tmp_path: Path) -> None:
+    path = tmp_path / "guest"
+    path.write_text(recording("kvm-sapphirerapids-guest").text)
+    found = rows(explain.explain(Request(cpuinfo=str(path))))["avx_ifma"]
+    assert (found.cpu, found.reason) == ("no", "not in this CPU")
+
+
+@pytest.mark.parametrize("row", recordings(), ids=lambda row: row.name)
+def test_a_recording_of_any_format_gets_its_table(row: Recording, tmp_path: Path) -> None:
+    path = tmp_path / "recorded"
+    path.write_text(row.text, encoding="utf-8")
+    found = explain.explain(Request(cpuinfo=str(path)))
+    held = {item.feature for item in found.features if item.cpu in ("yes", "masked")}
+    assert held == (set() if row.refused else set(row.features.split()))
+
+
+def test_what_breaks_the_release_is_dropped_with_the_reason_and_other_releases_keep_it() -> None:
+    found = rows(explain.explain(Request(cpu="sapphirerapids", compiler="gcc-13", release="2.18.1")))["avx512_fp16"]
+    assert (found.cpu, found.kept) == ("yes", False)
+    assert found.reason.startswith("breaks TensorFlow 2.18.1 with gcc-13: ")
+    assert rows(explain.explain(Request(cpu="sapphirerapids", compiler="gcc-13", release="2.21.0")))["avx512_fp16"].kept
+
+
+def test_what_sources_disagree_on_has_the_rule_for_its_reason(tmp_path: Path) -> None:
+    row = machine("kvm-zen5-guest")
+    path = tmp_path / "hybrid"
+    path.write_text(row.core(0) + "\n" + row.core(1, without=("avx512_vnni",)), encoding="utf-8")
+    found = rows(explain.explain(Request(cpuinfo=str(path))))["avx512_vnni"]
+    assert (found.cpu, found.kept) == ("no", False)
+    assert found.reason == "some cores lack it, and a program may be moved to any core: off"
 
 
 def test_without_a_compiler_it_is_the_release_s_own() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal, TypeVar
 
 from tfbuild import cpu as cpus
-from tfbuild import facts, isa, plan, releases, terminal
+from tfbuild import cpuid, facts, isa, plan, releases, terminal
 from tfbuild.cpu import ARCHITECTURES, Cpu
 from tfbuild.errors import TfbuildError
 from tfbuild.facts import Facts, Feature
@@ -88,8 +88,10 @@ def explain(request: Request) -> Explanation:
     fitting = host if host is not None and host.arch == arch and _means_host(request) else None
     release = _attempt(notes, lambda: releases.find(request.release or releases.newest_first()[0])) or ""
     compiler = request.compiler or (releases.compiler(release) if release else DEFAULT_COMPILER)
-    flags = _attempt(notes, lambda: isa.flags(asked or _smallest(arch), compiler))
-    seen = _Seen(cpu=fitting, asked=asked, flags=flags)
+    asked_of = asked or _smallest(arch)
+    flags = _attempt(notes, lambda: isa.flags(asked_of, compiler, release=release, named=request.cpu))
+    notes += flags.notes if flags and asked else ()
+    seen = _Seen(cpu=fitting, whole=fitting is not None and _whole(request), asked=asked, flags=flags)
     return Explanation(
         platform=plan.MACHINES[arch],
         cpu=fitting.model if fitting else asked.name if asked else "",
@@ -126,6 +128,12 @@ def _host(request: Request) -> Cpu | None:
     return cpus.detect(Path(request.cpuinfo) if request.cpuinfo else None)
 
 
+def _whole(request: Request) -> bool:
+    """Whether that CPU's description has CPUID's words, too: they tell of what no kernel prints."""
+    text = cpus.read(Path(request.cpuinfo)) if request.cpuinfo else cpuid.loader()
+    return cpuid.diagnostics(text) is not None
+
+
 def _asked(request: Request, host: Cpu | None, notes: list[str]) -> tuple[str, InstructionSet | None]:
     """The architecture and the instruction set; a name of another architecture than this one's is looked for there."""
     place = _attempt(notes, lambda: plan.choose_platform(Request(target="cpu", platform=request.platform), "cpu"))
@@ -160,15 +168,22 @@ def _smallest(arch: str) -> InstructionSet:
 
 @dataclass(frozen=True, kw_only=True)
 class _Seen:
-    """What is known of the machine and the compile; None or empty where it is not."""
+    """What is known of the machine and the compile; None where it is not; `whole`: what no kernel prints, too."""
 
     cpu: Cpu | None
+    whole: bool
     asked: InstructionSet | None
     flags: Flags | None
 
     @property
     def masked(self) -> dict[str, str]:
         return {item.feature: item.reason for item in isa.hidden(self.cpu)} if self.cpu else {}
+
+    @property
+    def disputed(self) -> dict[str, str]:
+        """Why a feature that some source lists is none of this CPU's."""
+        rows = self.cpu.disagreements if self.cpu else ()
+        return {row.feature: row.reason for row in rows if not row.held}
 
 
 def _row(feature: Feature, seen: _Seen, release: str) -> Row:
@@ -189,7 +204,7 @@ def _in_cpu(feature: Feature, seen: _Seen) -> str:
     if seen.cpu is not None:
         if feature.name in seen.masked:
             return "masked"
-        absent = "no" if feature.cpuinfo else NOT_KNOWN  # what no kernel prints is not absent for that
+        absent = "no" if feature.cpuinfo or seen.whole else NOT_KNOWN
         return "yes" if feature.name in seen.cpu.features else absent
     if seen.asked is not None:
         absent = "no" if feature.use else NOT_KNOWN  # of a name, a level or a list only what gets a flag is kept
@@ -203,7 +218,11 @@ def _kept(feature: Feature, seen: _Seen, found: str) -> tuple[bool | None, str, 
         return False, feature.flag, "never a flag: reached by intrinsics alone"
     if seen.asked is not None and feature.name not in seen.asked.features:
         masked = seen.masked.get(feature.name, "")
-        told = {"masked": masked, "no": "not in this CPU", NOT_KNOWN: "no kernel tells of it"}
+        told = {
+            "masked": masked,
+            "no": seen.disputed.get(feature.name, "not in this CPU"),
+            NOT_KNOWN: "no kernel tells of it",
+        }
         return False, feature.flag, told.get(found, "not asked for")
     if seen.asked is None or seen.flags is None:
         return None, feature.flag, _known_from(feature, seen.flags.compiler if seen.flags else "")

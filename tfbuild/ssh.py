@@ -15,7 +15,7 @@ from tfbuild.errors import UsageError
 
 # By sh, whatever shell the user has there. The empty line keeps the loader's words out of the last core's block.
 LOADER = "/lib64/ld-linux-x86-64.so.2"
-COMMAND = f"sh -c 'cat /proc/cpuinfo && echo && {{ {LOADER} --list-diagnostics 2>/dev/null || true; }}'"
+COMMAND = f"sh -c 'cat /proc/cpuinfo && echo && {{ env -i {LOADER} --list-diagnostics 2>/dev/null || true; }}'"
 AT_ONCE = 16
 # ssh's own exit code where it did not get as far as the command.
 NOT_CONNECTED = 255
