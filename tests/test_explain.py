@@ -129,6 +129,7 @@ def test_every_fact_of_use_names_features_that_exist_and_its_source() -> None:
         (Request(cpu="x86-64-v3", release="3.5"), "nearest: 2.20.0, 2.21.0"),
         (Request(cpu="x86-64-v3", release="two"), "unknown TensorFlow release 'two'"),
         (Request(cpu="x86-64-v3", platform="beos/mips"), "unknown platform 'beos/mips'; one of: linux/amd64"),
+        (Request(cpu="haswell", cpuinfo="/dev/null"), "--cpuinfo /dev/null is not read: --cpu haswell names another"),
         (Request(cpuinfo="/dev/null"), "does not describe a CPU"),
         (Request(cpuinfo="/nowhere"), "No such file"),
         (Request(cpuinfo="/"), "Is a directory"),
@@ -141,6 +142,14 @@ def test_what_is_not_understood_becomes_a_note_with_the_nearest(request_: Reques
     stream = io.StringIO()
     explain.show(found, stream)
     assert "avx512_vp2intersect" in stream.getvalue()
+
+
+@pytest.mark.parametrize("release", releases.newest_first())
+def test_every_release_has_a_table_of_its_own_compiler(release: str) -> None:
+    for cpu in ("sapphirerapids", "neoverse-v1"):
+        found = explain.explain(Request(cpu=cpu, release=release))
+        assert found.release == release
+        assert found.copts
 
 
 def test_an_unknown_compiler_leaves_the_flags_and_who_knows_them() -> None:

@@ -7,8 +7,10 @@ in the worst case there are K^n / K! of them. Beyond either limit the best parti
 `proved` is false.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 MOST_EXACT = 64
 MOST_NODES = 50_000
@@ -58,13 +60,20 @@ def _group(members: Sequence[int], indices: Sequence[int], cost: Cost) -> _Group
 
 def _merged(members: Sequence[int], most: int, cost: Cost) -> list[tuple[int, ...]]:
     """A good start: from one group each, the two whose union costs least more become one, until they are few enough."""
-    groups = [_group(members, (index,), cost) for index in range(len(members))]
+
+    @cache
+    def costs(group: tuple[int, ...]) -> int:
+        return _group(members, group, cost).cost
+
+    @cache
+    def more(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
+        return costs(a + b) - costs(a) - costs(b), a + b
+
+    groups: list[tuple[int, ...]] = [(index,) for index in range(len(members))]
     while len(groups) > most:
-        pairs = ((a, b) for place, a in enumerate(groups) for b in groups[place + 1 :])
-        unions = ((_group(members, a.members + b.members, cost), a, b) for a, b in pairs)
-        union, a, b = min(unions, key=lambda row: (row[0].cost - row[1].cost - row[2].cost, row[0].members))
-        groups = [group for group in groups if group is not a and group is not b] + [union]
-    return [group.members for group in groups]
+        a, b = min(itertools.combinations(groups, 2), key=lambda pair: more(*pair))
+        groups = [group for group in groups if group not in (a, b)] + [a + b]
+    return groups
 
 
 @dataclass(kw_only=True)

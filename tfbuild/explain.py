@@ -83,6 +83,8 @@ class Explanation:
 def explain(request: Request) -> Explanation:
     """The table for the CPU, compiler, release and platform of `request`, whatever they are."""
     notes: list[str] = []
+    if request.cpuinfo and not _means_host(request):
+        notes.append(f"--cpuinfo {request.cpuinfo} is not read: --cpu {request.cpu} names another CPU than the host")
     host = _attempt(notes, lambda: _host(request))
     arch, asked = _asked(request, host, notes)
     fitting = host if host is not None and host.arch == arch and _means_host(request) else None
