@@ -245,6 +245,7 @@ def engine(_: Context, **options: Any) -> None:
         "cpu": ([], "instruction set of builds from source, again for more (default: the platform's levels)"),
         "platform": ([], "linux/amd64 or linux/arm64 (default: both)"),
         "wheel": ([], "official or source (default: both)"),
+        "fleet": ("", "builds from source for the images in this file: invoke fleet HOSTS --json > FILE"),
         "only": ([], "keep rows whose identifier fits this glob, again for more: '*-mkl-py3.12-*'"),
         "changed-since": ("", "keep rows whose files differ from this state of the repository: origin/main"),
         "format": ("json", "json, github, gitlab or bake"),

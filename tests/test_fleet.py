@@ -275,8 +275,8 @@ def test_an_empty_folder_and_one_with_nothing_to_read(tmp_path: Path) -> None:
 # --- the command line ----------------------------------------------------------------------------------------------
 
 
-def run(*arguments: str, code: int = 0) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "invoke", "fleet", *arguments]
+def run(*arguments: str, verb: str = "fleet", code: int = 0) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "invoke", verb, *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stderr
     return done
@@ -316,6 +316,22 @@ def test_what_is_skipped_is_told_and_stands_in_the_json(folder: Path) -> None:
     done = run(str(folder), "README.md", "--skip-unreachable", "--json")
     assert done.stderr.startswith("skipped README.md: ")
     assert [row["name"] for row in json.loads(done.stdout)["skipped"]] == ["README.md"]
+
+
+def test_its_images_are_rows_of_the_matrix(folder: Path, tmp_path: Path) -> None:
+    (folder / "graviton").write_text(machine("amazon-neoverse_n1").cpuinfo())
+    file = tmp_path / "fleet.json"
+    file.write_text(run(str(folder), "--images", "3", "--json").stdout)
+    images = fleet.read(file).images
+    options = ("--release=2.20.0", "--target=cpu", "--python=3.13", f"--fleet={file}")
+    rows = json.loads(run(*options, verb="matrix").stdout)["rows"]
+    assert len(rows) == len(images) == 3
+    for image in images:
+        (row,) = (
+            row for row in rows if (row["platform"], set(row["features"])) == (image.platform, set(image.features))
+        )
+        assert (row["wheel"], row["instruction_set"]) == ("source", image.instruction_set)
+    assert "leave one of them out" in run(*options, "--cpu=x86-64-v3", verb="matrix", code=2).stderr
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"schema": "tfbuild.report/1"}'])

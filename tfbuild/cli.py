@@ -416,15 +416,25 @@ def confirmed(question: str) -> bool:
     return input().strip().lower() in ("y", "yes")
 
 
-def matrix(root: Path, *, format: str, output: str, changed_since: str, **options: list[str]) -> None:
+def _images(file: str, options: dict[str, list[str]]) -> tuple[tuple[str, str], ...]:
+    """Platform and instruction set of each image in the file that `invoke fleet --json` wrote."""
+    from tfbuild import fleet as fleets
+
+    if used := [f"--{name}" for name in ("cpu", "platform", "wheel") if options[name]]:
+        raise UsageError(f"{', '.join(used)}: the images of --fleet have their own", hint="leave one of them out")
+    return tuple((image.platform, image.cpu) for image in fleets.read(Path(file)).images)
+
+
+def matrix(root: Path, *, format: str, output: str, changed_since: str, fleet: str = "", **options: list[str]) -> None:
     from tfbuild import matrix as rows
 
     if format not in rows.FORMATS:
         raise UsageError(f"unknown format {format!r}", hint=f"one of: {', '.join(rows.FORMATS)}")
     asked = {name if name == "only" else f"{name}s": tuple(values) for name, values in options.items()}
-    found = rows.select(rows.Asked(**asked))
+    found = rows.select(rows.Asked(**asked, images=_images(fleet, options) if fleet else ()))
     if changed_since:
         words = [f"--{name}={value}" for name, values in options.items() for value in values]
+        words += [f"--fleet={Path(fleet).resolve()}"] if fleet else []
         found = rows.changed_since(found, changed_since, words, root)
     for line in rows.refusals(found):
         say(line)
