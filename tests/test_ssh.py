@@ -1,10 +1,12 @@
 """Hosts by ssh, from a real sshd on 127.0.0.1 with keys, port and configuration of its own."""
 
 import getpass
+import json
 import os
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,6 +19,7 @@ from tfbuild import cpu, fleet, hosts, ssh
 from tfbuild.errors import UnknownCpu, UsageError
 from tfbuild.ssh import Destination
 
+ROOT = Path(__file__).parent.parent
 START_SECONDS = 10
 # Where a root's sshd drops its rights; Debian's service makes it at its start.
 SEPARATION = Path("/run/sshd")
@@ -122,6 +125,20 @@ def test_a_list_of_hosts_is_read_at_once_and_each_keeps_its_own_answer(server: S
     assert found.hosts[1].cpu == cpu.parse(machine("rhel7-haswell").cpuinfo())
     chosen = fleet.choose(found.hosts, 2)
     assert {host.name for host in chosen.hosts} == {"ssh://box", "ssh://haswell"}
+
+
+@pytest.mark.sshd
+def test_the_verb_goes_on_without_a_host_where_that_is_asked_for(server: Server) -> None:
+    listed = server.folder / "two"
+    listed.write_text("ssh haswell\nssh closed\n")
+    command = [sys.executable, "-m", "invoke", "fleet", str(listed), f"--ssh-config={server.config}", "--json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (UnknownCpu.exit_code, "")
+    assert "ssh://closed: " in done.stderr
+    done = subprocess.run([*command, "--skip-unreachable"], cwd=ROOT, capture_output=True, text=True, check=False)
+    found = json.loads(done.stdout)
+    assert [row["name"] for row in found["hosts"]] == ["ssh://haswell"]
+    assert [row["name"] for row in found["skipped"]] == ["ssh://closed"]
 
 
 @pytest.mark.sshd

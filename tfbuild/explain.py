@@ -343,5 +343,5 @@ def _legend() -> str:
     at_run_time = ", ".join(use.part for use in uses() if use.when == "run time")
     return (
         f"{by_flag}: code chosen by the flags. {at_run_time}: chosen at run time, whatever the flags. guard: named in "
-        "TensorFlow's own message at start. unknown: nothing that was read tells of it."
+        "TensorFlow's own message at start. unknown: nothing tells of it in what was read, one version of each library."
     )
