@@ -5,6 +5,7 @@ Data is printed to stdout; progress, notes and errors go to stderr.
 
 import json
 import os
+import re
 import select as polling
 import signal
 import subprocess
@@ -119,7 +120,7 @@ def fleet(
     from tfbuild import fleet as fleets
     from tfbuild import hosts
 
-    most, seconds = whole("images", images, least=1), whole("timeout", timeout, least=1)
+    most, seconds = positive("images", images), positive("timeout", timeout)
     config = Path(ssh_config) if ssh_config else None
     found = hosts.gather(words, timeout=seconds, config=config, skip=skip_unreachable)
     for one in found.skipped:
@@ -128,10 +129,10 @@ def fleet(
     print(fleets.to_json(chosen)) if json else fleets.show(chosen)
 
 
-def whole(option: str, text: str, *, least: int) -> int:
-    """An option's value as a whole number."""
-    if not text.isascii() or not text.isdigit() or not least <= int(text) < 10**6:
-        raise UsageError(f"--{option} {text!r} is no number from {least} on", hint=f"--{option} {max(least, 3)}")
+def positive(option: str, text: str) -> int:
+    """An option's value as a number from 1 on."""
+    if not re.fullmatch(r"[1-9]\d{0,5}", text, re.ASCII):
+        raise UsageError(f"--{option} {text!r} is no number from 1 on", hint=f"--{option} 3")
     return int(text)
 
 
