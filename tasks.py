@@ -38,7 +38,12 @@ PLAN: dict[str, tuple[Any, str]] = {
     "with-headers": (False, "keep TensorFlow's headers, so that custom ops can be compiled"),
 }
 JSON = {"json": (False, "print JSON to stdout")}
+ENGINE: dict[str, tuple[Any, str]] = {
+    "engine": ("", "another engine: ssh://HOST, tcp://HOST:PORT or a Docker context (default: the client's own)"),
+    "builder": ("", "a buildx builder by its name, for the build itself (default: the engine's own)"),
+}
 MAKE: dict[str, tuple[Any, str]] = {
+    **ENGINE,
     "base": ("auto", "auto (a registry, else bootstrap), bootstrap (mmdebstrap), registry, or an image's name"),
     "ca-cert": ("", "a company's CA certificates in PEM (default: SSL_CERT_FILE, when set)"),
     "mirror": ("", "URL of a mirror: what is at https://HOST/PATH is asked for at URL/HOST/PATH"),
@@ -86,6 +91,7 @@ def verb(*groups: dict[str, tuple[Any, str]]) -> Callable[[Body], Any]:
         def run(*args: Any, **kwargs: Any) -> None:
             given = [kwargs.pop(name) for name in words]
             try:
+                cli.use_engine(kwargs)
                 body(*args, *given, **kwargs)
                 sys.stdout.flush()
             except BrokenPipeError:
@@ -188,13 +194,19 @@ REGISTRY: dict[str, tuple[Any, str]] = {
 }
 
 
-@verb(REGISTRY, {"force": (False, "move the fixed tag, though it is another image in the registry")}, JSON)
+@verb(
+    {"engine": ENGINE["engine"]},
+    REGISTRY,
+    {"force": (False, "move the fixed tag, though it is another image in the registry")},
+    JSON,
+)
 def push(_: Context, image: str, **options: Any) -> None:
     """Publish IMAGE, which must be verified, under its identifier and in its release's indexes."""
     cli.push(image, **options)
 
 
 @verb(
+    {"engine": ENGINE["engine"]},
     REGISTRY,
     {name: PLAN[name] for name in ("target", "cpuinfo")},
     {
@@ -209,7 +221,7 @@ def pull(_: Context, **options: Any) -> None:
     cli.pull(**options)
 
 
-@verb(REGISTRY, JSON)
+@verb({"engine": ENGINE["engine"]}, REGISTRY, JSON)
 def images(_: Context, **options: Any) -> None:
     """The images here and in the registry: size, age, instruction set, verified or not, whether this host runs them."""
     cli.images(**options)
@@ -224,6 +236,7 @@ def images(_: Context, **options: Any) -> None:
         "dry-run": (False, "show what would go, and remove nothing"),
         "yes": (False, "do not ask"),
     },
+    {"engine": ENGINE["engine"]},
     JSON,
 )
 def prune(_: Context, **options: Any) -> None:

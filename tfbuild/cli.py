@@ -10,6 +10,7 @@ import select as polling
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -156,12 +157,35 @@ def leave_where_nobody_reads() -> None:
         raise Exit(code=128 + signal.SIGPIPE)
 
 
+def use_engine(options: dict[str, Any]) -> None:
+    """Takes --engine and --builder out of `options`, and lets all that follows talk to them."""
+    engine, builder = options.pop("engine", ""), options.pop("builder", "")
+    if engine or builder:
+        from tfbuild.engine import choice
+
+        choice.use(engine, builder)
+
+
 def select(options: dict[str, Any]) -> Build:
-    """The build that the planning options ask for."""
+    """The build that the planning options ask for; for a verb that builds, "host" is the engine's machine."""
     known: dict[str, Any] = {key: options[key] for key in Request.__dataclass_fields__ if key in options}
     lists = {key: tuple(value) for key, value in known.items() if isinstance(value, list)}
     request = Request(**{**known, **lists})
+    if "ca_cert" in options:
+        from tfbuild.engine import choice
+
+        if choice.elsewhere():
+            return select_there(request, options)
     return planning.select(request, host_cpu(request.cpuinfo))
+
+
+def select_there(request: Request, options: dict[str, Any]) -> Build:
+    """As select, for an engine on another machine: its platform and its CPU."""
+    made = maker(options)
+    request = replace(request, platform=request.platform or made.engine.platform)
+    if request.cpuinfo or request.cpu not in ("", "host") or request.wheel not in ("", "source"):
+        return planning.select(request, host_cpu(request.cpuinfo))
+    return planning.select(request, made.cpu())
 
 
 def plan(*, json: bool, **options: Any) -> None:
@@ -330,7 +354,16 @@ def push(image: str, *, registry: str, ca_cert: str, force: bool, json: bool) ->
 
 
 def pull(
-    *, registry: str, ca_cert: str, release: str, target: str, python: str, cpuinfo: str, dry_run: bool, json: bool
+    *,
+    engine: str,
+    registry: str,
+    ca_cert: str,
+    release: str,
+    target: str,
+    python: str,
+    cpuinfo: str,
+    dry_run: bool,
+    json: bool,
 ) -> None:
     from tfbuild import publishing
     from tfbuild.engine import Engine
