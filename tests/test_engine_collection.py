@@ -21,11 +21,11 @@ def test_layers_go_first_and_the_mounts_that_hold_bazels_caches_with_the_last_ru
     builder = written(tmp_path)["builder"]
     assert isinstance(builder, dict)
     *cheap, last = builder["gc"]["policy"]
-    assert {rule["keepStorage"] for rule in cheap} == {"50000MB"}
+    assert {rule["keepStorage"] for rule in cheap} == {str(50 * 10**9)}
     assert [rule["filter"] for rule in cheap] == [
         ["type=regular"], ["type=source.local"], ["type=source.git.checkout"], ["type=internal"],
     ]  # fmt: skip
-    assert last == {"keepStorage": "125000MB", "all": True}
+    assert last == {"keepStorage": str(125 * 10**9), "all": True}
 
 
 def test_the_machines_own_configuration_holds_and_has_the_last_word(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from tfbuild.plan import Build
 LIMIT = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 # Bazel is asked to stop at the limit; this much later everything is stopped.
 GRACE_SECONDS = 90.0
+FETCH_SECONDS = 60.0
 # The slowest actions that are told on the terminal.
 SHOWN = 5
 
@@ -100,9 +101,10 @@ def run(
         _keep(watch, settings, fetch)
         raise _time_up(given) from None
     except BuildFailed as error:
+        # Should the builder have cut off Bazel's words, the clock tells it too.
+        late = watch.out_of_time or (given.seconds > 0 and time.time() >= given.started + given.seconds)
         _keep(watch, settings, fetch)
-        # Should the builder have cut off the words, the clock tells it too.
-        if watch.out_of_time or (left is not None and time.time() >= given.started + given.seconds):
+        if late:
             raise _time_up(given) from None
         if watch.killed and share is not None:
             fewer = max(1, share.jobs // 2)
@@ -121,21 +123,22 @@ def _keep(watch: Watch, settings: Settings, fetch: Callable[[Path, Settings], ob
     if not watch.began:
         return
     folder, progress = settings["log"].parent, settings["progress"]
-    with tempfile.TemporaryDirectory(prefix="bazel-", dir=folder) as scratch:
-        try:
-            quietly = Progress(io.StringIO())
-            fetch(Path(scratch), {**settings, "log": folder / "kept.log", "progress": quietly, "no_cache": False})
-            for old in (*folder.glob("profile.json*"), *folder.glob("bazel.log")):
-                old.unlink()
+    table = folder / "slowest.txt"
+    for old in (*folder.glob("profile.json*"), folder / "bazel.log", table):
+        old.unlink(missing_ok=True)
+    try:
+        with tempfile.TemporaryDirectory(prefix="bazel-", dir=folder) as scratch:
+            quietly: Settings = {**settings, "log": folder / "kept.log", "progress": Progress(io.StringIO())}
+            fetch(Path(scratch), {**quietly, "no_cache": False, "seconds": FETCH_SECONDS})
             for file in Path(scratch).iterdir():
                 file.replace(folder / file.name)
-            (path,) = folder.glob("profile.json*")
-            found = profile.read(path)
-        except (TfbuildError, OSError, ValueError, EOFError, zlib.error) as error:
-            progress(f"note: Bazel's profile cannot be had: {str(error).splitlines()[0]}")
-            return
-    table = folder / "slowest.txt"
-    table.write_text(profile.table(found), encoding="utf-8")
+        path = next(folder.glob("profile.json*"), folder / "profile.json")
+        found = profile.read(path)
+        table.write_text(profile.table(found), encoding="utf-8")
+    except (TfbuildError, OSError, EOFError, zlib.error) as error:
+        why = (str(error).splitlines() or [repr(error)])[0]
+        progress(f"note: Bazel's profile cannot be had ({why}): {folder / 'kept.log'}")
+        return
     progress(f"profile: {path} (chrome://tracing and ui.perfetto.dev show it); the slowest actions, more in {table}:")
     for line in profile.lines(found, SHOWN):
         progress(line)

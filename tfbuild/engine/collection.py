@@ -20,8 +20,8 @@ CHEAP = ("regular", "source.local", "source.git.checkout", "internal")
 
 
 def policy(disk: int) -> dict[str, Any]:
-    """The value of "builder" in daemon.json for a disk of so many bytes."""
-    layers, everything = (f"{int(disk * share / 1e6)}MB" for share in (LAYERS_SHARE, ALL_SHARE))
+    """The value of "builder" in daemon.json for a disk of so many bytes. Sizes there have no decimal units."""
+    layers, everything = (str(int(disk * share)) for share in (LAYERS_SHARE, ALL_SHARE))
     rules = [{"keepStorage": layers, "filter": [f"type={kind}"]} for kind in CHEAP]
     return {"gc": {"enabled": True, "policy": [*rules, {"keepStorage": everything, "all": True}]}}
 
