@@ -94,12 +94,14 @@ def _action(event: dict[str, object]) -> Action:
 
 def lines(profile: Profile, count: int) -> list[str]:
     """The slowest `count` actions, a line each."""
-    return [f"{duration(one.seconds):>12}  {one.mnemonic:12}  {one.name}" for one in profile.actions[:count]]
+    shown = profile.actions[:count]
+    width = max((len(one.mnemonic) for one in shown), default=0)
+    return [f"{duration(one.seconds):>12}  {one.mnemonic:{width}}  {one.name}" for one in shown]
 
 
 def table(profile: Profile) -> str:
     """The kinds of actions by their time, then the slowest actions."""
-    kinds = [f"{duration(total):>12}  {name:24} {count:,}" for name, count, total in profile.by_mnemonic()]
+    kinds = [f"{duration(total):>12}  {name:28} {count:,}" for name, count, total in profile.by_mnemonic()]
     head = f"{len(profile.actions):,} actions, {duration(profile.seconds)} of them together"
     unfinished = [] if profile.complete else ["(Bazel did not live to write the end: what ran last is missing)"]
     parts = [head, *unfinished, "", "by kind:", *kinds, "", "the slowest:", *lines(profile, LISTED)]
