@@ -27,12 +27,13 @@ def main(path):
             log.flush()
             now = time.monotonic()
             second, burst = int(now), burst if int(now) == second else 0
+            telling = TELLING.search(line)
             if PROGRESS.match(line):
                 fits = passed < ANY or (now - progressed >= PROGRESS_SECONDS and passed < 2 * TROUBLE)
                 progressed = now if fits else progressed
             else:
-                fits = passed < (TROUBLE if TELLING.search(line) else ANY)
-            fits = fits and burst + len(line) <= SECOND
+                fits = passed < (TROUBLE if telling else ANY)
+            fits = fits and burst + len(line) <= (SECOND if telling else SECOND // 2)
             if fits:
                 passed, burst = passed + len(line), burst + len(line)
                 show(line)

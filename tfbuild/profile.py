@@ -5,7 +5,6 @@ The format is Chrome's: one event a line, times in microseconds. A Bazel that wa
 
 import gzip
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,7 +85,7 @@ def _action(event: dict[str, object]) -> Action:
     name, args, taken = str(event.get("name", "")), event.get("args"), event["dur"]
     known = args.get("mnemonic") if isinstance(args, dict) else None
     return Action(
-        name=re.sub(r"\s+", " ", name),
+        name="".join(letter for letter in name if letter.isprintable()),
         mnemonic=str(known or next((word for start, word in MNEMONICS if name.startswith(start)), "other")),
         seconds=taken / 1e6 if isinstance(taken, int | float) else 0.0,
     )
