@@ -51,8 +51,9 @@ CONFIGURE = """the image could not be built
             "the base image has no apt-get",
         ),
         (
-            "  2026/11/21 13:01:07 could not download Bazel: failed to download http://127.0.0.1:1/github.com/bazelbuild/"
-            "bazel/releases/download/0.26.0/bazel-0.26.0-linux-x86_64: not found",
+            "  13:37:57 Downloading http://127.0.0.1:43563/github.com/bazelbuild/bazel/releases/download/0.26.0"
+            "/bazel-0.26.0-linux-x86_64...\n"
+            "  13:37:57 could not download Bazel: failed to download bazel: failed to download bazel: not found",
             BuildFailed,
             "there is no Bazel 0.26.0 where Bazelisk looks for it",
         ),

@@ -64,7 +64,7 @@ CAUSES = (
         hint="--base with an image that is",
     ),
     Cause(
-        pattern=r"could not download Bazel[^\n]*?(?P<version>\d+\.\d+\.\d+\w*)[^\n]*(?:not found|404)",
+        pattern=r"/bazel-(?P<version>[\w.]+)-linux[^\n]*\n[^\n]*could not download Bazel:[^\n]*not found",
         error=BuildFailed,
         says="there is no Bazel {version} where Bazelisk looks for it",
         hint="--bazel with a version that exists, or --mirror with one that has it",
