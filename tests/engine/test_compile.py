@@ -87,7 +87,9 @@ def _base(engine: Engine, folder: Path, ref: str, *before: str, system: str = ""
         "".join(f"{line}\n" for line in (f"FROM {system or debian}", *before))
         + "RUN --mount=type=tmpfs,target=/mnt --mount=type=secret,id=ca,target=/mnt/ca "
         "--mount=type=bind,source=network.sh,target=/mnt/network.sh "
-        ". /mnt/network.sh && apt-get update && apt-get install --yes --no-install-recommends libeigen3-dev\n",
+        ". /mnt/network.sh && apt-get update && apt-get install --yes --no-install-recommends libeigen3-dev\n"
+        # An image of its own, though another run makes the same: whoever removes that one leaves this.
+        f"LABEL io.tfbuild.test={ref}\n",
         encoding="utf-8",
     )
     engine.build(folder, tag=ref, secrets={"ca": ca} if ca else {}, log=folder / "log", progress=Progress())
