@@ -13,15 +13,28 @@ cd /src
 "$PYTHON_BIN_PATH" configure.py < /dev/null
 
 # Read after the tree's own files, so that the plan has the last word.
-cache=/mnt/cache/$(cat /opt/tfbuild/builder)
+builder=$(cat /opt/tfbuild/builder)
+cache=/mnt/cache/$builder
 for file in /mnt/ca.bazelrc /mnt/bazelrc /mnt/machine; do
-    [ ! -f "$file" ] || cat "$file"
+    [ ! -f "$file" ] || sed "s/@BUILDER@/$builder/" "$file"
 done > /mnt/all.bazelrc
 cat >> /mnt/all.bazelrc << END
 build --disk_cache=$cache/disk
 build --repository_cache=$cache/repository
 build --curses=no --color=no --show_progress_rate_limit=2
 END
+
+# The secret `remote`: Bazel's lines for a cache or executor that machines share, with credentials in them. Bazel prints
+# all its options where one of them is wrong or the tree asks for it; so what is said from here on is filtered.
+if [ -s /mnt/remote ]; then
+    "$PYTHON_BIN_PATH" /mnt/remote.py reach /mnt/remote
+    cat /mnt/remote >> /mnt/all.bazelrc
+    mkfifo /mnt/said
+    "$PYTHON_BIN_PATH" /mnt/remote.py hide /mnt/remote < /mnt/said &
+    filter=$!
+    exec > /mnt/said 2>&1
+    trap 'code=$?; exec > /dev/null 2>&1; wait "$filter"; exit "$code"' EXIT
+fi
 
 rc=--bazelrc=/mnt/all.bazelrc root=--output_user_root=/var/tmp/bazel
 seconds=0

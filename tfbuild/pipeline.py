@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from tfbuild import compiling, dockerfile, exported, plan, releases
+from tfbuild import compiling, dockerfile, exported, plan, releases, remote
 from tfbuild import report as reporting
 from tfbuild import verify as verifying
 from tfbuild.compiling import Options
@@ -108,6 +108,8 @@ class Maker:
                 f"this engine builds for {self.engine.platform}, and the plan is for {build.platform}",
                 hint=f"let DOCKER_HOST name a {build.platform} engine, or: --platform {self.engine.platform}",
             )
+        if self.options.remote and build.wheel.kind == "source":
+            remote.bazelrc(self.options.remote, build.bazel)  # refuses what this Bazel cannot do
         return self.render(build)
 
     def _run(self, build: Build, context: Context, base: bases.Base, start: Callable[[Settings], object]) -> None:
