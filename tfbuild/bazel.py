@@ -15,7 +15,10 @@ KILLED = re.compile(
 )
 TIME_LIMIT = "tfbuild: the time limit is reached"
 # What compile.sh and Bazel say where a remote cache or executor cannot be spoken to.
-NO_REMOTE = re.compile(r"tfbuild: the remote (cache|executor) .* does not answer|Failed to query remote execution cap")
+NO_REMOTE = re.compile(
+    r"tfbuild: the remote (cache|executor) .* does not answer|Failed to query remote execution capabilities"
+    r"|StatusRuntimeException: (UNAUTHENTICATED|PERMISSION_DENIED)"
+)
 PROCESSES = re.compile(r"INFO: (?P<what>\d[\d,]* process(?:es)?: .*)")
 # The rate of the last minutes: a build begins with what is cached, and ends with long links.
 WINDOW_SECONDS = 300.0

@@ -5,6 +5,7 @@ It comes from PyPI, by the hashes in buildgrid.lock, into an environment of its 
 
 import contextlib
 import hashlib
+import json
 import socket
 import subprocess
 import sys
@@ -23,7 +24,7 @@ server:
     address: "127.0.0.1:{port}"
     insecure-mode: {insecure}
 {credentials}
-authorization: {{ method: {method} }}
+authorization: {authorization}
 monitoring: {{ enabled: false }}
 thread-pool-size: 50
 storages:
@@ -53,13 +54,10 @@ CREDENTIALS = """    credentials:
 
 @dataclass(frozen=True, kw_only=True)
 class Server:
+    url: str
     port: int
     folder: Path
     process: "subprocess.Popen[bytes]"
-
-    @property
-    def url(self) -> str:
-        return f"grpc://127.0.0.1:{self.port}"
 
     def stored(self) -> set[str]:
         """The names of all that is in the content store."""
@@ -72,19 +70,28 @@ class Server:
 
 @contextlib.contextmanager
 def serve(
-    folder: Path, *, method: str = "none", instance: str = "", key: Path | None = None, certificate: Path | None = None
+    folder: Path, *, actor: str = "", instance: str = "", key: Path | None = None, certificate: Path | None = None
 ) -> Iterator[Server]:
-    """An empty server; with a key and its certificate it speaks TLS alone."""
+    """An empty server; with a key and its certificate it speaks TLS alone, with an actor it asks for that header."""
     port = free_port()
-    tls = CREDENTIALS.format(key=key, certificate=certificate) if key else ""
+    text = CONFIG.format(
+        port=port,
+        folder=folder,
+        instance=instance,
+        insecure="false" if key else "true",
+        credentials=CREDENTIALS.format(key=key, certificate=certificate) if key else "",
+        authorization=f"{{ method: headers, acl-config: {folder}/acl.yml }}" if actor else "{ method: none }",
+    )
+    # Bazel up to 2.1.0 sends no header with its first question, what the server can do.
+    allowed = [{"requests": ["GetCapabilities"]}, {"actor": f"{actor}$"}]
+    (folder / "acl.yml").write_text(json.dumps({instance: {"allow": allowed}}), encoding="utf-8")
     config = folder / "config.yml"
-    insecure = "false" if key else "true"
-    text = CONFIG.format(port=port, folder=folder, method=method, instance=instance, credentials=tls, insecure=insecure)
     config.write_text(text, encoding="utf-8")
+    command = [str(_installed() / "bin" / "bgd"), "server", "start", str(config)]
     with (folder / "log").open("wb") as log:
-        command = [_installed() / "bin" / "bgd", "server", "start", config]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-    server = Server(port=port, folder=folder, process=process)
+    url = f"grpc{'s' if key else ''}://127.0.0.1:{port}"
+    server = Server(url=url, port=port, folder=folder, process=process)
     try:
         _wait(server)
         yield server
@@ -93,6 +100,7 @@ def serve(
 
 
 def free_port() -> int:
+    """One that nobody listens on."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         return int(taken.getsockname()[1])
 
@@ -109,11 +117,11 @@ def _wait(server: Server) -> None:
 def _installed() -> Path:
     digest = hashlib.sha256(LOCK.read_bytes()).hexdigest()[:16]
     venv = mirror.CACHE / f"buildgrid-{digest}"
-    # Named when it is whole: an interrupted installation is begun again.
+    # Written when it is whole: an interrupted installation is begun again.
     done = venv / "installed"
     if not done.is_file():
         subprocess.run([sys.executable, "-m", "venv", "--clear", venv], check=True, stdout=sys.stderr)
-        command = [venv / "bin" / "pip", "install", "--quiet", "--require-hashes", "--requirement", LOCK]
-        subprocess.run(command, check=True, stdout=sys.stderr)
+        pip = [str(venv / "bin" / "pip"), "install", "--quiet", "--require-hashes", "--requirement", str(LOCK)]
+        subprocess.run(pip, check=True, stdout=sys.stderr)
         done.touch()
     return venv

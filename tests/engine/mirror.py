@@ -111,6 +111,11 @@ def _from_npm(package: str, version: str, member: str, sha256: str) -> Path:
     return kept
 
 
+def bazel(version: str, sha256: str) -> Path:
+    """Bazel's own binary of another version."""
+    return _from_npm("@bazel/bazel-linux_x64", version, f"package/bazel-{version}-linux-x86_64", sha256)
+
+
 def _place(file: Path, target: Path) -> None:
     target.parent.mkdir(parents=True)
     shutil.copyfile(file, target)
