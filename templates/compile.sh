@@ -28,6 +28,7 @@ END
 # all its options where one of them is wrong or the tree asks for it; so what is said from here on is filtered.
 if [ -s /mnt/remote ]; then
     "$PYTHON_BIN_PATH" /mnt/remote.py reach /mnt/remote
+    cp /mnt/all.bazelrc /mnt/alone.bazelrc
     cat /mnt/remote >> /mnt/all.bazelrc
     mkfifo /mnt/said
     "$PYTHON_BIN_PATH" /mnt/remote.py hide /mnt/remote < /mnt/said &
@@ -37,14 +38,24 @@ if [ -s /mnt/remote ]; then
 fi
 
 rc=--bazelrc=/mnt/all.bazelrc root=--output_user_root=/var/tmp/bazel
-seconds=0
-if [ -s /mnt/deadline ]; then
-    seconds=$(($(cat /mnt/deadline) - $(date +%s)))
-    [ "$seconds" -gt 0 ] || seconds=1
+# Sets `code` and `seconds`, its time limit (0: none).
+compile() {
+    seconds=0
+    if [ -s /mnt/deadline ]; then
+        seconds=$(($(cat /mnt/deadline) - $(date +%s)))
+        [ "$seconds" -gt 0 ] || seconds=1
+    fi
+    # Bazel takes the first SIGINT as "finish in good order": what is compiled is in the cache.
+    code=0
+    timeout --signal=INT --kill-after=60 "$seconds" bazel "$rc" "$root" build "$target" || code=$?
+}
+compile
+# Some Bazels end where a remote cache dies on the way (0.26.1 with code 37). What is compiled is here.
+if [ "$code" != 0 ] && [ -s /mnt/remote ] && ! "$PYTHON_BIN_PATH" /mnt/remote.py reach /mnt/remote; then
+    echo "tfbuild: going on without it"
+    mv /mnt/alone.bazelrc /mnt/all.bazelrc
+    compile
 fi
-# Bazel takes the first SIGINT as "finish in good order": what is compiled is in the cache.
-code=0
-timeout --signal=INT --kill-after=60 "$seconds" bazel "$rc" "$root" build "$target" || code=$?
 if [ "$code" != 0 ]; then
     if [ "$seconds" != 0 ] && [ "$(date +%s)" -ge "$(cat /mnt/deadline)" ]; then
         echo "tfbuild: the time limit is reached; what is compiled so far is kept"

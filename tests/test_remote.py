@@ -142,6 +142,7 @@ def test_an_executor_falls_back_to_this_machine() -> None:
         "--remote_default_exec_properties='container-image=docker://x@sha256:1'",
     ]
     assert lines("4.2.2", cache="", executor="grpc://host")[-1] == "--disk_cache="
+    assert "--spawn_strategy=remote" in lines("0.26.1", cache="", executor="grpc://host")
 
 
 def test_credentials_are_quoted_and_refused_where_bazel_has_no_option_for_them(headers: str, pem: str) -> None:
@@ -208,3 +209,7 @@ def test_what_does_not_answer_is_named(tmp_path: Path) -> None:
     watch = bazel.Watch()
     watch(done.stderr)
     assert watch.no_remote
+    watch(f"{bazel.ALONE}\n")
+    assert watch.alone
+    assert not watch.no_remote
+    assert f'echo "{bazel.ALONE}"' in (dockerfile.TEMPLATES / "compile.sh").read_text()

@@ -19,6 +19,7 @@ NO_REMOTE = re.compile(
     r"tfbuild: the remote (cache|executor) .* does not answer|Failed to query remote execution capabilities"
     r"|StatusRuntimeException: (UNAUTHENTICATED|PERMISSION_DENIED)"
 )
+ALONE = "tfbuild: going on without it"
 PROCESSES = re.compile(r"INFO: (?P<what>\d[\d,]* process(?:es)?: .*)")
 # The rate of the last minutes: a build begins with what is cached, and ends with long links.
 WINDOW_SECONDS = 300.0
@@ -32,6 +33,7 @@ class Watch:
         self.killed = False
         self.out_of_time = False
         self.no_remote = False
+        self.alone = False
         self.summary = ""
         self._clock = clock
         self._seen: deque[tuple[float, int]] = deque()
@@ -40,6 +42,8 @@ class Watch:
         self.killed = self.killed or KILLED.search(line) is not None
         self.out_of_time = self.out_of_time or line.startswith(TIME_LIMIT)
         self.no_remote = self.no_remote or NO_REMOTE.search(line) is not None
+        if line.startswith(ALONE):
+            self.no_remote, self.alone = False, True
         if done := PROCESSES.match(line):
             self.summary = done["what"]
         found = COUNT.search(line)

@@ -96,6 +96,8 @@ def run(build: Build, given: Options, engine: Engine, settings: Settings, start:
         raise _time_up(given) from None
     except BuildFailed as error:
         raise _answer(error, watch, given, share) from None
+    if watch.alone and given.remote:
+        progress(f"the remote {given.remote.name} went away; from there on all was compiled here")
     if watch.summary:
         progress(f"bazel: {watch.summary}")
 

@@ -64,7 +64,9 @@ class Maker:
         return Engine.connect()
 
     def render(self, build: Build) -> Context:
-        """The build context; nothing is started."""
+        """The build context; nothing is started. Refuses a remote cache that the build's Bazel cannot use as asked."""
+        if self.options.remote and build.wheel.kind == "source":
+            remote.bazelrc(self.options.remote, build.bazel)
         return dockerfile.write(build, self.work / build.id / "context")
 
     def build(self, build: Build) -> Result:
@@ -108,8 +110,6 @@ class Maker:
                 f"this engine builds for {self.engine.platform}, and the plan is for {build.platform}",
                 hint=f"let DOCKER_HOST name a {build.platform} engine, or: --platform {self.engine.platform}",
             )
-        if self.options.remote and build.wheel.kind == "source":
-            remote.bazelrc(self.options.remote, build.bazel)  # refuses what this Bazel cannot do
         return self.render(build)
 
     def _run(self, build: Build, context: Context, base: bases.Base, start: Callable[[Settings], object]) -> None:

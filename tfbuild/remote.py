@@ -19,6 +19,7 @@ from tfbuild.facts import Facts
 
 Name = Literal[
     "headers",
+    "executes-by-default",
     "client-certificate",
     "client-certificate-http",
     "exec-properties",
@@ -262,6 +263,8 @@ def bazelrc(remote: Remote, bazel: str) -> str:
     """Bazel's lines, credentials included; UsageError where this Bazel cannot do what is asked for."""
     # A failure of the executor is no end: the action is run here. A cache's failure is only a warning to Bazel.
     flags = [f"--remote_executor={remote.executor}", "--remote_local_fallback"] if remote.executor else []
+    if remote.executor and not can(bazel, "executes-by-default"):
+        flags += ["--spawn_strategy=remote", "--genrule_strategy=remote"]
     if remote.cache:
         flags.append(f"--remote_cache={remote.cache}")
     if remote.instance:

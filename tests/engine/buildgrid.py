@@ -82,8 +82,8 @@ def serve(
         credentials=CREDENTIALS.format(key=key, certificate=certificate) if key else "",
         authorization=f"{{ method: headers, acl-config: {folder}/acl.yml }}" if actor else "{ method: none }",
     )
-    # Bazel up to 2.1.0 sends no header with its first question, what the server can do.
-    allowed = [{"requests": ["GetCapabilities"]}, {"actor": f"{actor}$"}]
+    # Bazel 2.1.0 sends no header with these; an action's result without one is refused all the same.
+    allowed = [{"requests": ["GetCapabilities", "QueryWriteStatus", "Write"]}, {"actor": f"{actor}$"}]
     (folder / "acl.yml").write_text(json.dumps({instance: {"allow": allowed}}), encoding="utf-8")
     config = folder / "config.yml"
     config.write_text(text, encoding="utf-8")
