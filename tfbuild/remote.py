@@ -233,7 +233,7 @@ def _need(bazel: str, name: Name) -> None:
         row = abilities()[name]
         raise UsageError(
             f"Bazel {bazel}, which this release is built with, has no {row.option}",
-            hint=f"only from Bazel {row.since} on; a release that is built with one, or a way in without credentials",
+            hint=f"Bazel has it from {row.since} on: take a newer release, or do without",
         )
 
 
@@ -261,7 +261,7 @@ def keeps_disk(remote: Remote, bazel: str) -> bool:
 
 def bazelrc(remote: Remote, bazel: str) -> str:
     """Bazel's lines, credentials included; UsageError where this Bazel cannot do what is asked for."""
-    # A failure of the executor is no end: the action is run here. A cache's failure is only a warning to Bazel.
+    # A failure of the executor is no end: the action is run here.
     flags = [f"--remote_executor={remote.executor}", "--remote_local_fallback"] if remote.executor else []
     if remote.executor and not can(bazel, "executes-by-default"):
         flags += ["--spawn_strategy=remote", "--genrule_strategy=remote"]

@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Iterator
@@ -17,7 +18,9 @@ from tests.engine.conftest import ROOT
 from tests.engine.test_compile import KERNELS, TREE, Site, begun, command, site
 from tests.engine.test_compile import log as log_of
 from tfbuild import bazel as bazel_says
-from tfbuild import remote
+from tfbuild import remote, toolchains
+from tfbuild.dockerfile import TEMPLATES
+from tfbuild.remote import Remote
 
 __all__ = ["site"]
 CPU = "x86-64-v2"
@@ -89,27 +92,26 @@ def taken(said: str) -> tuple[int, int]:
 
 
 def test_a_second_builder_takes_its_actions_from_the_cache_and_another_instruction_set_none(
-    site: Site, certificates: Certificates, tmp_path: Path
+    site: Site, server: Server, tmp_path: Path
 ) -> None:
-    """Over TLS. Bazel 0.26.1 has no disk cache beside one over gRPC, so that every builder's disks are cold."""
-    ca = ("--ca-cert", str(certificates.bundle))
-    with buildgrid.serve(tmp_path, key=certificates.key, certificate=certificates.certificate) as server:
-        shared = ("--remote-cache", server.url, *ca)
-        # One that may only read leaves nothing there, and the next finds nothing.
-        untrusted = build(site, tmp_path, *shared, "--remote-readonly")
-        assert f"remote cache {server.url}, read only" in untrusted
-        assert not server.stored()
-        hits, actions = taken(build(site, tmp_path, *shared))
-        assert hits == 0
-        assert actions > KERNELS
-        before = server.stored()
-        assert before
-        hits, again = taken(build(site, tmp_path, *shared, "--remote-readonly"))
-        assert again == actions
-        assert hits >= 0.95 * actions
-        hits, _ = taken(build(site, tmp_path, *shared, "--remote-readonly", cpu="ivybridge"))
-        assert hits == 0
-        assert server.stored() == before
+    """Bazel 0.26.1 has no disk cache beside one over gRPC, so that every builder's disks are cold."""
+    shared = ("--remote-cache", server.url)
+    first = build(site, tmp_path, *shared)
+    assert f"remote cache {server.url}" in first
+    hits, actions = taken(first)
+    assert hits == 0
+    assert actions > KERNELS
+    before = server.stored()
+    assert before
+    hits, again = taken(build(site, tmp_path, *shared))
+    assert again == actions
+    assert hits >= 0.95 * actions
+    # One that may only read has all to compile, and leaves nothing there.
+    untrusted = build(site, tmp_path, *shared, "--remote-readonly", cpu="ivybridge")
+    assert f"remote cache {server.url}, read only" in untrusted
+    hits, _ = taken(untrusted)
+    assert hits == 0
+    assert server.stored() == before
 
 
 def test_a_cache_that_never_answers_is_told_before_the_compile(site: Site, tmp_path: Path) -> None:
@@ -170,24 +172,44 @@ def test_no_credential_is_in_what_a_run_says_and_leaves(site: Site, server: Serv
     assert not list(scratch.iterdir())
 
 
-def test_bazel_is_known_by_its_header_and_by_none_but_the_right_one(tmp_path: Path) -> None:
-    """A newer Bazel on this machine, and a server that asks for a header: the lines are the builder's own."""
-    bazel, tree = mirror.bazel(NEWER, NEWER_SHA256), tmp_path / "tree"
+def here(bazel: Path, version: str, given: Remote, folder: Path, startup: str = "") -> str:
+    """What Bazel says of a build of one action on this machine, by the builder's own lines, on disks that are cold."""
     bazel.chmod(0o755)
-    tree.mkdir()
+    tree, rc = folder / "tree", folder / "rc"
+    tree.mkdir(exist_ok=True)
     (tree / "WORKSPACE").touch()
     (tree / "BUILD").write_text('genrule(name = "made", outs = ["made.txt"], cmd = "echo made > $@")\n')
+    silo = remote.silo(version, "2.13.1", CPU).replace(remote.BUILDER, "0" * 64)
+    rc.write_text(f"{startup}{remote.bazelrc(given, version)}build {silo}\n")
+    start = [str(bazel), "--batch", f"--bazelrc={rc}", f"--output_user_root={folder / uuid.uuid4().hex}"]
+    return subprocess.run([*start, "build", ":made"], cwd=tree, capture_output=True, text=True, check=False).stderr
+
+
+def test_a_companys_authority_is_trusted_over_tls(certificates: Certificates, tmp_path: Path) -> None:
+    """The builder's trust store, as network.sh makes it of the secret `ca`, holds for gRPC too."""
+    store = tmp_path / "truststore.jks"
+    subprocess.run([sys.executable, TEMPLATES / "truststore.py", certificates.bundle, store], check=True)
+    options = (f"trustStore={store}", "trustStoreType=JKS", "trustStorePassword=changeit")
+    trusting = "".join(f"startup --host_jvm_args=-Djavax.net.ssl.{option}\n" for option in options)
+    bazel = mirror.bazel(mirror.BAZEL, toolchains.bazel_sha256(mirror.BAZEL, "x86_64"))
+    with buildgrid.serve(tmp_path, key=certificates.key, certificate=certificates.certificate) as server:
+        given = remote.options(cache=server.url)
+        assert given is not None
+        assert bazel_says.NO_REMOTE.search(here(bazel, mirror.BAZEL, given, tmp_path))
+        assert "Build completed successfully" in here(bazel, mirror.BAZEL, given, tmp_path, trusting)
+        assert "1 process: 1 remote cache hit." in here(bazel, mirror.BAZEL, given, tmp_path, trusting)
+
+
+def test_bazel_is_known_by_its_header_and_by_none_but_the_right_one(tmp_path: Path) -> None:
+    """A newer Bazel on this machine, and a server that asks for a header: the lines are the builder's own."""
+    bazel = mirror.bazel(NEWER, NEWER_SHA256)
 
     def run(server: Server, value: str) -> str:
-        headers, rc = tmp_path / "headers", tmp_path / "rc"
+        headers = tmp_path / "headers"
         headers.write_text(f"# for the cache\n\nx-request-actor={value}\n")
         given = remote.options(cache=server.url, instance="main", header_file=str(headers))
         assert given is not None
-        silo = remote.silo(NEWER, "2.13.1", CPU).replace(remote.BUILDER, "0" * 64)
-        rc.write_text(f"{remote.bazelrc(given, NEWER)}build {silo}\n")
-        start = [str(bazel), "--batch", f"--bazelrc={rc}", f"--output_user_root={tmp_path / uuid.uuid4().hex}"]
-        done = subprocess.run([*start, "build", ":made"], cwd=tree, capture_output=True, text=True, check=False)
-        return done.stderr
+        return here(bazel, NEWER, given, tmp_path)
 
     right = 'a b=c,d;"e#f'
     with buildgrid.serve(tmp_path, actor=right, instance="main") as server:
