@@ -53,6 +53,14 @@ COMPILE: dict[str, tuple[Any, str]] = {
     "jobs": ("", "actions that Bazel runs at once (default: by processors and memory)"),
     "time-limit": ("", "5h30m: then the compile stops, keeps its cache and leaves with code 75"),
     "need-disk": ("", "gigabytes that must be free (default: 86 for a compile)"),
+    "remote-cache": ("", "grpc://HOST:PORT, grpcs://, http:// or https://: a Bazel cache that machines share"),
+    "remote-executor": ("", "grpc://HOST:PORT or grpcs://: runs actions elsewhere (then give --jobs too)"),
+    "remote-instance": ("", "the instance's name there, where it has one"),
+    "remote-header-file": ("", "file of NAME=VALUE lines: headers that hold credentials"),
+    "remote-client-cert": ("", "PEM file to be known by there (with --remote-client-key)"),
+    "remote-client-key": ("", "its key"),
+    "remote-property": ([], "NAME=VALUE that the executor chooses workers by (again for more)"),
+    "remote-readonly": (False, "take from the remote cache, put nothing there (for untrusted jobs)"),
     "no-cache": (False, "build every stage again (downloads and Bazel's cache stay)"),
 }
 

@@ -21,7 +21,7 @@ def main(path):
     passed = left_out = burst = 0
     second, progressed = 0, -PROGRESS_SECONDS
     last = collections.deque(maxlen=LAST)
-    with open(path, "wb") as log:
+    with open(path, "ab") as log:
         for line in sys.stdin.buffer:
             log.write(line)
             log.flush()

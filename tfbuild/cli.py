@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tfbuild.pipeline import Maker
     from tfbuild.proof import Report
     from tfbuild.registry.client import Registry
+    from tfbuild.remote import Remote
 
 WORK = Path("build")
 REPORTS = Path("reports")
@@ -249,11 +250,28 @@ def maker(options: dict[str, Any], *, verify_images: bool = True) -> "Maker":
             jobs=options.get("jobs", ""),
             time_limit=options.get("time_limit", ""),
             ca=certificates(options["ca_cert"]),
+            remote=shared(options),
         ),
         disk=gigabytes(options.get("need_disk", "")),
         verify_images=verify_images,
         reverify=options.get("reverify", False),
         no_cache=options.get("no_cache", False),
+    )
+
+
+def shared(options: dict[str, Any]) -> "Remote | None":
+    """The remote cache or executor that the options name."""
+    from tfbuild import remote
+
+    return remote.options(
+        cache=options.get("remote_cache", ""),
+        executor=options.get("remote_executor", ""),
+        instance=options.get("remote_instance", ""),
+        properties=tuple(options.get("remote_property", ())),
+        readonly=options.get("remote_readonly", False),
+        header_file=options.get("remote_header_file", ""),
+        certificate=options.get("remote_client_cert", ""),
+        key=options.get("remote_client_key", ""),
     )
 
 

@@ -13,12 +13,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tfbuild import profile, resources, trouble
+from tfbuild import remote as remotes
 from tfbuild.bazel import Watch
 from tfbuild.engine import Engine
 from tfbuild.engine.build import Settings
 from tfbuild.engine.progress import Progress, duration
 from tfbuild.errors import BuildFailed, TfbuildError, TimeUp, UsageError
 from tfbuild.plan import Build
+from tfbuild.remote import Remote
+from tfbuild.resources import Share
 
 LIMIT = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 # Bazel is asked to stop at the limit; this much later everything is stopped.
@@ -37,10 +40,13 @@ class Options:
     jobs: int = 0
     seconds: float = 0.0
     ca: Path | None = None
+    remote: Remote | None = None
     started: float = field(default_factory=time.time)
 
 
-def options(*, mirror: str, network: str, jobs: str, time_limit: str, ca: Path | None) -> Options:
+def options(
+    *, mirror: str, network: str, jobs: str, time_limit: str, ca: Path | None, remote: Remote | None = None
+) -> Options:
     """The command line's words; UsageError where one cannot be read."""
     if mirror and not mirror.startswith(("http://", "https://")):
         raise UsageError(
@@ -51,7 +57,12 @@ def options(*, mirror: str, network: str, jobs: str, time_limit: str, ca: Path |
     if network not in ("", "host", "none", "default"):
         raise UsageError(f"unknown network {network!r}", hint="one of: default, host, none")
     return Options(
-        mirror=mirror.rstrip("/"), network=network, jobs=int(jobs or 0), seconds=limit_seconds(time_limit), ca=ca
+        mirror=mirror.rstrip("/"),
+        network=network,
+        jobs=int(jobs or 0),
+        seconds=limit_seconds(time_limit),
+        ca=ca,
+        remote=remote,
     )
 
 
@@ -77,45 +88,35 @@ def run(
 ) -> None:
     """Lets `start` run the builder, and turns what a compile says of its end into the error that helps.
 
-    The secrets' files go beside the log, and so does what Bazel left of its run, which `fetch` brings into a folder.
-    Raises TimeUp at the time limit, BuildFailed with a setting to change where memory ran out, and all that the builder
+    What Bazel left of its run goes beside the log; `fetch` brings it into a folder. Raises TimeUp at the time limit,
+    BuildFailed with a setting to change where memory ran out or a remote cache did not answer, and all that the builder
     raises.
     """
-    watch, progress, folder = Watch(), settings["progress"], settings["log"].parent / "settings"
-    secrets = {"ca": given.ca} if given.ca else {}
-    if given.mirror:
-        secrets["mirror"] = _file(folder / "mirror", given.mirror)
-    share = None
+    watch, progress, share = Watch(), settings["progress"], None
     if build.wheel.kind == "source":
         limits = resources.of_this_process(local=engine.local)
         share = resources.share(cpus=engine.cpus, memory=engine.memory, limits=limits, jobs=given.jobs)
         progress(f"bazel {share.reason}")
-        secrets["machine"] = _file(folder / "machine", share.bazelrc())
-        if given.seconds:
-            secrets["deadline"] = _file(folder / "deadline", f"{given.started + given.seconds:.0f}\n")
+        for line in [f"remote {given.remote.name}", *remotes.notes(given.remote, build.bazel)] if given.remote else []:
+            progress(line)
     left = given.started + given.seconds + GRACE_SECONDS - time.time() if given.seconds else None
-    settings = {**settings, "secrets": secrets, "network": given.network}
-    try:
-        start({**settings, "watch": watch, "seconds": left})
-    except TimeoutError:
-        _keep(watch, settings, fetch)
-        raise _time_up(given) from None
-    except BuildFailed as error:
-        # Should the builder have cut off Bazel's words, the clock tells it too.
-        late = watch.out_of_time or (given.seconds > 0 and time.time() >= given.started + given.seconds)
-        _keep(watch, settings, fetch)
-        if late:
+    with tempfile.TemporaryDirectory(prefix="tfbuild-") as folder:
+        settings = {**settings, "secrets": _secrets(build, given, share, Path(folder)), "network": given.network}
+        try:
+            start({**settings, "watch": watch, "seconds": left})
+        except TimeoutError:
+            _keep(watch, settings, fetch)
             raise _time_up(given) from None
-        if watch.killed and share is not None:
-            fewer = max(1, share.jobs // 2)
-            raise BuildFailed(
-                f"a compiler or Bazel was killed, most likely for want of memory ({share.reason})\n{error.reason}",
-                hint=f"--jobs {fewer}; what is compiled is kept. {error.hint}",
-            ) from None
-        raise trouble.explain(error) from None
-    if watch.summary:
-        progress(f"bazel: {watch.summary}")
-    _keep(watch, settings, fetch)
+        except BuildFailed as error:
+            # Should the builder have cut off Bazel's words, the clock tells it too.
+            late = watch.out_of_time or (given.seconds > 0 and time.time() >= given.started + given.seconds)
+            _keep(watch, settings, fetch)
+            raise _time_up(given) if late else _answer(error, watch, given, share) from None
+        if watch.alone and given.remote:
+            progress(f"the remote {given.remote.name} went away; from there on all was compiled here")
+        if watch.summary:
+            progress(f"bazel: {watch.summary}")
+        _keep(watch, settings, fetch)
 
 
 def _keep(watch: Watch, settings: Settings, fetch: Callable[[Path, Settings], object]) -> None:
@@ -144,10 +145,38 @@ def _keep(watch: Watch, settings: Settings, fetch: Callable[[Path, Settings], ob
         progress(line)
 
 
-def _file(path: Path, text: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
-    return path
+def _secrets(build: Build, given: Options, share: Share | None, folder: Path) -> dict[str, Path]:
+    """What the builder is handed, by name, each in a file; `folder` is this user's alone and goes away with the run."""
+    secrets = {"ca": given.ca} if given.ca else {}
+    texts = {"mirror": given.mirror}
+    if share is not None:
+        texts["machine"] = share.bazelrc()
+        texts["deadline"] = f"{given.started + given.seconds:.0f}\n" if given.seconds else ""
+        if given.remote:
+            texts["remote"] = remotes.bazelrc(given.remote, build.bazel)
+            secrets |= given.remote.secrets()
+    for name, text in texts.items():
+        if text:
+            secrets[name] = folder / name
+            secrets[name].touch(mode=0o600)
+            secrets[name].write_text(text, encoding="utf-8")
+    return secrets
+
+
+def _answer(error: BuildFailed, watch: Watch, given: Options, share: Share | None) -> TfbuildError:
+    """The error with what to do about it, where that is known."""
+    if watch.killed and share is not None:
+        return BuildFailed(
+            f"a compiler or Bazel was killed, most likely for want of memory ({share.reason})\n{error.reason}",
+            hint=f"--jobs {max(1, share.jobs // 2)}; what is compiled is kept. {error.hint}",
+        )
+    if watch.no_remote and given.remote:
+        return BuildFailed(
+            f"the remote {given.remote.name} cannot be used\n{error.reason}",
+            hint="is it up, and does it know the credentials? Its address is that of the build's steps (--network host "
+            f"for one on this machine); or go on without it, with what is compiled so far. {error.hint}",
+        )
+    return trouble.explain(error)
 
 
 def _time_up(given: Options) -> TimeUp:

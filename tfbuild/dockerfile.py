@@ -19,7 +19,7 @@ from typing import Protocol
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from tfbuild import __version__, capabilities, defects, facts, isa, releases, source, toolchains
+from tfbuild import __version__, capabilities, defects, facts, isa, releases, remote, source, toolchains
 from tfbuild.errors import TfbuildError, UsageError
 from tfbuild.plan import PLATFORMS, Build, Request, select
 
@@ -34,7 +34,7 @@ TCMALLOC = "/usr/local/lib/libtcmalloc_minimal.so.4"
 LARGE_ALLOCATION = 1 << 40
 # What host tools are compiled for: any machine that may build. The target's features are in --copt alone.
 GENERIC = {"x86_64": "-march=x86-64", "aarch64": "-march=armv8-a"}
-COMPILE_FILES = ("toolchain.sh", "source.sh", "compile.sh", "relay.py", "truststore.py")
+COMPILE_FILES = ("toolchain.sh", "source.sh", "compile.sh", "relay.py", "remote.py", "truststore.py")
 
 
 class Base(Protocol):
@@ -169,6 +169,7 @@ def files(build: Build) -> dict[str, str]:
             header=header,
             build=build,
             generic=GENERIC[PLATFORMS[build.platform]],
+            silo=remote.silo(build.bazel, build.release, build.instruction_set.name),
             profile_flags=toolchains.profile_flags(build.bazel),
         )
         found["requirements.txt"] = "".join(f"{line}\n" for line in toolchains.python_requirements(build.release))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from tfbuild import compiling, cpu, cpuid, dockerfile, exported, plan, releases
+from tfbuild import compiling, cpu, cpuid, dockerfile, exported, plan, releases, remote
 from tfbuild import report as reporting
 from tfbuild import verify as verifying
 from tfbuild.compiling import Options
@@ -84,7 +84,9 @@ class Maker:
         return cpu.parse(done.stdout, origin="the engine's /proc/cpuinfo")
 
     def render(self, build: Build) -> Context:
-        """The build context; nothing is started."""
+        """The build context; nothing is started. Refuses a remote cache that the build's Bazel cannot use as asked."""
+        if self.options.remote and build.wheel.kind == "source":
+            remote.bazelrc(self.options.remote, build.bazel)
         return dockerfile.write(build, self.work / build.id / "context")
 
     def build(self, build: Build) -> Result:

@@ -33,9 +33,7 @@ def fill(folder: Path, requirements: Path) -> None:
         github / f"bazelisk/releases/download/v{row.version}/bazelisk-linux-amd64",
     )
     sha256 = toolchains.bazel_sha256(BAZEL, "x86_64")
-    _place(
-        _from_npm("@bazel/bazel-linux_x64", BAZEL, f"package/bazel-{BAZEL}-linux-x86_64", sha256), bazel(folder, BAZEL)
-    )
+    _place(binary(BAZEL, sha256), bazel(folder, BAZEL))
     _wheels(folder / "pypi.org" / "simple", requirements)
 
 
@@ -113,6 +111,11 @@ def _from_npm(package: str, version: str, member: str, sha256: str) -> Path:
         archive.unlink()
         assert hashlib.sha256(kept.read_bytes()).hexdigest() == sha256
     return kept
+
+
+def binary(version: str, sha256: str) -> Path:
+    """Bazel's own binary of a version."""
+    return _from_npm("@bazel/bazel-linux_x64", version, f"package/bazel-{version}-linux-x86_64", sha256)
 
 
 def _place(file: Path, target: Path) -> None:
