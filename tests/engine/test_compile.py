@@ -23,13 +23,11 @@ import pytest
 
 from tests import objectcode
 from tests.engine import mirror
-from tests.engine.conftest import ROOT
+from tests.engine.conftest import ROOT, debian
 from tests.objectcode import Double
 from tfbuild import bazel, cli, compiling, facts, isa, plan, toolchains
 from tfbuild import source as sources
 from tfbuild.engine import Engine
-from tfbuild.engine import base as bases
-from tfbuild.engine.progress import Progress
 from tfbuild.errors import BuildFailed
 from tfbuild.pipeline import Maker
 from tfbuild.plan import Request
@@ -66,28 +64,13 @@ def site(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
     (folder / "mirror").mkdir()
     mirror.fill(folder / "mirror", requirements)
     ref = f"tfbuild-test:eigen-{uuid.uuid4().hex[:8]}"
-    _base(engine, folder / "base", ref)
+    # The double includes Eigen from where Debian has it.
+    debian(engine, folder / "base", ref, "libeigen3-dev")
     try:
         with mirror.serve(folder / "mirror") as (url, asked):
             yield Site(base=ref, url=url, folder=folder / "mirror", asked=asked)
     finally:
         engine.remove(ref)
-
-
-def _base(engine: Engine, folder: Path, ref: str) -> None:
-    """Debian with Eigen in it, which the double includes from where Debian has it."""
-    folder.mkdir()
-    ca = cli.certificates("")
-    debian = bases.bootstrap(engine, "bookworm", progress=Progress(), log=folder / "log", ca_cert=ca).reference
-    shutil.copy(ROOT / "templates" / "network.sh", folder)
-    (folder / "Dockerfile").write_text(
-        f"FROM {debian}\n"
-        "RUN --mount=type=tmpfs,target=/mnt --mount=type=secret,id=ca,target=/mnt/ca "
-        "--mount=type=bind,source=network.sh,target=/mnt/network.sh "
-        ". /mnt/network.sh && apt-get update && apt-get install --yes --no-install-recommends libeigen3-dev\n",
-        encoding="utf-8",
-    )
-    engine.build(folder, tag=ref, secrets={"ca": ca} if ca else {}, log=folder / "log", progress=Progress())
 
 
 def command(cpu: str, output: Path, *options: str, version: str = mirror.BAZEL) -> list[str]:
