@@ -7,7 +7,7 @@ while read -r flags; do
     # shellcheck disable=SC2086 # words
     "$@" -O3 -Werror $flags -c -o probe.o /probe.c 2> errors
     code=$?
-    macros= refused=
+    macros='' refused=''
     if [ "$code" = 0 ]; then
         macros=$(grep -a -o 'macros:[^;]*;' probe.o)
         if [ -f /instructions.s ]; then
