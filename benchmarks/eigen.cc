@@ -67,7 +67,8 @@ int main() {
                     for (int k = 0; k < CHANNELS_IN; k++)
                         sum += in[k] * Eigen::Map<const Pixel>(weight + k * CHANNELS);
                 }
-                Eigen::Map<Pixel>(&out[(y * (PIXELS - 2) + x) * CHANNELS]) = sum;
+                Eigen::Map<Pixel> target(&out[(y * (PIXELS - 2) + x) * CHANNELS]);
+                target = sum;
             }
         used(out.data());
     });

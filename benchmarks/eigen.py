@@ -48,8 +48,8 @@ Times = dict[str, float]
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Speed of `flags` against that of `over` (more is faster): the mean of all kernels, over and in each of the rounds,
-    and the median of each kernel.
+    """Speed of `flags` against that of `over` (more is faster): the geometric mean over the kernels, in each round and
+    by their median, and each kernel's median.
     """
 
     compiler: str
