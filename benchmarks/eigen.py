@@ -21,6 +21,7 @@ from statistics import median
 
 from benchmarks.harness import record, rounds
 from tfbuild import cli, cpu, dockerfile, facts, isa
+from tfbuild.compilers import find
 from tfbuild.engine import Engine, Progress, Worker, base
 from tfbuild.proof import Interval
 from tfbuild.verify.paired import geometric_mean, interval
@@ -95,7 +96,7 @@ def compare(found: list[dict[str, Times]], compiler: str, flags: str, over: str)
 @contextmanager
 def container(engine: Engine, mode: str, compilers: list[str]) -> Iterator[tuple[Worker, cpu.Cpu]]:
     """A container that compiles and runs the kernels, and the CPU that it runs on; the image stays."""
-    packages = {f"g++-{version}" if kind == "gcc" else f"clang-{version}" for kind, version in map(split, compilers)}
+    packages = {f"g++-{version}" if kind == "gcc" else f"clang-{version}" for kind, version in map(find, compilers)}
     with tempfile.TemporaryDirectory(prefix="tfbuild-benchmark-") as scratch:
         folder, log, progress, ca = Path(scratch, "context"), Path(scratch, "log"), Progress(), cli.certificates("")
         ground = base.resolve(engine, IMAGE, DISTRIBUTION, mode, progress=progress, log=log, ca_cert=ca)
@@ -110,12 +111,8 @@ def container(engine: Engine, mode: str, compilers: list[str]) -> Iterator[tuple
         yield worker, machine
 
 
-def split(compiler: str) -> tuple[str, int]:
-    return isa.compiler(compiler)
-
-
 def program(compiler: str) -> str:
-    kind, version = split(compiler)
+    kind, version = find(compiler)
     return f"g++-{version}" if kind == "gcc" else f"clang++-{version}"
 
 
