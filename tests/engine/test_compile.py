@@ -24,13 +24,11 @@ import pytest
 
 from tests import newbazel, objectcode
 from tests.engine import mirror
-from tests.engine.conftest import ROOT
+from tests.engine.conftest import ROOT, debian
 from tests.objectcode import Double
 from tfbuild import bazel, cli, compiling, facts, isa, plan, profile, toolchains
 from tfbuild import source as sources
 from tfbuild.engine import Engine
-from tfbuild.engine import base as bases
-from tfbuild.engine.progress import Progress
 from tfbuild.errors import BadSource
 from tfbuild.pipeline import Maker
 from tfbuild.plan import Request
@@ -69,30 +67,13 @@ def site(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
     (folder / "mirror").mkdir()
     mirror.fill(folder / "mirror", requirements)
     ref = f"tfbuild-test:eigen-{uuid.uuid4().hex[:8]}"
-    _base(engine, folder / "base", ref)
+    # The double includes Eigen from where Debian has it.
+    debian(engine, folder / "base", ref, "libeigen3-dev")
     try:
         with mirror.serve(folder / "mirror") as (url, asked):
             yield Site(base=ref, url=url, folder=folder / "mirror", asked=asked)
     finally:
         engine.untag(ref)
-
-
-def _base(engine: Engine, folder: Path, ref: str, *before: str, system: str = "") -> None:
-    """Debian with Eigen in it, which the double includes from where Debian has it; `before`: further instructions."""
-    folder.mkdir()
-    ca = cli.certificates("")
-    debian = bases.bootstrap(engine, "bookworm", progress=Progress(), log=folder / "log", ca_cert=ca).reference
-    shutil.copy(ROOT / "templates" / "network.sh", folder)
-    (folder / "Dockerfile").write_text(
-        "".join(f"{line}\n" for line in (f"FROM {system or debian}", *before))
-        + "RUN --mount=type=tmpfs,target=/mnt --mount=type=secret,id=ca,target=/mnt/ca "
-        "--mount=type=bind,source=network.sh,target=/mnt/network.sh "
-        ". /mnt/network.sh && apt-get update && apt-get install --yes --no-install-recommends libeigen3-dev\n"
-        # An image of its own, though another run makes the same: whoever removes that one leaves this.
-        f"LABEL io.tfbuild.test={ref}\n",
-        encoding="utf-8",
-    )
-    engine.build(folder, tag=ref, secrets={"ca": ca} if ca else {}, log=folder / "log", progress=Progress())
 
 
 def command(cpu: str, output: Path, *options: str, version: str = mirror.BAZEL, release: str = RELEASE) -> list[str]:
@@ -412,7 +393,7 @@ def new_site(site: Site, engine: Engine, tmp_path_factory: pytest.TempPathFactor
     options = " ".join(f"'common {option}'" for option in newbazel.OFFLINE)
     ref = f"tfbuild-test:newer-{uuid.uuid4().hex[:8]}"
     offline = f"RUN rm /etc/apt/sources.list.d/sid.list && printf '%s\\n' {options} > /etc/bazel.bazelrc"
-    _base(engine, folder / "base", ref, offline, system=system)
+    debian(engine, folder / "base", ref, "libeigen3-dev", before=offline, system=system)
     try:
         yield replace(site, base=ref)
     finally:
