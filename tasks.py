@@ -4,8 +4,8 @@ Data goes to stdout, everything else to stderr.
 """
 
 import functools
-import inspect
 from collections.abc import Callable
+from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Any
 
@@ -63,12 +63,12 @@ def verb(*groups: dict[str, tuple[Any, str]]) -> Callable[[Body], Any]:
             except KeyboardInterrupt:
                 raise Interrupted("interrupted; what ran was stopped and taken down") from None
 
-        known = [p for p in inspect.signature(body).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+        known = [p for p in signature(body).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
         more = [
-            inspect.Parameter(name.replace("-", "_"), inspect.Parameter.KEYWORD_ONLY, default=default)
+            Parameter(name.replace("-", "_"), Parameter.KEYWORD_ONLY, default=default)
             for name, (default, _) in options.items()
         ]
-        run.__signature__ = inspect.Signature([*known, *more])  # type: ignore[attr-defined]
+        run.__signature__ = Signature([*known, *more])  # type: ignore[attr-defined]
         lists = [name.replace("-", "_") for name, (default, _) in options.items() if isinstance(default, list)]
         helps = {name: text for name, (_, text) in options.items()}
         return task(run, help=helps, iterable=lists, auto_shortflags=False)
@@ -126,6 +126,12 @@ def wheel(_: Context, **options: Any) -> None:
 def verify(_: Context, image: str, **options: Any) -> None:
     """Prove that IMAGE is what its labels claim, and write the report."""
     cli.verify(image, **options)
+
+
+@verb({"full": (False, "read all of the code, not a sample: minutes")}, JSON)
+def inspect(_: Context, subject: str, **options: Any) -> None:
+    """What SUBJECT (a wheel, an image or a library) was compiled for, by its machine code; nothing of it is run."""
+    cli.inspect(subject, **options)
 
 
 @verb({"stop": (False, "stop the engine that tfbuild started"), "json": JSON["json"]})
