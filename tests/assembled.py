@@ -76,7 +76,7 @@ def _refused(arch: str, feature: str, lines: list[str], folder: Path) -> set[int
     if arch == "x86_64":
         head = f".arch .no{SPELLED.get(feature, feature)}"
     else:
-        others = "+".join(["armv8-a", *(name for other, name in ARM.items() if other != feature)])
+        others = "+".join(["armv8.2-a", *(name for other, name in ARM.items() if other != feature)])
         head = f".arch {others}+no{ARM[feature]}"
     file.write_text("\n".join([head, *lines]) + "\n", encoding="utf-8")
     done = subprocess.run([PROGRAMS[arch], "-o", folder / "off.o", file], capture_output=True, text=True, check=False)
@@ -89,7 +89,7 @@ def _refused(arch: str, feature: str, lines: list[str], folder: Path) -> set[int
 def _code(arch: str, lines: list[str], folder: Path) -> Iterator[bytes]:
     """The bytes of each line, by a label in front of it."""
     file = folder / "on.s"
-    head = [] if arch == "x86_64" else [f".arch {'+'.join(['armv8-a', *ARM.values()])}"]
+    head = [] if arch == "x86_64" else [".arch " + "+".join(["armv8.2-a", *ARM.values()])]
     labelled = [f"l{number}: {line}" for number, line in enumerate(lines)]
     file.write_text("\n".join([*head, *labelled, "end:"]) + "\n", encoding="utf-8")
     subprocess.run([PROGRAMS[arch], "--keep-locals", "-o", folder / "on.o", file], check=True)

@@ -45,6 +45,11 @@ class Inspection:
     def main(self) -> Found:
         return next(iter(self.libraries.values()))
 
+    @property
+    def compiled(self) -> frozenset[str]:
+        """The features that any of the libraries was compiled for."""
+        return frozenset().union(*(found.compiled for found in self.libraries.values()))
+
     def disagreements(self) -> tuple[str, ...]:
         """Features of which the code of the main library shows another thing than the guard says, in words."""
         if self.guard is None or not self.release or self.main.arch != "x86_64":
@@ -91,7 +96,7 @@ def inspect(subject: str, *, full: bool, progress: Progress) -> Inspection:
     """A wheel file, a library file, or else an image of the engine; TfbuildError with what to do where it is none."""
     path = Path(subject)
     if path.is_file():
-        return _wheel(path, full, progress) if path.suffix == ".whl" else _file(path, full, progress)
+        return wheel(path, full=full, progress=progress) if path.suffix == ".whl" else _file(path, full, progress)
     if path.is_dir() or subject.endswith((".whl", ".so")) or ".so." in path.name or subject.startswith(("/", ".")):
         raise BadWheel(f"no wheel or library at {subject}", hint="give a .whl file, a .so file or an image's name")
     from tfbuild.engine import Engine
@@ -103,7 +108,9 @@ def _file(path: Path, full: bool, progress: Progress) -> Inspection:
     return Inspection(subject=str(path), release="", libraries={path.name: _read(path, path.name, full, progress)})
 
 
-def _read(path: Path, name: str, full: bool, progress: Progress) -> Found:
+def _read(path: Path, name: str, full: bool, progress: Progress | None) -> Found:
+    if progress is None:
+        return inspection.read(path, full=full)
     with progress.step(f"inspect: {name}") as step:
         return inspection.read(path, full=full, step=step)
 
@@ -111,7 +118,8 @@ def _read(path: Path, name: str, full: bool, progress: Progress) -> Found:
 # --- wheels --------------------------------------------------------------------------------------------------------
 
 
-def _wheel(path: Path, full: bool, progress: Progress) -> Inspection:
+def wheel(path: Path, *, full: bool = False, progress: Progress | None = None) -> Inspection:
+    """A wheel file; BadWheel where it is none, or holds no code that can be read."""
     release = _release(path)
     with _opened(path) as archive, tempfile.TemporaryDirectory(prefix="tfbuild-") as folder:
         names = _members(archive)
@@ -198,7 +206,7 @@ def image(engine: "Engine", ref: str, *, full: bool, progress: Progress) -> Insp
 
 
 def taken_out(
-    engine: "Engine", ref: str, python: str, release: str, *, full: bool = False, progress: Progress
+    engine: "Engine", ref: str, python: str, release: str, *, full: bool = False, progress: Progress | None = None
 ) -> tuple[dict[str, Found], Guard | None]:
     """TensorFlow's libraries in an image, which is not started for it, and its guard.
 

@@ -102,7 +102,8 @@ def features(arch: str) -> frozenset[str]:
     """The features whose instructions are told apart, in canonical names."""
     if arch == "aarch64":
         return frozenset(row.feature for row in _table().arm)
-    return frozenset(row.feature for row in (*_table().x86, *_table().opcode)) | {"avx512vl"}
+    named, coded = (row.feature for row in _table().x86), (row.feature for row in _table().opcode)
+    return frozenset({*named, *coded, "avx512vl"})
 
 
 @cache
