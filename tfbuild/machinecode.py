@@ -233,6 +233,8 @@ def _with_operands(code: bytes, at: int, encoding: str, table: int, fields: int,
         end += 1
     end += {0: 4 if base == 5 else 0, 1: 1, 2: 4, 3: 0}[mode]
     end += table == 3 or (table == 1 and opcode in IMMEDIATE)
+    if end > len(code):
+        return None
     wide = fields >> 2 & 1 if encoding == "vex" else last >> 5 & 3
     width = "" if encoding == "legacy" else ("xmm", "ymm", "zmm", "zmm")[wide]
     return Opcode(encoding, table, opcode, MANDATORY[fields & 3], width, end)

@@ -10,7 +10,7 @@ from packaging.version import Version
 
 from tfbuild import inspection, inspector
 from tfbuild.engine import Engine
-from tfbuild.inspection import Found
+from tfbuild.inspection import Found, Known
 from tfbuild.smoke import judge
 from tfbuild.smoke.judge import Check, Measure
 from tfbuild.verify.planned import Planned
@@ -27,11 +27,11 @@ def check(planned: Planned, libraries: Mapping[str, Found]) -> Check:
     if main.arch != planned.arch:
         return Check("code", judge.FAIL, f"it is code for {main.arch}, not for {planned.arch}")
     beyond = {name: sorted(found.compiled - planned.features) for name, found in libraries.items()}
-    known = known_beyond(planned)
+    known = {row.feature: row.reason for row in known_beyond(planned)}
     faults = [
         f"{name} needs {' '.join(features)} beyond its labels"
         for name, features in beyond.items()
-        if set(features) - known
+        if set(features) - set(known)
     ]
     if lacks := sorted((planned.features & inspection.written()) - main.compiled):
         faults.append(f"it makes no use of {' '.join(lacks)}, for which it is labelled")
@@ -46,12 +46,11 @@ def check(planned: Planned, libraries: Mapping[str, Found]) -> Check:
     return Check("code", judge.PASS, f"as labelled: {told}", measures)
 
 
-def known_beyond(planned: Planned) -> frozenset[str]:
+def known_beyond(planned: Planned) -> tuple[Known, ...]:
     """What the official wheel of this release needs beyond what it says of itself (facts/code.toml)."""
     if planned.wheel != "official":
-        return frozenset()
-    rows = inspection.table().known
-    return frozenset(row.feature for row in rows if Version(row.since) <= Version(planned.release))
+        return ()
+    return tuple(row for row in inspection.table().known if Version(row.since) <= Version(planned.release))
 
 
 def _measures(planned: Planned, main: Found) -> Iterator[Measure]:
