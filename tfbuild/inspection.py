@@ -28,6 +28,7 @@ from tfbuild.facts import Facts
 MOST_BYTES = 4 * 1024**3
 MOST_SYMBOLS = 20_000_000
 MOST_FUNCTIONS = 20_000_000
+LONGEST_NAME = 512  # of which the start tells the project
 # 512 regions, of each 16 KiB: 8 MiB of 2.21's 332, which is two million instructions and two seconds.
 REGIONS = 512
 WINDOW = 16 * 1024
@@ -234,8 +235,7 @@ def _families(regions: list[tuple[int, Counter[str]]], least: float) -> Iterator
 class Code:
     """The code of a mapped library. `starts`: sorted addresses of its functions.
 
-    `symbols`: as `starts`, with the offset of the name in the low 32 bits; empty where the library is stripped.
-    `names`: where the names begin in the file.
+    `symbols`: sorted, see _symbols; empty where the library is stripped. `names`: where the names begin in the file.
     """
 
     image: mmap.mmap
@@ -256,7 +256,8 @@ class Code:
         names = _section(library, ".strtab")
         symbols = array("Q", sorted(_symbols(library, section)) if names else ())
         frames = array("Q", _frames(library, section))
-        starts = array("Q", sorted({section.address, *frames, *(symbol >> 32 for symbol in symbols)}))
+        named = (section.address + (symbol >> 32) for symbol in symbols)
+        starts = array("Q", sorted({section.address, *frames, *named}))
         return cls(
             image=image,
             arch=ARCHES[library.machine],
@@ -291,11 +292,11 @@ class Code:
 
     def name(self, address: int) -> bytes:
         """The mangled name of the function at, or next before, an address."""
-        index = bisect_left(self.symbols, (address + 1) << 32) - 1
+        index = bisect_left(self.symbols, (address - self.section.address + 1) << 32) - 1
         if index < 0:
             return b""
         start = self.names + (self.symbols[index] & 0xFFFFFFFF)
-        return self.image[start : self.image.find(b"\0", start, start + 4096)]
+        return self.image[start : start + LONGEST_NAME].partition(b"\0")[0]
 
 
 def _section(library: Library, name: str) -> Section | None:
@@ -307,7 +308,7 @@ def _section(library: Library, name: str) -> Section | None:
 
 
 def _symbols(library: Library, code: Section) -> Iterator[int]:
-    """The functions that .symtab names: address and name's offset."""
+    """The functions that .symtab names: offset from the code's address, and in the low 32 bits that of the name."""
     section = _section(library, ".symtab")
     if section is None:
         return
@@ -317,7 +318,7 @@ def _symbols(library: Library, code: Section) -> Iterator[int]:
     try:
         for name, info, _, _, value, _ in SYMBOL.iter_unpack(view):
             if info & 0xF == 2 and 0 <= value - code.address < code.size:  # STT_FUNC
-                yield value << 32 | name
+                yield value - code.address << 32 | name
     finally:
         view.release()
 

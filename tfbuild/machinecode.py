@@ -9,7 +9,7 @@ import struct
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 from tfbuild import facts
@@ -249,6 +249,6 @@ def _words(code: bytes) -> Iterator[frozenset[str] | None]:
     yield from [None] * (len(code) % 4)
 
 
-@cache
+@lru_cache(maxsize=1 << 16)
 def _word(word: int) -> frozenset[str]:
     return next((frozenset((row.feature,)) for row in _table().arm if word & row.mask == row.value), NONE)
