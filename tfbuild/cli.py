@@ -236,7 +236,7 @@ def inspect(subject: str, *, full: bool, json: bool) -> None:
         for row in library.families:
             mark = "  compiled for it" if row.compiled else ""
             print(f"{row.feature:20}{row.rate:10.3f}{100 * row.share:8.1f} %{mark}")
-    if found.guard:
+    if found.guard and found.guard.compiled:
         print(f"\nguard: compiled for {' '.join(found.guard.compiled)}; unused {' '.join(found.guard.unused)}")
         print(f"guard: {'; '.join(found.disagreements()) or 'agrees with the code'}")
 

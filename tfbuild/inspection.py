@@ -8,6 +8,7 @@ The library is untrusted: whatever cannot be read is a CodeUnreadable with its r
 """
 
 import mmap
+import os
 import re
 import struct
 from array import array
@@ -28,6 +29,7 @@ from tfbuild.facts import Facts
 MOST_BYTES = 4 * 1024**3
 MOST_SYMBOLS = 20_000_000
 MOST_FUNCTIONS = 20_000_000
+ROWS = 16 * 1024  # of a table, read at once
 LONGEST_NAME = 512  # of which the start tells the project
 # 512 regions, of each 16 KiB: 8 MiB of 2.21's 332, which is two million instructions and two seconds.
 REGIONS = 512
@@ -38,6 +40,7 @@ ARCHES = {"EM_X86_64": "x86_64", "EM_AARCH64": "aarch64"}
 EXECUTABLE = ".text"
 # .eh_frame_hdr as every linker writes it: version 1, and a table of pairs of 32-bit offsets from its own address.
 HEADER = struct.Struct("<BBBBiI")
+FRAME = struct.Struct("<ii")
 FRAMES = (1, 0x1B, 0x03, 0x3B)
 
 
@@ -138,12 +141,12 @@ def read(path: Path, *, full: bool = False, step: Step | None = None) -> Found:
     `step`: gets how far it has come.
     """
     try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image:
-            if len(image) > MOST_BYTES:
-                raise CodeUnreadable(f"{path.name} has {len(image)} bytes: too large to be a library")
-            # Without this, each window would bring half a megabyte around it into memory.
-            image.madvise(mmap.MADV_SEQUENTIAL if full else mmap.MADV_RANDOM)
-            return _found(Code.of(image), full, step)
+        with path.open("rb") as file:
+            if (size := path.stat().st_size) > MOST_BYTES:
+                raise CodeUnreadable(f"{path.name} has {size} bytes: too large to be a library")
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image:
+                library = Library.parse(image)
+                return _found(Code.of(library, file.fileno()), full, step)
     except CodeUnreadable:
         raise
     except GuardUnreadable as error:
@@ -233,12 +236,13 @@ def _families(regions: list[tuple[int, Counter[str]]], least: float) -> Iterator
 
 @dataclass(frozen=True, kw_only=True)
 class Code:
-    """The code of a mapped library. `starts`: sorted addresses of its functions.
+    """The code of an open library. `starts`: sorted addresses of its functions.
 
     `symbols`: sorted, see _symbols; empty where the library is stripped. `names`: where the names begin in the file.
+    It is read piece by piece: of a mapped file, the kernel would keep far more in memory than what was asked for.
     """
 
-    image: mmap.mmap
+    file: int
     arch: str
     section: Section
     starts: "array[int]"
@@ -246,20 +250,19 @@ class Code:
     names: int
 
     @classmethod
-    def of(cls, image: mmap.mmap) -> "Code":
-        library = Library.parse(image)
+    def of(cls, library: Library, file: int) -> "Code":
         if library.machine not in ARCHES:
             raise CodeUnreadable(f"the library is for {library.machine}; x86-64 and AArch64 are known")
         section = _section(library, EXECUTABLE)
         if section is None or not section.size:
             raise CodeUnreadable("the library has no .text: there is no code in it")
         names = _section(library, ".strtab")
-        symbols = array("Q", sorted(_symbols(library, section)) if names else ())
-        frames = array("Q", _frames(library, section))
+        symbols = array("Q", sorted(_symbols(library, file, section)) if names else ())
+        frames = array("Q", _frames(library, file, section))
         named = (section.address + (symbol >> 32) for symbol in symbols)
         starts = array("Q", sorted({section.address, *frames, *named}))
         return cls(
-            image=image,
+            file=file,
             arch=ARCHES[library.machine],
             section=section,
             starts=starts,
@@ -288,7 +291,7 @@ class Code:
 
     def content(self, start: int, end: int) -> bytes:
         offset = self.section.offset - self.section.address
-        return self.image[offset + start : offset + end]
+        return os.pread(self.file, end - start, offset + start)
 
     def name(self, address: int) -> bytes:
         """The mangled name of the function at, or next before, an address."""
@@ -296,7 +299,7 @@ class Code:
         if index < 0:
             return b""
         start = self.names + (self.symbols[index] & 0xFFFFFFFF)
-        return self.image[start : start + LONGEST_NAME].partition(b"\0")[0]
+        return os.pread(self.file, LONGEST_NAME, start).partition(b"\0")[0]
 
 
 def _section(library: Library, name: str) -> Section | None:
@@ -307,23 +310,19 @@ def _section(library: Library, name: str) -> Section | None:
     return found
 
 
-def _symbols(library: Library, code: Section) -> Iterator[int]:
+def _symbols(library: Library, file: int, code: Section) -> Iterator[int]:
     """The functions that .symtab names: offset from the code's address, and in the low 32 bits that of the name."""
     section = _section(library, ".symtab")
     if section is None:
         return
     if section.size // SYMBOL.size > MOST_SYMBOLS:
         raise CodeUnreadable("the library's .symtab is far too large")
-    view = memoryview(library.image)[section.offset : section.offset + section.size // SYMBOL.size * SYMBOL.size]
-    try:
-        for name, info, _, _, value, _ in SYMBOL.iter_unpack(view):
-            if info & 0xF == 2 and 0 <= value - code.address < code.size:  # STT_FUNC
-                yield value - code.address << 32 | name
-    finally:
-        view.release()
+    for name, info, _, _, value, _ in _rows(file, SYMBOL, section.offset, section.size // SYMBOL.size):
+        if info & 0xF == 2 and 0 <= value - code.address < code.size:  # STT_FUNC
+            yield value - code.address << 32 | name
 
 
-def _frames(library: Library, code: Section) -> Iterator[int]:
+def _frames(library: Library, file: int, code: Section) -> Iterator[int]:
     """Addresses of the functions that .eh_frame_hdr lists, which no strip takes away.
 
     None where it has another form than that of GNU's and LLVM's linkers.
@@ -331,11 +330,17 @@ def _frames(library: Library, code: Section) -> Iterator[int]:
     section = _section(library, ".eh_frame_hdr")
     if section is None or section.size < HEADER.size:
         return
-    *form, _, count = HEADER.unpack_from(library.image, section.offset)
-    count = min(count, (section.size - HEADER.size) // 8, MOST_FUNCTIONS)
+    *form, _, count = HEADER.unpack(os.pread(file, HEADER.size, section.offset))
+    count = min(count, (section.size - HEADER.size) // FRAME.size, MOST_FUNCTIONS)
     if tuple(form) != FRAMES:
         return
-    start = section.offset + HEADER.size
-    for offset, _ in struct.iter_unpack("<ii", library.image[start : start + count * 8]):
+    for offset, _ in _rows(file, FRAME, section.offset + HEADER.size, count):
         if 0 <= section.address + offset - code.address < code.size:
             yield section.address + offset
+
+
+def _rows(file: int, kind: struct.Struct, offset: int, count: int) -> Iterator[tuple[int, ...]]:
+    """`count` rows of a table in the file."""
+    for first in range(0, count, ROWS):
+        size = kind.size * min(ROWS, count - first)
+        yield from kind.iter_unpack(os.pread(file, size, offset + first * kind.size))

@@ -25,7 +25,7 @@ WHEELS: dict[str, tuple[tuple[str, ...], str, set[str]]] = {
 }
 # Shares that lie so near to the threshold that the sample decides.
 EITHER = {"popcnt", "avx512cd"}
-MOST_MIB = 800
+MOST_MIB = 400
 
 
 @pytest.mark.parametrize("name", WHEELS)
