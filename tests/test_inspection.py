@@ -152,6 +152,15 @@ def test_without_a_table_of_frames_the_symbols_say_where_functions_start(found: 
     assert found(library(everywhere(AVX2), frames=False)).compiled == {"avx", "avx2"}
 
 
+def test_without_any_table_the_whole_is_sampled_all_the_same(
+    found: Callable[..., Found], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inspection, "SMALL", 0)
+    shown = found(library(everywhere(AVX2), None, frames=False))
+    assert (shown.regions, shown.coverage) == (REGIONS, 1.0)
+    assert shown.compiled == {"avx", "avx2"}
+
+
 def test_a_large_library_is_sampled_and_full_reads_all(
     found: Callable[..., Found], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,11 +12,12 @@ import os
 import re
 import struct
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 from tfbuild import facts, isa, machinecode
@@ -272,22 +273,28 @@ class Code:
         )
 
     def regions(self, full: bool) -> Iterator[tuple[int, int]]:
-        """Begin and end of what is decoded of each region: from the first function that starts in it."""
+        """Begin and end of what is decoded of each region: from the first function that starts in it.
+
+        Where none does, from its own start: the decoder finds the instructions again after a few.
+        """
         first, size = self.section.address, self.section.size
         count = max(1, min(REGIONS, size // WINDOW))
-        edges = [first + size * number // count for number in range(count)]
-        begins = [self.starts[i] for edge in edges if (i := bisect_left(self.starts, edge)) < len(self.starts)]
-        begins = sorted({*begins, first})
-        for begin, following in zip(begins, [*begins[1:], first + size], strict=True):
+        edges = [first + (size * number // count & ~15) for number in range(count)] + [first + size]
+        begins = [self._start(edge, following) for edge, following in pairwise(edges)] + [first + size]
+        for begin, following in pairwise(begins):
             yield begin, following if full or size <= SMALL else min(following, begin + WINDOW)
+
+    def _start(self, edge: int, end: int) -> int:
+        index = bisect_left(self.starts, edge)
+        return self.starts[index] if index < len(self.starts) and self.starts[index] < end else edge
 
     def functions(self, start: int, end: int) -> Iterator[tuple[int, int]]:
         """Begin and end of each function between two addresses; the last one may be cut off."""
-        index = bisect_left(self.starts, start)
-        while index < len(self.starts) and self.starts[index] < end:
-            following = self.starts[index + 1] if index + 1 < len(self.starts) else end
-            yield self.starts[index], min(following, end)
-            index += 1
+        index = bisect_right(self.starts, start)
+        while start < end:
+            following = min(self.starts[index], end) if index < len(self.starts) else end
+            yield start, following
+            start, index = following, index + 1
 
     def content(self, start: int, end: int) -> bytes:
         offset = self.section.offset - self.section.address

@@ -130,8 +130,9 @@ def _x86(code: bytes) -> Iterator[frozenset[str] | None]:
         if start >= len(code) or (at and len(piece) == PIECE and PIECE - at < LONGEST):
             continue
         opcode = read_opcode(code[start : start + LONGEST])
-        yield _coded(opcode) if opcode else None
-        start += opcode.length if opcode else 1
+        needed = _coded(opcode) if opcode else None
+        yield needed
+        start += opcode.length if opcode and needed is not None else 1
 
 
 @cache
@@ -174,8 +175,9 @@ def _needs(name: str, encoding: str, width: str, memory: bool) -> frozenset[str]
     return frozenset(found) or NONE
 
 
-@cache
-def _coded(opcode: Opcode) -> frozenset[str]:
+@lru_cache(maxsize=1 << 12)
+def _coded(opcode: Opcode) -> frozenset[str] | None:
+    """What an instruction needs that capstone does not know; None for what is in no row, and so rather data."""
     found = {
         row.feature
         for row in _table().opcode
@@ -185,6 +187,8 @@ def _coded(opcode: Opcode) -> frozenset[str]:
         and row.prefix in (None, opcode.prefix)
         and row.width in ("", opcode.width)
     }
+    if not found:
+        return None
     if "avx_vnni" in found:
         found.discard("avx_vnni_int8")
     if opcode.encoding == "evex":
@@ -212,7 +216,7 @@ def _opcode(code: bytes) -> Opcode | None:
         return _with_operands(code, at + 2, "vex", 1, code[at + 1])
     if first == VEX3:
         return _with_operands(code, at + 3, "vex", code[at + 1] & 0x1F, code[at + 2])
-    if first == EVEX:
+    if first == EVEX and not code[at + 1] & 8 and code[at + 2] & 4:
         return _with_operands(code, at + 4, "evex", code[at + 1] & 7, code[at + 2], code[at + 3])
     at += 0x40 <= first <= 0x4F  # REX
     if code[at] == 0x0F and code[at + 1] in (0x38, 0x3A):
