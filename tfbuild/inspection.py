@@ -1,9 +1,9 @@
 """What a library was compiled for, by its machine code. Nothing of it is executed; see facts/code.toml.
 
-A library is cut into regions of equal size, and of each the first functions are decoded (all of them with `full`). A
-compiler uses a feature that it may use all over a library; code that is chosen at run time (oneDNN, XNNPACK) lies in a
-few places. So a feature counts as compiled in by the share of regions that need it, and where the library still names
-its functions, those that are known to be chosen at run time do not count at all.
+A library is cut into regions of equal size, and of each the first 16 KiB are decoded (with `full`, regions have 16 KiB
+themselves). A compiler uses a feature that it may use all over a library; code that is chosen at run time (oneDNN,
+XNNPACK) lies in a few places. So a feature counts as compiled in by the share of regions that need it, and where the
+library still names its functions, those that are known to be chosen at run time do not count at all.
 The library is untrusted: whatever cannot be read is a CodeUnreadable with its reason.
 """
 
@@ -278,11 +278,13 @@ class Code:
         Where none does, from its own start: the decoder finds the instructions again after a few.
         """
         first, size = self.section.address, self.section.size
-        count = max(1, min(REGIONS, size // WINDOW))
+        # All that is read comes in windows of one size, or shares could not be compared.
+        whole = full or size <= SMALL
+        count = max(1, size // WINDOW if whole else REGIONS)
         edges = [first + (size * number // count & ~15) for number in range(count)] + [first + size]
         begins = [self._start(edge, following) for edge, following in pairwise(edges)] + [first + size]
         for begin, following in pairwise(begins):
-            yield begin, following if full or size <= SMALL else min(following, begin + WINDOW)
+            yield begin, following if whole else min(following, begin + WINDOW)
 
     def _start(self, edge: int, end: int) -> int:
         index = bisect_left(self.starts, edge)
