@@ -5,14 +5,15 @@ All of it goes in as BuildKit secrets. They shape no cache key: another machine 
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tfbuild import resources
 from tfbuild.bazel import Watch
 from tfbuild.engine import Engine
-from tfbuild.engine.progress import Progress, duration
+from tfbuild.engine.build import Settings
+from tfbuild.engine.progress import duration
 from tfbuild.errors import BuildFailed, TimeUp, UsageError
 from tfbuild.plan import Build
 
@@ -31,16 +32,6 @@ class Options:
     seconds: float = 0.0
     ca: Path | None = None
     started: float = field(default_factory=time.time)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """The arguments of Engine.build and Engine.export that every run shares."""
-
-    secrets: Mapping[str, Path]
-    network: str
-    watch: Watch
-    seconds: float | None
 
 
 def options(*, mirror: str, network: str, jobs: str, time_limit: str, ca: Path | None) -> Options:
@@ -70,15 +61,13 @@ def limit_seconds(text: str) -> float:
     return float(total)
 
 
-def run(
-    build: Build, given: Options, engine: Engine, folder: Path, progress: Progress, start: Callable[[Settings], None]
-) -> None:
+def run(build: Build, given: Options, engine: Engine, settings: Settings, start: Callable[[Settings], object]) -> None:
     """Lets `start` run the builder, and turns what a compile says of its end into the error that helps.
 
-    `folder`: where the secrets' files go. Raises TimeUp at the time limit, BuildFailed with a setting to change where
+    The secrets' files go beside the log. Raises TimeUp at the time limit, BuildFailed with a setting to change where
     memory ran out, and all that the builder raises.
     """
-    watch = Watch()
+    watch, progress, folder = Watch(), settings["progress"], settings["log"].parent / "settings"
     secrets = {"ca": given.ca} if given.ca else {}
     if given.mirror:
         secrets["mirror"] = _file(folder / "mirror", given.mirror)
@@ -92,7 +81,7 @@ def run(
             secrets["deadline"] = _file(folder / "deadline", f"{given.started + given.seconds:.0f}\n")
     left = given.started + given.seconds + GRACE_SECONDS - time.time() if given.seconds else None
     try:
-        start(Settings(secrets=secrets, network=given.network, watch=watch, seconds=left))
+        start({**settings, "secrets": secrets, "network": given.network, "watch": watch, "seconds": left})
     except TimeoutError:
         raise _time_up(given) from None
     except BuildFailed as error:

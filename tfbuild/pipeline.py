@@ -5,19 +5,21 @@ verified before, from the same context on the same base, is not built or verifie
 """
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from tfbuild import compiling, dockerfile, exported, plan, releases
+from tfbuild import compiling, cpu, cpuid, dockerfile, exported, plan, releases
 from tfbuild import report as reporting
 from tfbuild import verify as verifying
 from tfbuild.compiling import Options
+from tfbuild.cpu import Cpu
 from tfbuild.dockerfile import Context
 from tfbuild.engine import Engine, host
 from tfbuild.engine import base as bases
+from tfbuild.engine.build import Settings
 from tfbuild.engine.progress import Progress
 from tfbuild.errors import BaseUnavailable, EngineMissing, TfbuildError, UnknownImage, UsageError
 from tfbuild.exported import Exported
@@ -28,6 +30,8 @@ from tfbuild.verify import Baseline
 REPOSITORY = "tfbuild"
 # What the tuning of an image amounts to, switched off: glibc's malloc and TensorFlow's own choice about oneDNN.
 PLAIN = {"LD_PRELOAD": "", "TF_ENABLE_ONEDNN_OPTS": ""}
+# What a recording of a machine is made of (README); without glibc's loader the kernel's list alone.
+RECORD = f"cat {cpu.CPUINFO}; echo; {cpuid.LOADER} --list-diagnostics 2>/dev/null || true"
 # Free bytes asked for before the start. An image from 2.21.0's wheel filled an empty engine with 3.3 GB, base and pip's
 # cache included (2026-11), and a rebuild needs as much again; what a compile needs is an estimate (--need-disk).
 DISK = {"official": 8 << 30, "file": 8 << 30, "source": 80 << 30}
@@ -62,19 +66,29 @@ class Maker:
     def engine(self) -> Engine:
         return Engine.connect()
 
+    def cpu(self) -> Cpu:
+        """The CPU of the engine's machine, as a container there sees it. Raises what the base image's making does."""
+        row = plan.default_base()
+        base = bases.resolve(
+            self.engine,
+            row.image,
+            row.distribution,
+            self.base,
+            progress=self.progress,
+            log=self.work / "base.log",
+            ca_cert=self.options.ca,
+        )
+        with self.progress.step("detect: the engine's CPU"):
+            done = self.engine.run(base.reference, ["sh", "-c", RECORD], entrypoint=())
+        return cpu.parse(done.stdout, origin="the engine's /proc/cpuinfo")
+
     def render(self, build: Build) -> Context:
         """The build context; nothing is started."""
         return dockerfile.write(build, self.work / build.id / "context")
 
     def build(self, build: Build) -> Result:
         """Builds, verifies and tags; the report says pass or fail. Raises BuildFailed and all that comes before it."""
-        refuse_base_without_cuda(build, self.base)
-        if build.platform != self.engine.platform:
-            raise EngineMissing(
-                f"this engine builds for {self.engine.platform}, and the plan is for {build.platform}",
-                hint=f"let DOCKER_HOST name a {build.platform} engine, or: --platform {self.engine.platform}",
-            )
-        context = self.render(build)
+        context = self._start(build)
         if not self.engine.exists(name(build)):
             self._need_disk(build)
         base = self._base(build)
@@ -83,23 +97,7 @@ class Maker:
             return known
         self._need_disk(build)
         unverified = name(build, "-unverified")
-        log = self.work / build.id / "build.log"
-
-        def start(run: compiling.Settings) -> None:
-            self.engine.build(
-                context.folder,
-                tag=unverified,
-                build_args=dockerfile.build_args(base, context),
-                secrets=run.secrets,
-                network=run.network,
-                watch=run.watch,
-                seconds=run.seconds,
-                log=log,
-                progress=self.progress,
-                no_cache=self.no_cache,
-            )
-
-        compiling.run(build, self.options, self.engine, self._settings(build), self.progress, start)
+        self._run(build, context, base, lambda run: self.engine.build(context.folder, tag=unverified, **run))
         if not self.verify_images:
             return Result(image=unverified, report=None)
         return self._earn(build, unverified)
@@ -108,33 +106,37 @@ class Maker:
         """Compiles the wheel and writes it, with its sidecar, to the folder `output`; makes no image."""
         if build.wheel.kind != "source":
             raise UsageError("only a wheel that is compiled can be exported", hint="leave out --wheel")
-        refuse_base_without_cuda(build, self.base)
-        context = self.render(build)
+        context = self._start(build)
         self._need_disk(build)
         base = self._base(build)
         scratch = self.work / build.id / "wheel"
         shutil.rmtree(scratch, ignore_errors=True)
-
-        def start(run: compiling.Settings) -> None:
-            self.engine.export(
-                context.folder,
-                stage="export",
-                output=scratch,
-                build_args=dockerfile.build_args(base, context),
-                secrets=run.secrets,
-                network=run.network,
-                watch=run.watch,
-                seconds=run.seconds,
-                log=self.work / build.id / "build.log",
-                progress=self.progress,
-                no_cache=self.no_cache,
-            )
-
-        compiling.run(build, self.options, self.engine, self._settings(build), self.progress, start)
+        self._run(
+            build,
+            context,
+            base,
+            lambda run: self.engine.export(context.folder, stage="export", output=scratch, **run),
+        )
         return exported.collect(build, scratch, output, context=context.digest, base=base.digest)
 
-    def _settings(self, build: Build) -> Path:
-        return self.work / build.id / "settings"
+    def _start(self, build: Build) -> Context:
+        """The context of a build that this engine and base can make."""
+        refuse_base_without_cuda(build, self.base)
+        if build.platform != self.engine.platform:
+            raise EngineMissing(
+                f"this engine builds for {self.engine.platform}, and the plan is for {build.platform}",
+                hint=f"let DOCKER_HOST name a {build.platform} engine, or: --platform {self.engine.platform}",
+            )
+        return self.render(build)
+
+    def _run(self, build: Build, context: Context, base: bases.Base, start: Callable[[Settings], object]) -> None:
+        settings: Settings = {
+            "log": self.work / build.id / "build.log",
+            "progress": self.progress,
+            "build_args": dockerfile.build_args(base, context),
+            "no_cache": self.no_cache,
+        }
+        compiling.run(build, self.options, self.engine, settings, start)
 
     def _need_disk(self, build: Build) -> None:
         host.need_disk(self.engine, self.disk or DISK[build.wheel.kind])

@@ -2,8 +2,9 @@
 
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol, Required, TypedDict
 
 from docker.context.config import get_current_context_name
 
@@ -14,76 +15,60 @@ from tfbuild.errors import BuildFailed, DiskFull, TfbuildError
 # Docker predefines these build arguments: they reach RUN and stay out of the image's history.
 # https://docs.docker.com/build/building/variables/#pre-defined-build-arguments
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY")
-# Takes each line that a step prints, and gives what to show of it as the step's detail ("": nothing).
-Watch = Callable[[str], str]
 
 
-def unwatched(_: str) -> str:
-    return ""
+class Watch(Protocol):
+    """Takes each line that a step prints, and gives what to show of it ("": the line); `share`: how far the step is."""
+
+    share: float | None
+
+    def __call__(self, line: str) -> str: ...
 
 
-def build(
-    context: Path,
-    *,
-    tag: str,
-    build_args: Mapping[str, str],
-    secrets: Mapping[str, Path],
-    network: str,
-    log: Path,
-    progress: Progress,
-    no_cache: bool,
-    host: str,
-    watch: Watch,
-    seconds: float | None,
-) -> str:
+class Unwatched:
+    """Shows each line as it is."""
+
+    share: float | None = None
+
+    def __call__(self, _: str) -> str:
+        return ""
+
+
+class Settings(TypedDict, total=False):
+    """What a run of the builder gets beside its context; see Engine.build."""
+
+    log: Required[Path]
+    progress: Required[Progress]
+    build_args: Mapping[str, str]
+    secrets: Mapping[str, Path]
+    network: str
+    no_cache: bool
+    watch: Watch
+    seconds: float | None
+
+
+def build(context: Path, host: str, settings: Settings, *, tag: str) -> str:
     """Builds `context` and gives the image's id; see Engine.build."""
-    program = cli.find_cli(host)
     with tempfile.TemporaryDirectory(prefix="tfbuild-") as folder:
         id_file = Path(folder, "id")
-        command = [
-            *_start(program, host, load=True),
-            *(f"--iidfile={id_file}", f"--tag={tag}"),
-            *_options(build_args, secrets, network, no_cache),
-            str(context),
-        ]
-        _run(command, _environment(program, host), log, progress, watch, seconds)
+        _run(context, host, settings, [f"--iidfile={id_file}", f"--tag={tag}"], load=True)
         return id_file.read_text().strip()
 
 
-def export(
-    context: Path,
-    *,
-    stage: str,
-    output: Path,
-    build_args: Mapping[str, str],
-    secrets: Mapping[str, Path],
-    network: str,
-    log: Path,
-    progress: Progress,
-    no_cache: bool,
-    host: str,
-    watch: Watch,
-    seconds: float | None,
-) -> None:
+def export(context: Path, host: str, settings: Settings, *, stage: str, output: Path) -> None:
     """Builds `context` up to `stage` and writes its files to the folder `output`; see Engine.export."""
-    program = cli.find_cli(host)
-    command = [
-        *_start(program, host, load=False),
-        *(f"--target={stage}", f"--output={destination(output)}"),
-        *_options(build_args, secrets, network, no_cache),
-        str(context),
-    ]
-    _run(command, _environment(program, host), log, progress, watch, seconds)
+    _run(context, host, settings, [f"--target={stage}", f"--output={destination(output)}"], load=False)
 
 
-def _options(build_args: Mapping[str, str], secrets: Mapping[str, Path], network: str, no_cache: bool) -> list[str]:
+def _options(settings: Settings) -> list[str]:
+    network = settings.get("network", "")
     return [
         "--progress=plain",
-        *(["--no-cache"] if no_cache else []),
+        *(["--no-cache"] if settings.get("no_cache") else []),
         *([f"--network={network}"] if network else []),
         *proxy_options(os.environ),
-        *(f"--build-arg={name}={value}" for name, value in build_args.items()),
-        *(f"--secret={secret(name, path)}" for name, path in secrets.items()),
+        *(f"--build-arg={name}={value}" for name, value in settings.get("build_args", {}).items()),
+        *(f"--secret={secret(name, path)}" for name, path in settings.get("secrets", {}).items()),
     ]
 
 
@@ -120,20 +105,21 @@ def destination(folder: Path) -> str:
     return f'type=local,"dest={quoted}"'
 
 
-def _run(
-    command: list[str], env: Mapping[str, str], log: Path, progress: Progress, watch: Watch, seconds: float | None
-) -> None:
-    stages, tail = Stages(progress, watch), buildkit.Tail()
+def _run(context: Path, host: str, settings: Settings, outcome: list[str], *, load: bool) -> None:
+    program = cli.find_cli(host)
+    command = [*_start(program, host, load=load), *outcome, *_options(settings), str(context)]
+    stages, tail = Stages(settings["progress"], settings.get("watch")), buildkit.Tail()
 
     def each(line: str) -> None:
         if event := buildkit.parse(line):
             stages.add(event)
             tail.add(event)
 
+    log = settings["log"]
     log.unlink(missing_ok=True)
     try:
         # The client cancels the build in BuildKit on SIGINT, which kills the processes of its steps.
-        code = process.logged(command, env, log, each, seconds)
+        code = process.logged(command, _environment(program, host), log, each, settings.get("seconds"))
     except BaseException as error:
         stages.end("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
         raise
@@ -153,9 +139,9 @@ def failure(lines: list[str], log: Path) -> TfbuildError:
 class Stages:
     """Tells `progress` of a Dockerfile's stages, out of BuildKit's events: one step a stage, not one an instruction."""
 
-    def __init__(self, progress: Progress, watch: Watch = unwatched) -> None:
+    def __init__(self, progress: Progress, watch: Watch | None = None) -> None:
         self._progress = progress
-        self._watch = watch
+        self._watch = watch or Unwatched()
         self._titles: dict[int, str] = {}
         self._running: dict[str, Step] = {}
         # A stage's time is what BuildKit says of its instructions: it prints parallel stages one after the other.
@@ -174,6 +160,7 @@ class Stages:
             self._running[stage].detail = detail
         elif event.kind == "output" and event.text:
             self._running[stage].detail = self._watch(event.text) or event.text
+            self._running[stage].share = self._watch.share
         elif event.kind == "done":
             self._seconds[stage] = self._seconds.get(stage, 0.0) + event.seconds
         elif event.kind in ("error", "canceled"):

@@ -16,13 +16,13 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Unpack
 
 import docker
 from docker.context import ContextAPI
 
-from tfbuild.engine import build, cli
-from tfbuild.engine.build import Watch, unwatched
+from tfbuild.engine import build, cli, transfer
+from tfbuild.engine.build import Settings
 from tfbuild.engine.process import Attached, interruptible
 from tfbuild.engine.progress import Progress
 from tfbuild.engine.sdk import translated
@@ -44,7 +44,10 @@ GO_NOT_REGULAR = sum(1 << bit for bit in (31, 27, 26, 25, 24, 21, 19))
 
 @dataclass(frozen=True, kw_only=True)
 class Image:
-    """What the engine says of an image: `size` in bytes, `architecture` in the engine's words ("amd64")."""
+    """What the engine says of an image: `size` in bytes, `architecture` in the engine's words ("amd64").
+
+    `created`: RFC 3339.
+    """
 
     id: str
     labels: Mapping[str, str]
@@ -53,6 +56,8 @@ class Image:
     entrypoint: tuple[str, ...]
     architecture: str
     repo_digests: tuple[str, ...]
+    tags: tuple[str, ...] = ()
+    created: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,17 +109,12 @@ class Engine:
     def image(self, ref: str) -> Image:
         """The image named `ref`; UnknownImage where it is not on this engine."""
         with translated(ref):
-            attrs = self.client.images.get(ref).attrs
-        config = attrs.get("Config") or {}
-        return Image(
-            id=attrs["Id"],
-            labels=config.get("Labels") or {},
-            size=attrs["Size"],
-            env=tuple(config.get("Env") or ()),
-            entrypoint=tuple(config.get("Entrypoint") or ()),
-            architecture=attrs["Architecture"],
-            repo_digests=tuple(attrs.get("RepoDigests") or ()),
-        )
+            return _image(self.client.images.get(ref).attrs)
+
+    def labelled(self, label: str) -> list[Image]:
+        """All images that carry `label`, those without a name too."""
+        with translated():
+            return [_image(image.attrs) for image in self.client.images.list(filters={"label": label})]
 
     def exists(self, ref: str) -> bool:
         """True where the image is on this engine."""
@@ -140,6 +140,20 @@ class Engine:
         image = self.image(ref)
         with translated(ref):
             self.client.images.remove(image.id, force=True)
+
+    def push(self, ref: str, progress: Progress) -> None:
+        """Uploads an image under its own name; layers that the registry has are skipped. Raises TransferFailed.
+
+        The engine itself tries each layer again, and uses the credentials that `docker login` stored.
+        """
+        repository, tag = split(ref)
+        with progress.step(f"push {ref}") as step, translated(ref):
+            transfer.follow(self.client.api.push(repository, tag, stream=True, decode=True), step)
+
+    def pull(self, ref: str, progress: Progress) -> None:
+        """Downloads the image `ref` ("repository@sha256:..."); layers that are here stay. Raises TransferFailed."""
+        with progress.step(f"pull {ref}") as step, translated(ref):
+            transfer.follow(self.client.api.pull(ref, stream=True, decode=True, platform=self.platform), step)
 
     def run(
         self,
@@ -222,70 +236,18 @@ class Engine:
                 part.unlink(missing_ok=True)
         return destination
 
-    def build(
-        self,
-        context: Path,
-        *,
-        tag: str,
-        log: Path,
-        progress: Progress,
-        build_args: Mapping[str, str] = {},
-        secrets: Mapping[str, Path] = {},
-        network: str = "",
-        no_cache: bool = False,
-        watch: Watch = unwatched,
-        seconds: float | None = None,
-    ) -> str:
+    def build(self, context: Path, *, tag: str, **settings: Unpack[Settings]) -> str:
         """Builds a folder with BuildKit, names the image `tag` and gives its id; the whole output goes to `log`.
 
         `watch` gets each line that a step prints, and gives what progress shows of it. Raises BuildFailed with the last
         lines that matter, DiskFull, EngineMissing where no client can build, or TimeoutError after `seconds`.
         Ctrl-C or SIGTERM ends the build inside the engine too, then comes as KeyboardInterrupt.
         """
-        return build.build(
-            context,
-            tag=tag,
-            build_args=build_args,
-            secrets=secrets,
-            network=network,
-            log=log,
-            progress=progress,
-            no_cache=no_cache,
-            host=self.host,
-            watch=watch,
-            seconds=seconds,
-        )
+        return build.build(context, self.host, settings, tag=tag)
 
-    def export(
-        self,
-        context: Path,
-        *,
-        stage: str,
-        output: Path,
-        log: Path,
-        progress: Progress,
-        build_args: Mapping[str, str] = {},
-        secrets: Mapping[str, Path] = {},
-        network: str = "",
-        no_cache: bool = False,
-        watch: Watch = unwatched,
-        seconds: float | None = None,
-    ) -> None:
+    def export(self, context: Path, *, stage: str, output: Path, **settings: Unpack[Settings]) -> None:
         """Builds one stage of a folder and writes that stage's files to `output`. Raises what build() does."""
-        build.export(
-            context,
-            stage=stage,
-            output=output,
-            build_args=build_args,
-            secrets=secrets,
-            network=network,
-            log=log,
-            progress=progress,
-            no_cache=no_cache,
-            host=self.host,
-            watch=watch,
-            seconds=seconds,
-        )
+        build.export(context, self.host, settings, stage=stage, output=output)
 
     @property
     def cpus(self) -> int:
@@ -343,6 +305,21 @@ class Engine:
     def _discard(self, name: str) -> None:
         with suppress(docker.errors.NotFound):
             self.client.api.remove_container(name, force=True, v=True)
+
+
+def _image(attrs: Mapping[str, Any]) -> Image:
+    config = attrs.get("Config") or {}
+    return Image(
+        id=attrs["Id"],
+        labels=config.get("Labels") or {},
+        size=attrs["Size"],
+        env=tuple(config.get("Env") or ()),
+        entrypoint=tuple(config.get("Entrypoint") or ()),
+        architecture=attrs["Architecture"],
+        repo_digests=tuple(attrs.get("RepoDigests") or ()),
+        tags=tuple(attrs.get("RepoTags") or ()),
+        created=attrs.get("Created", ""),
+    )
 
 
 def _knock(environment: Mapping[str, str]) -> None:
