@@ -15,7 +15,7 @@ import pytest
 from tests import assembled, libraries
 from tests.libraries import PROGBITS, STRTAB, SYMTAB, Part
 from tests.test_verify_planned import planned
-from tfbuild import facts, inspection, inspector
+from tfbuild import facts, inspection, inspector, isa, wheels
 from tfbuild.binary import Guard
 from tfbuild.engine.progress import Progress
 from tfbuild.errors import BadWheel
@@ -40,6 +40,8 @@ SIZE = 1024  # of a function
 REGIONS = 64
 FUNCTIONS = REGIONS * inspection.WINDOW // SIZE
 Name = Callable[[int], str]
+AVX_512 = {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+AVX_512 |= {"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "lzcnt", "popcnt"}
 
 
 def eigen(number: int) -> str:
@@ -358,6 +360,25 @@ def test_the_guard_is_compared_with_the_code() -> None:
     assert said(avx, "avx", "bmi2", "f16c") == ()
     assert said(avx, "avx", "avx2") == ("the guard was compiled without avx2, and the code has it",)
     assert said((*avx, "AVX2"), "avx") == ("the guard was compiled for avx2, and the code lacks it",)
+
+
+@pytest.mark.parametrize(
+    ("held", "rounded"),
+    [
+        # What code never shows (cx16, lahf_lm) is all that is missing of the level.
+        (AVX_512, "x86-64-v4"),
+        ({"sse4_2"}, "x86-64-v2"),
+        # Of x86-64-v3 more is missing than that.
+        ({"avx"}, "avx"),
+        ({"avx", "f16c"}, "f16c"),
+        (AVX_512 - {"avx512bw"}, ""),
+        (set[str](), "x86-64-v1"),
+    ],
+)
+def test_a_wheel_s_features_are_rounded_to_a_level_by_what_code_never_shows(held: set[str], rounded: str) -> None:
+    found = isa.instruction_set(wheels._rounded(frozenset(held), "x86_64"), "x86_64")
+    assert found.name == rounded or (not rounded and found.level != "x86-64-v4")
+    assert wheels._rounded(frozenset({"atomics"}), "aarch64") == {"atomics"}
 
 
 # --- facts ---------------------------------------------------------------------------------------------------------

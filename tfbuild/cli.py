@@ -279,11 +279,11 @@ def finish(report: "Report | None", image: str, *, json: bool) -> None:
     reporting.raise_if_failed(report, image)
 
 
-def inspect(subject: str, *, engine: str, full: bool, json: bool) -> None:
+def inspect(subject: str, *, full: bool, json: bool) -> None:
     from tfbuild import inspector
     from tfbuild.engine.progress import Progress
 
-    found = inspector.inspect(subject, host=engine, full=full, progress=Progress())
+    found = inspector.inspect(subject, full=full, progress=Progress())
     if json:
         out(found.to_json())
         return

@@ -92,8 +92,8 @@ def _library(name: str, found: Found) -> dict[str, Any]:
     }
 
 
-def inspect(subject: str, *, host: str = "", full: bool, progress: Progress) -> Inspection:
-    """A wheel file, a library file, or else an image of the engine at `host`; TfbuildError with what to do where it is none."""
+def inspect(subject: str, *, full: bool, progress: Progress) -> Inspection:
+    """A wheel file, a library file, or else an image of the engine; TfbuildError with what to do where it is none."""
     path = Path(subject)
     if path.is_file():
         return wheel(path, full=full, progress=progress) if path.suffix == ".whl" else _file(path, full, progress)
@@ -101,7 +101,7 @@ def inspect(subject: str, *, host: str = "", full: bool, progress: Progress) -> 
         raise BadWheel(f"no wheel or library at {subject}", hint="give a .whl file, a .so file or an image's name")
     from tfbuild.engine import Engine
 
-    return image(Engine.connect(host), subject, full=full, progress=progress)
+    return image(Engine.connect(), subject, full=full, progress=progress)
 
 
 def _file(path: Path, full: bool, progress: Progress) -> Inspection:
