@@ -129,7 +129,8 @@ class Found:
 
     def how(self) -> str:
         """What was read, and how it was judged, in words."""
-        read = f"{self.instructions:,} instructions in {self.regions} regions, {100 * self.coverage:.1f} % of its code"
+        share = f"{100 * self.coverage:.1f} % of its code"
+        read = f"{self.instructions:,} instructions in {self.regions} region{'s' * (self.regions > 1)}, {share}"
         if self.method == "spread":
             return f"{read}; it has no symbols: judged by how far each feature is spread"
         left = ", ".join(self.dispatched)
@@ -145,19 +146,23 @@ def read(path: Path, *, full: bool = False, step: Step | None = None) -> Found:
         with path.open("rb") as file:
             if (size := path.stat().st_size) > MOST_BYTES:
                 raise CodeUnreadable(f"{path.name} has {size} bytes: too large to be a library")
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image:
-                library = Library.parse(image)
-                return _found(Code.of(library, file.fileno()), full, step)
-    except CodeUnreadable:
+            return _found(_opened(path.name, file.fileno()), full, step)
+    except OSError as error:
+        raise CodeUnreadable(f"{path.name} cannot be read: {error.strerror}") from error
+
+
+def _opened(name: str, file: int) -> "Code":
+    try:
+        with mmap.mmap(file, 0, access=mmap.ACCESS_READ) as image:
+            return Code.of(Library.parse(image), file)
+    except (CodeUnreadable, OSError):
         raise
     except GuardUnreadable as error:
         raise CodeUnreadable(error.reason, hint="inspect reads 64-bit ELF libraries") from error
-    except OSError as error:
-        raise CodeUnreadable(f"{path.name} cannot be read: {error.strerror}") from error
     except Exception as error:  # on garbage pyelftools raises whatever its parser stumbles over
         told = str(error) or type(error).__name__
         raise CodeUnreadable(
-            f"{path.name} is not a whole ELF library: {told}", hint="inspect reads 64-bit ELF libraries"
+            f"{name} is not a whole ELF library: {told}", hint="inspect reads 64-bit ELF libraries"
         ) from error
 
 
