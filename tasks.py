@@ -59,16 +59,40 @@ COMPILE: dict[str, tuple[Any, str]] = {
 Body = Callable[..., None]
 
 
+def _positional(body: Body, options: dict[str, tuple[Any, str]]) -> tuple[list[Parameter], list[str]]:
+    """What the verb takes without an option; the names of those that stand for its `*words`.
+
+    Invoke has no "one or more": there are as many of them as words behind the verb's name on the command line.
+    """
+    known = list(signature(body).parameters.values())
+    many = next((parameter.name for parameter in known if parameter.kind is parameter.VAR_POSITIONAL), "")
+    count = max(1, _words(body.__name__, options)) if many else 0
+    words = [f"{many}_{number + 1}" if number else many for number in range(count)]
+    plain = [parameter for parameter in known if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
+    return [*plain, *(Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in words)], words
+
+
+def _words(name: str, options: dict[str, tuple[Any, str]]) -> int:
+    """How many words on the command line are neither options of the verb nor their values."""
+    valued = {f"--{option}" for option, (default, _) in options.items() if not isinstance(default, bool)}
+    behind = sys.argv[sys.argv.index(name) + 1 :] if name in sys.argv else []
+    values = sum(word in valued for word in behind)
+    return sum(not word.startswith("-") for word in behind) - values
+
+
 def verb(*groups: dict[str, tuple[Any, str]]) -> Callable[[Body], Any]:
     """An Invoke task that takes the options of `groups` and hands them over as keywords."""
     options = {name: row for group in groups for name, row in group.items()}
 
     def wrap(body: Body) -> Any:
+        known, words = _positional(body, options)
+
         @functools.wraps(body)
         def run(*args: Any, **kwargs: Any) -> None:
+            given = [kwargs.pop(name) for name in words]
             try:
                 cli.use_engine(kwargs)
-                body(*args, **kwargs)
+                body(*args, *given, **kwargs)
                 sys.stdout.flush()
             except BrokenPipeError:
                 cli.leave_where_nobody_reads()
@@ -76,7 +100,6 @@ def verb(*groups: dict[str, tuple[Any, str]]) -> Callable[[Body], Any]:
             except KeyboardInterrupt:
                 raise Interrupted("interrupted; what ran was stopped and taken down") from None
 
-        known = [p for p in signature(body).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
         more = [
             Parameter(name.replace("-", "_"), Parameter.KEYWORD_ONLY, default=default)
             for name, (default, _) in options.items()
@@ -103,6 +126,26 @@ def detect(_: Context, **options: Any) -> None:
 def copts(_: Context, **options: Any) -> None:
     """The Bazel copts for a CPU and a compiler, in one line that can be pasted."""
     cli.copts(**options)
+
+
+@verb({name: PLAN[name] for name in ("cpu", "cpuinfo", "compiler", "platform", "release")}, JSON)
+def explain(_: Context, **options: Any) -> None:
+    """Every CPU feature: in the CPU, in which level, kept as which flag or why not, used by what."""
+    cli.explain(**options)
+
+
+@verb(
+    {
+        "images": ("3", "the most builds"),
+        "skip-unreachable": (False, "go on without the hosts that cannot be read"),
+        "timeout": ("20", "seconds for each ssh host"),
+        "ssh-config": ("", "for ssh, in place of ~/.ssh/config"),
+    },
+    JSON,
+)
+def fleet(_: Context, *hosts: str, **options: Any) -> None:
+    """The fewest images that cover HOSTS...: recorded cpuinfo files, folders, lists of ssh hosts."""
+    cli.fleet(hosts, **options)
 
 
 @verb(PLAN, JSON)
@@ -221,6 +264,7 @@ def engine(_: Context, **options: Any) -> None:
         "cpu": ([], "instruction set of builds from source, again for more (default: the platform's levels)"),
         "platform": ([], "linux/amd64 or linux/arm64 (default: both)"),
         "wheel": ([], "official or source (default: both)"),
+        "fleet": ("", "builds from source for the images in this file: invoke fleet HOSTS --json > FILE"),
         "only": ([], "keep rows whose identifier fits this glob, again for more: '*-mkl-py3.12-*'"),
         "changed-since": ("", "keep rows whose files differ from this state of the repository: origin/main"),
         "format": ("json", "json, github, gitlab or bake"),
@@ -238,7 +282,7 @@ def dockerfiles(_: Context, **options: Any) -> None:
     cli.dockerfiles(Path(__file__).parent / "dockerfiles", **options)
 
 
-@verb({"pure": (False, "only the tests that need no engine")})
+@verb({"pure": (False, "only the tests that need neither an engine nor sshd")})
 def test(_: Context, **options: Any) -> None:
     """Lint, types, generated files and all tests."""
     cli.test(Path(__file__).parent, **options)

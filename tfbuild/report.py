@@ -3,13 +3,13 @@
 import json
 import os
 import secrets
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
 import msgspec
 
+from tfbuild import terminal
 from tfbuild.errors import UsageError, VerificationFailed
 from tfbuild.proof import SCHEMA, Benchmark, Check, Interval, Report, Throughput
 
@@ -187,13 +187,10 @@ def spelled(interval: Interval) -> str:
 
 def show(report: Report, stream: IO[str] | None = None) -> None:
     """A table on `stream` (default: stdout); colours only on a terminal."""
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    stream = stream or sys.stdout
-    terminal = stream.isatty()
-    console = Console(file=stream, width=None if terminal else 120, soft_wrap=False, highlight=False)
+    console = terminal.console(stream)
     table = Table(box=None, show_header=False, pad_edge=False)
     for check in report.checks:
         table.add_row(Text(MARKS[check.status], COLOURS[check.status]), check.name, Text(_seen(check)))
