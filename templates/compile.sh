@@ -10,10 +10,18 @@ shift
 cd /src
 
 # Nobody is here to answer a question.
-"$PYTHON_BIN_PATH" configure.py < /dev/null
+"$PYTHON_BIN_PATH" configure.py < /dev/null || {
+    echo "tfbuild: this tree's configure.py failed" >&2
+    exit 1
+}
 
 # Read after the tree's own files, so that the plan has the last word.
 cache=/mnt/cache/$(cat /opt/tfbuild/builder)
+# However this run ends, Bazel's profile and its whole log are there for the stage `kept`.
+run=$(sha256sum /mnt/bazelrc)
+kept=/mnt/cache/runs/${run%% *}
+rm -rf "$kept"
+mkdir -p "$kept"
 for file in /mnt/ca.bazelrc /mnt/bazelrc /mnt/machine; do
     [ ! -f "$file" ] || cat "$file"
 done > /mnt/all.bazelrc
@@ -21,6 +29,7 @@ cat >> /mnt/all.bazelrc << END
 build --disk_cache=$cache/disk
 build --repository_cache=$cache/repository
 build --curses=no --color=no --show_progress_rate_limit=2
+build --profile=$kept/profile.json
 END
 
 rc=--bazelrc=/mnt/all.bazelrc root=--output_user_root=/var/tmp/bazel
@@ -30,8 +39,11 @@ if [ -s /mnt/deadline ]; then
     [ "$seconds" -gt 0 ] || seconds=1
 fi
 # Bazel takes the first SIGINT as "finish in good order": what is compiled is in the cache.
-code=0
-timeout --signal=INT --kill-after=60 "$seconds" bazel "$rc" "$root" build "$target" || code=$?
+echo 0 > /mnt/code
+{ timeout --signal=INT --kill-after=60 "$seconds" bazel "$rc" "$root" build "$target" 2>&1 || echo $? > /mnt/code; } |
+    python3 /mnt/relay.py "$kept/bazel.log"
+code=$(cat /mnt/code)
+[ ! -f "$kept/profile.json" ] || gzip "$kept/profile.json"
 if [ "$code" != 0 ]; then
     if [ "$seconds" != 0 ] && [ "$(date +%s)" -ge "$(cat /mnt/deadline)" ]; then
         echo "tfbuild: the time limit is reached; what is compiled so far is kept"
@@ -41,6 +53,8 @@ fi
 
 mkdir -p /wheel
 "$@"
+# Bazel's outputs are read-only.
+chmod 644 /wheel/*.whl
 {
     echo "builder=sha256:$(cat /opt/tfbuild/builder)"
     cat /opt/tfbuild/source

@@ -325,7 +325,7 @@ def test_a_build_from_source_compiles_with_the_plans_bazel_compiler_and_settings
     ):
         assert part in text
     assert "export CC_OPT_FLAGS='-Wno sign'" in text
-    assert "cp bazel-bin/tensorflow/tools/pip_package/wheel_house/*.whl /wheel/" in text
+    assert "cp -r bazel-bin/tensorflow/tools/pip_package/wheel_house/. /wheel/" in text
 
 
 def test_a_hermetic_cuda_wheel_brings_cuda_by_its_extra() -> None:

@@ -3,23 +3,29 @@
 All of it goes in as BuildKit secrets. They shape no cache key: another machine or mirror compiles nothing again.
 """
 
+import io
 import re
+import tempfile
 import time
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tfbuild import resources
+from tfbuild import profile, resources, trouble
 from tfbuild.bazel import Watch
 from tfbuild.engine import Engine
 from tfbuild.engine.build import Settings
-from tfbuild.engine.progress import duration
-from tfbuild.errors import BuildFailed, TimeUp, UsageError
+from tfbuild.engine.progress import Progress, duration
+from tfbuild.errors import BuildFailed, TfbuildError, TimeUp, UsageError
 from tfbuild.plan import Build
 
 LIMIT = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 # Bazel is asked to stop at the limit; this much later everything is stopped.
 GRACE_SECONDS = 90.0
+FETCH_SECONDS = 60.0
+# The slowest actions that are told on the terminal.
+SHOWN = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,11 +67,19 @@ def limit_seconds(text: str) -> float:
     return float(total)
 
 
-def run(build: Build, given: Options, engine: Engine, settings: Settings, start: Callable[[Settings], object]) -> None:
+def run(
+    build: Build,
+    given: Options,
+    engine: Engine,
+    settings: Settings,
+    start: Callable[[Settings], object],
+    fetch: Callable[[Path, Settings], object],
+) -> None:
     """Lets `start` run the builder, and turns what a compile says of its end into the error that helps.
 
-    The secrets' files go beside the log. Raises TimeUp at the time limit, BuildFailed with a setting to change where
-    memory ran out, and all that the builder raises.
+    The secrets' files go beside the log, and so does what Bazel left of its run, which `fetch` brings into a folder.
+    Raises TimeUp at the time limit, BuildFailed with a setting to change where memory ran out, and all that the builder
+    raises.
     """
     watch, progress, folder = Watch(), settings["progress"], settings["log"].parent / "settings"
     secrets = {"ca": given.ca} if given.ca else {}
@@ -80,12 +94,17 @@ def run(build: Build, given: Options, engine: Engine, settings: Settings, start:
         if given.seconds:
             secrets["deadline"] = _file(folder / "deadline", f"{given.started + given.seconds:.0f}\n")
     left = given.started + given.seconds + GRACE_SECONDS - time.time() if given.seconds else None
+    settings = {**settings, "secrets": secrets, "network": given.network}
     try:
-        start({**settings, "secrets": secrets, "network": given.network, "watch": watch, "seconds": left})
+        start({**settings, "watch": watch, "seconds": left})
     except TimeoutError:
+        _keep(watch, settings, fetch)
         raise _time_up(given) from None
     except BuildFailed as error:
-        if watch.out_of_time:
+        # Should the builder have cut off Bazel's words, the clock tells it too.
+        late = watch.out_of_time or (given.seconds > 0 and time.time() >= given.started + given.seconds)
+        _keep(watch, settings, fetch)
+        if late:
             raise _time_up(given) from None
         if watch.killed and share is not None:
             fewer = max(1, share.jobs // 2)
@@ -93,9 +112,36 @@ def run(build: Build, given: Options, engine: Engine, settings: Settings, start:
                 f"a compiler or Bazel was killed, most likely for want of memory ({share.reason})\n{error.reason}",
                 hint=f"--jobs {fewer}; what is compiled is kept. {error.hint}",
             ) from None
-        raise
+        raise trouble.explain(error) from None
     if watch.summary:
         progress(f"bazel: {watch.summary}")
+    _keep(watch, settings, fetch)
+
+
+def _keep(watch: Watch, settings: Settings, fetch: Callable[[Path, Settings], object]) -> None:
+    """Puts what Bazel left of this run beside the log, and tells of the slowest actions. It hinders nothing."""
+    if not watch.began:
+        return
+    folder, progress = settings["log"].parent, settings["progress"]
+    table = folder / "slowest.txt"
+    for old in (*folder.glob("profile.json*"), folder / "bazel.log", table):
+        old.unlink(missing_ok=True)
+    try:
+        with tempfile.TemporaryDirectory(prefix="bazel-", dir=folder) as scratch:
+            quietly: Settings = {**settings, "log": folder / "kept.log", "progress": Progress(io.StringIO())}
+            fetch(Path(scratch), {**quietly, "no_cache": False, "seconds": FETCH_SECONDS})
+            for file in Path(scratch).iterdir():
+                file.replace(folder / file.name)
+        path = next(folder.glob("profile.json*"), folder / "profile.json")
+        found = profile.read(path)
+        table.write_text(profile.table(found), encoding="utf-8")
+    except (TfbuildError, OSError, EOFError, zlib.error) as error:
+        why = (str(error).splitlines() or [repr(error)])[0]
+        progress(f"note: Bazel's profile cannot be had ({why}): {folder / 'kept.log'}")
+        return
+    progress(f"profile: {path} (chrome://tracing and ui.perfetto.dev show it); the slowest actions, more in {table}:")
+    for line in profile.lines(found, SHOWN):
+        progress(line)
 
 
 def _file(path: Path, text: str) -> Path:

@@ -5,6 +5,7 @@ verified before, from the same context on the same base, is not built or verifie
 """
 
 import shutil
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -117,7 +118,10 @@ class Maker:
             base,
             lambda run: self.engine.export(context.folder, stage="export", output=scratch, **run),
         )
-        return exported.collect(build, scratch, output, context=context.digest, base=base.digest)
+        made = exported.collect(build, scratch, output, context=context.digest, base=base.digest)
+        for line in made.audit.lines():
+            self.progress(line)
+        return made
 
     def _start(self, build: Build) -> Context:
         """The context of a build that this engine and base can make."""
@@ -136,7 +140,12 @@ class Maker:
             "build_args": dockerfile.build_args(base, context),
             "no_cache": self.no_cache,
         }
-        compiling.run(build, self.options, self.engine, settings, start)
+
+        def fetch(folder: Path, run: Settings) -> None:
+            again: Settings = {**run, "build_args": {**run["build_args"], "RUN_ID": str(time.time_ns())}}
+            self.engine.export(context.folder, stage="kept", output=folder, **again)
+
+        compiling.run(build, self.options, self.engine, settings, start, fetch)
 
     def _need_disk(self, build: Build) -> None:
         host.need_disk(self.engine, self.disk or DISK[build.wheel.kind])

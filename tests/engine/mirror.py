@@ -34,10 +34,14 @@ def fill(folder: Path, requirements: Path) -> None:
     )
     sha256 = toolchains.bazel_sha256(BAZEL, "x86_64")
     _place(
-        _from_npm("@bazel/bazel-linux_x64", BAZEL, f"package/bazel-{BAZEL}-linux-x86_64", sha256),
-        github / f"bazel/releases/download/{BAZEL}/bazel-{BAZEL}-linux-x86_64",
+        _from_npm("@bazel/bazel-linux_x64", BAZEL, f"package/bazel-{BAZEL}-linux-x86_64", sha256), bazel(folder, BAZEL)
     )
     _wheels(folder / "pypi.org" / "simple", requirements)
+
+
+def bazel(folder: Path, version: str) -> Path:
+    """Where Bazelisk asks for that Bazel."""
+    return folder / f"github.com/bazelbuild/bazel/releases/download/{version}/bazel-{version}-linux-x86_64"
 
 
 @contextlib.contextmanager
@@ -112,7 +116,7 @@ def _from_npm(package: str, version: str, member: str, sha256: str) -> Path:
 
 
 def _place(file: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(file, target)
 
 
