@@ -4,9 +4,9 @@ Data goes to stdout, everything else to stderr.
 """
 
 import functools
-import inspect
 import sys
 from collections.abc import Callable
+from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Any
 
@@ -67,17 +67,17 @@ COMPILE: dict[str, tuple[Any, str]] = {
 Body = Callable[..., None]
 
 
-def _positional(body: Body, options: dict[str, tuple[Any, str]]) -> tuple[list[inspect.Parameter], list[str]]:
+def _positional(body: Body, options: dict[str, tuple[Any, str]]) -> tuple[list[Parameter], list[str]]:
     """What the verb takes without an option; the names of those that stand for its `*words`.
 
     Invoke has no "one or more": there are as many of them as words behind the verb's name on the command line.
     """
-    known = list(inspect.signature(body).parameters.values())
+    known = list(signature(body).parameters.values())
     many = next((parameter.name for parameter in known if parameter.kind is parameter.VAR_POSITIONAL), "")
     count = max(1, _words(body.__name__, options)) if many else 0
     words = [f"{many}_{number + 1}" if number else many for number in range(count)]
     plain = [parameter for parameter in known if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
-    return [*plain, *(inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in words)], words
+    return [*plain, *(Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in words)], words
 
 
 def _words(name: str, options: dict[str, tuple[Any, str]]) -> int:
@@ -109,10 +109,10 @@ def verb(*groups: dict[str, tuple[Any, str]]) -> Callable[[Body], Any]:
                 raise Interrupted("interrupted; what ran was stopped and taken down") from None
 
         more = [
-            inspect.Parameter(name.replace("-", "_"), inspect.Parameter.KEYWORD_ONLY, default=default)
+            Parameter(name.replace("-", "_"), Parameter.KEYWORD_ONLY, default=default)
             for name, (default, _) in options.items()
         ]
-        run.__signature__ = inspect.Signature([*known, *more])  # type: ignore[attr-defined]
+        run.__signature__ = Signature([*known, *more])  # type: ignore[attr-defined]
         lists = [name.replace("-", "_") for name, (default, _) in options.items() if isinstance(default, list)]
         helps = {name: text for name, (_, text) in options.items()}
         return task(run, help=helps, iterable=lists, auto_shortflags=False)
@@ -194,6 +194,12 @@ def wheel(_: Context, **options: Any) -> None:
 def verify(_: Context, image: str, **options: Any) -> None:
     """Prove that IMAGE is what its labels claim, and write the report."""
     cli.verify(image, **options)
+
+
+@verb({"engine": ENGINE["engine"]}, {"full": (False, "read all of the code, not a sample: minutes")}, JSON)
+def inspect(_: Context, subject: str, **options: Any) -> None:
+    """What SUBJECT (a wheel, an image or a library) was compiled for, by its machine code; nothing of it is run."""
+    cli.inspect(subject, **options)
 
 
 REGISTRY: dict[str, tuple[Any, str]] = {

@@ -329,6 +329,26 @@ def finish(report: "Report | None", image: str, *, json: bool) -> None:
     reporting.raise_if_failed(report, image)
 
 
+def inspect(subject: str, *, full: bool, json: bool) -> None:
+    from tfbuild import inspector
+    from tfbuild.engine.progress import Progress
+
+    found = inspector.inspect(subject, full=full, progress=Progress())
+    if json:
+        out(found.to_json())
+        return
+    print(f"{found.subject}: compiled for {found.main.name}")
+    for name, library in found.libraries.items():
+        print(f"\n{name}: {library.how()}")
+        print(f"{'feature':20}{'per 1000':>10}{'regions':>10}")
+        for row in library.families:
+            mark = "  compiled for it" if row.compiled else ""
+            print(f"{row.feature:20}{row.rate:10.3f}{100 * row.share:8.1f} %{mark}")
+    if found.guard and found.guard.compiled:
+        print(f"\nguard: compiled for {' '.join(found.guard.compiled)}; unused {' '.join(found.guard.unused)}")
+        print(f"guard: {'; '.join(found.disagreements()) or 'agrees with the code'}")
+
+
 def engine(*, stop: bool, json: bool) -> None:
     from tfbuild.engine import host
     from tfbuild.engine.progress import Progress

@@ -60,14 +60,14 @@ def image(maker: Maker) -> Iterator[Callable[..., str]]:
 
 
 @pytest.fixture(scope="session")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """Downloads a wheel from PyPI, without what it requires, and gives its path."""
 
     @cache
-    def downloaded(requirement: str) -> Path:
+    def downloaded(requirement: str, *options: str) -> Path:
         folder = tmp_path_factory.mktemp("wheels")
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder), requirement]
-        subprocess.run(command, check=True, stdout=sys.stderr)
+        subprocess.run([*command, *options], check=True, stdout=sys.stderr)
         (found,) = folder.glob("*.whl")
         return found
 

@@ -161,6 +161,8 @@ def test_two_cpus_differ_exactly_by_their_features(compiled: Callable[[str], Dou
     difference = features("westmere") ^ features("x86-64-v3")
     assert old.macros ^ new.macros == {facts.feature(name).macro for name in difference}
     assert {"avx", "avx2", "fma", "f16c", "bmi2"} <= new.used - old.used
+    assert {"avx", "avx2", "fma", "bmi2"} <= new.inspected <= new.used
+    assert old.inspected <= features("westmere")
 
 
 def test_host_tools_stay_generic(compiled: Callable[[str], Double]) -> None:
