@@ -88,4 +88,4 @@ def test_the_step_that_makes_the_rows_runs(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     name, _, value = output.read_text().strip().partition("=")
     assert name == "rows"
-    assert "2.21.0-mkl-py3.11-avx" in [row["id"] for row in json.loads(value)["include"]]
+    assert "2.21.0-mkl-py3.11-f16c" in [row["id"] for row in json.loads(value)["include"]]

@@ -73,20 +73,10 @@ class Written(Facts, frozen=True):
     measured: str
 
 
-class Known(Facts, frozen=True):
-    """What the official wheels need, from the release `since` on, beyond what TensorFlow says of them."""
-
-    feature: str
-    since: str
-    reason: str
-    source: str
-
-
 class CodeTable(Facts, frozen=True):
     dispatched: tuple[Dispatched, ...]
     judged: tuple[Judged, ...]
     written: tuple[Written, ...]
-    known: tuple[Known, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,10 +43,9 @@ def built() -> Any:
 
 def test_the_main_job(built: Any, engine: Engine) -> None:
     assert built["schema"] == "tfbuild.report/1"
-    # The official wheel of 2.21.0 needs F16C beyond its labels (tfbuild/facts/code.toml).
-    assert built["verdict"] == "warn"
+    assert built["verdict"] == "pass"
     found = status(built)
-    assert found.pop("code") == "warn"
+    assert found.pop("code") == "pass"
     assert found.pop("cuda") == "skip"
     # A machine that others load may be too busy for a comparison, which is then skipped and said so.
     assert found.pop("throughput") in ("pass", "skip")

@@ -6,11 +6,9 @@ the guard.
 
 from collections.abc import Iterator, Mapping
 
-from packaging.version import Version
-
 from tfbuild import inspection, inspector
 from tfbuild.engine import Engine
-from tfbuild.inspection import Found, Known
+from tfbuild.inspection import Found
 from tfbuild.smoke import judge
 from tfbuild.smoke.judge import Check, Measure
 from tfbuild.verify.planned import Planned
@@ -27,30 +25,14 @@ def check(planned: Planned, libraries: Mapping[str, Found]) -> Check:
     if main.arch != planned.arch:
         return Check("code", judge.FAIL, f"it is code for {main.arch}, not for {planned.arch}")
     beyond = {name: sorted(found.compiled - planned.features) for name, found in libraries.items()}
-    known = {row.feature: row.reason for row in known_beyond(planned)}
-    faults = [
-        f"{name} needs {' '.join(features)} beyond its labels"
-        for name, features in beyond.items()
-        if set(features) - set(known)
-    ]
+    faults = [f"{name} needs {' '.join(features)} beyond its labels" for name, features in beyond.items() if features]
     if lacks := sorted((planned.features & inspection.written()) - main.compiled):
         faults.append(f"it makes no use of {' '.join(lacks)}, for which it is labelled")
     told = f"compiled for {main.name}; {main.how()}"
     measures = tuple(_measures(planned, main))
     if faults:
         return Check("code", judge.FAIL, f"{'; '.join(faults)}; {told}", measures)
-    if extra := sorted({name for features in beyond.values() for name in features}):
-        return Check(
-            "code", judge.WARN, f"a known defect of this release: it needs {' '.join(extra)}; {told}", measures
-        )
     return Check("code", judge.PASS, f"as labelled: {told}", measures)
-
-
-def known_beyond(planned: Planned) -> tuple[Known, ...]:
-    """What the official wheel of this release needs beyond what it says of itself (facts/code.toml)."""
-    if planned.wheel != "official":
-        return ()
-    return tuple(row for row in inspection.table().known if Version(row.since) <= Version(planned.release))
 
 
 def _measures(planned: Planned, main: Found) -> Iterator[Measure]:

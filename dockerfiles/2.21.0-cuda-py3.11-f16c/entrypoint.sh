@@ -41,11 +41,11 @@ advise() {
     advice='build one on it: invoke build --cpu host'
 }
 
-compare avx pni popcnt sse4_1 sse4_2 ssse3 xsave
+compare avx f16c pni popcnt sse4_1 sse4_2 ssse3 xsave
 if [ -n "$missing" ]; then
     lacking=$missing
     advise
-    echo "tfbuild: this CPU lacks$lacking, and this image (2.21.0-cuda-py3.11-avx) was compiled for avx; $advice" >&2
+    echo "tfbuild: this CPU lacks$lacking, and this image (2.21.0-cuda-py3.11-f16c) was compiled for f16c; $advice" >&2
     exit 86
 fi
 
@@ -75,7 +75,7 @@ for gpu in $(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/nul
     unfit=${unfit:+$unfit,}$gpu
 done
 if [ -n "$unfit" ]; then
-    echo "tfbuild: no GPU here (compute capability $unfit) runs this image's kernels (2.21.0-cuda-py3.11-avx is compiled for sm_60,sm_70,sm_80,sm_89,compute_90); build one for it: invoke build --target cuda --compute-capabilities $unfit; or hide the GPU: docker run -e NVIDIA_VISIBLE_DEVICES=void ..." >&2
+    echo "tfbuild: no GPU here (compute capability $unfit) runs this image's kernels (2.21.0-cuda-py3.11-f16c is compiled for sm_60,sm_70,sm_80,sm_89,compute_90); build one for it: invoke build --target cuda --compute-capabilities $unfit; or hide the GPU: docker run -e NVIDIA_VISIBLE_DEVICES=void ..." >&2
     exit 86
 fi
 

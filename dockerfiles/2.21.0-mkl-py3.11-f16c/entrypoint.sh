@@ -41,11 +41,11 @@ advise() {
     advice='build one on it: invoke build --cpu host'
 }
 
-compare avx pni popcnt sse4_1 sse4_2 ssse3 xsave
+compare avx f16c pni popcnt sse4_1 sse4_2 ssse3 xsave
 if [ -n "$missing" ]; then
     lacking=$missing
     advise
-    echo "tfbuild: this CPU lacks$lacking, and this image (2.21.0-mkl-py3.11-avx) was compiled for avx; $advice" >&2
+    echo "tfbuild: this CPU lacks$lacking, and this image (2.21.0-mkl-py3.11-f16c) was compiled for f16c; $advice" >&2
     exit 86
 fi
 
