@@ -6,15 +6,19 @@ All of it goes in as BuildKit secrets. They shape no cache key: another machine 
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from tfbuild import bundle as bundles
+from tfbuild import mirror as mirrors
 from tfbuild import resources
 from tfbuild.bazel import Watch
+from tfbuild.bundle import Bundle
 from tfbuild.engine import Engine
 from tfbuild.engine.build import Settings
 from tfbuild.engine.progress import duration
 from tfbuild.errors import BuildFailed, TimeUp, UsageError
+from tfbuild.mirror import Upstream
 from tfbuild.plan import Build
 
 LIMIT = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
@@ -24,9 +28,14 @@ GRACE_SECONDS = 90.0
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """`mirror`: URL; `jobs`: 0 for as many as fit; `seconds`: 0 for no time limit, counted from `started`."""
+    """`mirror`: URL; `jobs`: 0 for as many as fit; `seconds`: 0 for no time limit, counted from `started`.
+
+    `bundle` takes the mirror's place, which then, where `recording`, is what the bundle is filled from.
+    """
 
     mirror: str = ""
+    bundle: Bundle | None = None
+    recording: bool = False
     network: str = ""
     jobs: int = 0
     seconds: float = 0.0
@@ -36,16 +45,29 @@ class Options:
 
 def options(*, mirror: str, network: str, jobs: str, time_limit: str, ca: Path | None) -> Options:
     """The command line's words; UsageError where one cannot be read."""
-    if mirror and not mirror.startswith(("http://", "https://")):
+    elsewhere = mirror.startswith(("http://", "https://"))
+    if mirror and not elsewhere and not Path(mirror).is_dir():
         raise UsageError(
-            f"--mirror {mirror!r} is no http:// or https:// address", hint="serve the folder, and name that"
+            f"--mirror {mirror!r} is neither a folder nor an http:// or https:// address",
+            hint="invoke bundle makes such a folder",
         )
     if jobs and not (jobs.isdigit() and int(jobs)):
         raise UsageError(f"--jobs {jobs!r} is no count", hint="--jobs 4")
     if network not in ("", "host", "none", "default"):
         raise UsageError(f"unknown network {network!r}", hint="one of: default, host, none")
+    bundle = bundles.read(Path(mirror)) if mirror and not elsewhere else None
+    if bundle and network not in ("", "host"):
+        raise UsageError(
+            f"a folder as --mirror is served on this machine, which --network {network} cannot reach",
+            hint="leave out --network",
+        )
     return Options(
-        mirror=mirror.rstrip("/"), network=network, jobs=int(jobs or 0), seconds=limit_seconds(time_limit), ca=ca
+        mirror=mirror.rstrip("/") if elsewhere else "",
+        bundle=bundle,
+        network=network,
+        jobs=int(jobs or 0),
+        seconds=limit_seconds(time_limit),
+        ca=ca,
     )
 
 
@@ -64,13 +86,34 @@ def limit_seconds(text: str) -> float:
 def run(build: Build, given: Options, engine: Engine, settings: Settings, start: Callable[[Settings], object]) -> None:
     """Lets `start` run the builder, and turns what a compile says of its end into the error that helps.
 
-    The secrets' files go beside the log. Raises TimeUp at the time limit, BuildFailed with a setting to change where
-    memory ran out, and all that the builder raises.
+    The secrets' files go beside the log. Raises TimeUp at the time limit, BadMirror where a download failed for want of
+    something there, BuildFailed with a setting to change where memory ran out, and all that the builder raises.
     """
+    if given.bundle is None:
+        try:
+            _run(build, given, engine, settings, start)
+        except BuildFailed as error:
+            raise mirrors.explain(error, given.mirror) if given.mirror else error from None
+        return
+    if not engine.local:
+        raise UsageError(
+            "the engine is on another machine, which cannot reach a folder served on this one",
+            hint="let a web server that it reaches serve the folder: --mirror URL",
+        )
+    upstream = Upstream(base=given.mirror, ca=given.ca) if given.recording else None
+    with mirrors.serve(given.bundle, upstream) as mirror:
+        try:
+            _run(build, replace(given, mirror=mirror.url, network="host"), engine, settings, start)
+        except BuildFailed as error:
+            raise mirror.explain(error) from None
+
+
+def _run(build: Build, given: Options, engine: Engine, settings: Settings, start: Callable[[Settings], object]) -> None:
     watch, progress, folder = Watch(), settings["progress"], settings["log"].parent / "settings"
     secrets = {"ca": given.ca} if given.ca else {}
     if given.mirror:
-        secrets["mirror"] = _file(folder / "mirror", given.mirror)
+        kind = ("recording" if given.recording else "bundle") if given.bundle else ""
+        secrets["mirror"] = _file(folder / "mirror", f"{given.mirror}\n{kind}\n")
     share = None
     if build.wheel.kind == "source":
         limits = resources.of_this_process(local=engine.local)

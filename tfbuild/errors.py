@@ -129,3 +129,9 @@ class UnknownImage(TfbuildError):
     """An image is not on this engine, or was not made by tfbuild."""
 
     exit_code = 25
+
+
+class BadMirror(TfbuildError):
+    """A mirror or bundle lacks what the build asks for, breaks off, or was changed."""
+
+    exit_code = 26
