@@ -136,7 +136,7 @@ class Mirror(ThreadingHTTPServer):
 def serve(bundle: Bundle, upstream: Upstream | None = None) -> Iterator[Mirror]:
     """The mirror, for as long as the block runs."""
     server = Mirror(bundle, upstream)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
     thread.start()
     try:
         yield server
