@@ -6,22 +6,26 @@ import json
 import os
 import re
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 import requests
 
-from tfbuild import bundle, mirror
+from tests.test_plan import chosen
+from tfbuild import bundle, compiling, mirror, pipeline
 from tfbuild.bundle import Bundle
-from tfbuild.errors import BadMirror, BadSource, BuildFailed, DiskFull
+from tfbuild.errors import BadMirror, BadSource, BuildFailed, DiskFull, UsageError
 from tfbuild.mirror import Mirror, Upstream
 
+ROOT = Path(__file__).parents[1]
 HOST = "files.example.org"
 BODY = b"0123456789abcdef" * 65536
 PAGE = b"""<a href="https://files.example.org/a/x-1.whl#sha256=00">x</a> <a href='../y/'>y</a>"""
@@ -279,6 +283,58 @@ def test_a_full_disk_is_said_and_what_was_kept_is_still_whole(site: Site, folder
         with mirror.serve(bundle.fill(folder), Upstream(base=site.url)) as server:
             assert get(server, f"{HOST}/half").content == BODY
     assert site.asked.count(f"/{HOST}/file") == 1
+
+
+# --- the command line's words -----------------------------------------------------------------------------------------
+
+
+def options(**words: str) -> compiling.Options:
+    return compiling.options(**({"mirror": "", "network": "", "jobs": "", "time_limit": ""} | words), ca=None)
+
+
+def test_a_folder_as_mirror_is_checked_before_anything_starts(site: Site, folder: Path) -> None:
+    made = filled(folder, site)
+    assert options(mirror="http://mirror.site/").mirror == "http://mirror.site"
+    given = options(mirror=str(folder))
+    assert given.bundle is not None
+    assert given.bundle.listing == made.listing
+    with pytest.raises(UsageError, match="--network none"):
+        options(mirror=str(folder), network="none")
+    (folder / HOST / "file").unlink()
+    with pytest.raises(BadMirror):
+        options(mirror=str(folder))
+    with pytest.raises(BadMirror, match="is no bundle"):
+        options(mirror=str(folder.parent))
+
+
+def test_a_build_from_source_downloads_what_the_official_image_does_too() -> None:
+    official = chosen(wheel="official", release="2.14.1", python="3.11")
+    compiled = chosen(release="2.14.1", python="3.11", compiler="clang-16")
+    assert pipeline.downloads(official, wheel_only=False) == (official,)
+    assert pipeline.downloads(compiled, wheel_only=True) == (compiled,)
+    builds = pipeline.downloads(compiled, wheel_only=False)
+    assert [build.wheel.kind for build in builds] == ["source", "official"]
+    assert {(build.release, build.python, build.target) for build in builds} == {("2.14.1", "3.11", compiled.target)}
+
+
+def test_where_no_official_wheel_says_what_is_required_only_the_wheel_is_bundled() -> None:
+    compiled = replace(chosen(release="2.14.1", python="3.11", compiler="clang-16"), python="3.13")
+    with pytest.raises(UsageError, match="there is none") as caught:
+        pipeline.downloads(compiled, wheel_only=False)
+    assert "--wheel-only" in caught.value.hint
+
+
+def test_a_dry_run_names_the_builds(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "invoke", "--search-root", str(ROOT), "bundle", "--wheel", "official"]
+    done = subprocess.run(
+        [*command, "--release", "2.21.0", "--python", "3.11", "--platform", "linux/amd64", "--dry-run", "--json"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(done.stdout) == {"folder": "bundle", "builds": ["2.21.0-mkl-py3.11-avx"]}
+    assert not list(tmp_path.iterdir())
 
 
 # --- git --------------------------------------------------------------------------------------------------------------

@@ -22,6 +22,8 @@ from tfbuild.mirror import Upstream
 from tfbuild.plan import Build
 
 LIMIT = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
+# What compile.sh says of a Bazel that has no option for it.
+NO_MIRROR = "tfbuild: this Bazel knows no mirror"
 # Bazel is asked to stop at the limit; this much later everything is stopped.
 GRACE_SECONDS = 90.0
 

@@ -138,6 +138,10 @@ class Maker:
             base,
             lambda run: self.engine.export(context.folder, stage="downloads", output=scratch, **run),
         )
+        if compiling.NO_MIRROR in (self.work / build.id / "build.log").read_text(encoding="utf-8", errors="replace"):
+            self.progress(
+                f"note: Bazel {build.bazel} knows no mirror: what it fetches for the tree is not in the bundle"
+            )
 
     def _keep_source(self, source: Source, filled: Bundle) -> None:
         path = sources.REPOSITORY.partition("://")[2]
@@ -281,7 +285,13 @@ def downloads(build: Build, *, wheel_only: bool) -> tuple[Build, ...]:
     official = Request(
         target=build.target, release=build.release, python=build.python, platform=build.platform, wheel="official"
     )
-    return (build, plan.select(official, None))
+    try:
+        return (build, plan.select(official, None))
+    except TfbuildError as error:
+        raise UsageError(
+            f"what the image of {build.id} requires is known by the official wheel, and there is none: {error.reason}",
+            hint="--wheel-only, for `invoke wheel`",
+        ) from error
 
 
 def name(build: Build, suffix: str = "") -> str:
