@@ -119,7 +119,7 @@ def test_a_bundle_is_served_without_its_hosts_and_names_what_it_lacks(site: Site
         assert get(server, f"{HOST}/file").content == BODY
         assert requests.head(f"{server.url}/{HOST}/file", timeout=30).headers["Content-Length"] == str(len(BODY))
         assert get(server, f"{HOST}/other").status_code == 404
-        error = server.explain(BuildFailed(f"pip: 404 for {server.url}/{HOST}/other"))
+        error = server.explain(BuildFailed(f"E: Failed to fetch {server.url}/{HOST}/other  404  Not Found"))
         assert isinstance(error, BadMirror)
         assert f"https://{HOST}/other: not in the bundle" in error.reason
         assert f"--output {folder}" in error.hint
@@ -127,10 +127,13 @@ def test_a_bundle_is_served_without_its_hosts_and_names_what_it_lacks(site: Site
 
 def test_a_failure_that_is_not_the_mirrors_stays_what_it_is(site: Site, folder: Path) -> None:
     filled(folder, site)
-    failed = BuildFailed("kernel.cc:1: error: expected unqualified-id")
+    failed = BuildFailed(
+        f"WARNING: Download from http://127.0.0.1/{HOST}/asked failed: GET returned 404 Not Found\n"
+        "kernel.cc:1:10: fatal error: 'Eigen/Core' file not found\nFAILED: Build did NOT complete successfully"
+    )
     with mirror.serve(bundle.read(folder)) as server:
         assert server.explain(failed) is failed
-        get(server, f"{HOST}/asked-for-only-to-see")
+        get(server, f"{HOST}/asked")
         assert server.explain(failed) is failed
     assert mirror.explain(failed, "http://mirror.site") is failed
 
@@ -156,7 +159,7 @@ def test_nothing_outside_of_the_folder_is_served(path: str, site: Site, folder: 
 def test_what_is_not_there_leaves_nothing(site: Site, folder: Path) -> None:
     with mirror.serve(bundle.fill(folder), Upstream(base=site.url)) as server:
         assert get(server, f"{HOST}/missing").status_code == 404
-        error = server.explain(BuildFailed(f"404: {HOST}/missing"))
+        error = server.explain(BuildFailed(f"E: Failed to fetch {HOST}/missing"))
     assert f"https://{HOST}/missing: 404 Not Found" in str(error)
     assert left(folder) == set()
 
@@ -164,7 +167,7 @@ def test_what_is_not_there_leaves_nothing(site: Site, folder: Path) -> None:
 def test_a_host_that_does_not_answer_is_a_clear_failure(folder: Path) -> None:
     with mirror.serve(bundle.fill(folder), Upstream(base="http://127.0.0.1:9")) as server:
         assert get(server, f"{HOST}/file").status_code == 502
-        error = server.explain(BuildFailed(f"502: {HOST}/file"))
+        error = server.explain(BuildFailed(f"E: Failed to fetch {HOST}/file"))
     assert isinstance(error, BadMirror)
     assert "Connection refused" in error.reason
 

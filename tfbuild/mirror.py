@@ -35,12 +35,12 @@ INDEX = "index.html"
 LINK = re.compile(rb"""(?P<before>href=["']?)https?://(?P<rest>[^"'>\s]+)""", re.IGNORECASE)
 # apt checks signatures itself, so that its hosts may be asked without TLS, as most sources do.
 APT = "Debian APT"
-# What pip, apt, curl, git, Bazelisk and Bazel say of a download that went wrong.
+# What pip, apt, curl, git, Bazelisk, Bazel and the build's own scripts say of a download that went wrong, each in words
+# that no compiler uses. A warning is not the end: all of them try again or elsewhere.
 BROKEN = re.compile(
-    r"404|403|50\d|[Nn]ot [Ff]ound|No matching distribution|Unable to locate package|IncompleteRead|IncompleteDownload"
-    r"|Connection (?:broken|refused|failed|reset|timed out|aborted)|transfer closed|[Uu]nexpected (?:EOF|size)"
-    r"|end of response|Premature EOF|Bytes read|Hash Sum mismatch|[Cc]hecksum|do not match the hashes|FAILED"
-    r"|Could not (?:resolve|connect)|Failed to (?:connect|fetch)|timed out|does not answer|does not exist"
+    r"(?!.*WARNING).*(?:IncompleteRead|Connection broken|No matching distribution|DO NOT MATCH THE HASHES"
+    r"|Unable to locate package|no installation candidate|Failed to fetch|Hash Sum mismatch|curl: \(\d+\)"
+    r"|could not download Bazel|Error downloading|cannot be had|does not answer|(?:Client|Server) Error|HTTP error \d)"
 )
 
 
@@ -116,10 +116,10 @@ class Mirror(ThreadingHTTPServer):
                 f"no space is left for the bundle in {folder}",
                 hint="free some; then the same command goes on from there",
             )
-        named = {path: why for path, why in self.failures.items() if path in error.reason}
-        failures = named or (self.failures if BROKEN.search(error.reason) else {})
-        if not failures:
+        if not self.failures or not complaint(error):
             return error
+        named = {path: why for path, why in self.failures.items() if path in error.reason}
+        failures = named or self.failures
         shown = "".join(f"\n  https://{path}: {why}" for path, why in list(failures.items())[-5:])
         if self.upstream is not None:
             return BadMirror(
@@ -146,14 +146,18 @@ def serve(bundle: Bundle, upstream: Upstream | None = None) -> Iterator[Mirror]:
         server.server_close()
 
 
+def complaint(error: BuildFailed) -> str:
+    """The line of a failed build's last ones that complains of a download; "" where none does."""
+    return next((line.strip() for line in error.reason.splitlines() if BROKEN.match(line)), "")
+
+
 def explain(error: BuildFailed, url: str) -> TfbuildError:
-    """The error that names a mirror elsewhere, where the build's last lines do so in a complaint; else `error`."""
-    for line in error.reason.splitlines():
-        if url in line and BROKEN.search(error.reason):
-            return BadMirror(
-                f"the mirror {url} lacks something, or broke off: {line.strip()}\n{error.reason}",
-                hint="what is at https://HOST/PATH must be whole at its HOST/PATH; then the same command goes on",
-            )
+    """The error that names the mirror at `url`, through which all downloads go, where one failed; else `error`."""
+    if line := complaint(error):
+        return BadMirror(
+            f"the mirror {url} lacks something, or broke off: {line}\n{error.reason}",
+            hint="what is at https://HOST/PATH must be whole at its HOST/PATH; then the same command goes on",
+        )
     return error
 
 
