@@ -228,7 +228,7 @@ def test_a_bundle_that_was_changed_is_refused(
     harm(folder)
     with pytest.raises(BadMirror, match=re.escape(says)) as caught:
         bundle.read(folder)
-    assert caught.value.exit_code == 26
+    assert caught.value.exit_code == 18
     assert "invoke bundle" in caught.value.hint
 
 

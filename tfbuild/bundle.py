@@ -46,6 +46,7 @@ class Base(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A base image, at `path` as `docker save` writes it; `image`: its id. `asked`: what a plan calls it."""
 
     asked: str
+    platform: str
     path: str
     image: str
     reference: str
@@ -123,12 +124,13 @@ class Bundle:
         with self._lock:
             self._files[row.path] = row
 
-    def base(self, asked: str) -> Base | None:
+    def base(self, asked: str, platform: str) -> Base | None:
         """The image that was a plan's base when the bundle was made."""
-        return next((row for row in self.listing.bases if row.asked == asked), None)
+        return next((row for row in self.listing.bases if (row.asked, row.platform) == (asked, platform)), None)
 
     def keep_base(self, row: Base) -> None:
-        self.listing.bases = [*(other for other in self.listing.bases if other.asked != row.asked), row]
+        same = self.base(row.asked, row.platform)
+        self.listing.bases = [*(other for other in self.listing.bases if other != same), row]
 
     def write(self, *builds: str) -> None:
         """Writes the list, whole or not at all; `builds` are now in it."""

@@ -97,11 +97,6 @@ def run(build: Build, given: Options, engine: Engine, settings: Settings, start:
         except BuildFailed as error:
             raise mirrors.explain(error, given.mirror) if given.mirror else error from None
         return
-    if not engine.local:
-        raise UsageError(
-            "the engine is on another machine, which cannot reach a folder served on this one",
-            hint="let a web server that it reaches serve the folder: --mirror URL",
-        )
     upstream = Upstream(base=given.mirror, ca=given.ca) if given.recording else None
     with mirrors.serve(given.bundle, upstream) as mirror:
         try:

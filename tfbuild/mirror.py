@@ -124,7 +124,8 @@ class Mirror(ThreadingHTTPServer):
         if self.upstream is not None:
             return BadMirror(
                 f"what the build downloads cannot be had:{shown}\n{error.reason}",
-                hint="the same command goes on from there: what came is kept",
+                hint="the same command goes on from there: what came is kept. Where a package is gone, the lists "
+                "in the folder are too old: fill a new one",
             )
         return BadMirror(
             f"the bundle {folder} was not made for this build, which asks for more:{shown}\n{error.reason}",

@@ -123,11 +123,13 @@ class Maker:
 
     def _download(self, build: Build, filled: Bundle) -> None:
         maker = replace(self, options=replace(self.options, bundle=filled, recording=True), no_cache=True)
-        context = self._start(build)
+        context = maker._start(build)
         self._need_disk(build)
-        base = self._base(build)
-        with self.progress.step(f"bundle: keep {base.name}"):
-            bases.keep(self.engine, base, bases.asked(build.base_image, self.base), filled)
+        # One that is there already stays: the package lists are those of its day.
+        base, asked = maker._base(build), bases.asked(build.base_image, self.base)
+        if filled.base(asked, self.engine.platform) is None:
+            with self.progress.step(f"bundle: keep {base.name}"):
+                bases.keep(self.engine, base, asked, filled)
         if build.source is not None and build.source.kind == "git":
             with self.progress.step(f"bundle: keep the source, {build.source.tag}"):
                 self._keep_source(build.source, filled)
@@ -151,6 +153,11 @@ class Maker:
     def _start(self, build: Build) -> Context:
         """The context of a build that this engine and base can make."""
         refuse_base_without_cuda(build, self.base)
+        if self.options.bundle and not self.engine.local:
+            raise UsageError(
+                "the engine is on another machine, which cannot reach a folder served on this one",
+                hint="let a web server that it reaches serve the folder: --mirror URL",
+            )
         if build.platform != self.engine.platform:
             raise EngineMissing(
                 f"this engine builds for {self.engine.platform}, and the plan is for {build.platform}",
@@ -175,9 +182,9 @@ class Maker:
         return self._report(self._prove(ref), ref)
 
     def _base(self, build: Build) -> bases.Base:
-        kept = self.options.bundle and self.options.bundle.base(bases.asked(build.base_image, self.base))
-        if self.options.bundle and kept:
-            return bases.from_bundle(self.engine, kept, self.options.bundle.folder, self.progress)
+        bundle, asked = self.options.bundle, bases.asked(build.base_image, self.base)
+        if bundle and (kept := bundle.base(asked, self.engine.platform)):
+            return bases.from_bundle(self.engine, kept, bundle.folder, self.progress)
         return bases.resolve(
             self.engine,
             build.base_image,

@@ -93,7 +93,15 @@ def keep(engine: Engine, base: Base, asked: str, bundle: bundles.Bundle) -> None
             for chunk in engine.client.images.get(base.reference).save():
                 part.write(chunk)
     bundle.keep_base(
-        bundles.Base(asked=asked, path=path, image=image, reference=base.reference, name=base.name, digest=base.digest)
+        bundles.Base(
+            asked=asked,
+            platform=engine.platform,
+            path=path,
+            image=image,
+            reference=base.reference,
+            name=base.name,
+            digest=base.digest,
+        )
     )
 
 
