@@ -5,6 +5,7 @@ Data goes to stdout, everything else to stderr.
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,21 +22,28 @@ PLAN: dict[str, tuple[Any, str]] = {
     "target": ("mkl", "cpu, mkl (oneDNN) or cuda"),
     "release": ("", "TensorFlow release, 2.21.0 or 2.21 (default: the newest whose needed facts are certain)"),
     "python": ("", "Python of the image, 3.11"),
-    "cpu": ("", "the CPU that the image is for: host, a level (x86-64-v3), a name (haswell) or a list (avx2,fma)"),
-    "cpuinfo": ("", "read `host` from this recorded /proc/cpuinfo"),
+    "cpu": ("", "the image's CPU: host, a level (x86-64-v3), a name (haswell), a list (avx2,fma) or a recorded file"),
+    "cpuinfo": ("", "read `host` from this recording (/proc/cpuinfo, sysctl -a, CPUID leaves, py-cpuinfo's JSON)"),
     "compiler": ("", "gcc-12, clang-18 (default: the release's own)"),
+    "prefer-vector-width": ("", "128, 256 or 512 bits, for loops that the compiler vectorises (default: measured)"),
     "platform": ("", "linux/amd64 or linux/arm64 (default: this machine's)"),
     "wheel": ("", "official, or a wheel file (default: build from source)"),
     "source": ("", "TensorFlow's source: a tree, or an archive (default: the release's tag on GitHub)"),
     "source-sha256": ("", "what the archive given as --source must have"),
     "threading": ("", "openmp or threadpool, for oneDNN in a build from source"),
+    "compute-capabilities": ("", "of the GPUs that --target cuda is for: 8.0,9.0 (default: the official wheel's)"),
     "bazel": ("", "force this Bazel version"),
     "config": ([], "one more Bazel --config (again for more)"),
     "bazel-flag": ([], "one more Bazel flag (again for more)"),
     "with-headers": (False, "keep TensorFlow's headers, so that custom ops can be compiled"),
 }
 JSON = {"json": (False, "print JSON to stdout")}
+ENGINE: dict[str, tuple[Any, str]] = {
+    "engine": ("", "another engine: ssh://HOST, tcp://HOST:PORT or a Docker context (default: the client's own)"),
+    "builder": ("", "a buildx builder by its name, for the build itself (default: the engine's own)"),
+}
 MAKE: dict[str, tuple[Any, str]] = {
+    **ENGINE,
     "base": ("auto", "auto (a registry, else bootstrap), bootstrap (mmdebstrap), registry, or an image's name"),
     "ca-cert": ("", "a company's CA certificates in PEM (default: SSL_CERT_FILE, when set)"),
     "mirror": ("", "a bundle's folder, or a URL: what is at https://HOST/PATH is asked for at URL/HOST/PATH"),
@@ -59,7 +67,12 @@ def verb(*groups: dict[str, tuple[Any, str]]) -> Callable[[Body], Any]:
         @functools.wraps(body)
         def run(*args: Any, **kwargs: Any) -> None:
             try:
+                cli.use_engine(kwargs)
                 body(*args, **kwargs)
+                sys.stdout.flush()
+            except BrokenPipeError:
+                cli.leave_where_nobody_reads()
+                raise
             except KeyboardInterrupt:
                 raise Interrupted("interrupted; what ran was stopped and taken down") from None
 
@@ -76,13 +89,17 @@ def verb(*groups: dict[str, tuple[Any, str]]) -> Callable[[Body], Any]:
     return wrap
 
 
-@verb({"cpuinfo": ("", "read this recorded /proc/cpuinfo in place of this machine's")}, JSON)
+@verb({"cpuinfo": ("", "read this recording in place of this machine")}, JSON)
 def detect(_: Context, **options: Any) -> None:
     """This CPU's features and level, and what the official wheel leaves unused on it."""
     cli.detect(**options)
 
 
-@verb({name: PLAN[name] for name in ("cpu", "cpuinfo", "compiler", "platform")}, JSON)
+@verb(
+    {name: PLAN[name] for name in ("cpu", "cpuinfo", "compiler", "prefer-vector-width", "platform")},
+    {"release": ("", "leave out what breaks this TensorFlow release (default: of no release)")},
+    JSON,
+)
 def copts(_: Context, **options: Any) -> None:
     """The Bazel copts for a CPU and a compiler, in one line that can be pasted."""
     cli.copts(**options)
@@ -144,10 +161,85 @@ def verify(_: Context, image: str, **options: Any) -> None:
     cli.verify(image, **options)
 
 
+REGISTRY: dict[str, tuple[Any, str]] = {
+    "registry": ("", "the repository: HOST/PATH, ghcr.io/us/tfbuild (default: TFBUILD_REGISTRY, when set)"),
+    "ca-cert": MAKE["ca-cert"],
+}
+
+
+@verb(
+    {"engine": ENGINE["engine"]},
+    REGISTRY,
+    {"force": (False, "move the fixed tag, though it is another image in the registry")},
+    JSON,
+)
+def push(_: Context, image: str, **options: Any) -> None:
+    """Publish IMAGE, which must be verified, under its identifier and in its release's indexes."""
+    cli.push(image, **options)
+
+
+@verb(
+    {"engine": ENGINE["engine"]},
+    REGISTRY,
+    {name: PLAN[name] for name in ("target", "cpuinfo")},
+    {
+        "release": ("", "2.21.0 or 2.21 (default: the newest that is published)"),
+        "python": ("", "Python of the image (default: any)"),
+        "dry-run": (False, "choose, and download nothing"),
+    },
+    JSON,
+)
+def pull(_: Context, **options: Any) -> None:
+    """Pull the best image of a registry that this host can run, and say why not the others."""
+    cli.pull(**options)
+
+
+@verb({"engine": ENGINE["engine"]}, REGISTRY, JSON)
+def images(_: Context, **options: Any) -> None:
+    """The images here and in the registry: size, age, instruction set, verified or not, whether this host runs them."""
+    cli.images(**options)
+
+
+@verb(
+    {
+        "keep": (
+            [],
+            "keep only identifiers that fit this glob, again for more (default: all but failed and unverified)",
+        ),
+        "dry-run": (False, "show what would go, and remove nothing"),
+        "yes": (False, "do not ask"),
+    },
+    {"engine": ENGINE["engine"]},
+    JSON,
+)
+def prune(_: Context, **options: Any) -> None:
+    """Remove images of tfbuild's from the engine: failed, unverified and unnamed ones, or all but some. Asks first."""
+    cli.prune(**options)
+
+
 @verb({"stop": (False, "stop the engine that tfbuild started"), "json": JSON["json"]})
 def engine(_: Context, **options: Any) -> None:
     """Make sure that a container engine answers; install and start Debian's where none does and this is root."""
     cli.engine(**options)
+
+
+@verb(
+    {
+        "release": ([], "TensorFlow release, again for more (default: the newest of each way)"),
+        "target": ([], "cpu, mkl or cuda, again for more (default: cpu and mkl)"),
+        "python": ([], "Python, again for more (default: all that the release and the base images have)"),
+        "cpu": ([], "instruction set of builds from source, again for more (default: the platform's levels)"),
+        "platform": ([], "linux/amd64 or linux/arm64 (default: both)"),
+        "wheel": ([], "official or source (default: both)"),
+        "only": ([], "keep rows whose identifier fits this glob, again for more: '*-mkl-py3.12-*'"),
+        "changed-since": ("", "keep rows whose files differ from this state of the repository: origin/main"),
+        "format": ("json", "json, github, gitlab or bake"),
+        "output": ("build/bake", "bake's folder for the build contexts"),
+    }
+)
+def matrix(_: Context, **options: Any) -> None:
+    """The rows of a CI matrix: every combination that can be built, in a stable order."""
+    cli.matrix(Path(__file__).parent, **options)
 
 
 @verb({"check": (False, "compare only, and fail where a file is stale")})

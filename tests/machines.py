@@ -48,15 +48,41 @@ class Machine(Facts, frozen=True):
         return "\n".join(self.core(number) for number in range(cores)) + "\n"
 
 
+class Recording(Facts, frozen=True):
+    """A text in any format, and the answer; `refused`: there is none."""
+
+    name: str
+    source: str
+    text: str
+    features: str = ""
+    level: str = ""
+    vendor: str = ""
+    model: str = ""
+    microarchitecture: str = ""
+    refused: bool = False
+
+
 class MachineTable(Facts, frozen=True):
     machine: tuple[Machine, ...]
+    recording: tuple[Recording, ...]
 
 
 @cache
+def table() -> MachineTable:
+    return facts.parse((DATA / "machines.toml").read_text(encoding="utf-8"), MachineTable, "machines.toml")
+
+
 def machines() -> tuple[Machine, ...]:
-    text = (DATA / "machines.toml").read_text(encoding="utf-8")
-    return facts.parse(text, MachineTable, "machines.toml").machine
+    return table().machine
+
+
+def recordings() -> tuple[Recording, ...]:
+    return table().recording
 
 
 def machine(name: str) -> Machine:
     return next(row for row in machines() if row.name == name)
+
+
+def recording(name: str) -> Recording:
+    return next(row for row in recordings() if row.name == name)

@@ -49,6 +49,7 @@ def test_a_recorded_build_is_followed_to_its_end() -> None:
     shown = [text for line in (RECORDED / "double-0.26.1.log").read_text().splitlines() if (text := watch(line))]
     assert shown[0].startswith("0 / 4 actions")
     assert len(shown) >= 4
+    assert watch.share == pytest.approx(15 / 18)
     assert watch.summary == "13 processes: 13 processwrapper-sandbox."
     assert not watch.killed
     assert not watch.out_of_time

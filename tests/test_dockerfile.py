@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from jinja2 import StrictUndefined, UndefinedError
 
 from tests.machines import machine, machines
-from tfbuild import committed, dockerfile, isa
+from tfbuild import committed, dockerfile, isa, plan
 from tfbuild.errors import UsageError
-from tfbuild.plan import Build
+from tfbuild.plan import Build, Request
 from tfbuild.source import Source
 from tfbuild.wheels import Wheel
 
@@ -371,12 +371,13 @@ class Guard:
     build: Build
     cpuinfo: str
     shell: str = "sh"
+    before: Path | None = None
 
     def run(self, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
         recorded, script = self.folder / "cpuinfo", self.folder / "entrypoint"
         recorded.write_text(self.cpuinfo)
         script.write_text(dockerfile.entrypoint(self.build, cpuinfo=str(recorded)))
-        path = os.environ["PATH"]
+        path = f"{self.before}:{os.environ['PATH']}" if self.before else os.environ["PATH"]
         if self.shell == "busybox" and not (self.folder / "awk").exists():
             (self.folder / "awk").symlink_to(str(shutil.which("busybox")))
             path = f"{self.folder}:{path}"
@@ -477,11 +478,78 @@ def test_the_command_gets_its_arguments_exit_code_and_preload_untouched(tmp_path
     said = guard.run("sh", "-c", 'printf "%s|" "$@"; exit 7', "sh", "a b", "", "*", "$x")
     assert (said.returncode, said.stdout) == (7, "a b||*|$x|")
     assert guard.run("no-such-program").returncode == 127
-    # The loader complains for the shell and for the command (a static one has no loader), never for the helpers.
+    # The loader complains for the shell and for the command, never for the helpers. A static busybox has no loader.
     kept = guard.run("env", LD_PRELOAD="/no/such/library.so")
     assert "LD_PRELOAD=/no/such/library.so" in kept.stdout.splitlines()
-    assert kept.stderr.count("/no/such/library.so") == (0 if shell == "busybox" else 2)
+    complaints = kept.stderr.count("/no/such/library.so")
+    assert complaints == 2 or (shell == "busybox" and complaints == 0)
     assert "LD_PRELOAD" not in guard.run("env").stdout
+
+
+GPUS = "sm_60,sm_70,compute_80"
+# What nvidia-smi prints of the GPUs, and whether one of them runs kernels that were compiled for GPUS.
+SEEN = {
+    "6.0": True, "6.1": True, "5.2": False, "7.5": True, "6.2\n3.5": True, "8.0": True, "8.6": True, "9.0": True,
+    "12.0": True, "3.5\n5.2": False, "": True, "[N/A]": True, "No devices were found": True,
+    "Field \"compute_cap\" is not a valid field to query.": True, "[N/A]\n5.2": False,
+}  # fmt: skip
+
+
+def cuda_image(capabilities: str) -> Build:
+    asked = Request(target="cuda", release="2.14.1", cpu="avx", platform="linux/amd64", base="with-cuda:1")
+    return plan.select(replace(asked, compute_capabilities=capabilities), None)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("seen", SEEN)
+def test_a_gpu_for_which_nothing_was_compiled_stops_the_image(tmp_path: Path, shell: str, seen: str) -> None:
+    (tmp_path / "seen").write_text(f"{seen}\n")
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\ncat {tmp_path}/seen\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    guard = Guard(
+        folder=tmp_path, build=cuda_image(GPUS), cpuinfo=machine("rocky9-zen5").cpuinfo(), shell=shell, before=tmp_path
+    )
+    done = guard.run()
+    assert (done.returncode, done.stdout) == ((0, "started\n") if SEEN[seen] else (86, ""))
+    if not SEEN[seen]:
+        gpus = ",".join(line for line in seen.split() if line[0].isdigit())
+        assert f"--compute-capabilities {gpus};" in done.stderr
+
+
+def test_without_a_gpu_the_image_starts(tmp_path: Path) -> None:
+    guard = Guard(folder=tmp_path, build=cuda_image(GPUS), cpuinfo=machine("rocky9-zen5").cpuinfo())
+    assert guard.run().stdout == "started\n"
+
+
+def test_the_guard_of_another_target_asks_for_no_gpu() -> None:
+    assert "nvidia-smi" in dockerfile.entrypoint(cuda_image(GPUS))
+    assert "nvidia-smi" not in dockerfile.entrypoint(image("avx"))
+
+
+def test_compute_capabilities_reach_configure_the_label_and_the_identifier() -> None:
+    own, asked = cuda_image(""), cuda_image("8.6,sm_90")
+    assert dict(asked.configure_env)["TF_CUDA_COMPUTE_CAPABILITIES"] == "8.6,sm_90"
+    assert dockerfile.labels(asked)["io.tfbuild.compute-capabilities"] == "8.6 sm_90"
+    assert dockerfile.labels(own)["io.tfbuild.compute-capabilities"].split()[0] == "sm_35"
+    assert asked.id != own.id
+    assert "--compute-capabilities 8.6,sm_90" in dockerfile.command(asked)
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "target", "release", "said"),
+    [
+        ("86", "cuda", "2.14.1", "'86' is no CUDA compute capability"),
+        ("8.6,", "cuda", "2.14.1", "'' is no CUDA compute capability"),
+        ("3.0", "cuda", "2.14.1", "from 3.5, not 3.0"),
+        ("sm_90a", "cuda", "2.14.1", "'sm_90a' is no"),
+        ("sm_70", "cuda", "2.3.4", "reads 7.0, not sm_70"),
+        ("8.6", "mkl", "2.14.1", "--target mkl has none"),
+    ],
+)
+def test_other_compute_capabilities_are_refused(capabilities: str, target: str, release: str, said: str) -> None:
+    asked = Request(target=target, release=release, cpu="avx", platform="linux/amd64", base="with-cuda:1")
+    with pytest.raises(UsageError, match=said):
+        plan.select(replace(asked, compute_capabilities=capabilities), None)
 
 
 def test_a_signal_reaches_the_command(tmp_path: Path) -> None:

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tfbuild import bazel
 from tfbuild.engine import build, buildkit
 from tfbuild.engine.buildkit import Event, Instruction
-from tfbuild.engine.progress import Progress
+from tfbuild.engine.progress import Progress, Step
 from tfbuild.errors import BuildFailed, DiskFull
 
 LOGS = Path(__file__).parent / "data" / "buildkit"
@@ -96,6 +97,23 @@ def test_parallel_stages_get_their_own_times() -> None:
         stages.add(event)
     assert "build: left: done (8.6 s)" in stream.getvalue()
     assert "build: right: done (8.6 s)" in stream.getvalue()
+
+
+def test_a_step_shows_how_far_its_compile_is() -> None:
+    class Kept(Progress):
+        def start(self, title: str) -> Step:
+            started.append(super().start(title))
+            return started[-1]
+
+    started: list[Step] = []
+    stages = build.Stages(Kept(io.StringIO()), bazel.Watch())
+    for event in (
+        Event(kind="start", step=7, text="[build 2/2] RUN sh /mnt/compile.sh"),
+        Event(kind="output", step=7, text="[5,000 / 20,000] Compiling a.cc"),
+    ):
+        stages.add(event)
+    assert [(step.title, step.share) for step in started] == [("build: build", 0.25)]
+    assert started[0].detail.startswith("5,000 / 20,000 actions, 25 %")
 
 
 def test_a_failed_stage_and_a_canceled_one_are_told_apart() -> None:

@@ -49,14 +49,14 @@ def test_a_long_step_gives_a_sign_of_life_until_it_ends() -> None:
     assert len(stream.getvalue()) == length
 
 
-def on_terminal(monkeypatch: pytest.MonkeyPatch, **env: str) -> str:
+def on_terminal(monkeypatch: pytest.MonkeyPatch, share: float | None = None, **env: str) -> str:
     for name, value in {"TERM": "xterm-256color", "COLUMNS": "70", **env}.items():
         monkeypatch.setenv(name, value)
     master, slave = pty.openpty()
     with os.fdopen(slave, "w", encoding="utf-8") as stream:
         progress = Progress(stream)
         with progress.step("build: wheel") as step:
-            step.detail = "2/5 RUN [bold]pip[/bold] " + "x" * 200
+            step.detail, step.share = "2/5 RUN [bold]pip[/bold] " + "x" * 200, share
             time.sleep(0.4)
     with os.fdopen(master, "rb", buffering=0) as shown:
         written = b""
@@ -75,6 +75,13 @@ def test_a_terminal_shows_a_live_line_and_keeps_the_finished_one(monkeypatch: py
     assert re.search(r"✓ .*build: wheel", written)
     assert "x" * 70 not in written
     assert written.rindex("✓") > written.rindex("2/5")
+
+
+def test_a_step_that_knows_how_far_it_is_has_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = re.sub(r"\x1b\[[\d;]*m", "", on_terminal(monkeypatch, share=0.5))
+    assert re.search("(?<!━)━{10} ", written)
+    assert "2/5" in written
+    assert "━" not in on_terminal(monkeypatch)
 
 
 def test_no_color_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:

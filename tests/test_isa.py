@@ -1,20 +1,25 @@
 """Instruction sets and flags: closed, monotone, never native, never a bare list where a level fits."""
 
 import itertools
+import re
+import shutil
+import subprocess
+from pathlib import Path
 
 import pytest
+from archspec.cpu import TARGETS
 from hypothesis import given
 from hypothesis import strategies as st
+from packaging.version import Version
 
 from tests.machines import machine, machines
-from tfbuild import cpu, facts, isa
-from tfbuild.errors import UnknownCompiler, UnknownCpu
+from tfbuild import compilers, cpu, facts, isa, names
+from tfbuild.errors import TfbuildError, UnknownCompiler, UnknownCpu, UsageError
 
 X86 = [row.name for row in facts.features("x86_64")]
 ARM = [row.name for row in facts.features("aarch64")]
-COMPILERS = [
-    f"{row.name}-{version}" for row in facts.load("compilers", isa.CompilerTable).compiler for version in row.versions
-]
+COMPILERS = [f"{row.name}-{version}" for row in compilers.table().compiler for version in row.versions]
+RELEASES = ["", "1.15.0", "2.5.0", "2.14.1", "2.15.1", "2.16.2", "2.17.1", "2.18.1", "2.19.1", "2.21.0"]
 lists = st.one_of(
     st.tuples(st.just("x86_64"), st.sets(st.sampled_from(X86))),
     st.tuples(st.just("aarch64"), st.sets(st.sampled_from(ARM))),
@@ -87,7 +92,7 @@ def test_a_compiler_too_old_for_the_level_gets_the_features_one_by_one() -> None
 @pytest.mark.parametrize("asked", ["gcc-99", "clang-8", "icc", "gcc", "", "gcc-12;x"])
 def test_unknown_compilers_are_refused(asked: str) -> None:
     with pytest.raises(UnknownCompiler, match="hint"):
-        isa.compiler(asked)
+        compilers.find(asked)
 
 
 def test_a_hypervisor_that_hides_fma_takes_nothing_else_along() -> None:
@@ -132,6 +137,47 @@ def test_flags_are_monotone_in_features(row: tuple[str, set[str]], compiler: str
     assert dropped <= set(whole.features)
 
 
+@given(lists, st.sampled_from(COMPILERS), st.sampled_from(RELEASES), st.data())
+def test_a_larger_set_never_switches_less_on(
+    row: tuple[str, set[str]], compiler: str, release: str, data: st.DataObject
+) -> None:
+    arch, names = row
+    fewer = data.draw(st.sets(st.sampled_from(sorted(names)))) if names else set()
+    part, whole = (
+        isa.flags(isa.instruction_set(some, arch), compiler, release=release).instruction_set for some in (fewer, names)
+    )
+    assert set(part.features) <= set(whole.features)
+
+
+@given(lists, st.sampled_from(COMPILERS), st.sampled_from(RELEASES))
+def test_flags_switch_on_what_they_promise_and_name_all_that_is_left_out(
+    row: tuple[str, set[str]], compiler: str, release: str
+) -> None:
+    arch, names = row
+    asked = isa.instruction_set(names, arch)
+    found = isa.flags(asked, compiler, release=release)
+    assert switched_on(found.flags, arch) == set(found.instruction_set.features)
+    assert {item.feature for item in found.dropped} == set(asked.features) - set(found.instruction_set.features)
+    assert set(found.instruction_set.features) - set(asked.features) <= facts.levels(arch)[0].features
+    assert isa.flags(found.instruction_set, compiler, release=release).flags == found.flags
+    assert not isa.flags(found.instruction_set, compiler, release=release).dropped
+
+
+def switched_on(flags: tuple[str, ...], arch: str) -> set[str]:
+    """What a compiler makes of the flags, by the rows: a level's features, and each flag's with what it implies."""
+    march, *others = flags[0].removeprefix("-march=").split("+")
+    level = next(row for row in facts.levels(arch) if row.march == march)
+    by_flag = {row.flag: row.name for row in facts.features(arch) if row.flag}
+    extras = tuple(row.flag for row in compilers.table().extra)
+    todo = [by_flag[flag] for flag in (*others, *flags[1:]) if flag not in extras]
+    found = set(level.features)
+    while todo:
+        name = todo.pop()
+        found.add(name)
+        todo += facts.feature(name).implies
+    return found
+
+
 @given(lists)
 def test_closing_twice_changes_nothing_and_the_name_is_a_tag(row: tuple[str, set[str]]) -> None:
     arch, names = row
@@ -139,6 +185,31 @@ def test_closing_twice_changes_nothing_and_the_name_is_a_tag(row: tuple[str, set
     assert isa.instruction_set(found.features, arch) == found
     assert len(found.name) < 60
     assert not set(found.name) - set("abcdefghijklmnopqrstuvwxyz0123456789-._")
+
+
+@given(st.sampled_from(["x86_64", "aarch64"]), st.data())
+def test_intersection_is_commutative_associative_idempotent_and_never_wider_than_a_member(
+    arch: str, data: st.DataObject
+) -> None:
+    names = X86 if arch == "x86_64" else ARM
+    a, b, c = (isa.instruction_set(data.draw(st.sets(st.sampled_from(names))), arch) for _ in range(3))
+    both = isa.intersection([a, b])
+    assert both == isa.intersection([b, a])
+    assert isa.intersection([a]) == a == isa.intersection([a, a])
+    whole = isa.intersection([a, b, c])
+    assert whole == isa.intersection([both, c]) == isa.intersection([a, isa.intersection([b, c])])
+    for member in (a, b, c):
+        assert set(whole.features) <= set(member.features)
+    assert set(both.features) == set(a.features) & set(b.features)
+    assert isa.closure(whole.features) == set(whole.features)
+
+
+def test_nothing_is_common_to_two_architectures_or_to_no_machine() -> None:
+    pair = (isa.resolve("x86-64-v3", arch="x86_64"), isa.resolve("armv8.2-a", arch="aarch64"))
+    with pytest.raises(UsageError, match="aarch64 and x86_64"):
+        isa.intersection(pair)
+    with pytest.raises(UsageError, match="no instruction set"):
+        isa.intersection([])
 
 
 def test_names_of_distinct_sets_differ() -> None:
@@ -156,3 +227,251 @@ def test_every_row_of_facts_is_closed_and_spelled_once() -> None:
     for arch in ("x86_64", "aarch64"):
         for level in facts.levels(arch):
             assert isa.closure(level.features) == level.features, level.name
+
+
+# --- names and files --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spellings", "arch"),
+    [
+        ("zen4 znver4", "x86_64"),
+        ("zen3 znver3", "x86_64"),
+        ("icelake icelake-client icelake_client", "x86_64"),
+        ("skylake-avx512 skylake_avx512", "x86_64"),
+        ("haswell core-avx2", "x86_64"),
+        ("ivybridge core-avx-i", "x86_64"),
+        ("sandybridge corei7-avx", "x86_64"),
+        ("nehalem corei7", "x86_64"),
+        ("piledriver bdver2", "x86_64"),
+        ("k10 amdfam10", "x86_64"),
+        ("zen6 znver6", "x86_64"),
+        ("neoverse-v1 neoverse_v1", "aarch64"),
+        ("neoverse_v2 grace", "aarch64"),
+        ("neoverse_n2 cobalt-100", "aarch64"),
+        ("m1 apple-m1", "aarch64"),
+        ("thunderx2 thunderx2t99", "aarch64"),
+    ],
+)
+def test_spellings_of_one_cpu_are_one_set(spellings: str, arch: str) -> None:
+    first, *others = (isa.resolve(name, arch=arch) for name in spellings.split())
+    assert all(other == first for other in others)
+
+
+@pytest.mark.parametrize("asked", ["armv8.4-a", "armv8.6a", "armv9-a", "armv9.0-a"])
+def test_an_arm_level_whose_features_are_not_known_is_refused_rather_than_made_smaller(asked: str) -> None:
+    with pytest.raises(UnknownCpu, match="unknown CPU, level or feature") as refusal:
+        isa.resolve(asked, arch="aarch64")
+    assert "armv8.2-a" in refusal.value.hint
+
+
+def test_an_old_compilers_name_of_a_newer_cpu_is_the_older_cpu() -> None:
+    """To GCC 11 a Zen 4 is "znver3"; who asks for znver3 has no AVX-512."""
+    assert not any(name.startswith("avx512") for name in isa.resolve("znver3", arch="x86_64").features)
+
+
+# The rows of facts/names.toml that GCC 12 knows. GCC gives btver1 XSAVE, which Clang does not.
+GCC_12 = ["btver1", "btver2", "cooperlake", "icelake-server", "tigerlake", "rocketlake", "silvermont", "goldmont"]
+
+
+@pytest.mark.skipif(not shutil.which("gcc-12"), reason="compares with Debian 12's GCC")
+@pytest.mark.parametrize("name", [*GCC_12, "tremont", "knm"])
+def test_a_compilers_name_stands_for_what_that_compiler_makes_of_it(name: str) -> None:
+    by_gcc = defined_by_gcc(f"-march={name}")
+    assert by_gcc - ({"xsave"} if name == "btver1" else set()) == set(isa.resolve(name, arch="x86_64").features)
+
+
+@pytest.mark.skipif(not shutil.which("gcc-12"), reason="asks Debian 12's GCC")
+@pytest.mark.parametrize(
+    "asked", [*names.known("x86_64"), "avx", "avx2,fma", "avx512f", "amx_fp16", "avx512_bf16,rdseed"]
+)
+def test_the_flags_switch_on_in_a_real_compiler_what_they_promise(asked: str) -> None:
+    found = isa.flags(isa.resolve(asked, arch="x86_64"), "gcc-12")
+    assert defined_by_gcc(*found.flags) == set(found.instruction_set.features)
+
+
+def defined_by_gcc(*flags: str) -> set[str]:
+    """The features whose macros GCC 12 defines with these flags."""
+    command = ["gcc-12", *flags, "-Werror", "-E", "-dM", "-x", "c", "-"]
+    done = subprocess.run(command, input="", capture_output=True, text=True, check=True)
+    defined = set(re.findall(r"#define (\w+)", done.stdout))
+    return {row.name for row in facts.features("x86_64") if row.use and row.macro in defined}
+
+
+def test_a_recorded_machines_file_is_an_instruction_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "rack-7"
+    file.write_text(machine("rhel7-haswell").cpuinfo())
+    expected = isa.of_cpu(cpu.parse(machine("rhel7-haswell").cpuinfo()))
+    assert isa.resolve(str(file), arch="x86_64") == expected
+    with pytest.raises(UnknownCpu, match="describes an x86_64 CPU, not an aarch64 one") as refusal:
+        isa.resolve(str(file), arch="aarch64")
+    assert refusal.value.hint == "--platform linux/amd64"
+    with pytest.raises(UnknownCpu, match="No such file"):
+        isa.resolve("./none", arch="x86_64")
+    monkeypatch.chdir(tmp_path)
+    assert isa.resolve("rack-7", arch="x86_64") == expected
+    (tmp_path / "avx").write_text(machine("rhel7-haswell").cpuinfo())
+    assert isa.resolve("avx", arch="x86_64").name == "avx"
+    assert isa.resolve("./avx", arch="x86_64") == expected
+    with pytest.raises(UnknownCpu):
+        isa.resolve("n" * 5000, arch="x86_64")
+
+
+@given(st.text(max_size=40), st.sampled_from(["x86_64", "aarch64"]))
+def test_no_name_raises_anything_but_the_projects_error(asked: str, arch: str) -> None:
+    try:
+        isa.resolve(asked, arch=arch)
+    except UnknownCpu:
+        return
+
+
+# --- what is left out, and what is said -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("compiler", "release", "reason"),
+    [
+        ("gcc-12", "2.15.1", "invalid static_cast from eigen_packet_wrapper"),
+        ("clang-17", "2.16.1", "invalid static_cast from eigen_packet_wrapper"),
+        ("gcc-13", "2.18.1", "const Eigen::half to _Float16"),
+    ],
+)
+def test_avx512_fp16_is_left_out_where_it_breaks_the_release(compiler: str, release: str, reason: str) -> None:
+    asked = isa.resolve("sapphirerapids", arch="x86_64")
+    found = isa.flags(asked, compiler, release=release)
+    assert [item.feature for item in found.dropped] == ["avx512_fp16"]
+    assert reason in found.dropped[0].reason
+    assert f"{release} with {compiler}" in found.dropped[0].reason
+    assert "-mavx512fp16" not in found.flags
+    assert "avx512_fp16" not in found.instruction_set.features
+    assert found.instruction_set.level == "x86-64-v4"
+
+
+@pytest.mark.parametrize(
+    ("compiler", "release"), [("gcc-12", "2.17.0"), ("gcc-13", "2.19.1"), ("clang-18", "2.20.0"), ("gcc-13", "")]
+)
+def test_avx512_fp16_stays_where_no_failure_is_known(compiler: str, release: str) -> None:
+    found = isa.flags(isa.resolve("sapphirerapids", arch="x86_64"), compiler, release=release)
+    assert "-mavx512fp16" in found.flags
+    assert not found.dropped
+
+
+def test_clang_gets_bf16_only_behind_the_level_that_it_does_not_crash_with() -> None:
+    whole = isa.flags(isa.resolve("x86-64-v4,avx512_bf16", arch="x86_64"), "clang-18", release="2.20.0")
+    assert "-mavx512bf16" in whole.flags
+    bare = isa.flags(isa.resolve("avx512_bf16", arch="x86_64"), "clang-18", release="2.20.0")
+    assert [item.feature for item in bare.dropped] == ["avx512_bf16"]
+    assert "-mavx512bw" in bare.flags
+
+
+def test_a_feature_goes_with_what_it_needs() -> None:
+    found = isa.flags(isa.instruction_set(["amx_fp16"], "x86_64"), "gcc-10")
+    assert {item.feature: item.reason for item in found.dropped}["amx_fp16"].startswith("gcc-10 does not know")
+    assert found.instruction_set.features == ("xsave",)
+
+
+def test_what_only_intrinsics_reach_is_never_required() -> None:
+    found = isa.flags(isa.resolve("x86-64-v3,rdseed", arch="x86_64"), "gcc-12")
+    assert found.flags == ("-march=x86-64-v3",)
+    assert [item.feature for item in found.dropped] == ["rdseed"]
+
+
+def test_xnnpacks_kernels_for_a_newer_gcc_are_switched_off() -> None:
+    asked = isa.resolve("x86-64-v3", arch="x86_64")
+    assert isa.flags(asked, "gcc-12", release="2.19.1").bazel_flags == ("--define=xnn_enable_avxvnniint8=false",)
+    for compiler, release in (("gcc-13", "2.19.1"), ("gcc-12", "2.18.1"), ("clang-18", "2.19.1"), ("gcc-12", "")):
+        assert isa.flags(asked, compiler, release=release).bazel_flags == ()
+    assert any("gcc-12 or newer" in note for note in isa.flags(asked, "gcc-11", release="2.17.0").notes)
+
+
+def test_names_that_tune_badly_are_never_emitted_and_said_so() -> None:
+    asked = isa.resolve("skylake", arch="x86_64")
+    found = isa.flags(asked, "clang-18", named="skylake")
+    assert found.flags[0] == "-march=x86-64-v3"
+    assert "0.57 of plain -mavx" in found.notes[0]
+    assert not isa.flags(asked, "gcc-12", named="skylake").notes
+    assert not isa.flags(asked, "clang-18", named="haswell").notes
+    assert "0.78" in isa.flags(asked, "gcc-12", named="zen3").notes[0]
+    assert not isa.flags(asked, "gcc-14", named="znver3").notes
+
+
+def test_no_cpus_name_is_ever_a_flag() -> None:
+    marches = {row.march for arch in ("x86_64", "aarch64") for row in facts.levels(arch)}
+    for name in names.known("x86_64"):
+        held = names.features(name, "x86_64")
+        assert held is not None
+        for compiler in ("gcc-7", "gcc-12", "clang-18", "clang-23"):
+            first = isa.flags(isa.instruction_set(held, "x86_64"), compiler, named=name).flags[0]
+            assert first.removeprefix("-march=") in marches
+
+
+@pytest.mark.parametrize(
+    ("asked", "compiler", "width", "flags"),
+    [
+        ("x86-64-v4", "clang-18", "256", "-march=x86-64-v4 -mprefer-vector-width=256"),
+        ("x86-64-v4", "clang-18", "512", "-march=x86-64-v4 -mprefer-vector-width=512"),
+        ("x86-64-v4", "gcc-12", "512", "-march=x86-64-v4 -mprefer-vector-width=512"),
+        ("x86-64-v3", "gcc-12", "128", "-march=x86-64-v3 -mprefer-vector-width=128"),
+        ("avx2,fma", "clang-18", "128", "-march=x86-64 -mavx2 -mfma -mtune=haswell -mprefer-vector-width=128"),
+    ],
+)
+def test_a_vector_width_that_is_asked_for_takes_the_place_of_the_default(
+    asked: str, compiler: str, width: str, flags: str
+) -> None:
+    found = isa.flags(isa.resolve(asked, arch="x86_64"), compiler, prefer_vector_width=width)
+    assert " ".join(found.flags) == flags
+
+
+@pytest.mark.parametrize(
+    ("asked", "arch", "compiler", "width", "error"),
+    [
+        ("x86-64-v3", "x86_64", "gcc-12", "512", UsageError),
+        ("x86-64-v2", "x86_64", "gcc-12", "128", UsageError),
+        ("armv8.2-a", "aarch64", "gcc-12", "128", UsageError),
+        ("x86-64-v4", "x86_64", "gcc-12", "1024", UsageError),
+        ("x86-64-v4", "x86_64", "gcc-7", "256", UnknownCompiler),
+    ],
+)
+def test_a_vector_width_that_changes_nothing_is_refused(
+    asked: str, arch: str, compiler: str, width: str, error: type[TfbuildError]
+) -> None:
+    with pytest.raises(error, match="hint"):
+        isa.flags(isa.resolve(asked, arch=arch), compiler, prefer_vector_width=width)
+
+
+def test_rows_name_features_and_compilers_that_exist() -> None:
+    table = compilers.table()
+    tried = {row.name for row in table.compiler}
+    known = {row.name for row in facts.features()}
+    levels = {row.name for arch in ("x86_64", "aarch64") for row in facts.levels(arch)}
+    for row in (*table.broken, *table.trouble):
+        assert {row.compiler} <= tried | {""}
+        assert row.reason
+        assert row.source
+        assert Version(row.start) < Version(row.before)
+    for feature, below in [(row.feature, row.below) for row in table.broken] + [
+        (row.feature, row.below) for row in table.extra
+    ]:
+        assert feature in known
+        assert below in levels | {""}
+    assert {row.feature for row in table.trouble} <= known | {""}
+    assert all(names.features(row.name, "x86_64") is not None for row in table.slow)
+
+
+def test_rows_of_names_are_closed_and_archspec_has_none_of_them() -> None:
+    for row in facts.load("names", names.NameTable).name:
+        held = names.features(row.name, row.arch)
+        assert held is not None
+        assert facts.closure(held) == held
+        if row.level:
+            assert isa.largest_level(held, row.arch).name == row.level
+            assert facts.squeeze(row.name) not in {facts.squeeze(name) for name in TARGETS}
+        else:
+            assert row.same in TARGETS
+
+
+def test_every_x86_feature_has_its_own_cpuid_bit() -> None:
+    bits = [row.cpuid for row in facts.features("x86_64")]
+    assert len(set(bits)) == len(bits)
+    assert all(re.fullmatch(r"(1|7|80000001)\.[01]\.(eax|ebx|ecx|edx)\.\d{1,2}", bit) for bit in bits)
+    assert not any(row.cpuid for row in facts.features("aarch64"))

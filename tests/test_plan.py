@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.machines import machine
-from tfbuild import cpu, plan
+from tfbuild import cli, cpu, dockerfile, facts, plan, recordings
 from tfbuild.errors import (
     MklNeedsLinux,
     MklWithCuda,
@@ -141,6 +141,84 @@ def test_no_target_ever_emits_what_works_in_tensorflows_own_images_alone() -> No
             assert not any("native" in copt for copt in build.copts)
 
 
+@pytest.mark.parametrize(
+    ("cpu", "compiler", "release", "lost"),
+    [
+        ("sapphirerapids", "gcc-12", "2.15.1", {"avx512_fp16"}),
+        ("sapphirerapids", "clang-16", "2.15.1", {"avx512_fp16"}),
+        ("sapphirerapids", "gcc-11", "2.14.1", {"avx512_fp16"}),
+        ("graniterapids", "gcc-12", "2.14.1", {"amx_fp16"}),
+        ("x86-64-v3,rdseed", "clang-16", "2.14.1", {"rdseed"}),
+    ],
+)
+def test_what_is_dropped_is_promised_nowhere(cpu: str, compiler: str, release: str, lost: set[str]) -> None:
+    build = chosen(cpu=cpu, compiler=compiler, release=release)
+    assert not lost & set(build.instruction_set.features)
+    assert not lost & set(build.to_json()["features"])  # type: ignore[call-overload]
+    assert not set(dockerfile.kernel_names(tuple(lost))) & set(entrypoint_needs(build))
+    for name in lost:
+        assert any(note.startswith(f"{name} is left out: ") for note in build.notes)
+    again = chosen(cpu=",".join(build.instruction_set.features), compiler=compiler, release=release)
+    assert (again.id, again.copts, again.instruction_set) == (build.id, build.copts, build.instruction_set)
+    assert not any("is left out" in note for note in again.notes)
+
+
+def entrypoint_needs(build: Build) -> list[str]:
+    """The names that the entry point compares first: what it stops for."""
+    script = dockerfile.entrypoint(build)
+    (line,) = (line for line in script.splitlines() if line.startswith("compare ") and not line.endswith("{"))
+    return line.split()[1:]
+
+
+@pytest.mark.parametrize("cpu", ["host", "graniterapids", "sierraforest", "x86-64-v2", "armv8.2-a", "neoverse-v2"])
+def test_the_guard_and_detection_share_one_table_of_features(cpu: str) -> None:
+    """What the entry point looks for in /proc/cpuinfo is read back by `invoke detect` as the plan's features."""
+    arm = cpu.startswith(("arm", "neoverse"))
+    build = chosen(cpu=cpu, platform="linux/arm64" if arm else "linux/amd64", release="2.20.0")
+    arch = plan.PLATFORMS[build.platform]
+    names = entrypoint_needs(build)
+    unprinted = {name for name in build.instruction_set.features if not facts.feature(name).cpuinfo}
+    assert set(recordings.canonical(names, arch)) == set(build.instruction_set.features) - unprinted
+    assert len(names) == len(build.instruction_set.features) - len(unprinted)
+    assert any("cannot look for" in note for note in build.notes) == bool(unprinted)
+
+
+def test_every_feature_is_one_name_to_the_guard_and_to_detection() -> None:
+    for feature in facts.features():
+        names = dockerfile.kernel_names((feature.name,))
+        assert recordings.canonical(names, feature.arch) == ({feature.name} if feature.cpuinfo else set())
+
+
+def test_a_vector_width_is_part_of_the_variant_and_of_the_command() -> None:
+    build = chosen(cpu="x86-64-v4", release="2.20.0", compiler="clang-19", prefer_vector_width="256")
+    assert build.id == "2.20.0-mkl-py3.11-x86-64-v4-clang-19-prefer256"
+    assert build.copts[-1] == "--copt=-mprefer-vector-width=256"
+    assert "--prefer-vector-width 256" in dockerfile.command(build)
+    default = chosen(cpu="x86-64-v4", release="2.20.0", compiler="clang-19")
+    assert default.copts[-1] == "--copt=-mprefer-vector-width=512"
+    assert "prefer" not in default.id
+    with pytest.raises(UsageError, match="--prefer-vector-width"):
+        chosen(wheel="official", prefer_vector_width="256")
+
+
+def test_a_name_that_tunes_badly_is_noted() -> None:
+    build = chosen(cpu="skylake", release="2.20.0", compiler="clang-19")
+    assert build.copts[0] == "--copt=-march=x86-64-v3"
+    assert any("-march=skylake is not used" in note for note in build.notes)
+
+
+def test_xnnpack_is_told_what_an_older_gcc_does_not_know() -> None:
+    flag = "--define=xnn_enable_avxvnniint8=false"
+    assert flag in chosen(release="2.20.0", compiler="gcc-12").bazel_flags
+    assert flag not in chosen(release="2.20.0").bazel_flags
+
+
+def test_a_recording_of_another_architecture_is_named_as_the_cause() -> None:
+    with pytest.raises(UnknownCpu, match=r"rack\.txt describes an aarch64 CPU") as refusal:
+        chosen(ARM, cpuinfo="rack.txt")
+    assert refusal.value.hint == "--platform linux/arm64"
+
+
 def test_another_architecture_needs_a_cpu() -> None:
     with pytest.raises(UnknownCpu):
         chosen(platform="linux/arm64")
@@ -240,6 +318,20 @@ def test_what_is_chosen_otherwise_has_another_identifier() -> None:
     assert {"2.20.0-mkl-py3.13-x86-64-v3-openmp", "2.20.0-mkl-py3.11-avx-headers"} <= identifiers
 
 
+def test_asking_for_what_the_release_has_anyway_changes_no_identifier() -> None:
+    plain = chosen(release="2.20.0", cpu="x86-64-v3")
+    again = chosen(
+        release="2.20.0", cpu="x86-64-v3", threading="threadpool", compiler="clang-18", bazel="7.4.1", python="3.13"
+    )
+    assert again.id == plain.id
+
+
+def test_a_compile_for_the_official_wheels_cpu_has_another_identifier_than_its_image() -> None:
+    official = chosen(release="2.20.0", python="3.13", wheel="official")
+    compiled = chosen(release="2.20.0", python="3.13", cpu="avx")
+    assert (official.id, compiled.id) == ("2.20.0-mkl-py3.13-avx", "2.20.0-mkl-py3.13-avx-source")
+
+
 def test_a_base_of_ones_own_stands_in_the_plan() -> None:
     assert chosen(wheel="official", base="ours:1").base_image == "ours:1"
     assert chosen(wheel="official", base="bootstrap").base_image == "python:3.11-slim-bookworm"
@@ -314,3 +406,16 @@ def test_unused_by_the_official_wheel_is_in_tensorflows_names_and_order() -> Non
     assert plan.unused_by_official_wheel(HOST) == ("AVX2", "AVX512F", "AVX512_VNNI", "AVX512_BF16", "AVX_VNNI", "FMA")
     assert plan.unused_by_official_wheel(OLD) == ()
     assert plan.unused_by_official_wheel(ARM) == ()
+
+
+def test_copts_prints_a_line_to_paste_and_the_rest_aside(capsys: pytest.CaptureFixture[str]) -> None:
+    options = {"compiler": "gcc-13", "prefer_vector_width": "", "release": "2.18"}
+    cli.copts(cpu="sapphirerapids", cpuinfo="", platform="linux/amd64", json=True, **options)
+    told = json.loads(capsys.readouterr().out)
+    assert set(told) == {"compiler", "instruction_set", "copts", "dropped", "notes"}
+    assert [row["feature"] for row in told["dropped"]] == ["avx512_fp16"]
+    assert told["compiler"] == "gcc-13"
+    cli.copts(cpu="sapphirerapids", cpuinfo="", platform="linux/amd64", json=False, **options)
+    printed = capsys.readouterr()
+    assert printed.out == " ".join(told["copts"]) + "\n"
+    assert "dropped avx512_fp16: breaks TensorFlow 2.18.1 with gcc-13" in printed.err

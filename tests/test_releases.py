@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from tfbuild import facts, isa, releases
+from tfbuild import compilers, facts, isa, releases
 from tfbuild.errors import UncertainFact, UnknownPython, UnknownRelease, UsageError
 from tfbuild.release_rows import Guard, Row, Sourced, Table, check, table
 
@@ -100,7 +100,7 @@ def test_bazel_is_unknown_for_2_19_alone() -> None:
 def test_compilers(release: str) -> None:
     row = releases.row(table().compiler, release)
     assert row.documented == told("documented")[release].lower().replace(" ", "-")
-    assert isa.compiler(row.build)
+    assert compilers.find(row.build)
     seen = told("wheel_compiler")[release]
     assert bool(seen) == bool(releases.wheel_compiler(release))
     if seen:

@@ -21,12 +21,16 @@ LEAST_SECONDS = 10.0
 
 
 class Watch:
-    """Takes a compile's output line by line, and gives for each what to show of it ("": nothing new)."""
+    """Takes a compile's output line by line, and gives for each what to show of it ("": nothing new).
+
+    `share`: how much of the compile is done, 0 to 1, as far as Bazel knows its actions by now.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.killed = False
         self.out_of_time = False
         self.summary = ""
+        self.share: float | None = None
         self._clock = clock
         self._seen: deque[tuple[float, int]] = deque()
 
@@ -45,6 +49,7 @@ class Watch:
         self._seen.append((now, done))
         while now - self._seen[0][0] > WINDOW_SECONDS:
             self._seen.popleft()
+        self.share = min(1.0, done / total) if total else None
         shown = f"{done:,} / {total:,} actions" + (f", {100 * done // total} %" if total else "")
         if left := self._left(done, total):
             shown += f", about {duration(left)} left"

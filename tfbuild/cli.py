@@ -5,21 +5,30 @@ Data is printed to stdout; progress, notes and errors go to stderr.
 
 import json
 import os
+import select as polling
+import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfbuild import facts, isa
+from invoke.exceptions import Exit
+
+from tfbuild import facts, isa, releases
 from tfbuild import plan as planning
 from tfbuild.cpu import Cpu
 from tfbuild.cpu import detect as detect_cpu
-from tfbuild.errors import TfbuildError, UnknownCpu, UsageError
+from tfbuild.errors import Interrupted, TfbuildError, UnknownCpu, UsageError
 from tfbuild.plan import Build, Request
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tfbuild.inventory import Entry
     from tfbuild.pipeline import Maker
     from tfbuild.proof import Report
+    from tfbuild.registry.client import Registry
 
 WORK = Path("build")
 REPORTS = Path("reports")
@@ -48,6 +57,11 @@ def detect(*, cpuinfo: str, json: bool) -> None:
                 "level": cpu.level or None,
                 "features": list(cpu.features),
                 "unused_by_official_wheel": list(unused),
+                "masked": [{"feature": item.feature, "reason": item.reason} for item in isa.hidden(cpu)],
+                "disagreements": [
+                    {"feature": item.feature, "held": item.held, "rule": item.rule, "reason": item.reason}
+                    for item in cpu.disagreements
+                ],
             }
         )
         return
@@ -57,27 +71,38 @@ def detect(*, cpuinfo: str, json: bool) -> None:
     print(f"unused    {' '.join(unused) or 'nothing'} (by TensorFlow's official wheel)")
     for item in isa.hidden(cpu):
         print(f"masked    {item.feature}: {item.reason}")
+    for row in cpu.disagreements:
+        print(f"disputed  {row.feature}: {row.reason}")
 
 
-def copts(*, cpu: str, cpuinfo: str, compiler: str, platform: str, json: bool) -> None:
+def copts(*, cpu: str, cpuinfo: str, platform: str, json: bool, **options: str) -> None:
     place = planning.choose_platform(Request(target="cpu", platform=platform), "cpu")
     request = Request(cpu=cpu or "host", cpuinfo=cpuinfo, platform=place)
     asked = planning.asked_set(request, planning.PLATFORMS[place], host_cpu(cpuinfo))
     assert asked is not None  # "host" is asked for where nothing else is
-    flags = isa.flags(asked, compiler or DEFAULT_COMPILER)
+    flags = isa.flags(
+        asked,
+        options["compiler"] or DEFAULT_COMPILER,
+        release=releases.find(options["release"]) if options["release"] else "",
+        prefer_vector_width=options["prefer_vector_width"],
+        named=cpu,
+    )
     if json:
         out(
             {
                 "compiler": flags.compiler,
-                "instruction_set": asked.name,
+                "instruction_set": flags.instruction_set.name,
                 "copts": list(flags.copts),
                 "dropped": [{"feature": item.feature, "reason": item.reason} for item in flags.dropped],
+                "notes": list(flags.notes),
             }
         )
         return
     print(" ".join(flags.copts))
     for item in flags.dropped:
         say(f"dropped {item.feature}: {item.reason}")
+    for note in flags.notes:
+        say(f"note: {note}")
 
 
 def host_cpu(cpuinfo: str) -> Cpu | None:
@@ -90,12 +115,45 @@ def host_cpu(cpuinfo: str) -> Cpu | None:
         return None
 
 
+def leave_where_nobody_reads() -> None:
+    """Ends the process where whoever read its output has gone (`| head`), as one that SIGPIPE kills ends."""
+    poll = polling.poll()
+    poll.register(sys.stdout, 0)
+    if poll.poll(0):
+        # Python flushes stdout once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise Exit(code=128 + signal.SIGPIPE)
+
+
+def use_engine(options: dict[str, Any]) -> None:
+    """Takes --engine and --builder out of `options`, and lets all that follows talk to them."""
+    engine, builder = options.pop("engine", ""), options.pop("builder", "")
+    if engine or builder:
+        from tfbuild.engine import choice
+
+        choice.use(engine, builder)
+
+
 def select(options: dict[str, Any]) -> Build:
-    """The build that the planning options ask for."""
+    """The build that the planning options ask for; for a verb that builds, "host" is the engine's machine."""
     known: dict[str, Any] = {key: options[key] for key in Request.__dataclass_fields__ if key in options}
     lists = {key: tuple(value) for key, value in known.items() if isinstance(value, list)}
     request = Request(**{**known, **lists})
+    if "ca_cert" in options:
+        from tfbuild.engine import choice
+
+        if choice.elsewhere():
+            return select_there(request, options)
     return planning.select(request, host_cpu(request.cpuinfo))
+
+
+def select_there(request: Request, options: dict[str, Any]) -> Build:
+    """As select, for an engine on another machine: its platform and its CPU."""
+    made = maker(options)
+    request = replace(request, platform=request.platform or made.engine.platform)
+    if request.cpuinfo or request.cpu not in ("", "host") or request.wheel not in ("", "source"):
+        return planning.select(request, host_cpu(request.cpuinfo))
+    return planning.select(request, made.cpu())
 
 
 def plan(*, json: bool, **options: Any) -> None:
@@ -114,9 +172,9 @@ def show_plan(build: Build) -> None:
     shown["wheel"] = " ".join((build.wheel.kind, build.wheel.requirement, *build.wheel.constraints)).strip()
     for key, value in shown.items():
         if value:
-            print(f"{key.replace('_', ' '):18}{_line(value)}")
+            print(f"{key.replace('_', ' '):21}{_line(value)}")
     for note in build.notes:
-        print(f"{'note':18}{note}")
+        print(f"{'note':21}{note}")
 
 
 def _line(value: object) -> str:
@@ -259,6 +317,149 @@ def engine(*, stop: bool, json: bool) -> None:
         out({"version": answer.version, "platform": answer.platform})
     else:
         say(f"engine {answer.version} ({answer.platform}) answers")
+
+
+def registry_of(given: str, ca_cert: str) -> "Registry":
+    from tfbuild.registry.client import Registry, Repository
+
+    name = given or os.environ.get("TFBUILD_REGISTRY", "")
+    if not name:
+        raise UsageError("no registry is named", hint="--registry HOST/PATH, or TFBUILD_REGISTRY")
+    return Registry(Repository.parse(name), ca=certificates(ca_cert))
+
+
+def push(image: str, *, registry: str, ca_cert: str, force: bool, json: bool) -> None:
+    from tfbuild import publishing
+    from tfbuild.engine import Engine
+    from tfbuild.engine.progress import Progress
+
+    place = registry_of(registry, ca_cert)
+    done = publishing.push(Engine.connect(), image, place, REPORTS, force=force, progress=Progress())
+    if json:
+        out({"image": done.ref, "digest": done.digest, "uploaded": done.uploaded, "indexes": list(done.moved)})
+        return
+    print(f"{done.ref}@{done.digest}")
+    say(f"{'pushed' if done.uploaded else 'was there already'}; in {', '.join(done.moved)}")
+
+
+def pull(
+    *,
+    engine: str,
+    registry: str,
+    ca_cert: str,
+    release: str,
+    target: str,
+    python: str,
+    cpuinfo: str,
+    dry_run: bool,
+    json: bool,
+) -> None:
+    from tfbuild import publishing
+    from tfbuild.engine import Engine
+    from tfbuild.engine.progress import Progress
+
+    place = registry_of(registry, ca_cert)
+    host = detect_cpu(Path(cpuinfo) if cpuinfo else None)
+    features = frozenset(isa.of_cpu(host).features)
+    choice = publishing.select(place, host, features, release=release, target=target, python=python)
+    for one in choice.passed_over:
+        say(f"not {one.id}: {one.reason}")
+    if choice.best is None:
+        raise publishing.nothing_fits(place, choice)
+    ref = "" if dry_run else publishing.pull(Engine.connect(), place, choice, Progress())
+    digest = f"{place.repository}@{choice.best.digest}"
+    if json:
+        passed = [{"id": one.id, "reason": one.reason} for one in choice.passed_over]
+        out({"id": choice.best.id, "reference": digest, "image": ref or None, "passed_over": passed})
+    else:
+        print(ref or digest)
+
+
+def images(*, registry: str, ca_cert: str, json: bool) -> None:
+    from tfbuild import inventory
+    from tfbuild.engine import Engine
+
+    host = host_cpu("")
+    features = frozenset(isa.of_cpu(host).features) if host else frozenset()
+    found = inventory.local(Engine.connect(), REPORTS, host, features)
+    if registry or os.environ.get("TFBUILD_REGISTRY"):
+        found += inventory.remote(registry_of(registry, ca_cert), host, features)
+    if json:
+        out([entry.to_json() for entry in found])
+    else:
+        show_images(found)
+
+
+def show_images(entries: "Sequence[Entry]") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from tfbuild import inventory
+
+    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+    table = Table("image", "for", "size", "age", "verified", "runs here", box=None, pad_edge=False)
+    for entry in entries:
+        verified = {True: "yes", False: "no", None: "by who pushed it"}[entry.verified]
+        runs = "yes" if entry.runs else f"no, lacks {' '.join(entry.lacks)}"
+        table.add_row(
+            entry.name,
+            entry.instruction_set,
+            f"{entry.size / 1e6:,.0f} MB",
+            inventory.age(entry.created),
+            verified,
+            runs,
+        )
+    console.print(table)
+
+
+def prune(*, keep: list[str], dry_run: bool, yes: bool, json: bool) -> None:
+    from tfbuild import inventory
+    from tfbuild.engine import Engine
+
+    engine = Engine.connect()
+    going = inventory.prunable(inventory.local(engine, REPORTS, None, frozenset()), keep)
+    for entry in going:
+        say(f"{entry.name if entry.name != inventory.UNNAMED else entry.digest}  {inventory.age(entry.created)}")
+    if not (dry_run or yes or not going) and not confirmed(f"remove these {len(going)} images?"):
+        raise Interrupted("nothing was removed")
+    if not dry_run:
+        for entry in going:
+            engine.untag(entry.name if entry.name != inventory.UNNAMED else entry.digest)
+    if json:
+        out({"removed": [] if dry_run else [entry.name for entry in going], "going": [entry.name for entry in going]})
+    else:
+        say(f"{'would remove' if dry_run else 'removed'} {len(going)} images")
+
+
+def confirmed(question: str) -> bool:
+    """The user's answer; UsageError where nobody can be asked."""
+    if not sys.stdin.isatty():
+        raise UsageError("nobody is here to be asked", hint="--yes, or --dry-run to see what would go")
+    say(f"{question} [y/N]")
+    return input().strip().lower() in ("y", "yes")
+
+
+def matrix(root: Path, *, format: str, output: str, changed_since: str, **options: list[str]) -> None:
+    from tfbuild import matrix as rows
+
+    if format not in rows.FORMATS:
+        raise UsageError(f"unknown format {format!r}", hint=f"one of: {', '.join(rows.FORMATS)}")
+    asked = {name if name == "only" else f"{name}s": tuple(values) for name, values in options.items()}
+    found = rows.select(rows.Asked(**asked))
+    if changed_since:
+        words = [f"--{name}={value}" for name, values in options.items() for value in values]
+        found = rows.changed_since(found, changed_since, words, root)
+    for line in rows.refusals(found):
+        say(line)
+    if format == "json":
+        out(rows.to_json(found))
+    elif format == "bake":
+        folder = Path(output)
+        rows.write_contexts(found, folder, lambda identifier: say(f"{folder / identifier}"))
+        print(rows.to_bake(found, folder))
+    else:
+        print(rows.to_github(found) if format == "github" else rows.to_gitlab(found))
+    say(f"{len(found.rows)} rows")
 
 
 def dockerfiles(folder: Path, *, check: bool) -> None:

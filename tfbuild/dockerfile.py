@@ -19,7 +19,7 @@ from typing import Protocol
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from tfbuild import __version__, defects, facts, isa, releases, source, toolchains
+from tfbuild import __version__, capabilities, defects, facts, isa, releases, source, toolchains
 from tfbuild.errors import TfbuildError, UsageError
 from tfbuild.plan import PLATFORMS, Build, Request, select
 
@@ -191,7 +191,9 @@ def command(build: Build) -> str:
     options = [(name, getattr(build, name)) for name in ("target", "release", "python", "platform")]
     if kind == "source":
         options += [("cpu", _spelled(build.instruction_set)), ("compiler", build.compiler)]
-        options += [("threading", asked.threading), ("bazel", asked.bazel)]
+        options += [("prefer-vector-width", asked.prefer_vector_width)]
+        options += [("threading", asked.threading), ("compute-capabilities", asked.compute_capabilities)]
+        options += [("bazel", asked.bazel)]
         options += [("config", name) for name in asked.config] + [("bazel-flag", flag) for flag in asked.bazel_flag]
     else:
         options += [("wheel", "official" if kind == "official" else build.wheel.requirement)]
@@ -218,6 +220,7 @@ def entrypoint(build: Build, *, cpuinfo: str = "/proc/cpuinfo") -> str:
         cpuinfo=cpuinfo,
         required=kernel_names(build.instruction_set.features),
         candidates=candidates(build),
+        gpus=capabilities.parse(",".join(build.compute_capabilities)) if build.compute_capabilities else (),
     )
 
 
@@ -278,6 +281,7 @@ def labels(build: Build) -> dict[str, str]:
     """The image's labels, the OCI ones first; `${NAME}` is an argument of the Dockerfile."""
     title = f"TensorFlow {build.release} {build.target}"
     compiled = build.instruction_set.name
+    gpus = {"io.tfbuild.compute-capabilities": " ".join(build.compute_capabilities)} if build.target == "cuda" else {}
     return {
         "org.opencontainers.image.title": title,
         "org.opencontainers.image.description": f"{title}, Python {build.python}, for {compiled}, with TCMalloc",
@@ -303,7 +307,7 @@ def labels(build: Build) -> dict[str, str]:
         "io.tfbuild.wheel": build.wheel.kind,
         "io.tfbuild.requirement": build.wheel.requirement,
         "io.tfbuild.context": "${CONTEXT_DIGEST}",
-    }
+    } | gpus
 
 
 def _compile(build: Build) -> dict[str, object]:

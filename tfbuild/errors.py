@@ -135,3 +135,15 @@ class UnknownImage(TfbuildError):
     """An image is not on this engine, or was not made by tfbuild."""
 
     exit_code = 25
+
+
+class RegistryRefused(TfbuildError):
+    """A registry does not answer, refuses, or sends what is not what it should be."""
+
+    exit_code = 26
+
+
+class NothingFits(TfbuildError):
+    """A registry has no image that this host can run."""
+
+    exit_code = 27

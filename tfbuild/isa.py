@@ -2,42 +2,25 @@
 
 An instruction set is a list of features closed over what they need. Its flags are a level (``-march=x86-64-v3``) plus
 the features beyond it, never ``-march=native`` (which means another thing on each machine) and never the bare list
-(which makes Clang tune for nothing: Eigen's GEMM at half of plain ``-mavx``).
+(which makes Clang tune for nothing: Eigen's GEMM at half of plain ``-mavx``) or a CPU's name (some tune as badly).
 """
 
 import difflib
 import hashlib
-import re
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
-from tfbuild import facts
-from tfbuild.cpu import Cpu
-from tfbuild.errors import UnknownCompiler, UnknownCpu
-from tfbuild.facts import Facts, FullLevel
+from tfbuild import compilers, facts, names
+from tfbuild.cpu import Cpu, detect
+from tfbuild.errors import UnknownCompiler, UnknownCpu, UsageError
+from tfbuild.facts import FullLevel
 
 # A name spells at most so many features beyond its level out; more become a fingerprint, for a tag has 128 characters.
 MOST_SPELLED = 3
-COMPILER = re.compile(r"(gcc|clang)-?(\d+)(?:\.\d+)*")
-
-
-class Compiler(Facts, frozen=True):
-    name: str
-    versions: tuple[int, ...]
-
-
-class Extra(Facts, frozen=True):
-    """A flag that `compiler` needs for sets with `feature` (only for sets that lack the level `below`, if named)."""
-
-    compiler: str
-    feature: str
-    flag: str
-    below: str = ""
-
-
-class CompilerTable(Facts, frozen=True):
-    compiler: tuple[Compiler, ...]
-    extra: tuple[Extra, ...]
+WIDTH = "-mprefer-vector-width="
+closure = facts.closure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,28 +43,23 @@ class Dropped:
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    """The flags for one compiler, in the order they must stand: level, features, extras."""
+    """The flags for one compiler, in the order they must stand: level, features, extras.
+
+    `instruction_set` is what they switch on: what was asked for without the `dropped` features, so that nothing is
+    promised of those (on aarch64 with ``asimd``, which no compiler leaves out). `bazel_flags` go round known failures;
+    `notes` are for the reader.
+    """
 
     compiler: str
     flags: tuple[str, ...]
     dropped: tuple[Dropped, ...]
+    instruction_set: InstructionSet
+    bazel_flags: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def copts(self) -> tuple[str, ...]:
         return tuple(f"--copt={flag}" for flag in self.flags)
-
-
-def closure(names: Iterable[str]) -> frozenset[str]:
-    """The features with all that they need (``avx512f`` needs ``fma``: GCC refuses Eigen without it)."""
-    found: set[str] = set()
-    todo = list(names)
-    while todo:
-        name = todo.pop()
-        if name not in found:
-            found.add(name)
-            row = facts.feature(name)
-            todo.extend((*row.implies, *row.needs))
-    return frozenset(found)
 
 
 def instruction_set(names: Iterable[str], arch: str) -> InstructionSet:
@@ -95,6 +73,19 @@ def largest_level(held: frozenset[str], arch: str) -> FullLevel:
     """The largest level within `held`; the architecture's smallest where even that is not in it."""
     known = facts.levels(arch)
     return next((level for level in reversed(known) if level.features <= held), known[0])
+
+
+def intersection(sets: Iterable[InstructionSet]) -> InstructionSet:
+    """The largest instruction set that is in all of `sets`; that of closed sets is closed itself.
+
+    Raises UsageError where there are none, or they are of several architectures: nothing runs on both.
+    """
+    members = tuple(sets)
+    archs = sorted({member.arch for member in members})
+    if len(archs) != 1:
+        what = " and ".join(archs) or "no instruction set at all"
+        raise UsageError(f"no instruction set is common to {what}", hint="name machines of one architecture")
+    return instruction_set(frozenset.intersection(*(frozenset(member.features) for member in members)), archs[0])
 
 
 def _name(held: frozenset[str], level: FullLevel) -> str:
@@ -128,7 +119,7 @@ def hidden(cpu: Cpu) -> tuple[Dropped, ...]:
 
 
 def resolve(asked: str, *, arch: str, host: Cpu | None = None) -> InstructionSet:
-    """The instruction set of a level, a microarchitecture, a comma-separated feature list, or "host".
+    """The instruction set of "host", a level, a microarchitecture, a feature list, or a recorded machine's file.
 
     Raises UnknownCpu with the nearest known names.
     """
@@ -138,32 +129,26 @@ def resolve(asked: str, *, arch: str, host: Cpu | None = None) -> InstructionSet
         return of_cpu(host)
     if facts.squeeze(asked) in _levels(arch):
         return instruction_set(_levels(arch)[facts.squeeze(asked)], arch)
-    if (held := _microarchitecture(asked, arch)) is not None:
+    if (held := names.features(asked, arch)) is not None:
         return instruction_set(held, arch)
-    return instruction_set(_listed(asked, arch), arch)
+    try:
+        return instruction_set(_listed(asked, arch), arch)
+    except UnknownCpu:
+        if os.sep not in asked and not os.path.isfile(asked):
+            raise
+    return of_cpu(same_architecture(detect(Path(asked)), arch, asked))
+
+
+def same_architecture(cpu: Cpu, arch: str, origin: str) -> Cpu:
+    """UnknownCpu where a recorded machine is not one of the platform's."""
+    if cpu.arch != arch:
+        place = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}[cpu.arch]
+        raise UnknownCpu(f"{origin} describes an {cpu.arch} CPU, not an {arch} one", hint=f"--platform {place}")
+    return cpu
 
 
 def _levels(arch: str) -> dict[str, frozenset[str]]:
     return {facts.squeeze(level.name): level.features for level in facts.levels(arch)}
-
-
-def _microarchitecture(asked: str, arch: str) -> frozenset[str] | None:
-    """The features of a CPU by archspec's database, which also knows Spack's and the compilers' names of it."""
-    from archspec.cpu import TARGETS
-
-    names = {facts.squeeze(name): target for name, target in TARGETS.items() if target.family.name == arch}
-    names |= {
-        facts.squeeze(entry["name"]): target
-        for target in list(names.values())
-        for compiler in ("gcc", "clang")
-        for entry in target.compilers.get(compiler, ())
-        if "name" in entry and not entry["name"].startswith("x86-64")
-    }
-    if facts.squeeze(asked) not in names:
-        return None
-    target = names[facts.squeeze(asked)]
-    rows = (facts.spelled(name, arch) for name in target.features)
-    return frozenset(row.name for row in rows if row is not None and row.use)
 
 
 def _listed(asked: str, arch: str) -> frozenset[str]:
@@ -182,50 +167,98 @@ def _listed(asked: str, arch: str) -> frozenset[str]:
 
 
 def _nearest(asked: str, arch: str) -> str:
-    from archspec.cpu import TARGETS
-
-    known = [level.name for level in facts.levels(arch)] + [row.name for row in facts.features(arch)]
-    generic = {facts.squeeze(name) for name in (arch, *known)}
-    known += [n for n, target in TARGETS.items() if target.family.name == arch and facts.squeeze(n) not in generic]
+    levels, features = ([row.name for row in rows] for rows in (facts.levels(arch), facts.features(arch)))
+    generic = {facts.squeeze(name) for name in (arch, *levels, *features)}
+    known = levels + features + [name for name in names.known(arch) if facts.squeeze(name) not in generic]
     near = difflib.get_close_matches(asked, known, n=3, cutoff=0.5) or known[:4]
     return f"nearest: {', '.join(near)}; or --cpu host"
 
 
-def compiler(asked: str) -> tuple[str, int]:
-    """("gcc", 12) out of "gcc-12"; UnknownCompiler with the nearest that was tried."""
-    match = COMPILER.fullmatch(asked.strip().lower())
-    tried = {row.name: row.versions for row in facts.load("compilers", CompilerTable).compiler}
-    if match and int(match[2]) in tried[match[1]]:
-        return match[1], int(match[2])
-    if match:
-        near = sorted(tried[match[1]], key=lambda version: (abs(version - int(match[2])), version))[:3]
-        options = ", ".join(f"{match[1]}-{version}" for version in near)
-    else:
-        options = ", ".join(f"{name}-{versions[-1]}" for name, versions in tried.items())
-    raise UnknownCompiler(f"unknown compiler {asked!r}", hint=f"its flags were tried with: {options}")
+# --- flags -----------------------------------------------------------------------------------------------------------
 
 
-def flags(isa: InstructionSet, asked: str) -> Flags:
-    """The flags of an instruction set for a compiler such as "gcc-12"; what that version does not know is dropped.
+def flags(
+    isa: InstructionSet, asked: str, *, release: str = "", prefer_vector_width: str = "", named: str = ""
+) -> Flags:
+    """The flags of an instruction set for a compiler such as "gcc-12".
 
-    Raises UnknownCompiler where the compiler was not tried.
+    Left out, with the reason: what that version does not know, and what breaks `release` where one is given.
+    `named`: what the user called the CPU, for a note where the name itself would tune badly.
+    Raises UnknownCompiler where the compiler was not tried, UsageError where the vector width changes nothing.
     """
-    name, version = compiler(asked)
+    name, version = compilers.find(asked)
+    dropped = dict(_unusable(isa, name, version, release))
+    level = _level_for(frozenset(isa.features) - dropped.keys(), isa.arch, name, version)
+    dropped |= dict(_unknown(frozenset(isa.features) - level.features - dropped.keys(), name, version))
+    dropped |= _without(isa, dropped)
+    kept = (frozenset(isa.features) - dropped.keys()) | level.features
     build = _x86 if isa.arch == "x86_64" else _arm
-    found, dropped = build(isa, name, version)
-    return Flags(compiler=f"{name}-{version}", flags=found, dropped=dropped)
+    troubles = compilers.troubles(kept, name, version, release)
+    return Flags(
+        compiler=f"{name}-{version}",
+        flags=(*build(kept, level), *_extras(kept, isa.arch, name, version, prefer_vector_width)),
+        dropped=tuple(Dropped(feature=feature, reason=dropped[feature]) for feature in sorted(dropped)),
+        instruction_set=instruction_set(kept, isa.arch),
+        bazel_flags=tuple(row.flag for row in troubles if row.flag),
+        notes=(*_slow_name(named, isa.arch, name, version), *(row.reason for row in troubles)),
+    )
 
 
-def _x86(isa: InstructionSet, name: str, version: int) -> tuple[tuple[str, ...], tuple[Dropped, ...]]:
+def _unusable(isa: InstructionSet, name: str, version: int, release: str) -> Iterator[tuple[str, str]]:
+    """Features that no flag is for, or that break the release, with the reason."""
     held = frozenset(isa.features)
-    fitting = [x for x in facts.levels(isa.arch) if x.features <= held and getattr(x, name) <= version]
-    level = fitting[-1]
-    kept, dropped = _split(sorted(held - level.features), name, version)
-    switched_on = {needed for row in kept for needed in _switched_on(row.name)}
-    spelled = [row for row in kept if row.name not in switched_on]
-    extras = (x for x in facts.load("compilers", CompilerTable).extra if x.compiler == name and x.feature in held)
-    tail = [x.flag for x in extras if not x.below or not _holds_level(held, x.below, isa.arch)]
-    return (f"-march={level.march}", *(row.flag for row in spelled), *tail), dropped
+    for feature in held:
+        if not facts.feature(feature).use:
+            yield feature, "code reaches it by intrinsics alone; to require it would exclude hosts for nothing"
+    for row in compilers.broken(name, version, release):
+        if row.feature in held and not (row.below and _holds_level(held, row.below, isa.arch)):
+            yield row.feature, f"breaks TensorFlow {release} with {name}-{version}: {row.reason} ({row.source})"
+    for feature in held:
+        if not _has_flag(feature, held, isa.arch):
+            yield feature, "has no flag of its own, and nothing here that brings it"
+
+
+def _has_flag(feature: str, held: frozenset[str], arch: str) -> bool:
+    """Whether a flag switches the feature on: its own, its level's, or that of another one."""
+    if facts.feature(feature).flag or feature in largest_level(held, arch).features:
+        return True
+    return any(feature in _switched_on(other) for other in held)
+
+
+def _level_for(held: frozenset[str], arch: str, name: str, version: int) -> FullLevel:
+    """The largest level within `held` that the compiler knows; the smallest is the architecture itself."""
+    known = [level for level in facts.levels(arch) if getattr(level, name) <= version]
+    return next((level for level in reversed(known) if level.features <= held), facts.levels(arch)[0])
+
+
+def _unknown(features: frozenset[str], name: str, version: int) -> Iterator[tuple[str, str]]:
+    for row in map(facts.feature, features):
+        first, oldest = getattr(row, name), getattr(facts.levels(row.arch)[0], name)
+        if version < oldest:
+            yield row.name, f"{name}-{version} was not tried for {row.arch} ({name} {oldest} was)"
+        elif version < first:
+            yield row.name, f"{name}-{version} does not know {row.flag} ({name} {first} does)"
+
+
+def _without(isa: InstructionSet, dropped: dict[str, str]) -> dict[str, str]:
+    """Those that need a dropped feature."""
+    lacking = {name: sorted((closure([name]) - {name}) & dropped.keys()) for name in isa.features}
+    return {
+        name: f"needs {', '.join(miss)}, which is dropped"
+        for name, miss in lacking.items()
+        if miss and name not in dropped
+    }
+
+
+def _x86(kept: frozenset[str], level: FullLevel) -> tuple[str, ...]:
+    beyond = kept - level.features
+    switched_on = {needed for name in beyond for needed in _switched_on(name)}
+    return (f"-march={level.march}", *(facts.feature(name).flag for name in sorted(beyond - switched_on)))
+
+
+def _arm(kept: frozenset[str], level: FullLevel) -> tuple[str, ...]:
+    extensions = [row.flag for row in map(facts.feature, sorted(kept - level.features)) if row.flag]
+    return ("-march=" + "+".join([level.march, *extensions]),)
 
 
 def _switched_on(name: str) -> frozenset[str]:
@@ -234,25 +267,40 @@ def _switched_on(name: str) -> frozenset[str]:
     return frozenset(direct).union(*(_switched_on(needed) for needed in direct))
 
 
+def _extras(held: frozenset[str], arch: str, name: str, version: int, width: str) -> tuple[str, ...]:
+    rows = (row for row in compilers.table().extra if row.compiler == name and row.feature in held)
+    found = [row.flag for row in rows if not row.below or not _holds_level(held, row.below, arch)]
+    if not width:
+        return tuple(found)
+    refuse_vector_width(held, name, version, width)
+    return (*(flag for flag in found if not flag.startswith(WIDTH)), f"{WIDTH}{width}")
+
+
+def refuse_vector_width(held: frozenset[str], name: str, version: int, width: str) -> None:
+    """A width that is none, or that this instruction set or compiler can make nothing of."""
+    if width not in compilers.WIDTHS:
+        raise UsageError(
+            f"{width!r} is no vector width", hint=f"--prefer-vector-width {', '.join(compilers.WIDTHS)} (in bits)"
+        )
+    if not compilers.takes_vector_width(name, version):
+        raise UnknownCompiler(f"{name}-{version} does not know {WIDTH}{width}", hint="leave out --prefer-vector-width")
+    needed = "avx512f" if width == "512" else "avx"
+    if needed not in held:
+        raise UsageError(
+            f"--prefer-vector-width {width} changes nothing: the instruction set has no {needed}",
+            hint="leave it out, or name a CPU that has it",
+        )
+
+
 def _holds_level(held: frozenset[str], level: str, arch: str) -> bool:
     return next(row for row in facts.levels(arch) if row.name == level).features <= held
 
 
-def _arm(isa: InstructionSet, name: str, version: int) -> tuple[tuple[str, ...], tuple[Dropped, ...]]:
-    level = largest_level(frozenset(isa.features), isa.arch)
-    kept, dropped = _split(sorted(frozenset(isa.features) - level.features), name, version)
-    extensions = [row.flag for row in kept if row.flag]
-    return ("-march=" + "+".join([level.march, *extensions]),), dropped
-
-
-def _split(names: list[str], name: str, version: int) -> tuple[list[facts.Feature], tuple[Dropped, ...]]:
-    rows = [facts.feature(feature) for feature in names]
-    kept = [row for row in rows if getattr(row, name) <= version]
-    dropped = tuple(
-        Dropped(
-            feature=row.name, reason=f"{name}-{version} does not know {row.flag} ({name} {getattr(row, name)} does)"
-        )
-        for row in rows
-        if getattr(row, name) > version
+def _slow_name(named: str, arch: str, name: str, version: int) -> tuple[str, ...]:
+    row = compilers.slow(named, name, version, arch) if named else None
+    if row is None:
+        return ()
+    return (
+        f"-march={row.name} is not used: with {name}-{version} it runs Eigen's GEMM at {row.ratio:.2f} of plain -mavx; "
+        "the same features behind a level do not",
     )
-    return kept, dropped

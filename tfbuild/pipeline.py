@@ -13,12 +13,13 @@ from functools import cached_property
 from pathlib import Path
 
 from tfbuild import bundle as bundles
-from tfbuild import compiling, dockerfile, exported, plan, releases
+from tfbuild import compiling, cpu, cpuid, dockerfile, exported, plan, releases
 from tfbuild import report as reporting
 from tfbuild import source as sources
 from tfbuild import verify as verifying
 from tfbuild.bundle import Bundle
 from tfbuild.compiling import Options
+from tfbuild.cpu import Cpu
 from tfbuild.dockerfile import Context
 from tfbuild.engine import Engine, host
 from tfbuild.engine import base as bases
@@ -34,6 +35,8 @@ from tfbuild.verify import Baseline
 REPOSITORY = "tfbuild"
 # What the tuning of an image amounts to, switched off: glibc's malloc and TensorFlow's own choice about oneDNN.
 PLAIN = {"LD_PRELOAD": "", "TF_ENABLE_ONEDNN_OPTS": ""}
+# What a recording of a machine is made of (README); without glibc's loader the kernel's list alone.
+RECORD = f"cat {cpu.CPUINFO}; echo; {cpuid.LOADER} --list-diagnostics 2>/dev/null || true"
 # Free bytes asked for before the start. An image from 2.21.0's wheel filled an empty engine with 3.3 GB, base and pip's
 # cache included (2026-11), and a rebuild needs as much again; what a compile needs is an estimate (--need-disk).
 DISK = {"official": 8 << 30, "file": 8 << 30, "source": 80 << 30}
@@ -67,6 +70,22 @@ class Maker:
     @cached_property
     def engine(self) -> Engine:
         return Engine.connect()
+
+    def cpu(self) -> Cpu:
+        """The CPU of the engine's machine, as a container there sees it. Raises what the base image's making does."""
+        row = plan.default_base()
+        base = bases.resolve(
+            self.engine,
+            row.image,
+            row.distribution,
+            self.base,
+            progress=self.progress,
+            log=self.work / "base.log",
+            ca_cert=self.options.ca,
+        )
+        with self.progress.step("detect: the engine's CPU"):
+            done = self.engine.run(base.reference, ["sh", "-c", RECORD], entrypoint=())
+        return cpu.parse(done.stdout, origin="the engine's /proc/cpuinfo")
 
     def render(self, build: Build) -> Context:
         """The build context; nothing is started."""

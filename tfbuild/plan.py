@@ -6,18 +6,20 @@ Read this first. `select` is the whole decision; each rule that refuses is a fun
 import hashlib
 import platform as host_platform
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tfbuild import facts, isa, releases, toolchains, wheels
+from tfbuild import capabilities, compilers, facts, isa, releases, toolchains, wheels
 from tfbuild import source as sources
 from tfbuild.cpu import ARCHITECTURES, Cpu
 from tfbuild.errors import (
     BadSource,
     MklNeedsLinux,
     MklWithCuda,
+    UncertainFact,
     UnknownCpu,
     UnknownPython,
     UnknownRelease,
@@ -32,7 +34,17 @@ TARGETS = ("cpu", "mkl", "cuda")
 # --base values that mean the row of facts/images.toml; everything else names an image that nobody has looked into.
 BASES = ("auto", "bootstrap", "registry")
 # What only a compile can heed.
-COMPILE_OPTIONS = ("compiler", "threading", "bazel", "config", "bazel_flag", "source", "source_sha256")
+COMPILE_OPTIONS = (
+    "compiler",
+    "prefer_vector_width",
+    "threading",
+    "compute_capabilities",
+    "bazel",
+    "config",
+    "bazel_flag",
+    "source",
+    "source_sha256",
+)
 BAZEL = re.compile(r"\d+\.\d+(\.\d+)?(rc\d+)?")
 IMAGE = re.compile(r"[\w./:@-]+")
 CONFIG = re.compile(r"[\w.+,-]+")
@@ -73,9 +85,11 @@ class Request:
     cpu: str = ""
     cpuinfo: str = ""
     compiler: str = ""
+    prefer_vector_width: str = ""
     platform: str = ""
     wheel: str = ""
     threading: str = ""
+    compute_capabilities: str = ""
     bazel: str = ""
     base: str = "auto"
     config: tuple[str, ...] = ()
@@ -110,6 +124,8 @@ class Build:
     bazel_flags: tuple[str, ...] = ()
     configure_env: tuple[tuple[str, str], ...] = ()
     threading: str = ""
+    # Of the kernels for GPUs, as the release spells them; () where the target is not cuda.
+    compute_capabilities: tuple[str, ...] = ()
     source: Source | None = None
     notes: tuple[str, ...] = ()
     # What sets it apart from the default build of the same release, target, Python and instruction set.
@@ -238,6 +254,7 @@ def _official(request: Request, target: str, place: str, host: Cpu | None) -> Bu
         compiler=row.compiler,
         copts=tuple(f"--copt={flag}" for flag in row.flags),
         threading="threadpool",
+        compute_capabilities=_capabilities(request, target, release),
         wheel=wheels.official(row.requirement(release, target), releases.constraints(release)),
         variant=_headers(request),
         notes=_source_would_add(compiled, asked, release),
@@ -299,12 +316,15 @@ def _compiled(request: Request, target: str, place: str, release: str, asked: In
     if request.threading and target != "mkl":
         raise UsageError(f"--threading is oneDNN's, and --target {target} promises none", hint="--target mkl")
     threading = releases.threading(release, arch, request.threading) if target == "mkl" else "threadpool"
+    gpus = _capabilities(request, target, release)
     configs = (*releases.configs(release, target, arch, threading), *request.config)
     bazel = request.bazel or releases.bazel(release)
     compiler = request.compiler or releases.compiler(release)
-    isa.compiler(compiler)  # an unknown name is refused before it is looked for in a distribution
+    compilers.find(compiler)  # an unknown name is refused before it is looked for in a distribution
     python = _python_with(compiler, request, release)
-    flags = isa.flags(asked, compiler)
+    flags = isa.flags(
+        asked, compiler, release=release, prefer_vector_width=request.prefer_vector_width, named=request.cpu
+    )
     program = f"/usr/bin/{flags.compiler}"
     places = releases.Places(python=BUILD_PYTHON, clang=program, gcc=program)
     unchecked = given.kind == "git" and not given.commit
@@ -313,23 +333,41 @@ def _compiled(request: Request, target: str, place: str, release: str, asked: In
         python=python,
         target=target,
         platform=place,
-        instruction_set=asked,
+        instruction_set=flags.instruction_set,
         compiler=flags.compiler,
         copts=flags.copts,
         configs=configs,
         bazel=bazel,
         bazel_target=releases.wheel_target(release),
-        bazel_flags=(*_wheel_flags(release, target, python), *request.bazel_flag),
-        configure_env=releases.configure_env(release, target, compiler=flags.compiler, places=places),
+        bazel_flags=(*_wheel_flags(release, target, python), *flags.bazel_flags, *request.bazel_flag),
+        configure_env=releases.configure_env(
+            release, target, compiler=flags.compiler, places=places, capabilities=",".join(gpus)
+        ),
         threading=threading,
+        compute_capabilities=gpus,
         source=given,
         wheel=wheels.source(releases.constraints(release)),
-        variant=(*_choices(request, given), *_headers(request)),
+        variant=(
+            *_as_official(flags.instruction_set, release),
+            *_choices(request, given, flags.compiler, release, target, arch),
+            *_headers(request),
+        ),
         notes=(
             *(f"{row.feature} is left out: {row.reason}" for row in flags.dropped),
+            *flags.notes,
+            *_unguarded(flags.instruction_set),
             *([f"which commit {given.tag} must be is not known: the tag is taken as it is"] if unchecked else []),
         ),
         **_image(request, python),
+    )
+
+
+def _unguarded(planned: InstructionSet) -> tuple[str, ...]:
+    unprinted = [name for name in planned.features if not facts.feature(name).cpuinfo]
+    if not unprinted:
+        return ()
+    return (
+        f"the image cannot look for {' '.join(unprinted)} before it starts: no kernel prints that in /proc/cpuinfo",
     )
 
 
@@ -337,12 +375,56 @@ def _headers(request: Request) -> tuple[str, ...]:
     return ("headers",) if request.with_headers else ()
 
 
-def _choices(request: Request, given: Source) -> tuple[str, ...]:
+def _capabilities(request: Request, target: str, release: str) -> tuple[str, ...]:
+    """Those asked for, else the ones that the official wheels are made for; none where nothing is compiled for GPUs."""
+    if request.compute_capabilities and target != "cuda":
+        raise UsageError(f"--compute-capabilities are GPUs', and --target {target} has none", hint="--target cuda")
+    if target != "cuda":
+        return ()
+    own = releases.cuda(release).capabilities
+    asked = capabilities.parse(request.compute_capabilities or own, named="_" in own)
+    return tuple(capability.name for capability in asked)
+
+
+def _choices(request: Request, given: Source, compiler: str, release: str, target: str, arch: str) -> tuple[str, ...]:
     """Words for what the user chose otherwise than the release does; free text becomes a fingerprint."""
-    free = " ".join((request.bazel, *request.config, *request.bazel_flag, given.sha256)).strip()
-    fingerprint = hashlib.sha256(free.encode()).hexdigest()[:8] if free else ""
-    tree = "tree" if given.kind == "tree" else ""
-    return tuple(word for word in (request.threading, request.compiler, tree, fingerprint) if word)
+    bazel = _own(lambda: releases.bazel(release))
+    threading = _own(lambda: releases.threading(release, arch) if target == "mkl" else "")
+    gpus = releases.cuda(release).capabilities if target == "cuda" else ""
+    free = (
+        request.bazel if request.bazel != bazel else "",
+        request.compute_capabilities if request.compute_capabilities != gpus else "",
+        *request.config,
+        *request.bazel_flag,
+        given.sha256,
+    )
+    text = " ".join(free).strip()
+    words = (
+        request.threading if request.threading != threading else "",
+        compiler if compiler != releases.compiler(release) else "",
+        f"prefer{request.prefer_vector_width}" if request.prefer_vector_width else "",
+        "tree" if given.kind == "tree" else "",
+        hashlib.sha256(text.encode()).hexdigest()[:8] if text else "",
+    )
+    return tuple(word for word in words if word)
+
+
+def _own(find: Callable[[], str]) -> str:
+    """What the release itself has; "" where that is not certain: then every choice differs from it."""
+    try:
+        return find()
+    except UncertainFact:
+        return ""
+
+
+def _as_official(compiled: InstructionSet, release: str) -> tuple[str, ...]:
+    """A word that tells a compile from the official wheel, where both have the same instruction set."""
+    try:
+        official = releases.official_wheel(release, compiled.arch)
+    except UnknownRelease:
+        return ()
+    same = isa.closure(official.features) == frozenset(compiled.features)
+    return ("source",) if same else ()
 
 
 def _python_with(compiler: str, request: Request, release: str) -> str:
@@ -411,6 +493,8 @@ def asked_set(request: Request, arch: str, host: Cpu | None) -> InstructionSet |
     wanted = request.cpu or ("host" if request.cpuinfo else "")
     if not wanted:
         return None
+    if host is not None and request.cpuinfo:
+        isa.same_architecture(host, arch, request.cpuinfo)
     fitting = host if host is not None and host.arch == arch else None
     return isa.resolve(wanted, arch=arch, host=fitting)
 

@@ -277,11 +277,11 @@ def _certain(name: str, release: str) -> str:
 
 
 def configure_env(
-    release: str, target: str, *, compiler: str = "", places: Places | None = None
+    release: str, target: str, *, compiler: str = "", places: Places | None = None, capabilities: str = ""
 ) -> tuple[tuple[str, str], ...]:
     """The variables with which configure.py asks nothing, in the order of its questions.
 
-    `compiler`: "clang-18", "gcc-12"; the release's own where empty.
+    `compiler`: "clang-18", "gcc-12"; `capabilities`: "8.0,9.0"; the release's own where empty.
     """
     name = (compiler or row(table().compiler, release).build).partition("-")[0]
     fitting = [found for found in rows(table().configure, release) if target in found.targets]
@@ -291,7 +291,7 @@ def configure_env(
         "cuda": card.version,
         # Up to 2.17 the library is looked for by its major version: what the CUDA image has is at most as precise.
         "cudnn": card.cudnn if card.hermetic else card.cudnn.partition(".")[0],
-        "capabilities": card.capabilities,
+        "capabilities": capabilities or card.capabilities,
     }
     return tuple((one.variable, one.value.format(**values)) for one in fitting if one.compiler in ("", name))
 

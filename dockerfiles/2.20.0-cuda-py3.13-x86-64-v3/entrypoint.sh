@@ -64,6 +64,36 @@ if [ -n "$missing" ]; then
     exit 86
 fi
 
+# runs MAJOR.MINOR: whether a GPU of that compute capability runs these kernels, compiled for sm_60,sm_70,sm_80,sm_89,compute_90.
+runs() {
+    number=$((${1%.*} * 10 + ${1#*.}))
+    [ "$number" -lt 60 ] || [ "${1%.*}" != 6 ] || return 0
+    [ "$number" -lt 70 ] || [ "${1%.*}" != 7 ] || return 0
+    [ "$number" -lt 80 ] || [ "${1%.*}" != 8 ] || return 0
+    [ "$number" -lt 89 ] || [ "${1%.*}" != 8 ] || return 0
+    [ "$number" -lt 90 ] || return 0
+    return 1
+}
+
+# Only where there are GPUs, and their driver tells what they are: without one TensorFlow works on the CPU.
+unfit=
+for gpu in $(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null || true); do
+    case $gpu in
+        *[!0-9.]* | .* | *. | *.*.*) continue ;;
+        *.*) ;;
+        *) continue ;;
+    esac
+    if runs "$gpu"; then
+        unfit=
+        break
+    fi
+    unfit=${unfit:+$unfit,}$gpu
+done
+if [ -n "$unfit" ]; then
+    echo "tfbuild: no GPU here (compute capability $unfit) runs this image's kernels (2.20.0-cuda-py3.13-x86-64-v3 is compiled for sm_60,sm_70,sm_80,sm_89,compute_90); build one for it: invoke build --target cuda --compute-capabilities $unfit; or hide the GPU: docker run -e NVIDIA_VISIBLE_DEVICES=void ..." >&2
+    exit 86
+fi
+
 if [ -n "$preload" ]; then
     export LD_PRELOAD="$preload"
 fi

@@ -48,6 +48,11 @@ advise() {
         advice='use the image tfbuild:2.20.0-mkl-py3.13-armv8-a'
         return
     fi
+    compare asimd
+    if [ -z "$missing" ]; then
+        advice='use the image tfbuild:2.20.0-mkl-py3.13-armv8-a-source'
+        return
+    fi
     advice='build one on it: invoke build --cpu host'
 }
 

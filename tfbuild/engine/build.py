@@ -2,9 +2,9 @@
 
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Required, TypedDict
+from typing import Protocol, Required, TypedDict
 
 from docker.context.config import get_current_context_name
 
@@ -15,12 +15,23 @@ from tfbuild.errors import BuildFailed, DiskFull, TfbuildError
 # Docker predefines these build arguments: they reach RUN and stay out of the image's history.
 # https://docs.docker.com/build/building/variables/#pre-defined-build-arguments
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY")
-# Takes each line that a step prints, and gives what to show of it as the step's detail ("": nothing).
-Watch = Callable[[str], str]
 
 
-def unwatched(_: str) -> str:
-    return ""
+class Watch(Protocol):
+    """Takes each line that a step prints, and gives what to show of it ("": the line); `share`: how far the step is."""
+
+    share: float | None
+
+    def __call__(self, line: str) -> str: ...
+
+
+class Unwatched:
+    """Shows each line as it is."""
+
+    share: float | None = None
+
+    def __call__(self, _: str) -> str:
+        return ""
 
 
 class Settings(TypedDict, total=False):
@@ -97,7 +108,7 @@ def destination(folder: Path) -> str:
 def _run(context: Path, host: str, settings: Settings, outcome: list[str], *, load: bool) -> None:
     program = cli.find_cli(host)
     command = [*_start(program, host, load=load), *outcome, *_options(settings), str(context)]
-    stages, tail = Stages(settings["progress"], settings.get("watch", unwatched)), buildkit.Tail()
+    stages, tail = Stages(settings["progress"], settings.get("watch")), buildkit.Tail()
 
     def each(line: str) -> None:
         if event := buildkit.parse(line):
@@ -128,9 +139,9 @@ def failure(lines: list[str], log: Path) -> TfbuildError:
 class Stages:
     """Tells `progress` of a Dockerfile's stages, out of BuildKit's events: one step a stage, not one an instruction."""
 
-    def __init__(self, progress: Progress, watch: Watch = unwatched) -> None:
+    def __init__(self, progress: Progress, watch: Watch | None = None) -> None:
         self._progress = progress
-        self._watch = watch
+        self._watch = watch or Unwatched()
         self._titles: dict[int, str] = {}
         self._running: dict[str, Step] = {}
         # A stage's time is what BuildKit says of its instructions: it prints parallel stages one after the other.
@@ -149,6 +160,7 @@ class Stages:
             self._running[stage].detail = detail
         elif event.kind == "output" and event.text:
             self._running[stage].detail = self._watch(event.text) or event.text
+            self._running[stage].share = self._watch.share
         elif event.kind == "done":
             self._seconds[stage] = self._seconds.get(stage, 0.0) + event.seconds
         elif event.kind in ("error", "canceled"):

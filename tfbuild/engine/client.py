@@ -21,9 +21,10 @@ from typing import IO, Any, Unpack
 import docker
 from docker.context import ContextAPI
 
-from tfbuild.engine import build, cli
+from tfbuild.engine import build, cli, transfer
 from tfbuild.engine.build import Settings
 from tfbuild.engine.process import Attached, interruptible
+from tfbuild.engine.progress import Progress
 from tfbuild.engine.sdk import translated
 from tfbuild.engine.worker import Worker
 from tfbuild.errors import EngineMissing, TfbuildError, UnknownImage
@@ -43,7 +44,10 @@ GO_NOT_REGULAR = sum(1 << bit for bit in (31, 27, 26, 25, 24, 21, 19))
 
 @dataclass(frozen=True, kw_only=True)
 class Image:
-    """What the engine says of an image: `size` in bytes, `architecture` in the engine's words ("amd64")."""
+    """What the engine says of an image: `size` in bytes, `architecture` in the engine's words ("amd64").
+
+    `created`: RFC 3339.
+    """
 
     id: str
     labels: Mapping[str, str]
@@ -52,6 +56,8 @@ class Image:
     entrypoint: tuple[str, ...]
     architecture: str
     repo_digests: tuple[str, ...]
+    tags: tuple[str, ...] = ()
+    created: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,17 +109,12 @@ class Engine:
     def image(self, ref: str) -> Image:
         """The image named `ref`; UnknownImage where it is not on this engine."""
         with translated(ref):
-            attrs = self.client.images.get(ref).attrs
-        config = attrs.get("Config") or {}
-        return Image(
-            id=attrs["Id"],
-            labels=config.get("Labels") or {},
-            size=attrs["Size"],
-            env=tuple(config.get("Env") or ()),
-            entrypoint=tuple(config.get("Entrypoint") or ()),
-            architecture=attrs["Architecture"],
-            repo_digests=tuple(attrs.get("RepoDigests") or ()),
-        )
+            return _image(self.client.images.get(ref).attrs)
+
+    def labelled(self, label: str) -> list[Image]:
+        """All images that carry `label`, those without a name too."""
+        with translated():
+            return [_image(image.attrs) for image in self.client.images.list(filters={"label": label})]
 
     def exists(self, ref: str) -> bool:
         """True where the image is on this engine."""
@@ -139,6 +140,20 @@ class Engine:
         image = self.image(ref)
         with translated(ref):
             self.client.images.remove(image.id, force=True)
+
+    def push(self, ref: str, progress: Progress) -> None:
+        """Uploads an image under its own name; layers that the registry has are skipped. Raises TransferFailed.
+
+        The engine itself tries each layer again, and uses the credentials that `docker login` stored.
+        """
+        repository, tag = split(ref)
+        with progress.step(f"push {ref}") as step, translated(ref):
+            transfer.follow(self.client.api.push(repository, tag, stream=True, decode=True), step)
+
+    def pull(self, ref: str, progress: Progress) -> None:
+        """Downloads the image `ref` ("repository@sha256:..."); layers that are here stay. Raises TransferFailed."""
+        with progress.step(f"pull {ref}") as step, translated(ref):
+            transfer.follow(self.client.api.pull(ref, stream=True, decode=True, platform=self.platform), step)
 
     def run(
         self,
@@ -290,6 +305,21 @@ class Engine:
     def _discard(self, name: str) -> None:
         with suppress(docker.errors.NotFound):
             self.client.api.remove_container(name, force=True, v=True)
+
+
+def _image(attrs: Mapping[str, Any]) -> Image:
+    config = attrs.get("Config") or {}
+    return Image(
+        id=attrs["Id"],
+        labels=config.get("Labels") or {},
+        size=attrs["Size"],
+        env=tuple(config.get("Env") or ()),
+        entrypoint=tuple(config.get("Entrypoint") or ()),
+        architecture=attrs["Architecture"],
+        repo_digests=tuple(attrs.get("RepoDigests") or ()),
+        tags=tuple(attrs.get("RepoTags") or ()),
+        created=attrs.get("Created", ""),
+    )
 
 
 def _knock(environment: Mapping[str, str]) -> None:

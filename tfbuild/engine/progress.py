@@ -13,11 +13,12 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 HEARTBEAT_SECONDS = 60.0
+BAR_WIDTH = 20
 GOOD = ("done", "cached", "pass", "skip")
 
 
 class Step:
-    """A named piece of work that takes time; `detail` says what it is at just now.
+    """A named piece of work that takes time; `detail` says what it is at just now, `share` (0 to 1) how far it is.
 
     `outcome` and `failed` are the words for how a block around it ends, the latter where it raises.
     """
@@ -25,6 +26,7 @@ class Step:
     def __init__(self, title: str) -> None:
         self.title = title
         self.detail = ""
+        self.share: float | None = None
         self.outcome = "done"
         self.failed = "failed"
         self.started = time.monotonic()
@@ -159,13 +161,15 @@ class Live:
         self._console.print(Text.assemble(mark, step.title, how))
 
     def _render(self) -> "RenderableType":
+        from rich.progress_bar import ProgressBar
         from rich.table import Table
         from rich.text import Text
 
         table = Table.grid(padding=(0, 1), expand=True)
-        for share in (None, None, None, 1):
-            table.add_column(no_wrap=True, overflow="ellipsis", ratio=share)
+        for ratio in (None, None, None, None, 1):
+            table.add_column(no_wrap=True, overflow="ellipsis", ratio=ratio)
         for step in self._running:
             took = Text(duration(step.seconds), style="cyan")
-            table.add_row(self._spinner, Text(step.title), took, Text(step.detail, style="dim"))
+            bar = "" if step.share is None else ProgressBar(total=1.0, completed=step.share, width=BAR_WIDTH)
+            table.add_row(self._spinner, Text(step.title), took, bar, Text(step.detail, style="dim"))
         return table

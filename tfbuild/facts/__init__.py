@@ -6,6 +6,7 @@ slip in a fact cannot become a wrong build.
 
 import re
 import tomllib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -25,7 +26,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class Feature(Facts, frozen=True):
     """One CPU feature. `flag` is the compiler's switch (x86-64) or the extension behind ``-march=LEVEL+`` (aarch64);
     `gcc` and `clang` are the first major versions that know it; `implies` is what every compiler
-    switches on with it, `needs` what only some do.
+    switches on with it, `needs` what only some do; `cpuid` is its bit, e.g. ``7.0.ebx.5`` (x86-64).
     """
 
     name: str
@@ -38,6 +39,7 @@ class Feature(Facts, frozen=True):
     implies: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
+    cpuid: str = ""
     tensorflow: str = ""
     use: bool = True
 
@@ -110,6 +112,19 @@ def feature(name: str) -> Feature:
     if name not in _by_name():
         raise UnknownCpu(f"unknown CPU feature {name!r}")
     return _by_name()[name]
+
+
+def closure(names: Iterable[str]) -> frozenset[str]:
+    """The features with all that they need (``avx512f`` needs ``fma``: GCC refuses Eigen without it)."""
+    found: set[str] = set()
+    todo = list(names)
+    while todo:
+        name = todo.pop()
+        if name not in found:
+            found.add(name)
+            row = feature(name)
+            todo.extend((*row.implies, *row.needs))
+    return frozenset(found)
 
 
 def spelled(name: str, arch: str) -> Feature | None:

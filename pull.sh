@@ -1,0 +1,86 @@
+#!/bin/sh
+# pull.sh REPOSITORY [RELEASE [TARGET]]: pulls the best image of a registry that this host can run, without Python.
+#
+#   curl -fsSL https://WHERE/THIS/IS/pull.sh | sh -s -- ghcr.io/us/tfbuild 2.20 mkl
+#
+# It reads /proc/cpuinfo and the index REPOSITORY:RELEASE-TARGET (default: latest-mkl), in which `invoke push` wrote what
+# each image needs, the slowest first. DRY_RUN=1 prints the image and pulls nothing. `invoke pull` says more.
+set -eu
+
+die() {
+    echo "pull.sh: $1" >&2
+    exit "${2:-1}"
+}
+
+[ $# -ge 1 ] && [ $# -le 3 ] || die "usage: pull.sh REPOSITORY [RELEASE [TARGET]], such as: pull.sh ghcr.io/us/tfbuild 2.20 mkl" 2
+repository=$1 tag=${2:-latest}-${3:-mkl}
+host=${repository%%/*} path=${repository#*/}
+case $host in
+    localhost | localhost:* | 127.*) base=http://$host ;;
+    docker.io) base=https://registry-1.docker.io ;;
+    *.* | *:*) base=https://$host ;;
+    *) die "$repository names no registry's host" 2 ;;
+esac
+case $(uname -m) in
+    x86_64) platform=linux/amd64 ;;
+    aarch64) platform=linux/arm64 ;;
+    *) die "there are no images for a $(uname -m) CPU" 14 ;;
+esac
+
+# The features that every core has.
+features=$(awk '
+    /^(flags|Features)[ \t]*:/ && !seen[$0]++ {
+        lists++
+        for (i = 3; i <= NF; i++) if (list[$i] != lists) { list[$i] = lists; cores[$i]++ }
+    }
+    END { for (name in cores) if (cores[name] == lists) printf "%s ", name }
+' "${TFBUILD_CPUINFO:-/proc/cpuinfo}")
+[ -n "$features" ] || die "no CPU features can be read from ${TFBUILD_CPUINFO:-/proc/cpuinfo}" 14
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+# ask [AUTHORIZATION]: the index into $work/index, the answer's status to stdout.
+ask() {
+    curl --silent --show-error --location --retry 3 --max-filesize 4194304 --dump-header "$work/head" \
+        --output "$work/index" --write-out '%{http_code}' --header 'Accept: application/vnd.oci.image.index.v1+json' \
+        ${1:+--header "Authorization: Bearer $1"} "$base/v2/$path/manifests/$tag"
+}
+status=$(ask) || die "$host does not answer" 26
+if [ "$status" = 401 ]; then
+    # Public images want a token all the same, which anybody gets.
+    said=$(tr -d '\r' < "$work/head" | grep -i '^www-authenticate: *bearer ' | tail -n 1)
+    field() { printf '%s\n' "$said" | sed -n "s/.*[ ,]$1=\"\([^\"]*\)\".*/\1/p"; }
+    token=$(curl --silent --get --data-urlencode "service=$(field service)" --data-urlencode "scope=$(field scope)" "$(field realm)" |
+        sed -n 's/.*"\(access_\)\{0,1\}token" *: *"\([^"]*\)".*/\2/p')
+    status=$(ask "$token") || die "$host does not answer" 26
+fi
+[ "$status" = 200 ] || die "$repository has no $tag for everybody (the registry answers $status)" 26
+
+found=$(awk -v features=" $features" -v platform="$platform" '
+    function value() { sub(/^[^:]*: *"/, ""); sub(/",? *$/, ""); return $0 }
+    /^ *"digest": / { digest = value() }
+    /^ *"io.tfbuild.id": / { id = value() }
+    /^ *"io.tfbuild.platform": / { its = value() }
+    /^ *"io.tfbuild.cpuinfo": / {
+        count = split(value(), needed, " ")
+        lacks = ""
+        for (i = 1; i <= count; i++) if (index(features, " " needed[i] " ") == 0) lacks = lacks " " needed[i]
+        if (its != platform) next
+        if (lacks == "") best = digest " " id
+        else printf "pull.sh: not %s: this CPU lacks%s\n", id, lacks > "/dev/stderr"
+    }
+    END { print best }
+' "$work/index")
+[ -n "$found" ] || die "nothing in $repository:$tag runs on this host" 27
+digest=${found%% *} id=${found#* }
+case $digest in
+    sha256:*) ;;
+    *) die "$repository:$tag is no index of tfbuild's" 26 ;;
+esac
+if [ -n "${DRY_RUN:-}" ]; then
+    echo "$repository@$digest $id"
+    exit 0
+fi
+docker pull --quiet "$repository@$digest" >&2
+docker tag "$repository@$digest" "$repository:$id"
+echo "$repository:$id"

@@ -1,0 +1,419 @@
+"""Push and pull through a real registry on loopback: the right image for each host, and nothing half-pushed.
+
+The images here are small and carry the labels of real plans; that they are TensorFlow's plays no part in it.
+"""
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from tests.engine import registry as registries
+from tests.engine.conftest import ROOT
+from tests.engine.registry import Server
+from tests.machines import machine
+from tests.test_report import report
+from tfbuild import cpu, dockerfile, inventory, isa, plan, publishing
+from tfbuild import report as reporting
+from tfbuild.engine import Engine
+from tfbuild.engine.progress import Progress
+from tfbuild.errors import NothingFits, RegistryRefused, VerificationFailed
+from tfbuild.plan import Build, Request
+from tfbuild.registry import client, shelf
+from tfbuild.registry.choose import Choice
+from tfbuild.registry.client import Registry, Repository
+
+pytestmark = pytest.mark.engine
+CPUS = ("x86-64-v2", "avx", "x86-64-v3", "x86-64-v4")
+# Recorded machines, and what each must get.
+HOSTS = {
+    "rocky9-zen5": "x86-64-v4",
+    "rhel7-haswell": "x86-64-v3",
+    "scientificfermi6-bulldozer": "avx-source",
+}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with registries.serve(tmp_path_factory.mktemp("registry")) as found:
+        yield found
+
+
+def build(cpu_name: str, release: str = "2.20.0") -> Build:
+    return plan.select(Request(target="mkl", release=release, cpu=cpu_name, platform="linux/amd64"), None)
+
+
+@pytest.fixture
+def made(engine: Engine, tmp_path: Path) -> Iterator[Callable[..., str]]:
+    """Makes an image with a build's labels and, unless `verified` is false, the report that it passed."""
+    names: list[str] = []
+
+    def make(of: Build, *, verified: bool = True, megabytes: int = 0) -> str:
+        folder = tmp_path / secrets.token_hex(4)
+        folder.mkdir()
+        (folder / "content").write_bytes(secrets.token_bytes(64) + os.urandom(megabytes << 20))
+        labels = dockerfile.labels(of)
+        lines = "".join(
+            f"LABEL {name}={dockerfile.quoted(value)}\n" for name, value in labels.items() if "$" not in value
+        )
+        (folder / "Dockerfile").write_text(f"FROM scratch\nCOPY content /\n{lines}")
+        name = f"tfbuild-test:{secrets.token_hex(6)}"
+        image_id = engine.build(folder, tag=name, log=folder / "log", progress=Progress())
+        names.append(name)
+        if verified:
+            passed = replace(report(), id=of.id)
+            reporting.write(replace(passed, image=replace(passed.image, id=image_id)), tmp_path / "reports")
+        return name
+
+    yield make
+    for name in names:
+        if engine.exists(name):
+            engine.remove(name)
+
+
+@pytest.fixture
+def place(server: Server) -> Registry:
+    """A repository of this test's own."""
+    repository = Repository.parse(f"127.0.0.1:{server.port}/test/{secrets.token_hex(4)}")
+    return Registry(repository)
+
+
+def push(engine: Engine, image: str, place: Registry, tmp_path: Path, *, force: bool = False) -> publishing.Pushed:
+    return publishing.push(engine, image, place, tmp_path / "reports", force=force, progress=Progress())
+
+
+def choose(place: Registry, recorded: str, release: str = "") -> Choice:
+    host = cpu.parse(machine(recorded).cpuinfo())
+    features = frozenset(isa.of_cpu(host).features)
+    return publishing.select(place, host, features, release=release, target="mkl", python="")
+
+
+def test_each_host_gets_the_largest_set_that_it_can_run(
+    engine: Engine, made: Callable[..., str], place: Registry, tmp_path: Path
+) -> None:
+    ids = {}
+    for name in CPUS:
+        one = build(name)
+        ids[one.id] = push(engine, made(one), place, tmp_path).digest
+    for recorded, suffix in HOSTS.items():
+        choice = choose(place, recorded)
+        assert choice.best is not None
+        assert choice.best.id.endswith(f"-{suffix}")
+        assert choice.best.digest == ids[choice.best.id]
+        assert {one.id for one in choice.passed_over} == set(ids) - {choice.best.id}
+    got = publishing.pull(engine, place, choose(place, "rhel7-haswell"), Progress())
+    try:
+        assert got == f"{place.repository}:2.20.0-mkl-py3.13-x86-64-v3"
+        assert engine.image(got).labels["io.tfbuild.instruction-set"] == "x86-64-v3"
+    finally:
+        engine.remove(got)
+
+
+def test_a_host_that_nothing_fits_gets_the_nearest_and_what_is_missing(
+    engine: Engine, made: Callable[..., str], place: Registry, tmp_path: Path
+) -> None:
+    push(engine, made(build("x86-64-v4")), place, tmp_path)
+    choice = choose(place, "rhel7-haswell")
+    with pytest.raises(NothingFits, match=r"(?s)lacks avx512bw .*hint: build one here") as refusal:
+        publishing.pull(engine, place, choice, Progress())
+    assert refusal.value.exit_code == 27
+
+
+def test_moving_tags_are_indexes_whose_first_image_runs_everywhere(
+    engine: Engine, made: Callable[..., str], place: Registry, tmp_path: Path
+) -> None:
+    for name in ("x86-64-v4", "x86-64-v2", "x86-64-v3"):
+        push(engine, made(build(name)), place, tmp_path)
+    newer = push(engine, made(build("x86-64-v3", release="2.14.1")), place, tmp_path)
+    assert newer.moved == ("2.14-mkl", "2.14.1-mkl", "latest-mkl")
+    assert [tag for tag in place.tags() if tag.count("-") == 1] == [
+        "2.14-mkl", "2.14.1-mkl", "2.20-mkl", "2.20.0-mkl", "latest-mkl"
+    ]  # fmt: skip
+    latest = place.manifest("latest-mkl")
+    assert latest is not None
+    assert latest.media_type == client.INDEX
+    assert [image.instruction_set for image in shelf.read_index(latest)] == ["x86-64-v2", "x86-64-v3", "x86-64-v4"]
+    # What plain docker makes of it.
+    ref = f"{place.repository}:latest-mkl"
+    engine.pull(ref, Progress())
+    try:
+        assert engine.image(ref).labels["io.tfbuild.instruction-set"] == "x86-64-v2"
+    finally:
+        engine.remove(ref)
+    old = choose(place, "rocky9-zen5", release="2.14").best
+    assert old is not None
+    assert old.release == "2.14.1"
+
+
+def test_a_second_push_uploads_nothing_and_another_image_is_refused(
+    engine: Engine, made: Callable[..., str], place: Registry, tmp_path: Path
+) -> None:
+    first = made(build("avx"))
+    pushed = push(engine, first, place, tmp_path)
+    assert pushed.uploaded
+    again = push(engine, first, place, tmp_path)
+    assert (again.uploaded, again.digest) == (False, pushed.digest)
+    other = made(build("avx"))
+    with pytest.raises(RegistryRefused, match=r"(?s)is another image there .*--force"):
+        push(engine, other, place, tmp_path)
+    assert push(engine, other, place, tmp_path, force=True).digest != pushed.digest
+
+
+def test_only_what_is_verified_is_published(
+    engine: Engine, made: Callable[..., str], place: Registry, tmp_path: Path
+) -> None:
+    with pytest.raises(VerificationFailed, match="hint: invoke verify"):
+        push(engine, made(build("avx"), verified=False), place, tmp_path)
+    # A report that another image of the same identifier passed.
+    made(build("avx"))
+    with pytest.raises(VerificationFailed):
+        push(engine, made(build("avx"), verified=False), place, tmp_path)
+    assert place.tags() == []
+
+
+def test_two_pushes_at_once_are_both_in_the_index(
+    engine: Engine, made: Callable[..., str], place: Registry, tmp_path: Path
+) -> None:
+    images = [made(build(name)) for name in CPUS]
+    with ThreadPoolExecutor(len(images)) as pool:
+        list(pool.map(lambda image: push(engine, image, Registry(place.repository), tmp_path), images))
+    index = place.manifest("latest-mkl")
+    assert index is not None
+    assert len(shelf.read_index(index)) == len(CPUS)
+
+
+def test_images_are_listed_here_and_in_the_registry(
+    engine: Engine, made: Callable[..., str], place: Registry, tmp_path: Path
+) -> None:
+    verified, unverified = made(build("x86-64-v3")), made(build("x86-64-v4"), verified=False)
+    push(engine, verified, place, tmp_path)
+    host = cpu.parse(machine("rhel7-haswell").cpuinfo())
+    features = frozenset(isa.of_cpu(host).features)
+    listed = {one.name: one for one in inventory.local(engine, tmp_path / "reports", host, features)}
+    assert (listed[verified].verified, listed[verified].runs) == (True, True)
+    assert (listed[unverified].verified, listed[unverified].runs) == (False, False)
+    assert "avx512f" in listed[unverified].lacks
+    (there,) = inventory.remote(place, host, features)
+    assert (there.name, there.runs) == (f"{place.repository}:{build('x86-64-v3').id}", True)
+    assert 0 < there.size < listed[verified].size + 1000
+    elsewhere = {one.name: one for one in inventory.local(engine, tmp_path, None, features)}
+    assert elsewhere[verified].lacks == ("a linux/amd64 CPU",)
+
+
+# --- without Python -------------------------------------------------------------------------------------------------
+
+
+def shell(place: Registry, cpuinfo: Path, *, code: int = 0, words: tuple[str, ...] = (), **env: str) -> "Run":
+    done = subprocess.run(
+        ["dash", ROOT / "pull.sh", str(place.repository), *words],
+        capture_output=True, text=True, check=False,
+        env={"PATH": f"/usr/bin:{os.environ['PATH']}", "TFBUILD_CPUINFO": str(cpuinfo), **env},
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    return done
+
+
+Run = subprocess.CompletedProcess[str]
+
+
+def test_the_shell_form_chooses_as_the_verb_does(
+    engine: Engine, made: Callable[..., str], place: Registry, tmp_path: Path
+) -> None:
+    for name in CPUS:
+        push(engine, made(build(name)), place, tmp_path)
+    for recorded in HOSTS:
+        (tmp_path / recorded).write_text(machine(recorded).cpuinfo())
+        best = choose(place, recorded).best
+        assert best is not None
+        said = shell(place, tmp_path / recorded, DRY_RUN="1").stdout.split()
+        assert said == [f"{place.repository}@{best.digest}", best.id]
+    pulled = shell(place, tmp_path / "rhel7-haswell", words=("2.20",))
+    name = pulled.stdout.strip()
+    try:
+        assert engine.image(name).labels["io.tfbuild.instruction-set"] == "x86-64-v3"
+        assert "x86-64-v4: this CPU lacks avx512bw" in pulled.stderr
+    finally:
+        engine.remove(name)
+    (tmp_path / "none").write_text("flags\t\t: fpu sse sse2 lm\n")
+    assert "nothing in" in shell(place, tmp_path / "none", code=27).stderr
+    assert "has no 9.9-mkl" in shell(place, tmp_path / "none", code=26, words=("9.9",)).stderr
+    assert "usage:" in shell(place, tmp_path / "none", code=2, words=("1", "2", "3")).stderr
+
+
+# --- a registry in trouble --------------------------------------------------------------------------------------------
+
+
+def test_a_registry_killed_in_the_middle_of_a_push_offers_nothing_and_the_push_goes_on(
+    engine: Engine, made: Callable[..., str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "registry"
+    folder.mkdir()
+    with registries.serve(folder) as server:
+        place = Registry(Repository.parse(server.repository))
+        image = made(build("avx"), megabytes=300)
+        killer = threading.Thread(target=kill_when_bytes_arrive, args=(server,))
+        killer.start()
+        words = [sys.executable, "-m", "invoke", "push", image, "--registry", server.repository]
+        done = run_push(words, tmp_path, server)
+        killer.join()
+        assert done.returncode == 0, done.stderr
+        best = choose(place, "rocky9-zen5").best
+        assert best is not None
+        assert best.id == build("avx").id
+
+
+def test_a_registry_killed_in_the_middle_of_a_pull(engine: Engine, made: Callable[..., str], tmp_path: Path) -> None:
+    folder = tmp_path / "registry"
+    folder.mkdir()
+    with registries.serve(folder) as server:
+        place = Registry(Repository.parse(server.repository))
+        image = made(build("avx"), megabytes=300)
+        push(engine, image, place, tmp_path)
+        engine.remove(image)
+        (tmp_path / "cpuinfo").write_text(machine("rocky9-zen5").cpuinfo())
+        words = ["pull", f"--registry={server.repository}", f"--cpuinfo={tmp_path}/cpuinfo"]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "invoke", *words],
+            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert process.stderr is not None
+        begun = process.stderr.readline()
+        assert begun.startswith("pull "), begun
+        time.sleep(0.5)
+        server.kill()
+        time.sleep(1)
+        server.start()
+        stdout, stderr = process.communicate(timeout=120)
+        assert process.returncode == 0, stderr
+        engine.remove(stdout.strip())
+
+
+def run_push(words: list[str], tmp_path: Path, server: Server) -> "subprocess.CompletedProcess[str]":
+    """In a folder whose reports/ is the test's; a half-pushed image is offered at no time."""
+    (tmp_path / "tasks.py").symlink_to(ROOT / "tasks.py")
+    process = subprocess.Popen(
+        words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    deadline = time.monotonic() + 60
+    while server.process is not None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert server.process is None, "the push ended before the registry was killed"
+    assert process.poll() is None
+    time.sleep(1)
+    server.start()
+    listed = requests.get(f"{server.url}/tags/list", timeout=10)
+    assert listed.status_code == 404 or not listed.json()["tags"]
+    stdout, stderr = process.communicate(timeout=180)
+    return subprocess.CompletedProcess(words, process.returncode, stdout, stderr)
+
+
+def kill_when_bytes_arrive(server: Server) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if sum(path.stat().st_size for path in (server.folder / "data").rglob("data") if path.is_file()) > 20 << 20:
+            server.kill()
+            return
+        time.sleep(0.02)
+
+
+class Trouble(BaseHTTPRequestHandler):
+    status = 503
+
+    def do_GET(self) -> None:
+        body = json.dumps({"errors": [{"code": "X", "message": "as the test\x1b[31m wants"}]}).encode()
+        self.send_response(self.status)
+        self.send_header("Retry-After", "0")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_HEAD = do_PUT = do_GET  # noqa: N815
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("status", "hint"),
+    [
+        (401, "docker login 127.0.0.1"),
+        (403, "as somebody who may"),
+        (429, "too many requests"),
+        (503, "the registry is in trouble"),
+    ],
+)
+def test_each_refusal_says_what_to_do(status: int, hint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "TRIES", 1)
+    handler = type("Here", (Trouble,), {"status": status})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        place = Registry(Repository.parse(f"127.0.0.1:{server.server_port}/us/x"))
+        with pytest.raises(RegistryRefused) as refusal:
+            place.manifest("latest-mkl")
+        server.shutdown()
+    assert f"answers {status}" in str(refusal.value)
+    assert hint in refusal.value.hint
+    assert "\x1b" not in str(refusal.value)
+
+
+class Tampering(BaseHTTPRequestHandler):
+    """Hands on what a registry says, but for the manifests, in which it changes `old` to `new`."""
+
+    origin = ""
+    old, new = b"", b""
+
+    def do_GET(self) -> None:
+        answer = requests.get(f"{self.origin}{self.path}", headers={"Accept": self.headers["Accept"]}, timeout=10)
+        content = answer.content.replace(self.old, self.new)
+        self.send_response(answer.status_code)
+        for name in ("Content-Type", "Docker-Content-Digest"):
+            if name in answer.headers:
+                self.send_header(name, answer.headers[name])
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+def test_a_tampered_manifest_is_refused(
+    engine: Engine, made: Callable[..., str], place: Registry, tmp_path: Path
+) -> None:
+    push(engine, made(build("avx")), place, tmp_path)
+    origin = f"http://{place.repository.host}"
+    handler = type("Here", (Tampering,), {"origin": origin, "old": b"avx", "new": b"sse"})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        between = Registry(Repository.parse(f"127.0.0.1:{server.server_port}/{place.repository.path}"))
+        with pytest.raises(RegistryRefused, match="sends another manifest"):
+            choose(between, "rocky9-zen5")
+        server.shutdown()
+
+
+def test_an_index_that_says_other_things_than_the_labels_is_refused(
+    engine: Engine, made: Callable[..., str], place: Registry, tmp_path: Path
+) -> None:
+    push(engine, made(build("x86-64-v4")), place, tmp_path)
+    index = place.manifest("latest-mkl")
+    assert index is not None
+    lying = json.loads(index.content)
+    lying["manifests"][0]["annotations"]["io.tfbuild.features"] = "avx"
+    place.put("latest-mkl", json.dumps(lying).encode(), client.INDEX)
+    choice = choose(place, "rhel7-haswell")
+    assert choice.best is not None
+    with pytest.raises(RegistryRefused, match="has other labels than its index says"):
+        publishing.pull(engine, place, choice, Progress())

@@ -1,0 +1,54 @@
+"""What may be pruned, and how old an image is."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from tfbuild import inventory
+from tfbuild.inventory import Entry
+
+
+def entry(name: str, place: str = inventory.HERE) -> Entry:
+    return Entry(
+        place=place, name=name, id="x", digest=f"sha256:{name}", instruction_set="avx", platform="linux/amd64", size=1,
+        created="2026-11-01T00:00:00Z", verified=True, lacks=(),
+    )  # fmt: skip
+
+
+HERE = [
+    entry(name)
+    for name in (
+        "tfbuild:2.20.0-mkl-py3.13-x86-64-v3",
+        "tfbuild:2.20.0-cpu-py3.13-x86-64-v3",
+        "tfbuild:2.20.0-mkl-py3.13-x86-64-v3-failed",
+        "tfbuild:2.20.0-mkl-py3.13-x86-64-v3-unverified",
+        "127.0.0.1:5000/us/tfbuild:2.20.0-mkl-py3.13-avx",
+        inventory.UNNAMED,
+    )
+]
+
+
+def going(*keep: str) -> list[str]:
+    return [one.name for one in inventory.prunable([*HERE, entry("r/x:2.20.0-failed", place="r/x")], keep)]
+
+
+def test_what_failed_was_not_verified_or_has_no_name_may_go_and_never_what_is_in_a_registry() -> None:
+    assert going() == [HERE[2].name, HERE[3].name, inventory.UNNAMED]
+
+
+def test_keep_names_what_stays() -> None:
+    assert going("*-mkl-*-x86-64-v3", "*-avx") == [HERE[1].name, HERE[2].name, HERE[3].name, inventory.UNNAMED]
+    assert len(going("nothing")) == len(HERE)
+
+
+@pytest.mark.parametrize(
+    ("created", "shown"),
+    [
+        ("2026-11-21T09:00:00.123456789Z", "3 h"),
+        ("2026-11-09T12:00:00Z", "12 d"),
+        ("", "?"),
+        ("yesterday", "?"),
+    ],
+)
+def test_an_age_is_short(created: str, shown: str) -> None:
+    assert inventory.age(created, datetime(2026, 11, 21, 12, tzinfo=UTC)) == shown

@@ -1,0 +1,170 @@
+"""The CI matrix: every row can be made again by its own options, the order is stable, systems' limits hold."""
+
+import json
+import random
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfbuild import cli, matrix, plan
+from tfbuild.errors import UsageError
+from tfbuild.matrix import Asked
+from tfbuild.plan import Request
+
+ROOT = Path(__file__).parent.parent
+ALL = matrix.select(Asked())
+
+
+def test_the_usual_rows_are_official_wheels_and_every_level() -> None:
+    identifiers = [build.id for build in ALL.rows]
+    assert {"2.21.0-mkl-py3.11-avx", "2.20.0-mkl-py3.13-x86-64-v4", "2.21.0-cpu-py3.13-armv8.2-a"} <= set(identifiers)
+    assert len(set(identifiers)) == len(identifiers)
+    assert all("is not in" in one.reason for one in ALL.refused)
+
+
+@pytest.mark.parametrize("build", ALL.rows, ids=lambda build: build.id)
+def test_a_rows_options_plan_the_same_build_again(build: plan.Build) -> None:
+    words = matrix.options(build).split()
+    told: dict[str, Any] = dict(zip(words[::2], words[1::2], strict=True))
+    request = Request(**{name.removeprefix("--").replace("-", "_"): value for name, value in told.items()})
+    again = plan.select(request, None)
+    assert again.id == build.id
+    assert replace(again, asked=build.asked) == build
+
+
+def test_the_order_does_not_depend_on_the_order_of_the_question() -> None:
+    asked = Asked(releases=("2.14.1", "2.9.3", "2.15.1"), pythons=("3.11", "3.10"), targets=("mkl", "cpu"))
+    first = [build.id for build in matrix.select(asked).rows]
+    for seed in range(5):
+        shuffle = random.Random(seed).sample
+        other = Asked(
+            releases=tuple(shuffle(asked.releases, 3)),
+            pythons=tuple(shuffle(asked.pythons, 2)),
+            targets=tuple(shuffle(asked.targets, 2)),
+        )
+        assert [build.id for build in matrix.select(other).rows] == first
+    # 2.9 comes before 2.14: versions are compared, not their letters.
+    assert first[0].startswith("2.9.3-cpu")
+
+
+def test_only_keeps_what_a_glob_fits() -> None:
+    found = matrix.select(Asked(only=("*-mkl-py3.11-avx", "*-cpu-py3.12-avx")))
+    assert [build.id for build in found.rows] == ["2.21.0-cpu-py3.12-avx", "2.21.0-mkl-py3.11-avx"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (Asked(only=("nothing",)), "the matrix is empty: --only nothing fits none of"),
+        (Asked(wheels=("mine",)), "unknown wheel 'mine'"),
+        (Asked(platforms=("linux/riscv64",)), "unknown platform 'linux/riscv64'"),
+        (Asked(releases=("9.9",)), "the matrix is empty: "),
+    ],
+)
+def test_what_gives_no_rows_is_refused(asked: Asked, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        matrix.select(asked)
+
+
+def test_github_gets_one_line_of_strings() -> None:
+    text = matrix.to_github(ALL)
+    assert "\n" not in text
+    rows = json.loads(text)["include"]
+    assert [row["id"] for row in rows] == [build.id for build in ALL.rows]
+    assert {row["runner"] for row in rows} == {"ubuntu-24.04", "ubuntu-24.04-arm"}
+    assert all(isinstance(value, str) for row in rows for value in row.values())
+
+
+@pytest.mark.parametrize(("write", "most"), [(matrix.to_github, 256), (matrix.to_gitlab, 200)])
+def test_more_rows_than_a_system_takes_are_refused(write: object, most: int) -> None:
+    rows = tuple(replace(ALL.rows[0], python=f"3.{number}") for number in range(most + 1))
+    assert callable(write)
+    write(replace(ALL, rows=rows[:most]))
+    with pytest.raises(UsageError, match=f"more than the {most} jobs"):
+        write(replace(ALL, rows=rows))
+
+
+def test_gitlab_gets_a_child_pipeline_with_a_job_a_row() -> None:
+    told = json.loads(matrix.to_gitlab(ALL))
+    rows = told["build"]["parallel"]["matrix"]
+    assert [row["TFBUILD_ID"] for row in rows] == [build.id for build in ALL.rows]
+    assert told["build"]["extends"] == matrix.GITLAB_JOB
+
+
+def test_bake_gets_a_target_a_row_and_its_context(tmp_path: Path) -> None:
+    some = matrix.select(Asked(only=("2.21.0-mkl-py3.11-*",)))
+    matrix.write_contexts(some, tmp_path, lambda _: None)
+    text = matrix.to_bake(some, tmp_path)
+    assert text.count('target "') == len(some.rows)
+    for build in some.rows:
+        assert f'target "{matrix.target_name(build.id)}" {{' in text
+        assert f'context = "{tmp_path / build.id}"' in text
+        assert (tmp_path / build.id / "Dockerfile").is_file()
+
+
+def test_text_that_hcl_would_read_as_a_template_is_literal(tmp_path: Path) -> None:
+    some = matrix.select(Asked(only=("2.21.0-mkl-py3.11-avx",)))
+    assert '"$${X}%%{y}/2.21.0-mkl-py3.11-avx"' in matrix.to_bake(some, Path("${X}%{y}"))
+
+
+def test_a_row_is_changed_where_its_files_are() -> None:
+    avx = matrix.select(Asked(only=("2.21.0-mkl-py3.11-avx",))).rows[0]
+    assert matrix.fingerprint(avx) == matrix.fingerprint(replace(avx))
+    assert matrix.fingerprint(avx) != matrix.fingerprint(replace(avx, with_headers=True))
+
+
+def git(folder: Path, *words: str) -> None:
+    who = ["-c", "user.name=test", "-c", "user.email=test@localhost"]
+    subprocess.run(["git", *who, *words], cwd=folder, check=True, capture_output=True)
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """This repository as it stands, committed anew."""
+    folder = tmp_path / "copy"
+    folder.mkdir()
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+    ).stdout.decode()
+    for name in filter(None, listed.split("\0")):
+        if name.startswith(("tfbuild/", "templates/", "tasks.py")) and (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes((ROOT / name).read_bytes())
+    git(folder, "init", "--quiet")
+    git(folder, "add", "--all", "--force")
+    git(folder, "commit", "--quiet", "--message", "before")
+    return folder
+
+
+def changed(folder: Path, ref: str, code: int = 0) -> list[str]:
+    words = ["--only=2.21.0-mkl-py3.11-avx", "--only=2.20.0-mkl-*-x86-64-v3", f"--changed-since={ref}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "invoke", "matrix", *words], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == code, done.stderr
+    return [row["id"] for row in json.loads(done.stdout)["rows"]] if code == 0 else [done.stderr]
+
+
+def test_changed_since_keeps_the_rows_whose_files_differ(copy: Path) -> None:
+    assert changed(copy, "HEAD") == []
+    compile_script = copy / "templates" / "compile.sh"
+    compile_script.write_text(compile_script.read_text() + "# changed\n")
+    assert changed(copy, "HEAD") == ["2.20.0-mkl-py3.13-x86-64-v3"]
+    slim = copy / "templates" / "slim.sh"
+    slim.write_text(slim.read_text() + "# changed\n")
+    assert changed(copy, "HEAD") == ["2.20.0-mkl-py3.13-x86-64-v3", "2.21.0-mkl-py3.11-avx"]
+    assert not (copy / ".git" / "worktrees").exists() or not list((copy / ".git" / "worktrees").iterdir())
+    (said,) = changed(copy, "no-such-state", code=2)
+    assert "no state 'no-such-state' of this repository" in said
+
+
+def test_an_unknown_format_is_refused() -> None:
+    with pytest.raises(UsageError, match="one of: github, gitlab, bake, json"):
+        cli.matrix(ROOT, format="jenkins", output="", changed_since="")

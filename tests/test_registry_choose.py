@@ -1,0 +1,127 @@
+"""Selection: never an image with features the host lacks, never a smaller set when a larger one fits."""
+
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.machines import machine
+from tfbuild import cpu, facts, isa
+from tfbuild.registry import choose
+from tfbuild.registry.choose import Published
+
+NAMES = ("avx", "avx2", "fma", "bmi2", "avx512f", "avx512_vnni")
+PLATFORMS = ("linux/amd64", "linux/arm64")
+feature_sets = st.frozensets(st.sampled_from(NAMES))
+
+
+@st.composite
+def images(draw: st.DrawFn) -> list[Published]:
+    count = draw(st.integers(0, 8))
+    return [
+        Published(
+            id=f"image-{number}",
+            digest=f"sha256:{number:064}",
+            release=draw(st.sampled_from(("2.9.3", "2.20.0", "2.21.0"))),
+            target="mkl",
+            python="3.11",
+            platform=draw(st.sampled_from(PLATFORMS)),
+            instruction_set=f"set-{number}",
+            features=draw(feature_sets),
+            created=draw(st.sampled_from(("2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z"))),
+        )
+        for number in range(count)
+    ]
+
+
+@given(images(), feature_sets)
+def test_the_choice_fits_and_nothing_that_fits_is_larger(published: list[Published], features: frozenset[str]) -> None:
+    found = choose.choose(published, platform="linux/amd64", features=features)
+    fitting = [one for one in published if one.platform == "linux/amd64" and one.features <= features]
+    if found.best is None:
+        assert not fitting
+        return
+    assert found.best in fitting
+    assert not [one for one in fitting if one.features > found.best.features]
+    assert found.missing == ()
+    assert {one.id for one in found.passed_over} == {one.id for one in published} - {found.best.id}
+
+
+@given(images(), feature_sets, st.integers())
+def test_the_registrys_order_does_not_matter(published: list[Published], features: frozenset[str], seed: int) -> None:
+    shuffled = random.Random(seed).sample(published, len(published))
+    first = choose.choose(published, platform="linux/amd64", features=features)
+    assert choose.choose(shuffled, platform="linux/amd64", features=features) == first
+
+
+@given(images(), feature_sets)
+def test_where_nothing_fits_the_nearest_is_named_with_what_is_missing(
+    published: list[Published], features: frozenset[str]
+) -> None:
+    found = choose.choose(published, platform="linux/amd64", features=features)
+    here = [one for one in published if one.platform == "linux/amd64"]
+    if found.best is not None or not here:
+        assert found.nearest is None
+        return
+    assert found.nearest is not None
+    assert set(found.missing) == found.nearest.features - features
+    assert len(found.missing) == min(len(one.features - features) for one in here)
+
+
+def published(name: str, release: str = "2.20.0", created: str = "2026-01-01T00:00:00Z") -> Published:
+    found = isa.resolve(name, arch="x86_64")
+    return Published(
+        id=f"{release}-mkl-py3.11-{name}",
+        digest=f"sha256:{name}{release}{created}",
+        release=release,
+        target="mkl",
+        python="3.11",
+        platform="linux/amd64",
+        instruction_set=found.name,
+        features=frozenset(found.features),
+        created=created,
+    )
+
+
+SHELF = [published(name) for name in ("x86-64-v4", "avx", "x86-64-v2", "x86-64-v3")]
+
+
+def chosen(recorded: str, *more: Published) -> choose.Choice:
+    host = cpu.parse(machine(recorded).cpuinfo())
+    return choose.choose([*SHELF, *more], platform="linux/amd64", features=frozenset(isa.of_cpu(host).features))
+
+
+def test_recorded_machines_get_the_largest_set_that_they_can_run() -> None:
+    assert [chosen(name).best for name in ("rocky9-zen5", "rhel7-haswell", "scientificfermi6-bulldozer")] == [
+        SHELF[0], SHELF[3], SHELF[1]
+    ]  # fmt: skip
+
+
+def test_every_image_that_is_passed_over_has_its_reason() -> None:
+    newer = published("x86-64-v3", release="2.21.0", created="2026-03-01T00:00:00Z")
+    found = chosen("rhel7-haswell", newer)
+    assert found.best == newer
+    reasons = {one.id: one.reason for one in found.passed_over}
+    assert reasons["2.20.0-mkl-py3.11-x86-64-v4"].startswith("this CPU lacks avx512bw")
+    assert reasons["2.20.0-mkl-py3.11-x86-64-v3"] == "2.21.0 is newer"
+    assert reasons["2.20.0-mkl-py3.11-avx"] == "x86-64-v3 uses more of this CPU than avx"
+
+
+def test_of_one_release_the_newest_build_is_taken() -> None:
+    again = published("x86-64-v3", created="2026-02-01T00:00:00Z")
+    found = chosen("rhel7-haswell", again)
+    assert found.best == again
+    assert "an older build" in {one.reason for one in found.passed_over}
+
+
+def test_a_release_means_all_of_its_patches_and_no_other() -> None:
+    shelf = [published("avx", release=release) for release in ("2.2.0", "2.20.0", "2.20.1", "2.21.0")]
+    found = choose.matching(shelf, release="2.20", target="mkl", python="")
+    assert [one.release for one in found] == ["2.20.0", "2.20.1"]
+    assert choose.matching(shelf, release="2.20.1", target="mkl", python="3.12") == []
+    assert choose.matching(shelf, release="", target="cpu", python="") == []
+
+
+def test_the_telling_features_are_known() -> None:
+    for row in facts.load("vectors", choose.VectorTable).vector:
+        assert set(row.features) <= {feature.name for feature in facts.features(row.arch)}

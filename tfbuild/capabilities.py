@@ -1,0 +1,45 @@
+"""CUDA compute capabilities: which GPUs the kernels of a build run on.
+
+As TensorFlow's configure.py spells and explains them (v2.14.0): "x.y" or "compute_xy" stands for virtual and binary GPU
+code, "sm_xy" for the binary code alone. Binary code runs on GPUs of the same major version and at least its minor one;
+the driver compiles virtual code for every GPU that is not older (CUDA C++ Programming Guide, "Compute Capability").
+"""
+
+import re
+from dataclasses import dataclass
+
+from tfbuild.errors import UsageError
+
+SPELLED = re.compile(r"(?P<kind>sm_|compute_)?(?P<major>\d{1,2}?)(?(kind)|\.)(?P<minor>\d)")
+# "TensorFlow only supports compute capabilities >= 3.5" (configure.py, v2.2.0 to v2.20.0).
+OLDEST = (3, 5)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capability:
+    """`number`: 86 for 8.6; `virtual`: GPUs of later majors run it too."""
+
+    name: str
+    major: int
+    number: int
+    virtual: bool
+
+
+def parse(text: str, *, named: bool = True) -> tuple[Capability, ...]:
+    """The comma-separated list `text`, in its order; `named`: whether the release knows "sm_80" and "compute_80".
+
+    Raises UsageError where a word is no capability, or one that the release cannot read.
+    """
+    return tuple(_capability(word.strip(), named) for word in text.split(","))
+
+
+def _capability(word: str, named: bool) -> Capability:
+    found = SPELLED.fullmatch(word)
+    if found is None:
+        raise UsageError(f"{word!r} is no CUDA compute capability", hint="--compute-capabilities 8.0,9.0")
+    major, minor = int(found["major"]), int(found["minor"])
+    if (major, minor) < OLDEST:
+        raise UsageError(f"TensorFlow supports compute capabilities from 3.5, not {major}.{minor}", hint="leave it out")
+    if found["kind"] and not named:
+        raise UsageError(f"this release reads {major}.{minor}, not {word}", hint=f"write {major}.{minor}")
+    return Capability(name=word, major=major, number=10 * major + minor, virtual=found["kind"] != "sm_")

@@ -1,0 +1,136 @@
+"""What images are here and in a registry, which of them this host can run, and which may go."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from tfbuild import report as reporting
+from tfbuild.cpu import Cpu
+from tfbuild.engine import Engine
+from tfbuild.engine.client import split
+from tfbuild.pipeline import REPOSITORY
+from tfbuild.plan import MACHINES
+from tfbuild.registry import shelf
+from tfbuild.registry.choose import Published
+from tfbuild.registry.client import Registry
+
+HERE = "here"
+# An image that lost its name to a newer build of the same identifier.
+UNNAMED = "(unnamed)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """An image. `place`: "here" or a repository; `size` in bytes, in a registry as it is transferred (compressed).
+
+    `verified` None: not known (a registry has verified images alone, whose reports are where they were made).
+    `runs`: whether this host has all of its features; `lacks`: which it has not.
+    """
+
+    place: str
+    name: str
+    id: str
+    digest: str
+    instruction_set: str
+    platform: str
+    size: int
+    created: str
+    verified: bool | None
+    lacks: tuple[str, ...]
+
+    @property
+    def runs(self) -> bool:
+        return not self.lacks
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "place": self.place,
+            "name": self.name,
+            "id": self.id,
+            "digest": self.digest,
+            "instruction_set": self.instruction_set,
+            "platform": self.platform,
+            "size": self.size,
+            "created": self.created,
+            "verified": self.verified,
+            "runs_here": self.runs,
+            "lacks": list(self.lacks),
+        }
+
+
+def local(engine: Engine, reports: Path, host: Cpu | None, features: frozenset[str]) -> list[Entry]:
+    """The engine's images that tfbuild made, by name; those that lost their name last."""
+    found = []
+    for image in engine.labelled("io.tfbuild.id"):
+        config = {"created": image.created, "config": {"Labels": dict(image.labels)}}
+        published = shelf.of_config(config, image.id)
+        if published is None:
+            continue
+        report = reporting.stored(reports, published.id)
+        verified = report is not None and report.passed and report.image.id == image.id
+        names = [tag for tag in image.tags if tag.startswith(f"{REPOSITORY}:")] or list(image.tags) or [UNNAMED]
+        found += [
+            _entry(published, HERE, name, verified=verified, size=image.size, host=host, features=features)
+            for name in names
+        ]
+    return sorted(found, key=lambda entry: (entry.name == UNNAMED, entry.name, entry.created))
+
+
+def remote(registry: Registry, host: Cpu | None, features: frozenset[str]) -> list[Entry]:
+    """The images behind a repository's fixed tags, by name."""
+    place = str(registry.repository)
+    pairs = shelf.images(registry, registry.tags())
+    return [
+        _entry(image, place, f"{place}:{image.id}", verified=None, size=manifest.size, host=host, features=features)
+        for image, manifest in pairs
+    ]
+
+
+def _entry(
+    image: Published,
+    place: str,
+    name: str,
+    *,
+    verified: bool | None,
+    size: int,
+    host: Cpu | None,
+    features: frozenset[str],
+) -> Entry:
+    foreign = host is None or MACHINES[host.arch] != image.platform
+    return Entry(
+        place=place,
+        name=name,
+        id=image.id,
+        digest=image.digest,
+        instruction_set=image.instruction_set,
+        platform=image.platform,
+        size=size,
+        created=image.created,
+        verified=verified,
+        lacks=(f"a {image.platform} CPU",) if foreign else tuple(sorted(image.features - features)),
+    )
+
+
+def prunable(entries: Iterable[Entry], keep: Sequence[str]) -> list[Entry]:
+    """What may go: images without a name, failed and unverified ones; with `keep`, all that none of its globs fits."""
+    return [entry for entry in entries if entry.place == HERE and not _kept(entry, keep)]
+
+
+def _kept(entry: Entry, keep: Sequence[str]) -> bool:
+    tag = split(entry.name)[1]
+    if keep:
+        return any(fnmatchcase(tag, glob) for glob in keep)
+    return entry.name != UNNAMED and not tag.endswith(("-failed", "-unverified"))
+
+
+def age(created: str, now: datetime | None = None) -> str:
+    """ "3 h", "12 d": since an RFC 3339 time; "?" where it is none."""
+    try:
+        # The engine gives nanoseconds, of which Python reads six digits.
+        then = datetime.fromisoformat(created)
+    except ValueError:
+        return "?"
+    hours = ((now or datetime.now(UTC)) - then).total_seconds() / 3600
+    return f"{hours:.0f} h" if hours < 48 else f"{hours / 24:.0f} d"

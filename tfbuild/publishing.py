@@ -1,0 +1,145 @@
+"""Push and pull: from a verified image to a registry, and from a registry to the host that it fits."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tfbuild import report as reporting
+from tfbuild.cpu import Cpu
+from tfbuild.engine import Engine
+from tfbuild.engine.progress import Progress
+from tfbuild.engine.transfer import TransferFailed
+from tfbuild.errors import NothingFits, RegistryRefused, UnknownImage, VerificationFailed
+from tfbuild.pipeline import REPOSITORY
+from tfbuild.plan import MACHINES
+from tfbuild.registry import choose, client, shelf
+from tfbuild.registry.choose import Choice, Published
+from tfbuild.registry.client import Registry
+
+# The engine has tried each layer five times by then.
+TRIES = 3
+WAIT_SECONDS = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pushed:
+    """`ref`: the fixed tag; `moved`: the indexes that gather it; `uploaded` false: the registry had it already."""
+
+    ref: str
+    digest: str
+    moved: tuple[str, ...]
+    uploaded: bool
+
+
+def push(engine: Engine, image: str, registry: Registry, reports: Path, *, force: bool, progress: Progress) -> Pushed:
+    """Publishes a verified image under its identifier and in the indexes of its release and target.
+
+    Raises VerificationFailed where no report says that this very image passed, RegistryRefused where the fixed tag is
+    another image already and `force` is not given.
+    """
+    found = engine.image(image)
+    identifier = found.labels.get("io.tfbuild.id", "")
+    if not identifier:
+        raise UnknownImage(f"{image} was not made by tfbuild: it has no io.tfbuild labels", hint="invoke build")
+    refuse_unverified(image, identifier, found.id, reports)
+    there = registry.manifest(identifier)
+    same = there is not None and there.config == found.id
+    if there is not None and not same and not force:
+        raise RegistryRefused(
+            f"{registry.repository}:{identifier} is another image there ({there.digest})",
+            hint="a fixed tag is not moved; --force moves it all the same",
+        )
+    ref = f"{registry.repository}:{identifier}"
+    if not same:
+        engine.tag(image, ref)
+        try:
+            _again(lambda: engine.push(ref, progress), progress)
+        finally:
+            engine.untag(ref)
+    arrived = registry.manifest(identifier)
+    if arrived is None or arrived.config != found.id:
+        raise RegistryRefused(f"{ref} is not the image that was pushed", hint="did somebody else push it just now?")
+    published = shelf.of_config(registry.config(arrived), arrived.digest)
+    if published is None:
+        raise RegistryRefused(f"{ref} has labels that cannot be read", hint="build it again with this tfbuild")
+    with progress.step("push: indexes"):
+        moved = shelf.gather(registry, published)
+    return Pushed(ref=ref, digest=arrived.digest, moved=tuple(moved), uploaded=not same)
+
+
+def refuse_unverified(image: str, identifier: str, image_id: str, reports: Path) -> None:
+    """VerificationFailed where `reports` has no report that says that this very image passed."""
+    report = reporting.stored(reports, identifier)
+    if report is None or not report.passed or report.image.id != image_id:
+        raise VerificationFailed(
+            f"{image} is not verified: {reports / identifier}.json does not say that this image passed",
+            hint=f"invoke verify {REPOSITORY}:{identifier}",
+        )
+
+
+def _again(transfer: Callable[[], None], progress: Progress) -> None:
+    """Tries a transfer again where that can help: not where the registry wants other credentials."""
+    for attempt in range(1, TRIES + 1):
+        try:
+            transfer()
+            return
+        except TransferFailed as error:
+            if attempt == TRIES or "docker login" in error.hint:
+                raise
+            progress(f"{error.reason}; trying again")
+            time.sleep(WAIT_SECONDS * attempt)
+
+
+def select(
+    registry: Registry, host: Cpu, features: frozenset[str], *, release: str, target: str, python: str
+) -> Choice:
+    """What this host should run, by the registry's index; nothing of an image is downloaded. Raises NothingFits."""
+    tag = f"{release or shelf.LATEST}-{target}"
+    index = registry.manifest(tag)
+    if index is None:
+        tags = registry.tags()
+        indexes = [name for name in tags if name.count("-") == 1]
+        raise NothingFits(
+            f"{registry.repository} has no {tag}", hint=f"it has: {', '.join(indexes[:12]) or 'nothing of tfbuild yet'}"
+        )
+    published = choose.matching(shelf.read_index(index), release=release, target=target, python=python)
+    return choose.choose(published, platform=MACHINES[host.arch], features=features)
+
+
+def pull(engine: Engine, registry: Registry, choice: Choice, progress: Progress) -> str:
+    """Downloads the chosen image; its name on this engine. What arrives must be what the index said.
+
+    Raises NothingFits where nothing was chosen, RegistryRefused where the image is another than it claims to be.
+    """
+    best = choice.best
+    if best is None:
+        raise nothing_fits(registry, choice)
+    manifest = registry.manifest(best.digest)
+    if manifest is None or manifest.media_type not in client.IMAGES:
+        raise RegistryRefused(f"{registry.repository} lost {best.id} ({best.digest})", hint="push it again")
+    refuse_other(best, shelf.of_config(registry.config(manifest), best.digest))
+    reference = f"{registry.repository}@{best.digest}"
+    _again(lambda: engine.pull(reference, progress), progress)
+    if engine.image(reference).id != manifest.config:
+        raise RegistryRefused(f"{reference} is another image on this engine", hint=f"docker image rm {reference}")
+    name = f"{registry.repository}:{best.id}"
+    engine.tag(reference, name)
+    return name
+
+
+def refuse_other(promised: Published, found: Published | None) -> None:
+    """RegistryRefused where an image's own labels are not what its index says of it."""
+    if found != promised:
+        raise RegistryRefused(
+            f"{promised.id} has other labels than its index says: one of them was changed",
+            hint="tell whoever publishes it; another --release may be sound",
+        )
+
+
+def nothing_fits(registry: Registry, choice: Choice) -> NothingFits:
+    near = choice.nearest
+    lacking = f"; the nearest is {near.id}, for which this CPU lacks {' '.join(choice.missing)}" if near else ""
+    return NothingFits(
+        f"nothing in {registry.repository} runs on this host{lacking}", hint="build one here: invoke build --cpu host"
+    )

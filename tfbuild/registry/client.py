@@ -1,0 +1,279 @@
+"""The OCI distribution protocol, as much of it as tags, manifests and labels need; layers go through the engine.
+
+Source: github.com/opencontainers/distribution-spec, spec.md, v1.1.0. What a registry sends is untrusted: whatever has
+a digest is checked against it, and nothing is read without a bound.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urljoin, urlsplit
+
+import requests
+from docker import auth
+from requests.adapters import HTTPAdapter
+from urllib3 import Retry
+
+from tfbuild.errors import RegistryRefused, TfbuildError, UsageError
+
+DOCKER_HUB = "docker.io"
+HUB_HOST = "registry-1.docker.io"
+INDEX = "application/vnd.oci.image.index.v1+json"
+LISTS = (INDEX, "application/vnd.docker.distribution.manifest.list.v2+json")
+IMAGES = ("application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json")
+# Manifests: the specification asks registries to take 4 MiB. Configurations of images here have some ten KB.
+MOST_BYTES = 4 << 20
+MOST_TAGS = 10_000
+SECONDS = 30.0
+TRIES = 5
+MOST_PATIENCE = 60
+BUSY = (429, 500, 502, 503, 504)
+NAME = re.compile(r"(?P<host>[\w.-]+(?::\d+)?)/(?P<path>[a-z0-9]+(?:[._/-]+[a-z0-9]+)*)")
+CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repository:
+    """A repository such as "ghcr.io/us/tfbuild": `host` with its port, `path` below it."""
+
+    host: str
+    path: str
+
+    @classmethod
+    def parse(cls, text: str) -> "Repository":
+        """UsageError where `text` has no registry's host in front, or letters that no repository has."""
+        found = NAME.fullmatch(text)
+        if found is None or not ("." in found["host"] or ":" in found["host"] or found["host"] == "localhost"):
+            raise UsageError(
+                f"{text!r} is no repository in a registry", hint="--registry HOST/PATH, for example ghcr.io/us/tfbuild"
+            )
+        return cls(host=found["host"], path=found["path"])
+
+    def __str__(self) -> str:
+        return f"{self.host}/{self.path}"
+
+    @property
+    def url(self) -> str:
+        """Loopback speaks plain HTTP, as the engine has it too; everything else TLS."""
+        name = self.host.partition(":")[0]
+        plain = name == "localhost" or name.startswith("127.")
+        return f"{'http' if plain else 'https'}://{HUB_HOST if self.host == DOCKER_HUB else self.host}/v2/{self.path}/"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What a tag or digest stands for; `content` hashes to `digest`."""
+
+    digest: str
+    media_type: str
+    content: bytes
+
+    def json(self) -> dict[str, Any]:
+        return _object(self.content, f"manifest {self.digest}")
+
+    @property
+    def size(self) -> int:
+        """Bytes of an image's layers as they are transferred (compressed)."""
+        layers = self.json().get("layers") or []
+        return sum(int(layer.get("size", 0)) for layer in layers if isinstance(layer, dict))
+
+    @property
+    def config(self) -> str:
+        """The digest of an image's configuration, by which the engine knows the image; "" for an index."""
+        found = self.json().get("config")
+        return str(found.get("digest", "")) if isinstance(found, dict) else ""
+
+
+class Registry:
+    """One repository. `ca`: a company's CA certificates in PEM. Credentials are those of the engine's client."""
+
+    def __init__(self, repository: Repository, *, ca: Path | None = None) -> None:
+        self.repository = repository
+        self._session = requests.Session()
+        if ca is not None:
+            self._session.verify = str(ca)
+        retry = Retry(
+            total=TRIES,
+            backoff_factor=0.5,
+            backoff_jitter=0.5,
+            status_forcelist=BUSY,
+            allowed_methods=("GET", "HEAD", "PUT"),
+            respect_retry_after_header=True,
+            retry_after_max=MOST_PATIENCE,
+            raise_on_status=False,
+        )
+        for scheme in ("https://", "http://"):
+            self._session.mount(scheme, HTTPAdapter(max_retries=retry))
+        self._authorization = ""
+        self._configs: dict[str, dict[str, Any]] = {}
+
+    def tags(self) -> list[str]:
+        """All tags, sorted; [] where the repository does not exist yet."""
+        found: list[str] = []
+        url = "tags/list?n=1000"
+        while url and len(found) < MOST_TAGS:
+            answer = self._ask("GET", url, missing_is_fine=True)
+            if answer.status_code == 404:
+                return []
+            found += _strings(_object(_body(answer), "tags").get("tags") or [])
+            url = answer.links.get("next", {}).get("url", "")
+        return sorted(found)
+
+    def manifest(self, reference: str) -> Manifest | None:
+        """The manifest that a tag or a digest names; None where there is none. Raises RegistryRefused."""
+        headers = {"Accept": ", ".join((*LISTS, *IMAGES))}
+        answer = self._ask("GET", f"manifests/{reference}", headers=headers, missing_is_fine=True)
+        if answer.status_code == 404:
+            return None
+        content = _body(answer)
+        digest = digest_of(content)
+        said = answer.headers.get("Docker-Content-Digest", digest)
+        if said != digest or (reference.startswith("sha256:") and reference != digest):
+            raise RegistryRefused(
+                f"{self.repository} sends another manifest for {reference} than its digest says ({digest})",
+                hint="something between here and the registry changes what it sends: do not use this image",
+            )
+        return Manifest(digest=digest, media_type=_media_type(answer, content), content=content)
+
+    def config(self, manifest: Manifest) -> dict[str, Any]:
+        """The configuration of an image, with its labels; checked against the digest in the manifest."""
+        digest = manifest.config
+        if digest in self._configs:
+            return self._configs[digest]
+        content = _body(self._ask("GET", f"blobs/{digest}"))
+        if digest_of(content) != digest:
+            raise RegistryRefused(
+                f"{self.repository} sends another configuration than {manifest.digest} names",
+                hint="something between here and the registry changes what it sends: do not use this image",
+            )
+        self._configs[digest] = _object(content, f"configuration {digest}")
+        return self._configs[digest]
+
+    def put(self, reference: str, content: bytes, media_type: str) -> str:
+        """Uploads a manifest or an index whose parts are there, and gives its digest."""
+        self._ask("PUT", f"manifests/{reference}", headers={"Content-Type": media_type}, data=content)
+        return digest_of(content)
+
+    # --- one request ---
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        headers: Mapping[str, str] = {},
+        data: bytes | None = None,
+        missing_is_fine: bool = False,
+    ) -> requests.Response:
+        url = urljoin(self.repository.url, path)
+        answer = self._send(method, url, headers, data)
+        if answer.status_code == 401 and (challenge := answer.headers.get("WWW-Authenticate", "")):
+            self._authorization = self._authorize(challenge)
+            answer = self._send(method, url, headers, data)
+        if answer.status_code < 400 or (answer.status_code == 404 and missing_is_fine):
+            return answer
+        raise self._refused(answer)
+
+    def _send(self, method: str, url: str, headers: Mapping[str, str], data: bytes | None) -> requests.Response:
+        own = urlsplit(url).netloc == urlsplit(self.repository.url).netloc
+        authorization = {"Authorization": self._authorization} if self._authorization and own else {}
+        try:
+            return self._session.request(
+                method, url, headers={**headers, **authorization}, data=data, timeout=SECONDS, stream=True
+            )
+        except requests.exceptions.SSLError as error:
+            raise RegistryRefused(
+                f"{self.repository.host} has no certificate that is trusted here: {error}",
+                hint="--ca-cert FILE with the CA that signed it",
+            ) from error
+        except requests.exceptions.RequestException as error:
+            raise RegistryRefused(
+                f"{self.repository.host} does not answer: {error}", hint="is it the right --registry? try again later"
+            ) from error
+
+    def _authorize(self, challenge: str) -> str:
+        """The header that a challenge asks for: the credentials themselves, or a token that they buy."""
+        known = self._credentials()
+        kind, _, rest = challenge.partition(" ")
+        if kind.lower() == "basic":
+            return requests.auth._basic_auth_str(known[0], known[1]) if known else ""
+        told = dict(CHALLENGE.findall(rest))
+        wanted = {name: told[name] for name in ("service", "scope") if name in told}
+        try:
+            answer = self._session.get(told.get("realm", ""), params=wanted, auth=known, timeout=SECONDS)
+            token = answer.json() if answer.status_code == 200 else {}
+        except (requests.exceptions.RequestException, ValueError):
+            return ""
+        return f"Bearer {token.get('token') or token.get('access_token') or ''}"
+
+    def _credentials(self) -> tuple[str, str] | None:
+        """What `docker login` stored for this registry, in its helper or its file."""
+        host = None if self.repository.host == DOCKER_HUB else self.repository.host
+        found = auth.resolve_authconfig(auth.load_config(), registry=host) or {}
+        name, secret = found.get("Username", found.get("username")), found.get("Password", found.get("password"))
+        return (str(name), str(secret)) if name and secret else None
+
+    def _refused(self, answer: requests.Response) -> TfbuildError:
+        why = f"{self.repository} answers {answer.status_code} {answer.reason}"
+        hints = {
+            401: f"docker login {self.repository.host}",
+            403: f"these credentials may not do this: docker login {self.repository.host} as somebody who may",
+            404: "does the repository exist, and is its name right?",
+            413: "the registry's quota or size limit is reached: make room there",
+            429: "too many requests: docker login raises the limit, or try again later",
+            507: "the registry's disk is full: make room there",
+        }
+        return RegistryRefused(
+            f"{why}: {_reason(answer)}",
+            hint=hints.get(answer.status_code, "the registry is in trouble; try again later"),
+        )
+
+
+def digest_of(content: bytes) -> str:
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def _body(answer: requests.Response) -> bytes:
+    content = b""
+    try:
+        for chunk in answer.iter_content(1 << 16):
+            content += chunk
+            if len(content) > MOST_BYTES:
+                raise RegistryRefused(
+                    f"{answer.url} sends more than {MOST_BYTES} bytes", hint="this is no registry's answer"
+                )
+    except requests.exceptions.RequestException as error:
+        raise RegistryRefused(f"{answer.url} stops half-way: {error}", hint="try again") from error
+    return content
+
+
+def _media_type(answer: requests.Response, content: bytes) -> str:
+    return str(_object(content, "manifest").get("mediaType") or answer.headers.get("Content-Type", ""))
+
+
+def _object(content: bytes, what: str) -> dict[str, Any]:
+    try:
+        found = json.loads(content)
+    except ValueError as error:
+        raise RegistryRefused(f"the {what} is no JSON", hint="is this a registry?") from error
+    if not isinstance(found, dict):
+        raise RegistryRefused(f"the {what} is no JSON object", hint="is this a registry?")
+    return found
+
+
+def _strings(found: object) -> list[str]:
+    return [str(item) for item in found] if isinstance(found, list) else []
+
+
+def _reason(answer: requests.Response) -> str:
+    """The registry's own words, as far as they are fit for a terminal."""
+    try:
+        errors = _object(_body(answer), "error").get("errors") or [{}]
+        text = str(errors[0].get("message", "")) if isinstance(errors[0], dict) else ""
+    except (TfbuildError, KeyError, IndexError):
+        text = ""
+    return "".join(letter for letter in text if letter.isprintable())[:200] or "no reason given"
