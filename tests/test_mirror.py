@@ -138,6 +138,30 @@ def test_a_failure_that_is_not_the_mirrors_stays_what_it_is(site: Site, folder: 
     assert mirror.explain(failed, "http://mirror.site") is failed
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "E: The repository 'http://mirror.site/deb.debian.org/debian bookworm Release' does not have a Release file.",
+        "E: Failed to fetch http://mirror.site/x.deb  Connection failed [IP: 127.0.0.1 80]",
+        "E: Release file for http://mirror.site/dists/x/InRelease is expired (invalid since 2d 1h 5min 10s).",
+        "ERROR: No matching distribution found for tensorflow-cpu==2.21.0",
+        "pip._vendor.urllib3.exceptions.ProtocolError: ('Connection broken: IncompleteRead(1000 bytes read)",
+        "curl: (18) transfer closed with 5000000 bytes remaining to read",
+        "tfbuild: http://mirror.site/github.com/tensorflow/tensorflow has no tag v2.14.1, or does not answer",
+        "Error in download_and_extract: java.io.IOException: Error downloading [http://mirror.site/x.zip] to /x: GET",
+    ],
+)
+def test_a_download_that_failed_is_known_by_the_tools_own_words(line: str) -> None:
+    said = f"the image could not be built\n  {line}\n  executor failed running [/bin/sh -c ...]"
+    assert mirror.complaint(BuildFailed(said)) == line
+
+
+def test_lists_past_their_date_need_a_new_folder(folder: Path) -> None:
+    with mirror.serve(bundle.fill(folder), Upstream()) as server:
+        error = server.explain(BuildFailed("E: Release file for x is expired (invalid since 2d 1h 5min 10s)."))
+    assert (type(error), error.hint) == (BadMirror, "fill a new folder")
+
+
 def test_a_mirror_elsewhere_is_named_where_the_build_complains_of_it() -> None:
     line = "curl: (22) The requested URL returned error: 404 http://mirror.site/github.com/x"
     error = mirror.explain(BuildFailed(f"the image could not be built\n  {line}"), "http://mirror.site")

@@ -40,6 +40,7 @@ APT = "Debian APT"
 BROKEN = re.compile(
     r"(?!.*WARNING).*(?:IncompleteRead|Connection broken|No matching distribution|DO NOT MATCH THE HASHES"
     r"|Unable to locate package|no installation candidate|Failed to fetch|Hash Sum mismatch|curl: \(\d+\)"
+    r"|does not have a Release file|is expired \(invalid since"
     r"|could not download Bazel|Error downloading|cannot be had|does not answer|(?:Client|Server) Error|HTTP error \d)"
 )
 
@@ -115,6 +116,10 @@ class Mirror(ThreadingHTTPServer):
             return DiskFull(
                 f"no space is left for the bundle in {folder}",
                 hint="free some; then the same command goes on from there",
+            )
+        if "is expired (invalid since" in error.reason:
+            return BadMirror(
+                f"the package lists in {folder} are past their date\n{error.reason}", hint="fill a new folder"
             )
         if not self.failures or not complaint(error):
             return error
