@@ -402,6 +402,18 @@ def test_a_tag_is_kept_without_history_and_cloned_from_the_bundle(
     assert git(tmp_path / "clone", "rev-list", "--count", "HEAD") == "1"
 
 
+def test_a_repository_whose_tag_was_moved_is_refused(repository: Path, folder: Path) -> None:
+    made = bundle.fill(folder)
+    bundle.keep_tag(made, f"file://{repository}", "github.com/x/y", "v1", "", None)
+    made.write()
+    assert bundle.read(folder).listing.repositories
+    tree = git(folder / "github.com/x/y", "rev-parse", "v1^{tree}")
+    other = git(folder / "github.com/x/y", "commit-tree", tree, "-m", "other")
+    git(folder / "github.com/x/y", "tag", "--force", "v1", other)
+    with pytest.raises(BadMirror, match="lacks the tag v1"):
+        bundle.read(folder)
+
+
 def test_another_commit_and_a_tag_that_is_not_there_are_refused(repository: Path, folder: Path) -> None:
     made = bundle.fill(folder)
     with pytest.raises(BadSource, match="is the commit"):

@@ -186,6 +186,10 @@ def _checked(folder: Path) -> Bundle:
         # A size that differs is known at once, in a gigabyte that is not.
         if path.stat().st_size != row.size or _digest(path) != (row.size, row.sha256):
             raise BadMirror(f"{path} was changed: it is not the file of the bundle's list", hint=again)
+    for kept in listing.repositories:
+        path = folder / kept.path
+        if not is_repository(path) or _commit(path, kept.tag) != kept.commit:
+            raise BadMirror(f"{path} lacks the tag {kept.tag} at {kept.commit}, which its list names", hint=again)
     return Bundle(folder, listing)
 
 
@@ -225,17 +229,24 @@ def keep_tag(bundle: Bundle, url: str, path: str, tag: str, commit: str, ca: Pat
         _git(folder, ca, "init", "--quiet", "--bare")
     if tag not in _git(folder, ca, "tag", "--list", tag).split():
         _git(folder, ca, "fetch", "--quiet", "--depth", "1", url, f"refs/tags/{tag}:refs/tags/{tag}")
-    found = _git(folder, ca, "rev-parse", f"{tag}^{{commit}}").strip()
+    found = _commit(folder, tag)
     if not found.startswith(commit):
         raise BadSource(f"the tag {tag} of {url} is the commit {found}, and not {commit}", hint="a tag that was moved?")
     row = Repository(path=path, tag=tag, commit=found)
     bundle.listing.repositories = [row, *(other for other in bundle.listing.repositories if other != row)]
 
 
+def _commit(folder: Path, tag: str) -> str:
+    return _git(folder, None, "rev-parse", "--verify", "--quiet", f"refs/tags/{tag}^{{commit}}").strip()
+
+
 def _git(folder: Path, ca: Path | None, *words: str) -> str:
     env = {**os.environ, "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", **({"GIT_SSL_CAINFO": str(ca)} if ca else {})}
     try:
-        done = subprocess.run(["git", *words], cwd=folder, env=env, capture_output=True, text=True, check=True)
+        # The folder may have come from another machine, with another owner.
+        done = subprocess.run(
+            ["git", "-c", "safe.directory=*", *words], cwd=folder, env=env, capture_output=True, text=True, check=True
+        )
     except FileNotFoundError as error:
         raise BadMirror("git is not here, which fetches the source", hint="install git; or --source") from error
     except subprocess.CalledProcessError as error:

@@ -55,7 +55,6 @@ class Upstream:
 
     def __post_init__(self) -> None:
         self.session = requests.Session()
-        self.session.verify = str(self.ca) if self.ca else True
         # The headers of a client that knows no compression: the bytes are kept as they are.
         self.session.headers.update({"Accept-Encoding": "identity", "User-Agent": "tfbuild"})
         retry = Retry(total=3, connect=1, backoff_factor=0.5, status_forcelist=BUSY, raise_on_status=False)
@@ -78,7 +77,10 @@ class Upstream:
 
     def _get(self, url: str) -> requests.Response:
         accept = {"Accept": "text/html"} if url.endswith("/") else {}
-        return self.session.get(url, stream=True, timeout=(CONNECT_SECONDS, READ_SECONDS), headers=accept)
+        # Said each time: a session's own word gives way to what the environment names.
+        verify = str(self.ca) if self.ca else True
+        seconds = (CONNECT_SECONDS, READ_SECONDS)
+        return self.session.get(url, stream=True, timeout=seconds, headers=accept, verify=verify)
 
 
 class Mirror(ThreadingHTTPServer):
