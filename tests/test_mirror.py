@@ -20,7 +20,7 @@ import pytest
 import requests
 
 from tests.test_plan import chosen
-from tfbuild import bundle, compiling, mirror, pipeline
+from tfbuild import bundle, compiling, exported, mirror, pipeline
 from tfbuild.bundle import Bundle
 from tfbuild.errors import BadMirror, BadSource, BuildFailed, DiskFull, UsageError
 from tfbuild.mirror import Mirror, Upstream
@@ -310,6 +310,20 @@ def test_a_full_disk_is_said_and_what_was_kept_is_still_whole(site: Site, folder
         with mirror.serve(bundle.fill(folder), Upstream(base=site.url)) as server:
             assert get(server, f"{HOST}/half").content == BODY
     assert site.asked.count(f"/{HOST}/file") == 1
+
+
+def test_a_full_disk_under_the_wheel_leaves_no_half_of_it(tmp_path: Path) -> None:
+    built, output = tmp_path / "built", tmp_path / "dist"
+    built.mkdir()
+    (built / "tensorflow-2.14.1-cp311-cp311-linux_x86_64.whl").write_bytes(BODY)
+    (built / "build.txt").write_text("builder=sha256:0\n")
+    build = chosen(release="2.14.1", python="3.11", compiler="clang-16")
+    with small_disk(output, "512k"):
+        with pytest.raises(DiskFull, match="no space is left"), pipeline.disk_full(output):
+            exported.collect(build, built, output, context="", base="")
+        assert left(output) == set()
+        subprocess.run(["mount", "-o", "remount,size=4m", str(output)], check=True)
+        assert exported.collect(build, built, output, context="", base="").wheel.read_bytes() == BODY
 
 
 # --- the command line's words -----------------------------------------------------------------------------------------

@@ -122,7 +122,7 @@ class Maker:
             base,
             lambda run: self.engine.export(context.folder, stage="export", output=scratch, **run),
         )
-        with _disk_full(output):
+        with disk_full(output):
             return exported.collect(build, scratch, output, context=context.digest, base=base.digest)
 
     def bundle(self, builds: Sequence[Build], output: Path) -> Bundle:
@@ -130,7 +130,7 @@ class Maker:
 
         What is there already is not downloaded again. Raises BadMirror where something cannot be had.
         """
-        with _disk_full(output):
+        with disk_full(output):
             filled = bundles.fill(output)
             try:
                 for build in builds:
@@ -277,7 +277,7 @@ class Maker:
 
 
 @contextmanager
-def _disk_full(folder: Path) -> Iterator[None]:
+def disk_full(folder: Path) -> Iterator[None]:
     """A full disk at `folder` as the error that says so."""
     try:
         yield

@@ -242,11 +242,3 @@ def test_an_engine_whose_disk_is_full_is_said_so(site: Site, tmp_path: Path) -> 
         command = ("build", *OFFICIAL, "--mirror", str(site.folder), "--need-disk", "0")
         _, said = ended(invoke(tmp_path, *command, inside=there.inside, host=there.host), 21)
     assert "disk" in said
-
-
-def test_a_full_disk_under_the_wheel_is_said_so(site: Site, tmp_path: Path, engine: Engine) -> None:
-    with small_disk(tmp_path / "small", "8k"):
-        command = ("wheel", *site.double, "--mirror", str(site.folder), "--output", str(tmp_path / "small"))
-        _, said = ended(invoke(site.work, *command), 21)
-        assert list((tmp_path / "small").iterdir()) == []
-    assert "no space is left" in said
