@@ -147,13 +147,18 @@ def test_a_failure_that_is_not_the_mirrors_stays_what_it_is(site: Site, folder: 
         "ERROR: No matching distribution found for tensorflow-cpu==2.21.0",
         "pip._vendor.urllib3.exceptions.ProtocolError: ('Connection broken: IncompleteRead(1000 bytes read)",
         "curl: (18) transfer closed with 5000000 bytes remaining to read",
-        "tfbuild: http://mirror.site/github.com/tensorflow/tensorflow has no tag v2.14.1, or does not answer",
+        "fatal: repository 'http://mirror.site/github.com/tensorflow/tensorflow/' not found",
         "Error in download_and_extract: java.io.IOException: Error downloading [http://mirror.site/x.zip] to /x: GET",
     ],
 )
 def test_a_download_that_failed_is_known_by_the_tools_own_words(line: str) -> None:
     said = f"the image could not be built\n  {line}\n  executor failed running [/bin/sh -c ...]"
     assert mirror.complaint(BuildFailed(said)) == line
+
+
+def test_a_tag_that_is_not_there_is_no_failure_of_the_mirror() -> None:
+    said = "fatal: Remote branch v9 not found in upstream origin\ntfbuild: URL has no tag v9, or does not answer"
+    assert mirror.complaint(BuildFailed(said)) == ""
 
 
 def test_lists_past_their_date_need_a_new_folder(folder: Path) -> None:
