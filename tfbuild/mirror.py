@@ -40,8 +40,8 @@ APT = "Debian APT"
 BROKEN = re.compile(
     r"(?!.*WARNING).*(?:IncompleteRead|Connection broken|No matching distribution|DO NOT MATCH THE HASHES"
     r"|Unable to locate package|no installation candidate|Failed to fetch|Hash Sum mismatch|curl: \(\d+\)"
-    r"|does not have a Release file|is expired \(invalid since"
-    r"|could not download Bazel|Error downloading|cannot be had|fatal: repository '.*' not found|(?:Client|Server) Error|HTTP error \d)"
+    r"|does not have a Release file|is expired \(invalid since|fatal: repository '.*' not found"
+    r"|could not download Bazel|Error downloading|cannot be had|(?:Client|Server) Error|HTTP error \d)"
 )
 
 

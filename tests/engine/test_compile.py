@@ -68,7 +68,8 @@ def site(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
         with mirror.serve(folder / "mirror") as (url, asked):
             yield Site(base=ref, url=url, folder=folder / "mirror", asked=asked)
     finally:
-        engine.remove(ref)
+        # By name: another run's image can be the same.
+        engine.untag(ref)
 
 
 def _base(engine: Engine, folder: Path, ref: str) -> None:

@@ -30,6 +30,7 @@ from tests.engine.test_compile import RELEASE, TREE, _base, features
 from tests.test_mirror import running, small_disk
 from tfbuild import bundle as bundles
 from tfbuild.engine import Engine
+from tfbuild.engine.base import REPOSITORY
 
 OFFICIAL = ("--target", "mkl", "--wheel", "official", "--release", "2.21.0", "--python", "3.11")
 ID = "2.21.0-mkl-py3.11-avx"
@@ -95,7 +96,10 @@ def site(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
             ended(invoke(work, *bundle, *double, "--wheel-only"))
             yield Site(folder=folder, work=work, double=double)
     finally:
-        engine.remove(base)
+        # By name: another run's image can be the same.
+        for name in (base, f"{REPOSITORY}:bundle-{engine.image(base).id.removeprefix('sha256:')[:12]}"):
+            if engine.exists(name):
+                engine.untag(name)
 
 
 @dataclass(frozen=True, kw_only=True)
