@@ -46,7 +46,7 @@ MAKE: dict[str, tuple[Any, str]] = {
     **ENGINE,
     "base": ("auto", "auto (a registry, else bootstrap), bootstrap (mmdebstrap), registry, or an image's name"),
     "ca-cert": ("", "a company's CA certificates in PEM (default: SSL_CERT_FILE, when set)"),
-    "mirror": ("", "URL of a mirror: what is at https://HOST/PATH is asked for at URL/HOST/PATH"),
+    "mirror": ("", "a bundle's folder, or a URL: what is at https://HOST/PATH is asked for at URL/HOST/PATH"),
     "network": ("", "of the build's steps: host, none or default"),
 }
 COMPILE: dict[str, tuple[Any, str]] = {
@@ -188,6 +188,22 @@ def build(_: Context, **options: Any) -> None:
 def wheel(_: Context, **options: Any) -> None:
     """Compile the wheel alone, with a JSON beside it that says how."""
     cli.wheel(**options)
+
+
+@verb(
+    PLAN,
+    MAKE,
+    {
+        "output": ("bundle", "the folder; what is in it is not downloaded again"),
+        "wheel-only": (False, "what `invoke wheel` downloads, without what its image would"),
+        "need-disk": COMPILE["need-disk"],
+        "dry-run": (False, "plan, start nothing"),
+    },
+    JSON,
+)
+def bundle(_: Context, **options: Any) -> None:
+    """Download all that a build does into one folder, from which `--mirror FOLDER` builds without a network."""
+    cli.bundle(**options)
 
 
 @verb(MAKE, JSON)

@@ -1,6 +1,6 @@
 #!/bin/sh
 # compile.sh TARGET COLLECT...: configures /src, lets Bazel build TARGET, and runs COLLECT, which puts the wheel into
-# /wheel. /mnt/cache outlives a build that fails; /mnt/machine (a secret, so that it shapes no cache key) has this
+# /wheel; without COLLECT all that Bazel downloads for TARGET is downloaded, and nothing kept. /mnt/cache outlives a build that fails; /mnt/machine (a secret, so that it shapes no cache key) has this
 # machine's Bazel flags, and /mnt/deadline the second since 1970 at which to stop.
 set -eu
 target=$1
@@ -18,6 +18,7 @@ cd /src
 # Read after the tree's own files, so that the plan has the last word.
 builder=$(cat /opt/tfbuild/builder)
 cache=/mnt/cache/$builder
+[ "$#" != 0 ] || cache=/var/tmp/bazel/cache
 # However this run ends, Bazel's profile and its whole log are there for the stage `kept`.
 run=$(sha256sum /mnt/bazelrc)
 kept=/mnt/cache/runs/${run%% *}
@@ -33,6 +34,22 @@ build --curses=no --color=no --show_progress_rate_limit=2
 build --profile=$kept/profile.json
 END
 
+rc=--bazelrc=/mnt/all.bazelrc root=--output_user_root=/var/tmp/bazel
+if [ -n "$mirror" ]; then
+    # Since Bazel 4; since 8.2 it is called --downloader_config, and this name still taken.
+    if bazel "$rc" "$root" help build --short | grep downloader_config > /dev/null; then
+        echo "build --experimental_downloader_config=/mnt/mirror.downloads" >> /mnt/all.bazelrc
+    else
+        echo "tfbuild: this Bazel knows no mirror; what it fetches for the tree comes from where the tree says"
+    fi
+fi
+if [ "$#" = 0 ]; then
+    bazel "$rc" "$root" build --nobuild "$target"
+    bazel "$rc" "$root" shutdown
+    rm -rf /var/tmp/bazel
+    exit
+fi
+
 # The secret `remote`: Bazel's lines for a cache or executor that machines share, with credentials in them. Bazel prints
 # all its options where one of them is wrong or the tree asks for it, so that what it says is filtered.
 hide='cat'
@@ -43,7 +60,6 @@ if [ -s /mnt/remote ]; then
     hide='python3 /mnt/remote.py hide /mnt/remote'
 fi
 
-rc=--bazelrc=/mnt/all.bazelrc root=--output_user_root=/var/tmp/bazel
 # Sets `code` and `seconds`, its time limit (0: none).
 compile() {
     seconds=0

@@ -310,6 +310,27 @@ def wheel(*, output: str, json: bool, **options: Any) -> None:
         print(made.wheel)
 
 
+def bundle(*, output: str, wheel_only: bool, dry_run: bool, json: bool, **options: Any) -> None:
+    from tfbuild import pipeline
+
+    chosen = select_and_tell(options)
+    made = maker(options)
+    if made.options.bundle:
+        raise UsageError("a bundle is not filled from another one", hint="copy the folder; or --mirror URL")
+    builds = pipeline.downloads(chosen, wheel_only=wheel_only)
+    identifiers = [build.id for build in builds]
+    if dry_run:
+        out({"folder": output, "builds": identifiers}) if json else print(*identifiers, sep="\n")
+        say(f"dry run: what these builds download would go to {output}; nothing was started")
+        return
+    filled = made.bundle(builds, Path(output))
+    if json:
+        out({"folder": output, "builds": identifiers, "files": filled.files, "bytes": filled.size})
+    else:
+        print(output)
+        say(f"{filled.files} files, {filled.size / 1e9:.2f} GB; `--mirror {output}` builds from them without a network")
+
+
 def verify(image: str, *, json: bool, **options: Any) -> None:
     finish(maker({**options, "reverify": True}).verify(image), image, json=json)
 

@@ -9,21 +9,27 @@ import tempfile
 import time
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from tfbuild import bundle as bundles
+from tfbuild import mirror as mirrors
 from tfbuild import profile, resources, trouble
 from tfbuild import remote as remotes
 from tfbuild.bazel import Watch
+from tfbuild.bundle import Bundle
 from tfbuild.engine import Engine
 from tfbuild.engine.build import Settings
 from tfbuild.engine.progress import Progress, duration
 from tfbuild.errors import BuildFailed, TfbuildError, TimeUp, UsageError
+from tfbuild.mirror import Upstream
 from tfbuild.plan import Build
 from tfbuild.remote import Remote
 from tfbuild.resources import Share
 
 LIMIT = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
+# What compile.sh says of a Bazel that has no option for it.
+NO_MIRROR = "tfbuild: this Bazel knows no mirror"
 # Bazel is asked to stop at the limit; this much later everything is stopped.
 GRACE_SECONDS = 90.0
 FETCH_SECONDS = 60.0
@@ -33,9 +39,14 @@ SHOWN = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """`mirror`: URL; `jobs`: 0 for as many as fit; `seconds`: 0 for no time limit, counted from `started`."""
+    """`mirror`: URL; `jobs`: 0 for as many as fit; `seconds`: 0 for no time limit, counted from `started`.
+
+    `bundle` takes the mirror's place, which then, where `recording`, is what the bundle is filled from.
+    """
 
     mirror: str = ""
+    bundle: Bundle | None = None
+    recording: bool = False
     network: str = ""
     jobs: int = 0
     seconds: float = 0.0
@@ -48,16 +59,25 @@ def options(
     *, mirror: str, network: str, jobs: str, time_limit: str, ca: Path | None, remote: Remote | None = None
 ) -> Options:
     """The command line's words; UsageError where one cannot be read."""
-    if mirror and not mirror.startswith(("http://", "https://")):
+    elsewhere = mirror.startswith(("http://", "https://"))
+    if mirror and not elsewhere and not Path(mirror).is_dir():
         raise UsageError(
-            f"--mirror {mirror!r} is no http:// or https:// address", hint="serve the folder, and name that"
+            f"--mirror {mirror!r} is neither a folder nor an http:// or https:// address",
+            hint="invoke bundle makes such a folder",
         )
     if jobs and not (jobs.isdigit() and int(jobs)):
         raise UsageError(f"--jobs {jobs!r} is no count", hint="--jobs 4")
     if network not in ("", "host", "none", "default"):
         raise UsageError(f"unknown network {network!r}", hint="one of: default, host, none")
+    bundle = bundles.read(Path(mirror)) if mirror and not elsewhere else None
+    if bundle and network not in ("", "host"):
+        raise UsageError(
+            f"a folder as --mirror is served on this machine, which --network {network} cannot reach",
+            hint="leave out --network",
+        )
     return Options(
-        mirror=mirror.rstrip("/"),
+        mirror=mirror.rstrip("/") if elsewhere else "",
+        bundle=bundle,
         network=network,
         jobs=int(jobs or 0),
         seconds=limit_seconds(time_limit),
@@ -89,9 +109,34 @@ def run(
     """Lets `start` run the builder, and turns what a compile says of its end into the error that helps.
 
     What Bazel left of its run goes beside the log; `fetch` brings it into a folder. Raises TimeUp at the time limit,
-    BuildFailed with a setting to change where memory ran out or a remote cache did not answer, and all that the builder
-    raises.
+    BadMirror where a download failed for want of something there, BuildFailed with a setting to change where memory ran
+    out or a remote cache did not answer, and all that the builder raises.
     """
+    if given.bundle is None:
+        _run(build, given, engine, settings, start, fetch, lambda error: mirrors.explain(error, given.mirror))
+        return
+    upstream = Upstream(base=given.mirror, ca=given.ca) if given.recording else None
+    with mirrors.serve(given.bundle, upstream) as mirror:
+        _run(
+            build,
+            replace(given, mirror=mirror.url, network="host"),
+            engine,
+            settings,
+            start,
+            fetch,
+            mirror.explain,
+        )
+
+
+def _run(
+    build: Build,
+    given: Options,
+    engine: Engine,
+    settings: Settings,
+    start: Callable[[Settings], object],
+    fetch: Callable[[Path, Settings], object],
+    of_mirror: Callable[[BuildFailed], TfbuildError],
+) -> None:
     watch, progress, share = Watch(), settings["progress"], None
     if build.wheel.kind == "source":
         limits = resources.of_this_process(local=engine.local)
@@ -111,7 +156,7 @@ def run(
             # Should the builder have cut off Bazel's words, the clock tells it too.
             late = watch.out_of_time or (given.seconds > 0 and time.time() >= given.started + given.seconds)
             _keep(watch, settings, fetch)
-            raise _time_up(given) if late else _answer(error, watch, given, share) from None
+            raise _time_up(given) if late else _answer(error, watch, given, share, of_mirror) from None
         if watch.alone and given.remote:
             progress(f"the remote {given.remote.name} went away; from there on all was compiled here")
         if watch.summary:
@@ -148,7 +193,8 @@ def _keep(watch: Watch, settings: Settings, fetch: Callable[[Path, Settings], ob
 def _secrets(build: Build, given: Options, share: Share | None, folder: Path) -> dict[str, Path]:
     """What the builder is handed, by name, each in a file; `folder` is this user's alone and goes away with the run."""
     secrets = {"ca": given.ca} if given.ca else {}
-    texts = {"mirror": given.mirror}
+    kind = ("recording" if given.recording else "bundle") if given.bundle else ""
+    texts = {"mirror": f"{given.mirror}\n{kind}\n" if given.mirror else ""}
     if share is not None:
         texts["machine"] = share.bazelrc()
         texts["deadline"] = f"{given.started + given.seconds:.0f}\n" if given.seconds else ""
@@ -163,7 +209,13 @@ def _secrets(build: Build, given: Options, share: Share | None, folder: Path) ->
     return secrets
 
 
-def _answer(error: BuildFailed, watch: Watch, given: Options, share: Share | None) -> TfbuildError:
+def _answer(
+    error: BuildFailed,
+    watch: Watch,
+    given: Options,
+    share: Share | None,
+    of_mirror: Callable[[BuildFailed], TfbuildError],
+) -> TfbuildError:
     """The error with what to do about it, where that is known."""
     if watch.killed and share is not None:
         return BuildFailed(
@@ -176,7 +228,9 @@ def _answer(error: BuildFailed, watch: Watch, given: Options, share: Share | Non
             hint="is it up, and does it know the credentials? Its address is that of the build's steps (--network host "
             f"for one on this machine); or go on without it, with what is compiled so far. {error.hint}",
         )
-    return trouble.explain(error)
+    explained = trouble.explain(error)
+    # A cause with a name of its own says more than the mirror, and the mirror more than any other failure.
+    return of_mirror(error) if given.mirror and type(explained) is BuildFailed else explained
 
 
 def _time_up(given: Options) -> TimeUp:

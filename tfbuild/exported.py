@@ -2,6 +2,8 @@
 
 import json
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,14 +44,27 @@ def collect(build: Build, scratch: Path, output: Path, *, context: str, base: st
         raise BuildFailed(f"the compile made {len(wheels)} wheels, not one", hint=f"they are in {scratch}")
     output.mkdir(parents=True, exist_ok=True)
     wheel = output / wheels[0].name
-    shutil.move(wheels[0], wheel)
+    with _whole(wheel) as part:
+        shutil.move(wheels[0], part)
     sha256 = source.digest(wheel)
     built = _read(scratch / "build.txt")
     audited = audit.check(wheel)
     sidecar = output / f"{wheel.name}.json"
     told = _facts(build, wheel, sha256, built, context=context, base=base) | {"audit": audited.to_json()}
-    sidecar.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+    with _whole(sidecar) as part:
+        part.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
     return Exported(wheel=wheel, sidecar=sidecar, sha256=sha256, audit=audited)
+
+
+@contextmanager
+def _whole(path: Path) -> Iterator[Path]:
+    """Another name for what is on its way to `path`, which is there whole or not at all."""
+    part = path.with_name(f".{path.name}.part")
+    try:
+        yield part
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _facts(build: Build, wheel: Path, sha256: str, built: Built, *, context: str, base: str) -> dict[str, object]:
