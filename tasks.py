@@ -128,6 +128,23 @@ def verify(_: Context, image: str, **options: Any) -> None:
     cli.verify(image, **options)
 
 
+@verb(
+    {
+        "only": ([], "this experiment (again for more)"),
+        "quick": (False, "about a minute: one case or two of the main experiments"),
+        "full": (False, "half an hour: every case, the narrowest intervals"),
+        "budget": ("", "5m: seconds, minutes or hours that the whole run may take (default: 5m)"),
+        "against": ("", "another image of the same release, which the experiment `isa` compares with"),
+        "list": (False, "only say what can be measured, and why"),
+        "dry-run": (False, "only say what would be measured, and for how long"),
+    },
+    JSON,
+)
+def bench(_: Context, image: str, **options: Any) -> None:
+    """Measure the performance guide's claims in IMAGE on this machine."""
+    cli.bench(image, **options)
+
+
 @verb({"stop": (False, "stop the engine that tfbuild started"), "json": JSON["json"]})
 def engine(_: Context, **options: Any) -> None:
     """Make sure that a container engine answers; install and start Debian's where none does and this is root."""

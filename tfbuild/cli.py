@@ -221,6 +221,16 @@ def finish(report: "Report | None", image: str, *, json: bool) -> None:
     reporting.raise_if_failed(report, image)
 
 
+def bench(image: str, *, only: list[str], list: bool, dry_run: bool, json: bool, **options: Any) -> None:
+    from tfbuild.bench import command
+
+    chosen = command.settings(**options)
+    if list or dry_run:
+        command.show_rows(only, chosen, json=json, dry_run=dry_run)
+    else:
+        command.run(image, only, chosen, REPORTS, json=json)
+
+
 def engine(*, stop: bool, json: bool) -> None:
     from tfbuild.engine import host
     from tfbuild.engine.progress import Progress
