@@ -145,6 +145,18 @@ def bench(_: Context, image: str, **options: Any) -> None:
     cli.bench(image, **options)
 
 
+@verb({"fail-if": ([], "'throughput<0.95': then leave with code 28 (again for more; or an experiment's name)")}, JSON)
+def compare(_: Context, first: str, second: str, **options: Any) -> None:
+    """Two benchmarks side by side: images, machines or releases."""
+    cli.compare(first, second, **options)
+
+
+@verb({"env-file": ("", "write the environment there, for docker run --env-file")}, JSON)
+def advise(_: Context, report: str, **options: Any) -> None:
+    """Settings and lines of code for this machine, each with the gain that the benchmark REPORT has for it."""
+    cli.advise(report, **options)
+
+
 @verb({"stop": (False, "stop the engine that tfbuild started"), "json": JSON["json"]})
 def engine(_: Context, **options: Any) -> None:
     """Make sure that a container engine answers; install and start Debian's where none does and this is root."""

@@ -231,6 +231,18 @@ def bench(image: str, *, only: list[str], list: bool, dry_run: bool, json: bool,
         command.run(image, only, chosen, REPORTS, json=json)
 
 
+def compare(first: str, second: str, *, fail_if: list[str], json: bool) -> None:
+    from tfbuild.bench import compare as comparing
+
+    comparing.run(first, second, fail_if, json=json)
+
+
+def advise(report: str, *, env_file: str, json: bool) -> None:
+    from tfbuild.bench import advise as advising
+
+    advising.run(report, env_file, json=json)
+
+
 def engine(*, stop: bool, json: bool) -> None:
     from tfbuild.engine import host
     from tfbuild.engine.progress import Progress

@@ -129,3 +129,9 @@ class UnknownImage(TfbuildError):
     """An image is not on this engine, or was not made by tfbuild."""
 
     exit_code = 25
+
+
+class RegressionFound(TfbuildError):
+    """A comparison of two benchmarks went beyond what --fail-if allows."""
+
+    exit_code = 28

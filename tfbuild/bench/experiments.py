@@ -18,9 +18,9 @@ NEEDS = ("", "gpu", "against")
 class Arm(Facts, frozen=True):
     """One side of a comparison; the first of an experiment is its baseline.
 
-    `env`: what differs in its environment ("": as if not set; {cpus}, {twice}, {fourfold} and {half} are this machine's
-    processors); arms that differ in it, in `process` or in `image` get a process of their own. `malloc`: whose
-    allocator it must be, in the file's name.
+    `env`: what differs in its environment ("": as if not set; {cpus} is the number of processors here, {fourfold} four
+    times that); arms that differ in it, in `process` or in `image` get a process of their own. `malloc`: whose
+    allocator it must be, in the file's name. `code`: the line that takes the arm's gain into a program.
     """
 
     name: str
@@ -30,6 +30,7 @@ class Arm(Facts, frozen=True):
     process: str = ""
     image: str = ""
     malloc: str = ""
+    code: str = ""
 
 
 class Case(Facts, frozen=True):

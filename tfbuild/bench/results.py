@@ -41,7 +41,8 @@ class ArmResult:
 
     `seconds`, `cpu_seconds`: medians per item, for reading only, since no absolute time is judged; `build`, `first`:
     seconds until it could be called, and of the first call; `nodes` of its graph; `faults`: page faults a call; `rss`:
-    MiB; `error`: against a reference; `same`: it computes what the baseline does (None: nobody claims it).
+    MiB; `error`: against a reference; `same`: it computes what the baseline does (None: nobody claims it);
+    `code`: the line that takes its gain into a program.
     """
 
     name: str
@@ -65,6 +66,7 @@ class ArmResult:
     wall: Interval | None = None
     effect: str = ""
     note: str = ""
+    code: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

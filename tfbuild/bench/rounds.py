@@ -37,9 +37,12 @@ class Place:
     cpus: int
     gpus: int
 
+    def fill(self, text: str) -> str:
+        """A row's text with this machine's processors in it."""
+        return text.format(cpus=self.cpus, fourfold=4 * self.cpus)
+
     def key(self, case: Case, arm: Arm) -> Key:
-        counts = {"cpus": self.cpus, "twice": 2 * self.cpus, "fourfold": 4 * self.cpus, "half": max(1, self.cpus // 2)}
-        env = {name: value.format(**counts) for name, value in {**case.env, **arm.env}.items()}
+        env = {name: self.fill(value) for name, value in {**case.env, **arm.env}.items()}
         image = self.against if arm.image == "against" else self.image
         return Key(image=image, env=tuple(sorted(env.items())), process=arm.process)
 
@@ -104,9 +107,7 @@ class Comparison:
                 side.give_up(results.SKIPPED, reason)
             return
         self._start()
-        for side in [side for side in self.sides if side.live]:
-            self.tell(f"{self.case.name}: {side.name} gets ready")
-            self._guarded(side, partial(self._prepare, side))
+        self._prepare_all()
         self._same_instance()
         for index in range(limits.rounds):
             if len(self._live()) < 2 or not self.baseline.live:
@@ -127,7 +128,7 @@ class Comparison:
             params = {**self.case.params, **arm.params}
             workload = arm.workload or self.case.workload or self.row.workload
             key = self.place.key(self.case, arm)
-            self.sides.append(Side(name=arm.name, arm=arm, key=key, params=params, workload=workload))
+            self.sides.append(Side(name=self.place.fill(arm.name), arm=arm, key=key, params=params, workload=workload))
         first = self.sides[0]
         apart = any(side.key != first.key for side in self.sides)
         key = replace(first.key, process=f"{first.key.process} again".strip()) if apart else first.key
@@ -164,9 +165,7 @@ class Comparison:
             side.give_up(results.FAILED, str(error))
         except (WorkerDied, TimeoutError) as error:
             reason = error.reason if isinstance(error, WorkerDied) else str(error)
-            for other in self.sides:
-                if other.key == side.key and other.live:
-                    other.give_up(results.FAILED, f"its process was lost: {reason}")
+            side.give_up(results.FAILED, f"its process was lost: {_last_line(reason)}")
 
     def _ask(self, side: Side, kind: type[T], timeout: float = asking.SECONDS, **question: object) -> T:
         return self.pool.ask(side.key, kind, timeout, key=self._name(side), **question)
@@ -185,6 +184,8 @@ class Comparison:
         self._sample(side)
         idle = self._ask(side, Idle, ask="idle").share
         if idle > MOST_IDLE:
+            # Whatever works on would be timed with the others.
+            self.pool.close(side.key)
             raise MeasurementError(f"it used {idle:.0%} of a processor while it was idle: work goes on behind it")
 
     def _sample(self, side: Side) -> Taken:
@@ -196,6 +197,21 @@ class Comparison:
                 return taken
             side.inner = asking.bounded(side.inner * 1.2 * SHORTEST_SAMPLE / taken.wall)
         raise MeasurementError("no sample of it takes a tenth of a second")
+
+    def _prepare_all(self) -> None:
+        waiting = list(self.sides)
+        while waiting:
+            side = waiting.pop(0)
+            if not side.live:
+                continue
+            self.tell(f"{self.case.name}: {side.name} gets ready")
+            self._guarded(side, partial(self._prepare, side))
+            if side.key not in self.pool.running():
+                # It took its process with it: those that share it start anew, without it.
+                again = [other for other in self.sides if other.live and other.key == side.key]
+                for other in again:
+                    self._guarded(other, partial(self._start_one, other, {}))
+                waiting = [*again, *(other for other in waiting if other not in again)]
 
     def _same_instance(self) -> None:
         """Without the baseline again there is nothing to hold an effect against."""
@@ -225,13 +241,21 @@ class Comparison:
                 sample = self._sample(side)
                 taken[side.name] = side.inner, sample
 
-            self._guarded(side, once)
+            if side.live:
+                self._guarded(side, once)
+            if not side.live and side.key not in self.pool.running():
+                self._lost_with(side)
         if len(taken) < len(live):
             return None
         return Round(
             samples={name: _raw(inner, sample) for name, (inner, sample) in taken.items()},
             foreign=asking.foreign([sample for _, sample in taken.values()]),
         )
+
+    def _lost_with(self, side: Side) -> None:
+        for other in self.sides:
+            if other.live and other.key == side.key:
+                other.give_up(results.FAILED, f"its process was lost with {side.name}'s")
 
     def forget(self) -> None:
         """The workers' memory of this case; those that were lost have none."""
@@ -254,7 +278,7 @@ class Comparison:
                 metric=self.metric,
                 status=self._status(interrupted, measured=False),
                 reason=self._why(interrupted),
-                baseline=self.row.arms(self.case)[0].name,
+                baseline=self.place.fill(self.row.arms(self.case)[0].name),
                 arms=tuple(_arm(side, (), None, None) for side in arms),
             )
         found = evaluate(rounds, self.baseline.name, live, self.metric)
@@ -299,6 +323,11 @@ class Comparison:
         return abs(mine - first) <= SAME * max(abs(first), 1e-6)
 
 
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return " ... ".join(dict.fromkeys((lines[0], lines[-1])))[:300] if lines else ""
+
+
 def _wrong_allocator(arm: Arm, hello: Hello) -> str:
     if arm.malloc and arm.malloc not in hello.malloc.rpartition("/")[2]:
         return f"the image has no {arm.malloc}: malloc is that of {hello.malloc or 'nobody'}"
@@ -341,4 +370,5 @@ def _arm(side: Side, used: Sequence[Round], verdict: Verdict | None, same: bool 
         wall=verdict.wall if verdict else None,
         effect=verdict.effect if verdict else "",
         note=side.ready.note,
+        code=side.arm.code,
     )

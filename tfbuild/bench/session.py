@@ -58,6 +58,14 @@ class Clock:
         return left * self.weights.pop(0) / total
 
 
+@dataclass(frozen=True)
+class Share:
+    """Until when (monotonic) an experiment should be over, and until when the whole run must be."""
+
+    end: float
+    last: float
+
+
 @dataclass
 class Session:
     """One run on one image. `done`: what was measured so far, whatever ends the run."""
@@ -93,29 +101,30 @@ class Session:
                     step.outcome = results.SKIPPED
                     self.done.append(_result(row, (), 0.0, results.SKIPPED, "the budget leaves no time for it"))
                     return
-                self._cases_of(row, pool, share, step, cases)
-                found = self._findings(row, cases, step)
+                step.detail = "what it really is"
+                seen = evidence.of(row.name, self.engine, self.place)
+                self._cases_of(row, pool, Share(begin + share, clock.end), step, cases)
             except KeyboardInterrupt:
                 self.done.append(_result(row, cases, time.monotonic() - begin, results.INTERRUPTED, "interrupted"))
                 raise
             status, reason = _outcome(cases)
+            found = (*findings.of(row.name, cases), *seen)
             self.done.append(_result(row, cases, time.monotonic() - begin, status, reason, found))
             step.outcome = "done" if status == results.MEASURED else status
 
-    def _cases_of(self, row: Experiment, pool: Pool, share: float, step: Step, cases: list[CaseResult]) -> None:
+    def _cases_of(self, row: Experiment, pool: Pool, share: Share, step: Step, cases: list[CaseResult]) -> None:
         wanted = self._cases(row)
-        clock = Clock(time.monotonic() + share, [1.0] * len(wanted))
+        clock = Clock(share.end, [1.0] * len(wanted))
         shuffled = random.Random(f"{self.settings.seed} {row.name}")
 
         def tell(text: str) -> None:
             step.detail = text
 
         for case in wanted:
-            seconds = clock.share()
+            seconds = max(0.0, clock.share())
             end = time.monotonic() + seconds
-            limits = Limits(
-                rounds=ROUNDS[self.settings.mode], end=end, latest=end + max(LEAST_SECONDS, GRACE * seconds - seconds)
-            )
+            latest = min(share.last, end + max(LEAST_SECONDS, GRACE * seconds - seconds))
+            limits = Limits(rounds=ROUNDS[self.settings.mode], end=min(end, latest), latest=latest)
             made = Comparison(row=row, case=case, place=self.place, pool=pool, tell=tell)
             try:
                 made.measure(limits, shuffled)
@@ -126,11 +135,6 @@ class Session:
             cases.append(made.result())
             # Those that nothing sets apart serve the next case too; a started TensorFlow is worth keeping.
             pool.close(*(key for key in pool.running() if key.env or key.process not in ("", "again")))
-
-    def _findings(self, row: Experiment, cases: list[CaseResult], step: Step) -> tuple[Finding, ...]:
-        step.detail = "what follows"
-        told = findings.of(row.name, cases)
-        return (*told, *evidence.of(row.name, self.engine, self.place))
 
 
 def bench(engine: Engine, ref: str, rows: Sequence[Experiment], settings: Settings, progress: Progress) -> BenchReport:

@@ -62,7 +62,7 @@ class Desk:
             calls = 0 if guard else guards.warm_up(made)
             value = made.value()
         except Exception as error:  # any: of TensorFlow's, NumPy's or Python's own
-            return Ready(reason=printable(f"{type(error).__name__}: {error}"))
+            return Ready(reason=cause(error))
         self.warm[key] = made
         return Ready(
             guard=guard,
@@ -81,7 +81,6 @@ class Desk:
 
     def sample(self, key: str, inner: int) -> Taken:
         made = self.warm[key]
-        made.before()
         throttled = guards.throttled()
         taken = smoke.sample(made, inner)
         return Taken(**vars(taken), throttled=guards.throttled() - throttled, rss=guards.rss())
@@ -96,6 +95,14 @@ class Desk:
         self.warm.clear()
         gc.collect()
         return Dropped(count=count)
+
+
+def cause(error: Exception) -> str:
+    """An error in one line. TensorFlow puts the place in the graph before its message, and the node after it."""
+    if isinstance(error, Unfit):
+        return printable(str(error))
+    lines = [line.strip() for line in str(error).split("[[")[0].splitlines() if line.strip()]
+    return printable("{}: {}".format(type(error).__name__, lines[-1] if lines else ""))
 
 
 def printable(text: str) -> str:

@@ -34,9 +34,6 @@ class Work(Workload):
     items = 1
     note = ""
 
-    def before(self) -> None:
-        """What must happen before a sample, outside of its time."""
-
     def value(self) -> Any:
         """What it computes, where others that claim the same can be compared by it."""
         return None

@@ -170,5 +170,5 @@ def large_tensors(mib: int = 40) -> Function:
 @workload
 def bandwidth(dtype: str = "float32", millions: int = 16) -> Function:
     """Reads `millions` Mi numbers once."""
-    x = tf.cast(normal(1, millions * 2**20) * 40, dtype)
+    x = tf.cast(normal(1, millions * 2**20) * 20, dtype)
     return Function(lambda data: tf.cast(tf.reduce_max(data), tf.float32), x, items=millions)

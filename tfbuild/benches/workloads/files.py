@@ -2,48 +2,46 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import tempfile
-from typing import Any
+from typing import Any, List
 
 import numpy as np
 import tensorflow as tf
 
 from ...smoke.workloads import Timing
 from . import Work, workload
-from .images import Batches, options, parallel
+from .images import options, parallel
 
 BATCH = 100
 
 
-class Read(Batches):
-    """Reads all records once a call; `cold`: the kernel is asked to forget the files before each sample."""
+class Read(Work):
+    """Reads all records once a call; `cold`: the kernel is asked to forget the files before each, outside the time."""
 
-    def __init__(self, records: Any, count: int, files: list[str], cold: bool) -> None:
-        super().__init__(records.batch(BATCH), count)
-        self.files, self.cold = files, cold
+    def __init__(self, records: Any, count: int, files: List[str], cold: bool) -> None:
+        self.batches, self.items, self.files, self.cold = records.batch(BATCH), count, files, cold
 
     def call(self) -> None:
-        self.sample(1)
+        for _ in self.batches:
+            pass
 
-    def before(self) -> None:
+    def sample(self, inner: int) -> Timing:
+        wall = cpu = 0.0
+        for _ in range(inner):
+            self.forget()
+            once = super().sample(1)
+            wall, cpu = wall + once[0], cpu + once[1]
+        return wall, cpu
+
+    def forget(self) -> None:
         for path in self.files if self.cold else ():
             file = os.open(path, os.O_RDONLY)
             try:
                 os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
             finally:
                 os.close(file)
-
-    def sample(self, inner: int) -> Timing:
-        return Work.sample(self, inner) if inner > 1 else self.once()
-
-    def once(self) -> Timing:
-        import time
-
-        begin = time.perf_counter(), time.process_time()
-        for _ in self.batches:
-            pass
-        return time.perf_counter() - begin[0], time.process_time() - begin[1]
 
 
 @workload
@@ -64,22 +62,17 @@ def reading(small: bool, cold: bool, calls: int = 0, count: int = 4000, size: in
             for record in data:
                 writer.write(record)
         records = tf.data.TFRecordDataset(files)
+    # What was not written yet cannot be forgotten.
     os.sync()
     return Read(records.with_options(options(False, False)), count, files, cold)
 
 
-@workload
-def disk(mib: int = 256) -> Work:
-    """Reads one file of `mib` MiB past the page cache (O_DIRECT); a unit is a MiB."""
-    return Disk(mib)
-
-
 class Disk(Work):
+    """Reads one file of `mib` MiB past the page cache (O_DIRECT); a unit is a MiB."""
+
     CHUNK = 4 * 2**20
 
     def __init__(self, mib: int) -> None:
-        import mmap
-
         self.items = mib
         file, self.path = tempfile.mkstemp(prefix="tfbuild-bench-", dir="/var/tmp")
         block = np.random.default_rng(2).bytes(self.CHUNK)
@@ -97,3 +90,8 @@ class Disk(Work):
                 pass
         finally:
             os.close(file)
+
+
+@workload
+def disk(mib: int = 256) -> Disk:
+    return Disk(mib)

@@ -168,7 +168,7 @@ def pipeline(
 
 
 @workload
-def python_feed(batch: int = 16, fused_norm: bool = False) -> Batches:
+def python_feed(batch: int = 16, fused_norm: bool = True, step: bool = True) -> Batches:
     """What feed_dict was: Python reads and decodes one picture after the other and hands NumPy arrays over."""
     files = [bytes(picture) for picture in pictures().numpy()]
 
@@ -182,7 +182,7 @@ def python_feed(batch: int = 16, fused_norm: bool = False) -> Batches:
         def __iter__(self) -> Any:
             return feed()
 
-    return Batches(Endless(), batch, network(fused_norm))
+    return Batches(Endless(), batch, network(fused_norm) if step else None)
 
 
 @workload

@@ -11,15 +11,14 @@ from . import Work, workload
 
 
 class Step(Work):
-    def __init__(self, run: Any, items: int, note: str) -> None:
-        self.run, self.items, self.note = run, items, note
+    def __init__(self, function: Any, x: Any, items: int, note: str) -> None:
+        self.function, self.x, self.items, self.note = function, x, items, note
 
     def call(self) -> None:
-        self.run().numpy()
+        self.function(self.x).numpy()
 
     def traces(self) -> int:
-        count = getattr(self.run, "experimental_get_tracing_count", None)
-        return int(count()) if count else 1
+        return int(self.function.experimental_get_tracing_count())
 
 
 @workload
@@ -56,4 +55,4 @@ def distributed(kind: str, replicas: int = 2, batch: int = 64, width: int = 512,
     def step(data: Any) -> Any:
         return strategy.reduce("SUM", strategy.run(replica, args=(data,)), axis=None)
 
-    return Step(lambda: step(x), batch, f"{shared} replica(s)")
+    return Step(step, x, batch, f"{shared} replica(s)")
