@@ -17,9 +17,9 @@ from tfbuild.errors import UsageError
 
 ROOT = Path(__file__).parent.parent
 WORKLOADS = ROOT / "tfbuild" / "benches" / "workloads"
-ASKED_FOR = (
-    "layout batchnorm jpeg rnn pipeline files allocator isa onednn bottleneck batchsize int8 xla strategy threads all"
-)
+ASKED_FOR = """
+layout batchnorm jpeg rnn pipeline files allocator isa onednn bottleneck batchsize int8 xla strategy threads all models
+"""
 
 
 def workloads() -> dict[str, ast.FunctionDef]:

@@ -14,7 +14,7 @@ from tfbuild.bench.experiments import Arm, Case, Experiment
 from tfbuild.bench.results import ArmResult, CaseResult, Round, Sample
 from tfbuild.bench.workers import Key, Pool
 from tfbuild.benches.found import Dropped, Hello, Idle, Ready, Taken
-from tfbuild.engine import WorkerDied
+from tfbuild.errors import TfbuildError
 from tfbuild.smoke.found import Prepared
 from tfbuild.verify import asking, paired
 from tfbuild.verify.asking import MOST_FOREIGN, MOST_REPEATS, SHORTEST_SAMPLE, MeasurementError
@@ -25,6 +25,8 @@ MOST_IDLE = 0.2
 # Two ways to the same number differ by rounding, in the order of additions mostly.
 SAME = 2e-3
 PREPARE_SECONDS = 120.0
+# Of a case's time; the rest is for rounds.
+PREPARING = 0.6
 LEAST_SAMPLES = 4
 
 
@@ -107,10 +109,9 @@ class Comparison:
                 side.give_up(results.SKIPPED, reason)
             return
         self._start()
-        self._prepare_all()
-        self._same_instance()
+        self._prepare_all(time.monotonic() + PREPARING * (limits.latest - time.monotonic()))
         for index in range(limits.rounds):
-            if len(self._live()) < 2 or not self.baseline.live:
+            if not self._comparable():
                 return
             if self._over(limits):
                 self.truncated = True
@@ -147,7 +148,7 @@ class Comparison:
         self.tell(f"{self.case.name}: workers start")
         try:
             hellos = self.pool.start(keys)
-        except (WorkerDied, TimeoutError, MeasurementError):
+        except (TfbuildError, TimeoutError, MeasurementError):
             hellos = {}
             for side in self.sides:
                 self._guarded(side, partial(self._start_one, side, hellos))
@@ -163,8 +164,8 @@ class Comparison:
             work()
         except MeasurementError as error:
             side.give_up(results.FAILED, str(error))
-        except (WorkerDied, TimeoutError) as error:
-            reason = error.reason if isinstance(error, WorkerDied) else str(error)
+        except (TfbuildError, TimeoutError) as error:
+            reason = error.reason if isinstance(error, TfbuildError) else str(error)
             side.give_up(results.FAILED, f"its process was lost: {_last_line(reason)}")
 
     def _ask(self, side: Side, kind: type[T], timeout: float = asking.SECONDS, **question: object) -> T:
@@ -198,11 +199,15 @@ class Comparison:
             side.inner = asking.bounded(side.inner * 1.2 * SHORTEST_SAMPLE / taken.wall)
         raise MeasurementError("no sample of it takes a tenth of a second")
 
-    def _prepare_all(self) -> None:
-        waiting = list(self.sides)
+    def _prepare_all(self, end: float) -> None:
+        """The baseline and its second self first: without them no other arm is worth the wait."""
+        waiting = sorted(self.sides, key=lambda side: side.name != AGAIN and side is not self.baseline)
         while waiting:
             side = waiting.pop(0)
             if not side.live:
+                continue
+            if time.monotonic() > end:
+                side.give_up(results.TRUNCATED, "the time was over before it was ready")
                 continue
             self.tell(f"{self.case.name}: {side.name} gets ready")
             self._guarded(side, partial(self._prepare, side))
@@ -213,14 +218,12 @@ class Comparison:
                     self._guarded(other, partial(self._start_one, other, {}))
                 waiting = [*again, *(other for other in waiting if other not in again)]
 
-    def _same_instance(self) -> None:
-        """Without the baseline again there is nothing to hold an effect against."""
+    def _comparable(self) -> bool:
+        """An arm, the baseline, and the baseline again, without which there is nothing to hold an effect against."""
         again = self.sides[-1]
         if not again.live and self.baseline.live:
             self.baseline.give_up(again.status, again.reason)
-
-    def _live(self) -> list[Side]:
-        return [side for side in self.sides if side.live and side.name != AGAIN]
+        return self.baseline.live and sum(side.live for side in self.sides) > 2
 
     def _quiet_round(self, shuffled: random.Random, end: float) -> Round | None:
         """A round that nobody disturbed, or the least disturbed of a few; None where an arm was lost in it."""
@@ -262,7 +265,7 @@ class Comparison:
         for key in {side.key for side in self.sides} & set(self.pool.running()):
             try:
                 self.pool.ask(key, Dropped, ask="drop")
-            except (WorkerDied, TimeoutError, MeasurementError):
+            except (TfbuildError, TimeoutError, MeasurementError):
                 self.pool.close(key)
 
     # --- the result -------------------------------------------------------------------------------------------------
