@@ -51,7 +51,8 @@ class Experiment(Facts, frozen=True):
     """`question`: the guide's, in its words; `compares`: how it is answered; `changes`: what the answer is good for.
 
     `metric`: "cpu" where neighbours would disturb the clock, "wall" where waiting is the point; `same`: the arms claim
-    to compute the same; `weight`: its share of the time, in seconds measured once per case.
+    to compute the same; `fresh`: each case gets new processes, for the memory of one would show in the
+    next; `weight`: its share of the time, in seconds measured once per case.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Experiment(Facts, frozen=True):
     source: str
     metric: str = "cpu"
     same: bool = False
+    fresh: bool = False
     weight: float = 8.0
     workload: str = ""
     arm: tuple[Arm, ...] = ()

@@ -156,6 +156,8 @@ def _experiment(row: ExperimentResult) -> Iterator[str]:
     for case in row.cases:
         for arm in case.arms:
             yield f"| {' | '.join(_columns(case, arm))} |"
+        if not case.arms:
+            yield f"| {cell(case.name)} | | | | | | | {case.status}: {cell(case.reason)} |"
         if case.band:
             yield f"| {cell(case.name)} | baseline again ({case.metric}) | {_band(case)} | {cell(caveat(case))} |"
 
@@ -204,6 +206,8 @@ def show(report: BenchReport, stream: IO[str] | None = None) -> None:
         if not row.cases:
             table.add_row(Text(row.name), "", "", "", "", Text(f"{row.status}: {row.reason}", "dim"))
         for case in row.cases:
+            if not case.arms:
+                table.add_row(Text(row.name), Text(case.name), "", "", "", Text(f"{case.status}: {case.reason}", "dim"))
             for arm in [arm for arm in case.arms if arm.name != case.baseline or not case.rounds]:
                 told = (row.name, case.name, arm.name, spelled(arm.cpu), spelled(arm.wall))
                 word = verdict(arm, case) + (f" ({caveat(case)})" if case.rounds and caveat(case) else "")

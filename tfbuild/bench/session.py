@@ -26,8 +26,10 @@ FULL_SECONDS = 1800.0
 ROUNDS = {"quick": 7, "budget": 15, "full": 21}
 # Less than this is not enough for workers to start and for six rounds of the shortest samples.
 LEAST_SECONDS = 6.0
-# Six rounds, which the smallest interval of 95 % needs, may take this much longer than the share.
-GRACE = 1.5
+# Six rounds, which the smallest interval of 95 % needs, may take this many shares more, or seconds: a few experiments
+# with an interval are worth more than many with none. What comes later gets less then.
+GRACE = 2.0
+GRACE_SECONDS = 20.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +106,7 @@ class Session:
                 step.detail = "what it really is"
                 seen = evidence.of(row.name, self.engine, self.place)
                 self._cases_of(row, pool, Share(begin + share, clock.end), step, cases)
+                _close_special(pool)
             except KeyboardInterrupt:
                 self.done.append(_result(row, cases, time.monotonic() - begin, results.INTERRUPTED, "interrupted"))
                 raise
@@ -121,9 +124,12 @@ class Session:
             step.detail = text
 
         for case in wanted:
+            if cases and time.monotonic() > share.end:
+                cases.append(_not_begun(row, case, self.place))
+                continue
             seconds = max(0.0, clock.share())
             end = time.monotonic() + seconds
-            latest = min(share.last, end + max(LEAST_SECONDS, GRACE * seconds - seconds))
+            latest = min(share.last, end + max(GRACE_SECONDS, GRACE * seconds))
             limits = Limits(rounds=ROUNDS[self.settings.mode], end=min(end, latest), latest=latest)
             made = Comparison(row=row, case=case, place=self.place, pool=pool, tell=tell)
             try:
@@ -133,8 +139,8 @@ class Session:
                 cases.append(made.result(interrupted=True))
                 raise
             cases.append(made.result())
-            # Those that nothing sets apart serve the next case too; a started TensorFlow is worth keeping.
-            pool.close(*(key for key in pool.running() if key.env or key.process not in ("", "again")))
+            if row.fresh:
+                _close_special(pool)
 
 
 def bench(engine: Engine, ref: str, rows: Sequence[Experiment], settings: Settings, progress: Progress) -> BenchReport:
@@ -210,6 +216,22 @@ def _result(
         cases=tuple(cases),
         findings=found,
     )
+
+
+def _not_begun(row: Experiment, case: Case, place: Place) -> CaseResult:
+    return CaseResult(
+        name=case.name,
+        metric=case.metric or row.metric,
+        status=results.TRUNCATED,
+        reason="the experiment's time was over before it began",
+        baseline=place.fill(row.arms(case)[0].name),
+        arms=(),
+    )
+
+
+def _close_special(pool: Pool) -> None:
+    """Workers that nothing sets apart serve the next experiment too: a started TensorFlow is worth keeping."""
+    pool.close(*(key for key in pool.running() if key.env or key.process not in ("", "again")))
 
 
 def _labels(labels: Mapping[str, str]) -> dict[str, str]:
