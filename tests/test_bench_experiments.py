@@ -1,18 +1,24 @@
 """Every row names what exists; what the command line says is understood or refused."""
 
 import ast
+import io
 import json
 import subprocess
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from tfbuild import facts
-from tfbuild.bench import command, experiments
+from tfbuild.bench import command, experiments, session
 from tfbuild.bench.experiments import Arm, Case, Experiment
 from tfbuild.bench.rounds import Place
 from tfbuild.bench.workers import FOLDER, files
+from tfbuild.engine import Engine
+from tfbuild.engine.progress import Progress
 from tfbuild.errors import UsageError
 
 ROOT = Path(__file__).parent.parent
@@ -203,3 +209,20 @@ def test_a_worker_starts_out_of_its_files_alone(tmp_path: Path) -> None:
     command = [sys.executable, "-I", str(tmp_path / FOLDER.lstrip("/") / "benches")]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert "No module named 'tensorflow'" in done.stderr or done.returncode == 0
+
+
+def test_what_the_budget_leaves_no_time_for_is_skipped_with_the_reason() -> None:
+    place = Place(image="sha256:1", against="", cpus=2, gpus=0)
+    settings = command.settings(quick=True, full=False, budget="", against="")
+    run = session.Session(cast(Engine, None), replace(settings, budget=1.0), place, Progress(io.StringIO()))
+    run.run(experiments.known())
+    assert [row.name for row in run.done] == [row.name for row in experiments.known()]
+    assert {(row.status, row.reason) for row in run.done} == {("skipped", "the budget leaves no time for it")}
+    assert not run.interrupted
+
+
+def test_what_is_left_of_the_budget_is_shared_by_weight() -> None:
+    clock = session.Clock(time.monotonic() + 100, [30.0, 10.0, 60.0])
+    assert clock.share() == pytest.approx(30, abs=1)
+    assert clock.share() == pytest.approx(100 / 7, abs=1), "nothing of the first share was used"
+    assert clock.share() == pytest.approx(100, abs=1)

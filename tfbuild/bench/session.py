@@ -97,23 +97,23 @@ class Session:
     def _experiment(self, row: Experiment, pool: Pool, clock: Clock) -> None:
         share, begin = clock.share(), time.monotonic()
         cases: list[CaseResult] = []
-        with self.progress.step(f"bench: {row.name}") as step:
-            try:
+        seen: list[Finding] = []
+        status, reason = results.INTERRUPTED, "interrupted"
+        try:
+            with self.progress.step(f"bench: {row.name}") as step:
                 if share < LEAST_SECONDS:
-                    step.outcome = results.SKIPPED
-                    self.done.append(_result(row, (), 0.0, results.SKIPPED, "the budget leaves no time for it"))
-                    return
-                step.detail = "what it really is"
-                seen = evidence.of(row.name, self.engine, self.place)
-                self._cases_of(row, pool, Share(begin + share, clock.end), step, cases)
-                _close_special(pool)
-            except KeyboardInterrupt:
-                self.done.append(_result(row, cases, time.monotonic() - begin, results.INTERRUPTED, "interrupted"))
-                raise
-            status, reason = _outcome(cases)
+                    status, reason = results.SKIPPED, "the budget leaves no time for it"
+                else:
+                    step.detail = "what it really is"
+                    seen += evidence.of(row.name, self.engine, self.place)
+                    self._cases_of(row, pool, Share(begin + share, clock.end), step, cases)
+                    _close_special(pool)
+                    status, reason = _outcome(cases)
+                step.outcome = "done" if status == results.MEASURED else status
+        finally:
+            # Also where Ctrl-C ends it: what was measured until then stands.
             found = (*findings.of(row.name, cases), *seen)
             self.done.append(_result(row, cases, time.monotonic() - begin, status, reason, found))
-            step.outcome = "done" if status == results.MEASURED else status
 
     def _cases_of(self, row: Experiment, pool: Pool, share: Share, step: Step, cases: list[CaseResult]) -> None:
         wanted = self._cases(row)
