@@ -35,9 +35,9 @@ def _of(row: ExperimentResult) -> Iterator[Advice]:
         yield from _settings(row)
     else:
         yield from _code(row)
-    for finding in row.findings:
-        if row.name == "batchsize" and finding.values:
-            yield Advice(experiment=row.name, env={}, code=f"# {finding.text}", gains=(_sure(row.cases[0]),))
+    for case in row.cases if row.name == "batchsize" else ():
+        for text in [found.text for found in row.findings if found.text.startswith(case.name)]:
+            yield Advice(experiment=row.name, env={}, code=f"# {text}", gains=(_sure(case),))
 
 
 def _settings(row: ExperimentResult) -> Iterator[Advice]:
@@ -50,10 +50,9 @@ def _settings(row: ExperimentResult) -> Iterator[Advice]:
     best = max(gains, key=lambda name: max(gains[name], default=0.0), default="")
     if best and gains[best]:
         seen = [(case, arm) for case in row.cases for arm in case.arms if arm.name == best and arm.effect == FASTER]
-        baseline = {name: value for case, _ in seen for name, value in case.arms[0].env.items()}
-        env = {name: value for name, value in seen[0][1].env.items() if row.name != "onednn" or name in baseline}
-        if row.name == "allocator":
-            env = {name: value for name, value in env.items() if name == "LD_PRELOAD"}
+        first, arm = seen[0]
+        # What the case itself sets is the same for all arms, and none of the gain's doing.
+        env = {name: value for name, value in arm.env.items() if first.arms[0].env.get(name) != value}
         yield Advice(experiment=row.name, env=env, code="", gains=tuple(_told(case, arm) for case, arm in seen))
 
 

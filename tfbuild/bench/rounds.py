@@ -282,7 +282,7 @@ class Comparison:
                 status=self._status(interrupted, measured=False),
                 reason=self._why(interrupted),
                 baseline=self.place.fill(self.row.arms(self.case)[0].name),
-                arms=tuple(_arm(side, (), None, None) for side in arms),
+                arms=tuple(_arm(side, (), None, None, self._status(interrupted, measured=False)) for side in arms),
             )
         found = evaluate(rounds, self.baseline.name, live, self.metric)
         return CaseResult(
@@ -291,7 +291,10 @@ class Comparison:
             status=self._status(interrupted, measured=True),
             reason=self._why(interrupted),
             baseline=self.baseline.name,
-            arms=tuple(_arm(side, found.used, found.arms.get(side.name), self._agrees(side)) for side in arms),
+            arms=tuple(
+                _arm(side, found.used, found.arms.get(side.name), self._agrees(side), results.TRUNCATED)
+                for side in arms
+            ),
             rounds=rounds,
             band=found.band,
             clean=found.clean,
@@ -343,7 +346,8 @@ def _raw(inner: int, taken: Taken) -> Sample:
     )
 
 
-def _arm(side: Side, used: Sequence[Round], verdict: Verdict | None, same: bool | None) -> ArmResult:
+def _arm(side: Side, used: Sequence[Round], verdict: Verdict | None, same: bool | None, unmeasured: str) -> ArmResult:
+    """`unmeasured`: its status where nothing is wrong with it and there is no number all the same."""
     samples = [row.samples[side.name] for row in used if side.name in row.samples]
     measured = side.live and len(samples) >= FEWEST
 
@@ -357,7 +361,7 @@ def _arm(side: Side, used: Sequence[Round], verdict: Verdict | None, same: bool 
         params=side.params,
         env=dict(side.key.env),
         image=side.key.image,
-        status=side.status if measured or not side.live else results.TRUNCATED,
+        status=side.status if measured or not side.live else unmeasured,
         reason=side.reason,
         items=items,
         build=side.ready.build,

@@ -48,17 +48,19 @@ class Pool:
 
     def start(self, keys: list[Key]) -> dict[Key, Hello]:
         """All of `keys`; those that are new import TensorFlow at the same time. Raises WorkerDied or TimeoutError."""
-        new = {key: self._open(key) for key in dict.fromkeys(keys) if key not in self._running}
+        new: dict[Key, Worker] = {}
         try:
+            for key in dict.fromkeys(keys):
+                if key not in self._running:
+                    new[key] = self._open(key)
             for key, worker in new.items():
                 hello = asking.ask(worker, Hello, START_SECONDS, ask="hello")
                 worker.pause()
                 self._running[key] = worker, hello
         except BaseException:
-            for worker in new.values():
-                worker.close()
-            for key in new:
+            for key, worker in new.items():
                 self._running.pop(key, None)
+                worker.close()
             raise
         return {key: self._running[key][1] for key in keys}
 

@@ -55,21 +55,26 @@ class Desk:
         try:
             made = self.known[workload](**params)
             build = time.perf_counter() - begin
-            begin = time.perf_counter()
-            made.call()
-            first = time.perf_counter() - begin
-            guard = guards.folded(made)
-            calls = 0 if guard else guards.warm_up(made)
-            value = made.value()
+            ready = self.warmed(made, build)
         except Exception as error:  # any: of TensorFlow's, NumPy's or Python's own
             return Ready(reason=cause(error))
         self.warm[key] = made
+        return ready
+
+    def warmed(self, made: Any, build: float) -> Ready:
+        begin = time.perf_counter()
+        made.call()
+        first = time.perf_counter() - begin
+        guard = guards.folded(made)
+        calls = 0 if guard else guards.warm_up(made)
+        value = made.value()
         return Ready(
             guard=guard,
             build=build,
             first=first,
             calls=calls,
             items=made.items,
+            # Not a number is no number to compare, and none that JSON has.
             value=value if value is not None and abs(value) < 1e12 else None,
             error=made.error(),
             nodes=made.nodes(),
