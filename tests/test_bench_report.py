@@ -296,6 +296,14 @@ def test_the_gate_fails_only_where_all_of_the_interval_does() -> None:
     assert caught.value.code == 28
 
 
+def test_too_few_rounds_fail_no_gate() -> None:
+    few = replace(
+        compare.compare(report(), slower_report(2.0)),
+        throughput=Interval(median=0.5, low=0.4, high=0.6, coverage=0.875),
+    )
+    compare.apply(few, compare.gates(["throughput<0.95"]))
+
+
 @pytest.mark.parametrize("text", ["throughput", "throughput=1", "<0.9", "throughput<x"])
 def test_a_gate_that_cannot_be_read_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="cannot be read"):

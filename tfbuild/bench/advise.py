@@ -65,12 +65,12 @@ def _code(row: ExperimentResult) -> Iterator[Advice]:
 
 
 def _gain(case: CaseResult, arm: ArmResult) -> float:
-    ratio = arm.cpu if case.metric == "cpu" else arm.wall
+    ratio = reporting.judged(arm, case)
     return ratio.median if ratio else 0.0
 
 
 def _told(case: CaseResult, arm: ArmResult) -> str:
-    ratio = arm.cpu if case.metric == "cpu" else arm.wall
+    ratio = reporting.judged(arm, case)
     time = "CPU time" if case.metric == "cpu" else "wall time"
     unsure = _sure(case)
     return f"{arm.name} {reporting.spelled(ratio)} in {time}: {case.name}{f' ({unsure})' if unsure else ''}"

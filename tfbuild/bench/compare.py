@@ -19,6 +19,7 @@ from tfbuild.bench.evaluate import cpu, interval, wall
 from tfbuild.bench.results import ArmResult, BenchReport, CaseResult, Sample
 from tfbuild.errors import RegressionFound, UsageError
 from tfbuild.proof import Interval
+from tfbuild.verify import paired
 
 GATE = re.compile(r"([a-z0-9]+) *(<=|<|>=|>) *(\d+(?:\.\d+)?)")
 THROUGHPUT = "throughput"
@@ -130,19 +131,25 @@ def _notes(first: BenchReport, second: BenchReport) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Gate:
-    """`name`: throughput (of everything) or an experiment; fails where all of its interval is beyond the limit."""
+    """`name`: throughput (of everything) or an experiment; fails where all of its interval is beyond the limit.
+
+    Too few rounds for 95 % confidence fail nothing.
+    """
 
     name: str
     sign: str
     limit: float
 
     def fails(self, ratio: Interval) -> bool:
-        return {
-            "<": ratio.high < self.limit,
-            "<=": ratio.high <= self.limit,
-            ">": ratio.low > self.limit,
-            ">=": ratio.low >= self.limit,
-        }[self.sign]
+        return (
+            ratio.coverage >= paired.CONFIDENCE
+            and {
+                "<": ratio.high < self.limit,
+                "<=": ratio.high <= self.limit,
+                ">": ratio.low > self.limit,
+                ">=": ratio.low >= self.limit,
+            }[self.sign]
+        )
 
 
 def gates(texts: Sequence[str]) -> tuple[Gate, ...]:

@@ -3,7 +3,7 @@
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -90,6 +90,11 @@ def verdict(arm: ArmResult, case: CaseResult) -> str:
     return f"{arm.status}: {arm.reason or case.reason}"
 
 
+def judged(arm: ArmResult, case: CaseResult) -> Interval | None:
+    """The ratio in the metric that is judged."""
+    return arm.cpu if case.metric == "cpu" else arm.wall
+
+
 def time(seconds: float | None) -> str:
     """Seconds for reading: "1.23 ms"."""
     if seconds is None:
@@ -119,6 +124,16 @@ def caveat(case: CaseResult) -> str:
     told.append(f"noisy: {case.clean} of {len(case.rounds)} rounds undisturbed" if case.noisy and case.rounds else "")
     told.append(f"{case.throttled} periods throttled by the cgroup's quota" if case.throttled else "")
     return "; ".join(text for text in told if text)
+
+
+def lines(cases: Sequence[CaseResult]) -> list[str]:
+    """What an experiment found, a line an arm, for whoever watches."""
+    return [
+        f"  {case.name}: {arm.name}: {verdict(arm, case)} {spelled(judged(arm, case))}".rstrip()
+        for case in cases
+        for arm in case.arms
+        if case.rounds and arm.name != case.baseline
+    ]
 
 
 # --- Markdown --------------------------------------------------------------------------------------------------------

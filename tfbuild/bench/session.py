@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 from tfbuild import __version__
 from tfbuild.bench import evidence, findings, results, workers
+from tfbuild.bench import report as reporting
 from tfbuild.bench.experiments import Case, Experiment
 from tfbuild.bench.results import BenchReport, CaseResult, ExperimentResult, Finding, Software, Subject
 from tfbuild.bench.rounds import Comparison, Limits, Place
@@ -111,6 +112,8 @@ class Session:
                     status, reason = _outcome(cases)
                 step.outcome = "done" if status == results.MEASURED else status
         finally:
+            for line in reporting.lines(cases):
+                self.progress(line)
             # Also where Ctrl-C ends it: what was measured until then stands.
             found = (*findings.of(row.name, cases), *seen)
             self.done.append(_result(row, cases, time.monotonic() - begin, status, reason, found))
