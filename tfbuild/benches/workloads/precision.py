@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -34,8 +35,6 @@ class Lite(Work):
     """A TFLite model of one dense layer."""
 
     def __init__(self, model: bytes, x: Any, wanted: Any, items: int) -> None:
-        import os
-
         threads = len(os.sched_getaffinity(0))
         self.interpreter = tf.lite.Interpreter(model_content=model, num_threads=threads)
         self.interpreter.allocate_tensors()
