@@ -226,3 +226,5 @@ def test_what_is_left_of_the_budget_is_shared_by_weight() -> None:
     assert clock.share() == pytest.approx(30, abs=1)
     assert clock.share() == pytest.approx(100 / 7, abs=1), "nothing of the first share was used"
     assert clock.share() == pytest.approx(100, abs=1)
+    assert session.Clock(time.monotonic() + 20, [1.0, 99.0]).share() == session.LEAST_SECONDS
+    assert session.Clock(time.monotonic() + 2, [1.0, 99.0]).share() < 3

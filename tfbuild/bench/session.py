@@ -56,9 +56,9 @@ class Clock:
     weights: list[float]
 
     def share(self) -> float:
-        """Seconds for the next piece of work, which is then no longer to come."""
+        """Seconds for the next piece of work, which is then no longer to come; never too few where that many are left."""
         left, total = self.end - time.monotonic(), sum(self.weights)
-        return left * self.weights.pop(0) / total
+        return max(left * self.weights.pop(0) / total, min(left, LEAST_SECONDS))
 
 
 @dataclass(frozen=True)

@@ -49,15 +49,16 @@ def exponential(size: int = 2**20, xla: bool = False) -> Function:
 
 
 @workload
-def additions(size: int = 2**22, terms: int = 6, xla: bool = False) -> Function:
-    """Bound by memory: each addition reads and writes everything unless they are fused."""
+def streams(size: int = 2**22, turns: int = 3, xla: bool = False) -> Function:
+    """Bound by memory: each operation reads and writes everything unless they are fused. Additions alone would not do:
+    TensorFlow's own optimiser makes one operation of them."""
 
-    def body(x: Any, y: Any) -> Any:
-        for _ in range(terms):
-            x = x + y
+    def body(x: Any, y: Any, z: Any) -> Any:
+        for _ in range(turns):
+            x = (x + y) * z
         return tf.reduce_sum(x)
 
-    return Function(body, normal(3, size), normal(4, size), **compiled(xla))
+    return Function(body, normal(3, size), normal(4, size), 0.5 + 0.1 * normal(5, size), **compiled(xla))
 
 
 @workload
