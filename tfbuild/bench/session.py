@@ -56,7 +56,7 @@ class Clock:
     weights: list[float]
 
     def share(self) -> float:
-        """Seconds for the next piece of work, which is then no longer to come; never too few where that many are left."""
+        """Seconds for the next piece of work, which is then no longer to come; not too few, while there are enough."""
         left, total = self.end - time.monotonic(), sum(self.weights)
         return max(left * self.weights.pop(0) / total, min(left, LEAST_SECONDS))
 
