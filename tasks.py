@@ -274,6 +274,35 @@ def prune(_: Context, **options: Any) -> None:
     cli.prune(**options)
 
 
+@verb(
+    {
+        "only": ([], "this experiment (again for more)"),
+        "quick": (False, "about a minute: one case or two of the main experiments"),
+        "full": (False, "half an hour: every case, the narrowest intervals"),
+        "budget": ("", "5m: seconds, minutes or hours that the whole run may take (default: 5m)"),
+        "against": ("", "another image of the same release, which the experiment `isa` compares with"),
+        "list": (False, "only say what can be measured, and why"),
+        "dry-run": (False, "only say what would be measured, and for how long"),
+    },
+    JSON,
+)
+def bench(_: Context, image: str, **options: Any) -> None:
+    """Measure the performance guide's claims in IMAGE on this machine."""
+    cli.bench(image, **options)
+
+
+@verb({"fail-if": ([], "'throughput<0.95': then leave with code 28 (again for more; or an experiment's name)")}, JSON)
+def compare(_: Context, first: str, second: str, **options: Any) -> None:
+    """Two benchmarks side by side: images, machines or releases."""
+    cli.compare(first, second, **options)
+
+
+@verb({"env-file": ("", "write the environment there, for docker run --env-file")}, JSON)
+def advise(_: Context, report: str, **options: Any) -> None:
+    """Settings and lines of code for this machine, each with the gain that the benchmark REPORT has for it."""
+    cli.advise(report, **options)
+
+
 @verb({"stop": (False, "stop the engine that tfbuild started"), "json": JSON["json"]})
 def engine(_: Context, **options: Any) -> None:
     """Make sure that a container engine answers; install and start Debian's where none does and this is root."""

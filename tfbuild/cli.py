@@ -370,6 +370,28 @@ def inspect(subject: str, *, full: bool, json: bool) -> None:
         print(f"guard: {'; '.join(found.disagreements()) or 'agrees with the code'}")
 
 
+def bench(image: str, *, only: list[str], list: bool, dry_run: bool, json: bool, **options: Any) -> None:
+    from tfbuild.bench import command
+
+    chosen = command.settings(**options)
+    if list or dry_run:
+        command.show_rows(only, chosen, json=json, dry_run=dry_run)
+    else:
+        command.run(image, only, chosen, REPORTS, json=json)
+
+
+def compare(first: str, second: str, *, fail_if: list[str], json: bool) -> None:
+    from tfbuild.bench import compare as comparing
+
+    comparing.run(first, second, fail_if, json=json)
+
+
+def advise(report: str, *, env_file: str, json: bool) -> None:
+    from tfbuild.bench import advise as advising
+
+    advising.run(report, env_file, json=json)
+
+
 def engine(*, stop: bool, json: bool) -> None:
     from tfbuild.engine import host
     from tfbuild.engine.progress import Progress

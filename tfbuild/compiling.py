@@ -86,15 +86,15 @@ def options(
     )
 
 
-def limit_seconds(text: str) -> float:
+def limit_seconds(text: str, option: str = "--time-limit") -> float:
     """ "5h30m", "90m", "45s" as seconds; 0 for no limit."""
     found = LIMIT.fullmatch(text)
     if found is None or (text and not any(found.groups())):
-        raise UsageError(f"--time-limit {text!r} cannot be read", hint="--time-limit 5h30m")
+        raise UsageError(f"{option} {text!r} cannot be read", hint=f"{option} 5h30m")
     hours, minutes, seconds = (int(part or 0) for part in found.groups())
     total = 3600 * hours + 60 * minutes + seconds
     if text and not total:
-        raise UsageError(f"--time-limit {text!r} leaves no time", hint="--time-limit 5h30m")
+        raise UsageError(f"{option} {text!r} leaves no time", hint=f"{option} 5h30m")
     return float(total)
 
 

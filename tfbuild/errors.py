@@ -147,3 +147,9 @@ class NothingFits(TfbuildError):
     """A registry has no image that this host can run."""
 
     exit_code = 27
+
+
+class RegressionFound(TfbuildError):
+    """A comparison of two benchmarks went beyond what --fail-if allows."""
+
+    exit_code = 28

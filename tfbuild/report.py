@@ -51,8 +51,8 @@ def write(report: Report, folder: Path) -> Path:
     place = path(report, folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _replace(place.with_suffix(".md"), to_markdown(report))
-        return _replace(place, to_json(report) + "\n")
+        replace_file(place.with_suffix(".md"), to_markdown(report))
+        return replace_file(place, to_json(report) + "\n")
     except OSError as error:
         raise UsageError(
             f"cannot write to {folder}: {error.strerror}", hint="make it writable, or run elsewhere"
@@ -69,7 +69,7 @@ def stored(folder: Path, identifier: str) -> Report | None:
     return report if report.id == identifier else None
 
 
-def _replace(path: Path, text: str) -> Path:
+def replace_file(path: Path, text: str) -> Path:
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         part.write_text(text, encoding="utf-8")
@@ -110,7 +110,7 @@ def _table(report: Report) -> Iterator[str]:
     yield "| check | | what was seen | s |"
     yield "|---|---|---|---|"
     for check in report.checks:
-        yield f"| {check.name} | {MARKS[check.status]} | {_cell(check.detail)} | {check.seconds:.1f} |"
+        yield f"| {check.name} | {MARKS[check.status]} | {cell(check.detail)} | {check.seconds:.1f} |"
 
 
 def _speed(report: Report) -> Iterator[str]:
@@ -159,22 +159,22 @@ def _details(report: Report) -> Iterator[str]:
     yield from (f"- {name}: {_plain(value)}" for name, value in plan.items() if value)
     if host := report.host:
         limits = f"{host.cpus} CPUs (cgroup quota: {host.quota or 'none'}), {host.memory} MiB"
-        yield f"- host: {_cell(host.cpu)}, {limits}, kernel {host.kernel}, engine {host.engine}"
+        yield f"- host: {cell(host.cpu)}, {limits}, kernel {host.kernel}, engine {host.engine}"
     if found := report.software:
         built = f"TensorFlow {found.tensorflow} ({found.git}), compiled by {found.compiler}"
-        yield f"- found: {_cell(built)}; malloc of {found.malloc}"
+        yield f"- found: {cell(built)}; malloc of {found.malloc}"
         yield f"- packages: {_plain(found.packages)}"
     yield ""
     yield "| label | value |"
     yield "|---|---|"
-    yield from (f"| {_cell(name)} | {_cell(value)} |" for name, value in sorted(report.image.labels.items()))
+    yield from (f"| {cell(name)} | {cell(value)} |" for name, value in sorted(report.image.labels.items()))
 
 
 def _plain(value: Any) -> str:
     return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def _cell(text: str) -> str:
+def cell(text: str) -> str:
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
 
 

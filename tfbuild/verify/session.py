@@ -16,10 +16,11 @@ from tfbuild.proof import SCHEMA, Check, Host, ImageFacts, Interval, Measure, Pl
 from tfbuild.smoke import judge
 from tfbuild.smoke.found import Cuda, Environment, Faults, Part, TensorFlow
 from tfbuild.verify import code, instructions, paired, probe, throughput
+from tfbuild.verify.asking import MeasurementError
 from tfbuild.verify.claims import CLAIMS
 from tfbuild.verify.planned import PREFIX, Planned
 from tfbuild.verify.probe import Outcome
-from tfbuild.verify.throughput import Baseline, MeasurementError, TooBusyError
+from tfbuild.verify.throughput import Baseline, TooBusyError
 
 ALIVE = "tfbuild"
 NO_FEATURES = "/tmp/tfbuild-no-features"
