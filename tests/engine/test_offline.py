@@ -33,7 +33,7 @@ from tfbuild.engine import Engine
 from tfbuild.engine.base import REPOSITORY
 
 OFFICIAL = ("--target", "mkl", "--wheel", "official", "--release", "2.21.0", "--python", "3.11")
-ID = "2.21.0-mkl-py3.11-avx"
+ID = "2.21.0-mkl-py3.11-f16c"
 NETWORK_UNREACHABLE = f"""
 import socket, sys
 try:
