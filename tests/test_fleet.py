@@ -185,7 +185,7 @@ def test_each_platform_needs_an_image_of_its_own() -> None:
 
 
 def test_where_the_official_wheel_is_as_fast_no_build_is_needed() -> None:
-    found = fleet.choose([host("scientificfermi6-bulldozer"), host("rocky9-zen5")], 2)
+    found = fleet.choose([host("scientificfermi6-piledriver"), host("rocky9-zen5")], 2)
     assert [image.official_wheel for image in found.images] == [False, True]
 
 
