@@ -1,8 +1,6 @@
 """A report as JSON, Markdown and a terminal table; written whole or not at all, and read back against its types."""
 
 import json
-import os
-import secrets
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +9,7 @@ from typing import IO, Any
 import msgspec
 
 from tfbuild.errors import UsageError, VerificationFailed
+from tfbuild.files import replace_file
 from tfbuild.proof import SCHEMA, Benchmark, Check, Interval, Report, Throughput
 
 MOST_BYTES = 32 * 1024 * 1024
@@ -51,8 +50,8 @@ def write(report: Report, folder: Path) -> Path:
     place = path(report, folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _replace(place.with_suffix(".md"), to_markdown(report))
-        return _replace(place, to_json(report) + "\n")
+        replace_file(place.with_suffix(".md"), to_markdown(report).encode())
+        return replace_file(place, (to_json(report) + "\n").encode())
     except OSError as error:
         raise UsageError(
             f"cannot write to {folder}: {error.strerror}", hint="make it writable, or run elsewhere"
@@ -67,16 +66,6 @@ def stored(folder: Path, identifier: str) -> Report | None:
     except (OSError, ValueError):
         return None
     return report if report.id == identifier else None
-
-
-def _replace(path: Path, text: str) -> Path:
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        part.write_text(text, encoding="utf-8")
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
-    return path
 
 
 def raise_if_failed(report: Report, image: str) -> None:

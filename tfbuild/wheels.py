@@ -161,6 +161,11 @@ def _guard(file: WheelFile, release: str) -> frozenset[str]:
         raise BadWheel(f"{file.path.name} cannot be read: {error}", hint="download or build it again") from error
 
 
+def projects() -> tuple[str, ...]:
+    """The names under which TensorFlow's wheels go."""
+    return tuple(row.name for row in facts.load("wheels", NameTable).name)
+
+
 def threading(file: WheelFile) -> str:
     """ "openmp" or "threadpool" where the project's name tells it, else ""."""
     return next(row.threading for row in facts.load("wheels", NameTable).name if row.name == file.project)
