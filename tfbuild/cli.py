@@ -275,7 +275,7 @@ def sbom(image: str, *, output: str, json: bool) -> None:
     if output:
         attachments.write(Path(output), content)
     if json and output:
-        out({"image": image, "sbom": output, "components": bills.components(content)})
+        out({"image": image, "sbom": output, "components": len(bills.named(content))})
     elif output:
         print(output)
     else:

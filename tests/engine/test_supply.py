@@ -113,8 +113,9 @@ def test_a_push_attaches_both_and_verify_agrees(engine: Engine, made: Made, plac
     assert told.resource(f"{name}.json").sha256 == client.digest_of((reports / f"{name}.json").read_bytes())
     # Debian's registry has no referrers API: the tag schema of the specification stands in for it.
     assert place.referrers(manifest.digest) is None
-    answer = requests.get(f"{place.repository.url}manifests/sha256-{manifest.digest[7:]}", timeout=10)
-    assert {row["artifactType"] for row in answer.json()["manifests"]} == set(referrers.NEEDED)
+    address = f"{place.repository.url}manifests/sha256-{manifest.digest[7:]}"
+    index = requests.get(address, headers={"Accept": client.INDEX}, timeout=10).json()
+    assert {row["artifactType"] for row in index["manifests"]} == set(referrers.NEEDED)
     assert place.tags() == ["2.20-mkl", "2.20.0-mkl", name, "latest-mkl"]
     with pytest.raises(UsageError, match=f"hint: one of: {name}"):
         check(place, "latest-mkl", tmp_path)
@@ -269,7 +270,7 @@ def test_another_images_papers_do_not_vouch_for_this_one(
 def test_pulled_files_that_the_bill_does_not_name_are_found_out(
     engine: Engine, made: Made, place: Registry, tmp_path: Path
 ) -> None:
-    name, manifest = pushed(engine, made, place, tmp_path)
+    name, _ = pushed(engine, made, place, tmp_path)
     found = check(place, name, tmp_path)
     try:
         described.pull(engine, place, found, Progress())

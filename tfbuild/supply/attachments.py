@@ -58,6 +58,7 @@ def make(image: Image, found: Contents, repository: str, digest: str, reports: P
         wheel_sha256=sbom.wheel_digest(found),
         git_version=report.software.git if report.software else "",
         report=(reports / provenance.report_name(identifier)).read_bytes(),
+        verified=report.created,
         sbom=bill,
     )
     return Papers(sbom=bill, provenance=provenance.to_json(told))

@@ -12,6 +12,7 @@ from tfbuild import report as reporting
 from tfbuild.engine import Engine
 from tfbuild.engine.progress import Progress
 from tfbuild.errors import RegistryRefused, UnknownImage, UsageError, VerificationFailed
+from tfbuild.pipeline import REPOSITORY
 from tfbuild.registry import client, referrers, shelf
 from tfbuild.registry.client import Manifest, Registry
 from tfbuild.supply import provenance, sbom
@@ -22,7 +23,7 @@ HINT = "the image or what is attached was changed after the push: do not use it,
 
 @dataclass(frozen=True, kw_only=True)
 class Described:
-    """An image that is the one described. `reference`: by digest; `report`: whether one is here and is the one named."""
+    """An image that is the one described. `reference`: by digest; `report`: whether the one named is here."""
 
     id: str
     reference: str
@@ -52,13 +53,14 @@ def check(registry: Registry, asked: str, reports: Path) -> Described:
     `asked`: an identifier, a digest, or a reference with either. Raises VerificationFailed with what differs,
     UnknownImage where there is no such image.
     """
-    manifest = _manifest(registry, tag_of(registry, asked))
+    tag = tag_of(registry, asked)
+    manifest = _manifest(registry, tag)
     labels = (registry.config(manifest).get("config") or {}).get("Labels") or {}
     identifier = str(labels.get("io.tfbuild.id", ""))
     if not identifier:
         raise UnknownImage(f"{asked} was not made by tfbuild: it has no io.tfbuild labels", hint="invoke images")
-    if asked != manifest.digest and not asked.endswith((f"@{manifest.digest}", identifier)):
-        raise VerificationFailed(f"{asked} is {identifier} by its labels", hint=HINT)
+    if tag not in (identifier, manifest.digest):
+        raise VerificationFailed(f"{registry.repository}:{tag} is {identifier} by its labels", hint=HINT)
     told = _statement(registry, manifest, labels)
     bill = _bill(registry, manifest, told, identifier)
     compared, note = _compare_report(reports, identifier, manifest.config, told)
@@ -98,9 +100,7 @@ def _only_tag(asked: str) -> str:
 def _manifest(registry: Registry, tag: str) -> Manifest:
     found = registry.manifest(tag)
     if found is None:
-        raise UnknownImage(
-            f"{registry.repository} has no {tag}", hint=f"invoke images --registry {registry.repository}"
-        )
+        raise UnknownImage(f"{registry.repository} has no {tag}", hint="invoke images --registry has them all")
     if found.media_type not in client.IMAGES:
         ids = ", ".join(image.id for image in shelf.read_index(found))
         raise UsageError(f"{tag} gathers several images", hint=f"one of: {ids}")
@@ -128,7 +128,7 @@ def _bill(registry: Registry, manifest: Manifest, told: Statement, identifier: s
     bills = referrers.documents(registry, manifest, referrers.SBOM)
     if not bills:
         raise _missing(manifest, "SBOM")
-    wanted = told.byproduct(provenance.sbom_name(identifier))
+    wanted = told.resource(provenance.sbom_name(identifier)).sha256
     bill = next((one for one in bills if client.digest_of(one) == wanted), None)
     if bill is None:
         raise VerificationFailed(f"no attached SBOM is the one that the provenance names ({wanted})", hint=HINT)
@@ -148,9 +148,10 @@ def _missing(manifest: Manifest, what: str) -> VerificationFailed:
 
 
 def _compare_report(reports: Path, identifier: str, config: str, told: Statement) -> tuple[bool, str]:
-    """Whether the report here was compared, and why not. VerificationFailed where it is not the one that was named."""
+    """Whether the report here was compared, and why not. VerificationFailed where it is the one named, but changed."""
     path = reports / provenance.report_name(identifier)
-    wanted = told.byproduct(provenance.report_name(identifier))
+    named = told.resource(provenance.report_name(identifier))
+    wanted = named.sha256
     if not wanted:
         raise VerificationFailed("the provenance names no report", hint=HINT)
     if not path.is_file():
@@ -158,11 +159,11 @@ def _compare_report(reports: Path, identifier: str, config: str, told: Statement
     if client.digest_of(path.read_bytes()) == wanted:
         return True, ""
     found = reporting.stored(reports, identifier)
-    if found is not None and found.image.id != config:
-        return False, f"{path} is the report of another image: not compared"
+    if found is not None and (found.image.id != config or found.created != named.annotations.get("created")):
+        return False, f"{path} is of another verification than the one named ({wanted}): not compared"
     raise VerificationFailed(
-        f"{path} is not the report that the provenance names ({wanted})",
-        hint="if it was verified again since, push it again; else the report was changed",
+        f"{path} was changed: it is not the report that the provenance names ({wanted})",
+        hint=f"invoke verify {REPOSITORY}:{identifier}, and push it again",
     )
 
 
@@ -176,6 +177,6 @@ def pull(engine: Engine, registry: Registry, found: Described, progress: Progres
         here = sbom.of_image(engine, image, image.id)
     if differing := sorted(sbom.named(here) ^ sbom.named(found.bill)):
         raise VerificationFailed(
-            f"the SBOM is not what is in the image: {', '.join(differing[:5])} differ ({len(differing)} in all)",
+            f"the SBOM is not what is in the image: {len(differing)} differ, the first: {', '.join(differing[:5])}",
             hint=HINT,
         )

@@ -31,6 +31,12 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str = ""
     uri: str = ""
     digest: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+
+    @property
+    def sha256(self) -> str:
+        """ "sha256:...", or "" where it has none."""
+        return f"sha256:{self.digest['sha256']}" if "sha256" in self.digest else ""
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -68,10 +74,9 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True, rename={"type": "_typ
     predicate_type: str
     predicate: Predicate
 
-    def byproduct(self, name: str) -> str:
-        """Its sha256 ("sha256:..."), "" where there is none of that name."""
-        found = next((one for one in self.predicate.run_details.byproducts if one.name == name), Resource())
-        return f"sha256:{found.digest['sha256']}" if "sha256" in found.digest else ""
+    def resource(self, name: str) -> Resource:
+        """The by-product of that name; an empty one where there is none."""
+        return next((one for one in self.predicate.run_details.byproducts if one.name == name), Resource())
 
 
 def sbom_name(identifier: str) -> str:
@@ -91,11 +96,12 @@ def statement(
     wheel_sha256: str,
     git_version: str,
     report: bytes,
+    verified: str,
     sbom: bytes,
 ) -> Statement:
     """The statement on an image in a registry. `digest`: of its manifest; `built`: the builder's own notes.
 
-    `git_version`: what TensorFlow itself said of its commit when it was verified.
+    `git_version`: what TensorFlow itself said of its commit when it was verified, which was at `verified` (RFC 3339).
     """
     labels = image.labels
     identifier = labels.get(f"{PREFIX}id", "")
@@ -123,7 +129,7 @@ def statement(
                 metadata=Metadata(invocation_id=labels.get(f"{PREFIX}context", ""), finished_on=image.created),
                 byproducts=(
                     _resource("configuration", image.id),
-                    _resource(report_name(identifier), client.digest_of(report)),
+                    _resource(report_name(identifier), client.digest_of(report), created=verified),
                     _resource(sbom_name(identifier), client.digest_of(sbom)),
                 ),
             ),
@@ -150,9 +156,9 @@ def _dependencies(labels: Mapping[str, str], built: Mapping[str, str], wheel_sha
     return found
 
 
-def _resource(name: str, digest: str) -> Resource:
+def _resource(name: str, digest: str, **annotations: str) -> Resource:
     algorithm, _, value = digest.partition(":")
-    return Resource(name=name, digest={algorithm: value} if value else {})
+    return Resource(name=name, digest={algorithm: value} if value else {}, annotations=annotations)
 
 
 def to_json(told: Statement) -> bytes:
@@ -178,7 +184,7 @@ def refuse_other(told: Statement, *, digest: str, config: str, labels: Mapping[s
     wanted = digest.removeprefix("sha256:")
     if [one.digest.get("sha256") for one in told.subject] != [wanted]:
         raise VerificationFailed(f"the provenance is about another image than {digest}", hint=hint)
-    if told.byproduct("configuration") != config:
+    if told.resource("configuration").sha256 != config:
         raise VerificationFailed(f"the provenance names another configuration than {config}", hint=hint)
     definition = told.predicate.build_definition
     said = definition.internal_parameters.get("labels")

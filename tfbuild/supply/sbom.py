@@ -46,10 +46,6 @@ def document(image: Image, found: Contents) -> bytes:
     return JsonV1Dot6(bom).output_as_string(indent=2).encode() + b"\n"
 
 
-def components(bill: bytes) -> int:
-    return len(json.loads(bill)["components"]) if bill else 0
-
-
 def subject(bill: bytes) -> str:
     """The configuration's digest of the image that a bill is about. ValueError where it is no bill of tfbuild's."""
     try:
