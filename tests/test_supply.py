@@ -1,4 +1,4 @@
-"""What a bill and a statement say of an image's files and labels: all that is known, nothing else, the same each time."""
+"""What a bill and a statement say of an image's files and labels: all that is known, nothing else, always the same."""
 
 import json
 from dataclasses import replace
@@ -50,6 +50,7 @@ Files: debian/*
 Copyright: another
 License: GPL-2+
 """
+VALIDATOR = JsonStrictValidator(SchemaVersion.V1_6)
 DIGEST = "sha256:" + 64 * "a"
 BASE = "sha256:" + 64 * "b"
 COMMIT = 40 * "c"
@@ -99,7 +100,7 @@ def image(**changes: object) -> Image:
 
 
 def rows(bill: bytes) -> dict[str, dict[str, object]]:
-    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(bill.decode()) is None
+    assert VALIDATOR.validate_str(bill.decode()) is None
     return {row["name"]: row for row in json.loads(bill)["components"]}
 
 
@@ -167,7 +168,7 @@ def test_an_image_with_nothing_in_it_has_a_bill_that_says_so() -> None:
 
 
 def rows_of_nothing(bill: bytes) -> list[object]:
-    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(bill.decode()) is None
+    assert VALIDATOR.validate_str(bill.decode()) is None
     return list(json.loads(bill).get("components", []))
 
 
@@ -189,7 +190,7 @@ def test_a_bill_is_valid_whatever_packages_say(text: str, version: str, licence:
         contents.BUILT: f"wheel={text} x\nsource_commit={version}".encode(),
     }
     bill = sbom.document(image(), contents.of_files(files(**hostile)))
-    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(bill.decode()) is None
+    assert VALIDATOR.validate_str(bill.decode()) is None
 
 
 # --- provenance -------------------------------------------------------------------------------------------------------

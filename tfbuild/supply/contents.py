@@ -30,6 +30,7 @@ DIRECT_URL = re.compile(r".*\.dist-info/direct_url\.json")
 BUNDLED = re.compile(r"(?P<site>.*)/(?P<package>[^/]+)\.libs/(?P<library>[^/]+)")
 NOTICES = re.compile(r".*/tensorflow/THIRD_PARTY_NOTICES\.txt")
 NOTICE = re.compile(r"^== (?P<name>.+)$", re.MULTILINE)
+SHA256, DIGEST, COMMIT = (re.compile(shape) for shape in ("[0-9a-f]{64}", "sha256:[0-9a-f]{64}", "[0-9a-f]{40}"))
 # numpy's OpenBLAS, the largest library that a wheel of the images brings, has 25 MB.
 MOST_BYTES = 128 << 20
 # A License field may hold a licence's whole text; what is longer than this is no name.
@@ -98,7 +99,7 @@ def of_files(found: Files) -> Contents:
         python=tuple(sorted(_python(found), key=lambda one: (one.name, one.path))),
         debian=tuple(sorted(_debian(text, found.links), key=lambda one: (one.name, one.architecture))),
         system=next((_assignments(text[path]) for path in SYSTEM if path in text), {}),
-        built=_assignments(text.get(BUILT, "")),
+        built=_built(text.get(BUILT, "")),
         notices=tuple(sorted(names - {"--"}, key=str.casefold)),
     )
 
@@ -110,6 +111,14 @@ def _is_text(path: str) -> bool:
 def _assignments(text: str) -> dict[str, str]:
     lines = (line.partition("=") for line in text.splitlines() if "=" in line and not line.startswith("#"))
     return {name.strip(): value.strip().strip("\"'") for name, _, value in lines}
+
+
+def _built(text: str) -> dict[str, str]:
+    """The builder's notes; a digest that is none is left out."""
+    told = _assignments(text)
+    told["wheel"] = told.get("wheel", "").partition(" ")[0]
+    shapes = {"wheel": SHA256, "builder": DIGEST, "source_commit": COMMIT}
+    return {name: value for name, value in told.items() if name not in shapes or shapes[name].fullmatch(value)}
 
 
 # --- Python ---
@@ -163,7 +172,7 @@ def _wheel_digest(direct_url: bytes) -> str:
         digest = str(hashes.get("sha256") or str(archive.get("hash", "")).removeprefix("sha256="))
     except (ValueError, AttributeError):
         return ""
-    return digest if re.fullmatch(r"[0-9a-f]{64}", digest) else ""
+    return digest if SHA256.fullmatch(digest) else ""
 
 
 # --- Debian ---

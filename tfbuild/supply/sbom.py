@@ -105,7 +105,7 @@ def notes(labels: Mapping[str, str], found: Contents) -> list[str]:
 
 def _base(labels: Mapping[str, str]) -> Iterator[Component]:
     digest = labels.get("org.opencontainers.image.base.digest", "")
-    if digest.startswith("sha256:"):
+    if contents.DIGEST.fullmatch(digest):
         yield Component(
             type=ComponentType.CONTAINER,
             name=labels.get("org.opencontainers.image.base.name") or "base",
@@ -165,9 +165,9 @@ def _of_tensorflow(labels: Mapping[str, str], found: Contents) -> Iterator[Prope
 
 
 def wheel_digest(found: Contents) -> str:
-    """Of the wheel that TensorFlow was installed from: by pip's note, or by the builder's ("<sha256> <file name>")."""
+    """Of the wheel that TensorFlow was installed from: by pip's note, or by the builder's."""
     noted = (package.wheel_sha256 for package in found.python if package.name in wheels.projects())
-    return next(filter(None, noted), "") or found.built.get("wheel", "").partition(" ")[0]
+    return next(filter(None, noted), "") or found.built.get("wheel", "")
 
 
 def _commit(found: Contents) -> str:
