@@ -2,10 +2,12 @@
 
 import json
 import secrets
+import threading
 from collections.abc import Callable
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import requests
@@ -19,8 +21,8 @@ from tfbuild.engine import Engine
 from tfbuild.engine.progress import Progress
 from tfbuild.errors import TfbuildError, UnknownImage, UsageError, VerificationFailed
 from tfbuild.registry import client, referrers, shelf
-from tfbuild.registry.client import Manifest, Registry
-from tfbuild.supply import described, provenance, sbom
+from tfbuild.registry.client import Manifest, Registry, Repository
+from tfbuild.supply import attachments, described, provenance, sbom
 
 __all__ = ["made", "place", "server"]  # fixtures
 pytestmark = pytest.mark.engine
@@ -163,6 +165,67 @@ def test_the_report_is_compared_where_it_is_here(engine: Engine, made: Made, pla
     path.unlink()
     found = check(place, name, tmp_path)
     assert (found.report, "is not here" in found.notes[0]) == (False, True)
+
+
+class WithReferrers(BaseHTTPRequestHandler):
+    """The same registry with the referrers API that it lacks: what the specification wants of one that has it."""
+
+    origin = ""
+    rows: ClassVar[dict[str, list[dict[str, Any]]]] = {}
+
+    def do_GET(self) -> None:
+        found = self.rows.get(self.path.rpartition("/")[2], [])
+        if "/referrers/" in self.path:
+            index = {"schemaVersion": 2, "mediaType": client.INDEX, "manifests": found}
+            self._say(200, json.dumps(index).encode(), {"Content-Type": client.INDEX})
+            return
+        body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
+        kept = {name: self.headers[name] for name in ("Accept", "Content-Type", "Host") if name in self.headers}
+        answer = requests.request(
+            self.command, f"{self.origin}{self.path}", headers=kept, data=body, timeout=10, allow_redirects=False
+        )
+        more = {name: answer.headers[name] for name in ("Content-Type", "Location") if name in answer.headers}
+        if self.command == "PUT" and "/manifests/" in self.path and (about := json.loads(body).get("subject")):
+            row = {"digest": client.digest_of(body), "size": len(body), "mediaType": client.IMAGES[0]}
+            row["artifactType"] = json.loads(body)["artifactType"]
+            self.rows.setdefault(about["digest"], []).append(row)
+            more["OCI-Subject"] = about["digest"]
+        self._say(answer.status_code, answer.content, more)
+
+    do_HEAD = do_PUT = do_POST = do_GET  # noqa: N815
+
+    def _say(self, status: int, content: bytes, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+def test_a_registry_that_lists_referrers_itself_gets_no_tag_for_them(
+    engine: Engine, made: Made, place: Registry, tmp_path: Path
+) -> None:
+    one = build("x86-64-v3")
+    image, ref = made(one), f"{place.repository}:{one.id}"
+    engine.tag(image, ref)
+    engine.push(ref, Progress())
+    engine.untag(ref)
+    handler = type("Here", (WithReferrers,), {"origin": f"http://{place.repository.host}", "rows": {}})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        modern = Registry(Repository.parse(f"127.0.0.1:{server.server_port}/{place.repository.path}"))
+        manifest = modern.manifest(one.id)
+        assert manifest is not None
+        attachments.attach(engine, engine.image(image), modern, manifest, tmp_path / "reports")
+        assert referrers.complete(modern, manifest.digest)
+        assert check(modern, one.id, tmp_path).report
+        server.shutdown()
+    assert place.manifest(referrers.fallback_tag(manifest.digest)) is None
 
 
 # --- tampering --------------------------------------------------------------------------------------------------------

@@ -249,7 +249,7 @@ class Engine:
         """The regular files of the image whose paths `wanted` picks, and its links there; nothing of it is started.
 
         Paths are absolute, and those of the image itself: links are not followed. All of the image passes through.
-        Raises UnknownImage, or OSError with EFBIG where a file is larger than `limit` bytes.
+        Raises UnknownImage, or OSError with EFBIG where the files have more than `limit` bytes together.
         """
         files: dict[str, bytes] = {}
         links: dict[str, str] = {}
@@ -262,6 +262,7 @@ class Engine:
                         links[path] = member.linkname
                     elif member.isreg() and wanted(path):
                         files[path] = _content(archive, member, path, limit)
+                        limit -= member.size
         return Files(files=files, links=links)
 
     def build(self, context: Path, *, tag: str, **settings: Unpack[Settings]) -> str:
@@ -438,7 +439,7 @@ class _Chunks(io.RawIOBase):
 
 def _content(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str, limit: int) -> bytes:
     if member.size > limit:
-        raise OSError(errno.EFBIG, f"larger than {limit} bytes ({member.size})", path)
+        raise OSError(errno.EFBIG, f"larger than what is left of the limit ({limit} bytes)", path)
     source = archive.extractfile(member)
     return source.read() if source else b""
 

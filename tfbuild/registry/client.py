@@ -111,6 +111,7 @@ class Registry:
         for scheme in ("https://", "http://"):
             self._session.mount(scheme, HTTPAdapter(max_retries=retry))
         self._authorization = ""
+        self._lists_referrers = True
         self._configs: dict[str, dict[str, Any]] = {}
 
     def tags(self) -> list[str]:
@@ -182,9 +183,12 @@ class Registry:
 
     def referrers(self, digest: str) -> Manifest | None:
         """The index of what refers to a manifest, as the registry itself keeps it; None where it keeps none."""
+        if not self._lists_referrers:
+            return None
         answer = self._ask("GET", f"referrers/{digest}", headers={"Accept": INDEX}, missing_is_fine=True)
         if answer.status_code == 404 or answer.headers.get("Content-Type", "").partition(";")[0] != INDEX:
             answer.close()
+            self._lists_referrers = False
             return None
         content = _body(answer)
         return Manifest(digest=digest_of(content), media_type=INDEX, content=content)

@@ -6,6 +6,7 @@ Nothing of the image is started, and nothing is guessed: what no file tells stay
 import hashlib
 import json
 import re
+import tarfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -15,6 +16,7 @@ from packaging.metadata import parse_email
 from packaging.utils import canonicalize_name
 
 from tfbuild.engine import Engine, Files
+from tfbuild.errors import TfbuildError
 
 STATUS = "/var/lib/dpkg/status"
 # Images without dpkg (distroless) have a file for each package.
@@ -31,8 +33,8 @@ BUNDLED = re.compile(r"(?P<site>.*)/(?P<package>[^/]+)\.libs/(?P<library>[^/]+)"
 NOTICES = re.compile(r".*/tensorflow/THIRD_PARTY_NOTICES\.txt")
 NOTICE = re.compile(r"^== (?P<name>.+)$", re.MULTILINE)
 SHA256, DIGEST, COMMIT = (re.compile(shape) for shape in ("[0-9a-f]{64}", "sha256:[0-9a-f]{64}", "[0-9a-f]{40}"))
-# numpy's OpenBLAS, the largest library that a wheel of the images brings, has 25 MB.
-MOST_BYTES = 128 << 20
+# All that is read of an image. The image of 2.21.0 has 34 MB of libraries that wheels bring.
+MOST_BYTES = 512 << 20
 # A License field may hold a licence's whole text; what is longer than this is no name.
 LONGEST_NAME = 100
 
@@ -81,8 +83,13 @@ class Contents:
 
 
 def read(engine: Engine, ref: str) -> Contents:
-    """Reads the image through; some seconds for a gigabyte. Raises UnknownImage."""
-    return of_files(engine.read_files(ref, _wanted, MOST_BYTES))
+    """Reads the image through; some seconds for a gigabyte. Raises UnknownImage, or TfbuildError."""
+    try:
+        return of_files(engine.read_files(ref, _wanted, MOST_BYTES))
+    except (OSError, tarfile.TarError) as error:
+        raise TfbuildError(
+            f"the files of {ref} cannot be read: {error}", hint="is the engine well? try again"
+        ) from error
 
 
 def _wanted(path: str) -> bool:

@@ -1,7 +1,8 @@
 """Signatures, by cosign alone: tfbuild has no keys and checks no signature itself.
 
-Source: github.com/sigstore/cosign, doc/cosign_sign.md (v2.4): a reference by digest is signed, never a tag, which may
-move meanwhile; `--yes` answers its questions. Keys, identities and the log are cosign's own options (COSIGN_*).
+Source: github.com/sigstore/cosign, doc/cosign_sign.md (commit 07133b7): a reference by digest is signed, never a tag,
+which may move meanwhile; `--yes` answers its questions; without `--key` it signs by the identity that an OpenID Connect
+provider vouches for (the CI's, or somebody's in a browser).
 """
 
 import shutil
