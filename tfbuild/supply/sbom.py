@@ -120,15 +120,30 @@ def _interpreter(env: tuple[str, ...]) -> Iterator[Component]:
     """The official Python images compile their own, and say which: no package manager knows it."""
     told = dict(entry.partition("=")[::2] for entry in env)
     if version := told.get("PYTHON_VERSION", ""):
-        purl = PackageURL("generic", name="python", version=version)
         yield Component(
-            type=ComponentType.APPLICATION, name="python", version=version, purl=purl, bom_ref=purl.to_string()
+            type=ComponentType.APPLICATION,
+            name="python",
+            version=version,
+            purl=_purl("generic", "python", version),
+            bom_ref=f"python@{version}",
         )
 
 
+def _purl(
+    kind: str, name: str, version: str, namespace: str = "", qualifiers: Mapping[str, str] = {}
+) -> PackageURL | None:
+    """A package's URL; None where it has a name that no package can have."""
+    try:
+        purl = PackageURL(kind, namespace=namespace, name=name, version=version, qualifiers=dict(qualifiers))
+        purl.to_string()  # some names are refused only here
+        return purl
+    except (ValueError, TypeError):
+        return None
+
+
 def _of_python(package: PythonPackage, labels: Mapping[str, str], found: Contents) -> Component:
-    purl = PackageURL("pypi", name=package.name, version=package.version)
-    reference = f"{purl.to_string()}#{package.path}"
+    purl = _purl("pypi", package.name, package.version)
+    reference = f"{purl}#{package.path}"
     is_tensorflow = package.name in wheels.projects()
     digest = wheel_digest(found) if is_tensorflow else package.wheel_sha256
     commit = _commit(found) if is_tensorflow else ""
@@ -191,19 +206,14 @@ def _of_debian(package: DebianPackage, system: Mapping[str, str]) -> Component:
     """Debian's short names of licences are not SPDX's ("GPL-2+", "Expat"): they stay names."""
     vendor, release = system.get("ID", "debian"), system.get("VERSION_ID", "")
     qualifiers = {"arch": package.architecture, "distro": f"{vendor}-{release}" if release else ""}
-    purl = PackageURL(
-        "deb",
-        namespace=vendor,
-        name=package.name,
-        version=package.version,
-        qualifiers={name: value for name, value in qualifiers.items() if value},
-    )
+    told = {name: value for name, value in qualifiers.items() if value}
+    purl = _purl("deb", package.name, package.version, vendor, told)
     return Component(
         type=ComponentType.LIBRARY,
         name=package.name,
         version=package.version,
         purl=purl,
-        bom_ref=purl.to_string(),
+        bom_ref=str(purl or f"deb {package.name} {package.version} {package.architecture}"),
         licenses=[DisjunctiveLicense(name=name, acknowledgement=DECLARED) for name in package.licences],
         properties=[Property(name="tfbuild:deb:source", value=package.source)],
     )
