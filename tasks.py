@@ -4,9 +4,9 @@ Data goes to stdout, everything else to stderr.
 """
 
 import functools
-import inspect
 import sys
 from collections.abc import Callable
+from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Any
 
@@ -38,20 +38,54 @@ PLAN: dict[str, tuple[Any, str]] = {
     "with-headers": (False, "keep TensorFlow's headers, so that custom ops can be compiled"),
 }
 JSON = {"json": (False, "print JSON to stdout")}
+ENGINE: dict[str, tuple[Any, str]] = {
+    "engine": ("", "another engine: ssh://HOST, tcp://HOST:PORT or a Docker context (default: the client's own)"),
+    "builder": ("", "a buildx builder by its name, for the build itself (default: the engine's own)"),
+}
 MAKE: dict[str, tuple[Any, str]] = {
+    **ENGINE,
     "base": ("auto", "auto (a registry, else bootstrap), bootstrap (mmdebstrap), registry, or an image's name"),
     "ca-cert": ("", "a company's CA certificates in PEM (default: SSL_CERT_FILE, when set)"),
-    "mirror": ("", "URL of a mirror: what is at https://HOST/PATH is asked for at URL/HOST/PATH"),
+    "mirror": ("", "a bundle's folder, or a URL: what is at https://HOST/PATH is asked for at URL/HOST/PATH"),
     "network": ("", "of the build's steps: host, none or default"),
 }
 COMPILE: dict[str, tuple[Any, str]] = {
     "jobs": ("", "actions that Bazel runs at once (default: by processors and memory)"),
     "time-limit": ("", "5h30m: then the compile stops, keeps its cache and leaves with code 75"),
     "need-disk": ("", "gigabytes that must be free (default: 86 for a compile)"),
+    "remote-cache": ("", "grpc://HOST:PORT, grpcs://, http:// or https://: a Bazel cache that machines share"),
+    "remote-executor": ("", "grpc://HOST:PORT or grpcs://: runs actions elsewhere (then give --jobs too)"),
+    "remote-instance": ("", "the instance's name there, where it has one"),
+    "remote-header-file": ("", "file of NAME=VALUE lines: headers that hold credentials"),
+    "remote-client-cert": ("", "PEM file to be known by there (with --remote-client-key)"),
+    "remote-client-key": ("", "its key"),
+    "remote-property": ([], "NAME=VALUE that the executor chooses workers by (again for more)"),
+    "remote-readonly": (False, "take from the remote cache, put nothing there (for untrusted jobs)"),
     "no-cache": (False, "build every stage again (downloads and Bazel's cache stay)"),
 }
 
 Body = Callable[..., None]
+
+
+def _positional(body: Body, options: dict[str, tuple[Any, str]]) -> tuple[list[Parameter], list[str]]:
+    """What the verb takes without an option; the names of those that stand for its `*words`.
+
+    Invoke has no "one or more": there are as many of them as words behind the verb's name on the command line.
+    """
+    known = list(signature(body).parameters.values())
+    many = next((parameter.name for parameter in known if parameter.kind is parameter.VAR_POSITIONAL), "")
+    count = max(1, _words(body.__name__, options)) if many else 0
+    words = [f"{many}_{number + 1}" if number else many for number in range(count)]
+    plain = [parameter for parameter in known if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
+    return [*plain, *(Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in words)], words
+
+
+def _words(name: str, options: dict[str, tuple[Any, str]]) -> int:
+    """How many words on the command line are neither options of the verb nor their values."""
+    valued = {f"--{option}" for option, (default, _) in options.items() if not isinstance(default, bool)}
+    behind = sys.argv[sys.argv.index(name) + 1 :] if name in sys.argv else []
+    values = sum(word in valued for word in behind)
+    return sum(not word.startswith("-") for word in behind) - values
 
 
 def verb(*groups: dict[str, tuple[Any, str]]) -> Callable[[Body], Any]:
@@ -59,10 +93,14 @@ def verb(*groups: dict[str, tuple[Any, str]]) -> Callable[[Body], Any]:
     options = {name: row for group in groups for name, row in group.items()}
 
     def wrap(body: Body) -> Any:
+        known, words = _positional(body, options)
+
         @functools.wraps(body)
         def run(*args: Any, **kwargs: Any) -> None:
+            given = [kwargs.pop(name) for name in words]
             try:
-                body(*args, **kwargs)
+                cli.use_engine(kwargs)
+                body(*args, *given, **kwargs)
                 sys.stdout.flush()
             except BrokenPipeError:
                 cli.leave_where_nobody_reads()
@@ -70,12 +108,11 @@ def verb(*groups: dict[str, tuple[Any, str]]) -> Callable[[Body], Any]:
             except KeyboardInterrupt:
                 raise Interrupted("interrupted; what ran was stopped and taken down") from None
 
-        known = [p for p in inspect.signature(body).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
         more = [
-            inspect.Parameter(name.replace("-", "_"), inspect.Parameter.KEYWORD_ONLY, default=default)
+            Parameter(name.replace("-", "_"), Parameter.KEYWORD_ONLY, default=default)
             for name, (default, _) in options.items()
         ]
-        run.__signature__ = inspect.Signature([*known, *more])  # type: ignore[attr-defined]
+        run.__signature__ = Signature([*known, *more])  # type: ignore[attr-defined]
         lists = [name.replace("-", "_") for name, (default, _) in options.items() if isinstance(default, list)]
         helps = {name: text for name, (_, text) in options.items()}
         return task(run, help=helps, iterable=lists, auto_shortflags=False)
@@ -97,6 +134,26 @@ def detect(_: Context, **options: Any) -> None:
 def copts(_: Context, **options: Any) -> None:
     """The Bazel copts for a CPU and a compiler, in one line that can be pasted."""
     cli.copts(**options)
+
+
+@verb({name: PLAN[name] for name in ("cpu", "cpuinfo", "compiler", "platform", "release")}, JSON)
+def explain(_: Context, **options: Any) -> None:
+    """Every CPU feature: in the CPU, in which level, kept as which flag or why not, used by what."""
+    cli.explain(**options)
+
+
+@verb(
+    {
+        "images": ("3", "the most builds"),
+        "skip-unreachable": (False, "go on without the hosts that cannot be read"),
+        "timeout": ("20", "seconds for each ssh host"),
+        "ssh-config": ("", "for ssh, in place of ~/.ssh/config"),
+    },
+    JSON,
+)
+def fleet(_: Context, *hosts: str, **options: Any) -> None:
+    """The fewest images that cover HOSTS...: recorded cpuinfo files, folders, lists of ssh hosts."""
+    cli.fleet(hosts, **options)
 
 
 @verb(PLAN, JSON)
@@ -134,6 +191,22 @@ def wheel(_: Context, **options: Any) -> None:
 
 
 @verb(
+    PLAN,
+    MAKE,
+    {
+        "output": ("bundle", "the folder; what is in it is not downloaded again"),
+        "wheel-only": (False, "what `invoke wheel` downloads, without what its image would"),
+        "need-disk": COMPILE["need-disk"],
+        "dry-run": (False, "plan, start nothing"),
+    },
+    JSON,
+)
+def bundle(_: Context, **options: Any) -> None:
+    """Download all that a build does into one folder, from which `--mirror FOLDER` builds without a network."""
+    cli.bundle(**options)
+
+
+@verb(
     MAKE,
     {
         "registry": ("", "check the IMAGE that this repository (HOST/PATH) has; no layer is downloaded for that"),
@@ -146,10 +219,16 @@ def verify(_: Context, image: str, **options: Any) -> None:
     cli.verify(image, **options)
 
 
-@verb({"output": ("", "write it to this file (default: stdout)")}, JSON)
+@verb({"engine": ENGINE["engine"]}, {"output": ("", "write it to this file (default: stdout)")}, JSON)
 def sbom(_: Context, image: str, **options: Any) -> None:
     """The software bill of materials of IMAGE as CycloneDX 1.6, read out of its files."""
     cli.sbom(image, **options)
+
+
+@verb({"engine": ENGINE["engine"]}, {"full": (False, "read all of the code, not a sample: minutes")}, JSON)
+def inspect(_: Context, subject: str, **options: Any) -> None:
+    """What SUBJECT (a wheel, an image or a library) was compiled for, by its machine code; nothing of it is run."""
+    cli.inspect(subject, **options)
 
 
 REGISTRY: dict[str, tuple[Any, str]] = {
@@ -159,6 +238,7 @@ REGISTRY: dict[str, tuple[Any, str]] = {
 
 
 @verb(
+    {"engine": ENGINE["engine"]},
     REGISTRY,
     {
         "force": (False, "move the fixed tag, though it is another image in the registry"),
@@ -172,6 +252,7 @@ def push(_: Context, image: str, **options: Any) -> None:
 
 
 @verb(
+    {"engine": ENGINE["engine"]},
     REGISTRY,
     {name: PLAN[name] for name in ("target", "cpuinfo")},
     {
@@ -186,7 +267,7 @@ def pull(_: Context, **options: Any) -> None:
     cli.pull(**options)
 
 
-@verb(REGISTRY, JSON)
+@verb({"engine": ENGINE["engine"]}, REGISTRY, JSON)
 def images(_: Context, **options: Any) -> None:
     """The images here and in the registry: size, age, instruction set, verified or not, whether this host runs them."""
     cli.images(**options)
@@ -201,11 +282,41 @@ def images(_: Context, **options: Any) -> None:
         "dry-run": (False, "show what would go, and remove nothing"),
         "yes": (False, "do not ask"),
     },
+    {"engine": ENGINE["engine"]},
     JSON,
 )
 def prune(_: Context, **options: Any) -> None:
     """Remove images of tfbuild's from the engine: failed, unverified and unnamed ones, or all but some. Asks first."""
     cli.prune(**options)
+
+
+@verb(
+    {
+        "only": ([], "this experiment (again for more)"),
+        "quick": (False, "about a minute: one case or two of the main experiments"),
+        "full": (False, "half an hour: every case, the narrowest intervals"),
+        "budget": ("", "5m: seconds, minutes or hours that the whole run may take (default: 5m)"),
+        "against": ("", "another image of the same release, which the experiment `isa` compares with"),
+        "list": (False, "only say what can be measured, and why"),
+        "dry-run": (False, "only say what would be measured, and for how long"),
+    },
+    JSON,
+)
+def bench(_: Context, image: str, **options: Any) -> None:
+    """Measure the performance guide's claims in IMAGE on this machine."""
+    cli.bench(image, **options)
+
+
+@verb({"fail-if": ([], "'throughput<0.95': then leave with code 28 (again for more; or an experiment's name)")}, JSON)
+def compare(_: Context, first: str, second: str, **options: Any) -> None:
+    """Two benchmarks side by side: images, machines or releases."""
+    cli.compare(first, second, **options)
+
+
+@verb({"env-file": ("", "write the environment there, for docker run --env-file")}, JSON)
+def advise(_: Context, report: str, **options: Any) -> None:
+    """Settings and lines of code for this machine, each with the gain that the benchmark REPORT has for it."""
+    cli.advise(report, **options)
 
 
 @verb({"stop": (False, "stop the engine that tfbuild started"), "json": JSON["json"]})
@@ -222,6 +333,7 @@ def engine(_: Context, **options: Any) -> None:
         "cpu": ([], "instruction set of builds from source, again for more (default: the platform's levels)"),
         "platform": ([], "linux/amd64 or linux/arm64 (default: both)"),
         "wheel": ([], "official or source (default: both)"),
+        "fleet": ("", "builds from source for the images in this file: invoke fleet HOSTS --json > FILE"),
         "only": ([], "keep rows whose identifier fits this glob, again for more: '*-mkl-py3.12-*'"),
         "changed-since": ("", "keep rows whose files differ from this state of the repository: origin/main"),
         "format": ("json", "json, github, gitlab or bake"),
@@ -239,7 +351,7 @@ def dockerfiles(_: Context, **options: Any) -> None:
     cli.dockerfiles(Path(__file__).parent / "dockerfiles", **options)
 
 
-@verb({"pure": (False, "only the tests that need no engine")})
+@verb({"pure": (False, "only the tests that need neither an engine nor sshd")})
 def test(_: Context, **options: Any) -> None:
     """Lint, types, generated files and all tests."""
     cli.test(Path(__file__).parent, **options)

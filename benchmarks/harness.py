@@ -1,16 +1,18 @@
-"""Ratios within one run: two measurements in interleaved rounds, compared round by round."""
+"""Ratios within one run: measurements in interleaved rounds, compared round by round."""
 
 import json
 import platform
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
+from typing import TypeVar
 
 from tfbuild.cpu import detect
 
+T = TypeVar("T")
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -28,15 +30,18 @@ class Ratio:
         return f"{self.median:.3f} [{self.low:.3f}, {self.high:.3f}] ({len(self.a)} rounds)"
 
 
-def compare(a: Callable[[], float], b: Callable[[], float], rounds: int) -> Ratio:
-    """Runs both once to warm up, then `rounds` times in shuffled order."""
-    a(), b()
-    pairs: list[tuple[float, float]] = []
-    for _ in range(rounds):
-        first = random.random() < 0.5
-        one = a() if first else b()
-        other = b() if first else a()
-        pairs.append((one, other) if first else (other, one))
+def rounds(measurements: Mapping[str, Callable[[], T]], count: int) -> list[dict[str, T]]:
+    """Each measurement once a round, in shuffled order; the first round warms up and does not count."""
+    found = []
+    for _ in range(count + 1):
+        order = random.sample(list(measurements), len(measurements))
+        found.append({name: measurements[name]() for name in order})
+    return found[1:]
+
+
+def compare(a: Callable[[], float], b: Callable[[], float], count: int) -> Ratio:
+    """Two measurements, in `count` rounds."""
+    pairs = [(each["a"], each["b"]) for each in rounds({"a": a, "b": b}, count)]
     ratios = [x / y for x, y in pairs]
     return Ratio(
         median=median(ratios),

@@ -9,12 +9,12 @@ taken inside the containers, in interleaved rounds in shuffled order, and compar
 
 import argparse
 import os
-import random
 import tempfile
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
-from benchmarks.harness import record
+from benchmarks.harness import record, rounds
 from tfbuild import dockerfile, plan
 from tfbuild.engine import Engine, Progress, base
 from tfbuild.engine.base import Base
@@ -73,15 +73,6 @@ def import_seconds(engine: Engine, image: str, python: str) -> Seconds:
     return Seconds(wall=float(wall), cpu=float(cpu))
 
 
-def rounds(engine: Engine, images: dict[str, str], count: int) -> list[dict[str, Seconds]]:
-    """Each image's interpreter once a round, in shuffled order; the first round warms up and does not count."""
-    found = []
-    for _ in range(count + 1):
-        order = random.sample(sorted(images), len(images))
-        found.append({image: import_seconds(engine, image, images[image]) for image in order})
-    return found[1:]
-
-
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--base", default="auto", help="as in `invoke build`; it must be a Debian without Python")
@@ -108,7 +99,11 @@ def main() -> None:
     print(f"{build.wheel.requirement} on {ground.name} ({size['base'] / 1e6:.0f} MB)")
     print(f"naive {size['naive'] / 1e6:.0f} MB, tfbuild {size['tfbuild'] / 1e6:.0f} MB: {ratio:.3f} (at most 0.66)")
 
-    pairs = rounds(engine, {naive: "python3", slim: "python"}, asked.rounds)
+    measurements = {
+        image: partial(import_seconds, engine, image, python)
+        for image, python in ((naive, "python3"), (slim, "python"))
+    }
+    pairs = rounds(measurements, asked.rounds)
     wall = interval([pair[slim].wall / pair[naive].wall for pair in pairs])
     cpu = interval([pair[slim].cpu / pair[naive].cpu for pair in pairs])
     for name, found in (("wall", wall), ("CPU", cpu)):

@@ -1,6 +1,6 @@
 #!/bin/sh
 # compile.sh TARGET COLLECT...: configures /src, lets Bazel build TARGET, and runs COLLECT, which puts the wheel into
-# /wheel. /mnt/cache outlives a build that fails; /mnt/machine (a secret, so that it shapes no cache key) has this
+# /wheel; without COLLECT all that Bazel downloads for TARGET is downloaded, and nothing kept. /mnt/cache outlives a build that fails; /mnt/machine (a secret, so that it shapes no cache key) has this
 # machine's Bazel flags, and /mnt/deadline the second since 1970 at which to stop.
 set -eu
 target=$1
@@ -10,28 +10,77 @@ shift
 cd /src
 
 # Nobody is here to answer a question.
-"$PYTHON_BIN_PATH" configure.py < /dev/null
+"$PYTHON_BIN_PATH" configure.py < /dev/null || {
+    echo "tfbuild: this tree's configure.py failed" >&2
+    exit 1
+}
 
 # Read after the tree's own files, so that the plan has the last word.
-cache=/mnt/cache/$(cat /opt/tfbuild/builder)
+builder=$(cat /opt/tfbuild/builder)
+cache=/mnt/cache/$builder
+[ "$#" != 0 ] || cache=/var/tmp/bazel/cache
+# However this run ends, Bazel's profile and its whole log are there for the stage `kept`.
+run=$(sha256sum /mnt/bazelrc)
+kept=/mnt/cache/runs/${run%% *}
+rm -rf "$kept"
+mkdir -p "$kept"
 for file in /mnt/ca.bazelrc /mnt/bazelrc /mnt/machine; do
-    [ ! -f "$file" ] || cat "$file"
+    [ ! -f "$file" ] || sed "s/@BUILDER@/$builder/" "$file"
 done > /mnt/all.bazelrc
 cat >> /mnt/all.bazelrc << END
 build --disk_cache=$cache/disk
 build --repository_cache=$cache/repository
 build --curses=no --color=no --show_progress_rate_limit=2
+build --profile=$kept/profile.json
 END
 
 rc=--bazelrc=/mnt/all.bazelrc root=--output_user_root=/var/tmp/bazel
-seconds=0
-if [ -s /mnt/deadline ]; then
-    seconds=$(($(cat /mnt/deadline) - $(date +%s)))
-    [ "$seconds" -gt 0 ] || seconds=1
+if [ -n "$mirror" ]; then
+    # Since Bazel 4; since 8.2 it is called --downloader_config, and this name still taken.
+    if bazel "$rc" "$root" help build --short | grep downloader_config > /dev/null; then
+        echo "build --experimental_downloader_config=/mnt/mirror.downloads" >> /mnt/all.bazelrc
+    else
+        echo "tfbuild: this Bazel knows no mirror; what it fetches for the tree comes from where the tree says"
+    fi
 fi
-# Bazel takes the first SIGINT as "finish in good order": what is compiled is in the cache.
-code=0
-timeout --signal=INT --kill-after=60 "$seconds" bazel "$rc" "$root" build "$target" || code=$?
+if [ "$#" = 0 ]; then
+    bazel "$rc" "$root" build --nobuild "$target"
+    bazel "$rc" "$root" shutdown
+    rm -rf /var/tmp/bazel
+    exit
+fi
+
+# The secret `remote`: Bazel's lines for a cache or executor that machines share, with credentials in them. Bazel prints
+# all its options where one of them is wrong or the tree asks for it, so that what it says is filtered.
+hide='cat'
+if [ -s /mnt/remote ]; then
+    python3 /mnt/remote.py reach /mnt/remote
+    cp /mnt/all.bazelrc /mnt/alone.bazelrc
+    cat /mnt/remote >> /mnt/all.bazelrc
+    hide='python3 /mnt/remote.py hide /mnt/remote'
+fi
+
+# Sets `code` and `seconds`, its time limit (0: none).
+compile() {
+    seconds=0
+    if [ -s /mnt/deadline ]; then
+        seconds=$(($(cat /mnt/deadline) - $(date +%s)))
+        [ "$seconds" -gt 0 ] || seconds=1
+    fi
+    # Bazel takes the first SIGINT as "finish in good order": what is compiled is in the cache.
+    echo 0 > /mnt/code
+    { timeout --signal=INT --kill-after=60 "$seconds" bazel "$rc" "$root" build "$target" 2>&1 || echo $? > /mnt/code; } |
+        $hide | python3 /mnt/relay.py "$kept/bazel.log"
+    code=$(cat /mnt/code)
+}
+compile
+# Some Bazels end where a remote cache dies on the way (0.26.1 with code 37). What is compiled is here.
+if [ "$code" != 0 ] && [ -s /mnt/remote ] && ! python3 /mnt/remote.py reach /mnt/remote; then
+    echo "tfbuild: going on without it"
+    mv /mnt/alone.bazelrc /mnt/all.bazelrc
+    compile
+fi
+[ ! -f "$kept/profile.json" ] || gzip "$kept/profile.json"
 if [ "$code" != 0 ]; then
     if [ "$seconds" != 0 ] && [ "$(date +%s)" -ge "$(cat /mnt/deadline)" ]; then
         echo "tfbuild: the time limit is reached; what is compiled so far is kept"
@@ -41,6 +90,8 @@ fi
 
 mkdir -p /wheel
 "$@"
+# Bazel's outputs are read-only.
+chmod 644 /wheel/*.whl
 {
     echo "builder=sha256:$(cat /opt/tfbuild/builder)"
     cat /opt/tfbuild/source

@@ -16,8 +16,11 @@ fi
 /opt/build/bin/pip install --no-cache-dir --disable-pip-version-check --requirement /mnt/requirements.txt
 
 url=$(from "https://github.com/bazelbuild/bazelisk/releases/download/v$bazelisk/bazelisk-linux-$arch")
-curl --fail --location --silent --show-error --retry 3 --output /usr/local/bin/bazelisk "$url"
-echo "$bazelisk_sha256  /usr/local/bin/bazelisk" | sha256sum --check --strict
+if ! curl --fail --location --silent --show-error --retry 3 --output /usr/local/bin/bazelisk "$url" ||
+    ! echo "$bazelisk_sha256  /usr/local/bin/bazelisk" | sha256sum --check --strict; then
+    echo "tfbuild: $url cannot be had, or is not the Bazelisk that was planned" >&2
+    exit 1
+fi
 chmod 755 /usr/local/bin/bazelisk
 
 # Bazelisk fetches Bazel when it runs it; the compile runs that program itself, which takes signals in one piece.

@@ -1,6 +1,7 @@
 """What is read from Bazel's output, and what the options around a compile mean."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -101,6 +102,7 @@ def test_a_time_limit_is_read(text: str, seconds: float) -> None:
     ],
 )
 def test_what_cannot_be_read_is_refused(options: dict[str, str]) -> None:
+    given: dict[str, Any] = {"mirror": "", "network": "", "jobs": "", "time_limit": "", "ca": None} | options
     with pytest.raises(UsageError) as refusal:
-        compiling.options(**({"mirror": "", "network": "", "jobs": "", "time_limit": ""} | options), ca=None)
+        compiling.options(**given)
     assert refusal.value.hint

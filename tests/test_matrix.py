@@ -21,7 +21,7 @@ ALL = matrix.select(Asked())
 
 def test_the_usual_rows_are_official_wheels_and_every_level() -> None:
     identifiers = [build.id for build in ALL.rows]
-    assert {"2.21.0-mkl-py3.11-avx", "2.20.0-mkl-py3.13-x86-64-v4", "2.21.0-cpu-py3.13-armv8.2-a"} <= set(identifiers)
+    assert {"2.21.0-mkl-py3.11-f16c", "2.20.0-mkl-py3.13-x86-64-v4", "2.21.0-cpu-py3.13-armv8.2-a"} <= set(identifiers)
     assert len(set(identifiers)) == len(identifiers)
     assert all("is not in" in one.reason for one in ALL.refused)
 
@@ -52,8 +52,8 @@ def test_the_order_does_not_depend_on_the_order_of_the_question() -> None:
 
 
 def test_only_keeps_what_a_glob_fits() -> None:
-    found = matrix.select(Asked(only=("*-mkl-py3.11-avx", "*-cpu-py3.12-avx")))
-    assert [build.id for build in found.rows] == ["2.21.0-cpu-py3.12-avx", "2.21.0-mkl-py3.11-avx"]
+    found = matrix.select(Asked(only=("*-mkl-py3.11-f16c", "*-cpu-py3.12-f16c")))
+    assert [build.id for build in found.rows] == ["2.21.0-cpu-py3.12-f16c", "2.21.0-mkl-py3.11-f16c"]
 
 
 @pytest.mark.parametrize(
@@ -107,12 +107,12 @@ def test_bake_gets_a_target_a_row_and_its_context(tmp_path: Path) -> None:
 
 
 def test_text_that_hcl_would_read_as_a_template_is_literal(tmp_path: Path) -> None:
-    some = matrix.select(Asked(only=("2.21.0-mkl-py3.11-avx",)))
-    assert '"$${X}%%{y}/2.21.0-mkl-py3.11-avx"' in matrix.to_bake(some, Path("${X}%{y}"))
+    some = matrix.select(Asked(only=("2.21.0-mkl-py3.11-f16c",)))
+    assert '"$${X}%%{y}/2.21.0-mkl-py3.11-f16c"' in matrix.to_bake(some, Path("${X}%{y}"))
 
 
 def test_a_row_is_changed_where_its_files_are() -> None:
-    avx = matrix.select(Asked(only=("2.21.0-mkl-py3.11-avx",))).rows[0]
+    avx = matrix.select(Asked(only=("2.21.0-mkl-py3.11-f16c",))).rows[0]
     assert matrix.fingerprint(avx) == matrix.fingerprint(replace(avx))
     assert matrix.fingerprint(avx) != matrix.fingerprint(replace(avx, with_headers=True))
 
@@ -144,7 +144,7 @@ def copy(tmp_path: Path) -> Path:
 
 
 def changed(folder: Path, ref: str, code: int = 0) -> list[str]:
-    words = ["--only=2.21.0-mkl-py3.11-avx", "--only=2.20.0-mkl-*-x86-64-v3", f"--changed-since={ref}"]
+    words = ["--only=2.21.0-mkl-py3.11-f16c", "--only=2.20.0-mkl-*-x86-64-v3", f"--changed-since={ref}"]
     done = subprocess.run(
         [sys.executable, "-m", "invoke", "matrix", *words], cwd=folder, capture_output=True, text=True, check=False
     )
@@ -159,7 +159,7 @@ def test_changed_since_keeps_the_rows_whose_files_differ(copy: Path) -> None:
     assert changed(copy, "HEAD") == ["2.20.0-mkl-py3.13-x86-64-v3"]
     slim = copy / "templates" / "slim.sh"
     slim.write_text(slim.read_text() + "# changed\n")
-    assert changed(copy, "HEAD") == ["2.20.0-mkl-py3.13-x86-64-v3", "2.21.0-mkl-py3.11-avx"]
+    assert changed(copy, "HEAD") == ["2.20.0-mkl-py3.13-x86-64-v3", "2.21.0-mkl-py3.11-f16c"]
     assert not (copy / ".git" / "worktrees").exists() or not list((copy / ".git" / "worktrees").iterdir())
     (said,) = changed(copy, "no-such-state", code=2)
     assert "no state 'no-such-state' of this repository" in said

@@ -40,9 +40,9 @@ def chosen(host: cpu.Cpu | None = HOST, **options: Any) -> Build:
 
 def test_the_official_wheel_has_its_own_instruction_set_never_the_hosts() -> None:
     build = chosen(wheel="official")
-    assert build.id == "2.21.0-mkl-py3.11-avx"
+    assert build.id == "2.21.0-mkl-py3.11-f16c"
     assert "avx2" not in build.instruction_set.features
-    assert build.copts == ("--copt=-mavx",)
+    assert build.copts == ("--copt=-mavx", "--copt=-mf16c")
     assert (build.bazel, build.configs, build.threading) == ("", (), "threadpool")
     assert build.wheel.requirement == "tensorflow-cpu==2.21.0"
 

@@ -271,7 +271,10 @@ def test_official_wheels(release: str) -> None:
     assert wheel.onednn == told("onednn")[release]
     assert set(wheel.pythons) <= set(told("pythons")[release])
     assert [*wheel.pythons] == sorted(wheel.pythons, key=Version)
-    assert isa.instruction_set(wheel.features, "x86_64").name == ("avx2-fma" if release == "2.4.0" else "avx")
+    assert isa.instruction_set(wheel.features, "x86_64").name == {
+        "2.4.0": "avx2-fma",
+        "2.21.0": "f16c",
+    }.get(release, "avx")
     for target in ("cpu", "mkl", "cuda"):
         assert Requirement(wheel.requirement(release, target)).specifier.contains(release)
 

@@ -54,7 +54,7 @@ def report(verdict: str = "pass", *checks: Check) -> Report:
     return Report(
         schema=SCHEMA,
         kind="smoke",
-        id="2.21.0-mkl-py3.11-avx",
+        id="2.21.0-mkl-py3.11-f16c",
         created="2026-11-21T10:00:00+00:00",
         tool="tfbuild 0.1.0",
         seconds=37.2,
@@ -91,8 +91,8 @@ def report(verdict: str = "pass", *checks: Check) -> Report:
 
 def test_what_is_written_is_read_back_equal(tmp_path: Path) -> None:
     path = reporting.write(report(), tmp_path / "reports")
-    assert path.name == "2.21.0-mkl-py3.11-avx.json"
-    assert reporting.stored(path.parent, "2.21.0-mkl-py3.11-avx") == report()
+    assert path.name == "2.21.0-mkl-py3.11-f16c.json"
+    assert reporting.stored(path.parent, "2.21.0-mkl-py3.11-f16c") == report()
     assert sorted(file.suffix for file in path.parent.iterdir()) == [".json", ".md"], "no half-written file stays"
 
 
@@ -120,10 +120,10 @@ def test_what_is_no_report_is_none(tmp_path: Path, text: str) -> None:
 def test_a_report_of_another_image_or_schema_is_none(tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text(reporting.to_json(report()))
     assert reporting.stored(tmp_path, "other") is None
-    (tmp_path / "2.21.0-mkl-py3.11-avx.json").write_text(
+    (tmp_path / "2.21.0-mkl-py3.11-f16c.json").write_text(
         reporting.to_json(replace(report(), schema="tfbuild.report/0"))
     )
-    assert reporting.stored(tmp_path, "2.21.0-mkl-py3.11-avx") is None
+    assert reporting.stored(tmp_path, "2.21.0-mkl-py3.11-f16c") is None
     assert reporting.stored(tmp_path, "missing") is None
 
 
@@ -149,7 +149,7 @@ def test_raw_samples_are_in_the_json() -> None:
 
 def test_markdown_says_what_was_proved_and_how() -> None:
     text = reporting.to_markdown(report("fail", check("guard"), check("isa", "fail", "lacks AVX2 | FMA\n<b>")))
-    assert text.startswith("# 2.21.0-mkl-py3.11-avx: fail\n")
+    assert text.startswith("# 2.21.0-mkl-py3.11-f16c: fail\n")
     assert "| isa | FAIL | lacks AVX2 \\| FMA &lt;b> | 1.5 |" in text
     assert CLAIMS["isa"].proves in text
     assert f"*Fix:* {CLAIMS['isa'].fix}" in text
@@ -165,7 +165,7 @@ def test_the_terminal_gets_no_markup_from_an_image() -> None:
     shown = stream.getvalue()
     assert "[bold]TypeError[/bold]" in shown
     assert "\x1b" not in shown
-    assert "2.21.0-mkl-py3.11-avx: fail in 37 s" in shown
+    assert "2.21.0-mkl-py3.11-f16c: fail in 37 s" in shown
 
 
 def test_a_failed_report_is_an_error_with_what_to_do() -> None:

@@ -23,10 +23,10 @@ def planned(**options: Any) -> Source:
     return build.source
 
 
-def archive(tmp_path: Path) -> Path:
+def archive(tmp_path: Path, tree: Path = DOUBLE) -> Path:
     path = tmp_path / "double.tar.gz"
     with tarfile.open(path, "w:gz") as tar:
-        tar.add(DOUBLE, "double")
+        tar.add(tree, "double")
     return path
 
 
@@ -103,6 +103,45 @@ def test_a_bad_source_is_refused_before_anything_starts(
     with pytest.raises(error, match=message) as refusal:
         planned(**{name: value.format(**words) for name, value in options.items()})
     assert refusal.value.hint
+
+
+def refused(path: Path) -> str:
+    """By its own digest: what is wrong is what is in it."""
+    with pytest.raises(BadSource) as refusal:
+        planned(source=str(path), source_sha256=source.digest(path))
+    assert refusal.value.hint
+    return refusal.value.reason
+
+
+@pytest.mark.parametrize("compression", ["", "gz", "bz2", "xz"])
+def test_an_archive_that_is_cut_off_is_refused(compression: str, tmp_path: Path) -> None:
+    path = tmp_path / "double.tar"
+    with tarfile.open(path, f"w:{compression}") as tar:  # type: ignore[call-overload]
+        tar.add(DOUBLE, "double")
+    planned(source=str(path), source_sha256=source.digest(path))
+    whole = path.read_bytes()
+    for share in (0.0, 0.02, 0.3, 0.5):
+        path.write_bytes(whole[: int(len(whole) * share) | 1])  # never between two members
+        assert "double.tar is no tar archive, or one that is cut off: " in refused(path)
+
+
+def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    path.write_text("<html>404: not found</html>\n" * 100)
+    assert "page.html is no tar archive" in refused(path)
+
+
+def test_an_archive_of_something_else_is_refused(tmp_path: Path) -> None:
+    assert "is not TensorFlow's source: it has no configure.py" in refused(archive(tmp_path, DOUBLE / "tensorflow"))
+    # TensorFlow's tree without a folder on top: the builder would unpack it one level too deep.
+    path = tmp_path / "flat.tar"
+    with tarfile.open(path, "w") as tar:
+        tar.add(DOUBLE, ".")
+    planned(source=str(path), source_sha256=source.digest(path))
+    with tarfile.open(path, "w") as tar:
+        for part in DOUBLE.iterdir():
+            tar.add(part, part.name)
+    assert "is not TensorFlow's source" in refused(path)
 
 
 def test_the_sources_content_changes_the_contexts_digest_and_its_place_does_not(tmp_path: Path) -> None:

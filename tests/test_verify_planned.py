@@ -29,9 +29,10 @@ LABELS = {
 }
 
 
-def planned(*features: str, release: str = "2.14.0") -> Planned:
+def planned(*features: str, release: str = "2.14.0", wheel: str = "official") -> Planned:
     told = " ".join(sorted(closure(features or ["avx"])))
-    return Planned.of("x", LABELS | {PREFIX + "features": told, PREFIX + "release": release}, "amd64")
+    more = {PREFIX + "features": told, PREFIX + "release": release, PREFIX + "wheel": wheel}
+    return Planned.of("x", LABELS | more, "amd64")
 
 
 def test_the_labels_of_an_image() -> None:

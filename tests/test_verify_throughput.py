@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tfbuild.proof import Interval, Timing, Triple
 from tfbuild.smoke.found import Sample
-from tfbuild.verify import paired, session, throughput
+from tfbuild.verify import asking, paired, session, throughput
 from tfbuild.verify.throughput import WORKLOADS, Baseline
 
 BASELINE = Baseline(ref="tfbuild:plain", env={"LD_PRELOAD": ""})
@@ -103,9 +103,9 @@ def test_foreign_load_is_what_the_samples_did_not_use() -> None:
     def sample(busy: float) -> Sample:
         return Sample(wall=0.1, cpu=0.1, busy=busy, cpus=2, traces=1, faults=0)
 
-    assert throughput.foreign([sample(0.1)] * 3) == pytest.approx(0.0)
-    assert throughput.foreign([sample(0.2)] * 3) == pytest.approx(0.5)
-    assert throughput.foreign([sample(0.0)] * 3) == 0.0
+    assert asking.foreign([sample(0.1)] * 3) == pytest.approx(0.0)
+    assert asking.foreign([sample(0.2)] * 3) == pytest.approx(0.5)
+    assert asking.foreign([sample(0.0)] * 3) == 0.0
 
 
 def test_the_interval_is_the_textbook_s() -> None:

@@ -14,6 +14,14 @@ KILLED = re.compile(
     r"|Server terminated abruptly|java\.lang\.OutOfMemoryError|collect2: fatal error: ld terminated with signal 9"
 )
 TIME_LIMIT = "tfbuild: the time limit is reached"
+# What compile.sh and Bazel say where a remote cache or executor cannot be spoken to.
+NO_REMOTE = re.compile(
+    r"tfbuild: the remote (cache|executor) .* does not answer|Failed to query remote execution capabilities"
+    r"|StatusRuntimeException: (UNAUTHENTICATED|PERMISSION_DENIED)"
+)
+ALONE = "tfbuild: going on without it"
+# The first that any build says, beside the start of its server.
+BEGINS = ("Loading:", "Computing main repo mapping", "Analyzing:", "INFO: Analyzed")
 PROCESSES = re.compile(r"INFO: (?P<what>\d[\d,]* process(?:es)?: .*)")
 # The rate of the last minutes: a build begins with what is cached, and ends with long links.
 WINDOW_SECONDS = 300.0
@@ -27,8 +35,11 @@ class Watch:
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.began = False
         self.killed = False
         self.out_of_time = False
+        self.no_remote = False
+        self.alone = False
         self.summary = ""
         self.share: float | None = None
         self._clock = clock
@@ -37,6 +48,10 @@ class Watch:
     def __call__(self, line: str) -> str:
         self.killed = self.killed or KILLED.search(line) is not None
         self.out_of_time = self.out_of_time or line.startswith(TIME_LIMIT)
+        self.began = self.began or line.startswith(BEGINS)
+        self.no_remote = self.no_remote or NO_REMOTE.search(line) is not None
+        if line.startswith(ALONE):
+            self.no_remote, self.alone = False, True
         if done := PROCESSES.match(line):
             self.summary = done["what"]
         found = COUNT.search(line)

@@ -5,10 +5,12 @@ Data is printed to stdout; progress, notes and errors go to stderr.
 
 import json
 import os
+import re
 import select as polling
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from tfbuild.pipeline import Maker
     from tfbuild.proof import Report
     from tfbuild.registry.client import Registry
+    from tfbuild.remote import Remote
 
 WORK = Path("build")
 REPORTS = Path("reports")
@@ -104,6 +107,37 @@ def copts(*, cpu: str, cpuinfo: str, platform: str, json: bool, **options: str) 
         say(f"note: {note}")
 
 
+def explain(*, json: bool, **options: Any) -> None:
+    from tfbuild import explain as explaining
+
+    found = explaining.explain(Request(**options))
+    for note in found.notes:
+        say(f"note: {note}")
+    out(found.to_json()) if json else explaining.show(found)
+
+
+def fleet(
+    words: tuple[str, ...], *, images: str, timeout: str, ssh_config: str, skip_unreachable: bool, json: bool
+) -> None:
+    from tfbuild import fleet as fleets
+    from tfbuild import hosts
+
+    most, seconds = positive("images", images), positive("timeout", timeout)
+    config = Path(ssh_config) if ssh_config else None
+    found = hosts.gather(words, timeout=seconds, config=config, skip=skip_unreachable)
+    for one in found.skipped:
+        say(f"skipped {one.name}: {one.reason}" + (f"; {one.hint}" if one.hint else ""))
+    chosen = fleets.choose(found.hosts, most, found.skipped)
+    print(fleets.to_json(chosen)) if json else fleets.show(chosen)
+
+
+def positive(option: str, text: str) -> int:
+    """An option's value as a number from 1 on."""
+    if not re.fullmatch(r"[1-9]\d{0,5}", text, re.ASCII):
+        raise UsageError(f"--{option} {text!r} is no number from 1 on", hint=f"--{option} 3")
+    return int(text)
+
+
 def host_cpu(cpuinfo: str) -> Cpu | None:
     """The CPU that "host" means; None where this machine's cannot be read (then only --cpu host is refused)."""
     if cpuinfo:
@@ -124,12 +158,35 @@ def leave_where_nobody_reads() -> None:
         raise Exit(code=128 + signal.SIGPIPE)
 
 
+def use_engine(options: dict[str, Any]) -> None:
+    """Takes --engine and --builder out of `options`, and lets all that follows talk to them."""
+    engine, builder = options.pop("engine", ""), options.pop("builder", "")
+    if engine or builder:
+        from tfbuild.engine import choice
+
+        choice.use(engine, builder)
+
+
 def select(options: dict[str, Any]) -> Build:
-    """The build that the planning options ask for."""
+    """The build that the planning options ask for; for a verb that builds, "host" is the engine's machine."""
     known: dict[str, Any] = {key: options[key] for key in Request.__dataclass_fields__ if key in options}
     lists = {key: tuple(value) for key, value in known.items() if isinstance(value, list)}
     request = Request(**{**known, **lists})
+    if "ca_cert" in options:
+        from tfbuild.engine import choice
+
+        if choice.elsewhere():
+            return select_there(request, options)
     return planning.select(request, host_cpu(request.cpuinfo))
+
+
+def select_there(request: Request, options: dict[str, Any]) -> Build:
+    """As select, for an engine on another machine: its platform and its CPU."""
+    made = maker(options)
+    request = replace(request, platform=request.platform or made.engine.platform)
+    if request.cpuinfo or request.cpu not in ("", "host") or request.wheel not in ("", "source"):
+        return planning.select(request, host_cpu(request.cpuinfo))
+    return planning.select(request, made.cpu())
 
 
 def plan(*, json: bool, **options: Any) -> None:
@@ -193,11 +250,28 @@ def maker(options: dict[str, Any], *, verify_images: bool = True) -> "Maker":
             jobs=options.get("jobs", ""),
             time_limit=options.get("time_limit", ""),
             ca=certificates(options["ca_cert"]),
+            remote=shared(options),
         ),
         disk=gigabytes(options.get("need_disk", "")),
         verify_images=verify_images,
         reverify=options.get("reverify", False),
         no_cache=options.get("no_cache", False),
+    )
+
+
+def shared(options: dict[str, Any]) -> "Remote | None":
+    """The remote cache or executor that the options name."""
+    from tfbuild import remote
+
+    return remote.options(
+        cache=options.get("remote_cache", ""),
+        executor=options.get("remote_executor", ""),
+        instance=options.get("remote_instance", ""),
+        properties=tuple(options.get("remote_property", ())),
+        readonly=options.get("remote_readonly", False),
+        header_file=options.get("remote_header_file", ""),
+        certificate=options.get("remote_client_cert", ""),
+        key=options.get("remote_client_key", ""),
     )
 
 
@@ -234,6 +308,27 @@ def wheel(*, output: str, json: bool, **options: Any) -> None:
         out({"id": chosen.id, "wheel": str(made.wheel), "sidecar": str(made.sidecar), "sha256": made.sha256})
     else:
         print(made.wheel)
+
+
+def bundle(*, output: str, wheel_only: bool, dry_run: bool, json: bool, **options: Any) -> None:
+    from tfbuild import pipeline
+
+    chosen = select_and_tell(options)
+    made = maker(options)
+    if made.options.bundle:
+        raise UsageError("a bundle is not filled from another one", hint="copy the folder; or --mirror URL")
+    builds = pipeline.downloads(chosen, wheel_only=wheel_only)
+    identifiers = [build.id for build in builds]
+    if dry_run:
+        out({"folder": output, "builds": identifiers}) if json else print(*identifiers, sep="\n")
+        say(f"dry run: what these builds download would go to {output}; nothing was started")
+        return
+    filled = made.bundle(builds, Path(output))
+    if json:
+        out({"folder": output, "builds": identifiers, "files": filled.files, "bytes": filled.size})
+    else:
+        print(output)
+        say(f"{filled.files} files, {filled.size / 1e9:.2f} GB; `--mirror {output}` builds from them without a network")
 
 
 def verify(image: str, *, json: bool, registry: str, pull: bool, **options: Any) -> None:
@@ -297,6 +392,48 @@ def finish(report: "Report | None", image: str, *, json: bool) -> None:
     reporting.raise_if_failed(report, image)
 
 
+def inspect(subject: str, *, full: bool, json: bool) -> None:
+    from tfbuild import inspector
+    from tfbuild.engine.progress import Progress
+
+    found = inspector.inspect(subject, full=full, progress=Progress())
+    if json:
+        out(found.to_json())
+        return
+    print(f"{found.subject}: compiled for {found.main.name}")
+    for name, library in found.libraries.items():
+        print(f"\n{name}: {library.how()}")
+        print(f"{'feature':20}{'per 1000':>10}{'regions':>10}")
+        for row in library.families:
+            mark = "  compiled for it" if row.compiled else ""
+            print(f"{row.feature:20}{row.rate:10.3f}{100 * row.share:8.1f} %{mark}")
+    if found.guard and found.guard.compiled:
+        print(f"\nguard: compiled for {' '.join(found.guard.compiled)}; unused {' '.join(found.guard.unused)}")
+        print(f"guard: {'; '.join(found.disagreements()) or 'agrees with the code'}")
+
+
+def bench(image: str, *, only: list[str], list: bool, dry_run: bool, json: bool, **options: Any) -> None:
+    from tfbuild.bench import command
+
+    chosen = command.settings(**options)
+    if list or dry_run:
+        command.show_rows(only, chosen, json=json, dry_run=dry_run)
+    else:
+        command.run(image, only, chosen, REPORTS, json=json)
+
+
+def compare(first: str, second: str, *, fail_if: list[str], json: bool) -> None:
+    from tfbuild.bench import compare as comparing
+
+    comparing.run(first, second, fail_if, json=json)
+
+
+def advise(report: str, *, env_file: str, json: bool) -> None:
+    from tfbuild.bench import advise as advising
+
+    advising.run(report, env_file, json=json)
+
+
 def engine(*, stop: bool, json: bool) -> None:
     from tfbuild.engine import host
     from tfbuild.engine.progress import Progress
@@ -350,7 +487,16 @@ def push(image: str, *, registry: str, ca_cert: str, force: bool, sign: bool, js
 
 
 def pull(
-    *, registry: str, ca_cert: str, release: str, target: str, python: str, cpuinfo: str, dry_run: bool, json: bool
+    *,
+    engine: str,
+    registry: str,
+    ca_cert: str,
+    release: str,
+    target: str,
+    python: str,
+    cpuinfo: str,
+    dry_run: bool,
+    json: bool,
 ) -> None:
     from tfbuild import publishing
     from tfbuild.engine import Engine
@@ -437,15 +583,25 @@ def confirmed(question: str) -> bool:
     return input().strip().lower() in ("y", "yes")
 
 
-def matrix(root: Path, *, format: str, output: str, changed_since: str, **options: list[str]) -> None:
+def _images(file: str, options: dict[str, list[str]]) -> tuple[tuple[str, str], ...]:
+    """Platform and instruction set of each image in the file that `invoke fleet --json` wrote."""
+    from tfbuild import fleet as fleets
+
+    if used := [f"--{name}" for name in ("cpu", "platform", "wheel") if options[name]]:
+        raise UsageError(f"{', '.join(used)}: the images of --fleet have their own", hint="leave one of them out")
+    return tuple((image.platform, image.cpu) for image in fleets.read(Path(file)).images)
+
+
+def matrix(root: Path, *, format: str, output: str, changed_since: str, fleet: str = "", **options: list[str]) -> None:
     from tfbuild import matrix as rows
 
     if format not in rows.FORMATS:
         raise UsageError(f"unknown format {format!r}", hint=f"one of: {', '.join(rows.FORMATS)}")
     asked = {name if name == "only" else f"{name}s": tuple(values) for name, values in options.items()}
-    found = rows.select(rows.Asked(**asked))
+    found = rows.select(rows.Asked(**asked, images=_images(fleet, options) if fleet else ()))
     if changed_since:
         words = [f"--{name}={value}" for name, values in options.items() for value in values]
+        words += [f"--fleet={Path(fleet).resolve()}"] if fleet else []
         found = rows.changed_since(found, changed_since, words, root)
     for line in rows.refusals(found):
         say(line)
@@ -480,7 +636,7 @@ def test(root: Path, *, pure: bool) -> None:
         [python, "-m", "ruff", "format", "--check", "."],
         [python, "-m", "mypy"],
         [python, "-m", "invoke", "dockerfiles", "--check"],
-        [python, "-m", "pytest", *(["-m", "not engine"] if pure else [])],
+        [python, "-m", "pytest", *(["-m", "not engine and not sshd"] if pure else [])],
     ]
     for step in steps:
         say(f"$ {' '.join(step[1:])}")

@@ -3,105 +3,234 @@
 All of it goes in as BuildKit secrets. They shape no cache key: another machine or mirror compiles nothing again.
 """
 
+import io
 import re
+import tempfile
 import time
+import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tfbuild import resources
+from tfbuild import bundle as bundles
+from tfbuild import mirror as mirrors
+from tfbuild import profile, resources, trouble
+from tfbuild import remote as remotes
 from tfbuild.bazel import Watch
+from tfbuild.bundle import Bundle
 from tfbuild.engine import Engine
 from tfbuild.engine.build import Settings
-from tfbuild.engine.progress import duration
-from tfbuild.errors import BuildFailed, TimeUp, UsageError
+from tfbuild.engine.progress import Progress, duration
+from tfbuild.errors import BuildFailed, TfbuildError, TimeUp, UsageError
+from tfbuild.mirror import Upstream
 from tfbuild.plan import Build
+from tfbuild.remote import Remote
+from tfbuild.resources import Share
 
 LIMIT = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
+# What compile.sh says of a Bazel that has no option for it.
+NO_MIRROR = "tfbuild: this Bazel knows no mirror"
 # Bazel is asked to stop at the limit; this much later everything is stopped.
 GRACE_SECONDS = 90.0
+FETCH_SECONDS = 60.0
+# The slowest actions that are told on the terminal.
+SHOWN = 5
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """`mirror`: URL; `jobs`: 0 for as many as fit; `seconds`: 0 for no time limit, counted from `started`."""
+    """`mirror`: URL; `jobs`: 0 for as many as fit; `seconds`: 0 for no time limit, counted from `started`.
+
+    `bundle` takes the mirror's place, which then, where `recording`, is what the bundle is filled from.
+    """
 
     mirror: str = ""
+    bundle: Bundle | None = None
+    recording: bool = False
     network: str = ""
     jobs: int = 0
     seconds: float = 0.0
     ca: Path | None = None
+    remote: Remote | None = None
     started: float = field(default_factory=time.time)
 
 
-def options(*, mirror: str, network: str, jobs: str, time_limit: str, ca: Path | None) -> Options:
+def options(
+    *, mirror: str, network: str, jobs: str, time_limit: str, ca: Path | None, remote: Remote | None = None
+) -> Options:
     """The command line's words; UsageError where one cannot be read."""
-    if mirror and not mirror.startswith(("http://", "https://")):
+    elsewhere = mirror.startswith(("http://", "https://"))
+    if mirror and not elsewhere and not Path(mirror).is_dir():
         raise UsageError(
-            f"--mirror {mirror!r} is no http:// or https:// address", hint="serve the folder, and name that"
+            f"--mirror {mirror!r} is neither a folder nor an http:// or https:// address",
+            hint="invoke bundle makes such a folder",
         )
     if jobs and not (jobs.isdigit() and int(jobs)):
         raise UsageError(f"--jobs {jobs!r} is no count", hint="--jobs 4")
     if network not in ("", "host", "none", "default"):
         raise UsageError(f"unknown network {network!r}", hint="one of: default, host, none")
+    bundle = bundles.read(Path(mirror)) if mirror and not elsewhere else None
+    if bundle and network not in ("", "host"):
+        raise UsageError(
+            f"a folder as --mirror is served on this machine, which --network {network} cannot reach",
+            hint="leave out --network",
+        )
     return Options(
-        mirror=mirror.rstrip("/"), network=network, jobs=int(jobs or 0), seconds=limit_seconds(time_limit), ca=ca
+        mirror=mirror.rstrip("/") if elsewhere else "",
+        bundle=bundle,
+        network=network,
+        jobs=int(jobs or 0),
+        seconds=limit_seconds(time_limit),
+        ca=ca,
+        remote=remote,
     )
 
 
-def limit_seconds(text: str) -> float:
+def limit_seconds(text: str, option: str = "--time-limit") -> float:
     """ "5h30m", "90m", "45s" as seconds; 0 for no limit."""
     found = LIMIT.fullmatch(text)
     if found is None or (text and not any(found.groups())):
-        raise UsageError(f"--time-limit {text!r} cannot be read", hint="--time-limit 5h30m")
+        raise UsageError(f"{option} {text!r} cannot be read", hint=f"{option} 5h30m")
     hours, minutes, seconds = (int(part or 0) for part in found.groups())
     total = 3600 * hours + 60 * minutes + seconds
     if text and not total:
-        raise UsageError(f"--time-limit {text!r} leaves no time", hint="--time-limit 5h30m")
+        raise UsageError(f"{option} {text!r} leaves no time", hint=f"{option} 5h30m")
     return float(total)
 
 
-def run(build: Build, given: Options, engine: Engine, settings: Settings, start: Callable[[Settings], object]) -> None:
+def run(
+    build: Build,
+    given: Options,
+    engine: Engine,
+    settings: Settings,
+    start: Callable[[Settings], object],
+    fetch: Callable[[Path, Settings], object],
+) -> None:
     """Lets `start` run the builder, and turns what a compile says of its end into the error that helps.
 
-    The secrets' files go beside the log. Raises TimeUp at the time limit, BuildFailed with a setting to change where
-    memory ran out, and all that the builder raises.
+    What Bazel left of its run goes beside the log; `fetch` brings it into a folder. Raises TimeUp at the time limit,
+    BadMirror where a download failed for want of something there, BuildFailed with a setting to change where memory ran
+    out or a remote cache did not answer, and all that the builder raises.
     """
-    watch, progress, folder = Watch(), settings["progress"], settings["log"].parent / "settings"
-    secrets = {"ca": given.ca} if given.ca else {}
-    if given.mirror:
-        secrets["mirror"] = _file(folder / "mirror", given.mirror)
-    share = None
+    if given.bundle is None:
+        _run(build, given, engine, settings, start, fetch, lambda error: mirrors.explain(error, given.mirror))
+        return
+    upstream = Upstream(base=given.mirror, ca=given.ca) if given.recording else None
+    with mirrors.serve(given.bundle, upstream) as mirror:
+        _run(
+            build,
+            replace(given, mirror=mirror.url, network="host"),
+            engine,
+            settings,
+            start,
+            fetch,
+            mirror.explain,
+        )
+
+
+def _run(
+    build: Build,
+    given: Options,
+    engine: Engine,
+    settings: Settings,
+    start: Callable[[Settings], object],
+    fetch: Callable[[Path, Settings], object],
+    of_mirror: Callable[[BuildFailed], TfbuildError],
+) -> None:
+    watch, progress, share = Watch(), settings["progress"], None
     if build.wheel.kind == "source":
         limits = resources.of_this_process(local=engine.local)
         share = resources.share(cpus=engine.cpus, memory=engine.memory, limits=limits, jobs=given.jobs)
         progress(f"bazel {share.reason}")
-        secrets["machine"] = _file(folder / "machine", share.bazelrc())
-        if given.seconds:
-            secrets["deadline"] = _file(folder / "deadline", f"{given.started + given.seconds:.0f}\n")
+        for line in [f"remote {given.remote.name}", *remotes.notes(given.remote, build.bazel)] if given.remote else []:
+            progress(line)
     left = given.started + given.seconds + GRACE_SECONDS - time.time() if given.seconds else None
-    try:
-        start({**settings, "secrets": secrets, "network": given.network, "watch": watch, "seconds": left})
-    except TimeoutError:
-        raise _time_up(given) from None
-    except BuildFailed as error:
-        if watch.out_of_time:
+    with tempfile.TemporaryDirectory(prefix="tfbuild-") as folder:
+        settings = {**settings, "secrets": _secrets(build, given, share, Path(folder)), "network": given.network}
+        try:
+            start({**settings, "watch": watch, "seconds": left})
+        except TimeoutError:
+            _keep(watch, settings, fetch)
             raise _time_up(given) from None
-        if watch.killed and share is not None:
-            fewer = max(1, share.jobs // 2)
-            raise BuildFailed(
-                f"a compiler or Bazel was killed, most likely for want of memory ({share.reason})\n{error.reason}",
-                hint=f"--jobs {fewer}; what is compiled is kept. {error.hint}",
-            ) from None
-        raise
-    if watch.summary:
-        progress(f"bazel: {watch.summary}")
+        except BuildFailed as error:
+            # Should the builder have cut off Bazel's words, the clock tells it too.
+            late = watch.out_of_time or (given.seconds > 0 and time.time() >= given.started + given.seconds)
+            _keep(watch, settings, fetch)
+            raise _time_up(given) if late else _answer(error, watch, given, share, of_mirror) from None
+        if watch.alone and given.remote:
+            progress(f"the remote {given.remote.name} went away; from there on all was compiled here")
+        if watch.summary:
+            progress(f"bazel: {watch.summary}")
+        _keep(watch, settings, fetch)
 
 
-def _file(path: Path, text: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
-    return path
+def _keep(watch: Watch, settings: Settings, fetch: Callable[[Path, Settings], object]) -> None:
+    """Puts what Bazel left of this run beside the log, and tells of the slowest actions. It hinders nothing."""
+    if not watch.began:
+        return
+    folder, progress = settings["log"].parent, settings["progress"]
+    table = folder / "slowest.txt"
+    for old in (*folder.glob("profile.json*"), folder / "bazel.log", table):
+        old.unlink(missing_ok=True)
+    try:
+        with tempfile.TemporaryDirectory(prefix="bazel-", dir=folder) as scratch:
+            quietly: Settings = {**settings, "log": folder / "kept.log", "progress": Progress(io.StringIO())}
+            fetch(Path(scratch), {**quietly, "no_cache": False, "seconds": FETCH_SECONDS})
+            for file in Path(scratch).iterdir():
+                file.replace(folder / file.name)
+        path = next(folder.glob("profile.json*"), folder / "profile.json")
+        found = profile.read(path)
+        table.write_text(profile.table(found), encoding="utf-8")
+    except (TfbuildError, OSError, EOFError, zlib.error) as error:
+        why = (str(error).splitlines() or [repr(error)])[0]
+        progress(f"note: Bazel's profile cannot be had ({why}): {folder / 'kept.log'}")
+        return
+    progress(f"profile: {path} (chrome://tracing and ui.perfetto.dev show it); the slowest actions, more in {table}:")
+    for line in profile.lines(found, SHOWN):
+        progress(line)
+
+
+def _secrets(build: Build, given: Options, share: Share | None, folder: Path) -> dict[str, Path]:
+    """What the builder is handed, by name, each in a file; `folder` is this user's alone and goes away with the run."""
+    secrets = {"ca": given.ca} if given.ca else {}
+    kind = ("recording" if given.recording else "bundle") if given.bundle else ""
+    texts = {"mirror": f"{given.mirror}\n{kind}\n" if given.mirror else ""}
+    if share is not None:
+        texts["machine"] = share.bazelrc()
+        texts["deadline"] = f"{given.started + given.seconds:.0f}\n" if given.seconds else ""
+        if given.remote:
+            texts["remote"] = remotes.bazelrc(given.remote, build.bazel)
+            secrets |= given.remote.secrets()
+    for name, text in texts.items():
+        if text:
+            secrets[name] = folder / name
+            secrets[name].touch(mode=0o600)
+            secrets[name].write_text(text, encoding="utf-8")
+    return secrets
+
+
+def _answer(
+    error: BuildFailed,
+    watch: Watch,
+    given: Options,
+    share: Share | None,
+    of_mirror: Callable[[BuildFailed], TfbuildError],
+) -> TfbuildError:
+    """The error with what to do about it, where that is known."""
+    if watch.killed and share is not None:
+        return BuildFailed(
+            f"a compiler or Bazel was killed, most likely for want of memory ({share.reason})\n{error.reason}",
+            hint=f"--jobs {max(1, share.jobs // 2)}; what is compiled is kept. {error.hint}",
+        )
+    if watch.no_remote and given.remote:
+        return BuildFailed(
+            f"the remote {given.remote.name} cannot be used\n{error.reason}",
+            hint="is it up, and does it know the credentials? Its address is that of the build's steps (--network host "
+            f"for one on this machine); or go on without it, with what is compiled so far. {error.hint}",
+        )
+    explained = trouble.explain(error)
+    # A cause with a name of its own says more than the mirror, and the mirror more than any other failure.
+    return of_mirror(error) if given.mirror and type(explained) is BuildFailed else explained
 
 
 def _time_up(given: Options) -> TimeUp:

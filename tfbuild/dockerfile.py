@@ -19,7 +19,7 @@ from typing import Protocol
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from tfbuild import __version__, capabilities, defects, facts, isa, releases, source, toolchains
+from tfbuild import __version__, capabilities, defects, facts, isa, releases, remote, source, toolchains
 from tfbuild.errors import TfbuildError, UsageError
 from tfbuild.plan import PLATFORMS, Build, Request, select
 
@@ -34,7 +34,7 @@ TCMALLOC = "/usr/local/lib/libtcmalloc_minimal.so.4"
 LARGE_ALLOCATION = 1 << 40
 # What host tools are compiled for: any machine that may build. The target's features are in --copt alone.
 GENERIC = {"x86_64": "-march=x86-64", "aarch64": "-march=armv8-a"}
-COMPILE_FILES = ("toolchain.sh", "source.sh", "compile.sh", "truststore.py")
+COMPILE_FILES = ("toolchain.sh", "source.sh", "compile.sh", "relay.py", "remote.py", "truststore.py")
 
 
 class Base(Protocol):
@@ -164,7 +164,14 @@ def files(build: Build) -> dict[str, str]:
         "tfbuild-smoke": (TEMPLATES / "smoke").read_text(encoding="utf-8"),
     }
     if build.wheel.kind == "source":
-        found["bazelrc"] = render("bazelrc.j2", header=header, build=build, generic=GENERIC[PLATFORMS[build.platform]])
+        found["bazelrc"] = render(
+            "bazelrc.j2",
+            header=header,
+            build=build,
+            generic=GENERIC[PLATFORMS[build.platform]],
+            silo=remote.silo(build.bazel, build.release, build.instruction_set.name),
+            profile_flags=toolchains.profile_flags(build.bazel),
+        )
         found["requirements.txt"] = "".join(f"{line}\n" for line in toolchains.python_requirements(build.release))
         for name in COMPILE_FILES:
             found[name] = (TEMPLATES / name).read_text(encoding="utf-8")
@@ -361,7 +368,7 @@ def toolchain(compiler: str) -> list[str]:
     """The distribution's packages for a compiler such as "gcc-12" or "clang-18", and for TensorFlow's own build."""
     name, _, version = compiler.partition("-")
     compilers = {"gcc": [f"gcc-{version}", f"g++-{version}"], "clang": [f"clang-{version}", f"lld-{version}"]}
-    tools = ["ca-certificates", "curl", "git", "patchelf", "python3", "rsync", "unzip", "zip"]
+    tools = ["bzip2", "ca-certificates", "curl", "git", "patchelf", "python3", "rsync", "unzip", "xz-utils", "zip"]
     return sorted(compilers[name] + tools)
 
 
@@ -370,7 +377,8 @@ def collect(bazel_target: str) -> str:
     package, _, target = bazel_target.removeprefix("//").partition(":")
     if target == "build_pip_package":
         return f"bazel-bin/{package}/build_pip_package /wheel"
-    return f"cp bazel-bin/{package}/wheel_house/*.whl /wheel/"
+    # No pattern: the shell that starts compile.sh would look for its files before they are made.
+    return f"cp -r bazel-bin/{package}/wheel_house/. /wheel/"
 
 
 # --- Jinja ------------------------------------------------------------------------------------------------------------

@@ -77,6 +77,12 @@ class UncertainFact(TfbuildError):
     exit_code = 17
 
 
+class BadMirror(TfbuildError):
+    """A mirror or bundle lacks what the build asks for, breaks off, or was changed."""
+
+    exit_code = 18
+
+
 class BadSource(TfbuildError):
     """The source to compile is missing, is not TensorFlow's, or is not the one that its digest names."""
 
@@ -141,3 +147,9 @@ class NothingFits(TfbuildError):
     """A registry has no image that this host can run."""
 
     exit_code = 27
+
+
+class RegressionFound(TfbuildError):
+    """A comparison of two benchmarks went beyond what --fail-if allows."""
+
+    exit_code = 28

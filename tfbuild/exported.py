@@ -2,10 +2,13 @@
 
 import json
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfbuild import __version__, source
+from tfbuild import __version__, audit, source
+from tfbuild.audit import Audit
 from tfbuild.errors import BuildFailed
 from tfbuild.plan import Build
 
@@ -27,25 +30,41 @@ class Exported:
     wheel: Path
     sidecar: Path
     sha256: str
+    audit: Audit
 
 
 def collect(build: Build, scratch: Path, output: Path, *, context: str, base: str) -> Exported:
     """Moves the wheel from the builder's `scratch` folder to `output`, and writes its sidecar there.
 
-    `context` and `base`: digests. Raises BuildFailed where the builder made no wheel, or more than one.
+    `context` and `base`: digests. Raises BuildFailed where the builder made no wheel, more than one, or one without
+    machine code in it.
     """
     wheels = sorted(scratch.glob("*.whl"))
     if len(wheels) != 1:
         raise BuildFailed(f"the compile made {len(wheels)} wheels, not one", hint=f"they are in {scratch}")
     output.mkdir(parents=True, exist_ok=True)
     wheel = output / wheels[0].name
-    shutil.move(wheels[0], wheel)
+    with _whole(wheel) as part:
+        shutil.move(wheels[0], part)
     sha256 = source.digest(wheel)
     built = _read(scratch / "build.txt")
+    audited = audit.check(wheel)
     sidecar = output / f"{wheel.name}.json"
-    text = json.dumps(_facts(build, wheel, sha256, built, context=context, base=base), indent=2) + "\n"
-    sidecar.write_text(text, encoding="utf-8")
-    return Exported(wheel=wheel, sidecar=sidecar, sha256=sha256)
+    told = _facts(build, wheel, sha256, built, context=context, base=base) | {"audit": audited.to_json()}
+    with _whole(sidecar) as part:
+        part.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+    return Exported(wheel=wheel, sidecar=sidecar, sha256=sha256, audit=audited)
+
+
+@contextmanager
+def _whole(path: Path) -> Iterator[Path]:
+    """Another name for what is on its way to `path`, which is there whole or not at all."""
+    part = path.with_name(f".{path.name}.part")
+    try:
+        yield part
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _facts(build: Build, wheel: Path, sha256: str, built: Built, *, context: str, base: str) -> dict[str, object]:
@@ -56,7 +75,7 @@ def _facts(build: Build, wheel: Path, sha256: str, built: Built, *, context: str
         "sha256": sha256,
         "builder": built.builder,
         "compiler": built.compiler,
-        "bazel": built.bazel,
+        "bazel": built.bazel or None,
         "source_commit": built.source_commit or None,
         "base": base or None,
         "context": context,

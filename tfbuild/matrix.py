@@ -23,6 +23,7 @@ from tfbuild.plan import Build, Request
 SCHEMA = "tfbuild.matrix/1"
 FORMATS = ("github", "gitlab", "bake", "json")
 WHEELS = ("official", "source")
+TARGETS = ("cpu", "mkl")
 # The job in .gitlab-ci.yml that each row of a child pipeline extends.
 GITLAB_JOB = ".tfbuild"
 
@@ -47,7 +48,11 @@ class Table(Facts, frozen=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What rows are made of; an empty field means the usual ones. `only`: globs on identifiers, any of which fits."""
+    """What rows are made of; an empty field means the usual ones. `only`: globs on identifiers, any of which fits.
+
+    `images`: the platform and instruction set of each of a fleet's images, built from source, in place of the product
+    of `wheels`, `platforms` and `cpus`.
+    """
 
     releases: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
@@ -55,6 +60,7 @@ class Asked:
     pythons: tuple[str, ...] = ()
     platforms: tuple[str, ...] = ()
     wheels: tuple[str, ...] = ()
+    images: tuple[tuple[str, str], ...] = ()
     only: tuple[str, ...] = ()
 
 
@@ -99,21 +105,28 @@ def _order(build: Build) -> tuple[Version, str, Version, str, str]:
 
 
 def _requests(asked: Asked) -> Iterable[Request]:
+    for request in _of_fleet(asked) if asked.images else _usual(asked):
+        yield from (replace(request, python=python) for python in asked.pythons or _pythons(request))
+
+
+def _of_fleet(asked: Asked) -> Iterable[Request]:
+    some = itertools.product(asked.targets or TARGETS, asked.releases or ("",), asked.images)
+    for target, release, (platform, cpu) in some:
+        yield Request(target=target, release=release, platform=platform, cpu=cpu)
+
+
+def _usual(asked: Asked) -> Iterable[Request]:
     table = facts.load("matrix", Table)
     platforms = [row for row in table.platform if not asked.platforms or row.name in asked.platforms]
     for name in asked.platforms:
         plan.choose_platform(Request(target="cpu", platform=name), "cpu")  # an unknown one is refused
-    some = itertools.product(
-        asked.wheels or WHEELS, asked.targets or ("cpu", "mkl"), asked.releases or ("",), platforms
-    )
+    some = itertools.product(asked.wheels or WHEELS, asked.targets or TARGETS, asked.releases or ("",), platforms)
     for wheel, target, release, platform in some:
         request = Request(target=target, release=release, platform=platform.name)
         if wheel == "official":
-            requests = [replace(request, wheel="official")]
+            yield replace(request, wheel="official")
         else:
-            requests = [replace(request, cpu=cpu) for cpu in asked.cpus or platform.cpus]
-        for one in requests:
-            yield from (replace(one, python=python) for python in asked.pythons or _pythons(one))
+            yield from (replace(request, cpu=cpu) for cpu in asked.cpus or platform.cpus)
 
 
 def _pythons(request: Request) -> Sequence[str]:

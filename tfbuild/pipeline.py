@@ -4,31 +4,40 @@ An image has the name ID-unverified until its verification passed, then ID; one 
 verified before, from the same context on the same base, is not built or verified again.
 """
 
+import errno
 import shutil
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from tfbuild import compiling, dockerfile, exported, plan, releases
+from tfbuild import bundle as bundles
+from tfbuild import compiling, cpu, cpuid, dockerfile, exported, plan, releases, remote
 from tfbuild import report as reporting
+from tfbuild import source as sources
 from tfbuild import verify as verifying
+from tfbuild.bundle import Bundle
 from tfbuild.compiling import Options
+from tfbuild.cpu import Cpu
 from tfbuild.dockerfile import Context
 from tfbuild.engine import Engine, host
 from tfbuild.engine import base as bases
 from tfbuild.engine.build import Settings
 from tfbuild.engine.progress import Progress
-from tfbuild.errors import BaseUnavailable, EngineMissing, TfbuildError, UnknownImage, UsageError
+from tfbuild.errors import BaseUnavailable, DiskFull, EngineMissing, TfbuildError, UnknownImage, UsageError
 from tfbuild.exported import Exported
 from tfbuild.plan import Build, Request
 from tfbuild.proof import Report
+from tfbuild.source import Source
 from tfbuild.verify import Baseline
 
 REPOSITORY = "tfbuild"
 # What the tuning of an image amounts to, switched off: glibc's malloc and TensorFlow's own choice about oneDNN.
 PLAIN = {"LD_PRELOAD": "", "TF_ENABLE_ONEDNN_OPTS": ""}
+# What a recording of a machine is made of (README); without glibc's loader the kernel's list alone.
+RECORD = f"cat {cpu.CPUINFO}; echo; {cpuid.LOADER} --list-diagnostics 2>/dev/null || true"
 # Free bytes asked for before the start. An image from 2.21.0's wheel filled an empty engine with 3.3 GB, base and pip's
 # cache included (2026-11), and a rebuild needs as much again; what a compile needs is an estimate (--need-disk).
 DISK = {"official": 8 << 30, "file": 8 << 30, "source": 80 << 30}
@@ -63,8 +72,26 @@ class Maker:
     def engine(self) -> Engine:
         return Engine.connect()
 
+    def cpu(self) -> Cpu:
+        """The CPU of the engine's machine, as a container there sees it. Raises what the base image's making does."""
+        row = plan.default_base()
+        base = bases.resolve(
+            self.engine,
+            row.image,
+            row.distribution,
+            self.base,
+            progress=self.progress,
+            log=self.work / "base.log",
+            ca_cert=self.options.ca,
+        )
+        with self.progress.step("detect: the engine's CPU"):
+            done = self.engine.run(base.reference, ["sh", "-c", RECORD], entrypoint=())
+        return cpu.parse(done.stdout, origin="the engine's /proc/cpuinfo")
+
     def render(self, build: Build) -> Context:
-        """The build context; nothing is started."""
+        """The build context; nothing is started. Refuses a remote cache that the build's Bazel cannot use as asked."""
+        if self.options.remote and build.wheel.kind == "source":
+            remote.bazelrc(self.options.remote, build.bazel)
         return dockerfile.write(build, self.work / build.id / "context")
 
     def build(self, build: Build) -> Result:
@@ -98,11 +125,64 @@ class Maker:
             base,
             lambda run: self.engine.export(context.folder, stage="export", output=scratch, **run),
         )
-        return exported.collect(build, scratch, output, context=context.digest, base=base.digest)
+        with disk_full(output):
+            made = exported.collect(build, scratch, output, context=context.digest, base=base.digest)
+        for line in made.audit.lines():
+            self.progress(line)
+        return made
+
+    def bundle(self, builds: Sequence[Build], output: Path) -> Bundle:
+        """Downloads into the folder `output` what these builds do, by their own steps, but makes none of them.
+
+        What is there already is not downloaded again. Raises BadMirror where something cannot be had.
+        """
+        with disk_full(output):
+            filled = bundles.fill(output)
+            try:
+                for build in builds:
+                    self._download(build, filled)
+            finally:
+                filled.write()
+            filled.write(*(build.id for build in builds))
+        return filled
+
+    def _download(self, build: Build, filled: Bundle) -> None:
+        maker = replace(self, options=replace(self.options, bundle=filled, recording=True), no_cache=True)
+        context = maker._start(build)
+        self._need_disk(build)
+        # One that is there already stays: the package lists are those of its day.
+        base, asked = maker._base(build), bases.asked(build.base_image, self.base)
+        if filled.base(asked, self.engine.platform) is None:
+            with self.progress.step(f"bundle: keep {base.name}"):
+                bases.keep(self.engine, base, asked, filled)
+        if build.source is not None and build.source.kind == "git":
+            with self.progress.step(f"bundle: keep the source, {build.source.tag}"):
+                self._keep_source(build.source, filled)
+        scratch = self.work / build.id / "downloads"
+        maker._run(
+            build,
+            context,
+            base,
+            lambda run: self.engine.export(context.folder, stage="downloads", output=scratch, **run),
+        )
+        if compiling.NO_MIRROR in (self.work / build.id / "build.log").read_text(encoding="utf-8", errors="replace"):
+            self.progress(
+                f"note: Bazel {build.bazel} knows no mirror: what it fetches for the tree is not in the bundle"
+            )
+
+    def _keep_source(self, source: Source, filled: Bundle) -> None:
+        path = sources.REPOSITORY.partition("://")[2]
+        url = f"{self.options.mirror}/{path}" if self.options.mirror else sources.REPOSITORY
+        bundles.keep_tag(filled, url, path, source.tag, source.commit, self.options.ca)
 
     def _start(self, build: Build) -> Context:
         """The context of a build that this engine and base can make."""
         refuse_base_without_cuda(build, self.base)
+        if self.options.bundle and not self.engine.local:
+            raise UsageError(
+                "the engine is on another machine, which cannot reach a folder served on this one",
+                hint="let a web server that it reaches serve the folder: --mirror URL",
+            )
         if build.platform != self.engine.platform:
             raise EngineMissing(
                 f"this engine builds for {self.engine.platform}, and the plan is for {build.platform}",
@@ -117,7 +197,12 @@ class Maker:
             "build_args": dockerfile.build_args(base, context),
             "no_cache": self.no_cache,
         }
-        compiling.run(build, self.options, self.engine, settings, start)
+
+        def fetch(folder: Path, run: Settings) -> None:
+            again: Settings = {**run, "build_args": {**run["build_args"], "RUN_ID": str(time.time_ns())}}
+            self.engine.export(context.folder, stage="kept", output=folder, **again)
+
+        compiling.run(build, self.options, self.engine, settings, start, fetch)
 
     def _need_disk(self, build: Build) -> None:
         host.need_disk(self.engine, self.disk or DISK[build.wheel.kind])
@@ -127,6 +212,9 @@ class Maker:
         return self._report(self._prove(ref), ref)
 
     def _base(self, build: Build) -> bases.Base:
+        bundle, asked = self.options.bundle, bases.asked(build.base_image, self.base)
+        if bundle and (kept := bundle.base(asked, self.engine.platform)):
+            return bases.from_bundle(self.engine, kept, bundle.folder, self.progress)
         return bases.resolve(
             self.engine,
             build.base_image,
@@ -199,6 +287,19 @@ class Maker:
         return plain.build(build).image
 
 
+@contextmanager
+def disk_full(folder: Path) -> Iterator[None]:
+    """A full disk at `folder` as the error that says so."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise DiskFull(
+            f"no space is left for {folder}", hint="free some; then the same command goes on from there"
+        ) from error
+
+
 def refuse_base_without_cuda(build: Build, base: str) -> None:
     """Up to 2.17 a compile takes CUDA from the builder: only an image that the user names can have it."""
     if build.wheel.kind != "source" or build.target != "cuda" or base not in plan.BASES:
@@ -209,6 +310,25 @@ def refuse_base_without_cuda(build: Build, base: str) -> None:
             f"TensorFlow {build.release} is compiled with the CUDA of its base image, and {build.base_image} has none",
             hint=f"--base with an image that has CUDA {cuda.version}, cuDNN {cuda.cudnn} and {build.compiler}",
         )
+
+
+def downloads(build: Build, *, wheel_only: bool) -> tuple[Build, ...]:
+    """The builds whose downloads are those of `invoke build`, or of `invoke wheel`.
+
+    A compiled wheel requires what the official one does, and its image is compared with that one's.
+    """
+    if build.wheel.kind != "source" or wheel_only:
+        return (build,)
+    official = Request(
+        target=build.target, release=build.release, python=build.python, platform=build.platform, wheel="official"
+    )
+    try:
+        return (build, plan.select(official, None))
+    except TfbuildError as error:
+        raise UsageError(
+            f"what the image of {build.id} requires is known by the official wheel, and there is none: {error.reason}",
+            hint="--wheel-only, for `invoke wheel`",
+        ) from error
 
 
 def name(build: Build, suffix: str = "") -> str:

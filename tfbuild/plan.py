@@ -134,7 +134,7 @@ class Build:
 
     @property
     def id(self) -> str:
-        """The image's tag, the report's key and the name under dockerfiles/: 2.21.0-mkl-py3.11-avx."""
+        """The image's tag, the report's key and the name under dockerfiles/: 2.21.0-mkl-py3.11-f16c."""
         parts = (self.release, self.target, f"py{self.python}", self.instruction_set.name, *self.variant)
         return "-".join(parts)
 

@@ -1,15 +1,14 @@
 """A report as JSON, Markdown and a terminal table; written whole or not at all, and read back against its types."""
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
 import msgspec
 
+from tfbuild import files, terminal
 from tfbuild.errors import UsageError, VerificationFailed
-from tfbuild.files import replace_file
 from tfbuild.proof import SCHEMA, Benchmark, Check, Interval, Report, Throughput
 
 MOST_BYTES = 32 * 1024 * 1024
@@ -50,8 +49,8 @@ def write(report: Report, folder: Path) -> Path:
     place = path(report, folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        replace_file(place.with_suffix(".md"), to_markdown(report).encode())
-        return replace_file(place, (to_json(report) + "\n").encode())
+        replace_file(place.with_suffix(".md"), to_markdown(report))
+        return replace_file(place, to_json(report) + "\n")
     except OSError as error:
         raise UsageError(
             f"cannot write to {folder}: {error.strerror}", hint="make it writable, or run elsewhere"
@@ -66,6 +65,10 @@ def stored(folder: Path, identifier: str) -> Report | None:
     except (OSError, ValueError):
         return None
     return report if report.id == identifier else None
+
+
+def replace_file(path: Path, text: str) -> Path:
+    return files.replace_file(path, text.encode())
 
 
 def raise_if_failed(report: Report, image: str) -> None:
@@ -99,7 +102,7 @@ def _table(report: Report) -> Iterator[str]:
     yield "| check | | what was seen | s |"
     yield "|---|---|---|---|"
     for check in report.checks:
-        yield f"| {check.name} | {MARKS[check.status]} | {_cell(check.detail)} | {check.seconds:.1f} |"
+        yield f"| {check.name} | {MARKS[check.status]} | {cell(check.detail)} | {check.seconds:.1f} |"
 
 
 def _speed(report: Report) -> Iterator[str]:
@@ -148,22 +151,22 @@ def _details(report: Report) -> Iterator[str]:
     yield from (f"- {name}: {_plain(value)}" for name, value in plan.items() if value)
     if host := report.host:
         limits = f"{host.cpus} CPUs (cgroup quota: {host.quota or 'none'}), {host.memory} MiB"
-        yield f"- host: {_cell(host.cpu)}, {limits}, kernel {host.kernel}, engine {host.engine}"
+        yield f"- host: {cell(host.cpu)}, {limits}, kernel {host.kernel}, engine {host.engine}"
     if found := report.software:
         built = f"TensorFlow {found.tensorflow} ({found.git}), compiled by {found.compiler}"
-        yield f"- found: {_cell(built)}; malloc of {found.malloc}"
+        yield f"- found: {cell(built)}; malloc of {found.malloc}"
         yield f"- packages: {_plain(found.packages)}"
     yield ""
     yield "| label | value |"
     yield "|---|---|"
-    yield from (f"| {_cell(name)} | {_cell(value)} |" for name, value in sorted(report.image.labels.items()))
+    yield from (f"| {cell(name)} | {cell(value)} |" for name, value in sorted(report.image.labels.items()))
 
 
 def _plain(value: Any) -> str:
     return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def _cell(text: str) -> str:
+def cell(text: str) -> str:
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
 
 
@@ -176,13 +179,10 @@ def spelled(interval: Interval) -> str:
 
 def show(report: Report, stream: IO[str] | None = None) -> None:
     """A table on `stream` (default: stdout); colours only on a terminal."""
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    stream = stream or sys.stdout
-    terminal = stream.isatty()
-    console = Console(file=stream, width=None if terminal else 120, soft_wrap=False, highlight=False)
+    console = terminal.console(stream)
     table = Table(box=None, show_header=False, pad_edge=False)
     for check in report.checks:
         table.add_row(Text(MARKS[check.status], COLOURS[check.status]), check.name, Text(_seen(check)))

@@ -4,10 +4,12 @@ A tree or an archive travels in the build context as one file, source/source.tar
 """
 
 import hashlib
+import lzma
 import os
 import re
 import shutil
 import tarfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,6 +68,7 @@ def read(path: Path, sha256: str) -> Source:
         raise BadSource(
             f"{path.name} has the sha256 {found}, not {sha256}", hint="fetch it again, or correct --source-sha256"
         )
+    _refuse_foreign_archive(path)
     return Source(kind="archive", path=path, sha256=found)
 
 
@@ -101,6 +104,24 @@ def _refuse_foreign(path: Path) -> None:
     missing = [name for name in SIGNS if not (path / name).exists()]
     if missing:
         raise BadSource(f"{path} is not TensorFlow's source: it has no {missing[0]}", hint="--source names its root")
+
+
+def _refuse_foreign_archive(path: Path) -> None:
+    """BadSource for a file that the builder's tar would not unpack to TensorFlow's tree. Reads it to its end."""
+    try:
+        with tarfile.open(path) as tar:
+            names = {name.partition("/")[2] for name in tar.getnames()}
+    except (tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError) as error:
+        raise BadSource(
+            f"{path.name} is no tar archive, or one that is cut off: {str(error).splitlines()[0]}",
+            hint="--source takes what tar, gzip, bzip2 or xz made; fetch it again",
+        ) from None
+    missing = [name for name in SIGNS if not any(found == name or found.startswith(f"{name}/") for found in names)]
+    if missing:
+        raise BadSource(
+            f"{path.name} is not TensorFlow's source: it has no {missing[0]}",
+            hint="an archive has one folder on top, which is TensorFlow's root",
+        )
 
 
 def _pack(tree: Path, target: Path) -> None:

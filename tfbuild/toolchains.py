@@ -2,6 +2,8 @@
 
 from functools import cache
 
+from packaging.version import Version
+
 from tfbuild import facts, releases
 from tfbuild.errors import UnknownCompiler
 from tfbuild.facts import Facts
@@ -18,6 +20,13 @@ class BazelBinary(Facts, frozen=True):
     version: str
     arch: str
     sha256: str
+
+
+class ProfileFlags(Facts, frozen=True):
+    """What a Bazel older than `before` needs to write its profile as JSON."""
+
+    before: str
+    flags: tuple[str, ...]
 
 
 class Distribution(Facts, frozen=True):
@@ -37,6 +46,7 @@ class PythonPackages(Facts, frozen=True):
 class Table(Facts, frozen=True):
     bazelisk: Bazelisk
     bazel: tuple[BazelBinary, ...]
+    profile: tuple[ProfileFlags, ...]
     distribution: tuple[Distribution, ...]
     python_package: tuple[PythonPackages, ...]
 
@@ -50,6 +60,11 @@ def table() -> Table:
 def bazel_sha256(version: str, arch: str) -> str:
     """The digest of that Bazel's binary; "" where it is not known."""
     return next((row.sha256 for row in table().bazel if (row.version, row.arch) == (version, arch)), "")
+
+
+def profile_flags(version: str) -> tuple[str, ...]:
+    """Bazel's options that make its --profile a JSON trace."""
+    return tuple(flag for row in table().profile if Version(version) < Version(row.before) for flag in row.flags)
 
 
 def compilers(distribution: str) -> tuple[str, ...] | None:

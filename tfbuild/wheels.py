@@ -125,12 +125,12 @@ def refuse_misfit(file: WheelFile, *, release: str, python: str, arch: str) -> N
 def instruction_set(file: WheelFile, release: str, *, claimed: InstructionSet | None) -> InstructionSet:
     """What the wheel was compiled for, by the CPU guard inside it.
 
-    The guard knows a dozen features (AVX512F, but none of its subsets), so a claim may say more than it, and must agree
-    on those that it knows; BadWheel otherwise.
+    The guard knows a dozen features (AVX512F, but none of its subsets), so the machine code is asked for the others. A
+    claim may say more than the guard, and must agree on those features that it knows; BadWheel otherwise.
     """
     compiled = _guard(file, release)
     if claimed is None:
-        return isa.instruction_set(compiled, file.arch)
+        return isa.instruction_set(_rounded(compiled | _code(file), file.arch), file.arch)
     known = binary.guard_features(release)
     told = frozenset(claimed.features) & known
     if told != compiled & known:
@@ -164,6 +164,26 @@ def _guard(file: WheelFile, release: str) -> frozenset[str]:
 def projects() -> tuple[str, ...]:
     """The names under which TensorFlow's wheels go."""
     return tuple(row.name for row in facts.load("wheels", NameTable).name)
+
+
+def _rounded(held: frozenset[str], arch: str) -> frozenset[str]:
+    """The x86-64 level that holds these features, where it goes beyond them by what machine code never shows (cx16)."""
+    from tfbuild import inspection
+
+    levels = (level.features for level in facts.levels(arch) if arch == "x86_64")
+    level = next((features for features in levels if held <= features), held)
+    return held if (level - isa.closure(held)) & inspection.written() else level
+
+
+def _code(file: WheelFile) -> frozenset[str]:
+    """What the machine code needs; empty where it cannot be read, which verification will say."""
+    from tfbuild import inspector
+    from tfbuild.inspection import CodeUnreadable
+
+    try:
+        return inspector.wheel(file.path).compiled
+    except CodeUnreadable:
+        return frozenset()
 
 
 def threading(file: WheelFile) -> str:

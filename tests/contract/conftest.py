@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from tests import newbazel
 from tests.contract import archive
 from tests.contract.archive import Tree, Unavailable
-from tfbuild.engine import Engine, base
-from tfbuild.engine.progress import Progress
+from tfbuild.engine import Engine
 
 HERE = Path(__file__).parent
-IMAGE = "tfbuild-test:contract"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -32,14 +31,5 @@ def tree() -> Tree:
 
 @pytest.fixture(scope="session")
 def builder(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """An image with real compilers and a real Bazel. It stays for the next run: it is as good as its Dockerfile."""
-    log = tmp_path_factory.mktemp("builder")
-    found = base.bootstrap(engine, "bookworm", progress=Progress(), log=log / "base.log")
-    engine.build(
-        HERE / "builder",
-        tag=IMAGE,
-        build_args={"BASE": found.reference},
-        log=log / "image.log",
-        progress=Progress(),
-    )
-    return IMAGE
+    """An image with real compilers and a real Bazel."""
+    return newbazel.image(engine, tmp_path_factory.mktemp("builder"))

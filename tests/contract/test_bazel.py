@@ -14,6 +14,7 @@ import pytest
 
 from tests.contract import bazelrc, plans, runs
 from tests.contract.archive import RELEASE, Tree
+from tests.newbazel import OFFLINE
 from tfbuild import dockerfile, releases
 from tfbuild.engine import Engine
 from tfbuild.engine.client import Run
@@ -45,20 +46,6 @@ int main() { std::puts("#define MADE 1"); }
 int made() { return MADE; }
 """,
 }
-# Debian's Bazel has these with it, in place of the downloads by which Bazel gets them.
-RULES = {
-    "bazel_features": "tools/features",
-    "bazel_skylib": "tools/skylib",
-    "platforms": "tools/platforms",
-    "rules_cc": "rules/cc",
-    "rules_java": "rules/java",
-    "rules_license": "rules/license",
-    "rules_proto": "rules/proto",
-    "rules_python": "rules/python",
-}
-OFFLINE = ["--noenable_bzlmod", "--enable_workspace"] + [
-    f"--override_repository={name}=/usr/share/bazel/{folder}" for name, folder in RULES.items()
-]
 SECONDS = 300.0
 
 

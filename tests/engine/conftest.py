@@ -1,7 +1,9 @@
 """Tests on a real engine. Where CI is set they fail without one; elsewhere they are skipped."""
 
+import shutil
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -13,6 +15,7 @@ from tfbuild import cli, plan
 from tfbuild.compiling import Options
 from tfbuild.cpu import detect
 from tfbuild.engine import Engine
+from tfbuild.engine import base as bases
 from tfbuild.engine.progress import Progress
 from tfbuild.pipeline import Maker
 from tfbuild.plan import Request
@@ -57,18 +60,62 @@ def image(maker: Maker) -> Iterator[Callable[..., str]]:
 
 
 @pytest.fixture(scope="session")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """Downloads a wheel from PyPI, without what it requires, and gives its path."""
 
     @cache
-    def downloaded(requirement: str) -> Path:
+    def downloaded(requirement: str, *options: str) -> Path:
         folder = tmp_path_factory.mktemp("wheels")
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder), requirement]
-        subprocess.run(command, check=True, stdout=sys.stderr)
+        subprocess.run([*command, *options], check=True, stdout=sys.stderr)
         (found,) = folder.glob("*.whl")
         return found
 
     return downloaded
+
+
+def debian(
+    engine: Engine, folder: Path, ref: str, *packages: str, more: str = "", before: str = "", system: str = ""
+) -> None:
+    """Makes the image `ref`: Debian 12 (or `system`) with packages, and what the commands `more` add.
+
+    `before`: an instruction that goes first.
+    """
+    folder.mkdir()
+    ca = cli.certificates("")
+    base = bases.bootstrap(engine, "bookworm", progress=Progress(), log=folder / "log", ca_cert=ca).reference
+    shutil.copy(ROOT / "templates" / "network.sh", folder)
+    run = (
+        "RUN --mount=type=tmpfs,target=/mnt --mount=type=secret,id=ca,target=/mnt/ca "
+        "--mount=type=bind,source=network.sh,target=/mnt/network.sh . /mnt/network.sh && "
+    )
+    install = f"apt-get update && apt-get install --yes --no-install-recommends {' '.join(packages)}"
+    # An image of its own, though another run makes the same: whoever removes that one leaves this.
+    last = f"LABEL io.tfbuild.test={ref}"
+    steps = [f"FROM {system or base}", before, f"{run}{install}", f"{run}{more}" if more else "", last]
+    (folder / "Dockerfile").write_text("\n".join(steps) + "\n", encoding="utf-8")
+    engine.build(folder, tag=ref, secrets={"ca": ca} if ca else {}, log=folder / "log", progress=Progress())
+
+
+COMPILERS = ("gcc-11", "gcc-12", "clang-13", "clang-14", "clang-15", "clang-16", "clang-19", "clang-22")
+# Debian's shell and awk, which run the entry point, compiled for the other architecture.
+ARM_SHELL = (
+    "dpkg --add-architecture arm64 && apt-get update && cd /tmp && apt-get download dash:arm64 mawk:arm64 && "
+    "for package in *.deb; do dpkg-deb --extract $package /opt/arm64; done"
+)
+
+
+@pytest.fixture(scope="session")
+def compilers(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """An image with Debian 12's compilers (Clang 22 is among its security updates), two cross compilers and QEMU."""
+    if engine.platform != "linux/amd64":
+        pytest.skip("the engine's machine must be x86-64, from where Debian's cross compilers and QEMU reach aarch64")
+    ref = f"tfbuild-test:compilers-{uuid.uuid4().hex[:8]}"
+    cross = ("gcc-11-aarch64-linux-gnu", "g++-12-aarch64-linux-gnu", "gcc-12-aarch64-linux-gnu")
+    packages = (*COMPILERS, "g++-11", "g++-12", *cross, "libeigen3-dev", "qemu-user-static")
+    debian(engine, tmp_path_factory.mktemp("compilers") / "context", ref, *packages, more=ARM_SHELL)
+    yield ref
+    engine.remove(ref)
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Debian's docker-registry on loopback: a real one, that tests start, stop and kill."""
 
 import contextlib
-import os
 import shutil
 import socket
 import subprocess
@@ -55,20 +54,10 @@ class Server:
             self.process = None
 
 
-def needed() -> None:
-    if shutil.which("docker-registry") is None:
-        if os.environ.get("CI"):
-            subprocess.run(
-                ["apt-get", "install", "--yes", "--quiet", "--no-install-recommends", "docker-registry"],
-                check=True, env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"}, stdout=subprocess.DEVNULL,
-            )  # fmt: skip
-        else:
-            pytest.skip("apt-get install docker-registry")
-
-
 @contextlib.contextmanager
 def serve(folder: Path) -> Iterator[Server]:
-    needed()
+    if shutil.which("docker-registry") is None:
+        pytest.skip("apt-get install docker-registry")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

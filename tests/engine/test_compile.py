@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -21,22 +22,22 @@ from typing import Any
 
 import pytest
 
-from tests import objectcode
+from tests import newbazel, objectcode
 from tests.engine import mirror
-from tests.engine.conftest import ROOT
+from tests.engine.conftest import ROOT, debian
 from tests.objectcode import Double
-from tfbuild import bazel, cli, compiling, facts, isa, plan, toolchains
+from tfbuild import bazel, cli, compiling, facts, isa, plan, profile, toolchains
 from tfbuild import source as sources
 from tfbuild.engine import Engine
-from tfbuild.engine import base as bases
-from tfbuild.engine.progress import Progress
-from tfbuild.errors import BuildFailed
+from tfbuild.errors import BadSource
 from tfbuild.pipeline import Maker
 from tfbuild.plan import Request
 from tfbuild.source import Source
 from tfbuild.supply import contents
 
 RELEASE = "2.13.1"
+# Bazel itself makes this one's wheel.
+NEW = "2.20.0"
 TREE = ROOT / "tests" / "data" / "double"
 # Features whose instructions no compiler writes by itself, or only in AVX's encoding where there is AVX.
 NEVER_WRITTEN = {"lahf_lm", "xsave"}
@@ -62,37 +63,20 @@ def site(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
     if shutil.which("npm") is None or engine.platform != "linux/amd64":
         pytest.skip("npm must be here, which has Bazel's binaries, and the engine's machine be x86-64")
     folder = tmp_path_factory.mktemp("site")
-    requirements = folder / "requirements.txt"
-    requirements.write_text("".join(f"{line}\n" for line in toolchains.python_requirements(RELEASE)))
-    (folder / "mirror").mkdir()
-    mirror.fill(folder / "mirror", requirements)
+    mirror.fill(folder / "mirror")
     ref = f"tfbuild-test:eigen-{uuid.uuid4().hex[:8]}"
-    _base(engine, folder / "base", ref)
+    # The double includes Eigen from where Debian has it.
+    debian(engine, folder / "base", ref, "libeigen3-dev")
     try:
         with mirror.serve(folder / "mirror") as (url, asked):
             yield Site(base=ref, url=url, folder=folder / "mirror", asked=asked)
     finally:
-        engine.remove(ref)
+        # By name: another run's image can be the same.
+        engine.untag(ref)
 
 
-def _base(engine: Engine, folder: Path, ref: str) -> None:
-    """Debian with Eigen in it, which the double includes from where Debian has it."""
-    folder.mkdir()
-    ca = cli.certificates("")
-    debian = bases.bootstrap(engine, "bookworm", progress=Progress(), log=folder / "log", ca_cert=ca).reference
-    shutil.copy(ROOT / "templates" / "network.sh", folder)
-    (folder / "Dockerfile").write_text(
-        f"FROM {debian}\n"
-        "RUN --mount=type=tmpfs,target=/mnt --mount=type=secret,id=ca,target=/mnt/ca "
-        "--mount=type=bind,source=network.sh,target=/mnt/network.sh "
-        ". /mnt/network.sh && apt-get update && apt-get install --yes --no-install-recommends libeigen3-dev\n",
-        encoding="utf-8",
-    )
-    engine.build(folder, tag=ref, secrets={"ca": ca} if ca else {}, log=folder / "log", progress=Progress())
-
-
-def command(cpu: str, output: Path, *options: str, version: str = mirror.BAZEL) -> list[str]:
-    start = [sys.executable, "-m", "invoke", "wheel", "--target", "mkl", "--release", RELEASE]
+def command(cpu: str, output: Path, *options: str, version: str = mirror.BAZEL, release: str = RELEASE) -> list[str]:
+    start = [sys.executable, "-m", "invoke", "wheel", "--target", "mkl", "--release", release]
     return [*start, "--bazel", version, "--cpu", cpu, "--output", str(output), "--json", *options]
 
 
@@ -176,6 +160,8 @@ def test_two_cpus_differ_exactly_by_their_features(compiled: Callable[[str], Dou
     difference = features("westmere") ^ features("x86-64-v3")
     assert old.macros ^ new.macros == {facts.feature(name).macro for name in difference}
     assert {"avx", "avx2", "fma", "f16c", "bmi2"} <= new.used - old.used
+    assert {"avx", "avx2", "fma", "bmi2"} <= new.inspected <= new.used
+    assert old.inspected <= features("westmere")
 
 
 def test_host_tools_stay_generic(compiled: Callable[[str], Double]) -> None:
@@ -192,6 +178,42 @@ def test_the_sidecar_says_how_the_wheel_was_built(wheel: Run, engine: Engine, si
     assert said["bazel"] == mirror.BAZEL
     assert said["base"] == engine.image(site.base).id
     assert re.fullmatch(r"sha256:[0-9a-f]{64}", said["builder"])
+
+
+# --- the profile ------------------------------------------------------------------------------------------------------
+
+
+def test_the_profile_and_the_slowest_actions_are_beside_the_log(wheel: Run, fresh: Fresh) -> None:
+    done = wheel("x86-64-v3", "--source", str(fresh.tree))
+    folder = log(fresh.tree).parent
+    found = profile.read(folder / "profile.json.gz")
+    assert found.complete
+    compiled = [action for action in found.actions if action.name == "Compiling tensorflow/double/kernel.cc"]
+    assert [action.mnemonic for action in compiled] == ["CppCompile"] * KERNELS
+    assert all(action.seconds > 0 for action in compiled)
+    told = done.stderr.partition("profile: ")[2].splitlines()
+    assert told[0].startswith(f"{folder.relative_to(ROOT)}/profile.json.gz ")
+    assert told[1:6] == profile.lines(found, 5)
+    assert (folder / "slowest.txt").read_text() == profile.table(found)
+    assert "Compiling tensorflow/double/kernel.cc" in (folder / "bazel.log").read_text()
+
+
+def test_a_compile_that_fails_leaves_its_profile_and_its_whole_log(wheel: Run, fresh: Fresh) -> None:
+    """Far more output than the builder's log takes comes before the error, which is all the same the last word."""
+    kernel = fresh.tree / "tensorflow/double/features.cc"
+    kernel.write_text(kernel.read_text() + "\n#error this must fail\n")
+    build = fresh.tree / "tensorflow/double/BUILD"
+    noise = (
+        "i=0; while [ $$i -lt 40000 ]; do echo a line of noise of sixty characters, number $$i >&2; i=$$((i + 1)); done"
+    )
+    build.write_text(build.read_text().replace('cmd = "', f'cmd = "{noise}; '))
+    done = wheel("x86-64-v3", "--source", str(fresh.tree), code=23)
+    assert "#error this must fail" in done.stderr
+    assert "clipped" not in log(fresh.tree).read_text()
+    folder = log(fresh.tree).parent
+    assert (folder / "bazel.log").read_text().count("a line of noise") >= 40000
+    assert "TfWheel" not in {action.mnemonic for action in profile.read(folder / "profile.json.gz").actions}
+    assert "profile: " in done.stderr
 
 
 # --- caches, limits, interruptions ------------------------------------------------------------------------------------
@@ -278,12 +300,13 @@ def test_another_share_of_the_machine_compiles_nothing_again(wheel: Run, compile
 def test_the_builder_asks_the_mirror_for_everything_and_names_what_it_lacks(wheel: Run, site: Site) -> None:
     """A step that fails is in no cache, so that the mirror is asked in every run of this test."""
     site.asked.clear()
-    done = wheel("x86-64-v3", "--source", str(TREE), version="0.26.0", code=23)
-    assert "/bazel-0.26.0-linux-x86_64..." in done.stderr
-    assert "not found" in done.stderr
+    done = wheel("x86-64-v3", "--source", str(TREE), version="0.26.0", code=18)
+    assert f"the mirror {site.url} lacks something, or broke off" in done.stderr
+    assert "/bazel-0.26.0-linux-x86_64" in done.stderr
     assert "Traceback" not in done.stderr
     version = toolchains.table().bazelisk.version
     for path in (
+        "/deb.debian.org/debian/dists/bookworm/InRelease",
         "/pypi.org/simple/numpy/",
         f"/github.com/bazelbuild/bazelisk/releases/download/v{version}/bazelisk-linux-amd64",
         "/github.com/bazelbuild/bazel/releases/download/0.26.0/bazel-0.26.0-linux-x86_64",
@@ -292,11 +315,22 @@ def test_the_builder_asks_the_mirror_for_everything_and_names_what_it_lacks(whee
 
 
 def test_an_archive_is_compiled_like_its_tree(wheel: Run, compiled: Callable[[str], Double], tmp_path: Path) -> None:
-    path = tmp_path / "double.tar.gz"
-    subprocess.run(["tar", "--create", "--gzip", "--file", path, "--directory", TREE.parent, TREE.name], check=True)
+    # As Debian has TensorFlow's: the builder must bring what unpacks it.
+    path = tmp_path / "double.tar.xz"
+    with tarfile.open(path, "w:xz") as tar:
+        tar.add(TREE, TREE.name)
     done = wheel("x86-64-v3", "--source", str(path), "--source-sha256", sources.digest(path))
     found = objectcode.read(Path(json.loads(done.stdout)["wheel"]), tmp_path)
     assert found == compiled("x86-64-v3")
+
+
+def test_a_tree_whose_configure_fails_is_told_by_its_last_word(wheel: Run, fresh: Fresh) -> None:
+    script = fresh.tree / "configure.py"
+    script.write_text("raise RuntimeError('no such toolkit')\n" + script.read_text())
+    done = wheel("x86-64-v3", "--source", str(fresh.tree), code=19)
+    assert "error: this tree's configure.py failed: RuntimeError: no such toolkit\nhint: mend the tree" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Traceback" in log(fresh.tree).read_text()
 
 
 @pytest.fixture(scope="module")
@@ -341,11 +375,60 @@ def test_a_tag_is_compiled_where_its_commit_is_the_known_one(
 
 def test_a_tag_with_another_commit_is_refused(site: Site, commit: str, wheel: Run, tmp_path: Path) -> None:
     # The real release's commit, which the double cannot have.
-    done = wheel("x86-64-v3", code=23)
+    done = wheel("x86-64-v3", code=19)
     assert f"the tag v{RELEASE} is the commit {commit}, and not f841394b1b714c5cc5366536411cf146c8c570df" in done.stderr
     missing = replace(from_tag(site, commit), source=Source(kind="git", tag="v9.9.9"))
-    with pytest.raises(BuildFailed, match=r"has no tag v9\.9\.9"):
+    with pytest.raises(BadSource, match=r"has no tag v9\.9\.9"):
         maker(site, tmp_path).wheel(missing, tmp_path / "dist")
+
+
+# --- the new style: Bazel makes the wheel -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def new_site(site: Site, engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A base that has Debian's newer Bazel, which the mirror's starts."""
+    folder = tmp_path_factory.mktemp("new")
+    system = newbazel.image(engine, folder)
+    program = mirror.bazel(site.folder, newbazel.VERSION)
+    program.parent.mkdir(parents=True)
+    program.write_text(newbazel.LAUNCHER)
+    options = " ".join(f"'common {option}'" for option in newbazel.OFFLINE)
+    ref = f"tfbuild-test:newer-{uuid.uuid4().hex[:8]}"
+    offline = f"RUN rm /etc/apt/sources.list.d/sid.list && printf '%s\\n' {options} > /etc/bazel.bazelrc"
+    debian(engine, folder / "base", ref, "libeigen3-dev", before=offline, system=system)
+    try:
+        yield replace(site, base=ref)
+    finally:
+        engine.untag(ref)
+
+
+def test_a_release_whose_wheel_bazel_makes_is_compiled_by_a_newer_bazel(
+    new_site: Site, fresh: Fresh, tmp_path: Path
+) -> None:
+    tree = fresh.tree
+    for name in ("tensorflow/tf_version.bzl", "tensorflow/tools/pip_package/setup.py"):
+        (tree / name).write_text((tree / name).read_text().replace(RELEASE, NEW))
+    options = (*new_site.options(), "--source", str(tree), "--compiler", "clang-16")
+    words = command("x86-64-v3", tmp_path / "dist", *options, version=newbazel.VERSION, release=NEW)
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-6000:]
+    answer = json.loads(done.stdout)
+    made = Path(answer["wheel"])
+    assert made.name == f"tensorflow_cpu-{NEW}-cp311-cp311-linux_x86_64.whl"
+    found, planned = objectcode.read(made, tmp_path), features("x86-64-v3")
+    assert found.macros == {facts.feature(name).macro for name in planned}
+    assert found.used <= planned
+    assert planned - found.used <= NEVER_WRITTEN | UNDER_AVX
+    assert found.host_macros == frozenset()
+    said = json.loads(Path(answer["sidecar"]).read_text(encoding="utf-8"))
+    assert said["sha256"] == sources.digest(made)
+    assert said["bazel"] == newbazel.VERSION
+    assert said["plan"]["bazel_target"] == "//tensorflow/tools/pip_package:wheel"
+    assert "--repo_env=HERMETIC_PYTHON_VERSION=3.11" in said["plan"]["bazel_flags"]
+    (path,) = (ROOT / "build" / answer["id"]).glob("profile.json.gz")
+    kinds = {name: count for name, count, _ in profile.read(path).by_mnemonic()}
+    assert (kinds["CppCompile"], kinds["CppLink"], kinds["TfWheel"]) == (KERNELS + 2, 2, 1)
 
 
 # --- the image --------------------------------------------------------------------------------------------------------

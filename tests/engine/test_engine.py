@@ -14,6 +14,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -415,12 +416,12 @@ START = """
 from pathlib import Path
 from tfbuild.engine import Progress
 from tfbuild.engine.host import Place, ensure
-print(ensure(Progress(), Place(socket=Path({socket!r}), folder=Path({folder!r}))).version)
+print(ensure(Progress(), Place(socket=Path({socket!r}), folder=Path({folder!r}), disk={disk})).version)
 """
 
 
 def start(place: host.Place) -> subprocess.Popen[str]:
-    code = START.format(socket=str(place.socket), folder=str(place.folder))
+    code = START.format(socket=str(place.socket), folder=str(place.folder), disk=place.disk)
     command = ["unshare", "--net", sys.executable, "-c", code]
     return subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
@@ -463,6 +464,55 @@ def test_an_engine_is_started_once_and_stopped(engine: Engine, place: host.Place
     with pytest.raises(EngineMissing):
         Engine.connect(place.host)
     assert Engine.connect().version
+
+
+GROW = """
+FROM {base}
+RUN --mount=type=cache,id=precious,target=/cache test -e /cache/kept || head -c 40M /dev/urandom > /cache/kept
+RUN head -c {size}M /dev/urandom > /layer
+"""
+
+
+def test_an_engine_of_our_own_throws_layers_away_before_cache_mounts(
+    engine: Engine, debian: str, place: host.Place, tmp_path: Path
+) -> None:
+    """BuildKit collects a minute after a build. Of 40 MB in a mount and 60 in layers, 100 are beyond 20 % of 400 MB."""
+    if os.geteuid() != 0 or shutil.which("dockerd") is None or not sys.platform.startswith("linux"):
+        pytest.skip("needs root and dockerd")
+    place = replace(place, disk=400 * 10**6)
+    try:
+        process = start(place)
+        said = process.communicate(timeout=120)
+        assert process.returncode == 0, said
+        ours = Engine.connect(place.host)
+        archive = ours.client.images.load(b"".join(engine.client.images.get(debian).save(named=True)))[0]
+        (tmp_path / "context").mkdir()
+        text = GROW.format(base=archive.tags[0], size=60)
+        (tmp_path / "context" / "Dockerfile").write_text(
+            text + "FROM scratch AS nothing\nCOPY --from=0 /etc/hostname /\n"
+        )
+        ours.export(
+            tmp_path / "context", stage="nothing", output=tmp_path / "out", log=tmp_path / "log", progress=Progress()
+        )
+        before = kinds(ours)
+        assert before["exec.cachemount"] >= 40 * 10**6
+        assert before["regular"] >= 60 * 10**6
+        deadline = time.monotonic() + 100
+        while kinds(ours).get("regular", 0) >= 60 * 10**6 and time.monotonic() < deadline:
+            time.sleep(2)
+        after = kinds(ours)
+        assert after.get("regular", 0) < 60 * 10**6
+        assert after["exec.cachemount"] == before["exec.cachemount"]
+    finally:
+        host.stop(Progress(io.StringIO()), place, remove_data=True)
+
+
+def kinds(engine: Engine) -> dict[str, int]:
+    """The bytes of the build cache by BuildKit's types of records."""
+    found: dict[str, int] = {}
+    for record in engine.client.df()["BuildCache"] or ():
+        found[record["Type"]] = found.get(record["Type"], 0) + record["Size"]
+    return found
 
 
 def _command_lines() -> list[str]:

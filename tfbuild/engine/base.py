@@ -12,6 +12,7 @@ from pathlib import Path
 import docker
 import requests
 
+from tfbuild import bundle as bundles
 from tfbuild.engine import debian
 from tfbuild.engine.client import Engine, Image, split
 from tfbuild.engine.process import last_lines, logged
@@ -72,6 +73,48 @@ def resolve(
         _need_distribution(image_name, distribution)
         progress(f"base: {error.reason}; using Debian {distribution} made from its packages instead")
         return bootstrap(engine, distribution, progress=progress, log=log, ca_cert=ca_cert)
+
+
+# --- in a bundle ------------------------------------------------------------------------------------------------------
+
+
+def asked(image_name: str, mode: str) -> str:
+    """What a bundle knows a base by: the plan's image, or the one that the user names."""
+    return image_name if mode in ("auto", "registry", "bootstrap") else mode
+
+
+def keep(engine: Engine, base: Base, asked: str, bundle: bundles.Bundle) -> None:
+    """Puts the image into the bundle, as `docker save` does, where it is not there already."""
+    image = engine.image(base.reference).id
+    path = f"{bundles.IMAGES}/{image.removeprefix('sha256:')}.tar"
+    if bundle.find(path) is None:
+        # An image that was pulled by digest has no name to be saved under, and FROM takes no bare id.
+        with translated(base.reference), bundle.place(path, f"docker-image:{base.name}") as part:
+            for chunk in engine.client.images.get(base.reference).save():
+                part.write(chunk)
+    bundle.keep_base(
+        bundles.Base(
+            asked=asked,
+            platform=engine.platform,
+            path=path,
+            image=image,
+            reference=base.reference,
+            name=base.name,
+            digest=base.digest,
+        )
+    )
+
+
+def from_bundle(engine: Engine, kept: bundles.Base, folder: Path, progress: Progress) -> Base:
+    """The image that the bundle has, loaded where the engine has it not, under a name that says so."""
+    reference = f"{REPOSITORY}:bundle-{kept.image.removeprefix('sha256:')[:12]}"
+    if not engine.exists(kept.image):
+        title = f"base: load {kept.name} out of the bundle"
+        with progress.step(title), translated(kept.name), (folder / kept.path).open("rb") as file:
+            engine.client.images.load(file)
+    if not engine.exists(reference):
+        engine.tag(kept.image, reference)
+    return Base(reference=reference, name=kept.name, digest=kept.digest)
 
 
 def _need_distribution(image_name: str, distribution: str) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from docker.context.config import get_current_context_name
 
-from tfbuild.engine import debian
+from tfbuild.engine import collection, debian
 from tfbuild.engine.client import Engine
 from tfbuild.engine.process import interruptible, last_lines
 from tfbuild.engine.progress import Progress
@@ -41,6 +41,8 @@ class Place:
 
     socket: Path = SOCKET
     folder: Path = FOLDER
+    # Bytes that the build cache is sized by; 0: those of the disk that it is on.
+    disk: int = 0
 
     @property
     def host(self) -> str:
@@ -53,6 +55,10 @@ class Place:
     @property
     def exec_root(self) -> Path:
         return self.folder / "exec"
+
+    @property
+    def configuration(self) -> Path:
+        return self.folder / "daemon.json"
 
     @property
     def pid_file(self) -> Path:
@@ -210,8 +216,10 @@ def _spawn(place: Place) -> int:
     program = shutil.which("dockerd")
     if program is None:
         raise EngineMissing("docker.io is installed, but there is no dockerd on PATH", hint="add /usr/sbin to PATH")
+    configuration = collection.write(place.configuration, place.disk or shutil.disk_usage(place.folder).total)
     command = [
         program,
+        f"--config-file={configuration}",
         f"--host={place.host}",
         f"--data-root={place.data}",
         f"--exec-root={place.exec_root}",

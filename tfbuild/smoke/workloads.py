@@ -33,8 +33,8 @@ class Workload:
 class Traced(Workload):
     """A tf.function of tensors that returns one scalar."""
 
-    def __init__(self, body: Callable[..., Any], *inputs: Any) -> None:
-        self.function = tf.function(body)
+    def __init__(self, body: Callable[..., Any], *inputs: Any, **options: Any) -> None:
+        self.function = tf.function(body, **options)
         self.inputs = inputs
 
     def call(self) -> None:

@@ -27,6 +27,14 @@ CLAIMS = {
         "executed), and compared with the labels and with TensorFlow's own message about unused instructions.",
         fix="rebuild with the copts of the plan, or give --cpu the instruction set that the wheel really has",
     ),
+    "code": Claim(
+        proves="The machine code of TensorFlow's libraries needs the labelled instruction set: nothing beyond it, and "
+        "all of it that compilers use by themselves. The CPU guard knows a dozen features; this sees the others too.",
+        how="Two million instructions of each library, in windows spread evenly over it, were decoded on the host. "
+        "What is chosen at run time (oneDNN, XNNPACK, BoringSSL) does not count: it is told by its symbols or, where "
+        "those were stripped, by lying in a few places, while a compiler uses a feature all over a library.",
+        fix="see what the code needs (invoke inspect IMAGE), and give --cpu that, or build for the CPU that was meant",
+    ),
     "onednn": Claim(
         proves="Convolutions run in oneDNN's code for this CPU, on the planned threading runtime.",
         how="ONEDNN_VERBOSE=1; only a convolution's implementation counts, since oneDNN's gemm runs with it off too.",

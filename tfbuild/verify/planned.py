@@ -31,11 +31,12 @@ class Planned:
     features: frozenset[str]
     threading: str
     allocator: str
+    wheel: str = ""
 
     @classmethod
     def of(cls, ref: str, labels: Mapping[str, str], architecture: str) -> "Planned":
         """UnknownImage where the labels are not those of an image of that architecture ("amd64") that tfbuild made."""
-        told = {name: labels.get(PREFIX + name, "") for name in (*NEEDED, "threading")}
+        told = {name: labels.get(PREFIX + name, "") for name in (*NEEDED, "threading", "wheel")}
         if missing := [PREFIX + name for name in NEEDED if PREFIX + name not in labels]:
             raise UnknownImage(f"{ref} was not made by tfbuild: it has no label {missing[0]}", hint="invoke build")
         readable = {
@@ -57,6 +58,7 @@ class Planned:
             features=frozenset(told["features"].split()),
             threading=told["threading"],
             allocator=told["allocator"],
+            wheel=told["wheel"],
         )
 
     def smoke(self) -> judge.Plan:

@@ -11,14 +11,16 @@ from tfbuild import __version__
 from tfbuild.binary import Guard, GuardUnreadable
 from tfbuild.engine import Engine, Image, WorkerDied
 from tfbuild.engine.progress import Progress
+from tfbuild.inspection import CodeUnreadable
 from tfbuild.proof import SCHEMA, Check, Host, ImageFacts, Interval, Measure, PlanFacts, Report, Software, Throughput
 from tfbuild.smoke import judge
 from tfbuild.smoke.found import Cuda, Environment, Faults, Part, TensorFlow
-from tfbuild.verify import instructions, paired, probe, throughput
+from tfbuild.verify import code, instructions, paired, probe, throughput
+from tfbuild.verify.asking import MeasurementError
 from tfbuild.verify.claims import CLAIMS
 from tfbuild.verify.planned import PREFIX, Planned
 from tfbuild.verify.probe import Outcome
-from tfbuild.verify.throughput import Baseline, MeasurementError, TooBusyError
+from tfbuild.verify.throughput import Baseline, TooBusyError
 
 ALIVE = "tfbuild"
 NO_FEATURES = "/tmp/tfbuild-no-features"
@@ -90,7 +92,8 @@ def verify(engine: Engine, ref: str, *, baseline: Baseline | None, progress: Pro
     guard, _ = subject.timed("guard", lambda: (_guard(subject), None))
     imported, start = subject.timed("import", lambda: _import(subject, guard))
     isa, compiled = subject.timed("isa", lambda: _isa(subject, start))
-    checks = [guard, imported, isa]
+    machine, _ = subject.timed("code", lambda: (_code(subject), None))
+    checks = [guard, imported, isa, machine]
     for name, run in (("onednn", _onednn), ("tcmalloc", _tcmalloc), ("cuda", _cuda), ("numerics", _numerics)):
         work = partial(_unless, start.why, name, partial(run, subject, start))
         checks.append(subject.timed(name, work)[0])
@@ -151,6 +154,14 @@ def _isa(subject: Subject, start: Start) -> tuple[judge.Check, Guard]:
     flags = start.environment.cpu_flags if start.environment else ()
     message = judge.message(start.outcome.output) if start.tensorflow else None
     return instructions.check(subject.planned, guard, flags, message, start.why), guard
+
+
+def _code(subject: Subject) -> judge.Check:
+    try:
+        libraries = code.read(subject.engine, subject.ref, subject.planned)
+    except CodeUnreadable as error:
+        return judge.Check("code", judge.FAIL, error.reason)
+    return code.check(subject.planned, libraries)
 
 
 def _onednn(subject: Subject, start: Start) -> judge.Check:

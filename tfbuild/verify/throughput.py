@@ -4,37 +4,36 @@ No absolute time is judged. A round times every workload in all three workers, i
 the ratio is baseline over image (above 1: the image is faster) of CPU time, which neighbours disturb least.
 """
 
-import json
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
 
 from tfbuild.engine import Engine, Worker
 from tfbuild.proof import Benchmark, Interval, Throughput, Timing, Triple
 from tfbuild.smoke.found import Prepared, Sample
 from tfbuild.verify import paired, probe
-
-T = TypeVar("T")
+from tfbuild.verify.asking import (
+    FEWEST_CLEAN,
+    MOST_FOREIGN,
+    MOST_REPEATS,
+    QUIET,
+    SHORTEST_SAMPLE,
+    alone,
+    ask,
+    bounded,
+    checked,
+    foreign,
+)
 
 WORKLOADS = ("convolution", "matmul", "elementwise", "jpeg")
 ROUNDS = 9
-# Clean rounds that are enough to leave the others out.
-FEWEST_CLEAN = 7
-MOST_FOREIGN = 0.12
-MOST_REPEATS = 2
 # The rounds' share of the minute that a verification may take. A machine so busy that six rounds do not fit into it
 # gets up to LONGEST.
 SECONDS = 20.0
 LONGEST = 90.0
-SHORTEST_SAMPLE = 0.1
-MOST_INNER = 100_000
-ANSWER_SECONDS = 60.0
-# NumPy's own threads would spin beside TensorFlow's.
-QUIET = {"OPENBLAS_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,10 +42,6 @@ class Baseline:
 
     ref: str
     env: Mapping[str, str]
-
-
-class MeasurementError(Exception):
-    """A worker broke the protocol or the method: no number of this run may be used."""
 
 
 class TooBusyError(Exception):
@@ -102,35 +97,15 @@ def _start(engine: Engine, ref: str, env: Mapping[str, str]) -> Worker:
 
 def _warm(worker: Worker) -> None:
     for name in WORKLOADS:
-        _ask(worker, Prepared, ask="warm", workload=name)
-
-
-def _ask(worker: Worker, kind: type[T], **question: object) -> T:
-    try:
-        return probe.record(worker.ask(json.dumps(question), ANSWER_SECONDS), kind)
-    except probe.UntrustedError as error:
-        raise MeasurementError(f"a worker's answer cannot be trusted: {error}") from error
-
-
-def _alone(worker: Worker, kind: type[T], **question: object) -> T:
-    worker.resume()
-    answer = _ask(worker, kind, **question)
-    worker.pause()
-    return answer
+        ask(worker, Prepared, ask="warm", workload=name)
 
 
 def _calibrated(workers: Trio, name: str) -> int:
     """Inner calls with which a sample takes a tenth of a second in the fastest worker: the same number for all."""
-    inner = _alone(workers.image, Prepared, ask="calibrate", workload=name).inner
+    inner = alone(workers.image, Prepared, ask="calibrate", workload=name).inner
     rehearsal = [_sample(worker, name, inner) for worker in workers.all().values()]
     fastest = max(min(sample.wall for sample in rehearsal), 1e-6)
-    return _bounded(inner * max(1.0, 1.1 * SHORTEST_SAMPLE / fastest))
-
-
-def _bounded(inner: float) -> int:
-    if not 1 <= inner <= MOST_INNER:
-        raise MeasurementError(f"a sample would need {inner:.0f} calls")
-    return round(inner + 0.5)
+    return bounded(inner * max(1.0, 1.1 * SHORTEST_SAMPLE / fastest))
 
 
 def _rounds(workers: Trio, inner: Mapping[str, int], shuffled: random.Random) -> Iterator[dict[str, Triple]]:
@@ -162,19 +137,8 @@ def _triple(workers: Trio, name: str, inner: int, shuffled: random.Random) -> Tr
     return Triple(**timings, foreign=foreign(list(samples.values())))
 
 
-def foreign(samples: list[Sample]) -> float:
-    """Share of the machine's time in which others ran: all that was busy, less what the samples used themselves."""
-    others = sum(sample.busy - sample.cpu for sample in samples)
-    return max(0.0, others / sum(sample.wall * sample.cpus for sample in samples))
-
-
 def _sample(worker: Worker, name: str, inner: int) -> Sample:
-    sample = _alone(worker, Sample, ask="sample", workload=name, inner=inner)
-    if sample.traces != 1:
-        raise MeasurementError(f"{name} was traced {sample.traces} times: what was timed is TensorFlow's tracing")
-    if not (sample.wall > 0 and sample.cpu > 0 and sample.cpus > 0):
-        raise MeasurementError(f"{name} took no time at all")
-    return sample
+    return checked(name, alone(worker, Sample, ask="sample", workload=name, inner=inner))
 
 
 # --- evaluation: pure ------------------------------------------------------------------------------------------------

@@ -1,8 +1,7 @@
-"""make_wheel.py SETUP LIBRARY FOLDER: the test double's wheel, by the wheel format's own rules."""
+"""make_wheel.py NAME VERSION PYTHON_TAG LIBRARY FOLDER: the test double's wheel, by the wheel format's own rules."""
 
 import base64
 import hashlib
-import re
 import sys
 import zipfile
 from pathlib import Path
@@ -17,12 +16,11 @@ library.double_macros.restype = library.double_host_macros.restype = ctypes.c_ch
 macros = library.double_macros().decode().split()
 host_macros = library.double_host_macros().decode().split()
 '''
-TAG = "cp311-cp311-linux_x86_64"
 
-setup, library, folder = map(Path, sys.argv[1:])
-version = re.search(r"""_VERSION = ["'](.+)["']""", setup.read_text(encoding="utf-8"))[1]
-info = f"tensorflow-{version}.dist-info"
-metadata = f"Metadata-Version: 2.1\nName: tensorflow\nVersion: {version}\nSummary: a test double\n"
+name, version, python, library, folder = *sys.argv[1:4], *map(Path, sys.argv[4:])
+TAG = f"{python}-{python}-linux_x86_64"
+info = f"{name}-{version}.dist-info"
+metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nSummary: a test double\n"
 files = {
     "tensorflow/__init__.py": INIT.encode(),
     "tensorflow/libtensorflow_double.so": library.read_bytes(),
@@ -38,6 +36,6 @@ def record(name, content):
 
 listing = "".join(record(name, content) for name, content in files.items()) + f"{info}/RECORD,,\n"
 folder.mkdir(parents=True, exist_ok=True)
-with zipfile.ZipFile(folder / f"tensorflow-{version}-{TAG}.whl", "w", zipfile.ZIP_DEFLATED) as wheel:
+with zipfile.ZipFile(folder / f"{name}-{version}-{TAG}.whl", "w", zipfile.ZIP_DEFLATED) as wheel:
     for name, content in {**files, f"{info}/RECORD": listing.encode()}.items():
         wheel.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), content)

@@ -1,0 +1,159 @@
+"""How fast Eigen's kernels are with tfbuild's flags, against `-march=native` and the official wheel's `-mavx`.
+
+    .venv/bin/python -m benchmarks.eigen [--base bootstrap] [--rounds 15] [--compilers gcc-12,clang-16]
+
+The kernels (eigen.cc) are compiled and run in a container of Debian 12 with its compilers and its Eigen, at
+TensorFlow's own -O2. Each round runs every binary once, in shuffled order, pinned to one core; CPU time is compared
+round by round, as the geometric mean over the kernels. "native again" is the same binary once more: how far apart
+nothing but noise is. Targets: at least 0.98 of native's speed and, on a machine with AVX-512, 1.9 of -mavx's.
+"""
+
+import argparse
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+from benchmarks.harness import record, rounds
+from tfbuild import cli, cpu, dockerfile, facts, isa
+from tfbuild.compilers import find
+from tfbuild.engine import Engine, Progress, Worker, base
+from tfbuild.proof import Interval
+from tfbuild.verify.paired import geometric_mean, interval
+
+HERE = Path(__file__).parent
+TAG = "tfbuild-benchmark:eigen"
+IMAGE, DISTRIBUTION = "debian:bookworm-slim", "bookworm"
+INSTALL = """FROM {base}
+RUN --mount=type=tmpfs,target=/mnt --mount=type=secret,id=ca,target=/mnt/ca \\
+    --mount=type=bind,source=network.sh,target=/mnt/network.sh \\
+    . /mnt/network.sh && apt-get update && apt-get install --yes --no-install-recommends {packages}
+"""
+COMPILE = "-std=c++17 -O2 -DNDEBUG -I/usr/include/eigen3"
+COMPILE_SECONDS, RUN_SECONDS = 900, 120
+# What is compared: the flags' name, and whose speed is 1.
+PAIRS = (
+    ("tfbuild", "native"),
+    ("tfbuild", "avx"),
+    ("native again", "native"),
+    ("x86-64-v3", "avx"),
+    ("x86-64-v3 as a list", "avx"),
+)
+Times = dict[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Speed of `flags` against that of `over` (more is faster): the geometric mean over the kernels, in each round and
+    by their median, and each kernel's median.
+    """
+
+    compiler: str
+    flags: str
+    over: str
+    mean: Interval
+    rounds: tuple[float, ...]
+    kernels: dict[str, float]
+
+    def __str__(self) -> str:
+        mean = f"{self.mean.median:.3f} [{self.mean.low:.3f}, {self.mean.high:.3f}]"
+        kernels = ", ".join(f"{name} {ratio:.2f}" for name, ratio in self.kernels.items())
+        return f"{self.compiler}: {self.flags}, of {self.over}'s speed: {mean} ({kernels})"
+
+
+def variants(machine: cpu.Cpu, compiler: str) -> dict[str, str]:
+    """Names of the binaries and their flags. A list without a level is what Clang tunes badly for."""
+    third = isa.resolve("x86-64-v3", arch="x86_64")
+    spelled = " ".join(facts.feature(name).flag for name in third.features)
+    return {
+        "avx": "-mavx",
+        "native": "-march=native",
+        "tfbuild": " ".join(isa.flags(isa.of_cpu(machine), compiler).flags),
+        "x86-64-v3": " ".join(isa.flags(third, compiler).flags),
+        "x86-64-v3 as a list": spelled,
+    }
+
+
+def compare(found: list[dict[str, Times]], compiler: str, flags: str, over: str) -> Comparison:
+    one, other = f"{compiler} {flags}", f"{compiler} {over}"
+    speed = [{kernel: each[other][kernel] / each[one][kernel] for kernel in each[one]} for each in found]
+    means = tuple(geometric_mean(list(kernels.values())) for kernels in speed)
+    return Comparison(
+        compiler=compiler,
+        flags=flags,
+        over=over,
+        mean=interval(means),
+        rounds=means,
+        kernels={kernel: median(each[kernel] for each in speed) for kernel in speed[0]},
+    )
+
+
+@contextmanager
+def container(engine: Engine, mode: str, compilers: list[str]) -> Iterator[tuple[Worker, cpu.Cpu]]:
+    """A container that compiles and runs the kernels, and the CPU that it runs on; the image stays."""
+    packages = {f"g++-{version}" if kind == "gcc" else f"clang-{version}" for kind, version in map(find, compilers)}
+    with tempfile.TemporaryDirectory(prefix="tfbuild-benchmark-") as scratch:
+        folder, log, progress, ca = Path(scratch, "context"), Path(scratch, "log"), Progress(), cli.certificates("")
+        ground = base.resolve(engine, IMAGE, DISTRIBUTION, mode, progress=progress, log=log, ca_cert=ca)
+        folder.mkdir()
+        shutil.copy(dockerfile.TEMPLATES / "network.sh", folder)
+        words = " ".join(sorted({*packages, "g++-12", "libeigen3-dev", "util-linux"}))
+        (folder / "Dockerfile").write_text(INSTALL.format(base=ground.reference, packages=words))
+        engine.build(folder, tag=TAG, log=log, progress=progress, secrets={"ca": ca} if ca else {})
+    machine = cpu.parse(engine.run(TAG, ["cat", "/proc/cpuinfo"]).stdout, origin="the container's /proc/cpuinfo")
+    files = {f"/{name}": (HERE / name).read_bytes() for name in ("eigen.cc", "eigen.sh")}
+    with engine.worker(TAG, ["/eigen.sh"], files=files) as worker:
+        yield worker, machine
+
+
+def program(compiler: str) -> str:
+    kind, version = find(compiler)
+    return f"g++-{version}" if kind == "gcc" else f"clang++-{version}"
+
+
+def binaries(worker: Worker, compiler: str, flags: dict[str, str]) -> dict[str, Callable[[], Times]]:
+    """Compiles every variant; a run of each by its name, and of "native again"."""
+    found: dict[str, Callable[[], Times]] = {}
+    for number, (name, words) in enumerate(flags.items()):
+        file = f"{compiler}-{number}"
+        print(f"{compiler}, {name}: {words}", flush=True)
+        worker.ask(f"compile {file} {program(compiler)} {COMPILE} {words}", COMPILE_SECONDS)
+        found[f"{compiler} {name}"] = partial(run, worker, file)
+    return {**found, f"{compiler} native again": found[f"{compiler} native"]}
+
+
+def run(worker: Worker, file: str) -> Times:
+    return {name: float(seconds) for name, seconds in json.loads(worker.ask(f"run {file}", RUN_SECONDS)).items()}
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--base", default="auto", help="as in `invoke build`; it must be Debian 12")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--compilers", default="gcc-12,clang-16", help="of those that Debian 12 has")
+    return parser.parse_args()
+
+
+def main() -> None:
+    asked = options()
+    compilers = asked.compilers.split(",")
+    with container(Engine.connect(), asked.base, compilers) as (worker, machine):
+        flags = {compiler: variants(machine, compiler) for compiler in compilers}
+        runs = {
+            name: run for compiler in compilers for name, run in binaries(worker, compiler, flags[compiler]).items()
+        }
+        found = rounds(runs, asked.rounds)
+    comparisons = [compare(found, compiler, *pair) for compiler in compilers for pair in PAIRS]
+    for one in comparisons:
+        print(one)
+    results: dict[str, object] = {"flags": flags, "speed": [asdict(one) for one in comparisons]}
+    print(record("eigen", results))
+
+
+if __name__ == "__main__":
+    main()

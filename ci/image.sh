@@ -1,0 +1,35 @@
+#!/bin/sh
+# ci/image.sh ID OPTIONS: one row of `invoke matrix`: builds, verifies and publishes an image, unless it is published.
+#
+# TFBUILD_REGISTRY            where to publish; empty: build and verify only
+# TFBUILD_TIME_LIMIT          a compile stops there, in good order (default 5h20m)
+# TFBUILD_REMOTE_CACHE        Bazel's remote cache; without one a compile that was stopped begins anew in the next job
+# TFBUILD_REMOTE_HEADER_FILE  the cache's credentials
+# TFBUILD_SUMMARY             a file to which the report's table is appended
+#
+# Leaves with tfbuild's exit codes: 75 where the time limit stopped the compile and the next job is to go on.
+set -eu
+id=$1 options=$2
+invoke=${INVOKE:-.venv/bin/invoke}
+
+if [ -n "${TFBUILD_REGISTRY:-}" ] && docker manifest inspect "$TFBUILD_REGISTRY:$id" > /dev/null 2>&1; then
+    echo "$TFBUILD_REGISTRY:$id is published"
+    exit 0
+fi
+
+set -- --time-limit "${TFBUILD_TIME_LIMIT:-5h20m}"
+[ -z "${TFBUILD_REMOTE_CACHE:-}" ] || set -- "$@" --remote-cache "$TFBUILD_REMOTE_CACHE"
+[ -z "${TFBUILD_REMOTE_HEADER_FILE:-}" ] || set -- "$@" --remote-header-file "$TFBUILD_REMOTE_HEADER_FILE"
+code=0
+# A row's options are words without quotes or globs.
+# shellcheck disable=SC2086
+$invoke build $options "$@" > /dev/null || code=$?
+
+report=reports/$id.md
+[ "$code" != 24 ] || report=reports/$id-failed.md
+if [ -n "${TFBUILD_SUMMARY:-}" ] && [ -f "$report" ]; then
+    # The head and the table of checks.
+    sed '/^## /,$d' "$report" >> "$TFBUILD_SUMMARY"
+fi
+[ "$code" = 0 ] || exit "$code"
+[ -z "${TFBUILD_REGISTRY:-}" ] || $invoke push "tfbuild:$id"

@@ -1,0 +1,127 @@
+"""Workloads with a mistake or an effect planted in them, for the benchmark's own tests; put beside the real ones."""
+
+import time
+
+import tensorflow as tf
+
+from . import Function, Work, workload
+from .compute import normal
+
+
+def small():
+    return lambda x: tf.reduce_sum(tf.tanh(x) * tf.sigmoid(x))
+
+
+@workload
+def plain():
+    return Function(small(), normal(1, 128, 128))
+
+
+class Delayed(Function):
+    """A tenth more, busy or asleep."""
+
+    how = ""
+
+    def call(self):
+        begin = time.perf_counter(), time.process_time()
+        super().call()
+        if self.how == "busy":
+            end = time.process_time() + 0.1 * (time.process_time() - begin[1])
+            while time.process_time() < end:
+                pass
+        else:
+            time.sleep(0.1 * (time.perf_counter() - begin[0]))
+
+
+@workload
+def delayed(how, size=128):
+    made = Delayed(small(), normal(1, size, size))
+    made.how = how
+    return made
+
+
+class Exact(Work):
+    """So many seconds of CPU time a call, whoever else runs."""
+
+    def __init__(self, seconds):
+        self.seconds = seconds
+
+    def call(self):
+        end = time.process_time() + self.seconds
+        while time.process_time() < end:
+            pass
+
+
+@workload
+def exact(seconds):
+    return Exact(seconds)
+
+
+class Retraced(Function):
+    turn = 0
+
+    def call(self):
+        self.turn += 1
+        self.function(*self.inputs, self.turn).numpy()
+
+    def value(self):
+        return None
+
+    def graph(self):
+        return None
+
+
+@workload
+def retraced():
+    return Retraced(lambda x, turn: tf.reduce_sum(tf.tanh(x)) * turn, normal(1, 128, 128))
+
+
+@workload
+def constant():
+    a, b = normal(1, 512, 512), normal(2, 512, 512)
+    return Function(lambda x: tf.reduce_sum(tf.matmul(tf.constant(a.numpy()), tf.constant(b.numpy()))) + x, tf.ones([]))
+
+
+class Kept(Work):
+    """An iterator that stays, with a buffer that is never full: it works on while others are timed."""
+
+    def __init__(self):
+        body = lambda index: tf.reduce_sum(tf.tanh(tf.ones([10**5]) * tf.cast(index, tf.float32)))  # noqa: E731
+        self.iterator = iter(tf.data.Dataset.range(10**9).map(body, num_parallel_calls=2).prefetch(10**6))
+
+    def call(self):
+        next(self.iterator)
+
+
+@workload
+def kept():
+    return Kept()
+
+
+class Cold(Function):
+    """Slow in its first calls, as where code is compiled on the way."""
+
+    calls = 0
+
+    def call(self):
+        self.calls += 1
+        if self.calls <= 9:
+            time.sleep(0.4 / self.calls)
+        super().call()
+
+
+@workload
+def cold():
+    return Cold(small(), normal(1, 128, 128))
+
+
+@workload
+def unfit():
+    return Function(lambda x: tf.raw_ops.NoSuchOperation(x=x), normal(1, 2))
+
+
+@workload
+def dying():
+    import os
+
+    os.abort()

@@ -1,0 +1,123 @@
+"""Verdicts on recorded and made-up rounds: what is planted is found, and nothing is found where nothing is."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from tfbuild.bench.evaluate import AGAIN, Evaluation, evaluate, interval
+from tfbuild.bench.results import FASTER, NO_DIFFERENCE, SLOWER, Round, Sample
+
+RECORDED = Path(__file__).parent / "data" / "bench" / "same.json"
+
+
+def sample(seconds: float, inner: int = 1) -> Sample:
+    return Sample(inner=inner, wall=seconds * inner, cpu=seconds * inner, faults=0, rss=1.0, throttled=0)
+
+
+def recorded() -> list[Round]:
+    """Rounds of one convolution against itself, as three instances, on a machine that seven others were using."""
+    rows = json.loads(RECORDED.read_text())["rounds"]
+    names = ("baseline", "arm", AGAIN)
+    return [
+        Round(
+            samples={
+                name: Sample(inner=1, wall=wall, cpu=cpu, faults=0, rss=1.0, throttled=0)
+                for name, (wall, cpu) in zip(names, row["samples"], strict=True)
+            },
+            foreign=row["foreign"],
+        )
+        for row in rows
+    ]
+
+
+def slowed(row: Round, factor: float) -> Round:
+    raw = row.samples["arm"]
+    arm = Sample(inner=1, wall=raw.wall * factor, cpu=raw.cpu * factor, faults=0, rss=1.0, throttled=0)
+    return Round(samples={**row.samples, "arm": arm}, foreign=row.foreign)
+
+
+def judged(rounds: list[Round], metric: str = "cpu") -> Evaluation:
+    return evaluate(rounds, "baseline", {"baseline": 1, "arm": 1}, metric)
+
+
+@pytest.mark.parametrize("metric", ["cpu", "wall"])
+def test_the_same_shows_no_difference_in_19_of_20_repeats(metric: str) -> None:
+    """On real noise: fifteen of the recorded rounds at random, two hundred times."""
+    rounds, chance = recorded(), random.Random(1)
+    assert len(rounds) >= 45
+    claimed = 0
+    for _ in range(200):
+        found = judged(chance.sample(rounds, 15), metric).arms["arm"]
+        claimed += found.effect != NO_DIFFERENCE
+    assert claimed <= 10
+
+
+def test_a_planted_fifth_is_found_in_real_noise() -> None:
+    rounds, chance = [slowed(row, 1.2) for row in recorded()], random.Random(2)
+    words = [judged(chance.sample(rounds, 21)).arms["arm"].effect for _ in range(100)]
+    assert FASTER not in words
+    assert words.count(SLOWER) >= 50
+
+
+def made_up(factor: float, count: int, *, spread: float = 0.01, foreign: float = 0.0, seed: int = 1) -> list[Round]:
+    """Rounds in which the arm takes `factor` of the baseline's time; the machine as a whole wanders by half."""
+    noise = random.Random(seed)
+
+    def one() -> Round:
+        slow = noise.uniform(0.1, 0.15)
+        times = {"baseline": slow, "arm": slow * factor, AGAIN: slow}
+        return Round(
+            samples={name: sample(time * noise.gauss(1, spread)) for name, time in times.items()}, foreign=foreign
+        )
+
+    return [one() for _ in range(count)]
+
+
+@pytest.mark.parametrize(("factor", "word"), [(1.1, SLOWER), (0.9, FASTER), (2.0, SLOWER)])
+def test_a_tenth_is_found(factor: float, word: str) -> None:
+    found = judged(made_up(factor, 15)).arms["arm"]
+    assert found.effect == word
+    assert found.cpu is not None
+    assert found.cpu.median == pytest.approx(1 / factor, rel=0.02)
+
+
+def test_too_few_rounds_give_what_they_have_and_claim_nothing() -> None:
+    found = judged(made_up(2.0, 3))
+    arm = found.arms["arm"]
+    assert arm.cpu is not None
+    assert (arm.cpu.coverage, arm.effect) == (0.75, NO_DIFFERENCE)
+    assert judged(made_up(2.0, 1)).arms["arm"].cpu is None
+
+
+def test_without_the_baseline_again_nothing_is_claimed() -> None:
+    rounds = [
+        Round(samples={k: v for k, v in row.samples.items() if k != AGAIN}, foreign=0.0) for row in made_up(2.0, 9)
+    ]
+    assert judged(rounds).arms["arm"].effect == NO_DIFFERENCE
+
+
+def test_disturbed_rounds_are_left_out_where_enough_are_clean() -> None:
+    mixed = made_up(1.0, 7) + made_up(3.0, 6, foreign=0.5)
+    found = judged(mixed)
+    assert (len(found.used), found.clean, found.noisy) == (7, 7, False)
+    assert found.arms["arm"].effect == NO_DIFFERENCE
+    assert judged(mixed[1:]).noisy
+
+
+def test_ratios_are_per_item_and_per_call() -> None:
+    rounds = [
+        Round(samples={"baseline": sample(0.01, 10), "arm": sample(0.02, 5), AGAIN: sample(0.01, 10)}, foreign=0.0)
+        for _ in range(6)
+    ]
+    found = evaluate(rounds, "baseline", {"baseline": 8, "arm": 32}, "wall").arms["arm"]
+    assert found.wall is not None
+    assert found.wall.median == pytest.approx(2.0)
+
+
+def test_the_interval_of_few_is_their_range() -> None:
+    assert interval([1.0]) is None
+    found = interval([1.0, 3.0, 2.0])
+    assert found is not None
+    assert (found.low, found.median, found.high, found.coverage) == (1.0, 2.0, 3.0, 0.75)

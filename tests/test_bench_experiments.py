@@ -1,0 +1,230 @@
+"""Every row names what exists; what the command line says is understood or refused."""
+
+import ast
+import io
+import json
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from tfbuild import facts
+from tfbuild.bench import command, experiments, session
+from tfbuild.bench.experiments import Arm, Case, Experiment
+from tfbuild.bench.rounds import Place
+from tfbuild.bench.workers import FOLDER, files
+from tfbuild.engine import Engine
+from tfbuild.engine.progress import Progress
+from tfbuild.errors import UsageError
+
+ROOT = Path(__file__).parent.parent
+WORKLOADS = ROOT / "tfbuild" / "benches" / "workloads"
+ASKED_FOR = """
+layout batchnorm jpeg rnn pipeline files allocator isa onednn bottleneck batchsize int8 xla strategy threads all models
+"""
+
+
+def workloads() -> dict[str, ast.FunctionDef]:
+    """The functions marked with @workload, read from their source: TensorFlow is only inside images."""
+    return {
+        node.name: node
+        for file in WORKLOADS.glob("*.py")
+        for node in ast.parse(file.read_text()).body
+        if isinstance(node, ast.FunctionDef)
+        and any(isinstance(mark, ast.Name) and mark.id == "workload" for mark in node.decorator_list)
+    }
+
+
+def arms() -> list[tuple[Experiment, Case, Arm]]:
+    return [(row, case, arm) for row in experiments.known() for case in row.case for arm in row.arms(case)]
+
+
+def test_every_experiment_of_the_guide_is_there_once() -> None:
+    names = [row.name for row in experiments.known()]
+    assert sorted(names) == sorted(ASKED_FOR.split())
+
+
+@pytest.mark.parametrize("row", experiments.known(), ids=lambda row: row.name)
+def test_a_row_says_why_it_is_there(row: Experiment) -> None:
+    assert row.question.endswith(("?", "."))
+    assert all((row.compares, row.changes, row.source))
+    assert len({case.name for case in row.case}) == len(row.case)
+
+
+def test_every_arm_s_parameters_are_its_workload_s() -> None:
+    known = workloads()
+    for row, case, arm in arms():
+        name = arm.workload or case.workload or row.workload
+        where = f"{row.name}/{case.name}/{arm.name}: {name}"
+        assert name in known, where
+        takes = known[name].args
+        allowed = {argument.arg for argument in takes.args}
+        given = {**case.params, **arm.params}
+        assert given.keys() <= allowed, f"{where} takes no {given.keys() - allowed}"
+        needed = [argument.arg for argument in takes.args[: len(takes.args) - len(takes.defaults)]]
+        assert set(needed) <= given.keys(), f"{where} needs {needed}"
+
+
+def test_layouts_are_never_compared_in_one_process() -> None:
+    """TensorFlow 2.13 to 2.15 give wrong results where one process does both (tensorflow#61482)."""
+    for row in experiments.known():
+        for case in row.case:
+            processes: dict[str, set[str]] = {}
+            for arm in row.arms(case):
+                layout = str({**case.params, **arm.params}.get("layout", "NHWC"))
+                processes.setdefault(arm.process, set()).add(layout)
+            assert all(len(layouts) == 1 for layouts in processes.values()), (row.name, case.name)
+
+
+def test_quick_is_a_few_cases_and_only_names_what_it_is_asked_for() -> None:
+    quick = experiments.select((), quick=True)
+    assert 1 <= len([case for row in quick for case in row.cases(True)]) <= 6
+    assert [row.name for row in experiments.select(["jpeg", "onednn"], quick=False)] == ["onednn", "jpeg"]
+    assert [row.name for row in experiments.select(["files"], quick=True)] == ["files"]
+    with pytest.raises(UsageError, match="no experiment is called 'jpg'"):
+        experiments.select(["jpg"], quick=False)
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        (Experiment(name="x", question="", compares="", changes="", source=""), "has no case"),
+        (
+            Experiment(
+                name="x",
+                question="",
+                compares="",
+                changes="",
+                source="",
+                case=(Case(name="c", workload="w", arm=(Arm(name="a"),)),),
+            ),
+            "two arms",
+        ),
+        (
+            Experiment(
+                name="x",
+                question="",
+                compares="",
+                changes="",
+                source="",
+                metric="fps",
+                case=(Case(name="c", workload="w", arm=(Arm(name="a"), Arm(name="b"))),),
+            ),
+            "metric",
+        ),
+        (
+            Experiment(
+                name="x",
+                question="",
+                compares="",
+                changes="",
+                source="",
+                case=(Case(name="c", arm=(Arm(name="a"), Arm(name="b"))),),
+            ),
+            "no workload",
+        ),
+    ],
+)
+def test_a_row_that_contradicts_itself_is_refused(row: Experiment, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        experiments.check(row)
+
+
+def test_a_slip_in_a_row_is_refused() -> None:
+    with pytest.raises(ValueError, match="unknown field"):
+        facts.parse('[[experiment]]\nname = "x"\nquick = true\n', experiments.Table, "experiments.toml")
+
+
+def test_arms_share_a_process_unless_something_sets_them_apart() -> None:
+    place = Place(image="sha256:1", against="sha256:2", cpus=3, gpus=0)
+    case = Case(name="c", env={"A": "1"})
+    plain = place.key(case, Arm(name="x"))
+    assert plain == place.key(case, Arm(name="y"))
+    assert dict(plain.env) == {"A": "1"}
+    assert dict(place.key(case, Arm(name="x", env={"N": "{fourfold}"})).env) == {"A": "1", "N": "12"}
+    assert place.key(case, Arm(name="x", image="against")).image == "sha256:2"
+    assert place.key(case, Arm(name="x", process="NCHW")) != plain
+
+
+@pytest.mark.parametrize(
+    ("options", "mode", "budget"),
+    [
+        ({"quick": True}, "quick", 75),
+        ({"full": True}, "full", 1800),
+        ({}, "budget", 300),
+        ({"budget": "2m30s"}, "budget", 150),
+    ],
+)
+def test_how_long_it_may_take(options: dict[str, object], mode: str, budget: float) -> None:
+    given = {"quick": False, "full": False, "budget": "", "against": "", **options}
+    chosen = command.settings(**given)  # type: ignore[arg-type]
+    assert (chosen.mode, chosen.budget) == (mode, budget)
+
+
+def test_times_that_contradict_each_other_or_cannot_be_read_are_refused() -> None:
+    with pytest.raises(UsageError, match="give one of them"):
+        command.settings(quick=True, full=True, budget="", against="")
+    with pytest.raises(UsageError, match=r"--budget 'soon' cannot be read[\s\S]*--budget 5h30m"):
+        command.settings(quick=False, full=False, budget="soon", against="")
+
+
+def test_the_list_needs_no_engine(capsys: pytest.CaptureFixture[str]) -> None:
+    chosen = command.settings(quick=False, full=False, budget="", against="")
+    command.show_rows((), chosen, json=True, dry_run=False)
+    shown = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in shown] == [row.name for row in experiments.known()]
+    command.show_rows(("jpeg",), chosen, json=False, dry_run=True)
+    told = capsys.readouterr()
+    assert "decode_and_crop_jpeg: up to 30 percent" in told.out
+    assert "nothing was started; of 300 s: jpeg 300 s" in told.err
+
+
+def test_what_runs_inside_an_image_needs_nothing_of_the_host() -> None:
+    """Standard library, NumPy, TensorFlow and each other."""
+    assert f"{FOLDER}/benches/worker.py" in files()
+    assert f"{FOLDER}/smoke/channel.py" in files()
+    allowed = {*sys.stdlib_module_names, "numpy", "tensorflow"}
+    for path, content in files().items():
+        tree = ast.parse(content, feature_version=(3, 8))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                found = {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                found = {str(node.module).partition(".")[0]}
+            else:
+                continue
+            assert found <= allowed | {"tfbuild", "smoke"}, (path, found)
+
+
+def test_a_worker_starts_out_of_its_files_alone(tmp_path: Path) -> None:
+    """Without TensorFlow here it gets as far as its import."""
+    for path, content in files().items():
+        file = tmp_path / path.lstrip("/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+    command = [sys.executable, "-I", str(tmp_path / FOLDER.lstrip("/") / "benches")]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert "No module named 'tensorflow'" in done.stderr or done.returncode == 0
+
+
+def test_what_the_budget_leaves_no_time_for_is_skipped_with_the_reason() -> None:
+    place = Place(image="sha256:1", against="", cpus=2, gpus=0)
+    settings = command.settings(quick=True, full=False, budget="", against="")
+    run = session.Session(cast(Engine, None), replace(settings, budget=1.0), place, Progress(io.StringIO()))
+    run.run(experiments.known())
+    assert [row.name for row in run.done] == [row.name for row in experiments.known()]
+    assert {(row.status, row.reason) for row in run.done} == {("skipped", "the budget leaves no time for it")}
+    assert not run.interrupted
+
+
+def test_what_is_left_of_the_budget_is_shared_by_weight() -> None:
+    clock = session.Clock(time.monotonic() + 100, [30.0, 10.0, 60.0])
+    assert clock.share() == pytest.approx(30, abs=1)
+    assert clock.share() == pytest.approx(100 / 7, abs=1), "nothing of the first share was used"
+    assert clock.share() == pytest.approx(100, abs=1)
+    assert session.Clock(time.monotonic() + 20, [1.0, 99.0]).share() == session.LEAST_SECONDS
+    assert session.Clock(time.monotonic() + 2, [1.0, 99.0]).share() < 3

@@ -1,0 +1,365 @@
+"""A benchmark's report is written whole, read back equal, shown, compared and turned into advice."""
+
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from tests.test_bench_evaluate import made_up
+from tfbuild.bench import advise, compare, findings, results
+from tfbuild.bench import report as reporting
+from tfbuild.bench.evaluate import evaluate
+from tfbuild.bench.results import ArmResult, BenchReport, CaseResult, ExperimentResult, Finding, Software, Subject
+from tfbuild.errors import RegressionFound, UsageError
+from tfbuild.proof import Host, Interval
+
+ENV = {"TF_ENABLE_ONEDNN_OPTS": "1"}
+
+
+def case(
+    factor: float,
+    *,
+    name: str = "centre",
+    metric: str = "cpu",
+    count: int = 15,
+    env: dict[str, str] = ENV,
+    code: str = "",
+) -> CaseResult:
+    """The arm takes `factor` of the baseline's time."""
+    rounds = tuple(made_up(factor, count))
+    found = evaluate(rounds, "baseline", {"baseline": 1, "arm": 1}, metric)
+
+    def arm(name: str) -> ArmResult:
+        verdict = found.arms.get(name)
+        return ArmResult(
+            name=name,
+            workload="decode",
+            params={"window": [0, 0, 1, 1], "fused": name == "arm"},
+            env=env if name == "arm" else dict.fromkeys(env, "0"),
+            image="sha256:1",
+            status=results.MEASURED,
+            seconds=0.1 * (factor if name == "arm" else 1),
+            cpu=verdict.cpu if verdict else None,
+            wall=verdict.wall if verdict else None,
+            effect=verdict.effect if verdict else "",
+            code=code if name == "arm" else "",
+        )
+
+    return CaseResult(
+        name=name,
+        metric=metric,
+        status=results.MEASURED,
+        reason="",
+        baseline="baseline",
+        arms=(arm("baseline"), arm("arm")),
+        rounds=rounds,
+        band=found.band,
+        clean=found.clean,
+        noisy=found.noisy,
+    )
+
+
+def experiment(name: str, *cases: CaseResult, **more: object) -> ExperimentResult:
+    row = ExperimentResult(
+        name=name,
+        question="Is it faster?",
+        compares="one | the other",
+        changes="a switch",
+        source="-",
+        status=results.MEASURED,
+        reason="",
+        seconds=3.0,
+        cases=cases,
+    )
+    return replace(row, **more)  # type: ignore[arg-type]
+
+
+SKIPPED = CaseResult(
+    name="on a GPU",
+    metric="cpu",
+    status=results.SKIPPED,
+    reason="TensorFlow in this image sees no GPU",
+    baseline="NHWC",
+    arms=(
+        ArmResult(
+            name="NHWC",
+            workload="convolution",
+            params={},
+            env={},
+            image="sha256:1",
+            status=results.SKIPPED,
+            reason="TensorFlow in this image sees no GPU",
+        ),
+    ),
+)
+
+
+def report(*rows: ExperimentResult) -> BenchReport:
+    return BenchReport(
+        schema=results.SCHEMA,
+        created="2026-11-21T10:00:00+00:00",
+        tool="tfbuild 0.1.0",
+        mode="quick",
+        budget=75.0,
+        seconds=74.0,
+        interrupted=False,
+        image=Subject(
+            ref="tfbuild:x", id="sha256:0123456789abcdef", labels={"io.tfbuild.id": "2.21.0-mkl"}, against=""
+        ),
+        host=Host(
+            cpu="AMD EPYC",
+            flags=("avx",),
+            machine="x86_64",
+            kernel="6.1",
+            cpus=2,
+            quota=None,
+            memory=2**14,
+            engine="20",
+        ),
+        software=Software(
+            tensorflow="2.21.0",
+            git="v2.21.0",
+            compiler="Clang",
+            python="3.11.2",
+            numpy="2.4.6",
+            malloc="/usr/lib/libtc",
+        ),
+        experiments=rows or (experiment("onednn", case(0.5)), experiment("layout", SKIPPED)),
+    )
+
+
+def test_what_is_written_is_read_back_equal(tmp_path: Path) -> None:
+    path = reporting.write(report(), tmp_path / "reports")
+    assert path.name == "bench-2.21.0-mkl.json"
+    assert reporting.read(path) == report()
+    assert sorted(file.suffix for file in path.parent.iterdir()) == [".json", ".md"], "no half-written file stays"
+    foreign = replace(report(), image=replace(report().image, labels={"io.tfbuild.id": "../../etc/x"}))
+    assert reporting.path(foreign, tmp_path).parent == tmp_path
+    unlabelled = replace(report(), image=replace(report().image, labels={}))
+    assert reporting.path(unlabelled, tmp_path).name == "bench-0123456789ab.json"
+
+
+def test_the_published_schema_is_the_report_s() -> None:
+    assert reporting.SCHEMA_FILE.read_text() == reporting.schema(), "renew it with: python -m tfbuild.bench.report"
+    schema = json.loads(reporting.SCHEMA_FILE.read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    shown = json.loads(reporting.to_json(report()))
+    jsonschema.validate(shown, schema)
+    assert len(shown["experiments"][0]["cases"][0]["rounds"]) == 15, "every sample is kept"
+    del shown["experiments"][0]["cases"][0]["rounds"][0]["samples"]["arm"]["cpu"]
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(shown, schema)
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"schema": "tfbuild.bench/1"}', '{"schema": "tfbuild.report/1"}'])
+def test_what_is_no_report_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "x.json").write_text(text)
+    with pytest.raises(UsageError, match="not a benchmark's report"):
+        reporting.read(tmp_path / "x.json")
+    with pytest.raises(UsageError, match="No such file"):
+        reporting.read(tmp_path / "y.json")
+
+
+def test_markdown_and_table_say_what_was_found() -> None:
+    text = reporting.to_markdown(report())
+    assert text.startswith("# Benchmark of `tfbuild:x`\n")
+    assert "| centre | arm | x2.0" in text
+    assert "| faster |" in text
+    assert "| baseline again (cpu) | x1.0" in text
+    assert "skipped: TensorFlow in this image sees no GPU" in text
+    stream = io.StringIO()
+    reporting.show(report(), stream)
+    shown = stream.getvalue()
+    assert "faster" in shown
+    assert "sees no GPU" in shown
+    assert "\x1b" not in shown
+
+
+def test_what_spoils_a_number_stands_beside_it() -> None:
+    cut = replace(
+        case(0.5), status=results.TRUNCATED, reason="its time was over after 7 rounds", noisy=True, throttled=3
+    )
+    told = reporting.caveat(cut)
+    assert "its time was over" in told
+    assert "noisy: 15 of 15" in told
+    assert "3 periods throttled" in told
+    assert "interrupted" in reporting.to_markdown(replace(report(), interrupted=True))
+    few = Interval(median=1.0, low=0.9, high=1.1, coverage=0.75)
+    assert reporting.spelled(few) == "x1.00 [0.90, 1.10] at 75%"
+    wrong = replace(case(0.5).arms[1], same=False)
+    assert "computes something else" in reporting.verdict(wrong, case(0.5))
+
+
+# --- findings --------------------------------------------------------------------------------------------------------
+
+
+def sizes(a: float, b: float, *batches: int) -> CaseResult:
+    arms = tuple(
+        ArmResult(
+            name=f"batch {n}",
+            workload="mlp",
+            params={"batch": n},
+            env={},
+            image="-",
+            status=results.MEASURED,
+            items=n,
+            seconds=(a + b * n) / n,
+        )
+        for n in batches
+    )
+    return replace(case(1.0, metric="wall"), name="dense", arms=arms)
+
+
+def test_the_batch_size_is_fitted_and_measured() -> None:
+    (found,) = findings.of("batchsize", [sizes(1e-3, 1e-4, 1, 2, 4, 8, 16, 32, 64, 128)])
+    assert found.values["a"] == pytest.approx(1e-3)
+    assert found.values["b"] == pytest.approx(1e-4)
+    assert found.values["fitted_80%"] == pytest.approx(40)
+    assert found.values["fitted_90%"] == pytest.approx(90)
+    assert found.values["measured_80%"] == 32, "of the best rate that was measured, not of one that never comes"
+    assert "batch 32 gives 80%" in found.text
+
+
+def test_no_line_is_fitted_through_what_is_none() -> None:
+    assert findings.fit([(1, 1.0), (2, 0.9), (4, 0.8)]) is None
+    assert findings.fit([(1, 1.0), (2, 2.0)]) is None
+    assert findings.of("batchsize", [sizes(1e-3, 1e-4, 1, 2)]) == ()
+    assert findings.of("jpeg", [case(0.5)]) == ()
+
+
+@pytest.mark.parametrize(("factor", "word"), [(1.02, "compute-bound"), (1.2, "balanced"), (1.7, "input-bound")])
+def test_the_bottleneck_is_named(factor: float, word: str) -> None:
+    measured = case(factor, metric="wall")
+    real = replace(measured.arms[1], params={"step": True})
+    (found,) = findings.of("bottleneck", [replace(measured, arms=(measured.arms[0], real))])
+    assert found.text.endswith(word)
+
+
+def test_a_disk_has_its_class() -> None:
+    measured = case(1.0, metric="wall")
+    arm = replace(measured.arms[0], workload="disk", seconds=2**20 / 500e6)
+    (found,) = findings.of("files", [replace(measured, arms=(arm,))])
+    assert found.values["mb_per_second"] == pytest.approx(500)
+    assert "a SATA SSD's" in found.text
+
+
+# --- compare ---------------------------------------------------------------------------------------------------------
+
+
+def slower_report(factor: float) -> BenchReport:
+    """The same machine with every sample `factor` times as long."""
+    first = report()
+
+    def slow(row: results.Round) -> results.Round:
+        samples = {
+            name: replace(sample, wall=sample.wall * factor, cpu=sample.cpu * factor)
+            for name, sample in row.samples.items()
+        }
+        return replace(row, samples=samples)
+
+    rows = tuple(
+        replace(row, cases=tuple(replace(case, rounds=tuple(map(slow, case.rounds))) for case in row.cases))
+        for row in first.experiments
+    )
+    return replace(first, experiments=rows)
+
+
+def test_two_reports_are_compared_by_what_both_measured() -> None:
+    found = compare.compare(report(), slower_report(2.0))
+    assert [(row.case, row.arm) for row in found.rows] == [("centre", "baseline"), ("centre", "arm")]
+    assert found.throughput.median == pytest.approx(0.5)
+    assert found.throughput.low < 0.5 < found.throughput.high
+    assert "one after the other" in found.notes[-1]
+    other = replace(slower_report(1.0), host=replace(report().host, cpu="Xeon"))
+    assert "two machines" in compare.compare(report(), other).notes[-1]
+    stream = io.StringIO()
+    compare.show(found, stream)
+    assert "throughput  x0.50" in stream.getvalue()
+
+
+def test_other_work_of_the_same_name_is_not_compared() -> None:
+    changed = case(0.5)
+    arms = tuple(replace(arm, params={"window": [9, 9, 9, 9]}) for arm in changed.arms)
+    with pytest.raises(UsageError, match="no measurement in common"):
+        compare.compare(report(), report(experiment("onednn", replace(changed, arms=arms))))
+
+
+def test_the_gate_fails_only_where_all_of_the_interval_does() -> None:
+    gates = compare.gates(["throughput<0.95", "onednn < 0.9"])
+    compare.apply(compare.compare(report(), report()), gates)
+    compare.apply(compare.compare(report(), slower_report(1.06)), gates)
+    with pytest.raises(RegressionFound, match=r"throughput x0\.50 .* < 0\.95; onednn") as caught:
+        compare.apply(compare.compare(report(), slower_report(2.0)), gates)
+    assert caught.value.code == 28
+
+
+def test_too_few_rounds_fail_no_gate() -> None:
+    few = replace(
+        compare.compare(report(), slower_report(2.0)),
+        throughput=Interval(median=0.5, low=0.4, high=0.6, coverage=0.875),
+    )
+    compare.apply(few, compare.gates(["throughput<0.95"]))
+
+
+@pytest.mark.parametrize("text", ["throughput", "throughput=1", "<0.9", "throughput<x"])
+def test_a_gate_that_cannot_be_read_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="cannot be read"):
+        compare.gates([text])
+
+
+def test_a_gate_on_what_was_not_measured_is_refused() -> None:
+    with pytest.raises(UsageError, match="one of: throughput, onednn"):
+        compare.apply(compare.compare(report(), report()), compare.gates(["jpeg<1"]))
+
+
+# --- advise ----------------------------------------------------------------------------------------------------------
+
+
+def test_advice_has_its_evidence() -> None:
+    found = advise.advise(
+        report(
+            experiment("onednn", case(0.5), case(1.0, name="other")),
+            experiment("jpeg", case(0.7, env={}, code="decode_and_crop_jpeg()")),
+        )
+    )
+    assert [advice.experiment for advice in found] == ["onednn", "jpeg"]
+    assert advise.env_file(found).splitlines()[-1] == "TF_ENABLE_ONEDNN_OPTS=1"
+    assert "# onednn: arm x2.0" in advise.env_file(found)
+    assert "other" not in advise.env_file(found), "no difference shown is no evidence"
+    assert advise.lines_of_code(found).splitlines()[-1] == "decode_and_crop_jpeg()"
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        (experiment("onednn", case(1.0)),),
+        (experiment("onednn", case(1.5)),),
+        (experiment("onednn", case(0.5), case(1.5, name="other")),),
+        (experiment("jpeg", case(1.0, code="x")),),
+        (experiment("layout", SKIPPED),),
+        (experiment("jpeg", case(0.5, count=4, code="x")),),
+    ],
+    ids=["no difference", "slower", "faster here and slower there", "code without gain", "skipped", "too few rounds"],
+)
+def test_nothing_is_advised_without_evidence(rows: tuple[ExperimentResult, ...]) -> None:
+    assert advise.advise(report(*rows)) == ()
+    assert advise.env_file(()) == ""
+
+
+def test_a_batch_size_is_advised_with_its_finding() -> None:
+    told = Finding(text="dense: batch 32 gives 80%", values={"a": 1.0})
+    (found,) = advise.advise(report(experiment("batchsize", sizes(1e-3, 1e-4, 1, 2, 4), findings=(told,))))
+    assert found.code == "# dense: batch 32 gives 80%"
+
+
+def test_the_env_file_is_what_docker_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = reporting.write(report(), tmp_path)
+    advise.run(str(path), str(tmp_path / "tuned.env"), json=False)
+    lines = (tmp_path / "tuned.env").read_text().splitlines()
+    assert all(line.startswith("#") or line == "TF_ENABLE_ONEDNN_OPTS=1" for line in lines)
+    assert "TF_ENABLE_ONEDNN_OPTS=1" in capsys.readouterr().out
+    advise.run(str(path), "", json=True)
+    assert json.loads(capsys.readouterr().out)[0]["env"] == ENV

@@ -1,0 +1,87 @@
+"""What becomes of a comparison that could not be measured, or not to its end. Nothing is started here."""
+
+import random
+from typing import cast
+
+import pytest
+
+from tests.test_bench_evaluate import made_up
+from tfbuild.bench.evaluate import AGAIN
+from tfbuild.bench.experiments import Arm, Case, Experiment
+from tfbuild.bench.rounds import Comparison, Limits, Place, Side
+from tfbuild.bench.workers import Key, Pool
+from tfbuild.benches.found import Ready
+
+PLACE = Place(image="sha256:1", against="", cpus=2, gpus=0)
+
+
+def comparison(*, needs: str = "", same: bool = False) -> Comparison:
+    case = Case(name="c", workload="w", needs=needs, arm=(Arm(name="baseline"), Arm(name="arm")))
+    row = Experiment(name="x", question="-", compares="-", changes="-", source="-", same=same, case=(case,))
+    return Comparison(row=row, case=case, place=PLACE, pool=cast(Pool, None), tell=lambda _: None)
+
+
+def sides(*values: float) -> list[Side]:
+    key = Key(image="sha256:1")
+    return [
+        Side(name=name, arm=Arm(name=name), key=key, params={}, workload="w", ready=Ready(value=value))
+        for name, value in zip(("baseline", "arm", AGAIN), values, strict=True)
+    ]
+
+
+def test_what_was_measured_before_an_interruption_is_judged() -> None:
+    made = comparison()
+    made.sides, made.rounds = sides(1, 1, 1), made_up(0.5, 8)
+    found = made.result(interrupted=True)
+    assert (found.status, found.reason) == ("interrupted", "interrupted after 8 rounds")
+    assert found.arms[1].effect == "faster"
+    assert len(found.rounds) == 8
+
+
+def test_an_interruption_before_the_start_has_no_numbers() -> None:
+    found = comparison().result(interrupted=True)
+    assert (found.status, found.arms, found.rounds) == ("interrupted", (), ())
+
+
+def test_where_no_other_arm_can_run_the_case_is_skipped_with_its_reason() -> None:
+    made = comparison()
+    made.sides = sides(1, 1, 1)
+    made.sides[1].give_up("skipped", "this release has no such operation")
+    found = made.result()
+    assert (found.status, found.reason) == ("skipped", "this release has no such operation")
+    assert [arm.status for arm in found.arms] == ["skipped", "skipped"]
+    assert all(arm.seconds is None and not arm.effect for arm in found.arms)
+
+
+def test_an_arm_that_is_lost_on_the_way_leaves_the_others_their_rounds() -> None:
+    made = comparison()
+    made.sides, made.rounds = [*sides(1, 1, 1)], made_up(0.5, 9)
+    lost = Side(name="third", arm=Arm(name="third"), key=Key(image="sha256:1"), params={}, workload="w")
+    lost.give_up("failed", "its process was lost")
+    made.sides.insert(2, lost)
+    found = made.result()
+    assert found.status == "measured"
+    assert [(arm.status, arm.effect) for arm in found.arms] == [
+        ("measured", ""),
+        ("measured", "faster"),
+        ("failed", ""),
+    ]
+
+
+@pytest.mark.parametrize(("value", "same"), [(1.001, True), (1.01, False)])
+def test_arms_that_claim_the_same_are_held_to_it(value: float, same: bool) -> None:
+    made = comparison(same=True)
+    made.sides, made.rounds = sides(1.0, value, 1.0), made_up(0.5, 9)
+    assert made.result().arms[1].same is same
+    made = comparison()
+    made.sides, made.rounds = sides(1.0, value, 1.0), made_up(0.5, 9)
+    assert made.result().arms[1].same is None, "nobody claims it"
+
+
+@pytest.mark.parametrize(("needs", "reason"), [("gpu", "sees no GPU"), ("against", "--against IMAGE")])
+def test_what_is_not_here_is_said_before_anything_starts(needs: str, reason: str) -> None:
+    made = comparison(needs=needs)
+    made.measure(Limits(rounds=7, end=0, latest=0), random.Random(1))
+    found = made.result()
+    assert found.status == "skipped"
+    assert reason in found.reason

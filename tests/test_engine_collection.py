@@ -1,0 +1,41 @@
+"""What an engine of tfbuild's own is told about its build cache; that it heeds it is proven on a real one."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tfbuild.engine import collection
+from tfbuild.errors import EngineMissing
+
+
+def written(folder: Path, system: str | None = None) -> dict[str, object]:
+    own = folder / "system.json"
+    if system is not None:
+        own.write_text(system)
+    found: dict[str, object] = json.loads(collection.write(folder / "ours.json", 250 * 10**9, own).read_text())
+    return found
+
+
+def test_layers_go_first_and_the_mounts_that_hold_bazels_caches_with_the_last_rule_alone(tmp_path: Path) -> None:
+    builder = written(tmp_path)["builder"]
+    assert isinstance(builder, dict)
+    *cheap, last = builder["gc"]["policy"]
+    assert {rule["keepStorage"] for rule in cheap} == {str(50 * 10**9)}
+    assert [rule["filter"] for rule in cheap] == [
+        ["type=regular"], ["type=source.local"], ["type=source.git.checkout"], ["type=internal"],
+    ]  # fmt: skip
+    assert last == {"keepStorage": str(125 * 10**9), "all": True}
+
+
+def test_the_machines_own_configuration_holds_and_has_the_last_word(tmp_path: Path) -> None:
+    mirrors = {"registry-mirrors": ["https://mirror.site"]}
+    assert written(tmp_path, json.dumps(mirrors)) == {"builder": collection.policy(250 * 10**9), **mirrors}
+    own = {"builder": {"gc": {"enabled": False}}}
+    assert written(tmp_path, json.dumps(own)) == own
+
+
+@pytest.mark.parametrize("text", ["{", "[]", ""])
+def test_a_configuration_that_cannot_be_read_is_told(text: str, tmp_path: Path) -> None:
+    with pytest.raises(EngineMissing, match="cannot be read"):
+        written(tmp_path, text)

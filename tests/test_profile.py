@@ -1,0 +1,118 @@
+"""Bazel's traces of the test double, as Bazels of several years wrote them, and what is told of them."""
+
+import gzip
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tfbuild import profile, toolchains
+from tfbuild.profile import Action, Profile
+
+RECORDED = Path(__file__).parent / "data" / "bazel"
+RELAY = Path(__file__).parents[1] / "templates" / "relay.py"
+KERNEL = "Compiling tensorflow/double/kernel.cc"
+
+
+@pytest.fixture(params=["double-0.26.1", "double-7.7.1"])
+def recorded(request: pytest.FixtureRequest) -> Path:
+    return RECORDED / f"{request.param}.json.gz"
+
+
+def test_the_kernels_are_what_took_the_time(recorded: Path) -> None:
+    found = profile.read(recorded)
+    assert found.complete
+    assert [(one.name, one.mnemonic) for one in found.actions[:6]] == [(KERNEL, "CppCompile")] * 6
+    assert [one.seconds for one in found.actions] == sorted((one.seconds for one in found.actions), reverse=True)
+    kinds = {name: (count, seconds) for name, count, seconds in found.by_mnemonic()}
+    assert next(iter(kinds)) == "CppCompile"
+    assert kinds["CppCompile"][0] == 8
+    assert kinds["CppLink"][0] == 2
+    assert kinds["Genrule"][0] == 1
+    assert sum(seconds for _, seconds in kinds.values()) == pytest.approx(found.seconds)
+
+
+def test_a_mnemonic_that_old_traces_leave_out_is_told_by_the_text() -> None:
+    old, new = (profile.read(RECORDED / f"double-{version}.json.gz") for version in ("0.26.1", "7.7.1"))
+    kinds = [{one.mnemonic for one in found.actions if one.name == KERNEL} for found in (old, new)]
+    assert kinds == [{"CppCompile"}, {"CppCompile"}]
+    assert "TfWheel" in {one.mnemonic for one in new.actions}
+
+
+def test_a_compile_that_failed_has_a_whole_profile() -> None:
+    found = profile.read(RECORDED / "double-failed-0.26.1.json.gz")
+    assert found.complete
+    assert not [one for one in found.actions if one.name.startswith("Linking tensorflow/double/libtensorflow_double")]
+
+
+def test_a_trace_without_its_end_is_read_as_far_as_it_goes(recorded: Path, tmp_path: Path) -> None:
+    whole, text = profile.read(recorded), gzip.decompress(recorded.read_bytes())
+    path = tmp_path / "profile.json"
+    path.write_bytes(text)
+    assert profile.read(path) == whole
+    # In the middle of the tenth action's line.
+    parts = text.split(b"action processing", 10)
+    path.write_bytes(b"action processing".join(parts[:10]) + b"action proc")
+    found = profile.read(path)
+    assert not found.complete
+    assert len(found.actions) == 9
+    assert "did not live to write the end" in profile.table(found)
+    path.write_bytes(b"")
+    assert profile.read(path) == Profile(actions=(), complete=False)
+
+
+def test_the_table_has_kinds_and_the_slowest() -> None:
+    found = Profile(
+        actions=(
+            Action(name="Compiling a.cc", mnemonic="CppCompile", seconds=3725.0),
+            Action(name="Linking a.so", mnemonic="CppLink", seconds=61.0),
+            Action(name="Compiling b.cc", mnemonic="CppCompile", seconds=0.5),
+        ),
+        complete=True,
+    )
+    assert profile.table(found) == (
+        "3 actions, 1 h 03 min of them together\n"
+        "\n"
+        "by kind:\n"
+        "  1 h 02 min  CppCompile                   2\n"
+        "  1 min 01 s  CppLink                      1\n"
+        "\n"
+        "the slowest:\n"
+        "  1 h 02 min  CppCompile  Compiling a.cc\n"
+        "  1 min 01 s  CppLink     Linking a.so\n"
+        "       0.5 s  CppCompile  Compiling b.cc\n"
+    )
+    assert profile.lines(found, 1) == ["  1 h 02 min  CppCompile  Compiling a.cc"]
+
+
+@pytest.mark.parametrize(
+    ("version", "flags"),
+    [("0.26.1", ("--experimental_generate_json_trace_profile",)), ("0.29.0", ()), ("7.4.1", ()), ("9.0.0rc1", ())],
+)
+def test_old_bazels_are_asked_for_json(version: str, flags: tuple[str, ...]) -> None:
+    assert toolchains.profile_flags(version) == flags
+
+
+# --- the log of a long compile ----------------------------------------------------------------------------------------
+
+
+def relay(text: str, log: Path) -> str:
+    done = subprocess.run([sys.executable, RELAY, log], input=text.encode(), capture_output=True, check=True)
+    assert log.read_bytes() == text.encode()
+    return done.stdout.decode()
+
+
+def test_a_short_log_passes_as_it_is(tmp_path: Path) -> None:
+    text = "Loading:\n[1 / 2] Compiling a.cc\nERROR: x\nwithout an end"
+    assert relay(text, tmp_path / "log") == text
+
+
+def test_of_a_flood_the_end_arrives_and_the_rest_is_in_the_log(tmp_path: Path) -> None:
+    flood = [f"a.cc:{number}: warning: something unimportant" for number in range(60000)]
+    end = ["a.cc:7:1: error: no such thing", "  int x = y;", "  ^", "ERROR: Build did NOT complete successfully"]
+    shown = relay("\n".join([*flood, *end]) + "\n", tmp_path / "log")
+    # What BuildKit takes in a second, and in all.
+    assert len(shown) < 200 << 10
+    assert shown.splitlines()[-4:] == end
+    assert "lines are in Bazel's own log alone" in shown

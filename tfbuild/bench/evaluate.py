@@ -1,0 +1,91 @@
+"""Rounds -> ratios, their intervals and a verdict. Pure."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from tfbuild.bench.results import NO_DIFFERENCE, Round, Sample
+from tfbuild.proof import Interval
+from tfbuild.verify import paired
+from tfbuild.verify.asking import FEWEST_CLEAN, MOST_FOREIGN
+
+# The baseline once more, in each round: what it differs from itself is the machine's doing.
+AGAIN = "again"
+# Fewer give no interval at all, not even one of little confidence.
+FEWEST = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """An arm's ratios to the baseline, above 1: faster; None where there are too few rounds."""
+
+    cpu: Interval | None
+    wall: Interval | None
+    effect: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """`used` of the rounds counted: the clean ones where they are enough, else all (`noisy`)."""
+
+    used: tuple[Round, ...]
+    clean: int
+    noisy: bool
+    foreign: float
+    throttled: int
+    band: Interval | None
+    arms: dict[str, Verdict]
+
+
+def evaluate(rounds: Sequence[Round], baseline: str, items: Mapping[str, int], metric: str) -> Evaluation:
+    """`items` of each arm a call: ratios are of the time per item. `metric`: "cpu" or "wall", which is judged."""
+    clean = tuple(row for row in rounds if row.foreign <= MOST_FOREIGN)
+    used = clean if len(clean) >= FEWEST_CLEAN else tuple(rounds)
+
+    def ratio(arm: str, time: Callable[[Sample], float]) -> Interval | None:
+        units = items[baseline if arm == AGAIN else arm] / items[baseline]
+        return interval([units * time(row.samples[baseline]) / time(row.samples[arm]) for row in used])
+
+    times = {"cpu": cpu, "wall": wall}
+    band = ratio(AGAIN, times[metric]) if any(AGAIN in row.samples for row in used) else None
+    found = {}
+    for arm in items:
+        if arm not in (baseline, AGAIN):
+            both = {name: ratio(arm, time) for name, time in times.items()}
+            found[arm] = Verdict(cpu=both["cpu"], wall=both["wall"], effect=effect(both[metric], band))
+    return Evaluation(
+        used=used,
+        clean=len(clean),
+        noisy=used is not clean,
+        foreign=sum(row.foreign for row in rounds) / max(1, len(rounds)),
+        throttled=sum(sample.throttled for row in rounds for sample in row.samples.values()),
+        band=band,
+        arms=found,
+    )
+
+
+def cpu(sample: Sample) -> float:
+    """Seconds of CPU time a call."""
+    return sample.cpu / sample.inner
+
+
+def wall(sample: Sample) -> float:
+    """Seconds a call."""
+    return sample.wall / sample.inner
+
+
+def interval(ratios: Sequence[float]) -> Interval | None:
+    """As paired.interval; for two to five ratios their whole range, with the little confidence that it has."""
+    if len(ratios) < FEWEST:
+        return None
+    if len(ratios) >= paired.FEWEST:
+        return paired.interval(ratios)
+    coverage = 1 - 2 / 2 ** len(ratios)
+    return Interval(median=median(ratios), low=min(ratios), high=max(ratios), coverage=coverage)
+
+
+def effect(ratio: Interval | None, band: Interval | None) -> str:
+    """A difference is claimed with full confidence only: beyond 1, and beyond the baseline against itself."""
+    if ratio is None or band is None or min(ratio.coverage, band.coverage) < paired.CONFIDENCE:
+        return NO_DIFFERENCE
+    return paired.effect(ratio, band)

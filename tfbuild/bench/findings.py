@@ -1,0 +1,116 @@
+"""What follows from an experiment's numbers beyond a ratio. Pure."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from tfbuild.bench.results import FASTER, ArmResult, CaseResult, Finding
+
+SHARES = (0.8, 0.9, 0.95)
+# Step on the real pipeline over step alone (the tf.data guide's question, with limits that held in measurements).
+COMPUTE_BOUND, INPUT_BOUND = 1.1, 1.3
+# MB/s that the guide's disks have; classes by range, for caches and hosts behind a virtual disk blur them.
+DISKS = ((200.0, "a spinning disk's"), (700.0, "a SATA SSD's"), (1500.0, "between a SATA SSD's and an NVMe's"))
+
+
+def of(name: str, cases: Sequence[CaseResult]) -> tuple[Finding, ...]:
+    """What follows in the experiment `name`; nothing where too little was measured."""
+    derive = DERIVED.get(name)
+    return tuple(finding for case in cases if case.rounds for finding in derive(case)) if derive else ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """Step seconds = a + b * n; `error`: the median relative one."""
+
+    a: float
+    b: float
+    error: float
+
+    def batch(self, share: float) -> float:
+        """Items a step for `share` of the rate that endless steps would have."""
+        return share / (1 - share) * self.a / self.b
+
+
+def fit(points: Sequence[tuple[int, float]]) -> Fit | None:
+    """The line of least relative error through (items, seconds of a step); None where the points give no such line."""
+    weights = [1 / seconds**2 for _, seconds in points]
+    total = sum(weights)
+    mean_n = sum(w * n for w, (n, _) in zip(weights, points, strict=True)) / total
+    mean_t = sum(w * t for w, (_, t) in zip(weights, points, strict=True)) / total
+    spread = sum(w * (n - mean_n) ** 2 for w, (n, _) in zip(weights, points, strict=True))
+    if len(points) < 3 or spread == 0:
+        return None
+    b = sum(w * (n - mean_n) * (t - mean_t) for w, (n, t) in zip(weights, points, strict=True)) / spread
+    a = mean_t - b * mean_n
+    if a <= 0 or b <= 0:
+        return None
+    return Fit(a=a, b=b, error=median(abs(a + b * n - t) / t for n, t in points))
+
+
+def knee(points: Sequence[tuple[int, float]], share: float) -> int:
+    """The smallest measured n whose rate is `share` of the best measured one."""
+    best = max(n / seconds for n, seconds in points)
+    return min(n for n, seconds in points if n / seconds >= share * best)
+
+
+def _batch_size(case: CaseResult) -> list[Finding]:
+    points = [(arm.items, arm.seconds * arm.items) for arm in case.arms if arm.seconds is not None]
+    if len(points) < 3:
+        return []
+    knees = {share: knee(points, share) for share in SHARES}
+    largest = max(n for n, _ in points)
+    text = f"{case.name}: " + ", ".join(f"batch {n} gives {share:.0%}" for share, n in knees.items())
+    text += f" of the best rate measured (up to {largest})"
+    values = {f"measured_{share:.0%}": float(n) for share, n in knees.items()}
+    if line := fit(points):
+        text += (
+            f"; a step takes {line.a * 1e3:.3g} ms + {line.b * 1e6:.3g} µs an item (off by {line.error:.0%}), which "
+            f"puts 80 and 90 % at {line.batch(0.8):.0f} and {line.batch(0.9):.0f}"
+        )
+        values |= {"a": line.a, "b": line.b, "error": line.error}
+        values |= {f"fitted_{share:.0%}": line.batch(share) for share in SHARES}
+    return [Finding(text=text, values=values)]
+
+
+def _bottleneck(case: CaseResult) -> list[Finding]:
+    """The baseline is the step alone: what a pipeline at no cost would give."""
+    found = []
+    for arm in case.arms[1:]:
+        if arm.wall is None or not arm.params.get("step"):
+            continue
+        slower = 1 / arm.wall.median
+        word = "compute-bound" if slower < COMPUTE_BOUND else "input-bound" if slower > INPUT_BOUND else "balanced"
+        text = f"{arm.name}: {slower:.2f} times the step alone: {word}"
+        found.append(Finding(text=text, values={"real_over_synthetic": slower}))
+    return found
+
+
+def _files(case: CaseResult) -> list[Finding]:
+    arm = case.arms[0]
+    if arm.workload != "disk" or not arm.seconds:
+        return []
+    speed = 2**20 / 1e6 / arm.seconds
+    word = next((word for limit, word in DISKS if speed < limit), "an NVMe's")
+    text = f"this disk reads {speed:.0f} MB/s past the page cache: {word} range (a host's cache may lie behind it)"
+    return [Finding(text=text, values={"mb_per_second": speed})]
+
+
+def _threads(case: CaseResult) -> list[Finding]:
+    better = [arm for arm in case.arms if arm.effect == FASTER and arm.wall]
+    if not better:
+        return [Finding(text=f"{case.name}: no setting beats the default", values={})]
+    best = max(better, key=_gain)
+    return [Finding(text=f"{case.name}: {best.name} is {_gain(best):.2f} times as fast", values={"gain": _gain(best)})]
+
+
+def _gain(arm: ArmResult) -> float:
+    return arm.wall.median if arm.wall else 0.0
+
+
+DERIVED: dict[str, Callable[[CaseResult], list[Finding]]] = {
+    "batchsize": _batch_size,
+    "bottleneck": _bottleneck,
+    "files": _files,
+    "threads": _threads,
+}

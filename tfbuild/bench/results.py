@@ -1,0 +1,149 @@
+"""What a benchmark found: plain records, which report.py writes, shows and reads back (schema tfbuild.bench/1)."""
+
+from dataclasses import dataclass
+
+from tfbuild.proof import Host, Interval
+
+SCHEMA = "tfbuild.bench/1"
+
+# Status of an arm, a case, an experiment. "failed": the method's own guard refused it, or its process died.
+MEASURED, TRUNCATED, SKIPPED, FAILED, INTERRUPTED = "measured", "truncated", "skipped", "failed", "interrupted"
+FASTER, SLOWER, NO_DIFFERENCE = "faster", "slower", "no difference shown"
+Value = bool | int | float | str | list[int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """Raw: seconds by the clock and of CPU time for `inner` calls; page `faults` meanwhile, `rss` in MiB after it.
+
+    `throttled`: periods in which the cgroup's quota stopped the container.
+    """
+
+    inner: int
+    wall: float
+    cpu: float
+    faults: int
+    rss: float
+    throttled: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """A sample of each arm, by name, and of the baseline again; `foreign`: share of the machine that others used."""
+
+    samples: dict[str, Sample]
+    foreign: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArmResult:
+    """One side. `cpu`, `wall`: the baseline's time over its own, per item, above 1: it is faster (None: not measured).
+
+    `seconds`, `cpu_seconds`: medians per item, for reading only, since no absolute time is judged; `build`, `first`:
+    seconds until it could be called, and of the first call; `nodes` of its graph; `faults`: page faults a call; `rss`:
+    MiB; `error`: against a reference; `same`: it computes what the baseline does (None: nobody claims it);
+    `code`: the line that takes its gain into a program.
+    """
+
+    name: str
+    workload: str
+    params: dict[str, Value]
+    env: dict[str, str]
+    image: str
+    status: str
+    reason: str = ""
+    items: int = 1
+    build: float = 0.0
+    first: float = 0.0
+    nodes: int = 0
+    seconds: float | None = None
+    cpu_seconds: float | None = None
+    faults: float | None = None
+    rss: float | None = None
+    error: float | None = None
+    same: bool | None = None
+    cpu: Interval | None = None
+    wall: Interval | None = None
+    effect: str = ""
+    note: str = ""
+    code: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaseResult:
+    """All arms on the same work. `band`: the baseline against itself in the same rounds, in `metric`.
+
+    `clean` of the rounds were undisturbed; `noisy`: too few of them, so that all were used; `throttled`: periods.
+    """
+
+    name: str
+    metric: str
+    status: str
+    reason: str
+    baseline: str
+    arms: tuple[ArmResult, ...]
+    rounds: tuple[Round, ...] = ()
+    band: Interval | None = None
+    clean: int = 0
+    noisy: bool = False
+    foreign: float = 0.0
+    throttled: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """A sentence that follows from the numbers; `values`: the numbers in it, by name."""
+
+    text: str
+    values: dict[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExperimentResult:
+    name: str
+    question: str
+    compares: str
+    changes: str
+    source: str
+    status: str
+    reason: str
+    seconds: float
+    cases: tuple[CaseResult, ...]
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """The image. `against`: the one that it is compared with in `isa`, else empty."""
+
+    ref: str
+    id: str
+    labels: dict[str, str]
+    against: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Software:
+    tensorflow: str
+    git: str
+    compiler: str
+    python: str
+    numpy: str
+    malloc: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchReport:
+    """One run. `mode`: quick, full or budget; `budget`: its seconds; `interrupted`: the rest was not measured."""
+
+    schema: str
+    created: str
+    tool: str
+    mode: str
+    budget: float
+    seconds: float
+    interrupted: bool
+    image: Subject
+    host: Host
+    software: Software
+    experiments: tuple[ExperimentResult, ...]

@@ -1,0 +1,97 @@
+"""Persistent workers in containers, found by what makes them different; all are stopped but the one that is asked."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from typing import TypeVar
+
+from tfbuild.benches.found import Hello
+from tfbuild.engine import Engine, Worker
+from tfbuild.verify import asking
+
+T = TypeVar("T")
+
+FOLDER = "/tfbuild-bench/tfbuild"
+# An import of TensorFlow on a busy machine; a network that is built, traced and compiled.
+START_SECONDS = 120.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Key:
+    """What a worker is started with; `process` only keeps processes apart."""
+
+    image: str
+    env: tuple[tuple[str, str], ...] = ()
+    process: str = ""
+
+
+@cache
+def files() -> dict[str, bytes]:
+    """The benchmark's inner part, with the smoke benchmark beside it, as files to be put into a container."""
+    found = {}
+    for package in ("smoke", "benches", "benches/workloads"):
+        for file in resources.files("tfbuild").joinpath(package).iterdir():
+            if file.name.endswith(".py"):
+                found[f"{FOLDER}/{package}/{file.name}"] = file.read_bytes()
+    return found
+
+
+@dataclass
+class Pool:
+    """The workers that run now. `more`: further files for the containers, by path."""
+
+    engine: Engine
+    more: Mapping[str, bytes] = field(default_factory=dict)
+    _running: dict[Key, tuple[Worker, Hello]] = field(default_factory=dict)
+
+    def start(self, keys: list[Key]) -> dict[Key, Hello]:
+        """All of `keys`; those that are new import TensorFlow at the same time. Raises WorkerDied or TimeoutError."""
+        new: dict[Key, Worker] = {}
+        try:
+            for key in dict.fromkeys(keys):
+                if key not in self._running:
+                    new[key] = self._open(key)
+            for key, worker in new.items():
+                hello = asking.ask(worker, Hello, START_SECONDS, ask="hello")
+                worker.pause()
+                self._running[key] = worker, hello
+        except BaseException:
+            for key, worker in new.items():
+                self._running.pop(key, None)
+                worker.close()
+            raise
+        return {key: self._running[key][1] for key in keys}
+
+    def _open(self, key: Key) -> Worker:
+        unset = [name for name, value in key.env if not value]
+        command = ["python", f"{FOLDER}/benches", *unset]
+        env = {**asking.QUIET, **dict(key.env)}
+        return self.engine.worker(key.image, command, env=env, files={**files(), **self.more})
+
+    def ask(self, key: Key, kind: type[T], timeout: float = asking.SECONDS, /, **question: object) -> T:
+        """One answer, with every other worker stopped; after an error this worker is gone."""
+        worker = self._running[key][0]
+        try:
+            return asking.alone(worker, kind, timeout, **question)
+        except BaseException:
+            self.close(key)
+            raise
+
+    def close(self, *keys: Key) -> None:
+        """Ends these workers, where they run."""
+        for key in keys:
+            if running := self._running.pop(key, None):
+                running[0].close()
+
+    def running(self) -> tuple[Key, ...]:
+        return tuple(self._running)
+
+
+@contextmanager
+def pool(engine: Engine, more: Mapping[str, bytes]) -> Iterator[Pool]:
+    with ExitStack() as stack:
+        made = Pool(engine, more)
+        stack.callback(lambda: made.close(*made.running()))
+        yield made

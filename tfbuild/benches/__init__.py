@@ -1,0 +1,10 @@
+"""The benchmark's part inside an image. Standard library, NumPy and TensorFlow alone; Python 3.8 and later.
+
+`invoke bench` puts this folder, and smoke/ beside it, into a container as files, so that any image with TensorFlow can
+be measured; what is timed against what, and what follows from it, is the host's (tfbuild/bench/).
+
+    found.py      what a worker answers: plain records, one JSON line each
+    worker.py     the question-and-answer loop
+    guards.py     the mistakes that once faked a result: each is refused or named, never timed
+    workloads/    what is timed: a function a workload, found by its name
+"""

@@ -1,0 +1,115 @@
+"""Answers the host's questions, one line of JSON for each: {"ask": "prepare", "calibrate", "sample", "idle" ...}."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ..smoke import channel as channels
+from ..smoke import worker as smoke
+from ..smoke.found import Prepared
+from ..smoke.probes import allocator
+from . import guards
+from .found import Dropped, Hello, Idle, Ready, Taken
+
+
+class Unfit(Exception):
+    """A workload cannot run here, for a reason that the reader gets."""
+
+
+def main(arguments: list[str]) -> int:
+    """`arguments`: environment variables that are to be as if never set, since an engine can only empty them."""
+    for name in arguments:
+        os.environ.pop(name, None)
+    channel = channels.open_channel()
+    import tensorflow as tf
+
+    from . import workloads
+
+    desk = Desk(workloads.registered())
+    hello = Hello(tensorflow=tf.__version__, malloc=allocator(), gpus=len(tf.config.list_physical_devices("GPU")))
+    for line in sys.stdin:
+        question = json.loads(line)
+        ask = question.pop("ask")
+        channels.send(channel, hello if ask == "hello" else getattr(desk, ask)(**question))
+    return 0
+
+
+class Desk:
+    """The workloads of this process, by the host's key; a method a question."""
+
+    def __init__(self, known: dict[str, Callable[..., Any]]) -> None:
+        self.known = known
+        self.warm: dict[str, Any] = {}
+
+    def prepare(self, key: str, workload: str, params: dict[str, Any]) -> Ready:
+        """Builds and warms a workload. Operations come and go between releases: what is not there is a reason."""
+        if workload not in self.known:
+            return Ready(reason="no workload is called " + workload)
+        begin = time.perf_counter()
+        try:
+            made = self.known[workload](**params)
+            build = time.perf_counter() - begin
+            ready = self.warmed(made, build)
+        except Exception as error:  # any: of TensorFlow's, NumPy's or Python's own
+            return Ready(reason=cause(error))
+        self.warm[key] = made
+        return ready
+
+    def warmed(self, made: Any, build: float) -> Ready:
+        begin = time.perf_counter()
+        made.call()
+        first = time.perf_counter() - begin
+        guard = guards.folded(made)
+        calls = 0 if guard else guards.warm_up(made)
+        value = made.value()
+        return Ready(
+            guard=guard,
+            build=build,
+            first=first,
+            calls=calls,
+            items=made.items,
+            # Not a number is no number to compare, and none that JSON has.
+            value=value if value is not None and abs(value) < 1e12 else None,
+            error=made.error(),
+            nodes=made.nodes(),
+            note=made.note,
+        )
+
+    def calibrate(self, key: str) -> Prepared:
+        return Prepared(inner=smoke.calibrate(self.warm[key]), first=0.0)
+
+    def sample(self, key: str, inner: int) -> Taken:
+        made = self.warm[key]
+        throttled = guards.throttled()
+        taken = smoke.sample(made, inner)
+        return Taken(**vars(taken), throttled=guards.throttled() - throttled, rss=guards.rss())
+
+    def idle(self, key: str) -> Idle:
+        """After a sample of `key`: whoever still works in the background would be timed with the others."""
+        self.warm[key].sample(1)
+        return Idle(share=guards.idle_share())
+
+    def drop(self) -> Dropped:
+        count = len(self.warm)
+        self.warm.clear()
+        gc.collect()
+        return Dropped(count=count)
+
+
+def cause(error: Exception) -> str:
+    """An error in one line. TensorFlow puts the place in the graph before its message, and the node after it."""
+    if isinstance(error, Unfit):
+        return printable(str(error))
+    lines = [line.strip() for line in str(error).split("[[")[0].splitlines() if line.strip()]
+    return printable("{}: {}".format(type(error).__name__, lines[-1] if lines else ""))
+
+
+def printable(text: str) -> str:
+    """One line that the host accepts."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)[:300]

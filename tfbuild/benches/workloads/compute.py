@@ -1,0 +1,175 @@
+"""Operation families, and small networks' training steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from ...smoke.workloads import normal
+from . import Function, workload
+
+
+def compiled(xla: bool) -> Any:
+    return {"jit_compile": True} if xla else {}
+
+
+def training(loss: Callable[..., Any], weights: list[Any], x: Any, items: int, xla: bool = False) -> Function:
+    """One training step: the loss, its gradients, an update too small to matter, so that all samples are alike."""
+    variables = [tf.Variable(weight) for weight in weights]
+
+    def step(batch: Any) -> Any:
+        with tf.GradientTape() as tape:
+            lost = loss(batch, *variables)
+        for variable, slope in zip(variables, tape.gradient(lost, variables)):
+            variable.assign_sub(1e-6 * slope)
+        return lost
+
+    return Function(step, x, items=items, **compiled(xla))
+
+
+@workload
+def matmul(size: int = 768, xla: bool = False) -> Function:
+    product = lambda a, b: tf.reduce_sum(tf.matmul(a, b))  # noqa: E731
+    return Function(product, normal(1, size, size), normal(2, size, size), **compiled(xla))
+
+
+@workload
+def elementwise(size: int = 2**20, xla: bool = False) -> Function:
+    def body(x: Any) -> Any:
+        return tf.reduce_sum(tf.tanh(x * 1.1 + 0.3) * tf.sigmoid(x) + tf.exp(-x * x))
+
+    return Function(body, normal(3, size), **compiled(xla))
+
+
+@workload
+def exponential(size: int = 2**20, xla: bool = False) -> Function:
+    return Function(lambda x: tf.reduce_sum(tf.exp(x)), normal(3, size), **compiled(xla))
+
+
+@workload
+def streams(size: int = 2**22, turns: int = 3, xla: bool = False) -> Function:
+    """Bound by memory: each operation reads and writes everything unless they are fused. Additions alone would not do:
+    TensorFlow's own optimiser makes one operation of them."""
+
+    def body(x: Any, y: Any, z: Any) -> Any:
+        for _ in range(turns):
+            x = (x + y) * z
+        return tf.reduce_sum(x)
+
+    return Function(body, normal(3, size), normal(4, size), 0.5 + 0.1 * normal(5, size), **compiled(xla))
+
+
+@workload
+def depthwise(batch: int = 8, size: int = 56, channels: int = 64) -> Function:
+    def body(x: Any, w: Any) -> Any:
+        return tf.reduce_sum(tf.nn.depthwise_conv2d(x, w, [1, 1, 1, 1], "SAME"))
+
+    return Function(body, normal(1, batch, size, size, channels), normal(2, 3, 3, channels, 1), items=batch)
+
+
+@workload
+def convolution(
+    batch: int = 8,
+    size: int = 28,
+    channels: int = 64,
+    layers: int = 2,
+    train: bool = False,
+    layout: str = "NHWC",
+    xla: bool = False,
+) -> Function:
+    """The same weights and the same input in either layout (weights are HWIO in both)."""
+    x = normal(6, batch, size, size, channels)
+    x = tf.transpose(x, [0, 3, 1, 2]) if layout == "NCHW" else x
+
+    def loss(y: Any, *weights: Any) -> Any:
+        for weight in weights:
+            y = tf.nn.relu(tf.nn.conv2d(y, weight, 1, "SAME", data_format=layout))
+        return tf.reduce_mean(tf.square(y))
+
+    weights = [normal(seed, 3, 3, channels, channels) * 0.05 for seed in range(layers)]
+    if train:
+        return training(loss, weights, x, batch, xla)
+    return Function(loss, x, *weights, items=batch, **compiled(xla))
+
+
+@workload
+def mlp(batch: int = 128, width: int = 512, layers: int = 3, xla: bool = False) -> Function:
+    def loss(y: Any, *weights: Any) -> Any:
+        for weight in weights:
+            y = tf.nn.gelu(tf.matmul(y, weight))
+        return tf.reduce_mean(tf.square(y))
+
+    weights = [normal(seed, width, width) * 0.05 for seed in range(layers)]
+    return training(loss, weights, normal(9, batch, width), batch, xla)
+
+
+@workload
+def attention(batch: int = 4, length: int = 64, width: int = 128, heads: int = 4, xla: bool = False) -> Function:
+    """A training step of one transformer block: self-attention and a feed-forward part, each behind a layer norm."""
+
+    def norm(y: Any) -> Any:
+        mean, variance = tf.nn.moments(y, [-1], keepdims=True)
+        return (y - mean) * tf.math.rsqrt(variance + 1e-6)
+
+    def split(y: Any) -> Any:
+        return tf.transpose(tf.reshape(y, [batch, length, heads, width // heads]), [0, 2, 1, 3])
+
+    def loss(x: Any, query: Any, key: Any, value: Any, out: Any, up: Any, down: Any) -> Any:
+        y = norm(x)
+        score = tf.matmul(split(y @ query), split(y @ key), transpose_b=True) / (width // heads) ** 0.5
+        mixed = tf.transpose(tf.matmul(tf.nn.softmax(score), split(y @ value)), [0, 2, 1, 3])
+        x = x + tf.reshape(mixed, [batch, length, width]) @ out
+        return tf.reduce_mean(tf.square(x + tf.nn.gelu(norm(x) @ up) @ down))
+
+    shapes = [(width, width)] * 4 + [(width, 4 * width), (4 * width, width)]
+    weights = [normal(seed, *shape) * 0.05 for seed, shape in enumerate(shapes)]
+    return training(loss, weights, normal(9, batch, length, width), batch, xla)
+
+
+@workload
+def batch_norm(
+    fused: bool = True,
+    train: bool = False,
+    layout: str = "NHWC",
+    batch: int = 16,
+    size: int = 32,
+    channels: int = 64,
+    xla: bool = False,
+) -> Function:
+    """Batch normalisation with the batch's own statistics, in one operation or out of elementary ones."""
+    x = normal(1, batch, size, size, channels)
+    x = tf.transpose(x, [0, 3, 1, 2]) if layout == "NCHW" else x
+    axes, shape = ([0, 2, 3], [1, channels, 1, 1]) if layout == "NCHW" else ([0, 1, 2], [1, 1, 1, channels])
+
+    def loss(y: Any, scale: Any, offset: Any) -> Any:
+        if fused:
+            y = tf.compat.v1.nn.fused_batch_norm(y, scale, offset, epsilon=1e-3, data_format=layout)[0]
+        else:
+            mean, variance = tf.nn.moments(y, axes, keepdims=True)
+            y = tf.nn.batch_normalization(y, mean, variance, tf.reshape(offset, shape), tf.reshape(scale, shape), 1e-3)
+        return tf.reduce_mean(tf.square(tf.nn.relu(y)))
+
+    weights = [1 + 0.1 * normal(2, channels), 0.1 * normal(3, channels)]
+
+    def slopes(y: Any, *arguments: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch((y, *arguments))
+            lost = loss(y, *arguments)
+        return lost + tf.add_n([tf.reduce_sum(tf.abs(slope)) for slope in tape.gradient(lost, (y, *arguments))])
+
+    return Function(slopes if train else loss, x, *weights, items=batch, **compiled(xla))
+
+
+@workload
+def large_tensors(mib: int = 40) -> Function:
+    """Makes and drops tensors of `mib` MiB: beyond 32 MiB glibc maps and unmaps each."""
+    return Function(lambda x, factor: tf.reduce_max(x * factor), tf.ones([mib * 2**18]), tf.constant(1.5))
+
+
+@workload
+def bandwidth(dtype: str = "float32", millions: int = 16) -> Function:
+    """Reads `millions` Mi numbers once."""
+    x = tf.cast(normal(1, millions * 2**20) * 20, dtype)
+    return Function(lambda data: tf.cast(tf.reduce_max(data), tf.float32), x, items=millions)

@@ -1,0 +1,97 @@
+"""Many small files against one TFRecord file with the same records, with the page cache and without it."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from typing import Any, List
+
+import numpy as np
+import tensorflow as tf
+
+from ...smoke.workloads import Timing
+from . import Work, workload
+from .images import options, parallel
+
+BATCH = 100
+
+
+class Read(Work):
+    """Reads all records once a call; `cold`: the kernel is asked to forget the files before each, outside the time."""
+
+    def __init__(self, records: Any, count: int, files: List[str], cold: bool) -> None:
+        self.batches, self.items, self.files, self.cold = records.batch(BATCH), count, files, cold
+
+    def call(self) -> None:
+        for _ in self.batches:
+            pass
+
+    def sample(self, inner: int) -> Timing:
+        wall = cpu = 0.0
+        for _ in range(inner):
+            self.forget()
+            once = super().sample(1)
+            wall, cpu = wall + once[0], cpu + once[1]
+        return wall, cpu
+
+    def forget(self) -> None:
+        for path in self.files if self.cold else ():
+            file = os.open(path, os.O_RDONLY)
+            try:
+                os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(file)
+
+
+@workload
+def reading(small: bool, cold: bool, calls: int = 0, count: int = 4000, size: int = 3000) -> Read:
+    """`count` records of `size` bytes, each a file of its own or all in one TFRecord file, in the container's /tmp."""
+    folder = tempfile.mkdtemp(prefix="tfbuild-bench-")
+    random = np.random.default_rng(1)
+    data = [random.bytes(size) for _ in range(count)]
+    if small:
+        files = [os.path.join(folder, f"{index:05d}") for index in range(count)]
+        for path, record in zip(files, data):
+            with open(path, "wb") as file:
+                file.write(record)
+        records = tf.data.Dataset.from_tensor_slices(files).map(tf.io.read_file, num_parallel_calls=parallel(calls))
+    else:
+        files = [os.path.join(folder, "all.tfrecord")]
+        with tf.io.TFRecordWriter(files[0]) as writer:
+            for record in data:
+                writer.write(record)
+        records = tf.data.TFRecordDataset(files)
+    # What was not written yet cannot be forgotten.
+    os.sync()
+    return Read(records.with_options(options(False, False)), count, files, cold)
+
+
+class Disk(Work):
+    """Reads one file of `mib` MiB past the page cache (O_DIRECT); a unit is a MiB."""
+
+    CHUNK = 4 * 2**20
+
+    def __init__(self, mib: int) -> None:
+        self.items = mib
+        file, self.path = tempfile.mkstemp(prefix="tfbuild-bench-", dir="/var/tmp")
+        block = np.random.default_rng(2).bytes(self.CHUNK)
+        for _ in range(mib * 2**20 // self.CHUNK):
+            os.write(file, block)
+        os.fsync(file)
+        os.close(file)
+        # O_DIRECT wants memory at a page's border.
+        self.buffer = mmap.mmap(-1, self.CHUNK)
+
+    def call(self) -> None:
+        file = os.open(self.path, os.O_RDONLY | os.O_DIRECT)
+        try:
+            while os.readv(file, [self.buffer]):
+                pass
+        finally:
+            os.close(file)
+
+
+@workload
+def disk(mib: int = 256) -> Disk:
+    return Disk(mib)

@@ -1,0 +1,145 @@
+"""Exact covers: CPUs in at most K groups, each of which runs what all of its members have.
+
+An image that runs on some CPUs may as well be compiled for all that they have in common. So images are intersections of
+subsets of the CPUs, and a choice of images is a partition of the CPUs. The search goes through partitions (branch and
+bound) and ends with a proof that none is better, for up to MOST_EXACT different CPUs and MOST_NODES partial partitions;
+in the worst case there are K^n / K! of them. Beyond either limit the best partition found so far is the answer, and
+`proved` is false.
+"""
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+
+MOST_EXACT = 64
+MOST_NODES = 50_000
+
+# What a CPU (a bit set) loses with an image (another one, within it): monotone, 0 for its own set.
+Cost = Callable[[int, int], int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cover:
+    """`groups`: indices of members; `cost`: of all of them."""
+
+    groups: tuple[tuple[int, ...], ...]
+    cost: int
+    proved: bool
+
+
+@dataclass(kw_only=True)
+class _Group:
+    image: int
+    members: tuple[int, ...]
+    cost: int
+
+
+def cover(members: Sequence[int], most: int, cost: Cost, known: Cover | None = None) -> Cover:
+    """The cheapest partition into at most `most` groups; `known`: one already found, to be bettered.
+
+    `cost(index, image)`: what the member at that index loses with an image.
+    """
+    if most >= len(members):
+        return Cover(groups=tuple((index,) for index in range(len(members))), cost=0, proved=True)
+    found = _Search(members=members, most=most, cost=cost)
+    for start in (_merged(members, most, cost), known.groups if known else ()):
+        if start:
+            found.offer([_group(members, group, cost) for group in start])
+    if len(members) <= MOST_EXACT:
+        found.run()
+    return Cover(groups=found.best, cost=found.least, proved=found.nodes <= MOST_NODES and len(members) <= MOST_EXACT)
+
+
+def _group(members: Sequence[int], indices: Sequence[int], cost: Cost) -> _Group:
+    image = members[indices[0]]
+    for index in indices:
+        image &= members[index]
+    return _Group(image=image, members=tuple(indices), cost=sum(cost(index, image) for index in indices))
+
+
+def _merged(members: Sequence[int], most: int, cost: Cost) -> list[tuple[int, ...]]:
+    """A good start: from one group each, the two whose union costs least more become one, until they are few enough."""
+
+    @cache
+    def costs(group: tuple[int, ...]) -> int:
+        return _group(members, group, cost).cost
+
+    @cache
+    def more(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
+        return costs(a + b) - costs(a) - costs(b), a + b
+
+    groups: list[tuple[int, ...]] = [(index,) for index in range(len(members))]
+    while len(groups) > most:
+        a, b = min(itertools.combinations(groups, 2), key=lambda pair: more(*pair))
+        groups = [group for group in groups if group not in (a, b)] + [a + b]
+    return groups
+
+
+@dataclass(kw_only=True)
+class _Search:
+    """Branch and bound over partitions; `best` is the cheapest seen, of cost `least`."""
+
+    members: Sequence[int]
+    most: int
+    cost: Cost
+    best: tuple[tuple[int, ...], ...] = ()
+    least: int = -1
+    nodes: int = 0
+    order: list[int] = field(default_factory=list)
+    pairs: list[list[int]] = field(default_factory=list)
+
+    def offer(self, groups: Sequence[_Group]) -> None:
+        total = sum(group.cost for group in groups)
+        if self.least < 0 or total < self.least:
+            self.least, self.best = total, tuple(sorted(tuple(sorted(group.members)) for group in groups))
+
+    def run(self) -> None:
+        self.pairs = [[self.cost(i, own & other) for other in self.members] for i, own in enumerate(self.members)]
+        self.order = self._spread()
+        self._place(0, [])
+
+    def _spread(self) -> list[int]:
+        """Members that have least in common first: they open the groups, and bounds grow early."""
+        left = list(range(len(self.members)))
+        order = [max(left, key=lambda i: (sum(self.pairs[i]), -i))]
+        while len(order) < len(left):
+            rest = (i for i in left if i not in order)
+            order.append(max(rest, key=lambda i: (min(self.pairs[i][j] + self.pairs[j][i] for j in order), -i)))
+        return order
+
+    def _place(self, at: int, groups: list[_Group]) -> None:
+        """Puts the member at `at` of the order into each group, or one of its own, where that can still be best."""
+        if at == len(self.order):
+            self.offer(groups)
+            return
+        self.nodes += 1
+        if self.nodes > MOST_NODES or self._bound(at, groups) >= self.least:
+            return
+        index = self.order[at]
+        ways = [(self._joined(group, index), place) for place, group in enumerate(groups)]
+        ways.sort(key=lambda way: (way[0].cost - groups[way[1]].cost, way[1]))
+        if len(groups) < self.most:
+            self._place(at + 1, [*groups, _Group(image=self.members[index], members=(index,), cost=0)])
+        for union, place in ways:
+            self._place(at + 1, [*groups[:place], union, *groups[place + 1 :]])
+
+    def _joined(self, group: _Group, index: int) -> _Group:
+        return _group(self.members, (*group.members, index), self.cost)
+
+    def _bound(self, at: int, groups: list[_Group]) -> int:
+        """What any completion costs at least.
+
+        A member still to be placed opens a group (as many as there are slots may do that for nothing), or shares one
+        that stands, or one with another member to be placed: its image is then within what the two have in common.
+        """
+        rest = self.order[at:]
+        slots = self.most - len(groups)
+        shares = []
+        for index in rest:
+            own = self.members[index]
+            least = [self.cost(index, group.image & own) for group in groups]
+            least += [self.pairs[index][other] for other in rest if other != index] if slots else []
+            shares.append(min(least, default=0))
+        shares.sort()
+        return sum(group.cost for group in groups) + sum(shares[: max(0, len(shares) - slots)])

@@ -1,0 +1,236 @@
+"""From a wheel, an image or a library to what its machine code shows, beside what its CPU guard says of itself.
+
+Nothing of it is installed, started or executed.
+"""
+
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
+from tfbuild import binary, facts, inspection, isa
+from tfbuild.binary import Guard, GuardUnreadable
+from tfbuild.engine.progress import Progress
+from tfbuild.errors import BadWheel, TfbuildError
+from tfbuild.inspection import Found
+
+if TYPE_CHECKING:
+    from tfbuild.engine import Engine
+
+# Where TensorFlow's code is: all but the framework in the first of these that is there.
+MAIN = ("libtensorflow_cc.so.2", "python/_pywrap_tensorflow_internal.so")
+FRAMEWORK = "libtensorflow_framework.so.2"
+SITE = "/opt/tensorflow/lib/python{python}/site-packages/tensorflow/{library}"
+# Of a wheel that is not TensorFlow's, so many libraries are read, the largest first.
+MOST_LIBRARIES = 4
+# TensorFlow 2.21's largest library has 788 MB.
+MOST_BYTES = 2 * 1024**3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inspection:
+    """`libraries`: by name, the main one first; `guard`: TensorFlow's own word, None where it has none."""
+
+    subject: str
+    release: str
+    libraries: dict[str, Found]
+    guard: Guard | None = None
+
+    @property
+    def main(self) -> Found:
+        return next(iter(self.libraries.values()))
+
+    @property
+    def compiled(self) -> frozenset[str]:
+        """The features that any of the libraries was compiled for."""
+        return frozenset().union(*(found.compiled for found in self.libraries.values()))
+
+    def disagreements(self) -> tuple[str, ...]:
+        """Features of which the code of the main library shows another thing than the guard says, in words."""
+        if self.guard is None or not self.release or self.main.arch != "x86_64":
+            return ()
+        judged = binary.guard_features(self.release)
+        said = frozenset(row.name for row in facts.features("x86_64") if row.tensorflow in self.guard.compiled)
+        beyond = sorted((self.main.compiled & judged) - isa.closure(said))
+        absent = sorted((said & judged & inspection.written()) - self.main.compiled)
+        return tuple(
+            [f"the guard was compiled without {name}, and the code has it" for name in beyond]
+            + [f"the guard was compiled for {name}, and the code lacks it" for name in absent]
+        )
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "subject": self.subject,
+            "release": self.release or None,
+            "arch": self.main.arch,
+            "instruction_set": self.main.name,
+            "features": sorted(self.main.compiled),
+            "guard": {"compiled": list(self.guard.compiled), "unused": list(self.guard.unused)} if self.guard else None,
+            "disagreements": list(self.disagreements()),
+            "libraries": [_library(name, found) for name, found in self.libraries.items()],
+        }
+
+
+def _library(name: str, found: Found) -> dict[str, Any]:
+    return {
+        "name": name,
+        "method": found.method,
+        "threshold": inspection.threshold(found.method),
+        "instructions": found.instructions,
+        "regions": found.regions,
+        "coverage": round(found.coverage, 4),
+        "dispatched": found.dispatched,
+        "features": {
+            row.feature: {"per_1000": round(row.rate, 4), "share": round(row.share, 4), "compiled": row.compiled}
+            for row in found.families
+        },
+    }
+
+
+def inspect(subject: str, *, full: bool, progress: Progress) -> Inspection:
+    """A wheel file, a library file, or else an image of the engine; TfbuildError with what to do where it is none."""
+    path = Path(subject)
+    if path.is_file():
+        return wheel(path, full=full, progress=progress) if path.suffix == ".whl" else _file(path, full, progress)
+    if path.is_dir() or subject.endswith((".whl", ".so")) or ".so." in path.name or subject.startswith(("/", ".")):
+        raise BadWheel(f"no wheel or library at {subject}", hint="give a .whl file, a .so file or an image's name")
+    from tfbuild.engine import Engine
+
+    return image(Engine.connect(), subject, full=full, progress=progress)
+
+
+def _file(path: Path, full: bool, progress: Progress) -> Inspection:
+    return Inspection(subject=str(path), release="", libraries={path.name: _read(path, path.name, full, progress)})
+
+
+def _read(path: Path, name: str, full: bool, progress: Progress | None) -> Found:
+    if progress is None:
+        return inspection.read(path, full=full)
+    with progress.step(f"inspect: {name}") as step:
+        return inspection.read(path, full=full, step=step)
+
+
+# --- wheels --------------------------------------------------------------------------------------------------------
+
+
+def wheel(path: Path, *, full: bool = False, progress: Progress | None = None) -> Inspection:
+    """A wheel file; BadWheel where it is none, or holds no code that can be read."""
+    release = _release(path)
+    with _opened(path) as archive, tempfile.TemporaryDirectory(prefix="tfbuild-") as folder:
+        names = _members(archive)
+        if not names:
+            raise BadWheel(f"{path.name} has no library in it", hint="give a wheel with compiled code (*.so)")
+        found, guard = {}, None
+        for name in names:
+            library = _extract(archive, name, Path(folder))
+            found[name] = _read(library, name, full, progress)
+            if name.endswith(FRAMEWORK) and release:
+                guard = _guard(library, release)
+            library.unlink()
+    return Inspection(subject=path.name, release=release, libraries=found, guard=guard)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
+    """The archive; whatever zipfile raises over a broken one comes as BadWheel."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            yield archive
+    except TfbuildError:
+        raise
+    except OSError as error:
+        raise BadWheel(f"{path.name} cannot be read: {error.strerror or error}", hint="is the disk full?") from error
+    except Exception as error:  # zlib.error, RuntimeError (encrypted), NotImplementedError, EOFError, BadZipFile ...
+        told = f"{type(error).__name__} {error}"
+        raise BadWheel(f"{path.name} cannot be read: {told}", hint="download or build it again") from error
+
+
+def _release(path: Path) -> str:
+    """The version that the wheel's name tells; empty where it tells none, or not TensorFlow's."""
+    try:
+        project, version, _, _ = parse_wheel_filename(path.name)
+    except InvalidWheelFilename:
+        return ""
+    return version.base_version if "tensorflow" in project else ""
+
+
+def _members(archive: zipfile.ZipFile) -> list[str]:
+    """The libraries to read: TensorFlow's main one and its framework, or else the largest."""
+    sizes = {info.filename: info.file_size for info in archive.infolist() if _is_library(info.filename)}
+    main = [name for name in (f"tensorflow/{library}" for library in MAIN) if name in sizes][:1]
+    own = [*main, *(name for name in (f"tensorflow/{FRAMEWORK}",) if name in sizes)]
+    return own or sorted(sizes, key=lambda name: (-sizes[name], name))[:MOST_LIBRARIES]
+
+
+def _is_library(name: str) -> bool:
+    return ".so" in Path(name).suffixes
+
+
+def _extract(archive: zipfile.ZipFile, name: str, folder: Path) -> Path:
+    """A member as a file in `folder`, under a name of ours; BadWheel where it is, or turns out, too large."""
+    if archive.getinfo(name).file_size > MOST_BYTES:
+        raise BadWheel(f"{name} in it is too large to be a library", hint="give a wheel of TensorFlow")
+    target, left = folder / "library", MOST_BYTES
+    with archive.open(name) as source, target.open("wb") as out:
+        while piece := source.read(1024 * 1024):
+            left -= len(piece)
+            if left < 0:
+                raise BadWheel(f"{name} in it is larger than it says", hint="download or build it again")
+            out.write(piece)
+    return target
+
+
+def _guard(library: Path, release: str) -> Guard | None:
+    try:
+        return binary.read_guard(library, release)
+    except GuardUnreadable:
+        return None
+
+
+# --- images --------------------------------------------------------------------------------------------------------
+
+
+def image(engine: "Engine", ref: str, *, full: bool, progress: Progress) -> Inspection:
+    """An image that tfbuild made; UnknownImage where it is none."""
+    from tfbuild.verify.planned import Planned
+
+    found = engine.image(ref)
+    planned = Planned.of(ref, found.labels, found.architecture)
+    libraries, guard = taken_out(engine, found.id, planned.python, planned.release, full=full, progress=progress)
+    return Inspection(subject=ref, release=planned.release, libraries=libraries, guard=guard)
+
+
+def taken_out(
+    engine: "Engine", ref: str, python: str, release: str, *, full: bool = False, progress: Progress | None = None
+) -> tuple[dict[str, Found], Guard | None]:
+    """TensorFlow's libraries in an image, which is not started for it, and its guard.
+
+    CodeUnreadable with the reason where they cannot be had.
+    """
+    libraries: dict[str, Found] = {}
+    guard = None
+    with tempfile.TemporaryDirectory(prefix="tfbuild-") as folder:
+        for name in (*MAIN, FRAMEWORK):
+            if name == MAIN[-1] and libraries:
+                continue
+            try:
+                path = engine.read_file(
+                    ref, SITE.format(python=python, library=name), Path(folder) / "library", MOST_BYTES
+                )
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                told = error.strerror or str(error)
+                raise inspection.CodeUnreadable(f"{name} cannot be taken out of the image: {told}") from error
+            libraries[name] = _read(path, name, full, progress)
+            if name == FRAMEWORK:
+                guard = _guard(path, release)
+            path.unlink()
+    if not libraries:
+        raise inspection.CodeUnreadable("the image has none of TensorFlow's libraries in it")
+    return libraries, guard
