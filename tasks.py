@@ -206,10 +206,23 @@ def bundle(_: Context, **options: Any) -> None:
     cli.bundle(**options)
 
 
-@verb(MAKE, JSON)
+@verb(
+    MAKE,
+    {
+        "registry": ("", "check the IMAGE that this repository (HOST/PATH) has; no layer is downloaded for that"),
+        "pull": (False, "with --registry: download it too, compare its SBOM with its files, and verify it in full"),
+    },
+    JSON,
+)
 def verify(_: Context, image: str, **options: Any) -> None:
-    """Prove that IMAGE is what its labels claim, and write the report."""
+    """Prove that IMAGE is what its labels claim, or (--registry) what its provenance and SBOM describe."""
     cli.verify(image, **options)
+
+
+@verb({"engine": ENGINE["engine"]}, {"output": ("", "write it to this file (default: stdout)")}, JSON)
+def sbom(_: Context, image: str, **options: Any) -> None:
+    """The software bill of materials of IMAGE as CycloneDX 1.6, read out of its files."""
+    cli.sbom(image, **options)
 
 
 @verb({"engine": ENGINE["engine"]}, {"full": (False, "read all of the code, not a sample: minutes")}, JSON)
@@ -227,11 +240,14 @@ REGISTRY: dict[str, tuple[Any, str]] = {
 @verb(
     {"engine": ENGINE["engine"]},
     REGISTRY,
-    {"force": (False, "move the fixed tag, though it is another image in the registry")},
+    {
+        "force": (False, "move the fixed tag, though it is another image in the registry"),
+        "sign": (False, "sign it with cosign, which must be installed"),
+    },
     JSON,
 )
 def push(_: Context, image: str, **options: Any) -> None:
-    """Publish IMAGE, which must be verified, under its identifier and in its release's indexes."""
+    """Publish IMAGE, which must be verified, with its SBOM and provenance, and in its release's indexes."""
     cli.push(image, **options)
 
 

@@ -331,8 +331,50 @@ def bundle(*, output: str, wheel_only: bool, dry_run: bool, json: bool, **option
         say(f"{filled.files} files, {filled.size / 1e9:.2f} GB; `--mirror {output}` builds from them without a network")
 
 
-def verify(image: str, *, json: bool, **options: Any) -> None:
+def verify(image: str, *, json: bool, registry: str, pull: bool, **options: Any) -> None:
+    if registry:
+        verify_published(image, registry, pull=pull, json=json, **options)
+        return
+    if pull:
+        raise UsageError("--pull is for an image in a registry", hint="--registry HOST/PATH")
     finish(maker({**options, "reverify": True}).verify(image), image, json=json)
+
+
+def verify_published(image: str, registry: str, *, pull: bool, json: bool, **options: Any) -> None:
+    """Whether a registry's image is the one described; with `pull`, whether its files are, and all that verify does."""
+    from tfbuild.supply import described
+
+    place = registry_of(registry, options["ca_cert"])
+    found = described.check(place, image, REPORTS)
+    for note in found.notes:
+        say(f"note: {note}")
+    if not pull:
+        if json:
+            out(found.to_json())
+            return
+        print(f"{found.reference}")
+        say(f"{found.id} is the image that its provenance and its SBOM describe")
+        return
+    made = maker({**options, "reverify": True})
+    described.pull(made.engine, place, found, made.progress)
+    finish(made.verify(found.reference), found.reference, json=json)
+
+
+def sbom(image: str, *, output: str, json: bool) -> None:
+    from tfbuild.engine import Engine
+    from tfbuild.supply import attachments
+    from tfbuild.supply import sbom as bills
+
+    engine = Engine.connect()
+    content = bills.of_image(engine, engine.image(image), image)
+    if output:
+        attachments.write(Path(output), content)
+    if json and output:
+        out({"image": image, "sbom": output, "components": len(bills.named(content))})
+    elif output:
+        print(output)
+    else:
+        sys.stdout.write(content.decode())
 
 
 def finish(report: "Report | None", image: str, *, json: bool) -> None:
@@ -420,15 +462,25 @@ def registry_of(given: str, ca_cert: str) -> "Registry":
     return Registry(Repository.parse(name), ca=certificates(ca_cert))
 
 
-def push(image: str, *, registry: str, ca_cert: str, force: bool, json: bool) -> None:
+def push(image: str, *, registry: str, ca_cert: str, force: bool, sign: bool, json: bool) -> None:
     from tfbuild import publishing
     from tfbuild.engine import Engine
     from tfbuild.engine.progress import Progress
 
     place = registry_of(registry, ca_cert)
-    done = publishing.push(Engine.connect(), image, place, REPORTS, force=force, progress=Progress())
+    done = publishing.push(Engine.connect(), image, place, REPORTS, force=force, progress=Progress(), sign=sign)
     if json:
-        out({"image": done.ref, "digest": done.digest, "uploaded": done.uploaded, "indexes": list(done.moved)})
+        out(
+            {
+                "image": done.ref,
+                "digest": done.digest,
+                "uploaded": done.uploaded,
+                "indexes": list(done.moved),
+                "sbom": done.papers.sbom,
+                "provenance": done.papers.provenance,
+                "signed": done.signed,
+            }
+        )
         return
     print(f"{done.ref}@{done.digest}")
     say(f"{'pushed' if done.uploaded else 'was there already'}; in {', '.join(done.moved)}")

@@ -289,32 +289,45 @@ def labels(build: Build) -> dict[str, str]:
     title = f"TensorFlow {build.release} {build.target}"
     compiled = build.instruction_set.name
     gpus = {"io.tfbuild.compute-capabilities": " ".join(build.compute_capabilities)} if build.target == "cuda" else {}
-    return {
-        "org.opencontainers.image.title": title,
-        "org.opencontainers.image.description": f"{title}, Python {build.python}, for {compiled}, with TCMalloc",
-        "org.opencontainers.image.version": build.id,
-        "org.opencontainers.image.licenses": "Apache-2.0",
-        "org.opencontainers.image.base.name": "${BASE_NAME}",
-        "org.opencontainers.image.base.digest": "${BASE_DIGEST}",
-        "io.tfbuild.schema": SCHEMA,
-        "io.tfbuild.version": __version__,
-        "io.tfbuild.id": build.id,
-        "io.tfbuild.release": build.release,
-        "io.tfbuild.python": build.python,
-        "io.tfbuild.target": build.target,
-        "io.tfbuild.platform": build.platform,
-        "io.tfbuild.instruction-set": compiled,
-        "io.tfbuild.features": " ".join(build.instruction_set.features),
-        "io.tfbuild.copts": " ".join(build.copts),
-        "io.tfbuild.compiler": build.compiler,
-        "io.tfbuild.bazel": build.bazel,
-        "io.tfbuild.allocator": ALLOCATOR,
-        "io.tfbuild.threading": build.threading,
-        "io.tfbuild.onednn": "on" if build.target == "mkl" else "default",
-        "io.tfbuild.wheel": build.wheel.kind,
-        "io.tfbuild.requirement": build.wheel.requirement,
-        "io.tfbuild.context": "${CONTEXT_DIGEST}",
-    } | gpus
+    return (
+        {
+            "org.opencontainers.image.title": title,
+            "org.opencontainers.image.description": f"{title}, Python {build.python}, for {compiled}, with TCMalloc",
+            "org.opencontainers.image.version": build.id,
+            "org.opencontainers.image.licenses": "Apache-2.0",
+            "org.opencontainers.image.base.name": "${BASE_NAME}",
+            "org.opencontainers.image.base.digest": "${BASE_DIGEST}",
+            "io.tfbuild.schema": SCHEMA,
+            "io.tfbuild.version": __version__,
+            "io.tfbuild.id": build.id,
+            "io.tfbuild.release": build.release,
+            "io.tfbuild.python": build.python,
+            "io.tfbuild.target": build.target,
+            "io.tfbuild.platform": build.platform,
+            "io.tfbuild.instruction-set": compiled,
+            "io.tfbuild.features": " ".join(build.instruction_set.features),
+            "io.tfbuild.copts": " ".join(build.copts),
+            "io.tfbuild.compiler": build.compiler,
+            "io.tfbuild.bazel": build.bazel,
+            "io.tfbuild.allocator": ALLOCATOR,
+            "io.tfbuild.threading": build.threading,
+            "io.tfbuild.onednn": "on" if build.target == "mkl" else "default",
+            "io.tfbuild.wheel": build.wheel.kind,
+            "io.tfbuild.requirement": build.wheel.requirement,
+            "io.tfbuild.context": "${CONTEXT_DIGEST}",
+        }
+        | gpus
+        | _source_label(build)
+    )
+
+
+def _source_label(build: Build) -> dict[str, str]:
+    """What was to be compiled: a tag and its commit, where that is known, or an archive's digest, or just a tree."""
+    if build.source is None:
+        return {}
+    named = "@".join(part for part in (build.source.tag, build.source.commit) if part)
+    archive = f"sha256:{build.source.sha256}" if build.source.sha256 else ""
+    return {"io.tfbuild.source": named or archive or build.source.kind}
 
 
 def _compile(build: Build) -> dict[str, object]:

@@ -16,6 +16,8 @@ from tfbuild.plan import MACHINES
 from tfbuild.registry import choose, client, shelf
 from tfbuild.registry.choose import Choice, Published
 from tfbuild.registry.client import Registry
+from tfbuild.supply import attachments, signing
+from tfbuild.supply.attachments import Attached
 
 # The engine has tried each layer five times by then.
 TRIES = 3
@@ -24,20 +26,37 @@ WAIT_SECONDS = 2.0
 
 @dataclass(frozen=True, kw_only=True)
 class Pushed:
-    """`ref`: the fixed tag; `moved`: the indexes that gather it; `uploaded` false: the registry had it already."""
+    """`ref`: the fixed tag; `moved`: the indexes that gather it; `uploaded` false: the registry had it already.
+
+    `papers`: what was attached to it.
+    """
 
     ref: str
     digest: str
     moved: tuple[str, ...]
     uploaded: bool
+    papers: Attached
+    signed: bool
 
 
-def push(engine: Engine, image: str, registry: Registry, reports: Path, *, force: bool, progress: Progress) -> Pushed:
+def push(
+    engine: Engine,
+    image: str,
+    registry: Registry,
+    reports: Path,
+    *,
+    force: bool,
+    progress: Progress,
+    sign: bool = False,
+) -> Pushed:
     """Publishes a verified image under its identifier and in the indexes of its release and target.
 
+    The indexes come last, when its SBOM and provenance are attached and, with `sign`, cosign has signed it.
     Raises VerificationFailed where no report says that this very image passed, RegistryRefused where the fixed tag is
     another image already and `force` is not given.
     """
+    if sign:
+        signing.need()
     found = engine.image(image)
     identifier = found.labels.get("io.tfbuild.id", "")
     if not identifier:
@@ -63,9 +82,13 @@ def push(engine: Engine, image: str, registry: Registry, reports: Path, *, force
     published = shelf.of_config(registry.config(arrived), arrived.digest)
     if published is None:
         raise RegistryRefused(f"{ref} has labels that cannot be read", hint="build it again with this tfbuild")
+    if sign:
+        signing.sign(f"{registry.repository}@{arrived.digest}")
+    with progress.step("push: SBOM and provenance"):
+        papers = attachments.attach(engine, found, registry, arrived, reports)
     with progress.step("push: indexes"):
         moved = shelf.gather(registry, published)
-    return Pushed(ref=ref, digest=arrived.digest, moved=tuple(moved), uploaded=not same)
+    return Pushed(ref=ref, digest=arrived.digest, moved=tuple(moved), uploaded=not same, papers=papers, signed=sign)
 
 
 def refuse_unverified(image: str, identifier: str, image_id: str, reports: Path) -> None:

@@ -1,15 +1,13 @@
 """A report as JSON, Markdown and a terminal table; written whole or not at all, and read back against its types."""
 
 import json
-import os
-import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
 import msgspec
 
-from tfbuild import terminal
+from tfbuild import files, terminal
 from tfbuild.errors import UsageError, VerificationFailed
 from tfbuild.proof import SCHEMA, Benchmark, Check, Interval, Report, Throughput
 
@@ -70,13 +68,7 @@ def stored(folder: Path, identifier: str) -> Report | None:
 
 
 def replace_file(path: Path, text: str) -> Path:
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        part.write_text(text, encoding="utf-8")
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
-    return path
+    return files.replace_file(path, text.encode())
 
 
 def raise_if_failed(report: Report, image: str) -> None:

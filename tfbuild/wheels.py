@@ -161,6 +161,11 @@ def _guard(file: WheelFile, release: str) -> frozenset[str]:
         raise BadWheel(f"{file.path.name} cannot be read: {error}", hint="download or build it again") from error
 
 
+def projects() -> tuple[str, ...]:
+    """The names under which TensorFlow's wheels go."""
+    return tuple(row.name for row in facts.load("wheels", NameTable).name)
+
+
 def _rounded(held: frozenset[str], arch: str) -> frozenset[str]:
     """The x86-64 level that holds these features, where it goes beyond them by what machine code never shows (cx16)."""
     from tfbuild import inspection

@@ -33,6 +33,7 @@ from tfbuild.errors import BadSource
 from tfbuild.pipeline import Maker
 from tfbuild.plan import Request
 from tfbuild.source import Source
+from tfbuild.supply import contents
 
 RELEASE = "2.13.1"
 # Bazel itself makes this one's wheel.
@@ -447,6 +448,9 @@ def test_the_compiled_wheel_goes_into_the_runtime_image(site: Site, engine: Engi
         run = engine.run(made.image, ["python", "-c", "import tensorflow; print(*tensorflow.macros)"])
         assert run.exit_code == 0, run.stderr
         assert set(run.stdout.split()) == {facts.feature(name).macro for name in features("westmere")}
+        built = contents.read(engine, made.image).built
+        assert set(built) >= {"builder", "wheel", "compiler", "bazel"}
+        assert built["bazel"] == mirror.BAZEL
         look = "command -v clang-16 bazel bazelisk; test ! -e /opt/build && test ! -e /src && test ! -e /opt/bazelisk"
         assert engine.run(made.image, ["-c", look + " && echo none"], entrypoint=["sh"]).stdout == "none\n"
     finally:

@@ -11,7 +11,7 @@ import secrets
 import socket
 import tarfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -36,6 +36,7 @@ MOST_OUTPUT = 8 * 1024 * 1024
 # Threads count as well: TensorFlow starts two pools of one thread a core each, and Python's own.
 MOST_PROCESSES = 8192
 MOST_LINKS = 16
+STREAM_BYTES = 1 << 20
 LABEL = "io.tfbuild.container"
 # The mode bit of Go's os.FileMode for a symbolic link, as in the engine's X-Docker-Container-Path-Stat header.
 GO_SYMLINK = 1 << 27
@@ -69,6 +70,14 @@ class Run:
     stderr: str
     seconds: float
     truncated: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Files:
+    """Out of an image: `files` by absolute path, and where its symbolic `links` point, as they are written."""
+
+    files: Mapping[str, bytes]
+    links: Mapping[str, str]
 
 
 class Engine:
@@ -235,6 +244,26 @@ class Engine:
             finally:
                 part.unlink(missing_ok=True)
         return destination
+
+    def read_files(self, ref: str, wanted: Callable[[str], bool], limit: int) -> "Files":
+        """The regular files of the image whose paths `wanted` picks, and its links there; nothing of it is started.
+
+        Paths are absolute, and those of the image itself: links are not followed. All of the image passes through.
+        Raises UnknownImage, or OSError with EFBIG where the files have more than `limit` bytes together.
+        """
+        files: dict[str, bytes] = {}
+        links: dict[str, str] = {}
+        with self._container(ref, ("-",), {}, None, {}, "none") as container, translated(ref):
+            chunks = io.BufferedReader(_Chunks(container.export(STREAM_BYTES)), STREAM_BYTES)
+            with closing(chunks), tarfile.open(fileobj=chunks, mode="r|", bufsize=STREAM_BYTES) as archive:
+                for member in archive:
+                    path = f"/{member.name.removeprefix('./').strip('/')}"
+                    if member.issym() and wanted(path):
+                        links[path] = member.linkname
+                    elif member.isreg() and wanted(path):
+                        files[path] = _content(archive, member, path, limit)
+                        limit -= member.size
+        return Files(files=files, links=links)
 
     def build(self, context: Path, *, tag: str, **settings: Unpack[Settings]) -> str:
         """Builds a folder with BuildKit, names the image `tag` and gives its id; the whole output goes to `log`.
@@ -406,6 +435,13 @@ class _Chunks(io.RawIOBase):
         count = min(len(target), len(self._rest))
         target[:count], self._rest = self._rest[:count], self._rest[count:]
         return count
+
+
+def _content(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str, limit: int) -> bytes:
+    if member.size > limit:
+        raise OSError(errno.EFBIG, f"larger than what is left of the limit ({limit} bytes)", path)
+    source = archive.extractfile(member)
+    return source.read() if source else b""
 
 
 def _copy_only_member(stream: Any, out: IO[bytes], path: str, limit: int) -> None:

@@ -33,6 +33,8 @@ TRIES = 5
 MOST_PATIENCE = 60
 BUSY = (429, 500, 502, 503, 504)
 NAME = re.compile(r"(?P<host>[\w.-]+(?::\d+)?)/(?P<path>[a-z0-9]+(?:[._/-]+[a-z0-9]+)*)")
+# Of the referrers tag schema, and of cosign's signatures (with an ending).
+REFERRERS_TAG = re.compile(r"sha256-[0-9a-f]{64}(\..+)?")
 CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
 
 
@@ -101,7 +103,7 @@ class Registry:
             backoff_factor=0.5,
             backoff_jitter=0.5,
             status_forcelist=BUSY,
-            allowed_methods=("GET", "HEAD", "PUT"),
+            allowed_methods=("GET", "HEAD", "PUT", "POST"),
             respect_retry_after_header=True,
             retry_after_max=MOST_PATIENCE,
             raise_on_status=False,
@@ -109,10 +111,11 @@ class Registry:
         for scheme in ("https://", "http://"):
             self._session.mount(scheme, HTTPAdapter(max_retries=retry))
         self._authorization = ""
+        self._lists_referrers = True
         self._configs: dict[str, dict[str, Any]] = {}
 
     def tags(self) -> list[str]:
-        """All tags, sorted; [] where the repository does not exist yet."""
+        """All tags but those that stand for referrers and signatures, sorted; [] where there is no repository yet."""
         found: list[str] = []
         url = "tags/list?n=1000"
         while url and len(found) < MOST_TAGS:
@@ -121,7 +124,7 @@ class Registry:
                 return []
             found += _strings(_object(_body(answer), "tags").get("tags") or [])
             url = answer.links.get("next", {}).get("url", "")
-        return sorted(found)
+        return sorted(tag for tag in found if not REFERRERS_TAG.fullmatch(tag))
 
     def manifest(self, reference: str) -> Manifest | None:
         """The manifest that a tag or a digest names; None where there is none. Raises RegistryRefused."""
@@ -142,21 +145,53 @@ class Registry:
     def config(self, manifest: Manifest) -> dict[str, Any]:
         """The configuration of an image, with its labels; checked against the digest in the manifest."""
         digest = manifest.config
-        if digest in self._configs:
-            return self._configs[digest]
+        if digest not in self._configs:
+            self._configs[digest] = _object(
+                self.blob(digest, f"configuration of {manifest.digest}"), f"configuration {digest}"
+            )
+        return self._configs[digest]
+
+    def blob(self, digest: str, what: str) -> bytes:
+        """A small blob (not a layer), checked against its digest; RegistryRefused calls it `what`."""
         content = _body(self._ask("GET", f"blobs/{digest}"))
         if digest_of(content) != digest:
             raise RegistryRefused(
-                f"{self.repository} sends another configuration than {manifest.digest} names",
+                f"{self.repository} sends another {what} than its digest says ({digest})",
                 hint="something between here and the registry changes what it sends: do not use this image",
             )
-        self._configs[digest] = _object(content, f"configuration {digest}")
-        return self._configs[digest]
+        return content
 
     def put(self, reference: str, content: bytes, media_type: str) -> str:
         """Uploads a manifest or an index whose parts are there, and gives its digest."""
         self._ask("PUT", f"manifests/{reference}", headers={"Content-Type": media_type}, data=content)
         return digest_of(content)
+
+    def put_referrer(self, content: bytes) -> bool:
+        """Uploads a manifest with a subject; true where the registry lists it under its subject by itself."""
+        headers = {"Content-Type": IMAGES[0]}
+        answer = self._ask("PUT", f"manifests/{digest_of(content)}", headers=headers, data=content)
+        return "OCI-Subject" in answer.headers
+
+    def upload(self, content: bytes) -> str:
+        """Uploads a small blob that the registry lacks, in one piece, and gives its digest."""
+        digest = digest_of(content)
+        if self._ask("HEAD", f"blobs/{digest}", missing_is_fine=True).status_code == 404:
+            where = urljoin(self.repository.url, self._ask("POST", "blobs/uploads/").headers.get("Location", ""))
+            headers = {"Content-Type": "application/octet-stream"}
+            self._ask("PUT", f"{where}{'&' if '?' in where else '?'}digest={digest}", headers=headers, data=content)
+        return digest
+
+    def referrers(self, digest: str) -> Manifest | None:
+        """The index of what refers to a manifest, as the registry itself keeps it; None where it keeps none."""
+        if not self._lists_referrers:
+            return None
+        answer = self._ask("GET", f"referrers/{digest}", headers={"Accept": INDEX}, missing_is_fine=True)
+        if answer.status_code == 404 or answer.headers.get("Content-Type", "").partition(";")[0] != INDEX:
+            answer.close()
+            self._lists_referrers = False
+            return None
+        content = _body(answer)
+        return Manifest(digest=digest_of(content), media_type=INDEX, content=content)
 
     # --- one request ---
 

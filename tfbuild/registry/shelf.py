@@ -14,7 +14,7 @@ from packaging.version import InvalidVersion, Version
 
 from tfbuild import dockerfile, plan
 from tfbuild.errors import RegistryRefused
-from tfbuild.registry import choose, client
+from tfbuild.registry import choose, client, referrers
 from tfbuild.registry.choose import Published
 from tfbuild.registry.client import Manifest, Registry
 
@@ -124,6 +124,7 @@ def _of_descriptor(row: dict[str, Any]) -> Published | None:
 def gather(registry: Registry, image: Published) -> list[str]:
     """Puts the indexes that `image` belongs to in order, by the fixed tags that are there now; the tags that were set.
 
+    An image without SBOM and provenance is in none: its push is not over, or came to no end.
     An index follows from the fixed tags alone, so that whoever is last heals what two pushes at once lost.
     """
     done = []
@@ -150,7 +151,8 @@ def _wanted(registry: Registry, tag: str, target: str) -> bytes:
         newest = max((Version(release) for name in fixed if (release := _release(name))), default=None)
         kind = str(newest)
     mine = [name for name in fixed if name.startswith((f"{kind}-", f"{kind}."))]
-    return index([pair for pair in images(registry, mine) if pair[0].target == target])
+    found = [pair for pair in images(registry, mine) if pair[0].target == target]
+    return index([pair for pair in found if referrers.complete(registry, pair[0].digest)])
 
 
 def _release(tag: str) -> str:

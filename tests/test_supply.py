@@ -1,0 +1,264 @@
+"""What a bill and a statement say of an image's files and labels: all that is known, nothing else, always the same."""
+
+import json
+from dataclasses import replace
+
+import msgspec
+import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tfbuild import dockerfile, plan
+from tfbuild.engine import Files, Image
+from tfbuild.errors import VerificationFailed
+from tfbuild.plan import Request
+from tfbuild.registry.client import digest_of
+from tfbuild.supply import contents, provenance, sbom
+
+SITE = "/opt/tensorflow/lib/python3.13/site-packages"
+STATUS = """\
+Package: zlib1g
+Status: install ok installed
+Architecture: amd64
+Source: zlib (1:1.2.13)
+Version: 1:1.2.13.dfsg-1
+Description: compression library
+ It compresses.
+
+Package: gone
+Status: deinstall ok config-files
+Architecture: amd64
+Version: 1
+
+Package: libgcc-s1
+Status: install ok installed
+Architecture: amd64
+Version: 12.2.0-14
+"""
+COPYRIGHT = """\
+Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
+Upstream-Name: zlib
+
+Files: *
+Copyright: somebody
+License: Zlib
+ The text of it.
+
+Files: debian/*
+Copyright: another
+License: GPL-2+
+"""
+VALIDATOR = JsonStrictValidator(SchemaVersion.V1_6)
+DIGEST = "sha256:" + 64 * "a"
+BASE = "sha256:" + 64 * "b"
+COMMIT = 40 * "c"
+
+
+def metadata(name: str, version: str, *more: str) -> bytes:
+    return "\n".join(("Metadata-Version: 2.4", f"Name: {name}", f"Version: {version}", *more, "", "text")).encode()
+
+
+def files(**more: bytes) -> Files:
+    found = {
+        "/var/lib/dpkg/status": STATUS.encode(),
+        "/usr/share/doc/zlib1g/copyright": COPYRIGHT.encode(),
+        "/usr/share/doc/gcc-12-base/copyright": b"This is the Debian packaging of GCC.\nLicense: not for a machine\n",
+        "/etc/os-release": b'ID=debian\nVERSION_ID="12"\n',
+        f"{SITE}/tensorflow-2.20.0.dist-info/METADATA": metadata("tensorflow", "2.20.0", "License: Apache 2.0"),
+        f"{SITE}/h5py-3.14.0.dist-info/METADATA": metadata("h5py", "3.14.0", "License-Expression: BSD-3-Clause"),
+        f"{SITE}/h5py.libs/libhdf5-8c29085d.so.310": b"\x7fELF",
+        f"{SITE}/odd-1.dist-info/METADATA": metadata("Odd.Name", "1", "License-Expression: no such thing"),
+        f"{SITE}/broken-1.dist-info/METADATA": b"\xff\xfe nothing",
+        f"{SITE}/tensorflow/THIRD_PARTY_NOTICES.txt": b"----\n== onednn\n\ntext\n----\n== Eigen\n",
+    }
+    return Files(files={**found, **more}, links={"/usr/share/doc/libgcc-s1": "gcc-12-base"})
+
+
+def labels() -> dict[str, str]:
+    build = plan.select(Request(target="mkl", release="2.20.0", cpu="x86-64-v3", platform="linux/amd64"), None)
+    return dockerfile.labels(build) | {
+        "org.opencontainers.image.base.name": "debian:bookworm",
+        "org.opencontainers.image.base.digest": BASE,
+        "io.tfbuild.context": DIGEST,
+    }
+
+
+def image(**changes: object) -> Image:
+    found = Image(
+        id=DIGEST,
+        labels=labels(),
+        size=1,
+        env=("PATH=/bin", "PYTHON_VERSION=3.13.1"),
+        entrypoint=(),
+        architecture="amd64",
+        repo_digests=(),
+        created="2026-11-21T12:57:41.307157286Z",
+    )
+    return replace(found, **changes)  # type: ignore[arg-type]
+
+
+def rows(bill: bytes) -> dict[str, dict[str, object]]:
+    assert VALIDATOR.validate_str(bill.decode()) is None
+    return {row["name"]: row for row in json.loads(bill)["components"]}
+
+
+def properties(row: object) -> dict[str, str]:
+    assert isinstance(row, dict)
+    return {one["name"]: one["value"] for one in row["properties"]}
+
+
+def test_packages_with_versions_purls_and_licences() -> None:
+    found = rows(sbom.document(image(), contents.of_files(files())))
+    assert found["zlib1g"]["purl"] == "pkg:deb/debian/zlib1g@1:1.2.13.dfsg-1?arch=amd64&distro=debian-12"
+    licences = found["zlib1g"]["licenses"]
+    assert isinstance(licences, list)
+    assert [one["license"]["name"] for one in licences] == ["GPL-2+", "Zlib"]
+    assert properties(found["zlib1g"])["tfbuild:deb:source"] == "zlib"
+    assert "gone" not in found
+    assert "licenses" not in found["libgcc-s1"]
+    assert found["h5py"]["licenses"] == [{"acknowledgement": "declared", "expression": "BSD-3-Clause"}]
+    assert [part["name"] for part in found["h5py"]["components"]] == ["libhdf5-8c29085d.so.310"]  # type: ignore[attr-defined]
+    assert found["odd-name"]["licenses"] == [{"license": {"acknowledgement": "declared", "name": "no such thing"}}]
+    assert found["python"]["version"] == "3.13.1"
+    assert found["debian:bookworm"]["version"] == BASE
+    assert set(found) == {"zlib1g", "libgcc-s1", "tensorflow", "h5py", "odd-name", "python", "debian:bookworm"}
+
+
+def test_what_is_not_known_of_tensorflow_is_left_out_and_said() -> None:
+    bill = sbom.document(image(), contents.of_files(files()))
+    row = rows(bill)["tensorflow"]
+    assert "hashes" not in row
+    assert "pedigree" not in row
+    assert "components" not in row
+    assert properties(row)["tfbuild:tensorflow:third-party-notices"] == "Eigen, onednn"
+    assert properties(row)["tfbuild:tensorflow:source"].startswith("v2.20.0@")
+    notes = [
+        one["value"] for one in json.loads(bill)["metadata"]["component"]["properties"] if one["name"][-4:] == "note"
+    ]
+    assert [note.partition(" is not known")[0] for note in notes][:2] == [
+        "TensorFlow's source commit",
+        "the digest of TensorFlow's wheel",
+    ]
+
+
+def test_the_wheels_digest_and_commit_where_pip_and_the_builder_noted_them() -> None:
+    built = f"builder={BASE}\nsource_commit={COMMIT}\nwheel={64 * 'd'} tensorflow.whl\n".encode()
+    found = contents.of_files(files(**{contents.BUILT: built}))
+    row = rows(sbom.document(image(), found))["tensorflow"]
+    assert row["hashes"] == [{"alg": "SHA-256", "content": 64 * "d"}]
+    assert row["pedigree"] == {"commits": [{"uid": COMMIT}]}
+    for noted in ({"hashes": {"sha256": 64 * "e"}}, {"hash": f"sha256={64 * 'e'}"}):
+        direct = json.dumps({"url": "file:///mnt/wheel/x.whl", "archive_info": noted}).encode()
+        found = contents.of_files(files(**{f"{SITE}/tensorflow-2.20.0.dist-info/direct_url.json": direct}))
+        assert sbom.wheel_digest(found) == 64 * "e"
+    for broken in (b"[]", b"{", b'{"archive_info": {"hash": "sha256=../x"}}'):
+        found = contents.of_files(files(**{f"{SITE}/tensorflow-2.20.0.dist-info/direct_url.json": broken}))
+        assert sbom.wheel_digest(found) == ""
+
+
+def test_an_image_with_nothing_in_it_has_a_bill_that_says_so() -> None:
+    bill = sbom.document(image(labels={}, env=(), created=""), contents.of_files(Files(files={}, links={})))
+    assert rows_of_nothing(bill) == []
+    notes = [one["value"] for one in json.loads(bill)["metadata"]["component"]["properties"][1:]]
+    assert "no Debian package is in the image" in notes
+    assert "the base image is not known" in notes
+    assert sbom.subject(bill) == DIGEST
+
+
+def rows_of_nothing(bill: bytes) -> list[object]:
+    assert VALIDATOR.validate_str(bill.decode()) is None
+    return list(json.loads(bill).get("components", []))
+
+
+@settings(max_examples=20, deadline=None)
+@given(order=st.permutations(sorted(files().files)))
+def test_the_order_of_an_images_files_changes_nothing(order: list[str]) -> None:
+    shuffled = Files(files={path: files().files[path] for path in order}, links=files().links)
+    assert sbom.document(image(), contents.of_files(shuffled)) == sbom.document(image(), contents.of_files(files()))
+
+
+# Metadata in an image is anybody's: whatever it says, the bill stays valid.
+@settings(max_examples=100, deadline=None)
+@given(text=st.text(max_size=200), version=st.text(max_size=20), licence=st.text(max_size=120))
+def test_a_bill_is_valid_whatever_packages_say(text: str, version: str, licence: str) -> None:
+    hostile = {
+        f"{SITE}/x-1.dist-info/METADATA": metadata(text, version, f"License: {licence}", f"License-Expression: {text}"),
+        contents.STATUS: f"Package: {text}\nVersion: {version}\nStatus: install ok installed\n".encode(),
+        "/etc/os-release": f"ID={text}\nVERSION_ID={version}".encode(),
+        contents.BUILT: f"wheel={text} x\nsource_commit={version}".encode(),
+    }
+    bill = sbom.document(image(), contents.of_files(files(**hostile)))
+    assert VALIDATOR.validate_str(bill.decode()) is None
+
+
+# --- provenance -------------------------------------------------------------------------------------------------------
+
+MANIFEST = "sha256:" + 64 * "f"
+
+
+def statement() -> provenance.Statement:
+    return provenance.statement(
+        image(),
+        repository="ghcr.io/us/tfbuild",
+        digest=MANIFEST,
+        built={"builder": BASE, "source_commit": COMMIT, "compiler": "clang 18", "bazel": "7.4.1"},
+        wheel_sha256=64 * "d",
+        git_version="v2.20.0-rc0-4-gc19116c1e4",
+        report=b"{}",
+        verified="2026-11-21T13:00:00+00:00",
+        sbom=b"[]",
+    )
+
+
+def test_a_statement_names_all_that_went_into_an_image() -> None:
+    told = json.loads(provenance.to_json(statement()))
+    assert told["_type"] == "https://in-toto.io/Statement/v1"
+    assert told["predicateType"] == "https://slsa.dev/provenance/v1"
+    name = labels()["io.tfbuild.id"]
+    assert told["subject"] == [{"name": f"ghcr.io/us/tfbuild:{name}", "digest": {"sha256": 64 * "f"}}]
+    definition, run = told["predicate"]["buildDefinition"], told["predicate"]["runDetails"]
+    assert definition["externalParameters"]["wheel"] == "source"
+    assert "avx2" in definition["internalParameters"]["features"]
+    assert definition["internalParameters"]["found-bazel"] == "7.4.1"
+    assert [(one["name"], one["digest"]) for one in definition["resolvedDependencies"]] == [
+        ("base debian:bookworm", {"sha256": 64 * "b"}),
+        ("tensorflow source", {"gitCommit": COMMIT}),
+        ("tensorflow wheel", {"sha256": 64 * "d"}),
+    ]
+    assert run["builder"]["builderDependencies"] == [{"name": "toolchain", "digest": {"sha256": 64 * "b"}}]
+    assert run["byproducts"][1]["digest"] == {"sha256": digest_of(b"{}").removeprefix("sha256:")}
+
+
+def test_a_statement_is_read_back_equal_and_agrees_with_its_image() -> None:
+    told = provenance.from_json(provenance.to_json(statement()))
+    assert told == statement()
+    provenance.refuse_other(told, digest=MANIFEST, config=DIGEST, labels=labels())
+
+
+@pytest.mark.parametrize("name", sorted(labels()))
+def test_each_label_that_differs_is_refused(name: str) -> None:
+    with pytest.raises(VerificationFailed, match=name):
+        provenance.refuse_other(statement(), digest=MANIFEST, config=DIGEST, labels=labels() | {name: "something else"})
+
+
+def test_a_statement_on_another_image_is_refused() -> None:
+    with pytest.raises(VerificationFailed, match="another image"):
+        provenance.refuse_other(statement(), digest=BASE, config=DIGEST, labels=labels())
+    with pytest.raises(VerificationFailed, match="another configuration"):
+        provenance.refuse_other(statement(), digest=MANIFEST, config=BASE, labels=labels())
+    forged = json.loads(provenance.to_json(statement()))
+    forged["predicate"]["buildDefinition"]["internalParameters"]["copts"] = ["--copt=-O0"]
+    with pytest.raises(VerificationFailed, match="parameters differ"):
+        provenance.refuse_other(
+            provenance.from_json(json.dumps(forged).encode()), digest=MANIFEST, config=DIGEST, labels=labels()
+        )
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"_type": 1}', msgspec.json.encode({"_type": "x"})])
+def test_what_is_no_statement_is_a_value_error(content: bytes) -> None:
+    with pytest.raises(ValueError, match="no provenance statement"):
+        provenance.from_json(content)
+    with pytest.raises(ValueError, match=r"SBOM|CycloneDX"):
+        sbom.subject(content)
