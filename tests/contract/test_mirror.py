@@ -23,6 +23,7 @@ from tfbuild.mirror import Mirror, Upstream
 
 pytestmark = pytest.mark.engine
 
+SCRIPTS = ("network.sh", "compile.sh", "relay.py")
 LIBRARY = {
     "lib-1/WORKSPACE": "",
     "lib-1/BUILD": 'cc_library(name = "lib", srcs = ["lib.cc"], visibility = ["//visibility:public"])',
@@ -70,7 +71,7 @@ def internet(archive: bytes, tmp_path: Path) -> Iterator[str]:
 
 def compiled(engine: Engine, builder: str, server: Mirror, sha256: str, *collect: str) -> Run:
     """Runs compile.sh where the builder reaches the mirror and nothing of what the archive's addresses name."""
-    files = {f"mnt/{name}": (dockerfile.TEMPLATES / name).read_bytes() for name in ("network.sh", "compile.sh")}
+    files = {f"mnt/{name}": (dockerfile.TEMPLATES / name).read_bytes() for name in SCRIPTS}
     rc = "".join(f"build {flag}\n" for flag in OFFLINE)
     texts = {
         "mnt/mirror": f"{server.url}\nbundle\n",

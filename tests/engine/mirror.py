@@ -13,10 +13,14 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests import newbazel
 from tfbuild import bundle, cli, mirror, toolchains
 from tfbuild.mirror import Upstream
 
 BAZEL = "0.26.1"
+# The newest on npm: it knows headers, and needs no network where nothing is C++.
+NEWER = "2.1.0"
+NEWER_SHA256 = "e13581d44faad6ac807dd917e682fef20359d26728166ac35dadd8ee653a580d"
 # Downloads outlive a test run: 60 MB, each checked by its digest.
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "tfbuild-tests"
 
@@ -29,8 +33,12 @@ def fill(folder: Path) -> None:
         _from_npm("@bazel/bazelisk", row.version, "package/bazelisk-linux_amd64", row.sha256["x86_64"]),
         github / f"bazelisk/releases/download/v{row.version}/bazelisk-linux-amd64",
     )
-    sha256 = toolchains.bazel_sha256(BAZEL, "x86_64")
-    _place(binary(BAZEL, sha256), bazel(folder, BAZEL))
+    for version, sha256 in ((BAZEL, toolchains.bazel_sha256(BAZEL, "x86_64")), (NEWER, NEWER_SHA256)):
+        _place(binary(version, sha256), bazel(folder, version))
+    # Debian's, which is in a base image of its own: this starts it.
+    debians = bazel(folder, newbazel.VERSION)
+    debians.parent.mkdir(parents=True)
+    debians.write_text(newbazel.LAUNCHER)
 
 
 def bazel(folder: Path, version: str) -> Path:

@@ -390,9 +390,6 @@ def new_site(site: Site, engine: Engine, tmp_path_factory: pytest.TempPathFactor
     """A base that has Debian's newer Bazel, which the mirror's starts."""
     folder = tmp_path_factory.mktemp("new")
     system = newbazel.image(engine, folder)
-    program = mirror.bazel(site.folder, newbazel.VERSION)
-    program.parent.mkdir(parents=True)
-    program.write_text(newbazel.LAUNCHER)
     options = " ".join(f"'common {option}'" for option in newbazel.OFFLINE)
     ref = f"tfbuild-test:newer-{uuid.uuid4().hex[:8]}"
     offline = f"RUN rm /etc/apt/sources.list.d/sid.list && printf '%s\\n' {options} > /etc/bazel.bazelrc"

@@ -24,9 +24,6 @@ from tfbuild.remote import Remote
 
 __all__ = ["site"]
 CPU = "x86-64-v2"
-# The newest Bazel on npm: it knows headers, and needs no network where nothing is C++.
-NEWER = "2.1.0"
-NEWER_SHA256 = "e13581d44faad6ac807dd917e682fef20359d26728166ac35dadd8ee653a580d"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,9 +146,6 @@ def test_a_cache_that_dies_on_the_way_costs_its_hits_alone(site: Site, server: S
 
 def test_no_credential_is_in_what_a_run_says_and_leaves(site: Site, server: Server, tmp_path: Path) -> None:
     """A wrong flag makes Bazel print all its options, the headers among them."""
-    target = site.folder / f"github.com/bazelbuild/bazel/releases/download/{NEWER}/bazel-{NEWER}-linux-x86_64"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_bytes(mirror.binary(NEWER, NEWER_SHA256).read_bytes())
     secret = f"secret-{uuid.uuid4().hex}"
     headers = tmp_path / "headers"
     headers.write_text(f"Authorization=Bearer {secret}\n")
@@ -159,11 +153,11 @@ def test_no_credential_is_in_what_a_run_says_and_leaves(site: Site, server: Serv
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     options = ("--remote-cache", server.url, "--remote-header-file", str(headers), f"--bazel-flag={wrong}")
-    line = words(site, tmp_path, *options, version=NEWER)
+    line = words(site, tmp_path, *options, version=mirror.NEWER)
     env = os.environ | {"TMPDIR": str(scratch)}
     done = subprocess.run(line, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 23, done.stderr[-6000:]
-    folder = log_of(TREE, cpu=CPU, bazel=NEWER, bazel_flag=(wrong,)).parent
+    folder = log_of(TREE, cpu=CPU, bazel=mirror.NEWER, bazel_flag=(wrong,)).parent
     log = (folder / "build.log").read_text(errors="replace")
     assert f"Unrecognized option: {wrong}" in log
     assert "--remote_header=Authorization=***\n" in log
@@ -202,14 +196,14 @@ def test_a_companys_authority_is_trusted_over_tls(certificates: Certificates, tm
 
 def test_bazel_is_known_by_its_header_and_by_none_but_the_right_one(tmp_path: Path) -> None:
     """A newer Bazel on this machine, and a server that asks for a header: the lines are the builder's own."""
-    bazel = mirror.binary(NEWER, NEWER_SHA256)
+    bazel = mirror.binary(mirror.NEWER, mirror.NEWER_SHA256)
 
     def run(server: Server, value: str) -> str:
         headers = tmp_path / "headers"
         headers.write_text(f"# for the cache\n\nx-request-actor={value}\n")
         given = remote.options(cache=server.url, instance="main", header_file=str(headers))
         assert given is not None
-        return here(bazel, NEWER, given, tmp_path)
+        return here(bazel, mirror.NEWER, given, tmp_path)
 
     right = 'a b=c,d;"e#f'
     with buildgrid.serve(tmp_path, actor=right, instance="main") as server:
