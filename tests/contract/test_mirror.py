@@ -111,5 +111,5 @@ def test_what_the_mirror_lacks_is_named(engine: Engine, builder: str, tmp_path: 
     with mirror.serve(bundle.fill(tmp_path / "bundle")) as server:
         done = compiled(engine, builder, server, "0" * 64, COLLECT)
     assert done.exit_code != 0
-    assert "files.example.org/lib-1.tar.gz" in done.stderr
+    assert "files.example.org/lib-1.tar.gz" in done.stdout
     assert mirror.BROKEN.search(done.stderr)
