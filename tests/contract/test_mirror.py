@@ -112,4 +112,4 @@ def test_what_the_mirror_lacks_is_named(engine: Engine, builder: str, tmp_path: 
         done = compiled(engine, builder, server, "0" * 64, COLLECT)
     assert done.exit_code != 0
     assert "files.example.org/lib-1.tar.gz" in done.stdout
-    assert mirror.BROKEN.search(done.stderr)
+    assert mirror.BROKEN.search(done.stdout)
