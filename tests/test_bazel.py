@@ -102,6 +102,8 @@ def test_a_time_limit_is_read(text: str, seconds: float) -> None:
         {"time_limit": "-1h"},
         {"jobs": "0"},
         {"jobs": "many"},
+        {"jobs": "²"},
+        {"time_limit": "9999999999999h"},
         {"mirror": "ftp://example.org"},
         {"mirror": "file:///srv"},
         {"network": "bridge2"},
@@ -114,7 +116,7 @@ def test_what_cannot_be_read_is_refused(options: dict[str, str]) -> None:
     assert refusal.value.hint
 
 
-# --- compile.sh, with a program in Bazel's place that writes what Bazel does ----------------------------------------------
+# --- compile.sh, with a program in Bazel's place that writes what Bazel does ------------------------------------------
 
 BAZEL = """#!/bin/sh
 case "$*" in
