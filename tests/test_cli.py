@@ -27,8 +27,9 @@ def test_a_reader_that_went_away_is_no_error() -> None:
 
 def dry_run(folder: Path, *words: str, **more: Any) -> str:
     """What `invoke build --dry-run` says on stderr."""
-    command = [sys.executable, "-m", "invoke", "--search-root", ROOT, "build", "--dry-run", "--platform", "linux/amd64"]
-    done = subprocess.run([*command, *words], cwd=folder, capture_output=True, text=True, check=False, **more)
+    verb = ["build", "--dry-run", "--platform", "linux/amd64"]
+    command = [sys.executable, "-m", "invoke", "--search-root", str(ROOT), *verb, *words]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, **more)
     assert done.returncode == 0, done.stderr
     return str(done.stderr)
 
