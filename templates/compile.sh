@@ -81,9 +81,12 @@ compile() {
         $hide | python3 /mnt/relay.py "$kept/bazel.log"
     code=$(cat /mnt/code)
 }
+late() {
+    [ "$seconds" != 0 ] && [ "$(date +%s)" -ge "$(cat /mnt/deadline)" ]
+}
 compile
 # Some Bazels end where a remote cache dies on the way (0.26.1 with code 37). What is compiled is here.
-if [ "$code" != 0 ] && [ -s /mnt/remote ] && ! python3 /mnt/remote.py reach /mnt/remote; then
+if [ "$code" != 0 ] && [ -s /mnt/remote ] && ! late && ! python3 /mnt/remote.py reach /mnt/remote; then
     echo "tfbuild: going on without it"
     mv /mnt/alone.bazelrc /mnt/all.bazelrc
     compile
@@ -91,7 +94,7 @@ fi
 # A compile never fails for its profile's sake.
 [ ! -f "$kept/profile.json" ] || gzip --force "$kept/profile.json" || true
 if [ "$code" != 0 ]; then
-    if [ "$seconds" != 0 ] && [ "$(date +%s)" -ge "$(cat /mnt/deadline)" ]; then
+    if late; then
         echo "tfbuild: the time limit is reached; what is compiled so far is kept"
     fi
     exit "$code"

@@ -131,7 +131,9 @@ exit CODE
 """
 
 
-def compile_in(root: Path, *, code: int = 0, profile: str = "") -> "subprocess.CompletedProcess[str]":
+def compile_in(
+    root: Path, *, code: int = 0, profile: str = "", secrets: dict[str, str] | None = None
+) -> "subprocess.CompletedProcess[str]":
     """Runs compile.sh with its folders below `root`; `profile`: what becomes of the profile before Bazel ends."""
     script = (dockerfile.TEMPLATES / "compile.sh").read_text()
     for name in ("mnt", "src", "opt", "wheel", "var"):
@@ -144,14 +146,17 @@ def compile_in(root: Path, *, code: int = 0, profile: str = "") -> "subprocess.C
         "src/configure.py": "",
         "opt/tfbuild/builder": "b1\n",
         "opt/tfbuild/source": "source_commit=\n",
-        "bin/bazel": BAZEL.replace("ROOT", str(root)).replace("CODE", str(code)).replace("PROFILE", profile),
+        "bin/bazel": BAZEL.replace("PROFILE", profile).replace("ROOT", str(root)).replace("CODE", str(code)),
         "compile.sh": script,
     }
     for name, text in texts.items():
         (root / name).parent.mkdir(exist_ok=True)
         (root / name).write_text(text)
     (root / "bin/bazel").chmod(0o755)
-    (root / "mnt/relay.py").write_bytes((dockerfile.TEMPLATES / "relay.py").read_bytes())
+    for name in ("relay.py", "remote.py"):
+        (root / "mnt" / name).write_bytes((dockerfile.TEMPLATES / name).read_bytes())
+    for name, text in (secrets or {}).items():
+        (root / "mnt" / name).write_text(text)
     env = os.environ | {"PATH": f"{root}/bin:{os.environ['PATH']}", "PYTHON_BIN_PATH": sys.executable, "CC": "true"}
     command = ["sh", "compile.sh", "//:wheel", "touch", f"{root}/wheel/thing.whl"]
     return subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, check=False)
@@ -182,3 +187,17 @@ def test_a_second_compile_with_the_same_flags_leaves_the_first_ones_files_alone(
     assert done.returncode == 0, done.stderr
     assert "another compile with the same flags is running" in done.stdout
     assert log.read_text() == "the first one's\n"
+
+
+# The cache that Bazel was told of is one that does not answer, once Bazel has begun.
+DIES = "echo build --remote_cache=grpc://127.0.0.1:1 > ROOT/mnt/remote"
+
+
+@pytest.mark.parametrize(("deadline", "goes_on"), [("9999999999", True), ("1", False)])
+def test_a_compile_goes_on_without_a_remote_cache_that_died_but_not_beyond_the_time_limit(
+    deadline: str, goes_on: bool, tmp_path: Path
+) -> None:
+    done = compile_in(tmp_path, code=7, profile=DIES, secrets={"remote": "build --x\n", "deadline": f"{deadline}\n"})
+    assert done.returncode != 0
+    assert (bazel.ALONE in done.stdout) == goes_on
+    assert (bazel.TIME_LIMIT in done.stdout) != goes_on
