@@ -45,10 +45,10 @@ def collect(build: Build, scratch: Path, output: Path, *, context: str, base: st
     output.mkdir(parents=True, exist_ok=True)
     wheel = output / wheels[0].name
     sidecar = output / f"{wheel.name}.json"
-    # That of an earlier wheel says nothing of this one, should this one be refused below.
-    sidecar.unlink(missing_ok=True)
     with _whole(wheel) as part:
         shutil.move(wheels[0], part)
+    # An earlier wheel's says nothing of this one, should this one be refused below.
+    sidecar.unlink(missing_ok=True)
     sha256 = source.digest(wheel)
     built = _read(scratch / "build.txt")
     audited = audit.check(wheel)
