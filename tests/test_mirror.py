@@ -355,6 +355,12 @@ def options(mirror: str = "", network: str = "") -> compiling.Options:
     return compiling.options(mirror=mirror, network=network, jobs="", time_limit="", ca=None)
 
 
+def test_a_mirror_with_a_password_is_refused_and_not_repeated() -> None:
+    with pytest.raises(UsageError, match="holds a user or a password") as refusal:
+        options(mirror="https://us:secret@mirror.example.org/x")
+    assert "secret" not in str(refusal.value)
+
+
 def test_a_folder_as_mirror_is_checked_before_anything_starts(site: Site, folder: Path) -> None:
     made = filled(folder, site)
     assert options(mirror="http://mirror.site/").mirror == "http://mirror.site"

@@ -1,8 +1,11 @@
 """Last lines of builds that failed, as they were recorded, and the errors that they become."""
 
+import io
+
 import pytest
 
-from tfbuild import trouble
+from tfbuild import compiling, trouble
+from tfbuild.engine.progress import Progress
 from tfbuild.errors import (
     BadSource,
     BaseUnavailable,
@@ -70,3 +73,10 @@ def test_the_cause_is_told(said: str, error: type[TfbuildError], message: str) -
 def test_what_is_not_known_stays_as_it_is() -> None:
     error = BuildFailed("the image could not be built\n  tensorflow/a.cc:1: error: boom", hint="the full log: x.log")
     assert trouble.explain(error) is error
+
+
+def test_what_is_known_of_a_release_is_told_with_what_helps() -> None:
+    stream = io.StringIO()
+    compiling._tell_known("2.14.1", Progress(stream))
+    assert "known of TensorFlow 2.14.1: built against numpy 1.x, breaks with numpy 2" in stream.getvalue()
+    assert "what helps: numpy<2" in stream.getvalue()

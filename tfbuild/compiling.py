@@ -11,10 +11,11 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from tfbuild import bundle as bundles
 from tfbuild import mirror as mirrors
-from tfbuild import profile, resources, trouble
+from tfbuild import profile, releases, resources, trouble
 from tfbuild import remote as remotes
 from tfbuild.bazel import Watch
 from tfbuild.bundle import Bundle
@@ -61,6 +62,11 @@ def options(
 ) -> Options:
     """The command line's words; UsageError where one cannot be read."""
     elsewhere = mirror.startswith(("http://", "https://"))
+    if elsewhere and "@" in urlsplit(mirror).netloc:
+        raise UsageError(
+            "--mirror holds a user or a password, which builds would print",
+            hint="a mirror that everybody in its network may read, or a folder that `invoke bundle` filled",
+        )
     if mirror and not elsewhere and not Path(mirror).is_dir():
         raise UsageError(
             f"--mirror {mirror!r} is neither a folder nor an http:// or https:// address",
@@ -157,7 +163,10 @@ def _run(
             # Should the builder have cut off Bazel's words, the clock tells it too.
             late = watch.out_of_time or (given.seconds > 0 and time.time() >= given.started + given.seconds)
             _keep(watch, settings, fetch)
-            raise _time_up(given) if late else _answer(error, watch, given, share, of_mirror) from None
+            answer = _time_up(given) if late else _answer(error, watch, given, share, of_mirror)
+            if watch.began and answer is error:
+                _tell_known(build.release, progress)
+            raise answer from None
         if watch.alone and given.remote:
             progress(f"the remote {given.remote.name} went away; from there on all was compiled here")
         if watch.summary:
@@ -189,6 +198,12 @@ def _keep(watch: Watch, settings: Settings, fetch: Callable[[Path, Settings], ob
     progress(f"profile: {path} (chrome://tracing and ui.perfetto.dev show it); the slowest actions, more in {table}:")
     for line in profile.lines(found, SHOWN):
         progress(line)
+
+
+def _tell_known(release: str, progress: Progress) -> None:
+    """What is known to go wrong with a release, where a compile failed and nobody can say why."""
+    for row in releases.failures(release):
+        progress(f"known of TensorFlow {release}: {row.symptom}; what helps: {row.workaround}")
 
 
 def _secrets(build: Build, given: Options, share: Share | None, folder: Path) -> dict[str, Path]:
