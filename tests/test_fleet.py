@@ -200,7 +200,7 @@ def test_all_recorded_machines_are_covered_with_proof() -> None:
 def test_every_spelling_is_read_back_as_the_same_set() -> None:
     for row in machines():
         own = isa.of_cpu(cpu.parse(row.cpuinfo()))
-        assert isa.resolve(fleet.spelled(own), arch=own.arch) == own
+        assert isa.resolve(isa.option(own), arch=own.arch) == own
 
 
 def test_every_measured_row_is_of_its_measure_and_says_on_what() -> None:
@@ -252,10 +252,19 @@ def test_all_that_cannot_be_read_is_told_at_once_or_skipped(folder: Path) -> Non
     assert len(found.hosts) == 2
 
 
-@pytest.mark.parametrize("word", ["nowhere", "a b", "http://host", "\0"])
+@pytest.mark.parametrize("word", ["nowhere", "a b", "http://host", "\0", "a" * 300])
 def test_a_word_that_names_nothing_is_refused(word: str) -> None:
     with pytest.raises(UsageError, match=r"is no file, no folder and no ssh host"):
         hosts.gather([f"/nowhere/{word}"])
+
+
+def test_a_folder_that_cannot_be_listed_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(_: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", closed)  # the tests may run as root, to whom every folder is open
+    with pytest.raises(UsageError, match=r"cannot read .*: Permission denied"):
+        hosts.gather([str(folder)])
 
 
 def test_a_cpu_below_the_smallest_level_has_no_image(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The machines of a fleet: recorded /proc/cpuinfo files, folders of them, and hosts that ssh reaches."""
 
+import os
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -68,14 +69,15 @@ def _told(skipped: Sequence[Skipped]) -> str:
 
 def _places(word: str) -> list[Path | Destination]:
     path = Path(word)
-    if path.is_dir():
-        files = sorted(file for file in path.iterdir() if file.is_file() and not file.name.startswith("."))
+    # os.path's tests are False where the system refuses to look (a name that is too long, a folder that is closed).
+    if os.path.isdir(path):
+        files = _inside(path)
         if not files:
             raise UsageError(
                 f"there is no file in {word}", hint="record one a machine: cat /proc/cpuinfo > FOLDER/NAME"
             )
         return [place for file in files for place in _listed(file)]
-    if path.is_file():
+    if os.path.isfile(path):
         return _listed(path)
     if BY_SSH.match(word):
         return [ssh.destination(word)]
@@ -83,6 +85,13 @@ def _places(word: str) -> list[Path | Destination]:
         f"{word} is no file, no folder and no ssh host",
         hint="a recorded /proc/cpuinfo, a folder of them, a file of lines `ssh host`, or ssh://user@host",
     )
+
+
+def _inside(folder: Path) -> list[Path]:
+    try:
+        return sorted(file for file in folder.iterdir() if os.path.isfile(file) and not file.name.startswith("."))
+    except OSError as error:
+        raise UsageError(f"cannot read {folder}: {error.strerror}", hint="name files, or a folder of yours") from error
 
 
 def _listed(file: Path) -> list[Path | Destination]:
