@@ -127,8 +127,11 @@ def detect(_: Context, **options: Any) -> None:
 
 
 @verb(
-    {name: PLAN[name] for name in ("cpu", "cpuinfo", "compiler", "prefer-vector-width", "platform")},
-    {"release": ("", "leave out what breaks this TensorFlow release (default: of no release)")},
+    {name: PLAN[name] for name in ("cpu", "cpuinfo", "prefer-vector-width", "platform")},
+    {
+        "compiler": ("", "gcc-12, clang-18 (default: the release's own, gcc-12 where none is named)"),
+        "release": ("", "leave out what breaks this TensorFlow release (default: of no release)"),
+    },
     JSON,
 )
 def copts(_: Context, **options: Any) -> None:
@@ -136,7 +139,11 @@ def copts(_: Context, **options: Any) -> None:
     cli.copts(**options)
 
 
-@verb({name: PLAN[name] for name in ("cpu", "cpuinfo", "compiler", "platform", "release")}, JSON)
+@verb(
+    {name: PLAN[name] for name in ("cpu", "cpuinfo", "compiler", "platform")},
+    {"release": ("", "TensorFlow release, 2.21.0 or 2.21 (default: the newest)")},
+    JSON,
+)
 def explain(_: Context, **options: Any) -> None:
     """Every CPU feature: in the CPU, in which level, kept as which flag or why not, used by what."""
     cli.explain(**options)

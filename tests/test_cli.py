@@ -1,6 +1,8 @@
 """The command line as a process: what its reader and its caller see."""
 
+import json
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -17,3 +19,26 @@ def test_a_reader_that_went_away_is_no_error() -> None:
             cwd=ROOT, stdout=stdout, stderr=subprocess.PIPE, text=True, check=False,
         )  # fmt: skip
     assert (done.returncode, done.stderr) == (141, "")
+
+
+def invoke(*words: str, code: int = 0) -> "subprocess.CompletedProcess[str]":
+    done = subprocess.run(
+        [sys.executable, "-m", "invoke", *words], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def test_copts_of_a_release_are_those_of_its_own_compiler_as_plan_gives_them() -> None:
+    words = ("--cpu", "sapphirerapids", "--release", "2.9.0", "--platform", "linux/amd64", "--json")
+    copts, (plan,) = json.loads(invoke("copts", *words).stdout), json.loads(invoke("plan", *words).stdout)
+    for key in ("compiler", "instruction_set", "copts"):
+        assert copts[key] == plan[key]
+
+
+def test_the_host_is_not_of_another_platform() -> None:
+    own, other = ("linux/amd64", "linux/arm64") if platform.machine() == "x86_64" else ("linux/arm64", "linux/amd64")
+    for words in (("copts", "--cpu", "host"), ("copts",), ("plan",)):
+        said = invoke(*words, "--platform", other, code=14).stderr
+        assert f"the platform asked for is {other}" in said
+        assert f"or --platform {own}" in said
