@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -229,7 +230,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_files_and_folders_each_machine_once(folder: Path) -> None:
-    found = hosts.gather([str(folder), str(folder / "rocky9-zen5")])
+    found = hosts.gather([str(folder), os.path.relpath(folder / "rocky9-zen5")])
     assert [one.name for one in found.hosts] == ["rhel7-haswell", "rocky9-zen5"]
 
 
@@ -246,6 +247,7 @@ def test_all_that_cannot_be_read_is_told_at_once_or_skipped(folder: Path) -> Non
     with pytest.raises(UnknownCpu) as refusal:
         hosts.gather([str(folder)])
     assert "2 of the machines cannot be read" in refusal.value.reason
+    assert "a list of hosts has lines such as: ssh web1" in refusal.value.reason
     assert "notes does not describe a CPU" in refusal.value.reason.replace(str(folder) + "/", "")
     found = hosts.gather([str(folder)], skip=True)
     assert [one.name for one in found.skipped] == ["empty", "notes"]

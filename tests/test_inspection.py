@@ -270,6 +270,12 @@ def test_broken_wheels_are_refused_with_a_hint(tmp_path: Path) -> None:
         assert caught.value.hint, name
 
 
+def test_a_broken_library_goes_by_its_name_in_the_wheel(tmp_path: Path) -> None:
+    path = zipped(tmp_path / "pack-1.0-py3-none-any.whl", {"pack/text.so": b"text"})
+    with pytest.raises(BadWheel, match=r"^error: pack/text.so is not a whole ELF library"):
+        look(path)
+
+
 @pytest.mark.parametrize("subject", ["/nowhere/lib.so", "./none", "none.whl", "lib.so.2", "/"])
 def test_a_path_to_nothing_is_no_image(subject: str) -> None:
     with pytest.raises(BadWheel, match="no wheel or library"):

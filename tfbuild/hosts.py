@@ -44,7 +44,9 @@ def gather(words: Sequence[str], *, timeout: int = SECONDS, config: Path | None 
     A word is a recorded file, a folder of them, a file that lists ssh hosts, or ``ssh://host``. Raises UsageError where
     a word names nothing, and UnknownCpu for machines that cannot be read, all at once, unless they are to be skipped.
     """
-    places = list(dict.fromkeys(place for word in words for place in _places(word)))
+    named = (place for word in words for place in _places(word))
+    # Links count as machines of their own: several of one kind can be told so.
+    places = [*{os.path.abspath(place) if isinstance(place, Path) else place: place for place in named}.values()]
     destinations = [place for place in places if isinstance(place, Destination)]
     answers: dict[Path | Destination, ssh.Answer] = dict(
         zip(destinations, ssh.fetch(destinations, timeout=timeout, config=config), strict=True)
@@ -116,7 +118,8 @@ def _read(name: str, place: Path | Destination, answer: ssh.Answer | None) -> Ho
     try:
         found = cpus.parse(answer.text if answer else cpus.read(Path(str(place))), origin=name)
     except TfbuildError as error:
-        return Skipped(name=name, reason=error.reason, hint=error.hint)
+        listed = "" if answer else "; a list of hosts has lines such as: ssh web1"
+        return Skipped(name=name, reason=error.reason, hint=f"{error.hint}{listed}")
     if not found.level:
         least = facts.levels(found.arch)[0]
         reason = f"its CPU is below {least.name}, and no TensorFlow is built for that"

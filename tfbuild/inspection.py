@@ -127,18 +127,19 @@ class Found:
         return f"{read}; without {sum(self.dispatched.values()):,} of {left}" if left else read
 
 
-def read(path: Path, *, full: bool = False, step: Step | None = None) -> Found:
+def read(path: Path, *, name: str = "", full: bool = False, step: Step | None = None) -> Found:
     """What the code of an ELF library shows; CodeUnreadable with the reason where there is none.
 
-    `step`: gets how far it has come.
+    `name`: what it is called where it came from; `step`: gets how far it has come.
     """
+    name = name or path.name
     try:
         with path.open("rb") as file:
             if (size := path.stat().st_size) > MOST_BYTES:
-                raise CodeUnreadable(f"{path.name} has {size} bytes: too large to be a library")
-            return _found(_opened(path.name, file.fileno()), full, step)
+                raise CodeUnreadable(f"{name} has {size} bytes: too large to be a library")
+            return _found(_opened(name, file.fileno()), full, step)
     except OSError as error:
-        raise CodeUnreadable(f"{path.name} cannot be read: {error.strerror}") from error
+        raise CodeUnreadable(f"{name} cannot be read: {error.strerror}") from error
 
 
 def _opened(name: str, file: int) -> "Code":

@@ -110,9 +110,9 @@ def _file(path: Path, full: bool, progress: Progress) -> Inspection:
 
 def _read(path: Path, name: str, full: bool, progress: Progress | None) -> Found:
     if progress is None:
-        return inspection.read(path, full=full)
+        return inspection.read(path, name=name, full=full)
     with progress.step(f"inspect: {name}") as step:
-        return inspection.read(path, full=full, step=step)
+        return inspection.read(path, name=name, full=full, step=step)
 
 
 # --- wheels --------------------------------------------------------------------------------------------------------
