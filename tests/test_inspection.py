@@ -276,7 +276,24 @@ def test_a_broken_library_goes_by_its_name_in_the_wheel(tmp_path: Path) -> None:
         look(path)
 
 
-@pytest.mark.parametrize("subject", ["/nowhere/lib.so", "./none", "none.whl", "lib.so.2", "/"])
+def test_a_broken_wheel_is_refused_by_the_plan_too(tmp_path: Path) -> None:
+    name = "tensorflow_cpu-2.14.0-cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64.whl"
+    whole = zipped(tmp_path / name, {wheels.LIBRARY: bytes(range(256)) * 100}).read_bytes()
+    start = 30 + len(wheels.LIBRARY)
+    path = tmp_path / name
+    for content in (whole[:start] + b"\xff" * 20 + whole[start + 20 :], whole[:-30], b""):
+        path.write_bytes(content)
+        with pytest.raises(BadWheel, match="cannot be read") as caught:
+            wheels.instruction_set(wheels.read(path, "cpu"), "2.14.0", claimed=None)
+        assert caught.value.hint
+    zipped(path, {"a.so": b""})
+    with pytest.raises(BadWheel, match=r"has no tensorflow/libtensorflow_framework\.so\.2 in it"):
+        wheels.instruction_set(wheels.read(path, "cpu"), "2.14.0", claimed=None)
+    with pytest.raises(BadWheel, match="no wheel at"):
+        wheels.read(tmp_path / ("a" * 300 + ".whl"), "cpu")
+
+
+@pytest.mark.parametrize("subject", ["/nowhere/lib.so", "./none", "none.whl", "lib.so.2", "/", "/" + "a" * 300 + ".so"])
 def test_a_path_to_nothing_is_no_image(subject: str) -> None:
     with pytest.raises(BadWheel, match="no wheel or library"):
         look(subject)
