@@ -14,7 +14,7 @@ from invoke.context import Context
 from invoke.tasks import task
 
 from tfbuild import cli
-from tfbuild.errors import Interrupted
+from tfbuild.errors import Interrupted, UsageError
 
 # The options of every verb that plans, in the order of `invoke --help VERB`. Invoke takes an option's type from its
 # default and ignores annotations.
@@ -98,6 +98,9 @@ def verb(*groups: dict[str, tuple[Any, str]]) -> Callable[[Body], Any]:
         @functools.wraps(body)
         def run(*args: Any, **kwargs: Any) -> None:
             given = [kwargs.pop(name) for name in words]
+            # Invoke takes it for the word that the verb needs where that is not there yet.
+            if {"--help", "-h"} & {word for word in (*given, *kwargs.values()) if isinstance(word, str)}:
+                raise UsageError("--help comes before the verb", hint=f"invoke --help {body.__name__}")
             try:
                 cli.use_engine(kwargs)
                 body(*args, *given, **kwargs)

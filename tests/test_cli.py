@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -42,3 +44,8 @@ def test_the_host_is_not_of_another_platform() -> None:
         said = invoke(*words, "--platform", other, code=14).stderr
         assert f"the platform asked for is {other}" in said
         assert f"or --platform {own}" in said
+
+
+@pytest.mark.parametrize("verb", ["fleet", "inspect", "verify", "compare"])
+def test_help_behind_a_verb_is_no_word_for_it(verb: str) -> None:
+    assert f"hint: invoke --help {verb}" in invoke(verb, "--help", *["other"] * (verb == "compare"), code=2).stderr
