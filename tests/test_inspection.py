@@ -136,6 +136,8 @@ def test_a_stripped_library_is_judged_by_how_far_a_feature_is_spread(found: Call
     assert one_place.method == "spread"
     assert one_place.compiled == {"avx"}
     assert "no symbols" in one_place.how()
+    assert one_place.regions < inspection.FEW
+    assert "so few that one function" in one_place.how()
     # More than all of what is spread in the next one: a rate could not tell them apart.
     spread = found(library(everywhere(ZMM), None))
     assert spread.compiled == {"avx", "avx512f"}

@@ -38,6 +38,8 @@ WINDOW = 16 * 1024
 # Code that is no larger is read whole.
 SMALL = REGIONS * WINDOW
 ARCHES = {"EM_X86_64": "x86_64", "EM_AARCH64": "aarch64"}
+# Below so many regions, three at most make a share that counts; the shares were measured with about 500 regions.
+FEW = 100
 EXECUTABLE = ".text"
 # .eh_frame_hdr as every linker writes it: version 1, and a table of pairs of 32-bit offsets from its own address.
 HEADER = struct.Struct("<BBBBiI")
@@ -121,6 +123,8 @@ class Found:
         """What was read, and how it was judged, in words."""
         share = f"{100 * self.coverage:.1f} % of its code"
         read = f"{self.instructions:,} instructions in {self.regions} region{'s' * (self.regions > 1)}, {share}"
+        if self.regions < FEW:
+            read += "; so few that one function chosen at run time can pass for all"
         if self.method == "spread":
             return f"{read}; it has no symbols: judged by how far each feature is spread"
         left = ", ".join(self.dispatched)
