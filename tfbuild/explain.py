@@ -251,15 +251,12 @@ def _carrier(feature: Feature, asked: InstructionSet, flags: Flags) -> str:
     by_flag = {flag: [row.name for row in facts.features(asked.arch) if row.flag == key] for flag, key in own.items()}
     if named := next((flag for flag, names in by_flag.items() if feature.name in names), ""):
         return named
-    carriers = [(len(held), flag) for flag, names in by_flag.items() if feature.name in (held := _implied(names))]
+    carriers = [
+        (len(held), flag)
+        for flag, names in by_flag.items()
+        if feature.name in (held := frozenset(names).union(*map(isa.switched_on, names)))
+    ]
     return f"with {min(carriers)[1]}" if carriers else "no flag of its own"
-
-
-def _implied(names: Iterable[str]) -> frozenset[str]:
-    """The features with what every compiler switches on with them."""
-    held = frozenset(names)
-    more = {needed for name in held for needed in facts.feature(name).implies} - held
-    return _implied(held | more) if more else held
 
 
 def used_by(feature: Feature, release: str) -> tuple[str, ...]:

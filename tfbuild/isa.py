@@ -240,7 +240,7 @@ def _has_flag(feature: str, held: frozenset[str], arch: str) -> bool:
     """Whether a flag switches the feature on: its own, its level's, or that of another one."""
     if facts.feature(feature).flag or feature in largest_level(held, arch).features:
         return True
-    return any(feature in _switched_on(other) for other in held)
+    return any(feature in switched_on(other) for other in held)
 
 
 def _level_for(held: frozenset[str], arch: str, name: str, version: int) -> FullLevel:
@@ -270,8 +270,8 @@ def _without(isa: InstructionSet, dropped: dict[str, str]) -> dict[str, str]:
 
 def _x86(kept: frozenset[str], level: FullLevel) -> tuple[str, ...]:
     beyond = kept - level.features
-    switched_on = {needed for name in beyond for needed in _switched_on(name)}
-    return (f"-march={level.march}", *(facts.feature(name).flag for name in sorted(beyond - switched_on)))
+    brought = {needed for name in beyond for needed in switched_on(name)}
+    return (f"-march={level.march}", *(facts.feature(name).flag for name in sorted(beyond - brought)))
 
 
 def _arm(kept: frozenset[str], level: FullLevel) -> tuple[str, ...]:
@@ -279,10 +279,10 @@ def _arm(kept: frozenset[str], level: FullLevel) -> tuple[str, ...]:
     return ("-march=" + "+".join([level.march, *extensions]),)
 
 
-def _switched_on(name: str) -> frozenset[str]:
+def switched_on(name: str) -> frozenset[str]:
     """What every compiler switches on with this feature's flag, so that it needs no flag of its own."""
     direct = facts.feature(name).implies
-    return frozenset(direct).union(*(_switched_on(needed) for needed in direct))
+    return frozenset(direct).union(*(switched_on(needed) for needed in direct))
 
 
 def _extras(held: frozenset[str], arch: str, name: str, version: int, width: str) -> tuple[str, ...]:
