@@ -14,7 +14,7 @@ from invoke.context import Context
 from invoke.tasks import task
 
 from tfbuild import cli
-from tfbuild.errors import Interrupted
+from tfbuild.errors import Interrupted, UsageError
 
 # The options of every verb that plans, in the order of `invoke --help VERB`. Invoke takes an option's type from its
 # default and ignores annotations.
@@ -98,6 +98,9 @@ def verb(*groups: dict[str, tuple[Any, str]]) -> Callable[[Body], Any]:
         @functools.wraps(body)
         def run(*args: Any, **kwargs: Any) -> None:
             given = [kwargs.pop(name) for name in words]
+            # Invoke takes it for the word that the verb needs where that is not there yet.
+            if {"--help", "-h"} & {word for word in (*given, *kwargs.values()) if isinstance(word, str)}:
+                raise UsageError("--help comes before the verb", hint=f"invoke --help {body.__name__}")
             try:
                 cli.use_engine(kwargs)
                 body(*args, *given, **kwargs)
@@ -127,8 +130,11 @@ def detect(_: Context, **options: Any) -> None:
 
 
 @verb(
-    {name: PLAN[name] for name in ("cpu", "cpuinfo", "compiler", "prefer-vector-width", "platform")},
-    {"release": ("", "leave out what breaks this TensorFlow release (default: of no release)")},
+    {name: PLAN[name] for name in ("cpu", "cpuinfo", "prefer-vector-width", "platform")},
+    {
+        "compiler": ("", "gcc-12, clang-18 (default: the release's own, gcc-12 where none is named)"),
+        "release": ("", "leave out what breaks this TensorFlow release (default: of no release)"),
+    },
     JSON,
 )
 def copts(_: Context, **options: Any) -> None:
@@ -136,7 +142,11 @@ def copts(_: Context, **options: Any) -> None:
     cli.copts(**options)
 
 
-@verb({name: PLAN[name] for name in ("cpu", "cpuinfo", "compiler", "platform", "release")}, JSON)
+@verb(
+    {name: PLAN[name] for name in ("cpu", "cpuinfo", "compiler", "platform")},
+    {"release": ("", "TensorFlow release, 2.21.0 or 2.21 (default: the newest)")},
+    JSON,
+)
 def explain(_: Context, **options: Any) -> None:
     """Every CPU feature: in the CPU, in which level, kept as which flag or why not, used by what."""
     cli.explain(**options)

@@ -1,6 +1,8 @@
 """The command line as a process: what its reader and its caller see."""
 
+import json
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -56,3 +58,31 @@ def test_a_disk_of_no_gigabytes_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
         cli.gigabytes(text)
     assert cli.gigabytes("40") == 40 * 10**9
+
+
+def invoke(*words: str, code: int = 0) -> "subprocess.CompletedProcess[str]":
+    done = subprocess.run(
+        [sys.executable, "-m", "invoke", *words], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def test_copts_of_a_release_are_those_of_its_own_compiler_as_plan_gives_them() -> None:
+    words = ("--cpu", "sapphirerapids", "--release", "2.9.0", "--platform", "linux/amd64", "--json")
+    copts, (plan,) = json.loads(invoke("copts", *words).stdout), json.loads(invoke("plan", *words).stdout)
+    for key in ("compiler", "instruction_set", "copts"):
+        assert copts[key] == plan[key]
+
+
+def test_the_host_is_not_of_another_platform() -> None:
+    own, other = ("linux/amd64", "linux/arm64") if platform.machine() == "x86_64" else ("linux/arm64", "linux/amd64")
+    for words in (("copts", "--cpu", "host"), ("copts",), ("plan",)):
+        said = invoke(*words, "--platform", other, code=14).stderr
+        assert f"the platform asked for is {other}" in said
+        assert f"or --platform {own}" in said
+
+
+@pytest.mark.parametrize("verb", ["fleet", "inspect", "verify", "compare"])
+def test_help_behind_a_verb_is_no_word_for_it(verb: str) -> None:
+    assert f"hint: invoke --help {verb}" in invoke(verb, "--help", *["other"] * (verb == "compare"), code=2).stderr

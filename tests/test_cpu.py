@@ -32,9 +32,10 @@ def test_nothing_is_found_that_the_kernel_does_not_print() -> None:
         assert {feature.cpuinfo or feature.name for feature in found} <= printed
 
 
-def test_features_are_those_of_all_cores() -> None:
+@pytest.mark.parametrize("between", ["\n", "", " \n"], ids=["empty line", "nothing", "a blank"])
+def test_features_are_those_of_all_cores_whatever_stands_between_them(between: str) -> None:
     row = machine("kvm-zen5-guest")
-    hybrid = row.core(0) + "\n" + row.core(1, without=("avx512f", "avx512_vnni"))
+    hybrid = row.core(1, without=("avx512f", "avx512_vnni")).rstrip("\n") + "\n" + between + row.core(0)
     one, both = cpu.parse(row.core(0)), cpu.parse(hybrid)
     assert set(one.features) - set(both.features) == {"avx512f", "avx512_vnni"}
     assert both.level == "x86-64-v3"

@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jinja2 import StrictUndefined, UndefinedError
 
-from tests.machines import machine, machines
-from tfbuild import committed, dockerfile, isa, plan
+from tests.machines import Machine, machine, machines
+from tfbuild import committed, cpu, dockerfile, facts, isa, plan
 from tfbuild.errors import UsageError
 from tfbuild.plan import Build, Request
 from tfbuild.source import Source
@@ -426,6 +426,19 @@ def test_the_guard_on_every_recorded_machine(tmp_path: Path, shell: str, name: s
             assert done.stderr.count("\n") == 1
             assert f"lacks {' '.join(sorted(needed - flags))}, and" in done.stderr
             assert done.stderr.endswith(f"{expected_advice(build, flags)}\n")
+
+
+@pytest.mark.parametrize("row", machines(), ids=lambda row: row.name)
+def test_the_guard_and_detect_say_the_same_of_every_recorded_machine(row: Machine, tmp_path: Path) -> None:
+    cores = row.core(1, without=("avx2", "asimdrdm")).rstrip() + "\n" + row.core(0)  # with no empty line between them
+    place = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}[row.arch]
+    wider = {"x86_64": "avx,aes,gfni", "aarch64": "crypto,asimddp"}[row.arch]
+    for text in (row.cpuinfo(), cores):
+        held = set(cpu.parse(text).features)
+        for name in (*(level.name for level in facts.levels(row.arch)), wider):
+            build = official(platform=place, instruction_set=isa.resolve(name, arch=row.arch))
+            started = Guard(folder=tmp_path, build=build, cpuinfo=text).run().returncode == 0
+            assert started == (set(build.instruction_set.features) <= held), name
 
 
 @pytest.mark.parametrize("shell", SHELLS)

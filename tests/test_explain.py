@@ -11,7 +11,7 @@ from rich.text import Text
 
 from tests.machines import Machine, Recording, machine, machines, recording, recordings
 from tests.test_isa import COMPILERS
-from tfbuild import explain, facts, isa, releases
+from tfbuild import explain, facts, isa, plan, releases
 from tfbuild.explain import Explanation, Row
 from tfbuild.plan import Request
 
@@ -88,7 +88,15 @@ def test_what_sources_disagree_on_has_the_rule_for_its_reason(tmp_path: Path) ->
 
 def test_without_a_compiler_it_is_the_release_s_own() -> None:
     assert explain.explain(Request(cpu="x86-64-v3", release="2.14.0")).compiler == releases.compiler("2.14.0")
-    assert explain.explain(Request(cpu="x86-64-v3", release="none")).compiler == explain.DEFAULT_COMPILER
+    assert explain.explain(Request(cpu="x86-64-v3", release="none")).compiler == releases.DEFAULT_COMPILER
+
+
+def test_the_set_is_what_the_flags_switch_on_as_copts_and_plan_say_it() -> None:
+    asked = Request(cpu="sapphirerapids", release="2.9.0", target="cpu")
+    found = explain.explain(asked)
+    assert not rows(found)["avx512_fp16"].kept
+    assert found.instruction_set == plan.select(asked, None).instruction_set.name
+    assert found.cpu == isa.resolve("sapphirerapids", arch="x86_64").name
 
 
 def test_what_needs_a_masked_feature_says_so(tmp_path: Path) -> None:

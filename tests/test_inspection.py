@@ -136,6 +136,8 @@ def test_a_stripped_library_is_judged_by_how_far_a_feature_is_spread(found: Call
     assert one_place.method == "spread"
     assert one_place.compiled == {"avx"}
     assert "no symbols" in one_place.how()
+    assert one_place.regions < inspection.FEW
+    assert "so few that one function" in one_place.how()
     # More than all of what is spread in the next one: a rate could not tell them apart.
     spread = found(library(everywhere(ZMM), None))
     assert spread.compiled == {"avx", "avx512f"}
@@ -270,7 +272,30 @@ def test_broken_wheels_are_refused_with_a_hint(tmp_path: Path) -> None:
         assert caught.value.hint, name
 
 
-@pytest.mark.parametrize("subject", ["/nowhere/lib.so", "./none", "none.whl", "lib.so.2", "/"])
+def test_a_broken_library_goes_by_its_name_in_the_wheel(tmp_path: Path) -> None:
+    path = zipped(tmp_path / "pack-1.0-py3-none-any.whl", {"pack/text.so": b"text"})
+    with pytest.raises(BadWheel, match=r"^error: pack/text.so is not a whole ELF library"):
+        look(path)
+
+
+def test_a_broken_wheel_is_refused_by_the_plan_too(tmp_path: Path) -> None:
+    name = "tensorflow_cpu-2.14.0-cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64.whl"
+    whole = zipped(tmp_path / name, {wheels.LIBRARY: bytes(range(256)) * 100}).read_bytes()
+    start = 30 + len(wheels.LIBRARY)
+    path = tmp_path / name
+    for content in (whole[:start] + b"\xff" * 20 + whole[start + 20 :], whole[:-30], b""):
+        path.write_bytes(content)
+        with pytest.raises(BadWheel, match="cannot be read") as caught:
+            wheels.instruction_set(wheels.read(path, "cpu"), "2.14.0", claimed=None)
+        assert caught.value.hint
+    zipped(path, {"a.so": b""})
+    with pytest.raises(BadWheel, match=r"has no tensorflow/libtensorflow_framework\.so\.2 in it"):
+        wheels.instruction_set(wheels.read(path, "cpu"), "2.14.0", claimed=None)
+    with pytest.raises(BadWheel, match="no wheel at"):
+        wheels.read(tmp_path / ("a" * 300 + ".whl"), "cpu")
+
+
+@pytest.mark.parametrize("subject", ["/nowhere/lib.so", "./none", "none.whl", "lib.so.2", "/", "/" + "a" * 300 + ".so"])
 def test_a_path_to_nothing_is_no_image(subject: str) -> None:
     with pytest.raises(BadWheel, match="no wheel or library"):
         look(subject)

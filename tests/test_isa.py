@@ -48,11 +48,42 @@ def test_znver4_and_zen4_are_one() -> None:
     assert isa.resolve("znver4", arch="x86_64") == isa.resolve("zen4", arch="x86_64")
 
 
-@pytest.mark.parametrize("asked", ["haswel", "x86-64-v5", "avx3", "", ",", "native", "neoverse-n1", "sse4_2;rm"])
+@pytest.mark.parametrize("asked", ["haswel", "x86-64-v5", "avx3", "", ",", "native", "AMD Zen 4", "sse4_2;rm"])
 def test_unknown_names_are_refused_with_the_nearest(asked: str) -> None:
     with pytest.raises(UnknownCpu) as refusal:
         isa.resolve(asked, arch="x86_64")
     assert "hint: nearest: " in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("asked", "arch", "place"),
+    [
+        ("neoverse-n1", "x86_64", "linux/arm64"),
+        ("armv8.2-a", "x86_64", "linux/arm64"),
+        ("x86-64-v3,asimddp", "x86_64", "linux/arm64"),
+        ("haswell", "aarch64", "linux/amd64"),
+        ("avx2", "aarch64", "linux/amd64"),
+    ],
+)
+def test_what_the_other_architecture_knows_is_refused_with_its_platform(asked: str, arch: str, place: str) -> None:
+    with pytest.raises(UnknownCpu) as refusal:
+        isa.resolve(asked, arch=arch)
+    assert refusal.value.hint.endswith(f": --platform {place}")
+
+
+def test_without_a_host_the_levels_of_the_architecture_are_named() -> None:
+    with pytest.raises(UnknownCpu) as refusal:
+        isa.resolve("host", arch="aarch64")
+    assert "--cpu armv8-a" in refusal.value.hint
+    assert "x86" not in refusal.value.hint
+
+
+def test_the_nearest_name_is_found_whatever_its_case() -> None:
+    with pytest.raises(UnknownCpu, match="nearest: "):
+        isa.resolve("ICELEAK", arch="x86_64")
+    with pytest.raises(UnknownCpu) as refusal:
+        isa.resolve("AMD Zen 4", arch="x86_64")
+    assert "zen4" in refusal.value.hint
 
 
 def test_avx512f_brings_fma_since_gcc_refuses_eigen_without_it() -> None:

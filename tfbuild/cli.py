@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 WORK = Path("build")
 REPORTS = Path("reports")
-DEFAULT_COMPILER = "gcc-12"
 
 
 def out(data: object) -> None:
@@ -82,10 +81,11 @@ def copts(*, cpu: str, cpuinfo: str, platform: str, json: bool, **options: str) 
     request = Request(cpu=cpu or "host", cpuinfo=cpuinfo, platform=place)
     asked = planning.asked_set(request, planning.PLATFORMS[place], host_cpu(cpuinfo))
     assert asked is not None  # "host" is asked for where nothing else is
+    release = releases.find(options["release"]) if options["release"] else ""
     flags = isa.flags(
         asked,
-        options["compiler"] or DEFAULT_COMPILER,
-        release=releases.find(options["release"]) if options["release"] else "",
+        options["compiler"] or releases.compiler(release),
+        release=release,
         prefer_vector_width=options["prefer_vector_width"],
         named=cpu,
     )

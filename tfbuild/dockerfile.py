@@ -197,7 +197,7 @@ def command(build: Build) -> str:
     asked, kind = build.asked, build.wheel.kind
     options = [(name, getattr(build, name)) for name in ("target", "release", "python", "platform")]
     if kind == "source":
-        options += [("cpu", _spelled(build.instruction_set)), ("compiler", build.compiler)]
+        options += [("cpu", isa.option(build.instruction_set)), ("compiler", build.compiler)]
         options += [("prefer-vector-width", asked.prefer_vector_width)]
         options += [("threading", asked.threading), ("compute-capabilities", asked.compute_capabilities)]
         options += [("bazel", asked.bazel)]
@@ -210,12 +210,6 @@ def command(build: Build) -> str:
     pairs = [(f"--{name}", value) for name, value in options if value]
     words = [[f"{name}={value}"] if value.startswith("-") else [name, value] for name, value in pairs]
     return shlex.join(["invoke", "dockerfile", *chain(*words), *(["--with-headers"] if build.with_headers else [])])
-
-
-def _spelled(instruction_set: isa.InstructionSet) -> str:
-    """A value of --cpu: the level where it is one, else the features (a set's own name can be a fingerprint)."""
-    is_level = instruction_set.name == instruction_set.level
-    return instruction_set.name if is_level else ",".join(instruction_set.features)
 
 
 def entrypoint(build: Build, *, cpuinfo: str = "/proc/cpuinfo") -> str:

@@ -21,8 +21,6 @@ from tfbuild.plan import PLATFORMS, Request
 if TYPE_CHECKING:
     from rich.table import Table
 
-# Where the release is not known, whose own compiler is taken otherwise.
-DEFAULT_COMPILER = "gcc-12"
 NOT_KNOWN = "not known"
 UNKNOWN = "unknown"
 # The table's columns and their widths, 0 for what is left of the line; together no wider than 80 characters.
@@ -89,16 +87,17 @@ def explain(request: Request) -> Explanation:
     arch, asked = _asked(request, host, notes)
     fitting = host if host is not None and host.arch == arch and _means_host(request) else None
     release = _attempt(notes, lambda: releases.find(request.release or releases.newest_first()[0])) or ""
-    compiler = request.compiler or (releases.compiler(release) if release else DEFAULT_COMPILER)
+    compiler = request.compiler or releases.compiler(release)
     asked_of = asked or _smallest(arch)
     flags = _attempt(notes, lambda: isa.flags(asked_of, compiler, release=release, named=request.cpu))
     notes += flags.notes if flags and asked else ()
+    compiled = flags.instruction_set if flags and asked else asked  # without what is dropped, as copts and plan say it
     seen = _Seen(cpu=fitting, whole=fitting is not None and _whole(request), asked=asked, flags=flags)
     return Explanation(
         platform=plan.MACHINES[arch],
         cpu=fitting.model if fitting else asked.name if asked else "",
-        instruction_set=asked.name if asked else "",
-        level=asked.level if asked else "",
+        instruction_set=compiled.name if compiled else "",
+        level=compiled.level if compiled else "",
         compiler=flags.compiler if flags else "",
         release=release,
         copts=flags.copts if flags and asked else (),
@@ -252,15 +251,12 @@ def _carrier(feature: Feature, asked: InstructionSet, flags: Flags) -> str:
     by_flag = {flag: [row.name for row in facts.features(asked.arch) if row.flag == key] for flag, key in own.items()}
     if named := next((flag for flag, names in by_flag.items() if feature.name in names), ""):
         return named
-    carriers = [(len(held), flag) for flag, names in by_flag.items() if feature.name in (held := _implied(names))]
+    carriers = [
+        (len(held), flag)
+        for flag, names in by_flag.items()
+        if feature.name in (held := frozenset(names).union(*map(isa.switched_on, names)))
+    ]
     return f"with {min(carriers)[1]}" if carriers else "no flag of its own"
-
-
-def _implied(names: Iterable[str]) -> frozenset[str]:
-    """The features with what every compiler switches on with them."""
-    held = frozenset(names)
-    more = {needed for name in held for needed in facts.feature(name).implies} - held
-    return _implied(held | more) if more else held
 
 
 def used_by(feature: Feature, release: str) -> tuple[str, ...]:

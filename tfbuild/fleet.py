@@ -124,14 +124,6 @@ def read(path: Path) -> Fleet:
     return found
 
 
-def spelled(asked: InstructionSet) -> str:
-    """What `--cpu` takes for exactly this set: its level and the features beyond, without those that others bring."""
-    level = next(row for row in facts.levels(asked.arch) if row.name == asked.level)
-    beyond = set(asked.features) - level.features
-    brought = {needed for name in beyond for needed in isa.closure([name]) - {name}}
-    return ",".join((level.name, *sorted(beyond - brought)))
-
-
 # --- the choice ----------------------------------------------------------------------------------------------------
 
 
@@ -259,7 +251,7 @@ def _official(arch: str) -> frozenset[str]:
 def _options(asked: InstructionSet) -> dict[str, Any]:
     return {
         "platform": MACHINES[asked.arch],
-        "cpu": spelled(asked),
+        "cpu": isa.option(asked),
         "instruction_set": asked.name,
         "level": asked.level,
         "features": asked.features,

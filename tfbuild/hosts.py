@@ -1,5 +1,6 @@
 """The machines of a fleet: recorded /proc/cpuinfo files, folders of them, and hosts that ssh reaches."""
 
+import os
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -43,7 +44,9 @@ def gather(words: Sequence[str], *, timeout: int = SECONDS, config: Path | None 
     A word is a recorded file, a folder of them, a file that lists ssh hosts, or ``ssh://host``. Raises UsageError where
     a word names nothing, and UnknownCpu for machines that cannot be read, all at once, unless they are to be skipped.
     """
-    places = list(dict.fromkeys(place for word in words for place in _places(word)))
+    named = (place for word in words for place in _places(word))
+    # Links count as machines of their own: several of one kind can be told so.
+    places = [*{os.path.abspath(place) if isinstance(place, Path) else place: place for place in named}.values()]
     destinations = [place for place in places if isinstance(place, Destination)]
     answers: dict[Path | Destination, ssh.Answer] = dict(
         zip(destinations, ssh.fetch(destinations, timeout=timeout, config=config), strict=True)
@@ -68,14 +71,15 @@ def _told(skipped: Sequence[Skipped]) -> str:
 
 def _places(word: str) -> list[Path | Destination]:
     path = Path(word)
-    if path.is_dir():
-        files = sorted(file for file in path.iterdir() if file.is_file() and not file.name.startswith("."))
+    # os.path's tests are False where the system refuses to look (a name that is too long, a folder that is closed).
+    if os.path.isdir(path):
+        files = _inside(path)
         if not files:
             raise UsageError(
                 f"there is no file in {word}", hint="record one a machine: cat /proc/cpuinfo > FOLDER/NAME"
             )
         return [place for file in files for place in _listed(file)]
-    if path.is_file():
+    if os.path.isfile(path):
         return _listed(path)
     if BY_SSH.match(word):
         return [ssh.destination(word)]
@@ -83,6 +87,13 @@ def _places(word: str) -> list[Path | Destination]:
         f"{word} is no file, no folder and no ssh host",
         hint="a recorded /proc/cpuinfo, a folder of them, a file of lines `ssh host`, or ssh://user@host",
     )
+
+
+def _inside(folder: Path) -> list[Path]:
+    try:
+        return sorted(file for file in folder.iterdir() if os.path.isfile(file) and not file.name.startswith("."))
+    except OSError as error:
+        raise UsageError(f"cannot read {folder}: {error.strerror}", hint="name files, or a folder of yours") from error
 
 
 def _listed(file: Path) -> list[Path | Destination]:
@@ -107,7 +118,8 @@ def _read(name: str, place: Path | Destination, answer: ssh.Answer | None) -> Ho
     try:
         found = cpus.parse(answer.text if answer else cpus.read(Path(str(place))), origin=name)
     except TfbuildError as error:
-        return Skipped(name=name, reason=error.reason, hint=error.hint)
+        listed = "" if answer else "; a list of hosts has lines such as: ssh web1"
+        return Skipped(name=name, reason=error.reason, hint=f"{error.hint}{listed}")
     if not found.level:
         least = facts.levels(found.arch)[0]
         reason = f"its CPU is below {least.name}, and no TensorFlow is built for that"

@@ -38,6 +38,8 @@ WINDOW = 16 * 1024
 # Code that is no larger is read whole.
 SMALL = REGIONS * WINDOW
 ARCHES = {"EM_X86_64": "x86_64", "EM_AARCH64": "aarch64"}
+# Below so many regions, three at most make a share that counts; the shares were measured with about 500 regions.
+FEW = 100
 EXECUTABLE = ".text"
 # .eh_frame_hdr as every linker writes it: version 1, and a table of pairs of 32-bit offsets from its own address.
 HEADER = struct.Struct("<BBBBiI")
@@ -121,24 +123,27 @@ class Found:
         """What was read, and how it was judged, in words."""
         share = f"{100 * self.coverage:.1f} % of its code"
         read = f"{self.instructions:,} instructions in {self.regions} region{'s' * (self.regions > 1)}, {share}"
+        if self.regions < FEW:
+            read += "; so few that one function chosen at run time can pass for all"
         if self.method == "spread":
             return f"{read}; it has no symbols: judged by how far each feature is spread"
         left = ", ".join(self.dispatched)
         return f"{read}; without {sum(self.dispatched.values()):,} of {left}" if left else read
 
 
-def read(path: Path, *, full: bool = False, step: Step | None = None) -> Found:
+def read(path: Path, *, name: str = "", full: bool = False, step: Step | None = None) -> Found:
     """What the code of an ELF library shows; CodeUnreadable with the reason where there is none.
 
-    `step`: gets how far it has come.
+    `name`: what it is called where it came from; `step`: gets how far it has come.
     """
+    name = name or path.name
     try:
         with path.open("rb") as file:
             if (size := path.stat().st_size) > MOST_BYTES:
-                raise CodeUnreadable(f"{path.name} has {size} bytes: too large to be a library")
-            return _found(_opened(path.name, file.fileno()), full, step)
+                raise CodeUnreadable(f"{name} has {size} bytes: too large to be a library")
+            return _found(_opened(name, file.fileno()), full, step)
     except OSError as error:
-        raise CodeUnreadable(f"{path.name} cannot be read: {error.strerror}") from error
+        raise CodeUnreadable(f"{name} cannot be read: {error.strerror}") from error
 
 
 def _opened(name: str, file: int) -> "Code":

@@ -3,6 +3,7 @@
 Nothing of it is installed, started or executed.
 """
 
+import os
 import tempfile
 import zipfile
 from collections.abc import Iterator
@@ -95,9 +96,10 @@ def _library(name: str, found: Found) -> dict[str, Any]:
 def inspect(subject: str, *, full: bool, progress: Progress) -> Inspection:
     """A wheel file, a library file, or else an image of the engine; TfbuildError with what to do where it is none."""
     path = Path(subject)
-    if path.is_file():
+    if os.path.isfile(path):  # False for a name that is too long, too
         return wheel(path, full=full, progress=progress) if path.suffix == ".whl" else _file(path, full, progress)
-    if path.is_dir() or subject.endswith((".whl", ".so")) or ".so." in path.name or subject.startswith(("/", ".")):
+    named = subject.startswith(("/", ".")) or subject.endswith((".whl", ".so")) or ".so." in path.name
+    if named or os.path.isdir(path):
         raise BadWheel(f"no wheel or library at {subject}", hint="give a .whl file, a .so file or an image's name")
     from tfbuild.engine import Engine
 
@@ -110,9 +112,9 @@ def _file(path: Path, full: bool, progress: Progress) -> Inspection:
 
 def _read(path: Path, name: str, full: bool, progress: Progress | None) -> Found:
     if progress is None:
-        return inspection.read(path, full=full)
+        return inspection.read(path, name=name, full=full)
     with progress.step(f"inspect: {name}") as step:
-        return inspection.read(path, full=full, step=step)
+        return inspection.read(path, name=name, full=full, step=step)
 
 
 # --- wheels --------------------------------------------------------------------------------------------------------
@@ -121,7 +123,7 @@ def _read(path: Path, name: str, full: bool, progress: Progress | None) -> Found
 def wheel(path: Path, *, full: bool = False, progress: Progress | None = None) -> Inspection:
     """A wheel file; BadWheel where it is none, or holds no code that can be read."""
     release = _release(path)
-    with _opened(path) as archive, tempfile.TemporaryDirectory(prefix="tfbuild-") as folder:
+    with opened(path) as archive, tempfile.TemporaryDirectory(prefix="tfbuild-") as folder:
         names = _members(archive)
         if not names:
             raise BadWheel(f"{path.name} has no library in it", hint="give a wheel with compiled code (*.so)")
@@ -136,7 +138,7 @@ def wheel(path: Path, *, full: bool = False, progress: Progress | None = None) -
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
+def opened(path: Path) -> Iterator[zipfile.ZipFile]:
     """The archive; whatever zipfile raises over a broken one comes as BadWheel."""
     try:
         with zipfile.ZipFile(path) as archive:

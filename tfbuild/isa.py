@@ -20,6 +20,7 @@ from tfbuild.facts import FullLevel
 # A name spells at most so many features beyond its level out; more become a fingerprint, for a tag has 128 characters.
 MOST_SPELLED = 3
 WIDTH = "-mprefer-vector-width="
+MACHINES = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}
 closure = facts.closure
 
 
@@ -75,6 +76,13 @@ def largest_level(held: frozenset[str], arch: str) -> FullLevel:
     return next((level for level in reversed(known) if level.features <= held), known[0])
 
 
+def option(asked: InstructionSet) -> str:
+    """What `--cpu` takes for exactly this set: its level and the features beyond, without those that others bring."""
+    level = next(row for row in facts.levels(asked.arch) if row.name == asked.level)
+    beyond = frozenset(asked.features) - level.features
+    return ",".join((level.name, *sorted(beyond - _implied(beyond))))
+
+
 def intersection(sets: Iterable[InstructionSet]) -> InstructionSet:
     """The largest instruction set that is in all of `sets`; that of closed sets is closed itself.
 
@@ -125,7 +133,8 @@ def resolve(asked: str, *, arch: str, host: Cpu | None = None) -> InstructionSet
     """
     if asked == "host":
         if host is None:
-            raise UnknownCpu("no host CPU is known here", hint="name a level or a CPU: --cpu x86-64-v3")
+            known = ", ".join(level.name for level in facts.levels(arch))
+            raise UnknownCpu("no host CPU is known here", hint=f"name a CPU or a level: --cpu {known}")
         return of_cpu(host)
     if facts.squeeze(asked) in _levels(arch):
         return instruction_set(_levels(arch)[facts.squeeze(asked)], arch)
@@ -142,8 +151,9 @@ def resolve(asked: str, *, arch: str, host: Cpu | None = None) -> InstructionSet
 def same_architecture(cpu: Cpu, arch: str, origin: str) -> Cpu:
     """UnknownCpu where a recorded machine is not one of the platform's."""
     if cpu.arch != arch:
-        place = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}[cpu.arch]
-        raise UnknownCpu(f"{origin} describes an {cpu.arch} CPU, not an {arch} one", hint=f"--platform {place}")
+        raise UnknownCpu(
+            f"{origin} describes an {cpu.arch} CPU, not an {arch} one", hint=f"--platform {MACHINES[cpu.arch]}"
+        )
     return cpu
 
 
@@ -167,11 +177,19 @@ def _listed(asked: str, arch: str) -> frozenset[str]:
 
 
 def _nearest(asked: str, arch: str) -> str:
+    for other, place in MACHINES.items():
+        if other != arch and _is_known(asked, other):
+            return f"{asked} is for {other}: --platform {place}"
     levels, features = ([row.name for row in rows] for rows in (facts.levels(arch), facts.features(arch)))
     generic = {facts.squeeze(name) for name in (arch, *levels, *features)}
     known = levels + features + [name for name in names.known(arch) if facts.squeeze(name) not in generic]
-    near = difflib.get_close_matches(asked, known, n=3, cutoff=0.5) or known[:4]
+    near = difflib.get_close_matches(asked.lower(), known, n=3, cutoff=0.5) or known[:4]
     return f"nearest: {', '.join(near)}; or --cpu host"
+
+
+def _is_known(asked: str, arch: str) -> bool:
+    levelled = facts.squeeze(asked) in _levels(arch) or facts.spelled(asked, arch) is not None
+    return levelled or names.features(asked, arch) is not None
 
 
 # --- flags -----------------------------------------------------------------------------------------------------------
@@ -222,7 +240,7 @@ def _has_flag(feature: str, held: frozenset[str], arch: str) -> bool:
     """Whether a flag switches the feature on: its own, its level's, or that of another one."""
     if facts.feature(feature).flag or feature in largest_level(held, arch).features:
         return True
-    return any(feature in _switched_on(other) for other in held)
+    return any(feature in switched_on(other) for other in held)
 
 
 def _level_for(held: frozenset[str], arch: str, name: str, version: int) -> FullLevel:
@@ -252,8 +270,8 @@ def _without(isa: InstructionSet, dropped: dict[str, str]) -> dict[str, str]:
 
 def _x86(kept: frozenset[str], level: FullLevel) -> tuple[str, ...]:
     beyond = kept - level.features
-    switched_on = {needed for name in beyond for needed in _switched_on(name)}
-    return (f"-march={level.march}", *(facts.feature(name).flag for name in sorted(beyond - switched_on)))
+    brought = {needed for name in beyond for needed in switched_on(name)}
+    return (f"-march={level.march}", *(facts.feature(name).flag for name in sorted(beyond - brought)))
 
 
 def _arm(kept: frozenset[str], level: FullLevel) -> tuple[str, ...]:
@@ -261,10 +279,10 @@ def _arm(kept: frozenset[str], level: FullLevel) -> tuple[str, ...]:
     return ("-march=" + "+".join([level.march, *extensions]),)
 
 
-def _switched_on(name: str) -> frozenset[str]:
+def switched_on(name: str) -> frozenset[str]:
     """What every compiler switches on with this feature's flag, so that it needs no flag of its own."""
     direct = facts.feature(name).implies
-    return frozenset(direct).union(*(_switched_on(needed) for needed in direct))
+    return frozenset(direct).union(*(switched_on(needed) for needed in direct))
 
 
 def _extras(held: frozenset[str], arch: str, name: str, version: int, width: str) -> tuple[str, ...]:

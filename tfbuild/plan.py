@@ -51,8 +51,8 @@ CONFIG = re.compile(r"[\w.+,-]+")
 # --define=enable_mkl=false and TF_NEED_CUDA=0 ask for neither; CUDA builds have the contraction kernel too.
 SWITCHED_OFF = re.compile(r"=(0|false|no)$")
 MKL = re.compile(r"mkl(?!dnn_contraction)")
-PLATFORMS = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
-MACHINES = {arch: platform for platform, arch in PLATFORMS.items()}
+MACHINES = isa.MACHINES
+PLATFORMS = {platform: arch for arch, platform in MACHINES.items()}
 # A virtual environment in the builder, with what TensorFlow's own build imports.
 BUILD_PYTHON = "/opt/build/bin/python3"
 
@@ -495,8 +495,13 @@ def asked_set(request: Request, arch: str, host: Cpu | None) -> InstructionSet |
         return None
     if host is not None and request.cpuinfo:
         isa.same_architecture(host, arch, request.cpuinfo)
-    fitting = host if host is not None and host.arch == arch else None
-    return isa.resolve(wanted, arch=arch, host=fitting)
+    if host is not None and wanted == "host" and host.arch != arch:
+        asked, own = MACHINES[arch], MACHINES[host.arch]
+        raise UnknownCpu(
+            f"this host's CPU is {host.arch}, and the platform asked for is {asked}",
+            hint=f"name a CPU of {asked}: --cpu {facts.levels(arch)[-1].name}; or --platform {own}",
+        )
+    return isa.resolve(wanted, arch=arch, host=host)
 
 
 def refuse_unfit(compiled: InstructionSet, asked: InstructionSet | None, request: Request) -> None:

@@ -28,6 +28,7 @@ IMPLEMENTERS = {
 }
 # macOS's numbers behind names; without them "AVX1.0" could not be told from the later AVX10.
 MACOS = {"avx1.0": "avx", "avx1_0": "avx", "avx2_0": "avx2"}
+LISTED = re.compile(r"^[ \t]*(flags|Features)[ \t]*:(.*)$", re.MULTILINE)
 SYSCTL = re.compile(r"^((?:machdep\.cpu|hw\.optional)\.[\w.]+)[ \t]*[:=][ \t]*(.*)$", re.MULTILINE)
 LISTS = ("machdep.cpu.features", "machdep.cpu.leaf7_features", "machdep.cpu.extfeatures")
 
@@ -89,35 +90,35 @@ def refusal(origin: str, why: str) -> UnknownCpu:
 
 
 def _kernel(text: str, origin: str, machine: str) -> Reading:
-    blocks = [_fields(block) for block in text.split("\n\n") if block.strip()]
-    cores = [block for block in blocks if "flags" in block or "Features" in block]
-    arch = _arch(cores)
-    if not cores or not arch:
+    # Line by line, as the entry point does: between the cores there need not be an empty line in a recording.
+    lists = [(key, frozenset(names.split())) for key, names in LISTED.findall(text)]
+    arch = _arch(lists)
+    if not arch:
         raise refusal(origin, "it has no `flags` of an x86-64 or `Features` of an aarch64 CPU")
     if arch != ARCHITECTURES.get(machine.lower(), arch):
         raise refusal(origin, f"this is {machine}, and it lists an {arch} CPU, as an emulator shows that of its host")
-    first, seen_by_library = cores[0], _py_cpuinfo(text)
+    first, seen_by_library = _first_core(text), _py_cpuinfo(text)
     return Reading(
         vendor=first.get("vendor_id") or IMPLEMENTERS.get(first.get("CPU implementer", ""), "unknown"),
         model=str(seen_by_library.get("brand_raw") or first.get("CPU part", "unknown")),
         arch=arch,
-        cores=tuple(
-            canonical(core[key].split(), arch) for core in cores for key in ("flags", "Features") if key in core
-        ),
+        cores=tuple(canonical(names, arch) for _, names in lists),
         kernel=True,
         diagnostics=cpuid.diagnostics(text) if arch == "x86_64" else None,
     )
 
 
-def _fields(block: str) -> dict[str, str]:
-    pairs = (line.partition(":") for line in block.splitlines() if ":" in line)
+def _first_core(text: str) -> dict[str, str]:
+    """What stands first behind each key."""
+    pairs = (line.partition(":") for line in reversed(text.splitlines()) if ":" in line)
     return {key.strip(): value.strip() for key, _, value in pairs}
 
 
-def _arch(cores: list[dict[str, str]]) -> str:
+def _arch(lists: list[tuple[str, frozenset[str]]]) -> str:
     """By what only a 64-bit list has: on Arm, ``asimd`` (a 32-bit one says ``neon``, also on a 64-bit CPU)."""
-    lists = {key: {name for core in cores for name in core.get(key, "").split()} for key in ("flags", "Features")}
-    return "aarch64" if "asimd" in lists["Features"] else "x86_64" if "lm" in lists["flags"] else ""
+    if any(key == "Features" and "asimd" in names for key, names in lists):
+        return "aarch64"
+    return "x86_64" if any(key == "flags" and "lm" in names for key, names in lists) else ""
 
 
 def _py_cpuinfo(text: str) -> Mapping[str, Any]:

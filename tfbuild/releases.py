@@ -18,6 +18,7 @@ from tfbuild.errors import UncertainFact, UnknownPython, UnknownRelease, UsageEr
 from tfbuild.release_rows import Cuda, Failure, Guard, Release, Row, Step, Threading, WheelTarget, table, version
 
 R = TypeVar("R", bound=Row)
+DEFAULT_COMPILER = "gcc-12"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +146,9 @@ def bazel(release: str) -> str:
 
 
 def compiler(release: str) -> str:
-    """The compiler that tfbuild builds this release with: "clang-18"."""
+    """The compiler that tfbuild builds this release with: "clang-18"; Debian 12's own where none is named ("")."""
+    if not release:
+        return DEFAULT_COMPILER
     return row(table().compiler, release).build
 
 

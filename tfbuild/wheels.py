@@ -5,9 +5,9 @@ Python, platform and the CPU guard inside it.
 """
 
 import hashlib
+import os
 import re
 import tempfile
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,7 +85,7 @@ def from_file(file: WheelFile, constraints: tuple[str, ...]) -> Wheel:
 
 def read(path: Path, target: str) -> WheelFile:
     """What the file's name says of a TensorFlow wheel for Linux; BadWheel where it is none."""
-    if not path.is_file():
+    if not os.path.isfile(path):  # nor where the name is too long to be looked for
         raise BadWheel(f"no wheel at {path}", hint="--wheel takes `official` or the path of a .whl file")
     try:
         if not SAFE.fullmatch(path.name):
@@ -148,17 +148,14 @@ def _difference(told: frozenset[str], compiled: frozenset[str]) -> str:
 
 
 def _guard(file: WheelFile, release: str) -> frozenset[str]:
-    try:
-        with zipfile.ZipFile(file.path) as archive, tempfile.TemporaryDirectory() as folder:
-            if archive.getinfo(LIBRARY).file_size > MOST_BYTES:
-                raise BadWheel(f"{file.path.name}: {LIBRARY} is too large to be TensorFlow's")
-            return binary.compiled_features(Path(archive.extract(LIBRARY, folder)), release)
-    except KeyError as error:
-        raise BadWheel(
-            f"{file.path.name} has no {LIBRARY} in it", hint="this is not a TensorFlow wheel for Linux"
-        ) from error
-    except (zipfile.BadZipFile, OSError, EOFError) as error:
-        raise BadWheel(f"{file.path.name} cannot be read: {error}", hint="download or build it again") from error
+    from tfbuild import inspector
+
+    with inspector.opened(file.path) as archive, tempfile.TemporaryDirectory() as folder:
+        if LIBRARY not in archive.namelist():
+            raise BadWheel(f"{file.path.name} has no {LIBRARY} in it", hint="this is not a TensorFlow wheel for Linux")
+        if archive.getinfo(LIBRARY).file_size > MOST_BYTES:
+            raise BadWheel(f"{file.path.name}: {LIBRARY} is too large to be TensorFlow's")
+        return binary.compiled_features(Path(archive.extract(LIBRARY, folder)), release)
 
 
 def projects() -> tuple[str, ...]:
