@@ -132,5 +132,6 @@ def age(created: str, now: datetime | None = None) -> str:
         then = datetime.fromisoformat(created)
     except ValueError:
         return "?"
+    then = then if then.tzinfo else then.replace(tzinfo=UTC)
     hours = ((now or datetime.now(UTC)) - then).total_seconds() / 3600
     return f"{hours:.0f} h" if hours < 48 else f"{hours / 24:.0f} d"
