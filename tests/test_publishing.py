@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
-from tfbuild import publishing
+from tfbuild import cli, publishing
 from tfbuild.engine import Engine
 from tfbuild.engine.progress import Progress, Step
 from tfbuild.engine.transfer import TransferFailed, follow
+from tfbuild.errors import EngineMissing
 
 
 class Names(Engine):
@@ -86,3 +87,10 @@ def test_the_words_of_a_failed_transfer_are_fit_for_a_terminal() -> None:
     with pytest.raises(TransferFailed) as failed, Progress().step("pull") as step:
         failing("denied: \x1b[31mred\x07", step)
     assert failed.value.reason == "denied: [31mred"
+
+
+def test_a_pull_to_another_machine_asks_that_machine_for_its_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
+    words = {"registry": "127.0.0.1:1/us/x", "ca_cert": "", "release": "", "target": "mkl", "python": "", "cpuinfo": ""}
+    with pytest.raises(EngineMissing):
+        cli.pull(**words, dry_run=True, json=True)

@@ -148,6 +148,15 @@ def host_cpu(cpuinfo: str) -> Cpu | None:
         return None
 
 
+def running_cpu(cpuinfo: str, ca_cert: str) -> Cpu:
+    """The CPU that what is pulled will run on: the engine's machine's, where the user names none."""
+    from tfbuild.engine import choice
+
+    if not cpuinfo and choice.elsewhere():
+        return maker({"base": "auto", "mirror": "", "network": "", "ca_cert": ca_cert}).cpu()
+    return detect_cpu(Path(cpuinfo) if cpuinfo else None)
+
+
 def leave_where_nobody_reads() -> None:
     """Ends the process where whoever read its output has gone (`| head`), as one that SIGPIPE kills ends."""
     poll = polling.poll()
@@ -488,7 +497,6 @@ def push(image: str, *, registry: str, ca_cert: str, force: bool, sign: bool, js
 
 def pull(
     *,
-    engine: str,
     registry: str,
     ca_cert: str,
     release: str,
@@ -503,7 +511,7 @@ def pull(
     from tfbuild.engine.progress import Progress
 
     place = registry_of(registry, ca_cert)
-    host = detect_cpu(Path(cpuinfo) if cpuinfo else None)
+    host = running_cpu(cpuinfo, ca_cert)
     features = frozenset(isa.of_cpu(host).features)
     choice = publishing.select(place, host, features, release=release, target=target, python=python)
     for one in choice.passed_over:
