@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from tfbuild import dockerfile, plan
-from tfbuild.errors import RegistryRefused
+from tfbuild.errors import RegistryRefused, UnknownImage, VerificationFailed
 from tfbuild.plan import Request
 from tfbuild.registry import client, referrers, shelf
 from tfbuild.registry.client import Registry, Repository
+from tfbuild.supply import described
 
 
 class Shelf(BaseHTTPRequestHandler):
@@ -213,3 +214,15 @@ def test_the_certificates_that_are_given_go_before_the_environments(
     (tmp_path / "ca.pem").write_text("")
     with pytest.raises(RegistryRefused, match=r"registry\.invalid"):
         Registry(Repository.parse("registry.invalid/us/x"), ca=tmp_path / "ca.pem").manifest("x")
+
+
+def test_an_identifier_that_is_no_tag_names_no_file(here: type[Shelf], tmp_path: Path) -> None:
+    name = image(here, "2.20.0", {"io.tfbuild.id": "../x\x1b[31m"})
+    digest = client.digest_of(here.content[f"manifests/{name}"][1])
+    with pytest.raises(UnknownImage, match="was not made by tfbuild"):
+        described.check(registry(here), digest, tmp_path)
+
+
+def test_an_error_steers_no_terminal() -> None:
+    told = str(VerificationFailed("labels differ: \x1b[2J\x9b1m\u202ex\r, é and\nmore\tof it"))
+    assert told == "error: labels differ: [2J1mx, é and\nmore\tof it"
