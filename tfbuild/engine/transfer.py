@@ -44,7 +44,7 @@ class TransferFailed(TfbuildError):
     def __init__(self, error: str) -> None:
         found = next((row for row in REFUSALS if row.words in error.lower()), UNKNOWN)
         self.passing = found.passing
-        super().__init__("".join(filter(str.isprintable, error)).strip(), hint=found.hint)
+        super().__init__(error.strip(), hint=found.hint)
 
 
 def follow(events: Iterable[dict[str, Any]], step: Step) -> None:

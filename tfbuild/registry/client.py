@@ -277,7 +277,7 @@ class Registry:
         return (str(name), str(secret)) if name and secret else None
 
     def _refused(self, answer: requests.Response) -> TfbuildError:
-        why = f"{self.repository} answers {answer.status_code} {printable(answer.reason)}"
+        why = f"{self.repository} answers {answer.status_code} {answer.reason}"
         hints = {
             401: f"docker login {self.repository.host}",
             403: f"these credentials may not do this: docker login {self.repository.host} as somebody who may",
