@@ -1,7 +1,8 @@
 #!/bin/sh
 # compile.sh TARGET COLLECT...: configures /src, lets Bazel build TARGET, and runs COLLECT, which puts the wheel into
-# /wheel; without COLLECT all that Bazel downloads for TARGET is downloaded, and nothing kept. /mnt/cache outlives a build that fails; /mnt/machine (a secret, so that it shapes no cache key) has this
-# machine's Bazel flags, and /mnt/deadline the second since 1970 at which to stop.
+# /wheel; without COLLECT all that Bazel downloads for TARGET is downloaded, and nothing kept. /mnt/cache outlives a
+# build that fails; /mnt/machine (a secret, so that it shapes no cache key) has this machine's Bazel flags, and
+# /mnt/deadline the second since 1970 at which to stop.
 set -eu
 target=$1
 shift
@@ -22,6 +23,13 @@ cache=/mnt/cache/$builder
 # However this run ends, Bazel's profile and its whole log are there for the stage `kept`.
 run=$(sha256sum /mnt/bazelrc)
 kept=/mnt/cache/runs/${run%% *}
+mkdir -p /mnt/cache/runs
+# Held until this step ends: another one of the same flags would take the files away from under this one.
+exec 9> "$kept.lock"
+if ! flock --nonblock 9; then
+    echo "tfbuild: note: another compile with the same flags is running; the profile and the log kept are that one's"
+    kept=/mnt/kept
+fi
 rm -rf "$kept"
 mkdir -p "$kept"
 for file in /mnt/ca.bazelrc /mnt/bazelrc /mnt/machine; do
@@ -73,16 +81,20 @@ compile() {
         $hide | python3 /mnt/relay.py "$kept/bazel.log"
     code=$(cat /mnt/code)
 }
+late() {
+    [ "$seconds" != 0 ] && [ "$(date +%s)" -ge "$(cat /mnt/deadline)" ]
+}
 compile
 # Some Bazels end where a remote cache dies on the way (0.26.1 with code 37). What is compiled is here.
-if [ "$code" != 0 ] && [ -s /mnt/remote ] && ! python3 /mnt/remote.py reach /mnt/remote; then
+if [ "$code" != 0 ] && [ -s /mnt/remote ] && ! late && ! python3 /mnt/remote.py reach /mnt/remote; then
     echo "tfbuild: going on without it"
     mv /mnt/alone.bazelrc /mnt/all.bazelrc
     compile
 fi
-[ ! -f "$kept/profile.json" ] || gzip "$kept/profile.json"
+# A compile never fails for its profile's sake.
+[ ! -f "$kept/profile.json" ] || gzip --force "$kept/profile.json" || true
 if [ "$code" != 0 ]; then
-    if [ "$seconds" != 0 ] && [ "$(date +%s)" -ge "$(cat /mnt/deadline)" ]; then
+    if late; then
         echo "tfbuild: the time limit is reached; what is compiled so far is kept"
     fi
     exit "$code"

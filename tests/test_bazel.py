@@ -1,11 +1,17 @@
 """What is read from Bazel's output, and what the options around a compile mean."""
 
+import fcntl
+import hashlib
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tfbuild import bazel, compiling
+from tfbuild import bazel, compiling, dockerfile
 from tfbuild.bazel import Watch
 from tfbuild.errors import UsageError
 
@@ -96,6 +102,8 @@ def test_a_time_limit_is_read(text: str, seconds: float) -> None:
         {"time_limit": "-1h"},
         {"jobs": "0"},
         {"jobs": "many"},
+        {"jobs": "²"},
+        {"time_limit": "9999999999999h"},
         {"mirror": "ftp://example.org"},
         {"mirror": "file:///srv"},
         {"network": "bridge2"},
@@ -106,3 +114,90 @@ def test_what_cannot_be_read_is_refused(options: dict[str, str]) -> None:
     with pytest.raises(UsageError) as refusal:
         compiling.options(**given)
     assert refusal.value.hint
+
+
+# --- compile.sh, with a program in Bazel's place that writes what Bazel does ------------------------------------------
+
+BAZEL = """#!/bin/sh
+case "$*" in
+*" build "*) ;;
+*) exit 0 ;;
+esac
+echo "[1 / 2] compiling"
+profile=$(sed -n 's/^build --profile=//p' ROOT/mnt/all.bazelrc)
+echo '[]' > "$profile"
+PROFILE
+exit CODE
+"""
+
+
+def compile_in(
+    root: Path, *, code: int = 0, profile: str = "", secrets: dict[str, str] | None = None
+) -> "subprocess.CompletedProcess[str]":
+    """Runs compile.sh with its folders below `root`; `profile`: what becomes of the profile before Bazel ends."""
+    script = (dockerfile.TEMPLATES / "compile.sh").read_text()
+    for name in ("mnt", "src", "opt", "wheel", "var"):
+        script = re.sub(rf"(?<![\w./$}}])/{name}\b", f"{root}/{name}", script)
+        (root / name).mkdir(exist_ok=True)
+    (root / "opt/tfbuild").mkdir(exist_ok=True)
+    texts = {
+        "mnt/network.sh": "mirror=\n",
+        "mnt/bazelrc": "build --copt=-mavx\n",
+        "src/configure.py": "",
+        "opt/tfbuild/builder": "b1\n",
+        "opt/tfbuild/source": "source_commit=\n",
+        "bin/bazel": BAZEL.replace("PROFILE", profile).replace("ROOT", str(root)).replace("CODE", str(code)),
+        "compile.sh": script,
+    }
+    for name, text in texts.items():
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_text(text)
+    (root / "bin/bazel").chmod(0o755)
+    for name in ("relay.py", "remote.py"):
+        (root / "mnt" / name).write_bytes((dockerfile.TEMPLATES / name).read_bytes())
+    for name, text in (secrets or {}).items():
+        (root / "mnt" / name).write_text(text)
+    env = os.environ | {"PATH": f"{root}/bin:{os.environ['PATH']}", "PYTHON_BIN_PATH": sys.executable, "CC": "true"}
+    command = ["sh", "compile.sh", "//:wheel", "touch", f"{root}/wheel/thing.whl"]
+    return subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, check=False)
+
+
+def test_what_bazel_left_is_kept_by_the_digest_of_its_flags(tmp_path: Path) -> None:
+    for code in (0, 7):
+        done = compile_in(tmp_path, code=code)
+        assert done.returncode == code, done.stderr
+        kept = tmp_path / "mnt/cache/runs" / hashlib.sha256(b"build --copt=-mavx\n").hexdigest()
+        assert {file.name for file in kept.iterdir()} == {"bazel.log", "profile.json.gz"}
+
+
+def test_a_compile_does_not_fail_for_its_profile(tmp_path: Path) -> None:
+    done = compile_in(tmp_path, profile='echo other > "$profile.gz"')
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "wheel/build.txt").is_file()
+
+
+def test_a_second_compile_with_the_same_flags_leaves_the_first_ones_files_alone(tmp_path: Path) -> None:
+    assert compile_in(tmp_path).returncode == 0
+    (kept,) = [file for file in (tmp_path / "mnt/cache/runs").iterdir() if file.is_dir()]
+    log = kept / "bazel.log"
+    log.write_text("the first one's\n")
+    with Path(f"{kept}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = compile_in(tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "another compile with the same flags is running" in done.stdout
+    assert log.read_text() == "the first one's\n"
+
+
+# The cache that Bazel was told of is one that does not answer, once Bazel has begun.
+DIES = "echo build --remote_cache=grpc://127.0.0.1:1 > ROOT/mnt/remote"
+
+
+@pytest.mark.parametrize(("deadline", "goes_on"), [("9999999999", True), ("1", False)])
+def test_a_compile_goes_on_without_a_remote_cache_that_died_but_not_beyond_the_time_limit(
+    deadline: str, goes_on: bool, tmp_path: Path
+) -> None:
+    done = compile_in(tmp_path, code=7, profile=DIES, secrets={"remote": "build --x\n", "deadline": f"{deadline}\n"})
+    assert done.returncode != 0
+    assert (bazel.ALONE in done.stdout) == goes_on
+    assert (bazel.TIME_LIMIT in done.stdout) != goes_on

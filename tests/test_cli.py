@@ -5,12 +5,14 @@ import subprocess
 import sys
 from inspect import signature
 from pathlib import Path
+from typing import Any
 
 import pytest
 from invoke.tasks import Task
 
 import tasks
 from tfbuild import cli
+from tfbuild.errors import UsageError
 
 ROOT = Path(__file__).parent.parent
 
@@ -38,3 +40,36 @@ def test_every_verb_takes_the_options_that_it_offers(name: str) -> None:
     body = signature(getattr(cli, name))
     words = [one for one in body.parameters.values() if one.kind is one.POSITIONAL_OR_KEYWORD]
     body.bind(*words, **dict.fromkeys(offered))
+
+
+def dry_run(folder: Path, *words: str, **more: Any) -> str:
+    """What `invoke build --dry-run` says on stderr."""
+    verb = ["build", "--dry-run", "--platform", "linux/amd64"]
+    command = [sys.executable, "-m", "invoke", "--search-root", str(ROOT), *verb, *words]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, **more)
+    assert done.returncode == 0, done.stderr
+    return str(done.stderr)
+
+
+def test_what_a_compile_alone_can_heed_is_told_where_nothing_is_compiled(tmp_path: Path) -> None:
+    shared = ("--release", "2.20.0", "--remote-cache", "grpc://cache:9092", "--jobs", "2")
+    told = dry_run(tmp_path, "--wheel", "official", *shared)
+    assert "note: --jobs, --remote-cache: of no use, for --wheel official compiles nothing" in told
+    assert "of no use" not in dry_run(tmp_path, "--cpu", "x86-64-v3", *shared)
+
+
+def test_credentials_from_a_pipe_are_read_once_whatever_the_engine(tmp_path: Path) -> None:
+    end, pipe = os.pipe()
+    with os.fdopen(pipe, "w") as headers:
+        headers.write("Authorization=Bearer x\n")
+    shared = ("--release", "2.20.0", "--remote-cache", "grpc://cache:9092", "--remote-header-file", f"/dev/fd/{end}")
+    env = os.environ | {"DOCKER_HOST": "tcp://127.0.0.1:1"}
+    assert "nothing was started" in dry_run(tmp_path, "--cpu", "x86-64-v3", *shared, env=env, pass_fds=[end])
+    os.close(end)
+
+
+@pytest.mark.parametrize("text", ["0", "²", "-1", "1.5", "many"])
+def test_a_disk_of_no_gigabytes_is_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        cli.gigabytes(text)
+    assert cli.gigabytes("40") == 40 * 10**9

@@ -262,6 +262,14 @@ def test_the_committed_files_are_what_the_facts_and_templates_say_now() -> None:
     assert committed.stale(ROOT / "dockerfiles") == []
 
 
+def test_what_differs_between_contexts_is_committed() -> None:
+    seen: dict[str, set[str]] = {}
+    for build in (*committed.builds(), from_source(release="2.12.1", python="3.11")):
+        for name, text in dockerfile.files(build).items():
+            seen.setdefault(name, set()).add(text)
+    assert {name for name, texts in seen.items() if len(texts) > 1} <= set(committed.NAMES)
+
+
 def test_a_name_that_nobody_gives_is_an_error() -> None:
     assert dockerfile.environment_of_templates().undefined is StrictUndefined
     with pytest.raises(UndefinedError, match="'requirement' is undefined"):

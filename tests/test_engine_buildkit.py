@@ -114,6 +114,9 @@ def test_a_step_shows_how_far_its_compile_is() -> None:
         stages.add(event)
     assert [(step.title, step.share) for step in started] == [("build: build", 0.25)]
     assert started[0].detail.startswith("5,000 / 20,000 actions, 25 %")
+    stages.add(Event(kind="start", step=8, text="[wheel 2/2] RUN pip install"))
+    stages.add(Event(kind="output", step=8, text="Collecting numpy"))
+    assert [(step.title, step.share) for step in started] == [("build: build", 0.25), ("build: wheel", None)]
 
 
 def test_a_failed_stage_and_a_canceled_one_are_told_apart() -> None:

@@ -335,6 +335,19 @@ def test_a_full_disk_under_the_wheel_leaves_no_half_of_it(tmp_path: Path) -> Non
         assert wheel.read_bytes() == BODY
 
 
+def test_a_wheel_that_is_refused_has_no_sidecar_of_an_earlier_one(tmp_path: Path) -> None:
+    built, output = tmp_path / "built", tmp_path / "dist"
+    for folder in (built, output):
+        folder.mkdir()
+    (built / "tensorflow-2.14.1-cp311-cp311-linux_x86_64.whl").write_bytes(BODY)
+    (built / "build.txt").write_text("builder=sha256:0\n")
+    (output / "tensorflow-2.14.1-cp311-cp311-linux_x86_64.whl.json").write_text("{}")
+    build = chosen(release="2.14.1", python="3.11", compiler="clang-16")
+    with pytest.raises(BuildFailed, match="auditwheel cannot read"):
+        exported.collect(build, built, output, context="", base="")
+    assert [file.suffix for file in output.iterdir()] == [".whl"]
+
+
 # --- the command line's words -----------------------------------------------------------------------------------------
 
 
@@ -385,6 +398,10 @@ def test_a_dry_run_names_the_builds(tmp_path: Path) -> None:
     )
     assert json.loads(done.stdout) == {"folder": "bundle", "builds": ["2.21.0-mkl-py3.11-f16c"]}
     assert not list(tmp_path.iterdir())
+    command += ["--dry-run", "--network", "none"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "which --network none cannot reach" in done.stderr
 
 
 # --- git --------------------------------------------------------------------------------------------------------------
@@ -435,6 +452,10 @@ def test_a_repository_whose_tag_was_moved_is_refused(repository: Path, folder: P
     git(folder / "github.com/x/y", "tag", "--force", "v1", other)
     with pytest.raises(BadMirror, match="lacks the tag v1"):
         bundle.read(folder)
+    git(folder / "github.com/x/y", "tag", "--delete", "v1")
+    with pytest.raises(BadMirror, match="lacks the tag v1") as caught:
+        bundle.read(folder)
+    assert "invoke bundle" in caught.value.hint
 
 
 def test_another_commit_and_a_tag_that_is_not_there_are_refused(repository: Path, folder: Path) -> None:

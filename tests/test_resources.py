@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tfbuild import resources
+from tfbuild import compiling, resources
 from tfbuild.resources import Limits
 
 GIB = 1 << 30
@@ -61,3 +61,9 @@ def test_the_users_word_wins_and_the_reason_says_so() -> None:
 
 def test_an_engine_elsewhere_has_nothing_to_do_with_this_cgroup() -> None:
     assert resources.of_this_process(local=False) == Limits()
+
+
+@pytest.mark.parametrize(("jobs", "hint"), [(8, "--jobs 4"), (3, "--jobs 1"), (1, "one action at a time is too much")])
+def test_where_memory_ran_out_the_answer_is_a_change(jobs: int, hint: str) -> None:
+    share = resources.share(cpus=8, memory=64 * GIB, limits=Limits(), jobs=jobs)
+    assert compiling.less(share).startswith(hint)

@@ -188,7 +188,7 @@ def _checked(folder: Path) -> Bundle:
             raise BadMirror(f"{path} was changed: it is not the file of the bundle's list", hint=again)
     for kept in listing.repositories:
         path = folder / kept.path
-        if not is_repository(path) or _commit(path, kept.tag) != kept.commit:
+        if not is_repository(path) or not _has(path, kept):
             raise BadMirror(f"{path} lacks the tag {kept.tag} at {kept.commit}, which its list names", hint=again)
     return Bundle(folder, listing)
 
@@ -234,6 +234,16 @@ def keep_tag(bundle: Bundle, url: str, path: str, tag: str, commit: str, ca: Pat
         raise BadSource(f"the tag {tag} of {url} is the commit {found}, and not {commit}", hint="a tag that was moved?")
     row = Repository(path=path, tag=tag, commit=found)
     bundle.listing.repositories = [row, *(other for other in bundle.listing.repositories if other != row)]
+
+
+def _has(folder: Path, row: Repository) -> bool:
+    """Whether its tag is there, at its commit; a repository that git cannot read has none."""
+    try:
+        return _commit(folder, row.tag) == row.commit
+    except BadMirror as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            raise
+        return False
 
 
 def _commit(folder: Path, tag: str) -> str:

@@ -191,7 +191,8 @@ def select(options: dict[str, Any]) -> Build:
 
 def select_there(request: Request, options: dict[str, Any]) -> Build:
     """As select, for an engine on another machine: its platform and its CPU."""
-    made = maker(options)
+    # Only to ask the engine: what else was given is read once, by the verb itself (a pipe cannot be read twice).
+    made = maker({"base": options["base"], "ca_cert": options["ca_cert"], "mirror": "", "network": ""})
     request = replace(request, platform=request.platform or made.engine.platform)
     if request.cpuinfo or request.cpu not in ("", "host") or request.wheel not in ("", "source"):
         return planning.select(request, host_cpu(request.cpuinfo))
@@ -286,9 +287,7 @@ def shared(options: dict[str, Any]) -> "Remote | None":
 
 def gigabytes(text: str) -> int:
     """--need-disk as bytes; 0 where it is not given."""
-    if text and not text.isdigit():
-        raise UsageError(f"--need-disk {text!r} is no number of gigabytes", hint="--need-disk 40")
-    return int(text or 0) * 10**9
+    return positive("need-disk", text) * 10**9 if text else 0
 
 
 def select_and_tell(options: dict[str, Any]) -> Build:
@@ -298,9 +297,18 @@ def select_and_tell(options: dict[str, Any]) -> Build:
     return chosen
 
 
+def unheeded(build: Build, options: dict[str, Any]) -> list[str]:
+    """Notes on options for a compile where nothing is compiled: a CI matrix gives all its rows the same ones."""
+    names = ["jobs", *(name for name in options if name.startswith("remote_"))] if build.wheel.kind != "source" else []
+    used = [f"--{name.replace('_', '-')}" for name in names if options.get(name)]
+    return [f"{', '.join(used)}: of no use, for --wheel {build.wheel.kind} compiles nothing"] if used else []
+
+
 def build(*, json: bool, dry_run: bool, no_verify: bool, **options: Any) -> None:
     chosen = select_and_tell(options)
     made = maker(options, verify_images=not no_verify)
+    for note in unheeded(chosen, options):
+        say(f"note: {note}")
     if dry_run:
         context = made.render(chosen)
         out([chosen.to_json()]) if json else show_plan(chosen)
@@ -326,6 +334,11 @@ def bundle(*, output: str, wheel_only: bool, dry_run: bool, json: bool, **option
     made = maker(options)
     if made.options.bundle:
         raise UsageError("a bundle is not filled from another one", hint="copy the folder; or --mirror URL")
+    if made.options.network not in ("", "host"):
+        raise UsageError(
+            f"what fills a bundle is served on this machine, which --network {made.options.network} cannot reach",
+            hint="leave out --network",
+        )
     builds = pipeline.downloads(chosen, wheel_only=wheel_only)
     identifiers = [build.id for build in builds]
     if dry_run:

@@ -11,7 +11,7 @@ from tfbuild.facts import Facts
 from tfbuild.plan import Build, Request
 
 # The rest of a context is the same in each: templates' own scripts and the smoke benchmark.
-NAMES = ("Dockerfile", "bazelrc", "constraints.txt", "entrypoint.sh", "plan.json")
+NAMES = ("Dockerfile", "bazelrc", "constraints.txt", "entrypoint.sh", "plan.json", "requirements.txt")
 
 
 class Row(Facts, frozen=True):

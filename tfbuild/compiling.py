@@ -27,7 +27,8 @@ from tfbuild.plan import Build
 from tfbuild.remote import Remote
 from tfbuild.resources import Share
 
-LIMIT = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
+LIMIT = re.compile(r"(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,6})s)?")
+COUNT = re.compile(r"[1-9]\d{0,5}", re.ASCII)
 # What compile.sh says of a Bazel that has no option for it.
 NO_MIRROR = "tfbuild: this Bazel knows no mirror"
 # Bazel is asked to stop at the limit; this much later everything is stopped.
@@ -65,7 +66,7 @@ def options(
             f"--mirror {mirror!r} is neither a folder nor an http:// or https:// address",
             hint="invoke bundle makes such a folder",
         )
-    if jobs and not (jobs.isdigit() and int(jobs)):
+    if jobs and not COUNT.fullmatch(jobs):
         raise UsageError(f"--jobs {jobs!r} is no count", hint="--jobs 4")
     if network not in ("", "host", "none", "default"):
         raise UsageError(f"unknown network {network!r}", hint="one of: default, host, none")
@@ -220,7 +221,7 @@ def _answer(
     if watch.killed and share is not None:
         return BuildFailed(
             f"a compiler or Bazel was killed, most likely for want of memory ({share.reason})\n{error.reason}",
-            hint=f"--jobs {max(1, share.jobs // 2)}; what is compiled is kept. {error.hint}",
+            hint=f"{less(share)}; what is compiled is kept. {error.hint}",
         )
     if watch.no_remote and given.remote:
         return BuildFailed(
@@ -231,6 +232,13 @@ def _answer(
     explained = trouble.explain(error)
     # A cause with a name of its own says more than the mirror, and the mirror more than any other failure.
     return of_mirror(error) if given.mirror and type(explained) is BuildFailed else explained
+
+
+def less(share: Share) -> str:
+    """What to change where memory ran out."""
+    if share.jobs == 1:
+        return "one action at a time is too much already: give the engine more memory (a cgroup's limit counts too)"
+    return f"--jobs {share.jobs // 2}"
 
 
 def _time_up(given: Options) -> TimeUp:

@@ -44,12 +44,14 @@ def collect(build: Build, scratch: Path, output: Path, *, context: str, base: st
         raise BuildFailed(f"the compile made {len(wheels)} wheels, not one", hint=f"they are in {scratch}")
     output.mkdir(parents=True, exist_ok=True)
     wheel = output / wheels[0].name
+    sidecar = output / f"{wheel.name}.json"
     with _whole(wheel) as part:
         shutil.move(wheels[0], part)
+    # An earlier wheel's says nothing of this one, should this one be refused below.
+    sidecar.unlink(missing_ok=True)
     sha256 = source.digest(wheel)
     built = _read(scratch / "build.txt")
     audited = audit.check(wheel)
-    sidecar = output / f"{wheel.name}.json"
     told = _facts(build, wheel, sha256, built, context=context, base=base) | {"audit": audited.to_json()}
     with _whole(sidecar) as part:
         part.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")

@@ -23,7 +23,7 @@ from tfbuild.pipeline import Maker
 from tfbuild.plan import Request
 
 RELEASE = "2.21.0"
-ID = f"{RELEASE}-mkl-py3.11-avx"
+ID = f"{RELEASE}-mkl-py3.11-f16c"
 BUILD = ("build", "--target", "mkl", "--wheel", "official", "--release", RELEASE)
 Invoke = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -55,8 +55,8 @@ def test_the_main_job(built: Any, engine: Engine) -> None:
     image = engine.image(f"tfbuild:{ID}")
     assert built["image"]["ref"] == f"tfbuild:{ID}"
     assert built["image"]["id"] == image.id
-    assert image.labels["io.tfbuild.instruction-set"] == "avx"
-    assert image.labels["io.tfbuild.features"] == "avx popcnt sse3 sse4_1 sse4_2 ssse3 xsave"
+    assert image.labels["io.tfbuild.instruction-set"] == "f16c"
+    assert image.labels["io.tfbuild.features"] == "avx f16c popcnt sse3 sse4_1 sse4_2 ssse3 xsave"
     assert not engine.exists(f"tfbuild:{ID}-unverified")
     for kind in ("json", "md"):
         assert (ROOT / "reports" / f"{ID}.{kind}").is_file()

@@ -213,7 +213,7 @@ def test_a_cpu_that_lacks_a_feature_is_refused_before_python_starts(engine: Engi
     done = engine.run(image, ["python", "-c", "print(1)"], env=env, files={"/tmp/cpuinfo": old})
     assert (done.exit_code, done.stdout) == (86, "")
     assert done.stderr == (
-        "tfbuild: this CPU lacks avx, and this image (2.21.0-mkl-py3.11-f16c) was compiled for avx; "
+        "tfbuild: this CPU lacks avx, and this image (2.21.0-mkl-py3.11-f16c) was compiled for f16c; "
         "build one on it: invoke build --cpu host\n"
     )
 

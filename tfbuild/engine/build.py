@@ -159,8 +159,11 @@ class Stages:
         if event.kind == "start":
             self._running[stage].detail = detail
         elif event.kind == "output" and event.text:
-            self._running[stage].detail = self._watch(event.text) or event.text
-            self._running[stage].share = self._watch.share
+            shown = self._watch(event.text)
+            self._running[stage].detail = shown or event.text
+            if shown:
+                # Of the stage that said so alone: what comes after a compile is not as far as that was.
+                self._running[stage].share = self._watch.share
         elif event.kind == "done":
             self._seconds[stage] = self._seconds.get(stage, 0.0) + event.seconds
         elif event.kind in ("error", "canceled"):
