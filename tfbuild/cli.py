@@ -587,13 +587,15 @@ def prune(*, keep: list[str], dry_run: bool, yes: bool, json: bool) -> None:
         say(f"{entry.name if entry.name != inventory.UNNAMED else entry.digest}  {inventory.age(entry.created)}")
     if not (dry_run or yes or not going) and not confirmed(f"remove these {len(going)} images?"):
         raise Interrupted("nothing was removed")
-    if not dry_run:
-        for entry in going:
-            engine.untag(entry.name if entry.name != inventory.UNNAMED else entry.digest)
+    kept = {} if dry_run else inventory.remove(engine, going)
+    removed = [] if dry_run else [entry.name for entry in going if entry not in kept]
     if json:
-        out({"removed": [] if dry_run else [entry.name for entry in going], "going": [entry.name for entry in going]})
+        out({"removed": removed, "going": [entry.name for entry in going]})
     else:
-        say(f"{'would remove' if dry_run else 'removed'} {len(going)} images")
+        say(f"would remove {len(going)} images" if dry_run else f"removed {len(removed)} images")
+    if kept:
+        told = "; ".join(f"{entry.name}: {reason}" for entry, reason in kept.items())
+        raise TfbuildError(f"{len(kept)} images stay: {told}", hint="end what uses them, and prune again")
 
 
 def confirmed(question: str) -> bool:

@@ -10,6 +10,7 @@ from tfbuild import report as reporting
 from tfbuild.cpu import Cpu
 from tfbuild.engine import Engine
 from tfbuild.engine.client import split
+from tfbuild.errors import EngineMissing, TfbuildError
 from tfbuild.pipeline import REPOSITORY
 from tfbuild.plan import MACHINES
 from tfbuild.registry import shelf
@@ -123,6 +124,19 @@ def _kept(entry: Entry, keep: Sequence[str]) -> bool:
     if keep:
         return any(fnmatchcase(tag, glob) for glob in keep)
     return entry.name != UNNAMED and not tag.endswith(("-failed", "-unverified"))
+
+
+def remove(engine: Engine, entries: Iterable[Entry]) -> dict[Entry, str]:
+    """Takes these names away; those that the engine keeps (a container may run one), each with its reason."""
+    kept = {}
+    for entry in entries:
+        try:
+            engine.untag(entry.name if entry.name != UNNAMED else entry.digest)
+        except EngineMissing:
+            raise
+        except TfbuildError as error:
+            kept[entry] = error.reason
+    return kept
 
 
 def age(created: str, now: datetime | None = None) -> str:
