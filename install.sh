@@ -9,7 +9,8 @@ if ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; 
     echo "error: tfbuild needs Python 3.11 or newer as python3" >&2
     exit 1
 fi
-if [ ! -x .venv/bin/python ]; then
+# A Python that was replaced leaves a link to nothing, an installation that was stopped no pip.
+if [ ! -x .venv/bin/python ] || [ ! -x .venv/bin/pip ]; then
     # Debian and Ubuntu keep ensurepip in a package of its own.
     if ! python3 -c 'import ensurepip' 2>/dev/null; then
         if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
@@ -19,7 +20,10 @@ if [ ! -x .venv/bin/python ]; then
         fi
         apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends python3-venv
     fi
-    python3 -m venv .venv
+    clear=
+    [ -x .venv/bin/python ] || clear=--clear
+    rm -f .venv/requirements*.lock
+    python3 -m venv $clear .venv
 fi
 # Installed before: pip has nothing to do, and is not asked.
 if ! cmp -s "$lock" ".venv/$lock"; then

@@ -50,15 +50,16 @@ if [ "$status" = 401 ]; then
     # Public images want a token all the same, which anybody gets.
     said=$(tr -d '\r' < "$work/head" | grep -i '^www-authenticate: *bearer ' | tail -n 1)
     field() { printf '%s\n' "$said" | sed -n "s/.*[ ,]$1=\"\([^\"]*\)\".*/\1/p"; }
-    token=$(curl --silent --get --data-urlencode "service=$(field service)" --data-urlencode "scope=$(field scope)" "$(field realm)" |
-        sed -n 's/.*"\(access_\)\{0,1\}token" *: *"\([^"]*\)".*/\2/p')
+    # Whatever the registry names as realm: curl would read files and other options too.
+    token=$(curl --silent --get --proto =http,https --max-filesize 4194304 --data-urlencode "service=$(field service)" \
+        --data-urlencode "scope=$(field scope)" --url "$(field realm)" | sed -n 's/.*"\(access_\)\{0,1\}token" *: *"\([^"]*\)".*/\2/p')
     status=$(ask "$token") || die "$host does not answer" 26
 fi
 [ "$status" = 200 ] || die "$repository has no $tag for everybody (the registry answers $status)" 26
 
-found=$(awk -v features=" $features" -v platform="$platform" '
+found=$(tr -d '\001-\010\013-\037\177' < "$work/index" | awk -v features=" $features" -v platform="$platform" '
     function value() { sub(/^[^:]*: *"/, ""); sub(/",? *$/, ""); return $0 }
-    /^ *"digest": / { digest = value() }
+    /^ *"digest": / { digest = value(); id = its = "" }
     /^ *"io.tfbuild.id": / { id = value() }
     /^ *"io.tfbuild.platform": / { its = value() }
     /^ *"io.tfbuild.cpuinfo": / {
@@ -70,7 +71,7 @@ found=$(awk -v features=" $features" -v platform="$platform" '
         else printf "pull.sh: not %s: this CPU lacks%s\n", id, lacks > "/dev/stderr"
     }
     END { print best }
-' "$work/index")
+')
 [ -n "$found" ] || die "nothing in $repository:$tag runs on this host" 27
 digest=${found%% *} id=${found#* }
 case $digest in

@@ -7,14 +7,27 @@
 # TFBUILD_REMOTE_HEADER_FILE  the cache's credentials
 # TFBUILD_SUMMARY             a file to which the report's table is appended
 #
-# Leaves with tfbuild's exit codes: 75 where the time limit stopped the compile and the next job is to go on.
+# Leaves with tfbuild's exit codes: 75 where the time limit stopped the compile and the next job is to go on; 24 where
+# the image that is published is not whole, or not the one described, which nothing here may put right by itself.
 set -eu
 id=$1 options=$2
 invoke=${INVOKE:-.venv/bin/invoke}
 
-if [ -n "${TFBUILD_REGISTRY:-}" ] && docker manifest inspect "$TFBUILD_REGISTRY:$id" > /dev/null 2>&1; then
-    echo "$TFBUILD_REGISTRY:$id is published"
-    exit 0
+if [ -n "${TFBUILD_REGISTRY:-}" ]; then
+    code=0
+    said=$($invoke verify "$id" --registry "$TFBUILD_REGISTRY" 2>&1) || code=$?
+    case $code in
+        0)
+            echo "$TFBUILD_REGISTRY:$id is published"
+            exit 0
+            ;;
+        25) ;; # not there yet
+        *)
+            # Hours of compiling would end in the same trouble.
+            printf '%s\n' "$said" >&2
+            exit "$code"
+            ;;
+    esac
 fi
 
 set -- --time-limit "${TFBUILD_TIME_LIMIT:-5h20m}"

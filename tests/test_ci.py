@@ -89,3 +89,72 @@ def test_the_step_that_makes_the_rows_runs(tmp_path: Path) -> None:
     name, _, value = output.read_text().strip().partition("=")
     assert name == "rows"
     assert "2.21.0-mkl-py3.11-f16c" in [row["id"] for row in json.loads(value)["include"]]
+
+
+def test_the_step_that_makes_the_rows_fails_with_the_verb(tmp_path: Path) -> None:
+    output = tmp_path / "output"
+    done = run("bash", "-e", "-c", step("Rows", "images.yml"), ONLY="no-such-row", GITHUB_OUTPUT=str(output))
+    assert done.returncode == 2, done.stderr
+
+
+def test_a_repository_with_capitals_publishes_under_small_letters(tmp_path: Path) -> None:
+    script = tmp_path / "ci" / "image.sh"
+    script.parent.mkdir()
+    script.write_text('#!/bin/sh\necho "$TFBUILD_REGISTRY $*"\n')
+    script.chmod(0o755)
+    env = {"ID": "x", "OPTIONS": "--wheel official", "LAST": "true", "HEADERS": "", "GITHUB_REPOSITORY": "Us/TfBuild"}
+    done = subprocess.run(
+        ["bash", "-e", "-c", step("Build, verify and publish", "image.yml")],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+        env={"PATH": os.environ["PATH"], "GITHUB_STEP_SUMMARY": str(tmp_path / "summary"), **env},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "ghcr.io/us/tfbuild x --wheel official\n")
+
+
+INVOKE = """#!/bin/sh
+echo "$1" >> calls
+if [ "$1" = verify ]; then echo "error: its words" >&2; fi
+eval "exit \\$$1"
+"""
+
+
+@pytest.mark.parametrize(
+    ("codes", "code", "calls"),
+    [
+        ({"verify": 0}, 0, ["verify"]),
+        ({"verify": 25}, 0, ["verify", "build", "push"]),
+        ({"verify": 24}, 24, ["verify"]),
+        ({"verify": 26}, 26, ["verify"]),
+        ({"verify": 25, "build": 75}, 75, ["verify", "build"]),
+        ({"verify": 25, "build": 24}, 24, ["verify", "build"]),
+        ({"verify": 25, "push": 26}, 26, ["verify", "build", "push"]),
+    ],
+)
+def test_a_row_is_built_where_it_is_not_published_whole(
+    codes: dict[str, int], code: int, calls: list[str], tmp_path: Path
+) -> None:
+    invoke = tmp_path / "invoke"
+    invoke.write_text(INVOKE)
+    invoke.chmod(0o755)
+    done = subprocess.run(
+        ["dash", ROOT / "ci" / "image.sh", "x", "--wheel official"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+        env={"PATH": os.environ["PATH"], "INVOKE": str(invoke), "TFBUILD_REGISTRY": "ghcr.io/us/x"}
+        | {name: str(codes.get(name, 0)) for name in ("verify", "build", "push")},
+    )  # fmt: skip
+    assert (done.returncode, (tmp_path / "calls").read_text().split()) == (code, calls)
+    assert ("its words" in done.stderr) == (calls == ["verify"] and code != 0)
+
+
+def test_an_environment_whose_python_is_gone_is_made_anew(tmp_path: Path) -> None:
+    lock = "no-such-package==1 --hash=sha256:" + 64 * "0" + "\n"
+    (tmp_path / "install.sh").write_text((ROOT / "install.sh").read_text())
+    (tmp_path / "requirements.lock").write_text(lock)
+    stale = tmp_path / ".venv" / "bin"
+    stale.mkdir(parents=True)
+    (stale / "python").symlink_to(tmp_path / "gone")
+    (tmp_path / ".venv" / "requirements.lock").write_text(lock)
+    done = run("sh", tmp_path / "install.sh", PIP_NO_INDEX="1")
+    # It must not believe what the old one had installed.
+    assert "no-such-package" in done.stderr
+    assert done.returncode != 0

@@ -5,11 +5,14 @@ import os
 import platform
 import subprocess
 import sys
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import pytest
+from invoke.tasks import Task
 
+import tasks
 from tfbuild import cli
 from tfbuild.errors import UsageError
 
@@ -25,6 +28,20 @@ def test_a_reader_that_went_away_is_no_error() -> None:
             cwd=ROOT, stdout=stdout, stderr=subprocess.PIPE, text=True, check=False,
         )  # fmt: skip
     assert (done.returncode, done.stderr) == (141, "")
+
+
+VERBS = {name: verb for name, verb in vars(tasks).items() if isinstance(verb, Task)}
+
+
+@pytest.mark.parametrize("name", sorted(VERBS))
+def test_every_verb_takes_the_options_that_it_offers(name: str) -> None:
+    offered = [
+        parameter.name for parameter in signature(VERBS[name].body).parameters.values()
+        if parameter.kind is parameter.KEYWORD_ONLY and parameter.name not in ("engine", "builder")
+    ]  # fmt: skip
+    body = signature(getattr(cli, name))
+    words = [one for one in body.parameters.values() if one.kind is one.POSITIONAL_OR_KEYWORD]
+    body.bind(*words, **dict.fromkeys(offered))
 
 
 def dry_run(folder: Path, *words: str, **more: Any) -> str:

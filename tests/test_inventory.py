@@ -5,6 +5,8 @@ from datetime import UTC, datetime
 import pytest
 
 from tfbuild import inventory
+from tfbuild.engine import Engine
+from tfbuild.errors import TfbuildError
 from tfbuild.inventory import Entry
 
 
@@ -41,11 +43,30 @@ def test_keep_names_what_stays() -> None:
     assert len(going("nothing")) == len(HERE)
 
 
+class Busy(Engine):
+    """An engine of which a container runs `used`."""
+
+    def __init__(self, used: str) -> None:
+        self.used, self.gone = used, list[str]()
+
+    def untag(self, ref: str) -> None:
+        if ref == self.used:
+            raise TfbuildError("the container engine refused: conflict")
+        self.gone.append(ref)
+
+
+def test_an_image_in_use_stays_and_the_others_go() -> None:
+    engine = Busy(HERE[2].name)
+    assert inventory.remove(engine, HERE) == {HERE[2]: "the container engine refused: conflict"}
+    assert engine.gone == [*(one.name for one in HERE[:2]), *(one.name for one in HERE[3:5]), HERE[5].digest]
+
+
 @pytest.mark.parametrize(
     ("created", "shown"),
     [
         ("2026-11-21T09:00:00.123456789Z", "3 h"),
         ("2026-11-09T12:00:00Z", "12 d"),
+        ("2026-11-09T12:00:00", "12 d"),
         ("", "?"),
         ("yesterday", "?"),
     ],

@@ -148,6 +148,15 @@ def host_cpu(cpuinfo: str) -> Cpu | None:
         return None
 
 
+def running_cpu(cpuinfo: str, ca_cert: str) -> Cpu:
+    """The CPU that what is pulled will run on: the engine's machine's, where the user names none."""
+    from tfbuild.engine import choice
+
+    if not cpuinfo and choice.elsewhere():
+        return maker({"base": "auto", "mirror": "", "network": "", "ca_cert": ca_cert}).cpu()
+    return detect_cpu(Path(cpuinfo) if cpuinfo else None)
+
+
 def leave_where_nobody_reads() -> None:
     """Ends the process where whoever read its output has gone (`| head`), as one that SIGPIPE kills ends."""
     poll = polling.poll()
@@ -501,7 +510,6 @@ def push(image: str, *, registry: str, ca_cert: str, force: bool, sign: bool, js
 
 def pull(
     *,
-    engine: str,
     registry: str,
     ca_cert: str,
     release: str,
@@ -516,7 +524,7 @@ def pull(
     from tfbuild.engine.progress import Progress
 
     place = registry_of(registry, ca_cert)
-    host = detect_cpu(Path(cpuinfo) if cpuinfo else None)
+    host = running_cpu(cpuinfo, ca_cert)
     features = frozenset(isa.of_cpu(host).features)
     choice = publishing.select(place, host, features, release=release, target=target, python=python)
     for one in choice.passed_over:
@@ -579,13 +587,15 @@ def prune(*, keep: list[str], dry_run: bool, yes: bool, json: bool) -> None:
         say(f"{entry.name if entry.name != inventory.UNNAMED else entry.digest}  {inventory.age(entry.created)}")
     if not (dry_run or yes or not going) and not confirmed(f"remove these {len(going)} images?"):
         raise Interrupted("nothing was removed")
-    if not dry_run:
-        for entry in going:
-            engine.untag(entry.name if entry.name != inventory.UNNAMED else entry.digest)
+    kept = {} if dry_run else inventory.remove(engine, going)
+    removed = [] if dry_run else [entry.name for entry in going if entry not in kept]
     if json:
-        out({"removed": [] if dry_run else [entry.name for entry in going], "going": [entry.name for entry in going]})
+        out({"removed": removed, "going": [entry.name for entry in going]})
     else:
-        say(f"{'would remove' if dry_run else 'removed'} {len(going)} images")
+        say(f"would remove {len(going)} images" if dry_run else f"removed {len(removed)} images")
+    if kept:
+        told = "; ".join(f"{entry.name}: {reason}" for entry, reason in kept.items())
+        raise TfbuildError(f"{len(kept)} images stay: {told}", hint="end what uses them, and prune again")
 
 
 def confirmed(question: str) -> bool:

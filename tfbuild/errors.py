@@ -3,6 +3,8 @@
 The exit codes are part of the command line's contract (README, "Exit codes") and never change their meaning.
 """
 
+import unicodedata
+
 from invoke.exceptions import Exit
 
 
@@ -15,12 +17,17 @@ class TfbuildError(Exit):
     exit_code = 1
 
     def __init__(self, message: str, *, hint: str = "") -> None:
-        self.reason = message
+        self.reason = fit(message)
         self.hint = hint
         super().__init__(message=str(self), code=self.exit_code)
 
     def __str__(self) -> str:
         return f"error: {self.reason}" + (f"\nhint: {self.hint}" if self.hint else "")
+
+
+def fit(text: str) -> str:
+    """What a terminal may be shown: errors quote registries, images and logs, which may hold what steers it."""
+    return "".join(letter for letter in text if letter in "\n\t" or unicodedata.category(letter)[0] != "C")
 
 
 class UsageError(TfbuildError):

@@ -10,6 +10,7 @@ from tfbuild import report as reporting
 from tfbuild.cpu import Cpu
 from tfbuild.engine import Engine
 from tfbuild.engine.client import split
+from tfbuild.errors import EngineMissing, TfbuildError
 from tfbuild.pipeline import REPOSITORY
 from tfbuild.plan import MACHINES
 from tfbuild.registry import shelf
@@ -125,6 +126,19 @@ def _kept(entry: Entry, keep: Sequence[str]) -> bool:
     return entry.name != UNNAMED and not tag.endswith(("-failed", "-unverified"))
 
 
+def remove(engine: Engine, entries: Iterable[Entry]) -> dict[Entry, str]:
+    """Takes these names away; those that the engine keeps (a container may run one), each with its reason."""
+    kept = {}
+    for entry in entries:
+        try:
+            engine.untag(entry.name if entry.name != UNNAMED else entry.digest)
+        except EngineMissing:
+            raise
+        except TfbuildError as error:
+            kept[entry] = error.reason
+    return kept
+
+
 def age(created: str, now: datetime | None = None) -> str:
     """ "3 h", "12 d": since an RFC 3339 time; "?" where it is none."""
     try:
@@ -132,5 +146,6 @@ def age(created: str, now: datetime | None = None) -> str:
         then = datetime.fromisoformat(created)
     except ValueError:
         return "?"
+    then = then if then.tzinfo else then.replace(tzinfo=UTC)
     hours = ((now or datetime.now(UTC)) - then).total_seconds() / 3600
     return f"{hours:.0f} h" if hours < 48 else f"{hours / 24:.0f} d"

@@ -1,7 +1,8 @@
 """Push and pull: from a verified image to a registry, and from a registry to the host that it fits."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,11 +72,8 @@ def push(
         )
     ref = f"{registry.repository}:{identifier}"
     if not same:
-        engine.tag(image, ref)
-        try:
+        with _named(engine, found.id, ref):
             _again(lambda: engine.push(ref, progress), progress)
-        finally:
-            engine.untag(ref)
     arrived = registry.manifest(identifier)
     if arrived is None or arrived.config != found.id:
         raise RegistryRefused(f"{ref} is not the image that was pushed", hint="did somebody else push it just now?")
@@ -91,6 +89,20 @@ def push(
     return Pushed(ref=ref, digest=arrived.digest, moved=tuple(moved), uploaded=not same, papers=papers, signed=sign)
 
 
+@contextmanager
+def _named(engine: Engine, image: str, ref: str) -> Iterator[None]:
+    """The image's further name `ref`, and what had it before has it again: it may be that image's only one."""
+    before = engine.image(ref).id if engine.exists(ref) else ""
+    engine.tag(image, ref)
+    try:
+        yield
+    finally:
+        if before:
+            engine.tag(before, ref)
+        else:
+            engine.untag(ref)
+
+
 def refuse_unverified(image: str, identifier: str, image_id: str, reports: Path) -> None:
     """VerificationFailed where `reports` has no report that says that this very image passed."""
     report = reporting.stored(reports, identifier)
@@ -102,13 +114,13 @@ def refuse_unverified(image: str, identifier: str, image_id: str, reports: Path)
 
 
 def _again(transfer: Callable[[], None], progress: Progress) -> None:
-    """Tries a transfer again where that can help: not where the registry wants other credentials."""
+    """Tries a transfer again where that can help."""
     for attempt in range(1, TRIES + 1):
         try:
             transfer()
             return
         except TransferFailed as error:
-            if attempt == TRIES or "docker login" in error.hint:
+            if attempt == TRIES or not error.passing:
                 raise
             progress(f"{error.reason}; trying again")
             time.sleep(WAIT_SECONDS * attempt)

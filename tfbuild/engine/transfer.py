@@ -1,6 +1,7 @@
 """What the engine tells of a push or a pull, layer by layer, as one share and one line."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from tfbuild.engine.progress import Step
@@ -9,10 +10,41 @@ from tfbuild.errors import TfbuildError
 MOVING = ("Pushing", "Downloading")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """`words` in the engine's free text, what to do about them, and whether the same transfer may succeed later."""
+
+    words: str
+    hint: str
+    passing: bool
+
+
+# The first that fits decides.
+REFUSALS = (
+    Refusal(words="toomanyrequests", hint="docker login raises the limit, or try again later", passing=True),
+    Refusal(words="too many requests", hint="docker login raises the limit, or try again later", passing=True),
+    Refusal(words="no basic auth", hint="docker login", passing=False),
+    Refusal(words="unauthorized", hint="docker login", passing=False),
+    Refusal(words="denied", hint="docker login as somebody who may; does the repository exist?", passing=False),
+    Refusal(
+        words="x509", hint="the engine must trust the registry's CA: /etc/docker/certs.d/HOST/ca.crt", passing=False
+    ),
+    Refusal(words="no space left", hint="make room on the engine's disk: docker system df", passing=False),
+)
+UNKNOWN = Refusal(
+    words="", hint="the same command goes on where it stopped: layers that arrived are kept", passing=True
+)
+
+
 class TransferFailed(TfbuildError):
-    """The engine could not move an image to or from a registry."""
+    """The engine could not move an image to or from a registry. `passing`: the same again may succeed."""
 
     exit_code = 26
+
+    def __init__(self, error: str) -> None:
+        found = next((row for row in REFUSALS if row.words in error.lower()), UNKNOWN)
+        self.passing = found.passing
+        super().__init__(error.strip(), hint=found.hint)
 
 
 def follow(events: Iterable[dict[str, Any]], step: Step) -> None:
@@ -20,24 +52,10 @@ def follow(events: Iterable[dict[str, Any]], step: Step) -> None:
     layers: dict[str, tuple[int, int]] = {}
     for event in events:
         if "error" in event:
-            raise TransferFailed(str(event["error"]).strip(), hint=_hint(str(event["error"])))
+            raise TransferFailed(str(event["error"]))
         detail = event.get("progressDetail") or {}
         if event.get("status") in MOVING and detail.get("total"):
             layers[str(event["id"])] = (int(detail.get("current", 0)), int(detail["total"]))
             done, total = (sum(part) for part in zip(*layers.values(), strict=True))
             step.share = min(1.0, done / total)
             step.detail = f"{done / 1e6:,.0f} of {total / 1e6:,.0f} MB, as far as is known"
-
-
-def _hint(error: str) -> str:
-    """What to do about the engine's most common refusals; its words are free text."""
-    known = {
-        "no basic auth": "docker login",
-        "unauthorized": "docker login",
-        "denied": "docker login as somebody who may; does the repository exist?",
-        "toomanyrequests": "docker login raises the limit, or try again later",
-        "x509": "the engine must trust the registry's CA: /etc/docker/certs.d/HOST/ca.crt",
-        "no space left": "make room on the engine's disk: docker system df",
-    }
-    found = next((hint for words, hint in known.items() if words in error.lower()), "")
-    return found or "the same command goes on where it stopped: layers that arrived are kept"

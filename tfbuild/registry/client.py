@@ -28,6 +28,7 @@ IMAGES = ("application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.
 # Manifests: the specification asks registries to take 4 MiB. Configurations of images here have some ten KB.
 MOST_BYTES = 4 << 20
 MOST_TAGS = 10_000
+MOST_PAGES = 1000
 SECONDS = 30.0
 TRIES = 5
 MOST_PATIENCE = 60
@@ -36,6 +37,9 @@ NAME = re.compile(r"(?P<host>[\w.-]+(?::\d+)?)/(?P<path>[a-z0-9]+(?:[._/-]+[a-z0
 # Of the referrers tag schema, and of cosign's signatures (with an ending).
 REFERRERS_TAG = re.compile(r"sha256-[0-9a-f]{64}(\..+)?")
 CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
+# distribution-spec, "Pulling manifests"; digests here are SHA-256 alone.
+TAG = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}")
+DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +84,9 @@ class Manifest:
     @property
     def size(self) -> int:
         """Bytes of an image's layers as they are transferred (compressed)."""
-        layers = self.json().get("layers") or []
-        return sum(int(layer.get("size", 0)) for layer in layers if isinstance(layer, dict))
+        layers = self.json().get("layers")
+        sizes = [layer.get("size") for layer in layers if isinstance(layer, dict)] if isinstance(layers, list) else []
+        return sum(size for size in sizes if isinstance(size, int))
 
     @property
     def config(self) -> str:
@@ -96,8 +101,10 @@ class Registry:
     def __init__(self, repository: Repository, *, ca: Path | None = None) -> None:
         self.repository = repository
         self._session = requests.Session()
-        if ca is not None:
-            self._session.verify = str(ca)
+        # Handed over with each request: the session's own gives way to REQUESTS_CA_BUNDLE.
+        self._verify: str | bool | None = str(ca) if ca is not None else None
+        # Else requests puts what ~/.netrc has for this host in place of the engine's credentials.
+        self._session.auth = _as_it_is
         retry = Retry(
             total=TRIES,
             backoff_factor=0.5,
@@ -115,16 +122,25 @@ class Registry:
         self._configs: dict[str, dict[str, Any]] = {}
 
     def tags(self) -> list[str]:
-        """All tags but those that stand for referrers and signatures, sorted; [] where there is no repository yet."""
+        """All tags but those that stand for referrers and signatures, sorted; [] where there is no repository yet.
+
+        Never a part of them: indexes are made of all. Raises RegistryRefused.
+        """
         found: list[str] = []
         url = "tags/list?n=1000"
-        while url and len(found) < MOST_TAGS:
+        for _ in range(MOST_PAGES):
             answer = self._ask("GET", url, missing_is_fine=True)
             if answer.status_code == 404:
                 return []
             found += _strings(_object(_body(answer), "tags").get("tags") or [])
             url = answer.links.get("next", {}).get("url", "")
-        return sorted(tag for tag in found if not REFERRERS_TAG.fullmatch(tag))
+            if not url:
+                return sorted(tag for tag in found if TAG.fullmatch(tag) and not REFERRERS_TAG.fullmatch(tag))
+            if len(found) > MOST_TAGS:
+                break
+        raise RegistryRefused(
+            f"{self.repository} has more than {MOST_TAGS} tags, or no end of them", hint="use a repository of its own"
+        )
 
     def manifest(self, reference: str) -> Manifest | None:
         """The manifest that a tag or a digest names; None where there is none. Raises RegistryRefused."""
@@ -214,11 +230,17 @@ class Registry:
         raise self._refused(answer)
 
     def _send(self, method: str, url: str, headers: Mapping[str, str], data: bytes | None) -> requests.Response:
-        own = urlsplit(url).netloc == urlsplit(self.repository.url).netloc
+        own = urlsplit(url)[:2] == urlsplit(self.repository.url)[:2]  # scheme and host
         authorization = {"Authorization": self._authorization} if self._authorization and own else {}
         try:
             return self._session.request(
-                method, url, headers={**headers, **authorization}, data=data, timeout=SECONDS, stream=True
+                method,
+                url,
+                headers={**headers, **authorization},
+                data=data,
+                timeout=SECONDS,
+                stream=True,
+                verify=self._verify,
             )
         except requests.exceptions.SSLError as error:
             raise RegistryRefused(
@@ -239,9 +261,11 @@ class Registry:
         told = dict(CHALLENGE.findall(rest))
         wanted = {name: told[name] for name in ("service", "scope") if name in told}
         try:
-            answer = self._session.get(told.get("realm", ""), params=wanted, auth=known, timeout=SECONDS)
-            token = answer.json() if answer.status_code == 200 else {}
-        except (requests.exceptions.RequestException, ValueError):
+            answer = self._session.get(
+                told.get("realm", ""), params=wanted, auth=known, timeout=SECONDS, stream=True, verify=self._verify
+            )
+            token = _object(_body(answer), "token") if answer.status_code == 200 else {}
+        except (requests.exceptions.RequestException, RegistryRefused):
             return ""
         return f"Bearer {token.get('token') or token.get('access_token') or ''}"
 
@@ -266,6 +290,15 @@ class Registry:
             f"{why}: {_reason(answer)}",
             hint=hints.get(answer.status_code, "the registry is in trouble; try again later"),
         )
+
+
+def printable(text: str) -> str:
+    """A registry's words, as far as they are fit for a terminal."""
+    return "".join(letter for letter in text if letter.isprintable())[:200]
+
+
+def _as_it_is(request: requests.PreparedRequest) -> requests.PreparedRequest:
+    return request
 
 
 def digest_of(content: bytes) -> str:
@@ -293,7 +326,7 @@ def _media_type(answer: requests.Response, content: bytes) -> str:
 def _object(content: bytes, what: str) -> dict[str, Any]:
     try:
         found = json.loads(content)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RegistryRefused(f"the {what} is no JSON", hint="is this a registry?") from error
     if not isinstance(found, dict):
         raise RegistryRefused(f"the {what} is no JSON object", hint="is this a registry?")
@@ -305,10 +338,10 @@ def _strings(found: object) -> list[str]:
 
 
 def _reason(answer: requests.Response) -> str:
-    """The registry's own words, as far as they are fit for a terminal."""
     try:
-        errors = _object(_body(answer), "error").get("errors") or [{}]
-        text = str(errors[0].get("message", "")) if isinstance(errors[0], dict) else ""
-    except (TfbuildError, KeyError, IndexError):
+        errors = _object(_body(answer), "error").get("errors")
+        first = errors[0] if isinstance(errors, list) and errors else {}
+        text = str(first.get("message", "")) if isinstance(first, dict) else ""
+    except TfbuildError:
         text = ""
-    return "".join(letter for letter in text if letter.isprintable())[:200] or "no reason given"
+    return printable(text) or "no reason given"

@@ -7,12 +7,13 @@ plain `docker pull` takes the first of its platform, and pull.sh the last one th
 """
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
-from tfbuild import dockerfile, plan
+from tfbuild import dockerfile, facts, plan
 from tfbuild.errors import RegistryRefused
 from tfbuild.registry import choose, client, referrers
 from tfbuild.registry.choose import Published
@@ -22,6 +23,8 @@ LATEST = "latest"
 # Labels of an image that its descriptor in an index repeats.
 LABELS = ("id", "release", "target", "python", "platform", "instruction-set", "features")
 CREATED = "org.opencontainers.image.created"
+# What the values of LABELS look like: anybody may have written them, and they are printed.
+VALUE = re.compile(r"[\w.,+/-]*( [\w.,+/-]+)*", re.ASCII)
 # Two pushes at once may overwrite each other's index: each looks again, and mends it, so often.
 MENDS = 5
 
@@ -47,9 +50,14 @@ def images(registry: Registry, tags: Iterable[str]) -> list[tuple[Published, Man
 
 def of_config(config: dict[str, Any], digest: str) -> Published | None:
     """The image that a configuration describes by its labels; None where they are not tfbuild's, or not whole."""
-    labels = (config.get("config") or {}).get("Labels") or {}
-    told = {name: str(labels.get(f"io.tfbuild.{name}", "")) for name in LABELS}
-    return of_annotations({**told, "created": str(config.get("created", ""))}, digest)
+    inner = config.get("config")
+    return _of_labels(inner.get("Labels") if isinstance(inner, dict) else None, config.get("created"), digest)
+
+
+def _of_labels(labels: object, created: object, digest: str) -> Published | None:
+    known = labels if isinstance(labels, dict) else {}
+    told = {name: str(known[f"io.tfbuild.{name}"]) for name in LABELS if f"io.tfbuild.{name}" in known}
+    return of_annotations({**told, "created": client.printable(str(created or ""))}, digest)
 
 
 def of_annotations(told: dict[str, str], digest: str) -> Published | None:
@@ -58,6 +66,11 @@ def of_annotations(told: dict[str, str], digest: str) -> Published | None:
     except (KeyError, InvalidVersion):
         return None
     if told.get("platform") not in plan.PLATFORMS or not all(told.get(name) for name in ("id", "target", "python")):
+        return None
+    # Without a list of features an image would fit every host: only x86-64-v1 has an empty one.
+    if "features" not in told or not all(VALUE.fullmatch(told.get(name, "")) for name in LABELS):
+        return None
+    if not client.TAG.fullmatch(told["id"]) or not client.DIGEST.fullmatch(digest):
         return None
     return Published(
         id=told["id"],
@@ -94,8 +107,7 @@ def _descriptor(image: Published, manifest: Manifest) -> dict[str, object]:
         "platform": image.platform,
         "instruction-set": image.instruction_set,
         "features": " ".join(sorted(image.features)),
-        # For pull.sh, which knows no other names than the kernel's.
-        "cpuinfo": " ".join(dockerfile.kernel_names(tuple(image.features))),
+        "cpuinfo": " ".join(sorted(_in_cpuinfo(name) for name in image.features)),
     }
     return {
         "mediaType": manifest.media_type,
@@ -104,6 +116,11 @@ def _descriptor(image: Published, manifest: Manifest) -> dict[str, object]:
         "platform": {"os": system, "architecture": architecture},
         "annotations": {f"io.tfbuild.{name}": value for name, value in told.items()} | {CREATED: image.created},
     }
+
+
+def _in_cpuinfo(feature: str) -> str:
+    """The kernel's name, for pull.sh, which knows no other; what no kernel prints keeps its own, and fits nowhere."""
+    return next((row.cpuinfo for row in facts.features() if row.name == feature), "") or feature
 
 
 def read_index(manifest: Manifest) -> list[Published]:
@@ -116,9 +133,9 @@ def read_index(manifest: Manifest) -> list[Published]:
 
 
 def _of_descriptor(row: dict[str, Any]) -> Published | None:
-    notes = row.get("annotations") or {}
-    told = {name: str(notes.get(f"io.tfbuild.{name}", "")) for name in LABELS}
-    return of_annotations({**told, "created": str(notes.get(CREATED, ""))}, str(row.get("digest", "")))
+    notes = row.get("annotations")
+    created = notes.get(CREATED) if isinstance(notes, dict) else None
+    return _of_labels(notes, created, str(row.get("digest", "")))
 
 
 def gather(registry: Registry, image: Published) -> list[str]:
@@ -147,17 +164,22 @@ def _wanted(registry: Registry, tag: str, target: str) -> bytes:
     """The index that `tag` should be: over a release's images, or for "latest" over the newest release's."""
     kind = tag.removesuffix(f"-{target}")
     fixed = [name for name in registry.tags() if f"-{target}-" in name]
-    if kind == LATEST:
-        newest = max((Version(release) for name in fixed if (release := _release(name))), default=None)
-        kind = str(newest)
+    if kind != LATEST:
+        return index(_whole(registry, fixed, kind, target))
+    # A release of which nothing is whole yet, for its first push goes on or came to no end, is not the newest.
+    newest = sorted({release for name in fixed if (release := _release(name))}, reverse=True)
+    return index(next((found for release in newest if (found := _whole(registry, fixed, str(release), target))), []))
+
+
+def _whole(registry: Registry, fixed: Iterable[str], kind: str, target: str) -> list[tuple[Published, Manifest]]:
+    """The images of a release ("2.20": of all its patches) whose push came to its end."""
     mine = [name for name in fixed if name.startswith((f"{kind}-", f"{kind}."))]
     found = [pair for pair in images(registry, mine) if pair[0].target == target]
-    return index([pair for pair in found if referrers.complete(registry, pair[0].digest)])
+    return [pair for pair in found if referrers.complete(registry, pair[0].digest)]
 
 
-def _release(tag: str) -> str:
-    text = tag.partition("-")[0]
+def _release(tag: str) -> Version | None:
     try:
-        return str(Version(text))
+        return Version(tag.partition("-")[0])
     except InvalidVersion:
-        return ""
+        return None

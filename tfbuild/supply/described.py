@@ -57,7 +57,8 @@ def check(registry: Registry, asked: str, reports: Path) -> Described:
     manifest = _manifest(registry, tag)
     labels = (registry.config(manifest).get("config") or {}).get("Labels") or {}
     identifier = str(labels.get("io.tfbuild.id", ""))
-    if not identifier:
+    # It names files, and is printed.
+    if not client.TAG.fullmatch(identifier):
         raise UnknownImage(f"{asked} was not made by tfbuild: it has no io.tfbuild labels", hint="invoke images")
     if tag not in (identifier, manifest.digest):
         raise VerificationFailed(f"{registry.repository}:{tag} is {identifier} by its labels", hint=HINT)

@@ -1,0 +1,96 @@
+"""What a push does to the engine's names, and which failed transfers are tried again."""
+
+from typing import Any
+
+import pytest
+
+from tfbuild import cli, publishing
+from tfbuild.engine import Engine
+from tfbuild.engine.progress import Progress, Step
+from tfbuild.engine.transfer import TransferFailed, follow
+from tfbuild.errors import EngineMissing
+
+
+class Names(Engine):
+    """An engine's names alone: an image goes with its last one, unless another image took that over."""
+
+    def __init__(self, **names: str) -> None:
+        self.names, self.images = names, set(names.values())
+
+    def exists(self, ref: str) -> bool:
+        return ref in self.names or ref in self.images
+
+    def image(self, ref: str) -> Any:
+        return type("Found", (), {"id": self.names[ref]})
+
+    def tag(self, ref: str, new: str) -> None:
+        assert self.exists(ref)
+        self.names[new] = self.names.get(ref, ref)
+
+    def untag(self, ref: str) -> None:
+        gone = self.names.pop(ref)
+        if gone not in self.names.values():
+            self.images.remove(gone)
+
+
+@pytest.mark.parametrize("names", [{"mine": "A"}, {"there": "A"}, {"mine": "A", "there": "B"}])
+def test_a_push_leaves_every_name_as_it_was(names: dict[str, str]) -> None:
+    engine = Names(**names)
+
+    def end() -> None:
+        with publishing._named(engine, "A", "there"):
+            assert engine.names["there"] == "A"
+            raise TransferFailed("EOF")
+
+    with pytest.raises(TransferFailed):
+        end()
+    assert engine.names == names
+    assert engine.images == set(names.values())
+
+
+def tries(error: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How often a transfer that ends so is tried."""
+    monkeypatch.setattr(publishing, "WAIT_SECONDS", 0)
+    done = []
+
+    def transfer() -> None:
+        done.append(error)
+        with Progress().step("push") as step:
+            failing(error, step)
+
+    with pytest.raises(TransferFailed):
+        publishing._again(transfer, Progress())
+    return len(done)
+
+
+def failing(error: str, step: Step) -> None:
+    follow([{"status": "Preparing"}, {"error": error}], step)
+
+
+@pytest.mark.parametrize(
+    ("error", "count"),
+    [
+        ("toomanyrequests: retry-after: 1ms, allowed: 44000/minute", 3),
+        ("received unexpected HTTP status: 429 Too Many Requests", 3),
+        ("EOF", 3),
+        ("no basic auth credentials", 1),
+        ("denied: requested access to the resource is denied", 1),
+        ("tls: failed to verify certificate: x509: certificate signed by unknown authority", 1),
+        ("write /var/lib/docker/tmp/x: no space left on device", 1),
+    ],
+)
+def test_a_transfer_is_tried_again_where_that_can_help(error: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert tries(error, monkeypatch) == count
+
+
+def test_the_words_of_a_failed_transfer_are_fit_for_a_terminal() -> None:
+    with pytest.raises(TransferFailed) as failed, Progress().step("pull") as step:
+        failing("denied: \x1b[31mred\x07", step)
+    assert failed.value.reason == "denied: [31mred"
+
+
+def test_a_pull_to_another_machine_asks_that_machine_for_its_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
+    words = {"registry": "127.0.0.1:1/us/x", "ca_cert": "", "release": "", "target": "mkl", "python": "", "cpuinfo": ""}
+    with pytest.raises(EngineMissing):
+        cli.pull(**words, dry_run=True, json=True)

@@ -1,0 +1,81 @@
+"""pull.sh against a registry that means harm: it only chooses, and nothing of docker is asked."""
+
+import json
+import os
+import subprocess
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+class Hostile(BaseHTTPRequestHandler):
+    """Answers with `index`; with a `realm`, only to who has a token."""
+
+    index = b""
+    realm = ""
+    tokens: list[str] = []  # noqa: RUF012 - each server has a class of its own
+
+    def do_GET(self) -> None:
+        token = self.headers.get("Authorization", "")
+        self.tokens.append(token)
+        denied = bool(self.realm) and not token
+        self.send_response(401 if denied else 200)
+        self.send_header("WWW-Authenticate", f'Bearer realm="{self.realm}",service="here",scope="pull"')
+        self.send_header("Content-Length", str(len(self.index)))
+        self.end_headers()
+        self.wfile.write(self.index)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def hostile() -> Iterator[type[Hostile]]:
+    handler = type("Here", (Hostile,), {"tokens": []})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        handler.port = server.server_port  # type: ignore[attr-defined]
+        yield handler
+        server.shutdown()
+
+
+def shell(hostile: type[Hostile], tmp_path: Path) -> "subprocess.CompletedProcess[str]":
+    (tmp_path / "cpuinfo").write_text("flags\t\t: fpu sse2 avx\n")
+    repository = f"127.0.0.1:{hostile.port}/us/x"  # type: ignore[attr-defined]
+    env = {"PATH": os.environ["PATH"], "TFBUILD_CPUINFO": str(tmp_path / "cpuinfo"), "DRY_RUN": "1", "no_proxy": "*"}
+    return subprocess.run(
+        ["dash", ROOT / "pull.sh", repository], capture_output=True, text=True, check=False, env=env, timeout=60
+    )
+
+
+def row(digest: str, **notes: str) -> dict[str, object]:
+    return {"digest": f"sha256:{digest}", "annotations": {f"io.tfbuild.{name}": text for name, text in notes.items()}}
+
+
+def test_names_are_fit_for_a_terminal(hostile: type[Hostile], tmp_path: Path) -> None:
+    platform = f"linux/{'arm64' if os.uname().machine == 'aarch64' else 'amd64'}"
+    rows = [
+        row("1", id="one\x1b[31m", platform=platform, cpuinfo="avx"),
+        row("2", id="two\x1b[31m", platform=platform, cpuinfo="avx512f"),
+        row("3", id="three", cpuinfo="avx"),  # of no platform, and not of the one before
+    ]
+    hostile.index = json.dumps({"manifests": rows}, indent=2).replace("\\u001b", "\x1b").encode()
+    done = shell(hostile, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("@sha256:1 one[31m\n")
+    assert done.stderr == "pull.sh: not two[31m: this CPU lacks avx512f\n"
+
+
+@pytest.mark.parametrize("prefix", ["file://", "-K"])
+def test_no_file_of_the_host_is_handed_to_a_registry(hostile: type[Hostile], tmp_path: Path, prefix: str) -> None:
+    (tmp_path / "secret").write_text('{"token": "secret"}')
+    hostile.realm = f"{prefix}{tmp_path}/secret"
+    done = shell(hostile, tmp_path)
+    assert not [token for token in hostile.tokens if "secret" in token]
+    assert done.returncode == 26

@@ -1,0 +1,228 @@
+"""What a registry sends is anybody's: nothing of it is believed unread, and nothing half-pushed takes the rest away."""
+
+import base64
+import json
+import re
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfbuild import dockerfile, plan
+from tfbuild.errors import RegistryRefused, UnknownImage, VerificationFailed
+from tfbuild.plan import Request
+from tfbuild.registry import client, referrers, shelf
+from tfbuild.registry.client import Registry, Repository
+from tfbuild.supply import described
+
+
+class Shelf(BaseHTTPRequestHandler):
+    """Manifests, blobs and tags as they were put in, by the path below /v2/us/x/."""
+
+    content: dict[str, tuple[str, bytes]] = {}  # noqa: RUF012 - each server has a class of its own
+    seen: list[str] = []  # noqa: RUF012
+    needs = ""
+    reason: str | None = None
+
+    def do_GET(self) -> None:
+        self.seen.append(self.headers.get("Authorization", ""))
+        path = self.path.removeprefix("/v2/us/x/").partition("?")[0]
+        if self.needs and self.headers.get("Authorization") != self.needs:
+            self.answer(401, "application/json", b"{}", **{"WWW-Authenticate": 'Basic realm="x"'})
+        elif path in self.content:
+            kind, body = self.content[path]
+            more = {"Link": '<tags/list>; rel="next"'} if kind == "endless" else {}
+            self.answer(200, kind, body, **more)
+        elif path == "tags/list":
+            tags = [name.partition("/")[2] for name in self.content if re.fullmatch("manifests/[^:]+", name)]
+            self.answer(200, "application/json", json.dumps({"tags": tags}).encode())
+        else:
+            self.answer(404, "application/json", b"{}")
+
+    def do_PUT(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.content[self.path.removeprefix("/v2/us/x/")] = (self.headers["Content-Type"], body)
+        self.answer(201, "text/plain", b"")
+
+    def answer(self, status: int, kind: str, body: bytes, **headers: str) -> None:
+        self.send_response(status, self.reason)
+        for name, value in ({"Content-Type": kind, "Content-Length": str(len(body))} | headers).items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Shelf]]:
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    handler = type("Here", (Shelf,), {"content": {}, "seen": []})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        handler.host = f"127.0.0.1:{server.server_port}"  # type: ignore[attr-defined]
+        yield handler
+        server.shutdown()
+
+
+def registry(here: type[Shelf]) -> Registry:
+    return Registry(Repository.parse(f"{here.host}/us/x"))  # type: ignore[attr-defined]
+
+
+def image(here: type[Shelf], release: str, labels: dict[str, str] | None = None, *, whole: bool = True) -> str:
+    """Puts an image there as a push does, or as one that was stopped before its papers were attached."""
+    build = plan.select(Request(target="mkl", release=release, cpu="avx", platform="linux/amd64"), None)
+    told = {"created": "2026-11-01T00:00:00Z", "config": {"Labels": dockerfile.labels(build) | (labels or {})}}
+    config = json.dumps(told).encode()
+    digest = client.digest_of(config)
+    here.content[f"blobs/{digest}"] = ("application/octet-stream", config)
+    document = {"schemaVersion": 2, "mediaType": client.IMAGES[0], "config": {"digest": digest}, "layers": []}
+    content = json.dumps(document).encode()
+    manifest = client.digest_of(content)
+    for name in (build.id, manifest):
+        here.content[f"manifests/{name}"] = (client.IMAGES[0], content)
+    if whole:
+        rows = [{"artifactType": kind} for kind in referrers.NEEDED]
+        here.content[f"referrers/{manifest}"] = (client.INDEX, json.dumps({"manifests": rows}).encode())
+    return build.id
+
+
+def offered(here: type[Shelf], tag: str) -> list[str]:
+    index = registry(here).manifest(tag)
+    assert index is not None
+    return [one.id for one in shelf.read_index(index)]
+
+
+def gather(here: type[Shelf], name: str) -> None:
+    place = registry(here)
+    manifest = place.manifest(name)
+    assert manifest is not None
+    found = shelf.of_config(place.config(manifest), manifest.digest)
+    assert found is not None
+    shelf.gather(place, found)
+
+
+def empty_referrers(here: type[Shelf], name: str) -> None:
+    manifest = client.digest_of(here.content[f"manifests/{name}"][1])
+    here.content[f"referrers/{manifest}"] = (client.INDEX, b'{"manifests": []}')
+
+
+def test_a_half_pushed_newer_release_does_not_empty_latest(here: type[Shelf]) -> None:
+    old = image(here, "2.14.1")
+    empty_referrers(here, image(here, "2.20.0", whole=False))
+    here.content["manifests/9999-mkl-of-somebody"] = ("text/plain", b"{}")
+    gather(here, old)
+    assert offered(here, "latest-mkl") == [old]
+
+
+def test_what_no_kernel_prints_keeps_the_shell_form_from_an_image(here: type[Shelf]) -> None:
+    name = image(here, "2.20.0", {"io.tfbuild.features": "avx sse3 avx_ifma something_new"})
+    gather(here, name)
+    notes = json.loads(here.content["manifests/latest-mkl"][1])["manifests"][0]["annotations"]
+    assert notes["io.tfbuild.cpuinfo"] == "avx avx_ifma pni something_new"
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        {"io.tfbuild.id": "2.20.0-mkl\x1b[31m"},
+        {"io.tfbuild.id": "../x"},
+        {"io.tfbuild.instruction-set": "[bold]avx\x07"},
+        {"io.tfbuild.features": "avx\x1b]0;x"},
+    ],
+)
+def test_labels_that_no_plan_has_are_not_tfbuilds(labels: dict[str, str]) -> None:
+    build = plan.select(Request(target="mkl", release="2.20.0", cpu="avx", platform="linux/amd64"), None)
+    known = dockerfile.labels(build)
+    digest = client.digest_of(b"")
+    assert shelf.of_config({"config": {"Labels": known}}, digest) is not None
+    assert shelf.of_config({"config": {"Labels": known | labels}}, digest) is None
+    assert shelf.of_config({"config": {"Labels": known}}, "latest") is None
+
+
+def test_an_image_that_does_not_say_its_features_does_not_fit_every_host() -> None:
+    build = plan.select(Request(target="mkl", release="2.20.0", cpu="avx", platform="linux/amd64"), None)
+    labels = {name: value for name, value in dockerfile.labels(build).items() if name != "io.tfbuild.features"}
+    assert shelf.of_config({"config": {"Labels": labels}}, client.digest_of(b"")) is None
+
+
+@pytest.mark.parametrize("config", [{"config": "x"}, {"config": {"Labels": ["x"]}}, {"config": []}, {"created": 1}])
+def test_a_configuration_of_another_shape_is_not_tfbuilds(config: dict[str, object]) -> None:
+    assert shelf.of_config(config, client.digest_of(b"")) is None
+
+
+def test_an_index_of_another_shape_offers_nothing(here: type[Shelf]) -> None:
+    rows = [{"annotations": ["x"]}, {"annotations": {"io.tfbuild.release": 1}, "digest": 2}, "x"]
+    here.content["manifests/latest-mkl"] = (client.INDEX, json.dumps({"manifests": rows}).encode())
+    assert offered(here, "latest-mkl") == []
+
+
+@pytest.mark.parametrize("layers", ["x", [1], [{"size": "many"}], [{"size": None}], {"size": 1}])
+def test_sizes_that_are_none_count_nothing(layers: object) -> None:
+    content = json.dumps({"layers": layers}).encode()
+    assert client.Manifest(digest="x", media_type=client.IMAGES[0], content=content).size == 0
+
+
+def test_json_without_an_end_to_its_depth_is_refused(here: type[Shelf]) -> None:
+    here.content["manifests/x"] = (client.INDEX, b"[" * 1_000_000)
+    with pytest.raises(RegistryRefused, match="no JSON"):
+        registry(here).manifest("x")
+
+
+def test_a_list_of_tags_without_an_end_is_refused(here: type[Shelf], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "MOST_PAGES", 20)
+    here.content["tags/list"] = ("endless", b'{"tags": []}')
+    with pytest.raises(RegistryRefused, match="no end of them"):
+        registry(here).tags()
+
+
+def test_tags_that_no_registry_has_are_left_out(here: type[Shelf]) -> None:
+    here.content["tags/list"] = ("application/json", json.dumps({"tags": ["a-b", "x\x1b[31m", "../x", 1]}).encode())
+    assert registry(here).tags() == ["1", "a-b"]
+
+
+def test_an_answers_reason_is_fit_for_a_terminal(here: type[Shelf]) -> None:
+    here.needs, here.reason = "nobody's", "No\x1b[31m"
+    with pytest.raises(RegistryRefused) as refusal:
+        registry(here).manifest("x")
+    assert "\x1b" not in str(refusal.value)
+
+
+def test_the_engines_credentials_are_used_and_not_those_of_netrc(
+    here: type[Shelf], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    word = base64.b64encode(b"engine:secret").decode()
+    host: str = here.host  # type: ignore[attr-defined]
+    (tmp_path / "config.json").write_text(json.dumps({"auths": {host: {"auth": word}}}))
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login another password word\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    here.needs = f"Basic {word}"
+    assert registry(here).tags() == []
+    assert here.seen == ["", f"Basic {word}"]
+
+
+def test_the_certificates_that_are_given_go_before_the_environments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "TRIES", 0)
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "none"))
+    monkeypatch.setenv("NO_PROXY", "*")
+    (tmp_path / "ca.pem").write_text("")
+    with pytest.raises(RegistryRefused, match=r"registry\.invalid"):
+        Registry(Repository.parse("registry.invalid/us/x"), ca=tmp_path / "ca.pem").manifest("x")
+
+
+def test_an_identifier_that_is_no_tag_names_no_file(here: type[Shelf], tmp_path: Path) -> None:
+    name = image(here, "2.20.0", {"io.tfbuild.id": "../x\x1b[31m"})
+    digest = client.digest_of(here.content[f"manifests/{name}"][1])
+    with pytest.raises(UnknownImage, match="was not made by tfbuild"):
+        described.check(registry(here), digest, tmp_path)
+
+
+def test_an_error_steers_no_terminal() -> None:
+    told = str(VerificationFailed("labels differ: \x1b[2J\x9b1m\u202ex\r, é and\nmore\tof it"))
+    assert told == "error: labels differ: [2J1mx, é and\nmore\tof it"
