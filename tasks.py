@@ -52,7 +52,7 @@ MAKE: dict[str, tuple[Any, str]] = {
 COMPILE: dict[str, tuple[Any, str]] = {
     "jobs": ("", "actions that Bazel runs at once (default: by processors and memory)"),
     "time-limit": ("", "5h30m: then the compile stops, keeps its cache and leaves with code 75"),
-    "need-disk": ("", "gigabytes that must be free (default: 86 for a compile)"),
+    "need-disk": ("", "gigabytes that must be free; 0: do not look (default: 86 for a compile)"),
     "remote-cache": ("", "grpc://HOST:PORT, grpcs://, http:// or https://: a Bazel cache that machines share"),
     "remote-executor": ("", "grpc://HOST:PORT or grpcs://: runs actions elsewhere (then give --jobs too)"),
     "remote-instance": ("", "the instance's name there, where it has one"),

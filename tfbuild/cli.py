@@ -285,9 +285,11 @@ def shared(options: dict[str, Any]) -> "Remote | None":
     )
 
 
-def gigabytes(text: str) -> int:
-    """--need-disk as bytes; 0 where it is not given."""
-    return positive("need-disk", text) * 10**9 if text else 0
+def gigabytes(text: str) -> int | None:
+    """--need-disk as bytes, 0 for "do not look"; None where it is not given."""
+    if text == "0":
+        return 0
+    return positive("need-disk", text) * 10**9 if text else None
 
 
 def select_and_tell(options: dict[str, Any]) -> Build:

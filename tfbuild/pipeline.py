@@ -62,7 +62,7 @@ class Maker:
     work: Path
     reports: Path
     options: Options
-    disk: int = 0
+    disk: int | None = None
     verify_images: bool = True
     reverify: bool = False
     no_cache: bool = False
@@ -205,7 +205,7 @@ class Maker:
         compiling.run(build, self.options, self.engine, settings, start, fetch)
 
     def _need_disk(self, build: Build) -> None:
-        host.need_disk(self.engine, self.disk or DISK[build.wheel.kind])
+        host.need_disk(self.engine, DISK[build.wheel.kind] if self.disk is None else self.disk)
 
     def verify(self, ref: str) -> Report:
         """Verifies an image that is here, whoever made it, by what its labels claim; writes its report."""
@@ -283,7 +283,7 @@ class Maker:
             if self.engine.exists(name(build, suffix)):
                 return name(build, suffix)
         self.progress(f"{name(build)} is needed to compare with")
-        plain = replace(self, disk=0, verify_images=False, reverify=False, no_cache=False)
+        plain = replace(self, disk=None, verify_images=False, reverify=False, no_cache=False)
         return plain.build(build).image
 
 
