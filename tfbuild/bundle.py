@@ -16,6 +16,7 @@ from typing import IO
 
 import msgspec
 
+from tfbuild import source
 from tfbuild.errors import BadMirror, BadSource
 
 SCHEMA = "tfbuild.bundle/1"
@@ -194,8 +195,7 @@ def _checked(folder: Path) -> Bundle:
 
 
 def _digest(path: Path) -> tuple[int, str]:
-    with path.open("rb") as file:
-        return path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest()
+    return path.stat().st_size, source.digest(path)
 
 
 def _strangers(bundle: Bundle) -> Iterator[str]:

@@ -75,15 +75,7 @@ class Maker:
     def cpu(self) -> Cpu:
         """The CPU of the engine's machine, as a container there sees it. Raises what the base image's making does."""
         row = plan.default_base()
-        base = bases.resolve(
-            self.engine,
-            row.image,
-            row.distribution,
-            self.base,
-            progress=self.progress,
-            log=self.work / "base.log",
-            ca_cert=self.options.ca,
-        )
+        base = self._resolve(row.image, row.distribution)
         with self.progress.step("detect: the engine's CPU"):
             done = self.engine.run(base.reference, ["sh", "-c", RECORD], entrypoint=())
         return cpu.parse(done.stdout, origin="the engine's /proc/cpuinfo")
@@ -215,10 +207,13 @@ class Maker:
         bundle, asked = self.options.bundle, bases.asked(build.base_image, self.base)
         if bundle and (kept := bundle.base(asked, self.engine.platform)):
             return bases.from_bundle(self.engine, kept, bundle.folder, self.progress)
+        return self._resolve(build.base_image, build.base_distribution)
+
+    def _resolve(self, image: str, distribution: str) -> bases.Base:
         return bases.resolve(
             self.engine,
-            build.base_image,
-            build.base_distribution,
+            image,
+            distribution,
             self.base,
             progress=self.progress,
             log=self.work / "base.log",

@@ -17,9 +17,9 @@ from tfbuild.engine import Engine
 from tfbuild.engine.process import interruptible
 from tfbuild.engine.progress import Progress, Step
 from tfbuild.errors import UnknownImage
-from tfbuild.proof import Host
 from tfbuild.smoke.found import Environment, TensorFlow
 from tfbuild.verify import probe
+from tfbuild.verify.session import host, printable
 
 QUICK_SECONDS = 75.0
 USUAL_SECONDS = 300.0
@@ -171,7 +171,7 @@ def bench(engine: Engine, ref: str, rows: Sequence[Experiment], settings: Settin
         seconds=round(time.monotonic() - begin, 1),
         interrupted=session.interrupted,
         image=Subject(ref=ref, id=image.id, labels=_labels(image.labels), against=settings.against),
-        host=_host(environment, engine),
+        host=host(environment, engine),
         software=_software(environment, tensorflow),
         experiments=tuple(session.done),
     )
@@ -238,20 +238,7 @@ def _close_special(pool: Pool) -> None:
 
 
 def _labels(labels: Mapping[str, str]) -> dict[str, str]:
-    return {name: "".join(c if c.isprintable() else " " for c in value)[:600] for name, value in labels.items()}
-
-
-def _host(environment: Environment, engine: Engine) -> Host:
-    return Host(
-        cpu=environment.cpu_model,
-        flags=environment.cpu_flags,
-        machine=environment.machine,
-        kernel=environment.kernel,
-        cpus=environment.cpus,
-        quota=environment.quota,
-        memory=environment.memory,
-        engine=engine.version,
-    )
+    return {name: printable(value) for name, value in labels.items()}
 
 
 def _software(environment: Environment, tensorflow: TensorFlow) -> Software:

@@ -265,7 +265,7 @@ def _report(
         verdict=judge.verdict([judge.Check(check.name, check.status, "") for check in checks]),
         image=_image_facts(image, ref),
         plan=_plan_facts(image),
-        host=_host(environment, subject.engine) if environment else None,
+        host=host(environment, subject.engine) if environment else None,
         software=_software(environment, start.tensorflow, compiled) if environment else None,
         checks=checks,
         throughput=speed,
@@ -297,7 +297,8 @@ def _plan_facts(image: Image) -> PlanFacts:
     )
 
 
-def _host(environment: Environment, engine: Engine) -> Host:
+def host(environment: Environment, engine: Engine) -> Host:
+    """Where the containers ran, by what a probe in one of them found."""
     return Host(
         cpu=environment.cpu_model,
         flags=environment.cpu_flags,
