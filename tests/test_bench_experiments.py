@@ -14,8 +14,8 @@ import pytest
 
 from tfbuild import facts
 from tfbuild.bench import command, experiments, session
+from tfbuild.bench.arms import Place
 from tfbuild.bench.experiments import Arm, Case, Experiment
-from tfbuild.bench.rounds import Place
 from tfbuild.bench.workers import FOLDER, files
 from tfbuild.engine import Engine
 from tfbuild.engine.progress import Progress

@@ -1,7 +1,7 @@
 """What shows that an arm was what its name says: seen in a process of its own, never while something is timed."""
 
+from tfbuild.bench.arms import Place
 from tfbuild.bench.results import Finding
-from tfbuild.bench.rounds import Place
 from tfbuild.engine import Engine
 from tfbuild.smoke import judge
 from tfbuild.smoke.found import Part

@@ -11,8 +11,9 @@ from tfbuild.facts import Facts
 
 Value = bool | int | float | str | list[int]
 METRICS = ("cpu", "wall")
-# What a row may need: the engine's machine gives a GPU to no container yet, another image is --against's.
-NEEDS = ("", "gpu", "against")
+# What a row may need: the engine's machine gives a GPU to no container yet, another image is --against's; "tuning": the
+# image sets what an arm takes away.
+NEEDS = ("", "gpu", "against", "tuning")
 
 
 class Arm(Facts, frozen=True):
@@ -52,7 +53,8 @@ class Experiment(Facts, frozen=True):
 
     `metric`: "cpu" where neighbours would disturb the clock, "wall" where waiting is the point; `same`: the arms claim
     to compute the same; `fresh`: each case gets new processes, for the memory of one would show in the
-    next; `weight`: its share of the time, in seconds measured once per case.
+    next; `together`: its cases take turns in each round, so that they have one mean; `weight`: its share of the time,
+    in seconds measured once per case.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Experiment(Facts, frozen=True):
     metric: str = "cpu"
     same: bool = False
     fresh: bool = False
+    together: bool = False
     weight: float = 8.0
     workload: str = ""
     arm: tuple[Arm, ...] = ()

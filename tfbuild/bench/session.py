@@ -7,11 +7,12 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from tfbuild import __version__
-from tfbuild.bench import evidence, findings, results, workers
+from tfbuild.bench import evidence, findings, results, rounds, together, workers
 from tfbuild.bench import report as reporting
+from tfbuild.bench.arms import Place
 from tfbuild.bench.experiments import Case, Experiment
 from tfbuild.bench.results import BenchReport, CaseResult, ExperimentResult, Finding, Software, Subject
-from tfbuild.bench.rounds import Comparison, Limits, Place
+from tfbuild.bench.rounds import Comparison, Limits
 from tfbuild.bench.workers import Pool
 from tfbuild.engine import Engine
 from tfbuild.engine.process import interruptible
@@ -27,6 +28,8 @@ FULL_SECONDS = 1800.0
 ROUNDS = {"quick": 7, "budget": 15, "full": 21}
 # Less than this is not enough for workers to start and for six rounds of the shortest samples.
 LEAST_SECONDS = 6.0
+# Of a case's time; the rest is for rounds.
+PREPARING = 0.6
 # Six rounds, which the smallest interval of 95 % needs, may take this many shares more, or seconds: a few experiments
 # with an interval are worth more than many with none. What comes later gets less then.
 GRACE = 2.0
@@ -115,35 +118,40 @@ class Session:
             for line in reporting.lines(cases):
                 self.progress(line)
             # Also where Ctrl-C ends it: what was measured until then stands.
-            found = (*findings.of(row.name, cases), *seen)
+            mean = together.findings(cases) if row.together else ()
+            found = (*findings.of(row.name, cases), *mean, *seen)
             self.done.append(_result(row, cases, time.monotonic() - begin, status, reason, found))
 
     def _cases_of(self, row: Experiment, pool: Pool, share: Share, step: Step, cases: list[CaseResult]) -> None:
         wanted = self._cases(row)
-        clock = Clock(share.end, [1.0] * len(wanted))
+        groups = [wanted] if row.together else [(case,) for case in wanted]
+        clock = Clock(share.end, [1.0] * len(groups))
         shuffled = random.Random(f"{self.settings.seed} {row.name}")
 
         def tell(text: str) -> None:
             step.detail = text
 
-        for case in wanted:
+        for group in groups:
             if cases and time.monotonic() > share.end:
-                cases.append(_not_begun(row, case, self.place))
+                cases += [_not_begun(row, case, self.place) for case in group]
                 continue
-            seconds = max(0.0, clock.share())
-            end = time.monotonic() + seconds
-            latest = min(share.last, end + max(GRACE_SECONDS, GRACE * seconds))
-            limits = Limits(rounds=ROUNDS[self.settings.mode], end=min(end, latest), latest=latest)
-            made = Comparison(row=row, case=case, place=self.place, pool=pool, tell=tell)
+            limits = self._limits(clock.share(), share.last)
+            made = [Comparison(row=row, case=case, place=self.place, pool=pool, tell=tell) for case in group]
             try:
-                made.measure(limits, shuffled)
-                made.forget()
+                rounds.prepare(made, time.monotonic() + PREPARING * (limits.latest - time.monotonic()))
+                rounds.run(made, limits, shuffled)
+                pool.forget()
             except KeyboardInterrupt:
-                cases.append(made.result(interrupted=True))
+                cases += [one.result(interrupted=True) for one in made]
                 raise
-            cases.append(made.result())
+            cases += [one.result() for one in made]
             if row.fresh:
                 _close_special(pool)
+
+    def _limits(self, seconds: float, last: float) -> Limits:
+        end = time.monotonic() + max(0.0, seconds)
+        latest = min(last, end + max(GRACE_SECONDS, GRACE * max(0.0, seconds)))
+        return Limits(rounds=ROUNDS[self.settings.mode], end=min(end, latest), latest=latest)
 
 
 def bench(engine: Engine, ref: str, rows: Sequence[Experiment], settings: Settings, progress: Progress) -> BenchReport:
@@ -157,7 +165,13 @@ def bench(engine: Engine, ref: str, rows: Sequence[Experiment], settings: Settin
     against = engine.image(settings.against).id if settings.against else ""
     with progress.step("bench: the image and this machine"):
         environment, tensorflow = _start(engine, ref, image.id)
-    place = Place(image=image.id, against=against, cpus=environment.cpus, gpus=tensorflow.gpus)
+    place = Place(
+        image=image.id,
+        against=against,
+        cpus=environment.cpus,
+        gpus=tensorflow.gpus,
+        sets=frozenset(name for name, _, value in (line.partition("=") for line in image.env) if value),
+    )
     # The start is part of the run: what it took is not there for the experiments.
     left = max(0.0, settings.budget - (time.monotonic() - begin))
     session = Session(engine, replace(settings, budget=left), place, progress)

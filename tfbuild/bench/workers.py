@@ -1,14 +1,15 @@
 """Persistent workers in containers, found by what makes them different; all are stopped but the one that is asked."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from typing import TypeVar
 
-from tfbuild.benches.found import Hello
+from tfbuild.benches.found import Dropped, Hello
 from tfbuild.engine import Engine, Worker
+from tfbuild.errors import TfbuildError
 from tfbuild.verify import asking
 
 T = TypeVar("T")
@@ -45,6 +46,7 @@ class Pool:
     engine: Engine
     more: Mapping[str, bytes] = field(default_factory=dict)
     _running: dict[Key, tuple[Worker, Hello]] = field(default_factory=dict)
+    _turns: dict[Key, int] = field(default_factory=dict)
 
     def start(self, keys: list[Key]) -> dict[Key, Hello]:
         """All of `keys`; those that are new import TensorFlow at the same time. Raises WorkerDied or TimeoutError."""
@@ -57,6 +59,7 @@ class Pool:
                 hello = asking.ask(worker, Hello, START_SECONDS, ask="hello")
                 worker.pause()
                 self._running[key] = worker, hello
+                self._turns[key] = self._turns.get(key, 0) + 1
         except BaseException:
             for key, worker in new.items():
                 self._running.pop(key, None)
@@ -70,14 +73,24 @@ class Pool:
         env = {**asking.QUIET, **dict(key.env)}
         return self.engine.worker(key.image, command, env=env, files={**files(), **self.more})
 
+    def turn(self, key: Key) -> int:
+        """Which start of this worker runs now, from 1 on; 0: none."""
+        return self._turns[key] if key in self._running else 0
+
     def ask(self, key: Key, kind: type[T], timeout: float = asking.SECONDS, /, **question: object) -> T:
-        """One answer, with every other worker stopped; after an error this worker is gone."""
+        """One answer of a worker that runs; it alone unless others are asked too. After an error it is gone."""
         worker = self._running[key][0]
         try:
             return asking.alone(worker, kind, timeout, **question)
         except BaseException:
             self.close(key)
             raise
+
+    def forget(self) -> None:
+        """All workloads; a worker that cannot is closed."""
+        for key in self.running():
+            with suppress(TfbuildError, TimeoutError, asking.MeasurementError):
+                self.ask(key, Dropped, ask="drop")
 
     def close(self, *keys: Key) -> None:
         """Ends these workers, where they run."""

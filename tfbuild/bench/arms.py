@@ -1,0 +1,94 @@
+"""The sides of a comparison: where each runs, with what, and what became of it. Nothing is started or asked here."""
+
+from dataclasses import dataclass, field, replace
+
+from tfbuild.bench import results
+from tfbuild.bench.evaluate import AGAIN
+from tfbuild.bench.experiments import Arm, Case, Experiment
+from tfbuild.bench.workers import Key
+from tfbuild.benches.found import Hello, Ready
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where arms run: the image and the one it is compared with, this machine's processors and GPUs.
+
+    `sets`: the variables that the image's own environment sets, which an arm may take away.
+    """
+
+    image: str
+    against: str
+    cpus: int
+    gpus: int
+    sets: frozenset[str] = frozenset()
+
+    def fill(self, text: str) -> str:
+        """A row's text with this machine's processors in it."""
+        return text.format(cpus=self.cpus, fourfold=4 * self.cpus)
+
+    def key(self, case: Case, arm: Arm) -> Key:
+        env = {name: self.fill(value) for name, value in {**case.env, **arm.env}.items()}
+        image = self.against if arm.image == "against" else self.image
+        return Key(image=image, env=tuple(sorted(env.items())), process=arm.process)
+
+    def lacks(self, row: Experiment, case: Case) -> str:
+        """What the case needs and is not here, in words; or nothing."""
+        if case.needs == "gpu" and not self.gpus:
+            return "TensorFlow in this image sees no GPU"
+        if case.needs == "against" and not self.against:
+            return "there is no other image to compare with (--against IMAGE)"
+        taken = sorted({name for arm in row.arms(case) for name, value in arm.env.items() if not value})
+        if case.needs == "tuning" and not self.sets & set(taken):
+            return f"this image sets none of {', '.join(taken)}: there is nothing to take away"
+        return ""
+
+
+@dataclass
+class Side:
+    """An arm as it runs: its worker, and what was found of it so far.
+
+    `home`: the start of its worker in which its workload was built (0: in none yet).
+    """
+
+    name: str
+    arm: Arm
+    key: Key
+    params: dict[str, results.Value]
+    workload: str
+    inner: int = 1
+    home: int = 0
+    ready: Ready = field(default_factory=Ready)
+    status: str = results.MEASURED
+    reason: str = ""
+
+    @property
+    def live(self) -> bool:
+        return self.status == results.MEASURED
+
+    def give_up(self, status: str, reason: str) -> None:
+        self.status, self.reason = status, reason
+
+    def does_what(self, other: "Side") -> bool:
+        """The same work, whoever runs it."""
+        return (self.workload, self.params) == (other.workload, other.params)
+
+
+def line_up(row: Experiment, case: Case, place: Place) -> list[Side]:
+    """A side for each arm, the baseline first, and the baseline again at the end."""
+    sides = []
+    for arm in row.arms(case):
+        params = {**case.params, **arm.params}
+        workload = arm.workload or case.workload or row.workload
+        name = place.fill(arm.name)
+        sides.append(Side(name=name, arm=arm, key=place.key(case, arm), params=params, workload=workload))
+    first = sides[0]
+    apart = any(side.key != first.key for side in sides)
+    key = replace(first.key, process=f"{first.key.process} again".strip()) if apart else first.key
+    return [*sides, replace(first, name=AGAIN, key=key)]
+
+
+def wrong_allocator(arm: Arm, hello: Hello) -> str:
+    """Why the arm's process is not what the arm is named after, or nothing."""
+    if arm.malloc and arm.malloc not in hello.malloc.rpartition("/")[2]:
+        return f"the image has no {arm.malloc}: malloc is that of {hello.malloc or 'nobody'}"
+    return ""

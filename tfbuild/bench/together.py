@@ -1,0 +1,81 @@
+"""One ratio for cases that took turns in each round: the geometric mean of a round's, and what the rounds say. Pure."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tfbuild.bench.evaluate import AGAIN, cpu, effect, interval, wall
+from tfbuild.bench.results import CaseResult, Finding, Round, Sample
+from tfbuild.proof import Interval
+from tfbuild.verify import paired
+from tfbuild.verify.asking import FEWEST_CLEAN, MOST_FOREIGN
+
+Time = Callable[[Sample], float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mean:
+    """An arm's ratios to the baseline over all cases, above 1: faster. `clean` of the `rounds` were undisturbed.
+
+    `foreign`: mean share of the machine's time that others used.
+    """
+
+    cpu: Interval
+    wall: Interval
+    band: Interval
+    effect: str
+    rounds: int
+    clean: int
+    foreign: float
+
+
+def mean(cases: Sequence[CaseResult], arm: str) -> Mean | None:
+    """Of the clean rounds alone where they are enough; None where some case lacks the arm, or all have too few."""
+    lengths = {len(case.rounds) for case in cases}
+    if len(lengths) != 1 or not all(arm in row.samples for case in cases for row in case.rounds):
+        return None
+    rows = list(zip(*(case.rounds for case in cases), strict=True))
+    clean = [row for row in rows if all(one.foreign <= MOST_FOREIGN for one in row)]
+    used = clean if len(clean) >= FEWEST_CLEAN else rows
+
+    def combined(name: str, time: Time) -> Interval | None:
+        return interval([paired.geometric_mean(_ratios(cases, row, name, time)) for row in used])
+
+    by_cpu, by_wall = combined(arm, cpu), combined(arm, wall)
+    judged, time = (by_cpu, cpu) if cases[0].metric == "cpu" else (by_wall, wall)
+    band = combined(AGAIN, time)
+    if by_cpu is None or by_wall is None or band is None:
+        return None
+    shares = [one.foreign for row in rows for one in row]
+    return Mean(
+        cpu=by_cpu,
+        wall=by_wall,
+        band=band,
+        effect=effect(judged, band),
+        rounds=len(rows),
+        clean=len(clean),
+        foreign=sum(shares) / len(shares),
+    )
+
+
+def _ratios(cases: Sequence[CaseResult], row: Sequence[Round], name: str, time: Time) -> list[float]:
+    found = []
+    for case, one in zip(cases, row, strict=True):
+        items = {arm.name: arm.items for arm in case.arms}
+        units = items.get(name, items[case.baseline]) / items[case.baseline]
+        found.append(units * time(one.samples[case.baseline]) / time(one.samples[name]))
+    return found
+
+
+def findings(cases: Sequence[CaseResult]) -> tuple[Finding, ...]:
+    """A sentence for each arm that has a mean."""
+    names = [arm.name for arm in cases[0].arms if arm.name != cases[0].baseline] if cases else []
+    return tuple(_finding(cases, name, found) for name in names if (found := mean(cases, name)) is not None)
+
+
+def _finding(cases: Sequence[CaseResult], arm: str, found: Mean) -> Finding:
+    ratio = found.cpu if cases[0].metric == "cpu" else found.wall
+    text = (
+        f"all {len(cases)} together (geometric mean): {arm}: {found.effect}, x{ratio.median:.2f} "
+        f"[{ratio.low:.2f}, {ratio.high:.2f}] of the speed of {cases[0].baseline}"
+    )
+    return Finding(text=text, values={"cpu": found.cpu.median, "wall": found.wall.median})
