@@ -8,11 +8,10 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from tests.test_verify_throughput import BASELINE, INNER, rounds
+from tests.test_verify_throughput import judged, rounds
 from tfbuild import report as reporting
 from tfbuild.errors import UsageError, VerificationFailed
 from tfbuild.proof import SCHEMA, Check, Host, ImageFacts, Measure, PlanFacts, Report, Software
-from tfbuild.verify import throughput
 from tfbuild.verify.claims import CLAIMS
 
 
@@ -84,7 +83,7 @@ def report(verdict: str = "pass", *checks: Check) -> Report:
             packages=("numpy==2.4.6",),
         ),
         checks=checks or (check("guard"), check("isa")),
-        throughput=throughput.evaluate(rounds(1.2, spread=0.01, seed=1), INNER, BASELINE),
+        throughput=judged(rounds(1.2, spread=0.01, seed=1)),
         source_would_add=("AVX2", "FMA"),
     )
 

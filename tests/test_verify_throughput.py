@@ -2,41 +2,72 @@
 
 import math
 import random
+from collections.abc import Sequence
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfbuild.proof import Interval, Timing, Triple
-from tfbuild.smoke.found import Sample
+from tfbuild.bench import experiments
+from tfbuild.bench.arms import Place
+from tfbuild.bench.evaluate import AGAIN
+from tfbuild.bench.results import Round, Sample
+from tfbuild.bench.rounds import Comparison
+from tfbuild.bench.workers import Pool
+from tfbuild.pipeline import PLAIN
+from tfbuild.proof import Interval, Throughput
+from tfbuild.smoke import found as smoke
 from tfbuild.verify import asking, paired, session, throughput
-from tfbuild.verify.throughput import WORKLOADS, Baseline
+from tfbuild.verify.throughput import Baseline
 
 BASELINE = Baseline(ref="tfbuild:plain", env={"LD_PRELOAD": ""})
-INNER = dict.fromkeys(WORKLOADS, 10)
+ROW = throughput.against(BASELINE)
+IMAGE, OTHER = (arm.name for arm in ROW.arm)
+WORKLOADS = tuple(case.workload for case in ROW.case)
+INNER = 10
+Rounds = Sequence[dict[str, Round]]
 
 
 def rounds(
     speed: float, *, spread: float, seed: int, count: int = 9, foreign: float = 0.0, bias: float = 1.0
-) -> list[dict[str, Triple]]:
+) -> list[dict[str, Round]]:
     """Rounds of an image that is `speed` times as fast as its baseline, each time off by `spread` (relative, normal).
 
     A round as a whole is up to twice as slow as another: that drift is what pairing takes out.
     """
     noise = random.Random(seed)
 
-    def timing(seconds: float) -> Timing:
+    def sample(seconds: float) -> Sample:
         cpu = seconds * max(0.1, noise.gauss(1, spread))
-        return Timing(wall=cpu, cpu=cpu)
+        return Sample(inner=INNER, wall=cpu, cpu=cpu, faults=0, rss=1.0, throttled=0)
 
-    def row() -> dict[str, Triple]:
+    def row() -> dict[str, Round]:
         slow = noise.uniform(0.1, 0.2)
+        times = {IMAGE: slow, OTHER: slow * speed, AGAIN: slow * bias}
         return {
-            name: Triple(image=timing(slow), baseline=timing(slow * speed), again=timing(slow * bias), foreign=foreign)
+            name: Round(samples={who: sample(time) for who, time in times.items()}, foreign=foreign)
             for name in WORKLOADS
         }
 
     return [row() for _ in range(count)]
+
+
+def judged(rows: Rounds) -> Throughput:
+    """As after a real run that gave these rounds."""
+    place = Place(image="sha256:1", against=BASELINE.ref, cpus=2, gpus=0)
+    made = [
+        Comparison(
+            row=ROW,
+            case=case,
+            place=place,
+            pool=cast(Pool, None),
+            tell=lambda _: None,
+            rounds=[row[case.workload] for row in rows],
+        )
+        for case in ROW.case
+    ]
+    return throughput.throughput([one.result() for one in made], BASELINE)
 
 
 @pytest.mark.parametrize(
@@ -51,27 +82,27 @@ def rounds(
 )
 @pytest.mark.parametrize("seed", range(5))
 def test_a_planted_effect_is_found(speed: float, word: str, status: str, seed: int) -> None:
-    found = throughput.evaluate(rounds(speed, spread=0.01, seed=seed), INNER, BASELINE)
+    found = judged(rounds(speed, spread=0.01, seed=seed))
     assert found.cpu.median == pytest.approx(speed, rel=0.03)
     assert session.judge_speed(found).status == status
     assert found.effect == word or (speed == 1.0 and found.cpu.low > 0.97)
 
 
 def test_the_same_image_shows_no_difference_and_never_fails() -> None:
-    results = [throughput.evaluate(rounds(1.0, spread=0.04, seed=seed), INNER, BASELINE) for seed in range(200)]
+    results = [judged(rounds(1.0, spread=0.04, seed=seed)) for seed in range(200)]
     assert all(session.judge_speed(found).status != "fail" for found in results)
     claimed = sum(found.effect != "no difference shown" for found in results)
     assert claimed <= 10, "the band of the image against itself must keep false claims under one in twenty"
 
 
 def test_a_little_slower_does_not_fail() -> None:
-    found = throughput.evaluate(rounds(0.97, spread=0.005, seed=1), INNER, BASELINE)
+    found = judged(rounds(0.97, spread=0.005, seed=1))
     assert session.judge_speed(found).status == "pass"
     assert found.cpu.high > 0.95
 
 
 def test_a_machine_that_makes_the_image_differ_from_itself_cannot_judge() -> None:
-    found = throughput.evaluate(rounds(0.7, spread=0.01, seed=1, bias=0.7), INNER, BASELINE)
+    found = judged(rounds(0.7, spread=0.01, seed=1, bias=0.7))
     check = session.judge_speed(found)
     assert check.status == "skip"
     assert "too noisy" in check.detail
@@ -80,28 +111,26 @@ def test_a_machine_that_makes_the_image_differ_from_itself_cannot_judge() -> Non
 def test_disturbed_rounds_are_left_out_where_enough_are_clean() -> None:
     clean = rounds(1.0, spread=0.005, seed=1, count=7)
     disturbed = rounds(0.3, spread=0.005, seed=2, count=4, foreign=0.5)
-    found = throughput.evaluate(clean + disturbed, INNER, BASELINE)
+    found = judged(clean + disturbed)
     assert (found.rounds, found.clean) == (11, 7)
     assert found.cpu.low > 0.95
     assert len(found.benchmarks[0].rounds) == 11, "raw samples are kept"
-    noisy = throughput.evaluate(clean[:3] + disturbed, INNER, BASELINE)
+    noisy = judged(clean[:3] + disturbed)
     assert noisy.cpu.low < 0.5
 
 
 def test_one_slow_workload_of_four_shows_alone_and_in_the_mean() -> None:
     mixed = rounds(1.0, spread=0.005, seed=3)
     slow = rounds(0.5, spread=0.005, seed=4)
-    found = throughput.evaluate(
-        [row | {"matmul": other["matmul"]} for row, other in zip(mixed, slow, strict=True)], INNER, BASELINE
-    )
+    found = judged([row | {"matmul": other["matmul"]} for row, other in zip(mixed, slow, strict=True)])
     effects = {benchmark.name: benchmark.effect for benchmark in found.benchmarks}
     assert effects["matmul"] == "slower"
     assert found.cpu.median == pytest.approx(0.5 ** (1 / 4), rel=0.02)
 
 
 def test_foreign_load_is_what_the_samples_did_not_use() -> None:
-    def sample(busy: float) -> Sample:
-        return Sample(wall=0.1, cpu=0.1, busy=busy, cpus=2, traces=1, faults=0)
+    def sample(busy: float) -> smoke.Sample:
+        return smoke.Sample(wall=0.1, cpu=0.1, busy=busy, cpus=2, traces=1, faults=0)
 
     assert asking.foreign([sample(0.1)] * 3) == pytest.approx(0.0)
     assert asking.foreign([sample(0.2)] * 3) == pytest.approx(0.5)
@@ -142,3 +171,33 @@ def test_an_effect_must_exceed_the_band() -> None:
     assert paired.effect(around(1.05, 1.1), around(0.98, 1.07)) == "no difference shown"
     assert paired.effect(around(0.9, 0.93), around(0.98, 1.02)) == "slower"
     assert paired.effect(around(0.9, 0.97), around(0.95, 1.02)) == "no difference shown"
+
+
+def test_the_experiment_s_own_baseline_is_what_a_build_is_compared_with() -> None:
+    (own,) = experiments.select([throughput.EXPERIMENT], quick=True)
+    assert own.arm[1].env == PLAIN
+    assert not own.arm[0].env
+    assert all(case.quick for case in own.case)
+    assert [(arm.image, arm.env) for arm in ROW.arm] == [("", {}), ("against", BASELINE.env)]
+
+
+def test_a_report_has_the_baseline_s_time_over_the_image_s() -> None:
+    found = judged(rounds(2.0, spread=0.0, seed=1))
+    assert (found.metric, found.baseline, found.retuned) == ("cpu", BASELINE.ref, dict(BASELINE.env))
+    assert [benchmark.name for benchmark in found.benchmarks] == ["convolution", "matmul", "elementwise", "jpeg"]
+    for benchmark in found.benchmarks:
+        assert (benchmark.cpu.median, benchmark.wall.median, benchmark.band.median) == pytest.approx((2.0, 2.0, 1.0))
+        triple = benchmark.rounds[0]
+        assert triple.baseline.cpu / triple.image.cpu == pytest.approx(2.0)
+
+
+def test_a_sample_with_more_calls_is_told_for_as_many_as_the_others() -> None:
+    rows = rounds(1.0, spread=0.0, seed=1)
+    longer = rows[3]["matmul"].samples[OTHER]
+    again = Sample(inner=INNER * 3, wall=longer.wall * 3, cpu=longer.cpu * 3, faults=0, rss=1.0, throttled=0)
+    rows[3]["matmul"].samples[OTHER] = again
+    found = judged(rows)
+    (matmul,) = (benchmark for benchmark in found.benchmarks if benchmark.name == "matmul")
+    assert matmul.inner == INNER
+    assert matmul.rounds[3].baseline.cpu == pytest.approx(longer.cpu)
+    assert matmul.cpu.low == pytest.approx(1.0)

@@ -17,7 +17,6 @@ from tfbuild import bundle as bundles
 from tfbuild import compiling, cpu, cpuid, dockerfile, exported, plan, releases, remote
 from tfbuild import report as reporting
 from tfbuild import source as sources
-from tfbuild import verify as verifying
 from tfbuild.bundle import Bundle
 from tfbuild.compiling import Options
 from tfbuild.cpu import Cpu
@@ -31,7 +30,8 @@ from tfbuild.exported import Exported
 from tfbuild.plan import Build, Request
 from tfbuild.proof import Report
 from tfbuild.source import Source
-from tfbuild.verify import Baseline
+from tfbuild.verify import session as verifying
+from tfbuild.verify.throughput import Baseline
 
 REPOSITORY = "tfbuild"
 # What the tuning of an image amounts to, switched off: glibc's malloc and TensorFlow's own choice about oneDNN.

@@ -17,7 +17,7 @@ class Interval:
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """Raw: seconds by the clock and of CPU time for all inner calls of one sample."""
+    """Seconds by the clock and of CPU time for a sample's `inner` calls."""
 
     wall: float
     cpu: float

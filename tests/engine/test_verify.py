@@ -15,7 +15,8 @@ from tfbuild.engine import Engine
 from tfbuild.engine.progress import Progress
 from tfbuild.pipeline import PLAIN
 from tfbuild.proof import Report
-from tfbuild.verify import Baseline, verify
+from tfbuild.verify.session import verify
+from tfbuild.verify.throughput import Baseline
 
 pytestmark = pytest.mark.engine
 MOST_SECONDS = 60

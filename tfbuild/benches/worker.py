@@ -31,7 +31,7 @@ def main(arguments: list[str]) -> int:
 
     from . import workloads
 
-    desk = Desk(workloads.registered())
+    desk = Desk(workloads.registered(), workloads.missing())
     hello = Hello(tensorflow=tf.__version__, malloc=allocator(), gpus=len(tf.config.list_physical_devices("GPU")))
     for line in sys.stdin:
         question = json.loads(line)
@@ -43,14 +43,14 @@ def main(arguments: list[str]) -> int:
 class Desk:
     """The workloads of this process, by the host's key; a method a question."""
 
-    def __init__(self, known: dict[str, Callable[..., Any]]) -> None:
-        self.known = known
+    def __init__(self, known: dict[str, Callable[..., Any]], missing: str) -> None:
+        self.known, self.missing = known, missing
         self.warm: dict[str, Any] = {}
 
     def prepare(self, key: str, workload: str, params: dict[str, Any]) -> Ready:
         """Builds and warms a workload. Operations come and go between releases: what is not there is a reason."""
         if workload not in self.known:
-            return Ready(reason="no workload is called " + workload)
+            return Ready(reason=printable("no workload is called " + workload + self.missing))
         begin = time.perf_counter()
         try:
             made = self.known[workload](**params)

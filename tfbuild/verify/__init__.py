@@ -3,12 +3,8 @@
 planned.py       what the labels claim
 probe.py         one probe in a container, its output read as untrusted
 instructions.py  the isa check
-throughput.py    the throughput check, paired.py its statistics
+throughput.py    the throughput check: one experiment of the benchmark, as verification's record
+asking.py        questions to persistent workers, and the method's limits; paired.py its statistics
 session.py       the order of the checks, and what depends on what
 claims.py        what each check proves
 """
-
-from tfbuild.verify.session import verify
-from tfbuild.verify.throughput import Baseline
-
-__all__ = ["Baseline", "verify"]

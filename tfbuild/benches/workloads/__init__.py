@@ -14,6 +14,7 @@ from typing import Any
 from ...smoke.workloads import Traced, Workload
 
 _KNOWN: dict[str, Callable[..., Any]] = {}
+_MISSING: dict[str, Exception] = {}
 
 
 def workload(make: Callable[..., Any]) -> Callable[..., Any]:
@@ -22,10 +23,19 @@ def workload(make: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def registered() -> dict[str, Callable[..., Any]]:
-    """All workloads of the modules in this folder, by name."""
+    """The workloads of all modules in this folder that this Python and this TensorFlow can import, by name."""
     for module in pkgutil.iter_modules([os.path.dirname(os.path.abspath(__file__))]):
-        importlib.import_module(__name__ + "." + module.name)
+        try:
+            importlib.import_module(__name__ + "." + module.name)
+        except Exception as error:  # any: of TensorFlow's, NumPy's or Python's own
+            _MISSING[module.name] = error
     return _KNOWN
+
+
+def missing() -> str:
+    """Which modules could not be imported and why, in words; or nothing."""
+    told = ["{}.py: {}: {}".format(name, type(error).__name__, error) for name, error in _MISSING.items()]
+    return " ({})".format("; ".join(told)) if told else ""
 
 
 class Work(Workload):

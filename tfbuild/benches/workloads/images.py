@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ CROP = [75, 138, 224, 224]
 SIZE = 128
 
 
-@cache
+@lru_cache(maxsize=None)  # functools.cache came with Python 3.9
 def pictures() -> Any:
     return photographs()
 
