@@ -203,6 +203,16 @@ def test_what_runs_inside_an_image_needs_nothing_of_the_host() -> None:
             assert found <= allowed | {"tfbuild", "smoke"}, (path, found)
 
 
+def test_whatever_the_files_import_of_each_other_is_among_them() -> None:
+    """A module that cannot be imported is only told of by the workloads that it should have brought."""
+    there = {path.removeprefix(f"{FOLDER}/") for path in files()}
+    for path in sorted(there):
+        for node in ast.walk(ast.parse(files()[f"{FOLDER}/{path}"])):
+            if isinstance(node, ast.ImportFrom) and node.level and node.module:
+                module = Path(path).parents[node.level - 1].joinpath(*node.module.split("."))
+                assert {f"{module}.py", f"{module}/__init__.py"} & there, (path, node.module)
+
+
 def test_a_worker_starts_out_of_its_files_alone(tmp_path: Path) -> None:
     """Without TensorFlow here it gets as far as its import."""
     for path, content in files().items():

@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.test_verify_judge import ENVIRONMENT, TENSORFLOW
-from tfbuild.smoke.found import Environment, Faults, Part, Prepared, Sample, TensorFlow
+from tfbuild.benches.found import Calibrated, Dropped, Hello, Idle, Ready, Taken
+from tfbuild.smoke.found import Environment, Faults, Part, TensorFlow
 from tfbuild.verify import probe
 from tfbuild.verify.probe import UntrustedError
 
-KINDS = (Environment, TensorFlow, Faults, Part, Prepared, Sample)
+KINDS = (Environment, TensorFlow, Faults, Part, Hello, Ready, Calibrated, Taken, Idle, Dropped)
 
 
 def test_records_come_back_as_sent() -> None:
@@ -96,5 +97,5 @@ def test_a_record_with_one_strange_field_is_a_record_or_a_reason(field: str, val
 
 def test_the_container_gets_the_whole_smoke_benchmark() -> None:
     names = {path.rsplit("/", 1)[1] for path in probe.files()}
-    assert {"__main__.py", "probes.py", "worker.py", "judge.py", "found.py"} <= names
+    assert {"__main__.py", "probes.py", "judge.py", "found.py"} <= names
     assert all(path.startswith(probe.FOLDER) for path in probe.files())

@@ -15,9 +15,9 @@ from tfbuild.bench.evaluate import AGAIN
 from tfbuild.bench.results import Round, Sample
 from tfbuild.bench.rounds import Comparison
 from tfbuild.bench.workers import Pool
+from tfbuild.benches.found import Taken
 from tfbuild.pipeline import PLAIN
 from tfbuild.proof import Interval, Throughput
-from tfbuild.smoke import found as smoke
 from tfbuild.verify import asking, paired, session, throughput
 from tfbuild.verify.throughput import Baseline
 
@@ -129,8 +129,8 @@ def test_one_slow_workload_of_four_shows_alone_and_in_the_mean() -> None:
 
 
 def test_foreign_load_is_what_the_samples_did_not_use() -> None:
-    def sample(busy: float) -> smoke.Sample:
-        return smoke.Sample(wall=0.1, cpu=0.1, busy=busy, cpus=2, traces=1, faults=0)
+    def sample(busy: float) -> Taken:
+        return Taken(wall=0.1, cpu=0.1, busy=busy, cpus=2, traces=1, faults=0, throttled=0, rss=1.0)
 
     assert asking.foreign([sample(0.1)] * 3) == pytest.approx(0.0)
     assert asking.foreign([sample(0.2)] * 3) == pytest.approx(0.5)

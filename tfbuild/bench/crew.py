@@ -10,9 +10,8 @@ from tfbuild.bench import results
 from tfbuild.bench.arms import Side, wrong_allocator
 from tfbuild.bench.evaluate import AGAIN
 from tfbuild.bench.workers import Key, Pool
-from tfbuild.benches.found import Hello, Idle, Ready, Taken
+from tfbuild.benches.found import Calibrated, Hello, Idle, Ready, Taken
 from tfbuild.errors import TfbuildError
-from tfbuild.smoke.found import Prepared
 from tfbuild.verify import asking
 from tfbuild.verify.asking import SHORTEST_SAMPLE, MeasurementError
 
@@ -153,7 +152,7 @@ class Crew:
             side.inner = like[0].inner
             if self.sample(side).wall <= LONG * SHORTEST_SAMPLE:
                 return
-        side.inner = self._ask(side, Prepared, ask="calibrate").inner
+        side.inner = self._ask(side, Calibrated, ask="calibrate").inner
         self.sample(side)
 
     def sample(self, side: Side) -> Taken:

@@ -4,7 +4,8 @@
 be measured; what is timed against what, and what follows from it, is the host's (tfbuild/bench/).
 
     found.py      what a worker answers: plain records, one JSON line each
-    worker.py     the question-and-answer loop
+    worker.py     the question-and-answer loop, timing.py, a sample
+    base.py       what workloads are made of
     guards.py     the mistakes that once faked a result: each is refused or named, never timed
     workloads/    what is timed: a function a workload, found by its name
 """

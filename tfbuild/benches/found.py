@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..smoke.found import Sample
-
 
 @dataclass(frozen=True)
 class Hello:
@@ -38,9 +36,27 @@ class Ready:
 
 
 @dataclass(frozen=True)
-class Taken(Sample):
-    """A sample with `rss` (MiB) after it, and the periods in which the cgroup's quota `throttled` it."""
+class Calibrated:
+    """So many calls of a workload take about a tenth of a second."""
 
+    inner: int
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A sample: seconds by the clock and of this process's CPU time for `inner` calls.
+
+    `busy`: CPU seconds that the whole machine was busy meanwhile, `cpus`: its CPUs; `traces`: times that TensorFlow has
+    traced the function so far (more than one: what was timed is partly Python); page `faults`; `throttled`: periods in
+    which the cgroup's quota stopped it; `rss`: MiB after it.
+    """
+
+    wall: float
+    cpu: float
+    busy: float
+    cpus: int
+    traces: int
+    faults: int
     throttled: int
     rss: float
 

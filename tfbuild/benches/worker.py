@@ -11,11 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ..smoke import channel as channels
-from ..smoke import worker as smoke
-from ..smoke.found import Prepared
 from ..smoke.probes import allocator
-from . import guards
-from .found import Dropped, Hello, Idle, Ready, Taken
+from . import guards, timing
+from .found import Calibrated, Dropped, Hello, Idle, Ready, Taken
 
 
 class Unfit(Exception):
@@ -81,14 +79,11 @@ class Desk:
             note=made.note,
         )
 
-    def calibrate(self, key: str) -> Prepared:
-        return Prepared(inner=smoke.calibrate(self.warm[key]), first=0.0)
+    def calibrate(self, key: str) -> Calibrated:
+        return Calibrated(inner=timing.calibrate(self.warm[key]))
 
     def sample(self, key: str, inner: int) -> Taken:
-        made = self.warm[key]
-        throttled = guards.throttled()
-        taken = smoke.sample(made, inner)
-        return Taken(**vars(taken), throttled=guards.throttled() - throttled, rss=guards.rss())
+        return timing.sample(self.warm[key], inner)
 
     def idle(self, key: str) -> Idle:
         """After a sample of `key`: whoever still works in the background would be timed with the others."""

@@ -8,7 +8,6 @@ judges by itself.
     channel.py   the line protocol on a file descriptor that no library prints to
     probes.py    the probes; each runs in a process of its own
     numerics.py  results against float64 references
-    workloads.py what the throughput workers time, and worker.py, their question-and-answer loop
     judge.py     pure: what was found + what was planned -> a check; used inside the image and by the host
     inside.py    `tfbuild-smoke`
 """

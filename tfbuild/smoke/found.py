@@ -66,27 +66,3 @@ class Cuda:
     gpus: int
     device: str
     error: Optional[float]
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A workload is warm: `inner` calls of it take about a tenth of a second; `first`: seconds of its first call."""
-
-    inner: int
-    first: float
-
-
-@dataclass(frozen=True)
-class Sample:
-    """`inner` calls of a workload: seconds by the clock and of this process's CPU time.
-
-    `busy`: CPU seconds that the whole machine was busy meanwhile, `cpus`: its CPUs; `traces`: times that TensorFlow has
-    traced the function so far (more than one: what was timed is partly Python).
-    """
-
-    wall: float
-    cpu: float
-    busy: float
-    cpus: int
-    traces: int
-    faults: int

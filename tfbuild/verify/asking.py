@@ -4,8 +4,8 @@ import json
 from collections.abc import Sequence
 from typing import TypeVar
 
+from tfbuild.benches.found import Taken
 from tfbuild.engine import Worker
-from tfbuild.smoke.found import Sample
 from tfbuild.verify import probe
 
 T = TypeVar("T")
@@ -47,7 +47,7 @@ def bounded(inner: float) -> int:
     return round(inner + 0.5)
 
 
-def checked(name: str, sample: Sample) -> Sample:
+def checked(name: str, sample: Taken) -> Taken:
     """The sample, where it holds to the method; MeasurementError where TensorFlow traced, or no time passed."""
     if sample.traces != 1:
         raise MeasurementError(f"{name} was traced {sample.traces} times: what was timed is TensorFlow's tracing")
@@ -56,7 +56,7 @@ def checked(name: str, sample: Sample) -> Sample:
     return sample
 
 
-def foreign(samples: Sequence[Sample]) -> float:
+def foreign(samples: Sequence[Taken]) -> float:
     """Share of the machine's time in which others ran: all that was busy, less what the samples used themselves."""
     others = sum(sample.busy - sample.cpu for sample in samples)
     return max(0.0, others / sum(sample.wall * sample.cpus for sample in samples))

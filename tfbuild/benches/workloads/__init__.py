@@ -11,7 +11,7 @@ import pkgutil
 from collections.abc import Callable
 from typing import Any
 
-from ...smoke.workloads import Traced, Workload
+from ..base import Traced, Workload
 
 _KNOWN: dict[str, Callable[..., Any]] = {}
 _MISSING: dict[str, Exception] = {}

@@ -10,7 +10,7 @@ from typing import Any, List
 import numpy as np
 import tensorflow as tf
 
-from ...smoke.workloads import Timing
+from ..base import Timing
 from . import Work, workload
 from .images import options, parallel
 

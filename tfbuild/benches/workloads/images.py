@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from ...smoke.workloads import BATCHES_DISCARDED, IMAGES, Timing, normal, photographs
+from ..base import BATCHES_DISCARDED, IMAGES, Timing, normal, photographs
 from ..worker import Unfit
 from . import Function, Work, workload
 

@@ -6,7 +6,7 @@ from typing import Any, Tuple
 
 import tensorflow as tf
 
-from ...smoke.workloads import normal
+from ..base import normal
 from ..worker import Unfit
 from . import Function, workload
 from .compute import compiled

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from ...smoke.workloads import normal
+from ..base import normal
 from ..worker import Unfit
 from . import Function, Work, workload
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from ...smoke.workloads import normal
+from ..base import normal
 from . import Function, workload
 
 

@@ -1,0 +1,49 @@
+"""One sample of a workload, and how many calls it takes."""
+
+from __future__ import annotations
+
+import os
+import resource
+from typing import Any
+
+from . import guards
+from .found import Taken
+
+SECONDS = 0.12
+
+
+def calibrate(workload: Any) -> int:
+    """Calls that take about SECONDS."""
+    inner = 1
+    while True:
+        wall = max(workload.sample(inner)[0], 1e-6)
+        if wall >= SECONDS / 2:
+            return max(1, int(inner * SECONDS / wall + 0.999))
+        inner = max(inner + 1, int(inner * min(10.0, SECONDS / wall)))
+
+
+def sample(workload: Any, inner: int) -> Taken:
+    throttled, before, faulted = guards.throttled(), busy(), faults()
+    wall, cpu = workload.sample(inner)
+    return Taken(
+        wall=wall,
+        cpu=cpu,
+        busy=busy() - before,
+        cpus=os.cpu_count() or 1,
+        traces=workload.traces(),
+        faults=faults() - faulted,
+        throttled=guards.throttled() - throttled,
+        rss=guards.rss(),
+    )
+
+
+def faults() -> int:
+    """Page faults of this process so far that needed no disk."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+def busy() -> float:
+    """CPU seconds since boot that the machine was not idle, by /proc/stat (a container sees its host's)."""
+    with open("/proc/stat") as file:
+        ticks = [int(field) for field in file.readline().split()[1:9]]
+    return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
