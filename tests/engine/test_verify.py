@@ -257,6 +257,18 @@ def test_the_image_s_own_smoke_benchmark_can_fail(engine: Engine, image: Callabl
     assert "Traceback" not in missing.stderr
 
 
+def test_a_baseline_that_cannot_be_timed_fails_the_check_with_its_reason(
+    engine: Engine, image: Callable[..., str]
+) -> None:
+    """An image without TensorFlow: what kills one of the three workers is told."""
+    baseline = Baseline(ref="tfbuild-base:bookworm", env={})
+    report = verify(engine, image("2.21.0"), baseline=baseline, progress=Progress())
+    check = next(check for check in report.checks if check.name == "throughput")
+    assert check.status == "fail", shown(report)
+    assert "could not be measured: " in check.detail
+    assert report.throughput is None
+
+
 def test_verification_leaves_no_container_behind(engine: Engine, image: Callable[..., str]) -> None:
     verify(engine, image("2.21.0"), baseline=None, progress=Progress())
     listed = subprocess.run(
