@@ -95,8 +95,7 @@ class Crew:
                 other.give_up(results.FAILED, f"its process was lost with {side.name}'s")
 
     def _ask(self, side: Side, kind: type[T], **question: object) -> T:
-        patience = asking.SECONDS if self.strict else PREPARE_SECONDS
-        return self.pool.ask(side.key, kind, patience, key=f"{self.name}/{side.name}", **question)
+        return self.pool.ask(side.key, kind, PREPARE_SECONDS, key=f"{self.name}/{side.name}", **question)
 
     # --- work -------------------------------------------------------------------------------------------------------
 
