@@ -75,9 +75,9 @@ class Maker:
     def cpu(self) -> Cpu:
         """The CPU of the engine's machine, as a container there sees it. Raises what the base image's making does."""
         row = plan.default_base()
-        base = self._resolve(row.image, row.distribution)
+        image = bases.made_before(self.engine) or self._resolve(row.image, row.distribution).reference
         with self.progress.step("detect: the engine's CPU"):
-            done = self.engine.run(base.reference, ["sh", "-c", RECORD], entrypoint=())
+            done = self.engine.run(image, ["sh", "-c", RECORD], entrypoint=())
         return cpu.parse(done.stdout, origin="the engine's /proc/cpuinfo")
 
     def render(self, build: Build) -> Context:
@@ -175,6 +175,11 @@ class Maker:
                 "the engine is on another machine, which cannot reach a folder served on this one",
                 hint="let a web server that it reaches serve the folder: --mirror URL",
             )
+        if self.options.bundle and (builder := self.engine.builder):
+            raise UsageError(
+                f"{builder} has a network of its own, which cannot reach a folder served on this machine's loopback",
+                hint="let a web server that it reaches serve the folder: --mirror URL; or leave out --builder",
+            )
         if build.platform != self.engine.platform:
             raise EngineMissing(
                 f"this engine builds for {self.engine.platform}, and the plan is for {build.platform}",
@@ -207,6 +212,8 @@ class Maker:
         bundle, asked = self.options.bundle, bases.asked(build.base_image, self.base)
         if bundle and (kept := bundle.base(asked, self.engine.platform)):
             return bases.from_bundle(self.engine, kept, bundle.folder, self.progress)
+        if builder := self.engine.builder:
+            return bases.elsewhere(self.engine, asked, self.base, str(builder), self.progress)
         return self._resolve(build.base_image, build.base_distribution)
 
     def _resolve(self, image: str, distribution: str) -> bases.Base:

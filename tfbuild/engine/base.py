@@ -75,6 +75,17 @@ def resolve(
         return bootstrap(engine, distribution, progress=progress, log=log, ca_cert=ca_cert)
 
 
+def elsewhere(engine: Engine, name: str, mode: str, builder: str, progress: Progress) -> Base:
+    """The base for a builder that is not in the engine: from a registry, by digest. Raises BaseUnavailable."""
+    hint = "--base NAME with an image in a registry that the builder reaches; or leave out --builder"
+    if mode == "bootstrap":
+        raise BaseUnavailable(f"{builder} cannot see images that are made in the engine", hint=hint)
+    try:
+        return from_registry(engine, name, progress)
+    except BaseUnavailable as error:
+        raise BaseUnavailable(f"{error.reason}, and {builder} sees no other images", hint=hint) from error
+
+
 # --- in a bundle ------------------------------------------------------------------------------------------------------
 
 
@@ -213,6 +224,13 @@ def bootstrap(engine: Engine, distribution: str, *, progress: Progress, log: Pat
     with translated(name):
         layer: str = engine.client.images.get(name).attrs["RootFS"]["Layers"][0]
     return Base(reference=name, name=name, digest=layer)
+
+
+def made_before(engine: Engine) -> str:
+    """Any bootstrapped base that the engine has, old or new; "" where it has none."""
+    names = [tag for image in engine.labelled(LABEL) for tag in image.tags if split(tag)[0] == REPOSITORY]
+    right = (name for name in sorted(names) if engine.image(name).architecture == engine.platform.partition("/")[2])
+    return next(right, "")
 
 
 def _fresh(engine: Engine, name: str, distribution: str) -> bool:
