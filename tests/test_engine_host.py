@@ -61,6 +61,17 @@ def test_clients_that_cannot_build_are_passed_over(tmp_path: Path, monkeypatch: 
     assert cli.find_cli("unix:///y").path == f"{tmp_path}/old/docker"
 
 
+def test_for_a_builder_only_a_client_with_buildx_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An older client builds without it, and heeds no builder's name."""
+    folders = [client(tmp_path / "old", OLD, NO_BUILDX + SERVER), client(tmp_path / "both", OLD, BUILDX + SERVER)]
+    monkeypatch.setenv("PATH", os.pathsep.join(folders))
+    assert cli.find_cli("unix:///b").path == f"{tmp_path}/old/docker"
+    assert cli.find_cli("unix:///b", plugin=True) == cli.Cli(path=f"{tmp_path}/both/docker", buildx=True)
+    monkeypatch.setenv("PATH", folders[0])
+    with pytest.raises(EngineMissing, match=r"no docker program can use a buildx builder"):
+        cli.find_cli("unix:///b", plugin=True)
+
+
 def test_no_client_is_told_with_each_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folders = [client(tmp_path / "new", NEW, NO_BUILDX), client(tmp_path / "podman", "podman version 4.3.1")]
     monkeypatch.setenv("PATH", os.pathsep.join(folders))
