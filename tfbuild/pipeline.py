@@ -194,6 +194,8 @@ class Maker:
             "build_args": dockerfile.build_args(base, context),
             "no_cache": self.no_cache,
         }
+        if self.engine.builder:
+            settings["contexts"] = bases.handed(self.engine, base, self.work / "base", self.progress)
 
         def fetch(folder: Path, run: Settings) -> None:
             again: Settings = {**run, "build_args": {**run["build_args"], "RUN_ID": str(time.time_ns())}}
@@ -212,8 +214,6 @@ class Maker:
         bundle, asked = self.options.bundle, bases.asked(build.base_image, self.base)
         if bundle and (kept := bundle.base(asked, self.engine.platform)):
             return bases.from_bundle(self.engine, kept, bundle.folder, self.progress)
-        if builder := self.engine.builder:
-            return bases.elsewhere(self.engine, asked, self.base, str(builder), self.progress)
         return self._resolve(build.base_image, build.base_distribution)
 
     def _resolve(self, image: str, distribution: str) -> bases.Base:

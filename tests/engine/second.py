@@ -162,7 +162,7 @@ def sshd(second: Second) -> Iterator[Path]:
 
 
 def configured(folder: Path, port: int, second: Second) -> None:
-    poor = folder / "poor"
+    poor = folder / "few-programs"
     poor.mkdir()
     for name in ("sh", "cat"):
         (poor / name).symlink_to(shutil.which(name) or f"/bin/{name}")

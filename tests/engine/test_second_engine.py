@@ -214,24 +214,30 @@ def test_an_engine_s_own_ca_holds_whatever_the_web_s_is(by_context: Invoke, seco
 
 
 @pytest.mark.parametrize(
-    ("engine_name", "env", "reason"),
+    ("engine_name", "env", "reason", "hint"),
     [
-        ("strange-tls", {}, "certificate verify failed"),
-        ("tcp://127.0.0.1:{port}", {}, "HTTP request to an HTTPS server"),
-        ("tcp://127.0.0.1:{port}", {"DOCKER_TLS_VERIFY": "1", "DOCKER_CERT_PATH": "{folder}"}, "unknown ca|required"),
-        ("tcp://127.0.0.1:1", {}, "Connection refused"),
-        ("third", {}, "there is no Docker context 'third'"),
+        ("strange-tls", {}, "certificate verify failed", "of the context strange-tls must be"),
+        ("tcp://127.0.0.1:{port}", {}, "Bad Request", "it may want TLS"),
+        (
+            "tcp://127.0.0.1:{port}",
+            {"DOCKER_TLS_VERIFY": "1", "DOCKER_CERT_PATH": "{folder}"},
+            "certificate",
+            "of DOCKER_CERT_PATH must be",
+        ),
+        ("tcp://127.0.0.1:1", {}, "Connection refused", "is it up"),
+        ("third", {}, "there is no Docker context 'third'", "second-tls"),
     ],
 )
 def test_an_engine_that_cannot_be_trusted_or_reached_is_refused(
-    by_context: Invoke, second: Second, tmp_path: Path, engine_name: str, env: dict[str, str], reason: str
+    by_context: Invoke, second: Second, tmp_path: Path, engine_name: str, env: dict[str, str], reason: str, hint: str
 ) -> None:
     shutil.copy(second.folder / "tls" / "ca.pem", tmp_path)  # and no certificate of the client's own
     fill = {"port": second.port, "folder": tmp_path}
     filled = {name: value.format(**fill) for name, value in env.items()}
     said = by_context("images", "--engine", engine_name.format(**fill), env=filled, code=20, timeout=60).stderr
-    assert any(word in said for word in reason.split("|")), said
-    assert "hint: " in said
+    error, _, advice = said.partition("hint: ")
+    assert reason in error
+    assert hint in advice
 
 
 def labelled(engine: Engine, folder: Path, cpu_name: str) -> str:

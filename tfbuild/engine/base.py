@@ -13,7 +13,7 @@ import docker
 import requests
 
 from tfbuild import bundle as bundles
-from tfbuild.engine import debian
+from tfbuild.engine import debian, layout
 from tfbuild.engine.client import Engine, Image, split
 from tfbuild.engine.process import last_lines, logged
 from tfbuild.engine.progress import Progress
@@ -75,15 +75,13 @@ def resolve(
         return bootstrap(engine, distribution, progress=progress, log=log, ca_cert=ca_cert)
 
 
-def elsewhere(engine: Engine, name: str, mode: str, builder: str, progress: Progress) -> Base:
-    """The base for a builder that is not in the engine: from a registry, by digest. Raises BaseUnavailable."""
-    hint = "--base NAME with an image in a registry that the builder reaches; or leave out --builder"
-    if mode == "bootstrap":
-        raise BaseUnavailable(f"{builder} cannot see images that are made in the engine", hint=hint)
-    try:
-        return from_registry(engine, name, progress)
-    except BaseUnavailable as error:
-        raise BaseUnavailable(f"{error.reason}, and {builder} sees no other images", hint=hint) from error
+def handed(engine: Engine, base: Base, folder: Path, progress: Progress) -> dict[str, str]:
+    """The base for a builder that is not in the engine, as BuildKit's named contexts; none where it can pull it."""
+    if "@sha256:" in base.reference:
+        return {}
+    with progress.step(f"base: hand {base.name} to the builder"):
+        digest = layout.write(engine, base.reference, folder)
+    return {base.reference: f"oci-layout://{folder.resolve()}@{digest}"}
 
 
 # --- in a bundle ------------------------------------------------------------------------------------------------------

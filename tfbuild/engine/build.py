@@ -36,12 +36,16 @@ class Unwatched:
 
 
 class Settings(TypedDict, total=False):
-    """What a run of the builder gets beside its context; see Engine.build."""
+    """What a run of the builder gets beside its context; see Engine.build.
+
+    `contexts`: what takes an image's place, by the name that FROM has; only buildx knows them.
+    """
 
     log: Required[Path]
     progress: Required[Progress]
     build_args: Mapping[str, str]
     secrets: Mapping[str, Path]
+    contexts: Mapping[str, str]
     network: str
     no_cache: bool
     watch: Watch
@@ -76,6 +80,7 @@ def _options(settings: Settings) -> list[str]:
         *(["--no-cache"] if settings.get("no_cache") else []),
         *([f"--network={network}"] if network else []),
         *proxy_options(os.environ),
+        *(f"--build-context={name}={value}" for name, value in settings.get("contexts", {}).items()),
         *(f"--build-arg={name}={value}" for name, value in settings.get("build_args", {}).items()),
         *(f"--secret={secret(name, path)}" for name, path in settings.get("secrets", {}).items()),
     ]

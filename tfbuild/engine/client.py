@@ -118,7 +118,7 @@ class Engine:
                 raise
             raise EngineMissing(
                 f"no container engine answers at {found.address}: {error.reason.removeprefix(NO_ANSWER)}",
-                hint=f"is it up, and reachable from here? docker {_named(found)} version",
+                hint=_advice(found, error.reason),
             ) from error
 
     @property
@@ -400,8 +400,17 @@ def _knock(address: str) -> None:
             raise EngineMissing(f"{NO_ANSWER}{why}", hint="invoke engine") from error
 
 
-def _named(found: contexts.Endpoint) -> str:
-    return f"--context {found.context}" if found.context else f"--host {found.address}"
+def _advice(found: contexts.Endpoint, reason: str) -> str:
+    """What to do about an engine on another machine that does not answer."""
+    look = f"docker {f'--context {found.context}' if found.context else f'--host {found.address}'} version"
+    if "400 Client Error" in reason:
+        return (
+            f"it may want TLS: DOCKER_TLS_VERIFY=1 and DOCKER_CERT_PATH=FOLDER, or a context with certificates; {look}"
+        )
+    if "certificate" in reason:
+        files = f"the context {found.context}" if found.context else "DOCKER_CERT_PATH"
+        return f"the CA and the client's certificate of {files} must be those that the engine was set up with; {look}"
+    return f"is it up, and reachable from here? {look}"
 
 
 def split(ref: str) -> tuple[str, str]:
