@@ -18,7 +18,7 @@ START_SECONDS = 600.0
 
 @dataclass(frozen=True, kw_only=True)
 class Builder:
-    """`driver`: docker-container, kubernetes or remote. It takes base images from registries alone."""
+    """`driver`: docker-container, kubernetes or remote. The engine's images are not among those that it has."""
 
     name: str
     driver: str
