@@ -195,7 +195,7 @@ class Maker:
             "no_cache": self.no_cache,
         }
         if self.engine.builder:
-            settings["contexts"] = bases.handed(self.engine, base, self.work / "base", self.progress)
+            settings["contexts"] = bases.handed(self.engine, base, self.work / build.id / "base", self.progress)
 
         def fetch(folder: Path, run: Settings) -> None:
             again: Settings = {**run, "build_args": {**run["build_args"], "RUN_ID": str(time.time_ns())}}

@@ -92,18 +92,21 @@ class Tunnel:
 
     def _serve(self) -> None:
         """Hands each connection to an ssh of its own, which goes through the first one."""
-        with suppress(OSError):
-            while True:
+        while True:
+            try:
                 near, _ = self._listening.accept()
-                with near:
-                    dialled = subprocess.Popen(
-                        self._ssh(DIAL, "ControlMaster=no"),
-                        stdin=near.fileno(),
-                        stdout=near.fileno(),
-                        stderr=subprocess.DEVNULL,
-                        # Ctrl-C must not reach it before the containers are taken down.
-                        start_new_session=True,
-                    )
+            except OSError:
+                return
+            # Where no process can be had, whoever connected sees the connection end.
+            with near, suppress(OSError):
+                dialled = subprocess.Popen(
+                    self._ssh(DIAL, "ControlMaster=no"),
+                    stdin=near.fileno(),
+                    stdout=near.fileno(),
+                    stderr=subprocess.DEVNULL,
+                    # Ctrl-C must not reach it before the containers are taken down.
+                    start_new_session=True,
+                )
                 self._dialled = [*(one for one in self._dialled if one.poll() is None), dialled]
 
     def close(self) -> None:
@@ -113,7 +116,7 @@ class Tunnel:
         self._listening.close()
         # The SDK keeps connections open that it may use again.
         for one in self._dialled:
-            one.terminate()
+            one.kill()
             one.wait()
         self._master.stdin.close()
         with suppress(subprocess.TimeoutExpired):
