@@ -61,7 +61,7 @@ COMPILE: dict[str, tuple[Any, str]] = {
     "remote-client-key": ("", "its key"),
     "remote-property": ([], "NAME=VALUE that the executor chooses workers by (again for more)"),
     "remote-readonly": (False, "take from the remote cache, put nothing there (for untrusted jobs)"),
-    "no-cache": (False, "build every stage again (downloads and Bazel's cache stay)"),
+    "no-cache": (False, "build every stage again (downloads and Bazel's cache stay where BuildKit keeps them)"),
 }
 
 Body = Callable[..., None]

@@ -61,6 +61,17 @@ def test_clients_that_cannot_build_are_passed_over(tmp_path: Path, monkeypatch: 
     assert cli.find_cli("unix:///y").path == f"{tmp_path}/old/docker"
 
 
+def test_for_a_builder_only_a_client_with_buildx_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An older client builds without it, and heeds no builder's name."""
+    folders = [client(tmp_path / "old", OLD, NO_BUILDX + SERVER), client(tmp_path / "both", OLD, BUILDX + SERVER)]
+    monkeypatch.setenv("PATH", os.pathsep.join(folders))
+    assert cli.find_cli("unix:///b").path == f"{tmp_path}/old/docker"
+    assert cli.find_cli("unix:///b", plugin=True) == cli.Cli(path=f"{tmp_path}/both/docker", buildx=True)
+    monkeypatch.setenv("PATH", folders[0])
+    with pytest.raises(EngineMissing, match=r"no docker program can use a buildx builder"):
+        cli.find_cli("unix:///b", plugin=True)
+
+
 def test_no_client_is_told_with_each_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folders = [client(tmp_path / "new", NEW, NO_BUILDX), client(tmp_path / "podman", "podman version 4.3.1")]
     monkeypatch.setenv("PATH", os.pathsep.join(folders))
@@ -142,12 +153,15 @@ def test_a_host_that_the_user_names_is_not_replaced(monkeypatch: pytest.MonkeyPa
     assert host.named_host({"DOCKER_CONTEXT": "colima"}, own) == "Docker's context colima"
 
 
-@pytest.mark.parametrize("address", ["unix:///nonexistent/docker.sock", "tcp://127.0.0.1:1"])
-def test_no_engine_is_said_in_one_line_with_the_way_out(address: str) -> None:
+@pytest.mark.parametrize(
+    ("address", "hint"),
+    [("unix:///nonexistent/docker.sock", "invoke engine"), ("tcp://127.0.0.1:1", "docker --host tcp://127.0.0.1:1")],
+)
+def test_no_engine_is_said_in_one_line_with_the_way_out(address: str, hint: str) -> None:
     with pytest.raises(EngineMissing) as caught:
         Engine.connect(address)
     assert "\n" not in caught.value.reason
-    assert caught.value.hint == "invoke engine"
+    assert hint in caught.value.hint
 
 
 def test_a_process_is_known_by_its_command_line_too(tmp_path: Path) -> None:

@@ -223,6 +223,15 @@ def test_nothing_but_a_host_gets_to_ssh(text: str) -> None:
         ssh.destination(text)
 
 
+def test_a_host_key_that_changed_is_told_from_one_that_is_not_known() -> None:
+    last = "Host key verification failed."
+    assert ssh.reason(f"a banner\n{last}\n", ssh.NOT_CONNECTED) == last
+    changed = ssh.reason(f"@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\n{last}\n", ssh.NOT_CONNECTED)
+    where = Destination(host="web1")
+    assert "accept it once" in ssh.advice(where, last, ssh.HINTS, "")
+    assert "find out why" in ssh.advice(where, changed, ssh.HINTS, "")
+
+
 def test_without_ssh_on_path_nothing_is_tried(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UsageError, match="openssh-client"):

@@ -544,9 +544,9 @@ def pull(
 
 def images(*, registry: str, ca_cert: str, json: bool) -> None:
     from tfbuild import inventory
-    from tfbuild.engine import Engine
+    from tfbuild.engine import Engine, choice
 
-    host = host_cpu("")
+    host = running_cpu("", ca_cert) if choice.elsewhere() else host_cpu("")
     features = frozenset(isa.of_cpu(host).features) if host else frozenset()
     found = inventory.local(Engine.connect(), REPORTS, host, features)
     if registry or os.environ.get("TFBUILD_REGISTRY"):

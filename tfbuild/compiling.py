@@ -149,6 +149,8 @@ def _run(
         limits = resources.of_this_process(local=engine.local)
         share = resources.share(cpus=engine.cpus, memory=engine.memory, limits=limits, jobs=given.jobs)
         progress(f"bazel {share.reason}")
+        if engine.builder and not given.jobs:
+            progress(f"note: that is the engine's machine; for another of {engine.builder}, give --jobs")
         for line in [f"remote {given.remote.name}", *remotes.notes(given.remote, build.bazel)] if given.remote else []:
             progress(line)
     left = given.started + given.seconds + GRACE_SECONDS - time.time() if given.seconds else None

@@ -75,9 +75,9 @@ class Maker:
     def cpu(self) -> Cpu:
         """The CPU of the engine's machine, as a container there sees it. Raises what the base image's making does."""
         row = plan.default_base()
-        base = self._resolve(row.image, row.distribution)
+        image = bases.made_before(self.engine) or self._resolve(row.image, row.distribution).reference
         with self.progress.step("detect: the engine's CPU"):
-            done = self.engine.run(base.reference, ["sh", "-c", RECORD], entrypoint=())
+            done = self.engine.run(image, ["sh", "-c", RECORD], entrypoint=())
         return cpu.parse(done.stdout, origin="the engine's /proc/cpuinfo")
 
     def render(self, build: Build) -> Context:
@@ -175,6 +175,11 @@ class Maker:
                 "the engine is on another machine, which cannot reach a folder served on this one",
                 hint="let a web server that it reaches serve the folder: --mirror URL",
             )
+        if self.options.bundle and (builder := self.engine.builder):
+            raise UsageError(
+                f"{builder} has a network of its own, which cannot reach a folder served on this machine's loopback",
+                hint="let a web server that it reaches serve the folder: --mirror URL; or leave out --builder",
+            )
         if build.platform != self.engine.platform:
             raise EngineMissing(
                 f"this engine builds for {self.engine.platform}, and the plan is for {build.platform}",
@@ -189,6 +194,8 @@ class Maker:
             "build_args": dockerfile.build_args(base, context),
             "no_cache": self.no_cache,
         }
+        if self.engine.builder:
+            settings["contexts"] = bases.handed(self.engine, base, self.work / build.id / "base", self.progress)
 
         def fetch(folder: Path, run: Settings) -> None:
             again: Settings = {**run, "build_args": {**run["build_args"], "RUN_ID": str(time.time_ns())}}

@@ -23,16 +23,18 @@ NOT_CONNECTED = 255
 DESTINATION = re.compile(
     r"ssh(://|\s+)(?P<user>[A-Za-z0-9_][\w.+-]*@)?(?P<host>[A-Za-z0-9_][\w.-]*|\[[0-9A-Fa-f:.%\w]+\])(:(?P<port>\d{1,5}))?/?"
 )
+# It stands above ssh's last line, which says no more than that of a host that is not known yet.
+CHANGED = "IDENTIFICATION HAS CHANGED"
 HINTS = (
+    (CHANGED, "its key is another than before: find out why, then ssh-keygen -R"),
     ("Permission denied", "BatchMode asks nothing: give it a key (ssh-copy-id {host}), or load yours (ssh-add)"),
     ("Host key verification failed", "look at its key and accept it once by hand: ssh {host}"),
-    ("IDENTIFICATION HAS CHANGED", "its key is another than before: find out why, then ssh-keygen -R"),
     ("Could not resolve hostname", "is the name right? ~/.ssh/config is heeded"),
     ("Connection refused", "no sshd answers on that port: ssh://{host}:PORT"),
     ("No route to host", "is it switched on, and reachable from here?"),
     ("timed out", "is it switched on, and reachable from here? --timeout gives it more seconds"),
-    ("/proc/cpuinfo", "it is no Linux: record its CPU there and name the file"),
 )
+OF_RECORDINGS = ("/proc/cpuinfo", "it is no Linux: record its CPU there and name the file")
 # What a user's own settings may hold that is in the way of one command.
 OPTIONS = ("-T", "-o", "BatchMode=yes", "-o", "RemoteCommand=none", "-o", "ClearAllForwardings=yes")
 OTHERWISE = "see what this says: ssh -o BatchMode=yes {host} cat /proc/cpuinfo"
@@ -73,7 +75,7 @@ def fetch(destinations: Sequence[Destination], *, timeout: int, config: Path | N
     """
     if not destinations:
         return []
-    program = shutil.which("ssh")
+    program = find()
     if program is None:
         raise UsageError("there is no ssh on PATH", hint="apt-get install openssh-client, or record the CPUs in files")
     pool = ThreadPoolExecutor(max_workers=AT_ONCE)
@@ -83,13 +85,22 @@ def fetch(destinations: Sequence[Destination], *, timeout: int, config: Path | N
         pool.shutdown(cancel_futures=True)  # interrupted: those that have not been asked are not
 
 
+def find() -> str | None:
+    """The path of the system's ssh; None where it has none."""
+    return shutil.which("ssh")
+
+
+def command(program: str, where: Destination, run: str, *options: str, timeout: int) -> list[str]:
+    """The call of ssh that runs the command line `run` there; `timeout`: seconds until it is connected."""
+    port = ("-p", str(where.port)) if where.port else ()
+    return [program, *OPTIONS, "-o", f"ConnectTimeout={timeout}", *options, *port, "--", where.host, run]
+
+
 def _ask(program: str, where: Destination, timeout: int, config: Path | None) -> Answer:
-    options = [*OPTIONS, "-o", f"ConnectTimeout={timeout}"]
-    options += ["-F", str(config)] if config else []
-    options += ["-p", str(where.port)] if where.port else []
+    options = ("-F", str(config)) if config else ()
     try:
         done = subprocess.run(
-            [program, *options, "--", where.host, COMMAND],
+            command(program, where, COMMAND, *options, timeout=timeout),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=timeout,
@@ -99,16 +110,22 @@ def _ask(program: str, where: Destination, timeout: int, config: Path | None) ->
         return _failed(where, f"timed out: no answer within {timeout} s")
     if done.returncode == 0:
         return Answer(text=done.stdout.decode("utf-8", errors="replace"))
-    return _failed(where, _reason(done.stderr.decode("utf-8", errors="replace"), done.returncode))
+    return _failed(where, reason(done.stderr.decode("utf-8", errors="replace"), done.returncode))
 
 
-def _reason(said: str, code: int) -> str:
+def reason(said: str, code: int) -> str:
     """The last line that ssh or the command wrote: the ones before it are banners and warnings."""
     lines = ["".join(filter(str.isprintable, line)).strip() for line in said.splitlines()]
     last = next((line for line in reversed(lines) if line), "")
+    if any(CHANGED in line for line in lines) and last:
+        return f"{CHANGED}: {last}"
     return last or (f"ssh ended with {code}" if code == NOT_CONNECTED else f"the command there ended with {code}")
 
 
+def advice(where: Destination, reason: str, rows: Sequence[tuple[str, str]], otherwise: str) -> str:
+    """What to do about `reason`: the first of the rows (a part of the reason, the hint) that fits it."""
+    return next((hint for part, hint in rows if part in reason), otherwise).format(host=where.host)
+
+
 def _failed(where: Destination, reason: str) -> Answer:
-    hint = next((hint for part, hint in HINTS if part in reason), OTHERWISE)
-    return Answer(reason=reason, hint=hint.format(host=where.host))
+    return Answer(reason=reason, hint=advice(where, reason, (*HINTS, OF_RECORDINGS), OTHERWISE))

@@ -13,7 +13,7 @@ import docker
 import requests
 
 from tfbuild import bundle as bundles
-from tfbuild.engine import debian
+from tfbuild.engine import debian, layout
 from tfbuild.engine.client import Engine, Image, split
 from tfbuild.engine.process import last_lines, logged
 from tfbuild.engine.progress import Progress
@@ -73,6 +73,15 @@ def resolve(
         _need_distribution(image_name, distribution)
         progress(f"base: {error.reason}; using Debian {distribution} made from its packages instead")
         return bootstrap(engine, distribution, progress=progress, log=log, ca_cert=ca_cert)
+
+
+def handed(engine: Engine, base: Base, folder: Path, progress: Progress) -> dict[str, str]:
+    """The base for a builder that is not in the engine, as BuildKit's named contexts; none where it can pull it."""
+    if "@sha256:" in base.reference:
+        return {}
+    with progress.step(f"base: hand {base.name} to the builder"):
+        digest = layout.write(engine, base.reference, folder)
+    return {base.reference: f"oci-layout://{folder.resolve()}@{digest}"}
 
 
 # --- in a bundle ------------------------------------------------------------------------------------------------------
@@ -213,6 +222,13 @@ def bootstrap(engine: Engine, distribution: str, *, progress: Progress, log: Pat
     with translated(name):
         layer: str = engine.client.images.get(name).attrs["RootFS"]["Layers"][0]
     return Base(reference=name, name=name, digest=layer)
+
+
+def made_before(engine: Engine) -> str:
+    """Any bootstrapped base that the engine has, old or new; "" where it has none."""
+    names = [tag for image in engine.labelled(LABEL) for tag in image.tags if split(tag)[0] == REPOSITORY]
+    right = (name for name in sorted(names) if engine.image(name).architecture == engine.platform.partition("/")[2])
+    return next(right, "")
 
 
 def _fresh(engine: Engine, name: str, distribution: str) -> bool:

@@ -3,12 +3,13 @@
 import os
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, Required, TypedDict
 
-from docker.context.config import get_current_context_name
-
+from tfbuild.engine import builder as builders
 from tfbuild.engine import buildkit, cli, process
+from tfbuild.engine.builder import Builder
 from tfbuild.engine.progress import Progress, Step
 from tfbuild.errors import BuildFailed, DiskFull, TfbuildError
 
@@ -35,29 +36,41 @@ class Unwatched:
 
 
 class Settings(TypedDict, total=False):
-    """What a run of the builder gets beside its context; see Engine.build."""
+    """What a run of the builder gets beside its context; see Engine.build.
+
+    `contexts`: what takes an image's place, by the name that FROM has; only buildx knows them.
+    """
 
     log: Required[Path]
     progress: Required[Progress]
     build_args: Mapping[str, str]
     secrets: Mapping[str, Path]
+    contexts: Mapping[str, str]
     network: str
     no_cache: bool
     watch: Watch
     seconds: float | None
 
 
-def build(context: Path, host: str, settings: Settings, *, tag: str) -> str:
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a build runs: by the client that is told `host`, in `builder` where that is not the engine's own."""
+
+    host: str
+    builder: Builder | None = None
+
+
+def build(context: Path, place: Place, settings: Settings, *, tag: str) -> str:
     """Builds `context` and gives the image's id; see Engine.build."""
     with tempfile.TemporaryDirectory(prefix="tfbuild-") as folder:
         id_file = Path(folder, "id")
-        _run(context, host, settings, [f"--iidfile={id_file}", f"--tag={tag}"], load=True)
+        _run(context, place, settings, [f"--iidfile={id_file}", f"--tag={tag}"], load=True)
         return id_file.read_text().strip()
 
 
-def export(context: Path, host: str, settings: Settings, *, stage: str, output: Path) -> None:
+def export(context: Path, place: Place, settings: Settings, *, stage: str, output: Path) -> None:
     """Builds `context` up to `stage` and writes its files to the folder `output`; see Engine.export."""
-    _run(context, host, settings, [f"--target={stage}", f"--output={destination(output)}"], load=False)
+    _run(context, place, settings, [f"--target={stage}", f"--output={destination(output)}"], load=False)
 
 
 def _options(settings: Settings) -> list[str]:
@@ -67,22 +80,23 @@ def _options(settings: Settings) -> list[str]:
         *(["--no-cache"] if settings.get("no_cache") else []),
         *([f"--network={network}"] if network else []),
         *proxy_options(os.environ),
+        *(f"--build-context={name}={value}" for name, value in settings.get("contexts", {}).items()),
         *(f"--build-arg={name}={value}" for name, value in settings.get("build_args", {}).items()),
         *(f"--secret={secret(name, path)}" for name, path in settings.get("secrets", {}).items()),
     ]
 
 
-def _start(program: cli.Cli, host: str, *, load: bool) -> list[str]:
+def _start(program: cli.Cli, place: Place, settings: Settings, *, load: bool) -> list[str]:
     if not program.buildx:
         return [program.path, "build"]
     # The image must land in this engine, and a base made here be found: the builder inside it, unless the user says.
-    # Buildx names it after the context; "default" is the one that DOCKER_HOST reaches.
-    context = "default" if host or "DOCKER_HOST" in os.environ else os.environ.get("DOCKER_CONTEXT")
-    builder = os.environ.get("BUILDX_BUILDER") or context or get_current_context_name()
-    return [program.path, "buildx", "build", *(["--load"] if load else []), f"--builder={builder}"]
+    name = place.builder.name if place.builder else builders.own(cli.environment(place.host))
+    # The engine's own builder asks nobody.
+    allowed = ["--allow=network.host"] if place.builder and settings.get("network") == "host" else []
+    return [program.path, "buildx", "build", *(["--load"] if load else []), f"--builder={name}", *allowed]
 
 
-def _environment(program: cli.Cli, host: str) -> dict[str, str]:
+def _environment(host: str) -> dict[str, str]:
     # Without attestations an image's id is its own, not that of an index that carries a time.
     return {**cli.environment(host), "DOCKER_BUILDKIT": "1", "BUILDX_NO_DEFAULT_ATTESTATIONS": "1"}
 
@@ -105,9 +119,9 @@ def destination(folder: Path) -> str:
     return f'type=local,"dest={quoted}"'
 
 
-def _run(context: Path, host: str, settings: Settings, outcome: list[str], *, load: bool) -> None:
-    program = cli.find_cli(host)
-    command = [*_start(program, host, load=load), *outcome, *_options(settings), str(context)]
+def _run(context: Path, place: Place, settings: Settings, outcome: list[str], *, load: bool) -> None:
+    program = cli.find_cli(place.host, plugin=place.builder is not None)
+    command = [*_start(program, place, settings, load=load), *outcome, *_options(settings), str(context)]
     stages, tail = Stages(settings["progress"], settings.get("watch")), buildkit.Tail()
 
     def each(line: str) -> None:
@@ -119,7 +133,7 @@ def _run(context: Path, host: str, settings: Settings, outcome: list[str], *, lo
     log.unlink(missing_ok=True)
     try:
         # The client cancels the build in BuildKit on SIGINT, which kills the processes of its steps.
-        code = process.logged(command, _environment(program, host), log, each, settings.get("seconds"))
+        code = process.logged(command, _environment(place.host), log, each, settings.get("seconds"))
     except BaseException as error:
         stages.end("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
         raise

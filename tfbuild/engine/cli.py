@@ -16,6 +16,7 @@ PROBE_SECONDS = 20.0
 # (https://docs.docker.com/engine/release-notes/23.0/).
 BUILDKIT_INSIDE = (18, 9)
 BUILDX_ONLY = (23, 0)
+OF_TLS = ("DOCKER_TLS", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH")
 VERSION = re.compile(r"Docker version (\d+)\.(\d+)")
 
 
@@ -27,31 +28,37 @@ class Cli:
     buildx: bool
 
 
-def find_cli(host: str = "") -> Cli:
+def find_cli(host: str = "", *, plugin: bool = False) -> Cli:
     """The first `docker` on PATH that can build with BuildKit on the engine at `host` (default: the environment's).
 
-    Raises EngineMissing where none can.
+    `plugin`: by the buildx plugin alone, without which builders' names are not heeded. Raises EngineMissing where none
+    can.
     """
-    return _find(os.environ.get("PATH", os.defpath), host or os.environ.get("DOCKER_HOST", ""))
+    return _find(os.environ.get("PATH", os.defpath), host or os.environ.get("DOCKER_HOST", ""), plugin)
 
 
 def environment(host: str = "") -> dict[str, str]:
     """The environment in which a `docker` program talks to `host`; an empty one leaves the user's choice alone."""
-    return {**os.environ, **({"DOCKER_HOST": host} if host else {})}
+    if not host:
+        return dict(os.environ)
+    # A context's name would only be warned of, but TLS would be tried on a socket too.
+    others = {"DOCKER_CONTEXT", *(OF_TLS if host.startswith("unix://") else ())}
+    return {**{name: value for name, value in os.environ.items() if name not in others}, "DOCKER_HOST": host}
 
 
 @cache
-def _find(path: str, host: str) -> Cli:
+def _find(path: str, host: str, plugin: bool) -> Cli:
     looked_at = []
     for program in _programs(path):
-        can, why_not = _probe(program, environment(host))
+        can, why_not = _probe(program, environment(host), plugin=plugin)
         if can is not None:
             return can
         looked_at.append(f"{program} {why_not}")
     raise EngineMissing(
-        "no docker program can build with BuildKit here" + "".join(f"\n  {line}" for line in looked_at),
-        hint="install the package docker-buildx (Debian 13, Ubuntu), docker-buildx-plugin (Docker's own repository) "
-        "or docker.io (Debian 12)",
+        f"no docker program can {'use a buildx builder' if plugin else 'build with BuildKit'} here"
+        + "".join(f"\n  {line}" for line in looked_at),
+        hint="install the package docker-buildx (Debian 13, Ubuntu) or docker-buildx-plugin (Docker's own repository)"
+        + ("" if plugin else ", or docker.io (Debian 12)"),
     )
 
 
@@ -64,14 +71,15 @@ def _programs(path: str) -> Iterator[str]:
             yield program
 
 
-def _probe(program: str, env: dict[str, str]) -> tuple[Cli | None, str]:
+def _probe(program: str, env: dict[str, str], *, plugin: bool) -> tuple[Cli | None, str]:
     """The usable program, or why it is none (Podman's `docker` says "podman version")."""
     version = VERSION.match(_output([program, "--version"], env))
     if version is None:
         return None, "is not Docker's client"
     major_minor = (int(version[1]), int(version[2]))
-    buildx = bool(_output([program, "buildx", "version"], env)) if major_minor >= BUILDX_ONLY else False
-    if not buildx and not BUILDKIT_INSIDE <= major_minor < BUILDX_ONLY:
+    needs_it = plugin or major_minor >= BUILDX_ONLY
+    buildx = needs_it and bool(_output([program, "buildx", "version"], env))
+    if (needs_it and not buildx) or major_minor < BUILDKIT_INSIDE:
         return None, f"{version[1]}.{version[2]} has no buildx plugin"
     if not _output([program, "version", "--format", "{{.Server.Version}}"], env):
         return None, f"{version[1]}.{version[2]} gets no answer from the engine"

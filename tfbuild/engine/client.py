@@ -15,21 +15,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, Unpack
 
 import docker
-from docker.context import ContextAPI
 
-from tfbuild.engine import build, cli, transfer
-from tfbuild.engine.build import Settings
+from tfbuild.engine import build, cli, contexts, transfer, tunnel
+from tfbuild.engine import builder as builders
+from tfbuild.engine.build import Place, Settings
+from tfbuild.engine.builder import Builder
 from tfbuild.engine.process import Attached, interruptible
 from tfbuild.engine.progress import Progress
-from tfbuild.engine.sdk import translated
+from tfbuild.engine.sdk import NO_ANSWER, translated
 from tfbuild.engine.worker import Worker
 from tfbuild.errors import EngineMissing, TfbuildError, UnknownImage
 
-SOCKET = "unix:///var/run/docker.sock"
 CONNECT_SECONDS = 10
 CALL_SECONDS = 300
 MOST_OUTPUT = 8 * 1024 * 1024
@@ -83,9 +84,14 @@ class Files:
 class Engine:
     """One container engine; make it with connect()."""
 
-    def __init__(self, client: Any, host: str = "") -> None:
+    def __init__(self, client: Any, host: str = "", *, local: bool = True) -> None:
+        """`host`: what Docker's own client is told; "" leaves the choice to the environment that it shares.
+
+        `local`: whether the engine's socket is on this machine.
+        """
         self.client = client
         self.host = host
+        self.local = local
         with translated():
             facts = client.version()
         self.version: str = facts["Version"]
@@ -97,17 +103,23 @@ class Engine:
 
         Raises EngineMissing where none answers.
         """
-        with translated():
-            environment = cli.environment(host)
-            _knock(environment)
-            client = docker.from_env(timeout=CONNECT_SECONDS, environment=environment, use_ssh_client=True)
-            client.api.timeout = CALL_SECONDS
-            return cls(client, host)
-
-    @property
-    def local(self) -> bool:
-        """True where the engine's socket is on this machine."""
-        return str(self.client.api.base_url).startswith("http+docker://local")
+        found = contexts.endpoint(cli.environment(host))
+        if found.address.startswith("ssh://"):
+            host = tunnel.to(found.address)
+        try:
+            with translated():
+                address = host or found.address
+                _knock(address)
+                client = _Client(base_url=address, tls=found.tls or False, timeout=CONNECT_SECONDS)
+                client.api.timeout = CALL_SECONDS
+                return cls(client, host, local=found.local)
+        except EngineMissing as error:
+            if found.local:
+                raise
+            raise EngineMissing(
+                f"no container engine answers at {found.address}: {error.reason.removeprefix(NO_ANSWER)}",
+                hint=_advice(found, error.reason),
+            ) from error
 
     @property
     def data_root(self) -> Path:
@@ -272,11 +284,24 @@ class Engine:
         lines that matter, DiskFull, EngineMissing where no client can build, or TimeoutError after `seconds`.
         Ctrl-C or SIGTERM ends the build inside the engine too, then comes as KeyboardInterrupt.
         """
-        return build.build(context, self.host, settings, tag=tag)
+        return build.build(context, self._place, settings, tag=tag)
 
     def export(self, context: Path, *, stage: str, output: Path, **settings: Unpack[Settings]) -> None:
         """Builds one stage of a folder and writes that stage's files to `output`. Raises what build() does."""
-        build.export(context, self.host, settings, stage=stage, output=output)
+        build.export(context, self._place, settings, stage=stage, output=output)
+
+    @cached_property
+    def builder(self) -> Builder | None:
+        """The buildx builder that the user names in place of the engine's own. Raises EngineMissing."""
+        name = builders.named(os.environ)
+        if not name:
+            return None
+        program = cli.find_cli(self.host, plugin=True).path
+        return builders.find(name, program, cli.environment(self.host))
+
+    @property
+    def _place(self) -> Place:
+        return Place(host=self.host, builder=self.builder)
 
     @property
     def cpus(self) -> int:
@@ -351,10 +376,20 @@ def _image(attrs: Mapping[str, Any]) -> Image:
     )
 
 
-def _knock(environment: Mapping[str, str]) -> None:
+class _Api(docker.APIClient):  # type: ignore[misc]
+    """Requests lets REQUESTS_CA_BUNDLE overrule a session's CA, which is the engine's own, not that of the web."""
+
+    def merge_environment_settings(self, url: Any, proxies: Any, stream: Any, verify: Any, cert: Any) -> Any:
+        return super().merge_environment_settings(url, proxies, stream, self.verify if verify is None else verify, cert)
+
+
+class _Client(docker.DockerClient):  # type: ignore[misc]
+    def __init__(self, **options: Any) -> None:
+        self.api = _Api(**options)
+
+
+def _knock(address: str) -> None:
     """EngineMissing where nobody listens at the engine's socket; the SDK would leave its own end of it open."""
-    context = ContextAPI.kwargs_from_context(environment=environment)
-    address = environment.get("DOCKER_HOST") or context.get("base_url") or SOCKET
     if address.startswith("unix://"):
         try:
             with socket.socket(socket.AF_UNIX) as end:
@@ -362,7 +397,20 @@ def _knock(environment: Mapping[str, str]) -> None:
                 end.connect(address.removeprefix("unix://"))
         except OSError as error:
             why = f"{error.strerror or error} ({address})"
-            raise EngineMissing(f"no container engine answers: {why}", hint="invoke engine") from error
+            raise EngineMissing(f"{NO_ANSWER}{why}", hint="invoke engine") from error
+
+
+def _advice(found: contexts.Endpoint, reason: str) -> str:
+    """What to do about an engine on another machine that does not answer."""
+    look = f"docker {f'--context {found.context}' if found.context else f'--host {found.address}'} version"
+    if "400 Client Error" in reason:
+        return (
+            f"it may want TLS: DOCKER_TLS_VERIFY=1 and DOCKER_CERT_PATH=FOLDER, or a context with certificates; {look}"
+        )
+    if "certificate" in reason:
+        files = f"the context {found.context}" if found.context else "DOCKER_CERT_PATH"
+        return f"the CA and the client's certificate of {files} must be those that the engine was set up with; {look}"
+    return f"is it up, and reachable from here? {look}"
 
 
 def split(ref: str) -> tuple[str, str]:

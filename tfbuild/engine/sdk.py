@@ -8,6 +8,8 @@ import requests
 
 from tfbuild.errors import EngineMissing, TfbuildError, UnknownImage
 
+NO_ANSWER = "no container engine answers: "
+
 
 @contextmanager
 def translated(ref: str = "") -> Iterator[None]:
@@ -19,7 +21,7 @@ def translated(ref: str = "") -> Iterator[None]:
     except docker.errors.APIError as error:
         raise TfbuildError(f"the container engine refused: {error.explanation or error}") from error
     except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
-        raise EngineMissing(f"no container engine answers: {reason(error)}", hint="invoke engine") from error
+        raise EngineMissing(f"{NO_ANSWER}{reason(error)}", hint="invoke engine") from error
 
 
 def reason(error: BaseException) -> str:

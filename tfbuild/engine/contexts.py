@@ -1,0 +1,133 @@
+"""Where the engine is: the environment's word, else a Docker context, read as Docker's own client writes them.
+
+The SDK finds contexts only where a config.json lies beside them, which `docker context create` does not make.
+https://docs.docker.com/engine/manage-resources/contexts/
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from docker.context.config import get_current_context_name
+from docker.errors import TLSParameterError
+from docker.tls import TLSConfig
+
+from tfbuild.errors import EngineMissing
+
+SOCKET = "unix:///var/run/docker.sock"
+DEFAULT = "default"
+META = "meta.json"
+# Files of this machine, whatever process listens behind them.
+LOCAL = ("unix://", "npipe://")
+
+
+class Docker(msgspec.Struct, frozen=True):
+    """A context's endpoint of the kind "docker"; a context can have others beside it."""
+
+    host: str = msgspec.field(default="", name="Host")
+    skip_tls_verify: bool = msgspec.field(default=False, name="SkipTLSVerify")
+
+
+class Endpoints(msgspec.Struct, frozen=True):
+    docker: Docker = Docker()
+
+
+class Meta(msgspec.Struct, frozen=True):
+    """A context's meta.json, as far as it is needed."""
+
+    name: str = msgspec.field(name="Name")
+    endpoints: Endpoints = msgspec.field(default=Endpoints(), name="Endpoints")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Endpoint:
+    """An engine's `address` (unix://, tcp://, ssh://), what TLS it is spoken to with, and its context's name if any."""
+
+    address: str
+    tls: TLSConfig | None = None
+    context: str = ""
+
+    @property
+    def local(self) -> bool:
+        """True where the address is a file of this machine."""
+        return self.address.startswith(LOCAL)
+
+
+def endpoint(environ: Mapping[str, str]) -> Endpoint:
+    """The engine that Docker's own client would talk to in this environment.
+
+    Raises EngineMissing for a context that there is not, in place of which the SDK would take the engine on this
+    machine, and for TLS files that are not there.
+    """
+    try:
+        if host := environ.get("DOCKER_HOST"):
+            return Endpoint(address=host, tls=_environments_tls(environ))
+        name = environ.get("DOCKER_CONTEXT") or get_current_context_name() or DEFAULT
+        if name == DEFAULT:
+            return Endpoint(address=SOCKET)
+        found = read(name, environ)
+        return Endpoint(address=found.host or SOCKET, tls=_contexts_tls(name, found, environ), context=name)
+    except TLSParameterError as error:
+        raise EngineMissing(
+            f"the engine's TLS certificates cannot be used: {str(error).split(' TLS configurations')[0]}",
+            hint="DOCKER_CERT_PATH names a folder with ca.pem, cert.pem and key.pem",
+        ) from error
+
+
+def read(name: str, environ: Mapping[str, str]) -> Docker:
+    """The Docker endpoint of the context `name`; EngineMissing where there is none, or it cannot be read."""
+    file = _folder(environ, "meta", name) / META
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=Meta).endpoints.docker
+    except FileNotFoundError:
+        known = ", ".join(names(environ))
+        raise EngineMissing(
+            f"there is no Docker context {name!r}", hint=f"one of: {known}; or ssh://HOST, tcp://HOST:PORT"
+        ) from None
+    except (OSError, msgspec.DecodeError) as error:
+        raise EngineMissing(
+            f"the Docker context {name!r} cannot be read: {error}", hint=f"docker context inspect {name}"
+        ) from error
+
+
+def names(environ: Mapping[str, str]) -> list[str]:
+    """All contexts that can be read, the default one included."""
+    found = {DEFAULT}
+    for file in (_configuration(environ) / "contexts" / "meta").glob(f"*/{META}"):
+        try:
+            found.add(msgspec.json.decode(file.read_bytes(), type=Meta).name)
+        except (OSError, msgspec.DecodeError):
+            continue
+    return sorted(found)
+
+
+def _configuration(environ: Mapping[str, str]) -> Path:
+    return Path(environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
+
+
+def _folder(environ: Mapping[str, str], kind: str, name: str) -> Path:
+    return _configuration(environ) / "contexts" / kind / hashlib.sha256(name.encode()).hexdigest()
+
+
+def _contexts_tls(name: str, found: Docker, environ: Mapping[str, str]) -> TLSConfig | None:
+    folder = _folder(environ, "tls", name) / "docker"
+    if not folder.is_dir():
+        return TLSConfig(verify=False) if found.skip_tls_verify and found.host.startswith("tcp://") else None
+    return _tls(folder, verify=not found.skip_tls_verify)
+
+
+def _environments_tls(environ: Mapping[str, str]) -> TLSConfig | None:
+    """As Docker's client reads them: any value is a yes, and certificates alone ask for nothing."""
+    verify, path = bool(environ.get("DOCKER_TLS_VERIFY")), environ.get("DOCKER_CERT_PATH", "")
+    if not (verify or environ.get("DOCKER_TLS")) or not environ["DOCKER_HOST"].startswith("tcp://"):
+        return None
+    return _tls(Path(path) if path else _configuration(environ), verify=verify)
+
+
+def _tls(folder: Path, *, verify: bool) -> TLSConfig:
+    """A client need not show a certificate of its own, where the engine asks for none."""
+    ca, certificate, key = (folder / name for name in ("ca.pem", "cert.pem", "key.pem"))
+    pair = (str(certificate), str(key)) if certificate.is_file() or key.is_file() else None
+    return TLSConfig(client_cert=pair, ca_cert=str(ca) if ca.is_file() else None, verify=verify)
