@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from tfbuild.bench import experiments, session
+from tfbuild.bench import experiments, models, session
 from tfbuild.bench import report as reporting
 from tfbuild.bench.experiments import Experiment
 from tfbuild.bench.session import Settings
@@ -25,9 +25,29 @@ def settings(*, quick: bool, full: bool, budget: str, against: str) -> Settings:
     return Settings(mode=mode, budget=limit_seconds(budget, "--budget") or usual[mode], against=against)
 
 
-def run(image: str, only: Sequence[str], chosen: Settings, reports: Path, *, json: bool) -> None:
+def rows_of(only: Sequence[str], chosen: Settings, named: Sequence[str], batch: str) -> tuple[Experiment, ...]:
+    """What to measure: the experiments, or the models that are `named`, or both where both are. UsageError."""
+    if not named:
+        if batch:
+            raise UsageError("--batch-size is a model's", hint="name the model: --model resnet50")
+        return experiments.select(only, quick=chosen.quick)
+    mine = models.row(named, models.batch_size(batch))
+    others = experiments.select(only, quick=chosen.quick) if only else ()
+    return (*(row for row in others if row.name != mine.name), mine)
+
+
+def run(
+    image: str,
+    only: Sequence[str],
+    chosen: Settings,
+    reports: Path,
+    *,
+    json: bool,
+    named: Sequence[str] = (),
+    batch: str = "",
+) -> None:
     """Measures, writes the report and prints it; raises Interrupted after that where Ctrl-C ended it."""
-    rows = experiments.select(only, quick=chosen.quick)
+    rows = rows_of(only, chosen, named, batch)
     report = session.bench(Engine.connect(), image, rows, chosen, Progress())
     path = reporting.write(report, reports)
     if json:
@@ -39,9 +59,11 @@ def run(image: str, only: Sequence[str], chosen: Settings, reports: Path, *, jso
         raise Interrupted(f"interrupted; what was measured until then is in {path}")
 
 
-def show_rows(only: Sequence[str], chosen: Settings, *, json: bool, dry_run: bool) -> None:
+def show_rows(
+    only: Sequence[str], chosen: Settings, *, json: bool, dry_run: bool, named: Sequence[str] = (), batch: str = ""
+) -> None:
     """What there is (--list), or what would run and for how long (--dry-run)."""
-    rows = experiments.select(only, quick=chosen.quick)
+    rows = rows_of(only, chosen, named, batch)
     if json:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(rows), indent=2).decode() + "\n")
     else:
