@@ -308,6 +308,11 @@ def prune(_: Context, **options: Any) -> None:
         "budget": ("", "5m: seconds, minutes or hours that the whole run may take (default: 5m)"),
         "model": ([], "this whole model, such as resnet50, at its real size and on JPEGs too (again for more)"),
         "batch-size": ("", "items a step of --model (default: each model's own)"),
+        "command": (
+            "",
+            "'python train.py': watch a script of your own by TensorFlow's profiler, and name its bottleneck",
+        ),
+        "mount": ("", "the folder in which --command runs, and which it can only read (default: the current one)"),
         "against": ("", "another image of the same release, which the experiments `isa` and `all` compare with"),
         "list": (False, "only say what can be measured, and why"),
         "dry-run": (False, "only say what would be measured, and for how long"),

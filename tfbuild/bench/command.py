@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from tfbuild.bench import experiments, models, session
+from tfbuild.bench import experiments, models, profiled, session
 from tfbuild.bench import report as reporting
 from tfbuild.bench.experiments import Experiment
 from tfbuild.bench.session import Settings
@@ -16,17 +16,25 @@ from tfbuild.engine.progress import Progress
 from tfbuild.errors import Interrupted, UsageError
 
 
-def settings(*, quick: bool, full: bool, budget: str, against: str) -> Settings:
+def settings(*, quick: bool, full: bool, budget: str, against: str, command: str = "", mount: str = "") -> Settings:
     """UsageError where the options cannot be read or do not go together."""
     if quick + full + bool(budget) > 1:
         raise UsageError("--quick, --full and --budget each say how long it takes", hint="give one of them")
     mode = "quick" if quick else "full" if full else "budget"
     usual = {"quick": session.QUICK_SECONDS, "full": session.FULL_SECONDS, "budget": session.USUAL_SECONDS}
-    return Settings(mode=mode, budget=limit_seconds(budget, "--budget") or usual[mode], against=against)
+    seconds = limit_seconds(budget, "--budget") or usual[mode]
+    return Settings(mode=mode, budget=seconds, against=against, command=profiled.parse(command, mount))
 
 
 def rows_of(only: Sequence[str], chosen: Settings, named: Sequence[str], batch: str) -> tuple[Experiment, ...]:
-    """What to measure: the experiments, or the models that are `named`, or both where both are. UsageError."""
+    """What to measure: the experiments, or the models that are `named`, or both where both are. UsageError.
+
+    A command is watched alone: it stands for the row `bottleneck`.
+    """
+    if chosen.command:
+        if {*only} - {profiled.ROW} or named or batch:
+            raise UsageError("--command is watched alone", hint=f"leave out --model and all --only but {profiled.ROW}")
+        return ()
     if not named:
         if batch:
             raise UsageError("--batch-size is a model's", hint="name the model: --model resnet50")
@@ -69,7 +77,7 @@ def show_rows(
     else:
         reporting.listed(rows, quick=chosen.quick)
     if dry_run:
-        shares = ", ".join(f"{row.name} {share:.0f} s" for row, share in _shares(rows, chosen))
+        shares = ", ".join(f"{row.name} {share:.0f} s" for row, share in _shares(rows, chosen)) or chosen.command
         print(f"dry run: nothing was started; of {chosen.budget:.0f} s: {shares}", file=sys.stderr)
 
 

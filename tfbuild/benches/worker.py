@@ -15,7 +15,7 @@ from ..smoke import worker as smoke
 from ..smoke.found import Prepared
 from ..smoke.probes import allocator
 from . import guards
-from .found import Dropped, Hello, Idle, Ready, Taken
+from .found import Dropped, Hello, Idle, Ready, Taken, printable
 
 
 class Unfit(Exception):
@@ -108,8 +108,3 @@ def cause(error: Exception) -> str:
         return printable(str(error))
     lines = [line.strip() for line in str(error).split("[[")[0].splitlines() if line.strip()]
     return printable("{}: {}".format(type(error).__name__, lines[-1] if lines else ""))
-
-
-def printable(text: str) -> str:
-    """One line that the host accepts."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)[:300]
