@@ -54,6 +54,14 @@ class Idle:
 
 
 @dataclass(frozen=True)
+class Busy:
+    """Percent of the time in which GPUs ran kernels (gpus.py), or the `reason` why nobody can tell."""
+
+    percent: float = 0.0
+    reason: str = ""
+
+
+@dataclass(frozen=True)
 class Dropped:
     """So many workloads are forgotten."""
 

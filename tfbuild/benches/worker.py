@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -14,8 +15,8 @@ from ..smoke import channel as channels
 from ..smoke import worker as smoke
 from ..smoke.found import Prepared
 from ..smoke.probes import allocator
-from . import guards
-from .found import Dropped, Hello, Idle, Ready, Taken, printable
+from . import gpus, guards
+from .found import Busy, Dropped, Hello, Idle, Ready, Taken, printable
 
 
 class Unfit(Exception):
@@ -94,6 +95,13 @@ class Desk:
         """After a sample of `key`: whoever still works in the background would be timed with the others."""
         self.warm[key].sample(1)
         return Idle(share=guards.idle_share())
+
+    def busy(self, key: str) -> Busy:
+        made = self.warm[key]
+        try:
+            return Busy(percent=gpus.busy(lambda: made.sample(8)))
+        except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+            return Busy(reason=cause(error))
 
     def drop(self) -> Dropped:
         count = len(self.warm)
