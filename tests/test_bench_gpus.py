@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tfbuild.bench import evidence
-from tfbuild.bench.rounds import Place
+from tfbuild.bench import busy
 from tfbuild.benches import gpus
 
 
@@ -40,5 +39,4 @@ def test_where_there_is_no_nvidia_smi_the_work_ends(tmp_path: Path, monkeypatch:
 
 
 def test_without_a_gpu_nobody_is_asked() -> None:
-    place = Place(image="sha256:1", against="", cpus=2, gpus=0)
-    assert evidence.of("bottleneck", None, place) == ()  # type: ignore[arg-type]
+    assert busy.of(None, "sha256:1", 0) == ()  # type: ignore[arg-type]
