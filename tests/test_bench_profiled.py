@@ -68,10 +68,11 @@ def test_running_ahead_while_other_operations_compute_is_no_wait() -> None:
     approx(found, span=10, waiting=3, compute=7)
 
 
-def test_an_eager_operation_computes_and_an_eager_function_only_waits_for_its_own() -> None:
+def test_a_function_computes_but_while_its_iterator_waits_on_another_thread() -> None:
     eager = "EagerKernelExecute"
-    found = timeline.shares([host(Event(eager, 0, 2), Event(eager, 3, 9), Event("FunctionRun", 3.1, 8.9))])
-    approx(found, span=2, compute=2)
+    called = host(Event(eager, 0, 2), Event(eager, 3, 9), Event("FunctionRun", 3.1, 8.9))
+    approx(timeline.shares([called, host(Event(ASK, 4, 7))]), span=9, waiting=3, compute=5)
+    approx(timeline.shares([called, host(Event(ASK, 4, 7)), host(Event(GRAPH, 6, 8))]), waiting=2, compute=6)
 
 
 def test_a_device_that_computes_is_a_step_s() -> None:
@@ -82,6 +83,8 @@ def test_a_device_that_computes_is_a_step_s() -> None:
 def test_no_event_is_no_share() -> None:
     assert timeline.shares([]) == Shares()
     assert timeline.shares([host(Event("MemoryAllocation", 0, 1))]) == Shares()
+    assert not timeline.matters("MemoryAllocation")
+    assert all(map(timeline.matters, (ASK, GRAPH, "EagerKernelExecute", "Iterator::Root", "FunctionRun")))
 
 
 @pytest.mark.parametrize(
@@ -243,6 +246,8 @@ def test_of_many_windows_the_first_and_the_last_stay(tmp_path: Path) -> None:
 
 
 def test_a_command_is_stopped_when_its_time_is_over_with_all_that_it_started(tmp_path: Path) -> None:
+    """Its time begins with TensorFlow's import, which the recorder tells by a file."""
+    (tmp_path / recorder.BEGUN).touch()
     script = (
         "import subprocess, sys\nprint('begun')\nsubprocess.run([sys.executable, '-c', 'import time; time.sleep(99)'])"
     )

@@ -22,18 +22,17 @@ pytestmark = pytest.mark.engine
 SCRIPTS = ROOT / "tests" / "data" / "bench" / "scripts"
 
 
-def watched(engine: Engine, ref: str, script: str, seconds: float = 30) -> ExperimentResult:
+def watched(engine: Engine, ref: str, script: str, seconds: float = 120) -> ExperimentResult:
     command = Command(words=("python", script), folder=SCRIPTS)
     return profiled.experiment(engine, engine.image(ref).id, command, seconds, Progress())
 
 
 def test_a_script_that_waits_for_its_input_is_input_bound(engine: Engine, image: Callable[..., str]) -> None:
-    """Keras' own loop, which is stopped when its time is over."""
+    """Keras' own loop."""
     (finding,) = watched(engine, image("2.21.0"), "slow_input.py").findings
     assert "input-bound" in finding.text, finding
     assert finding.values["waiting"] > 0.6, finding
     assert finding.values["batches"] > 10, finding
-    assert "stopped when its time was over" in finding.text
 
 
 def test_a_script_that_computes_is_compute_bound(
@@ -42,7 +41,7 @@ def test_a_script_that_computes_is_compute_bound(
     """A loop of its own, which ends by itself; as a user would ask."""
     ref = image("2.21.0")
     command = ("--command", "python slow_step.py", "--mount", str(SCRIPTS))
-    done = invoke("bench", ref, "--only", "bottleneck", *command, "--budget", "60s", "--json")
+    done = invoke("bench", ref, "--only", "bottleneck", *command, "--budget", "2m", "--json")
     report = reporting.from_json(done.stdout)
     (row,) = report.experiments
     (finding,) = row.findings
@@ -63,7 +62,7 @@ def test_a_script_can_change_nothing_of_the_user_s(engine: Engine, image: Callab
     (folder / "write.py").write_text("open('/tmp/x', 'w').close()\nopen('x', 'w').close()\n", encoding="utf-8")
     command = Command(words=("python", "write.py"), folder=folder)
     with pytest.raises(CommandFailed, match="Read-only file system: 'x'"):
-        profiled.experiment(engine, engine.image(image("2.21.0")).id, command, 30, Progress())
+        profiled.experiment(engine, engine.image(image("2.21.0")).id, command, 120, Progress())
     assert [path.name for path in folder.iterdir()] == ["write.py"]
 
 

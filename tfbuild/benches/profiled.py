@@ -17,11 +17,14 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 from ..smoke import channel as channels
 from . import recorder, timeline
 from .found import Profiled, printable
-from .timeline import Event, Shares
+from .timeline import Event, Shares, matters
 
 SITE = "/tfbuild-bench/site"
 TAIL_BYTES = 8192
 TAIL_LINES = 12
+# Two seconds where nobody else computes; a minute was seen where ten did.
+IMPORT_SECONDS = 300.0
+POLL_SECONDS = 0.2
 
 
 def main(arguments: List[str]) -> int:
@@ -41,7 +44,8 @@ def main(arguments: List[str]) -> int:
 
 
 def watched(command: List[str], folder: str, traces: str, seconds: float) -> Tuple[Optional[int], List[str]]:
-    """Runs the command to its end, or for `seconds`: its exit code, or None, and the last lines that it printed."""
+    """Runs the command to its end, or for `seconds` after TensorFlow's import: its exit code, or None, and its last
+    lines."""
     paths = [SITE, *filter(None, [os.environ.get("PYTHONPATH")])]
     env = dict(os.environ, PYTHONPATH=os.pathsep.join(paths), PYTHONUNBUFFERED="1", **{recorder.VARIABLE: traces})
     process = subprocess.Popen(
@@ -56,10 +60,8 @@ def watched(command: List[str], folder: str, traces: str, seconds: float) -> Tup
     tail = bytearray()
     reader = threading.Thread(target=keep, args=(process.stdout, tail), daemon=True)
     reader.start()
-    code: Optional[int] = None
-    try:
-        code = process.wait(timeout=seconds)
-    except subprocess.TimeoutExpired:
+    code = ended(process, os.path.join(traces, recorder.BEGUN), seconds)
+    if code is None:
         # What it would do at its end is not waited for: whole windows are there, and nothing of it is kept.
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -68,6 +70,18 @@ def watched(command: List[str], folder: str, traces: str, seconds: float) -> Tup
         process.stdout.close()
     lines = [line for line in bytes(tail).decode(errors="replace").splitlines() if line.strip()]
     return code, lines[-TAIL_LINES:]
+
+
+def ended(process: Any, begun: str, seconds: float) -> Optional[int]:
+    """The exit code within `seconds` after the file `begun` is there, which may be long in coming; or None."""
+    end = time.monotonic() + max(seconds, IMPORT_SECONDS)
+    while time.monotonic() < end:
+        try:
+            return int(process.wait(timeout=POLL_SECONDS))
+        except subprocess.TimeoutExpired:
+            if begun and os.path.exists(begun):
+                begun, end = "", time.monotonic() + seconds
+    return None
 
 
 def keep(stream: Any, tail: bytearray) -> None:
@@ -106,17 +120,17 @@ def threads(path: str) -> Iterator[Tuple[bool, List[Event]]]:
         device = plane.name.startswith("/device:")
         if not device and not plane.name.startswith("/host:CPU"):
             continue
-        names = {key: found.name for key, found in plane.event_metadata.items()}
+        names = {key: found.name for key, found in plane.event_metadata.items() if device or matters(found.name)}
         ids = [key for key, found in plane.stat_metadata.items() if found.name in ("id", "step_id")]
         for line in plane.lines:
             base = line.timestamp_ns * 1e-9
-            yield device, [_event(event, base, names, ids) for event in line.events]
+            yield device, [_event(event, base, names, ids) for event in line.events if event.metadata_id in names]
 
 
 def _event(event: Any, base: float, names: Dict[int, str], ids: List[int]) -> Event:
     begin = base + event.offset_ps * 1e-12
     step = next((stat.int64_value or stat.uint64_value for stat in event.stats if stat.metadata_id in ids), 0)
-    return Event(names.get(event.metadata_id, ""), begin, begin + event.duration_ps * 1e-12, step)
+    return Event(names[event.metadata_id], begin, begin + event.duration_ps * 1e-12, step)
 
 
 def _xspace() -> Any:

@@ -13,6 +13,8 @@ import threading
 from typing import List
 
 VARIABLE = "TFBUILD_PROFILE"
+# The file that says that TensorFlow is imported.
+BEGUN = "begun"
 # What begins in one window and ends in another is in neither, so that windows get longer; a large one is the last to.
 SECONDS = 2.0
 MOST_SECONDS = 16.0
@@ -26,6 +28,7 @@ def watch(folder: str, over: threading.Event) -> None:
     while not _imported("tensorflow"):
         if over.wait(POLL_SECONDS):
             return
+    open(os.path.join(folder, BEGUN), "w").close()
     profiler = sys.modules["tensorflow"].profiler.experimental
     seconds = SECONDS
     made: List[str] = []

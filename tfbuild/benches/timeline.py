@@ -40,55 +40,64 @@ class Shares:
     asked: int = 0
 
 
+def matters(name: str) -> bool:
+    """True for the events that shares() looks at; most of a trace is others."""
+    return name in (*ASKS, GRAPH, FUNCTION) or name.startswith((EAGER, *INPUT))
+
+
 def shares(threads: Sequence[Tuple[bool, List[Event]]]) -> Shares:
     """What was done with the time from the first step to the last one; a device's streams are all of them steps."""
     captured = {event.step for _, events in threads for event in events if event.name.startswith(CAPTURED)} - {0}
     waits: List[Span] = []
     runs: List[Span] = []
-    asked = 0
+    steps: List[Span] = []
     for device, events in threads:
         if device:
             runs += [(event.begin, event.end) for event in events]
             continue
-        mine, steps = _thread(sorted(events, key=lambda event: (event.begin, -event.end)), captured)
-        asked += len(mine)
+        mine, running, around = _thread(sorted(events, key=lambda event: (event.begin, -event.end)), captured)
         waits += mine
-        # An operator that waits on its own thread is part of a step there.
-        runs += without(union(steps), union(mine))
-    computed, waited = union(runs), union(waits)
-    both = union([*computed, *waited])
+        # An operation that waits on its own thread computes nothing meanwhile.
+        runs += without(union(running), union(mine))
+        steps += around
+    # Where other operations run on, nobody waits.
+    waiting = without(union(waits), union(runs))
+    both = union([*runs, *steps, *waiting])
     if not both:
         return Shares()
-    # Where other operations run on, nobody waits.
     return Shares(
         span=both[-1][1] - both[0][0],
-        waiting=length(without(waited, computed)),
-        compute=length(computed),
-        asked=asked,
+        waiting=length(waiting),
+        compute=length(without(both, waiting)),
+        asked=len(waits),
     )
 
 
-def _thread(events: Sequence[Event], captured: Set[int]) -> Tuple[List[Span], List[Span]]:
-    """One thread's waits for input, and its steps' operations, out of events in the order of their begin."""
+def _thread(events: Sequence[Event], captured: Set[int]) -> Tuple[List[Span], List[Span], List[Span]]:
+    """One thread's waits for input, its steps' operations, and the calls that only wait for a function's operations on
+    other threads; out of events in the order of their begin."""
     waits: List[Span] = []
-    steps: List[Span] = []
-    around: List[Event] = []
+    runs: List[Span] = []
+    calls: List[Span] = []
+    outer: List[Event] = []
     for place, event in enumerate(events):
-        while around and around[-1].end <= event.begin:
-            around.pop()
-        background = any(outer.name.startswith(INPUT) for outer in around) or event.step in captured
-        around.append(event)
+        while outer and outer[-1].end <= event.begin:
+            outer.pop()
+        background = event.step in captured or any(around.name.startswith(INPUT) for around in outer)
+        outer.append(event)
         if background:
             continue
         if event.name in ASKS:
             waits.append((event.begin, event.end))
-        elif event.name == GRAPH or (event.name.startswith(EAGER) and not _function(events, place)):
-            steps.append((event.begin, event.end))
-    return waits, steps
+        elif event.name.startswith(EAGER) and _function(events, place):
+            calls.append((event.begin, event.end))
+        elif event.name == GRAPH or event.name.startswith(EAGER):
+            runs.append((event.begin, event.end))
+    return waits, runs, calls
 
 
 def _function(events: Sequence[Event], place: int) -> bool:
-    """True where the event at `place` runs a function, and so only waits for what runs on other threads."""
+    """True where the event at `place` runs a function."""
     end = events[place].end
     for event in events[place + 1 :]:
         if event.begin >= end:
