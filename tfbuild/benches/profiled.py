@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import glob
+import importlib.util
 import os
 import signal
 import subprocess
@@ -25,6 +26,8 @@ TAIL_LINES = 12
 # Two seconds where nobody else computes; a minute was seen where ten did.
 IMPORT_SECONDS = 300.0
 POLL_SECONDS = 0.2
+# Where TensorFlow has the traces' format: it has moved about.
+FORMATS = ("tsl/profiler/protobuf/xplane_pb2.py", "core/profiler/protobuf/xplane_pb2.py")
 
 
 def main(arguments: List[str]) -> int:
@@ -37,7 +40,7 @@ def main(arguments: List[str]) -> int:
     except OSError as error:
         code, tail = 127, [str(error)]
     took = time.monotonic() - begin
-    found, windows = read(traces)
+    found, windows = (Shares(), 0) if code else read(traces)
     lines = tuple(printable(line) for line in tail)
     channels.send(channel, Profiled(exit_code=code, tail=lines, seconds=took, windows=windows, **vars(found)))
     return 0
@@ -134,9 +137,15 @@ def _event(event: Any, base: float, names: Dict[int, str], ids: List[int]) -> Ev
 
 
 def _xspace() -> Any:
-    """The profiler's own format, which TensorFlow has moved about."""
-    try:
-        from tensorflow.tsl.profiler.protobuf import xplane_pb2
-    except ImportError:
-        from tensorflow.core.profiler.protobuf import xplane_pb2
-    return xplane_pb2.XSpace()
+    """An empty trace of the profiler's own format, out of TensorFlow's files, without the import of all of it."""
+    package = importlib.util.find_spec("tensorflow")
+    for root in (package.submodule_search_locations or []) if package else []:
+        for part in FORMATS:
+            path = os.path.join(root, part)
+            if os.path.exists(path):
+                spec = importlib.util.spec_from_file_location("xplane_pb2", path)
+                if spec is not None and spec.loader is not None:
+                    module = importlib.util.module_from_spec(spec)
+                    spec.loader.exec_module(module)
+                    return module.XSpace()
+    raise ImportError("this TensorFlow has no xplane_pb2")
