@@ -98,12 +98,12 @@ def _thread(events: Sequence[Event], captured: Set[int]) -> Tuple[List[Span], Li
 
 def _function(events: Sequence[Event], place: int) -> bool:
     """True where the event at `place` runs a function."""
-    end = events[place].end
-    for event in events[place + 1 :]:
-        if event.begin >= end:
-            return False
-        if event.name == FUNCTION:
+    inner = place + 1
+    # A slice would copy all that follows, for each event once more.
+    while inner < len(events) and events[inner].begin < events[place].end:
+        if events[inner].name == FUNCTION:
             return True
+        inner += 1
     return False
 
 
