@@ -436,14 +436,24 @@ def inspect(subject: str, *, full: bool, json: bool) -> None:
         print(f"guard: {'; '.join(found.disagreements()) or 'agrees with the code'}")
 
 
-def bench(image: str, *, only: list[str], list: bool, dry_run: bool, json: bool, **options: Any) -> None:
+def bench(
+    image: str,
+    *,
+    only: list[str],
+    list: bool,
+    dry_run: bool,
+    json: bool,
+    model: list[str],
+    batch_size: str,
+    **options: Any,
+) -> None:
     from tfbuild.bench import command
 
     chosen = command.settings(**options)
     if list or dry_run:
-        command.show_rows(only, chosen, json=json, dry_run=dry_run)
+        command.show_rows(only, chosen, json=json, dry_run=dry_run, named=model, batch=batch_size)
     else:
-        command.run(image, only, chosen, REPORTS, json=json)
+        command.run(image, only, chosen, REPORTS, json=json, named=model, batch=batch_size)
 
 
 def compare(first: str, second: str, *, fail_if: list[str], json: bool) -> None:

@@ -160,3 +160,9 @@ class RegressionFound(TfbuildError):
     """A comparison of two benchmarks went beyond what --fail-if allows."""
 
     exit_code = 28
+
+
+class CommandFailed(TfbuildError):
+    """The command of `bench --command` failed, or the profiler saw nothing of TensorFlow in it."""
+
+    exit_code = 30

@@ -9,6 +9,9 @@ rounds.py       interleaved rounds within their time, of one case or of several 
 evaluate.py     pure: rounds -> ratios, intervals, verdicts
 outcome.py      pure: sides and rounds -> a case's record
 together.py     pure: cases that took turns -> one mean
+models.py       `--model`: whole models by name (facts/models.toml)
+busy.py         how busy GPUs are on the trainings of `bottleneck`
+profiled.py     `--command`: a script of the user's own, watched by TensorFlow's profiler
 findings.py     pure: what follows beyond a ratio, such as a batch size
 session.py      the order of experiments, the budget, an end by Ctrl-C
 report.py       JSON, Markdown, a table

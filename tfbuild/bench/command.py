@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from tfbuild.bench import experiments, session
+from tfbuild.bench import experiments, models, profiled, session
 from tfbuild.bench import report as reporting
 from tfbuild.bench.experiments import Experiment
 from tfbuild.bench.session import Settings
@@ -16,18 +16,46 @@ from tfbuild.engine.progress import Progress
 from tfbuild.errors import Interrupted, UsageError
 
 
-def settings(*, quick: bool, full: bool, budget: str, against: str) -> Settings:
+def settings(*, quick: bool, full: bool, budget: str, against: str, command: str = "", mount: str = "") -> Settings:
     """UsageError where the options cannot be read or do not go together."""
     if quick + full + bool(budget) > 1:
         raise UsageError("--quick, --full and --budget each say how long it takes", hint="give one of them")
     mode = "quick" if quick else "full" if full else "budget"
     usual = {"quick": session.QUICK_SECONDS, "full": session.FULL_SECONDS, "budget": session.USUAL_SECONDS}
-    return Settings(mode=mode, budget=limit_seconds(budget, "--budget") or usual[mode], against=against)
+    seconds = limit_seconds(budget, "--budget") or usual[mode]
+    return Settings(mode=mode, budget=seconds, against=against, command=profiled.parse(command, mount))
 
 
-def run(image: str, only: Sequence[str], chosen: Settings, reports: Path, *, json: bool) -> None:
+def rows_of(only: Sequence[str], chosen: Settings, named: Sequence[str], batch: str) -> tuple[Experiment, ...]:
+    """What to measure: the experiments, or the models that are `named`, or both where both are. UsageError.
+
+    A command is watched alone: it stands for the row `bottleneck`.
+    """
+    if chosen.command:
+        if {*only} - {profiled.ROW} or named or batch:
+            raise UsageError("--command is watched alone", hint=f"leave out --model and all --only but {profiled.ROW}")
+        return ()
+    if not named:
+        if batch:
+            raise UsageError("--batch-size is a model's", hint="name the model: --model resnet50")
+        return experiments.select(only, quick=chosen.quick)
+    mine = models.row(named, models.batch_size(batch))
+    others = experiments.select(only, quick=chosen.quick) if only else ()
+    return (*(row for row in others if row.name != mine.name), mine)
+
+
+def run(
+    image: str,
+    only: Sequence[str],
+    chosen: Settings,
+    reports: Path,
+    *,
+    json: bool,
+    named: Sequence[str] = (),
+    batch: str = "",
+) -> None:
     """Measures, writes the report and prints it; raises Interrupted after that where Ctrl-C ended it."""
-    rows = experiments.select(only, quick=chosen.quick)
+    rows = rows_of(only, chosen, named, batch)
     report = session.bench(Engine.connect(), image, rows, chosen, Progress())
     path = reporting.write(report, reports)
     if json:
@@ -39,15 +67,17 @@ def run(image: str, only: Sequence[str], chosen: Settings, reports: Path, *, jso
         raise Interrupted(f"interrupted; what was measured until then is in {path}")
 
 
-def show_rows(only: Sequence[str], chosen: Settings, *, json: bool, dry_run: bool) -> None:
+def show_rows(
+    only: Sequence[str], chosen: Settings, *, json: bool, dry_run: bool, named: Sequence[str] = (), batch: str = ""
+) -> None:
     """What there is (--list), or what would run and for how long (--dry-run)."""
-    rows = experiments.select(only, quick=chosen.quick)
+    rows = rows_of(only, chosen, named, batch)
     if json:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(rows), indent=2).decode() + "\n")
     else:
         reporting.listed(rows, quick=chosen.quick)
     if dry_run:
-        shares = ", ".join(f"{row.name} {share:.0f} s" for row, share in _shares(rows, chosen))
+        shares = ", ".join(f"{row.name} {share:.0f} s" for row, share in _shares(rows, chosen)) or chosen.command
         print(f"dry run: nothing was started; of {chosen.budget:.0f} s: {shares}", file=sys.stderr)
 
 

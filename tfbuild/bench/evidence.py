@@ -1,5 +1,6 @@
 """What shows that an arm was what its name says: seen in a process of its own, never while something is timed."""
 
+from tfbuild.bench import busy
 from tfbuild.bench.arms import Place
 from tfbuild.bench.results import Finding
 from tfbuild.engine import Engine
@@ -11,6 +12,8 @@ VERBOSE = {"ONEDNN_VERBOSE": "1", "DNNL_VERBOSE": "1", "MKLDNN_VERBOSE": "1"}
 
 
 def of(name: str, engine: Engine, place: Place) -> tuple[Finding, ...]:
+    if name == "bottleneck":
+        return busy.of(engine, place.image, place.gpus)
     return _onednn(engine, place) if name == "onednn" else ()
 
 

@@ -73,17 +73,51 @@ def _batch_size(case: CaseResult) -> list[Finding]:
     return [Finding(text=text, values=values)]
 
 
+def bound(slower: float) -> str:
+    """What limits a training whose step takes `slower` times as long as the step alone."""
+    return "compute-bound" if slower < COMPUTE_BOUND else "input-bound" if slower > INPUT_BOUND else "balanced"
+
+
 def _bottleneck(case: CaseResult) -> list[Finding]:
-    """The baseline is the step alone: what a pipeline at no cost would give."""
+    """The baseline is the step alone: what a pipeline at no cost would give. An arm's input alone is the one with the
+    same parameters but for the step."""
     found = []
+    step = _rate(case.arms[0])
+    alone = {_knobs(arm): _rate(arm) for arm in case.arms if arm.workload == "pipeline" and not arm.params.get("step")}
     for arm in case.arms[1:]:
-        if arm.wall is None or not arm.params.get("step"):
+        both = _rate(arm)
+        if arm.wall is None or not arm.params.get("step") or not both:
             continue
         slower = 1 / arm.wall.median
-        word = "compute-bound" if slower < COMPUTE_BOUND else "input-bound" if slower > INPUT_BOUND else "balanced"
-        text = f"{arm.name}: {slower:.2f} times the step alone: {word}"
-        found.append(Finding(text=text, values={"real_over_synthetic": slower}))
+        text, values = (
+            f"{arm.name}: {slower:.2f} times the step alone: {bound(slower)}",
+            {"real_over_synthetic": slower},
+        )
+        given = alone.get(_knobs(arm))
+        if step and given:
+            text += f" ({step:.0f} items/s computed, {given:.0f} read, {both:.0f} both)"
+            values |= {"compute_rate": step, "input_rate": given, "combined_rate": both}
+        found.append(Finding(text=text, values=values))
     return found
+
+
+def _rate(arm: ArmResult) -> float:
+    """Items a second by the clock, for reading; 0 where it was not measured."""
+    return 1 / arm.seconds if arm.seconds else 0.0
+
+
+def _knobs(arm: ArmResult) -> str:
+    return repr(sorted((name, value) for name, value in arm.params.items() if name != "step"))
+
+
+def _models(case: CaseResult) -> list[Finding]:
+    """tf_cnn_benchmarks' "images/sec", with the memory that it took."""
+    rates = {arm.name: (_rate(arm), arm.rss or 0.0) for arm in case.arms if arm.seconds}
+    if not rates:
+        return []
+    unit = "images/s" if case.arms[0].params.get("application") else "sequences/s"
+    told = ", ".join(f"{name} {rate:.3g} {unit} in {rss:.0f} MiB" for name, (rate, rss) in rates.items())
+    return [Finding(text=f"{case.name}: {told}", values={name: rate for name, (rate, _) in rates.items()})]
 
 
 def _files(case: CaseResult) -> list[Finding]:
@@ -112,5 +146,6 @@ DERIVED: dict[str, Callable[[CaseResult], list[Finding]]] = {
     "batchsize": _batch_size,
     "bottleneck": _bottleneck,
     "files": _files,
+    "models": _models,
     "threads": _threads,
 }

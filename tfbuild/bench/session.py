@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from tfbuild import __version__
-from tfbuild.bench import evidence, findings, results, rounds, together, workers
+from tfbuild.bench import evidence, findings, profiled, results, rounds, together, workers
 from tfbuild.bench import report as reporting
 from tfbuild.bench.arms import Place
 from tfbuild.bench.experiments import Case, Experiment
@@ -38,13 +38,17 @@ GRACE_SECONDS = 20.0
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """`mode`: quick, budget or full; `budget`: seconds of the whole run; `more`: further files for the workers."""
+    """`mode`: quick, budget or full; `budget`: seconds of the whole run; `more`: further files for the workers.
+
+    `command`: a script of the user's own to watch, in its time.
+    """
 
     mode: str
     budget: float
     against: str = ""
     more: Mapping[str, bytes] = field(default_factory=dict)
     seed: int = 0
+    command: profiled.Command | None = None
 
     @property
     def quick(self) -> bool:
@@ -176,6 +180,8 @@ def bench(engine: Engine, ref: str, rows: Sequence[Experiment], settings: Settin
     left = max(0.0, settings.budget - (time.monotonic() - begin))
     session = Session(engine, replace(settings, budget=left), place, progress)
     session.run(rows)
+    if settings.command:
+        session.done.append(profiled.experiment(engine, image.id, settings.command, left, progress))
     return BenchReport(
         schema=results.SCHEMA,
         created=datetime.now(UTC).isoformat(timespec="seconds"),

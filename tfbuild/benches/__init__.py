@@ -7,5 +7,7 @@ be measured; what is timed against what, and what follows from it, is the host's
     worker.py     the question-and-answer loop, timing.py, a sample
     base.py       what workloads are made of
     guards.py     the mistakes that once faked a result: each is refused or named, never timed
+    gpus.py      how busy GPUs are meanwhile
+    profiled.py  a script of the user's, watched by TensorFlow's profiler (recorder.py, timeline.py)
     workloads/    what is timed: a function a workload, found by its name
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Optional, Tuple
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,38 @@ class Idle:
 
 
 @dataclass(frozen=True)
+class Busy:
+    """Percent of the time in which GPUs ran kernels (gpus.py), or the `reason` why nobody can tell."""
+
+    percent: float = 0.0
+    reason: str = ""
+
+
+@dataclass(frozen=True)
 class Dropped:
     """So many workloads are forgotten."""
 
     count: int
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """A command that was watched (profiled.py) for `seconds`: its `exit_code` (None: it was stopped), its last lines.
+
+    `span` seconds of it, out of so many `windows`, are known: the part in which steps were `waiting` for input, and in
+    which their operations `compute`d; `asked`: how often an iterator was asked for a batch.
+    """
+
+    exit_code: Optional[int]
+    tail: Tuple[str, ...]
+    seconds: float
+    windows: int
+    span: float
+    waiting: float
+    compute: float
+    asked: int
+
+
+def printable(text: str) -> str:
+    """One line that the host accepts."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)[:300]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -12,8 +13,8 @@ from typing import Any
 
 from ..smoke import channel as channels
 from ..smoke.probes import allocator
-from . import guards, timing
-from .found import Calibrated, Dropped, Hello, Idle, Ready, Taken
+from . import gpus, guards, timing
+from .found import Busy, Calibrated, Dropped, Hello, Idle, Ready, Taken, printable
 
 
 class Unfit(Exception):
@@ -90,6 +91,13 @@ class Desk:
         self.warm[key].sample(1)
         return Idle(share=guards.idle_share())
 
+    def busy(self, key: str) -> Busy:
+        made = self.warm[key]
+        try:
+            return Busy(percent=gpus.busy(lambda: made.sample(8)))
+        except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+            return Busy(reason=cause(error))
+
     def drop(self) -> Dropped:
         count = len(self.warm)
         self.warm.clear()
@@ -103,8 +111,3 @@ def cause(error: Exception) -> str:
         return printable(str(error))
     lines = [line.strip() for line in str(error).split("[[")[0].splitlines() if line.strip()]
     return printable("{}: {}".format(type(error).__name__, lines[-1] if lines else ""))
-
-
-def printable(text: str) -> str:
-    """One line that the host accepts."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)[:300]

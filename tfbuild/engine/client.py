@@ -188,16 +188,20 @@ class Engine:
         stdin: bytes = b"",
         network: str = "none",
         limit: int = MOST_OUTPUT,
+        mounts: Mapping[str, str] = {},
+        user: str = "",
     ) -> Run:
         """Runs a command to its end in a container of its own, which is removed whatever happens.
 
         `files` are put in before it starts, readable and executable by all. An `entrypoint` of () clears the image's.
-        Raises TimeoutError after `timeout` seconds. `limit`: bytes kept of each stream.
+        `mounts`: folders of the engine's machine, by their place in the container, where they can only be read; `user`:
+        "uid:gid" in place of the image's. Raises TimeoutError after `timeout` seconds. `limit`: bytes kept of each
+        stream.
         """
         deadline = time.monotonic() + timeout
         with (
             interruptible(),
-            self._container(ref, command, env, entrypoint, files, network) as container,
+            self._container(ref, command, env, entrypoint, files, network, mounts, user) as container,
             closing(self._attach(container)) as attached,
         ):
             attached.send(stdin, close=True)
@@ -329,6 +333,8 @@ class Engine:
         entrypoint: Sequence[str] | None,
         files: Mapping[str, bytes],
         network: str,
+        mounts: Mapping[str, str] = {},
+        user: str = "",
     ) -> Iterator[Any]:
         """A created container without rights, removed at the end by its name, which is known before it exists."""
         name = f"tfbuild-{secrets.token_hex(6)}"
@@ -343,6 +349,8 @@ class Engine:
                     entrypoint=None if entrypoint is None else list(entrypoint) or [""],
                     environment=dict(env),
                     network_mode=network,
+                    mounts=[docker.types.Mount(to, at, type="bind", read_only=True) for to, at in mounts.items()],
+                    user=user or None,
                     stdin_open=True,
                     cap_drop=["ALL"],
                     security_opt=["no-new-privileges"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from functools import lru_cache
@@ -62,15 +63,22 @@ class Batches(Work):
     """A tf.data pipeline, alone or with a step on each batch. A fresh iterator a sample: an idle one would go on
     filling its buffers while others are timed, and the first batches come out of them."""
 
-    def __init__(self, batches: Any, items: int, step: Callable[[Any], Any] | None = None, note: str = "") -> None:
-        self.batches, self.items, self.step, self.note = batches, items, step, note
+    def __init__(
+        self,
+        batches: Any,
+        items: int,
+        step: Callable[[Any], Any] | None = None,
+        note: str = "",
+        discarded: int = BATCHES_DISCARDED,
+    ) -> None:
+        self.batches, self.items, self.step, self.note, self.discarded = batches, items, step, note, discarded
 
     def call(self) -> None:
         self.sample(1)
 
     def sample(self, inner: int) -> Timing:
         iterator = iter(self.batches)
-        for _ in range(BATCHES_DISCARDED):
+        for _ in range(self.discarded):
             self.use(next(iterator))
         begin = time.perf_counter(), time.process_time()
         for _ in range(inner):
@@ -165,6 +173,18 @@ def pipeline(
     if prefetch:
         batches = batches.prefetch(parallel(prefetch))
     return Batches(batches.with_options(options(defaults, autotune)), batch, network(fused_norm) if step else None)
+
+
+def photographs_of(size: int, batch: int) -> Any:
+    """The JPEGs over and over, each one's centre scaled to `size`, by a call a processor, one batch ahead."""
+
+    def read(data: Any) -> Any:
+        image = tf.image.convert_image_dtype(cropped(data, tf.constant(CROP), True), tf.float32)
+        return tf.ensure_shape(tf.image.resize(image, [size, size]), [size, size, 3])
+
+    rows = tf.data.Dataset.from_tensor_slices(pictures()).repeat()
+    batches = rows.map(read, num_parallel_calls=os.cpu_count()).batch(batch, drop_remainder=True)
+    return batches.prefetch(1).with_options(options(False, False))
 
 
 @workload

@@ -1,4 +1,4 @@
-"""Whole models through Keras, by the names that tf_cnn_benchmarks made known; synthetic data, random weights."""
+"""Whole models through Keras: training steps, random weights; on one batch that is there already, or on JPEGs."""
 
 from __future__ import annotations
 
@@ -8,13 +8,9 @@ import tensorflow as tf
 
 from ..base import normal
 from ..worker import Unfit
-from . import Function, workload
+from . import Function, Work, workload
 from .compute import compiled
-
-
-def _resnet50(batch: int) -> Tuple[Any, Any]:
-    shape = (64, 64, 3)
-    return tf.keras.applications.ResNet50(weights=None, input_shape=shape, classes=10), normal(1, batch, *shape)
+from .images import Batches, photographs_of
 
 
 def _lstm(batch: int) -> Tuple[Any, Any]:
@@ -33,15 +29,33 @@ def _transformer(batch: int) -> Tuple[Any, Any]:
     return tf.keras.Model(given, y), normal(1, batch, length, width)
 
 
-MODELS = {"resnet50": _resnet50, "lstm": _lstm, "transformer": _transformer}
+MODELS = {"lstm": _lstm, "transformer": _transformer}
+
+
+def _application(name: str, batch: int, size: int, classes: int) -> Tuple[Any, Any]:
+    make = getattr(tf.keras.applications, name, None)
+    if make is None:
+        raise Unfit("this release's Keras has no application {}".format(name))
+    shape = (size, size, 3)
+    return make(weights=None, input_shape=shape, classes=classes), normal(1, batch, *shape)
 
 
 @workload
-def model(name: str, batch: int = 4, xla: bool = False) -> Function:
-    """One training step; ResNet-50 on 64x64 pictures, two LSTM layers of 128 units, one transformer block."""
-    if name not in MODELS:
+def model(
+    name: str,
+    batch: int = 4,
+    xla: bool = False,
+    application: str = "",
+    size: int = 64,
+    classes: int = 10,
+    jpegs: bool = False,
+) -> Work:
+    """One training step of Keras' `application` on pictures of `size`, or of two LSTM layers of 128 units ("lstm") or
+    one transformer block ("transformer"). `jpegs`: each batch is read, decoded and scaled while the last one computes.
+    """
+    if not application and name not in MODELS:
         raise Unfit("no model is called {}; one of: {}".format(name, ", ".join(sorted(MODELS))))
-    net, x = MODELS[name](batch)
+    net, x = _application(application, batch, size, classes) if application else MODELS[name](batch)
 
     def step(data: Any) -> Any:
         with tf.GradientTape() as tape:
@@ -51,6 +65,9 @@ def model(name: str, batch: int = 4, xla: bool = False) -> Function:
             variable.assign_sub(1e-6 * slope)
         return lost
 
+    if jpegs:
+        # One batch is ready when a step begins, and so it is after the first step.
+        return Batches(photographs_of(size, batch), batch, tf.function(step, **compiled(xla)), discarded=1)
     made = Function(step, x, items=batch, **compiled(xla))
     # Weights are drawn anew in each process.
     made.value = lambda: None  # type: ignore[method-assign]

@@ -1,12 +1,13 @@
-"""tf.distribute strategies on virtual devices of this CPU: what their bookkeeping costs; no speed-up can come of it."""
+"""tf.distribute strategies: on virtual devices of this CPU, where no speed-up can come of it, or on all GPUs."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, List
 
 import tensorflow as tf
 
 from ..base import normal
+from ..worker import Unfit
 from . import Work, workload
 
 
@@ -21,16 +22,28 @@ class Step(Work):
         return int(self.function.experimental_get_tracing_count())
 
 
-@workload
-def distributed(kind: str, replicas: int = 2, batch: int = 64, width: int = 512, layers: int = 3) -> Work:
-    """A training step of dense layers on `batch` rows in all. `kind`: none, one, mirrored or central."""
-    physical = tf.config.list_physical_devices("CPU")[0]
+def devices(kind: str, replicas: int, device: str) -> List[str]:
+    """Names of the replicas' devices: all GPUs, or as many CPUs as this one is made to look like."""
+    physical = tf.config.list_physical_devices(device)
+    if device == "GPU":
+        if kind in ("mirrored", "central") and len(physical) < 2:
+            raise Unfit("there are fewer than two GPUs")
+        return [f"GPU:{index}" for index in range(len(physical))]
     if kind in ("mirrored", "central"):
-        tf.config.set_logical_device_configuration(physical, [tf.config.LogicalDeviceConfiguration()] * replicas)
-    names = [f"CPU:{index}" for index in range(replicas)]
+        tf.config.set_logical_device_configuration(physical[0], [tf.config.LogicalDeviceConfiguration()] * replicas)
+    return [f"CPU:{index}" for index in range(replicas)]
+
+
+@workload
+def distributed(
+    kind: str, replicas: int = 2, batch: int = 64, width: int = 512, layers: int = 3, device: str = "CPU"
+) -> Work:
+    """A training step of dense layers on `batch` rows in all. `kind`: none, one, mirrored or central; `replicas`: of
+    the CPU; of GPUs as many as there are."""
+    names = devices(kind, replicas, device)
     strategy = {
         "none": tf.distribute.get_strategy,
-        "one": lambda: tf.distribute.OneDeviceStrategy("CPU:0"),
+        "one": lambda: tf.distribute.OneDeviceStrategy(names[0]),
         "mirrored": lambda: tf.distribute.MirroredStrategy(names),
         "central": lambda: tf.distribute.experimental.CentralStorageStrategy(names),
     }[kind]()
@@ -55,4 +68,4 @@ def distributed(kind: str, replicas: int = 2, batch: int = 64, width: int = 512,
     def step(data: Any) -> Any:
         return strategy.reduce("SUM", strategy.run(replica, args=(data,)), axis=None)
 
-    return Step(step, x, batch, f"{shared} replica(s)")
+    return Step(step, x, batch // shared * shared, f"{shared} replica(s)")

@@ -1,0 +1,5 @@
+"""Ends in an error of its own."""
+
+import tensorflow as tf
+
+tf.ones([2, 3]) @ tf.ones([2, 3])

@@ -1,0 +1,42 @@
+"""How busy GPUs are: nvidia-smi's answer as its manual has it. No GPU was at hand."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tfbuild.bench import busy
+from tfbuild.benches import gpus
+
+
+@pytest.mark.parametrize(("text", "percent"), [("41\n97\n", 69.0), ("0\n", 0.0), (" 100 \n[N/A]\n", 100.0)])
+def test_an_answer_is_the_mean_of_the_gpus_that_can_tell(text: str, percent: float) -> None:
+    assert gpus.parsed(text) == percent
+
+
+@pytest.mark.parametrize("text", ["", "[N/A]\n", "NVIDIA-SMI has failed because it couldn't communicate\n"])
+def test_what_is_no_number_is_none(text: str) -> None:
+    with pytest.raises(ValueError, match="tells no utilisation"):
+        gpus.parsed(text)
+
+
+def test_work_goes_on_while_it_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\necho x >> {tmp_path}/asked; wc -l < {tmp_path}/asked\n", encoding="utf-8")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(gpus, "EVERY_SECONDS", 0.01)
+    calls: list[int] = []
+    assert gpus.busy(lambda: calls.append(1), fewest=3) == 2.0
+    assert calls
+
+
+def test_where_there_is_no_nvidia_smi_the_work_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(gpus, "EVERY_SECONDS", 0.01)
+    with pytest.raises(FileNotFoundError):
+        gpus.busy(lambda: None)
+
+
+def test_without_a_gpu_nobody_is_asked() -> None:
+    assert busy.of(None, "sha256:1", 0) == ()  # type: ignore[arg-type]

@@ -1,0 +1,123 @@
+"""--model's rows name what exists; what the findings say of models, of the bottleneck and of the other image."""
+
+import ast
+import json
+import re
+from dataclasses import replace
+
+import pytest
+
+from tests.test_bench_experiments import ROOT, workloads
+from tests.test_bench_report import case
+from tfbuild.bench import command, experiments, findings, models
+from tfbuild.bench.arms import Place
+from tfbuild.bench.session import Settings
+from tfbuild.errors import UsageError
+
+SETTINGS = Settings(mode="budget", budget=300)
+
+
+def test_the_named_models_take_the_place_of_the_short_ones() -> None:
+    (row,) = command.rows_of((), SETTINGS, ["resnet50", "lstm"], "")
+    assert row.name == "models"
+    assert [case.name for case in row.case] == [
+        "resnet50, batch 4, 224x224",
+        "resnet50, batch 4, 224x224, its data",
+        "lstm, batch 16",
+    ]
+    synthetic, jpegs = row.case[1].arm
+    assert (synthetic.params.get("jpegs"), jpegs.params["jpegs"]) == (None, True)
+    assert [arm.name for arm in row.arms(row.case[0])] == ["oneDNN off", "oneDNN on"]
+    assert [arm.name for arm in row.arms(row.case[2])] == ["oneDNN off", "oneDNN on", "oneDNN on, XLA"]
+
+
+def test_a_model_s_data_is_compared_by_the_clock_in_one_process() -> None:
+    (row,) = command.rows_of((), SETTINGS, ["vgg16"], "2")
+    place = Place(image="sha256:1", against="", cpus=2, gpus=0)
+    its_data = row.case[1]
+    assert its_data.metric == "wall"
+    assert its_data.params["batch"] == 2
+    assert len({place.key(its_data, arm) for arm in its_data.arm}) == 1
+
+
+def test_experiments_may_be_named_beside_models() -> None:
+    assert [row.name for row in command.rows_of(["jpeg", "models"], SETTINGS, ["lstm"], "8")] == ["jpeg", "models"]
+    assert [row.name for row in command.rows_of(["jpeg"], SETTINGS, [], "")] == ["jpeg"]
+
+
+@pytest.mark.parametrize(
+    ("named", "batch", "why"),
+    [
+        (["resnet51"], "", r"no model is called 'resnet51'[\s\S]*densenet121.*inception3.*lstm.*resnet50, .*vgg16"),
+        (["lstm"], "many", "--batch-size 'many' cannot be read"),
+        (["lstm"], "0", "--batch-size '0' cannot be read"),
+        (["lstm"], "²", "--batch-size '²' cannot be read"),
+        ([], "8", r"--batch-size is a model's[\s\S]*--model resnet50"),
+    ],
+)
+def test_what_cannot_be_a_model_or_its_batch_is_refused(named: list[str], batch: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        command.rows_of((), SETTINGS, named, batch)
+
+
+def test_every_model_is_one_that_the_workload_can_make() -> None:
+    """An application of Keras by its class, or one of those that are built in the workloads' module."""
+    takes = {argument.arg for argument in workloads()["model"].args.args}
+    tree = ast.parse((ROOT / "tfbuild" / "benches" / "workloads" / "models.py").read_text())
+    (built,) = (
+        ast.literal_eval(ast.List([*node.value.keys], ast.Load()))  # type: ignore[list-item]
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict)
+    )
+    for name, model in models.known().items():
+        assert (name in built) != bool(model.application), name
+        assert bool(model.application) == bool(model.size), name
+        assert re.fullmatch(r"[A-Z]\w+|", model.application), name
+        for each in models.row([name]).case:
+            assert {*each.params, "jpegs", "xla"} <= takes, name
+
+
+def test_the_list_has_the_models(capsys: pytest.CaptureFixture[str]) -> None:
+    command.show_rows((), SETTINGS, json=True, dry_run=False, named=["inception3"])
+    (shown,) = json.loads(capsys.readouterr().out)
+    assert shown["case"][0]["params"]["size"] == 299
+
+
+def test_a_model_s_rates_are_told_with_their_memory() -> None:
+    measured = case(0.5, name="resnet50, batch 4, 224x224")
+    arms = tuple(replace(arm, params={"application": "ResNet50"}, rss=1234.0) for arm in measured.arms)
+    (found,) = findings.of("models", [replace(measured, arms=arms)])
+    assert found.text == "resnet50, batch 4, 224x224: baseline 10 images/s in 1234 MiB, arm 20 images/s in 1234 MiB"
+    assert found.values == {"baseline": pytest.approx(10), "arm": pytest.approx(20)}
+
+
+def test_the_bottleneck_is_told_with_the_three_rates() -> None:
+    measured = case(2.0, metric="wall")
+    alone, both = measured.arms
+    alone = replace(alone, workload="synthetic", params={})
+    both = replace(both, workload="pipeline", params={"step": True, "calls": 2})
+    given = replace(both, name="input", params={"calls": 2}, seconds=0.125)
+    other = replace(both, name="other input", params={"calls": 1}, seconds=0.5)
+    (found,) = findings.of("bottleneck", [replace(measured, arms=(alone, both, given, other))])
+    assert re.fullmatch(
+        r"arm: \d\.\d\d times the step alone: input-bound \(10 items/s computed, 8 read, 5 both\)", found.text
+    )
+    (found,) = findings.of("bottleneck", [replace(measured, arms=(alone, both))])
+    assert re.fullmatch(r"arm: \d\.\d\d times the step alone: input-bound", found.text)
+
+
+def test_the_before_of_all_runs_in_the_other_image_and_the_after_in_this_one() -> None:
+    (row,) = experiments.select(["all"], quick=False)
+    place = Place(image="sha256:this", against="sha256:stock", cpus=2, gpus=0)
+    (across,) = (each for each in row.case if each.needs == "against")
+    images = [place.key(across, arm).image for arm in row.arms(across)]
+    assert images == ["sha256:stock", "sha256:stock", "sha256:this", "sha256:this"]
+    (here,) = (each for each in row.case if not each.needs)
+    assert {place.key(here, arm).image for arm in row.arms(here)} == {"sha256:this"}
+    assert row.arms(across)[0].params == row.arms(here)[0].params, "the same training script"
+
+
+def test_virtual_devices_are_never_taken_for_gpus() -> None:
+    (row,) = experiments.select(["strategy"], quick=False)
+    for each in row.case:
+        assert (each.params.get("device") == "GPU") == (each.needs == "gpu"), each.name

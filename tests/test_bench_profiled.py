@@ -1,0 +1,268 @@
+"""What a trace says of a script: the time is sorted rightly; what cannot be watched is told."""
+
+import sys
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from tfbuild.bench import command, profiled
+from tfbuild.bench.session import Settings
+from tfbuild.benches import profiled as inside
+from tfbuild.benches import recorder, timeline
+from tfbuild.benches.found import Profiled
+from tfbuild.benches.timeline import Event, Shares
+from tfbuild.engine import Engine
+from tfbuild.engine.client import Run
+from tfbuild.engine.progress import Progress
+from tfbuild.errors import CommandFailed, UsageError
+
+ASK = "IteratorGetNextOp::DoCompute"
+GRAPH = "ExecutorState::Process"
+FOUND = Profiled(
+    exit_code=0, tail=("loss 0.1",), seconds=30.0, windows=3, span=20.0, waiting=1.0, compute=18.0, asked=100
+)
+
+
+def host(*events: Event) -> tuple[bool, list[Event]]:
+    return False, list(events)
+
+
+def approx(found: Shares, **wanted: float) -> None:
+    for name, value in wanted.items():
+        assert getattr(found, name) == pytest.approx(value), (name, found)
+
+
+def test_a_step_that_waits_and_then_computes() -> None:
+    found = timeline.shares([host(Event(ASK, 0, 3), Event(GRAPH, 3, 4), Event(ASK, 5, 8), Event(GRAPH, 8, 9))])
+    approx(found, span=9, waiting=6, compute=2, asked=2)
+
+
+def test_input_that_is_made_while_a_step_computes_is_nobody_s_wait() -> None:
+    background = (Event("Iterator::ParallelMap", 0, 9), Event(GRAPH, 1, 8), Event("Iterator::Range", 2, 3))
+    found = timeline.shares([host(Event(ASK, 0, 0.5), Event(GRAPH, 0.5, 9)), host(*background)])
+    approx(found, span=9, waiting=0.5, compute=8.5, asked=1)
+
+
+def test_a_captured_function_s_operations_are_the_input_s_on_whatever_thread() -> None:
+    called = Event("InstantiatedCapturedFunction::RunAsync", 0, 0.1, 7)
+    found = timeline.shares([host(called), host(Event(GRAPH, 0, 5, 7)), host(Event(ASK, 0, 5), Event(GRAPH, 5, 6, 8))])
+    approx(found, waiting=5, compute=1)
+
+
+def test_an_iterator_that_asks_another_one_is_input_too() -> None:
+    outer = Event("Iterator::Prefetch::Generator", 0, 5)
+    found = timeline.shares([host(outer, Event(ASK, 1, 4)), host(Event(GRAPH, 0, 5))])
+    approx(found, waiting=0, compute=5, asked=0)
+
+
+def test_a_wait_inside_a_step_s_own_operation_is_a_wait() -> None:
+    found = timeline.shares([host(Event(GRAPH, 0, 10), Event(ASK, 1, 8))])
+    approx(found, span=10, waiting=7, compute=3)
+
+
+def test_running_ahead_while_other_operations_compute_is_no_wait() -> None:
+    found = timeline.shares([host(Event(ASK, 0, 10)), host(Event(GRAPH, 2, 9))])
+    approx(found, span=10, waiting=3, compute=7)
+
+
+def test_a_function_computes_but_while_its_iterator_waits_on_another_thread() -> None:
+    eager = "EagerKernelExecute"
+    called = host(Event(eager, 0, 2), Event(eager, 3, 9), Event("FunctionRun", 3.1, 8.9))
+    approx(timeline.shares([called, host(Event(ASK, 4, 7))]), span=9, waiting=3, compute=5)
+    approx(timeline.shares([called, host(Event(ASK, 4, 7)), host(Event(GRAPH, 6, 8))]), waiting=2, compute=6)
+
+
+def test_a_device_that_computes_is_a_step_s() -> None:
+    found = timeline.shares([host(Event(ASK, 0, 10)), (True, [Event("kernel", 4, 10)])])
+    approx(found, waiting=4, compute=6)
+
+
+def test_no_event_is_no_share() -> None:
+    assert timeline.shares([]) == Shares()
+    assert timeline.shares([host(Event("MemoryAllocation", 0, 1))]) == Shares()
+    assert not timeline.matters("MemoryAllocation")
+    assert all(map(timeline.matters, (ASK, GRAPH, "EagerKernelExecute", "Iterator::Root", "FunctionRun")))
+
+
+@pytest.mark.parametrize(
+    ("spans", "others", "left"),
+    [
+        ([(0, 10)], [(2, 3), (5, 12)], [(0, 2), (3, 5)]),
+        ([(0, 1), (2, 3), (4, 6)], [(0.5, 5)], [(0, 0.5), (5, 6)]),
+        ([(0, 1)], [], [(0, 1)]),
+        ([(0, 4), (5, 6)], [(0, 9)], []),
+    ],
+)
+def test_spans_without_others(spans: list[Any], others: list[Any], left: list[Any]) -> None:
+    assert timeline.without(spans, others) == left
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({}, "compute-bound, 1.05 times the step without its input: of 20.0 s it waited 5% for input, computed 90%"),
+        ({"waiting": 14.0, "compute": 4.0}, "input-bound, 3.33 times"),
+        ({"waiting": 3.0, "compute": 16.0}, "balanced, 1.18 times"),
+        ({"waiting": 0.5, "compute": 8.0}, "compute-bound, 1.03 times the step without its input; held up by Python"),
+        ({"waiting": 0.0, "compute": 19.0, "asked": 0}, "no tf.data iterator was read: of 20.0 s"),
+        ({"exit_code": None}, "(100 batches); stopped when its time was over"),
+    ],
+)
+def test_the_verdict_has_the_built_in_one_s_limits(change: dict[str, Any], told: str) -> None:
+    finding = profiled.judge("python train.py", replace(FOUND, **change))
+    assert finding.text.startswith("python train.py: ")
+    assert told in finding.text
+
+
+class Answering:
+    """An engine whose container prints `out`; what it was asked for is kept."""
+
+    local = True
+
+    def __init__(self, out: str, error: str = "") -> None:
+        self.out, self.error, self.asked = out, error, {}  # type: ignore[var-annotated]
+
+    def run(self, ref: str, words: list[str], **given: Any) -> Run:
+        self.asked = {"words": words, **given}
+        return Run(exit_code=0, stdout=self.out, stderr=self.error, seconds=1.0, truncated=False)
+
+
+@pytest.mark.parametrize(
+    ("out", "why"),
+    [
+        ("", r"could not be watched: no python"),
+        ("{}\n", r"could not be watched: .*missing"),
+        ('{"exit_code": 3, "tail": ["Boom: no"], "seconds": 1.5, "windows": 0, "span": 0, "waiting": 0, "compute": 0, '
+         '"asked": 0}\n', r"ended with exit code 3:\nBoom: no[\s\S]*--mount"),
+        ('{"exit_code": -11, "tail": [], "seconds": 1.5, "windows": 0, "span": 0, "waiting": 0, "compute": 0, '
+         '"asked": 0}\n', r"died of signal 11\n"),
+        ('{"exit_code": 0, "tail": ["hello"], "seconds": 1.5, "windows": 1, "span": 0, "waiting": 0, "compute": 0, '
+         '"asked": 0}\n', r"saw no step of python x.py in 2 s; it printed:\nhello"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_watched_is_told(out: str, why: str, tmp_path: Path) -> None:
+    asked = profiled.Command(words=("python", "x.py"), folder=tmp_path)
+    engine = Answering(out, "no python")
+    with pytest.raises(CommandFailed, match=why):
+        profiled.experiment(cast(Engine, engine), "sha256:1", asked, 60, Progress())
+    assert engine.asked["mounts"] == {profiled.FOLDER: str(tmp_path)}
+    assert engine.asked["words"][-5:] == ["--profile", "40", profiled.FOLDER, "python", "x.py"]
+
+
+def test_an_engine_elsewhere_has_no_such_folder(tmp_path: Path) -> None:
+    engine = Answering("")
+    engine.local = False
+    with pytest.raises(UsageError, match="another machine"):
+        profiled.experiment(cast(Engine, engine), "x", profiled.Command(words=("x",), folder=tmp_path), 60, Progress())
+
+
+@pytest.mark.parametrize(
+    ("text", "mount", "why"),
+    [
+        ("python 'x", "", "No closing quotation"),
+        ("python x.py", "/no/such/folder", "no such folder"),
+        ("", ".", "--mount is for --command"),
+        (" ", "", "--command, which is empty"),
+    ],
+)
+def test_a_command_that_cannot_be_run_is_refused(text: str, mount: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        profiled.parse(text, mount)
+
+
+def test_a_command_is_watched_alone(tmp_path: Path) -> None:
+    given = command.settings(
+        quick=True, full=False, budget="", against="", command="python 'my train.py' --x 1", mount=str(tmp_path)
+    )
+    assert given.command == profiled.Command(words=("python", "my train.py", "--x", "1"), folder=tmp_path)
+    assert str(given.command) == "python 'my train.py' --x 1"
+    assert command.rows_of(["bottleneck"], given, [], "") == ()
+    assert command.rows_of([], given, [], "") == ()
+    with pytest.raises(UsageError, match="watched alone"):
+        command.rows_of(["jpeg"], given, [], "")
+    with pytest.raises(UsageError, match="watched alone"):
+        command.rows_of([], given, ["lstm"], "")
+    assert Settings(mode="quick", budget=1.0).command is None
+
+
+# --- inside a container -----------------------------------------------------------------------------------------------
+
+
+PROFILER = """
+import os
+class experimental:
+    windows = []
+    @classmethod
+    def start(cls, folder):
+        cls.windows.append(folder)
+    @classmethod
+    def stop(cls):
+        os.makedirs(cls.windows[-1])
+"""
+
+
+def recorded(folder: Path, script: str) -> tuple[int | None, list[str], list[str]]:
+    """Runs a script with the recorder and a TensorFlow that has nothing but a profiler which writes a folder."""
+    site, traces = folder / "site", folder / "traces"
+    for path in (site, traces, folder / "lib" / "tensorflow"):
+        path.mkdir(parents=True)
+    source = Path(recorder.__file__).read_text(encoding="utf-8")
+    (site / "sitecustomize.py").write_text(source.replace("SECONDS = 2.0", "SECONDS = 0.1"), encoding="utf-8")
+    (folder / "lib" / "tensorflow" / "__init__.py").write_text("from . import profiler\n", encoding="utf-8")
+    (folder / "lib" / "tensorflow" / "profiler.py").write_text(PROFILER, encoding="utf-8")
+    (folder / "lib" / "sitecustomize.py").write_text("print('the hidden one')\n", encoding="utf-8")
+    (folder / "script.py").write_text(textwrap.dedent(script), encoding="utf-8")
+    old = inside.SITE
+    try:
+        inside.SITE = str(site)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PYTHONPATH", str(folder / "lib"))
+            code, tail = inside.watched([sys.executable, "script.py"], str(folder), str(traces), 20)
+    finally:
+        inside.SITE = old
+    return code, tail, sorted(path.parent.name.partition("-")[2] for path in traces.glob("*/whole"))
+
+
+def test_a_script_is_recorded_from_its_import_of_tensorflow_to_its_end(tmp_path: Path) -> None:
+    script = "import tensorflow, time\ntime.sleep(0.5)\nprint('done')\nraise SystemExit(7)"
+    code, tail, windows = recorded(tmp_path, script)
+    assert (code, tail) == (7, ["the hidden one", "done"])
+    assert windows[:2] == ["000000", "000001"]
+
+
+def test_a_script_without_tensorflow_is_left_alone(tmp_path: Path) -> None:
+    assert recorded(tmp_path, "print(1)") == (0, ["the hidden one", "1"], [])
+
+
+def test_of_many_windows_the_first_and_the_last_stay(tmp_path: Path) -> None:
+    script = "import tensorflow, time, sys\ntime.sleep(4)"
+    _, _, windows = recorded(tmp_path, script)
+    assert windows[0] == "000000"
+    assert len(windows) <= recorder.KEPT
+    assert int(windows[-1]) >= recorder.KEPT
+
+
+def test_a_command_is_stopped_when_its_time_is_over_with_all_that_it_started(tmp_path: Path) -> None:
+    """Its time begins with TensorFlow's import, which the recorder tells by a file."""
+    (tmp_path / recorder.BEGUN).touch()
+    script = (
+        "import subprocess, sys\nprint('begun')\nsubprocess.run([sys.executable, '-c', 'import time; time.sleep(99)'])"
+    )
+    code, tail = inside.watched([sys.executable, "-c", script], str(tmp_path), str(tmp_path), 1.5)
+    assert (code, tail) == (None, ["begun"])
+
+
+def test_the_last_lines_of_a_talkative_command_stay(tmp_path: Path) -> None:
+    script = "import sys\nfor index in range(20000): print('line', index)\nsys.exit('the end')"
+    code, tail = inside.watched([sys.executable, "-c", script], str(tmp_path), str(tmp_path), 20)
+    assert code == 1
+    assert len(tail) == inside.TAIL_LINES
+    assert tail[-2:] == ["line 19999", "the end"]
+
+
+def test_a_command_that_is_not_there_is_told_by_its_process(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        inside.watched(["no-such-program"], str(tmp_path), str(tmp_path), 5)

@@ -1,0 +1,72 @@
+"""`--model NAME`: whole models in place of the few and small ones that the row `models` has for a short run."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from tfbuild import facts
+from tfbuild.bench import experiments
+from tfbuild.bench.experiments import Arm, Case, Experiment, Value
+from tfbuild.errors import UsageError
+from tfbuild.facts import Facts
+
+ROW = "models"
+# Of one model, both of its cases: a ResNet-50 needs its graph four times, and 1 to 4 s a step on two cores.
+WEIGHT = 120.0
+MOST_ITEMS = 4096
+SWITCH = "TF_ENABLE_ONEDNN_OPTS"
+
+
+class Model(Facts, frozen=True):
+    """A model by the name that people use; see facts/models.toml."""
+
+    name: str
+    batch: int
+    application: str = ""
+    size: int = 0
+    xla: bool = False
+
+
+class Table(Facts, frozen=True):
+    model: tuple[Model, ...]
+
+
+def known() -> dict[str, Model]:
+    return {model.name: model for model in facts.load("models", Table).model}
+
+
+def row(names: Sequence[str], batch: int = 0) -> Experiment:
+    """The experiment `models` on these models, `batch` items a step (0: each model's own). UsageError."""
+    models = known()
+    if unknown := [name for name in names if name not in models]:
+        raise UsageError(f"no model is called {unknown[0]!r}", hint=f"one of: {', '.join(sorted(models))}")
+    (usual,) = (row for row in experiments.known() if row.name == ROW)
+    cases = [case for name in dict.fromkeys(names) for case in _cases(models[name], batch, usual)]
+    made = msgspec.structs.replace(usual, case=tuple(cases), weight=WEIGHT / 2)
+    experiments.check(made)
+    return made
+
+
+def _cases(model: Model, batch: int, usual: Experiment) -> list[Case]:
+    """What the computer makes of it and, where it is one for pictures, what reading them costs."""
+    batch = batch or model.batch
+    params: dict[str, Value] = {"name": model.name, "batch": batch}
+    if not model.application:
+        return [Case(name=f"{model.name}, batch {batch}", params=params, arm=usual.arm)]
+    params |= {"application": model.application, "size": model.size, "classes": 1000}
+    name = f"{model.name}, batch {batch}, {model.size}x{model.size}"
+    arms = tuple(arm for arm in usual.arm if model.xla or not arm.params.get("xla"))
+    data = (Arm(name="synthetic"), Arm(name="JPEGs through tf.data", params={"jpegs": True}))
+    return [
+        Case(name=name, params=params, arm=arms),
+        Case(name=f"{name}, its data", params=params, env={SWITCH: "1"}, metric="wall", arm=data),
+    ]
+
+
+def batch_size(text: str) -> int:
+    """Items a step out of --batch-size; 0 where it is not given. UsageError."""
+    if not text:
+        return 0
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= MOST_ITEMS:
+        raise UsageError(f"--batch-size {text!r} cannot be read", hint=f"a number from 1 to {MOST_ITEMS}")
+    return int(text)
