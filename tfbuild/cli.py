@@ -442,6 +442,8 @@ def bench(image: str, *, only: list[str], list: bool, dry_run: bool, json: bool,
     chosen = command.settings(**options)
     if list or dry_run:
         command.show_rows(only, chosen, json=json, dry_run=dry_run)
+    elif not image:
+        raise UsageError("bench needs an image", hint="invoke bench IMAGE; what can be measured: invoke bench --list")
     else:
         command.run(image, only, chosen, REPORTS, json=json)
 
