@@ -439,7 +439,7 @@ def inspect(subject: str, *, full: bool, json: bool) -> None:
 def bench(image: str, *, only: list[str], list: bool, dry_run: bool, json: bool, **options: Any) -> None:
     from tfbuild.bench import command
 
-    chosen = command.settings(**options)
+    chosen = command.settings(**options, ca=certificates(""))
     if list or dry_run:
         command.show_rows(only, chosen, json=json, dry_run=dry_run)
     elif not image:

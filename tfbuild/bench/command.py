@@ -16,13 +16,13 @@ from tfbuild.engine.progress import Progress
 from tfbuild.errors import Interrupted, UsageError
 
 
-def settings(*, quick: bool, full: bool, budget: str, against: str) -> Settings:
+def settings(*, quick: bool, full: bool, budget: str, against: str, ca: Path | None = None) -> Settings:
     """UsageError where the options cannot be read or do not go together."""
     if quick + full + bool(budget) > 1:
         raise UsageError("--quick, --full and --budget each say how long it takes", hint="give one of them")
     mode = "quick" if quick else "full" if full else "budget"
     usual = {"quick": session.QUICK_SECONDS, "full": session.FULL_SECONDS, "budget": session.USUAL_SECONDS}
-    return Settings(mode=mode, budget=limit_seconds(budget, "--budget") or usual[mode], against=against)
+    return Settings(mode=mode, budget=limit_seconds(budget, "--budget") or usual[mode], against=against, ca=ca)
 
 
 def run(image: str, only: Sequence[str], chosen: Settings, reports: Path, *, json: bool) -> None:

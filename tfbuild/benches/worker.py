@@ -15,7 +15,7 @@ from ..smoke import worker as smoke
 from ..smoke.found import Prepared
 from ..smoke.probes import allocator
 from . import guards
-from .found import Dropped, Hello, Idle, Ready, Taken
+from .found import Dropped, Hello, Idle, Peak, Ready, Taken
 
 
 class Unfit(Exception):
@@ -94,6 +94,20 @@ class Desk:
         """After a sample of `key`: whoever still works in the background would be timed with the others."""
         self.warm[key].sample(1)
         return Idle(share=guards.idle_share())
+
+    def once(self, workload: str, params: dict[str, Any]) -> Peak:
+        """Builds a workload and calls it twice, untimed: for what it needs, or what a library says that it runs."""
+        items, reason = 0, ""
+        try:
+            made = self.known[workload](**params)
+            items = made.items
+            made.call()
+            made.call()
+            del made
+        except Exception as error:  # any, as in prepare
+            reason = cause(error)
+        gc.collect()
+        return Peak(items=items, peak=guards.peak(), limit=guards.memory(), reason=reason)
 
     def drop(self) -> Dropped:
         count = len(self.warm)
