@@ -1,0 +1,75 @@
+"""What follows from a benchmark beyond its ratios, and what was seen beside them."""
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from tests.test_bench_report import case
+from tfbuild.bench import evidence, findings
+from tfbuild.benches.found import Peak
+
+
+def test_memory_has_a_line_or_nothing_is_said_of_it() -> None:
+    line = [(n, 600 + 0.25 * n) for n in (1, 256, 1024, 4096)]
+    found = findings.memory("dense", line, 16000.0)
+    assert found is not None
+    assert found.values["mib_per_item"] == pytest.approx(0.25)
+    assert found.values["memory_limit"] == pytest.approx(62000, rel=0.02), "what else is in memory counts too"
+    assert found.text.startswith("dense: an item of a batch takes 256 KiB beside 600 MiB (seen up to batch 4096)")
+    assert findings.memory("dense", [], 16000.0) is None
+    assert findings.memory("dense", line[:1], 16000.0) is None
+    assert findings.memory("dense", [(1, 600.0), (4096, 650.0)], 16000.0) is None, "too little to tell from noise"
+    assert findings.memory("dense", [(1, 600.0), (256, 1600.0), (1024, 1700.0)], 16000.0) is None, "no line"
+
+
+def climbed(mib_per_item: float, *, limit: float = 24000.0, fails_at: int = 10**9) -> list[tuple[int, float]]:
+    def ask(batch: int) -> Peak:
+        if batch >= fails_at:
+            return Peak(items=0, peak=0.0, limit=limit, reason="ResourceExhaustedError")
+        return Peak(items=batch, peak=500 + mib_per_item * batch, limit=limit)
+
+    points, found = evidence.climb(ask, [1, 2, 64, 16], time.monotonic() + 60)
+    assert found == limit or not points
+    return points
+
+
+def test_memory_is_looked_at_until_it_has_grown_and_no_further() -> None:
+    assert [n for n, _ in climbed(0.5)] == [1, 64, 256, 1024, 4096]
+    assert [n for n, _ in climbed(16.0)] == [1, 64], "1024 MiB more at once"
+    assert [n for n, _ in climbed(4.0, limit=4000.0)] == [1, 64], "the next one would take more than a quarter"
+    assert [n for n, _ in climbed(0.5, fails_at=300)] == [1, 64, 256]
+    assert len(climbed(0.0)) == evidence.MOST_POINTS
+    assert climbed(0.5, fails_at=1) == []
+
+
+VERBOSE = """\
+onednn_verbose,v1,info,oneDNN v3.7.3 (commit x)
+onednn_verbose,v1,info,cpu,runtime:threadpool,nthr:2
+onednn_verbose,v1,info,cpu,isa:Intel AVX-512 with bfloat16
+onednn_verbose,v1,primitive,exec,cpu,convolution,brg_conv_fwd:avx512_core,forward_training,src,attr,,mb8,0.1
+onednn_verbose,v1,primitive,exec,cpu,convolution,jit:avx512_core,backward_weights,src,attr,,mb8,0.1
+onednn_verbose,v1,primitive,exec,cpu,convolution,jit:avx512_core,backward_weights,src,attr,,mb8,0.1
+onednn_verbose,v1,primitive,exec,cpu,gemm_api,,undef,src,attr,,mb8,0.1
+2026-11-21 10:00:00 something else
+onednn_verbose,v1,primitive,exec,cpu,matmul,brg_matmul:avx512_core,undef,src,attr,,8x8,0.1
+"""
+
+
+def test_the_primitives_that_ran_are_told_by_kind() -> None:
+    found = evidence.primitives("on: ", VERBOSE)
+    assert found.values == {"convolution": 2, "matmul": 1}
+    assert found.text == (
+        "on: oneDNN on threadpool (Intel AVX-512 with bfloat16) runs convolution: jit:avx512_core, "
+        "brg_conv_fwd:avx512_core; matmul: brg_matmul:avx512_core"
+    )
+    off = evidence.primitives("off: ", "onednn_verbose,v1,primitive,exec,cpu,gemm_api,,undef,src,attr,,mb8,0.1\n")
+    assert (off.text, off.values) == ("off: no primitive of oneDNN runs", {})
+
+
+def test_the_start_of_each_arm_is_told_where_it_matters() -> None:
+    measured = case(0.5, name="adds")
+    arms = tuple(replace(arm, build=0.1, first=0.4 + index, nodes=7 * index) for index, arm in enumerate(measured.arms))
+    (found,) = findings.of("xla", [replace(measured, arms=arms)])
+    assert found.text == "adds, seconds until the first result: baseline 0.50 s, arm 1.50 s (7 nodes)"
+    assert findings.of("xla", [replace(measured, arms=arms[:1])]) == ()
