@@ -14,7 +14,7 @@ import pytest
 from tests.engine.conftest import ROOT
 from tfbuild.bench import report as reporting
 from tfbuild.bench import session
-from tfbuild.bench.experiments import Arm, Case, Experiment
+from tfbuild.bench.experiments import Arm, Case, Experiment, Value
 from tfbuild.bench.results import CaseResult
 from tfbuild.bench.session import Settings
 from tfbuild.bench.workers import FOLDER
@@ -36,9 +36,10 @@ def row(name: str, *cases: Case, metric: str = "cpu", weight: float) -> Experime
     )
 
 
-def against_plain(name: str, workload: str = "", **params: object) -> Case:
-    planted = Arm(name=name, workload=workload or name, params=params)  # type: ignore[arg-type]
-    return Case(name=name, arm=(Arm(name="plain", workload="plain"), planted))
+def against_plain(name: str, workload: str = "", size: int = 128, **params: Value) -> Case:
+    both: dict[str, Value] = {"size": size} if workload else {}
+    planted = Arm(name=name, workload=workload or name, params={**both, **params})
+    return Case(name=name, arm=(Arm(name="plain", workload="plain", params=both), planted))
 
 
 EXACT = Case(
@@ -50,7 +51,8 @@ MISTAKES = ("retraced", "constant", "kept", "unfit", "dying", "missing", "cold")
 ROWS = (
     row("mistakes", *map(against_plain, MISTAKES), weight=5),
     row("effects", against_plain("busy", "delayed", how="busy"), EXACT, against_plain("nothing", "plain"), weight=10),
-    row("sleep", against_plain("asleep", "delayed", how="sleep"), metric="wall", weight=12),
+    # Large enough that a tenth of it is longer than the shortest sleep.
+    row("sleep", against_plain("asleep", "delayed", size=1024, how="sleep"), metric="wall", weight=12),
 )
 
 
