@@ -52,5 +52,12 @@ def show_rows(only: Sequence[str], chosen: Settings, *, json: bool, dry_run: boo
 
 
 def _shares(rows: Sequence[Experiment], chosen: Settings) -> list[tuple[Experiment, float]]:
-    weights = [row.weight * len(row.cases(chosen.quick) or row.case) for row in rows]
-    return [(row, chosen.budget * weight / sum(weights)) for row, weight in zip(rows, weights, strict=True)]
+    weights = [
+        sum(
+            row.seconds(case)
+            for case in row.cases(chosen.quick) or row.case
+            if case.needs != "against" or chosen.against
+        )
+        for row in rows
+    ]
+    return [(row, chosen.budget * weight / (sum(weights) or 1)) for row, weight in zip(rows, weights, strict=True)]

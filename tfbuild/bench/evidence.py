@@ -19,7 +19,7 @@ VERBOSE = {"ONEDNN_VERBOSE": "1", "DNNL_VERBOSE": "1", "MKLDNN_VERBOSE": "1"}
 # TensorFlow's own contraction calls this one with oneDNN off too: it proves nothing.
 UNPROVEN = "gemm_api"
 MOST_TOLD = 4
-SECONDS = 120.0
+LEAST_SECONDS = 30.0
 # Of an experiment's time.
 SHARE = 0.35
 # Batches grow by this factor until what the process needs has grown by so many MiB: an import alone takes 500.
@@ -31,7 +31,10 @@ MOST_MEMORY = 0.25
 def of(row: Experiment, cases: Sequence[Case], pool: Pool, place: Place, seconds: float) -> tuple[Finding, ...]:
     """For the experiments that have such evidence, within a part of the `seconds` that they may take."""
     if row.name == "onednn":
-        return tuple(_primitives(row, cases, pool, place, switch) for switch in ("1", "0"))
+        within = max(LEAST_SECONDS, SHARE * seconds / 2)
+        on = _primitives(row, cases, pool, place, "1", within)
+        # One is enough to see that it is off.
+        return on, _primitives(row, cases[:1], pool, place, "0", within)
     if row.name == "batchsize":
         end = time.monotonic() + SHARE * seconds
         return tuple(found for case in cases if (found := _memory(row, case, pool, place, end)))
@@ -41,15 +44,17 @@ def of(row: Experiment, cases: Sequence[Case], pool: Pool, place: Place, seconds
 # --- which primitives run -------------------------------------------------------------------------------------------
 
 
-def _primitives(row: Experiment, cases: Sequence[Case], pool: Pool, place: Place, switch: str) -> Finding:
-    """What oneDNN says that it runs for all of the row's workloads."""
+def _primitives(
+    row: Experiment, cases: Sequence[Case], pool: Pool, place: Place, switch: str, seconds: float
+) -> Finding:
+    """What oneDNN says that it runs for the workloads of these cases."""
     told = [{"ask": "once", "workload": case.workload or row.workload, "params": case.params} for case in cases]
     env = {**asking.QUIET, **VERBOSE, "TF_ENABLE_ONEDNN_OPTS": switch}
     questions = "".join(f"{json.dumps(question)}\n" for question in told).encode()
     command = ["python", f"{FOLDER}/benches"]
     begin = f"TF_ENABLE_ONEDNN_OPTS={switch}: "
     try:
-        run = pool.engine.run(place.image, command, env=env, files=files(), stdin=questions, timeout=SECONDS)
+        run = pool.engine.run(place.image, command, env=env, files=files(), stdin=questions, timeout=seconds)
     except TimeoutError as error:
         return Finding(text=f"{begin}oneDNN could not be watched: {error}", values={})
     if run.exit_code:

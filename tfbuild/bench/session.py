@@ -95,12 +95,12 @@ class Session:
             self.interrupted = True
 
     def _weight(self, row: Experiment) -> float:
-        return row.weight * sum(map(self._offers, self._cases(row)))
+        return sum(self._seconds(row, case) for case in self._cases(row))
 
-    def _offers(self, case: Case) -> float:
+    def _seconds(self, row: Experiment, case: Case) -> float:
         """0 where it cannot run here: then the others may have its time."""
         there = {"gpu": bool(self.place.gpus), "against": bool(self.place.against)}
-        return float(there.get(case.needs, True))
+        return row.seconds(case) if there.get(case.needs, True) else 0.0
 
     def _cases(self, row: Experiment) -> tuple[Case, ...]:
         return row.cases(self.settings.quick) or row.case
@@ -139,7 +139,7 @@ class Session:
 
     def _cases_of(self, row: Experiment, pool: Pool, share: Share, step: Step, cases: list[CaseResult]) -> None:
         wanted = self._cases(row)
-        clock = Clock(share.end, [self._offers(case) for case in wanted])
+        clock = Clock(share.end, [self._seconds(row, case) for case in wanted])
         shuffled = random.Random(f"{self.settings.seed} {row.name}")
 
         def tell(text: str) -> None:
