@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks.harness import record
 from tfbuild.bench import session
 from tfbuild.bench.experiments import Arm, Case, Experiment, Value
-from tfbuild.bench.results import NO_DIFFERENCE, SLOWER, BenchReport, CaseResult
+from tfbuild.bench.results import NO_DIFFERENCE, SLOWER, BenchReport, CaseResult, ExperimentResult
 from tfbuild.bench.session import Settings
 from tfbuild.bench.workers import FOLDER
 from tfbuild.engine import Engine
@@ -23,6 +23,7 @@ from tfbuild.engine.progress import Progress
 PLANTED = Path(__file__).parent.parent / "tests" / "data" / "bench" / "planted.py"
 IMAGE = "tfbuild:2.21.0-mkl-py3.11-f16c"
 REPEATS = 20
+MOST_CLAIMS = 0.05
 # A repeat takes fifteen seconds on two quiet cores; the rounds, not the time, are what ends it.
 SECONDS = 45.0
 # One operation family each, as the benchmark's own rows have them.
@@ -94,6 +95,11 @@ def summary(report: BenchReport) -> dict[str, object]:
     return found
 
 
+def claims(row: ExperimentResult) -> int:
+    """Repeats in which a difference was claimed."""
+    return sum(case.arms[-1].effect != NO_DIFFERENCE for case in row.cases if case.arms and case.rounds)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("image", nargs="?", default=IMAGE)
@@ -109,6 +115,8 @@ def main() -> None:
     if report.interrupted:
         sys.exit("interrupted; nothing was recorded")
     print(record("aa", found))
+    if wrong := [row.name for row in report.experiments[:2] if claims(row) > MOST_CLAIMS * options.repeats]:
+        sys.exit(f"too often a difference is claimed where there is none: {', '.join(wrong)}")
 
 
 if __name__ == "__main__":

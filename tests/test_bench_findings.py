@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 
 from tests.test_bench_report import case
-from tfbuild.bench import evidence, findings
+from tfbuild.bench import allocators, evidence, experiments, findings
 from tfbuild.benches.found import Peak
+from tfbuild.engine import WorkerDied
 
 
 def test_memory_has_a_line_or_nothing_is_said_of_it() -> None:
@@ -23,8 +24,12 @@ def test_memory_has_a_line_or_nothing_is_said_of_it() -> None:
     assert findings.memory("dense", [(1, 600.0), (256, 1600.0), (1024, 1700.0)], 16000.0) is None, "no line"
 
 
-def climbed(mib_per_item: float, *, limit: float = 24000.0, fails_at: int = 10**9) -> list[tuple[int, float]]:
+def climbed(
+    mib_per_item: float, *, limit: float = 24000.0, fails_at: int = 10**9, dies: bool = False
+) -> list[tuple[int, float]]:
     def ask(batch: int) -> Peak:
+        if batch >= fails_at and dies:
+            raise WorkerDied("killed", exit_code=137, stderr_tail="")
         if batch >= fails_at:
             return Peak(items=0, peak=0.0, limit=limit, reason="ResourceExhaustedError")
         return Peak(items=batch, peak=500 + mib_per_item * batch, limit=limit)
@@ -39,6 +44,7 @@ def test_memory_is_looked_at_until_it_has_grown_and_no_further() -> None:
     assert [n for n, _ in climbed(16.0)] == [1, 64], "1024 MiB more at once"
     assert [n for n, _ in climbed(4.0, limit=4000.0)] == [1, 64], "the next one would take more than a quarter"
     assert [n for n, _ in climbed(0.5, fails_at=300)] == [1, 64, 256]
+    assert [n for n, _ in climbed(0.5, fails_at=300, dies=True)] == [1, 64, 256], "what was seen before it died stands"
     assert len(climbed(0.0)) == evidence.MOST_POINTS
     assert climbed(0.5, fails_at=1) == []
 
@@ -67,9 +73,17 @@ def test_the_primitives_that_ran_are_told_by_kind() -> None:
     assert (off.text, off.values) == ("off: no primitive of oneDNN runs", {})
 
 
-def test_the_start_of_each_arm_is_told_where_it_matters() -> None:
+def test_the_first_call_of_each_arm_is_told_where_it_matters() -> None:
     measured = case(0.5, name="adds")
-    arms = tuple(replace(arm, build=0.1, first=0.4 + index, nodes=7 * index) for index, arm in enumerate(measured.arms))
+    arms = tuple(replace(arm, first=0.5 + index, nodes=7 * index) for index, arm in enumerate(measured.arms))
     (found,) = findings.of("xla", [replace(measured, arms=arms)])
-    assert found.text == "adds, seconds until the first result: baseline 0.50 s, arm 1.50 s (7 nodes)"
+    assert found.text == "adds, the first call: baseline 0.50 s, arm 1.50 s (7 nodes)"
     assert findings.of("xla", [replace(measured, arms=arms[:1])]) == ()
+
+
+def test_only_the_allocators_need_what_an_image_may_lack() -> None:
+    assert [row.name for row in experiments.known() if allocators.wanted(row)] == ["allocator"]
+    (row,) = experiments.select(["allocator"], quick=True)
+    preloaded = [arm.env["LD_PRELOAD"] for case in row.cases(True) for arm in row.arms(case)]
+    assert preloaded, "one case is quick"
+    assert not [path for path in preloaded if allocators.FOLDER in path], "--quick reaches for no network"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tfbuild.bench.experiments import Experiment
 from tfbuild.bench.results import Finding
+from tfbuild.dockerfile import TEMPLATES
 from tfbuild.engine import Engine
 from tfbuild.engine.progress import Progress
 from tfbuild.errors import TfbuildError, UnknownImage
@@ -15,7 +16,6 @@ from tfbuild.errors import TfbuildError, UnknownImage
 # Where experiments.toml's LD_PRELOAD looks first.
 FOLDER = "/tfbuild-bench/lib"
 SECONDS = 120.0
-NETWORK = Path(__file__).parent.parent.with_name("templates") / "network.sh"
 # Nothing is installed: each package's library is taken out of it, by the name that its programs know it by. The version
 # in mimalloc's package name differs between releases. A mirror that does not answer is not waited for.
 FETCH = r"""
@@ -60,7 +60,7 @@ def wanted(row: Experiment) -> bool:
     return any(FOLDER in arm.env.get("LD_PRELOAD", "") for case in row.case for arm in row.arms(case))
 
 
-def fetch(engine: Engine, image: str, ca: Path | None) -> Libraries:
+def fetch(engine: Engine, image: str, ca: Path | None, seconds: float = SECONDS) -> Libraries:
     """Raises TfbuildError, TimeoutError or OSError where the image has no apt, or no package can be had.
 
     The engine's builder remembers what it fetched for an image.
@@ -72,7 +72,7 @@ def fetch(engine: Engine, image: str, ca: Path | None) -> Libraries:
     with tempfile.TemporaryDirectory(prefix="tfbuild-bench-") as name:
         folder, output = Path(name, "context"), Path(name, "out")
         folder.mkdir()
-        (folder / "network.sh").write_bytes(NETWORK.read_bytes())
+        (folder / "network.sh").write_bytes((TEMPLATES / "network.sh").read_bytes())
         (folder / "fetch.sh").write_text(FETCH, encoding="utf-8")
         (folder / "Dockerfile").write_text(DOCKERFILE.format(image=names[0]), encoding="utf-8")
         engine.export(
@@ -83,16 +83,16 @@ def fetch(engine: Engine, image: str, ca: Path | None) -> Libraries:
             log=Path(name, "log"),
             # Of two files nobody needs to be told stage by stage.
             progress=Progress(io.StringIO()),
-            seconds=SECONDS,
+            seconds=seconds,
         )
         files = {f"{FOLDER}/{file.name}": file.read_bytes() for file in sorted(output.glob("*.so.2"))}
         return Libraries(files=files, packages=tuple((output / "packages").read_text().split()))
 
 
-def bring(engine: Engine, image: str, ca: Path | None) -> tuple[Mapping[str, bytes], Finding]:
+def bring(engine: Engine, image: str, ca: Path | None, seconds: float = SECONDS) -> tuple[Mapping[str, bytes], Finding]:
     """Files for the containers, and where they came from or why there are none."""
     try:
-        found = fetch(engine, image, ca)
+        found = fetch(engine, image, ca, seconds)
     except (TfbuildError, TimeoutError, OSError) as error:
         why = error.reason if isinstance(error, TfbuildError) else str(error)
         return {}, Finding(text=f"no other allocator could be fetched: {' '.join(why.split())[-300:]}", values={})

@@ -26,6 +26,8 @@ SHARE = 0.35
 STEP, GROWTH, MOST_POINTS = 4, 512.0, 7
 # Nobody's machine is to be filled for it.
 MOST_MEMORY = 0.25
+# What ends a worker; what it told before stands.
+LOST = (TfbuildError, TimeoutError, MeasurementError)
 
 
 def of(row: Experiment, cases: Sequence[Case], pool: Pool, place: Place, seconds: float) -> tuple[Finding, ...]:
@@ -111,7 +113,7 @@ def _memory(row: Experiment, case: Case, pool: Pool, place: Place, end: float) -
     try:
         pool.start([key])
         points, limit = climb(ask, [int(size) for size in sizes if isinstance(size, int)], end)
-    except (TfbuildError, TimeoutError, MeasurementError):
+    except LOST:
         return None
     finally:
         pool.close(key)
@@ -123,7 +125,10 @@ def climb(ask: Callable[[int], Peak], sizes: Sequence[int], end: float) -> tuple
     points: list[tuple[int, float]] = []
     limit, batch = 0.0, min(sizes)
     for following in [max(sizes) * STEP**turn for turn in range(MOST_POINTS)]:
-        found = ask(batch)
+        try:
+            found = ask(batch)
+        except LOST:
+            break
         if found.reason:
             break
         points.append((found.items, found.peak))

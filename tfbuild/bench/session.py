@@ -133,7 +133,7 @@ class Session:
         # --quick reaches for no network.
         if self.settings.quick or not allocators.wanted(row):
             return found
-        files, told = allocators.bring(self.engine, self.place.image, self.settings.ca)
+        files, told = allocators.bring(self.engine, self.place.image, self.settings.ca, share)
         pool.more = {**pool.more, **files}
         return (*found, told)
 
