@@ -87,3 +87,14 @@ def test_only_the_allocators_need_what_an_image_may_lack() -> None:
     preloaded = [arm.env["LD_PRELOAD"] for case in row.cases(True) for arm in row.arms(case)]
     assert preloaded, "one case is quick"
     assert not [path for path in preloaded if allocators.FOLDER in path], "--quick reaches for no network"
+
+
+def test_faults_and_memory_of_each_allocator_are_told() -> None:
+    measured = case(0.5, name="large")
+    glibc, other = measured.arms
+    arms = (replace(glibc, faults=10241.0, rss=534.0), replace(other, faults=0.0, rss=582.0))
+    (found,) = findings.of("allocator", [replace(measured, arms=arms)])
+    assert found.text == (
+        "large, page faults a call and memory: baseline 10241 faults and 534 MiB, arm 0 faults and 582 MiB"
+    )
+    assert findings.of("allocator", [measured]) == (), "nothing was counted"

@@ -159,7 +159,7 @@ def seen(engine: Engine, image: Callable[..., str]) -> Callable[..., list[Findin
         (row,) = experiments.select([name], quick=False)
         place = Place(image=engine.image(image("2.21.0")).id, against="", cpus=2, gpus=0)
         with workers.pool(engine, {}) as pool:
-            return list(evidence.of(row, row.case[:count], pool, place, SECONDS))
+            return list(evidence.of(row, row.case[:count], pool, place, 6 * SECONDS))
 
     return of
 

@@ -138,6 +138,18 @@ def _files(case: CaseResult) -> list[Finding]:
     return [Finding(text=text, values={"mb_per_second": speed})]
 
 
+def _allocator(case: CaseResult) -> list[Finding]:
+    """What a ratio of times does not show: pages that the kernel had to give again, and memory that was kept."""
+    told = [(arm.name, arm.faults, arm.rss) for arm in case.arms if arm.faults is not None and arm.rss is not None]
+    if len(told) < 2:
+        return []
+    text = ", ".join(f"{name} {faults:.0f} faults and {rss:.0f} MiB" for name, faults, rss in told)
+    values = {f"faults of {name}": faults for name, faults, _ in told} | {
+        f"MiB of {name}": rss for name, _, rss in told
+    }
+    return [Finding(text=f"{case.name}, page faults a call and memory: {text}", values=values)]
+
+
 def _first_calls(case: CaseResult) -> list[Finding]:
     """What the first call of each arm takes, beside the baseline's: tracing and, for XLA, compiling."""
     base, *others = case.arms
@@ -166,6 +178,7 @@ def _gain(arm: ArmResult) -> float:
 
 
 DERIVED: dict[str, Callable[[CaseResult], list[Finding]]] = {
+    "allocator": _allocator,
     "batchsize": _batch_size,
     "bottleneck": _bottleneck,
     "files": _files,
