@@ -7,6 +7,7 @@ import pytest
 
 from tests.test_bench_report import case
 from tfbuild.bench import allocators, evidence, experiments, findings
+from tfbuild.benches import guards
 from tfbuild.benches.found import Peak
 from tfbuild.engine import WorkerDied
 
@@ -98,3 +99,11 @@ def test_faults_and_memory_of_each_allocator_are_told() -> None:
         "large, page faults a call and memory: baseline 10241 faults and 534 MiB, arm 0 faults and 582 MiB"
     )
     assert findings.of("allocator", [measured]) == (), "nothing was counted"
+
+
+def test_what_a_workload_does_before_its_time_is_nobody_else_s_load() -> None:
+    alone = guards.beside(0.5, (0.3, 0.5), (0.1, 0.15))
+    assert alone == pytest.approx(0.15), "0.35 s of the 0.5 s were its own first batches"
+    assert guards.beside(0.8, (0.3, 0.5), (0.1, 0.15)) == pytest.approx(0.25), "a third of the others' 0.3 s"
+    assert guards.beside(0.8, (0.3, 0.5), (0.3, 0.5)) == pytest.approx(0.8), "all of it was timed"
+    assert guards.beside(0.4, (0.3, 0.5), (0.1, 0.15)) == pytest.approx(0.15), "ticks of 10 ms are coarse"

@@ -76,6 +76,16 @@ def _share() -> float:
     return (time.process_time() - begin[1]) / (time.perf_counter() - begin[0])
 
 
+def beside(busy: float, whole: tuple[float, float], timed: tuple[float, float]) -> float:
+    """CPU seconds that the machine was busy in the timed part of a sample, out of those in the `whole` of it.
+
+    Both as (wall, CPU) seconds: what a workload does itself before its time begins (a pipeline's first batches, files
+    that are forgotten) is nobody else's load, and that of others lies evenly over all of it.
+    """
+    others = max(0.0, busy - whole[1])
+    return timed[1] + others * min(1.0, timed[0] / whole[0])
+
+
 def peak() -> float:
     """MiB that this process had in memory at most."""
     with open("/proc/self/status") as file:

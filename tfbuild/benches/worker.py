@@ -89,10 +89,8 @@ class Desk:
         throttled = guards.throttled()
         begin = time.perf_counter(), time.process_time()
         taken = smoke.sample(made, inner)
-        wall, cpu = time.perf_counter() - begin[0], time.process_time() - begin[1]
-        # What it did itself before its time began (a pipeline's first batches) is nobody else's load.
-        others = max(0.0, taken.busy - cpu) * min(1.0, taken.wall / wall)
-        told = {**vars(taken), "busy": taken.cpu + others}
+        whole = time.perf_counter() - begin[0], time.process_time() - begin[1]
+        told = {**vars(taken), "busy": guards.beside(taken.busy, whole, (taken.wall, taken.cpu))}
         return Taken(**told, throttled=guards.throttled() - throttled, rss=guards.rss())
 
     def idle(self, key: str) -> Idle:
