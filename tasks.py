@@ -70,14 +70,22 @@ Body = Callable[..., None]
 def _positional(body: Body, options: dict[str, tuple[Any, str]]) -> tuple[list[Parameter], list[str]]:
     """What the verb takes without an option; the names of those that stand for its `*words`.
 
-    Invoke has no "one or more": there are as many of them as words behind the verb's name on the command line.
+    Invoke has no "one or more", nor a word that may be missing: there are as many as on the command line.
     """
     known = list(signature(body).parameters.values())
     many = next((parameter.name for parameter in known if parameter.kind is parameter.VAR_POSITIONAL), "")
     count = max(1, _words(body.__name__, options)) if many else 0
     words = [f"{many}_{number + 1}" if number else many for number in range(count)]
     plain = [parameter for parameter in known if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
+    if _called(body.__name__) and not _words(body.__name__, options):
+        plain = [parameter for parameter in plain if parameter.default is parameter.empty]
+    plain = [parameter.replace(default=parameter.empty) for parameter in plain]
     return [*plain, *(Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in words)], words
+
+
+def _called(name: str) -> bool:
+    """The command line has the verb, and not only to ask for its help, which shows all that it takes."""
+    return name in sys.argv and not {"--help", "-h"} & {*sys.argv[: sys.argv.index(name)]}
 
 
 def _words(name: str, options: dict[str, tuple[Any, str]]) -> int:
@@ -319,8 +327,8 @@ def prune(_: Context, **options: Any) -> None:
     },
     JSON,
 )
-def bench(_: Context, image: str, **options: Any) -> None:
-    """Measure the performance guide's claims in IMAGE on this machine."""
+def bench(_: Context, image: str = "", **options: Any) -> None:
+    """Measure the performance guide's claims in IMAGE on this machine. --list and --dry-run need none."""
     cli.bench(image, **options)
 
 

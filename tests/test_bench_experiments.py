@@ -234,6 +234,22 @@ def test_what_the_budget_leaves_no_time_for_is_skipped_with_the_reason() -> None
     assert not run.interrupted
 
 
+def test_what_cannot_run_here_takes_no_time_from_the_others() -> None:
+    (isa,) = experiments.select(["isa"], quick=False)
+    (layout,) = experiments.select(["layout"], quick=False)
+    settings = command.settings(quick=False, full=False, budget="", against="")
+
+    def weight(row: Experiment, against: str, gpus: int) -> float:
+        place = Place(image="sha256:1", against=against, cpus=2, gpus=gpus)
+        return session.Session(cast(Engine, None), settings, place, Progress(io.StringIO()))._weight(row)
+
+    assert weight(isa, "", 0) == 0
+    assert weight(isa, "sha256:2", 0) == 3 * isa.weight * len(isa.case), "two arms, and the baseline again"
+    gpu = sum(layout.seconds(case) for case in layout.case if case.needs == "gpu")
+    assert weight(layout, "", 0) == weight(layout, "", 1) - gpu < weight(layout, "", 1)
+    assert session.Clock(time.monotonic() + 100, [0.0]).share() == session.LEAST_SECONDS
+
+
 def test_what_is_left_of_the_budget_is_shared_by_weight() -> None:
     clock = session.Clock(time.monotonic() + 100, [30.0, 10.0, 60.0])
     assert clock.share() == pytest.approx(30, abs=1)

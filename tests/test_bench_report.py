@@ -12,7 +12,7 @@ from tests.test_bench_evaluate import made_up
 from tfbuild.bench import advise, compare, findings, results
 from tfbuild.bench import report as reporting
 from tfbuild.bench.evaluate import evaluate
-from tfbuild.bench.results import ArmResult, BenchReport, CaseResult, ExperimentResult, Finding, Software, Subject
+from tfbuild.bench.results import ArmResult, BenchReport, CaseResult, ExperimentResult, Software, Subject
 from tfbuild.errors import RegressionFound, UsageError
 from tfbuild.proof import Host, Interval
 
@@ -347,12 +347,6 @@ def test_advice_has_its_evidence() -> None:
 def test_nothing_is_advised_without_evidence(rows: tuple[ExperimentResult, ...]) -> None:
     assert advise.advise(report(*rows)) == ()
     assert advise.env_file(()) == ""
-
-
-def test_a_batch_size_is_advised_with_its_finding() -> None:
-    told = Finding(text="dense: batch 32 gives 80%", values={"a": 1.0})
-    (found,) = advise.advise(report(experiment("batchsize", sizes(1e-3, 1e-4, 1, 2, 4), findings=(told,))))
-    assert found.code == "# dense: batch 32 gives 80%"
 
 
 def test_the_env_file_is_what_docker_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

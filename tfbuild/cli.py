@@ -449,9 +449,11 @@ def bench(
 ) -> None:
     from tfbuild.bench import command
 
-    chosen = command.settings(**options)
+    chosen = command.settings(**options, ca=certificates(""))
     if list or dry_run:
         command.show_rows(only, chosen, json=json, dry_run=dry_run, named=model, batch=batch_size)
+    elif not image:
+        raise UsageError("bench needs an image", hint="invoke bench IMAGE; what can be measured: invoke bench --list")
     else:
         command.run(image, only, chosen, REPORTS, json=json, named=model, batch=batch_size)
 

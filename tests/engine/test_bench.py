@@ -12,12 +12,14 @@ import jsonschema
 import pytest
 
 from tests.engine.conftest import ROOT
+from tfbuild import cli
+from tfbuild.bench import allocators, evidence, experiments, session, workers
 from tfbuild.bench import report as reporting
-from tfbuild.bench import session
-from tfbuild.bench.experiments import Arm, Case, Experiment
-from tfbuild.bench.results import CaseResult
+from tfbuild.bench.arms import Place
+from tfbuild.bench.experiments import Arm, Case, Experiment, Value
+from tfbuild.bench.results import CaseResult, Finding
 from tfbuild.bench.session import Settings
-from tfbuild.bench.workers import FOLDER
+from tfbuild.bench.workers import FOLDER, Key
 from tfbuild.engine import Engine
 from tfbuild.engine.progress import Progress
 
@@ -36,9 +38,10 @@ def row(name: str, *cases: Case, metric: str = "cpu", weight: float) -> Experime
     )
 
 
-def against_plain(name: str, workload: str = "", **params: object) -> Case:
-    planted = Arm(name=name, workload=workload or name, params=params)  # type: ignore[arg-type]
-    return Case(name=name, arm=(Arm(name="plain", workload="plain"), planted))
+def against_plain(name: str, workload: str = "", size: int = 128, **params: Value) -> Case:
+    both: dict[str, Value] = {"size": size} if workload else {}
+    planted = Arm(name=name, workload=workload or name, params={**both, **params})
+    return Case(name=name, arm=(Arm(name="plain", workload="plain", params=both), planted))
 
 
 EXACT = Case(
@@ -50,7 +53,8 @@ MISTAKES = ("retraced", "constant", "kept", "unfit", "dying", "missing", "cold")
 ROWS = (
     row("mistakes", *map(against_plain, MISTAKES), weight=5),
     row("effects", against_plain("busy", "delayed", how="busy"), EXACT, against_plain("nothing", "plain"), weight=10),
-    row("sleep", against_plain("asleep", "delayed", how="sleep"), metric="wall", weight=12),
+    # Large enough that a tenth of it is longer than the shortest sleep.
+    row("sleep", against_plain("asleep", "delayed", size=1024, how="sleep"), metric="wall", weight=12),
 )
 
 
@@ -116,6 +120,62 @@ def test_a_cold_start_is_not_timed(found: dict[str, CaseResult]) -> None:
     assert cold.wall is not None
     assert cold.wall.median > 0.5, "its first calls take twenty to four hundred times as long"
     assert cold.first > 0.3
+
+
+# --- what is seen beside the times ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def brought(engine: Engine, image: Callable[..., str]) -> allocators.Libraries:
+    return allocators.fetch(engine, engine.image(image("2.21.0")).id, cli.certificates(""))
+
+
+@pytest.mark.parametrize("name", ["jemalloc", "mimalloc"])
+def test_an_allocator_beside_the_image_is_the_one_that_serves_malloc(
+    engine: Engine, image: Callable[..., str], brought: allocators.Libraries, name: str
+) -> None:
+    assert any(f"lib{name}" in package for package in brought.packages), brought.packages
+    (arm,) = [arm for row in experiments.select(["allocator"], quick=False) for arm in row.arm if arm.name == name]
+    with workers.pool(engine, brought.files) as pool:
+        key = Key(image=image("2.21.0"), env=tuple(arm.env.items()))
+        assert pool.start([key])[key].malloc == f"{allocators.FOLDER}/lib{name}.so.2"
+
+
+def test_where_no_package_can_be_had_the_reason_is_told(
+    engine: Engine, derived: Callable[..., str], image: Callable[..., str]
+) -> None:
+    bare = derived(image("2.21.0"), "USER 0", "RUN rm /usr/bin/apt-get")
+    files, told = allocators.bring(engine, bare, None)
+    assert files == {}
+    assert told.text.startswith("no other allocator could be fetched: ")
+    assert "apt-get" in told.text
+
+
+@pytest.fixture
+def seen(engine: Engine, image: Callable[..., str]) -> Callable[..., list[Finding]]:
+    """What is seen of an experiment's first cases."""
+
+    def of(name: str, count: int) -> list[Finding]:
+        (row,) = experiments.select([name], quick=False)
+        place = Place(image=engine.image(image("2.21.0")).id, against="", cpus=2, gpus=0)
+        with workers.pool(engine, {}) as pool:
+            return list(evidence.of(row, row.case[:count], pool, place, 6 * SECONDS))
+
+    return of
+
+
+def test_the_primitives_of_onednn_are_those_of_a_convolution(seen: Callable[..., list[Finding]]) -> None:
+    on, off = seen("onednn", 1)
+    assert on.values["convolution"] >= 1
+    assert "runs convolution: " in on.text or "; convolution: " in on.text
+    assert off.values.get("convolution", 0) == 0, off
+
+
+def test_a_batch_s_memory_is_at_least_what_its_tensors_need(seen: Callable[..., list[Finding]]) -> None:
+    (found,) = seen("batchsize", 1)
+    # Three layers of 512 float32 numbers, forward and back.
+    assert 6 * 512 * 4 < found.values["mib_per_item"] * 2**20 < 60 * 512 * 4, found
+    assert found.values["memory_limit"] > 1000
 
 
 def test_an_image_without_tensorflow_is_refused(invoke: Callable[..., subprocess.CompletedProcess[str]]) -> None:

@@ -13,6 +13,8 @@ from tfbuild.errors import UsageError
 
 # Whose arms differ in the environment alone, so that the environment is what the gain is due to.
 SETTINGS = ("onednn", "allocator", "threads")
+# Of findings.py's values.
+KNEE = "measured_90%"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,11 +35,11 @@ def advise(report: BenchReport) -> tuple[Advice, ...]:
 def _of(row: ExperimentResult) -> Iterator[Advice]:
     if row.name in SETTINGS:
         yield from _settings(row)
+    elif row.name == "batchsize":
+        yield from _batch_sizes(row)
     else:
         yield from _code(row)
-    for case in row.cases if row.name == "batchsize" else ():
-        for text in [found.text for found in row.findings if found.text.startswith(case.name)]:
-            yield Advice(experiment=row.name, env={}, code=f"# {text}", gains=(_sure(case),))
+        yield from _baseline(row)
 
 
 def _settings(row: ExperimentResult) -> Iterator[Advice]:
@@ -51,17 +53,59 @@ def _settings(row: ExperimentResult) -> Iterator[Advice]:
     if best and gains[best]:
         seen = [(case, arm) for case in row.cases for arm in case.arms if arm.name == best and arm.effect == FASTER]
         first, arm = seen[0]
-        # What the case itself sets is the same for all arms, and none of the gain's doing.
-        env = {name: value for name, value in arm.env.items() if first.arms[0].env.get(name) != value}
-        yield Advice(experiment=row.name, env=env, code="", gains=tuple(_told(case, arm) for case, arm in seen))
+        # What the case itself sets is the same for all arms, and none of the gain's doing; where a value is a list of
+        # places to look in, the benchmark's own come first.
+        env = {
+            name: value.rpartition(":")[2] for name, value in arm.env.items() if first.arms[0].env.get(name) != value
+        }
+        told = tuple(_told(case, arm) for case, arm in seen)
+        yield Advice(experiment=row.name, env=env, code=arm.code or _assigned(env), gains=told)
+
+
+def _assigned(env: dict[str, str]) -> str:
+    """The same in a program, where TensorFlow is what reads it: the loader reads LD_PRELOAD before any program runs."""
+    lines = [f'os.environ["{name}"] = "{value}"' for name, value in sorted(env.items()) if name.startswith("TF_")]
+    return "; ".join(lines) + "  # before TensorFlow is imported" if lines else ""
 
 
 def _code(row: ExperimentResult) -> Iterator[Advice]:
+    """For each case the line that gained most there; with the cases in which the same line lost."""
+    gains: dict[str, list[str]] = {}
     for case in row.cases:
         better = [arm for arm in case.arms if arm.effect == FASTER and arm.code and arm.same is not False]
         if better:
             best = max(better, key=lambda arm: _gain(case, arm))
-            yield Advice(experiment=row.name, env={}, code=best.code, gains=(_told(case, best),))
+            gains.setdefault(best.code, []).append(_told(case, best))
+    for code, told in gains.items():
+        lost = [(case, arm) for case in row.cases for arm in case.arms if arm.code == code and arm.effect == SLOWER]
+        yield Advice(
+            experiment=row.name,
+            env={},
+            code=code,
+            gains=(*told, *(f"but not where it was slower: {_told(case, arm)}" for case, arm in lost)),
+        )
+
+
+def _baseline(row: ExperimentResult) -> Iterator[Advice]:
+    """The baseline's own line, where each other arm that was measured lost somewhere and none of them won."""
+    cases = [case for case in row.cases if case.arms and case.arms[0].code]
+    others = [(case, arm) for case in cases for arm in case.arms[1:] if arm.effect]
+    lost = [(case, arm) for case, arm in others if arm.effect == SLOWER]
+    losers = {arm.name for _, arm in lost}
+    if lost and all(arm.effect != FASTER and arm.name in losers for _, arm in others):
+        told = tuple(_told(case, arm) for case, arm in lost)
+        yield Advice(experiment=row.name, env={}, code=cases[0].arms[0].code, gains=told)
+
+
+def _batch_sizes(row: ExperimentResult) -> Iterator[Advice]:
+    """The smallest batch with nine tenths of the best rate, where it is shown to be faster than the smallest one."""
+    for case in row.cases:
+        told = [found for found in row.findings if found.text.startswith(f"{case.name}:")]
+        size = next((int(found.values[KNEE]) for found in told if KNEE in found.values), 0)
+        found = next((arm for arm in case.arms if arm.items == size and arm.effect == FASTER), None)
+        if found:
+            gains = (_told(case, found), *(finding.text for finding in told))
+            yield Advice(experiment=row.name, env={}, code=f"batch_size = {size}", gains=gains)
 
 
 def _gain(case: CaseResult, arm: ArmResult) -> float:

@@ -16,14 +16,24 @@ from tfbuild.engine.progress import Progress
 from tfbuild.errors import Interrupted, UsageError
 
 
-def settings(*, quick: bool, full: bool, budget: str, against: str, command: str = "", mount: str = "") -> Settings:
+def settings(
+    *,
+    quick: bool,
+    full: bool,
+    budget: str,
+    against: str,
+    command: str = "",
+    mount: str = "",
+    ca: Path | None = None,
+) -> Settings:
     """UsageError where the options cannot be read or do not go together."""
     if quick + full + bool(budget) > 1:
         raise UsageError("--quick, --full and --budget each say how long it takes", hint="give one of them")
     mode = "quick" if quick else "full" if full else "budget"
     usual = {"quick": session.QUICK_SECONDS, "full": session.FULL_SECONDS, "budget": session.USUAL_SECONDS}
     seconds = limit_seconds(budget, "--budget") or usual[mode]
-    return Settings(mode=mode, budget=seconds, against=against, command=profiled.parse(command, mount))
+    watched = profiled.parse(command, mount)
+    return Settings(mode=mode, budget=seconds, against=against, command=watched, ca=ca)
 
 
 def rows_of(only: Sequence[str], chosen: Settings, named: Sequence[str], batch: str) -> tuple[Experiment, ...]:
@@ -82,5 +92,12 @@ def show_rows(
 
 
 def _shares(rows: Sequence[Experiment], chosen: Settings) -> list[tuple[Experiment, float]]:
-    weights = [row.weight * len(row.cases(chosen.quick) or row.case) for row in rows]
-    return [(row, chosen.budget * weight / sum(weights)) for row, weight in zip(rows, weights, strict=True)]
+    weights = [
+        sum(
+            row.seconds(case)
+            for case in row.cases(chosen.quick) or row.case
+            if case.needs != "against" or chosen.against
+        )
+        for row in rows
+    ]
+    return [(row, chosen.budget * weight / (sum(weights) or 1)) for row, weight in zip(rows, weights, strict=True)]

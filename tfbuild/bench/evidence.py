@@ -1,34 +1,145 @@
-"""What shows that an arm was what its name says: seen in a process of its own, never while something is timed."""
+"""What shows what an arm really was, or what it needs: seen in processes of their own, never while one is timed."""
 
-from tfbuild.bench import busy
+import json
+import time
+from collections.abc import Callable, Sequence
+
+from tfbuild.bench import busy, findings
 from tfbuild.bench.arms import Place
+from tfbuild.bench.experiments import Case, Experiment
 from tfbuild.bench.results import Finding
-from tfbuild.engine import Engine
+from tfbuild.bench.workers import FOLDER, Key, Pool, files
+from tfbuild.benches.found import Peak
+from tfbuild.errors import TfbuildError
 from tfbuild.smoke import judge
-from tfbuild.smoke.found import Part
-from tfbuild.verify import probe
+from tfbuild.verify import asking
+from tfbuild.verify.asking import MeasurementError
 
 VERBOSE = {"ONEDNN_VERBOSE": "1", "DNNL_VERBOSE": "1", "MKLDNN_VERBOSE": "1"}
+# TensorFlow's own contraction calls this one with oneDNN off too: it proves nothing.
+UNPROVEN = "gemm_api"
+MOST_TOLD = 4
+LEAST_SECONDS = 30.0
+# An experiment that has less is to time its cases, not to watch them all.
+ALL_SECONDS = 60.0
+# Of an experiment's time.
+SHARE = 0.35
+# Batches grow by this factor until what the process needs has grown by so many MiB: an import alone takes 500.
+STEP, GROWTH, MOST_POINTS = 4, 512.0, 7
+# Nobody's machine is to be filled for it.
+MOST_MEMORY = 0.25
+# What ends a worker; what it told before stands.
+LOST = (TfbuildError, TimeoutError, MeasurementError)
 
 
-def of(name: str, engine: Engine, place: Place) -> tuple[Finding, ...]:
-    if name == "bottleneck":
-        return busy.of(engine, place.image, place.gpus)
-    return _onednn(engine, place) if name == "onednn" else ()
+def of(row: Experiment, cases: Sequence[Case], pool: Pool, place: Place, seconds: float) -> tuple[Finding, ...]:
+    """For the experiments that have such evidence, within a part of the `seconds` that they may take."""
+    if row.name == "onednn":
+        within = max(LEAST_SECONDS, SHARE * seconds / 2)
+        on = _primitives(row, cases if seconds >= ALL_SECONDS else cases[:1], pool, place, "1", within)
+        # One is enough to see that it is off.
+        return on, _primitives(row, cases[:1], pool, place, "0", within)
+    if row.name == "batchsize":
+        end = time.monotonic() + SHARE * seconds
+        return tuple(found for case in cases if (found := _memory(row, case, pool, place, end)))
+    if row.name == "bottleneck":
+        return busy.of(pool.engine, place.image, place.gpus)
+    return ()
 
 
-def _onednn(engine: Engine, place: Place) -> tuple[Finding, ...]:
-    """Only a convolution's line counts: TensorFlow's own contraction calls oneDNN's gemm with oneDNN off too."""
-    return tuple(_primitives(engine, place, switch) for switch in ("1", "0"))
+# --- which primitives run -------------------------------------------------------------------------------------------
 
 
-def _primitives(engine: Engine, place: Place, switch: str) -> Finding:
-    outcome = probe.ask(engine, place.image, "onednn", (Part,), {**VERBOSE, "TF_ENABLE_ONEDNN_OPTS": switch})
-    told = judge.primitives(outcome.output)
-    if outcome.broken or outcome.ended.why:
-        ran = f"a convolution could not be watched: {outcome.broken or outcome.ended.why}"
-    elif told.convolutions:
-        ran = f"a convolution runs as {', '.join(told.convolutions)} on {told.runtime} ({told.isa})"
-    else:
-        ran = "no convolution runs in oneDNN"
-    return Finding(text=f"TF_ENABLE_ONEDNN_OPTS={switch}: {ran}", values={"convolutions": len(told.convolutions)})
+def _primitives(
+    row: Experiment, cases: Sequence[Case], pool: Pool, place: Place, switch: str, seconds: float
+) -> Finding:
+    """What oneDNN says that it runs for the workloads of these cases."""
+    told = [{"ask": "once", "workload": case.workload or row.workload, "params": case.params} for case in cases]
+    env = {**asking.QUIET, **VERBOSE, "TF_ENABLE_ONEDNN_OPTS": switch}
+    questions = "".join(f"{json.dumps(question)}\n" for question in told).encode()
+    command = ["python", f"{FOLDER}/benches"]
+    begin = f"TF_ENABLE_ONEDNN_OPTS={switch}: "
+    try:
+        run = pool.engine.run(place.image, command, env=env, files=files(), stdin=questions, timeout=seconds)
+    except TimeoutError as error:
+        return Finding(text=f"{begin}oneDNN could not be watched: {error}", values={})
+    if run.exit_code:
+        return Finding(
+            text=f"{begin}oneDNN could not be watched: {judge.Ended(run.exit_code, run.stderr).why}", values={}
+        )
+    return primitives(begin, run.stderr)
+
+
+def primitives(begin: str, text: str) -> Finding:
+    """A sentence that begins with `begin`, out of the lines that ONEDNN_VERBOSE=1 makes oneDNN print."""
+    kinds = implementations(text)
+    told = judge.primitives(text)
+    ran = "; ".join(f"{kind}: {_few(names)}" for kind, names in kinds.items())
+    where = f"oneDNN on {told.runtime} ({told.isa}) runs " if kinds else "no primitive of oneDNN runs"
+    return Finding(text=f"{begin}{where}{ran}", values={kind: float(len(names)) for kind, names in kinds.items()})
+
+
+def implementations(text: str) -> dict[str, tuple[str, ...]]:
+    """By kind of primitive ("convolution"), the implementations that ran on the CPU, the most frequent one first."""
+    counts: dict[str, dict[str, int]] = {}
+    for match in judge.VERBOSE.finditer(text):
+        fields = match.group(1).split(",")
+        ran = fields[fields.index("exec") + 1 :][:3] if "exec" in fields else []
+        if len(ran) == 3 and ran[0] == "cpu" and ran[1] != UNPROVEN:
+            names = counts.setdefault(ran[1], {})
+            names[ran[2]] = names.get(ran[2], 0) + 1
+    return {
+        kind: tuple(sorted(names, key=lambda name, names=names: (-names[name], name)))  # type: ignore[misc]
+        for kind, names in sorted(counts.items())
+    }
+
+
+def _few(names: Sequence[str]) -> str:
+    more = len(names) - MOST_TOLD
+    return ", ".join(names[:MOST_TOLD]) + (f" and {more} more" if more > 0 else "")
+
+
+# --- what a batch needs ---------------------------------------------------------------------------------------------
+
+
+def _memory(row: Experiment, case: Case, pool: Pool, place: Place, end: float) -> Finding | None:
+    """Batches that grow, in a process that does nothing else: its peak is that of the largest one so far."""
+    key = Key(image=place.image, env=place.key(case, row.arms(case)[0]).env, process=f"memory of {case.name}")
+    workload = case.workload or row.workload
+    sizes = [arm.params["batch"] for arm in row.arms(case) if isinstance(arm.params.get("batch"), int)]
+    if not sizes or time.monotonic() > end:
+        return None
+
+    def ask(batch: int) -> Peak:
+        left = max(1.0, end - time.monotonic())
+        return pool.ask(key, Peak, left, ask="once", workload=workload, params={**case.params, "batch": batch})
+
+    try:
+        pool.start([key])
+        points, limit = climb(ask, [int(size) for size in sizes if isinstance(size, int)], end)
+    except LOST:
+        return None
+    finally:
+        pool.close(key)
+    return findings.memory(case.name, points, limit)
+
+
+def climb(ask: Callable[[int], Peak], sizes: Sequence[int], end: float) -> tuple[list[tuple[int, float]], float]:
+    """Items and MiB at the smallest of `sizes`, at the largest, and beyond; MiB that there are to be had."""
+    points: list[tuple[int, float]] = []
+    limit, batch = 0.0, min(sizes)
+    for following in [max(sizes) * STEP**turn for turn in range(MOST_POINTS)]:
+        try:
+            found = ask(batch)
+        except LOST:
+            break
+        if found.reason:
+            break
+        points.append((found.items, found.peak))
+        limit = found.limit
+        grown = found.peak - points[0][1]
+        too_much = points[0][1] + grown * following / batch > MOST_MEMORY * limit
+        if grown >= GROWTH or too_much or time.monotonic() > end:
+            break
+        batch = following
+    return points, limit

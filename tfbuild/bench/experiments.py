@@ -53,8 +53,8 @@ class Experiment(Facts, frozen=True):
 
     `metric`: "cpu" where neighbours would disturb the clock, "wall" where waiting is the point; `same`: the arms claim
     to compute the same; `fresh`: each case gets new processes, for the memory of one would show in the
-    next; `together`: its cases take turns in each round, so that they have one mean; `weight`: its share of the time,
-    in seconds measured once per case.
+    next; `together`: its cases take turns in each round, so that they have one mean; `weight`: seconds that one arm
+    took in the rounds of --full on two quiet cores, its start included, by which the time is shared out.
     """
 
     name: str
@@ -73,6 +73,10 @@ class Experiment(Facts, frozen=True):
 
     def arms(self, case: Case) -> tuple[Arm, ...]:
         return case.arm or self.arm
+
+    def seconds(self, case: Case) -> float:
+        """What a case takes for all of its rounds; the baseline is timed twice in each."""
+        return self.weight * (len(self.arms(case)) + 1)
 
     def cases(self, quick: bool) -> tuple[Case, ...]:
         return tuple(case for case in self.case if case.quick or not quick)

@@ -1,5 +1,6 @@
 """What follows from an experiment's numbers beyond a ratio. Pure."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -9,7 +10,9 @@ from tfbuild.bench.results import FASTER, ArmResult, CaseResult, Finding
 SHARES = (0.8, 0.9, 0.95)
 # Step on the real pipeline over step alone (the tf.data guide's question, with limits that held in measurements).
 COMPUTE_BOUND, INPUT_BOUND = 1.1, 1.3
-# MB/s that the guide's disks have; classes by range, for caches and hosts behind a virtual disk blur them.
+# MB/s of the guide's disks, and classes by range, for caches and hosts behind a virtual disk blur them.
+GUIDE = (50, 150, 500, 2000)
+PHOTOGRAPH = 63
 DISKS = ((200.0, "a spinning disk's"), (700.0, "a SATA SSD's"), (1500.0, "between a SATA SSD's and an NVMe's"))
 
 
@@ -65,8 +68,9 @@ def _batch_size(case: CaseResult) -> list[Finding]:
     values = {f"measured_{share:.0%}": float(n) for share, n in knees.items()}
     if line := fit(points):
         text += (
-            f"; a step takes {line.a * 1e3:.3g} ms + {line.b * 1e6:.3g} µs an item (off by {line.error:.0%}), which "
-            f"puts 80 and 90 % at {line.batch(0.8):.0f} and {line.batch(0.9):.0f}"
+            f"; a step takes {line.a * 1e3:.3g} ms + {line.b * 1e6:.3g} µs an item (off by {line.error:.0%}), by which "
+            f"{_listed([f'{line.batch(share):.0f}' for share in SHARES])} items give "
+            f"{_listed([f'{share:.0%}' for share in SHARES])} of an endless batch's rate"
         )
         values |= {"a": line.a, "b": line.b, "error": line.error}
         values |= {f"fitted_{share:.0%}": line.batch(share) for share in SHARES}
@@ -76,6 +80,40 @@ def _batch_size(case: CaseResult) -> list[Finding]:
 def bound(slower: float) -> str:
     """What limits a training whose step takes `slower` times as long as the step alone."""
     return "compute-bound" if slower < COMPUTE_BOUND else "input-bound" if slower > INPUT_BOUND else "balanced"
+
+
+def _listed(words: Sequence[str]) -> str:
+    return f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+# A tensor or two of the optimiser's choosing, an arena that doubles: less is no growth to draw a line through.
+LEAST_GROWTH = 128.0
+OFF_THE_LINE = 0.25
+
+
+def memory(name: str, points: Sequence[tuple[int, float]], limit: float) -> Finding | None:
+    """What a batch needs by (items, MiB at most so far), and which one fills `limit` MiB; None where no line shows."""
+    if len(points) < 2:
+        return None
+    (first, base), (last, most) = points[0], points[-1]
+    if most - base < LEAST_GROWTH:
+        return None
+    each = (most - base) / (last - first)
+    grown = [(n, mib - base) for n, mib in points if mib - base >= LEAST_GROWTH / 2]
+    if any(abs(each * (n - first) - more) > OFF_THE_LINE * more for n, more in grown):
+        return None
+    rest = base - each * first
+    largest = _two_digits((limit - rest) / each)
+    text = (
+        f"{name}: an item of a batch takes {each * 1024:.3g} KiB beside {rest:.0f} MiB (seen up to batch {last}); the "
+        f"{limit:.0f} MiB of memory here are full at batch {largest:,}"
+    )
+    values = {"mib_per_item": each, "mib_beside": rest, "mib_limit": limit, "memory_limit": float(largest)}
+    return Finding(text=text, values=values)
+
+
+def _two_digits(number: float) -> int:
+    return int(float(f"{max(0.0, number):.1e}"))
 
 
 def _bottleneck(case: CaseResult) -> list[Finding]:
@@ -126,8 +164,39 @@ def _files(case: CaseResult) -> list[Finding]:
         return []
     speed = 2**20 / 1e6 / arm.seconds
     word = next((word for limit, word in DISKS if speed < limit), "an NVMe's")
-    text = f"this disk reads {speed:.0f} MB/s past the page cache: {word} range (a host's cache may lie behind it)"
+    nearest = min(GUIDE, key=lambda known: abs(math.log(known / speed)))
+    text = (
+        f"this disk reads {speed:.0f} MB/s past the page cache, {word} range and nearest to the guide's {nearest} MB/s "
+        f"(a host's cache may lie behind it): {speed * 1e3 / PHOTOGRAPH:.0f} photographs of {PHOTOGRAPH} KB a second"
+    )
     return [Finding(text=text, values={"mb_per_second": speed})]
+
+
+def _allocator(case: CaseResult) -> list[Finding]:
+    """What a ratio of times does not show: pages that the kernel had to give again, and memory that was kept."""
+    told = [(arm.name, arm.faults, arm.rss) for arm in case.arms if arm.faults is not None and arm.rss is not None]
+    if len(told) < 2:
+        return []
+    text = ", ".join(f"{name} {faults:.0f} faults and {rss:.0f} MiB" for name, faults, rss in told)
+    values = {f"faults of {name}": faults for name, faults, _ in told} | {
+        f"MiB of {name}": rss for name, _, rss in told
+    }
+    return [Finding(text=f"{case.name}, page faults a call and memory: {text}", values=values)]
+
+
+def _first_calls(case: CaseResult) -> list[Finding]:
+    """What the first call of each arm takes, beside the baseline's: tracing and, for XLA, compiling."""
+    base, *others = case.arms
+    told = [arm for arm in others if arm.seconds is not None]
+    if base.seconds is None or not told:
+        return []
+    text = ", ".join(f"{arm.name} {arm.first:.2f} s{_nodes(arm)}" for arm in (base, *told))
+    values = {f"first call of {arm.name}": arm.first for arm in (base, *told)}
+    return [Finding(text=f"{case.name}, the first call: {text}", values=values)]
+
+
+def _nodes(arm: ArmResult) -> str:
+    return f" ({arm.nodes} nodes)" if arm.nodes else ""
 
 
 def _threads(case: CaseResult) -> list[Finding]:
@@ -143,9 +212,12 @@ def _gain(arm: ArmResult) -> float:
 
 
 DERIVED: dict[str, Callable[[CaseResult], list[Finding]]] = {
+    "allocator": _allocator,
     "batchsize": _batch_size,
     "bottleneck": _bottleneck,
     "files": _files,
     "models": _models,
+    "rnn": _first_calls,
     "threads": _threads,
+    "xla": _first_calls,
 }

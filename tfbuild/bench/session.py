@@ -5,9 +5,10 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 from tfbuild import __version__
-from tfbuild.bench import evidence, findings, profiled, results, rounds, together, workers
+from tfbuild.bench import allocators, evidence, findings, profiled, results, rounds, together, workers
 from tfbuild.bench import report as reporting
 from tfbuild.bench.arms import Place
 from tfbuild.bench.experiments import Case, Experiment
@@ -41,12 +42,14 @@ class Settings:
     """`mode`: quick, budget or full; `budget`: seconds of the whole run; `more`: further files for the workers.
 
     `command`: a script of the user's own to watch, in its time.
+    `ca`: a company's CA certificates, for packages that are fetched.
     """
 
     mode: str
     budget: float
     against: str = ""
     more: Mapping[str, bytes] = field(default_factory=dict)
+    ca: Path | None = None
     seed: int = 0
     command: profiled.Command | None = None
 
@@ -65,7 +68,7 @@ class Clock:
     def share(self) -> float:
         """Seconds for the next piece of work, which is then no longer to come; not too few, while there are enough."""
         left, total = self.end - time.monotonic(), sum(self.weights)
-        return max(left * self.weights.pop(0) / total, min(left, LEAST_SECONDS))
+        return max(left * self.weights.pop(0) / (total or 1.0), min(left, LEAST_SECONDS))
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,12 @@ class Session:
             self.interrupted = True
 
     def _weight(self, row: Experiment) -> float:
-        return row.weight * len(self._cases(row))
+        return sum(self._seconds(row, case) for case in self._cases(row))
+
+    def _seconds(self, row: Experiment, case: Case) -> float:
+        """0 where it cannot run here: then the others may have its time."""
+        there = {"gpu": bool(self.place.gpus), "against": bool(self.place.against)}
+        return row.seconds(case) if there.get(case.needs, True) else 0.0
 
     def _cases(self, row: Experiment) -> tuple[Case, ...]:
         return row.cases(self.settings.quick) or row.case
@@ -113,7 +121,7 @@ class Session:
                     status, reason = results.SKIPPED, "the budget leaves no time for it"
                 else:
                     step.detail = "what it really is"
-                    seen += evidence.of(row.name, self.engine, self.place)
+                    seen += self._beforehand(row, pool, share)
                     self._cases_of(row, pool, Share(begin + share, clock.end), step, cases)
                     _close_special(pool)
                     status, reason = _outcome(cases)
@@ -126,10 +134,19 @@ class Session:
             found = (*findings.of(row.name, cases), *mean, *seen)
             self.done.append(_result(row, cases, time.monotonic() - begin, status, reason, found))
 
+    def _beforehand(self, row: Experiment, pool: Pool, share: float) -> tuple[Finding, ...]:
+        found = evidence.of(row, self._cases(row), pool, self.place, share)
+        # --quick reaches for no network.
+        if self.settings.quick or not allocators.wanted(row):
+            return found
+        files, told = allocators.bring(self.engine, self.place.image, self.settings.ca, share)
+        pool.more = {**pool.more, **files}
+        return (*found, told)
+
     def _cases_of(self, row: Experiment, pool: Pool, share: Share, step: Step, cases: list[CaseResult]) -> None:
         wanted = self._cases(row)
         groups = [wanted] if row.together else [(case,) for case in wanted]
-        clock = Clock(share.end, [1.0] * len(groups))
+        clock = Clock(share.end, [sum(self._seconds(row, case) for case in group) for group in groups])
         shuffled = random.Random(f"{self.settings.seed} {row.name}")
 
         def tell(text: str) -> None:

@@ -63,6 +63,19 @@ class Taken:
 
 
 @dataclass(frozen=True)
+class Peak:
+    """A workload ran twice: `items` a call, MiB that the process had at most until now (`peak`) and may have (`limit`).
+
+    `reason`: why it did not run.
+    """
+
+    items: int
+    peak: float
+    limit: float
+    reason: str = ""
+
+
+@dataclass(frozen=True)
 class Idle:
     """`share`: CPUs that the process used while it was asked to do nothing."""
 

@@ -20,7 +20,10 @@ IDLE_SECONDS = 0.15
 SPIN_SECONDS = 0.5
 MOST_IDLE = 0.2
 # What is worth timing; where all its inputs are constants, the optimiser computes it once, before the first sample.
-COSTLY = ("MatMul", "BatchMatMulV2", "Conv2D", "DepthwiseConv2dNative", "Exp", "Tanh", "Sum", "Mean", "Einsum")
+COSTLY = (
+    *("MatMul", "BatchMatMulV2", "Conv2D", "DepthwiseConv2dNative", "Exp", "Tanh", "Sum", "Mean", "Einsum"),
+    *("Erf", "Log", "Max", "Softmax", "Cumsum", "ArgMax", "FusedBatchNormV3", "BlockLSTM", "ResizeBilinear"),
+)
 
 
 def warm_up(workload: Any) -> int:
@@ -73,6 +76,35 @@ def _share() -> float:
     begin = time.perf_counter(), time.process_time()
     time.sleep(IDLE_SECONDS)
     return (time.process_time() - begin[1]) / (time.perf_counter() - begin[0])
+
+
+def beside(busy: float, whole: tuple[float, float], timed: tuple[float, float]) -> float:
+    """CPU seconds that the machine was busy in the timed part of a sample, out of those in the `whole` of it.
+
+    Both as (wall, CPU) seconds: what a workload does itself before its time begins (a pipeline's first batches, files
+    that are forgotten) is nobody else's load, and that of others lies evenly over all of it.
+    """
+    others = max(0.0, busy - whole[1])
+    return timed[1] + others * min(1.0, timed[0] / whole[0])
+
+
+def peak() -> float:
+    """MiB that this process had in memory at most."""
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("VmHWM:")) / 1024
+
+
+def memory() -> float:
+    """MiB that this container may use: the machine's, or the cgroup's limit (version 2, then 1) where that is less."""
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**20
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            with open(path) as file:
+                limit = file.read().strip()
+        except OSError:
+            continue
+        return min(whole, int(limit) / 2**20) if limit.isdigit() else whole
+    return whole
 
 
 def rss() -> float:

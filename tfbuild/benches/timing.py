@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import time
 from typing import Any
 
 from . import guards
@@ -24,11 +25,13 @@ def calibrate(workload: Any) -> int:
 
 def sample(workload: Any, inner: int) -> Taken:
     throttled, before, faulted = guards.throttled(), busy(), faults()
+    begin = time.perf_counter(), time.process_time()
     wall, cpu = workload.sample(inner)
+    whole = time.perf_counter() - begin[0], time.process_time() - begin[1]
     return Taken(
         wall=wall,
         cpu=cpu,
-        busy=busy() - before,
+        busy=guards.beside(busy() - before, whole, (wall, cpu)),
         cpus=os.cpu_count() or 1,
         traces=workload.traces(),
         faults=faults() - faulted,

@@ -14,7 +14,7 @@ from typing import Any
 from ..smoke import channel as channels
 from ..smoke.probes import allocator
 from . import gpus, guards, timing
-from .found import Busy, Calibrated, Dropped, Hello, Idle, Ready, Taken, printable
+from .found import Busy, Calibrated, Dropped, Hello, Idle, Peak, Ready, Taken, printable
 
 
 class Unfit(Exception):
@@ -97,6 +97,20 @@ class Desk:
             return Busy(percent=gpus.busy(lambda: made.sample(8)))
         except (OSError, ValueError, subprocess.TimeoutExpired) as error:
             return Busy(reason=cause(error))
+
+    def once(self, workload: str, params: dict[str, Any]) -> Peak:
+        """Builds a workload and calls it twice, untimed: for what it needs, or what a library says that it runs."""
+        items, reason = 0, ""
+        try:
+            made = self.known[workload](**params)
+            items = made.items
+            made.call()
+            made.call()
+            del made
+        except Exception as error:  # any, as in prepare
+            reason = cause(error)
+        gc.collect()
+        return Peak(items=items, peak=guards.peak(), limit=guards.memory(), reason=reason)
 
     def drop(self) -> Dropped:
         count = len(self.warm)

@@ -13,8 +13,8 @@ def small():
 
 
 @workload
-def plain():
-    return Function(small(), normal(1, 128, 128))
+def plain(size=128):
+    return Function(small(), normal(1, size, size))
 
 
 class Delayed(Function):

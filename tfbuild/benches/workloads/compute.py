@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from ..base import normal
+from ..worker import Unfit
 from . import Function, workload
 
 
@@ -46,6 +47,48 @@ def elementwise(size: int = 2**20, xla: bool = False) -> Function:
 @workload
 def exponential(size: int = 2**20, xla: bool = False) -> Function:
     return Function(lambda x: tf.reduce_sum(tf.exp(x)), normal(3, size), **compiled(xla))
+
+
+def _first(y: Any) -> Any:
+    """One number of all: a sum would be a second operation in the time, and nothing computes a part of it alone."""
+    return tf.cast(tf.reshape(y, [-1])[0], tf.float32)
+
+
+# Operation families by name; x has rows of 1024.
+FAMILIES: dict[str, Callable[[Any], Any]] = {
+    "add": lambda x: x + 1.5,
+    "tanh": tf.tanh,
+    "erf": tf.math.erf,
+    "log": lambda x: tf.math.log(x * x + 1.0),
+    "rsqrt": lambda x: tf.math.rsqrt(x * x + 1.0),
+    "select": lambda x: tf.where(x > 0.0, x, 0.1 * x),
+    "sum": lambda x: tf.reduce_sum(x, 1),
+    "max": lambda x: tf.reduce_max(x, 1),
+    "cumsum": lambda x: tf.cumsum(x, 1),
+    "argmax": lambda x: tf.argmax(x, 1),
+    "softmax": tf.nn.softmax,
+    "to half": lambda x: tf.cast(x, tf.float16),
+    "to bfloat16": lambda x: tf.cast(x, tf.bfloat16),
+    "to int32": lambda x: tf.cast(x * 100.0, tf.int32),
+    "transpose": tf.transpose,
+    "resize": lambda x: tf.image.resize(tf.reshape(x, [1, -1, 256, 4]), [384, 384]),
+    "random": lambda x: tf.random.stateless_normal(tf.shape(x), tf.cast(x[0, :2] * 100.0, tf.int32)),
+}
+
+
+@workload
+def operation(family: str, rows: int = 1024, xla: bool = False) -> Function:
+    """One operation, or two that belong together, on [rows, 1024] numbers."""
+    if family not in FAMILIES:
+        raise Unfit("no operation family is called {}; one of: {}".format(family, ", ".join(FAMILIES)))
+    return Function(lambda x: _first(FAMILIES[family](x)), normal(3, rows, 1024), **compiled(xla))
+
+
+@workload
+def double(size: int = 384) -> Function:
+    """A matrix product in float64, which is Eigen's own code: oneDNN has none for it."""
+    a, b = (tf.cast(normal(seed, size, size), tf.float64) for seed in (1, 2))
+    return Function(lambda x, y: _first(tf.matmul(x, y)), a, b)
 
 
 @workload

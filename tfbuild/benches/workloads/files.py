@@ -5,7 +5,8 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
-from typing import Any, List
+from functools import cache
+from typing import Any, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -20,7 +21,7 @@ BATCH = 100
 class Read(Work):
     """Reads all records once a call; `cold`: the kernel is asked to forget the files before each, outside the time."""
 
-    def __init__(self, records: Any, count: int, files: List[str], cold: bool) -> None:
+    def __init__(self, records: Any, count: int, files: Tuple[str, ...], cold: bool) -> None:
         self.batches, self.items, self.files, self.cold = records.batch(BATCH), count, files, cold
 
     def call(self) -> None:
@@ -44,9 +45,9 @@ class Read(Work):
                 os.close(file)
 
 
-@workload
-def reading(small: bool, cold: bool, calls: int = 0, count: int = 4000, size: int = 3000) -> Read:
-    """`count` records of `size` bytes, each a file of its own or all in one TFRecord file, in the container's /tmp."""
+@cache
+def stored(small: bool, count: int, size: int) -> Tuple[str, ...]:
+    """`count` records of `size` bytes in the container's /tmp, written once for all arms."""
     folder = tempfile.mkdtemp(prefix="tfbuild-bench-")
     random = np.random.default_rng(1)
     data = [random.bytes(size) for _ in range(count)]
@@ -55,15 +56,25 @@ def reading(small: bool, cold: bool, calls: int = 0, count: int = 4000, size: in
         for path, record in zip(files, data):
             with open(path, "wb") as file:
                 file.write(record)
-        records = tf.data.Dataset.from_tensor_slices(files).map(tf.io.read_file, num_parallel_calls=parallel(calls))
     else:
         files = [os.path.join(folder, "all.tfrecord")]
         with tf.io.TFRecordWriter(files[0]) as writer:
             for record in data:
                 writer.write(record)
-        records = tf.data.TFRecordDataset(files)
     # What was not written yet cannot be forgotten.
     os.sync()
+    return tuple(files)
+
+
+@workload
+def reading(small: bool, cold: bool, calls: int = 0, count: int = 4000, size: int = 3000) -> Read:
+    """All records, each a file of its own or all in one TFRecord file."""
+    files = stored(small, count, size)
+    if small:
+        paths = tf.data.Dataset.from_tensor_slices(list(files))
+        records = paths.map(tf.io.read_file, num_parallel_calls=parallel(calls))
+    else:
+        records = tf.data.TFRecordDataset(list(files))
     return Read(records.with_options(options(False, False)), count, files, cold)
 
 

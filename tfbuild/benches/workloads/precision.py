@@ -8,9 +8,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from ...smoke.probes import cpu
 from ..base import normal
 from ..worker import Unfit
 from . import Function, Work, workload
+
+# The kernel's names of what multiplies bfloat16; without one TensorFlow converts to float32 and back.
+BFLOAT16 = ("avx512_bf16", "amx_bf16", "bf16")
 
 
 def error(found: Any, wanted: Any) -> float:
@@ -21,6 +25,8 @@ def error(found: Any, wanted: Any) -> float:
 @workload
 def product(dtype: str = "float32", rows: int = 64, size: int = 2048) -> Function:
     """[rows, size] x [size, size]; operands are of `dtype` already, the result is summed in float32."""
+    if dtype == "bfloat16" and not set(BFLOAT16) & set(cpu()[0]):
+        raise Unfit("this CPU has no instructions for bfloat16 ({})".format(", ".join(BFLOAT16)))
     x, w = normal(1, rows, size), normal(2, size, size) / size**0.5
     wanted = x.numpy().astype(np.float64) @ w.numpy().astype(np.float64)
     few = tf.cast(x, dtype), tf.cast(w, dtype)
@@ -55,8 +61,9 @@ class Lite(Work):
 
 
 @workload
-def lite(quantised: bool = True, rows: int = 64, size: int = 2048) -> Lite:
-    """The same product as a TFLite model: float32 weights, or int8 weights with dynamic ranges."""
+def lite(quantised: bool = True, full: bool = False, rows: int = 64, size: int = 2048) -> Lite:
+    """The same product as a TFLite model: float32 weights, or int8 weights with dynamic ranges; `full`: with ranges
+    that were found beforehand, on the very input, so that its inside is int8 from end to end."""
     if not hasattr(tf, "lite"):
         raise Unfit("this release has no TFLite")
     x, w = normal(1, rows, size), normal(2, size, size) / size**0.5
@@ -70,4 +77,6 @@ def lite(quantised: bool = True, rows: int = 64, size: int = 2048) -> Lite:
     converter = tf.lite.TFLiteConverter.from_concrete_functions([module.__call__.get_concrete_function()], module)
     if quantised:
         converter.optimizations = [tf.lite.Optimize.DEFAULT]
+    if full:
+        converter.representative_dataset = lambda: iter([[x.numpy()]])
     return Lite(converter.convert(), x.numpy(), x.numpy().astype(np.float64) @ w.numpy(), rows)

@@ -1,0 +1,123 @@
+"""How often the benchmark claims a difference where there is none, and finds one where a tenth is planted.
+
+    .venv/bin/python -m benchmarks.aa [IMAGE] [--repeats 20]
+
+Each repeat is a comparison as `invoke bench` makes it: 15 rounds of work against the same work, in one process and in
+two, and against the same work with a sleep of a tenth. At most one repeat in twenty may claim a difference.
+"""
+
+import argparse
+import sys
+from itertools import cycle, islice
+from pathlib import Path
+
+from benchmarks.harness import record
+from tfbuild.bench import session
+from tfbuild.bench.experiments import Arm, Case, Experiment, Value
+from tfbuild.bench.results import NO_DIFFERENCE, SLOWER, BenchReport, CaseResult, ExperimentResult
+from tfbuild.bench.session import Settings
+from tfbuild.bench.workers import FOLDER
+from tfbuild.engine import Engine
+from tfbuild.engine.progress import Progress
+
+PLANTED = Path(__file__).parent.parent / "tests" / "data" / "bench" / "planted.py"
+IMAGE = "tfbuild:2.21.0-mkl-py3.11-f16c"
+REPEATS = 20
+MOST_CLAIMS = 0.05
+# A repeat takes fifteen seconds on two quiet cores; the rounds, not the time, are what ends it.
+SECONDS = 45.0
+# One operation family each, as the benchmark's own rows have them.
+WORK: tuple[tuple[str, dict[str, Value]], ...] = (
+    ("convolution", {"train": True}),
+    ("elementwise", {}),
+    ("matmul", {}),
+    ("decode", {"fused": True, "window": [75, 138, 224, 224]}),
+)
+SIZE: dict[str, Value] = {"size": 1024}
+SLEEPY: dict[str, Value] = {**SIZE, "how": "sleep"}
+
+
+def rows(repeats: int) -> tuple[Experiment, ...]:
+    works = list(islice(cycle(WORK), repeats))
+    return (
+        experiment("one process", [same(turn, *work) for turn, work in enumerate(works)]),
+        experiment("two processes", [same(turn, *work, apart=True) for turn, work in enumerate(works)]),
+        experiment("a tenth asleep", [asleep(turn) for turn in range(repeats)], metric="wall"),
+    )
+
+
+def experiment(name: str, cases: list[Case], metric: str = "cpu") -> Experiment:
+    return Experiment(
+        name=name, question="-", compares="-", changes="-", source="-", metric=metric, fresh=True, case=tuple(cases)
+    )
+
+
+def same(turn: int, workload: str, params: dict[str, Value], *, apart: bool = False) -> Case:
+    # A process with a name is a new one in each repeat.
+    first, second = f"{turn}", f"{turn} other" if apart else f"{turn}"
+    arms = (Arm(name="this", process=first), Arm(name="the same", process=second))
+    return Case(name=f"{turn + 1}: {workload}", workload=workload, params=params, arm=arms)
+
+
+def asleep(turn: int) -> Case:
+    arms = (
+        Arm(name="this", workload="plain", params=SIZE, process=f"{turn}"),
+        Arm(name="asleep", workload="delayed", params=SLEEPY, process=f"{turn}"),
+    )
+    return Case(name=f"{turn + 1}: element-wise", arm=arms)
+
+
+def outcome(case: CaseResult) -> dict[str, object]:
+    arm = case.arms[-1]
+    ratio = arm.cpu if case.metric == "cpu" else arm.wall
+    return {
+        "case": case.name,
+        "effect": arm.effect or f"{arm.status}: {arm.reason}",
+        "ratio": [ratio.median, ratio.low, ratio.high] if ratio else None,
+        "band": [case.band.median, case.band.low, case.band.high] if case.band else None,
+        "rounds": len(case.rounds),
+        "clean": case.clean,
+    }
+
+
+def summary(report: BenchReport) -> dict[str, object]:
+    found: dict[str, object] = {"image": report.image.ref, "tensorflow": report.software.tensorflow}
+    for row in report.experiments:
+        words = [case.arms[-1].effect for case in row.cases if case.arms and case.rounds]
+        same, slower = words.count(NO_DIFFERENCE), words.count(SLOWER)
+        found[row.name] = {
+            "repeats": len(words),
+            "no difference shown": same,
+            "slower": slower,
+            "each": [outcome(case) for case in row.cases if case.arms],
+        }
+        print(f"{row.name:16} {same} of {len(words)} show no difference, {slower} are slower")
+    return found
+
+
+def claims(row: ExperimentResult) -> int:
+    """Repeats in which a difference was claimed."""
+    return sum(case.arms[-1].effect != NO_DIFFERENCE for case in row.cases if case.arms and case.rounds)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("image", nargs="?", default=IMAGE)
+    parser.add_argument("--repeats", type=int, default=REPEATS)
+    options = parser.parse_args()
+    settings = Settings(
+        mode="budget",
+        budget=3 * SECONDS * options.repeats,
+        more={f"{FOLDER}/benches/workloads/planted.py": PLANTED.read_bytes()},
+    )
+    report = session.bench(Engine.connect(), options.image, rows(options.repeats), settings, Progress())
+    found = summary(report)
+    if report.interrupted:
+        sys.exit("interrupted; nothing was recorded")
+    print(record("aa", found))
+    if wrong := [row.name for row in report.experiments[:2] if claims(row) > MOST_CLAIMS * options.repeats]:
+        sys.exit(f"too often a difference is claimed where there is none: {', '.join(wrong)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""Allocators that an image lacks, out of its own distribution's packages: files for the benchmark's containers."""
+
+import io
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tfbuild.bench.experiments import Experiment
+from tfbuild.bench.results import Finding
+from tfbuild.dockerfile import TEMPLATES
+from tfbuild.engine import Engine
+from tfbuild.engine.progress import Progress
+from tfbuild.errors import TfbuildError, UnknownImage
+
+# Where experiments.toml's LD_PRELOAD looks first.
+FOLDER = "/tfbuild-bench/lib"
+SECONDS = 120.0
+# Nothing is installed: each package's library is taken out of it, by the name that its programs know it by. The version
+# in mimalloc's package name differs between releases. A mirror that does not answer is not waited for.
+FETCH = r"""
+set -eu
+. /mnt/network.sh
+apt="apt-get -qq -o Acquire::Retries=1 -o Acquire::http::Timeout=15 -o Acquire::https::Timeout=15"
+$apt -o APT::Update::Error-Mode=any update
+mkdir -p /out /tmp/packages && cd /tmp/packages
+for one in libjemalloc2 "$(apt-cache pkgnames libmimalloc | grep '^libmimalloc[0-9.]*$' | sort -V | head -n 1)"; do
+    [ -z "$one" ] || $apt -o APT::Sandbox::User=root download "$one" || echo "no $one" >&2
+done
+for deb in *.deb; do dpkg-deb --extract "$deb" unpacked; done
+for name in jemalloc mimalloc; do
+    file=$(find unpacked -name "lib$name.so.[0-9]*" -type f | head -n 1)
+    [ -z "$file" ] || cp "$file" "/out/lib$name.so.2"
+done
+ls *.deb | sed 's/_[^_]*$//; s/%3a/:/' > /out/packages
+"""
+DOCKERFILE = """\
+FROM {image} AS fetched
+USER 0
+RUN --mount=type=tmpfs,target=/mnt --mount=type=secret,id=ca,target=/mnt/ca \\
+    --mount=type=bind,source=network.sh,target=/mnt/network.sh \\
+    --mount=type=bind,source=fetch.sh,target=/mnt/fetch.sh \\
+    LD_PRELOAD= sh /mnt/fetch.sh
+
+FROM scratch AS libraries
+COPY --from=fetched /out/ /
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Libraries:
+    """`files` by their paths in a container, and the `packages` ("libjemalloc2_5.3.0-1") that they are from."""
+
+    files: Mapping[str, bytes]
+    packages: tuple[str, ...]
+
+
+def wanted(row: Experiment) -> bool:
+    """Whether an arm of the row preloads one of them."""
+    return any(FOLDER in arm.env.get("LD_PRELOAD", "") for case in row.case for arm in row.arms(case))
+
+
+def fetch(engine: Engine, image: str, ca: Path | None, seconds: float = SECONDS) -> Libraries:
+    """Raises TfbuildError, TimeoutError or OSError where the image has no apt, or no package can be had.
+
+    The engine's builder remembers what it fetched for an image.
+    """
+    known = engine.image(image)
+    names = (*known.tags, *known.repo_digests)
+    if not names:
+        raise UnknownImage(f"{image} has no name, and FROM takes no bare id", hint="docker tag IMAGE NAME")
+    with tempfile.TemporaryDirectory(prefix="tfbuild-bench-") as name:
+        folder, output = Path(name, "context"), Path(name, "out")
+        folder.mkdir()
+        (folder / "network.sh").write_bytes((TEMPLATES / "network.sh").read_bytes())
+        (folder / "fetch.sh").write_text(FETCH, encoding="utf-8")
+        (folder / "Dockerfile").write_text(DOCKERFILE.format(image=names[0]), encoding="utf-8")
+        engine.export(
+            folder,
+            stage="libraries",
+            output=output,
+            secrets={"ca": ca} if ca else {},
+            log=Path(name, "log"),
+            # Of two files nobody needs to be told stage by stage.
+            progress=Progress(io.StringIO()),
+            seconds=seconds,
+        )
+        files = {f"{FOLDER}/{file.name}": file.read_bytes() for file in sorted(output.glob("*.so.2"))}
+        return Libraries(files=files, packages=tuple((output / "packages").read_text().split()))
+
+
+def bring(engine: Engine, image: str, ca: Path | None, seconds: float = SECONDS) -> tuple[Mapping[str, bytes], Finding]:
+    """Files for the containers, and where they came from or why there are none."""
+    try:
+        found = fetch(engine, image, ca, seconds)
+    except (TfbuildError, TimeoutError, OSError) as error:
+        why = error.reason if isinstance(error, TfbuildError) else str(error)
+        return {}, Finding(text=f"no other allocator could be fetched: {' '.join(why.split())[-300:]}", values={})
+    told = f"allocators beside the image, out of its distribution's packages: {', '.join(found.packages)}"
+    return found.files, Finding(text=told, values={})
