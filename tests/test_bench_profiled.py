@@ -1,14 +1,18 @@
 """What a trace says of a script: the time is sorted rightly; what cannot be watched is told."""
 
+import io
 import sys
 import textwrap
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 
+from tests.test_bench_report import report
 from tfbuild.bench import command, profiled
+from tfbuild.bench import report as reporting
 from tfbuild.bench.session import Settings
 from tfbuild.benches import profiled as inside
 from tfbuild.benches import recorder, timeline
@@ -266,3 +270,16 @@ def test_the_last_lines_of_a_talkative_command_stay(tmp_path: Path) -> None:
 def test_a_command_that_is_not_there_is_told_by_its_process(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         inside.watched(["no-such-program"], str(tmp_path), str(tmp_path), 5)
+
+
+def test_a_watched_command_is_told_in_every_form_of_the_report(tmp_path: Path) -> None:
+    out = msgspec.json.encode(FOUND).decode() + "\n"
+    asked = profiled.Command(words=("python", "x.py"), folder=tmp_path)
+    row = profiled.experiment(cast(Engine, Answering(out)), "sha256:1", asked, 60, Progress(io.StringIO()))
+    whole = report(row)
+    assert reporting.from_json(reporting.to_json(whole)) == whole
+    shown = io.StringIO()
+    reporting.show(whole, shown)
+    for text in (reporting.to_markdown(whole), shown.getvalue()):
+        assert "python x.py: compute-bound" in text
+        assert "nothing was measured" not in text

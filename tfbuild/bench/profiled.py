@@ -84,7 +84,7 @@ def experiment(engine: Engine, image: str, command: Command, budget: float, prog
         changes=row.changes,
         source="https://www.tensorflow.org/guide/data_performance_analysis",
         status=results.MEASURED,
-        reason="",
+        reason="watched, not timed in rounds",
         seconds=round(found.seconds, 1),
         cases=(),
         findings=(finding,),

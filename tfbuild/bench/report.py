@@ -108,7 +108,7 @@ def time(seconds: float | None) -> str:
 def noise(report: BenchReport) -> str:
     cases = [case for row in report.experiments for case in row.cases if case.rounds]
     if not cases:
-        return "nothing was measured"
+        return "no round was timed"
     rounds = sum(len(case.rounds) for case in cases)
     shares = [row.foreign for case in cases for row in case.rounds]
     stops = sum(case.throttled for case in cases)

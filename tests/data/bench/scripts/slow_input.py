@@ -7,7 +7,7 @@ import tensorflow as tf
 
 
 def read(index):
-    time.sleep(0.1)
+    time.sleep(0.3)
     return np.ones(64, np.float32)
 
 
@@ -17,4 +17,4 @@ def row(index):
 
 model = tf.keras.Sequential([tf.keras.Input((64,)), tf.keras.layers.Dense(64), tf.keras.layers.Dense(1)])
 model.compile("sgd", "mse")
-model.fit(tf.data.Dataset.range(80).map(row).batch(1), verbose=0)
+model.fit(tf.data.Dataset.range(40).map(row).batch(1), verbose=0)
