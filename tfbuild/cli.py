@@ -436,25 +436,27 @@ def inspect(subject: str, *, full: bool, json: bool) -> None:
         print(f"guard: {'; '.join(found.disagreements()) or 'agrees with the code'}")
 
 
-def bench(image: str, *, only: list[str], list: bool, dry_run: bool, json: bool, **options: Any) -> None:
+def bench(image: str, *, only: list[str], pyperf: str, list: bool, dry_run: bool, json: bool, **options: Any) -> None:
     from tfbuild.bench import command
 
     chosen = command.settings(**options)
     if list or dry_run:
         command.show_rows(only, chosen, json=json, dry_run=dry_run)
     else:
-        command.run(image, only, chosen, REPORTS, json=json)
+        command.run(image, only, chosen, REPORTS, pyperf=pyperf, json=json)
 
 
-def compare(first: str, second: str, *, fail_if: list[str], json: bool) -> None:
+def compare(reports: Sequence[str], *, fail_if: list[str], html: str, json: bool) -> None:
     from tfbuild.bench import compare as comparing
 
-    comparing.run(first, second, fail_if, json=json)
+    comparing.run(reports, fail_if, html, json=json)
 
 
-def advise(report: str, *, env_file: str, json: bool) -> None:
+def advise(report: str, *, env_file: str, html: str, pyperf: str, json: bool) -> None:
     from tfbuild.bench import advise as advising
+    from tfbuild.bench import command
 
+    command.export(report, html=html, pyperf=pyperf)
     advising.run(report, env_file, json=json)
 
 
