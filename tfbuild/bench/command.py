@@ -6,14 +6,13 @@ from pathlib import Path
 
 import msgspec
 
-from tfbuild.bench import experiments, page, session
+from tfbuild.bench import experiments, live, page, session
 from tfbuild.bench import report as reporting
 from tfbuild.bench.experiments import Experiment
 from tfbuild.bench.results import BenchReport
 from tfbuild.bench.session import Settings
 from tfbuild.compiling import limit_seconds
 from tfbuild.engine import Engine
-from tfbuild.engine.progress import Progress
 from tfbuild.errors import Interrupted, UsageError
 
 
@@ -29,7 +28,8 @@ def settings(*, quick: bool, full: bool, budget: str, against: str) -> Settings:
 def run(image: str, only: Sequence[str], chosen: Settings, reports: Path, *, pyperf: str, json: bool) -> None:
     """Measures, writes the report and prints it; raises Interrupted after that where Ctrl-C ended it."""
     rows = experiments.select(only, quick=chosen.quick)
-    report = session.bench(Engine.connect(), image, rows, chosen, Progress())
+    progress, watch = live.watched()
+    report = session.bench(Engine.connect(), image, rows, chosen, progress, watch)
     path = reporting.write(report, reports)
     if pyperf:
         _export_pyperf(report, pyperf)

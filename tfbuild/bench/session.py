@@ -10,6 +10,7 @@ from tfbuild import __version__
 from tfbuild.bench import evidence, findings, results, workers
 from tfbuild.bench import report as reporting
 from tfbuild.bench.experiments import Case, Experiment
+from tfbuild.bench.live import Nobody, Watch
 from tfbuild.bench.results import BenchReport, CaseResult, ExperimentResult, Finding, Software, Subject
 from tfbuild.bench.rounds import Comparison, Limits, Place
 from tfbuild.bench.workers import Pool
@@ -77,11 +78,13 @@ class Session:
     settings: Settings
     place: Place
     progress: Progress
+    watch: Watch = field(default_factory=Nobody)
     done: list[ExperimentResult] = field(default_factory=list)
     interrupted: bool = False
 
     def run(self, rows: Sequence[Experiment]) -> None:
         clock = Clock(time.monotonic() + self.settings.budget, [self._weight(row) for row in rows])
+        self.watch.plan([row.name for row in rows], clock.end)
         try:
             with interruptible(), workers.pool(self.engine, self.settings.more) as pool:
                 for row in rows:
@@ -125,6 +128,7 @@ class Session:
 
         def tell(text: str) -> None:
             step.detail = text
+            self.watch.draw()
 
         for case in wanted:
             if cases and time.monotonic() > share.end:
@@ -135,6 +139,7 @@ class Session:
             latest = min(share.last, end + max(GRACE_SECONDS, GRACE * seconds))
             limits = Limits(rounds=ROUNDS[self.settings.mode], end=min(end, latest), latest=latest)
             made = Comparison(row=row, case=case, place=self.place, pool=pool, tell=tell)
+            self.watch.case(made)
             try:
                 made.measure(limits, shuffled)
                 made.forget()
@@ -146,8 +151,15 @@ class Session:
                 _close_special(pool)
 
 
-def bench(engine: Engine, ref: str, rows: Sequence[Experiment], settings: Settings, progress: Progress) -> BenchReport:
-    """Measures `rows` in the image `ref`, which any tool may have made.
+def bench(
+    engine: Engine,
+    ref: str,
+    rows: Sequence[Experiment],
+    settings: Settings,
+    progress: Progress,
+    watch: Watch | None = None,
+) -> BenchReport:
+    """Measures `rows` in the image `ref`, which any tool may have made; `watch` is told how it goes.
 
     Raises UnknownImage where it is not there or has no TensorFlow that imports. Ctrl-C ends it early, which the report
     says.
@@ -160,7 +172,7 @@ def bench(engine: Engine, ref: str, rows: Sequence[Experiment], settings: Settin
     place = Place(image=image.id, against=against, cpus=environment.cpus, gpus=tensorflow.gpus)
     # The start is part of the run: what it took is not there for the experiments.
     left = max(0.0, settings.budget - (time.monotonic() - begin))
-    session = Session(engine, replace(settings, budget=left), place, progress)
+    session = Session(engine, replace(settings, budget=left), place, progress, watch or Nobody())
     session.run(rows)
     return BenchReport(
         schema=results.SCHEMA,
