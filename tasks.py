@@ -375,7 +375,7 @@ def dockerfiles(_: Context, **options: Any) -> None:
     cli.dockerfiles(Path(__file__).parent / "dockerfiles", **options)
 
 
-@verb({"pure": (False, "only the tests that need neither an engine nor sshd")})
+@verb({"pure": (False, "only the tests that need neither an engine nor sshd nor a browser")})
 def test(_: Context, **options: Any) -> None:
     """Lint, types, generated files and all tests."""
     cli.test(Path(__file__).parent, **options)

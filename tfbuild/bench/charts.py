@@ -27,7 +27,8 @@ WIDTH = 340
 HEAD, LABEL, BAR, GAP = 20, 15, 15, 8
 TICK_DISTANCE = 40
 CURVE_HEIGHT = 200
-LONGEST = 56
+# Letters of a line and of a heading; longer ones are cut, and stand whole in the table.
+LONGEST, LONGEST_HEAD = 52, 46
 SVG = "http://www.w3.org/2000/svg"
 EFFECTS = (FASTER, SLOWER, NO_DIFFERENCE)
 COLOURS = ("var(--faster)", "var(--slower)", "var(--same)")
@@ -124,7 +125,7 @@ def _laid_out(groups: Sequence[Group]) -> tuple[list[dict[str, Any]], list[dict[
     lines: list[dict[str, Any]] = []
     y = 0
     for group in groups:
-        heads.append({"text": shorten(group.title, LONGEST, placeholder=" …"), "y": y + HEAD / 2})
+        heads.append({"text": shorten(group.title, LONGEST_HEAD, placeholder=" …"), "y": y + HEAD / 2})
         y += HEAD
         for line in group.lines:
             y += LABEL + BAR
@@ -175,12 +176,14 @@ def rates(case: CaseResult) -> str:
     drawn = alt.layer(
         _marks(knees).mark_rule(color="var(--same)", strokeDash=[3, 3]).encode(x=x),
         _marks(_side_by_side(knees))
-        .mark_text(baseline="bottom", align="center", fontSize=11, color="var(--muted)", dy=-2)
+        .mark_text(baseline="bottom", align="right", fontSize=11, color="var(--muted)", dx=4, dy=-2)
         .encode(x=x, y=alt.value(0), text="text:N"),
         _marks(curve).mark_line(color="var(--same)").encode(x=x, y=y),
         _marks(points).mark_rule(strokeWidth=3, color="var(--faster)").encode(x, alt.Y("low:Q", scale=up), y2="high:Q"),
         _marks(points).mark_point(filled=True, size=50, opacity=1, color="var(--faster)").encode(x=x, y=y),
     )
+    heading = alt.TitleParams(shorten(case.name, LONGEST_HEAD, placeholder=" …"), anchor="start", offset=18)
+    drawn = drawn.properties(title=heading)
     told = [f"batch {point['n']}: {point['rate']:.4g} items a second" for point in points]
     return _svg(drawn, CURVE_HEIGHT, f"{case.name}: items a second over the batch size", "; ".join(told))
 
@@ -219,7 +222,7 @@ def memory(row: ExperimentResult) -> str:
     y = 0
     for case in row.cases:
         if shown := [arm for arm in case.arms if arm.rss]:
-            heads.append({"text": shorten(case.name, LONGEST, placeholder=" …"), "y": y + HEAD / 2})
+            heads.append({"text": shorten(case.name, LONGEST_HEAD, placeholder=" …"), "y": y + HEAD / 2})
             y += HEAD
             for arm in shown:
                 y += LABEL + BAR
@@ -265,6 +268,7 @@ def _svg(chart: "LayerChart | FacetChart", height: int, title: str, description:
     quiet = {"labelColor": "var(--muted)", "titleColor": "var(--muted)", "titleFontWeight": "normal"}
     lines = {"gridColor": "var(--grid)", "tickColor": "var(--grid)", "domainColor": "var(--grid)"}
     done = chart.properties(width=WIDTH, height=height, padding=2).configure(background="transparent", aria=False)
+    done = done.configure_title(color="var(--ink)", fontSize=12)
     buffer = io.StringIO()
     done.configure_view(stroke=None).configure_axis(labelFontSize=11, titleFontSize=11, **quiet, **lines).save(
         buffer, format="svg"

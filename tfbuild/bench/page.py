@@ -19,6 +19,9 @@ from tfbuild.report import replace_file
 TEMPLATES = Path(__file__).parents[2] / "templates"
 # Lines that stand open; a reader may unfold the others.
 MOST = 3
+# Whose findings are the whole answer.
+ANSWERED = ("batchsize", "bottleneck", "threads")
+CUT_SHORT = "the time was over before all rounds were made: intervals are as wide as they are"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,20 +154,21 @@ def _environment_of_templates() -> Environment:
 
 def _cards(report: BenchReport) -> list[Card]:
     anchors = {row.name: f"experiment-{number}" for number, row in enumerate(report.experiments, 1)}
+    gains: dict[tuple[str, str], list[str]] = {}
+    for one in advise.advise(report):
+        setting = "\n".join([*(f"{name}={value}" for name, value in sorted(one.env.items())), one.code]).strip()
+        gains.setdefault((one.experiment, setting), []).extend(one.gains)
     return [
-        Card(
-            experiment=one.experiment,
-            anchor=anchors[one.experiment],
-            setting="\n".join([*(f"{name}={value}" for name, value in sorted(one.env.items())), one.code]).strip(),
-            gains=one.gains,
-        )
-        for one in advise.advise(report)
+        Card(experiment=name, anchor=anchors[name], setting=setting, gains=tuple(seen))
+        for (name, setting), seen in gains.items()
     ]
 
 
 def _found(row: ExperimentResult) -> Iterator[str]:
     """Its findings; else what each arm did to the baseline, case by case counted."""
     yield from (finding.text for finding in row.findings)
+    if row.name in ANSWERED and row.findings:
+        return
     measured = [(case, arm) for case in row.cases for arm in case.arms if arm.effect]
     for effect in (results.FASTER, results.SLOWER):
         told: dict[str, list[float]] = {}
@@ -191,12 +195,13 @@ def _plural(word: str, number: int) -> str:
 
 
 def unmeasured(report: BenchReport) -> list[Missing]:
-    """What has no number, or fewer rounds than it should, by reason, in the order of the report."""
+    """What has no number, by reason, in the order of the report; then what has one of few rounds."""
     found: dict[tuple[str, str], list[str]] = {}
     for row in report.experiments:
         for place, status, reason in _gaps(row):
             found.setdefault((status, reason), []).append(place)
-    return [Missing(status=status, reason=reason, places=tuple(places)) for (status, reason), places in found.items()]
+    told = [Missing(status=status, reason=reason, places=tuple(places)) for (status, reason), places in found.items()]
+    return sorted(told, key=lambda one: one.reason == CUT_SHORT)
 
 
 def _gaps(row: ExperimentResult) -> Iterator[tuple[str, str, str]]:
@@ -205,7 +210,8 @@ def _gaps(row: ExperimentResult) -> Iterator[tuple[str, str, str]]:
         yield row.name, row.status, row.reason
     for case in row.cases:
         if case.status != results.MEASURED:
-            yield f"{row.name}: {case.name}", case.status, case.reason
+            cut = case.rounds and case.status == results.TRUNCATED
+            yield f"{row.name}: {case.name}", case.status, CUT_SHORT if cut else case.reason
         if case.rounds:
             lost = [arm for arm in case.arms if arm.status != results.MEASURED]
             yield from ((f"{row.name}: {case.name}: {arm.name}", arm.status, arm.reason) for arm in lost)
@@ -254,7 +260,8 @@ def _row(arm: ArmResult, case: CaseResult) -> Row:
 
 
 def _raw(case: CaseResult) -> Raw:
-    names = tuple(dict.fromkeys(name for row in case.rounds for name in row.samples))
+    taken = {name for row in case.rounds for name in row.samples}
+    names = [name for name in (*(arm.name for arm in case.arms), AGAIN) if name in taken]
     rounds = []
     for row in case.rounds:
         samples = [row.samples.get(name) for name in names]
