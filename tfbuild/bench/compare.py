@@ -62,10 +62,10 @@ class Comparison:
         """What a gate may ask for: throughput, and each experiment."""
         return {THROUGHPUT: self.throughput, **self.experiments}
 
-    def line(self, name: str) -> Line | None:
-        """One of the totals, to be drawn; None where these two reports do not share it."""
+    def line(self, name: str, number: int) -> Line | None:
+        """One of the totals, to be drawn for report `number`; None where these two reports do not share it."""
         ratio = self.totals.get(name)
-        return Line(label=self.second, ratio=ratio, effect=direction(ratio)) if ratio else None
+        return Line(label=f"{number}: {self.second}", ratio=ratio, effect=direction(ratio)) if ratio else None
 
 
 def direction(ratio: Interval) -> str:

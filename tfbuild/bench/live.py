@@ -90,7 +90,7 @@ class Board:
 
     def draw(self) -> None:
         if self._live is not None:
-            self._live.update(self._render(), refresh=True)
+            self._live.refresh()
 
     # --- the display of a step --------------------------------------------------------------------------------------
 
@@ -101,11 +101,11 @@ class Board:
         from rich.live import Live
 
         self._step, self._cases, self._results = step, [], {}
-        # Streams are not redirected: stdout carries data.
+        # Streams are not redirected: stdout carries data. Before the experiments nothing is timed yet.
         self._live = Live(
-            self._render(),
+            get_renderable=self._render,
             console=self._console,
-            auto_refresh=False,
+            auto_refresh=not self._experiments,
             transient=True,
             redirect_stdout=False,
             redirect_stderr=False,
@@ -131,7 +131,8 @@ class Board:
         from rich.text import Text
 
         step = self._step
-        head = Text(step.title if step else "", "bold")
+        took = Text(f"  {duration(step.seconds)}" if step else "", "cyan")
+        head = Text.assemble(Text(step.title if step else "", "bold"), took)
         parts: list[RenderableType] = [head]
         if self._cases:
             table = Table(box=None, pad_edge=False)

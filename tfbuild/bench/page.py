@@ -110,18 +110,18 @@ def comparison(found: Comparison) -> str:
     """Reports side by side, as one page."""
     every = (found, *found.others)
     groups = [
-        charts.Group(title=name, lines=tuple(line for one in every if (line := one.line(name)) is not None))
+        charts.Group(
+            title=name, lines=tuple(line for number, one in enumerate(every, 2) if (line := one.line(name, number)))
+        )
         for name in dict.fromkeys(name for one in every for name in one.totals)
     ]
-    drawn = [group for group in groups if group.lines]
-    title = "Throughput against the first report"
     return _render(
         "compare",
         found=found,
         every=every,
         rows=side_by_side(found),
         spelled=reporting.spelled,
-        chart=Markup(charts.ratios(title, drawn)) if drawn else "",
+        chart=Markup(charts.ratios("Throughput against the first report", groups)),
         notes=dict.fromkeys(note for one in every for note in one.notes),
     )
 
