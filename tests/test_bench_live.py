@@ -51,8 +51,10 @@ class Screen:
 
 
 @contextmanager
-def terminal(monkeypatch: pytest.MonkeyPatch, lines: int = 30) -> Iterator[tuple[Screen, io.TextIOWrapper]]:
-    for name, value in {"TERM": "xterm-256color", "COLUMNS": "110", "LINES": str(lines)}.items():
+def terminal(
+    monkeypatch: pytest.MonkeyPatch, lines: int = 30, columns: int = 110
+) -> Iterator[tuple[Screen, io.TextIOWrapper]]:
+    for name, value in {"TERM": "xterm-256color", "COLUMNS": str(columns), "LINES": str(lines)}.items():
         monkeypatch.setenv(name, value)
     master, slave = pty.openpty()
     screen, parts = Screen(), []
@@ -109,6 +111,15 @@ def test_a_table_higher_than_the_terminal_shows_what_is_newest(monkeypatch: pyte
     assert re.findall(r"case \d+", last) == [f"case {number}" for number in range(15, 20)]
 
 
+def test_a_narrow_terminal_cuts_the_case_s_name_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    with terminal(monkeypatch, columns=80) as (screen, stream):
+        progress, watch = live.watched(stream)
+        with progress.step("bench: jpeg"):
+            made = comparison(1.0, 7)
+            watch.case(replace(made, case=Case(name="whole pipeline, one thread " * 4, arm=made.case.arm)))
+    assert re.search(r"whole pipe[a-z, ]*… +arm +x1\.0\d \[\S+ \S+\] +no difference shown +7", screen.text), screen.text
+
+
 def test_ctrl_c_leaves_the_terminal_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     with terminal(monkeypatch) as (screen, stream):
         progress, watch = live.watched(stream)
@@ -129,6 +140,7 @@ def test_nothing_is_drawn_while_nobody_says_so(monkeypatch: pytest.MonkeyPatch) 
     before = threading.active_count()
     with terminal(monkeypatch) as (_, stream):
         progress, watch = live.watched(stream)
+        watch.plan(["jpeg"], time.monotonic() + 100)
         with progress.step("bench: jpeg"):
             watch.case(comparison(0.5, 7))
             assert threading.active_count() == before + 1, "the test's own reader alone"

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from textwrap import shorten
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from tfbuild.bench import report as reporting
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from tfbuild.bench.rounds import Comparison, Side
 
 BAR_WIDTH = 30
+COLUMNS = ("case", "", "ratio", "verdict", "rounds")
+# Where a terminal is narrow, the case's name is cut, to so many letters at the least; a reason to so many at once.
+LEAST_NAME, LONGEST_REASON = 8, 40
 # Of the terminal's height: heading, table's head, time, and what the step is at, with air around.
 OTHER_LINES = 7
 
@@ -136,10 +140,16 @@ class Board:
         parts: list[RenderableType] = [head]
         if self._cases:
             table = Table(box=None, pad_edge=False)
-            for name in ("case", "", "ratio", "verdict", "rounds"):
+            for name in COLUMNS:
                 table.add_column(name, no_wrap=True, overflow="ellipsis", header_style="dim")
             rows = [row for made in self._cases for row in self._rows(made)]
-            for row in rows[-max(3, self._console.height - OTHER_LINES) :]:
+            rows = rows[-max(3, self._console.height - OTHER_LINES) :]
+            others = [max((row[at].cell_len for row in rows), default=0) for at in range(1, len(COLUMNS))]
+            others[-1] = len(COLUMNS[-1])
+            for row in rows:
+                row[0].truncate(
+                    max(LEAST_NAME, self._console.width - sum(others) - 2 * len(others)), overflow="ellipsis"
+                )
                 table.add_row(*row)
             parts.append(table)
         detail = Text(fit(step.detail) if step else "", "dim", no_wrap=True, overflow="ellipsis")
@@ -194,5 +204,5 @@ def _unusual(outcome: str) -> str:
 def _word(side: "Side", effect: str, sure: bool) -> tuple[str, str]:
     """The verdict so far, and its style."""
     if not side.live:
-        return f"{side.status}: {side.reason}", "yellow"
+        return shorten(f"{side.status}: {side.reason}", LONGEST_REASON, placeholder=" …"), "yellow"
     return (effect, reporting.COLOURS.get(effect, "dim")) if sure else ("…", "dim")
