@@ -322,6 +322,7 @@ def prune(_: Context, **options: Any) -> None:
         ),
         "mount": ("", "the folder in which --command runs, and which it can only read (default: the current one)"),
         "against": ("", "another image of the same release, which the experiments `isa` and `all` compare with"),
+        "pyperf": ("", "write all samples to this file too, for python -m pyperf stats or compare_to"),
         "list": (False, "only say what can be measured, and why"),
         "dry-run": (False, "only say what would be measured, and for how long"),
     },
@@ -332,13 +333,26 @@ def bench(_: Context, image: str = "", **options: Any) -> None:
     cli.bench(image, **options)
 
 
-@verb({"fail-if": ([], "'throughput<0.95': then leave with code 28 (again for more; or an experiment's name)")}, JSON)
-def compare(_: Context, first: str, second: str, **options: Any) -> None:
-    """Two benchmarks side by side: images, machines or releases."""
-    cli.compare(first, second, **options)
+@verb(
+    {
+        "fail-if": ([], "'throughput<0.95': then leave with code 28 (again for more; or an experiment's name)"),
+        "html": ("", "write it to this file too, as a page that needs no network"),
+    },
+    JSON,
+)
+def compare(_: Context, *reports: str, **options: Any) -> None:
+    """Benchmarks side by side, each against the first of REPORTS...: images, machines or releases."""
+    cli.compare(reports, **options)
 
 
-@verb({"env-file": ("", "write the environment there, for docker run --env-file")}, JSON)
+@verb(
+    {
+        "env-file": ("", "write the environment there, for docker run --env-file"),
+        "html": ("", "write the whole report to this file, as a page that needs no network"),
+        "pyperf": ("", "write all samples to this file, for python -m pyperf stats or compare_to"),
+    },
+    JSON,
+)
 def advise(_: Context, report: str, **options: Any) -> None:
     """Settings and lines of code for this machine, each with the gain that the benchmark REPORT has for it."""
     cli.advise(report, **options)
@@ -376,7 +390,7 @@ def dockerfiles(_: Context, **options: Any) -> None:
     cli.dockerfiles(Path(__file__).parent / "dockerfiles", **options)
 
 
-@verb({"pure": (False, "only the tests that need neither an engine nor sshd")})
+@verb({"pure": (False, "only the tests that need neither an engine nor sshd nor a browser")})
 def test(_: Context, **options: Any) -> None:
     """Lint, types, generated files and all tests."""
     cli.test(Path(__file__).parent, **options)

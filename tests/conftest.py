@@ -24,7 +24,7 @@ def no_engine_in_reach(request: pytest.FixtureRequest, monkeypatch: pytest.Monke
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Where CI is set, a test that would be skipped for want of something has failed."""
     report = yield
-    needs = any(item.get_closest_marker(name) for name in ("engine", "contract", "sshd"))
+    needs = any(item.get_closest_marker(name) for name in ("engine", "contract", "sshd", "browser"))
     if report.skipped and os.environ.get("CI") and needs:
         report.outcome = "failed"
     return report

@@ -8,14 +8,23 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from tests.test_bench_evaluate import made_up
+from tests.test_bench_evaluate import made_up, sample
 from tfbuild.bench import advise, compare, findings, results
 from tfbuild.bench import report as reporting
 from tfbuild.bench.evaluate import evaluate
-from tfbuild.bench.results import ArmResult, BenchReport, CaseResult, ExperimentResult, Software, Subject
+from tfbuild.bench.results import (
+    ArmResult,
+    BenchReport,
+    CaseResult,
+    ExperimentResult,
+    Round,
+    Software,
+    Subject,
+)
 from tfbuild.errors import RegressionFound, UsageError
 from tfbuild.proof import Host, Interval
 
+RECORDED = Path(__file__).parent / "data" / "bench" / "quick.json"
 ENV = {"TF_ENABLE_ONEDNN_OPTS": "1"}
 
 
@@ -135,7 +144,7 @@ def test_what_is_written_is_read_back_equal(tmp_path: Path) -> None:
     path = reporting.write(report(), tmp_path / "reports")
     assert path.name == "bench-2.21.0-mkl.json"
     assert reporting.read(path) == report()
-    assert sorted(file.suffix for file in path.parent.iterdir()) == [".json", ".md"], "no half-written file stays"
+    assert sorted(file.suffix for file in path.parent.iterdir()) == [".html", ".json", ".md"], "no half-written file"
     foreign = replace(report(), image=replace(report().image, labels={"io.tfbuild.id": "../../etc/x"}))
     assert reporting.path(foreign, tmp_path).parent == tmp_path
     unlabelled = replace(report(), image=replace(report().image, labels={}))
@@ -152,6 +161,28 @@ def test_the_published_schema_is_the_report_s() -> None:
     del shown["experiments"][0]["cases"][0]["rounds"][0]["samples"]["arm"]["cpu"]
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(shown, schema)
+
+
+def test_a_real_report_fits_the_published_schema() -> None:
+    """Measured on this project's default image, with two allocators that it lacks."""
+    jsonschema.validate(json.loads(RECORDED.read_text()), json.loads(reporting.SCHEMA_FILE.read_text()))
+    measured = reporting.read(RECORDED)
+    assert [row.name for row in measured.experiments] == ["onednn", "jpeg", "batchnorm", "allocator"]
+    assert reporting.from_json(reporting.to_json(measured)) == measured
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"metric": "money"}, "is judged by 'money'"),
+        ({"arms": (replace(case(0.5).arms[0], items=0),)}, "without items"),
+        ({"rounds": (Round(samples={"arm": replace(sample(1.0), inner=0)}, foreign=0.0),)}, "without calls"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(changed: dict[str, object], why: str) -> None:
+    broken = replace(case(0.5), **changed)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=why):
+        reporting.from_json(reporting.to_json(report(experiment("onednn", broken))))
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"schema": "tfbuild.bench/1"}', '{"schema": "tfbuild.report/1"}'])
@@ -280,10 +311,72 @@ def test_two_reports_are_compared_by_what_both_measured() -> None:
     assert "throughput  x0.50" in stream.getvalue()
 
 
+def elsewhere(found: BenchReport) -> BenchReport:
+    """The same figures on another machine, of another release."""
+    labels = {**found.image.labels, "io.tfbuild.instruction-set": "x86-64-v4\x1b[2J"}
+    return replace(
+        found,
+        host=replace(found.host, cpu="Intel Xeon"),
+        image=replace(found.image, ref="tfbuild:y", labels=labels),
+        software=replace(found.software, tensorflow="2.14.0"),
+    )
+
+
+def test_any_number_is_held_against_the_first() -> None:
+    found = compare.compare(report(), slower_report(2.0), elsewhere(slower_report(0.5)))
+    assert [round(one.throughput.median, 2) for one in (found, *found.others)] == [0.5, 2.0]
+    assert [compare.direction(one.throughput) for one in (found, *found.others)] == ["slower", "faster"]
+    assert found.differs == {}
+    assert found.others[0].differs == {
+        "CPU": ("AMD EPYC", "Intel Xeon"),
+        "image": ("tfbuild:x", "tfbuild:y"),
+        "TensorFlow": ("2.21.0", "2.14.0"),
+        "label instruction-set": ("", "x86-64-v4[2J"),
+    }
+    stream = io.StringIO()
+    compare.show(found, stream)
+    shown = stream.getvalue()
+    assert "3 against 1" in shown
+    assert "TensorFlow: 2.21.0 | 2.14.0" in shown
+    assert "\x1b" not in shown
+    line = next(line for line in shown.splitlines() if line.startswith("throughput"))
+    assert line.split() == ["throughput", *f"{stretched(found)} {stretched(found.others[0])}".split()]
+
+
+def stretched(found: compare.Comparison) -> str:
+    return reporting.spelled(found.throughput)
+
+
+def test_a_gate_names_the_report_that_fails_it() -> None:
+    found = compare.compare(report(), report(), slower_report(2.0))
+    with pytest.raises(RegressionFound, match=r"^error: report 3: throughput x0\.50 [^;]*$") as caught:
+        compare.apply(found, compare.gates(["throughput<0.95"]))
+    assert "report 2" not in str(caught.value)
+
+
+def test_what_only_some_share_is_compared_where_it_is(tmp_path: Path) -> None:
+    more = report(experiment("onednn", case(0.5)), experiment("jpeg", case(0.7)))
+    found = compare.compare(more, report(), more)
+    table = compare.side_by_side(found)
+    jpeg = [ratios for key, ratios in table if key[0] == "jpeg"]
+    assert [ratio is None for ratio in jpeg[0]] == [True, False]
+    compare.apply(found, compare.gates(["jpeg<0.5"]))
+    paths = [tmp_path / name for name in ("a.json", "b.json", "c.json")]
+    for path, one in zip(paths, (more, report(), more), strict=True):
+        path.write_text(reporting.to_json(one))
+    compare.run([*map(str, paths)], [], str(tmp_path / "all.html"), json=True)
+    assert "jpeg" in (tmp_path / "all.html").read_text()
+
+
+def test_one_report_is_nothing_to_compare() -> None:
+    with pytest.raises(UsageError, match="nothing to compare"):
+        compare.run(["a.json"], [], "", json=False)
+
+
 def test_other_work_of_the_same_name_is_not_compared() -> None:
     changed = case(0.5)
     arms = tuple(replace(arm, params={"window": [9, 9, 9, 9]}) for arm in changed.arms)
-    with pytest.raises(UsageError, match="no measurement in common"):
+    with pytest.raises(UsageError, match="1 and 2 have no measurement in common"):
         compare.compare(report(), report(experiment("onednn", replace(changed, arms=arms))))
 
 

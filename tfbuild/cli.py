@@ -440,6 +440,7 @@ def bench(
     image: str,
     *,
     only: list[str],
+    pyperf: str,
     list: bool,
     dry_run: bool,
     json: bool,
@@ -455,18 +456,20 @@ def bench(
     elif not image:
         raise UsageError("bench needs an image", hint="invoke bench IMAGE; what can be measured: invoke bench --list")
     else:
-        command.run(image, only, chosen, REPORTS, json=json, named=model, batch=batch_size)
+        command.run(image, only, chosen, REPORTS, json=json, pyperf=pyperf, named=model, batch=batch_size)
 
 
-def compare(first: str, second: str, *, fail_if: list[str], json: bool) -> None:
+def compare(reports: tuple[str, ...], *, fail_if: list[str], html: str, json: bool) -> None:
     from tfbuild.bench import compare as comparing
 
-    comparing.run(first, second, fail_if, json=json)
+    comparing.run(reports, fail_if, html, json=json)
 
 
-def advise(report: str, *, env_file: str, json: bool) -> None:
+def advise(report: str, *, env_file: str, html: str, pyperf: str, json: bool) -> None:
     from tfbuild.bench import advise as advising
+    from tfbuild.bench import command
 
+    command.export(report, html=html, pyperf=pyperf)
     advising.run(report, env_file, json=json)
 
 
@@ -673,7 +676,7 @@ def test(root: Path, *, pure: bool) -> None:
         [python, "-m", "ruff", "format", "--check", "."],
         [python, "-m", "mypy"],
         [python, "-m", "invoke", "dockerfiles", "--check"],
-        [python, "-m", "pytest", *(["-m", "not engine and not sshd"] if pure else [])],
+        [python, "-m", "pytest", *(["-m", "not engine and not sshd and not browser"] if pure else [])],
     ]
     for step in steps:
         say(f"$ {' '.join(step[1:])}")

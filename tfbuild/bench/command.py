@@ -6,13 +6,13 @@ from pathlib import Path
 
 import msgspec
 
-from tfbuild.bench import experiments, models, profiled, session
+from tfbuild.bench import experiments, live, models, page, profiled, session
 from tfbuild.bench import report as reporting
 from tfbuild.bench.experiments import Experiment
+from tfbuild.bench.results import BenchReport
 from tfbuild.bench.session import Settings
 from tfbuild.compiling import limit_seconds
 from tfbuild.engine import Engine
-from tfbuild.engine.progress import Progress
 from tfbuild.errors import Interrupted, UsageError
 
 
@@ -61,20 +61,38 @@ def run(
     reports: Path,
     *,
     json: bool,
+    pyperf: str = "",
     named: Sequence[str] = (),
     batch: str = "",
 ) -> None:
     """Measures, writes the report and prints it; raises Interrupted after that where Ctrl-C ended it."""
     rows = rows_of(only, chosen, named, batch)
-    report = session.bench(Engine.connect(), image, rows, chosen, Progress())
+    progress, watch = live.watched()
+    report = session.bench(Engine.connect(), image, rows, chosen, progress, watch)
     path = reporting.write(report, reports)
+    if pyperf:
+        _export_pyperf(report, pyperf)
     if json:
         sys.stdout.write(reporting.to_json(report) + "\n")
     else:
         reporting.show(report)
-        print(f"report {path.with_suffix('.md')}", file=sys.stderr)
+        print(f"report {path.with_suffix('.html')}", file=sys.stderr)
     if report.interrupted:
         raise Interrupted(f"interrupted; what was measured until then is in {path}")
+
+
+def export(report: str, *, html: str, pyperf: str) -> None:
+    """An existing report as a page, and in pyperf's format, where a file is named for it."""
+    if html:
+        page.write(page.to_html(reporting.read(Path(report))), Path(html))
+    if pyperf:
+        _export_pyperf(reporting.read(Path(report)), pyperf)
+
+
+def _export_pyperf(report: BenchReport, file: str) -> None:
+    from tfbuild.bench import interchange
+
+    page.write(interchange.to_pyperf(report), Path(file), "--pyperf")
 
 
 def show_rows(

@@ -1,29 +1,32 @@
-"""Two reports side by side: hardware against hardware, image against image, release against release.
+"""Reports side by side: hardware against hardware, image against image, release against release.
 
-They were not taken in the same rounds, so that a machine's drift is in the ratio; the interval is the widest that the
-two medians' own intervals allow, and a gate fails only where all of it lies beyond the limit.
+The first is what each of the others is held against. They were not taken in the same rounds, so that a machine's drift
+is in the ratio; the interval is the widest that the two medians' own intervals allow, and a gate fails only where all
+of it lies beyond the limit.
 """
 
 import math
 import re
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
 import msgspec
 
 from tfbuild.bench import report as reporting
-from tfbuild.bench.evaluate import cpu, interval, wall
-from tfbuild.bench.results import ArmResult, BenchReport, CaseResult, Sample
-from tfbuild.errors import RegressionFound, UsageError
+from tfbuild.bench.charts import Line
+from tfbuild.bench.evaluate import seconds_per_item
+from tfbuild.bench.results import FASTER, NO_DIFFERENCE, SLOWER, ArmResult, BenchReport, CaseResult
+from tfbuild.errors import RegressionFound, UsageError, fit
 from tfbuild.proof import Interval
 from tfbuild.verify import paired
 
 GATE = re.compile(r"([a-z0-9]+) *(<=|<|>=|>) *(\d+(?:\.\d+)?)")
 THROUGHPUT = "throughput"
-TIMES: dict[str, Callable[[Sample], float]] = {"cpu": cpu, "wall": wall}
+# Labels that tell how an image was made; those of one build differ in them all from another's.
+TELLING = ("release", "target", "python", "instruction-set", "copts", "compiler", "allocator", "onednn", "threading")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,30 +42,89 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """`throughput`: over all rows, and by experiment, as geometric means of the rows' ratios."""
+    """`throughput`: over all rows, and by experiment, as geometric means of the rows' ratios.
+
+    `differs`: what sets the two apart, by name: the first's, the second's; `others`: the first report against each
+    further one.
+    """
 
     first: str
     second: str
+    differs: dict[str, tuple[str, str]]
     rows: tuple[Row, ...]
     throughput: Interval
     experiments: dict[str, Interval]
     notes: tuple[str, ...]
+    others: tuple["Comparison", ...] = ()
+
+    @property
+    def totals(self) -> dict[str, Interval]:
+        """What a gate may ask for: throughput, and each experiment."""
+        return {THROUGHPUT: self.throughput, **self.experiments}
+
+    def line(self, name: str, number: int) -> Line | None:
+        """One of the totals, to be drawn for report `number`; None where these two reports do not share it."""
+        ratio = self.totals.get(name)
+        return Line(label=f"{number}: {self.second}", ratio=ratio, effect=direction(ratio)) if ratio else None
 
 
-def compare(first: BenchReport, second: BenchReport) -> Comparison:
-    """What both measured alike; UsageError where that is nothing."""
-    rows = tuple(row for row in _rows(first, second))
+def direction(ratio: Interval) -> str:
+    """What the whole interval says, drift included."""
+    if ratio.coverage < paired.CONFIDENCE or ratio.low <= 1 <= ratio.high:
+        return NO_DIFFERENCE
+    return FASTER if ratio.low > 1 else SLOWER
+
+
+def compare(first: BenchReport, *others: BenchReport) -> Comparison:
+    """What the first and each other measured alike; UsageError where that is nothing."""
+    found = [_pair(first, other, number) for number, other in enumerate(others, 2)]
+    return replace(found[0], others=tuple(found[1:]))
+
+
+def _pair(first: BenchReport, second: BenchReport, number: int) -> Comparison:
+    rows = tuple(_rows(first, second))
     if not rows:
-        raise UsageError("the two reports have no measurement in common", hint="run the same experiments for both")
+        raise UsageError(
+            f"reports 1 and {number} have no measurement in common", hint="run the same experiments for both"
+        )
     names = dict.fromkeys(row.experiment for row in rows)
     return Comparison(
         first=_title(first),
         second=_title(second),
+        differs=differences(first, second),
         rows=rows,
         throughput=_mean([row.ratio for row in rows]),
         experiments={name: _mean([row.ratio for row in rows if row.experiment == name]) for name in names},
         notes=tuple(_notes(first, second)),
     )
+
+
+def differences(first: BenchReport, second: BenchReport) -> dict[str, tuple[str, str]]:
+    """What sets two subjects apart: machine, image, release, how it was made."""
+    ours, theirs = _subject(first), _subject(second)
+    names = dict.fromkeys([*ours, *theirs])
+    both = {name: (fit(ours.get(name, "")), fit(theirs.get(name, ""))) for name in names}
+    return {name: pair for name, pair in both.items() if pair[0] != pair[1]}
+
+
+def _subject(report: BenchReport) -> dict[str, str]:
+    host, found, image = report.host, report.software, report.image
+    return {
+        "CPU": host.cpu,
+        "CPUs": str(host.cpus),
+        "cgroup quota": f"{host.quota:g}" if host.quota else "",
+        "memory": f"{host.memory} MiB",
+        "kernel": host.kernel,
+        "image": image.ref,
+        "image's id": image.id,
+        "TensorFlow": found.tensorflow,
+        "compiled by": found.compiler,
+        "Python": found.python,
+        "NumPy": found.numpy,
+        "malloc of": found.malloc,
+        **{f"label {name}": image.labels.get(f"io.tfbuild.{name}", "") for name in TELLING},
+        "tool": report.tool,
+    }
 
 
 def _rows(first: BenchReport, second: BenchReport) -> list[Row]:
@@ -73,8 +135,8 @@ def _rows(first: BenchReport, second: BenchReport) -> list[Row]:
         # The same work only: what a name stands for may differ between two versions of tfbuild.
         if other is None or (arm.workload, arm.params) != (other[1].workload, other[1].params):
             continue
-        ours, theirs = _seconds(case, arm), _seconds(*other)
-        if ours and theirs:
+        ours, theirs = seconds_per_item(case, arm), seconds_per_item(*other)
+        if ours and theirs and min(ours.low, theirs.low) > 0:
             ratio = Interval(
                 median=ours.median / theirs.median,
                 low=ours.low / theirs.high,
@@ -95,12 +157,6 @@ def _arms(report: BenchReport) -> list[tuple[tuple[str, str, str], CaseResult, A
     ]
 
 
-def _seconds(case: CaseResult, arm: ArmResult) -> Interval | None:
-    """An interval of the median of seconds per item, in the case's metric, over all rounds."""
-    time = TIMES[case.metric]
-    return interval([time(row.samples[arm.name]) / arm.items for row in case.rounds if arm.name in row.samples])
-
-
 def _mean(ratios: Sequence[Interval]) -> Interval:
     def mean(values: list[float]) -> float:
         return math.exp(sum(map(math.log, values)) / len(values))
@@ -118,7 +174,7 @@ def _title(report: BenchReport) -> str:
 
 
 def _notes(first: BenchReport, second: BenchReport) -> list[str]:
-    told = [f"{name}: {reporting.noise(report)}" for name, report in (("first", first), ("second", second))]
+    told = [f"{report.image.ref}, {report.created}: {reporting.noise(report)}" for report in (first, second)]
     if first.host.cpu != second.host.cpu or first.host.cpus != second.host.cpus:
         told.append("two machines: the ratios are of machine and image together")
     else:
@@ -164,14 +220,23 @@ def gates(texts: Sequence[str]) -> tuple[Gate, ...]:
 
 
 def apply(found: Comparison, wanted: Sequence[Gate]) -> None:
-    """RegressionFound with the gates that fail; UsageError where one asks for what was not measured in both."""
-    known = {THROUGHPUT: found.throughput, **found.experiments}
+    """RegressionFound with the gates that fail; UsageError where one asks for what no other report shares."""
+    every = (found, *found.others)
+    known = dict.fromkeys(name for one in every for name in one.totals)
     if unknown := [gate.name for gate in wanted if gate.name not in known]:
         raise UsageError(f"--fail-if {unknown[0]}: the reports do not share that", hint=f"one of: {', '.join(known)}")
-    failed = [gate for gate in wanted if gate.fails(known[gate.name])]
+    failed = [told for number, one in enumerate(every, 2) for told in _failures(one, number, wanted, len(every))]
     if failed:
-        told = "; ".join(f"{g.name} {reporting.spelled(known[g.name])} {g.sign} {g.limit:g}" for g in failed)
+        told = "; ".join(failed)
         raise RegressionFound(told, hint="measure again on a quiet machine before it is believed: invoke bench")
+
+
+def _failures(one: Comparison, number: int, wanted: Sequence[Gate], count: int) -> Iterator[str]:
+    whose = f"report {number}: " if count > 1 else ""
+    for gate in wanted:
+        ratio = one.totals.get(gate.name)
+        if ratio and gate.fails(ratio):
+            yield f"{whose}{gate.name} {reporting.spelled(ratio)} {gate.sign} {gate.limit:g}"
 
 
 # --- what is printed -------------------------------------------------------------------------------------------------
@@ -182,26 +247,45 @@ def show(found: Comparison, stream: IO[str] | None = None) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    every = (found, *found.others)
     stream = stream or sys.stdout
     console = Console(file=stream, width=None if stream.isatty() else 140, soft_wrap=False, highlight=False)
-    console.print(Text(f"first   {found.first}\nsecond  {found.second}"))
+    console.print(Text(f"1  {found.first}"))
+    for number, one in enumerate(every, 2):
+        console.print(Text(f"{number}  {one.second}"))
+        for name, (ours, theirs) in one.differs.items():
+            console.print(Text(f"   {name}: {ours or '-'} | {theirs or '-'}", "dim"))
     table = Table(box=None, pad_edge=False)
-    for name in ("experiment", "case", "", "time", "second against first"):
+    for name in ("experiment", "case", "", "time", *(f"{number} against 1" for number in range(2, len(every) + 2))):
         table.add_column(name)
-    for row in found.rows:
-        told = (row.experiment, row.case, row.arm, row.metric, reporting.spelled(row.ratio))
-        table.add_row(*map(Text, told))
+    for key, ratios in side_by_side(found):
+        table.add_row(*map(Text, (*key, *map(reporting.spelled, ratios))))
     console.print(table)
-    for name, ratio in {**found.experiments, THROUGHPUT: found.throughput}.items():
-        console.print(Text(f"{name:12}{reporting.spelled(ratio)}"))
-    for note in found.notes:
+    for name in dict.fromkeys(name for one in every for name in one.totals):
+        console.print(Text(f"{name:12}" + "  ".join(reporting.spelled(one.totals.get(name)) or "-" for one in every)))
+    for note in dict.fromkeys(note for one in every for note in one.notes):
         console.print(Text(note, "dim"))
 
 
-def run(first: str, second: str, fail_if: Sequence[str], *, json: bool) -> None:
-    """`invoke compare`: prints, then judges."""
+def side_by_side(found: Comparison) -> list[tuple[tuple[str, str, str, str], list[Interval | None]]]:
+    """Each arm with its ratio in every comparison (None: not measured in that report)."""
+    every = (found, *found.others)
+    tables = [{(row.experiment, row.case, row.arm, row.metric): row.ratio for row in one.rows} for one in every]
+    return [(key, [table.get(key) for table in tables]) for key in dict.fromkeys(key for t in tables for key in t)]
+
+
+def run(paths: Sequence[str], fail_if: Sequence[str], html: str, *, json: bool) -> None:
+    """`invoke compare`: prints, writes the page where one is asked for, then judges."""
+    if len(paths) < 2:
+        raise UsageError(
+            "one report is nothing to compare", hint="two reports/bench-*.json or more, the baseline first"
+        )
     wanted = gates(fail_if)
-    found = compare(reporting.read(Path(first)), reporting.read(Path(second)))
+    found = compare(*(reporting.read(Path(path)) for path in paths))
+    if html:
+        from tfbuild.bench import page
+
+        page.write(page.comparison(found), Path(html))
     if json:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n")
     else:

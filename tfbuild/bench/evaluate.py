@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from tfbuild.bench.results import NO_DIFFERENCE, Round, Sample
+from tfbuild.bench.results import NO_DIFFERENCE, ArmResult, CaseResult, Round, Sample
 from tfbuild.proof import Interval
 from tfbuild.verify import paired
 from tfbuild.verify.asking import FEWEST_CLEAN, MOST_FOREIGN
@@ -46,12 +46,11 @@ def evaluate(rounds: Sequence[Round], baseline: str, items: Mapping[str, int], m
         units = items[baseline if arm == AGAIN else arm] / items[baseline]
         return interval([units * time(row.samples[baseline]) / time(row.samples[arm]) for row in used])
 
-    times = {"cpu": cpu, "wall": wall}
-    band = ratio(AGAIN, times[metric]) if any(AGAIN in row.samples for row in used) else None
+    band = ratio(AGAIN, TIMES[metric]) if any(AGAIN in row.samples for row in used) else None
     found = {}
     for arm in items:
         if arm not in (baseline, AGAIN):
-            both = {name: ratio(arm, time) for name, time in times.items()}
+            both = {name: ratio(arm, time) for name, time in TIMES.items()}
             found[arm] = Verdict(cpu=both["cpu"], wall=both["wall"], effect=effect(both[metric], band))
     return Evaluation(
         used=used,
@@ -72,6 +71,15 @@ def cpu(sample: Sample) -> float:
 def wall(sample: Sample) -> float:
     """Seconds a call."""
     return sample.wall / sample.inner
+
+
+TIMES: dict[str, Callable[[Sample], float]] = {"cpu": cpu, "wall": wall}
+
+
+def seconds_per_item(case: CaseResult, arm: ArmResult) -> Interval | None:
+    """An interval of the median of seconds per item, in the case's metric, over all rounds."""
+    time = TIMES[case.metric]
+    return interval([time(row.samples[arm.name]) / arm.items for row in case.rounds if arm.name in row.samples])
 
 
 def interval(ratios: Sequence[float]) -> Interval | None:

@@ -35,7 +35,20 @@ def from_json(text: str | bytes) -> BenchReport:
         raise ValueError(f"not a benchmark's report: {error}") from error
     if report.schema != results.SCHEMA:
         raise ValueError(f"a report of schema {report.schema!r}, not {results.SCHEMA!r}")
+    if trouble := next(_contradictions(report), ""):
+        raise ValueError(f"not a benchmark's report: {trouble}")
     return report
+
+
+def _contradictions(report: BenchReport) -> Iterator[str]:
+    """What no measurement gives, and nothing can be worked out from."""
+    for case in (case for row in report.experiments for case in row.cases):
+        if case.metric not in ("cpu", "wall"):
+            yield f"{case.name} is judged by {case.metric!r}"
+        if any(arm.items < 1 for arm in case.arms):
+            yield f"{case.name} has an arm without items"
+        if any(raw.inner < 1 or raw.wall <= 0 for row in case.rounds for raw in row.samples.values()):
+            yield f"{case.name} has a sample without calls or time"
 
 
 def read(path: Path) -> BenchReport:
@@ -60,12 +73,15 @@ def path(report: BenchReport, folder: Path) -> Path:
 
 
 def write(report: BenchReport, folder: Path) -> Path:
-    """Writes JSON and Markdown, each whole or not at all; the path of the JSON. Raises UsageError."""
+    """Writes JSON, Markdown and a page, each whole or not at all; the path of the JSON. Raises UsageError."""
+    from tfbuild.bench import page
+
     target = path(report, folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        replace_file(target, to_json(report) + "\n")
         replace_file(target.with_suffix(".md"), to_markdown(report))
-        return replace_file(target, to_json(report) + "\n")
+        return replace_file(target.with_suffix(".html"), page.to_html(report)).with_suffix(".json")
     except OSError as error:
         raise UsageError(f"the report cannot be written: {error}", hint=f"make {folder} writable") from error
 

@@ -12,6 +12,7 @@ from tfbuild.bench import allocators, evidence, findings, profiled, results, rou
 from tfbuild.bench import report as reporting
 from tfbuild.bench.arms import Place
 from tfbuild.bench.experiments import Case, Experiment
+from tfbuild.bench.live import Nobody, Watch
 from tfbuild.bench.results import BenchReport, CaseResult, ExperimentResult, Finding, Software, Subject
 from tfbuild.bench.rounds import Comparison, Limits
 from tfbuild.bench.workers import Pool
@@ -87,11 +88,13 @@ class Session:
     settings: Settings
     place: Place
     progress: Progress
+    watch: Watch = field(default_factory=Nobody)
     done: list[ExperimentResult] = field(default_factory=list)
     interrupted: bool = False
 
     def run(self, rows: Sequence[Experiment]) -> None:
         clock = Clock(time.monotonic() + self.settings.budget, [self._weight(row) for row in rows])
+        self.watch.plan([row.name for row in rows], clock.end)
         try:
             with interruptible(), workers.pool(self.engine, self.settings.more) as pool:
                 for row in rows:
@@ -151,6 +154,7 @@ class Session:
 
         def tell(text: str) -> None:
             step.detail = text
+            self.watch.draw()
 
         for group in groups:
             if cases and time.monotonic() > share.end:
@@ -158,6 +162,7 @@ class Session:
                 continue
             limits = self._limits(clock.share(), share.last)
             made = [Comparison(row=row, case=case, place=self.place, pool=pool, tell=tell) for case in group]
+            self.watch.cases(made)
             try:
                 rounds.prepare(made, time.monotonic() + PREPARING * (limits.latest - time.monotonic()))
                 rounds.run(made, limits, shuffled)
@@ -175,8 +180,15 @@ class Session:
         return Limits(rounds=ROUNDS[self.settings.mode], end=min(end, latest), latest=latest)
 
 
-def bench(engine: Engine, ref: str, rows: Sequence[Experiment], settings: Settings, progress: Progress) -> BenchReport:
-    """Measures `rows` in the image `ref`, which any tool may have made.
+def bench(
+    engine: Engine,
+    ref: str,
+    rows: Sequence[Experiment],
+    settings: Settings,
+    progress: Progress,
+    watch: Watch | None = None,
+) -> BenchReport:
+    """Measures `rows` in the image `ref`, which any tool may have made; `watch` is told how it goes.
 
     Raises UnknownImage where it is not there or has no TensorFlow that imports. Ctrl-C ends it early, which the report
     says.
@@ -195,7 +207,7 @@ def bench(engine: Engine, ref: str, rows: Sequence[Experiment], settings: Settin
     )
     # The start is part of the run: what it took is not there for the experiments.
     left = max(0.0, settings.budget - (time.monotonic() - begin))
-    session = Session(engine, replace(settings, budget=left), place, progress)
+    session = Session(engine, replace(settings, budget=left), place, progress, watch or Nobody())
     session.run(rows)
     if settings.command:
         session.done.append(profiled.experiment(engine, image.id, settings.command, left, progress))

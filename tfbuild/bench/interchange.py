@@ -1,0 +1,83 @@
+"""A report in pyperf's format, for the tools that read it: python -m pyperf stats, compare_to, hist."""
+
+import io
+from collections.abc import Iterator
+from datetime import datetime
+
+import pyperf
+
+from tfbuild.bench.evaluate import TIMES
+from tfbuild.bench.results import ArmResult, BenchReport, CaseResult, ExperimentResult
+from tfbuild.errors import UsageError
+
+
+def to_pyperf(report: BenchReport) -> str:
+    """One benchmark an arm, with seconds per item of every round in the metric that is judged. UsageError for none."""
+    found = {benchmark.get_name(): benchmark for benchmark in _benchmarks(report)}
+    if not found:
+        raise UsageError("this report has no samples to hand on", hint="measure something first: invoke bench IMAGE")
+    buffer = io.StringIO()
+    pyperf.BenchmarkSuite(list(found.values())).dump(buffer)
+    return buffer.getvalue()
+
+
+def _benchmarks(report: BenchReport) -> Iterator[pyperf.Benchmark]:
+    common = _machine(report)
+    for row in report.experiments:
+        for case in row.cases:
+            for arm in case.arms:
+                if values := _values(case, arm):
+                    own = _metadata(row, case, arm)
+                    # One process took them all: to pyperf that is one run.
+                    run = pyperf.Run(values, metadata=_lines({**common, **own}), collect_metadata=False)
+                    yield pyperf.Benchmark([run])
+
+
+def _values(case: CaseResult, arm: ArmResult) -> list[float]:
+    """pyperf knows no time of nothing."""
+    time = TIMES[case.metric]
+    samples = [row.samples[arm.name] for row in case.rounds if arm.name in row.samples]
+    return [value for sample in samples if (value := time(sample) / arm.items) > 0]
+
+
+def _machine(report: BenchReport) -> dict[str, object]:
+    return {
+        "cpu_model_name": report.host.cpu,
+        "cpu_count": report.host.cpus,
+        "platform": f"{report.host.machine}, kernel {report.host.kernel}",
+        "python_version": report.software.python,
+        "tensorflow_version": report.software.tensorflow,
+        "image": report.image.ref,
+        "image_id": report.image.id,
+        "tool": report.tool,
+        "date": _date(report.created),
+    }
+
+
+def _date(created: str) -> str:
+    """As pyperf writes it: local to whoever measured, with no zone; "" where it cannot be read."""
+    try:
+        return datetime.fromisoformat(created).replace(tzinfo=None).isoformat(sep=" ")
+    except ValueError:
+        return ""
+
+
+def _metadata(row: ExperimentResult, case: CaseResult, arm: ArmResult) -> dict[str, object]:
+    return {
+        "name": f"{row.name}/{case.name}/{arm.name}",
+        "unit": "second",
+        "tags": [row.name] if row.name not in ("", "all") else [],
+        "duration": sum(row.samples[arm.name].wall for row in case.rounds if arm.name in row.samples),
+        "time": "CPU time" if case.metric == "cpu" else "wall time",
+        "undisturbed_rounds": f"{case.clean} of {len(case.rounds)}",
+        "items_per_call": arm.items,
+        "workload": arm.workload,
+        "parameters": " ".join(f"{name}={value}" for name, value in sorted(arm.params.items())),
+        "environment": " ".join(f"{name}={value}" for name, value in sorted(arm.env.items())),
+    }
+
+
+def _lines(metadata: dict[str, object]) -> dict[str, object]:
+    """pyperf takes neither empty values nor several lines."""
+    flat = {name: " ".join(value.split()) if isinstance(value, str) else value for name, value in metadata.items()}
+    return {name: value for name, value in flat.items() if value not in ("", [])}
