@@ -302,6 +302,13 @@ def test_what_no_logarithm_takes_is_left_out() -> None:
     assert list(charts.of(experiment("onednn", replace(made, arms=(made.arms[0], zero))))) == []
 
 
+def test_letters_that_no_xml_may_hold_are_left_out() -> None:
+    made = case(0.5, name="a\x00b\x1b[2Jc\ufffe")
+    made = replace(made, arms=tuple(replace(arm, effect="\x00") for arm in made.arms))
+    (drawing,) = drawings(next(charts.of(experiment("onednn", made))))
+    assert "ab[2Jc" in [mark.text for mark in marked(drawing, "text")]
+
+
 @pytest.mark.parametrize(
     ("low", "high"), [(0.9, 1.1), (0.99, 1.01), (0.5, 2.0), (0.01, 300.0), (0.2, 1.1), (0.9, 40.0), (1e-9, 1e9)]
 )

@@ -378,6 +378,8 @@ def test_other_work_of_the_same_name_is_not_compared() -> None:
     arms = tuple(replace(arm, params={"window": [9, 9, 9, 9]}) for arm in changed.arms)
     with pytest.raises(UsageError, match="1 and 2 have no measurement in common"):
         compare.compare(report(), report(experiment("onednn", replace(changed, arms=arms))))
+    with pytest.raises(UsageError, match="no measurement in common"):
+        compare.compare(report(), report(experiment("onednn", replace(changed, metric="wall"))))
 
 
 def test_the_gate_fails_only_where_all_of_the_interval_does() -> None:

@@ -17,6 +17,7 @@ from tfbuild.bench import findings
 from tfbuild.bench import report as reporting
 from tfbuild.bench.evaluate import seconds_per_item
 from tfbuild.bench.results import FASTER, NO_DIFFERENCE, SLOWER, ArmResult, CaseResult, ExperimentResult
+from tfbuild.errors import fit
 from tfbuild.proof import Interval
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ TICK_DISTANCE = 40
 CURVE_HEIGHT = 200
 # Letters of a line and of a heading; longer ones are cut, and stand whole in the table.
 LONGEST, LONGEST_HEAD = 52, 46
+# A ratio below it, or above its inverse, is no measurement's.
+LEAST = 1e-9
 SVG = "http://www.w3.org/2000/svg"
 EFFECTS = (FASTER, SLOWER, NO_DIFFERENCE)
 COLOURS = ("var(--faster)", "var(--slower)", "var(--same)")
@@ -76,8 +79,13 @@ def _label(arm: ArmResult) -> str:
 
 
 def _drawn(ratio: Interval | None) -> Interval | None:
-    """A logarithmic axis has no place for what is not above 0."""
-    return ratio if ratio and 0 < ratio.low <= ratio.median <= ratio.high else None
+    """A logarithmic axis has no place for what is not above 0, nor for what nobody ever measured."""
+    return ratio if ratio and LEAST < ratio.low <= ratio.median <= ratio.high < 1 / LEAST else None
+
+
+def _cut(text: str, most: int) -> str:
+    """As long as there is room for. A NUL in its data ends vl-convert, and this process with it."""
+    return shorten(fit(text), most, placeholder=" …")
 
 
 # --- ratios ----------------------------------------------------------------------------------------------------------
@@ -95,7 +103,6 @@ def ratios(title: str, groups: Sequence[Group]) -> str:
     axis = alt.Axis(values=ticks(low, high), format="~g", title=None, labelExpr="'×' + datum.label")
     colour = alt.Color("effect:N", scale=alt.Scale(domain=EFFECTS, range=COLOURS), legend=None)
     shape = alt.Shape("effect:N", scale=alt.Scale(domain=EFFECTS, range=SHAPES), legend=None)
-
     x = alt.X("low:Q", scale=across)
     names = [{**row, "y": row["y"] - LABEL} for row in lines]
     ones = [{"one": 1, "y": row["y"] - BAR / 2, "y2": row["y"] + BAR / 2} for row in lines]
@@ -125,14 +132,21 @@ def _laid_out(groups: Sequence[Group]) -> tuple[list[dict[str, Any]], list[dict[
     lines: list[dict[str, Any]] = []
     y = 0
     for group in groups:
-        heads.append({"text": shorten(group.title, LONGEST_HEAD, placeholder=" …"), "y": y + HEAD / 2})
+        heads.append({"text": _cut(group.title, LONGEST_HEAD), "y": y + HEAD / 2})
         y += HEAD
         for line in group.lines:
             y += LABEL + BAR
             at, told = line.ratio, reporting.spelled(line.ratio)
-            name = shorten(line.label, max(12, LONGEST - len(told)), placeholder=" …")
+            name = _cut(line.label, max(12, LONGEST - len(told)))
             place = {"low": at.low, "median": at.median, "high": at.high, "y": y - BAR / 2}
-            lines.append({**place, "text": name, "told": told, "effect": line.effect or NO_DIFFERENCE})
+            lines.append(
+                {
+                    **place,
+                    "text": name,
+                    "told": told,
+                    "effect": line.effect if line.effect in EFFECTS else NO_DIFFERENCE,
+                }
+            )
             if group.band:
                 bands.append({"low": group.band.low, "high": group.band.high, "y": y - BAR, "y2": y})
         y += GAP
@@ -182,7 +196,7 @@ def rates(case: CaseResult) -> str:
         _marks(points).mark_rule(strokeWidth=3, color="var(--faster)").encode(x, alt.Y("low:Q", scale=up), y2="high:Q"),
         _marks(points).mark_point(filled=True, size=50, opacity=1, color="var(--faster)").encode(x=x, y=y),
     )
-    heading = alt.TitleParams(shorten(case.name, LONGEST_HEAD, placeholder=" …"), anchor="start", offset=18)
+    heading = alt.TitleParams(_cut(case.name, LONGEST_HEAD), anchor="start", offset=18)
     drawn = drawn.properties(title=heading)
     told = [f"batch {point['n']}: {point['rate']:.4g} items a second" for point in points]
     return _svg(drawn, CURVE_HEIGHT, f"{case.name}: items a second over the batch size", "; ".join(told))
@@ -222,12 +236,12 @@ def memory(row: ExperimentResult) -> str:
     y = 0
     for case in row.cases:
         if shown := [arm for arm in case.arms if arm.rss]:
-            heads.append({"text": shorten(case.name, LONGEST_HEAD, placeholder=" …"), "y": y + HEAD / 2})
+            heads.append({"text": _cut(case.name, LONGEST_HEAD), "y": y + HEAD / 2})
             y += HEAD
             for arm in shown:
                 y += LABEL + BAR
                 told = f"{arm.rss:.0f} MiB"
-                name = shorten(arm.name, LONGEST - len(told), placeholder=" …")
+                name = _cut(arm.name, LONGEST - len(told))
                 bars.append({"none": 0, "mib": arm.rss, "text": name, "told": told, "y": y - BAR / 2})
             y += GAP
     down = alt.Y("y:Q", scale=alt.Scale(domain=[y, 0], nice=False, zero=False), axis=None)
@@ -292,6 +306,6 @@ def _named(text: str, title: str, description: str) -> str:
     root.set("aria-labelledby", f"{own}-title {own}-desc")
     for place, (tag, words) in enumerate((("title", title), ("desc", description))):
         element = ElementTree.Element(f"{{{SVG}}}{tag}", {"id": f"{own}-{tag}"})
-        element.text = words
+        element.text = fit(words)
         root.insert(place, element)
     return ElementTree.tostring(root, encoding="unicode")

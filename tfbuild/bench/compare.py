@@ -133,7 +133,11 @@ def _rows(first: BenchReport, second: BenchReport) -> list[Row]:
     for key, case, arm in _arms(first):
         other = there.get(key)
         # The same work only: what a name stands for may differ between two versions of tfbuild.
-        if other is None or (arm.workload, arm.params) != (other[1].workload, other[1].params):
+        if other is None or (case.metric, arm.workload, arm.params) != (
+            other[0].metric,
+            other[1].workload,
+            other[1].params,
+        ):
             continue
         ours, theirs = seconds_per_item(case, arm), seconds_per_item(*other)
         if ours and theirs and min(ours.low, theirs.low) > 0:
