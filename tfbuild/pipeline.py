@@ -175,7 +175,8 @@ class Maker:
                 "the engine is on another machine, which cannot reach a folder served on this one",
                 hint="let a web server that it reaches serve the folder: --mirror URL",
             )
-        if self.options.bundle and (builder := self.engine.builder):
+        builder = self.engine.builder  # one that does not answer is told before the base is made
+        if self.options.bundle and builder:
             raise UsageError(
                 f"{builder} has a network of its own, which cannot reach a folder served on this machine's loopback",
                 hint="let a web server that it reaches serve the folder: --mirror URL; or leave out --builder",

@@ -28,8 +28,8 @@ from tests.machines import machine
 from tests.test_ssh import SEPARATION, START_SECONDS, free_port, key, wait_for
 
 MACHINE = "rhel7-haswell"
-# A block that is kept for documentation; nothing is sent to it.
-BRIDGE = "198.51.100.1/29"
+# One of 32 parts of a block that is kept for documentation; nothing is sent to it.
+BRIDGE = "198.51.100.{}/29"
 # As lxcfs does: each container gets a file of its own over the kernel's. runc allows that for a few files of /proc.
 RUNTIME = """#!{python}
 import json, os, sys
@@ -65,7 +65,9 @@ def engine() -> Iterator[Second]:
     folder, bridge = Path(tempfile.mkdtemp(prefix="tfb-")), f"tfb{secrets.token_hex(4)}"
     subprocess.run(["ip", "link", "add", bridge, "type", "bridge"], check=True)
     try:
-        subprocess.run(["ip", "address", "add", BRIDGE, "dev", bridge], check=True)
+        subprocess.run(
+            ["ip", "address", "add", BRIDGE.format(8 * secrets.randbelow(32) + 1), "dev", bridge], check=True
+        )
         certificates(folder / "tls")
         found = Second(folder=folder, host=f"unix://{folder}/docker.sock", port=free_port())
         with dockerd(found, bridge):
