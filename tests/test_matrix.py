@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests import checkout
 from tfbuild import cli, facts, matrix, pipeline, plan
 from tfbuild.errors import UsageError
 from tfbuild.matrix import Asked, Schedule
@@ -161,30 +162,9 @@ def test_a_row_is_changed_where_its_files_are() -> None:
     assert matrix.fingerprint(avx) != matrix.fingerprint(replace(avx, with_headers=True))
 
 
-def git(folder: Path, *words: str) -> None:
-    who = ["-c", "user.name=test", "-c", "user.email=test@localhost"]
-    subprocess.run(["git", *who, *words], cwd=folder, check=True, capture_output=True)
-
-
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """This repository as it stands, committed anew."""
-    folder = tmp_path / "copy"
-    folder.mkdir()
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-    ).stdout.decode()
-    for name in filter(None, listed.split("\0")):
-        if name.startswith(("tfbuild/", "templates/", "tasks.py")) and (ROOT / name).is_file():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_bytes((ROOT / name).read_bytes())
-    git(folder, "init", "--quiet")
-    git(folder, "add", "--all", "--force")
-    git(folder, "commit", "--quiet", "--message", "before")
-    return folder
+    return checkout.copy(tmp_path / "copy", "tfbuild/", "templates/", "tasks.py")
 
 
 def changed(folder: Path, ref: str, code: int = 0) -> list[str]:
