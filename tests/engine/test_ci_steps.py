@@ -1,0 +1,209 @@
+"""The steps of the CI that this repository carries, run out of its files: a real engine, a real registry with a login.
+
+A checkout of its own is installed, asks for its rows, logs in, and builds, verifies and publishes one of them. The one
+thing that is not as on GitHub or GitLab is the registry's name.
+"""
+
+import json
+import subprocess
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from markdown_it import MarkdownIt
+
+from tests import buildx, checkout, steps
+from tests.engine import registry as registries
+from tests.engine.registry import Server
+from tests.steps import Done, Github
+from tfbuild import cli, matrix
+from tfbuild.engine import Engine
+from tfbuild.engine import base as bases
+from tfbuild.engine.progress import Progress
+from tfbuild.matrix import Asked
+
+pytestmark = pytest.mark.engine
+ID = "2.21.0-cpu-py3.11-f16c"
+USER, PASSWORD = "somebody", "for a test only"
+HTPASSWD = "somebody:$2b$05$abcdefghijklmnopqrstuudyVs3WFCvXIRVRd3ovSnWEpDyfKw6.a\n"
+AUTH = "auth: {{htpasswd: {{realm: test, path: {folder}/htpasswd}}}}\n"
+DOUBLE = checkout.ROOT / "tests" / "data" / "double"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("registry")
+    (folder / "htpasswd").write_text(HTPASSWD)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registries, "CONFIG", registries.CONFIG + AUTH)
+        with registries.serve(folder) as found:
+            yield found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """An installed checkout and its registry; `github`: a machine of GitHub's there, whose values stand for a row."""
+
+    github: Github
+    server: Server
+    docker: Path
+
+    @property
+    def checkout(self) -> Path:
+        return self.github.checkout
+
+    @property
+    def host(self) -> str:
+        return f"127.0.0.1:{self.server.port}"
+
+    def run(self, name: str, workflow: str = "image.yml", **values: str) -> Done:
+        given = {key.replace("__", ".").replace("_", "-"): value for key, value in values.items()}
+        return replace(self.github, values={**self.github.values, **given}).run(workflow, name)
+
+
+def values(row: Mapping[str, str]) -> dict[str, str]:
+    return {
+        **{f"matrix.{name}": value for name, value in row.items()},
+        "github.token": PASSWORD,
+        "github.actor": USER,
+        "inputs.link": "first",
+        "secrets.remote-headers": "",
+        "vars.TFBUILD_REMOTE_CACHE": "",
+    }
+
+
+@pytest.fixture(scope="module")
+def site(server: Server, engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Installed by the step of that name, with the row that the step `Rows` gives, logged in."""
+    folder = tmp_path_factory.mktemp("site")
+    # Where `docker login` keeps what it is told.
+    env = {
+        "REGISTRY": f"127.0.0.1:{server.port}",
+        "GITHUB_REPOSITORY": "Us/TensorFlow",
+        "DOCKER_CONFIG": str(folder / "docker"),
+    }
+    asking = {"inputs.only || '*'": ID, "vars.TFBUILD_RUNNERS": ""}
+    tree = checkout.copy(folder / "checkout")
+    machine = Github(checkout=tree, temp=folder / "temp", values=asking, env=env)
+    installed = machine.run("images.yml", "Install")
+    assert installed.code == 0, installed.stderr
+    asked = machine.run("images.yml", "Rows")
+    assert asked.code == 0, asked.stderr
+    (row,) = json.loads(asked.outputs["rows"])["include"]
+    had = engine.exists(f"tfbuild:{ID}")
+    yield Site(github=replace(machine, values=values(row)), server=server, docker=folder / "docker")
+    if not had and engine.exists(f"tfbuild:{ID}"):
+        engine.untag(f"tfbuild:{ID}")
+
+
+@pytest.fixture(scope="module")
+def first(site: Site) -> Done:
+    """What the first job of the row said."""
+    login = site.run("Log in")
+    assert login.code == 0, login.stderr
+    return site.run("Build, verify and publish")
+
+
+def test_the_login_is_the_registrys(site: Site) -> None:
+    """The registry wants one: what is pushed and read below has it."""
+    refused = site.run("Log in", github__token="another")
+    assert refused.code != 0
+    assert "unauthorized" in refused.stderr.lower()
+
+
+def test_a_row_is_built_verified_and_published(first: Done, site: Site) -> None:
+    assert first.code == 0, f"{first.stdout[-2000:]}\n{first.stderr[-6000:]}"
+    assert first.outputs == {}
+    assert f"{site.host}/us/tensorflow:{ID}@sha256:" in first.stdout
+    assert (site.checkout / "reports" / f"{ID}.json").is_file()
+
+
+def test_the_summary_has_the_reports_table(first: Done, site: Site) -> None:
+    page = MarkdownIt("commonmark").enable("table").render(first.summary)
+    assert f"<h1>{ID}: pass</h1>" in page
+    report = json.loads((site.checkout / "reports" / f"{ID}.json").read_text())
+    assert page.count("<tr>") == len(report["checks"]) + 1
+    assert all(f"<td>{check['name']}</td>" in page for check in report["checks"])
+    assert "## " not in first.summary
+
+
+def test_the_next_job_of_a_published_row_does_nothing(first: Done, site: Site) -> None:
+    again = site.run("Build, verify and publish", inputs__link="second")
+    assert (again.code, again.outputs, again.summary) == (0, {}, "")
+    assert again.stdout == f"{site.host}/us/tensorflow:{ID} is published\n"
+    assert again.stderr == ""
+
+
+# --- the time limit ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("link", "code"), [("first", 0), ("last", 75)])
+def test_a_compile_that_its_time_limit_stops_goes_on_in_the_next_link(
+    link: str, code: int, first: Done, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit is over when the builder starts, which then is stopped, whatever it does."""
+    options = f"--target mkl --release 2.13.1 --cpu x86-64-v3 --source {DOUBLE} --need-disk 5"
+    monkeypatch.setenv("TFBUILD_TIME_LIMIT", "1s")
+    name = "2.13.1-mkl-py3.11-x86-64-v3"
+    done = site.run("Build, verify and publish", matrix__id=name, matrix__options=options, inputs__link=link)
+    assert done.code == code, done.stderr[-4000:]
+    assert "stopped at the time limit of 1 s" in done.stderr
+    assert (f"::notice::{name} is not done yet" in done.stdout) == (code == 0)
+    assert done.outputs == ({"unfinished": "true"} if code == 0 else {})
+    assert done.summary == f"# {name}: not done by the time limit\n\n"
+
+
+# --- GitLab -----------------------------------------------------------------------------------------------------------
+
+
+def test_gitlabs_jobs_make_the_rows_and_publish_one(first: Done, site: Site) -> None:
+    env = {"DOCKER_CONFIG": str(site.docker)}
+    rows = steps.gitlab("rows", site.checkout, {**env, "TFBUILD_ONLY": ID, "TFBUILD_RUNNERS": "official=mine"})
+    assert rows.returncode == 0, rows.stderr
+    (row,) = json.loads((site.checkout / "rows.yml").read_text())["build"]["parallel"]["matrix"]
+    assert (row["TFBUILD_ID"], row["TFBUILD_RUNNER"]) == (ID, "mine")
+    given = {
+        "CI_REGISTRY": site.host,
+        "CI_REGISTRY_IMAGE": f"{site.host}/us/gitlab",
+        "CI_REGISTRY_USER": USER,
+        "CI_REGISTRY_PASSWORD": PASSWORD,
+    }
+    # The engine beside the job is GitLab's to start; this machine's is the default one.
+    services = tuple(name for name in steps.gitlab_job(".tfbuild")["variables"] if name.startswith("DOCKER_"))
+    published = steps.gitlab(".tfbuild", site.checkout, {**env, **given, **row}, without=services)
+    assert published.returncode == 0, published.stderr
+    assert f"{site.host}/us/gitlab:{ID}@sha256:" in published.stdout
+
+
+# --- bake -------------------------------------------------------------------------------------------------------------
+
+
+def test_bake_builds_a_row(engine: Engine, tmp_path: Path) -> None:
+    """With Debian's buildx and the engine's own builder. No registry has the base here, and TLS may need its CA."""
+    rows = matrix.select(Asked(only=(ID,)))
+    matrix.write_contexts(rows, tmp_path / "contexts", lambda _: None)
+    file = tmp_path / "docker-bake.hcl"
+    file.write_text(matrix.to_bake(rows, tmp_path / "contexts"))
+    ca = cli.certificates("")
+    base = bases.bootstrap(engine, "bookworm", progress=Progress(), log=tmp_path / "log", ca_cert=ca).reference
+    tag = f"tfbuild-test:bake-{uuid.uuid4().hex[:8]}"
+    (target,) = (matrix.target_name(build.id) for build in rows.rows)
+    settings = [
+        f"{target}.args.BASE={base}",
+        f"{target}.tags={tag}",
+        *([f"{target}.secrets=id=ca,src={ca}"] if ca else []),
+    ]
+    words = [word for setting in settings for word in ("--set", setting)]
+    program = buildx.unpack(tmp_path / "buildx")
+    done = subprocess.run(
+        [program, "bake", "--file", file, *words, target], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    try:
+        assert engine.image(tag).labels["io.tfbuild.id"] == ID
+        said = engine.run(tag, ["python", "-c", "import tensorflow; print(tensorflow.__version__)"])
+        assert said.stdout.strip() == "2.21.0"
+    finally:
+        engine.untag(tag)
