@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+import requests
 from markdown_it import MarkdownIt
 
 from tests import buildx, checkout, steps
@@ -58,12 +59,12 @@ class Site:
     def host(self) -> str:
         return f"127.0.0.1:{self.server.port}"
 
-    def run(self, name: str, workflow: str = "image.yml", **values: str) -> Done:
-        given = {key.replace("__", ".").replace("_", "-"): value for key, value in values.items()}
-        return replace(self.github, values={**self.github.values, **given}).run(workflow, name)
+    def run(self, name: str, values: Mapping[str, str] | None = None) -> Done:
+        """Runs a step of image.yml, with other `values` for some of its expressions."""
+        return replace(self.github, values={**self.github.values, **(values or {})}).run("image.yml", name)
 
 
-def values(row: Mapping[str, str]) -> dict[str, str]:
+def of_row(row: Mapping[str, str]) -> dict[str, str]:
     return {
         **{f"matrix.{name}": value for name, value in row.items()},
         "github.token": PASSWORD,
@@ -93,7 +94,7 @@ def site(server: Server, engine: Engine, tmp_path_factory: pytest.TempPathFactor
     assert asked.code == 0, asked.stderr
     (row,) = json.loads(asked.outputs["rows"])["include"]
     had = engine.exists(f"tfbuild:{ID}")
-    yield Site(github=replace(machine, values=values(row)), server=server, docker=folder / "docker")
+    yield Site(github=replace(machine, values=of_row(row)), server=server, docker=folder / "docker")
     if not had and engine.exists(f"tfbuild:{ID}"):
         engine.untag(f"tfbuild:{ID}")
 
@@ -107,8 +108,9 @@ def first(site: Site) -> Done:
 
 
 def test_the_login_is_the_registrys(site: Site) -> None:
-    """The registry wants one: what is pushed and read below has it."""
-    refused = site.run("Log in", github__token="another")
+    """It lets nobody in without: what is read and pushed below goes by what this step stored."""
+    assert requests.get(f"http://{site.host}/v2/", timeout=10).status_code == 401
+    refused = site.run("Log in", {"github.token": "another"})
     assert refused.code != 0
     assert "unauthorized" in refused.stderr.lower()
 
@@ -130,7 +132,7 @@ def test_the_summary_has_the_reports_table(first: Done, site: Site) -> None:
 
 
 def test_the_next_job_of_a_published_row_does_nothing(first: Done, site: Site) -> None:
-    again = site.run("Build, verify and publish", inputs__link="second")
+    again = site.run("Build, verify and publish", {"inputs.link": "second"})
     assert (again.code, again.outputs, again.summary) == (0, {}, "")
     assert again.stdout == f"{site.host}/us/tensorflow:{ID} is published\n"
     assert again.stderr == ""
@@ -147,9 +149,10 @@ def test_a_compile_that_its_time_limit_stops_goes_on_in_the_next_link(
     options = f"--target mkl --release 2.13.1 --cpu x86-64-v3 --source {DOUBLE} --need-disk 5"
     monkeypatch.setenv("TFBUILD_TIME_LIMIT", "1s")
     name = "2.13.1-mkl-py3.11-x86-64-v3"
-    done = site.run("Build, verify and publish", matrix__id=name, matrix__options=options, inputs__link=link)
+    values = {"matrix.id": name, "matrix.options": options, "inputs.link": link}
+    done = site.run("Build, verify and publish", values)
     assert done.code == code, done.stderr[-4000:]
-    assert "stopped at the time limit of 1 s" in done.stderr
+    assert "stopped at the time limit of 1.0 s" in done.stderr
     assert (f"::notice::{name} is not done yet" in done.stdout) == (code == 0)
     assert done.outputs == ({"unfinished": "true"} if code == 0 else {})
     assert done.summary == f"# {name}: not done by the time limit\n\n"
@@ -190,16 +193,10 @@ def test_bake_builds_a_row(engine: Engine, tmp_path: Path) -> None:
     base = bases.bootstrap(engine, "bookworm", progress=Progress(), log=tmp_path / "log", ca_cert=ca).reference
     tag = f"tfbuild-test:bake-{uuid.uuid4().hex[:8]}"
     (target,) = (matrix.target_name(build.id) for build in rows.rows)
-    settings = [
-        f"{target}.args.BASE={base}",
-        f"{target}.tags={tag}",
-        *([f"{target}.secrets=id=ca,src={ca}"] if ca else []),
-    ]
-    words = [word for setting in settings for word in ("--set", setting)]
-    program = buildx.unpack(tmp_path / "buildx")
-    done = subprocess.run(
-        [program, "bake", "--file", file, *words, target], capture_output=True, text=True, check=False
-    )
+    settings = [f"args.BASE={base}", f"tags={tag}", *([f"secrets=id=ca,src={ca}"] if ca else [])]
+    words = [word for setting in settings for word in ("--set", f"{target}.{setting}")]
+    command = [str(buildx.unpack(tmp_path / "buildx")), "bake", "--file", str(file), *words, target]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     try:
         assert engine.image(tag).labels["io.tfbuild.id"] == ID
