@@ -93,17 +93,20 @@ def site(server: Server, engine: Engine, tmp_path_factory: pytest.TempPathFactor
     asked = machine.run("images.yml", "Rows")
     assert asked.code == 0, asked.stderr
     (row,) = json.loads(asked.outputs["rows"])["include"]
-    had = engine.exists(f"tfbuild:{ID}")
-    yield Site(github=replace(machine, values=of_row(row)), server=server, docker=folder / "docker")
-    if not had and engine.exists(f"tfbuild:{ID}"):
-        engine.untag(f"tfbuild:{ID}")
+    names = [f"tfbuild:{ID}{suffix}" for suffix in ("", "-failed", "-unverified")]
+    made = [name for name in names if not engine.exists(name)]
+    found = Site(github=replace(machine, values=of_row(row)), server=server, docker=folder / "docker")
+    login = found.run("Log in")
+    assert login.code == 0, login.stderr
+    yield found
+    for name in made:
+        if engine.exists(name):
+            engine.untag(name)
 
 
 @pytest.fixture(scope="module")
 def first(site: Site) -> Done:
     """What the first job of the row said."""
-    login = site.run("Log in")
-    assert login.code == 0, login.stderr
     return site.run("Build, verify and publish")
 
 
@@ -141,20 +144,18 @@ def test_the_next_job_of_a_published_row_does_nothing(first: Done, site: Site) -
 # --- the time limit ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("link", "code"), [("first", 0), ("last", 75)])
 def test_a_compile_that_its_time_limit_stops_goes_on_in_the_next_link(
-    link: str, code: int, first: Done, site: Site, monkeypatch: pytest.MonkeyPatch
+    site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The limit is over when the builder starts, which then is stopped, whatever it does."""
-    options = f"--target mkl --release 2.13.1 --cpu x86-64-v3 --source {DOUBLE} --need-disk 5"
+    """The limit is over before the builder, which has no network, gives up its first download."""
+    options = f"--target mkl --release 2.13.1 --cpu x86-64-v3 --source {DOUBLE} --need-disk 5 --network none"
     monkeypatch.setenv("TFBUILD_TIME_LIMIT", "1s")
     name = "2.13.1-mkl-py3.11-x86-64-v3"
-    values = {"matrix.id": name, "matrix.options": options, "inputs.link": link}
-    done = site.run("Build, verify and publish", values)
-    assert done.code == code, done.stderr[-4000:]
+    done = site.run("Build, verify and publish", {"matrix.id": name, "matrix.options": options})
+    assert done.code == 0, done.stderr[-4000:]
     assert "stopped at the time limit of 1.0 s" in done.stderr
-    assert (f"::notice::{name} is not done yet" in done.stdout) == (code == 0)
-    assert done.outputs == ({"unfinished": "true"} if code == 0 else {})
+    assert f"::notice::{name} is not done yet" in done.stdout
+    assert done.outputs == {"unfinished": "true"}
     assert done.summary == f"# {name}: not done by the time limit\n\n"
 
 
@@ -200,7 +201,7 @@ def test_bake_builds_a_row(engine: Engine, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-4000:]
     try:
         assert engine.image(tag).labels["io.tfbuild.id"] == ID
-        said = engine.run(tag, ["python", "-c", "import tensorflow; print(tensorflow.__version__)"])
+        said = engine.run(tag, ["python", "-c", "from importlib.metadata import *; print(version('tensorflow_cpu'))"])
         assert said.stdout.strip() == "2.21.0"
     finally:
         engine.untag(tag)
