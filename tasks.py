@@ -374,8 +374,9 @@ def engine(_: Context, **options: Any) -> None:
         "wheel": ([], "official or source (default: both)"),
         "fleet": ("", "builds from source for the images in this file: invoke fleet HOSTS --json > FILE"),
         "only": ([], "keep rows whose identifier fits this glob, again for more: '*-mkl-py3.12-*'"),
-        "changed-since": ("", "keep rows whose files differ from this state of the repository: origin/main"),
+        "changed": ("", "keep rows whose files differ from this state of the repository: origin/main"),
         "format": ("json", "json, github, gitlab or bake"),
+        "runner": ([], "WHEEL[:PLATFORM]=LABEL: the CI's machine for such rows, again for more: source=my-large"),
         "output": ("build/bake", "bake's folder for the build contexts"),
     }
 )

@@ -5,7 +5,7 @@
 # TFBUILD_TIME_LIMIT          a compile stops there, in good order (default 5h20m)
 # TFBUILD_REMOTE_CACHE        Bazel's remote cache; without one a compile that was stopped begins anew in the next job
 # TFBUILD_REMOTE_HEADER_FILE  the cache's credentials
-# TFBUILD_SUMMARY             a file to which the report's table is appended
+# TFBUILD_SUMMARY             a file to which the report's table is appended, or what came in its place
 #
 # Leaves with tfbuild's exit codes: 75 where the time limit stopped the compile and the next job is to go on; 24 where
 # the image that is published is not whole, or not the one described, which nothing here may put right by itself.
@@ -38,11 +38,15 @@ code=0
 # shellcheck disable=SC2086
 $invoke build $options "$@" > /dev/null || code=$?
 
-report=reports/$id.md
-[ "$code" != 24 ] || report=reports/$id-failed.md
-if [ -n "${TFBUILD_SUMMARY:-}" ] && [ -f "$report" ]; then
-    # The head and the table of checks.
-    sed '/^## /,$d' "$report" >> "$TFBUILD_SUMMARY"
+if [ -n "${TFBUILD_SUMMARY:-}" ]; then
+    report=reports/$id.md
+    [ "$code" != 24 ] || report=reports/$id-failed.md
+    case $code in
+        # The head and the table of checks; the exit code counts, with or without them.
+        0 | 24) sed '/^## /,$d' "$report" || true ;;
+        75) printf '# %s: not done by the time limit\n\n' "$id" ;;
+        *) printf '# %s: no image, exit code %s\n\n' "$id" "$code" ;;
+    esac >> "$TFBUILD_SUMMARY"
 fi
 [ "$code" = 0 ] || exit "$code"
 [ -z "${TFBUILD_REGISTRY:-}" ] || $invoke push "tfbuild:$id"

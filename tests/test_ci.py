@@ -2,17 +2,21 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ruamel.yaml import YAML
 
-ROOT = Path(__file__).parent.parent
-WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+from tests import checkout
+from tests.steps import EXPRESSION, GITHUB, ROOT, Github, read, scripts
+from tfbuild import matrix
+from tfbuild.matrix import Asked
+
+WORKFLOWS = sorted(GITHUB.glob("*.yml"))
 
 
 def run(*words: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
@@ -23,16 +27,6 @@ def run(*words: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
 
 def tool(name: str) -> Path:
     return Path(sys.executable).with_name(name)
-
-
-def read(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = YAML(typ="safe").load(path.read_text())
-    return found
-
-
-def steps(path: Path) -> Iterator[dict[str, Any]]:
-    for job in read(path)["jobs"].values():
-        yield from job.get("steps", ())
 
 
 def test_workflows_are_what_github_reads() -> None:
@@ -55,19 +49,20 @@ def test_workflows_have_no_security_findings() -> None:
 
 
 def test_every_action_is_pinned_by_its_commit() -> None:
-    used = [step["uses"] for path in WORKFLOWS for step in steps(path) if "uses" in step]
+    jobs = [job for path in WORKFLOWS for job in read(path)["jobs"].values()]
+    used = [step["uses"] for job in jobs for step in job.get("steps", ()) if "uses" in step]
     assert used
     assert all(len(name.partition("@")[2]) == 40 for name in used)
 
 
-SCRIPTS = [step["run"] for path in WORKFLOWS for step in steps(path) if "run" in step]
+SCRIPTS = dict(scripts())
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=range(len(SCRIPTS)))
-def test_every_step_is_clean_shell(script: str, tmp_path: Path) -> None:
-    assert "${{" not in script  # values come by the environment: they cannot become commands
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_every_step_is_clean_shell(name: str, tmp_path: Path) -> None:
+    assert "${{" not in SCRIPTS[name]  # values come by the environment: they cannot become commands
     path = tmp_path / "step.sh"
-    path.write_text(f"#!/bin/bash -e\n{script}\n")
+    path.write_text(f"#!/bin/bash -e\n{SCRIPTS[name]}\n")
     done = run(tool("shellcheck"), path)
     assert done.returncode == 0, done.stdout
 
@@ -77,38 +72,184 @@ def test_the_scripts_are_clean_shell() -> None:
     assert done.returncode == 0, done.stdout
 
 
-def step(name: str, workflow: str) -> str:
-    found = (step for step in steps(ROOT / ".github/workflows" / workflow) if step.get("name") == name)
-    return str(next(found)["run"])
+# --- expressions ------------------------------------------------------------------------------------------------------
+
+# What GitHub itself has values for, of what is used here.
+GITHUBS = {"github.token", "github.actor", "github.ref", "runner.temp"}
+NAME = re.compile(r"\b(?:needs|steps|inputs|secrets|vars|matrix|github|runner)\.[\w.-]+")
 
 
-def test_the_step_that_makes_the_rows_runs(tmp_path: Path) -> None:
-    output = tmp_path / "output"
-    done = run("bash", "-e", "-c", step("Rows", "images.yml"), ONLY="*-mkl-py3.11-*", GITHUB_OUTPUT=str(output))
-    assert done.returncode == 0, done.stderr
-    name, _, value = output.read_text().strip().partition("=")
-    assert name == "rows"
-    assert "2.21.0-mkl-py3.11-f16c" in [row["id"] for row in json.loads(value)["include"]]
+def expressions(part: object) -> Iterator[str]:
+    """Every expression in a part of a workflow; `if` is one without its braces."""
+    if isinstance(part, dict):
+        for key, value in part.items():
+            yield from [str(value)] if key == "if" else expressions(value)
+    elif isinstance(part, list):
+        for value in part:
+            yield from expressions(value)
+    elif isinstance(part, str):
+        yield from (found[1] for found in EXPRESSION.finditer(part))
 
 
-def test_the_step_that_makes_the_rows_fails_with_the_verb(tmp_path: Path) -> None:
-    output = tmp_path / "output"
-    done = run("bash", "-e", "-c", step("Rows", "images.yml"), ONLY="no-such-row", GITHUB_OUTPUT=str(output))
-    assert done.returncode == 2, done.stderr
+def known(workflow: dict[str, Any], job: dict[str, Any]) -> set[str]:
+    """The names that an expression in this job can use."""
+    triggers = workflow["on"]
+    given = [trigger or {} for trigger in triggers.values() if not isinstance(trigger, list)]
+    names = {f"inputs.{name}" for trigger in given for name in trigger.get("inputs", ())}
+    names |= {f"secrets.{name}" for trigger in given for name in trigger.get("secrets", ())}
+    for step in job.get("steps", ()):
+        outputs = re.findall(r"(\w+)=.*GITHUB_OUTPUT", step.get("run", ""))
+        names |= {f"steps.{step['id']}.outputs.{output}" for output in outputs if "id" in step}
+    needed = job.get("needs", [])
+    for name in [needed] if isinstance(needed, str) else needed:
+        outputs = workflow["jobs"][name].get("outputs", ())
+        names |= {f"needs.{name}.result", *(f"needs.{name}.outputs.{output}" for output in outputs)}
+    return names
 
 
-def test_a_repository_with_capitals_publishes_under_small_letters(tmp_path: Path) -> None:
-    script = tmp_path / "ci" / "image.sh"
-    script.parent.mkdir()
-    script.write_text('#!/bin/sh\necho "$TFBUILD_REGISTRY $*"\n')
+SETTINGS = {"vars.TFBUILD_REMOTE_CACHE", "vars.TFBUILD_RUNNERS", "secrets.TFBUILD_REMOTE_HEADERS"}
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_every_expression_has_a_value(path: Path) -> None:
+    workflow = read(path)
+    row = json.loads(matrix.to_github(matrix.schedule(matrix.select(Asked()), "github", ())))["include"][0]
+    rows = {f"matrix.{name}" for name in row}
+    for job in workflow["jobs"].values():
+        used = {name for text in expressions(job) for name in NAME.findall(text)}
+        assert used <= GITHUBS | SETTINGS | rows | known(workflow, job)
+
+
+def test_the_settings_are_documented() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert all(name.partition(".")[2] in text for name in SETTINGS)
+
+
+def test_each_link_calls_with_what_the_workflow_takes() -> None:
+    taken = read(GITHUB / "image.yml")
+    call = taken["on"]["workflow_call"]
+    links = [job for job in read(GITHUB / "images.yml")["jobs"].values() if "uses" in job]
+    assert [job["with"]["link"] for job in links] == ["first", "second", "last"]
+    for job in links:
+        assert set(job["with"]) == set(call["inputs"])
+        assert set(job["secrets"]) <= set(call["secrets"])
+
+
+# --- steps ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def runner(tmp_path: Path) -> Callable[..., Github]:
+    def made(checkout: Path, values: Mapping[str, str], **env: str) -> Github:
+        return Github(checkout=checkout, temp=tmp_path / "temp", values=values, env=env)
+
+    return made
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """A checkout whose environment is this one's."""
+    folder = checkout.copy(tmp_path / "checkout", "tfbuild/", "templates/", "tasks.py", "ci/")
+    (folder / ".venv").symlink_to(Path(sys.executable).parent.parent)
+    return folder
+
+
+def test_the_step_that_makes_the_rows_runs(runner: Callable[..., Github], here: Path) -> None:
+    values = {"inputs.only || '*'": "*-mkl-py3.11-*", "vars.TFBUILD_RUNNERS": "source=large official:linux/arm64=arm"}
+    done = runner(here, values).run("images.yml", "Rows")
+    assert done.code == 0, done.stderr
+    rows = json.loads(done.outputs["rows"])["include"]
+    found = {row["runner"] for row in rows if row["id"] == "2.21.0-mkl-py3.11-f16c"}
+    assert found == {"ubuntu-24.04"}
+    assert "::warning::" not in done.stdout
+
+
+def test_rows_that_no_runner_holds_show_on_the_runs_page(runner: Callable[..., Github], here: Path) -> None:
+    done = runner(here, {"inputs.only || '*'": "*", "vars.TFBUILD_RUNNERS": ""}).run("images.yml", "Rows")
+    assert done.code == 0, done.stderr
+    assert {row["wheel"] for row in json.loads(done.outputs["rows"])["include"]} == {"official"}
+    assert "::warning::6 rows are left out: no hosted runner of github's for linux/amd64" in done.stdout
+
+
+def test_the_step_that_makes_the_rows_fails_with_the_verb(runner: Callable[..., Github], here: Path) -> None:
+    done = runner(here, {"inputs.only || '*'": "no-such-row", "vars.TFBUILD_RUNNERS": ""}).run("images.yml", "Rows")
+    assert (done.code, done.outputs) == (2, {})
+    assert "fits none of" in done.stdout
+
+
+def rest(runner: Callable[..., Github], here: Path, link: str, before: str, *unfinished: str) -> str:
+    rows = {"include": [{"id": one, "runner": "x"} for one in ("a", "b-1.0", "c")]}
+    machine = runner(here, {f"needs.{before}.outputs.rows": json.dumps(rows)})
+    folder = machine.temp / "unfinished"
+    folder.mkdir(parents=True)
+    for name in unfinished:
+        (folder / name).touch()
+    done = machine.run("images.yml", "Rest", job=f"after-{link}")
+    assert done.code == 0, done.stderr
+    return done.outputs["rows"]
+
+
+@pytest.mark.parametrize(("link", "before"), [("first", "matrix"), ("second", "after-first")])
+def test_the_next_link_has_the_rows_that_are_not_done(
+    link: str, before: str, runner: Callable[..., Github], here: Path
+) -> None:
+    told = rest(runner, here, link, before, "c", "b-1.0")
+    assert [row["id"] for row in json.loads(told)["include"]] == ["b-1.0", "c"]
+
+
+def test_where_all_rows_are_done_there_is_no_next_link(runner: Callable[..., Github], here: Path) -> None:
+    assert rest(runner, here, "first", "matrix") == ""
+
+
+def test_nothing_of_the_last_link_makes_no_folder(runner: Callable[..., Github], here: Path) -> None:
+    """As download-artifact leaves it where no artifact fits."""
+    machine = runner(here, {"needs.matrix.outputs.rows": '{"include":[{"id":"a"}]}'})
+    done = machine.run("images.yml", "Rest", job="after-first")
+    assert (done.code, done.outputs) == (0, {"rows": ""})
+
+
+ROW = {
+    "matrix.id": "x", "matrix.options": "--wheel official", "inputs.link": "first",
+    "secrets.remote-headers": "", "vars.TFBUILD_REMOTE_CACHE": "",
+}  # fmt: skip
+
+
+def scripted(folder: Path, text: str) -> Path:
+    """A checkout whose ci/image.sh is this text."""
+    script = folder / "row" / "ci" / "image.sh"
+    script.parent.mkdir(parents=True)
+    script.write_text(f"#!/bin/sh\n{text}\n")
     script.chmod(0o755)
-    env = {"ID": "x", "OPTIONS": "--wheel official", "LAST": "true", "HEADERS": "", "GITHUB_REPOSITORY": "Us/TfBuild"}
-    done = subprocess.run(
-        ["bash", "-e", "-c", step("Build, verify and publish", "image.yml")],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-        env={"PATH": os.environ["PATH"], "GITHUB_STEP_SUMMARY": str(tmp_path / "summary"), **env},
-    )  # fmt: skip
-    assert (done.returncode, done.stdout) == (0, "ghcr.io/us/tfbuild x --wheel official\n")
+    return script.parent.parent
+
+
+def test_a_repository_with_capitals_publishes_under_small_letters(
+    runner: Callable[..., Github], tmp_path: Path
+) -> None:
+    folder = scripted(tmp_path, 'echo "$TFBUILD_REGISTRY $*"')
+    done = runner(folder, ROW, GITHUB_REPOSITORY="Us/TfBuild").run("image.yml", "Build, verify and publish")
+    assert (done.code, done.stdout) == (0, "ghcr.io/us/tfbuild x --wheel official\n")
+
+
+def test_credentials_of_the_cache_are_a_file_of_the_jobs_own(runner: Callable[..., Github], tmp_path: Path) -> None:
+    folder = scripted(tmp_path, 'stat -c %a "$TFBUILD_REMOTE_HEADER_FILE"; cat "$TFBUILD_REMOTE_HEADER_FILE"')
+    values = {**ROW, "secrets.remote-headers": "a=b\nc=d"}
+    done = runner(folder, values, GITHUB_REPOSITORY="us/x").run("image.yml", "Build, verify and publish")
+    assert (done.code, done.stdout) == (0, "600\na=b\nc=d\n")
+
+
+@pytest.mark.parametrize(
+    ("link", "left", "code", "unfinished"),
+    [("first", 75, 0, True), ("second", 75, 0, True), ("last", 75, 75, False), ("first", 23, 23, False)],
+)
+def test_a_compile_that_is_not_done_goes_on_in_the_next_link(
+    link: str, left: int, code: int, unfinished: bool, runner: Callable[..., Github], tmp_path: Path
+) -> None:
+    machine = runner(scripted(tmp_path, f"exit {left}"), {**ROW, "inputs.link": link}, GITHUB_REPOSITORY="us/x")
+    done = machine.run("image.yml", "Build, verify and publish")
+    assert (done.code, done.outputs) == (code, {"unfinished": "true"} if unfinished else {})
+    assert ("::notice::x is not done yet" in done.stdout) == unfinished
+    assert (machine.temp / "unfinished" / "x").is_file() == unfinished
 
 
 INVOKE = """#!/bin/sh

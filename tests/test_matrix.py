@@ -4,19 +4,22 @@ import json
 import random
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tfbuild import cli, matrix, plan
+from tests import checkout
+from tfbuild import cli, facts, matrix, pipeline, plan
 from tfbuild.errors import UsageError
-from tfbuild.matrix import Asked
+from tfbuild.matrix import Asked, Schedule
 from tfbuild.plan import Request
 
 ROOT = Path(__file__).parent.parent
 ALL = matrix.select(Asked())
+LARGE = ("source=large", "source:linux/arm64=large-arm")
 
 
 def test_the_usual_rows_are_official_wheels_and_every_level() -> None:
@@ -71,25 +74,67 @@ def test_what_gives_no_rows_is_refused(asked: Asked, said: str) -> None:
 
 
 def test_github_gets_one_line_of_strings() -> None:
-    text = matrix.to_github(ALL)
+    text = matrix.to_github(matrix.schedule(ALL, "github", LARGE))
     assert "\n" not in text
     rows = json.loads(text)["include"]
     assert [row["id"] for row in rows] == [build.id for build in ALL.rows]
-    assert {row["runner"] for row in rows} == {"ubuntu-24.04", "ubuntu-24.04-arm"}
+    assert {(row["wheel"], row["platform"], row["runner"]) for row in rows} == {
+        ("official", "linux/amd64", "ubuntu-24.04"),
+        ("official", "linux/arm64", "ubuntu-24.04-arm"),
+        ("source", "linux/amd64", "large"),
+        ("source", "linux/arm64", "large-arm"),
+    }
     assert all(isinstance(value, str) for row in rows for value in row.values())
 
 
-@pytest.mark.parametrize(("write", "most"), [(matrix.to_github, 256), (matrix.to_gitlab, 200)])
-def test_more_rows_than_a_system_takes_are_refused(write: object, most: int) -> None:
-    rows = tuple(replace(ALL.rows[0], python=f"3.{number}") for number in range(most + 1))
-    assert callable(write)
-    write(replace(ALL, rows=rows[:most]))
+WRITERS: tuple[tuple[Callable[[Schedule], str], int], ...] = ((matrix.to_github, 256), (matrix.to_gitlab, 200))
+
+
+@pytest.mark.parametrize(("write", "most"), WRITERS)
+def test_more_rows_than_a_system_takes_are_refused(write: Callable[[Schedule], str], most: int) -> None:
+    rows = tuple((replace(ALL.rows[0], python=f"3.{number}"), "any") for number in range(most + 1))
+    write(Schedule(rows=rows[:most], notes=()))
     with pytest.raises(UsageError, match=f"more than the {most} jobs"):
-        write(replace(ALL, rows=rows))
+        write(Schedule(rows=rows, notes=()))
+
+
+@pytest.mark.parametrize(("write", "bytes_"), [(matrix.to_github, 1_000_000), (matrix.to_gitlab, 5_000_000)])
+def test_more_text_than_a_system_takes_is_refused(write: Callable[[Schedule], str], bytes_: int) -> None:
+    """GitHub counts two bytes a character."""
+    build = ALL.rows[0]
+    write(Schedule(rows=((build, "a" * (bytes_ // 2 - 1000)),), notes=()))
+    with pytest.raises(UsageError, match=f"more than the {bytes_:,} that"):
+        write(Schedule(rows=((build, "a" * bytes_),), notes=()))
+
+
+@pytest.mark.parametrize("system", ["github", "gitlab"])
+def test_a_row_has_a_machine_that_holds_it_or_is_left_out(system: str) -> None:
+    hosted = {row.label: row for row in facts.load("matrix", matrix.Table).runner if row.system == system}
+    found = matrix.schedule(ALL, system, ())
+    for build, label in found.rows:
+        assert hosted[label].platform == build.platform
+        assert hosted[label].disk * 10**9 >= pipeline.DISK[build.wheel.kind]
+    out = len(ALL.rows) - len(found.rows)
+    assert out == sum(int(note.split()[0]) for note in found.notes)
+    assert out > 0
+    assert all("86 GB" in note and "--runner source:linux/" in note for note in found.notes)
+
+
+def test_where_no_machine_holds_any_row_the_matrix_is_refused() -> None:
+    compiled = matrix.select(Asked(wheels=("source",)))
+    with pytest.raises(UsageError, match=r"the matrix is empty: .* rows are left out: no hosted runner of github's"):
+        matrix.schedule(compiled, "github", ())
+    assert len(matrix.schedule(compiled, "github", ["source=large"]).rows) == len(compiled.rows)
+
+
+@pytest.mark.parametrize("word", ["large", "source=", "mine=large", "source:linux/riscv64=large", "=large"])
+def test_a_runner_that_cannot_be_read_is_refused(word: str) -> None:
+    with pytest.raises(UsageError, match="is no runner"):
+        matrix.schedule(ALL, "github", [word])
 
 
 def test_gitlab_gets_a_child_pipeline_with_a_job_a_row() -> None:
-    told = json.loads(matrix.to_gitlab(ALL))
+    told = json.loads(matrix.to_gitlab(matrix.schedule(ALL, "gitlab", LARGE)))
     rows = told["build"]["parallel"]["matrix"]
     assert [row["TFBUILD_ID"] for row in rows] == [build.id for build in ALL.rows]
     assert told["build"]["extends"] == matrix.GITLAB_JOB
@@ -117,34 +162,13 @@ def test_a_row_is_changed_where_its_files_are() -> None:
     assert matrix.fingerprint(avx) != matrix.fingerprint(replace(avx, with_headers=True))
 
 
-def git(folder: Path, *words: str) -> None:
-    who = ["-c", "user.name=test", "-c", "user.email=test@localhost"]
-    subprocess.run(["git", *who, *words], cwd=folder, check=True, capture_output=True)
-
-
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """This repository as it stands, committed anew."""
-    folder = tmp_path / "copy"
-    folder.mkdir()
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-    ).stdout.decode()
-    for name in filter(None, listed.split("\0")):
-        if name.startswith(("tfbuild/", "templates/", "tasks.py")) and (ROOT / name).is_file():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_bytes((ROOT / name).read_bytes())
-    git(folder, "init", "--quiet")
-    git(folder, "add", "--all", "--force")
-    git(folder, "commit", "--quiet", "--message", "before")
-    return folder
+    return checkout.copy(tmp_path / "copy", "tfbuild/", "templates/", "tasks.py")
 
 
 def changed(folder: Path, ref: str, code: int = 0) -> list[str]:
-    words = ["--only=2.21.0-mkl-py3.11-f16c", "--only=2.20.0-mkl-*-x86-64-v3", f"--changed-since={ref}"]
+    words = ["--only=2.21.0-mkl-py3.11-f16c", "--only=2.20.0-mkl-*-x86-64-v3", f"--changed={ref}"]
     done = subprocess.run(
         [sys.executable, "-m", "invoke", "matrix", *words], cwd=folder, capture_output=True, text=True, check=False
     )
@@ -152,7 +176,7 @@ def changed(folder: Path, ref: str, code: int = 0) -> list[str]:
     return [row["id"] for row in json.loads(done.stdout)["rows"]] if code == 0 else [done.stderr]
 
 
-def test_changed_since_keeps_the_rows_whose_files_differ(copy: Path) -> None:
+def test_changed_keeps_the_rows_whose_files_differ(copy: Path) -> None:
     assert changed(copy, "HEAD") == []
     compile_script = copy / "templates" / "compile.sh"
     compile_script.write_text(compile_script.read_text() + "# changed\n")
@@ -165,6 +189,11 @@ def test_changed_since_keeps_the_rows_whose_files_differ(copy: Path) -> None:
     assert "no state 'no-such-state' of this repository" in said
 
 
+def test_runners_go_with_jobs_alone() -> None:
+    with pytest.raises(UsageError, match="--runner names machines of jobs"):
+        cli.matrix(ROOT, format="json", output="", changed="", runner=["source=large"])
+
+
 def test_an_unknown_format_is_refused() -> None:
     with pytest.raises(UsageError, match="one of: github, gitlab, bake, json"):
-        cli.matrix(ROOT, format="jenkins", output="", changed_since="")
+        cli.matrix(ROOT, format="jenkins", output="", changed="")

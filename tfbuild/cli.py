@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tfbuild.inventory import Entry
+    from tfbuild.matrix import Matrix
     from tfbuild.pipeline import Maker
     from tfbuild.proof import Report
     from tfbuild.registry.client import Registry
@@ -632,17 +633,28 @@ def _images(file: str, options: dict[str, list[str]]) -> tuple[tuple[str, str], 
     return tuple((image.platform, image.cpu) for image in fleets.read(Path(file)).images)
 
 
-def matrix(root: Path, *, format: str, output: str, changed_since: str, fleet: str = "", **options: list[str]) -> None:
+def matrix(
+    root: Path,
+    *,
+    format: str,
+    output: str,
+    changed: str,
+    runner: "Sequence[str]" = (),
+    fleet: str = "",
+    **options: list[str],
+) -> None:
     from tfbuild import matrix as rows
 
     if format not in rows.FORMATS:
         raise UsageError(f"unknown format {format!r}", hint=f"one of: {', '.join(rows.FORMATS)}")
+    if runner and format not in ("github", "gitlab"):
+        raise UsageError("--runner names machines of jobs", hint="--format github or gitlab")
     asked = {name if name == "only" else f"{name}s": tuple(values) for name, values in options.items()}
     found = rows.select(rows.Asked(**asked, images=_images(fleet, options) if fleet else ()))
-    if changed_since:
+    if changed:
         words = [f"--{name}={value}" for name, values in options.items() for value in values]
         words += [f"--fleet={Path(fleet).resolve()}"] if fleet else []
-        found = rows.changed_since(found, changed_since, words, root)
+        found = rows.changed(found, changed, words, root)
     for line in rows.refusals(found):
         say(line)
     if format == "json":
@@ -652,8 +664,19 @@ def matrix(root: Path, *, format: str, output: str, changed_since: str, fleet: s
         rows.write_contexts(found, folder, lambda identifier: say(f"{folder / identifier}"))
         print(rows.to_bake(found, folder))
     else:
-        print(rows.to_github(found) if format == "github" else rows.to_gitlab(found))
+        found = show_jobs(found, format, runner)
     say(f"{len(found.rows)} rows")
+
+
+def show_jobs(found: "Matrix", system: str, runner: "Sequence[str]") -> "Matrix":
+    """Prints the jobs of a CI system; the rows that it has a machine for."""
+    from tfbuild import matrix as rows
+
+    schedule = rows.schedule(found, system, runner)
+    print(rows.to_github(schedule) if system == "github" else rows.to_gitlab(schedule))
+    for note in schedule.notes:
+        say(f"note: {note}")
+    return replace(found, rows=tuple(build for build, _ in schedule.rows))
 
 
 def dockerfiles(folder: Path, *, check: bool) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from tfbuild import dockerfile, facts, plan, releases
+from tfbuild import dockerfile, facts, pipeline, plan, releases
 from tfbuild.errors import TfbuildError, UsageError
 from tfbuild.facts import Facts
 from tfbuild.plan import Build, Request
@@ -34,16 +34,27 @@ class Platform(Facts, frozen=True):
 
 
 class System(Facts, frozen=True):
-    """A CI system: the most `jobs` of one matrix, and its `runner` for a platform."""
+    """A CI system: the most `jobs` of one matrix, and `bytes` of its text."""
 
     name: str
     jobs: int
-    runner: dict[str, str]
+    bytes: int
+    encoding: str
+
+
+class Runner(Facts, frozen=True):
+    """A machine that a CI system has for everybody; `disk` in gigabytes."""
+
+    system: str
+    platform: str
+    label: str
+    disk: int
 
 
 class Table(Facts, frozen=True):
     platform: tuple[Platform, ...]
     system: tuple[System, ...]
+    runner: tuple[Runner, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +169,7 @@ def refusals(matrix: Matrix) -> list[str]:
     return [f"{count} combinations are no rows: {reason}" for reason, count in counted.most_common()]
 
 
-def changed_since(matrix: Matrix, ref: str, words: Sequence[str], root: Path) -> Matrix:
+def changed(matrix: Matrix, ref: str, words: Sequence[str], root: Path) -> Matrix:
     """The rows that the repository's state `ref` lacks or makes of other files; `words`: the options of this matrix.
 
     The other state answers for itself, in a checkout of its own. Raises UsageError where there is no such state.
@@ -182,6 +193,58 @@ def changed_since(matrix: Matrix, ref: str, words: Sequence[str], root: Path) ->
 
 def _run(command: list[str], folder: Path) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+# --- the machines -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """Each row with the label of the machine that it runs on; `notes`: which rows have none, and why."""
+
+    rows: tuple[tuple[Build, str], ...]
+    notes: tuple[str, ...]
+
+
+def schedule(matrix: Matrix, system: str, given: Sequence[str]) -> Schedule:
+    """The machines of a CI system for the rows; `given`: the user's own, as WHEEL[:PLATFORM]=LABEL.
+
+    A row that no machine can hold is none: its job would fail. Raises UsageError where that leaves no row.
+    """
+    own = _own_runners(given)
+    hosted = [row for row in facts.load("matrix", Table).runner if row.system == system]
+    rows: list[tuple[Build, str]] = []
+    without: Counter[tuple[str, str]] = Counter()
+    for build in matrix.rows:
+        kind, need = build.wheel.kind, pipeline.DISK[build.wheel.kind]
+        able = (row.label for row in hosted if row.platform == build.platform and row.disk * 10**9 >= need)
+        label = own.get((kind, build.platform)) or own.get((kind, "")) or next(able, "")
+        if label:
+            rows.append((build, label))
+        else:
+            without[kind, build.platform] += 1
+    notes = tuple(
+        f"{count} rows are left out: no hosted runner of {system}'s for {platform} is known to have the "
+        f"{pipeline.DISK[kind] / 10**9:.0f} GB that --wheel {kind} needs; name one: --runner {kind}:{platform}=LABEL"
+        for (kind, platform), count in sorted(without.items())
+    )
+    if notes and not rows:
+        raise UsageError(f"the matrix is empty: {notes[0]}", hint="the README's chapter on CI says which runners fit")
+    return Schedule(rows=tuple(rows), notes=notes)
+
+
+def _own_runners(given: Sequence[str]) -> dict[tuple[str, str], str]:
+    """Labels by wheel and platform ("" for any). Raises UsageError where a word cannot be read."""
+    found: dict[tuple[str, str], str] = {}
+    for word in given:
+        what, _, label = word.partition("=")
+        wheel, _, platform = what.partition(":")
+        if wheel not in WHEELS or not label or (platform and platform not in plan.PLATFORMS):
+            raise UsageError(
+                f"--runner {word!r} is no runner", hint="--runner source=LABEL, or --runner source:linux/arm64=LABEL"
+            )
+        found[wheel, platform] = label
+    return found
 
 
 # --- the formats ------------------------------------------------------------------------------------------------------
@@ -232,36 +295,33 @@ def _row(build: Build) -> dict[str, str]:
     }
 
 
-def to_github(matrix: Matrix) -> str:
+def to_github(schedule: Schedule) -> str:
     """`strategy.matrix` for GitHub Actions, in one line, as $GITHUB_OUTPUT takes it."""
-    system = _system("github", matrix)
-    rows = [{**_row(build), "runner": system.runner[build.platform]} for build in matrix.rows]
-    return json.dumps({"include": rows}, separators=(",", ":"))
+    rows = [{**_row(build), "runner": label} for build, label in schedule.rows]
+    return _within("github", len(rows), json.dumps({"include": rows}, separators=(",", ":")))
 
 
-def to_gitlab(matrix: Matrix) -> str:
+def to_gitlab(schedule: Schedule) -> str:
     """A child pipeline for GitLab (JSON is YAML): one job a row, each extending the repository's own `.tfbuild`."""
-    system = _system("gitlab", matrix)
     rows = [
-        {
-            "TFBUILD_ID": build.id,
-            "TFBUILD_OPTIONS": options(build),
-            "TFBUILD_RUNNER": system.runner[build.platform],
-        }
-        for build in matrix.rows
+        {"TFBUILD_ID": build.id, "TFBUILD_OPTIONS": options(build), "TFBUILD_RUNNER": label}
+        for build, label in schedule.rows
     ]
     job = {"extends": GITLAB_JOB, "tags": ["$TFBUILD_RUNNER"], "parallel": {"matrix": rows}}
-    return json.dumps({"include": [{"local": ".gitlab-ci.yml"}], "build": job}, indent=2)
+    return _within("gitlab", len(rows), json.dumps({"include": [{"local": ".gitlab-ci.yml"}], "build": job}, indent=2))
 
 
-def _system(name: str, matrix: Matrix) -> System:
+def _within(name: str, rows: int, text: str) -> str:
+    """The text, which that CI system can take; UsageError where it cannot."""
     system = next(row for row in facts.load("matrix", Table).system if row.name == name)
-    if len(matrix.rows) > system.jobs:
+    hint = "narrow it: --only '*-mkl-*', --python 3.12, --release 2.20; or split it by --target"
+    if rows > system.jobs:
+        raise UsageError(f"{rows} rows are more than the {system.jobs} jobs of one {name} matrix", hint=hint)
+    if (size := len(text.encode(system.encoding))) > system.bytes:
         raise UsageError(
-            f"{len(matrix.rows)} rows are more than the {system.jobs} jobs of one {name} matrix",
-            hint="narrow it: --only '*-mkl-*', --python 3.12, --release 2.20; or split it by --target",
+            f"these {rows} rows are {size:,} bytes, more than the {system.bytes:,} that {name} takes", hint=hint
         )
-    return system
+    return text
 
 
 def to_bake(matrix: Matrix, folder: Path) -> str:

@@ -1,4 +1,4 @@
-"""The real `docker buildx bake` reads what `invoke matrix --format bake` writes. It is Debian's, by its digest."""
+"""The real `docker buildx bake` reads what `invoke matrix --format bake` writes."""
 
 import json
 import subprocess
