@@ -160,3 +160,15 @@ class RegressionFound(TfbuildError):
     """A comparison of two benchmarks went beyond what --fail-if allows."""
 
     exit_code = 28
+
+
+class Outdated(TfbuildError):
+    """An image is published that was made from another context than the one asked for."""
+
+    exit_code = 29
+
+
+class Unfinished(TfbuildError):
+    """The push of an image came to no end: no index of the registry offers it."""
+
+    exit_code = 30

@@ -13,7 +13,7 @@ from tfbuild.engine.client import split
 from tfbuild.errors import EngineMissing, TfbuildError
 from tfbuild.pipeline import REPOSITORY
 from tfbuild.plan import MACHINES
-from tfbuild.registry import shelf
+from tfbuild.registry import choose, shelf
 from tfbuild.registry.choose import Published
 from tfbuild.registry.client import Registry
 
@@ -76,7 +76,9 @@ def local(engine: Engine, reports: Path, host: Cpu | None, features: frozenset[s
             _entry(published, HERE, name, verified=verified, size=image.size, host=host, features=features)
             for name in names
         ]
-    return sorted(found, key=lambda entry: (entry.name == UNNAMED, entry.name, entry.created))
+    return sorted(
+        found, key=lambda entry: (entry.name == UNNAMED, entry.name, choose.moment(entry.created) or choose.NEVER)
+    )
 
 
 def remote(registry: Registry, host: Cpu | None, features: frozenset[str]) -> list[Entry]:
@@ -141,11 +143,8 @@ def remove(engine: Engine, entries: Iterable[Entry]) -> dict[Entry, str]:
 
 def age(created: str, now: datetime | None = None) -> str:
     """ "3 h", "12 d": since an RFC 3339 time; "?" where it is none."""
-    try:
-        # The engine gives nanoseconds, of which Python reads six digits.
-        then = datetime.fromisoformat(created)
-    except ValueError:
+    then = choose.moment(created)
+    if then is None:
         return "?"
-    then = then if then.tzinfo else then.replace(tzinfo=UTC)
     hours = ((now or datetime.now(UTC)) - then).total_seconds() / 3600
     return f"{hours:.0f} h" if hours < 48 else f"{hours / 24:.0f} d"

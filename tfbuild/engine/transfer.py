@@ -1,13 +1,18 @@
 """What the engine tells of a push or a pull, layer by layer, as one share and one line."""
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from tfbuild.engine.progress import Step
+from tfbuild.engine.progress import Progress, Step
 from tfbuild.errors import TfbuildError
 
 MOVING = ("Pushing", "Downloading")
+# The engine has tried each layer five times by then.
+TRIES = 3
+WAIT_SECONDS = 2.0
+FULL = "the registry's quota or size limit is reached: make room there"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +26,11 @@ class Refusal:
 
 # The first that fits decides.
 REFUSALS = (
+    Refusal(words="quota", hint=FULL, passing=False),
+    # Harbor's words for its own.
+    Refusal(words="upper limit", hint=FULL, passing=False),
+    Refusal(words="413 request entity too large", hint=FULL, passing=False),
+    Refusal(words="507 insufficient storage", hint=FULL, passing=False),
     Refusal(words="toomanyrequests", hint="docker login raises the limit, or try again later", passing=True),
     Refusal(words="too many requests", hint="docker login raises the limit, or try again later", passing=True),
     Refusal(words="no basic auth", hint="docker login", passing=False),
@@ -45,6 +55,19 @@ class TransferFailed(TfbuildError):
         found = next((row for row in REFUSALS if row.words in error.lower()), UNKNOWN)
         self.passing = found.passing
         super().__init__(error.strip(), hint=found.hint)
+
+
+def again(transfer: Callable[[], None], progress: Progress) -> None:
+    """Tries a transfer again where that can help."""
+    for attempt in range(1, TRIES + 1):
+        try:
+            transfer()
+            return
+        except TransferFailed as error:
+            if attempt == TRIES or not error.passing:
+                raise
+            progress(f"{error.reason}; trying again")
+            time.sleep(WAIT_SECONDS * attempt)
 
 
 def follow(events: Iterable[dict[str, Any]], step: Step) -> None:
