@@ -1,6 +1,6 @@
 """What images are here and in a registry, which of them this host can run, and which may go."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -71,7 +71,8 @@ def local(engine: Engine, reports: Path, host: Cpu | None, features: frozenset[s
             continue
         report = reporting.stored(reports, published.id)
         verified = report is not None and report.passed and report.image.id == image.id
-        names = [tag for tag in image.tags if tag.startswith(f"{REPOSITORY}:")] or list(image.tags) or [UNNAMED]
+        own = [tag for tag in image.tags if tag.startswith(f"{REPOSITORY}:")]
+        names = own or list(image.tags) or list(image.repo_digests) or [UNNAMED]
         found += [
             _entry(published, HERE, name, verified=verified, size=image.size, host=host, features=features)
             for name in names
@@ -117,14 +118,22 @@ def _entry(
 
 
 def prunable(entries: Iterable[Entry], keep: Sequence[str]) -> list[Entry]:
-    """What may go: images without a name, failed and unverified ones; with `keep`, all that none of its globs fits."""
-    return [entry for entry in entries if entry.place == HERE and not _kept(entry, keep)]
+    """What may go: images without a name, failed and unverified ones; with `keep`, all that none of its globs fits.
+
+    One that was pulled by its digest stays, until what was pulled later has the name that it had.
+    """
+    here = [entry for entry in entries if entry.place == HERE]
+    names = {entry.name for entry in here}
+    return [entry for entry in here if not _kept(entry, keep, names)]
 
 
-def _kept(entry: Entry, keep: Sequence[str]) -> bool:
-    tag = split(entry.name)[1]
+def _kept(entry: Entry, keep: Sequence[str], names: Set[str]) -> bool:
+    repository, at, _ = entry.name.partition("@")
+    tag = entry.id if at else split(entry.name)[1]
     if keep:
         return any(fnmatchcase(tag, glob) for glob in keep)
+    if at:
+        return f"{repository}:{entry.id}" not in names
     return entry.name != UNNAMED and not tag.endswith(("-failed", "-unverified"))
 
 
