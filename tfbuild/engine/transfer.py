@@ -73,12 +73,16 @@ def again(transfer: Callable[[], None], progress: Progress) -> None:
 def follow(events: Iterable[dict[str, Any]], step: Step) -> None:
     """Shows the events of a transfer in `step` until its end; TransferFailed with the engine's reason."""
     layers: dict[str, tuple[int, int]] = {}
+    # Read to its end, so that the connection to the engine is given back.
+    failures = []
     for event in events:
         if "error" in event:
-            raise TransferFailed(str(event["error"]))
+            failures.append(TransferFailed(str(event["error"])))
         detail = event.get("progressDetail") or {}
         if event.get("status") in MOVING and detail.get("total"):
             layers[str(event["id"])] = (int(detail.get("current", 0)), int(detail["total"]))
             done, total = (sum(part) for part in zip(*layers.values(), strict=True))
             step.share = min(1.0, done / total)
             step.detail = f"{done / 1e6:,.0f} of {total / 1e6:,.0f} MB, as far as is known"
+    if failures:
+        raise failures[0]
