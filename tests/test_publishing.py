@@ -73,6 +73,7 @@ def failing(error: str, step: Step) -> None:
     [
         ("toomanyrequests: retry-after: 1ms, allowed: 44000/minute", 3),
         ("received unexpected HTTP status: 429 Too Many Requests", 3),
+        ("toomanyrequests: Quota exceeded for requests per minute per project", 3),
         ("EOF", 3),
         ("no basic auth credentials", 1),
         ("denied: requested access to the resource is denied", 1),

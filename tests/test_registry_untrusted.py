@@ -265,7 +265,6 @@ def test_credentials_are_not_sent_in_the_open(here: type[Shelf], realm: str) -> 
     [
         (403, {"code": "DENIED", "message": "adding 1 GiB will exceed the configured upper limit of 1 GiB"}),
         (403, {"code": "DENIED", "message": "denied", "detail": "storage quota of us is used up"}),
-        (429, {"code": "TOOMANYREQUESTS", "message": "Quota exceeded for this project"}),
         (500, {"code": "UNKNOWN", "message": "mkdir /var/lib/registry: no space left on device"}),
         (413, {}),
     ],
@@ -280,6 +279,14 @@ def test_a_registry_without_room_says_so(
         registry(here).put("x", b"{}", client.INDEX)
     assert f"answers {status}" in refusal.value.reason
     assert refusal.value.hint == "the registry's quota or size limit is reached: make room there"
+
+
+def test_a_quota_of_requests_is_not_one_of_room(here: type[Shelf], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "TRIES", 0)
+    body = b'{"errors": [{"code": "TOOMANYREQUESTS", "message": "Quota exceeded for requests per minute"}]}'
+    monkeypatch.setattr(here, "do_PUT", lambda self: self.answer(429, "application/json", body))
+    with pytest.raises(RegistryRefused, match="hint: too many requests"):
+        registry(here).put("x", b"{}", client.INDEX)
 
 
 @pytest.mark.parametrize(

@@ -26,13 +26,13 @@ class Refusal:
 
 # The first that fits decides.
 REFUSALS = (
+    Refusal(words="toomanyrequests", hint="docker login raises the limit, or try again later", passing=True),
+    Refusal(words="too many requests", hint="docker login raises the limit, or try again later", passing=True),
+    # Behind those above, for some have quotas of requests; Harbor's own has other words.
     Refusal(words="quota", hint=FULL, passing=False),
-    # Harbor's words for its own.
     Refusal(words="upper limit", hint=FULL, passing=False),
     Refusal(words="413 request entity too large", hint=FULL, passing=False),
     Refusal(words="507 insufficient storage", hint=FULL, passing=False),
-    Refusal(words="toomanyrequests", hint="docker login raises the limit, or try again later", passing=True),
-    Refusal(words="too many requests", hint="docker login raises the limit, or try again later", passing=True),
     Refusal(words="no basic auth", hint="docker login", passing=False),
     Refusal(words="unauthorized", hint="docker login", passing=False),
     Refusal(words="denied", hint="docker login as somebody who may; does the repository exist?", passing=False),

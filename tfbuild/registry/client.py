@@ -333,7 +333,8 @@ class Registry:
         hint = hints.get(answer.status_code, "the registry is in trouble; try again later")
         return RegistryRefused(
             f"{why}: {reason or 'no reason given'}",
-            hint=full if any(word in reason.lower() for word in QUOTA) else hint,
+            # With 429 a quota is one of requests.
+            hint=full if answer.status_code != 429 and any(word in reason.lower() for word in QUOTA) else hint,
         )
 
 
