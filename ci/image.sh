@@ -22,7 +22,10 @@ if [ -n "${TFBUILD_REGISTRY:-}" ]; then
     # shellcheck disable=SC2086
     made=$($invoke dockerfile $options --json)
     context=$(printf '%s\n' "$made" | sed -n 's/^ *"digest": "\(sha256:[0-9a-f]*\)".*/\1/p')
-    [ -n "$context" ] || exit 1
+    if [ -z "$context" ]; then
+        echo "ci/image.sh: the context of $id has no digest" >&2
+        exit 1
+    fi
     code=0
     said=$($invoke verify "$id" --registry "$TFBUILD_REGISTRY" --context "$context" 2>&1) || code=$?
     case $code in
