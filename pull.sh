@@ -15,11 +15,18 @@ die() {
 [ $# -ge 1 ] && [ $# -le 3 ] || die "usage: pull.sh REPOSITORY [RELEASE [TARGET]], such as: pull.sh ghcr.io/us/tfbuild 2.20 mkl" 2
 repository=$1 tag=${2:-latest}-${3:-mkl}
 host=${repository%%/*} path=${repository#*/}
-case $host in
-    localhost | localhost:* | 127.*) base=http://$host ;;
+name=${host%%:*}
+case $name in
+    localhost) base=http://$host ;;
+    # Names that begin like an address of this machine are another's.
+    127.*[!0-9.]*) base=https://$host ;;
+    127.*.*.*) base=http://$host ;;
     docker.io) base=https://registry-1.docker.io ;;
-    *.* | *:*) base=https://$host ;;
-    *) die "$repository names no registry's host" 2 ;;
+    *.*) base=https://$host ;;
+    *)
+        [ "$name" != "$host" ] || die "$repository names no registry's host" 2
+        base=https://$host
+        ;;
 esac
 case $(uname -m) in
     x86_64) platform=linux/amd64 ;;

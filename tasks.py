@@ -229,6 +229,7 @@ def bundle(_: Context, **options: Any) -> None:
     {
         "registry": ("", "check the IMAGE that this repository (HOST/PATH) has; no layer is downloaded for that"),
         "pull": (False, "with --registry: download it too, compare its SBOM with its files, and verify it in full"),
+        "context": ("", "with --registry: was it made from the context of this digest (`invoke dockerfile --json`)?"),
     },
     JSON,
 )
@@ -261,6 +262,7 @@ REGISTRY: dict[str, tuple[Any, str]] = {
     {
         "force": (False, "move the fixed tag, though it is another image in the registry"),
         "sign": (False, "sign it with cosign, which must be installed"),
+        "indexes": (False, "push no image: finish the push of one that is there but for its release's indexes"),
     },
     JSON,
 )

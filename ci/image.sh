@@ -1,6 +1,9 @@
 #!/bin/sh
 # ci/image.sh ID OPTIONS: one row of `invoke matrix`: builds, verifies and publishes an image, unless it is published.
 #
+# One that is published, but was made from another context than this checkout's (a fact, a template or tfbuild itself
+# changed since), is replaced, and so is one whose push came to no end.
+#
 # TFBUILD_REGISTRY            where to publish; empty: build and verify only
 # TFBUILD_TIME_LIMIT          a compile stops there, in good order (default 5h20m)
 # TFBUILD_REMOTE_CACHE        Bazel's remote cache; without one a compile that was stopped begins anew in the next job
@@ -13,15 +16,34 @@ set -eu
 id=$1 options=$2
 invoke=${INVOKE:-.venv/bin/invoke}
 
+force=
 if [ -n "${TFBUILD_REGISTRY:-}" ]; then
+    # A row's options are words without quotes or globs.
+    # shellcheck disable=SC2086
+    made=$($invoke dockerfile $options --json)
+    context=$(printf '%s\n' "$made" | sed -n 's/^ *"digest": "\(sha256:[0-9a-f]*\)".*/\1/p')
+    if [ -z "$context" ]; then
+        echo "ci/image.sh: the context of $id has no digest" >&2
+        exit 1
+    fi
     code=0
-    said=$($invoke verify "$id" --registry "$TFBUILD_REGISTRY" 2>&1) || code=$?
+    said=$($invoke verify "$id" --registry "$TFBUILD_REGISTRY" --context "$context" 2>&1) || code=$?
     case $code in
         0)
             echo "$TFBUILD_REGISTRY:$id is published"
             exit 0
             ;;
         25) ;; # not there yet
+        29)
+            echo "$TFBUILD_REGISTRY:$id is of another context and is replaced" >&2
+            force=--force
+            ;;
+        30)
+            # With its papers there, nothing but its indexes is missing.
+            if $invoke push "$id" --registry "$TFBUILD_REGISTRY" --indexes; then exit 0; fi
+            echo "$TFBUILD_REGISTRY:$id was pushed by halves and is replaced" >&2
+            force=--force
+            ;;
         *)
             # Hours of compiling would end in the same trouble.
             printf '%s\n' "$said" >&2
@@ -49,4 +71,4 @@ if [ -n "${TFBUILD_SUMMARY:-}" ]; then
     esac >> "$TFBUILD_SUMMARY"
 fi
 [ "$code" = 0 ] || exit "$code"
-[ -z "${TFBUILD_REGISTRY:-}" ] || $invoke push "tfbuild:$id"
+[ -z "${TFBUILD_REGISTRY:-}" ] || $invoke push "tfbuild:$id" $force

@@ -253,10 +253,15 @@ def test_a_compile_that_is_not_done_goes_on_in_the_next_link(
 
 
 INVOKE = """#!/bin/sh
-echo "$1" >> calls
-if [ "$1" = verify ]; then echo "error: its words" >&2; fi
-eval "exit \\$$1"
+verb=$1
+case "$*" in *--indexes*) verb=indexes ;; *--force*) verb=force ;; esac
+echo "$verb" >> calls
+echo "$*" >> words
+if [ "$verb" = dockerfile ]; then printf '{\n  "id": "x",\n  "digest": "sha256:%s"\n}\n' 0a1; fi
+if [ "$verb" = verify ]; then echo "error: its words" >&2; fi
+eval "exit \\$code_$verb"
 """
+VERBS = ("dockerfile", "verify", "build", "push", "indexes", "force")
 
 
 @pytest.mark.parametrize(
@@ -266,9 +271,13 @@ eval "exit \\$$1"
         ({"verify": 25}, 0, ["verify", "build", "push"]),
         ({"verify": 24}, 24, ["verify"]),
         ({"verify": 26}, 26, ["verify"]),
+        ({"verify": 29}, 0, ["verify", "build", "force"]),
+        ({"verify": 30}, 0, ["verify", "indexes"]),
+        ({"verify": 30, "indexes": 30}, 0, ["verify", "indexes", "build", "force"]),
         ({"verify": 25, "build": 75}, 75, ["verify", "build"]),
         ({"verify": 25, "build": 24}, 24, ["verify", "build"]),
         ({"verify": 25, "push": 26}, 26, ["verify", "build", "push"]),
+        ({"dockerfile": 12}, 12, []),
     ],
 )
 def test_a_row_is_built_where_it_is_not_published_whole(
@@ -281,10 +290,12 @@ def test_a_row_is_built_where_it_is_not_published_whole(
         ["dash", ROOT / "ci" / "image.sh", "x", "--wheel official"],
         cwd=tmp_path, capture_output=True, text=True, check=False,
         env={"PATH": os.environ["PATH"], "INVOKE": str(invoke), "TFBUILD_REGISTRY": "ghcr.io/us/x"}
-        | {name: str(codes.get(name, 0)) for name in ("verify", "build", "push")},
+        | {f"code_{name}": str(codes.get(name, 0)) for name in VERBS},
     )  # fmt: skip
-    assert (done.returncode, (tmp_path / "calls").read_text().split()) == (code, calls)
+    assert (done.returncode, (tmp_path / "calls").read_text().split()) == (code, ["dockerfile", *calls])
     assert ("its words" in done.stderr) == (calls == ["verify"] and code != 0)
+    if calls:
+        assert "verify x --registry ghcr.io/us/x --context sha256:0a1" in (tmp_path / "words").read_text()
 
 
 def test_an_environment_whose_python_is_gone_is_made_anew(tmp_path: Path) -> None:

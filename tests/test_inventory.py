@@ -1,5 +1,6 @@
 """What may be pruned, and how old an image is."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -36,6 +37,15 @@ def going(*keep: str) -> list[str]:
 
 def test_what_failed_was_not_verified_or_has_no_name_may_go_and_never_what_is_in_a_registry() -> None:
     assert going() == [HERE[2].name, HERE[3].name, inventory.UNNAMED]
+
+
+def test_an_image_that_was_pulled_by_its_digest_goes_when_a_later_one_has_its_name() -> None:
+    pulled = replace(entry("ghcr.io/us/tfbuild@sha256:a"), id="2.20.0-mkl-py3.13-avx")
+    other = replace(entry("ghcr.io/us/tfbuild:2.20.0-mkl-py3.13-x86-64-v3"), id="2.20.0-mkl-py3.13-x86-64-v3")
+    later = replace(entry("ghcr.io/us/tfbuild:2.20.0-mkl-py3.13-avx"), id=pulled.id)
+    assert inventory.prunable([pulled, other], ()) == []
+    assert inventory.prunable([pulled, later], ()) == [pulled]
+    assert inventory.prunable([pulled, other], ("*-avx",)) == [other]
 
 
 def test_keep_names_what_stays() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from tfbuild import cli, publishing
 from tfbuild.engine import Engine
+from tfbuild.engine import transfer as transfers
 from tfbuild.engine.progress import Progress, Step
 from tfbuild.engine.transfer import TransferFailed, follow
 from tfbuild.errors import EngineMissing
@@ -50,7 +51,7 @@ def test_a_push_leaves_every_name_as_it_was(names: dict[str, str]) -> None:
 
 def tries(error: str, monkeypatch: pytest.MonkeyPatch) -> int:
     """How often a transfer that ends so is tried."""
-    monkeypatch.setattr(publishing, "WAIT_SECONDS", 0)
+    monkeypatch.setattr(transfers, "WAIT_SECONDS", 0)
     done = []
 
     def transfer() -> None:
@@ -59,7 +60,7 @@ def tries(error: str, monkeypatch: pytest.MonkeyPatch) -> int:
             failing(error, step)
 
     with pytest.raises(TransferFailed):
-        publishing._again(transfer, Progress())
+        transfers.again(transfer, Progress())
     return len(done)
 
 
@@ -72,15 +73,32 @@ def failing(error: str, step: Step) -> None:
     [
         ("toomanyrequests: retry-after: 1ms, allowed: 44000/minute", 3),
         ("received unexpected HTTP status: 429 Too Many Requests", 3),
+        ("toomanyrequests: Quota exceeded for requests per minute per project", 3),
         ("EOF", 3),
         ("no basic auth credentials", 1),
         ("denied: requested access to the resource is denied", 1),
         ("tls: failed to verify certificate: x509: certificate signed by unknown authority", 1),
         ("write /var/lib/docker/tmp/x: no space left on device", 1),
+        ("denied: adding 1.2 GiB of storage resource will exceed the configured upper limit of 1.0 GiB.", 1),
+        ("unknown: received unexpected HTTP status: 507 Insufficient Storage", 1),
     ],
 )
 def test_a_transfer_is_tried_again_where_that_can_help(error: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert tries(error, monkeypatch) == count
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "denied: quota exceeded",
+        "denied: adding 1.2 GiB of storage resource will exceed the configured upper limit of 1.0 GiB.",
+        "received unexpected HTTP status: 413 Request Entity Too Large",
+        "received unexpected HTTP status: 507 Insufficient Storage",
+    ],
+)
+def test_a_registry_without_room_is_not_taken_for_one_that_wants_a_login(error: str) -> None:
+    assert TransferFailed(error).hint == transfers.FULL
+    assert TransferFailed("denied: requested access to the resource is denied").hint != transfers.FULL
 
 
 def test_the_words_of_a_failed_transfer_are_fit_for_a_terminal() -> None:

@@ -54,6 +54,49 @@ def shell(hostile: type[Hostile], tmp_path: Path) -> "subprocess.CompletedProces
     )
 
 
+class Proxy(BaseHTTPRequestHandler):
+    """What curl asks a proxy for: CONNECT where it means to speak TLS."""
+
+    asked: list[str] = []  # noqa: RUF012 - each server has a class of its own
+
+    def do_GET(self) -> None:
+        self.asked.append(f"{self.command} {self.path}")
+        self.send_error(403)
+
+    do_CONNECT = do_GET  # noqa: N815
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("host", "asked"),
+    [
+        ("127.evil.invalid", "CONNECT 127.evil.invalid:443"),
+        ("127.0.0.1.evil.invalid:5000", "CONNECT 127.0.0.1.evil.invalid:5000"),
+        ("localhost.invalid", "CONNECT localhost.invalid:443"),
+        ("registry:5000", "CONNECT registry:5000"),
+        ("127.0.0.1:5000", "GET http://127.0.0.1:5000/v2/us/x/manifests/latest-mkl"),
+        ("localhost", "GET http://localhost/v2/us/x/manifests/latest-mkl"),
+    ],
+)
+def test_only_this_machine_is_spoken_to_in_the_open(host: str, asked: str, tmp_path: Path) -> None:
+    (tmp_path / "cpuinfo").write_text("flags\t\t: fpu sse2 avx\n")
+    handler = type("Here", (Proxy,), {"asked": []})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        proxy = f"http://127.0.0.1:{server.server_port}"
+        env = {"PATH": os.environ["PATH"], "TFBUILD_CPUINFO": str(tmp_path / "cpuinfo"), "DRY_RUN": "1"}
+        done = subprocess.run(
+            ["dash", ROOT / "pull.sh", f"{host}/us/x"],
+            capture_output=True, text=True, check=False, timeout=60,
+            env=env | {"http_proxy": proxy, "https_proxy": proxy},
+        )  # fmt: skip
+        server.shutdown()
+    assert done.returncode == 26
+    assert handler.asked[:1] == [asked]  # type: ignore[attr-defined]
+
+
 def row(digest: str, **notes: str) -> dict[str, object]:
     return {"digest": f"sha256:{digest}", "annotations": {f"io.tfbuild.{name}": text for name, text in notes.items()}}
 

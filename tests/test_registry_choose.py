@@ -1,13 +1,16 @@
 """Selection: never an image with features the host lacks, never a smaller set when a larger one fits."""
 
+import json
 import random
+from datetime import UTC, datetime, timedelta, timezone
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.machines import machine
 from tfbuild import cpu, facts, isa
-from tfbuild.registry import choose
+from tfbuild.registry import choose, client, shelf
 from tfbuild.registry.choose import Published
 
 NAMES = ("avx", "avx2", "fma", "bmi2", "avx512f", "avx512_vnni")
@@ -28,7 +31,7 @@ def images(draw: st.DrawFn) -> list[Published]:
             platform=draw(st.sampled_from(PLATFORMS)),
             instruction_set=f"set-{number}",
             features=draw(feature_sets),
-            created=draw(st.sampled_from(("2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z"))),
+            created=draw(st.sampled_from(("2026-01-01T00:00:00Z", "2026-01-01T00:00:00.5Z", "2026-02-01T00:00:00Z"))),
         )
         for number in range(count)
     ]
@@ -68,6 +71,68 @@ def test_where_nothing_fits_the_nearest_is_named_with_what_is_missing(
     assert len(found.missing) == min(len(one.features - features) for one in here)
 
 
+def index(published: list[Published]) -> client.Manifest:
+    rows = [shelf.Row(image=one, media_type=client.IMAGES[0], size=1) for one in published]
+    content = shelf.index(rows)
+    return client.Manifest(digest=client.digest_of(content), media_type=client.INDEX, content=content)
+
+
+@given(images(), feature_sets, st.integers())
+def test_an_index_leads_to_the_same_choice_in_whatever_order_a_registry_sends_it(
+    published: list[Published], features: frozenset[str], seed: int
+) -> None:
+    sent = index(published).json()
+    random.Random(seed).shuffle(sent["manifests"])
+    content = json.dumps(sent).encode()
+    read = shelf.read_index(client.Manifest(digest="", media_type=client.INDEX, content=content))
+    assert set(read) == set(published)
+    assert choose.choose(read, platform="linux/amd64", features=features) == choose.choose(
+        published, platform="linux/amd64", features=features
+    )
+
+
+@given(images(), feature_sets)
+def test_the_last_that_fits_in_an_index_is_the_choice(published: list[Published], features: frozenset[str]) -> None:
+    """By that pull.sh chooses, which can neither compare releases nor times."""
+    rows = [one for one in shelf.read_index(index(published)) if one.platform == "linux/amd64"]
+    fitting = [one for one in rows if one.features <= features]
+    best = choose.choose(published, platform="linux/amd64", features=features).best
+    assert (fitting[-1] if fitting else None) == best
+
+
+def test_what_an_index_says_is_read_back_whole() -> None:
+    rows = [shelf.Row(image=one, media_type=client.IMAGES[0], size=7) for one in SHELF_OF_DIGESTS]
+    sent = index(SHELF_OF_DIGESTS)
+    assert set(shelf._rows(sent)) == {row.image.digest for row in rows}
+    # One that says other things than this tfbuild would is read from its image again.
+    other = sent.json()
+    other["manifests"][0]["annotations"]["io.tfbuild.cpuinfo"] = "sse"
+    told = client.Manifest(digest="", media_type=client.INDEX, content=json.dumps(other).encode())
+    assert len(shelf._rows(told)) == len(rows) - 1
+
+
+times = st.datetimes(min_value=datetime(1970, 1, 2), max_value=datetime(2100, 1, 1))
+zones = st.integers(-23, 23).map(lambda hours: timezone(timedelta(hours=hours)))
+
+
+@given(times, times, zones, zones)
+def test_times_are_compared_as_times(first: datetime, second: datetime, one: timezone, other: timezone) -> None:
+    first, second = first.replace(tzinfo=UTC), second.replace(tzinfo=UTC)
+    texts = first.astimezone(one).isoformat(), second.astimezone(other).isoformat()
+    assert [choose.moment(text) for text in texts] == [first, second]
+    ranked = [choose.rank(published("avx", created=text)) for text in texts]
+    if first != second:
+        assert (ranked[0] < ranked[1]) == (first < second)
+
+
+@pytest.mark.parametrize("created", ["", "yesterday", "0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59"])
+def test_a_time_that_is_none_is_the_oldest(created: str) -> None:
+    assert choose.moment(created) is None
+    assert choose.rank(published("avx", created=created)) < choose.rank(
+        published("avx", created="1970-01-01T00:00:00Z")
+    )
+
+
 def published(name: str, release: str = "2.20.0", created: str = "2026-01-01T00:00:00Z") -> Published:
     found = isa.resolve(name, arch="x86_64")
     return Published(
@@ -83,6 +148,13 @@ def published(name: str, release: str = "2.20.0", created: str = "2026-01-01T00:
     )
 
 
+SHELF_OF_DIGESTS = [
+    Published(
+        id=f"image-{number}", digest=f"sha256:{number:064}", release="2.20.0", target="mkl", python="3.11",
+        platform="linux/amd64", instruction_set="avx", features=frozenset(("avx",)), created="2026-01-01T00:00:00Z",
+    )
+    for number in range(3)
+]  # fmt: skip
 SHELF = [published(name) for name in ("x86-64-v4", "avx", "x86-64-v2", "x86-64-v3")]
 
 

@@ -1,10 +1,12 @@
 """What a registry sends is anybody's: nothing of it is believed unread, and nothing half-pushed takes the rest away."""
 
 import base64
+import gc
 import json
 import re
 import threading
 from collections.abc import Iterator
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -24,25 +26,33 @@ class Shelf(BaseHTTPRequestHandler):
 
     content: dict[str, tuple[str, bytes]] = {}  # noqa: RUF012 - each server has a class of its own
     seen: list[str] = []  # noqa: RUF012
+    asked: list[str] = []  # noqa: RUF012
     needs = ""
+    realm = ""
     reason: str | None = None
 
     def do_GET(self) -> None:
         self.seen.append(self.headers.get("Authorization", ""))
+        self.asked.append(f"{self.command} {self.path}")
         path = self.path.removeprefix("/v2/us/x/").partition("?")[0]
         if self.needs and self.headers.get("Authorization") != self.needs:
-            self.answer(401, "application/json", b"{}", **{"WWW-Authenticate": 'Basic realm="x"'})
+            challenge = f'Bearer realm="{self.realm}",service="x",scope="pull"' if self.realm else 'Basic realm="x"'
+            self.answer(401, "application/json", b"{}", **{"WWW-Authenticate": challenge})
         elif path in self.content:
             kind, body = self.content[path]
             more = {"Link": '<tags/list>; rel="next"'} if kind == "endless" else {}
-            self.answer(200, kind, body, **more)
+            told = {"Docker-Content-Digest": client.digest_of(body)} if path.startswith("manifests/") else {}
+            self.answer(200, kind, body, **more, **told)
         elif path == "tags/list":
             tags = [name.partition("/")[2] for name in self.content if re.fullmatch("manifests/[^:]+", name)]
             self.answer(200, "application/json", json.dumps({"tags": tags}).encode())
         else:
             self.answer(404, "application/json", b"{}")
 
+    do_HEAD = do_GET  # noqa: N815
+
     def do_PUT(self) -> None:
+        self.asked.append(f"{self.command} {self.path}")
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.content[self.path.removeprefix("/v2/us/x/")] = (self.headers["Content-Type"], body)
         self.answer(201, "text/plain", b"")
@@ -52,7 +62,8 @@ class Shelf(BaseHTTPRequestHandler):
         for name, value in ({"Content-Type": kind, "Content-Length": str(len(body))} | headers).items():
             self.send_header(name, value)
         self.end_headers()
-        self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
         pass
@@ -61,9 +72,9 @@ class Shelf(BaseHTTPRequestHandler):
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Shelf]]:
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    handler = type("Here", (Shelf,), {"content": {}, "seen": []})
+    handler = type("Here", (Shelf,), {"content": {}, "seen": [], "asked": []})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         handler.host = f"127.0.0.1:{server.server_port}"  # type: ignore[attr-defined]
         yield handler
         server.shutdown()
@@ -73,22 +84,30 @@ def registry(here: type[Shelf]) -> Registry:
     return Registry(Repository.parse(f"{here.host}/us/x"))  # type: ignore[attr-defined]
 
 
-def image(here: type[Shelf], release: str, labels: dict[str, str] | None = None, *, whole: bool = True) -> str:
+@cache
+def planned(release: str, cpu: str) -> dict[str, str]:
+    build = plan.select(Request(target="mkl", release=release, cpu=cpu, platform="linux/amd64"), None)
+    return dockerfile.labels(build)
+
+
+def image(
+    here: type[Shelf], release: str, labels: dict[str, str] | None = None, *, whole: bool = True, cpu: str = "avx"
+) -> str:
     """Puts an image there as a push does, or as one that was stopped before its papers were attached."""
-    build = plan.select(Request(target="mkl", release=release, cpu="avx", platform="linux/amd64"), None)
-    told = {"created": "2026-11-01T00:00:00Z", "config": {"Labels": dockerfile.labels(build) | (labels or {})}}
+    every = planned(release, cpu) | (labels or {})
+    told = {"created": "2026-11-01T00:00:00Z", "config": {"Labels": every}}
     config = json.dumps(told).encode()
     digest = client.digest_of(config)
     here.content[f"blobs/{digest}"] = ("application/octet-stream", config)
     document = {"schemaVersion": 2, "mediaType": client.IMAGES[0], "config": {"digest": digest}, "layers": []}
     content = json.dumps(document).encode()
     manifest = client.digest_of(content)
-    for name in (build.id, manifest):
+    for name in (every["io.tfbuild.id"], manifest):
         here.content[f"manifests/{name}"] = (client.IMAGES[0], content)
     if whole:
         rows = [{"artifactType": kind} for kind in referrers.NEEDED]
         here.content[f"referrers/{manifest}"] = (client.INDEX, json.dumps({"manifests": rows}).encode())
-    return build.id
+    return every["io.tfbuild.id"]
 
 
 def offered(here: type[Shelf], tag: str) -> list[str]:
@@ -117,6 +136,176 @@ def test_a_half_pushed_newer_release_does_not_empty_latest(here: type[Shelf]) ->
     here.content["manifests/9999-mkl-of-somebody"] = ("text/plain", b"{}")
     gather(here, old)
     assert offered(here, "latest-mkl") == [old]
+
+
+def test_a_push_reads_the_images_that_an_index_names_by_one_request_each(here: type[Shelf]) -> None:
+    names = [image(here, "2.20.0", {"io.tfbuild.id": f"2.20.0-mkl-py3.13-avx-{number}"}) for number in range(100)]
+    gather(here, names[0])
+    assert len(offered(here, "2.20-mkl")) == 100
+    new = image(here, "2.20.0", {"io.tfbuild.id": "2.20.0-mkl-py3.13-avx-new"})
+    here.asked.clear()
+    gather(here, new)
+    assert offered(here, "latest-mkl").count(new) == 1
+    # Once to see what is there, and once more to see that nothing changed meanwhile.
+    assert len([one for one in here.asked if one.startswith("HEAD ")]) == 2 * 101
+    assert len([one for one in here.asked if "/blobs/" in one]) == 1
+    assert len(here.asked) < 230
+
+
+def test_a_registry_that_tells_no_digests_is_read_in_full(here: type[Shelf], monkeypatch: pytest.MonkeyPatch) -> None:
+    name = image(here, "2.20.0")
+    monkeypatch.setattr(client.Registry, "digest", lambda self, tag: "")
+    gather(here, name)
+    assert offered(here, "2.20-mkl") == [name]
+
+
+def test_a_fixed_tag_that_moved_is_read_again(here: type[Shelf]) -> None:
+    old, other = image(here, "2.20.0"), image(here, "2.20.0", cpu="x86-64-v3")
+    gather(here, old)
+    before = registry(here).digest(old)
+    image(here, "2.20.0", {"io.tfbuild.version": "later"})
+    assert registry(here).digest(old) != before
+    gather(here, other)
+    index = registry(here).manifest("2.20-mkl")
+    assert index is not None
+    assert {one.digest for one in shelf.read_index(index)} == {registry(here).digest(name) for name in (old, other)}
+
+
+def test_an_image_that_an_index_lacks_or_tells_other_things_of_is_not_offered(here: type[Shelf]) -> None:
+    name = image(here, "2.14.1")
+    place = registry(here)
+    manifest = place.manifest(name)
+    assert manifest is not None
+    found = shelf.of_config(place.config(manifest), manifest.digest)
+    assert found is not None
+    tags = shelf.indexes(found)
+    assert tags == ("2.14-mkl", "2.14.1-mkl", "latest-mkl")
+    assert shelf.standing(place, found) == shelf.Standing(lacking=tags, named=False)
+    gather(here, name)
+    assert shelf.standing(place, found) == shelf.Standing(lacking=(), named=True)
+    del here.content["manifests/2.14-mkl"]
+    kind, content = here.content["manifests/2.14.1-mkl"]
+    here.content["manifests/2.14.1-mkl"] = (kind, content.replace(b'"avx', b'"sse'))
+    assert shelf.standing(place, found).lacking == ("2.14-mkl", "2.14.1-mkl")
+    # The newest release's index need not name an older release's image.
+    gather(here, image(here, "2.20.0"))
+    assert shelf.standing(place, found).lacking == ("2.14-mkl", "2.14.1-mkl")
+    assert name not in offered(here, "latest-mkl")
+
+
+# --- which errors say what to do --------------------------------------------------------------------------------------
+
+
+def sold_by(here: type[Shelf], status: int, monkeypatch: pytest.MonkeyPatch) -> RegistryRefused:
+    """What is said where the registry wants a token of a server that answers `status`."""
+    monkeypatch.setattr(client, "TRIES", 1)
+    monkeypatch.setattr(client, "BACKOFF", 0)
+
+    def answer(self: BaseHTTPRequestHandler) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    quiet = {"do_GET": answer, "log_message": lambda *_: None}
+    with ThreadingHTTPServer(("127.0.0.1", 0), type("Seller", (BaseHTTPRequestHandler,), quiet)) as seller:
+        threading.Thread(target=seller.serve_forever, args=(0.01,), daemon=True).start()
+        here.needs, here.realm = "a token", f"http://127.0.0.1:{seller.server_port}/token"
+        with pytest.raises(RegistryRefused) as refusal:
+            registry(here).manifest("x")
+        seller.shutdown()
+    return refusal.value
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "hint"),
+    [
+        (401, "us/x answers 401", "docker login"),
+        (403, "us/x answers 401", "docker login"),
+        (429, "has its tokens from, answers 429", "too many requests"),
+        (503, "has its tokens from, answers 503", "in trouble; try again later"),
+    ],
+)
+def test_trouble_where_tokens_are_sold_is_not_taken_for_a_wrong_password(
+    here: type[Shelf], status: int, said: str, hint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusal = sold_by(here, status, monkeypatch)
+    assert said in refusal.reason
+    assert hint in refusal.hint
+
+
+def test_a_token_server_that_cannot_be_reached_is_named(here: type[Shelf], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "TRIES", 0)
+    monkeypatch.setenv("NO_PROXY", "*")
+    here.needs, here.realm = "a token", "https://tokens.invalid/token"
+    with pytest.raises(RegistryRefused, match=r"^error: tokens.invalid, where 127.0.0.1.* does not answer"):
+        registry(here).manifest("x")
+
+
+# urllib3 leaves the socket of a failed TLS handshake to the garbage collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
+def test_a_token_server_without_a_certificate_is_named(here: type[Shelf], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "TRIES", 0)
+    here.needs, here.realm = "a token", f"https://{here.host}/token"  # type: ignore[attr-defined]
+    with pytest.raises(RegistryRefused, match=r"(?s)where .* has no certificate that is trusted.*--ca-cert"):
+        registry(here).manifest("x")
+    gc.collect()
+
+
+@pytest.mark.parametrize(
+    "realm", ["http://tokens.invalid/x", "http://127.evil.example/x", "file:///etc/passwd", "//x", ""]
+)
+def test_credentials_are_not_sent_in_the_open(here: type[Shelf], realm: str) -> None:
+    here.needs, here.realm = "a token", realm or " "
+    with pytest.raises(RegistryRefused, match="which is not https"):
+        registry(here).manifest("x")
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (403, {"code": "DENIED", "message": "adding 1 GiB will exceed the configured upper limit of 1 GiB"}),
+        (403, {"code": "DENIED", "message": "denied", "detail": "storage quota of us is used up"}),
+        (500, {"code": "UNKNOWN", "message": "mkdir /var/lib/registry: no space left on device"}),
+        (413, {}),
+    ],
+)
+def test_a_registry_without_room_says_so(
+    here: type[Shelf], status: int, error: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "TRIES", 0)
+    body = json.dumps({"errors": [error]}).encode()
+    monkeypatch.setattr(here, "do_PUT", lambda self: self.answer(status, "application/json", body))
+    with pytest.raises(RegistryRefused) as refusal:
+        registry(here).put("x", b"{}", client.INDEX)
+    assert f"answers {status}" in refusal.value.reason
+    assert refusal.value.hint == "the registry's quota or size limit is reached: make room there"
+
+
+def test_a_quota_of_requests_is_not_one_of_room(here: type[Shelf], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "TRIES", 0)
+    body = b'{"errors": [{"code": "TOOMANYREQUESTS", "message": "Quota exceeded for requests per minute"}]}'
+    monkeypatch.setattr(here, "do_PUT", lambda self: self.answer(429, "application/json", body))
+    with pytest.raises(RegistryRefused, match="hint: too many requests"):
+        registry(here).put("x", b"{}", client.INDEX)
+
+
+@pytest.mark.parametrize(
+    ("host", "scheme"),
+    [
+        ("localhost:5000", "http"),
+        ("127.0.0.1", "http"),
+        ("127.8.9.1:5000", "http"),
+        ("127.evil.com", "https"),
+        ("127.0.0.1.evil.com", "https"),
+        ("localhost.evil.com:80", "https"),
+        ("10.0.0.1:5000", "https"),
+    ],
+)
+def test_only_this_machine_is_spoken_to_in_the_open(host: str, scheme: str) -> None:
+    assert Repository.parse(f"{host}/us/x").url == f"{scheme}://{host}/v2/us/x/"
+
+
+# --- hostile content --------------------------------------------------------------------------------------------------
 
 
 def test_what_no_kernel_prints_keeps_the_shell_form_from_an_image(here: type[Shelf]) -> None:

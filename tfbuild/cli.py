@@ -356,16 +356,16 @@ def bundle(*, output: str, wheel_only: bool, dry_run: bool, json: bool, **option
         say(f"{filled.files} files, {filled.size / 1e9:.2f} GB; `--mirror {output}` builds from them without a network")
 
 
-def verify(image: str, *, json: bool, registry: str, pull: bool, **options: Any) -> None:
+def verify(image: str, *, json: bool, registry: str, pull: bool, context: str, **options: Any) -> None:
     if registry:
-        verify_published(image, registry, pull=pull, json=json, **options)
+        verify_published(image, registry, pull=pull, context=context, json=json, **options)
         return
-    if pull:
-        raise UsageError("--pull is for an image in a registry", hint="--registry HOST/PATH")
+    if pull or context:
+        raise UsageError("--pull and --context are for an image in a registry", hint="--registry HOST/PATH")
     finish(maker({**options, "reverify": True}).verify(image), image, json=json)
 
 
-def verify_published(image: str, registry: str, *, pull: bool, json: bool, **options: Any) -> None:
+def verify_published(image: str, registry: str, *, pull: bool, context: str, json: bool, **options: Any) -> None:
     """Whether a registry's image is the one described; with `pull`, whether its files are, and all that verify does."""
     from tfbuild.supply import described
 
@@ -373,6 +373,9 @@ def verify_published(image: str, registry: str, *, pull: bool, json: bool, **opt
     found = described.check(place, image, REPORTS)
     for note in found.notes:
         say(f"note: {note}")
+    if context:
+        described.refuse_outdated(found, context)
+    described.refuse_unfinished(found)
     if not pull:
         if json:
             out(found.to_json())
@@ -502,13 +505,18 @@ def registry_of(given: str, ca_cert: str) -> "Registry":
     return Registry(Repository.parse(name), ca=certificates(ca_cert))
 
 
-def push(image: str, *, registry: str, ca_cert: str, force: bool, sign: bool, json: bool) -> None:
+def push(image: str, *, registry: str, ca_cert: str, force: bool, sign: bool, indexes: bool, json: bool) -> None:
     from tfbuild import publishing
     from tfbuild.engine import Engine
     from tfbuild.engine.progress import Progress
 
     place = registry_of(registry, ca_cert)
-    done = publishing.push(Engine.connect(), image, place, REPORTS, force=force, progress=Progress(), sign=sign)
+    if indexes and (force or sign):
+        raise UsageError("--indexes pushes no image", hint="leave out --force and --sign")
+    if indexes:
+        done = publishing.finish(place, image, REPORTS)
+    else:
+        done = publishing.push(Engine.connect(), image, place, REPORTS, force=force, progress=Progress(), sign=sign)
     if json:
         out(
             {
@@ -516,8 +524,8 @@ def push(image: str, *, registry: str, ca_cert: str, force: bool, sign: bool, js
                 "digest": done.digest,
                 "uploaded": done.uploaded,
                 "indexes": list(done.moved),
-                "sbom": done.papers.sbom,
-                "provenance": done.papers.provenance,
+                "sbom": done.papers.sbom if done.papers else None,
+                "provenance": done.papers.provenance if done.papers else None,
                 "signed": done.signed,
             }
         )

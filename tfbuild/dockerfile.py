@@ -100,7 +100,11 @@ def build_args(base: Base, context: Context) -> Mapping[str, str]:
 
 def image_digest(base: Base, context: Context) -> str:
     """The key of everything that shapes the image ("sha256:<hex>"): its context and its base."""
-    return f"sha256:{hashlib.sha256(f'{context.digest} {base.digest}'.encode()).hexdigest()}"
+    return key(context.digest, base.digest)
+
+
+def key(context: str, base: str) -> str:
+    return f"sha256:{hashlib.sha256(f'{context} {base}'.encode()).hexdigest()}"
 
 
 def _refuse_foreign(folder: Path) -> None:
@@ -119,6 +123,9 @@ def _fill(folder: Path, build: Build) -> None:
         path.chmod(0o755 if text.startswith("#!") else 0o644)
     ignore = shutil.ignore_patterns("__pycache__", "*.pyc")
     shutil.copytree(HERE / "smoke", folder / "smoke", ignore=ignore)
+    # A checkout's modes follow from its user's umask; everywhere the same context has the same digest.
+    for path in (folder / "smoke", *(folder / "smoke").rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
     if build.wheel.path is not None:
         _place_wheel(build.wheel.path, folder / "wheel", build)
     if build.source is not None and build.source.kind != "git":

@@ -162,7 +162,19 @@ class RegressionFound(TfbuildError):
     exit_code = 28
 
 
+class Outdated(TfbuildError):
+    """An image is published that was made from another context than the one asked for."""
+
+    exit_code = 29
+
+
+class Unfinished(TfbuildError):
+    """The push of an image came to no end: no index of the registry offers it."""
+
+    exit_code = 30
+
+
 class CommandFailed(TfbuildError):
     """The command of `bench --command` failed, or the profiler saw nothing of TensorFlow in it."""
 
-    exit_code = 30
+    exit_code = 31

@@ -1,6 +1,6 @@
 """What images are here and in a registry, which of them this host can run, and which may go."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -13,7 +13,7 @@ from tfbuild.engine.client import split
 from tfbuild.errors import EngineMissing, TfbuildError
 from tfbuild.pipeline import REPOSITORY
 from tfbuild.plan import MACHINES
-from tfbuild.registry import shelf
+from tfbuild.registry import choose, shelf
 from tfbuild.registry.choose import Published
 from tfbuild.registry.client import Registry
 
@@ -71,12 +71,15 @@ def local(engine: Engine, reports: Path, host: Cpu | None, features: frozenset[s
             continue
         report = reporting.stored(reports, published.id)
         verified = report is not None and report.passed and report.image.id == image.id
-        names = [tag for tag in image.tags if tag.startswith(f"{REPOSITORY}:")] or list(image.tags) or [UNNAMED]
+        own = [tag for tag in image.tags if tag.startswith(f"{REPOSITORY}:")]
+        names = own or list(image.tags) or list(image.repo_digests) or [UNNAMED]
         found += [
             _entry(published, HERE, name, verified=verified, size=image.size, host=host, features=features)
             for name in names
         ]
-    return sorted(found, key=lambda entry: (entry.name == UNNAMED, entry.name, entry.created))
+    return sorted(
+        found, key=lambda entry: (entry.name == UNNAMED, entry.name, choose.moment(entry.created) or choose.NEVER)
+    )
 
 
 def remote(registry: Registry, host: Cpu | None, features: frozenset[str]) -> list[Entry]:
@@ -115,14 +118,22 @@ def _entry(
 
 
 def prunable(entries: Iterable[Entry], keep: Sequence[str]) -> list[Entry]:
-    """What may go: images without a name, failed and unverified ones; with `keep`, all that none of its globs fits."""
-    return [entry for entry in entries if entry.place == HERE and not _kept(entry, keep)]
+    """What may go: images without a name, failed and unverified ones; with `keep`, all that none of its globs fits.
+
+    One that was pulled by its digest stays, until what was pulled later has the name that it had.
+    """
+    here = [entry for entry in entries if entry.place == HERE]
+    names = {entry.name for entry in here}
+    return [entry for entry in here if not _kept(entry, keep, names)]
 
 
-def _kept(entry: Entry, keep: Sequence[str]) -> bool:
-    tag = split(entry.name)[1]
+def _kept(entry: Entry, keep: Sequence[str], names: Set[str]) -> bool:
+    repository, at, _ = entry.name.partition("@")
+    tag = entry.id if at else split(entry.name)[1]
     if keep:
         return any(fnmatchcase(tag, glob) for glob in keep)
+    if at:
+        return f"{repository}:{entry.id}" not in names
     return entry.name != UNNAMED and not tag.endswith(("-failed", "-unverified"))
 
 
@@ -141,11 +152,8 @@ def remove(engine: Engine, entries: Iterable[Entry]) -> dict[Entry, str]:
 
 def age(created: str, now: datetime | None = None) -> str:
     """ "3 h", "12 d": since an RFC 3339 time; "?" where it is none."""
-    try:
-        # The engine gives nanoseconds, of which Python reads six digits.
-        then = datetime.fromisoformat(created)
-    except ValueError:
+    then = choose.moment(created)
+    if then is None:
         return "?"
-    then = then if then.tzinfo else then.replace(tzinfo=UTC)
     hours = ((now or datetime.now(UTC)) - then).total_seconds() / 3600
     return f"{hours:.0f} h" if hours < 48 else f"{hours / 24:.0f} d"

@@ -8,13 +8,13 @@ import errno
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
 from tfbuild import bundle as bundles
-from tfbuild import compiling, cpu, cpuid, dockerfile, exported, plan, releases, remote
+from tfbuild import compiling, cpu, cpuid, dockerfile, exported, files, plan, releases, remote
 from tfbuild import report as reporting
 from tfbuild import source as sources
 from tfbuild.bundle import Bundle
@@ -88,6 +88,10 @@ class Maker:
 
     def build(self, build: Build) -> Result:
         """Builds, verifies and tags; the report says pass or fail. Raises BuildFailed and all that comes before it."""
+        with self._alone(build):
+            return self._build(build)
+
+    def _build(self, build: Build) -> Result:
         context = self._start(build)
         if not self.engine.exists(name(build)):
             self._need_disk(build)
@@ -106,6 +110,10 @@ class Maker:
         """Compiles the wheel and writes it, with its sidecar, to the folder `output`; makes no image."""
         if build.wheel.kind != "source":
             raise UsageError("only a wheel that is compiled can be exported", hint="leave out --wheel")
+        with self._alone(build):
+            return self._wheel(build, output)
+
+    def _wheel(self, build: Build, output: Path) -> Exported:
         context = self._start(build)
         self._need_disk(build)
         base = self._base(build)
@@ -132,7 +140,8 @@ class Maker:
             filled = bundles.fill(output)
             try:
                 for build in builds:
-                    self._download(build, filled)
+                    with self._alone(build):
+                        self._download(build, filled)
             finally:
                 filled.write()
             filled.write(*(build.id for build in builds))
@@ -166,6 +175,25 @@ class Maker:
         path = sources.REPOSITORY.partition("://")[2]
         url = f"{self.options.mirror}/{path}" if self.options.mirror else sources.REPOSITORY
         bundles.keep_tag(filled, url, path, source.tag, source.commit, self.options.ca)
+
+    @contextmanager
+    def _alone(self, build: Build) -> Iterator[None]:
+        """The build's own folder for this process: context, logs and what is exported there go by fixed names.
+
+        Whoever comes second waits, and as a rule finds the image built and verified then. A build waits for at most one
+        more, the official wheel's, which waits for none: two never wait for each other.
+        """
+        folder = self.work / build.id
+
+        def waiting() -> None:
+            self.progress(f"another run builds {build.id} here; waiting for it (Ctrl-C leaves it alone)")
+
+        with ExitStack() as held:
+            try:
+                held.enter_context(files.alone(folder, waiting))
+            except OSError as error:
+                raise UsageError(f"cannot lock {folder}: {error.strerror}", hint="run where you may write") from error
+            yield
 
     def _start(self, build: Build) -> Context:
         """The context of a build that this engine and base can make."""

@@ -1,43 +1,37 @@
 """Push and pull: from a verified image to a registry, and from a registry to the host that it fits."""
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from tfbuild import report as reporting
 from tfbuild.cpu import Cpu
-from tfbuild.engine import Engine
+from tfbuild.engine import Engine, transfer
 from tfbuild.engine.progress import Progress
-from tfbuild.engine.transfer import TransferFailed
 from tfbuild.errors import NothingFits, RegistryRefused, UnknownImage, VerificationFailed
 from tfbuild.pipeline import REPOSITORY
 from tfbuild.plan import MACHINES
 from tfbuild.registry import choose, client, shelf
 from tfbuild.registry.choose import Choice, Published
 from tfbuild.registry.client import Registry
-from tfbuild.supply import attachments, signing
+from tfbuild.supply import attachments, described, signing
 from tfbuild.supply.attachments import Attached
-
-# The engine has tried each layer five times by then.
-TRIES = 3
-WAIT_SECONDS = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pushed:
     """`ref`: the fixed tag; `moved`: the indexes that gather it; `uploaded` false: the registry had it already.
 
-    `papers`: what was attached to it.
+    `papers`: what was attached to it; `papers` and `signed` are None where neither was looked at.
     """
 
     ref: str
     digest: str
     moved: tuple[str, ...]
     uploaded: bool
-    papers: Attached
-    signed: bool
+    papers: Attached | None
+    signed: bool | None
 
 
 def push(
@@ -73,7 +67,7 @@ def push(
     ref = f"{registry.repository}:{identifier}"
     if not same:
         with _named(engine, found.id, ref):
-            _again(lambda: engine.push(ref, progress), progress)
+            transfer.again(lambda: engine.push(ref, progress), progress)
     arrived = registry.manifest(identifier)
     if arrived is None or arrived.config != found.id:
         raise RegistryRefused(f"{ref} is not the image that was pushed", hint="did somebody else push it just now?")
@@ -86,7 +80,25 @@ def push(
         papers = attachments.attach(engine, found, registry, arrived, reports)
     with progress.step("push: indexes"):
         moved = shelf.gather(registry, published)
+    if registry.digest(identifier) != arrived.digest:
+        raise RegistryRefused(f"{ref} became another image meanwhile", hint="did somebody else push it just now?")
     return Pushed(ref=ref, digest=arrived.digest, moved=tuple(moved), uploaded=not same, papers=papers, signed=sign)
+
+
+def finish(registry: Registry, asked: str, reports: Path) -> Pushed:
+    """Brings the push of an image to its end that is in the registry with its papers: its indexes alone.
+
+    Raises what described.check does, Unfinished where the image or its papers never arrived.
+    """
+    found = described.check(registry, asked, reports)
+    return Pushed(
+        ref=f"{registry.repository}:{found.id}",
+        digest=found.digest,
+        moved=tuple(shelf.gather(registry, found.published)),
+        uploaded=False,
+        papers=None,
+        signed=None,
+    )
 
 
 @contextmanager
@@ -111,19 +123,6 @@ def refuse_unverified(image: str, identifier: str, image_id: str, reports: Path)
             f"{image} is not verified: {reports / identifier}.json does not say that this image passed",
             hint=f"invoke verify {REPOSITORY}:{identifier}",
         )
-
-
-def _again(transfer: Callable[[], None], progress: Progress) -> None:
-    """Tries a transfer again where that can help."""
-    for attempt in range(1, TRIES + 1):
-        try:
-            transfer()
-            return
-        except TransferFailed as error:
-            if attempt == TRIES or not error.passing:
-                raise
-            progress(f"{error.reason}; trying again")
-            time.sleep(WAIT_SECONDS * attempt)
 
 
 def select(
@@ -155,7 +154,7 @@ def pull(engine: Engine, registry: Registry, choice: Choice, progress: Progress)
         raise RegistryRefused(f"{registry.repository} lost {best.id} ({best.digest})", hint="push it again")
     refuse_other(best, shelf.of_config(registry.config(manifest), best.digest))
     reference = f"{registry.repository}@{best.digest}"
-    _again(lambda: engine.pull(reference, progress), progress)
+    transfer.again(lambda: engine.pull(reference, progress), progress)
     if engine.image(reference).id != manifest.config:
         raise RegistryRefused(f"{reference} is another image on this engine", hint=f"docker image rm {reference}")
     name = f"{registry.repository}:{best.id}"

@@ -11,6 +11,11 @@ if TYPE_CHECKING:
 PLAIN_WIDTH = 120
 
 
+def printable(text: str, most: int) -> str:
+    """Somebody else's words, fit for a line on a terminal: no control characters, at most `most` characters."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)[:most]
+
+
 def console(stream: IO[str] | None = None) -> "Console":
     """What draws on `stream` (default: stdout)."""
     from rich.console import Console

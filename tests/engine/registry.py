@@ -1,13 +1,18 @@
-"""Debian's docker-registry on loopback: a real one, that tests start, stop and kill."""
+"""Debian's docker-registry on loopback: a real one, that tests start, stop and kill, and a proxy that breaks off."""
 
 import contextlib
+import json
+import math
 import shutil
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 import requests
@@ -67,3 +72,82 @@ def serve(folder: Path) -> Iterator[Server]:
         yield server
     finally:
         server.kill()
+
+
+# Neither the engine nor tfbuild tries again after that.
+ENDS = {"code": "DENIED", "message": "the test ends here"}
+
+
+class Between(BaseHTTPRequestHandler):
+    """Hands requests on to a registry, and ends that after `left` of those that change something there.
+
+    From then on it refuses everything, so that neither the engine nor tfbuild tries again: what stands in the registry
+    is what a push leaves behind that dies there. `losing`: each of tfbuild's own changes (the engine's do not count)
+    arrives, but the first answer to it is lost; `lost` has them.
+    """
+
+    protocol_version = "HTTP/1.1"
+    origin = ""
+    left: float = math.inf
+    losing = False
+    lost: ClassVar[set[str]] = set()
+    uploaded: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        kind, body = type(self), self._body()
+        changes = self.command in ("POST", "PATCH", "PUT")
+        if kind.left <= 0 and (changes or kind.left < 0):
+            kind.left = -1
+            self._say(403, json.dumps({"errors": [ENDS]}).encode(), {"Content-Type": "application/json"})
+            return
+        answer = requests.request(
+            self.command, f"{self.origin}{self.path}", headers=dict(self.headers), data=body, allow_redirects=False,
+            timeout=30,
+        )  # fmt: skip
+        kind.left -= changes
+        if self.command == "PUT" and "digest=" in self.path and answer.status_code == 201:
+            self.uploaded.append(self.path.partition("digest=")[2])
+        change = f"{self.command} {self.path}"
+        if self.losing and changes and "requests" in self.headers["User-Agent"] and change not in self.lost:
+            self.lost.add(change)
+            self.close_connection = True
+            return
+        kept = ("Content-Type", "Location", "Docker-Content-Digest", "Docker-Upload-UUID", "Range", "Content-Length")
+        more = {name: answer.headers[name] for name in kept if name in answer.headers}
+        self._say(answer.status_code, answer.content, more)
+
+    do_HEAD = do_PUT = do_POST = do_PATCH = do_GET  # noqa: N815
+
+    def _body(self) -> bytes:
+        if self.headers.get("Transfer-Encoding") != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length", "0")))
+        del self.headers["Transfer-Encoding"]
+        found = b""
+        while size := int(self.rfile.readline(), 16):
+            found += self.rfile.read(size)
+            self.rfile.readline()
+        self.rfile.readline()
+        return found
+
+    def _say(self, status: int, content: bytes, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(content)), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def between(server: Server, *, left: float = math.inf, losing: bool = False) -> Iterator[tuple[str, type[Between]]]:
+    """Host and port at which such a proxy stands before a registry, and its state."""
+    origin = f"http://127.0.0.1:{server.port}"
+    state = {"origin": origin, "left": left, "losing": losing, "lost": set(), "uploaded": []}
+    handler = type("Here", (Between,), state)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as proxy:
+        threading.Thread(target=proxy.serve_forever, args=(0.01,), daemon=True).start()
+        yield f"127.0.0.1:{proxy.server_port}", handler
+        proxy.shutdown()

@@ -4,15 +4,18 @@ The images here are small and carry the labels of real plans; that they are Tens
 """
 
 import json
+import math
 import os
 import secrets
+import shutil
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -29,11 +32,13 @@ from tfbuild import cpu, dockerfile, inventory, isa, plan, publishing
 from tfbuild import report as reporting
 from tfbuild.engine import Engine
 from tfbuild.engine.progress import Progress
+from tfbuild.engine.transfer import TransferFailed
 from tfbuild.errors import NothingFits, RegistryRefused, VerificationFailed
 from tfbuild.plan import Build, Request
 from tfbuild.registry import client, shelf
 from tfbuild.registry.choose import Choice
 from tfbuild.registry.client import Registry, Repository
+from tfbuild.supply import contents, described
 
 pytestmark = pytest.mark.engine
 CPUS = ("x86-64-v2", "avx", "x86-64-v3", "x86-64-v4")
@@ -55,27 +60,37 @@ def build(cpu_name: str, release: str = "2.20.0") -> Build:
     return plan.select(Request(target="mkl", release=release, cpu=cpu_name, platform="linux/amd64"), None)
 
 
+def label(
+    engine: Engine,
+    tmp_path: Path,
+    of: Build,
+    *,
+    verified: bool = True,
+    megabytes: int = 0,
+    more: Mapping[str, str] = {},
+) -> str:
+    folder = tmp_path / secrets.token_hex(4)
+    folder.mkdir()
+    (folder / "content").write_bytes(secrets.token_bytes(64) + os.urandom(megabytes << 20))
+    labels = {**dockerfile.labels(of), **more}
+    lines = "".join(f"LABEL {name}={dockerfile.quoted(value)}\n" for name, value in labels.items() if "$" not in value)
+    (folder / "Dockerfile").write_text(f"FROM scratch\nCOPY content /\n{lines}")
+    name = f"tfbuild-test:{secrets.token_hex(6)}"
+    image_id = engine.build(folder, tag=name, log=folder / "log", progress=Progress())
+    if verified:
+        passed = replace(report(), id=of.id)
+        reporting.write(replace(passed, image=replace(passed.image, id=image_id)), tmp_path / "reports")
+    return name
+
+
 @pytest.fixture
 def made(engine: Engine, tmp_path: Path) -> Iterator[Callable[..., str]]:
     """Makes an image with a build's labels and, unless `verified` is false, the report that it passed."""
     names: list[str] = []
 
-    def make(of: Build, *, verified: bool = True, megabytes: int = 0) -> str:
-        folder = tmp_path / secrets.token_hex(4)
-        folder.mkdir()
-        (folder / "content").write_bytes(secrets.token_bytes(64) + os.urandom(megabytes << 20))
-        labels = dockerfile.labels(of)
-        lines = "".join(
-            f"LABEL {name}={dockerfile.quoted(value)}\n" for name, value in labels.items() if "$" not in value
-        )
-        (folder / "Dockerfile").write_text(f"FROM scratch\nCOPY content /\n{lines}")
-        name = f"tfbuild-test:{secrets.token_hex(6)}"
-        image_id = engine.build(folder, tag=name, log=folder / "log", progress=Progress())
-        names.append(name)
-        if verified:
-            passed = replace(report(), id=of.id)
-            reporting.write(replace(passed, image=replace(passed.image, id=image_id)), tmp_path / "reports")
-        return name
+    def make(of: Build, **options: Any) -> str:
+        names.append(label(engine, tmp_path, of, **options))
+        return names[-1]
 
     yield make
     for name in names:
@@ -95,9 +110,14 @@ def push(engine: Engine, image: str, place: Registry, tmp_path: Path, *, force: 
 
 
 def choose(place: Registry, recorded: str, release: str = "") -> Choice:
-    host = cpu.parse(machine(recorded).cpuinfo())
+    host = parsed(recorded)
     features = frozenset(isa.of_cpu(host).features)
     return publishing.select(place, host, features, release=release, target="mkl", python="")
+
+
+@cache
+def parsed(recorded: str) -> cpu.Cpu:
+    return cpu.parse(machine(recorded).cpuinfo())
 
 
 def test_each_host_gets_the_largest_set_that_it_can_run(
@@ -327,6 +347,124 @@ def kill_when_bytes_arrive(server: Server) -> None:
             server.kill()
             return
         time.sleep(0.02)
+
+
+# --- a push that dies at each of its steps ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def old_and_new(engine: Engine, server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """An image that is to be pushed, and the reports; the repository test/old has an older one, which is whole."""
+    folder = tmp_path_factory.mktemp("images")
+    old, new = label(engine, folder, build("avx")), label(engine, folder, build("x86-64-v3"))
+    push(engine, old, Registry(Repository.parse(f"127.0.0.1:{server.port}/test/old")), folder)
+    yield new, folder
+    for name in (old, new):
+        engine.remove(name)
+
+
+def copy_of_old(server: Server) -> str:
+    """A repository in which the older image is whole, as the registry keeps it on its disk."""
+    path = f"test/{secrets.token_hex(4)}"
+    repositories = server.folder / "data/docker/registry/v2/repositories"
+    shutil.copytree(repositories / "test/old", repositories / path)
+    return path
+
+
+def offers(direct: Registry, folder: Path) -> set[str]:
+    """What a host is offered that could run both images, each proved to be whole and the one described."""
+    found = {choose(direct, "rocky9-zen5", release).best for release in ("", "2.20", "2.20.0")}
+    for best in found:
+        assert best is not None
+        whole = described.check(direct, best.digest, folder / "none")
+        manifest = direct.manifest(whole.digest)
+        assert manifest is not None
+        for layer in manifest.json()["layers"]:
+            assert requests.head(f"{direct.repository.url}blobs/{layer['digest']}", timeout=10).status_code == 200
+    return {best.id for best in found if best is not None}
+
+
+def test_a_push_that_dies_at_any_of_its_steps_offers_nothing_half_and_the_next_one_ends_it(
+    engine: Engine, server: Server, old_and_new: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new, folder = old_and_new
+    newer = build("x86-64-v3")
+    monkeypatch.setattr(contents, "read", cache(contents.read))
+    seen, steps = [], 0
+    while True:
+        path = copy_of_old(server)
+        direct = Registry(Repository.parse(f"127.0.0.1:{server.port}/{path}"))
+        with registries.between(server, left=steps) as (host, proxy):
+            place = Repository.parse(f"{host}/{path}")
+            try:
+                push(engine, new, Registry(place), folder)
+                break
+            except (RegistryRefused, TransferFailed):
+                seen.append(offers(direct, folder))
+            proxy.left = math.inf
+            push(engine, new, Registry(place), folder)
+            assert offers(direct, folder) == {newer.id}
+            assert described.check(direct, newer.id, folder / "reports").lacking == ()
+            # What had arrived was not sent again.
+            assert len(proxy.uploaded) == len(set(proxy.uploaded)) > 0
+        steps += 1
+    # A layer and a configuration, the manifest, two papers with what attaches them, and three indexes.
+    assert steps > 15
+    only_old, only_new = {build("avx").id}, {newer.id}
+    assert seen[0] == only_old
+    # The indexes come last: two of the three states between them offer either.
+    assert [one for one in seen if one != only_old] == [only_old | only_new] * 2
+
+
+def test_answers_that_are_lost_cost_nothing(
+    engine: Engine, server: Server, old_and_new: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new, folder = old_and_new
+    monkeypatch.setattr(client, "BACKOFF", 0.01)
+    path = copy_of_old(server)
+    with registries.between(server, losing=True) as (host, proxy):
+        push(engine, new, Registry(Repository.parse(f"{host}/{path}")), folder)
+    # Three documents, what attaches two of them, the index of these and three of images.
+    assert len(proxy.lost) >= 9
+    direct = Registry(Repository.parse(f"127.0.0.1:{server.port}/{path}"))
+    assert described.check(direct, build("x86-64-v3").id, folder / "reports").lacking == ()
+
+
+def test_a_push_without_its_indexes_is_finished_by_them(
+    engine: Engine,
+    server: Server,
+    old_and_new: tuple[str, Path],
+    invoke: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    new, folder = old_and_new
+    path, name = copy_of_old(server), build("x86-64-v3").id
+    place = Registry(Repository.parse(f"127.0.0.1:{server.port}/{path}"))
+    monkeypatch.setattr(shelf, "gather", ending)
+    with pytest.raises(RegistryRefused, match="the test ends here"):
+        push(engine, new, place, folder)
+    words = (name, "--registry", str(place.repository))
+    assert f"{name} is not offered by 2.20-mkl" in invoke("verify", *words, code=30).stderr
+    assert json.loads(invoke("push", *words, "--indexes", "--json").stdout)["indexes"] == [
+        "2.20-mkl", "2.20.0-mkl", "latest-mkl"
+    ]  # fmt: skip
+    invoke("verify", *words)
+    assert "leave out --force" in invoke("push", *words, "--indexes", "--force", code=2).stderr
+
+
+def ending(*_: object) -> list[str]:
+    raise RegistryRefused("the test ends here")
+
+
+def test_a_registry_that_is_full_is_not_taken_for_one_that_wants_a_login(
+    engine: Engine, server: Server, old_and_new: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new, folder = old_and_new
+    monkeypatch.setattr(registries, "ENDS", {"code": "DENIED", "message": "storage quota exceeded"})
+    with registries.between(server, left=2) as (host, _), pytest.raises(TransferFailed) as refusal:
+        push(engine, new, Registry(Repository.parse(f"{host}/{copy_of_old(server)}")), folder)
+    assert "quota exceeded" in refusal.value.reason
+    assert refusal.value.hint == "the registry's quota or size limit is reached: make room there"
 
 
 class Trouble(BaseHTTPRequestHandler):

@@ -1,6 +1,7 @@
 """SBOM and provenance of real images, attached in a real registry, and found out where somebody changes them there."""
 
 import json
+import os
 import secrets
 import threading
 from collections.abc import Callable
@@ -16,10 +17,10 @@ from cyclonedx.validation.json import JsonStrictValidator
 
 from tests.engine.registry import Server
 from tests.engine.test_registry import build, made, place, push, server
-from tfbuild import publishing
+from tfbuild import dockerfile, matrix, publishing
 from tfbuild.engine import Engine
 from tfbuild.engine.progress import Progress
-from tfbuild.errors import TfbuildError, UnknownImage, UsageError, VerificationFailed
+from tfbuild.errors import TfbuildError, Unfinished, UnknownImage, UsageError, VerificationFailed
 from tfbuild.registry import client, referrers, shelf
 from tfbuild.registry.client import Manifest, Registry, Repository
 from tfbuild.supply import attachments, described, provenance, sbom
@@ -148,8 +149,11 @@ def test_no_index_offers_an_image_whose_papers_are_not_there(
     index = place.manifest("latest-mkl")
     assert index is not None
     assert [image.id for image in shelf.read_index(index)] == [whole.id]
-    with pytest.raises(VerificationFailed, match="no provenance is attached"):
+    with pytest.raises(Unfinished, match="no index offers it: its push came to no end") as unfinished:
         check(place, half.id, tmp_path)
+    assert unfinished.value.exit_code == 30
+    with pytest.raises(Unfinished):
+        publishing.finish(Registry(place.repository), half.id, tmp_path / "reports")
 
 
 def test_the_report_is_compared_where_it_is_here(engine: Engine, made: Made, place: Registry, tmp_path: Path) -> None:
@@ -311,6 +315,7 @@ def test_another_images_papers_do_not_vouch_for_this_one(
     told["config"] |= {"digest": place.upload(content), "size": len(content)}
     forged = json.dumps(told).encode()
     place.put(name, forged, manifest.media_type)
+    # The index offers another image by that name: no push that came to no end.
     with pytest.raises(VerificationFailed, match="no provenance is attached"):
         check(place, name, tmp_path)
     # The true image's papers, attached to the forged one.
@@ -360,6 +365,50 @@ def test_signing_without_cosign_pushes_nothing(
                 engine, image, place, tmp_path / "reports", force=False, progress=Progress(), sign=True
             )  # fmt: skip
     assert place.tags() == []
+
+
+def test_a_signature_that_fails_lets_nothing_be_offered(
+    engine: Engine, made: Made, place: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What stands in for cosign here signs nothing: this is about what it is asked, and what its refusal stops."""
+    image = made(build("avx"))
+    program = tmp_path / "bin" / "cosign"
+    program.parent.mkdir()
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+
+    def signing(code: int) -> publishing.Pushed:
+        program.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/asked\necho its words\nexit {code}\n')
+        program.chmod(0o755)
+        return publishing.push(engine, image, place, tmp_path / "reports", force=False, progress=Progress(), sign=True)
+
+    with pytest.raises(TfbuildError, match="cosign did not sign"):
+        signing(1)
+    assert place.tags() == [build("avx").id]
+    with pytest.raises(Unfinished):
+        check(place, build("avx").id, tmp_path)
+    done = signing(0)
+    assert done.signed
+    assert not done.uploaded
+    assert (tmp_path / "asked").read_text() == f"sign --yes {place.repository}@{done.digest}\n" * 2
+    assert check(place, build("avx").id, tmp_path).lacking == ()
+
+
+def test_an_image_of_another_context_is_told_from_one_of_this(
+    engine: Engine, made: Made, place: Registry, tmp_path: Path, invoke: Callable[..., Any]
+) -> None:
+    one = build("x86-64-v3")
+    context = json.loads(
+        invoke("dockerfile", *matrix.options(one).split(), "--output", f"{tmp_path}/x", "--json").stdout
+    )
+    assert context["id"] == one.id
+    key = dockerfile.key(context["digest"], "sha256:of-a-base")
+    more = {"io.tfbuild.context": key, "org.opencontainers.image.base.digest": "sha256:of-a-base"}
+    push(engine, made(one, more=more), place, tmp_path)
+    words = ("verify", one.id, "--registry", str(place.repository), "--context")
+    invoke(*words, context["digest"])
+    assert "was made from another context" in invoke(*words, f"sha256:{64 * '0'}", code=29).stderr
+    invoke(*words, "latest", code=2)
+    invoke("verify", one.id, "--context", context["digest"], code=2)
 
 
 # --- as a user --------------------------------------------------------------------------------------------------------

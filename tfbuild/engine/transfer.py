@@ -1,13 +1,18 @@
 """What the engine tells of a push or a pull, layer by layer, as one share and one line."""
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from tfbuild.engine.progress import Step
+from tfbuild.engine.progress import Progress, Step
 from tfbuild.errors import TfbuildError
 
 MOVING = ("Pushing", "Downloading")
+# The engine has tried each layer five times by then.
+TRIES = 3
+WAIT_SECONDS = 2.0
+FULL = "the registry's quota or size limit is reached: make room there"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +28,11 @@ class Refusal:
 REFUSALS = (
     Refusal(words="toomanyrequests", hint="docker login raises the limit, or try again later", passing=True),
     Refusal(words="too many requests", hint="docker login raises the limit, or try again later", passing=True),
+    # Behind those above, for some have quotas of requests; Harbor's own has other words.
+    Refusal(words="quota", hint=FULL, passing=False),
+    Refusal(words="upper limit", hint=FULL, passing=False),
+    Refusal(words="413 request entity too large", hint=FULL, passing=False),
+    Refusal(words="507 insufficient storage", hint=FULL, passing=False),
     Refusal(words="no basic auth", hint="docker login", passing=False),
     Refusal(words="unauthorized", hint="docker login", passing=False),
     Refusal(words="denied", hint="docker login as somebody who may; does the repository exist?", passing=False),
@@ -47,15 +57,32 @@ class TransferFailed(TfbuildError):
         super().__init__(error.strip(), hint=found.hint)
 
 
+def again(transfer: Callable[[], None], progress: Progress) -> None:
+    """Tries a transfer again where that can help."""
+    for attempt in range(1, TRIES + 1):
+        try:
+            transfer()
+            return
+        except TransferFailed as error:
+            if attempt == TRIES or not error.passing:
+                raise
+            progress(f"{error.reason}; trying again")
+            time.sleep(WAIT_SECONDS * attempt)
+
+
 def follow(events: Iterable[dict[str, Any]], step: Step) -> None:
     """Shows the events of a transfer in `step` until its end; TransferFailed with the engine's reason."""
     layers: dict[str, tuple[int, int]] = {}
+    # Read to its end, so that the connection to the engine is given back.
+    failures = []
     for event in events:
         if "error" in event:
-            raise TransferFailed(str(event["error"]))
+            failures.append(TransferFailed(str(event["error"])))
         detail = event.get("progressDetail") or {}
         if event.get("status") in MOVING and detail.get("total"):
             layers[str(event["id"])] = (int(detail.get("current", 0)), int(detail["total"]))
             done, total = (sum(part) for part in zip(*layers.values(), strict=True))
             step.share = min(1.0, done / total)
             step.detail = f"{done / 1e6:,.0f} of {total / 1e6:,.0f} MB, as far as is known"
+    if failures:
+        raise failures[0]

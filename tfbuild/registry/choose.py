@@ -7,6 +7,7 @@ of one set the newer release wins, then the newer build.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from packaging.version import Version
 
@@ -39,6 +40,23 @@ class Published:
     created: str
 
 
+# Of an image that does not say when it was made.
+NEVER = datetime(1, 1, 1, tzinfo=UTC)
+
+
+def moment(created: str) -> datetime | None:
+    """An RFC 3339 time in UTC (without an offset it is taken for that); None where it is none.
+
+    As texts "10:00:00.5Z" would come before "10:00:00Z", and "11:00+02:00" behind both.
+    """
+    try:
+        # Engines give nanoseconds, of which Python reads six digits.
+        found = datetime.fromisoformat(created)
+        return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):
+        return None
+
+
 @dataclass(frozen=True, kw_only=True)
 class PassedOver:
     id: str
@@ -69,9 +87,9 @@ def choose(published: Iterable[Published], *, platform: str, features: frozenset
     return Choice(best=best, nearest=nearest, missing=missing, passed_over=passed)
 
 
-def rank(image: Published) -> tuple[tuple[bool, ...], int, Version, str, str, str]:
+def rank(image: Published) -> tuple[tuple[bool, ...], int, Version, datetime, str, str]:
     """Larger is better, among the images of one platform."""
-    return *_speed(image), Version(image.release), image.created, image.id, image.digest
+    return *_speed(image), Version(image.release), moment(image.created) or NEVER, image.id, image.digest
 
 
 def _speed(image: Published) -> tuple[tuple[bool, ...], int]:

@@ -5,9 +5,11 @@ a digest is checked against it, and nothing is read without a bound.
 """
 
 import hashlib
+import ipaddress
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from requests.adapters import HTTPAdapter
 from urllib3 import Retry
 
 from tfbuild.errors import RegistryRefused, TfbuildError, UsageError
+from tfbuild.terminal import printable
 
 DOCKER_HUB = "docker.io"
 HUB_HOST = "registry-1.docker.io"
@@ -29,13 +32,20 @@ IMAGES = ("application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.
 MOST_BYTES = 4 << 20
 MOST_TAGS = 10_000
 MOST_PAGES = 1000
+MOST_REASON = 200
 SECONDS = 30.0
+# Requests at once, where many images are looked at.
+WORKERS = 8
 TRIES = 5
+BACKOFF = 0.5
+UPLOADS = 3
 MOST_PATIENCE = 60
 BUSY = (429, 500, 502, 503, 504)
 NAME = re.compile(r"(?P<host>[\w.-]+(?::\d+)?)/(?P<path>[a-z0-9]+(?:[._/-]+[a-z0-9]+)*)")
 # Of the referrers tag schema, and of cosign's signatures (with an ending).
 REFERRERS_TAG = re.compile(r"sha256-[0-9a-f]{64}(\..+)?")
+# What registries call a limit on space, most of them in a 403 (github.com/goharbor/harbor, src/pkg/quota/errors.go).
+QUOTA = ("quota", "upper limit", "storage limit", "no space left", "insufficient storage")
 CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
 # distribution-spec, "Pulling manifests"; digests here are SHA-256 alone.
 TAG = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}")
@@ -65,8 +75,7 @@ class Repository:
     @property
     def url(self) -> str:
         """Loopback speaks plain HTTP, as the engine has it too; everything else TLS."""
-        name = self.host.partition(":")[0]
-        plain = name == "localhost" or name.startswith("127.")
+        plain = loopback(self.host.partition(":")[0])
         return f"{'http' if plain else 'https'}://{HUB_HOST if self.host == DOCKER_HUB else self.host}/v2/{self.path}/"
 
 
@@ -107,8 +116,8 @@ class Registry:
         self._session.auth = _as_it_is
         retry = Retry(
             total=TRIES,
-            backoff_factor=0.5,
-            backoff_jitter=0.5,
+            backoff_factor=BACKOFF,
+            backoff_jitter=BACKOFF,
             status_forcelist=BUSY,
             allowed_methods=("GET", "HEAD", "PUT", "POST"),
             respect_retry_after_header=True,
@@ -116,7 +125,7 @@ class Registry:
             raise_on_status=False,
         )
         for scheme in ("https://", "http://"):
-            self._session.mount(scheme, HTTPAdapter(max_retries=retry))
+            self._session.mount(scheme, HTTPAdapter(max_retries=retry, pool_maxsize=WORKERS))
         self._authorization = ""
         self._lists_referrers = True
         self._configs: dict[str, dict[str, Any]] = {}
@@ -158,6 +167,20 @@ class Registry:
             )
         return Manifest(digest=digest, media_type=_media_type(answer, content), content=content)
 
+    def digest(self, tag: str) -> str:
+        """The digest that a tag stands for now, by a request without a body; "" where there is no such tag.
+
+        It is the registry's word: what is under that digest is checked when it is read.
+        """
+        headers = {"Accept": ", ".join((*LISTS, *IMAGES))}
+        answer = self._ask("HEAD", f"manifests/{tag}", headers=headers, missing_is_fine=True)
+        if answer.status_code == 404:
+            return ""
+        if said := answer.headers.get("Docker-Content-Digest", ""):
+            return said
+        found = self.manifest(tag)
+        return found.digest if found is not None else ""
+
     def config(self, manifest: Manifest) -> dict[str, Any]:
         """The configuration of an image, with its labels; checked against the digest in the manifest."""
         digest = manifest.config
@@ -191,11 +214,16 @@ class Registry:
     def upload(self, content: bytes) -> str:
         """Uploads a small blob that the registry lacks, in one piece, and gives its digest."""
         digest = digest_of(content)
-        if self._ask("HEAD", f"blobs/{digest}", missing_is_fine=True).status_code == 404:
+        for _ in range(UPLOADS):
+            if self._ask("HEAD", f"blobs/{digest}", missing_is_fine=True).status_code != 404:
+                return digest
             where = urljoin(self.repository.url, self._ask("POST", "blobs/uploads/").headers.get("Location", ""))
             headers = {"Content-Type": "application/octet-stream"}
-            self._ask("PUT", f"{where}{'&' if '?' in where else '?'}digest={digest}", headers=headers, data=content)
-        return digest
+            url = f"{where}{'&' if '?' in where else '?'}digest={digest}"
+            # Where the answer to one that arrived was lost, its upload is gone when the same is sent again.
+            if self._ask("PUT", url, headers=headers, data=content, missing_is_fine=True).status_code != 404:
+                return digest
+        raise RegistryRefused(f"{self.repository} loses what is uploaded ({digest})", hint="push again later")
 
     def referrers(self, digest: str) -> Manifest | None:
         """The index of what refers to a manifest, as the registry itself keeps it; None where it keeps none."""
@@ -223,16 +251,20 @@ class Registry:
         url = urljoin(self.repository.url, path)
         answer = self._send(method, url, headers, data)
         if answer.status_code == 401 and (challenge := answer.headers.get("WWW-Authenticate", "")):
+            answer.close()
             self._authorization = self._authorize(challenge)
             answer = self._send(method, url, headers, data)
         if answer.status_code < 400 or (answer.status_code == 404 and missing_is_fine):
+            if method != "GET" or answer.status_code == 404:
+                # Read to its end, a connection serves the next request.
+                _body(answer)
             return answer
         raise self._refused(answer)
 
     def _send(self, method: str, url: str, headers: Mapping[str, str], data: bytes | None) -> requests.Response:
         own = urlsplit(url)[:2] == urlsplit(self.repository.url)[:2]  # scheme and host
         authorization = {"Authorization": self._authorization} if self._authorization and own else {}
-        try:
+        with reached(self.repository.host):
             return self._session.request(
                 method,
                 url,
@@ -242,32 +274,42 @@ class Registry:
                 stream=True,
                 verify=self._verify,
             )
-        except requests.exceptions.SSLError as error:
-            raise RegistryRefused(
-                f"{self.repository.host} has no certificate that is trusted here: {error}",
-                hint="--ca-cert FILE with the CA that signed it",
-            ) from error
-        except requests.exceptions.RequestException as error:
-            raise RegistryRefused(
-                f"{self.repository.host} does not answer: {error}", hint="is it the right --registry? try again later"
-            ) from error
 
     def _authorize(self, challenge: str) -> str:
-        """The header that a challenge asks for: the credentials themselves, or a token that they buy."""
+        """The header that a challenge asks for: the credentials themselves, or a token that they buy.
+
+        "" where these are refused, so that the registry's own 401 is what is told. RegistryRefused where the server
+        that sells tokens is in trouble.
+        """
         known = self._credentials()
         kind, _, rest = challenge.partition(" ")
         if kind.lower() == "basic":
             return requests.auth._basic_auth_str(known[0], known[1]) if known else ""
         told = dict(CHALLENGE.findall(rest))
+        realm = told.get("realm", "")
+        self._refuse_open(realm)
         wanted = {name: told[name] for name in ("service", "scope") if name in told}
-        try:
+        seller = f"{urlsplit(realm).hostname}, where {self.repository.host} has its tokens from,"
+        with reached(seller):
             answer = self._session.get(
-                told.get("realm", ""), params=wanted, auth=known, timeout=SECONDS, stream=True, verify=self._verify
+                realm, params=wanted, auth=known, timeout=SECONDS, stream=True, verify=self._verify
             )
-            token = _object(_body(answer), "token") if answer.status_code == 200 else {}
-        except (requests.exceptions.RequestException, RegistryRefused):
+        if answer.status_code in (400, 401, 403, 404):
+            answer.close()
             return ""
+        if answer.status_code != 200:
+            raise self._refused(answer, seller)
+        token = _object(_body(answer), "token")
         return f"Bearer {token.get('token') or token.get('access_token') or ''}"
+
+    def _refuse_open(self, realm: str) -> None:
+        """Credentials go over TLS, or to this machine; and a realm that names a file is not read."""
+        where = urlsplit(realm)
+        if where.scheme != "https" and not (where.scheme == "http" and loopback(where.hostname or "")):
+            raise RegistryRefused(
+                f"{self.repository.host} has its tokens from {printable(realm, MOST_REASON)!r}, which is not https",
+                hint="is it the right --registry? credentials are not sent there",
+            )
 
     def _credentials(self) -> tuple[str, str] | None:
         """What `docker login` stored for this registry, in its helper or its file."""
@@ -276,25 +318,48 @@ class Registry:
         name, secret = found.get("Username", found.get("username")), found.get("Password", found.get("password"))
         return (str(name), str(secret)) if name and secret else None
 
-    def _refused(self, answer: requests.Response) -> TfbuildError:
-        why = f"{self.repository} answers {answer.status_code} {answer.reason}"
+    def _refused(self, answer: requests.Response, who: str = "") -> TfbuildError:
+        why = f"{who or self.repository} answers {answer.status_code} {answer.reason}"
+        reason = _reason(answer)
+        full = "the registry's quota or size limit is reached: make room there"
         hints = {
             401: f"docker login {self.repository.host}",
             403: f"these credentials may not do this: docker login {self.repository.host} as somebody who may",
             404: "does the repository exist, and is its name right?",
-            413: "the registry's quota or size limit is reached: make room there",
+            413: full,
             429: "too many requests: docker login raises the limit, or try again later",
             507: "the registry's disk is full: make room there",
         }
+        hint = hints.get(answer.status_code, "the registry is in trouble; try again later")
         return RegistryRefused(
-            f"{why}: {_reason(answer)}",
-            hint=hints.get(answer.status_code, "the registry is in trouble; try again later"),
+            f"{why}: {reason or 'no reason given'}",
+            # With 429 a quota is one of requests.
+            hint=full if answer.status_code != 429 and any(word in reason.lower() for word in QUOTA) else hint,
         )
 
 
-def printable(text: str) -> str:
-    """A registry's words, as far as they are fit for a terminal."""
-    return "".join(letter for letter in text if letter.isprintable())[:200]
+def loopback(host: str) -> bool:
+    """True for this machine's own addresses, and not for names that begin like one."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+@contextmanager
+def reached(who: str) -> Iterator[None]:
+    """A request's failure to get an answer from `who`, as the error that says why."""
+    try:
+        yield
+    except requests.exceptions.SSLError as error:
+        raise RegistryRefused(
+            f"{who} has no certificate that is trusted here: {error}",
+            hint="--ca-cert FILE with the CA that signed it",
+        ) from error
+    except (requests.exceptions.RequestException, ValueError) as error:
+        raise RegistryRefused(
+            f"{who} does not answer: {error}", hint="is it the right --registry? try again later"
+        ) from error
 
 
 def _as_it_is(request: requests.PreparedRequest) -> requests.PreparedRequest:
@@ -341,7 +406,8 @@ def _reason(answer: requests.Response) -> str:
     try:
         errors = _object(_body(answer), "error").get("errors")
         first = errors[0] if isinstance(errors, list) and errors else {}
-        text = str(first.get("message", "")) if isinstance(first, dict) else ""
+        told = [first.get("message"), first.get("detail")] if isinstance(first, dict) else []
+        text = ": ".join(word for word in told if isinstance(word, str) and word)
     except TfbuildError:
         text = ""
-    return printable(text) or "no reason given"
+    return printable(text, MOST_REASON).strip()

@@ -8,8 +8,10 @@ plain `docker pull` takes the first of its platform, and pull.sh the last one th
 
 import json
 import re
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from packaging.version import InvalidVersion, Version
 
@@ -18,6 +20,7 @@ from tfbuild.errors import RegistryRefused
 from tfbuild.registry import choose, client, referrers
 from tfbuild.registry.choose import Published
 from tfbuild.registry.client import Manifest, Registry
+from tfbuild.terminal import printable
 
 LATEST = "latest"
 # Labels of an image that its descriptor in an index repeats.
@@ -25,8 +28,19 @@ LABELS = ("id", "release", "target", "python", "platform", "instruction-set", "f
 CREATED = "org.opencontainers.image.created"
 # What the values of LABELS look like: anybody may have written them, and they are printed.
 VALUE = re.compile(r"[\w.,+/-]*( [\w.,+/-]+)*", re.ASCII)
+MOST_TIME = 64
 # Two pushes at once may overwrite each other's index: each looks again, and mends it, so often.
 MENDS = 5
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """An image as an index names it; `size`: bytes of its manifest."""
+
+    image: Published
+    media_type: str
+    size: int
 
 
 def moving_tags(release: str, target: str) -> tuple[str, str]:
@@ -37,15 +51,21 @@ def moving_tags(release: str, target: str) -> tuple[str, str]:
 
 def images(registry: Registry, tags: Iterable[str]) -> list[tuple[Published, Manifest]]:
     """The images behind those of `tags` that are fixed; what is not tfbuild's, or not what it says, is left out."""
-    found = []
-    for tag in tags:
-        manifest = registry.manifest(tag)
-        if manifest is None or manifest.media_type not in client.IMAGES:
-            continue
-        image = of_config(registry.config(manifest), manifest.digest)
-        if image is not None and image.id == tag:
-            found.append((image, manifest))
-    return found
+    return [pair for pair in _at_once(lambda tag: _fixed(registry, tag), tags) if pair is not None]
+
+
+def _fixed(registry: Registry, tag: str) -> tuple[Published, Manifest] | None:
+    manifest = registry.manifest(tag)
+    if manifest is None or manifest.media_type not in client.IMAGES:
+        return None
+    image = of_config(registry.config(manifest), manifest.digest)
+    return (image, manifest) if image is not None and image.id == tag else None
+
+
+def _at_once(ask: Callable[[str], Answer], names: Iterable[str]) -> list[Answer]:
+    """What `ask` says of each name, in their order, some at a time."""
+    with ThreadPoolExecutor(client.WORKERS) as pool:
+        return list(pool.map(ask, names))
 
 
 def of_config(config: dict[str, Any], digest: str) -> Published | None:
@@ -57,7 +77,7 @@ def of_config(config: dict[str, Any], digest: str) -> Published | None:
 def _of_labels(labels: object, created: object, digest: str) -> Published | None:
     known = labels if isinstance(labels, dict) else {}
     told = {name: str(known[f"io.tfbuild.{name}"]) for name in LABELS if f"io.tfbuild.{name}" in known}
-    return of_annotations({**told, "created": client.printable(str(created or ""))}, digest)
+    return of_annotations({**told, "created": printable(str(created or ""), MOST_TIME)}, digest)
 
 
 def of_annotations(told: dict[str, str], digest: str) -> Published | None:
@@ -85,19 +105,20 @@ def of_annotations(told: dict[str, str], digest: str) -> Published | None:
     )
 
 
-def index(found: Sequence[tuple[Published, Manifest]]) -> bytes:
+def index(found: Iterable[Row]) -> bytes:
     """The OCI index over these images, the same bytes for the same images."""
-    order = sorted(found, key=lambda pair: (pair[0].platform, choose.rank(pair[0])))
+    order = sorted(found, key=lambda row: (row.image.platform, choose.rank(row.image)))
     document = {
         "schemaVersion": 2,
         "mediaType": client.INDEX,
-        "manifests": [_descriptor(image, manifest) for image, manifest in order],
+        "manifests": [_descriptor(row) for row in order],
         "annotations": {"io.tfbuild.schema": dockerfile.SCHEMA},
     }
     return json.dumps(document, indent=2).encode()
 
 
-def _descriptor(image: Published, manifest: Manifest) -> dict[str, object]:
+def _descriptor(row: Row) -> dict[str, object]:
+    image = row.image
     system, _, architecture = image.platform.partition("/")
     told = {
         "id": image.id,
@@ -110,9 +131,9 @@ def _descriptor(image: Published, manifest: Manifest) -> dict[str, object]:
         "cpuinfo": " ".join(sorted(_in_cpuinfo(name) for name in image.features)),
     }
     return {
-        "mediaType": manifest.media_type,
-        "digest": manifest.digest,
-        "size": len(manifest.content),
+        "mediaType": row.media_type,
+        "digest": image.digest,
+        "size": row.size,
         "platform": {"os": system, "architecture": architecture},
         "annotations": {f"io.tfbuild.{name}": value for name, value in told.items()} | {CREATED: image.created},
     }
@@ -138,44 +159,111 @@ def _of_descriptor(row: dict[str, Any]) -> Published | None:
     return _of_labels(notes, created, str(row.get("digest", "")))
 
 
+def _rows(index: Manifest | None) -> dict[str, Row]:
+    """What an index of this tfbuild's making says, by digest; what it would write otherwise now is left out."""
+    rows = index.json().get("manifests") if index is not None and index.media_type in client.LISTS else None
+    found = [(raw, _row(raw)) for raw in rows if isinstance(raw, dict)] if isinstance(rows, list) else []
+    return {row.image.digest: row for raw, row in found if row is not None and _descriptor(row) == raw}
+
+
+def _row(raw: dict[str, Any]) -> Row | None:
+    image, size = _of_descriptor(raw), raw.get("size")
+    if image is None or raw.get("mediaType") not in client.IMAGES or not isinstance(size, int):
+        return None
+    return Row(image=image, media_type=str(raw["mediaType"]), size=size)
+
+
 def gather(registry: Registry, image: Published) -> list[str]:
     """Puts the indexes that `image` belongs to in order, by the fixed tags that are there now; the tags that were set.
 
     An image without SBOM and provenance is in none: its push is not over, or came to no end.
-    An index follows from the fixed tags alone, so that whoever is last heals what two pushes at once lost.
+    An index follows from the fixed tags, so that whoever is last heals what two pushes at once lost. What an index says
+    of another image under the same digest is believed, for it was read from that image, and whoever pulls it compares:
+    else each push would read all images again.
     """
-    done = []
-    for tag in (*moving_tags(image.release, image.target), f"{LATEST}-{image.target}"):
-        for _ in range(MENDS):
-            wanted = _wanted(registry, tag, image.target)
-            there = registry.manifest(tag)
-            if there is not None and there.content == wanted:
-                break
-            registry.put(tag, wanted, client.INDEX)
-        else:
-            raise RegistryRefused(
-                f"{registry.repository}:{tag} keeps changing", hint="push again when the others are done"
-            )
-        done.append(tag)
-    return done
+    tags = indexes(image)
+    for _ in range(MENDS):
+        there = {tag: registry.manifest(tag) for tag in tags}
+        known = {digest: row for index in there.values() for digest, row in _rows(index).items()}
+        known.pop(image.digest, None)
+        view = View(registry, image.target, known)
+        wanted = {tag: index(view.rows(tag.removesuffix(f"-{image.target}"))) for tag in tags}
+        late = [tag for tag in tags if (found := there[tag]) is None or found.content != wanted[tag]]
+        if not late:
+            return list(tags)
+        for tag in late:
+            registry.put(tag, wanted[tag], client.INDEX)
+    raise RegistryRefused(
+        f"{registry.repository}:{', '.join(late)} keeps changing", hint="push again when the others are done"
+    )
 
 
-def _wanted(registry: Registry, tag: str, target: str) -> bytes:
-    """The index that `tag` should be: over a release's images, or for "latest" over the newest release's."""
-    kind = tag.removesuffix(f"-{target}")
-    fixed = [name for name in registry.tags() if f"-{target}-" in name]
-    if kind != LATEST:
-        return index(_whole(registry, fixed, kind, target))
-    # A release of which nothing is whole yet, for its first push goes on or came to no end, is not the newest.
-    newest = sorted({release for name in fixed if (release := _release(name))}, reverse=True)
-    return index(next((found for release in newest if (found := _whole(registry, fixed, str(release), target))), []))
+def indexes(image: Published) -> tuple[str, ...]:
+    """The tags of the indexes that may have to name an image."""
+    return (*moving_tags(image.release, image.target), f"{LATEST}-{image.target}")
 
 
-def _whole(registry: Registry, fixed: Iterable[str], kind: str, target: str) -> list[tuple[Published, Manifest]]:
-    """The images of a release ("2.20": of all its patches) whose push came to its end."""
-    mine = [name for name in fixed if name.startswith((f"{kind}-", f"{kind}."))]
-    found = [pair for pair in images(registry, mine) if pair[0].target == target]
-    return [pair for pair in found if referrers.complete(registry, pair[0].digest)]
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """`lacking`: the indexes that should offer an image just as its labels say, and do not.
+
+    `named`: whether any of them offers an image of its identifier, be it another one.
+    """
+
+    lacking: tuple[str, ...]
+    named: bool
+
+
+def standing(registry: Registry, image: Published) -> Standing:
+    there = {tag: index for tag in indexes(image) if (index := registry.manifest(tag)) is not None}
+    named = {tag: read_index(index) for tag, index in there.items()}
+    return Standing(
+        lacking=tuple(tag for tag in indexes(image) if not _offers(tag, named.get(tag, []), image)),
+        named=any(one.id == image.id for rows in named.values() for one in rows),
+    )
+
+
+def _offers(tag: str, named: Iterable[Published], image: Published) -> bool:
+    if tag.startswith(f"{LATEST}-") and any(Version(one.release) > Version(image.release) for one in named):
+        return True
+    return image in named
+
+
+class View:
+    """The whole images of one target, as they stand behind their fixed tags now; each tag is asked for once.
+
+    `known`: rows by digest that need not be read again.
+    """
+
+    def __init__(self, registry: Registry, target: str, known: Mapping[str, Row]) -> None:
+        self._registry, self._target, self._known = registry, target, known
+        self._tags = [name for name in registry.tags() if f"-{target}-" in name]
+        self._seen: dict[str, Row | None] = {}
+
+    def rows(self, kind: str) -> list[Row]:
+        """Those of a release ("2.20": of all its patches), or for "latest" of the newest release."""
+        if kind != LATEST:
+            return self._of(kind)
+        # A release of which nothing is whole yet, for its first push goes on or came to no end, is not the newest.
+        newest = sorted({release for name in self._tags if (release := _release(name))}, reverse=True)
+        return next((found for release in newest if (found := self._of(str(release)))), [])
+
+    def _of(self, kind: str) -> list[Row]:
+        mine = [name for name in self._tags if name.startswith((f"{kind}-", f"{kind}."))]
+        new = [name for name in mine if name not in self._seen]
+        self._seen.update(zip(new, _at_once(self._read, new), strict=True))
+        return [row for name in mine if (row := self._seen[name]) is not None]
+
+    def _read(self, tag: str) -> Row | None:
+        """The image behind a fixed tag, if its push came to its end."""
+        row = self._known.get(self._registry.digest(tag))
+        if row is not None and row.image.id == tag:
+            return row
+        found = _fixed(self._registry, tag)
+        if found is None or found[0].target != self._target or not referrers.complete(self._registry, found[0].digest):
+            return None
+        image, manifest = found
+        return Row(image=image, media_type=manifest.media_type, size=len(manifest.content))
 
 
 def _release(tag: str) -> Version | None:

@@ -8,12 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tfbuild import dockerfile
 from tfbuild import report as reporting
-from tfbuild.engine import Engine
+from tfbuild.engine import Engine, transfer
 from tfbuild.engine.progress import Progress
-from tfbuild.errors import RegistryRefused, UnknownImage, UsageError, VerificationFailed
+from tfbuild.errors import Outdated, RegistryRefused, Unfinished, UnknownImage, UsageError, VerificationFailed
 from tfbuild.pipeline import REPOSITORY
 from tfbuild.registry import client, referrers, shelf
+from tfbuild.registry.choose import Published
 from tfbuild.registry.client import Manifest, Registry
 from tfbuild.supply import provenance, sbom
 from tfbuild.supply.provenance import Statement
@@ -23,15 +25,20 @@ HINT = "the image or what is attached was changed after the push: do not use it,
 
 @dataclass(frozen=True, kw_only=True)
 class Described:
-    """An image that is the one described. `reference`: by digest; `report`: whether the one named is here."""
+    """An image that is the one described. `reference`: by digest; `report`: whether the one named is here.
+
+    `lacking`: the indexes that should offer it and do not; () for one that was asked for by its digest.
+    """
 
     id: str
+    published: Published
     reference: str
     digest: str
     config: str
     labels: Mapping[str, str]
     bill: bytes
     report: bool
+    lacking: tuple[str, ...]
     notes: tuple[str, ...]
 
     def to_json(self) -> dict[str, object]:
@@ -51,7 +58,7 @@ def check(registry: Registry, asked: str, reports: Path) -> Described:
     """The image that `asked` names in the registry, if it is the one described.
 
     `asked`: an identifier, a digest, or a reference with either. Raises VerificationFailed with what differs,
-    UnknownImage where there is no such image.
+    UnknownImage where there is no such image, Unfinished where nothing is attached to it and no index offers it.
     """
     tag = tag_of(registry, asked)
     manifest = _manifest(registry, tag)
@@ -62,19 +69,54 @@ def check(registry: Registry, asked: str, reports: Path) -> Described:
         raise UnknownImage(f"{asked} was not made by tfbuild: it has no io.tfbuild labels", hint="invoke images")
     if tag not in (identifier, manifest.digest):
         raise VerificationFailed(f"{registry.repository}:{tag} is {identifier} by its labels", hint=HINT)
+    published = shelf.of_config(registry.config(manifest), manifest.digest)
+    if published is None:
+        raise VerificationFailed(f"{identifier} has labels that cannot be read", hint="push it again with this tfbuild")
+    standing = shelf.standing(registry, published)
+    if not standing.named and not referrers.complete(registry, manifest.digest):
+        raise Unfinished(
+            f"{identifier} has no SBOM or no provenance there, and no index offers it: its push came to no end",
+            hint="push it again; where that image is gone, push another one with --force",
+        )
     told = _statement(registry, manifest, labels)
     bill = _bill(registry, manifest, told, identifier)
     compared, note = _compare_report(reports, identifier, manifest.config, told)
     return Described(
         id=identifier,
+        published=published,
         reference=f"{registry.repository}@{manifest.digest}",
         digest=manifest.digest,
         config=manifest.config,
         labels=labels,
         bill=bill,
         report=compared,
+        lacking=() if tag == manifest.digest else standing.lacking,
         notes=(note,) if note else (),
     )
+
+
+def refuse_unfinished(found: Described) -> None:
+    """Unfinished where an index that should offer the image does not."""
+    if found.lacking:
+        raise Unfinished(
+            f"{found.id} is not offered by {', '.join(found.lacking)}: its push came to no end",
+            hint=f"invoke push {found.id} --indexes",
+        )
+
+
+def refuse_outdated(found: Described, context: str) -> None:
+    """Outdated where the image was made from another context than the one with the digest `context`.
+
+    On what base makes no difference: the image names its own.
+    """
+    if not client.DIGEST.fullmatch(context):
+        raise UsageError(f"{context!r} is no context's digest", hint="the one that `invoke dockerfile --json` gives")
+    made = dockerfile.key(context, found.labels.get("org.opencontainers.image.base.digest", ""))
+    if found.labels.get("io.tfbuild.context") != made:
+        raise Outdated(
+            f"{found.id} was made from another context: facts, templates or tfbuild itself changed since",
+            hint="build it again, and push it with --force",
+        )
 
 
 def tag_of(registry: Registry, asked: str) -> str:
@@ -170,7 +212,7 @@ def _compare_report(reports: Path, identifier: str, config: str, told: Statement
 
 def pull(engine: Engine, registry: Registry, found: Described, progress: Progress) -> None:
     """Downloads the image, and compares its SBOM with what is in its files. Raises VerificationFailed."""
-    engine.pull(found.reference, progress)
+    transfer.again(lambda: engine.pull(found.reference, progress), progress)
     image = engine.image(found.reference)
     if image.id != found.config:
         raise RegistryRefused(f"{found.reference} is another image on this engine", hint="docker image rm it")

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TypeVar
 
-from tfbuild import __version__
+from tfbuild import __version__, terminal
 from tfbuild.binary import Guard, GuardUnreadable
 from tfbuild.engine import Engine, Image, WorkerDied
 from tfbuild.engine.progress import Progress
@@ -103,7 +103,7 @@ def verify(engine: Engine, ref: str, *, baseline: Baseline | None, progress: Pro
 
 def printable(text: str) -> str:
     """Text from an image, fit for a terminal: no control characters, at most 600 characters."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)[:600]
+    return terminal.printable(text, 600)
 
 
 def _unless(why: str, name: str, run: Callable[[], judge.Check]) -> tuple[judge.Check, None]:
