@@ -5,11 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from tests.test_bench_report import case
-from tfbuild.bench import allocators, evidence, experiments, findings
+from tests.test_bench_report import case, sizes
+from tfbuild.bench import allocators, evidence, experiments, findings, results
 from tfbuild.benches import guards
 from tfbuild.benches.found import Peak
 from tfbuild.engine import WorkerDied
+from tfbuild.proof import Interval
 
 
 def test_memory_has_a_line_or_nothing_is_said_of_it() -> None:
@@ -78,7 +79,7 @@ def test_the_first_call_of_each_arm_is_told_where_it_matters() -> None:
     measured = case(0.5, name="adds")
     arms = tuple(replace(arm, first=0.5 + index, nodes=7 * index) for index, arm in enumerate(measured.arms))
     (found,) = findings.of("xla", [replace(measured, arms=arms)])
-    assert found.text == "adds, the first call: baseline 0.50 s, arm 1.50 s (7 nodes)"
+    assert found.text == "adds, the first call, seen once: baseline 0.50 s, arm 1.50 s (7 nodes)"
     assert findings.of("xla", [replace(measured, arms=arms[:1])]) == ()
 
 
@@ -107,3 +108,74 @@ def test_what_a_workload_does_before_its_time_is_nobody_else_s_load() -> None:
     assert guards.beside(0.8, (0.3, 0.5), (0.1, 0.15)) == pytest.approx(0.25), "a third of the others' 0.3 s"
     assert guards.beside(0.8, (0.3, 0.5), (0.3, 0.5)) == pytest.approx(0.8), "all of it was timed"
     assert guards.beside(0.4, (0.3, 0.5), (0.1, 0.15)) == pytest.approx(0.15), "ticks of 10 ms are coarse"
+
+
+# --- no more is said than the rounds show ----------------------------------------------------------------------------
+
+
+def stepped(median: float, low: float, high: float, *, effect: str = results.SLOWER, coverage: float = 0.96) -> str:
+    """What is said of a pipeline that makes the step take so many times as long."""
+    measured = case(1.0, metric="wall")
+    ratio = Interval(median=1 / median, low=1 / high, high=1 / low, coverage=coverage)
+    arm = replace(measured.arms[1], params={"step": True}, wall=ratio, effect=effect)
+    (found,) = findings.of("bottleneck", [replace(measured, arms=(measured.arms[0], arm))])
+    return found.text
+
+
+def test_a_bottleneck_is_named_only_where_the_whole_interval_says_so() -> None:
+    assert stepped(1.5, 1.4, 1.6) == "arm: 1.50 [1.40, 1.60] times the step alone: input-bound"
+    assert stepped(1.5, 1.05, 2.2).endswith("not sure, from compute-bound to input-bound")
+    assert stepped(1.35, 1.2, 1.5).endswith("not sure, from balanced to input-bound")
+    assert stepped(0.98, 0.95, 1.05, effect=results.NO_DIFFERENCE).endswith(": compute-bound")
+    assert stepped(1.5, 1.4, 1.6, coverage=0.75).endswith("too few rounds to say what limits it")
+    wide = stepped(1.5, 1.4, 1.6, effect=results.NO_DIFFERENCE)
+    assert wide.endswith("not sure, the step alone differs from itself as much"), "the band is as wide"
+
+
+def threads(*ratios: tuple[float, str], coverage: float = 0.96) -> str:
+    measured = case(1.0, metric="wall", name="conv")
+    arms = [
+        replace(
+            measured.arms[1],
+            name=f"intra-op {n}",
+            effect=effect,
+            wall=Interval(median=x, low=x - 0.1, high=x + 0.1, coverage=coverage),
+        )
+        for n, (x, effect) in enumerate(ratios, 1)
+    ]
+    (found,) = findings.of("threads", [replace(measured, arms=(measured.arms[0], *arms))])
+    return found.text
+
+
+def test_a_number_of_threads_is_faster_by_its_interval_or_not_at_all() -> None:
+    same = results.NO_DIFFERENCE
+    assert threads((0.8, results.SLOWER), (1.2, results.FASTER), (1.32, results.FASTER)) == (
+        "conv: faster than the default: intra-op 3 x1.32 [1.22, 1.42], intra-op 2 x1.20 [1.10, 1.30]"
+    ), "which of two is the best is nothing that was compared"
+    told = threads((1.32, same), (0.9, same))
+    assert told == "conv: no setting is shown to beat the default (the best is intra-op 1 x1.32 [1.22, 1.42])"
+    few = threads((1.32, same), coverage=0.75)
+    assert few == "conv: too few rounds to say whether a setting beats the default", "nothing found is no finding"
+
+
+def test_what_spoils_a_case_stands_in_its_findings() -> None:
+    measured = replace(case(0.5, metric="wall", name="conv"), noisy=True, clean=3)
+    for name in ("threads", "models", "xla"):
+        (found,) = findings.of(name, [measured])
+        assert found.text.endswith("(noisy: 3 of 15 rounds undisturbed)"), name
+
+
+def test_a_batch_size_has_the_range_that_its_noise_leaves() -> None:
+    steady = sizes(1e-3, 1e-4, 1, 2, 4, 8, 16, 32, 64, 128, spread=0.001)
+    (found,) = findings.of("batchsize", [steady])
+    assert "batch 64 gives 90%" in found.text
+    assert found.values["measured_90%_low"] == found.values["measured_90%_high"] == 64
+    (found,) = findings.of("batchsize", [sizes(1e-3, 1e-4, 1, 2, 4, 8, 16, 32, 64, 128, spread=0.3)])
+    assert found.values["measured_90%_low"] < found.values["measured_90%"] <= found.values["measured_90%_high"]
+    assert f"batch 64 ({found.values['measured_90%_low']:.0f} to " in found.text
+
+
+def test_a_line_that_misses_its_points_says_nothing_of_others() -> None:
+    points = [(1, 1.0), (2, 3.0), (4, 1.2), (8, 5.0), (16, 2.0), (32, 12.0)]
+    assert findings.fit(points) is None
+    assert findings.fit([(n, 0.5 + 0.1 * n) for n, _ in points]) is not None

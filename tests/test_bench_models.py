@@ -91,6 +91,9 @@ def test_a_model_s_rates_are_told_with_their_memory() -> None:
     assert found.values == {"baseline": pytest.approx(10), "arm": pytest.approx(20)}
 
 
+TIMES = r"\d\.\d\d \[\d\.\d\d, \d\.\d\d\]"
+
+
 def test_the_bottleneck_is_told_with_the_three_rates() -> None:
     measured = case(2.0, metric="wall")
     alone, both = measured.arms
@@ -100,10 +103,10 @@ def test_the_bottleneck_is_told_with_the_three_rates() -> None:
     other = replace(both, name="other input", params={"calls": 1}, seconds=0.5)
     (found,) = findings.of("bottleneck", [replace(measured, arms=(alone, both, given, other))])
     assert re.fullmatch(
-        r"arm: \d\.\d\d times the step alone: input-bound \(10 items/s computed, 8 read, 5 both\)", found.text
+        rf"arm: {TIMES} times the step alone: input-bound \(10 items/s computed, 8 read, 5 both\)", found.text
     )
     (found,) = findings.of("bottleneck", [replace(measured, arms=(alone, both))])
-    assert re.fullmatch(r"arm: \d\.\d\d times the step alone: input-bound", found.text)
+    assert re.fullmatch(rf"arm: {TIMES} times the step alone: input-bound", found.text)
 
 
 def test_the_before_of_all_runs_in_the_other_image_and_the_after_in_this_one() -> None:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -227,7 +228,15 @@ def test_what_spoils_a_number_stands_beside_it() -> None:
 # --- findings --------------------------------------------------------------------------------------------------------
 
 
-def sizes(a: float, b: float, *batches: int) -> CaseResult:
+def sizes(a: float, b: float, *batches: int, spread: float = 0.0, count: int = 15) -> CaseResult:
+    """A step takes a + b * n, on a machine whose noise has this `spread`."""
+    noise = random.Random(1)
+
+    def one() -> Round:
+        slow = noise.uniform(1.0, 1.5)
+        times = {f"batch {n}": slow * (a + b * n) * noise.gauss(1, spread) for n in batches}
+        return Round(samples={name: sample(time) for name, time in times.items()}, foreign=0.0)
+
     arms = tuple(
         ArmResult(
             name=f"batch {n}",
@@ -241,7 +250,8 @@ def sizes(a: float, b: float, *batches: int) -> CaseResult:
         )
         for n in batches
     )
-    return replace(case(1.0, metric="wall"), name="dense", arms=arms)
+    rounds = tuple(one() for _ in range(count))
+    return replace(case(1.0, metric="wall"), name="dense", arms=arms, rounds=rounds, clean=count)
 
 
 def test_the_batch_size_is_fitted_and_measured() -> None:
@@ -251,7 +261,7 @@ def test_the_batch_size_is_fitted_and_measured() -> None:
     assert found.values["fitted_80%"] == pytest.approx(40)
     assert found.values["fitted_90%"] == pytest.approx(90)
     assert found.values["measured_80%"] == 32, "of the best rate that was measured, not of one that never comes"
-    assert "batch 32 gives 80%" in found.text
+    assert "batch 32 gives 80%, batch 64 gives 90%" in found.text
 
 
 def test_no_line_is_fitted_through_what_is_none() -> None:
@@ -269,12 +279,25 @@ def test_the_bottleneck_is_named(factor: float, word: str) -> None:
     assert found.text.endswith(word)
 
 
-def test_a_disk_has_its_class() -> None:
+def disk(*speeds: float) -> CaseResult:
+    """A round for each speed in MB/s."""
     measured = case(1.0, metric="wall")
-    arm = replace(measured.arms[0], workload="disk", seconds=2**20 / 500e6)
-    (found,) = findings.of("files", [replace(measured, arms=(arm,))])
+    rounds = tuple(Round(samples={"baseline": sample(2**20 / 1e6 / speed)}, foreign=0.0) for speed in speeds)
+    middle = 2**20 / 1e6 / sorted(speeds)[len(speeds) // 2]
+    return replace(measured, arms=(replace(measured.arms[0], workload="disk", seconds=middle),), rounds=rounds)
+
+
+def test_a_disk_has_its_class() -> None:
+    (found,) = findings.of("files", [disk(*(480.0 + 5 * n for n in range(9)))])
     assert found.values["mb_per_second"] == pytest.approx(500)
-    assert "a SATA SSD's" in found.text
+    assert (
+        "500 MB/s [485, 515] past the page cache, a SATA SSD's range and nearest to the guide's 500 MB/s" in found.text
+    )
+
+
+def test_a_disk_between_two_classes_is_of_neither() -> None:
+    (found,) = findings.of("files", [disk(*[500.0] * 4, *[2600.0] * 5)])
+    assert "anything from a SATA SSD's range to an NVMe's and nearest to the guide's 500 to 2000 MB/s" in found.text
 
 
 # --- compare ---------------------------------------------------------------------------------------------------------

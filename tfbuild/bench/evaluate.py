@@ -39,8 +39,8 @@ class Evaluation:
 
 def evaluate(rounds: Sequence[Round], baseline: str, items: Mapping[str, int], metric: str) -> Evaluation:
     """`items` of each arm a call: ratios are of the time per item. `metric`: "cpu" or "wall", which is judged."""
-    clean = tuple(row for row in rounds if row.foreign <= MOST_FOREIGN)
-    used = clean if len(clean) >= FEWEST_CLEAN else tuple(rounds)
+    clean = undisturbed(rounds)
+    used = counted(rounds)
 
     def ratio(arm: str, time: Callable[[Sample], float]) -> Interval | None:
         units = items[baseline if arm == AGAIN else arm] / items[baseline]
@@ -55,12 +55,22 @@ def evaluate(rounds: Sequence[Round], baseline: str, items: Mapping[str, int], m
     return Evaluation(
         used=used,
         clean=len(clean),
-        noisy=used is not clean,
+        noisy=len(clean) < FEWEST_CLEAN,
         foreign=sum(row.foreign for row in rounds) / max(1, len(rounds)),
         throttled=sum(sample.throttled for row in rounds for sample in row.samples.values()),
         band=band,
         arms=found,
     )
+
+
+def undisturbed(rounds: Sequence[Round]) -> tuple[Round, ...]:
+    return tuple(row for row in rounds if row.foreign <= MOST_FOREIGN)
+
+
+def counted(rounds: Sequence[Round]) -> tuple[Round, ...]:
+    """The clean ones where they are enough, else all."""
+    clean = undisturbed(rounds)
+    return clean if len(clean) >= FEWEST_CLEAN else tuple(rounds)
 
 
 def cpu(sample: Sample) -> float:
@@ -77,9 +87,15 @@ TIMES: dict[str, Callable[[Sample], float]] = {"cpu": cpu, "wall": wall}
 
 
 def seconds_per_item(case: CaseResult, arm: ArmResult) -> Interval | None:
-    """An interval of the median of seconds per item, in the case's metric, over all rounds."""
+    """An interval of the median of seconds per item, in the case's metric, over the rounds that count."""
     time = TIMES[case.metric]
-    return interval([time(row.samples[arm.name]) / arm.items for row in case.rounds if arm.name in row.samples])
+    rounds = [row.samples for row in counted(case.rounds) if arm.name in row.samples]
+    return interval([time(samples[arm.name]) / arm.items for samples in rounds])
+
+
+def sure(ratio: Interval | None) -> bool:
+    """Out of enough rounds for a verdict."""
+    return ratio is not None and ratio.coverage >= paired.CONFIDENCE
 
 
 def interval(ratios: Sequence[float]) -> Interval | None:
@@ -94,6 +110,6 @@ def interval(ratios: Sequence[float]) -> Interval | None:
 
 def effect(ratio: Interval | None, band: Interval | None) -> str:
     """A difference is claimed with full confidence only: beyond 1, and beyond the baseline against itself."""
-    if ratio is None or band is None or min(ratio.coverage, band.coverage) < paired.CONFIDENCE:
+    if ratio is None or band is None or not (sure(ratio) and sure(band)):
         return NO_DIFFERENCE
     return paired.effect(ratio, band)

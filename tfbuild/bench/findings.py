@@ -1,25 +1,37 @@
-"""What follows from an experiment's numbers beyond a ratio. Pure."""
+"""What follows from an experiment's numbers beyond a ratio, and how sure it is. Pure."""
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
-from tfbuild.bench.results import FASTER, ArmResult, CaseResult, Finding
+from tfbuild.bench import report as reporting
+from tfbuild.bench.evaluate import TIMES, counted, interval, seconds_per_item, sure
+from tfbuild.bench.results import FASTER, SLOWER, ArmResult, CaseResult, Finding
+from tfbuild.proof import Interval
 
 SHARES = (0.8, 0.9, 0.95)
+# A line that misses its points by more says nothing of others.
+OFF_THE_LINE = 0.25
 # Step on the real pipeline over step alone (the tf.data guide's question, with limits that held in measurements).
 COMPUTE_BOUND, INPUT_BOUND = 1.1, 1.3
 # MB/s of the guide's disks, and classes by range, for caches and hosts behind a virtual disk blur them.
 GUIDE = (50, 150, 500, 2000)
 PHOTOGRAPH = 63
+BOUNDS = ("compute-bound", "balanced", "input-bound")
 DISKS = ((200.0, "a spinning disk's"), (700.0, "a SATA SSD's"), (1500.0, "between a SATA SSD's and an NVMe's"))
 
 
 def of(name: str, cases: Sequence[CaseResult]) -> tuple[Finding, ...]:
     """What follows in the experiment `name`; nothing where too little was measured."""
     derive = DERIVED.get(name)
-    return tuple(finding for case in cases if case.rounds for finding in derive(case)) if derive else ()
+    return tuple(_with_caveat(found, case) for case in cases if case.rounds for found in derive(case)) if derive else ()
+
+
+def _with_caveat(found: Finding, case: CaseResult) -> Finding:
+    """What spoils the case's numbers spoils what follows from them."""
+    caveat = reporting.caveat(case)
+    return replace(found, text=f"{found.text} ({caveat})") if caveat else found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +60,8 @@ def fit(points: Sequence[tuple[int, float]]) -> Fit | None:
     a = mean_t - b * mean_n
     if a <= 0 or b <= 0:
         return None
-    return Fit(a=a, b=b, error=median(abs(a + b * n - t) / t for n, t in points))
+    error = median(abs(a + b * n - t) / t for n, t in points)
+    return Fit(a=a, b=b, error=error) if error <= OFF_THE_LINE else None
 
 
 def knee(points: Sequence[tuple[int, float]], share: float) -> int:
@@ -57,15 +70,38 @@ def knee(points: Sequence[tuple[int, float]], share: float) -> int:
     return min(n for n, seconds in points if n / seconds >= share * best)
 
 
+def _knees(case: CaseResult, share: float, middle: int) -> tuple[int, int]:
+    """The smallest n that may have the `share` by its interval, and the smallest that surely has it.
+
+    Rates are those of the same round, as everywhere; `middle`, by the medians, lies between the two.
+    """
+    time = TIMES[case.metric]
+    timed = [arm for arm in case.arms if arm.seconds]
+    best = min(timed, key=lambda arm: arm.seconds or 0.0)
+    may, must = [middle], [best.items]
+    for arm in timed:
+        both = [row.samples for row in counted(case.rounds) if {arm.name, best.name} <= row.samples.keys()]
+        units = arm.items / best.items
+        ratio = interval([units * time(taken[best.name]) / time(taken[arm.name]) for taken in both])
+        if ratio and ratio.high >= share:
+            may.append(arm.items)
+        if ratio and ratio.low >= share:
+            must.append(arm.items)
+    return min(may), max(middle, min(must))
+
+
 def _batch_size(case: CaseResult) -> list[Finding]:
-    points = [(arm.items, arm.seconds * arm.items) for arm in case.arms if arm.seconds is not None]
+    points = [(arm.items, arm.seconds * arm.items) for arm in case.arms if arm.seconds]
     if len(points) < 3:
         return []
     knees = {share: knee(points, share) for share in SHARES}
+    ranges = {share: _knees(case, share, n) for share, n in knees.items()}
     largest = max(n for n, _ in points)
-    text = f"{case.name}: " + ", ".join(f"batch {n} gives {share:.0%}" for share, n in knees.items())
-    text += f" of the best rate measured (up to {largest})"
+    told = [f"batch {n}{_range(*ranges[share])} gives {share:.0%}" for share, n in knees.items()]
+    text = f"{case.name}: {', '.join(told)} of the best rate measured (up to {largest})"
     values = {f"measured_{share:.0%}": float(n) for share, n in knees.items()}
+    values |= {f"measured_{share:.0%}_low": float(low) for share, (low, _) in ranges.items()}
+    values |= {f"measured_{share:.0%}_high": float(high) for share, (_, high) in ranges.items()}
     if line := fit(points):
         text += (
             f"; a step takes {line.a * 1e3:.3g} ms + {line.b * 1e6:.3g} µs an item (off by {line.error:.0%}), by which "
@@ -77,9 +113,21 @@ def _batch_size(case: CaseResult) -> list[Finding]:
     return [Finding(text=text, values=values)]
 
 
-def bound(slower: float) -> str:
-    """What limits a training whose step takes `slower` times as long as the step alone."""
-    return "compute-bound" if slower < COMPUTE_BOUND else "input-bound" if slower > INPUT_BOUND else "balanced"
+def _range(low: int, high: int) -> str:
+    return f" ({low} to {high})" if low != high else ""
+
+
+def bound(slower: float, low: float = 0.0, high: float = 0.0) -> str:
+    """What limits a training whose step takes `slower` times as long as the step alone; `low` and `high` are the ends
+    of that number's interval, where it has one: both must say the same."""
+    first, last = (_bound(end or slower) for end in (low, high))
+    if first == last:
+        return BOUNDS[first]
+    return f"not sure, from {BOUNDS[first]} to {BOUNDS[last]}"
+
+
+def _bound(slower: float) -> int:
+    return (slower >= COMPUTE_BOUND) + (slower > INPUT_BOUND)
 
 
 def _listed(words: Sequence[str]) -> str:
@@ -88,7 +136,6 @@ def _listed(words: Sequence[str]) -> str:
 
 # A tensor or two of the optimiser's choosing, an arena that doubles: less is no growth to draw a line through.
 LEAST_GROWTH = 128.0
-OFF_THE_LINE = 0.25
 
 
 def memory(name: str, points: Sequence[tuple[int, float]], limit: float) -> Finding | None:
@@ -126,17 +173,25 @@ def _bottleneck(case: CaseResult) -> list[Finding]:
         both = _rate(arm)
         if arm.wall is None or not arm.params.get("step") or not both:
             continue
-        slower = 1 / arm.wall.median
-        text, values = (
-            f"{arm.name}: {slower:.2f} times the step alone: {bound(slower)}",
-            {"real_over_synthetic": slower},
-        )
+        slower, low, high = 1 / arm.wall.median, 1 / arm.wall.high, 1 / arm.wall.low
+        text = f"{arm.name}: {slower:.2f} [{low:.2f}, {high:.2f}] times the step alone: {_limit(arm, arm.wall)}"
+        values = {"real_over_synthetic": slower, "low": low, "high": high}
         given = alone.get(_knobs(arm))
         if step and given:
             text += f" ({step:.0f} items/s computed, {given:.0f} read, {both:.0f} both)"
             values |= {"compute_rate": step, "input_rate": given, "combined_rate": both}
         found.append(Finding(text=text, values=values))
     return found
+
+
+def _limit(arm: ArmResult, ratio: Interval) -> str:
+    """What limits the arm, as far as its rounds show it."""
+    if not sure(ratio):
+        return "too few rounds to say what limits it"
+    word = bound(1 / ratio.median, 1 / ratio.high, 1 / ratio.low)
+    if word == BOUNDS[-1] and arm.effect != SLOWER:
+        return "not sure, the step alone differs from itself as much"
+    return word
 
 
 def _rate(arm: ArmResult) -> float:
@@ -149,27 +204,41 @@ def _knobs(arm: ArmResult) -> str:
 
 
 def _models(case: CaseResult) -> list[Finding]:
-    """tf_cnn_benchmarks' "images/sec", with the memory that it took."""
-    rates = {arm.name: (_rate(arm), arm.rss or 0.0) for arm in case.arms if arm.seconds}
-    if not rates:
+    """tf_cnn_benchmarks' "images/sec" by the clock, with the memory that it took."""
+    timed = [arm for arm in case.arms if arm.seconds]
+    if not timed:
         return []
     unit = "images/s" if case.arms[0].params.get("application") else "sequences/s"
-    told = ", ".join(f"{name} {rate:.3g} {unit} in {rss:.0f} MiB" for name, (rate, rss) in rates.items())
-    return [Finding(text=f"{case.name}: {told}", values={name: rate for name, (rate, _) in rates.items()})]
+    told = ", ".join(f"{arm.name} {_rate(arm):.3g} {unit} in {arm.rss or 0.0:.0f} MiB" for arm in timed)
+    return [Finding(text=f"{case.name}: {told}", values={arm.name: _rate(arm) for arm in timed})]
 
 
 def _files(case: CaseResult) -> list[Finding]:
     arm = case.arms[0]
     if arm.workload != "disk" or not arm.seconds:
         return []
-    speed = 2**20 / 1e6 / arm.seconds
-    word = next((word for limit, word in DISKS if speed < limit), "an NVMe's")
-    nearest = min(GUIDE, key=lambda known: abs(math.log(known / speed)))
+    speed = _megabytes(arm.seconds)
+    taken = seconds_per_item(case, arm)
+    low, high = (_megabytes(taken.high), _megabytes(taken.low)) if taken else (speed, speed)
     text = (
-        f"this disk reads {speed:.0f} MB/s past the page cache, {word} range and nearest to the guide's {nearest} MB/s "
+        f"this disk reads {speed:.0f} MB/s [{low:.0f}, {high:.0f}] past the page cache, {_disk(low, high)} "
         f"(a host's cache may lie behind it): {speed * 1e3 / PHOTOGRAPH:.0f} photographs of {PHOTOGRAPH} KB a second"
     )
-    return [Finding(text=text, values={"mb_per_second": speed})]
+    return [Finding(text=text, values={"mb_per_second": speed, "low": low, "high": high})]
+
+
+def _megabytes(seconds: float) -> float:
+    """MB/s out of seconds a MiB."""
+    return 2**20 / 1e6 / seconds
+
+
+def _disk(low: float, high: float) -> str:
+    """The class of disk, and the guide's, where both ends of the interval have the same; else from one to the other."""
+    first, last = (next((word for limit, word in DISKS if end < limit), "an NVMe's") for end in (low, high))
+    slow, fast = (min(GUIDE, key=lambda known, end=end: abs(math.log(known / end))) for end in (low, high))  # type: ignore[misc]
+    classes = f"{first} range" if first == last else f"anything from {first} range to {last}"
+    guide = f"{slow} MB/s" if slow == fast else f"{slow} to {fast} MB/s"
+    return f"{classes} and nearest to the guide's {guide}"
 
 
 def _allocator(case: CaseResult) -> list[Finding]:
@@ -192,7 +261,7 @@ def _first_calls(case: CaseResult) -> list[Finding]:
         return []
     text = ", ".join(f"{arm.name} {arm.first:.2f} s{_nodes(arm)}" for arm in (base, *told))
     values = {f"first call of {arm.name}": arm.first for arm in (base, *told)}
-    return [Finding(text=f"{case.name}, the first call: {text}", values=values)]
+    return [Finding(text=f"{case.name}, the first call, seen once: {text}", values=values)]
 
 
 def _nodes(arm: ArmResult) -> str:
@@ -200,11 +269,16 @@ def _nodes(arm: ArmResult) -> str:
 
 
 def _threads(case: CaseResult) -> list[Finding]:
-    better = [arm for arm in case.arms if arm.effect == FASTER and arm.wall]
-    if not better:
-        return [Finding(text=f"{case.name}: no setting beats the default", values={})]
-    best = max(better, key=_gain)
-    return [Finding(text=f"{case.name}: {best.name} is {_gain(best):.2f} times as fast", values={"gain": _gain(best)})]
+    timed = sorted((arm for arm in case.arms[1:] if arm.wall), key=_gain, reverse=True)
+    better = [arm for arm in timed if arm.effect == FASTER]
+    if better:
+        told = ", ".join(f"{arm.name} {reporting.spelled(arm.wall)}" for arm in better)
+        return [Finding(text=f"{case.name}: faster than the default: {told}", values={"gain": _gain(better[0])})]
+    known = [arm for arm in timed if sure(arm.wall)]
+    if not known:
+        return [Finding(text=f"{case.name}: too few rounds to say whether a setting beats the default", values={})]
+    told = f"{known[0].name} {reporting.spelled(known[0].wall)}"
+    return [Finding(text=f"{case.name}: no setting is shown to beat the default (the best is {told})", values={})]
 
 
 def _gain(arm: ArmResult) -> float:
