@@ -104,6 +104,7 @@ def test_disturbed_rounds_are_left_out_where_enough_are_clean() -> None:
     assert (len(found.used), found.clean, found.noisy) == (7, 7, False)
     assert found.arms["arm"].effect == NO_DIFFERENCE
     assert judged(mixed[1:]).noisy
+    assert not judged(made_up(2.0, 6)).noisy, "few, and none of them disturbed"
 
 
 def test_ratios_are_per_item_and_per_call() -> None:

@@ -17,13 +17,13 @@ PLACE = Place(image="sha256:1", against="", cpus=2, gpus=0)
 ARMS = (Arm(name="baseline"), Arm(name="arm", process="other"))
 
 
-def case(factor: float, count: int = 9, *, seed: int = 1, items: int = 1) -> CaseResult:
+def case(factor: float, count: int = 9, *, seed: int = 1, items: int = 1, foreign: float = 0.0) -> CaseResult:
     """An arm that takes `factor` of the baseline's time for a call, with `items` in it."""
     one = Case(name=f"{factor:g}", workload="w", arm=ARMS)
     row = Experiment(name="x", question="-", compares="-", changes="-", source="-", case=(one,))
     made = Comparison(row=row, case=one, place=PLACE, pool=cast(Pool, None), tell=lambda _: None)
     made.crew.sides[1].ready = Ready(items=items)
-    made.rounds = made_up(factor, count, seed=seed)
+    made.rounds = made_up(factor, count, seed=seed, foreign=foreign)
     return made.result()
 
 
@@ -59,6 +59,11 @@ def test_what_the_mean_says_is_a_sentence() -> None:
     (found,) = together.findings([case(2.0), case(2.0, seed=2)])
     assert found.text.startswith("all 2 together (geometric mean): arm: slower, x0.50 [")
     assert found.text.endswith("] of the speed of baseline")
+    (few,) = together.findings([case(2.0, 4), case(2.0, 4, seed=2)])
+    assert "no difference shown, x0.5" in few.text
+    assert few.text.endswith("] at 88% of the speed of baseline")
+    (noisy,) = together.findings([case(2.0, foreign=0.5), case(2.0, seed=2)])
+    assert noisy.text.endswith("] of the speed of baseline (noisy: 0 of 9 rounds undisturbed)")
     assert found.values["cpu"] == pytest.approx(0.5, rel=0.02)
 
 

@@ -55,7 +55,7 @@ def evaluate(rounds: Sequence[Round], baseline: str, items: Mapping[str, int], m
     return Evaluation(
         used=used,
         clean=len(clean),
-        noisy=len(clean) < FEWEST_CLEAN,
+        noisy=len(used) > len(clean),
         foreign=sum(row.foreign for row in rounds) / max(1, len(rounds)),
         throttled=sum(sample.throttled for row in rounds for sample in row.samples.values()),
         band=band,

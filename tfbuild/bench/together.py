@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from tfbuild.bench import report as reporting
 from tfbuild.bench.evaluate import AGAIN, cpu, effect, interval, wall
 from tfbuild.bench.results import CaseResult, Finding, Round, Sample
 from tfbuild.proof import Interval
@@ -75,7 +76,9 @@ def findings(cases: Sequence[CaseResult]) -> tuple[Finding, ...]:
 def _finding(cases: Sequence[CaseResult], arm: str, found: Mean) -> Finding:
     ratio = found.cpu if cases[0].metric == "cpu" else found.wall
     text = (
-        f"all {len(cases)} together (geometric mean): {arm}: {found.effect}, x{ratio.median:.2f} "
-        f"[{ratio.low:.2f}, {ratio.high:.2f}] of the speed of {cases[0].baseline}"
+        f"all {len(cases)} together (geometric mean): {arm}: {found.effect}, {reporting.spelled(ratio)} of the speed "
+        f"of {cases[0].baseline}"
     )
+    if found.clean < min(found.rounds, FEWEST_CLEAN):
+        text += f" (noisy: {found.clean} of {found.rounds} rounds undisturbed)"
     return Finding(text=text, values={"cpu": found.cpu.median, "wall": found.wall.median})
