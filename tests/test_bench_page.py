@@ -10,7 +10,6 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
-from statistics import median
 from xml.etree import ElementTree
 
 import pytest
@@ -86,18 +85,7 @@ def mixed() -> BenchReport:
 
 
 def curve() -> CaseResult:
-    """Batches whose rounds are what their medians say."""
-    made = sizes(1e-3, 1e-4, 1, 2, 4, 8, 16, 32)
-    plain = made.rounds[0].samples["baseline"]
-    middle = median(row.samples["baseline"].wall for row in made.rounds)
-    rounds = []
-    for row in made.rounds:
-        share = row.samples["baseline"].wall / middle
-        samples = {
-            arm.name: replace(plain, inner=1, wall=(arm.seconds or 0) * arm.items * share, cpu=0.1) for arm in made.arms
-        }
-        rounds.append(replace(row, samples=samples))
-    return replace(made, baseline="batch 1", rounds=tuple(rounds))
+    return replace(sizes(1e-3, 1e-4, 1, 2, 4, 8, 16, 32), baseline="batch 1")
 
 
 def every_number(row: ExperimentResult) -> Iterator[str]:
@@ -406,3 +394,21 @@ def test_other_verbs_do_not_pay_for_charts() -> None:
     heavy = "{'altair', 'vl_convert', 'pyperf', 'psutil', 'playwright'}"
     script = f"import sys, tasks, tfbuild.bench.compare; sys.exit(bool({heavy} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=False).returncode == 0
+
+
+def test_too_few_rounds_are_not_told_as_no_difference() -> None:
+    few = case(0.5, count=4)
+    read = Read(page.to_html(report(experiment("jpeg", few))))
+    found = read.text[read.text.index("What was found") : read.text.index("What was not measured")]
+    assert "too few rounds for a verdict: 1 of 1 comparisons" in found
+    assert "no difference shown" not in found
+    assert "no difference shown (too few rounds for a verdict)" in read.text, "in the table"
+    enough = Read(page.to_html(report(experiment("jpeg", case(1.0)))))
+    assert "too few rounds" not in enough.text
+
+
+def test_noise_is_counted_where_a_gain_is_summed_up() -> None:
+    noisy = replace(case(0.5), noisy=True, clean=2)
+    read = Read(page.to_html(report(experiment("jpeg", noisy, case(0.5, name="other")))))
+    assert "arm: faster in 2 of 2 cases" in read.text
+    assert "(1 of them noisy)" in read.text

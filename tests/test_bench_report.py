@@ -229,11 +229,10 @@ def test_what_spoils_a_number_stands_beside_it() -> None:
 
 
 def sizes(a: float, b: float, *batches: int, spread: float = 0.0, count: int = 15) -> CaseResult:
-    """A step takes a + b * n, on a machine whose noise has this `spread`."""
+    """A step takes a + b * n, on a machine that wanders and whose noise has this `spread`."""
     noise = random.Random(1)
 
-    def one() -> Round:
-        slow = noise.uniform(1.0, 1.5)
+    def one(slow: float) -> Round:
         times = {f"batch {n}": slow * (a + b * n) * noise.gauss(1, spread) for n in batches}
         return Round(samples={name: sample(time) for name, time in times.items()}, foreign=0.0)
 
@@ -250,7 +249,7 @@ def sizes(a: float, b: float, *batches: int, spread: float = 0.0, count: int = 1
         )
         for n in batches
     )
-    rounds = tuple(one() for _ in range(count))
+    rounds = tuple(one(1 + 0.03 * (turn - count // 2)) for turn in range(count))
     return replace(case(1.0, metric="wall"), name="dense", arms=arms, rounds=rounds, clean=count)
 
 

@@ -171,16 +171,23 @@ def _found(row: ExperimentResult) -> Iterator[str]:
         return
     measured = [(case, arm) for case in row.cases for arm in case.arms if arm.effect]
     for effect in (results.FASTER, results.SLOWER):
-        told: dict[str, list[float]] = {}
+        told: dict[str, list[tuple[CaseResult, float]]] = {}
         for case, arm in measured:
             ratio = reporting.judged(arm, case)
             if arm.effect == effect and ratio:
-                told.setdefault(arm.name, []).append(ratio.median)
-        for name, medians in told.items():
+                told.setdefault(arm.name, []).append((case, ratio.median))
+        for name, seen in told.items():
             cases = sum(arm.name == name for _, arm in measured)
-            yield f"{name}: {effect} in {len(medians)} of {cases} {_plural('case', cases)}, {_range(medians)}"
-    if measured and all(arm.effect == results.NO_DIFFERENCE for _, arm in measured):
+            noisy = sum(case.noisy for case, _ in seen)
+            yield (
+                f"{name}: {effect} in {len(seen)} of {cases} {_plural('case', cases)}, "
+                f"{_range([median for _, median in seen])}" + (f" ({noisy} of them noisy)" if noisy else "")
+            )
+    undecided = [(case, arm) for case, arm in measured if reporting.undecided(arm, case)]
+    if len(undecided) < len(measured) and all(arm.effect == results.NO_DIFFERENCE for _, arm in measured):
         yield results.NO_DIFFERENCE
+    if undecided:
+        yield f"{reporting.TOO_FEW}: {len(undecided)} of {len(measured)} comparisons"
     if not measured and not row.findings:
         yield f"{row.status}: {row.reason}" if row.reason else row.status
 

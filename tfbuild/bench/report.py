@@ -9,7 +9,7 @@ from typing import IO
 
 import msgspec
 
-from tfbuild.bench import results
+from tfbuild.bench import evaluate, results
 from tfbuild.bench.experiments import Experiment
 from tfbuild.bench.results import ArmResult, BenchReport, CaseResult, ExperimentResult
 from tfbuild.errors import UsageError
@@ -19,6 +19,7 @@ from tfbuild.report import cell, replace_file
 MOST_BYTES = 64 * 1024 * 1024
 SCHEMA_FILE = Path(__file__).parent.with_name("bench.schema.json")
 COLOURS = {results.FASTER: "green", results.SLOWER: "red", results.NO_DIFFERENCE: "dim"}
+TOO_FEW = "too few rounds for a verdict"
 DONE = (results.MEASURED, results.TRUNCATED, results.INTERRUPTED)
 
 
@@ -102,8 +103,14 @@ def verdict(arm: ArmResult, case: CaseResult) -> str:
     if arm.name == case.baseline:
         return "baseline" if arm.status in DONE else f"{arm.status}: {arm.reason}"
     if arm.effect:
-        return arm.effect + ("" if arm.same is not False else "; computes something else")
+        few = f" ({TOO_FEW})" if undecided(arm, case) else ""
+        return arm.effect + few + ("" if arm.same is not False else "; computes something else")
     return f"{arm.status}: {arm.reason or case.reason}"
+
+
+def undecided(arm: ArmResult, case: CaseResult) -> bool:
+    """No difference is shown, and none could be."""
+    return arm.effect == results.NO_DIFFERENCE and not evaluate.sure(judged(arm, case))
 
 
 def judged(arm: ArmResult, case: CaseResult) -> Interval | None:
