@@ -26,6 +26,7 @@ from tfbuild.errors import RegressionFound, UsageError
 from tfbuild.proof import Host, Interval
 
 RECORDED = Path(__file__).parent / "data" / "bench" / "quick.json"
+IMAGE = "sha256:0123456789abcdef"
 ENV = {"TF_ENABLE_ONEDNN_OPTS": "1"}
 
 
@@ -49,7 +50,7 @@ def case(
             workload="decode",
             params={"window": [0, 0, 1, 1], "fused": name == "arm"},
             env=env if name == "arm" else dict.fromkeys(env, "0"),
-            image="sha256:1",
+            image=IMAGE,
             status=results.MEASURED,
             seconds=0.1 * (factor if name == "arm" else 1),
             cpu=verdict.cpu if verdict else None,
@@ -99,7 +100,7 @@ SKIPPED = CaseResult(
             workload="convolution",
             params={},
             env={},
-            image="sha256:1",
+            image=IMAGE,
             status=results.SKIPPED,
             reason="TensorFlow in this image sees no GPU",
         ),
@@ -116,9 +117,7 @@ def report(*rows: ExperimentResult) -> BenchReport:
         budget=75.0,
         seconds=74.0,
         interrupted=False,
-        image=Subject(
-            ref="tfbuild:x", id="sha256:0123456789abcdef", labels={"io.tfbuild.id": "2.21.0-mkl"}, against=""
-        ),
+        image=Subject(ref="tfbuild:x", id=IMAGE, labels={"io.tfbuild.id": "2.21.0-mkl"}, against=""),
         host=Host(
             cpu="AMD EPYC",
             flags=("avx",),
@@ -242,7 +241,7 @@ def sizes(a: float, b: float, *batches: int, spread: float = 0.0, count: int = 1
             workload="mlp",
             params={"batch": n},
             env={},
-            image="-",
+            image=IMAGE,
             status=results.MEASURED,
             items=n,
             seconds=(a + b * n) / n,
@@ -331,6 +330,18 @@ def test_two_reports_are_compared_by_what_both_measured() -> None:
     stream = io.StringIO()
     compare.show(found, stream)
     assert "throughput  x0.50" in stream.getvalue()
+
+
+def test_the_image_that_it_was_held_against_is_none_of_the_comparison() -> None:
+    """It is the same in both, and would hide half of a loss."""
+
+    def against(found: BenchReport) -> BenchReport:
+        (row, *others), measured = found.experiments, found.experiments[0].cases[0]
+        arms = (replace(measured.arms[0], image="sha256:of the wheel"), measured.arms[1])
+        return replace(found, experiments=(replace(row, cases=(replace(measured, arms=arms),)), *others))
+
+    found = compare.compare(against(report()), against(slower_report(2.0)))
+    assert [row.arm for row in found.rows] == ["arm"]
 
 
 def elsewhere(found: BenchReport) -> BenchReport:

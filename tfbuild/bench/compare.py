@@ -152,12 +152,13 @@ def _rows(first: BenchReport, second: BenchReport) -> list[Row]:
 
 
 def _arms(report: BenchReport) -> list[tuple[tuple[str, str, str], CaseResult, ArmResult]]:
+    """What was timed in the report's own image: an arm of --against's says nothing of it."""
     return [
         ((row.name, case.name, arm.name), case, arm)
         for row in report.experiments
         for case in row.cases
         for arm in case.arms
-        if case.rounds and arm.seconds is not None
+        if case.rounds and arm.seconds is not None and arm.image == report.image.id
     ]
 
 
