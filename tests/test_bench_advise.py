@@ -79,3 +79,13 @@ def test_an_allocator_that_was_put_beside_the_image_is_advised_by_its_own_name()
     (found,) = advise.advise(report(experiment("allocator", case(0.5, env=brought, code="# apt-get install it"))))
     assert found.env == {"LD_PRELOAD": "libjemalloc.so.2"}
     assert found.code == "# apt-get install it"
+
+
+def test_a_setting_that_lost_in_another_experiment_is_not_advised() -> None:
+    def same_work(measured: CaseResult) -> CaseResult:
+        return replace(measured, arms=tuple(replace(arm, params={}) for arm in measured.arms))
+
+    gained = experiment("onednn", case(0.5))
+    assert advise.advise(report(gained, experiment("models", same_work(case(1.0)))))
+    assert advise.advise(report(gained, experiment("models", same_work(case(1.4))))) == ()
+    assert advise.advise(report(gained, experiment("all", case(1.4)))), "more than the setting differs there"

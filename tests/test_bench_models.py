@@ -124,3 +124,18 @@ def test_virtual_devices_are_never_taken_for_gpus() -> None:
     (row,) = experiments.select(["strategy"], quick=False)
     for each in row.case:
         assert (each.params.get("device") == "GPU") == (each.needs == "gpu"), each.name
+
+
+def test_an_arm_whose_memory_is_told_shares_its_process_with_no_other() -> None:
+    place = Place(image="sha256:this", against="", cpus=2, gpus=0)
+    (short,) = experiments.select(["models"], quick=False)
+    for row in (short, models.row(sorted(models.known()))):
+        assert row.fresh, "what the last case took would be in the next one's memory"
+        for each in row.case:
+            keys = [place.key(each, arm) for arm in row.arms(each)]
+            shared = any(key.env == keys[0].env for key in keys[1:])
+            assert shared or len(set(keys)) == len(keys), each.name
+    measured = case(0.5, name="its data", env={})
+    arms = tuple(replace(arm, params={"application": "ResNet50"}, rss=1234.0) for arm in measured.arms)
+    (found,) = findings.of("models", [replace(measured, arms=arms)])
+    assert found.text == "its data: baseline 10 images/s, arm 20 images/s", "both are in the one process"

@@ -29,12 +29,12 @@ class Advice:
 
 def advise(report: BenchReport) -> tuple[Advice, ...]:
     """What gained somewhere and lost nowhere; per case where it is a line of code, which can be put in one place."""
-    return tuple(advice for row in report.experiments for advice in _of(row))
+    return tuple(advice for row in report.experiments for advice in _of(row, report))
 
 
-def _of(row: ExperimentResult) -> Iterator[Advice]:
+def _of(row: ExperimentResult, report: BenchReport) -> Iterator[Advice]:
     if row.name in SETTINGS:
-        yield from _settings(row)
+        yield from _settings(row, report)
     elif row.name == "batchsize":
         yield from _batch_sizes(row)
     else:
@@ -42,24 +42,41 @@ def _of(row: ExperimentResult) -> Iterator[Advice]:
         yield from _baseline(row)
 
 
-def _settings(row: ExperimentResult) -> Iterator[Advice]:
-    """The best arm that is faster in one case or more and slower in none."""
+def _settings(row: ExperimentResult, report: BenchReport) -> Iterator[Advice]:
+    """The best arm that is faster in one case or more and slower in none, nor in another experiment."""
     gains: dict[str, list[float]] = {}
     for name in dict.fromkeys(arm.name for case in row.cases for arm in case.arms):
         arms = [(case, arm) for case in row.cases for arm in case.arms if arm.name == name and arm.effect]
-        if arms and not any(arm.effect == SLOWER or arm.same is False for _, arm in arms):
+        lost = any(arm.effect == SLOWER or arm.same is False for _, arm in arms)
+        if arms and not lost and not any(_lost(report, _set(*one)) for one in arms):
             gains[name] = [_gain(case, arm) for case, arm in arms if arm.effect == FASTER]
     best = max(gains, key=lambda name: max(gains[name], default=0.0), default="")
     if best and gains[best]:
         seen = [(case, arm) for case in row.cases for arm in case.arms if arm.name == best and arm.effect == FASTER]
-        first, arm = seen[0]
-        # What the case itself sets is the same for all arms, and none of the gain's doing; where a value is a list of
-        # places to look in, the benchmark's own come first.
-        env = {
-            name: value.rpartition(":")[2] for name, value in arm.env.items() if first.arms[0].env.get(name) != value
-        }
+        env, code = _set(*seen[0]), seen[0][1].code
         told = tuple(_told(case, arm) for case, arm in seen)
-        yield Advice(experiment=row.name, env=env, code=arm.code or _assigned(env), gains=told)
+        yield Advice(experiment=row.name, env=env, code=code or _assigned(env), gains=told)
+
+
+def _set(case: CaseResult, arm: ArmResult) -> dict[str, str]:
+    """What the arm has in its environment and the baseline has not; what the case sets is none of the gain's doing.
+
+    Where a value is a list of places to look in, the benchmark's own come first.
+    """
+    base = case.arms[0].env
+    return {name: value.rpartition(":")[2] for name, value in arm.env.items() if base.get(name) != value}
+
+
+def _lost(report: BenchReport, env: dict[str, str]) -> bool:
+    """Whether these settings alone made anything slower, in whichever experiment."""
+    others = [(case, arm) for row in report.experiments for case in row.cases for arm in case.arms[1:]]
+    return any(
+        arm.effect == SLOWER and _set(case, arm) == env and _work(arm) == _work(case.arms[0]) for case, arm in others
+    )
+
+
+def _work(arm: ArmResult) -> tuple[object, ...]:
+    return arm.workload, arm.params, arm.image
 
 
 def _assigned(env: dict[str, str]) -> str:

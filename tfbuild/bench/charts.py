@@ -36,8 +36,8 @@ SVG = "http://www.w3.org/2000/svg"
 EFFECTS = (FASTER, SLOWER, NO_DIFFERENCE)
 COLOURS = ("var(--faster)", "var(--slower)", "var(--same)")
 SHAPES = ("triangle-right", "triangle-left", "circle")
-# Where memory is half of the question.
-MEMORY = ("allocator", "pipeline")
+# Where memory is half of the question, and each arm has a process of its own.
+MEMORY = ("allocator",)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -204,12 +204,15 @@ def _knobs(arm: ArmResult) -> str:
 
 
 def _models(case: CaseResult) -> list[Finding]:
-    """tf_cnn_benchmarks' "images/sec" by the clock, with the memory that it took."""
+    """tf_cnn_benchmarks' "images/sec" by the clock, with the memory that it took in a process of its own."""
     timed = [arm for arm in case.arms if arm.seconds]
     if not timed:
         return []
     unit = "images/s" if case.arms[0].params.get("application") else "sequences/s"
-    told = ", ".join(f"{arm.name} {_rate(arm):.3g} {unit} in {arm.rss or 0.0:.0f} MiB" for arm in timed)
+    # Arms that nothing in the environment sets apart take turns in one process.
+    shared = any((arm.env, arm.image) == (case.arms[0].env, case.arms[0].image) for arm in case.arms[1:])
+    memory = {arm.name: f" in {arm.rss:.0f} MiB" for arm in timed if arm.rss and not shared}
+    told = ", ".join(f"{arm.name} {_rate(arm):.3g} {unit}{memory.get(arm.name, '')}" for arm in timed)
     return [Finding(text=f"{case.name}: {told}", values={arm.name: _rate(arm) for arm in timed})]
 
 

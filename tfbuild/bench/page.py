@@ -287,7 +287,8 @@ METHOD = (
     "The baseline runs against itself in the same rounds. An effect is claimed only beyond that band and beyond 1.",
     "CPU time is judged where neighbours would disturb the clock, wall time where waiting is the point.",
     "A round that others disturbed is repeated up to twice; where too few are clean, all count and the case is noisy.",
-    "Absolute times and memory are for reading only: on a shared machine they drift.",
+    "Absolute times and memory are for reading only: on a shared machine they drift, and memory is the whole process's,"
+    " which arms share where nothing in their environment sets them apart.",
 )
 
 
