@@ -70,6 +70,15 @@ def test_every_arm_s_parameters_are_its_workload_s() -> None:
         assert set(needed) <= given.keys(), f"{where} needs {needed}"
 
 
+def test_each_knob_of_the_pipeline_is_turned_alone() -> None:
+    (row,) = experiments.select(["pipeline"], quick=False)
+    turned = {name for case in row.case for arm in row.arms(case) if len(arm.params) == 1 for name in arm.params}
+    assert turned >= {"calls", "prefetch", "cache", "shuffle"}
+    (remote,) = (case for case in row.case if case.workload == "remote")
+    assert {arm.params["cycle"] for arm in row.arms(remote)} == {1, 4}, "interleave"
+    assert any(arm.params.get("map_and_batch") for case in row.case for arm in row.arms(case))
+
+
 def test_layouts_are_never_compared_in_one_process() -> None:
     """TensorFlow 2.13 to 2.15 give wrong results where one process does both (tensorflow#61482)."""
     for row in experiments.known():

@@ -7,6 +7,7 @@ import pytest
 
 from tests.test_bench_report import case, sizes
 from tfbuild.bench import allocators, evidence, experiments, findings, results
+from tfbuild.bench.experiments import Arm
 from tfbuild.benches import guards
 from tfbuild.benches.found import Peak
 from tfbuild.engine import WorkerDied
@@ -49,6 +50,22 @@ def test_memory_is_looked_at_until_it_has_grown_and_no_further() -> None:
     assert [n for n, _ in climbed(0.5, fails_at=300, dies=True)] == [1, 64, 256], "what was seen before it died stands"
     assert len(climbed(0.0)) == evidence.MOST_POINTS
     assert climbed(0.5, fails_at=1) == []
+
+
+def test_the_peaks_of_arms_are_told_where_two_or_more_ran() -> None:
+    def ask(arm: Arm) -> Peak:
+        if arm.name == "dies":
+            raise WorkerDied("killed", exit_code=137, stderr_tail="")
+        return Peak(items=16, peak=700.4, limit=1.0, reason="no such operation" if arm.name == "cannot" else "")
+
+    arms = [Arm(name=name) for name in ("decoded", "dies", "cannot", "bytes")]
+    told = evidence.seen(ask, arms, time.monotonic() + 60)
+    assert list(told) == ["decoded", "bytes"]
+    assert evidence.seen(ask, arms, time.monotonic() - 1) == {}, "its time is over"
+    found = findings.peaks("shuffle", told)
+    assert found is not None
+    assert found.text == ("shuffle, the most that a process of its own took, seen once: decoded 700 MiB, bytes 700 MiB")
+    assert findings.peaks("shuffle", {"decoded": 700.0}) is None
 
 
 VERBOSE = """\

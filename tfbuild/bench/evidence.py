@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from tfbuild.bench import busy, findings
 from tfbuild.bench.arms import Place
-from tfbuild.bench.experiments import Case, Experiment
+from tfbuild.bench.experiments import Arm, Case, Experiment
 from tfbuild.bench.results import Finding
 from tfbuild.bench.workers import FOLDER, Key, Pool, files
 from tfbuild.benches.found import Peak
@@ -42,6 +42,11 @@ def of(row: Experiment, cases: Sequence[Case], pool: Pool, place: Place, seconds
     if row.name == "batchsize":
         end = time.monotonic() + SHARE * seconds
         return tuple(found for case in cases if (found := _memory(row, case, pool, place, end)))
+    if row.name == "pipeline":
+        end = time.monotonic() + SHARE * seconds
+        # The case of few arms is the one in which memory is the question.
+        few = sorted((case for case in cases if case.workload == "pipeline"), key=lambda case: len(row.arms(case)))
+        return tuple(found for case in few if (found := _peaks(row, case, pool, place, end)))
     if row.name == "bottleneck":
         return busy.of(pool.engine, place.image, place.gpus)
     return ()
@@ -122,6 +127,37 @@ def _memory(row: Experiment, case: Case, pool: Pool, place: Place, end: float) -
     finally:
         pool.close(key)
     return findings.memory(case.name, points, limit)
+
+
+def _peaks(row: Experiment, case: Case, pool: Pool, place: Place, end: float) -> Finding | None:
+    """The peak of each arm, in a process that does nothing else."""
+
+    def ask(arm: Arm) -> Peak:
+        key = Key(image=place.image, env=place.key(case, arm).env, process=f"memory of {arm.name}")
+        workload = arm.workload or case.workload or row.workload
+        try:
+            pool.start([key])
+            left = max(1.0, end - time.monotonic())
+            return pool.ask(key, Peak, left, ask="once", workload=workload, params={**case.params, **arm.params})
+        finally:
+            pool.close(key)
+
+    return findings.peaks(case.name, seen(ask, row.arms(case), end))
+
+
+def seen(ask: Callable[[Arm], Peak], arms: Sequence[Arm], end: float) -> dict[str, float]:
+    """MiB by the arm's name, of those that ran before the `end` (monotonic)."""
+    told: dict[str, float] = {}
+    for arm in arms:
+        if time.monotonic() > end:
+            break
+        try:
+            found = ask(arm)
+        except LOST:
+            continue
+        if not found.reason:
+            told[arm.name] = found.peak
+    return told
 
 
 def climb(ask: Callable[[int], Peak], sizes: Sequence[int], end: float) -> tuple[list[tuple[int, float]], float]:

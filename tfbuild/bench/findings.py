@@ -1,7 +1,7 @@
 """What follows from an experiment's numbers beyond a ratio, and how sure it is. Pure."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -157,6 +157,15 @@ def memory(name: str, points: Sequence[tuple[int, float]], limit: float) -> Find
     )
     values = {"mib_per_item": each, "mib_beside": rest, "mib_limit": limit, "memory_limit": float(largest)}
     return Finding(text=text, values=values)
+
+
+def peaks(name: str, found: Mapping[str, float]) -> Finding | None:
+    """What each arm took by the MiB that a process of its own had at most; None where that holds nothing together."""
+    if len(found) < 2:
+        return None
+    told = ", ".join(f"{arm} {mib:.0f} MiB" for arm, mib in found.items())
+    text = f"{name}, the most that a process of its own took, seen once: {told}"
+    return Finding(text=text, values={f"peak of {arm}": mib for arm, mib in found.items()})
 
 
 def _two_digits(number: float) -> int:

@@ -17,6 +17,7 @@ from . import Function, Work, workload
 
 CROP = [75, 138, 224, 224]
 SIZE = 128
+SHUFFLED = 256
 
 
 @lru_cache(maxsize=None)  # functools.cache came with Python 3.9
@@ -150,9 +151,11 @@ def pipeline(
     step: bool = False,
     fused_norm: bool = True,
     random_crops: bool = False,
+    shuffle: str = "",
     batch: int = 16,
 ) -> Batches:
-    """Decode, crop, resize to 128x128, batch; each knob by a parameter. `cache`: "", "bytes" or "decoded"."""
+    """Decode, crop, resize to 128x128, batch; each knob by a parameter. `cache`: "", "bytes" or "decoded"; `shuffle`
+    likewise, through a buffer of 256."""
     windows = tf.constant(inception() if random_crops else [CROP] * IMAGES)
 
     def read(index: Any, data: Any) -> Any:
@@ -168,6 +171,12 @@ def pipeline(
         batches = rows.repeat().apply(joined)
     elif cache == "decoded":
         batches = rows.map(read, num_parallel_calls=many).cache().repeat().batch(batch, drop_remainder=True)
+    elif shuffle == "bytes":
+        shuffled = rows.repeat().shuffle(SHUFFLED, seed=1)
+        batches = shuffled.map(read, num_parallel_calls=many).batch(batch, drop_remainder=True)
+    elif shuffle == "decoded":
+        shuffled = rows.repeat().map(read, num_parallel_calls=many).shuffle(SHUFFLED, seed=1)
+        batches = shuffled.batch(batch, drop_remainder=True)
     else:
         batches = rows.repeat().map(read, num_parallel_calls=many).batch(batch, drop_remainder=True)
     if prefetch:
