@@ -110,7 +110,16 @@ def test_spans_without_others(spans: list[Any], others: list[Any], left: list[An
         ({}, "compute-bound, 1.05 times the step without its input: of 20.0 s it waited 5% for input, computed 90%"),
         ({"waiting": 14.0, "compute": 4.0}, "input-bound, 3.33 times"),
         ({"waiting": 3.0, "compute": 16.0}, "balanced, 1.18 times"),
-        ({"waiting": 0.5, "compute": 8.0}, "compute-bound, 1.03 times the step without its input; held up by Python"),
+        (
+            {"waiting": 0.5, "compute": 8.0},
+            "not input-bound, 1.03 times the step without its input; held up between the steps, by Python",
+        ),
+        (
+            {"waiting": 8.0, "compute": 12.0, "waits": (0.3, 0.5)},
+            "input-bound, 1.67 [1.43 to 2.00 by window] times the step",
+        ),
+        ({"waiting": 8.0, "compute": 12.0, "waits": (0.02, 0.6)}, "not sure, from compute-bound to input-bound, 1.67"),
+        ({"windows": 1, "waits": (0.05,)}, "(100 batches); seen in one window of the trace alone"),
         ({"waiting": 0.0, "compute": 19.0, "asked": 0}, "no tf.data iterator was read: of 20.0 s"),
         ({"exit_code": None}, "(100 batches); stopped when its time was over"),
     ],

@@ -30,7 +30,7 @@ def watched(engine: Engine, ref: str, script: str, seconds: float = 120) -> Expe
 def test_a_script_that_waits_for_its_input_is_input_bound(engine: Engine, image: Callable[..., str]) -> None:
     """Keras' own loop."""
     (finding,) = watched(engine, image("2.21.0"), "slow_input.py").findings
-    assert "input-bound" in finding.text, finding
+    assert finding.text.startswith("python slow_input.py: input-bound"), finding
     assert finding.values["waiting"] > 0.25, finding
     assert finding.values["batches"] > 10, finding
 

@@ -137,6 +137,16 @@ def _refuse(command: Command, found: Profiled) -> None:
         )
 
 
+def _limit(found: Profiled, slower: float, idle: float) -> str:
+    """What all windows agree on; who neither waits nor computes for long is not bound by computing."""
+    each = [1 / max(1 - share, 1e-3) for share in found.waits] or [slower]
+    word = findings.bound(slower, min(*each, slower), max(*each, slower))
+    if word == findings.BOUNDS[0] and idle > MUCH_IDLE:
+        word = "not input-bound"
+    ends = f" [{min(each):.2f} to {max(each):.2f} by window]" if len(each) > 1 else ""
+    return f"{word}, {slower:.2f}{ends} times the step without its input"
+
+
 def judge(command: object, found: Profiled) -> Finding:
     """The verdict, by the limits of the built-in one: a step's time over what it would be without the input."""
     waiting, compute = found.waiting / found.span, found.compute / found.span
@@ -146,11 +156,13 @@ def judge(command: object, found: Profiled) -> Finding:
     values |= {"real_over_synthetic": slower, "batches": float(found.asked)}
     told = f"of {found.span:.1f} s it waited {waiting:.0%} for input, computed {compute:.0%}, did neither {idle:.0%}"
     if found.asked:
-        word = f"{findings.bound(slower)}, {slower:.2f} times the step without its input"
+        word = _limit(found, slower, idle)
         told += f" ({found.asked} batches)"
     else:
         word = "no tf.data iterator was read"
     if idle > MUCH_IDLE:
-        word += "; held up by Python between the steps"
+        word += "; held up between the steps, by Python or what else the profiler does not see"
+    if found.windows == 1:
+        told += "; seen in one window of the trace alone"
     ended = "" if found.exit_code is not None else "; stopped when its time was over"
     return Finding(text=f"{command}: {word}: {told}{ended}", values=values)

@@ -107,8 +107,7 @@ class Session:
 
     def _seconds(self, row: Experiment, case: Case) -> float:
         """0 where it cannot run here: then the others may have its time."""
-        there = {"gpu": bool(self.place.gpus), "against": bool(self.place.against)}
-        return row.seconds(case) if there.get(case.needs, True) else 0.0
+        return 0.0 if self.place.lacks(row, case) else row.seconds(case)
 
     def _cases(self, row: Experiment) -> tuple[Case, ...]:
         return row.cases(self.settings.quick) or row.case

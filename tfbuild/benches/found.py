@@ -102,7 +102,8 @@ class Profiled:
     """A command that was watched (profiled.py) for `seconds`: its `exit_code` (None: it was stopped), its last lines.
 
     `span` seconds of it, out of so many `windows`, are known: the part in which steps were `waiting` for input, and in
-    which their operations `compute`d; `asked`: how often an iterator was asked for a batch.
+    which their operations `compute`d; `asked`: how often an iterator was asked for a batch; `waits`: what part of each
+    window was waiting.
     """
 
     exit_code: Optional[int]
@@ -113,6 +114,7 @@ class Profiled:
     waiting: float
     compute: float
     asked: int
+    waits: Tuple[float, ...] = ()
 
 
 def printable(text: str) -> str:

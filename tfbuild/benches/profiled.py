@@ -40,9 +40,12 @@ def main(arguments: List[str]) -> int:
     except OSError as error:
         code, tail = 127, [str(error)]
     took = time.monotonic() - begin
-    found, windows = (Shares(), 0) if code else read(traces)
+    windows = [] if code else read(traces)
+    waits = tuple(each.waiting / each.span for each in windows)
+    found = vars(timeline.total(windows))
     lines = tuple(printable(line) for line in tail)
-    channels.send(channel, Profiled(exit_code=code, tail=lines, seconds=took, windows=windows, **vars(found)))
+    told = Profiled(exit_code=code, tail=lines, seconds=took, windows=len(windows), waits=waits, **found)
+    channels.send(channel, told)
     return 0
 
 
@@ -94,8 +97,8 @@ def keep(stream: Any, tail: bytearray) -> None:
         del tail[:-TAIL_BYTES]
 
 
-def read(traces: str) -> Tuple[Shares, int]:
-    """What the process that computed most did with its time, and out of how many windows that is known.
+def read(traces: str) -> List[Shares]:
+    """What the process that computed most did with its time, window by window.
 
     Where there are others, the first window is left out: functions are traced and compiled in it.
     """
@@ -106,8 +109,7 @@ def read(traces: str) -> Tuple[Shares, int]:
         processes.setdefault(os.path.basename(window).partition("-")[0], []).extend(shares)
     best: List[Shares] = max(processes.values(), key=lambda found: sum(each.compute for each in found), default=[])
     busy = [each for each in best if each.compute or each.waiting]
-    used = busy[1:] if len(busy) > 1 else busy
-    return timeline.total(used), len(used)
+    return busy[1:] if len(busy) > 1 else busy
 
 
 def planes(window: str) -> List[str]:
