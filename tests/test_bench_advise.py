@@ -89,3 +89,13 @@ def test_a_setting_that_lost_in_another_experiment_is_not_advised() -> None:
     assert advise.advise(report(gained, experiment("models", same_work(case(1.0)))))
     assert advise.advise(report(gained, experiment("models", same_work(case(1.4))))) == ()
     assert advise.advise(report(gained, experiment("all", case(1.4)))), "more than the setting differs there"
+
+
+def test_an_image_that_is_slower_for_its_tuning_is_advised_against() -> None:
+    def taken_away(factor: float, name: str = "conv") -> CaseResult:
+        return case(factor, name=name, env={"LD_PRELOAD": ""}, code="# env -u LD_PRELOAD")
+
+    (found,) = advise.advise(report(experiment("tuning", taken_away(0.8), taken_away(1.0, "matmul"))))
+    assert (found.env, found.code) == ({}, "# env -u LD_PRELOAD"), "nothing that an env file could say"
+    assert advise.advise(report(experiment("tuning", taken_away(0.8), taken_away(1.3, "matmul")))) == ()
+    assert advise.advise(report(experiment("tuning", taken_away(1.0)))) == ()

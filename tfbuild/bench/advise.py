@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -13,6 +13,8 @@ from tfbuild.errors import UsageError
 
 # Whose arms differ in the environment alone, so that the environment is what the gain is due to.
 SETTINGS = ("onednn", "allocator", "threads")
+# Whose arm takes away what the image sets.
+TUNING = "tuning"
 # Of findings.py's values.
 KNEE = "measured_90%"
 
@@ -35,6 +37,9 @@ def advise(report: BenchReport) -> tuple[Advice, ...]:
 def _of(row: ExperimentResult, report: BenchReport) -> Iterator[Advice]:
     if row.name in SETTINGS:
         yield from _settings(row, report)
+    elif row.name == TUNING:
+        # An env file can empty a variable, but not take it away, which is what was measured.
+        yield from (replace(one, env={}) for one in _settings(row, report))
     elif row.name == "batchsize":
         yield from _batch_sizes(row)
     else:
