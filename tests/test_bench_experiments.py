@@ -70,6 +70,12 @@ def test_every_arm_s_parameters_are_its_workload_s() -> None:
         assert set(needed) <= given.keys(), f"{where} needs {needed}"
 
 
+def test_both_layouts_are_measured_with_batch_norm_too() -> None:
+    (row,) = experiments.select(["layout"], quick=False)
+    (normed,) = (case for case in row.case if case.params.get("norm"))
+    assert {arm.params["layout"] for arm in row.arms(normed)} == {"NHWC", "NCHW"}
+
+
 def test_each_knob_of_the_pipeline_is_turned_alone() -> None:
     (row,) = experiments.select(["pipeline"], quick=False)
     turned = {name for case in row.case for arm in row.arms(case) if len(arm.params) == 1 for name in arm.params}

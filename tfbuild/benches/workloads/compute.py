@@ -120,15 +120,20 @@ def convolution(
     layers: int = 2,
     train: bool = False,
     layout: str = "NHWC",
+    norm: bool = False,
     xla: bool = False,
 ) -> Function:
-    """The same weights and the same input in either layout (weights are HWIO in both)."""
+    """The same weights and the same input in either layout (weights are HWIO in both); `norm`: with batch norm."""
     x = normal(6, batch, size, size, channels)
     x = tf.transpose(x, [0, 3, 1, 2]) if layout == "NCHW" else x
 
     def loss(y: Any, *weights: Any) -> Any:
         for weight in weights:
-            y = tf.nn.relu(tf.nn.conv2d(y, weight, 1, "SAME", data_format=layout))
+            y = tf.nn.conv2d(y, weight, 1, "SAME", data_format=layout)
+            if norm:
+                scale, offset = tf.ones([channels]), tf.zeros([channels])
+                y = tf.compat.v1.nn.fused_batch_norm(y, scale, offset, epsilon=1e-3, data_format=layout)[0]
+            y = tf.nn.relu(y)
         return tf.reduce_mean(tf.square(y))
 
     weights = [normal(seed, 3, 3, channels, channels) * 0.05 for seed in range(layers)]
