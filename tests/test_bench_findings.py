@@ -170,7 +170,10 @@ def test_a_number_of_threads_is_faster_by_its_interval_or_not_at_all() -> None:
         "conv: faster than the default: intra-op 3 x1.32 [1.22, 1.42], intra-op 2 x1.20 [1.10, 1.30]"
     ), "which of two is the best is nothing that was compared"
     told = threads((1.32, same), (0.9, same))
-    assert told == "conv: no setting is shown to beat the default (the best is intra-op 1 x1.32 [1.22, 1.42])"
+    assert told.startswith(
+        "conv: no setting is shown to beat the default (the best: intra-op 1 x1.32 [1.22, 1.42], the"
+    )
+    assert "the default against itself x1.0" in told
     few = threads((1.32, same), coverage=0.75)
     assert few == "conv: too few rounds to say whether a setting beats the default", "nothing found is no finding"
 

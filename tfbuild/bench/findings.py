@@ -289,8 +289,10 @@ def _threads(case: CaseResult) -> list[Finding]:
     known = [arm for arm in timed if sure(arm.wall)]
     if not known:
         return [Finding(text=f"{case.name}: too few rounds to say whether a setting beats the default", values={})]
-    told = f"{known[0].name} {reporting.spelled(known[0].wall)}"
-    return [Finding(text=f"{case.name}: no setting is shown to beat the default (the best is {told})", values={})]
+    told = (
+        f"{known[0].name} {reporting.spelled(known[0].wall)}, the default against itself {reporting.spelled(case.band)}"
+    )
+    return [Finding(text=f"{case.name}: no setting is shown to beat the default (the best: {told})", values={})]
 
 
 def _gain(arm: ArmResult) -> float:
