@@ -246,8 +246,8 @@ def _megabytes(seconds: float) -> float:
 
 def _disk(low: float, high: float) -> str:
     """The class of disk, and the guide's, where both ends of the interval have the same; else from one to the other."""
-    first, last = (next((word for limit, word in DISKS if end < limit), "an NVMe's") for end in (low, high))
-    slow, fast = (min(GUIDE, key=lambda known, end=end: abs(math.log(known / end))) for end in (low, high))  # type: ignore[misc]
+    first, last = _class(low), _class(high)
+    slow, fast = _nearest(low), _nearest(high)
     classes = f"{first} range" if first == last else f"anything from {first} range to {last}"
     guide = f"{slow} MB/s" if slow == fast else f"{slow} to {fast} MB/s"
     return f"{classes} and nearest to the guide's {guide}"
@@ -263,6 +263,14 @@ def _allocator(case: CaseResult) -> list[Finding]:
         f"MiB of {name}": rss for name, _, rss in told
     }
     return [Finding(text=f"{case.name}, page faults a call and memory: {text}", values=values)]
+
+
+def _class(speed: float) -> str:
+    return next((word for limit, word in DISKS if speed < limit), "an NVMe's")
+
+
+def _nearest(speed: float) -> int:
+    return min(GUIDE, key=lambda known: abs(math.log(known / speed)))
 
 
 def _first_calls(case: CaseResult) -> list[Finding]:
