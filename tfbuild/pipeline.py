@@ -183,6 +183,7 @@ class Maker:
         Whoever comes second waits, and as a rule finds the image built and verified then. A build waits for at most one
         more, the official wheel's, which waits for none: two never wait for each other.
         """
+        refuse_base_without_cuda(build, self.base)  # leaves no folder behind
         folder = self.work / build.id
 
         def waiting() -> None:
@@ -196,8 +197,7 @@ class Maker:
             yield
 
     def _start(self, build: Build) -> Context:
-        """The context of a build that this engine and base can make."""
-        refuse_base_without_cuda(build, self.base)
+        """The context of a build that this engine can make."""
         if self.options.bundle and not self.engine.local:
             raise UsageError(
                 "the engine is on another machine, which cannot reach a folder served on this one",
