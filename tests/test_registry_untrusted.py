@@ -17,6 +17,7 @@ from tfbuild import dockerfile, plan
 from tfbuild.errors import RegistryRefused, UnknownImage, VerificationFailed
 from tfbuild.plan import Request
 from tfbuild.registry import client, referrers, shelf
+from tfbuild.registry.choose import Published
 from tfbuild.registry.client import Registry, Repository
 from tfbuild.supply import described
 
@@ -116,13 +117,17 @@ def offered(here: type[Shelf], tag: str) -> list[str]:
     return [one.id for one in shelf.read_index(index)]
 
 
-def gather(here: type[Shelf], name: str) -> None:
-    place = registry(here)
+def published(place: Registry, name: str) -> Published:
     manifest = place.manifest(name)
     assert manifest is not None
     found = shelf.of_config(place.config(manifest), manifest.digest)
     assert found is not None
-    shelf.gather(place, found)
+    return found
+
+
+def gather(here: type[Shelf], name: str) -> list[str]:
+    place = registry(here)
+    return shelf.gather(place, published(place, name))
 
 
 def empty_referrers(here: type[Shelf], name: str) -> None:
@@ -174,10 +179,7 @@ def test_a_fixed_tag_that_moved_is_read_again(here: type[Shelf]) -> None:
 def test_an_image_that_an_index_lacks_or_tells_other_things_of_is_not_offered(here: type[Shelf]) -> None:
     name = image(here, "2.14.1")
     place = registry(here)
-    manifest = place.manifest(name)
-    assert manifest is not None
-    found = shelf.of_config(place.config(manifest), manifest.digest)
-    assert found is not None
+    found = published(place, name)
     tags = shelf.indexes(found)
     assert tags == ("2.14-mkl", "2.14.1-mkl", "latest-mkl")
     assert shelf.standing(place, found) == shelf.Standing(lacking=tags, named=False)
@@ -191,6 +193,25 @@ def test_an_image_that_an_index_lacks_or_tells_other_things_of_is_not_offered(he
     gather(here, image(here, "2.20.0"))
     assert shelf.standing(place, found).lacking == ("2.14-mkl", "2.14.1-mkl")
     assert name not in offered(here, "latest-mkl")
+
+
+def test_a_push_names_the_indexes_that_offer_its_image_and_no_others(here: type[Shelf]) -> None:
+    new, old = image(here, "2.20.0"), image(here, "2.14.1")
+    assert gather(here, new) == ["2.20-mkl", "2.20.0-mkl", "latest-mkl"]
+    assert gather(here, old) == ["2.14-mkl", "2.14.1-mkl"]
+
+
+def test_an_image_that_no_index_offers_was_not_pushed_well(here: type[Shelf]) -> None:
+    """Its fixed tag is another image by now, or what was attached to it is not listed."""
+    name = image(here, "2.20.0")
+    first = published(registry(here), name)
+    image(here, "2.20.0", {"io.tfbuild.version": "later"})
+    with pytest.raises(RegistryRefused, match=f"no index of .* offers {first.digest}"):
+        shelf.gather(registry(here), first)
+    assert offered(here, "2.20-mkl") == [name]
+    empty_referrers(here, name)
+    with pytest.raises(RegistryRefused, match="its provenance are gone"):
+        gather(here, name)
 
 
 # --- which errors say what to do --------------------------------------------------------------------------------------
