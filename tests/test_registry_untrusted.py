@@ -433,6 +433,18 @@ def test_an_identifier_that_is_no_tag_names_no_file(here: type[Shelf], tmp_path:
         described.check(registry(here), digest, tmp_path)
 
 
+@pytest.mark.parametrize("config", [{"config": ["x"]}, {"config": {"Labels": ["x"]}}, {"config": 1}, {}])
+def test_an_image_whose_configuration_has_another_shape_is_not_tfbuilds(
+    config: dict[str, object], here: type[Shelf], tmp_path: Path
+) -> None:
+    content = json.dumps(config).encode()
+    here.content[f"blobs/{client.digest_of(content)}"] = ("application/octet-stream", content)
+    manifest = json.dumps({"mediaType": client.IMAGES[0], "config": {"digest": client.digest_of(content)}}).encode()
+    here.content["manifests/x"] = (client.IMAGES[0], manifest)
+    with pytest.raises(UnknownImage, match="x was not made by tfbuild"):
+        described.check(registry(here), "x", tmp_path)
+
+
 def test_an_error_steers_no_terminal() -> None:
     told = str(VerificationFailed("labels differ: \x1b[2J\x9b1m\u202ex\r, é and\nmore\tof it"))
     assert told == "error: labels differ: [2J1mx, é and\nmore\tof it"

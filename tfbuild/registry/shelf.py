@@ -70,8 +70,14 @@ def _at_once(ask: Callable[[str], Answer], names: Iterable[str]) -> list[Answer]
 
 def of_config(config: dict[str, Any], digest: str) -> Published | None:
     """The image that a configuration describes by its labels; None where they are not tfbuild's, or not whole."""
+    return _of_labels(labels(config), config.get("created"), digest)
+
+
+def labels(config: dict[str, Any]) -> dict[str, str]:
+    """An image's labels in its configuration, which may be of any shape: what is no text is as text."""
     inner = config.get("config")
-    return _of_labels(inner.get("Labels") if isinstance(inner, dict) else None, config.get("created"), digest)
+    found = inner.get("Labels") if isinstance(inner, dict) else None
+    return {name: str(value) for name, value in found.items()} if isinstance(found, dict) else {}
 
 
 def _of_labels(labels: object, created: object, digest: str) -> Published | None:

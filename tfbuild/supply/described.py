@@ -62,8 +62,8 @@ def check(registry: Registry, asked: str, reports: Path) -> Described:
     """
     tag = tag_of(registry, asked)
     manifest = _manifest(registry, tag)
-    labels = (registry.config(manifest).get("config") or {}).get("Labels") or {}
-    identifier = str(labels.get("io.tfbuild.id", ""))
+    labels = shelf.labels(registry.config(manifest))
+    identifier = labels.get("io.tfbuild.id", "")
     # It names files, and is printed.
     if not client.TAG.fullmatch(identifier):
         raise UnknownImage(f"{asked} was not made by tfbuild: it has no io.tfbuild labels", hint="invoke images")
