@@ -53,7 +53,7 @@ def subject(bill: bytes) -> str:
         told = {row["name"]: row["value"] for row in found["metadata"]["component"]["properties"]}
         if found["bomFormat"] == "CycloneDX":
             return str(told[CONFIG])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"no SBOM of an image: {error}") from error
     raise ValueError("no CycloneDX document")
 
