@@ -306,7 +306,9 @@ class Maker:
         except TfbuildError as error:
             self.progress(f"no official wheel to compare with: {error.reason}")
             return None
-        return Baseline(ref=self._official_image(official), env=PLAIN)
+        found = self._official_image(official)
+        # Another run may be at its verification, whose end takes the name ID-unverified away.
+        return Baseline(ref=found, env=PLAIN, id=self.engine.image(found).id)
 
     def _official_image(self, build: Build) -> str:
         """The official wheel's image, which the comparison needs; it need not be verified for that."""
