@@ -140,6 +140,13 @@ def test_gitlab_gets_a_child_pipeline_with_a_job_a_row() -> None:
     assert told["build"]["extends"] == matrix.GITLAB_JOB
 
 
+def test_where_nothing_changed_no_system_gets_a_matrix_without_rows() -> None:
+    none = matrix.schedule(replace(ALL, rows=()), "github", ())
+    assert matrix.to_github(none) == ""
+    told = json.loads(matrix.to_gitlab(none))
+    assert [list(job) for job in told.values()] == [["script"]]
+
+
 def test_bake_gets_a_target_a_row_and_its_context(tmp_path: Path) -> None:
     some = matrix.select(Asked(only=("2.21.0-mkl-py3.11-*",)))
     matrix.write_contexts(some, tmp_path, lambda _: None)
