@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from tfbuild import dockerfile, plan
-from tfbuild.errors import RegistryRefused, UnknownImage, VerificationFailed
+from tests.machines import machine
+from tfbuild import cpu, dockerfile, isa, plan, publishing
+from tfbuild.errors import NothingFits, RegistryRefused, UnknownImage, VerificationFailed
 from tfbuild.plan import Request
 from tfbuild.registry import client, referrers, shelf
-from tfbuild.registry.choose import Published
+from tfbuild.registry.choose import Choice, Published
 from tfbuild.registry.client import Registry, Repository
 from tfbuild.supply import described
 
@@ -212,6 +213,25 @@ def test_an_image_that_no_index_offers_was_not_pushed_well(here: type[Shelf]) ->
     empty_referrers(here, name)
     with pytest.raises(RegistryRefused, match="its provenance are gone"):
         gather(here, name)
+
+
+def test_a_python_that_is_not_published_is_not_taken_for_a_cpu_that_is_too_old(here: type[Shelf]) -> None:
+    for python in ("3.9", "3.13"):
+        image(here, "2.20.0", {"io.tfbuild.id": f"2.20.0-mkl-py{python}-avx", "io.tfbuild.python": python})
+    gather(here, "2.20.0-mkl-py3.9-avx")
+    host = cpu.parse(machine("rocky9-zen5").cpuinfo())
+
+    def select(python: str) -> Choice:
+        features = frozenset(isa.of_cpu(host).features)
+        return publishing.select(registry(here), host, features, release="2.20", target="mkl", python=python)
+
+    with pytest.raises(NothingFits, match=r"(?s)2.20-mkl has no image with Python 3.10.*hint: it has: 3.9, 3.13"):
+        select("3.10")
+    found = select("")
+    assert found.best is not None
+    (other,) = found.passed_over
+    # Nothing else is between them.
+    assert other.reason == f"{found.best.id} is no older; --python {other.id[13:-4]} chooses among such images"
 
 
 # --- which errors say what to do --------------------------------------------------------------------------------------

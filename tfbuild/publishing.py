@@ -137,7 +137,13 @@ def select(
         raise NothingFits(
             f"{registry.repository} has no {tag}", hint=f"it has: {', '.join(indexes[:12]) or 'nothing of tfbuild yet'}"
         )
-    published = choose.matching(shelf.read_index(index), release=release, target=target, python=python)
+    known = choose.matching(shelf.read_index(index), release=release, target=target, python="")
+    published = choose.matching(known, release=release, target=target, python=python)
+    if known and not published:
+        others = sorted({image.python for image in known}, key=lambda text: (len(text), text))
+        raise NothingFits(
+            f"{registry.repository}:{tag} has no image with Python {python}", hint=f"it has: {', '.join(others)}"
+        )
     return choose.choose(published, platform=MACHINES[host.arch], features=features)
 
 
@@ -175,5 +181,6 @@ def nothing_fits(registry: Registry, choice: Choice) -> NothingFits:
     near = choice.nearest
     lacking = f"; the nearest is {near.id}, for which this CPU lacks {' '.join(choice.missing)}" if near else ""
     return NothingFits(
-        f"nothing in {registry.repository} runs on this host{lacking}", hint="build one here: invoke build --cpu host"
+        f"nothing of what was asked for in {registry.repository} runs on this host{lacking}",
+        hint="build one here: invoke build --cpu host; another --release may have more instruction sets",
     )
