@@ -397,6 +397,14 @@ def test_sizes_that_are_none_count_nothing(layers: object) -> None:
     assert client.Manifest(digest="x", media_type=client.IMAGES[0], content=content).size == 0
 
 
+def test_an_engine_knows_an_image_by_either_of_its_digests(here: type[Shelf]) -> None:
+    """And an index by neither: what it gathers is not told apart by it."""
+    manifest = registry(here).manifest(image(here, "2.20.0"))
+    assert manifest is not None
+    assert manifest.ids == (manifest.config, client.digest_of(manifest.content))
+    assert client.Manifest(digest=manifest.digest, media_type=client.INDEX, content=b'{"manifests": []}').ids == ()
+
+
 def test_json_without_an_end_to_its_depth_is_refused(here: type[Shelf]) -> None:
     here.content["manifests/x"] = (client.INDEX, b"[" * 1_000_000)
     with pytest.raises(RegistryRefused, match="no JSON"):

@@ -99,9 +99,18 @@ class Manifest:
 
     @property
     def config(self) -> str:
-        """The digest of an image's configuration, by which the engine knows the image; "" for an index."""
+        """The digest of an image's configuration; "" for an index."""
         found = self.json().get("config")
         return str(found.get("digest", "")) if isinstance(found, dict) else ""
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """By which an engine knows this image: its configuration's digest, or its own where containerd keeps images.
+
+        Source: docs.docker.com/engine/release-notes/29 (containerd's store is the default of new installations) and
+        github.com/docker/buildx/pull/3952. The manifest names the configuration: either is this image and no other.
+        """
+        return (self.config, self.digest) if self.config else ()
 
 
 class Registry:
