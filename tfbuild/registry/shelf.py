@@ -25,7 +25,6 @@ from tfbuild.terminal import printable
 LATEST = "latest"
 # Labels of an image that its descriptor in an index repeats.
 LABELS = ("id", "release", "target", "python", "platform", "instruction-set", "features")
-CREATED = "org.opencontainers.image.created"
 # What the values of LABELS look like: anybody may have written them, and they are printed.
 VALUE = re.compile(r"[\w.,+/-]*( [\w.,+/-]+)*", re.ASCII)
 MOST_TIME = 64
@@ -141,7 +140,8 @@ def _descriptor(row: Row) -> dict[str, object]:
         "digest": image.digest,
         "size": row.size,
         "platform": {"os": system, "architecture": architecture},
-        "annotations": {f"io.tfbuild.{name}": value for name, value in told.items()} | {CREATED: image.created},
+        "annotations": {f"io.tfbuild.{name}": value for name, value in told.items()}
+        | {referrers.CREATED: image.created},
     }
 
 
@@ -161,7 +161,7 @@ def read_index(manifest: Manifest) -> list[Published]:
 
 def _of_descriptor(row: dict[str, Any]) -> Published | None:
     notes = row.get("annotations")
-    created = notes.get(CREATED) if isinstance(notes, dict) else None
+    created = notes.get(referrers.CREATED) if isinstance(notes, dict) else None
     return _of_labels(notes, created, str(row.get("digest", "")))
 
 
