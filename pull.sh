@@ -63,6 +63,8 @@ if [ "$status" = 401 ]; then
     status=$(ask "$token") || die "$host does not answer" 26
 fi
 [ "$status" = 200 ] || die "$repository has no $tag for everybody (the registry answers $status)" 26
+# An image, or the index of somebody who writes JSON in other lines.
+grep -q '^ *"io\.tfbuild\.' "$work/index" || die "$repository:$tag is no index of tfbuild's" 26
 
 found=$(tr -d '\001-\010\013-\037\177' < "$work/index" | awk -v features=" $features" -v platform="$platform" '
     function value() { sub(/^[^:]*: *"/, ""); sub(/",? *$/, ""); return $0 }

@@ -115,6 +115,20 @@ def test_names_are_fit_for_a_terminal(hostile: type[Hostile], tmp_path: Path) ->
     assert done.stderr == "pull.sh: not two[31m: this CPU lacks avx512f\n"
 
 
+def test_what_is_no_index_of_tfbuilds_is_not_taken_for_one_without_a_fit(
+    hostile: type[Hostile], tmp_path: Path
+) -> None:
+    for text in ('{"manifests": [{"digest": "sha256:1"}]}', '{"layers": []}', "{}"):
+        hostile.index = text.encode()
+        done = shell(hostile, tmp_path)
+        assert (done.returncode, done.stdout) == (26, "")
+        assert "is no index of tfbuild's" in done.stderr
+    hostile.index = json.dumps({"manifests": [row("1", id="one", platform="linux/riscv64", cpuinfo="avx")]}).encode()
+    assert shell(hostile, tmp_path).returncode == 26
+    hostile.index = json.dumps({"manifests": [row("1", id="one", cpuinfo="avx")]}, indent=2).encode()
+    assert shell(hostile, tmp_path).returncode == 27
+
+
 @pytest.mark.parametrize("prefix", ["file://", "-K"])
 def test_no_file_of_the_host_is_handed_to_a_registry(hostile: type[Hostile], tmp_path: Path, prefix: str) -> None:
     (tmp_path / "secret").write_text('{"token": "secret"}')
