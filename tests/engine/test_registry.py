@@ -314,6 +314,7 @@ def test_a_registry_killed_in_the_middle_of_a_pull(engine: Engine, made: Callabl
         assert begun.startswith("pull "), begun
         time.sleep(0.5)
         server.kill()
+        assert process.poll() is None, "the pull ended before the registry was killed"
         time.sleep(1)
         server.start()
         stdout, stderr = process.communicate(timeout=120)
