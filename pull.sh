@@ -46,6 +46,9 @@ features=$(awk '
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+# Some shells end by a signal without that.
+trap 'exit 130' INT
+trap 'exit 143' HUP TERM
 # ask [AUTHORIZATION]: the index into $work/index, the answer's status to stdout.
 ask() {
     curl --silent --show-error --location --retry 3 --max-filesize 4194304 --dump-header "$work/head" \
