@@ -196,6 +196,12 @@ def test_changed_keeps_the_rows_whose_files_differ(copy: Path) -> None:
     assert "no state 'no-such-state' of this repository" in said
 
 
+def test_changed_without_git_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UsageError, match="--changed needs git"):
+        matrix.changed(ALL, "HEAD", [], ROOT)
+
+
 def test_runners_go_with_jobs_alone() -> None:
     with pytest.raises(UsageError, match="--runner names machines of jobs"):
         cli.matrix(ROOT, format="json", output="", changed="", runner=["source=large"])

@@ -4,6 +4,7 @@ import hashlib
 import itertools
 import json
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -174,6 +175,8 @@ def changed(matrix: Matrix, ref: str, words: Sequence[str], root: Path) -> Matri
 
     The other state answers for itself, in a checkout of its own. Raises UsageError where there is no such state.
     """
+    if shutil.which("git") is None:
+        raise UsageError("--changed needs git, which is not on PATH", hint="apt-get install git")
     with tempfile.TemporaryDirectory(prefix="tfbuild-") as folder:
         tree = Path(folder) / "tree"
         added = _run(["git", "worktree", "add", "--quiet", "--detach", str(tree), ref], root)
