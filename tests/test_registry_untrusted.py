@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.machines import machine
-from tfbuild import cpu, dockerfile, isa, plan, publishing
+from tfbuild import cli, cpu, dockerfile, isa, plan, publishing
 from tfbuild.errors import NothingFits, RegistryRefused, UnknownImage, VerificationFailed
 from tfbuild.plan import Request
 from tfbuild.registry import client, referrers, shelf
@@ -232,6 +232,30 @@ def test_a_python_that_is_not_published_is_not_taken_for_a_cpu_that_is_too_old(h
     (other,) = found.passed_over
     # Nothing else is between them.
     assert other.reason == f"{found.best.id} is no older; --python {other.id[13:-4]} chooses among such images"
+
+
+def test_where_nothing_fits_json_has_the_nearest_and_what_is_missing(
+    here: type[Shelf], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("x86-64-v4", "x86-64-v3"):
+        gather(here, image(here, "2.20.0", cpu=name))
+    words: dict[str, Any] = {"release": "", "target": "mkl", "python": "", "ca_cert": "", "dry_run": True, "json": True}
+    words["registry"] = f"{here.host}/us/x"  # type: ignore[attr-defined]
+
+    (tmp_path / "cpuinfo").write_text("processor\t: 0\nvendor_id\t: GenuineIntel\nflags\t\t: fpu sse sse2 lm\n")
+    with pytest.raises(NothingFits):
+        cli.pull(**words, cpuinfo=str(tmp_path / "cpuinfo"))
+    told = json.loads(capsys.readouterr().out)
+    assert (told["id"], told["reference"], told["image"]) == (None, None, None)
+    assert told["nearest"].endswith("x86-64-v3")
+    assert "avx2" in told["missing"]
+    assert "avx512f" not in told["missing"]
+    assert len(told["passed_over"]) == 2
+    (tmp_path / "cpuinfo").write_text(machine("rhel7-haswell").cpuinfo())
+    cli.pull(**words, cpuinfo=str(tmp_path / "cpuinfo"))
+    told = json.loads(capsys.readouterr().out)
+    assert told["id"].endswith("x86-64-v3")
+    assert (told["image"], told["nearest"], told["missing"], len(told["passed_over"])) == (None, None, [], 1)
 
 
 # --- which errors say what to do --------------------------------------------------------------------------------------
