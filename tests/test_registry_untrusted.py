@@ -4,6 +4,8 @@ import base64
 import gc
 import json
 import re
+import ssl
+import subprocess
 import threading
 from collections.abc import Iterator
 from functools import cache
@@ -308,12 +310,36 @@ def test_a_token_server_that_cannot_be_reached_is_named(here: type[Shelf], monke
 
 # urllib3 leaves the socket of a failed TLS handshake to the garbage collector.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
-def test_a_token_server_without_a_certificate_is_named(here: type[Shelf], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("certified", "said"),
+    [
+        (True, r"(?s)where .* has no certificate that is trusted.*--ca-cert"),
+        (False, r"(?s)where .* does not speak TLS.*put TLS before it"),
+    ],
+)
+def test_a_token_server_without_a_certificate_is_named(
+    certified: bool, said: str, here: type[Shelf], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(client, "TRIES", 0)
-    here.needs, here.realm = "a token", f"https://{here.host}/token"  # type: ignore[attr-defined]
-    with pytest.raises(RegistryRefused, match=r"(?s)where .* has no certificate that is trusted.*--ca-cert"):
-        registry(here).manifest("x")
+    with ThreadingHTTPServer(("127.0.0.1", 0), here) as seller:
+        if certified:
+            seller.socket = stranger(tmp_path).wrap_socket(seller.socket, server_side=True)
+        threading.Thread(target=seller.serve_forever, args=(0.01,), daemon=True).start()
+        here.needs, here.realm = "a token", f"https://127.0.0.1:{seller.server_port}/token"
+        with pytest.raises(RegistryRefused, match=said):
+            registry(here).manifest("x")
+        seller.shutdown()
     gc.collect()
+
+
+def stranger(folder: Path) -> ssl.SSLContext:
+    """A server's side of TLS, with a certificate that nobody signed."""
+    new = ("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2")
+    words = ("-subj", "/CN=stranger", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", "key.pem", "-out", "x.pem")
+    subprocess.run([*new, *words], cwd=folder, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "x.pem", folder / "key.pem")
+    return context
 
 
 @pytest.mark.parametrize(
