@@ -17,6 +17,7 @@ import pytest
 
 from tests.machines import machine
 from tfbuild import cli, cpu, dockerfile, isa, plan, publishing
+from tfbuild.engine import Engine, Progress
 from tfbuild.errors import NothingFits, RegistryRefused, UnknownImage, VerificationFailed
 from tfbuild.plan import Request
 from tfbuild.registry import client, referrers, shelf
@@ -453,6 +454,38 @@ def test_an_engine_knows_an_image_by_either_of_its_digests(here: type[Shelf]) ->
     assert manifest is not None
     assert manifest.ids == (manifest.config, client.digest_of(manifest.content))
     assert client.Manifest(digest=manifest.digest, media_type=client.INDEX, content=b'{"manifests": []}').ids == ()
+
+
+class Pulled(Engine):
+    """An engine that has pulled an image, which it knows by `id`."""
+
+    def __init__(self, id: str) -> None:
+        self.id, self.names = id, list[str]()
+
+    def pull(self, ref: str, progress: Progress) -> None:
+        pass
+
+    def image(self, ref: str) -> Any:
+        return type("Found", (), {"id": self.id})
+
+    def tag(self, ref: str, new: str) -> None:
+        self.names.append(new)
+
+
+def test_what_was_pulled_is_known_again_however_the_engine_keeps_images(here: type[Shelf]) -> None:
+    name = image(here, "2.20.0")
+    place = registry(here)
+    manifest = place.manifest(name)
+    assert manifest is not None
+    choice = Choice(best=published(place, name), nearest=None, missing=(), passed_over=())
+    for known in manifest.ids:
+        engine = Pulled(known)
+        assert publishing.pull(engine, place, choice, Progress()) == f"{place.repository}:{name}"
+        assert engine.names == [f"{place.repository}:{name}"]
+    other = Pulled(client.digest_of(b"other"))
+    with pytest.raises(RegistryRefused, match="is another image on this engine"):
+        publishing.pull(other, place, choice, Progress())
+    assert other.names == []
 
 
 def test_json_without_an_end_to_its_depth_is_refused(here: type[Shelf]) -> None:
