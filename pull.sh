@@ -46,6 +46,9 @@ features=$(awk '
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+# Some shells end by a signal without that.
+trap 'exit 130' INT
+trap 'exit 143' HUP TERM
 # ask [AUTHORIZATION]: the index into $work/index, the answer's status to stdout.
 ask() {
     curl --silent --show-error --location --retry 3 --max-filesize 4194304 --dump-header "$work/head" \
@@ -63,6 +66,8 @@ if [ "$status" = 401 ]; then
     status=$(ask "$token") || die "$host does not answer" 26
 fi
 [ "$status" = 200 ] || die "$repository has no $tag for everybody (the registry answers $status)" 26
+# An image, or the index of somebody who writes JSON in other lines.
+grep -q '^ *"io\.tfbuild\.' "$work/index" || die "$repository:$tag is no index of tfbuild's" 26
 
 found=$(tr -d '\001-\010\013-\037\177' < "$work/index" | awk -v features=" $features" -v platform="$platform" '
     function value() { sub(/^[^:]*: *"/, ""); sub(/",? *$/, ""); return $0 }

@@ -40,7 +40,10 @@ if [ -n "${TFBUILD_REGISTRY:-}" ]; then
             ;;
         30)
             # With its papers there, nothing but its indexes is missing.
-            if $invoke push "$id" --registry "$TFBUILD_REGISTRY" --indexes; then exit 0; fi
+            code=0
+            $invoke push "$id" --registry "$TFBUILD_REGISTRY" --indexes || code=$?
+            # Trouble with the registry, or among those who push at once, is no reason to compile again.
+            [ "$code" = 30 ] || exit "$code"
             echo "$TFBUILD_REGISTRY:$id was pushed by halves and is replaced" >&2
             force=--force
             ;;

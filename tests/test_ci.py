@@ -274,6 +274,7 @@ VERBS = ("dockerfile", "verify", "build", "push", "indexes", "force")
         ({"verify": 29}, 0, ["verify", "build", "force"]),
         ({"verify": 30}, 0, ["verify", "indexes"]),
         ({"verify": 30, "indexes": 30}, 0, ["verify", "indexes", "build", "force"]),
+        ({"verify": 30, "indexes": 26}, 26, ["verify", "indexes"]),
         ({"verify": 25, "build": 75}, 75, ["verify", "build"]),
         ({"verify": 25, "build": 24}, 24, ["verify", "build"]),
         ({"verify": 25, "push": 26}, 26, ["verify", "build", "push"]),

@@ -140,6 +140,13 @@ def test_gitlab_gets_a_child_pipeline_with_a_job_a_row() -> None:
     assert told["build"]["extends"] == matrix.GITLAB_JOB
 
 
+def test_where_nothing_changed_no_system_gets_a_matrix_without_rows() -> None:
+    none = matrix.schedule(replace(ALL, rows=()), "github", ())
+    assert matrix.to_github(none) == ""
+    told = json.loads(matrix.to_gitlab(none))
+    assert [list(job) for job in told.values()] == [["script"]]
+
+
 def test_bake_gets_a_target_a_row_and_its_context(tmp_path: Path) -> None:
     some = matrix.select(Asked(only=("2.21.0-mkl-py3.11-*",)))
     matrix.write_contexts(some, tmp_path, lambda _: None)
@@ -187,6 +194,12 @@ def test_changed_keeps_the_rows_whose_files_differ(copy: Path) -> None:
     assert not (copy / ".git" / "worktrees").exists() or not list((copy / ".git" / "worktrees").iterdir())
     (said,) = changed(copy, "no-such-state", code=2)
     assert "no state 'no-such-state' of this repository" in said
+
+
+def test_changed_without_git_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UsageError, match="--changed needs git"):
+        matrix.changed(ALL, "HEAD", [], ROOT)
 
 
 def test_runners_go_with_jobs_alone() -> None:

@@ -78,6 +78,7 @@ def failing(error: str, step: Step) -> None:
         ("no basic auth credentials", 1),
         ("denied: requested access to the resource is denied", 1),
         ("tls: failed to verify certificate: x509: certificate signed by unknown authority", 1),
+        ('Get "https://r.example:5000/v2/": http: server gave HTTP response to HTTPS client', 1),
         ("write /var/lib/docker/tmp/x: no space left on device", 1),
         ("denied: adding 1.2 GiB of storage resource will exceed the configured upper limit of 1.0 GiB.", 1),
         ("unknown: received unexpected HTTP status: 507 Insufficient Storage", 1),

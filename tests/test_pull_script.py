@@ -2,6 +2,8 @@
 
 import json
 import os
+import signal
+import socket
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -113,6 +115,39 @@ def test_names_are_fit_for_a_terminal(hostile: type[Hostile], tmp_path: Path) ->
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("@sha256:1 one[31m\n")
     assert done.stderr == "pull.sh: not two[31m: this CPU lacks avx512f\n"
+
+
+def test_what_is_no_index_of_tfbuilds_is_not_taken_for_one_without_a_fit(
+    hostile: type[Hostile], tmp_path: Path
+) -> None:
+    for text in ('{"manifests": [{"digest": "sha256:1"}]}', '{"layers": []}', "{}"):
+        hostile.index = text.encode()
+        done = shell(hostile, tmp_path)
+        assert (done.returncode, done.stdout) == (26, "")
+        assert "is no index of tfbuild's" in done.stderr
+    hostile.index = json.dumps({"manifests": [row("1", id="one", platform="linux/riscv64", cpuinfo="avx")]}).encode()
+    assert shell(hostile, tmp_path).returncode == 26
+    hostile.index = json.dumps({"manifests": [row("1", id="one", cpuinfo="avx")]}, indent=2).encode()
+    assert shell(hostile, tmp_path).returncode == 27
+
+
+@pytest.mark.parametrize(("end", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)])
+def test_what_it_has_read_is_gone_when_it_is_ended(end: signal.Signals, code: int, tmp_path: Path) -> None:
+    (tmp_path / "cpuinfo").write_text("flags\t\t: fpu sse2 avx\n")
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        repository = f"127.0.0.1:{silent.getsockname()[1]}/us/x"
+        env = {"PATH": os.environ["PATH"], "TFBUILD_CPUINFO": str(tmp_path / "cpuinfo"), "TMPDIR": str(scratch)}
+        with subprocess.Popen(
+            ["dash", ROOT / "pull.sh", repository], env={**env, "no_proxy": "*"}, start_new_session=True
+        ) as process:
+            silent.settimeout(60)
+            with silent.accept()[0]:
+                assert len(list(scratch.iterdir())) == 1
+                os.killpg(process.pid, end)
+                assert process.wait(60) == code
+    assert list(scratch.iterdir()) == []
 
 
 @pytest.mark.parametrize("prefix", ["file://", "-K"])

@@ -4,6 +4,8 @@ import base64
 import gc
 import json
 import re
+import ssl
+import subprocess
 import threading
 from collections.abc import Iterator
 from functools import cache
@@ -13,10 +15,13 @@ from typing import Any
 
 import pytest
 
-from tfbuild import dockerfile, plan
-from tfbuild.errors import RegistryRefused, UnknownImage, VerificationFailed
+from tests.machines import machine
+from tfbuild import cli, cpu, dockerfile, isa, plan, publishing
+from tfbuild.engine import Engine, Progress
+from tfbuild.errors import NothingFits, RegistryRefused, UnknownImage, VerificationFailed
 from tfbuild.plan import Request
 from tfbuild.registry import client, referrers, shelf
+from tfbuild.registry.choose import Choice, Published
 from tfbuild.registry.client import Registry, Repository
 from tfbuild.supply import described
 
@@ -116,13 +121,17 @@ def offered(here: type[Shelf], tag: str) -> list[str]:
     return [one.id for one in shelf.read_index(index)]
 
 
-def gather(here: type[Shelf], name: str) -> None:
-    place = registry(here)
+def published(place: Registry, name: str) -> Published:
     manifest = place.manifest(name)
     assert manifest is not None
     found = shelf.of_config(place.config(manifest), manifest.digest)
     assert found is not None
-    shelf.gather(place, found)
+    return found
+
+
+def gather(here: type[Shelf], name: str) -> list[str]:
+    place = registry(here)
+    return shelf.gather(place, published(place, name))
 
 
 def empty_referrers(here: type[Shelf], name: str) -> None:
@@ -174,10 +183,7 @@ def test_a_fixed_tag_that_moved_is_read_again(here: type[Shelf]) -> None:
 def test_an_image_that_an_index_lacks_or_tells_other_things_of_is_not_offered(here: type[Shelf]) -> None:
     name = image(here, "2.14.1")
     place = registry(here)
-    manifest = place.manifest(name)
-    assert manifest is not None
-    found = shelf.of_config(place.config(manifest), manifest.digest)
-    assert found is not None
+    found = published(place, name)
     tags = shelf.indexes(found)
     assert tags == ("2.14-mkl", "2.14.1-mkl", "latest-mkl")
     assert shelf.standing(place, found) == shelf.Standing(lacking=tags, named=False)
@@ -191,6 +197,68 @@ def test_an_image_that_an_index_lacks_or_tells_other_things_of_is_not_offered(he
     gather(here, image(here, "2.20.0"))
     assert shelf.standing(place, found).lacking == ("2.14-mkl", "2.14.1-mkl")
     assert name not in offered(here, "latest-mkl")
+
+
+def test_a_push_names_the_indexes_that_offer_its_image_and_no_others(here: type[Shelf]) -> None:
+    new, old = image(here, "2.20.0"), image(here, "2.14.1")
+    assert gather(here, new) == ["2.20-mkl", "2.20.0-mkl", "latest-mkl"]
+    assert gather(here, old) == ["2.14-mkl", "2.14.1-mkl"]
+
+
+def test_an_image_that_no_index_offers_was_not_pushed_well(here: type[Shelf]) -> None:
+    """Its fixed tag is another image by now, or what was attached to it is not listed."""
+    name = image(here, "2.20.0")
+    first = published(registry(here), name)
+    image(here, "2.20.0", {"io.tfbuild.version": "later"})
+    with pytest.raises(RegistryRefused, match=f"no index of .* offers {first.digest}"):
+        shelf.gather(registry(here), first)
+    assert offered(here, "2.20-mkl") == [name]
+    empty_referrers(here, name)
+    with pytest.raises(RegistryRefused, match="its provenance are gone"):
+        gather(here, name)
+
+
+def test_a_python_that_is_not_published_is_not_taken_for_a_cpu_that_is_too_old(here: type[Shelf]) -> None:
+    for python in ("3.9", "3.13"):
+        image(here, "2.20.0", {"io.tfbuild.id": f"2.20.0-mkl-py{python}-avx", "io.tfbuild.python": python})
+    gather(here, "2.20.0-mkl-py3.9-avx")
+    host = cpu.parse(machine("rocky9-zen5").cpuinfo())
+
+    def select(python: str) -> Choice:
+        features = frozenset(isa.of_cpu(host).features)
+        return publishing.select(registry(here), host, features, release="2.20", target="mkl", python=python)
+
+    with pytest.raises(NothingFits, match=r"(?s)2.20-mkl has no image with Python 3.10.*hint: it has: 3.9, 3.13"):
+        select("3.10")
+    found = select("")
+    assert found.best is not None
+    (other,) = found.passed_over
+    # Nothing else is between them.
+    assert other.reason == f"{found.best.id} is no older; --python {other.id[13:-4]} chooses among such images"
+
+
+def test_where_nothing_fits_json_has_the_nearest_and_what_is_missing(
+    here: type[Shelf], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("x86-64-v4", "x86-64-v3"):
+        gather(here, image(here, "2.20.0", cpu=name))
+    words: dict[str, Any] = {"release": "", "target": "mkl", "python": "", "ca_cert": "", "dry_run": True, "json": True}
+    words["registry"] = f"{here.host}/us/x"  # type: ignore[attr-defined]
+
+    (tmp_path / "cpuinfo").write_text("processor\t: 0\nvendor_id\t: GenuineIntel\nflags\t\t: fpu sse sse2 lm\n")
+    with pytest.raises(NothingFits):
+        cli.pull(**words, cpuinfo=str(tmp_path / "cpuinfo"))
+    told = json.loads(capsys.readouterr().out)
+    assert (told["id"], told["reference"], told["image"]) == (None, None, None)
+    assert told["nearest"].endswith("x86-64-v3")
+    assert "avx2" in told["missing"]
+    assert "avx512f" not in told["missing"]
+    assert len(told["passed_over"]) == 2
+    (tmp_path / "cpuinfo").write_text(machine("rhel7-haswell").cpuinfo())
+    cli.pull(**words, cpuinfo=str(tmp_path / "cpuinfo"))
+    told = json.loads(capsys.readouterr().out)
+    assert told["id"].endswith("x86-64-v3")
+    assert (told["image"], told["nearest"], told["missing"], len(told["passed_over"])) == (None, None, [], 1)
 
 
 # --- which errors say what to do --------------------------------------------------------------------------------------
@@ -243,12 +311,36 @@ def test_a_token_server_that_cannot_be_reached_is_named(here: type[Shelf], monke
 
 # urllib3 leaves the socket of a failed TLS handshake to the garbage collector.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
-def test_a_token_server_without_a_certificate_is_named(here: type[Shelf], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("certified", "said"),
+    [
+        (True, r"(?s)where .* has no certificate that is trusted.*--ca-cert"),
+        (False, r"(?s)where .* does not speak TLS.*put TLS before it"),
+    ],
+)
+def test_a_token_server_without_a_certificate_is_named(
+    certified: bool, said: str, here: type[Shelf], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(client, "TRIES", 0)
-    here.needs, here.realm = "a token", f"https://{here.host}/token"  # type: ignore[attr-defined]
-    with pytest.raises(RegistryRefused, match=r"(?s)where .* has no certificate that is trusted.*--ca-cert"):
-        registry(here).manifest("x")
+    with ThreadingHTTPServer(("127.0.0.1", 0), here) as seller:
+        if certified:
+            seller.socket = stranger(tmp_path).wrap_socket(seller.socket, server_side=True)
+        threading.Thread(target=seller.serve_forever, args=(0.01,), daemon=True).start()
+        here.needs, here.realm = "a token", f"https://127.0.0.1:{seller.server_port}/token"
+        with pytest.raises(RegistryRefused, match=said):
+            registry(here).manifest("x")
+        seller.shutdown()
     gc.collect()
+
+
+def stranger(folder: Path) -> ssl.SSLContext:
+    """A server's side of TLS, with a certificate that nobody signed."""
+    new = ("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2")
+    words = ("-subj", "/CN=stranger", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", "key.pem", "-out", "x.pem")
+    subprocess.run([*new, *words], cwd=folder, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "x.pem", folder / "key.pem")
+    return context
 
 
 @pytest.mark.parametrize(
@@ -356,6 +448,46 @@ def test_sizes_that_are_none_count_nothing(layers: object) -> None:
     assert client.Manifest(digest="x", media_type=client.IMAGES[0], content=content).size == 0
 
 
+def test_an_engine_knows_an_image_by_either_of_its_digests(here: type[Shelf]) -> None:
+    """And an index by neither: what it gathers is not told apart by it."""
+    manifest = registry(here).manifest(image(here, "2.20.0"))
+    assert manifest is not None
+    assert manifest.ids == (manifest.config, client.digest_of(manifest.content))
+    assert client.Manifest(digest=manifest.digest, media_type=client.INDEX, content=b'{"manifests": []}').ids == ()
+
+
+class Pulled(Engine):
+    """An engine that has pulled an image, which it knows by `id`."""
+
+    def __init__(self, id: str) -> None:
+        self.id, self.names = id, list[str]()
+
+    def pull(self, ref: str, progress: Progress) -> None:
+        pass
+
+    def image(self, ref: str) -> Any:
+        return type("Found", (), {"id": self.id})
+
+    def tag(self, ref: str, new: str) -> None:
+        self.names.append(new)
+
+
+def test_what_was_pulled_is_known_again_however_the_engine_keeps_images(here: type[Shelf]) -> None:
+    name = image(here, "2.20.0")
+    place = registry(here)
+    manifest = place.manifest(name)
+    assert manifest is not None
+    choice = Choice(best=published(place, name), nearest=None, missing=(), passed_over=())
+    for known in manifest.ids:
+        engine = Pulled(known)
+        assert publishing.pull(engine, place, choice, Progress()) == f"{place.repository}:{name}"
+        assert engine.names == [f"{place.repository}:{name}"]
+    other = Pulled(client.digest_of(b"other"))
+    with pytest.raises(RegistryRefused, match="is another image on this engine"):
+        publishing.pull(other, place, choice, Progress())
+    assert other.names == []
+
+
 def test_json_without_an_end_to_its_depth_is_refused(here: type[Shelf]) -> None:
     here.content["manifests/x"] = (client.INDEX, b"[" * 1_000_000)
     with pytest.raises(RegistryRefused, match="no JSON"):
@@ -410,6 +542,18 @@ def test_an_identifier_that_is_no_tag_names_no_file(here: type[Shelf], tmp_path:
     digest = client.digest_of(here.content[f"manifests/{name}"][1])
     with pytest.raises(UnknownImage, match="was not made by tfbuild"):
         described.check(registry(here), digest, tmp_path)
+
+
+@pytest.mark.parametrize("config", [{"config": ["x"]}, {"config": {"Labels": ["x"]}}, {"config": 1}, {}])
+def test_an_image_whose_configuration_has_another_shape_is_not_tfbuilds(
+    config: dict[str, object], here: type[Shelf], tmp_path: Path
+) -> None:
+    content = json.dumps(config).encode()
+    here.content[f"blobs/{client.digest_of(content)}"] = ("application/octet-stream", content)
+    manifest = json.dumps({"mediaType": client.IMAGES[0], "config": {"digest": client.digest_of(content)}}).encode()
+    here.content["manifests/x"] = (client.IMAGES[0], manifest)
+    with pytest.raises(UnknownImage, match="x was not made by tfbuild"):
+        described.check(registry(here), "x", tmp_path)
 
 
 def test_an_error_steers_no_terminal() -> None:

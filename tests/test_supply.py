@@ -256,7 +256,10 @@ def test_a_statement_on_another_image_is_refused() -> None:
         )
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"_type": 1}', msgspec.json.encode({"_type": "x"})])
+DEEP = b'{"_type": "x", "metadata": ' + b"[" * 1_000_000
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"_type": 1}', msgspec.json.encode({"_type": "x"}), DEEP])
 def test_what_is_no_statement_is_a_value_error(content: bytes) -> None:
     with pytest.raises(ValueError, match="no provenance statement"):
         provenance.from_json(content)

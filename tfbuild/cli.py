@@ -555,13 +555,22 @@ def pull(
     choice = publishing.select(place, host, features, release=release, target=target, python=python)
     for one in choice.passed_over:
         say(f"not {one.id}: {one.reason}")
+    told: dict[str, Any] = {
+        "id": None,
+        "reference": None,
+        "image": None,
+        "passed_over": [{"id": one.id, "reason": one.reason} for one in choice.passed_over],
+        "nearest": choice.nearest.id if choice.nearest else None,
+        "missing": list(choice.missing),
+    }
     if choice.best is None:
+        if json:
+            out(told)
         raise publishing.nothing_fits(place, choice)
     ref = "" if dry_run else publishing.pull(Engine.connect(), place, choice, Progress())
     digest = f"{place.repository}@{choice.best.digest}"
     if json:
-        passed = [{"id": one.id, "reason": one.reason} for one in choice.passed_over]
-        out({"id": choice.best.id, "reference": digest, "image": ref or None, "passed_over": passed})
+        out({**told, "id": choice.best.id, "reference": digest, "image": ref or None})
     else:
         print(ref or digest)
 

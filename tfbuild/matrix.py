@@ -4,6 +4,7 @@ import hashlib
 import itertools
 import json
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -174,6 +175,8 @@ def changed(matrix: Matrix, ref: str, words: Sequence[str], root: Path) -> Matri
 
     The other state answers for itself, in a checkout of its own. Raises UsageError where there is no such state.
     """
+    if shutil.which("git") is None:
+        raise UsageError("--changed needs git, which is not on PATH", hint="apt-get install git")
     with tempfile.TemporaryDirectory(prefix="tfbuild-") as folder:
         tree = Path(folder) / "tree"
         added = _run(["git", "worktree", "add", "--quiet", "--detach", str(tree), ref], root)
@@ -296,13 +299,23 @@ def _row(build: Build) -> dict[str, str]:
 
 
 def to_github(schedule: Schedule) -> str:
-    """`strategy.matrix` for GitHub Actions, in one line, as $GITHUB_OUTPUT takes it."""
+    """`strategy.matrix` for GitHub Actions, in one line, as $GITHUB_OUTPUT takes it; "" where nothing has changed.
+
+    GitHub takes a matrix without rows for an error: the job that has it needs an `if` for that.
+    """
     rows = [{**_row(build), "runner": label} for build, label in schedule.rows]
+    if not rows:
+        return ""
     return _within("github", len(rows), json.dumps({"include": rows}, separators=(",", ":")))
 
 
 def to_gitlab(schedule: Schedule) -> str:
-    """A child pipeline for GitLab (JSON is YAML): one job a row, each extending the repository's own `.tfbuild`."""
+    """A child pipeline for GitLab (JSON is YAML): one job a row, each extending the repository's own `.tfbuild`.
+
+    GitLab takes a pipeline without jobs for an error: where nothing has changed, one says so.
+    """
+    if not schedule.rows:
+        return json.dumps({"unchanged": {"script": ["echo nothing to build"]}}, indent=2)
     rows = [
         {"TFBUILD_ID": build.id, "TFBUILD_OPTIONS": options(build), "TFBUILD_RUNNER": label}
         for build, label in schedule.rows

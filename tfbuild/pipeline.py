@@ -223,14 +223,26 @@ class Maker:
             "build_args": dockerfile.build_args(base, context),
             "no_cache": self.no_cache,
         }
-        if self.engine.builder:
-            settings["contexts"] = bases.handed(self.engine, base, self.work / build.id / "base", self.progress)
 
         def fetch(folder: Path, run: Settings) -> None:
             again: Settings = {**run, "build_args": {**run["build_args"], "RUN_ID": str(time.time_ns())}}
             self.engine.export(context.folder, stage="kept", output=folder, **again)
 
-        compiling.run(build, self.options, self.engine, settings, start, fetch)
+        with self._handed(build, base) as contexts:
+            if contexts:
+                settings["contexts"] = contexts
+            compiling.run(build, self.options, self.engine, settings, start, fetch)
+
+    @contextmanager
+    def _handed(self, build: Build, base: bases.Base) -> Iterator[Mapping[str, str]]:
+        """The base for a builder elsewhere, in a folder that goes with the run; none where the engine itself builds."""
+        folder = self.work / build.id / "base"
+        try:
+            with disk_full(folder):
+                contexts = bases.handed(self.engine, base, folder, self.progress) if self.engine.builder else {}
+            yield contexts
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _need_disk(self, build: Build) -> None:
         host.need_disk(self.engine, DISK[build.wheel.kind] if self.disk is None else self.disk)
@@ -306,7 +318,9 @@ class Maker:
         except TfbuildError as error:
             self.progress(f"no official wheel to compare with: {error.reason}")
             return None
-        return Baseline(ref=self._official_image(official), env=PLAIN)
+        found = self._official_image(official)
+        # Another run may be at its verification, whose end takes the name ID-unverified away.
+        return Baseline(ref=found, env=PLAIN, id=self.engine.image(found).id)
 
     def _official_image(self, build: Build) -> str:
         """The official wheel's image, which the comparison needs; it need not be verified for that."""

@@ -58,7 +58,7 @@ def push(
         raise UnknownImage(f"{image} was not made by tfbuild: it has no io.tfbuild labels", hint="invoke build")
     refuse_unverified(image, identifier, found.id, reports)
     there = registry.manifest(identifier)
-    same = there is not None and there.config == found.id
+    same = there is not None and found.id in there.ids
     if there is not None and not same and not force:
         raise RegistryRefused(
             f"{registry.repository}:{identifier} is another image there ({there.digest})",
@@ -69,7 +69,7 @@ def push(
         with _named(engine, found.id, ref):
             transfer.again(lambda: engine.push(ref, progress), progress)
     arrived = registry.manifest(identifier)
-    if arrived is None or arrived.config != found.id:
+    if arrived is None or found.id not in arrived.ids:
         raise RegistryRefused(f"{ref} is not the image that was pushed", hint="did somebody else push it just now?")
     published = shelf.of_config(registry.config(arrived), arrived.digest)
     if published is None:
@@ -137,7 +137,13 @@ def select(
         raise NothingFits(
             f"{registry.repository} has no {tag}", hint=f"it has: {', '.join(indexes[:12]) or 'nothing of tfbuild yet'}"
         )
-    published = choose.matching(shelf.read_index(index), release=release, target=target, python=python)
+    known = choose.matching(shelf.read_index(index), release=release, target=target, python="")
+    published = choose.matching(known, release=release, target=target, python=python)
+    if known and not published:
+        others = sorted({image.python for image in known}, key=lambda text: (len(text), text))
+        raise NothingFits(
+            f"{registry.repository}:{tag} has no image with Python {python}", hint=f"it has: {', '.join(others)}"
+        )
     return choose.choose(published, platform=MACHINES[host.arch], features=features)
 
 
@@ -155,7 +161,7 @@ def pull(engine: Engine, registry: Registry, choice: Choice, progress: Progress)
     refuse_other(best, shelf.of_config(registry.config(manifest), best.digest))
     reference = f"{registry.repository}@{best.digest}"
     transfer.again(lambda: engine.pull(reference, progress), progress)
-    if engine.image(reference).id != manifest.config:
+    if engine.image(reference).id not in manifest.ids:
         raise RegistryRefused(f"{reference} is another image on this engine", hint=f"docker image rm {reference}")
     name = f"{registry.repository}:{best.id}"
     engine.tag(reference, name)
@@ -175,5 +181,6 @@ def nothing_fits(registry: Registry, choice: Choice) -> NothingFits:
     near = choice.nearest
     lacking = f"; the nearest is {near.id}, for which this CPU lacks {' '.join(choice.missing)}" if near else ""
     return NothingFits(
-        f"nothing in {registry.repository} runs on this host{lacking}", hint="build one here: invoke build --cpu host"
+        f"nothing of what was asked for in {registry.repository} runs on this host{lacking}",
+        hint="build one here: invoke build --cpu host; another --release may have more instruction sets",
     )

@@ -17,6 +17,9 @@ from tfbuild.engine.sdk import translated
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 CONFIG = "application/vnd.oci.image.config.v1+json"
 LAYER = "application/vnd.oci.image.layer.v1.tar"
+# Engines that keep images with containerd save layers as they were pulled; the ending of LAYER by the first bytes.
+COMPRESSED = ((b"\x1f\x8b", "+gzip"), (b"\x28\xb5\x2f\xfd", "+zstd"))
+MAGIC = max(len(magic) for magic, _ in COMPRESSED)
 INDEX = "application/vnd.oci.image.index.v1+json"
 
 
@@ -42,20 +45,30 @@ def _unpack(saved: IO[bytes], folder: Path) -> dict[str, Any]:
     with tarfile.open(fileobj=saved) as archive:
         (row,) = json.loads(_read(archive, "manifest.json"))
         config = _read(archive, row["Config"])
-        layers = []
-        for digest, name in zip(json.loads(config)["rootfs"]["diff_ids"], row["Layers"], strict=True):
-            target = _blob(folder, digest)
-            source = archive.extractfile(name)
-            assert source is not None
-            with target.open("wb") as out:
-                shutil.copyfileobj(source, out)
-            layers.append({"mediaType": LAYER, "digest": digest, "size": target.stat().st_size})
+        layers = [_layer(archive, name, folder) for name in row["Layers"]]
     return {
         "schemaVersion": 2,
         "mediaType": MANIFEST,
         "config": {"mediaType": CONFIG, **_keep(folder, config)},
         "layers": layers,
     }
+
+
+def _layer(archive: tarfile.TarFile, name: str, folder: Path) -> dict[str, Any]:
+    """A layer's descriptor; its blob goes into the folder by its own digest, not by that of what it unpacks to."""
+    source = archive.extractfile(name)
+    assert source is not None
+    part = folder / "layer"
+    with part.open("w+b") as out:
+        shutil.copyfileobj(source, out)
+        out.seek(0)
+        begin = out.read(MAGIC)
+        ending = next((ending for magic, ending in COMPRESSED if begin.startswith(magic)), "")
+        out.seek(0)
+        digest = f"sha256:{hashlib.file_digest(out, 'sha256').hexdigest()}"
+    size = part.stat().st_size
+    part.replace(_blob(folder, digest))
+    return {"mediaType": f"{LAYER}{ending}", "digest": digest, "size": size}
 
 
 def _read(archive: tarfile.TarFile, name: str) -> bytes:

@@ -39,6 +39,11 @@ REFUSALS = (
     Refusal(
         words="x509", hint="the engine must trust the registry's CA: /etc/docker/certs.d/HOST/ca.crt", passing=False
     ),
+    Refusal(
+        words="http response to https client",
+        hint="put TLS before that registry, or name it in the engine's own insecure-registries",
+        passing=False,
+    ),
     Refusal(words="no space left", hint="make room on the engine's disk: docker system df", passing=False),
 )
 UNKNOWN = Refusal(

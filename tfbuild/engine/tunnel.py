@@ -1,7 +1,8 @@
 """An engine that ssh reaches, at a socket here: each connection to it is a `docker system dial-stdio` over there.
 
 The SDK's own way by ssh needs a second implementation of ssh, and waits for ever; Docker's client asks for passwords.
-Here one ssh in BatchMode, with the user's own keys and settings, carries all connections of the process.
+Here one ssh in BatchMode, with the user's own keys and settings, carries the connections of the process. Where the
+server refuses it another session (MaxSessions), ssh logs in anew for that one.
 """
 
 import atexit

@@ -109,6 +109,8 @@ def _reason(image: Published, best: Published | None, platform: str, features: f
         return f"{best.instruction_set} uses more of this CPU than {image.instruction_set}"
     if image.release != best.release:
         return f"{best.release} is newer"
+    if image.python != best.python:
+        return f"{best.id} is no older; --python {image.python} chooses among such images"
     return "an older build"
 
 

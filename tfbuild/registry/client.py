@@ -46,6 +46,8 @@ NAME = re.compile(r"(?P<host>[\w.-]+(?::\d+)?)/(?P<path>[a-z0-9]+(?:[._/-]+[a-z0
 REFERRERS_TAG = re.compile(r"sha256-[0-9a-f]{64}(\..+)?")
 # What registries call a limit on space, most of them in a 403 (github.com/goharbor/harbor, src/pkg/quota/errors.go).
 QUOTA = ("quota", "upper limit", "storage limit", "no space left", "insufficient storage")
+# OpenSSL's words for an answer that is none of TLS, by its version.
+NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL")
 CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
 # distribution-spec, "Pulling manifests"; digests here are SHA-256 alone.
 TAG = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}")
@@ -99,9 +101,18 @@ class Manifest:
 
     @property
     def config(self) -> str:
-        """The digest of an image's configuration, by which the engine knows the image; "" for an index."""
+        """The digest of an image's configuration; "" for an index."""
         found = self.json().get("config")
         return str(found.get("digest", "")) if isinstance(found, dict) else ""
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """By which an engine knows this image: its configuration's digest, or its own where containerd keeps images.
+
+        Source: docs.docker.com/engine/release-notes/29 (containerd's store is the default of new installations) and
+        github.com/docker/buildx/pull/3952. The manifest names the configuration: either is this image and no other.
+        """
+        return (self.config, self.digest) if self.config else ()
 
 
 class Registry:
@@ -352,6 +363,11 @@ def reached(who: str) -> Iterator[None]:
     try:
         yield
     except requests.exceptions.SSLError as error:
+        if any(words in str(error) for words in NO_TLS):
+            raise RegistryRefused(
+                f"{who} does not speak TLS: {error}",
+                hint="put TLS before it: only this machine's own addresses are spoken to without",
+            ) from error
         raise RegistryRefused(
             f"{who} has no certificate that is trusted here: {error}",
             hint="--ca-cert FILE with the CA that signed it",

@@ -25,7 +25,6 @@ from tfbuild.terminal import printable
 LATEST = "latest"
 # Labels of an image that its descriptor in an index repeats.
 LABELS = ("id", "release", "target", "python", "platform", "instruction-set", "features")
-CREATED = "org.opencontainers.image.created"
 # What the values of LABELS look like: anybody may have written them, and they are printed.
 VALUE = re.compile(r"[\w.,+/-]*( [\w.,+/-]+)*", re.ASCII)
 MOST_TIME = 64
@@ -70,8 +69,14 @@ def _at_once(ask: Callable[[str], Answer], names: Iterable[str]) -> list[Answer]
 
 def of_config(config: dict[str, Any], digest: str) -> Published | None:
     """The image that a configuration describes by its labels; None where they are not tfbuild's, or not whole."""
+    return _of_labels(labels(config), config.get("created"), digest)
+
+
+def labels(config: dict[str, Any]) -> dict[str, str]:
+    """An image's labels in its configuration, which may be of any shape: what is no text is as text."""
     inner = config.get("config")
-    return _of_labels(inner.get("Labels") if isinstance(inner, dict) else None, config.get("created"), digest)
+    found = inner.get("Labels") if isinstance(inner, dict) else None
+    return {name: str(value) for name, value in found.items()} if isinstance(found, dict) else {}
 
 
 def _of_labels(labels: object, created: object, digest: str) -> Published | None:
@@ -135,7 +140,8 @@ def _descriptor(row: Row) -> dict[str, object]:
         "digest": image.digest,
         "size": row.size,
         "platform": {"os": system, "architecture": architecture},
-        "annotations": {f"io.tfbuild.{name}": value for name, value in told.items()} | {CREATED: image.created},
+        "annotations": {f"io.tfbuild.{name}": value for name, value in told.items()}
+        | {referrers.CREATED: image.created},
     }
 
 
@@ -155,7 +161,7 @@ def read_index(manifest: Manifest) -> list[Published]:
 
 def _of_descriptor(row: dict[str, Any]) -> Published | None:
     notes = row.get("annotations")
-    created = notes.get(CREATED) if isinstance(notes, dict) else None
+    created = notes.get(referrers.CREATED) if isinstance(notes, dict) else None
     return _of_labels(notes, created, str(row.get("digest", "")))
 
 
@@ -174,9 +180,10 @@ def _row(raw: dict[str, Any]) -> Row | None:
 
 
 def gather(registry: Registry, image: Published) -> list[str]:
-    """Puts the indexes that `image` belongs to in order, by the fixed tags that are there now; the tags that were set.
+    """Puts the indexes that may name `image` in order, by the fixed tags that are there now; those that do offer it.
 
-    An image without SBOM and provenance is in none: its push is not over, or came to no end.
+    An image without SBOM and provenance is in none: its push is not over, or came to no end. Where it is in none of its
+    release's for that, or because its fixed tag stands for another one, RegistryRefused says so.
     An index follows from the fixed tags, so that whoever is last heals what two pushes at once lost. What an index says
     of another image under the same digest is believed, for it was read from that image, and whoever pulls it compares:
     else each push would read all images again.
@@ -187,15 +194,27 @@ def gather(registry: Registry, image: Published) -> list[str]:
         known = {digest: row for index in there.values() for digest, row in _rows(index).items()}
         known.pop(image.digest, None)
         view = View(registry, image.target, known)
-        wanted = {tag: index(view.rows(tag.removesuffix(f"-{image.target}"))) for tag in tags}
+        rows = {tag: view.rows(tag.removesuffix(f"-{image.target}")) for tag in tags}
+        wanted = {tag: index(found) for tag, found in rows.items()}
         late = [tag for tag in tags if (found := there[tag]) is None or found.content != wanted[tag]]
         if not late:
-            return list(tags)
+            return _offering(registry, image, rows)
         for tag in late:
             registry.put(tag, wanted[tag], client.INDEX)
     raise RegistryRefused(
         f"{registry.repository}:{', '.join(late)} keeps changing", hint="push again when the others are done"
     )
+
+
+def _offering(registry: Registry, image: Published, rows: Mapping[str, list[Row]]) -> list[str]:
+    found = [tag for tag, named in rows.items() if any(row.image.digest == image.digest for row in named)]
+    if not found:
+        raise RegistryRefused(
+            f"no index of {registry.repository} offers {image.digest}: {image.id} is another image there, "
+            "or its SBOM and its provenance are gone",
+            hint="did somebody else push it just now? else push it again",
+        )
+    return found
 
 
 def indexes(image: Published) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """An image's SBOM and provenance: made at a push, written beside the report, and attached in the registry."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tfbuild import report as reporting
@@ -33,7 +33,8 @@ class Attached:
 def attach(engine: Engine, image: Image, registry: Registry, manifest: Manifest, reports: Path) -> Attached:
     """Makes the papers of an image that is in the registry, attaches them there and writes them to `reports`."""
     identifier = image.labels.get("io.tfbuild.id", "")
-    papers = make(image, contents.read(engine, image.id), str(registry.repository), manifest.digest, reports)
+    found = contents.read(engine, image.id)
+    papers = make(replace(image, id=manifest.config), found, str(registry.repository), manifest.digest, reports)
     names = (provenance.sbom_name(identifier), f"{identifier}.provenance.json")
     digests = []
     for media_type, name, content in zip(referrers.NEEDED, names, (papers.sbom, papers.provenance), strict=True):
@@ -44,7 +45,10 @@ def attach(engine: Engine, image: Image, registry: Registry, manifest: Manifest,
 
 
 def make(image: Image, found: Contents, repository: str, digest: str, reports: Path) -> Papers:
-    """The papers of an image whose report is in `reports`; `digest`: of its manifest in `repository`."""
+    """The papers of an image whose report is in `reports`; `digest`: of its manifest in `repository`.
+
+    The image's `id` is its configuration's digest here, whatever the engine knows it by.
+    """
     identifier = image.labels.get("io.tfbuild.id", "")
     report = reporting.stored(reports, identifier)
     if report is None:

@@ -62,8 +62,8 @@ def check(registry: Registry, asked: str, reports: Path) -> Described:
     """
     tag = tag_of(registry, asked)
     manifest = _manifest(registry, tag)
-    labels = (registry.config(manifest).get("config") or {}).get("Labels") or {}
-    identifier = str(labels.get("io.tfbuild.id", ""))
+    labels = shelf.labels(registry.config(manifest))
+    identifier = labels.get("io.tfbuild.id", "")
     # It names files, and is printed.
     if not client.TAG.fullmatch(identifier):
         raise UnknownImage(f"{asked} was not made by tfbuild: it has no io.tfbuild labels", hint="invoke images")
@@ -80,7 +80,7 @@ def check(registry: Registry, asked: str, reports: Path) -> Described:
         )
     told = _statement(registry, manifest, labels)
     bill = _bill(registry, manifest, told, identifier)
-    compared, note = _compare_report(reports, identifier, manifest.config, told)
+    compared, note = _compare_report(reports, identifier, manifest, told)
     return Described(
         id=identifier,
         published=published,
@@ -190,7 +190,7 @@ def _missing(manifest: Manifest, what: str) -> VerificationFailed:
     )
 
 
-def _compare_report(reports: Path, identifier: str, config: str, told: Statement) -> tuple[bool, str]:
+def _compare_report(reports: Path, identifier: str, manifest: Manifest, told: Statement) -> tuple[bool, str]:
     """Whether the report here was compared, and why not. VerificationFailed where it is the one named, but changed."""
     path = reports / provenance.report_name(identifier)
     named = told.resource(provenance.report_name(identifier))
@@ -202,7 +202,8 @@ def _compare_report(reports: Path, identifier: str, config: str, told: Statement
     if client.digest_of(path.read_bytes()) == wanted:
         return True, ""
     found = reporting.stored(reports, identifier)
-    if found is not None and (found.image.id != config or found.created != named.annotations.get("created")):
+    verified = named.annotations.get("created")
+    if found is not None and (found.image.id not in manifest.ids or found.created != verified):
         return False, f"{path} is of another verification than the one named ({wanted}): not compared"
     raise VerificationFailed(
         f"{path} was changed: it is not the report that the provenance names ({wanted})",
@@ -214,7 +215,7 @@ def pull(engine: Engine, registry: Registry, found: Described, progress: Progres
     """Downloads the image, and compares its SBOM with what is in its files. Raises VerificationFailed."""
     transfer.again(lambda: engine.pull(found.reference, progress), progress)
     image = engine.image(found.reference)
-    if image.id != found.config:
+    if image.id not in (found.config, found.digest):
         raise RegistryRefused(f"{found.reference} is another image on this engine", hint="docker image rm it")
     with progress.step("verify: compare the SBOM with the files"):
         here = sbom.of_image(engine, image, image.id)

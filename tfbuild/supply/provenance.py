@@ -169,7 +169,7 @@ def from_json(content: bytes) -> Statement:
     """A statement of tfbuild's on an image; ValueError where it is none."""
     try:
         found = msgspec.json.decode(content, type=Statement)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError(f"no provenance statement: {error}") from error
     if (found.type, found.predicate_type) != (STATEMENT, PREDICATE):
         raise ValueError(f"a {found.predicate_type} and no SLSA provenance v1")

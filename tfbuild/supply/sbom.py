@@ -17,6 +17,7 @@ from packageurl import PackageURL
 
 from tfbuild import __version__, wheels
 from tfbuild.engine import Engine, Image
+from tfbuild.registry import choose
 from tfbuild.supply import contents
 from tfbuild.supply.contents import Contents, DebianPackage, PythonPackage
 
@@ -31,7 +32,7 @@ def of_image(engine: Engine, image: Image, ref: str) -> bytes:
 
 def document(image: Image, found: Contents) -> bytes:
     bom = Bom(serial_number=uuid.uuid5(uuid.NAMESPACE_URL, image.id))
-    bom.metadata.timestamp = _time(image.created)
+    bom.metadata.timestamp = choose.moment(image.created) or datetime.fromtimestamp(0, UTC)
     bom.metadata.tools = ToolRepository(
         components=[Component(type=ComponentType.APPLICATION, name="tfbuild", version=__version__)]
     )
@@ -53,7 +54,7 @@ def subject(bill: bytes) -> str:
         told = {row["name"]: row["value"] for row in found["metadata"]["component"]["properties"]}
         if found["bomFormat"] == "CycloneDX":
             return str(told[CONFIG])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"no SBOM of an image: {error}") from error
     raise ValueError("no CycloneDX document")
 
@@ -61,15 +62,6 @@ def subject(bill: bytes) -> str:
 def named(bill: bytes) -> set[str]:
     """Its components by their references in it."""
     return {str(row.get("bom-ref")) for row in json.loads(bill).get("components", [])}
-
-
-def _time(created: str) -> datetime:
-    """The image's own; the engine gives nanoseconds, of which Python reads six digits."""
-    try:
-        found = datetime.fromisoformat(created)
-    except ValueError:
-        found = datetime.fromtimestamp(0, UTC)
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 def _subject(image: Image, found: Contents) -> Component:

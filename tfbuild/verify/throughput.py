@@ -32,10 +32,18 @@ LONGEST = 90.0
 
 @dataclass(frozen=True, kw_only=True)
 class Baseline:
-    """What the throughput is compared with: an image, and what to change in its environment (empty: as if not set)."""
+    """What the throughput is compared with: an image, and what to change in its environment (empty: as if not set).
+
+    `ref`: what reports call it; `id`: by what it is run, where its name may go to another one meanwhile.
+    """
 
     ref: str
     env: Mapping[str, str]
+    id: str = ""
+
+    @property
+    def image(self) -> str:
+        return self.id or self.ref
 
 
 class TooBusyError(Exception):
@@ -46,7 +54,7 @@ def measure(engine: Engine, ref: str, baseline: Baseline, *, seed: int = 0) -> T
     """Raises MeasurementError, TooBusyError, WorkerDied or TimeoutError."""
     row = against(baseline)
     # Nothing that the row does is filled with the machine's numbers.
-    place = Place(image=ref, against=baseline.ref, cpus=0, gpus=0)
+    place = Place(image=ref, against=baseline.image, cpus=0, gpus=0)
     with workers.pool(engine, {}) as pool:
         made = [
             Comparison(row=row, case=case, place=place, pool=pool, tell=lambda _: None, strict=True)

@@ -1,0 +1,50 @@
+"""What `docker save` writes as an OCI layout: blobs are what their digests say, however the engine keeps layers."""
+
+import gzip
+import hashlib
+import io
+import json
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tfbuild.engine import layout
+
+
+def saved(layers: list[bytes], diff_ids: list[str]) -> io.BytesIO:
+    config = json.dumps({"rootfs": {"type": "layers", "diff_ids": diff_ids}}).encode()
+    names = [f"blobs/sha256/{number}" for number in range(len(layers))]
+    told = json.dumps([{"Config": "config.json", "RepoTags": None, "Layers": names}]).encode()
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name, content in [*zip(names, layers, strict=True), ("config.json", config), ("manifest.json", told)]:
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    buffer.seek(0)
+    return buffer
+
+
+ZSTD = b"\x28\xb5\x2f\xfd and the rest"
+
+
+@pytest.mark.parametrize(
+    ("stored", "ending"),
+    [(lambda plain: plain, ""), (gzip.compress, "+gzip"), (lambda plain: ZSTD, "+zstd"), (lambda plain: b"x", "")],
+)
+def test_a_layer_is_named_by_what_it_is_and_not_by_what_it_unpacks_to(
+    stored: Callable[[bytes], bytes], ending: str, tmp_path: Path
+) -> None:
+    (tmp_path / "blobs" / "sha256").mkdir(parents=True)
+    plain = [b"one" * 1000, b"two" * 1000]
+    diff_ids = [f"sha256:{hashlib.sha256(one).hexdigest()}" for one in plain]
+    layers = [stored(one) for one in plain]
+    manifest = layout._unpack(saved(layers, diff_ids), tmp_path)
+    assert [layer["mediaType"] for layer in manifest["layers"]] == [f"{layout.LAYER}{ending}"] * 2
+    for row, content in zip([manifest["config"], *manifest["layers"]], [None, *layers], strict=True):
+        blob = (tmp_path / "blobs" / "sha256" / row["digest"].removeprefix("sha256:")).read_bytes()
+        assert (f"sha256:{hashlib.sha256(blob).hexdigest()}", len(blob)) == (row["digest"], row["size"])
+        assert content is None or blob == content
+    assert [path.name for path in tmp_path.iterdir()] == ["blobs"]
