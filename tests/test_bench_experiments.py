@@ -171,7 +171,7 @@ def test_arms_share_a_process_unless_something_sets_them_apart() -> None:
 @pytest.mark.parametrize(
     ("options", "mode", "budget"),
     [
-        ({"quick": True}, "quick", 75),
+        ({"quick": True}, "quick", 80),
         ({"full": True}, "full", 1800),
         ({}, "budget", 300),
         ({"budget": "2m30s"}, "budget", 150),

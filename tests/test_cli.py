@@ -108,7 +108,7 @@ def test_help_behind_a_verb_is_no_word_for_it(verb: str) -> None:
 def test_what_can_be_measured_is_listed_without_an_image() -> None:
     assert "decode_and_crop_jpeg" in invoke("bench", "--list", "--only", "jpeg").stdout
     assert invoke("bench", "--only=jpeg", "--list").stdout == invoke("bench", "x", "--only", "jpeg", "--list").stdout
-    assert "of 75 s: jpeg 75 s" in invoke("bench", "--quick", "--dry-run", "--only", "jpeg").stderr
+    assert "of 80 s: jpeg 80 s" in invoke("bench", "--quick", "--dry-run", "--only", "jpeg").stderr
     told = invoke("bench", "--only", "jpeg", code=2).stderr
     assert told.startswith("error: bench needs an image\nhint: invoke bench IMAGE")
     assert "--image" in invoke("--help", "bench").stdout

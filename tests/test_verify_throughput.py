@@ -177,7 +177,7 @@ def test_the_experiment_s_own_baseline_is_what_a_build_is_compared_with() -> Non
     (own,) = experiments.select([throughput.EXPERIMENT], quick=True)
     assert own.arm[1].env == PLAIN
     assert not own.arm[0].env
-    assert all(case.quick for case in own.case)
+    assert any(case.quick for case in own.case)
     assert [(arm.image, arm.env) for arm in ROW.arm] == [("", {}), ("against", BASELINE.env)]
 
 

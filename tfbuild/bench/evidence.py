@@ -36,9 +36,10 @@ def of(row: Experiment, cases: Sequence[Case], pool: Pool, place: Place, seconds
     """For the experiments that have such evidence, within a part of the `seconds` that they may take."""
     if row.name == "onednn":
         within = max(LEAST_SECONDS, SHARE * seconds / 2)
-        on = _primitives(row, cases if seconds >= ALL_SECONDS else cases[:1], pool, place, "1", within)
-        # One is enough to see that it is off.
-        return on, _primitives(row, cases[:1], pool, place, "0", within)
+        if seconds < ALL_SECONDS:
+            return (_primitives(row, cases[:1], pool, place, "1", within),)
+        # One case is enough to see that it is off.
+        return _primitives(row, cases, pool, place, "1", within), _primitives(row, cases[:1], pool, place, "0", within)
     if row.name == "batchsize":
         end = time.monotonic() + SHARE * seconds
         return tuple(found for case in cases if (found := _memory(row, case, pool, place, end)))

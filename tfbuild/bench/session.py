@@ -24,7 +24,7 @@ from tfbuild.smoke.found import Environment, TensorFlow
 from tfbuild.verify import probe
 from tfbuild.verify.session import host, printable
 
-QUICK_SECONDS = 75.0
+QUICK_SECONDS = 80.0
 USUAL_SECONDS = 300.0
 FULL_SECONDS = 1800.0
 ROUNDS = {"quick": 7, "budget": 15, "full": 21}

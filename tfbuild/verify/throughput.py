@@ -1,4 +1,4 @@
-"""The throughput check: the benchmark's quick run of one experiment, `tuning`, against this image's own baseline.
+"""The throughput check: the benchmark's experiment `tuning`, all of its cases, against this image's own baseline.
 
 No absolute time is judged. The ratio is baseline over image (above 1: the image is faster) of CPU time, which
 neighbours disturb least; the image runs twice, and what it differs from itself is the band.
@@ -58,7 +58,7 @@ def measure(engine: Engine, ref: str, baseline: Baseline, *, seed: int = 0) -> T
     with workers.pool(engine, {}) as pool:
         made = [
             Comparison(row=row, case=case, place=place, pool=pool, tell=lambda _: None, strict=True)
-            for case in row.cases(quick=True)
+            for case in row.case
         ]
         rounds.prepare(made, math.inf)
         begin = time.monotonic()
