@@ -4,6 +4,7 @@ Data goes to stdout, everything else to stderr.
 """
 
 import functools
+import signal
 import sys
 from collections.abc import Callable
 from inspect import Parameter, Signature, signature
@@ -109,6 +110,8 @@ def verb(*groups: dict[str, tuple[Any, str]]) -> Callable[[Body], Any]:
             # Invoke takes it for the word that the verb needs where that is not there yet.
             if {"--help", "-h"} & {word for word in (*given, *kwargs.values()) if isinstance(word, str)}:
                 raise UsageError("--help comes before the verb", hint=f"invoke --help {body.__name__}")
+            # What a CI system ends cleans up as after Ctrl-C.
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
             try:
                 cli.use_engine(kwargs)
                 body(*args, *given, **kwargs)
@@ -324,6 +327,7 @@ def prune(_: Context, **options: Any) -> None:
         ),
         "mount": ("", "the folder in which --command runs, and which it can only read (default: the current one)"),
         "against": ("", "another image of the same release, which the experiments `isa` and `all` compare with"),
+        "name": ("", "of the report: reports/NAME.json (default: bench-IDENTIFIER, in place of an older one)"),
         "pyperf": ("", "write all samples to this file too, for python -m pyperf stats or compare_to"),
         "list": (False, "only say what can be measured, and why"),
         "dry-run": (False, "only say what would be measured, and for how long"),

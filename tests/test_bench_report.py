@@ -143,6 +143,7 @@ def report(*rows: ExperimentResult) -> BenchReport:
 def test_what_is_written_is_read_back_equal(tmp_path: Path) -> None:
     path = reporting.write(report(), tmp_path / "reports")
     assert path.name == "bench-2.21.0-mkl.json"
+    assert reporting.path(report(), tmp_path, "before").name == "before.json"
     assert reporting.read(path) == report()
     assert sorted(file.suffix for file in path.parent.iterdir()) == [".html", ".json", ".md"], "no half-written file"
     foreign = replace(report(), image=replace(report().image, labels={"io.tfbuild.id": "../../etc/x"}))

@@ -112,3 +112,21 @@ def test_what_can_be_measured_is_listed_without_an_image() -> None:
     told = invoke("bench", "--only", "jpeg", code=2).stderr
     assert told.startswith("error: bench needs an image\nhint: invoke bench IMAGE")
     assert "--image" in invoke("--help", "bench").stdout
+    assert "is no report's name" in invoke("bench", "x", "--name", "../x", code=2).stderr
+
+
+def test_a_verb_that_is_ended_ends_as_after_ctrl_c(tmp_path: Path) -> None:
+    """Asked to read a pipe that nobody writes to."""
+    waiting = tmp_path / "cpuinfo"
+    os.mkfifo(waiting)
+    command = [sys.executable, "-m", "invoke", "explain", "--cpuinfo", str(waiting)]
+    with (
+        subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process,
+        waiting.open("w"),  # it reads
+    ):
+        process.terminate()
+        _, told = process.communicate(timeout=60)
+    assert (process.returncode, told.splitlines()[:1]) == (
+        130,
+        ["error: interrupted; what ran was stopped and taken down"],
+    )

@@ -444,6 +444,7 @@ def bench(
     image: str,
     *,
     only: list[str],
+    name: str,
     pyperf: str,
     list: bool,
     dry_run: bool,
@@ -460,7 +461,7 @@ def bench(
     elif not image:
         raise UsageError("bench needs an image", hint="invoke bench IMAGE; what can be measured: invoke bench --list")
     else:
-        command.run(image, only, chosen, REPORTS, json=json, pyperf=pyperf, named=model, batch=batch_size)
+        command.run(image, only, chosen, REPORTS, json=json, name=name, pyperf=pyperf, named=model, batch=batch_size)
 
 
 def compare(reports: tuple[str, ...], *, fail_if: list[str], html: str, json: bool) -> None:

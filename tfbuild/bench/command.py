@@ -1,5 +1,6 @@
 """What stands between the command line and a benchmark: options in, a report out."""
 
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,8 @@ from tfbuild.bench.session import Settings
 from tfbuild.compiling import limit_seconds
 from tfbuild.engine import Engine
 from tfbuild.errors import Interrupted, UsageError
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 
 
 def settings(
@@ -61,15 +64,20 @@ def run(
     reports: Path,
     *,
     json: bool,
+    name: str = "",
     pyperf: str = "",
     named: Sequence[str] = (),
     batch: str = "",
 ) -> None:
     """Measures, writes the report and prints it; raises Interrupted after that where Ctrl-C ended it."""
+    if name and not NAME.fullmatch(name):
+        raise UsageError(
+            f"{name!r} is no report's name", hint="--name before: letters, digits and ._+-; reports/before.json"
+        )
     rows = rows_of(only, chosen, named, batch)
     progress, watch = live.watched()
     report = session.bench(Engine.connect(), image, rows, chosen, progress, watch)
-    path = reporting.write(report, reports)
+    path = reporting.write(report, reports, name)
     if pyperf:
         _export_pyperf(report, pyperf)
     if json:

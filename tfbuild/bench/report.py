@@ -67,17 +67,19 @@ def schema() -> str:
     return json.dumps(described | msgspec.json.schema(BenchReport), indent=2, sort_keys=True) + "\n"
 
 
-def path(report: BenchReport, folder: Path) -> Path:
-    """bench-ID.json by the identifier that tfbuild gave the image, else by the image's own id."""
+def path(report: BenchReport, folder: Path, name: str = "") -> Path:
+    """NAME.json; else bench-ID.json by the identifier that tfbuild gave the image, or by the image's own id."""
+    if name:
+        return folder / f"{name}.json"
     identifier = report.image.labels.get("io.tfbuild.id", "") or report.image.id.rpartition(":")[2][:12]
     return folder / f"bench-{re.sub(r'[^A-Za-z0-9_.+-]', '-', identifier)}.json"
 
 
-def write(report: BenchReport, folder: Path) -> Path:
+def write(report: BenchReport, folder: Path, name: str = "") -> Path:
     """Writes JSON, Markdown and a page, each whole or not at all; the path of the JSON. Raises UsageError."""
     from tfbuild.bench import page
 
-    target = path(report, folder)
+    target = path(report, folder, name)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         replace_file(target, to_json(report) + "\n")
