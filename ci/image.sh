@@ -6,6 +6,7 @@
 #
 # TFBUILD_REGISTRY            where to publish; empty: build and verify only
 # TFBUILD_TIME_LIMIT          a compile stops there, in good order (default 5h20m)
+# TFBUILD_BUILD_OPTIONS       further options of `invoke build`: --base bootstrap --mirror URL --need-disk 40
 # TFBUILD_REMOTE_CACHE        Bazel's remote cache; without one a compile that was stopped begins anew in the next job
 # TFBUILD_REMOTE_HEADER_FILE  the cache's credentials
 # TFBUILD_SUMMARY             a file to which the report's table is appended, or what came in its place
@@ -61,7 +62,7 @@ set -- --time-limit "${TFBUILD_TIME_LIMIT:-5h20m}"
 code=0
 # A row's options are words without quotes or globs.
 # shellcheck disable=SC2086
-$invoke build $options "$@" > /dev/null || code=$?
+$invoke build $options ${TFBUILD_BUILD_OPTIONS:-} "$@" > /dev/null || code=$?
 
 if [ -n "${TFBUILD_SUMMARY:-}" ]; then
     report=reports/$id.md

@@ -107,7 +107,12 @@ def known(workflow: dict[str, Any], job: dict[str, Any]) -> set[str]:
     return names
 
 
-SETTINGS = {"vars.TFBUILD_REMOTE_CACHE", "vars.TFBUILD_RUNNERS", "secrets.TFBUILD_REMOTE_HEADERS"}
+SETTINGS = {
+    "vars.TFBUILD_BUILD_OPTIONS",
+    "vars.TFBUILD_REMOTE_CACHE",
+    "vars.TFBUILD_RUNNERS",
+    "secrets.TFBUILD_REMOTE_HEADERS",
+}
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
@@ -210,7 +215,7 @@ def test_nothing_of_the_last_link_makes_no_folder(runner: Callable[..., Github],
 
 ROW = {
     "matrix.id": "x", "matrix.options": "--wheel official", "inputs.link": "first",
-    "secrets.remote-headers": "", "vars.TFBUILD_REMOTE_CACHE": "",
+    "secrets.remote-headers": "", "vars.TFBUILD_REMOTE_CACHE": "", "vars.TFBUILD_BUILD_OPTIONS": "",
 }  # fmt: skip
 
 
