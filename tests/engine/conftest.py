@@ -50,7 +50,7 @@ def image(maker: Maker) -> Iterator[Callable[..., str]]:
     @cache
     def made(release: str, **options: Any) -> str:
         request = Request(release=release, **({"target": "mkl", "wheel": "official"} | options))
-        names.append(f"tfbuild-test:made-{len(names)}")
+        names.append(f"tfbuild-test:made-{uuid.uuid4().hex[:8]}")
         maker.engine.tag(maker.build(plan.select(request, detect())).image, names[-1])
         return names[-1]
 
