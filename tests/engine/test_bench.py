@@ -52,7 +52,14 @@ EXACT = Case(
 MISTAKES = ("retraced", "constant", "kept", "unfit", "dying", "missing", "cold")
 ROWS = (
     row("mistakes", *map(against_plain, MISTAKES), weight=5),
-    row("effects", against_plain("busy", "delayed", how="busy"), EXACT, against_plain("nothing", "plain"), weight=10),
+    row(
+        "effects",
+        against_plain("busy", "delayed", how="busy"),
+        EXACT,
+        against_plain("nothing", "plain"),
+        against_plain("trifle"),
+        weight=10,
+    ),
     # Large enough that a tenth of it is longer than the shortest sleep.
     row("sleep", against_plain("asleep", "delayed", size=1024, how="sleep"), metric="wall", weight=12),
 )
@@ -95,6 +102,10 @@ def test_the_same_against_itself_shows_no_difference(found: dict[str, CaseResult
     assert len(case.rounds) >= 6
     assert case.arms[1].effect == "no difference shown", (case.arms[1], case.band)
     assert all(sample.wall >= 0.1 for round in case.rounds for sample in round.samples.values())
+
+
+def test_a_constant_of_a_few_numbers_is_no_mistake(found: dict[str, CaseResult]) -> None:
+    assert told(found["trifle"]) == "measured: "
 
 
 @pytest.mark.parametrize(
