@@ -1,6 +1,7 @@
 """Pure tests have no engine in reach; the others have a real one, and where CI is set fail for want of it."""
 
 import os
+import signal
 from collections.abc import Generator
 from pathlib import Path
 
@@ -10,6 +11,9 @@ from tfbuild.engine import Engine
 from tfbuild.errors import EngineMissing
 
 os.environ.setdefault("NO_COLOR", "1")
+# Whoever runs the tests in the background or under nohup hands ignored signals on, to those that tests end as well.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True)
