@@ -78,8 +78,7 @@ def line_up(row: Experiment, case: Case, place: Place) -> list[Side]:
     sides = []
     for arm in row.arms(case):
         params = {**case.params, **arm.params}
-        workload = arm.workload or case.workload or row.workload
-        name = place.fill(arm.name)
+        name, workload = place.fill(arm.name), row.work(case, arm)
         sides.append(Side(name=name, arm=arm, key=place.key(case, arm), params=params, workload=workload))
     first = sides[0]
     apart = any(side.key != first.key for side in sides)

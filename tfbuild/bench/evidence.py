@@ -60,7 +60,7 @@ def _primitives(
     row: Experiment, cases: Sequence[Case], pool: Pool, place: Place, switch: str, seconds: float
 ) -> Finding:
     """What oneDNN says that it runs for the workloads of these cases."""
-    told = [{"ask": "once", "workload": case.workload or row.workload, "params": case.params} for case in cases]
+    told = [{"ask": "once", "workload": row.work(case), "params": case.params} for case in cases]
     env = {**asking.QUIET, **VERBOSE, "TF_ENABLE_ONEDNN_OPTS": switch}
     questions = "".join(f"{json.dumps(question)}\n" for question in told).encode()
     command = ["python", f"{FOLDER}/benches"]
@@ -111,7 +111,7 @@ def _few(names: Sequence[str]) -> str:
 def _memory(row: Experiment, case: Case, pool: Pool, place: Place, end: float) -> Finding | None:
     """Batches that grow, in a process that does nothing else: its peak is that of the largest one so far."""
     key = Key(image=place.image, env=place.key(case, row.arms(case)[0]).env, process=f"memory of {case.name}")
-    workload = case.workload or row.workload
+    workload = row.work(case)
     sizes = [arm.params["batch"] for arm in row.arms(case) if isinstance(arm.params.get("batch"), int)]
     if not sizes or time.monotonic() > end:
         return None
@@ -135,7 +135,7 @@ def _peaks(row: Experiment, case: Case, pool: Pool, place: Place, end: float) ->
 
     def ask(arm: Arm) -> Peak:
         key = Key(image=place.image, env=place.key(case, arm).env, process=f"memory of {arm.name}")
-        workload = arm.workload or case.workload or row.workload
+        workload = row.work(case, arm)
         try:
             pool.start([key])
             left = max(1.0, end - time.monotonic())

@@ -74,6 +74,10 @@ class Experiment(Facts, frozen=True):
     def arms(self, case: Case) -> tuple[Arm, ...]:
         return case.arm or self.arm
 
+    def work(self, case: Case, arm: Arm | None = None) -> str:
+        """The workload of an arm, or the one that a case's arms share: the nearest row that names one."""
+        return (arm.workload if arm else "") or case.workload or self.workload
+
     def seconds(self, case: Case) -> float:
         """What a case takes for all of its rounds; the baseline is timed twice in each."""
         return self.weight * (len(self.arms(case)) + 1)
@@ -106,7 +110,7 @@ def check(row: Experiment) -> None:
         names = [arm.name for arm in row.arms(case)]
         if len(set(names)) != len(names) or len(names) < 2:
             raise ValueError(f"experiment {row.name}, {case.name}: needs two arms or more, each with its own name")
-        if any(not (arm.workload or case.workload or row.workload) for arm in row.arms(case)):
+        if any(not row.work(case, arm) for arm in row.arms(case)):
             raise ValueError(f"experiment {row.name}, {case.name}: an arm has no workload")
 
 

@@ -12,11 +12,13 @@ from tfbuild.bench import advise, charts, results
 from tfbuild.bench import report as reporting
 from tfbuild.bench.compare import Comparison, side_by_side
 from tfbuild.bench.evaluate import AGAIN, cpu, wall
+from tfbuild.bench.report import Row
 from tfbuild.bench.results import ArmResult, BenchReport, CaseResult, ExperimentResult
 from tfbuild.errors import UsageError
 from tfbuild.report import replace_file
 
 TEMPLATES = Path(__file__).parents[2] / "templates"
+QUIET = "quiet"
 # Lines that stand open; a reader may unfold the others.
 MOST = 3
 # Whose findings are the whole answer.
@@ -44,24 +46,12 @@ class Missing:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
-    """One side's numbers, spelled."""
-
-    name: str
-    cpu: str
-    wall: str
-    time: str
-    verdict: str
-    style: str
-    faults: str
-    rss: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Case:
+    """`arms`: each with the style of its verdict."""
+
     case: CaseResult
     caveat: str
-    arms: tuple[Row, ...]
+    arms: tuple[tuple[Row, str], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,31 +229,17 @@ def _section(row: ExperimentResult, number: int) -> Section:
 
 
 def _case(case: CaseResult) -> Case:
-    rows = [_row(arm, case) for arm in case.arms]
+    rows = [(reporting.table_row(arm, case), _style(arm)) for arm in case.arms]
     if not rows:
-        rows.append(_empty("", f"{case.status}: {case.reason}"))
+        rows.append((Row(name="", verdict=f"{case.status}: {case.reason}"), QUIET))
     if case.band:
         again = {case.metric: reporting.spelled(case.band)}
-        rows.append(_empty("baseline again", "", cpu=again.get("cpu", ""), wall=again.get("wall", "")))
+        rows.append((Row(name="baseline again", verdict="", **again), QUIET))
     return Case(case=case, caveat=reporting.caveat(case), arms=tuple(rows))
 
 
-def _empty(name: str, verdict: str, cpu: str = "", wall: str = "") -> Row:
-    return Row(name=name, cpu=cpu, wall=wall, time="", verdict=verdict, style="quiet", faults="", rss="")
-
-
-def _row(arm: ArmResult, case: CaseResult) -> Row:
-    error = f"; error {arm.error:.1e}" if arm.error is not None else ""
-    return Row(
-        name=arm.name + (f" ({arm.note})" if arm.note else ""),
-        cpu=reporting.spelled(arm.cpu),
-        wall=reporting.spelled(arm.wall),
-        time=reporting.time(arm.seconds),
-        verdict=reporting.verdict(arm, case) + error,
-        style=arm.effect if arm.effect in (results.FASTER, results.SLOWER) else "quiet",
-        faults=f"{arm.faults:.0f}" if arm.faults is not None else "",
-        rss=f"{arm.rss:.0f}" if arm.rss is not None else "",
-    )
+def _style(arm: ArmResult) -> str:
+    return arm.effect if arm.effect in (results.FASTER, results.SLOWER) else QUIET
 
 
 def _raw(case: CaseResult) -> Raw:

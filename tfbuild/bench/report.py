@@ -4,6 +4,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -161,6 +162,32 @@ def lines(cases: Sequence[CaseResult]) -> list[str]:
     ]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One side's numbers, spelled for a table; "" is what it has not."""
+
+    name: str
+    verdict: str
+    cpu: str = ""
+    wall: str = ""
+    time: str = ""
+    faults: str = ""
+    rss: str = ""
+
+
+def table_row(arm: ArmResult, case: CaseResult) -> Row:
+    error = f"; error {arm.error:.1e}" if arm.error is not None else ""
+    return Row(
+        name=arm.name + (f" ({arm.note})" if arm.note else ""),
+        verdict=verdict(arm, case) + error,
+        cpu=spelled(arm.cpu),
+        wall=spelled(arm.wall),
+        time=time(arm.seconds),
+        faults=f"{arm.faults:.0f}" if arm.faults is not None else "",
+        rss=f"{arm.rss:.0f}" if arm.rss is not None else "",
+    )
+
+
 # --- Markdown --------------------------------------------------------------------------------------------------------
 
 
@@ -208,14 +235,10 @@ def _band(case: CaseResult) -> str:
 
 
 def _columns(case: CaseResult, arm: ArmResult) -> Iterator[str]:
-    yield cell(case.name)
-    yield cell(arm.name + (f" ({arm.note})" if arm.note else ""))
-    yield spelled(arm.cpu)
-    yield spelled(arm.wall)
-    yield time(arm.seconds)
-    yield f"{arm.faults:.0f}" if arm.faults is not None else ""
-    yield f"{arm.rss:.0f}" if arm.rss is not None else ""
-    yield cell(verdict(arm, case) + (f"; error {arm.error:.1e}" if arm.error is not None else ""))
+    told = table_row(arm, case)
+    yield from map(cell, (case.name, told.name))
+    yield from (told.cpu, told.wall, told.time, told.faults, told.rss)
+    yield cell(told.verdict)
 
 
 def _method() -> Iterator[str]:
