@@ -23,7 +23,8 @@ Invoke = Callable[..., "CompletedProcess[str]"]
 
 
 def carry(one: socket.socket, other: socket.socket) -> None:
-    with one, other:
+    """Both ways until both ends have said their last; one that hangs up in the middle ends both."""
+    with one, other, contextlib.suppress(ConnectionError):
         ends = {one: other, other: one}
         while ends:
             for end in select.select(list(ends), [], [])[0]:

@@ -314,8 +314,8 @@ def remote(second: Second, configuration: Path) -> Iterator[str]:
             far.connect(second.host.removeprefix("unix://"))
             far.sendall(b"POST /grpc HTTP/1.1\r\nHost: engine\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n")
             answer = b""
-            while b"\r\n\r\n" not in answer:
-                answer += far.recv(1)
+            while b"\r\n\r\n" not in answer and (data := far.recv(1)):
+                answer += data
             assert b" 101 " in answer
             threading.Thread(target=carry, args=(near, far), daemon=True).start()
 
