@@ -23,6 +23,20 @@ ROOT = Path(__file__).parent.parent
 START_SECONDS = 10
 # Where a root's sshd drops its rights; Debian's service makes it at its start.
 SEPARATION = Path("/run/sshd")
+SSHD = """\
+Port {port}
+ListenAddress 127.0.0.1
+HostKey {folder}/host
+PidFile none
+UsePAM no
+StrictModes no
+AuthorizedKeysFile {folder}/authorized
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+PermitRootLogin prohibit-password
+"""
+# Of each host that ssh knows.
+COMMON = "HostName 127.0.0.1\nUser {user}\nIdentitiesOnly yes\nIdentityAgent none\n"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,12 +96,8 @@ def configured(folder: Path, port: int) -> Path:
     host_key = key(folder, "host")
     (folder / "known").write_text(f"[127.0.0.1]:{port} {host_key}\n")
     (folder / "none-known").write_text("")
-    (folder / "sshd_config").write_text(
-        f"Port {port}\nListenAddress 127.0.0.1\nHostKey {folder}/host\nPidFile none\nUsePAM no\nStrictModes no\n"
-        f"AuthorizedKeysFile {folder}/authorized\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
-        "PermitRootLogin prohibit-password\n"
-    )
-    common = f"HostName 127.0.0.1\nUser {getpass.getuser()}\nIdentitiesOnly yes\nIdentityAgent none\n"
+    (folder / "sshd_config").write_text(SSHD.format(port=port, folder=folder))
+    common = COMMON.format(user=getpass.getuser())
     trusted = f"{common}Port {port}\nUserKnownHostsFile {folder}/known\n"
     entries = [f"Host {name}\n{trusted}IdentityFile {folder}/{name}\n" for name in (*forced, "locked-out")]
     entries.append(f"Host stranger\n{common}Port {port}\nUserKnownHostsFile {folder}/none-known\n")

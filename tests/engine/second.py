@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ from pathlib import Path
 import pytest
 
 from tests.machines import machine
-from tests.test_ssh import SEPARATION, START_SECONDS, free_port, key, wait_for
+from tests.test_ssh import COMMON, SEPARATION, SSHD, START_SECONDS, free_port, key, wait_for
 
 MACHINE = "rhel7-haswell"
 # One of 32 parts of a block that is kept for documentation; nothing is sent to it.
@@ -74,10 +74,7 @@ def engine() -> Iterator[Second]:
             yield found
     finally:
         subprocess.run(["ip", "link", "delete", bridge], check=True)
-        for line in reversed(Path("/proc/self/mounts").read_text().splitlines()):
-            if Path(point := line.split()[1]).is_relative_to(folder):
-                subprocess.run(["umount", "--lazy", point], check=False)
-        shutil.rmtree(folder)
+        remove(folder)
 
 
 @contextmanager
@@ -94,12 +91,19 @@ def dockerd(found: Second, bridge: str) -> Iterator[None]:
         f"--bridge={bridge}", "--iptables=false", "--ip6tables=false", "--ip-masq=false", "--ip-forward=false",
         f"--add-runtime=other-cpu={runtime}", "--default-runtime=other-cpu",
     ]  # fmt: skip
-    with (folder / "log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
+    with running(command, folder / "log", lambda: answers(found.port)):
+        yield
+
+
+@contextmanager
+def running(command: Sequence[str], log: Path, ready: Callable[[], bool]) -> Iterator[None]:
+    """A dockerd that is `ready`, until the block ends."""
+    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as process:
         try:
             deadline = time.monotonic() + 60
-            while not answers(found.port):
-                assert process.poll() is None, (folder / "log").read_text()
-                assert time.monotonic() < deadline, (folder / "log").read_text()
+            while not ready():
+                assert process.poll() is None, log.read_text()
+                assert time.monotonic() < deadline, log.read_text()
                 time.sleep(0.1)
             yield
         finally:
@@ -108,6 +112,14 @@ def dockerd(found: Second, bridge: str) -> Iterator[None]:
                 process.wait(60)
             finally:
                 process.kill()
+
+
+def remove(folder: Path) -> None:
+    """What a dockerd leaves mounted in its folder, and the folder."""
+    for line in reversed(Path("/proc/self/mounts").read_text().splitlines()):
+        if Path(point := line.split()[1]).is_relative_to(folder):
+            subprocess.run(["umount", "--lazy", point], check=False)
+    shutil.rmtree(folder)
 
 
 def answers(port: int) -> bool:
@@ -182,12 +194,9 @@ def configured(folder: Path, port: int, second: Second) -> None:
     (folder / "known").write_text(f"[127.0.0.1]:{port} {own}\n")
     (folder / "known-otherwise").write_text(f"[127.0.0.1]:{port} {other}\n")
     (folder / "none-known").write_text("")
-    (folder / "sshd_config").write_text(
-        f"Port {port}\nListenAddress 127.0.0.1\nHostKey {folder}/host\nPidFile none\nUsePAM no\nStrictModes no\n"
-        f"AuthorizedKeysFile {folder}/authorized\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
-        "PermitRootLogin prohibit-password\nPermitUserEnvironment yes\n"
-    )
-    common = f"HostName 127.0.0.1\nUser {getpass.getuser()}\nIdentitiesOnly yes\nIdentityAgent none\n"
+    settings = SSHD.format(port=port, folder=folder)
+    (folder / "sshd_config").write_text(f"{settings}PermitUserEnvironment yes\n")
+    common = COMMON.format(user=getpass.getuser())
     names = dict.fromkeys((*forced, "locked-out"), "known") | {
         "stranger": "none-known",
         "changed": "known-otherwise",

@@ -7,11 +7,9 @@ import errno
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,7 +22,7 @@ from typing import Any
 import pytest
 
 from tests import objectcode
-from tests.engine import mirror
+from tests.engine import mirror, second
 from tests.engine.conftest import ROOT, debian
 from tests.engine.test_compile import RELEASE, TREE, features
 from tests.test_mirror import running, small_disk
@@ -125,10 +123,7 @@ def island(data: Path | None = None) -> Iterator[Island]:
             yield Island(host=host, inside=inside)
     finally:
         subprocess.run(["ip", "netns", "del", name], check=True)
-        for line in reversed(Path("/proc/self/mounts").read_text().splitlines()):
-            if Path(point := line.split()[1]).is_relative_to(folder):
-                subprocess.run(["umount", "--lazy", point], check=False)
-        shutil.rmtree(folder)
+        second.remove(folder)
 
 
 @contextmanager
@@ -139,20 +134,8 @@ def dockerd(inside: tuple[str, ...], folder: Path, data: Path) -> Iterator[str]:
         *inside, "dockerd", f"--host={host}", f"--data-root={data}", f"--exec-root={folder}/exec",
         f"--pidfile={folder}/pid", "--bridge=none", "--iptables=false", "--ip-masq=false",
     ]  # fmt: skip
-    with (folder / "log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
-        try:
-            deadline = time.monotonic() + 60
-            while not (folder / "docker.sock").is_socket():
-                assert process.poll() is None, (folder / "log").read_text()
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
-            yield host
-        finally:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(60)
-            finally:
-                process.kill()
+    with second.running(command, folder / "log", (folder / "docker.sock").is_socket):
+        yield host
 
 
 def test_without_a_network_the_bundle_builds_and_verifies_an_image_and_compiles_a_wheel(
