@@ -233,6 +233,10 @@ def bundle(_: Context, **options: Any) -> None:
         "registry": ("", "check the IMAGE that this repository (HOST/PATH) has; no layer is downloaded for that"),
         "pull": (False, "with --registry: download it too, compare its SBOM with its files, and verify it in full"),
         "context": ("", "with --registry: was it made from the context of this digest (`invoke dockerfile --json`)?"),
+        "signed": (
+            "",
+            "with --registry: demand a signature that cosign finds good by these options: '--key cosign.pub'",
+        ),
     },
     JSON,
 )
@@ -264,7 +268,8 @@ REGISTRY: dict[str, tuple[Any, str]] = {
     REGISTRY,
     {
         "force": (False, "move the fixed tag, though it is another image in the registry"),
-        "sign": (False, "sign it with cosign, which must be installed"),
+        "sign": (False, "sign it with cosign, which must be installed, by the identity that you or the CI has"),
+        "sign-options": ("", "sign it by these options of `cosign sign`: '--key cosign.key'"),
         "indexes": (False, "push no image: finish the push of one that is there but for its release's indexes"),
     },
     JSON,
@@ -281,6 +286,7 @@ def push(_: Context, image: str, **options: Any) -> None:
     {
         "release": ("", "2.21.0 or 2.21 (default: the newest that is published)"),
         "python": ("", "Python of the image (default: any)"),
+        "signed": ("", "demand a signature that cosign finds good by these options: '--key cosign.pub'"),
         "dry-run": (False, "choose, and download nothing"),
     },
     JSON,

@@ -7,6 +7,7 @@
 # TFBUILD_REGISTRY            where to publish; empty: build and verify only
 # TFBUILD_TIME_LIMIT          a compile stops there, in good order (default 5h20m)
 # TFBUILD_BUILD_OPTIONS       further options of `invoke build`: --base bootstrap --mirror URL --need-disk 40
+# TFBUILD_PUSH_OPTIONS        further options of `invoke push`: --sign
 # TFBUILD_REMOTE_CACHE        Bazel's remote cache; without one a compile that was stopped begins anew in the next job
 # TFBUILD_REMOTE_HEADER_FILE  the cache's credentials
 # TFBUILD_SUMMARY             a file to which the report's table is appended, or what came in its place
@@ -75,4 +76,5 @@ if [ -n "${TFBUILD_SUMMARY:-}" ]; then
     esac >> "$TFBUILD_SUMMARY"
 fi
 [ "$code" = 0 ] || exit "$code"
-[ -z "${TFBUILD_REGISTRY:-}" ] || $invoke push "tfbuild:$id" $force
+# shellcheck disable=SC2086
+[ -z "${TFBUILD_REGISTRY:-}" ] || $invoke push "tfbuild:$id" $force ${TFBUILD_PUSH_OPTIONS:-}

@@ -109,6 +109,7 @@ def known(workflow: dict[str, Any], job: dict[str, Any]) -> set[str]:
 
 SETTINGS = {
     "vars.TFBUILD_BUILD_OPTIONS",
+    "vars.TFBUILD_PUSH_OPTIONS",
     "vars.TFBUILD_REMOTE_CACHE",
     "vars.TFBUILD_RUNNERS",
     "secrets.TFBUILD_REMOTE_HEADERS",
@@ -216,6 +217,7 @@ def test_nothing_of_the_last_link_makes_no_folder(runner: Callable[..., Github],
 ROW = {
     "matrix.id": "x", "matrix.options": "--wheel official", "inputs.link": "first",
     "secrets.remote-headers": "", "vars.TFBUILD_REMOTE_CACHE": "", "vars.TFBUILD_BUILD_OPTIONS": "",
+    "vars.TFBUILD_PUSH_OPTIONS": "",
 }  # fmt: skip
 
 

@@ -110,6 +110,14 @@ def test_the_words_of_a_failed_transfer_are_fit_for_a_terminal() -> None:
 
 def test_a_pull_to_another_machine_asks_that_machine_for_its_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
-    words = {"registry": "127.0.0.1:1/us/x", "ca_cert": "", "release": "", "target": "mkl", "python": "", "cpuinfo": ""}
+    words = {
+        "registry": "127.0.0.1:1/us/x",
+        "ca_cert": "",
+        "release": "",
+        "target": "mkl",
+        "python": "",
+        "cpuinfo": "",
+        "signed": "",
+    }
     with pytest.raises(EngineMissing):
         cli.pull(**words, dry_run=True, json=True)

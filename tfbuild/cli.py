@@ -356,19 +356,22 @@ def bundle(*, output: str, wheel_only: bool, dry_run: bool, json: bool, **option
         say(f"{filled.files} files, {filled.size / 1e9:.2f} GB; `--mirror {output}` builds from them without a network")
 
 
-def verify(image: str, *, json: bool, registry: str, pull: bool, context: str, **options: Any) -> None:
+def verify(image: str, *, json: bool, registry: str, pull: bool, context: str, signed: str, **options: Any) -> None:
     if registry:
-        verify_published(image, registry, pull=pull, context=context, json=json, **options)
+        verify_published(image, registry, pull=pull, context=context, signed=signed, json=json, **options)
         return
-    if pull or context:
-        raise UsageError("--pull and --context are for an image in a registry", hint="--registry HOST/PATH")
+    if pull or context or signed:
+        raise UsageError("--pull, --context and --signed are for an image in a registry", hint="--registry HOST/PATH")
     finish(maker({**options, "reverify": True}).verify(image), image, json=json)
 
 
-def verify_published(image: str, registry: str, *, pull: bool, context: str, json: bool, **options: Any) -> None:
+def verify_published(
+    image: str, registry: str, *, pull: bool, context: str, signed: str, json: bool, **options: Any
+) -> None:
     """Whether a registry's image is the one described; with `pull`, whether its files are, and all that verify does."""
-    from tfbuild.supply import described
+    from tfbuild.supply import described, signing
 
+    words = signing.options(signed)
     place = registry_of(registry, options["ca_cert"])
     found = described.check(place, image, REPORTS)
     for note in found.notes:
@@ -376,9 +379,11 @@ def verify_published(image: str, registry: str, *, pull: bool, context: str, jso
     if context:
         described.refuse_outdated(found, context)
     described.refuse_unfinished(found)
+    if words:
+        signing.demand(found.reference, words, ca=place.ca)
     if not pull:
         if json:
-            out(found.to_json())
+            out({**found.to_json(), "signed": True if words else None})
             return
         print(f"{found.reference}")
         say(f"{found.id} is the image that its provenance and its SBOM describe")
@@ -506,18 +511,30 @@ def registry_of(given: str, ca_cert: str) -> "Registry":
     return Registry(Repository.parse(name), ca=certificates(ca_cert))
 
 
-def push(image: str, *, registry: str, ca_cert: str, force: bool, sign: bool, indexes: bool, json: bool) -> None:
+def push(
+    image: str,
+    *,
+    registry: str,
+    ca_cert: str,
+    force: bool,
+    sign: bool,
+    sign_options: str,
+    indexes: bool,
+    json: bool,
+) -> None:
     from tfbuild import publishing
     from tfbuild.engine import Engine
     from tfbuild.engine.progress import Progress
+    from tfbuild.supply import signing
 
     place = registry_of(registry, ca_cert)
-    if indexes and (force or sign):
+    words = signing.options(sign_options) if sign or sign_options else None
+    if indexes and (force or words is not None):
         raise UsageError("--indexes pushes no image", hint="leave out --force and --sign")
     if indexes:
         done = publishing.finish(place, image, REPORTS)
     else:
-        done = publishing.push(Engine.connect(), image, place, REPORTS, force=force, progress=Progress(), sign=sign)
+        done = publishing.push(Engine.connect(), image, place, REPORTS, force=force, progress=Progress(), sign=words)
     if json:
         out(
             {
@@ -543,13 +560,16 @@ def pull(
     target: str,
     python: str,
     cpuinfo: str,
+    signed: str,
     dry_run: bool,
     json: bool,
 ) -> None:
     from tfbuild import publishing
     from tfbuild.engine import Engine
     from tfbuild.engine.progress import Progress
+    from tfbuild.supply import signing
 
+    words = signing.options(signed)
     place = registry_of(registry, ca_cert)
     host = running_cpu(cpuinfo, ca_cert)
     features = frozenset(isa.of_cpu(host).features)
@@ -563,15 +583,19 @@ def pull(
         "passed_over": [{"id": one.id, "reason": one.reason} for one in choice.passed_over],
         "nearest": choice.nearest.id if choice.nearest else None,
         "missing": list(choice.missing),
+        "signed": None,
     }
     if choice.best is None:
         if json:
             out(told)
         raise publishing.nothing_fits(place, choice)
-    ref = "" if dry_run else publishing.pull(Engine.connect(), place, choice, Progress())
     digest = f"{place.repository}@{choice.best.digest}"
+    if words:
+        signing.demand(digest, words, ca=place.ca)
+    ref = "" if dry_run else publishing.pull(Engine.connect(), place, choice, Progress())
     if json:
-        out({**told, "id": choice.best.id, "reference": digest, "image": ref or None})
+        known = {"id": choice.best.id, "reference": digest, "image": ref or None}
+        out({**told, **known, "signed": True if words else None})
     else:
         print(ref or digest)
 

@@ -42,15 +42,16 @@ def push(
     *,
     force: bool,
     progress: Progress,
-    sign: bool = False,
+    sign: tuple[str, ...] | None = None,
 ) -> Pushed:
     """Publishes a verified image under its identifier and in the indexes of its release and target.
 
-    The indexes come last, when its SBOM and provenance are attached and, with `sign`, cosign has signed it.
+    The indexes come last, when its SBOM and provenance are attached and, with `sign` (cosign's options), cosign has
+    signed it.
     Raises VerificationFailed where no report says that this very image passed, RegistryRefused where the fixed tag is
     another image already and `force` is not given.
     """
-    if sign:
+    if sign is not None:
         signing.need()
     found = engine.image(image)
     identifier = found.labels.get("io.tfbuild.id", "")
@@ -74,15 +75,22 @@ def push(
     published = shelf.of_config(registry.config(arrived), arrived.digest)
     if published is None:
         raise RegistryRefused(f"{ref} has labels that cannot be read", hint="build it again with this tfbuild")
-    if sign:
-        signing.sign(f"{registry.repository}@{arrived.digest}")
+    if sign is not None:
+        signing.sign(f"{registry.repository}@{arrived.digest}", sign, ca=registry.ca)
     with progress.step("push: SBOM and provenance"):
         papers = attachments.attach(engine, found, registry, arrived, reports)
     with progress.step("push: indexes"):
         moved = shelf.gather(registry, published)
     if registry.digest(identifier) != arrived.digest:
         raise RegistryRefused(f"{ref} became another image meanwhile", hint="did somebody else push it just now?")
-    return Pushed(ref=ref, digest=arrived.digest, moved=tuple(moved), uploaded=not same, papers=papers, signed=sign)
+    return Pushed(
+        ref=ref,
+        digest=arrived.digest,
+        moved=tuple(moved),
+        uploaded=not same,
+        papers=papers,
+        signed=sign is not None,
+    )
 
 
 def finish(registry: Registry, asked: str, reports: Path) -> Pushed:

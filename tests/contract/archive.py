@@ -5,22 +5,20 @@ package), so everything that a build reads is upstream's own.
 """
 
 import hashlib
-import os
-import subprocess
 import tarfile
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfbuild.engine import debian
+from tests import debian
+from tests.debian import Unavailable
 
 RELEASE = "2.14.1"
 # Only sid has it. The digest stands in the package's .dsc and in sid's signed index of sources.
 SUITE = "sid"
 FILE = "tensorflow_2.14.1+dfsg.orig.tar.xz"
 SHA256 = "9dfff0627def4e999f66a80d0fb57fd0651d12d525dcd67d6c24f1e9bca72b93"
-SECONDS = 900.0
 # Whatever a test asks for beyond these is not there: 350 MB need not stay in memory.
 READ = (
     ".bazelrc",
@@ -41,10 +39,6 @@ READ = (
 )
 
 
-class Unavailable(Exception):
-    """The archive is not in the cache and cannot be had."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Tree:
     """`names`: every file in the tree; `contents`: of those that tests read. Paths are relative to its root."""
@@ -55,10 +49,6 @@ class Tree:
     def text(self, path: str) -> str:
         """A file's text; KeyError where the tree, or READ, has it not."""
         return self.contents[path].decode()
-
-
-def cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tfbuild"
 
 
 def fetch(folder: Path) -> Path:
@@ -80,48 +70,13 @@ def _sha256(path: Path) -> str:
 
 
 def _download(work: Path) -> Path:
-    """By apt with lists of its own: the system's are left alone, and the Release file's signature is checked."""
-    sources = work / "sources.list"
-    sources.write_text("\n".join(_sources()) + "\n", encoding="utf-8")
-    (work / "lists" / "partial").mkdir(parents=True)
-    options = {
-        "Dir::Etc::sourcelist": sources,
-        "Dir::Etc::sourceparts": "/dev/null",
-        "Dir::State::lists": work / "lists",
-        "Dir::Cache": work / "cache",
-        "Acquire::Languages": "none",
-        # A mirror's copy of sid may be older than its Release file claims to hold.
-        "Acquire::Check-Valid-Until": "false",
-        "APT::Sandbox::User": "root",
-        # An update that got nothing is not a success.
-        "APT::Update::Error-Mode": "any",
-    }
-    apt = ["apt-get", "--quiet", *(f"-o{name}={value}" for name, value in options.items())]
-    _run([*apt, "update"], work)
+    command = debian.apt(work, SUITE, kind="deb-src")
     # The packaging is not needed: only upstream's archive is.
-    _run([*apt, "source", "--only-source", "--download-only", "--tar-only", "tensorflow"], work)
+    debian.run([*command, "source", "--only-source", "--download-only", "--tar-only", "tensorflow"], work)
     found = work / FILE
     if not found.is_file():
         raise Unavailable(f"Debian {SUITE} has another TensorFlow now: {[p.name for p in work.glob('tensorflow_*')]}")
     return found
-
-
-def _sources() -> list[str]:
-    """This machine's own Debian mirror, asked for the sources of SUITE."""
-    release = debian.this_system().get("VERSION_CODENAME", "")
-    main = [line for line in debian.sources(release) if f" {release} " in line] if release else []
-    if not main:
-        raise Unavailable("this system has no package source of a Debian release")
-    return [main[0].replace("deb ", "deb-src ", 1).replace(f" {release} ", f" {SUITE} ", 1)]
-
-
-def _run(command: list[str], folder: Path) -> None:
-    try:
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=SECONDS, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise Unavailable(f"{command[0]}: {error}") from error
-    if done.returncode != 0:
-        raise Unavailable(f"{command[0]} could not get it from Debian {SUITE}: {done.stderr.strip()[-500:]}")
 
 
 def read(path: Path) -> Tree:

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tests import newbazel
+from tests import debian, newbazel
 from tests.contract import archive
-from tests.contract.archive import Tree, Unavailable
+from tests.contract.archive import Tree
+from tests.debian import Unavailable
 from tfbuild.engine import Engine
 
 HERE = Path(__file__).parent
@@ -22,7 +23,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def tree() -> Tree:
     try:
-        return archive.read(archive.fetch(archive.cache()))
+        return archive.read(archive.fetch(debian.cache()))
     except Unavailable as error:
         if os.environ.get("CI"):
             raise

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tests import buildx as plugin
+from tests import debian
 from tfbuild import matrix
 
 
 @pytest.fixture(scope="module")
 def buildx(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return plugin.program(tmp_path_factory.mktemp("buildx"))
+    return debian.buildx(tmp_path_factory.mktemp("buildx"))
 
 
 def test_bake_reads_every_row(buildx: Path, tmp_path: Path) -> None:

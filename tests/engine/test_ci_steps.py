@@ -15,7 +15,7 @@ import pytest
 import requests
 from markdown_it import MarkdownIt
 
-from tests import buildx, checkout, steps
+from tests import checkout, debian, steps
 from tests.engine import registry as registries
 from tests.engine.registry import Server
 from tests.steps import Done, Github
@@ -73,6 +73,7 @@ def of_row(row: Mapping[str, str]) -> dict[str, str]:
         "secrets.remote-headers": "",
         "vars.TFBUILD_REMOTE_CACHE": "",
         "vars.TFBUILD_BUILD_OPTIONS": "",
+        "vars.TFBUILD_PUSH_OPTIONS": "",
     }
 
 
@@ -200,7 +201,14 @@ def test_bake_builds_a_row(engine: Engine, tmp_path: Path) -> None:
     (target,) = (matrix.target_name(build.id) for build in rows.rows)
     settings = [f"args.BASE={base}", f"tags={tag}", *([f"secrets=id=ca,src={ca}"] if ca else [])]
     words = [word for setting in settings for word in ("--set", f"{target}.{setting}")]
-    command = [str(buildx.program(tmp_path / "buildx")), "bake", "--file", str(file), *words, target]
+    command = [
+        str(debian.buildx(tmp_path / "buildx")),
+        "bake",
+        "--file",
+        str(file),
+        *words,
+        target,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     try:

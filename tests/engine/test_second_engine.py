@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from tests import buildx
+from tests import debian
 from tests.engine import registry as registries
 from tests.engine import second as seconds
 from tests.engine.conftest import ROOT
@@ -84,7 +84,7 @@ def configuration(second: Second, tmp_path_factory: pytest.TempPathFactory) -> P
     seconds.context(folder, "strange-tls", docker, host=host, ca=f"{tls}/stranger.pem", **files)
     plugins = folder / "cli-plugins"
     plugins.mkdir()
-    (plugins / "docker-buildx").symlink_to(buildx.program(tmp_path_factory.mktemp("buildx")))
+    (plugins / "docker-buildx").symlink_to(debian.buildx(tmp_path_factory.mktemp("buildx")))
     return folder
 
 

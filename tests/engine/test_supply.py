@@ -3,9 +3,12 @@
 import json
 import os
 import secrets
+import shlex
+import subprocess
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,15 +18,17 @@ import requests
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
+from tests import debian
 from tests.engine.registry import Server
 from tests.engine.test_registry import build, made, place, push, server
+from tests.machines import machine
 from tfbuild import dockerfile, matrix, publishing
 from tfbuild.engine import Engine
 from tfbuild.engine.progress import Progress
 from tfbuild.errors import TfbuildError, Unfinished, UnknownImage, UsageError, VerificationFailed
 from tfbuild.registry import client, referrers, shelf
 from tfbuild.registry.client import Manifest, Registry, Repository
-from tfbuild.supply import attachments, described, provenance, sbom
+from tfbuild.supply import attachments, described, provenance, sbom, signing
 
 __all__ = ["made", "place", "server"]  # fixtures
 pytestmark = pytest.mark.engine
@@ -360,37 +365,83 @@ def test_signing_without_cosign_pushes_nothing(
     (tmp_path / "empty").mkdir()
     with monkeypatch.context() as patch:
         patch.setenv("PATH", str(tmp_path / "empty"))
-        with pytest.raises(TfbuildError, match=r"(?s)needs cosign.*hint: install cosign"):
-            publishing.push(
-                engine, image, place, tmp_path / "reports", force=False, progress=Progress(), sign=True
-            )  # fmt: skip
+        with pytest.raises(TfbuildError, match=r"(?s)need cosign.*hint: install cosign"):
+            publishing.push(engine, image, place, tmp_path / "reports", force=False, progress=Progress(), sign=())
     assert place.tags() == []
 
 
-def test_a_signature_that_fails_lets_nothing_be_offered(
-    engine: Engine, made: Made, place: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What stands in for cosign here signs nothing: this is about what it is asked, and what its refusal stops."""
-    image = made(build("avx"))
-    program = tmp_path / "bin" / "cosign"
-    program.parent.mkdir()
-    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+# A log of signatures in the web is none of a test's business.
+UNLOGGED, UNLOGGED_CHECK = "--tlog-upload=false", "--insecure-ignore-tlog=true"
 
-    def signing(code: int) -> publishing.Pushed:
-        program.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/asked\necho its words\nexit {code}\n')
-        program.chmod(0o755)
-        return publishing.push(engine, image, place, tmp_path / "reports", force=False, progress=Progress(), sign=True)
+
+@pytest.fixture
+def cosign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with two pairs of keys, `ours` and `theirs`, where the real cosign is on PATH."""
+    programs = debian.unpack(tmp_path / "cosign", "cosign") / "usr" / "bin"
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.setenv("COSIGN_PASSWORD", "for a test only")
+    folder = tmp_path / "the keys"
+    folder.mkdir()
+    for name in ("ours", "theirs"):
+        command = ["cosign", "generate-key-pair", "--output-key-prefix", name]
+        subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    return folder
+
+
+# cosign 3 attaches signatures as referrers, beside the SBOM and the provenance; cosign 2 does so where it is asked to.
+@pytest.mark.parametrize("mode", ["legacy", "oci-1-1"])
+def test_a_signature_by_the_real_cosign_is_demanded_and_found(
+    mode: str,
+    cosign: Path,
+    engine: Engine,
+    made: Made,
+    place: Registry,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    invoke: Callable[..., Any],
+) -> None:
+    monkeypatch.setenv("COSIGN_EXPERIMENTAL", "1" if mode == "oci-1-1" else "0")
+    one = build("avx")
+    image = made(one)
+    key, public, other = (shlex.quote(str(cosign / name)) for name in ("ours.key", "ours.pub", "theirs.pub"))
+    options = f"--key {key} {UNLOGGED} --registry-referrers-mode={mode}"
+    look = f"{UNLOGGED_CHECK} --experimental-oci11={'true' if mode == 'oci-1-1' else 'false'}"
+    signed, by_others = (f"--key {one} {look}" for one in (public, other))
+    arrive = partial(publishing.push, engine, image, place, tmp_path / "reports", force=False, progress=Progress())
 
     with pytest.raises(TfbuildError, match="cosign did not sign"):
-        signing(1)
-    assert place.tags() == [build("avx").id]
+        arrive(sign=signing.options(f"--key {key}.none"))
+    assert place.tags() == [one.id]
     with pytest.raises(Unfinished):
-        check(place, build("avx").id, tmp_path)
-    done = signing(0)
+        check(place, one.id, tmp_path)
+
+    reference = f"{place.repository}@{arrive().digest}"
+    verify = partial(invoke, "verify", one.id, "--registry", str(place.repository), "--json")
+    (tmp_path / "cpuinfo").write_text(machine("rhel7-haswell").cpuinfo())
+    pull = partial(
+        invoke, "pull", "--registry", str(place.repository), "--cpuinfo", str(tmp_path / "cpuinfo"), "--json"
+    )
+    refused = verify("--signed", signed, code=24)
+    assert "has no signature that cosign finds good" in refused.stderr
+    assert json.loads(verify().stdout)["signed"] is None
+
+    done = arrive(sign=signing.options(options))
     assert done.signed
     assert not done.uploaded
-    assert (tmp_path / "asked").read_text() == f"sign --yes {place.repository}@{done.digest}\n" * 2
-    assert check(place, build("avx").id, tmp_path).lacking == ()
+    assert f"{place.repository}@{done.digest}" == reference
+    assert check(Registry(place.repository), one.id, tmp_path).lacking == ()
+    assert json.loads(verify("--signed", signed).stdout)["signed"] is True
+    assert verify("--signed", by_others, code=24).stdout == ""
+    # Papers that a later push attaches leave the signature where it is.
+    arrive()
+    assert json.loads(verify("--signed", signed).stdout)["signed"] is True
+
+    engine.remove(image)
+    pull("--signed", by_others, code=24)
+    assert not engine.exists(reference)
+    pulled = json.loads(pull("--signed", signed).stdout)
+    assert (pulled["signed"], pulled["reference"]) == (True, reference)
+    engine.remove(pulled["image"])
 
 
 def test_an_image_of_another_context_is_told_from_one_of_this(

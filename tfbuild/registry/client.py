@@ -120,6 +120,7 @@ class Registry:
 
     def __init__(self, repository: Repository, *, ca: Path | None = None) -> None:
         self.repository = repository
+        self.ca = ca
         self._session = requests.Session()
         # Handed over with each request: the session's own gives way to REQUESTS_CA_BUNDLE.
         self._verify: str | bool | None = str(ca) if ca is not None else None
