@@ -27,7 +27,8 @@ from tfbuild.verify import paired
 THROUGHPUT, CPU = "throughput", "cpu"
 # Of what the first report measured: with more lost, what is left could hide as much as a gate is to find.
 MOST_LOST = 0.1
-MOST_TOLD = 5
+# Reasons that are spelled out.
+MOST_TOLD = 3
 NO_CPU = "no CPU time"
 ONE_RUN = "both reports are of the same run, sample by sample"
 # Labels that tell how an image was made; those of one build differ in them all from another's.
@@ -198,12 +199,10 @@ def _trouble(left_out: Sequence[str], lacks: Sequence[Lack]) -> str:
 
 def _counted(words: Iterable[str]) -> str:
     """Each with how often it comes, the most frequent first."""
-    return _listed([f"{number} {word}" for word, number in Counter(words).most_common()])
-
-
-def _listed(texts: Sequence[str]) -> str:
-    shown = [fit(text) for text in texts[:MOST_TOLD]]
-    return ", ".join([*shown, f"{len(texts) - len(shown)} more"] if len(texts) > len(shown) else shown)
+    told = Counter(words).most_common()
+    rest = sum(number for _, number in told[MOST_TOLD:])
+    shown = [f"{number} {fit(word)}" for word, number in told[:MOST_TOLD]]
+    return ", ".join([*shown, f"{rest} for other reasons"] if rest else shown)
 
 
 def _title(report: BenchReport) -> str:
@@ -227,6 +226,8 @@ def _notes(first: BenchReport, second: BenchReport, made: Comparison, number: in
         yield f"only report {number} has {more.total()} rows more: {told}"
     if broken := [lack for lack in made.lacks if lack.broken]:
         yield f"report {number}: {_trouble([], broken)}"
+    if slower := [name for name, ratio in made.experiments.items() if direction(ratio) == SLOWER]:
+        yield f"report {number}: slower by all of its interval: {', '.join(slower)}"
     if shows := [f"{name} x{made.smallest[name]:.2f}" for name in (THROUGHPUT, CPU) if name in made.smallest]:
         yield f"report {number}: the smallest slowdown that shows, four times of five: {', '.join(shows)}"
     yield from _drift(first, second, made, number)
