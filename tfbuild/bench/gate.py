@@ -80,7 +80,7 @@ def _judged(one: "Comparison", number: int, gate: Gate) -> Judged:
     ratio = one.totals.get(gate.name)
     if ratio is None or gate.name in one.unjudged:
         why = one.unjudged.get(gate.name, "no row of it counts")
-        seen = f" ({reporting.spelled(ratio)} of the rest)" if ratio else ""
+        seen = f" (the rows that count: {reporting.spelled(ratio)})" if ratio else ""
         return Judged(gate=str(gate), report=number, outcome=UNJUDGED, told=f"{why}{seen}")
     if gate.fails(ratio):
         return Judged(gate=str(gate), report=number, outcome=FAILED, told=reporting.spelled(ratio))
