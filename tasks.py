@@ -347,7 +347,7 @@ def bench(_: Context, image: str = "", **options: Any) -> None:
 
 @verb(
     {
-        "fail-if": ([], "'throughput<0.95': then leave with code 28 (again for more; or an experiment's name)"),
+        "fail-if": ([], "'throughput<0.95': then leave with code 28 (or cpu, or an experiment's name; again for more)"),
         "html": ("", "write it to this file too, as a page that needs no network"),
     },
     JSON,

@@ -326,12 +326,13 @@ def test_the_comparison_has_a_page() -> None:
     assert not read.open
     for one in (found, *found.others):
         for row in one.rows:
-            assert reporting.spelled(row.ratio) in read.words
+            assert reporting.spelled(row.wall) in read.words
+            assert reporting.spelled(row.cpu) in read.words
     assert "Nothing: the same image on the same machine." in read.text
     assert "TensorFlow 2.21.0 2.14.0" in read.text
     (drawing,) = drawings(text)
     points = marked(drawing, "symbol")
-    assert [point.get("fill") for point in points] == ["var(--slower)", "var(--faster)"] * 2
+    assert [point.get("fill") for point in points] == ["var(--slower)", "var(--faster)"] * 3
 
 
 def test_the_command_line_takes_any_number_of_reports(tmp_path: Path) -> None:
@@ -345,7 +346,7 @@ def test_the_command_line_takes_any_number_of_reports(tmp_path: Path) -> None:
         [sys.executable, "-m", "invoke", *words], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 28, done.stderr
-    assert done.stderr.startswith("error: report 3: throughput x0.50")
+    assert done.stderr.startswith("error: report 3: throughput<0.9: failed: x0.50")
     shown = json.loads(done.stdout)
     assert [one["second"].split()[0] for one in (shown, *shown["others"])] == ["tfbuild:x", "tfbuild:y"]
     assert Path(html).stat().st_size > 1000

@@ -8,10 +8,11 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from tfbuild.bench import advise, charts, results
+from tfbuild.bench import advise, charts, compare, gate, results
 from tfbuild.bench import report as reporting
 from tfbuild.bench.compare import Comparison, side_by_side
 from tfbuild.bench.evaluate import AGAIN, cpu, wall
+from tfbuild.bench.gate import Judged
 from tfbuild.bench.report import Row
 from tfbuild.bench.results import ArmResult, BenchReport, CaseResult, ExperimentResult
 from tfbuild.errors import UsageError
@@ -96,8 +97,8 @@ def to_html(report: BenchReport) -> str:
     )
 
 
-def comparison(found: Comparison) -> str:
-    """Reports side by side, as one page."""
+def comparison(found: Comparison, judged: Sequence[Judged] = ()) -> str:
+    """Reports side by side, as one page; with what the gates say of them."""
     every = (found, *found.others)
     groups = [
         charts.Group(
@@ -110,9 +111,10 @@ def comparison(found: Comparison) -> str:
         found=found,
         every=every,
         rows=side_by_side(found),
-        spelled=reporting.spelled,
-        chart=Markup(charts.ratios("Throughput against the first report", groups)),
-        notes=dict.fromkeys(note for one in every for note in one.notes),
+        cells=compare.cells,
+        chart=Markup(charts.ratios("Throughput against the first report", groups)) if groups else "",
+        gates=[gate.spelled(one, len(every)) for one in judged],
+        notes=compare.notes(found),
     )
 
 

@@ -49,6 +49,8 @@ def _contradictions(report: BenchReport) -> Iterator[str]:
             yield f"{case.name} is judged by {case.metric!r}"
         if any(arm.items < 1 for arm in case.arms):
             yield f"{case.name} has an arm without items"
+        if any(arm.seconds is not None and arm.seconds <= 0 for arm in case.arms):
+            yield f"{case.name} has an arm that took no time"
         if any(raw.inner < 1 or raw.wall <= 0 for row in case.rounds for raw in row.samples.values()):
             yield f"{case.name} has a sample without calls or time"
 
