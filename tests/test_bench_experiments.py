@@ -312,6 +312,14 @@ def test_no_number_of_threads_is_tried_twice(cpus: int, intra: list[str]) -> Non
     assert any(dict(side.key.env) == {"TF_NUM_INTEROP_THREADS": "1"} for side in sides)
 
 
+def test_only_what_asks_for_a_gpu_gets_one_and_is_timed_by_the_clock() -> None:
+    """CPU time counts none of a GPU's work."""
+    for row, case, arm in arms():
+        asks = case.needs == "gpu"
+        assert place(2).key(case, arm).gpus is asks
+        assert not asks or (case.metric or row.metric) == "wall", (row.name, case.name)
+
+
 def test_every_preloaded_library_is_one_that_is_fetched() -> None:
     for row, case, arm in arms():
         for file in arm.env.get("LD_PRELOAD", "").split(":"):

@@ -15,7 +15,8 @@ from tfbuild.benches.found import Hello, Ready
 class Place:
     """Where arms run: the image and the one it is compared with, this machine's processors and GPUs.
 
-    `sets`: the variables that the image's own environment sets, which an arm may take away.
+    `sets`: the variables that the image's own environment sets, which an arm may take away; `no_gpu`: why there is
+    none, in words.
     """
 
     image: str
@@ -23,6 +24,7 @@ class Place:
     cpus: int
     gpus: int
     sets: frozenset[str] = frozenset()
+    no_gpu: str = ""
 
     def fill(self, text: str) -> str:
         """A row's text with this machine's processors in it, or half of them, or four times as many."""
@@ -47,12 +49,13 @@ class Place:
     def key(self, case: Case, arm: Arm) -> Key:
         env = {name: self.fill(value) for name, value in {**case.env, **arm.env}.items()}
         image = self.against if arm.image == "against" else self.image
-        return Key(image=image, env=tuple(sorted(env.items())), process=arm.process)
+        # TensorFlow puts on a GPU whatever it can: only what asks for one gets one, all else is about processors.
+        return Key(image=image, env=tuple(sorted(env.items())), process=arm.process, gpus=case.needs == "gpu")
 
     def lacks(self, row: Experiment, case: Case) -> str:
         """What the case needs and is not here, in words; or nothing."""
         if case.needs == "gpu" and not self.gpus:
-            return "TensorFlow in this image sees no GPU"
+            return self.no_gpu or "TensorFlow in this image sees no GPU"
         if case.needs == "against" and not self.against:
             return "there is no other image to compare with (--against IMAGE)"
         taken = sorted({name for arm in row.arms(case) for name, value in arm.env.items() if not value})

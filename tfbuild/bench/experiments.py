@@ -11,8 +11,8 @@ from tfbuild.facts import Facts
 
 Value = bool | int | float | str | list[int]
 METRICS = ("cpu", "wall")
-# What a row may need: the engine's machine gives a GPU to no container yet, another image is --against's; "tuning": the
-# image sets what an arm takes away.
+# What a row may need: a GPU, which its workers alone get; --against's image; "tuning": the image sets what an arm takes
+# away.
 NEEDS = ("", "gpu", "against", "tuning")
 
 

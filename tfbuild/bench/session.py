@@ -241,19 +241,25 @@ def bench(
     image = engine.image(ref)
     against = engine.image(settings.against).id if settings.against else ""
     with progress.step("bench: the image and this machine"):
-        environment, tensorflow = _start(engine, ref, image.id)
+        no_gpu = engine.lacks_gpus(image.id)
+        environment, tensorflow = _start(engine, ref, image.id, gpus=not no_gpu)
     place = Place(
         image=image.id,
         against=against,
         cpus=environment.cpus,
         gpus=tensorflow.gpus,
+        no_gpu=no_gpu,
         sets=frozenset(name for name, _, value in (line.partition("=") for line in image.env) if value),
     )
     # The start is part of the run: what it took is not there for the experiments.
     left = max(0.0, settings.budget - (time.monotonic() - begin))
     session = Session(engine, replace(settings, budget=left), place, progress, watch or Nobody())
     session.run(rows)
-    watched = [profiled.experiment(engine, image.id, settings.command, left, progress)] if settings.command else []
+    watched = (
+        [profiled.experiment(engine, image.id, settings.command, left, progress, gpus=not no_gpu)]
+        if settings.command
+        else []
+    )
     return BenchReport(
         schema=results.SCHEMA,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -269,8 +275,8 @@ def bench(
     )
 
 
-def _start(engine: Engine, ref: str, image: str) -> tuple[Environment, TensorFlow]:
-    outcome = probe.ask(engine, image, "start", (Environment, TensorFlow))
+def _start(engine: Engine, ref: str, image: str, *, gpus: bool) -> tuple[Environment, TensorFlow]:
+    outcome = probe.ask(engine, image, "start", (Environment, TensorFlow), gpus=gpus)
     environment, tensorflow = outcome.first(Environment), outcome.first(TensorFlow, 1)
     if environment is None or tensorflow is None:
         why = outcome.broken or outcome.ended.why or "it ended without a word"
@@ -283,7 +289,7 @@ def _start(engine: Engine, ref: str, image: str) -> tuple[Environment, TensorFlo
 
 def _close_special(pool: Pool) -> None:
     """Workers that nothing sets apart serve the next experiment too: a started TensorFlow is worth keeping."""
-    pool.close(*(key for key in pool.running() if key.env or key.process not in ("", "again")))
+    pool.close(*(key for key in pool.running() if key.env or key.gpus or key.process not in ("", "again")))
 
 
 def _labels(labels: Mapping[str, str]) -> dict[str, str]:
