@@ -46,6 +46,7 @@ class Settings:
 
     `command`: a script of the user's own to watch, in its time.
     `ca`: a company's CA certificates, for packages that are fetched.
+    `rounds`: of each case, in place of the mode's.
     """
 
     mode: str
@@ -55,10 +56,15 @@ class Settings:
     ca: Path | None = None
     seed: int = 0
     command: profiled.Command | None = None
+    rounds: int = 0
 
     @property
     def quick(self) -> bool:
         return self.mode == "quick"
+
+    @property
+    def most_rounds(self) -> int:
+        return self.rounds or ROUNDS[self.mode]
 
 
 @dataclass
@@ -198,7 +204,7 @@ class Session:
                 return
             before = gained
             cut.sort(key=lambda one: one[1].gained)
-            clock = Clock(end, [group.missing(ROUNDS[self.settings.mode]) for _, group in cut])
+            clock = Clock(end, [group.missing(self.settings.most_rounds) for _, group in cut])
             for one, group in cut:
                 if end - time.monotonic() < LEAST_SECONDS:
                     return
@@ -221,7 +227,7 @@ class Session:
     def _limits(self, seconds: float, last: float) -> Limits:
         end = time.monotonic() + max(0.0, seconds)
         latest = min(last, end + max(GRACE_SECONDS, GRACE * max(0.0, seconds)))
-        return Limits(rounds=ROUNDS[self.settings.mode], end=min(end, latest), latest=latest)
+        return Limits(rounds=self.settings.most_rounds, end=min(end, latest), latest=latest)
 
 
 def bench(
