@@ -335,7 +335,7 @@ class Engine:
         if not self.gpus.requests:
             return self.gpus.reason
         try:
-            tried = self.run(ref, ["true"], entrypoint=(), gpus=True, timeout=CALL_SECONDS)
+            tried = self.run(ref, ["python", "-c", ""], entrypoint=(), gpus=True, timeout=CALL_SECONDS)
         except UnknownImage:
             raise
         except TfbuildError as error:
