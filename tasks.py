@@ -323,7 +323,7 @@ def prune(_: Context, **options: Any) -> None:
     {
         "only": ([], "this experiment (again for more)"),
         "quick": (False, "about a minute: one case or two of the main experiments"),
-        "full": (False, "half an hour: every case, the narrowest intervals"),
+        "full": (False, "up to fifty minutes: every case, the narrowest intervals"),
         "budget": ("", "5m: seconds, minutes or hours that the whole run may take (default: 5m)"),
         "model": ([], "this whole model, such as resnet50, at its real size and on JPEGs too (again for more)"),
         "batch-size": ("", "items a step of --model (default: each model's own)"),
