@@ -7,6 +7,7 @@ import pytest
 
 from tests.test_bench_report import case, sizes
 from tfbuild.bench import allocators, evidence, experiments, findings, results
+from tfbuild.bench import report as reporting
 from tfbuild.bench.experiments import Arm
 from tfbuild.benches import guards
 from tfbuild.benches.found import Peak
@@ -199,3 +200,13 @@ def test_a_line_that_misses_its_points_says_nothing_of_others() -> None:
     points = [(1, 1.0), (2, 3.0), (4, 1.2), (8, 5.0), (16, 2.0), (32, 12.0)]
     assert findings.fit(points) is None
     assert findings.fit([(n, 0.5 + 0.1 * n) for n, _ in points]) is not None
+
+
+def test_a_baseline_that_differs_from_itself_is_said() -> None:
+    measured = case(0.5)
+    off = Interval(median=1.28, low=1.17, high=1.42, coverage=0.98)
+    assert reporting.caveat(measured) == ""
+    assert reporting.caveat(replace(measured, band=off)) == "the baseline differs from itself: x1.28 [1.17, 1.42]"
+    assert reporting.caveat(replace(measured, band=replace(off, coverage=0.75))) == "", "too few rounds to say so"
+    nearly = Interval(median=0.99, low=0.98, high=0.998, coverage=0.98)
+    assert reporting.caveat(replace(measured, band=nearly)) == "", "1.00, as it is shown"
