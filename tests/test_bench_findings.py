@@ -210,3 +210,22 @@ def test_a_baseline_that_differs_from_itself_is_said() -> None:
     assert reporting.caveat(replace(measured, band=replace(off, coverage=0.75))) == "", "too few rounds to say so"
     nearly = Interval(median=0.99, low=0.98, high=0.998, coverage=0.98)
     assert reporting.caveat(replace(measured, band=nearly)) == "", "1.00, as it is shown"
+
+
+def test_the_end_of_a_sweep_is_no_knee() -> None:
+    rising = sizes(1e-2, 1e-5, 1, 2, 4, 8, 16, 32)
+    (found,) = findings.of("batchsize", [rising])
+    assert "; 80%, 90% and 95% only at the end of the sweep: where the rate stops growing was not seen" in found.text
+    (found,) = findings.of("batchsize", [sizes(1e-3, 1e-4, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512)])
+    assert "end of the sweep" not in found.text
+
+
+def test_no_line_is_told_that_the_largest_batches_refute() -> None:
+    """Three dense layers, 512 wide, as measured: the largest batch is faster than the line's endless one."""
+    micros = {1: 1350, 4: 372, 16: 135, 64: 50.2, 128: 42.3, 256: 37.8, 512: 28, 1024: 24.8}
+    line = sizes(1e-3, 1e-4, *micros)
+    arms = tuple(replace(arm, seconds=micros[arm.items] * 1e-6) for arm in line.arms)
+    assert findings.fit([(n, n * each * 1e-6) for n, each in micros.items()]) is not None
+    (found,) = findings.of("batchsize", [replace(line, arms=arms)])
+    assert "no line a + b * n is told" in found.text
+    assert "fitted_90%" not in found.values

@@ -13,6 +13,8 @@ from tfbuild.proof import Interval
 SHARES = (0.8, 0.9, 0.95)
 # A line that misses its points by more says nothing of others.
 OFF_THE_LINE = 0.25
+# A batch that is faster by more than an endless one would be by the line: the line is none.
+BEYOND = 0.05
 # Step on the real pipeline over step alone (the tf.data guide's question, with limits that held in measurements).
 COMPUTE_BOUND, INPUT_BOUND = 1.1, 1.3
 # MB/s of the guide's disks, and classes by range, for caches and hosts behind a virtual disk blur them.
@@ -102,7 +104,10 @@ def _batch_size(case: CaseResult) -> list[Finding]:
     values = {f"measured_{share:.0%}": float(n) for share, n in knees.items()}
     values |= {f"measured_{share:.0%}_low": float(low) for share, (low, _) in ranges.items()}
     values |= {f"measured_{share:.0%}_high": float(high) for share, (_, high) in ranges.items()}
-    if line := fit(points):
+    if ends := [f"{share:.0%}" for share, n in knees.items() if n == largest]:
+        text += f"; {_listed(ends)} only at the end of the sweep: where the rate stops growing was not seen"
+    line = fit(points)
+    if line and all(seconds >= (1 - BEYOND) * line.b * n for n, seconds in points):
         text += (
             f"; a step takes {line.a * 1e3:.3g} ms + {line.b * 1e6:.3g} µs an item (off by {line.error:.0%}), by which "
             f"{_listed([f'{line.batch(share):.0f}' for share in SHARES])} items give "
@@ -110,6 +115,8 @@ def _batch_size(case: CaseResult) -> list[Finding]:
         )
         values |= {"a": line.a, "b": line.b, "error": line.error}
         values |= {f"fitted_{share:.0%}": line.batch(share) for share in SHARES}
+    elif line:
+        text += "; no line a + b * n is told, for the largest batches are faster than an endless one would be by it"
     return [Finding(text=text, values=values)]
 
 
@@ -131,7 +138,7 @@ def _bound(slower: float) -> int:
 
 
 def _listed(words: Sequence[str]) -> str:
-    return f"{', '.join(words[:-1])} and {words[-1]}"
+    return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else words[0]
 
 
 # A tensor or two of the optimiser's choosing, an arena that doubles: less is no growth to draw a line through.
