@@ -1,14 +1,18 @@
 """What follows from a benchmark beyond its ratios, and what was seen beside them."""
 
+import random
 import time
 from dataclasses import replace
 
 import pytest
 
+from tests.test_bench_evaluate import sample
 from tests.test_bench_report import case, sizes
 from tfbuild.bench import allocators, evidence, experiments, findings, results
 from tfbuild.bench import report as reporting
+from tfbuild.bench.evaluate import AGAIN, evaluate
 from tfbuild.bench.experiments import Arm
+from tfbuild.bench.results import CaseResult, Round, Value
 from tfbuild.benches import guards
 from tfbuild.benches.found import Peak
 from tfbuild.engine import WorkerDied
@@ -202,14 +206,63 @@ def test_a_line_that_misses_its_points_says_nothing_of_others() -> None:
     assert findings.fit([(n, 0.5 + 0.1 * n) for n, _ in points]) is not None
 
 
-def test_a_baseline_that_differs_from_itself_is_said() -> None:
-    measured = case(0.5)
-    off = Interval(median=1.28, low=1.17, high=1.42, coverage=0.98)
-    assert reporting.caveat(measured) == ""
-    assert reporting.caveat(replace(measured, band=off)) == "the baseline differs from itself: x1.28 [1.17, 1.42]"
-    assert reporting.caveat(replace(measured, band=replace(off, coverage=0.75))) == "", "too few rounds to say so"
-    nearly = Interval(median=0.99, low=0.98, high=0.998, coverage=0.98)
-    assert reporting.caveat(replace(measured, band=nearly)) == "", "1.00, as it is shown"
+# --- what follows from two arms that are no baseline ----------------------------------------------------------------
+
+
+def timed(*arms: tuple[str, float, dict[str, Value]], metric: str = "wall", spread: float = 0.01) -> CaseResult:
+    """Arms of a pipeline by name, with the seconds that each takes an item and its parameters."""
+    noise = random.Random(5)
+    times = {name: seconds for name, seconds, _ in arms} | {AGAIN: arms[0][1]}
+    rounds = tuple(
+        Round(samples={name: sample(time * noise.gauss(1, spread)) for name, time in times.items()}, foreign=0.0)
+        for _ in range(15)
+    )
+    found = evaluate(rounds, arms[0][0], {name: 1 for name, _, _ in arms}, metric)
+    made = []
+    for name, seconds, params in arms:
+        verdict = found.arms.get(name)
+        made.append(
+            replace(
+                case(1.0).arms[0],
+                name=name,
+                workload="synthetic" if name == "step" else "pipeline",
+                params=params,
+                seconds=seconds,
+                cpu=verdict.cpu if verdict else None,
+                wall=verdict.wall if verdict else None,
+                effect=verdict.effect if verdict else "",
+            )
+        )
+    first = arms[0][0]
+    return replace(case(1.0, metric=metric), name="x", baseline=first, arms=tuple(made), rounds=rounds, band=found.band)
+
+
+def test_fused_is_told_against_unfused_in_the_layout_that_is_no_baseline() -> None:
+    nchw: dict[str, Value] = {"layout": "NCHW"}
+    measured = timed(
+        ("unfused NHWC", 2.0, {"fused": False}),
+        ("fused NHWC", 1.0, {"fused": True}),
+        ("unfused NCHW", 5.0, {"fused": False, **nchw}),
+        ("fused NCHW", 1.0, {"fused": True, **nchw}),
+        metric="cpu",
+    )
+    (found,) = findings.of("batchnorm", [measured])
+    assert found.text.startswith("x: fused NCHW against unfused NCHW: faster, x")
+    assert found.text.endswith(" in CPU time")
+    assert found.values["median"] == pytest.approx(5.0, rel=0.02)
+    assert findings.of("batchnorm", [replace(measured, arms=measured.arms[:3])]) == ()
+
+
+def test_map_and_batch_is_told_against_map_with_as_many_calls() -> None:
+    measured = timed(
+        ("sequential", 2.0, {}),
+        ("num_parallel_calls=2", 1.0, {"calls": 2}),
+        ("num_parallel_calls=8", 1.1, {"calls": 8}),
+        ("map_and_batch, 2 calls", 1.0, {"calls": 2, "map_and_batch": True}),
+    )
+    (found,) = findings.of("pipeline", [measured])
+    assert found.text.startswith("x: map_and_batch, 2 calls against num_parallel_calls=2: no difference shown, x")
+    assert found.values["low"] < 1 < found.values["high"]
 
 
 def test_the_end_of_a_sweep_is_no_knee() -> None:
@@ -229,3 +282,13 @@ def test_no_line_is_told_that_the_largest_batches_refute() -> None:
     (found,) = findings.of("batchsize", [replace(line, arms=arms)])
     assert "no line a + b * n is told" in found.text
     assert "fitted_90%" not in found.values
+
+
+def test_a_baseline_that_differs_from_itself_is_said() -> None:
+    measured = case(0.5)
+    off = Interval(median=1.28, low=1.17, high=1.42, coverage=0.98)
+    assert reporting.caveat(measured) == ""
+    assert reporting.caveat(replace(measured, band=off)) == "the baseline differs from itself: x1.28 [1.17, 1.42]"
+    assert reporting.caveat(replace(measured, band=replace(off, coverage=0.75))) == "", "too few rounds to say so"
+    nearly = Interval(median=0.99, low=0.98, high=0.998, coverage=0.98)
+    assert reporting.caveat(replace(measured, band=nearly)) == "", "1.00, as it is shown"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from tfbuild.bench import report as reporting
-from tfbuild.bench.evaluate import TIMES, counted, interval, seconds_per_item, sure
+from tfbuild.bench.evaluate import TIMES, against, counted, interval, seconds_per_item, sure
 from tfbuild.bench.results import FASTER, SLOWER, ArmResult, CaseResult, Finding
 from tfbuild.proof import Interval
 
@@ -314,12 +314,52 @@ def _gain(arm: ArmResult) -> float:
     return arm.wall.median if arm.wall else 0.0
 
 
+def _fused(case: CaseResult) -> list[Finding]:
+    """The fused one against the unfused one in each layout that is not the baseline's, whose table has it."""
+    return [
+        _pair(case, arm, other)
+        for other in case.arms[1:]
+        for arm in case.arms[1:]
+        if arm.params.get("fused") and other.params == arm.params | {"fused": False} and _measured(arm, other)
+    ]
+
+
+def _merged(case: CaseResult) -> list[Finding]:
+    """map_and_batch against map, then batch, with as many calls."""
+    return [
+        _pair(case, arm, other)
+        for arm in case.arms
+        for other in case.arms
+        if arm.params.get("map_and_batch") and _without(arm, "map_and_batch") == _without(other, "map_and_batch")
+        if arm is not other and _measured(arm, other)
+    ]
+
+
+def _measured(*arms: ArmResult) -> bool:
+    return all(arm.seconds for arm in arms)
+
+
+def _without(arm: ArmResult, name: str) -> tuple[object, ...]:
+    return arm.workload, arm.env, {key: value for key, value in arm.params.items() if key != name}
+
+
+def _pair(case: CaseResult, arm: ArmResult, other: ArmResult) -> Finding:
+    """An arm against another one than the baseline, in the same rounds."""
+    verdict = against(case, arm, other)
+    ratio, time = (verdict.cpu, "CPU time") if case.metric == "cpu" else (verdict.wall, "wall time")
+    word = verdict.effect if sure(ratio) else reporting.TOO_FEW
+    text = f"{case.name}: {arm.name} against {other.name}: {word}, {reporting.spelled(ratio)} in {time}"
+    return Finding(text=text, values={"median": ratio.median, "low": ratio.low, "high": ratio.high} if ratio else {})
+
+
 DERIVED: dict[str, Callable[[CaseResult], list[Finding]]] = {
     "allocator": _allocator,
+    "batchnorm": _fused,
     "batchsize": _batch_size,
     "bottleneck": _bottleneck,
     "files": _files,
     "models": _models,
+    "pipeline": _merged,
     "rnn": _first_calls,
     "threads": _threads,
     "xla": _first_calls,
