@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from tfbuild.bench import report as reporting
-from tfbuild.bench.evaluate import TIMES, against, counted, interval, seconds_per_item, sure
-from tfbuild.bench.results import FASTER, SLOWER, ArmResult, CaseResult, Finding
+from tfbuild.bench.evaluate import TIMES, against, counted, interval, seconds_per_item, sure, wall
+from tfbuild.bench.results import FASTER, SLOWER, ArmResult, CaseResult, Finding, Sample
 from tfbuild.proof import Interval
 
 SHARES = (0.8, 0.9, 0.95)
@@ -17,6 +17,8 @@ OFF_THE_LINE = 0.25
 BEYOND = 0.05
 # Step on the real pipeline over step alone (the tf.data guide's question, with limits that held in measurements).
 COMPUTE_BOUND, INPUT_BOUND = 1.1, 1.3
+# What both at once may save of the time that one after the other takes, and still be no gain: both are the processors'.
+SHARED = 1.1
 # MB/s of the guide's disks, and classes by range, for caches and hosts behind a virtual disk blur them.
 GUIDE = (50, 150, 500, 2000)
 PHOTOGRAPH = 63
@@ -183,21 +185,48 @@ def _bottleneck(case: CaseResult) -> list[Finding]:
     """The baseline is the step alone: what a pipeline at no cost would give. An arm's input alone is the one with the
     same parameters but for the step."""
     found = []
-    step = _rate(case.arms[0])
-    alone = {_knobs(arm): _rate(arm) for arm in case.arms if arm.workload == "pipeline" and not arm.params.get("step")}
+    base = case.arms[0]
+    alone = {_knobs(arm): arm for arm in case.arms if arm.workload == "pipeline" and not arm.params.get("step")}
     for arm in case.arms[1:]:
-        both = _rate(arm)
-        if arm.wall is None or not arm.params.get("step") or not both:
+        if arm.wall is None or not arm.params.get("step") or not _rate(arm):
             continue
         slower, low, high = 1 / arm.wall.median, 1 / arm.wall.high, 1 / arm.wall.low
-        text = f"{arm.name}: {slower:.2f} [{low:.2f}, {high:.2f}] times the step alone: {_limit(arm, arm.wall)}"
-        values = {"real_over_synthetic": slower, "low": low, "high": high}
         given = alone.get(_knobs(arm))
-        if step and given:
-            text += f" ({step:.0f} items/s computed, {given:.0f} read, {both:.0f} both)"
-            values |= {"compute_rate": step, "input_rate": given, "combined_rate": both}
+        word = _limit(arm, arm.wall)
+        values = {"real_over_synthetic": slower, "low": low, "high": high}
+        rates = ""
+        if given and _rate(base) and _rate(given):
+            word = _together(case, arm, given, word)
+            rates = f" ({_rate(base):.0f} items/s computed, {_rate(given):.0f} read, {_rate(arm):.0f} both)"
+            values |= {"compute_rate": _rate(base), "input_rate": _rate(given), "combined_rate": _rate(arm)}
+        text = f"{arm.name}: {slower:.2f} [{low:.2f}, {high:.2f}] times the step alone: {word}{rates}"
         found.append(Finding(text=text, values=values))
     return found
+
+
+def _together(case: CaseResult, arm: ArmResult, given: ArmResult, word: str) -> str:
+    """What limits the arm where its input and its step together take as long as one after the other.
+
+    A pipeline that prefetches does both at once: then it is the processors that they share, and whatever takes less
+    of them helps. One that does not waits by its own making.
+    """
+    base = case.arms[0]
+    both = [row.samples for row in counted(case.rounds) if {base.name, arm.name, given.name} <= row.samples.keys()]
+
+    def item(arm: ArmResult, taken: Mapping[str, Sample]) -> float:
+        return wall(taken[arm.name]) / arm.items
+
+    saved = interval([(item(base, taken) + item(given, taken)) / item(arm, taken) for taken in both])
+    if word == BOUNDS[0] or saved is None or not sure(saved) or saved.high > SHARED:
+        return word
+    if not arm.params.get("prefetch"):
+        return f"{word}: input and step take turns, for nothing is prefetched"
+    step, read = 1 / _rate(base), 1 / _rate(given)
+    larger, share = ("the step", step) if step >= read else ("the input", read)
+    return (
+        f"the processors are the limit: input and step share them; {larger} is the larger part of their time "
+        f"({share / (step + read):.0%}), and the one to make cheaper first"
+    )
 
 
 def _limit(arm: ArmResult, ratio: Interval) -> str:
