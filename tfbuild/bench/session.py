@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tfbuild import __version__
-from tfbuild.bench import allocators, evidence, findings, profiled, results, rounds, together, workers
+from tfbuild.bench import allocators, evidence, findings, inplace, profiled, results, rounds, together, workers
 from tfbuild.bench import report as reporting
 from tfbuild.bench.arms import Place
 from tfbuild.bench.experiments import Case, Experiment
@@ -218,7 +218,13 @@ def bench(
         budget=settings.budget,
         seconds=round(time.monotonic() - begin, 1),
         interrupted=session.interrupted,
-        image=Subject(ref=ref, id=image.id, labels=_labels(image.labels), against=settings.against),
+        image=Subject(
+            ref=ref,
+            id=image.id,
+            labels=_labels(image.labels),
+            against=settings.against,
+            env=_labels(inplace.recorded(image.env)),
+        ),
         host=host(environment, engine),
         software=_software(environment, tensorflow),
         experiments=tuple(session.done),
