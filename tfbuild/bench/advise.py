@@ -48,8 +48,7 @@ def advise(report: BenchReport) -> tuple[Advice, ...]:
     place = inplace.of(report)
     found = _settings(report, place)
     # Cases of another environment than the advised one show nothing of it.
-    changed = {name: value for one in found if not one.in_place for name, value in one.env.items()}
-    place = replace(place, values=place.values | changed)
+    place = place.and_({name: value for one in found if not one.in_place for name, value in one.env.items()})
     for row in report.experiments:
         if row.name == "batchsize":
             found += _batch_sizes(row)
@@ -64,7 +63,7 @@ def advise(report: BenchReport) -> tuple[Advice, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """`arm` against `other`, which do the same work and differ in the environment, in one case of a row."""
+    """`arm` against `other`, in one case of a row: they differ in what is judged, and in nothing else."""
 
     row: ExperimentResult
     case: CaseResult
@@ -91,7 +90,7 @@ class Change:
 
     @property
     def lost(self) -> list[Seen]:
-        return [one for one in self.seen if one.verdict.effect == SLOWER or one.arm.same is False]
+        return [one for one in self.seen if one.verdict.effect == SLOWER or False in (one.arm.same, one.other.same)]
 
     @property
     def best(self) -> float:
@@ -111,7 +110,7 @@ def _settings(report: BenchReport, place: InPlace) -> list[Advice]:
         for one in _setting(row, report, place):
             if not any(one.env.keys() & before.env.keys() for before in found):
                 found.append(one)
-                place = replace(place, values=place.values | one.env)
+                place = place if one.in_place else place.and_(one.env)
     if TUNING in rows:
         settled = {name for one in found for name in one.env}
         for one in _setting(rows[TUNING], report, place):
@@ -207,7 +206,7 @@ def _in_place(case: CaseResult, place: InPlace) -> ArmResult | None:
 
 
 def _values(arm: ArmResult, names: Iterable[str], place: InPlace) -> dict[str, str]:
-    return {name: arm.env.get(name, place.values.get(name, "")) for name in names}
+    return {name: place.value(arm.env, name) for name in names}
 
 
 def _differ(first: ArmResult, second: ArmResult, place: InPlace) -> frozenset[str]:

@@ -344,7 +344,7 @@ def _gain(arm: ArmResult) -> float:
 
 
 def _fused(case: CaseResult) -> list[Finding]:
-    """The fused one against the unfused one in each layout that is not the baseline's, whose table has it."""
+    """The fused one against the unfused one in each layout but the baseline's, of which the table tells."""
     return [
         _pair(case, arm, other)
         for other in case.arms[1:]

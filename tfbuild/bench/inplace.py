@@ -1,6 +1,6 @@
 """What an image has before anything is advised: what it sets, or TensorFlow's own choice where it does not."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -21,6 +21,15 @@ class InPlace:
 
     values: dict[str, str]
     chosen: frozenset[str] = frozenset()
+
+    def value(self, env: Mapping[str, str], name: str) -> str:
+        """What holds in a process with this environment beside the image's: "" in it stands for not set."""
+        own = self.values.get(name, "")
+        return own if name in self.chosen and not env.get(name) else env.get(name, own)
+
+    def and_(self, env: Mapping[str, str]) -> "InPlace":
+        """The same with these set."""
+        return InPlace(values={**self.values, **env}, chosen=self.chosen - env.keys())
 
     def why(self, names: Iterable[str]) -> str:
         return DEFAULT if self.chosen & set(names) else SET
