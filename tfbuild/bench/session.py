@@ -8,10 +8,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tfbuild import __version__
-from tfbuild.bench import allocators, evidence, findings, inplace, profiled, results, rounds, together, workers
+from tfbuild.bench import allocators, evidence, findings, profiled, results, rounds, together, workers
 from tfbuild.bench import report as reporting
 from tfbuild.bench.arms import Place
 from tfbuild.bench.experiments import Case, Experiment
+from tfbuild.bench.inplace import recorded
 from tfbuild.bench.live import Nobody, Watch
 from tfbuild.bench.results import BenchReport, CaseResult, ExperimentResult, Finding, Software, Subject
 from tfbuild.bench.rounds import Comparison, Limits
@@ -223,7 +224,7 @@ def bench(
             id=image.id,
             labels=_labels(image.labels),
             against=settings.against,
-            env=_labels(inplace.recorded(image.env)),
+            env=_labels(recorded(image.env)),
         ),
         host=host(environment, engine),
         software=_software(environment, tensorflow),
