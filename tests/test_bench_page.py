@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.test_bench_report import RECORDED, SKIPPED, case, elsewhere, experiment, report, sizes, slower_report
+from tests.test_bench_report import ENV, RECORDED, SKIPPED, case, elsewhere, experiment, report, sizes, slower_report
 from tfbuild.bench import charts, command, compare, page
 from tfbuild.bench import report as reporting
 from tfbuild.bench.results import BenchReport, CaseResult, ExperimentResult
@@ -122,9 +122,25 @@ def test_it_begins_with_what_to_change() -> None:
     assert "15 of 15 rounds undisturbed" in advised
     assert "LD_PRELOAD=libtcmalloc.so" in advised
     assert "TF_ENABLE_ONEDNN_OPTS" not in advised, "it lost in one case"
+    assert "What is in place already" not in read.text
     assert "arm: faster in 1 of 3 cases, x2.0" in read.text[places[1] : places[2]]
     assert "arm: slower in 1 of 3 cases" in read.text[places[1] : places[2]]
     assert "TensorFlow in this image sees no GPU (layout: on a GPU)" in read.text[places[2] : places[3]]
+
+
+def test_what_is_in_place_is_no_change() -> None:
+    row = experiment("onednn", case(0.5), case(0.7, name="matmul"))
+    rows = (row, experiment("xla", case(0.5, env={}, code="jit"), case(1.3, name="conv", env={}, code="jit")))
+    read = Read(page.to_html(replace(report(*rows), image=replace(report().image, env=ENV))))
+    places = [read.text.index(words) for words in ("What to change", "What is in place already", "What was found")]
+    assert places == sorted(places)
+    change, kept = read.text[places[0] : places[1]], read.text[places[1] : places[2]]
+    assert "TF_ENABLE_ONEDNN_OPTS=1" not in change
+    assert "TF_ENABLE_ONEDNN_OPTS=1 the image sets it arm x2.0" in kept
+    assert "but it was slower there: arm x0.7" in change
+    read = Read(page.to_html(replace(report(row), image=replace(report().image, env=ENV))))
+    assert "Nothing in this report is shown to gain anything beyond what is in place." in read.text
+    assert "TF_ENABLE_ONEDNN_OPTS=1" in read.text[read.text.index("Environment") :]
 
 
 def test_the_headings_leave_no_level_out() -> None:

@@ -39,7 +39,7 @@ def case(
     env: dict[str, str] = ENV,
     code: str = "",
 ) -> CaseResult:
-    """The arm takes `factor` of the baseline's time."""
+    """The arm takes `factor` of the baseline's time; it differs in `env` alone, or else in what it does."""
     rounds = tuple(made_up(factor, count))
     found = evaluate(rounds, "baseline", {"baseline": 1, "arm": 1}, metric)
 
@@ -48,7 +48,7 @@ def case(
         return ArmResult(
             name=name,
             workload="decode",
-            params={"window": [0, 0, 1, 1], "fused": name == "arm"},
+            params={"window": [0, 0, 1, 1], "fused": name == "arm" and not env},
             env=env if name == "arm" else dict.fromkeys(env, "0"),
             image=IMAGE,
             status=results.MEASURED,
@@ -353,11 +353,11 @@ def test_advice_has_its_evidence() -> None:
     "rows",
     [
         (experiment("onednn", case(1.0)),),
-        (experiment("onednn", case(1.5)),),
+        (experiment("jpeg", case(1.5, env={}, code="x")),),
         (experiment("onednn", case(0.5), case(1.5, name="other")),),
-        (experiment("jpeg", case(1.0, code="x")),),
+        (experiment("jpeg", case(1.0, env={}, code="x")),),
         (experiment("layout", SKIPPED),),
-        (experiment("jpeg", case(0.5, count=4, code="x")),),
+        (experiment("jpeg", case(0.5, count=4, env={}, code="x")),),
     ],
     ids=["no difference", "slower", "faster here and slower there", "code without gain", "skipped", "too few rounds"],
 )

@@ -29,12 +29,17 @@ CUT_SHORT = "the time was over before all rounds were made: intervals are as wid
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """A change that is advised: `setting` as it is to be typed; `anchor`: where its numbers are."""
+    """What is advised: `setting` as it is to be typed; `anchor`: where its numbers are.
+
+    `in_place`: why there is nothing to change, or nothing.
+    """
 
     experiment: str
     anchor: str
     setting: str
     gains: tuple[str, ...]
+    losses: tuple[str, ...]
+    in_place: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,11 +89,13 @@ class Section:
 
 def to_html(report: BenchReport) -> str:
     """The report as one page that asks nothing of anybody."""
+    cards = _cards(report)
     return _render(
         "report",
         report=report,
         noise=reporting.noise(report),
-        advice=_cards(report),
+        advice=[card for card in cards if not card.in_place],
+        kept=[card for card in cards if card.in_place],
         sections=[_section(row, number) for number, row in enumerate(report.experiments, 1)],
         unmeasured=unmeasured(report),
         method=METHOD,
@@ -146,13 +153,16 @@ def _environment_of_templates() -> Environment:
 
 def _cards(report: BenchReport) -> list[Card]:
     anchors = {row.name: f"experiment-{number}" for number, row in enumerate(report.experiments, 1)}
-    gains: dict[tuple[str, str], list[str]] = {}
-    for one in advise.advise(report):
-        setting = "\n".join([*(f"{name}={value}" for name, value in sorted(one.env.items())), one.code]).strip()
-        gains.setdefault((one.experiment, setting), []).extend(one.gains)
     return [
-        Card(experiment=name, anchor=anchors[name], setting=setting, gains=tuple(seen))
-        for (name, setting), seen in gains.items()
+        Card(
+            experiment=one.experiment,
+            anchor=anchors[one.experiment],
+            setting="\n".join([*(f"{name}={value}" for name, value in sorted(one.env.items())), one.code]).strip(),
+            gains=one.gains,
+            losses=one.losses,
+            in_place=one.in_place,
+        )
+        for one in advise.advise(report)
     ]
 
 
@@ -284,5 +294,6 @@ def _environment(report: BenchReport) -> dict[str, str]:
         "Python": found.python,
         "NumPy": found.numpy,
         "malloc of": found.malloc,
+        "image sets": ", ".join(f"{name}={value}" for name, value in sorted((image.env or {}).items())),
     }
     return {name: value for name, value in told.items() if value}

@@ -12,6 +12,7 @@ from tfbuild.bench import allocators, evidence, profiled, results, rounds, worke
 from tfbuild.bench import report as reporting
 from tfbuild.bench.arms import Place
 from tfbuild.bench.experiments import Case, Experiment
+from tfbuild.bench.inplace import recorded
 from tfbuild.bench.live import Nobody, Watch
 from tfbuild.bench.results import BenchReport, ExperimentResult, Finding, Software, Subject
 from tfbuild.bench.rounds import Limits
@@ -274,7 +275,13 @@ def bench(
         budget=settings.budget,
         seconds=round(time.monotonic() - begin, 1),
         interrupted=session.interrupted,
-        image=Subject(ref=ref, id=image.id, labels=_labels(image.labels), against=settings.against),
+        image=Subject(
+            ref=ref,
+            id=image.id,
+            labels=_labels(image.labels),
+            against=settings.against,
+            env=_labels(recorded(image.env)),
+        ),
         host=host(environment, engine),
         software=_software(environment, tensorflow),
         experiments=(*session.done, *watched),
