@@ -136,7 +136,10 @@ def refuse_unverified(image: str, identifier: str, image_id: str, reports: Path)
 def select(
     registry: Registry, host: Cpu, features: frozenset[str], *, release: str, target: str, python: str
 ) -> Choice:
-    """What this host should run, by the registry's index; nothing of an image is downloaded. Raises NothingFits."""
+    """What this host should run, by the registry's index; nothing of an image is downloaded. Raises NothingFits.
+
+    Without a `release` it is the best of all of them.
+    """
     tag = f"{release or shelf.LATEST}-{target}"
     index = registry.manifest(tag)
     if index is None:
@@ -190,5 +193,5 @@ def nothing_fits(registry: Registry, choice: Choice) -> NothingFits:
     lacking = f"; the nearest is {near.id}, for which this CPU lacks {' '.join(choice.missing)}" if near else ""
     return NothingFits(
         f"nothing of what was asked for in {registry.repository} runs on this host{lacking}",
-        hint="build one here: invoke build --cpu host; another --release may have more instruction sets",
+        hint="build one here: invoke build --cpu host; without --release and --python there may be one that fits",
     )

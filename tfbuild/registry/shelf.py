@@ -2,8 +2,10 @@
 
 A fixed tag is a build's identifier (2.20.0-mkl-py3.13-x86-64-v3) and is never moved to another image. A moving tag
 (2.20-mkl, 2.20.0-mkl, latest-mkl) is an OCI index over fixed tags' images: its descriptors carry the labels by which a
-host chooses, so that nothing is downloaded for the choice. They stand in the order of choose.rank, the slowest first:
-plain `docker pull` takes the first of its platform, and pull.sh the last one that fits.
+host chooses, so that nothing is downloaded for the choice. The index of a release names all of its images, the latest
+one of all releases: for each platform, Python and instruction set the newest release that has it, for no release has
+them all. The slowest stand first, and the best of one speed before the others: plain `docker pull` takes the first of
+its platform, and pull.sh the first of the highest speed that fits.
 """
 
 import json
@@ -87,10 +89,10 @@ def _of_labels(labels: object, created: object, digest: str) -> Published | None
 
 def of_annotations(told: dict[str, str], digest: str) -> Published | None:
     try:
-        Version(told["release"])
+        Version(told["release"]), Version(told["python"])
     except (KeyError, InvalidVersion):
         return None
-    if told.get("platform") not in plan.PLATFORMS or not all(told.get(name) for name in ("id", "target", "python")):
+    if told.get("platform") not in plan.PLATFORMS or not all(told.get(name) for name in ("id", "target")):
         return None
     # Without a list of features an image would fit every host: only x86-64-v1 has an empty one.
     if "features" not in told or not all(VALUE.fullmatch(told.get(name, "")) for name in LABELS):
@@ -112,7 +114,8 @@ def of_annotations(told: dict[str, str], digest: str) -> Published | None:
 
 def index(found: Iterable[Row]) -> bytes:
     """The OCI index over these images, the same bytes for the same images."""
-    order = sorted(found, key=lambda row: (row.image.platform, choose.rank(row.image)))
+    best_first = sorted(found, key=lambda row: choose.rank(row.image), reverse=True)
+    order = sorted(best_first, key=lambda row: (row.image.platform, choose.speed(row.image)))
     document = {
         "schemaVersion": 2,
         "mediaType": client.INDEX,
@@ -133,6 +136,7 @@ def _descriptor(row: Row) -> dict[str, object]:
         "platform": image.platform,
         "instruction-set": image.instruction_set,
         "features": " ".join(sorted(image.features)),
+        "speed": _speed(image),
         "cpuinfo": " ".join(sorted(_in_cpuinfo(name) for name in image.features)),
     }
     return {
@@ -143,6 +147,12 @@ def _descriptor(row: Row) -> dict[str, object]:
         "annotations": {f"io.tfbuild.{name}": value for name, value in told.items()}
         | {referrers.CREATED: image.created},
     }
+
+
+def _speed(image: Published) -> str:
+    """choose.speed as a text, for pull.sh: the larger text is the larger speed."""
+    telling, count = choose.speed(image)
+    return f"{''.join('01'[has] for has in telling)}{count:04}"
 
 
 def _in_cpuinfo(feature: str) -> str:
@@ -243,9 +253,18 @@ def standing(registry: Registry, image: Published) -> Standing:
 
 
 def _offers(tag: str, named: Iterable[Published], image: Published) -> bool:
-    if tag.startswith(f"{LATEST}-") and any(Version(one.release) > Version(image.release) for one in named):
+    if tag.startswith(f"{LATEST}-") and any(_replaces(one, image) for one in named):
         return True
     return image in named
+
+
+def _replaces(one: Published, image: Published) -> bool:
+    return _kind(one.id) == _kind(image.id) and Version(one.release) > Version(image.release)
+
+
+def _kind(tag: str) -> str:
+    """What a fixed tag says behind its release: target, Python, instruction set (by its hash where no name has it)."""
+    return tag.partition("-")[2]
 
 
 class View:
@@ -260,18 +279,29 @@ class View:
         self._seen: dict[str, Row | None] = {}
 
     def rows(self, kind: str) -> list[Row]:
-        """Those of a release ("2.20": of all its patches), or for "latest" of the newest release."""
-        if kind != LATEST:
-            return self._of(kind)
-        # A release of which nothing is whole yet, for its first push goes on or came to no end, is not the newest.
-        newest = sorted({release for name in self._tags if (release := _release(name))}, reverse=True)
-        return next((found for release in newest if (found := self._of(str(release)))), [])
+        """Those of a release ("2.20": of all its patches), or for "latest" the newest one of each kind."""
+        if kind == LATEST:
+            return self._newest()
+        return self._whole([name for name in self._tags if name.startswith((f"{kind}-", f"{kind}."))])
 
-    def _of(self, kind: str) -> list[Row]:
-        mine = [name for name in self._tags if name.startswith((f"{kind}-", f"{kind}."))]
-        new = [name for name in mine if name not in self._seen]
+    def _newest(self) -> list[Row]:
+        """One that is not whole, for its push goes on or came to no end, leaves its place to the release before."""
+        released = [(release, name) for name in self._tags if (release := _release(name)) is not None]
+        queues: dict[str, list[str]] = {}
+        for _, name in sorted(released):
+            queues.setdefault(_kind(name), []).append(name)
+        found: list[Row] = []
+        while queues:
+            rows = self._whole([names.pop() for names in queues.values()])
+            ended = {_kind(row.image.id) for row in rows}
+            queues = {kind: names for kind, names in queues.items() if names and kind not in ended}
+            found += rows
+        return found
+
+    def _whole(self, names: list[str]) -> list[Row]:
+        new = [name for name in names if name not in self._seen]
         self._seen.update(zip(new, _at_once(self._read, new), strict=True))
-        return [row for name in mine if (row := self._seen[name]) is not None]
+        return [row for name in names if (row := self._seen[name]) is not None]
 
     def _read(self, tag: str) -> Row | None:
         """The image behind a fixed tag, if its push came to its end."""
