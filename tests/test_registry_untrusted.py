@@ -224,6 +224,60 @@ def test_an_image_that_no_index_offers_was_not_pushed_well(here: type[Shelf]) ->
         gather(here, name)
 
 
+def break_blob(here: type[Shelf], name: str, content: bytes | None) -> None:
+    """Takes the configuration of an image away, or puts other bytes under its digest."""
+    digest = json.loads(here.content[f"manifests/{name}"][1])["config"]["digest"]
+    kind, _ = here.content.pop(f"blobs/{digest}")
+    if content is not None:
+        here.content[f"blobs/{digest}"] = (kind, content)
+
+
+@pytest.mark.parametrize("content", [None, b"{}", b"x" * (client.MOST_BYTES + 1)])
+def test_a_damaged_image_keeps_no_other_from_being_listed_and_offered(here: type[Shelf], content: bytes | None) -> None:
+    broken, sound = image(here, "2.20.0"), image(here, "2.20.0", cpu="x86-64-v3")
+    break_blob(here, broken, content)
+    notes: list[str] = []
+    place = registry(here)
+    listed = shelf.images(place, place.tags(), notes.append)
+    assert [found.id for found, _ in listed] == [sound]
+    (note,) = notes
+    assert f"{place.repository}:{broken} is left out" in note
+    notes.clear()
+    assert shelf.gather(registry(here), published(registry(here), sound), notes.append)[-1] == "latest-mkl"
+    assert notes == [note]
+    assert offered(here, "latest-mkl") == [sound]
+
+
+def test_a_configuration_that_is_none_damages_its_image_alone(here: type[Shelf]) -> None:
+    sound = image(here, "2.20.0")
+    for digest in ("", "../tags/list", client.digest_of(b"[]")):
+        document = {"mediaType": client.IMAGES[0], "config": {"digest": digest}}
+        here.content[f"manifests/2.20.0-mkl-of-{len(digest)}"] = (client.IMAGES[0], json.dumps(document).encode())
+    here.content[f"blobs/{client.digest_of(b'[]')}"] = ("application/octet-stream", b"[]")
+    notes: list[str] = []
+    assert [found.id for found, _ in shelf.images(registry(here), registry(here).tags(), notes.append)] == [sound]
+    assert len(notes) == 3
+
+
+def test_a_registry_in_trouble_is_not_taken_for_damage(here: type[Shelf], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else its indexes would be written without what it cannot give just now."""
+    monkeypatch.setattr(client, "TRIES", 0)
+    name, other = image(here, "2.20.0"), image(here, "2.20.0", cpu="x86-64-v3")
+    digest = json.loads(here.content[f"manifests/{other}"][1])["config"]["digest"]
+    whole = here.do_GET
+
+    def do_get(self: Shelf) -> None:
+        if self.path.endswith(digest):
+            self.answer(503, "application/json", b"{}")
+        else:
+            whole(self)
+
+    monkeypatch.setattr(here, "do_GET", do_get)
+    with pytest.raises(RegistryRefused, match="answers 503"):
+        gather(here, name)
+    assert "manifests/latest-mkl" not in here.content
+
+
 def test_a_python_that_is_not_published_is_not_taken_for_a_cpu_that_is_too_old(here: type[Shelf]) -> None:
     for python in ("3.9", "3.13"):
         image(here, "2.20.0", {"io.tfbuild.id": f"2.20.0-mkl-py{python}-avx", "io.tfbuild.python": python})

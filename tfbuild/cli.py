@@ -532,7 +532,7 @@ def push(
     if indexes and (force or words is not None):
         raise UsageError("--indexes pushes no image", hint="leave out --force and --sign")
     if indexes:
-        done = publishing.finish(place, image, REPORTS)
+        done = publishing.finish(place, image, REPORTS, say)
     else:
         done = publishing.push(Engine.connect(), image, place, REPORTS, force=force, progress=Progress(), sign=words)
     if json:

@@ -80,7 +80,7 @@ def push(
     with progress.step("push: SBOM and provenance"):
         papers = attachments.attach(engine, found, registry, arrived, reports)
     with progress.step("push: indexes"):
-        moved = shelf.gather(registry, published)
+        moved = shelf.gather(registry, published, progress)
     if registry.digest(identifier) != arrived.digest:
         raise RegistryRefused(f"{ref} became another image meanwhile", hint="did somebody else push it just now?")
     return Pushed(
@@ -93,16 +93,17 @@ def push(
     )
 
 
-def finish(registry: Registry, asked: str, reports: Path) -> Pushed:
+def finish(registry: Registry, asked: str, reports: Path, note: shelf.Note = shelf.quietly) -> Pushed:
     """Brings the push of an image to its end that is in the registry with its papers: its indexes alone.
 
-    Raises what described.check does, Unfinished where the image or its papers never arrived.
+    `note` is told what is damaged there. Raises what described.check does, Unfinished where the image or its papers
+    never arrived.
     """
     found = described.check(registry, asked, reports)
     return Pushed(
         ref=f"{registry.repository}:{found.id}",
         digest=found.digest,
-        moved=tuple(shelf.gather(registry, found.published)),
+        moved=tuple(shelf.gather(registry, found.published, note)),
         uploaded=False,
         papers=None,
         signed=None,

@@ -33,6 +33,11 @@ MOST_TIME = 64
 # Two pushes at once may overwrite each other's index: each looks again, and mends it, so often.
 MENDS = 5
 Answer = TypeVar("Answer")
+Note = Callable[[str], None]
+
+
+def quietly(_: str) -> None:
+    """A Note that nobody reads."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,17 +55,33 @@ def moving_tags(release: str, target: str) -> tuple[str, str]:
     return f"{found.major}.{found.minor}-{target}", f"{release}-{target}"
 
 
-def images(registry: Registry, tags: Iterable[str]) -> list[tuple[Published, Manifest]]:
-    """The images behind those of `tags` that are fixed; what is not tfbuild's, or not what it says, is left out."""
-    return [pair for pair in _at_once(lambda tag: _fixed(registry, tag), tags) if pair is not None]
+def images(registry: Registry, tags: Iterable[str], note: Note = quietly) -> list[tuple[Published, Manifest]]:
+    """The images behind those of `tags` that are fixed; what is not tfbuild's, or not what it says, is left out.
+
+    So is one that is damaged, which `note` is told.
+    """
+    damage: list[str] = []
+    found = [pair for pair in _at_once(lambda tag: _fixed(registry, tag, damage.append), tags) if pair is not None]
+    _tell(damage, note)
+    return found
 
 
-def _fixed(registry: Registry, tag: str) -> tuple[Published, Manifest] | None:
+def _fixed(registry: Registry, tag: str, note: Note) -> tuple[Published, Manifest] | None:
     manifest = registry.manifest(tag)
     if manifest is None or manifest.media_type not in client.IMAGES:
         return None
-    image = of_config(registry.config(manifest), manifest.digest)
+    try:
+        image = of_config(registry.config(manifest), manifest.digest)
+    except client.Damaged as error:
+        # One image that is lost must not keep all the others from being listed and offered.
+        note(f"note: {registry.repository}:{tag} is left out: {error.reason}; {error.hint}")
+        return None
     return (image, manifest) if image is not None and image.id == tag else None
+
+
+def _tell(damage: Iterable[str], note: Note) -> None:
+    for line in sorted(set(damage)):
+        note(line)
 
 
 def _at_once(ask: Callable[[str], Answer], names: Iterable[str]) -> list[Answer]:
@@ -189,25 +210,28 @@ def _row(raw: dict[str, Any]) -> Row | None:
     return Row(image=image, media_type=str(raw["mediaType"]), size=size)
 
 
-def gather(registry: Registry, image: Published) -> list[str]:
+def gather(registry: Registry, image: Published, note: Note = quietly) -> list[str]:
     """Puts the indexes that may name `image` in order, by the fixed tags that are there now; those that do offer it.
 
     An image without SBOM and provenance is in none: its push is not over, or came to no end. Where it is in none of its
-    release's for that, or because its fixed tag stands for another one, RegistryRefused says so.
+    release's for that, or because its fixed tag stands for another one, RegistryRefused says so. What is damaged is
+    left out, and `note` is told.
     An index follows from the fixed tags, so that whoever is last heals what two pushes at once lost. What an index says
     of another image under the same digest is believed, for it was read from that image, and whoever pulls it compares:
     else each push would read all images again.
     """
     tags = indexes(image)
+    damage: list[str] = []
     for _ in range(MENDS):
         there = {tag: registry.manifest(tag) for tag in tags}
         known = {digest: row for index in there.values() for digest, row in _rows(index).items()}
         known.pop(image.digest, None)
-        view = View(registry, image.target, known)
+        view = View(registry, image.target, known, damage.append)
         rows = {tag: view.rows(tag.removesuffix(f"-{image.target}")) for tag in tags}
         wanted = {tag: index(found) for tag, found in rows.items()}
         late = [tag for tag in tags if (found := there[tag]) is None or found.content != wanted[tag]]
         if not late:
+            _tell(damage, note)
             return _offering(registry, image, rows)
         for tag in late:
             registry.put(tag, wanted[tag], client.INDEX)
@@ -270,11 +294,11 @@ def _kind(tag: str) -> str:
 class View:
     """The whole images of one target, as they stand behind their fixed tags now; each tag is asked for once.
 
-    `known`: rows by digest that need not be read again.
+    `known`: rows by digest that need not be read again; `note` is told what is damaged.
     """
 
-    def __init__(self, registry: Registry, target: str, known: Mapping[str, Row]) -> None:
-        self._registry, self._target, self._known = registry, target, known
+    def __init__(self, registry: Registry, target: str, known: Mapping[str, Row], note: Note = quietly) -> None:
+        self._registry, self._target, self._known, self._note = registry, target, known, note
         self._tags = [name for name in registry.tags() if f"-{target}-" in name]
         self._seen: dict[str, Row | None] = {}
 
@@ -308,7 +332,7 @@ class View:
         row = self._known.get(self._registry.digest(tag))
         if row is not None and row.image.id == tag:
             return row
-        found = _fixed(self._registry, tag)
+        found = _fixed(self._registry, tag, self._note)
         if found is None or found[0].target != self._target or not referrers.complete(self._registry, found[0].digest):
             return None
         image, manifest = found
