@@ -276,6 +276,15 @@ def standing(registry: Registry, image: Published) -> Standing:
     )
 
 
+def offered(registry: Registry, images: Iterable[Published]) -> set[Published]:
+    """Those of `images` that an index names just as their labels say, so that `pull` may choose them."""
+    tags = sorted({tag for image in images for tag in indexes(image)})
+    there = _at_once(registry.manifest, tags)
+    indexed = [index for index in there if index is not None and index.media_type in client.LISTS]
+    named = {one for index in indexed for one in read_index(index)}
+    return {image for image in images if image in named}
+
+
 def _offers(tag: str, named: Iterable[Published], image: Published) -> bool:
     if tag.startswith(f"{LATEST}-") and any(_replaces(one, image) for one in named):
         return True
