@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from tests.machines import machine, recording
 from tests.test_registry_untrusted import Shelf, empty_referrers, image, published, registry
-from tfbuild import cpu, isa, publishing
-from tfbuild.errors import NothingFits
+from tfbuild import cli, cpu, isa, publishing
+from tfbuild.errors import EngineMissing, NothingFits
 from tfbuild.registry import choose, client, shelf
 from tfbuild.registry.choose import Choice, Published
 
@@ -149,6 +149,28 @@ def test_a_new_release_that_has_one_set_takes_no_other_set_away(name: str, wante
         assert found.best.id == wanted
         assert len(found.passed_over) == 3
         assert shell(here, HOSTS[name]).stdout.split()[1:] == [wanted]
+
+
+def test_a_registry_is_listed_without_an_engine_and_what_no_index_offers_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    with serving() as here:
+        whole = push(here, "2.20.0", "avx", "3.9", whole=True)
+        half = push(here, "2.20.0", "x86-64-v3", "3.9", whole=False)
+        # An index that is none keeps nobody from what the others offer.
+        here.content["manifests/2.20-mkl"] = here.content[f"manifests/{half.id}"]
+        words = {"registry": f"{here.host}/us/x", "ca_cert": ""}  # type: ignore[attr-defined]
+        cli.images(**words, json=True)
+        told = capsys.readouterr()
+        assert {row["id"]: row["offered"] for row in json.loads(told.out)} == {whole.id: True, half.id: False}
+        assert "the registry alone is listed, for the CPU of this machine" in told.err
+        cli.images(**words, json=False)
+        lines = capsys.readouterr().out.splitlines()
+        assert ["not offered" in line for line in lines if ":2.20.0-mkl-" in line] == [False, True]
+        monkeypatch.delenv("TFBUILD_REGISTRY", raising=False)
+        with pytest.raises(EngineMissing):
+            cli.images(registry="", ca_cert="", json=True)
 
 
 def test_a_latest_index_asks_for_no_more_releases_than_it_names() -> None:

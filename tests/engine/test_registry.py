@@ -237,7 +237,7 @@ def test_images_are_listed_here_and_in_the_registry(
     assert (listed[unverified].verified, listed[unverified].runs) == (False, False)
     assert "avx512f" in listed[unverified].lacks
     (there,) = inventory.remote(place, host, features)
-    assert (there.name, there.runs) == (f"{place.repository}:{build('x86-64-v3').id}", True)
+    assert (there.name, there.runs, there.offered) == (f"{place.repository}:{build('x86-64-v3').id}", True, True)
     assert 0 < there.size < listed[verified].size + 1000
     elsewhere = {one.name: one for one in inventory.local(engine, tmp_path, None, features)}
     assert elsewhere[verified].lacks == ("a linux/amd64 CPU",)
