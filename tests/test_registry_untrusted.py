@@ -18,7 +18,7 @@ import pytest
 from tests.machines import machine
 from tfbuild import cli, cpu, dockerfile, isa, plan, publishing
 from tfbuild.engine import Engine, Progress
-from tfbuild.errors import NothingFits, RegistryRefused, UnknownImage, VerificationFailed
+from tfbuild.errors import NothingFits, RegistryRefused, UnknownImage, UsageError, VerificationFailed
 from tfbuild.plan import Request
 from tfbuild.registry import client, referrers, shelf
 from tfbuild.registry.choose import Choice, Published
@@ -455,6 +455,11 @@ def test_a_quota_of_requests_is_not_one_of_room(here: type[Shelf], monkeypatch: 
 )
 def test_only_this_machine_is_spoken_to_in_the_open(host: str, scheme: str) -> None:
     assert Repository.parse(f"{host}/us/x").url == f"{scheme}://{host}/v2/us/x/"
+
+
+def test_a_registry_at_an_ipv6_address_needs_a_name() -> None:
+    with pytest.raises(UsageError, match=r"(?s)IPv6.*/etc/hosts"):
+        Repository.parse("[::1]:5000/us/x")
 
 
 # --- hostile content --------------------------------------------------------------------------------------------------

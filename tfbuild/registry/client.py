@@ -64,6 +64,11 @@ class Repository:
     @classmethod
     def parse(cls, text: str) -> "Repository":
         """UsageError where `text` has no registry's host in front, or letters that no repository has."""
+        if text.startswith("["):
+            # Docker's client takes it in no name of an image ("invalid reference format" by 20.10).
+            raise UsageError(
+                f"{text!r} has an IPv6 address", hint="give that registry a name, in /etc/hosts for example"
+            )
         found = NAME.fullmatch(text)
         if found is None or not ("." in found["host"] or ":" in found["host"] or found["host"] == "localhost"):
             raise UsageError(
