@@ -1,10 +1,11 @@
 #!/bin/sh
-# pull.sh REPOSITORY [RELEASE [TARGET]]: pulls the best image of a registry that this host can run, without Python.
+# pull.sh REPOSITORY [RELEASE [TARGET [PYTHON]]]: pulls the best image of a registry for this host, without Python here.
 #
 #   curl -fsSL https://WHERE/THIS/IS/pull.sh | sh -s -- ghcr.io/us/tfbuild 2.20 mkl
 #
-# It reads /proc/cpuinfo and the index REPOSITORY:RELEASE-TARGET (default: latest-mkl), in which `invoke push` wrote what
-# each image needs, the slowest first. DRY_RUN=1 prints the image and pulls nothing. `invoke pull` says more.
+# It reads /proc/cpuinfo and the index REPOSITORY:RELEASE-TARGET (default: latest-mkl, of all releases), in which `invoke
+# push` wrote what each image needs and how fast its instruction set is, of one speed the newest release and Python first.
+# DRY_RUN=1 prints the image and pulls nothing. `invoke pull` says more.
 set -eu
 
 die() {
@@ -12,11 +13,13 @@ die() {
     exit "${2:-1}"
 }
 
-[ $# -ge 1 ] && [ $# -le 3 ] || die "usage: pull.sh REPOSITORY [RELEASE [TARGET]], such as: pull.sh ghcr.io/us/tfbuild 2.20 mkl" 2
-repository=$1 tag=${2:-latest}-${3:-mkl}
+[ $# -ge 1 ] && [ $# -le 4 ] ||
+    die "usage: pull.sh REPOSITORY [RELEASE [TARGET [PYTHON]]], such as: pull.sh ghcr.io/us/tfbuild 2.20 mkl 3.12" 2
+repository=$1 tag=${2:-latest}-${3:-mkl} python=${4:-}
 host=${repository%%/*} path=${repository#*/}
 name=${host%%:*}
 case $name in
+    \[*) die "$repository: an engine knows no registry by an IPv6 address: give it a name (in /etc/hosts)" 2 ;;
     localhost) base=http://$host ;;
     # Names that begin like an address of this machine are another's.
     127.*[!0-9.]*) base=https://$host ;;
@@ -62,29 +65,34 @@ if [ "$status" = 401 ]; then
     field() { printf '%s\n' "$said" | sed -n "s/.*[ ,]$1=\"\([^\"]*\)\".*/\1/p"; }
     # Whatever the registry names as realm: curl would read files and other options too.
     token=$(curl --silent --get --proto =http,https --max-filesize 4194304 --data-urlencode "service=$(field service)" \
-        --data-urlencode "scope=$(field scope)" --url "$(field realm)" | sed -n 's/.*"\(access_\)\{0,1\}token" *: *"\([^"]*\)".*/\2/p')
+        --data-urlencode "scope=$(field scope)" --url "$(field realm)" |
+        sed -n 's/.*"\(access_\)\{0,1\}token" *: *"\([^"]*\)".*/\2/p' | head -n 1)
     status=$(ask "$token") || die "$host does not answer" 26
 fi
 [ "$status" = 200 ] || die "$repository has no $tag for everybody (the registry answers $status)" 26
 # An image, or the index of somebody who writes JSON in other lines.
 grep -q '^ *"io\.tfbuild\.' "$work/index" || die "$repository:$tag is no index of tfbuild's" 26
 
-found=$(tr -d '\001-\010\013-\037\177' < "$work/index" | awk -v features=" $features" -v platform="$platform" '
+tr -d '\001-\010\013-\037\177' < "$work/index" > "$work/clean"
+found=$(awk -v features=" $features" -v platform="$platform" -v python="$python" '
     function value() { sub(/^[^:]*: *"/, ""); sub(/",? *$/, ""); return $0 }
-    /^ *"digest": / { digest = value(); id = its = "" }
+    /^ *"digest": / { digest = value(); id = its = with = fast = "" }
     /^ *"io.tfbuild.id": / { id = value() }
+    /^ *"io.tfbuild.python": / { with = value() }
     /^ *"io.tfbuild.platform": / { its = value() }
+    /^ *"io.tfbuild.speed": / { fast = value() }
     /^ *"io.tfbuild.cpuinfo": / {
         count = split(value(), needed, " ")
         lacks = ""
         for (i = 1; i <= count; i++) if (index(features, " " needed[i] " ") == 0) lacks = lacks " " needed[i]
-        if (its != platform) next
-        if (lacks == "") best = digest " " id
-        else printf "pull.sh: not %s: this CPU lacks%s\n", id, lacks > "/dev/stderr"
+        # As texts: as numbers, the Pythons 3.1 and 3.10 are the same.
+        if (its != platform || (python != "" && with "" != python "")) next
+        if (lacks != "") printf "pull.sh: not %s: this CPU lacks%s\n", id, lacks > "/dev/stderr"
+        else if (best == "" || fast "" > fastest "") { best = digest " " id; fastest = fast }
     }
     END { print best }
-')
-[ -n "$found" ] || die "nothing in $repository:$tag runs on this host" 27
+' "$work/clean")
+[ -n "$found" ] || die "nothing in $repository:$tag${python:+ with Python $python} runs on this host" 27
 digest=${found%% *} id=${found#* }
 case $digest in
     sha256:*) ;;

@@ -284,8 +284,8 @@ def push(_: Context, image: str, **options: Any) -> None:
     REGISTRY,
     {name: PLAN[name] for name in ("target", "cpuinfo")},
     {
-        "release": ("", "2.21.0 or 2.21 (default: the newest that is published)"),
-        "python": ("", "Python of the image (default: any)"),
+        "release": ("", "2.21.0 or 2.21 (default: any; the largest instruction set decides, then the newest release)"),
+        "python": ("", "Python of the image (default: the newest)"),
         "signed": ("", "demand a signature that cosign finds good by these options: '--key cosign.pub'"),
         "dry-run": (False, "choose, and download nothing"),
     },

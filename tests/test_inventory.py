@@ -11,10 +11,12 @@ from tfbuild.errors import TfbuildError
 from tfbuild.inventory import Entry
 
 
-def entry(name: str, place: str = inventory.HERE) -> Entry:
+def entry(name: str, place: str = inventory.HERE, *, ours: bool = True) -> Entry:
+    tag = name.rpartition(":")[2].removesuffix("-failed").removesuffix("-unverified")
     return Entry(
-        place=place, name=name, id="x", digest=f"sha256:{name}", instruction_set="avx", platform="linux/amd64", size=1,
-        created="2026-11-01T00:00:00Z", verified=True, lacks=(),
+        place=place, name=name, id=tag if "-" in tag else "2.14.1-mkl-py3.11-avx", digest=f"sha256:{name}",
+        instruction_set="avx", platform="linux/amd64", size=1, created="2026-11-01T00:00:00Z", verified=True, lacks=(),
+        ours=ours,
     )  # fmt: skip
 
 
@@ -48,9 +50,19 @@ def test_an_image_that_was_pulled_by_its_digest_goes_when_a_later_one_has_its_na
     assert inventory.prunable([pulled, other], ("*-avx",)) == [other]
 
 
-def test_keep_names_what_stays() -> None:
-    assert going("*-mkl-*-x86-64-v3", "*-avx") == [HERE[1].name, HERE[2].name, HERE[3].name, inventory.UNNAMED]
+def test_keep_names_what_stays_by_its_identifier() -> None:
+    assert going("2.20.0-mkl-*-x86-64-v3", "2.20.0-mkl-*-avx") == [HERE[1].name, inventory.UNNAMED]
+    assert going("*-mkl-*") == [HERE[1].name]
     assert len(going("nothing")) == len(HERE)
+    moving = replace(entry("ghcr.io/us/tfbuild:latest-mkl"), id="2.20.0-mkl-py3.13-avx")
+    assert inventory.prunable([moving], ("2.20.0-*",)) == []
+    assert inventory.prunable([moving], ("2.21.0-*",)) == [moving]
+
+
+@pytest.mark.parametrize("keep", [(), ("2.20.0-*",), ("nothing",)])
+@pytest.mark.parametrize("name", ["mycompany/prod-app:1.7", "mycompany/prod-app:nightly-unverified", inventory.UNNAMED])
+def test_what_is_not_known_to_be_tfbuilds_own_stays_whatever_is_asked_for(name: str, keep: tuple[str, ...]) -> None:
+    assert inventory.prunable([entry(name, ours=False)], keep) == []
 
 
 class Busy(Engine):

@@ -150,6 +150,40 @@ def test_what_it_has_read_is_gone_when_it_is_ended(end: signal.Signals, code: in
     assert list(scratch.iterdir()) == []
 
 
+def test_an_ipv6_address_is_told_to_need_a_name(tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["dash", ROOT / "pull.sh", "[::1]:5000/us/x"], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "by an IPv6 address: give it a name" in done.stderr
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_a_token_that_is_told_by_both_of_its_names_is_sent_once(
+    hostile: type[Hostile], indent: int | None, tmp_path: Path
+) -> None:
+    """By the specification both are the same one."""
+
+    def answer(self: BaseHTTPRequestHandler) -> None:
+        body = json.dumps({"token": "word", "expires_in": 300, "access_token": "word"}, indent=indent).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    quiet = {"do_GET": answer, "log_message": lambda *_: None}
+    with ThreadingHTTPServer(("127.0.0.1", 0), type("Seller", (BaseHTTPRequestHandler,), quiet)) as seller:
+        threading.Thread(target=seller.serve_forever, args=(0.01,), daemon=True).start()
+        hostile.realm = f"http://127.0.0.1:{seller.server_port}/token"
+        platform = f"linux/{'arm64' if os.uname().machine == 'aarch64' else 'amd64'}"
+        rows = [row("1", id="one", platform=platform, cpuinfo="avx")]
+        hostile.index = json.dumps({"manifests": rows}, indent=2).encode()
+        done = shell(hostile, tmp_path)
+        seller.shutdown()
+    assert done.returncode == 0, done.stderr
+    assert hostile.tokens == ["", "Bearer word"]
+
+
 @pytest.mark.parametrize("prefix", ["file://", "-K"])
 def test_no_file_of_the_host_is_handed_to_a_registry(hostile: type[Hostile], tmp_path: Path, prefix: str) -> None:
     (tmp_path / "secret").write_text('{"token": "secret"}')

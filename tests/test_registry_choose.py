@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
@@ -27,7 +28,7 @@ def images(draw: st.DrawFn) -> list[Published]:
             digest=f"sha256:{number:064}",
             release=draw(st.sampled_from(("2.9.3", "2.20.0", "2.21.0"))),
             target="mkl",
-            python="3.11",
+            python=draw(st.sampled_from(("3.9", "3.13"))),
             platform=draw(st.sampled_from(PLATFORMS)),
             instruction_set=f"set-{number}",
             features=draw(feature_sets),
@@ -92,12 +93,18 @@ def test_an_index_leads_to_the_same_choice_in_whatever_order_a_registry_sends_it
 
 
 @given(images(), feature_sets)
-def test_the_last_that_fits_in_an_index_is_the_choice(published: list[Published], features: frozenset[str]) -> None:
-    """By that pull.sh chooses, which can neither compare releases nor times."""
-    rows = [one for one in shelf.read_index(index(published)) if one.platform == "linux/amd64"]
-    fitting = [one for one in rows if one.features <= features]
+def test_the_first_of_the_fastest_that_fit_in_an_index_is_the_choice(
+    published: list[Published], features: frozenset[str]
+) -> None:
+    """By that pull.sh chooses, which can neither compare releases nor times; plain docker takes the first."""
+    rows = index(published).json()["manifests"]
+    speeds = {row["digest"]: row["annotations"]["io.tfbuild.speed"] for row in rows}
+    here = [one for one in shelf.read_index(index(published)) if one.platform == "linux/amd64"]
+    fitting = [one for one in here if one.features <= features]
     best = choose.choose(published, platform="linux/amd64", features=features).best
-    assert (fitting[-1] if fitting else None) == best
+    assert max(fitting, key=lambda one: speeds[one.digest], default=None) == best
+    slowest = [one for one in here if speeds[one.digest] == min(speeds[other.digest] for other in here)]
+    assert here[:1] == sorted(slowest, key=choose.rank)[-1:]
 
 
 def test_what_an_index_says_is_read_back_whole() -> None:
@@ -177,6 +184,24 @@ def test_every_image_that_is_passed_over_has_its_reason() -> None:
     assert reasons["2.20.0-mkl-py3.11-x86-64-v4"].startswith("this CPU lacks avx512bw")
     assert reasons["2.20.0-mkl-py3.11-x86-64-v3"] == "2.21.0 is newer"
     assert reasons["2.20.0-mkl-py3.11-avx"] == "x86-64-v3 uses more of this CPU than avx"
+
+
+def test_the_largest_set_goes_before_the_newest_release_and_the_newer_one_says_how_it_is_asked_for() -> None:
+    newer = published("avx", release="2.21.0")
+    found = chosen("rhel7-haswell", newer)
+    assert found.best == SHELF[3]
+    reasons = {one.id: one.reason for one in found.passed_over}
+    assert reasons[newer.id] == ("x86-64-v3 uses more of this CPU than avx; --release 2.21.0 chooses among its own")
+
+
+def test_between_equal_sets_of_a_release_the_newer_python_is_taken_whenever_each_was_built() -> None:
+    old, new = (
+        replace(published("x86-64-v3"), id=f"2.20.0-mkl-py{python}-x86-64-v3", python=python, created=created)
+        for python, created in (("3.9", "2026-03-01T00:00:00Z"), ("3.13", "2026-02-01T00:00:00Z"))
+    )
+    found = choose.choose([old, new], platform="linux/amd64", features=old.features)
+    assert found.best == new
+    assert [one.reason for one in found.passed_over] == ["Python 3.13 is newer; --python 3.9 chooses among such images"]
 
 
 def test_of_one_release_the_newest_build_is_taken() -> None:

@@ -18,7 +18,7 @@ import pytest
 from tests.machines import machine
 from tfbuild import cli, cpu, dockerfile, isa, plan, publishing
 from tfbuild.engine import Engine, Progress
-from tfbuild.errors import NothingFits, RegistryRefused, UnknownImage, VerificationFailed
+from tfbuild.errors import NothingFits, RegistryRefused, UnknownImage, UsageError, VerificationFailed
 from tfbuild.plan import Request
 from tfbuild.registry import client, referrers, shelf
 from tfbuild.registry.choose import Choice, Published
@@ -134,6 +134,11 @@ def gather(here: type[Shelf], name: str) -> list[str]:
     return shelf.gather(place, published(place, name))
 
 
+def newer(here: type[Shelf], name: str) -> str:
+    """An image of a newer release, with the Python and the instruction set of an image of 2.14.1."""
+    return image(here, "2.20.0", {"io.tfbuild.id": name.replace("2.14.1", "2.20.0"), "io.tfbuild.python": "3.11"})
+
+
 def empty_referrers(here: type[Shelf], name: str) -> None:
     manifest = client.digest_of(here.content[f"manifests/{name}"][1])
     here.content[f"referrers/{manifest}"] = (client.INDEX, b'{"manifests": []}')
@@ -193,16 +198,17 @@ def test_an_image_that_an_index_lacks_or_tells_other_things_of_is_not_offered(he
     kind, content = here.content["manifests/2.14.1-mkl"]
     here.content["manifests/2.14.1-mkl"] = (kind, content.replace(b'"avx', b'"sse'))
     assert shelf.standing(place, found).lacking == ("2.14-mkl", "2.14.1-mkl")
-    # The newest release's index need not name an older release's image.
-    gather(here, image(here, "2.20.0"))
+    # The latest one need not name an image of which there is one of a newer release.
+    gather(here, newer(here, name))
     assert shelf.standing(place, found).lacking == ("2.14-mkl", "2.14.1-mkl")
     assert name not in offered(here, "latest-mkl")
 
 
 def test_a_push_names_the_indexes_that_offer_its_image_and_no_others(here: type[Shelf]) -> None:
-    new, old = image(here, "2.20.0"), image(here, "2.14.1")
-    assert gather(here, new) == ["2.20-mkl", "2.20.0-mkl", "latest-mkl"]
+    old, other = image(here, "2.14.1"), image(here, "2.14.1", cpu="x86-64-v3")
+    assert gather(here, newer(here, old)) == ["2.20-mkl", "2.20.0-mkl", "latest-mkl"]
     assert gather(here, old) == ["2.14-mkl", "2.14.1-mkl"]
+    assert gather(here, other) == ["2.14-mkl", "2.14.1-mkl", "latest-mkl"]
 
 
 def test_an_image_that_no_index_offers_was_not_pushed_well(here: type[Shelf]) -> None:
@@ -216,6 +222,60 @@ def test_an_image_that_no_index_offers_was_not_pushed_well(here: type[Shelf]) ->
     empty_referrers(here, name)
     with pytest.raises(RegistryRefused, match="its provenance are gone"):
         gather(here, name)
+
+
+def break_blob(here: type[Shelf], name: str, content: bytes | None) -> None:
+    """Takes the configuration of an image away, or puts other bytes under its digest."""
+    digest = json.loads(here.content[f"manifests/{name}"][1])["config"]["digest"]
+    kind, _ = here.content.pop(f"blobs/{digest}")
+    if content is not None:
+        here.content[f"blobs/{digest}"] = (kind, content)
+
+
+@pytest.mark.parametrize("content", [None, b"{}", b"x" * (client.MOST_BYTES + 1)])
+def test_a_damaged_image_keeps_no_other_from_being_listed_and_offered(here: type[Shelf], content: bytes | None) -> None:
+    broken, sound = image(here, "2.20.0"), image(here, "2.20.0", cpu="x86-64-v3")
+    break_blob(here, broken, content)
+    notes: list[str] = []
+    place = registry(here)
+    listed = shelf.images(place, place.tags(), notes.append)
+    assert [found.id for found, _ in listed] == [sound]
+    (note,) = notes
+    assert f"{place.repository}:{broken} is left out" in note
+    notes.clear()
+    assert shelf.gather(registry(here), published(registry(here), sound), notes.append)[-1] == "latest-mkl"
+    assert notes == [note]
+    assert offered(here, "latest-mkl") == [sound]
+
+
+def test_a_configuration_that_is_none_damages_its_image_alone(here: type[Shelf]) -> None:
+    sound = image(here, "2.20.0")
+    for digest in ("", "../tags/list", client.digest_of(b"[]")):
+        document = {"mediaType": client.IMAGES[0], "config": {"digest": digest}}
+        here.content[f"manifests/2.20.0-mkl-of-{len(digest)}"] = (client.IMAGES[0], json.dumps(document).encode())
+    here.content[f"blobs/{client.digest_of(b'[]')}"] = ("application/octet-stream", b"[]")
+    notes: list[str] = []
+    assert [found.id for found, _ in shelf.images(registry(here), registry(here).tags(), notes.append)] == [sound]
+    assert len(notes) == 3
+
+
+def test_a_registry_in_trouble_is_not_taken_for_damage(here: type[Shelf], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else its indexes would be written without what it cannot give just now."""
+    monkeypatch.setattr(client, "TRIES", 0)
+    name, other = image(here, "2.20.0"), image(here, "2.20.0", cpu="x86-64-v3")
+    digest = json.loads(here.content[f"manifests/{other}"][1])["config"]["digest"]
+    whole = here.do_GET
+
+    def do_get(self: Shelf) -> None:
+        if self.path.endswith(digest):
+            self.answer(503, "application/json", b"{}")
+        else:
+            whole(self)
+
+    monkeypatch.setattr(here, "do_GET", do_get)
+    with pytest.raises(RegistryRefused, match="answers 503"):
+        gather(here, name)
+    assert "manifests/latest-mkl" not in here.content
 
 
 def test_a_python_that_is_not_published_is_not_taken_for_a_cpu_that_is_too_old(here: type[Shelf]) -> None:
@@ -233,8 +293,7 @@ def test_a_python_that_is_not_published_is_not_taken_for_a_cpu_that_is_too_old(h
     found = select("")
     assert found.best is not None
     (other,) = found.passed_over
-    # Nothing else is between them.
-    assert other.reason == f"{found.best.id} is no older; --python {other.id[13:-4]} chooses among such images"
+    assert other.reason == "Python 3.13 is newer; --python 3.9 chooses among such images"
 
 
 def test_where_nothing_fits_json_has_the_nearest_and_what_is_missing(
@@ -243,6 +302,7 @@ def test_where_nothing_fits_json_has_the_nearest_and_what_is_missing(
     for name in ("x86-64-v4", "x86-64-v3"):
         gather(here, image(here, "2.20.0", cpu=name))
     words: dict[str, Any] = {"release": "", "target": "mkl", "python": "", "ca_cert": "", "dry_run": True, "json": True}
+    words["signed"] = ""
     words["registry"] = f"{here.host}/us/x"  # type: ignore[attr-defined]
 
     (tmp_path / "cpuinfo").write_text("processor\t: 0\nvendor_id\t: GenuineIntel\nflags\t\t: fpu sse sse2 lm\n")
@@ -395,6 +455,11 @@ def test_a_quota_of_requests_is_not_one_of_room(here: type[Shelf], monkeypatch: 
 )
 def test_only_this_machine_is_spoken_to_in_the_open(host: str, scheme: str) -> None:
     assert Repository.parse(f"{host}/us/x").url == f"{scheme}://{host}/v2/us/x/"
+
+
+def test_a_registry_at_an_ipv6_address_needs_a_name() -> None:
+    with pytest.raises(UsageError, match=r"(?s)IPv6.*/etc/hosts"):
+        Repository.parse("[::1]:5000/us/x")
 
 
 # --- hostile content --------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from tfbuild import facts, isa, releases
 from tfbuild import plan as planning
 from tfbuild.cpu import Cpu
 from tfbuild.cpu import detect as detect_cpu
-from tfbuild.errors import Interrupted, TfbuildError, UnknownCpu, UsageError
+from tfbuild.errors import EngineMissing, Interrupted, TfbuildError, UnknownCpu, UsageError
 from tfbuild.plan import Build, Request
 
 if TYPE_CHECKING:
@@ -532,7 +532,7 @@ def push(
     if indexes and (force or words is not None):
         raise UsageError("--indexes pushes no image", hint="leave out --force and --sign")
     if indexes:
-        done = publishing.finish(place, image, REPORTS)
+        done = publishing.finish(place, image, REPORTS, say)
     else:
         done = publishing.push(Engine.connect(), image, place, REPORTS, force=force, progress=Progress(), sign=words)
     if json:
@@ -604,11 +604,21 @@ def images(*, registry: str, ca_cert: str, json: bool) -> None:
     from tfbuild import inventory
     from tfbuild.engine import Engine, choice
 
-    host = running_cpu("", ca_cert) if choice.elsewhere() else host_cpu("")
+    named = registry or os.environ.get("TFBUILD_REGISTRY")
+    place = registry_of(registry, ca_cert) if named else None
+    engine: Engine | None = None
+    try:
+        engine = Engine.connect()
+        host = running_cpu("", ca_cert) if choice.elsewhere() else host_cpu("")
+    except EngineMissing as error:
+        if place is None:
+            raise
+        host = host_cpu("")
+        say(f"note: {error.reason}: the registry alone is listed, for the CPU of this machine")
     features = frozenset(isa.of_cpu(host).features) if host else frozenset()
-    found = inventory.local(Engine.connect(), REPORTS, host, features)
-    if registry or os.environ.get("TFBUILD_REGISTRY"):
-        found += inventory.remote(registry_of(registry, ca_cert), host, features)
+    found = inventory.local(engine, REPORTS, host, features) if engine is not None else []
+    if place is not None:
+        found += inventory.remote(place, host, features, say)
     if json:
         out([entry.to_json() for entry in found])
     else:
@@ -625,6 +635,8 @@ def show_images(entries: "Sequence[Entry]") -> None:
     table = Table("image", "for", "size", "age", "verified", "runs here", box=None, pad_edge=False)
     for entry in entries:
         verified = {True: "yes", False: "no", None: "by who pushed it"}[entry.verified]
+        if entry.offered is False:
+            verified = "not offered"
         runs = "yes" if entry.runs else f"no, lacks {' '.join(entry.lacks)}"
         table.add_row(
             entry.name,

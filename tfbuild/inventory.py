@@ -1,7 +1,15 @@
-"""What images are here and in a registry, which of them this host can run, and which may go."""
+"""What images are here and in a registry, which of them this host can run, and which may go.
 
-from collections.abc import Iterable, Sequence, Set
-from dataclasses import dataclass
+Labels are inherited: whatever anybody builds FROM an image of tfbuild's has them too. So what may go is known by two
+things more. The name is one that tfbuild gives (or a registry's moving tag), whatever the repository; and the last step
+of the image's history is the LABEL that ends tfbuild's Dockerfile, with the labels that the image has now. Any
+instruction, `docker commit` and an import leave another last step. What that cannot tell from an image of tfbuild's is
+one whose Dockerfile is nothing but its FROM, or ends by repeating all of these labels, and one that a tool changed
+without a word in the history.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -10,7 +18,7 @@ from tfbuild import report as reporting
 from tfbuild.cpu import Cpu
 from tfbuild.engine import Engine
 from tfbuild.engine.client import split
-from tfbuild.errors import EngineMissing, TfbuildError
+from tfbuild.errors import EngineMissing, TfbuildError, UnknownImage
 from tfbuild.pipeline import REPOSITORY
 from tfbuild.plan import MACHINES
 from tfbuild.registry import choose, shelf
@@ -20,6 +28,8 @@ from tfbuild.registry.client import Registry
 HERE = "here"
 # An image that lost its name to a newer build of the same identifier.
 UNNAMED = "(unnamed)"
+# Behind the identifier, in the name of an image that failed its verification or did not have it yet.
+UNPROVEN = ("-failed", "-unverified")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +37,8 @@ class Entry:
     """An image. `place`: "here" or a repository; `size` in bytes, in a registry as it is transferred (compressed).
 
     `verified` None: not known (a registry has verified images alone, whose reports are where they were made).
+    `offered`: whether an index of the registry names it, so that `pull` may choose it; None for an image that is here.
+    `ours`: whether it is known to be tfbuild's own under a name that tfbuild gave, which `prune` may take away.
     `runs`: whether this host has all of its features; `lacks`: which it has not.
     """
 
@@ -40,6 +52,8 @@ class Entry:
     created: str
     verified: bool | None
     lacks: tuple[str, ...]
+    offered: bool | None = None
+    ours: bool = False
 
     @property
     def runs(self) -> bool:
@@ -56,13 +70,14 @@ class Entry:
             "size": self.size,
             "created": self.created,
             "verified": self.verified,
+            "offered": self.offered,
             "runs_here": self.runs,
             "lacks": list(self.lacks),
         }
 
 
 def local(engine: Engine, reports: Path, host: Cpu | None, features: frozenset[str]) -> list[Entry]:
-    """The engine's images that tfbuild made, by name; those that lost their name last."""
+    """The engine's images with tfbuild's labels, by name; those that lost their name last."""
     found = []
     for image in engine.labelled("io.tfbuild.id"):
         config = {"created": image.created, "config": {"Labels": dict(image.labels)}}
@@ -73,8 +88,15 @@ def local(engine: Engine, reports: Path, host: Cpu | None, features: frozenset[s
         verified = report is not None and report.passed and report.image.id == image.id
         own = [tag for tag in image.tags if tag.startswith(f"{REPOSITORY}:")]
         names = own or list(image.tags) or list(image.repo_digests) or [UNNAMED]
+        try:
+            made = _made_by_tfbuild(image.labels, engine.history(image.id))
+        except UnknownImage:  # somebody removed it just now
+            continue
         found += [
-            _entry(published, HERE, name, verified=verified, size=image.size, host=host, features=features)
+            replace(
+                _entry(published, HERE, name, verified=verified, size=image.size, host=host, features=features),
+                ours=made and _name_given(name, published),
+            )
             for name in names
         ]
     return sorted(
@@ -82,12 +104,34 @@ def local(engine: Engine, reports: Path, host: Cpu | None, features: frozenset[s
     )
 
 
-def remote(registry: Registry, host: Cpu | None, features: frozenset[str]) -> list[Entry]:
-    """The images behind a repository's fixed tags, by name."""
+def _made_by_tfbuild(labels: Mapping[str, str], history: Sequence[str]) -> bool:
+    """Whether the last step that made an image is the one that gave it the labels which it has now."""
+    last = history[0] if history else ""
+    given = (f"io.tfbuild.{name}" for name in (*shelf.LABELS, "context"))
+    return last.startswith("LABEL ") and all(f" {name}={labels.get(name)} " in f"{last} " for name in given)
+
+
+def _name_given(name: str, image: Published) -> bool:
+    """Whether a name is one of tfbuild's: an identifier, with or without an end, a moving tag, a digest, or none."""
+    if name == UNNAMED or "@" in name:
+        return True
+    return split(name)[1] in (image.id, *(f"{image.id}{end}" for end in UNPROVEN), *shelf.indexes(image))
+
+
+def remote(
+    registry: Registry, host: Cpu | None, features: frozenset[str], note: shelf.Note = shelf.quietly
+) -> list[Entry]:
+    """The images behind a repository's fixed tags, by name; `note` is told what is damaged there."""
     place = str(registry.repository)
-    pairs = shelf.images(registry, registry.tags())
+    pairs = shelf.images(registry, registry.tags(), note)
+    offered = shelf.offered(registry, [image for image, _ in pairs])
     return [
-        _entry(image, place, f"{place}:{image.id}", verified=None, size=manifest.size, host=host, features=features)
+        replace(
+            _entry(
+                image, place, f"{place}:{image.id}", verified=None, size=manifest.size, host=host, features=features
+            ),
+            offered=image in offered,
+        )
         for image, manifest in pairs
     ]
 
@@ -118,11 +162,12 @@ def _entry(
 
 
 def prunable(entries: Iterable[Entry], keep: Sequence[str]) -> list[Entry]:
-    """What may go: images without a name, failed and unverified ones; with `keep`, all that none of its globs fits.
+    """What may go of tfbuild's own: images without a name, failed and unverified ones.
 
-    One that was pulled by its digest stays, until what was pulled later has the name that it had.
+    With `keep`, all whose identifier (or tag) none of its globs fits. One that was pulled by its digest stays without,
+    until what was pulled later has the name that it had.
     """
-    here = [entry for entry in entries if entry.place == HERE]
+    here = [entry for entry in entries if entry.place == HERE and entry.ours]
     names = {entry.name for entry in here}
     return [entry for entry in here if not _kept(entry, keep, names)]
 
@@ -131,10 +176,10 @@ def _kept(entry: Entry, keep: Sequence[str], names: Set[str]) -> bool:
     repository, at, _ = entry.name.partition("@")
     tag = entry.id if at else split(entry.name)[1]
     if keep:
-        return any(fnmatchcase(tag, glob) for glob in keep)
+        return any(fnmatchcase(name, glob) for name in (entry.id, tag) for glob in keep)
     if at:
         return f"{repository}:{entry.id}" not in names
-    return entry.name != UNNAMED and not tag.endswith(("-failed", "-unverified"))
+    return entry.name != UNNAMED and not tag.endswith(UNPROVEN)
 
 
 def remove(engine: Engine, entries: Iterable[Entry]) -> dict[Entry, str]:

@@ -80,7 +80,7 @@ def push(
     with progress.step("push: SBOM and provenance"):
         papers = attachments.attach(engine, found, registry, arrived, reports)
     with progress.step("push: indexes"):
-        moved = shelf.gather(registry, published)
+        moved = shelf.gather(registry, published, progress)
     if registry.digest(identifier) != arrived.digest:
         raise RegistryRefused(f"{ref} became another image meanwhile", hint="did somebody else push it just now?")
     return Pushed(
@@ -93,16 +93,17 @@ def push(
     )
 
 
-def finish(registry: Registry, asked: str, reports: Path) -> Pushed:
+def finish(registry: Registry, asked: str, reports: Path, note: shelf.Note = shelf.quietly) -> Pushed:
     """Brings the push of an image to its end that is in the registry with its papers: its indexes alone.
 
-    Raises what described.check does, Unfinished where the image or its papers never arrived.
+    `note` is told what is damaged there. Raises what described.check does, Unfinished where the image or its papers
+    never arrived.
     """
     found = described.check(registry, asked, reports)
     return Pushed(
         ref=f"{registry.repository}:{found.id}",
         digest=found.digest,
-        moved=tuple(shelf.gather(registry, found.published)),
+        moved=tuple(shelf.gather(registry, found.published, note)),
         uploaded=False,
         papers=None,
         signed=None,
@@ -136,7 +137,10 @@ def refuse_unverified(image: str, identifier: str, image_id: str, reports: Path)
 def select(
     registry: Registry, host: Cpu, features: frozenset[str], *, release: str, target: str, python: str
 ) -> Choice:
-    """What this host should run, by the registry's index; nothing of an image is downloaded. Raises NothingFits."""
+    """What this host should run, by the registry's index; nothing of an image is downloaded. Raises NothingFits.
+
+    Without a `release` it is the best of all of them.
+    """
     tag = f"{release or shelf.LATEST}-{target}"
     index = registry.manifest(tag)
     if index is None:
@@ -190,5 +194,5 @@ def nothing_fits(registry: Registry, choice: Choice) -> NothingFits:
     lacking = f"; the nearest is {near.id}, for which this CPU lacks {' '.join(choice.missing)}" if near else ""
     return NothingFits(
         f"nothing of what was asked for in {registry.repository} runs on this host{lacking}",
-        hint="build one here: invoke build --cpu host; another --release may have more instruction sets",
+        hint="build one here: invoke build --cpu host; without --release and --python there may be one that fits",
     )

@@ -27,7 +27,7 @@ import requests
 from tests.engine import registry as registries
 from tests.engine.conftest import ROOT
 from tests.engine.registry import Server
-from tests.machines import machine
+from tests.machines import machine, recording
 from tests.test_report import report
 from tfbuild import cpu, dockerfile, inventory, isa, plan, publishing
 from tfbuild import report as reporting
@@ -42,12 +42,15 @@ from tfbuild.registry.client import Registry, Repository
 from tfbuild.supply import contents, described
 
 pytestmark = pytest.mark.engine
+Run = subprocess.CompletedProcess[str]
 CPUS = ("x86-64-v2", "avx", "x86-64-v3", "x86-64-v4")
-# Recorded machines, and what each must get.
+# Recorded machines with AVX-512, AVX2, AVX and SSE4.2, and what each must get.
+SSE = "py-cpuinfo-linux-ubuntu-16-04-x86-64"
 HOSTS = {
     "rocky9-zen5": "x86-64-v4",
     "rhel7-haswell": "x86-64-v3",
     "scientificfermi6-bulldozer": "avx-source",
+    SSE: "x86-64-v2",
 }
 
 
@@ -127,7 +130,11 @@ def choose(place: Registry, recorded: str, release: str = "") -> Choice:
 
 @cache
 def parsed(recorded: str) -> cpu.Cpu:
-    return cpu.parse(machine(recorded).cpuinfo())
+    return cpu.parse(cpuinfo(recorded))
+
+
+def cpuinfo(recorded: str) -> str:
+    return recording(recorded).text if recorded == SSE else machine(recorded).cpuinfo()
 
 
 def test_each_host_gets_the_largest_set_that_it_can_run(
@@ -143,12 +150,36 @@ def test_each_host_gets_the_largest_set_that_it_can_run(
         assert choice.best.id.endswith(f"-{suffix}")
         assert choice.best.digest == ids[choice.best.id]
         assert {one.id for one in choice.passed_over} == set(ids) - {choice.best.id}
-    got = publishing.pull(engine, place, choose(place, "rhel7-haswell"), Progress())
-    try:
-        assert got == f"{place.repository}:2.20.0-mkl-py3.13-x86-64-v3"
-        assert engine.image(got).labels["io.tfbuild.instruction-set"] == "x86-64-v3"
-    finally:
-        engine.remove(got)
+
+
+def test_each_host_pulls_the_image_that_it_can_run_by_the_verb_and_by_the_shell(
+    engine: Engine, made: Callable[..., str], place: Registry, tmp_path: Path, invoke: Callable[..., Run]
+) -> None:
+    digests = {}
+    for name in CPUS:
+        image = made(build(name), imported=True)
+        digests[build(name).id] = push(engine, image, place, tmp_path).digest
+        # So that each layer has to be downloaded.
+        engine.remove(image)
+    for recorded, suffix in HOSTS.items():
+        (tmp_path / recorded).write_text(cpuinfo(recorded))
+        told = json.loads(
+            invoke("pull", f"--registry={place.repository}", f"--cpuinfo={tmp_path / recorded}", "--json").stdout
+        )
+        name = told["image"]
+        assert told["id"].endswith(f"-{suffix}")
+        assert (name, told["reference"]) == (
+            f"{place.repository}:{told['id']}", f"{place.repository}@{digests[told['id']]}"
+        )  # fmt: skip
+        assert len(told["passed_over"]) == len(CPUS) - 1
+        pulled = engine.image(name)
+        host = frozenset(isa.of_cpu(parsed(recorded)).features)
+        assert set(pulled.labels["io.tfbuild.features"].split()) <= host
+        engine.remove(name)
+        assert shell(place, tmp_path / recorded).stdout.strip() == name
+        again = engine.image(name)
+        assert (again.id, again.repo_digests) == (pulled.id, (told["reference"],))
+        engine.remove(name)
 
 
 def test_a_host_that_nothing_fits_gets_the_nearest_and_what_is_missing(
@@ -166,16 +197,18 @@ def test_moving_tags_are_indexes_whose_first_image_runs_everywhere(
 ) -> None:
     for name in ("x86-64-v4", "x86-64-v2", "x86-64-v3"):
         push(engine, made(build(name)), place, tmp_path)
-    newer = push(engine, made(build("x86-64-v3", release="2.14.1")), place, tmp_path)
-    # The newest release's index does not gather it.
-    assert newer.moved == ("2.14-mkl", "2.14.1-mkl")
+    older = push(engine, made(build("x86-64-v3", release="2.14.1")), place, tmp_path)
+    # It has another Python than the newer release's, for whose sake the latest index gathers it too.
+    assert older.moved == ("2.14-mkl", "2.14.1-mkl", "latest-mkl")
     assert [tag for tag in place.tags() if tag.count("-") == 1] == [
         "2.14-mkl", "2.14.1-mkl", "2.20-mkl", "2.20.0-mkl", "latest-mkl"
     ]  # fmt: skip
     latest = place.manifest("latest-mkl")
     assert latest is not None
     assert latest.media_type == client.INDEX
-    assert [image.instruction_set for image in shelf.read_index(latest)] == ["x86-64-v2", "x86-64-v3", "x86-64-v4"]
+    assert [(image.instruction_set, image.release) for image in shelf.read_index(latest)] == [
+        ("x86-64-v2", "2.20.0"), ("x86-64-v3", "2.20.0"), ("x86-64-v3", "2.14.1"), ("x86-64-v4", "2.20.0")
+    ]  # fmt: skip
     # What plain docker makes of it.
     ref = f"{place.repository}:latest-mkl"
     engine.pull(ref, Progress())
@@ -237,7 +270,7 @@ def test_images_are_listed_here_and_in_the_registry(
     assert (listed[unverified].verified, listed[unverified].runs) == (False, False)
     assert "avx512f" in listed[unverified].lacks
     (there,) = inventory.remote(place, host, features)
-    assert (there.name, there.runs) == (f"{place.repository}:{build('x86-64-v3').id}", True)
+    assert (there.name, there.runs, there.offered) == (f"{place.repository}:{build('x86-64-v3').id}", True, True)
     assert 0 < there.size < listed[verified].size + 1000
     elsewhere = {one.name: one for one in inventory.local(engine, tmp_path, None, features)}
     assert elsewhere[verified].lacks == ("a linux/amd64 CPU",)
@@ -256,16 +289,13 @@ def shell(place: Registry, cpuinfo: Path, *, code: int = 0, words: tuple[str, ..
     return done
 
 
-Run = subprocess.CompletedProcess[str]
-
-
 def test_the_shell_form_chooses_as_the_verb_does(
     engine: Engine, made: Callable[..., str], place: Registry, tmp_path: Path
 ) -> None:
     for name in CPUS:
         push(engine, made(build(name)), place, tmp_path)
     for recorded in HOSTS:
-        (tmp_path / recorded).write_text(machine(recorded).cpuinfo())
+        (tmp_path / recorded).write_text(cpuinfo(recorded))
         best = choose(place, recorded).best
         assert best is not None
         said = shell(place, tmp_path / recorded, DRY_RUN="1").stdout.split()
@@ -280,7 +310,10 @@ def test_the_shell_form_chooses_as_the_verb_does(
     (tmp_path / "none").write_text("flags\t\t: fpu sse sse2 lm\n")
     assert "nothing in" in shell(place, tmp_path / "none", code=27).stderr
     assert "has no 9.9-mkl" in shell(place, tmp_path / "none", code=26, words=("9.9",)).stderr
-    assert "usage:" in shell(place, tmp_path / "none", code=2, words=("1", "2", "3")).stderr
+    assert "usage:" in shell(place, tmp_path / "none", code=2, words=("1", "2", "3", "4")).stderr
+    assert shell(place, tmp_path / "rhel7-haswell", words=("2.20", "mkl", "3.13"), DRY_RUN="1").stdout.endswith("-v3\n")
+    other = shell(place, tmp_path / "rhel7-haswell", code=27, words=("2.20", "mkl", "3.1"))
+    assert "2.20-mkl with Python 3.1 runs on this host" in other.stderr
 
 
 # --- a registry in trouble --------------------------------------------------------------------------------------------

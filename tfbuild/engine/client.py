@@ -139,6 +139,11 @@ class Engine:
         with translated():
             return [_image(image.attrs) for image in self.client.images.list(filters={"label": label})]
 
+    def history(self, ref: str) -> tuple[str, ...]:
+        """What made the image's layers and settings, in the words of its builder, the last first."""
+        with translated(ref):
+            return tuple(str(step.get("CreatedBy") or "") for step in self.client.api.history(ref))
+
     def exists(self, ref: str) -> bool:
         """True where the image is on this engine."""
         try:

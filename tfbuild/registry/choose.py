@@ -2,7 +2,11 @@
 
 An image fits where the host has all of its features. Of those that fit, a set that contains another is better; between
 sets of which neither does, the wider vectors decide (facts/vectors.toml), then the number of features. Between images
-of one set the newer release wins, then the newer build.
+of one set the newer release wins, then the newer Python, then the newer build: when a CI came to build which of them
+decides last.
+
+Across releases the set goes first too: whoever names no release asks for the fastest image for this CPU, and no release
+is published for all CPUs. A newer release that is passed over for that is told with its reason.
 """
 
 from collections.abc import Iterable, Sequence
@@ -87,12 +91,13 @@ def choose(published: Iterable[Published], *, platform: str, features: frozenset
     return Choice(best=best, nearest=nearest, missing=missing, passed_over=passed)
 
 
-def rank(image: Published) -> tuple[tuple[bool, ...], int, Version, datetime, str, str]:
+def rank(image: Published) -> tuple[tuple[bool, ...], int, Version, Version, datetime, str, str]:
     """Larger is better, among the images of one platform."""
-    return *_speed(image), Version(image.release), moment(image.created) or NEVER, image.id, image.digest
+    made = moment(image.created) or NEVER
+    return *speed(image), Version(image.release), Version(image.python), made, image.id, image.digest
 
 
-def _speed(image: Published) -> tuple[tuple[bool, ...], int]:
+def speed(image: Published) -> tuple[tuple[bool, ...], int]:
     """Larger is faster; always larger for a set than for one within it."""
     rows = facts.load("vectors", VectorTable).vector
     telling = next(row.features for row in rows if row.arch == PLATFORMS[image.platform])
@@ -105,12 +110,14 @@ def _reason(image: Published, best: Published | None, platform: str, features: f
     if lacking := sorted(image.features - features):
         return f"this CPU lacks {' '.join(lacking)}"
     assert best is not None  # this one fits, so that there is a best
-    if _speed(image) < _speed(best):
-        return f"{best.instruction_set} uses more of this CPU than {image.instruction_set}"
+    if speed(image) < speed(best):
+        newer = Version(image.release) > Version(best.release)
+        asked = f"; --release {image.release} chooses among its own" if newer else ""
+        return f"{best.instruction_set} uses more of this CPU than {image.instruction_set}{asked}"
     if image.release != best.release:
         return f"{best.release} is newer"
     if image.python != best.python:
-        return f"{best.id} is no older; --python {image.python} chooses among such images"
+        return f"Python {best.python} is newer; --python {image.python} chooses among such images"
     return "an older build"
 
 

@@ -64,6 +64,11 @@ class Repository:
     @classmethod
     def parse(cls, text: str) -> "Repository":
         """UsageError where `text` has no registry's host in front, or letters that no repository has."""
+        if text.startswith("["):
+            # Docker's client takes it in no name of an image ("invalid reference format" by 20.10).
+            raise UsageError(
+                f"{text!r} has an IPv6 address", hint="give that registry a name, in /etc/hosts for example"
+            )
         found = NAME.fullmatch(text)
         if found is None or not ("." in found["host"] or ":" in found["host"] or found["host"] == "localhost"):
             raise UsageError(
@@ -113,6 +118,10 @@ class Manifest:
         github.com/docker/buildx/pull/3952. The manifest names the configuration: either is this image and no other.
         """
         return (self.config, self.digest) if self.config else ()
+
+
+class Damaged(RegistryRefused):
+    """What one image is made of is lost in the registry, or is not what its digest says; other images may be whole."""
 
 
 class Registry:
@@ -194,19 +203,30 @@ class Registry:
         return found.digest if found is not None else ""
 
     def config(self, manifest: Manifest) -> dict[str, Any]:
-        """The configuration of an image, with its labels; checked against the digest in the manifest."""
+        """The configuration of an image, with its labels; checked against the digest in the manifest.
+
+        Raises Damaged where it is lost, changed or none.
+        """
         digest = manifest.config
         if digest not in self._configs:
-            self._configs[digest] = _object(
-                self.blob(digest, f"configuration of {manifest.digest}"), f"configuration {digest}"
-            )
+            content = self.blob(digest, f"configuration of {manifest.digest}")
+            try:
+                self._configs[digest] = _object(content, f"configuration {digest}")
+            except RegistryRefused as error:
+                raise Damaged(error.reason, hint="push the image again, with --force") from error
         return self._configs[digest]
 
     def blob(self, digest: str, what: str) -> bytes:
-        """A small blob (not a layer), checked against its digest; RegistryRefused calls it `what`."""
-        content = _body(self._ask("GET", f"blobs/{digest}"))
+        """A small blob (not a layer), checked against its digest; Damaged calls it `what`."""
+        found = self._ask("GET", f"blobs/{digest}", missing_is_fine=True) if DIGEST.fullmatch(digest) else None
+        if found is None or found.status_code == 404:
+            raise Damaged(
+                f"{self.repository} lost the {what} ({digest or 'without a digest'})",
+                hint="remove the image's tag from the registry, and push it again",
+            )
+        content = _body(found)
         if digest_of(content) != digest:
-            raise RegistryRefused(
+            raise Damaged(
                 f"{self.repository} sends another {what} than its digest says ({digest})",
                 hint="something between here and the registry changes what it sends: do not use this image",
             )
@@ -393,9 +413,7 @@ def _body(answer: requests.Response) -> bytes:
         for chunk in answer.iter_content(1 << 16):
             content += chunk
             if len(content) > MOST_BYTES:
-                raise RegistryRefused(
-                    f"{answer.url} sends more than {MOST_BYTES} bytes", hint="this is no registry's answer"
-                )
+                raise Damaged(f"{answer.url} sends more than {MOST_BYTES} bytes", hint="this is no registry's answer")
     except requests.exceptions.RequestException as error:
         raise RegistryRefused(f"{answer.url} stops half-way: {error}", hint="try again") from error
     return content

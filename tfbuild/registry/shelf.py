@@ -2,8 +2,10 @@
 
 A fixed tag is a build's identifier (2.20.0-mkl-py3.13-x86-64-v3) and is never moved to another image. A moving tag
 (2.20-mkl, 2.20.0-mkl, latest-mkl) is an OCI index over fixed tags' images: its descriptors carry the labels by which a
-host chooses, so that nothing is downloaded for the choice. They stand in the order of choose.rank, the slowest first:
-plain `docker pull` takes the first of its platform, and pull.sh the last one that fits.
+host chooses, so that nothing is downloaded for the choice. The index of a release names all of its images, the latest
+one of all releases: for each platform, Python and instruction set the newest release that has it, for no release has
+them all. The slowest stand first, and the best of one speed before the others: plain `docker pull` takes the first of
+its platform, and pull.sh the first of the highest speed that fits.
 """
 
 import json
@@ -31,6 +33,11 @@ MOST_TIME = 64
 # Two pushes at once may overwrite each other's index: each looks again, and mends it, so often.
 MENDS = 5
 Answer = TypeVar("Answer")
+Note = Callable[[str], None]
+
+
+def quietly(_: str) -> None:
+    """A Note that nobody reads."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,17 +55,33 @@ def moving_tags(release: str, target: str) -> tuple[str, str]:
     return f"{found.major}.{found.minor}-{target}", f"{release}-{target}"
 
 
-def images(registry: Registry, tags: Iterable[str]) -> list[tuple[Published, Manifest]]:
-    """The images behind those of `tags` that are fixed; what is not tfbuild's, or not what it says, is left out."""
-    return [pair for pair in _at_once(lambda tag: _fixed(registry, tag), tags) if pair is not None]
+def images(registry: Registry, tags: Iterable[str], note: Note = quietly) -> list[tuple[Published, Manifest]]:
+    """The images behind those of `tags` that are fixed; what is not tfbuild's, or not what it says, is left out.
+
+    So is one that is damaged, which `note` is told.
+    """
+    damage: list[str] = []
+    found = [pair for pair in _at_once(lambda tag: _fixed(registry, tag, damage.append), tags) if pair is not None]
+    _tell(damage, note)
+    return found
 
 
-def _fixed(registry: Registry, tag: str) -> tuple[Published, Manifest] | None:
+def _fixed(registry: Registry, tag: str, note: Note) -> tuple[Published, Manifest] | None:
     manifest = registry.manifest(tag)
     if manifest is None or manifest.media_type not in client.IMAGES:
         return None
-    image = of_config(registry.config(manifest), manifest.digest)
+    try:
+        image = of_config(registry.config(manifest), manifest.digest)
+    except client.Damaged as error:
+        # One image that is lost must not keep all the others from being listed and offered.
+        note(f"note: {registry.repository}:{tag} is left out: {error.reason}; {error.hint}")
+        return None
     return (image, manifest) if image is not None and image.id == tag else None
+
+
+def _tell(damage: Iterable[str], note: Note) -> None:
+    for line in sorted(set(damage)):
+        note(line)
 
 
 def _at_once(ask: Callable[[str], Answer], names: Iterable[str]) -> list[Answer]:
@@ -87,10 +110,10 @@ def _of_labels(labels: object, created: object, digest: str) -> Published | None
 
 def of_annotations(told: dict[str, str], digest: str) -> Published | None:
     try:
-        Version(told["release"])
+        Version(told["release"]), Version(told["python"])
     except (KeyError, InvalidVersion):
         return None
-    if told.get("platform") not in plan.PLATFORMS or not all(told.get(name) for name in ("id", "target", "python")):
+    if told.get("platform") not in plan.PLATFORMS or not all(told.get(name) for name in ("id", "target")):
         return None
     # Without a list of features an image would fit every host: only x86-64-v1 has an empty one.
     if "features" not in told or not all(VALUE.fullmatch(told.get(name, "")) for name in LABELS):
@@ -112,7 +135,8 @@ def of_annotations(told: dict[str, str], digest: str) -> Published | None:
 
 def index(found: Iterable[Row]) -> bytes:
     """The OCI index over these images, the same bytes for the same images."""
-    order = sorted(found, key=lambda row: (row.image.platform, choose.rank(row.image)))
+    best_first = sorted(found, key=lambda row: choose.rank(row.image), reverse=True)
+    order = sorted(best_first, key=lambda row: (row.image.platform, choose.speed(row.image)))
     document = {
         "schemaVersion": 2,
         "mediaType": client.INDEX,
@@ -133,6 +157,7 @@ def _descriptor(row: Row) -> dict[str, object]:
         "platform": image.platform,
         "instruction-set": image.instruction_set,
         "features": " ".join(sorted(image.features)),
+        "speed": _speed(image),
         "cpuinfo": " ".join(sorted(_in_cpuinfo(name) for name in image.features)),
     }
     return {
@@ -143,6 +168,12 @@ def _descriptor(row: Row) -> dict[str, object]:
         "annotations": {f"io.tfbuild.{name}": value for name, value in told.items()}
         | {referrers.CREATED: image.created},
     }
+
+
+def _speed(image: Published) -> str:
+    """choose.speed as a text, for pull.sh: the larger text is the larger speed."""
+    telling, count = choose.speed(image)
+    return f"{''.join('01'[has] for has in telling)}{count:04}"
 
 
 def _in_cpuinfo(feature: str) -> str:
@@ -179,25 +210,28 @@ def _row(raw: dict[str, Any]) -> Row | None:
     return Row(image=image, media_type=str(raw["mediaType"]), size=size)
 
 
-def gather(registry: Registry, image: Published) -> list[str]:
+def gather(registry: Registry, image: Published, note: Note = quietly) -> list[str]:
     """Puts the indexes that may name `image` in order, by the fixed tags that are there now; those that do offer it.
 
     An image without SBOM and provenance is in none: its push is not over, or came to no end. Where it is in none of its
-    release's for that, or because its fixed tag stands for another one, RegistryRefused says so.
+    release's for that, or because its fixed tag stands for another one, RegistryRefused says so. What is damaged is
+    left out, and `note` is told.
     An index follows from the fixed tags, so that whoever is last heals what two pushes at once lost. What an index says
     of another image under the same digest is believed, for it was read from that image, and whoever pulls it compares:
     else each push would read all images again.
     """
     tags = indexes(image)
+    damage: list[str] = []
     for _ in range(MENDS):
         there = {tag: registry.manifest(tag) for tag in tags}
         known = {digest: row for index in there.values() for digest, row in _rows(index).items()}
         known.pop(image.digest, None)
-        view = View(registry, image.target, known)
+        view = View(registry, image.target, known, damage.append)
         rows = {tag: view.rows(tag.removesuffix(f"-{image.target}")) for tag in tags}
         wanted = {tag: index(found) for tag, found in rows.items()}
         late = [tag for tag in tags if (found := there[tag]) is None or found.content != wanted[tag]]
         if not late:
+            _tell(damage, note)
             return _offering(registry, image, rows)
         for tag in late:
             registry.put(tag, wanted[tag], client.INDEX)
@@ -242,43 +276,72 @@ def standing(registry: Registry, image: Published) -> Standing:
     )
 
 
+def offered(registry: Registry, images: Iterable[Published]) -> set[Published]:
+    """Those of `images` that an index names just as their labels say, so that `pull` may choose them."""
+    tags = sorted({tag for image in images for tag in indexes(image)})
+    there = _at_once(registry.manifest, tags)
+    indexed = [index for index in there if index is not None and index.media_type in client.LISTS]
+    named = {one for index in indexed for one in read_index(index)}
+    return {image for image in images if image in named}
+
+
 def _offers(tag: str, named: Iterable[Published], image: Published) -> bool:
-    if tag.startswith(f"{LATEST}-") and any(Version(one.release) > Version(image.release) for one in named):
+    if tag.startswith(f"{LATEST}-") and any(_replaces(one, image) for one in named):
         return True
     return image in named
+
+
+def _replaces(one: Published, image: Published) -> bool:
+    return _kind(one.id) == _kind(image.id) and Version(one.release) > Version(image.release)
+
+
+def _kind(tag: str) -> str:
+    """What a fixed tag says behind its release: target, Python, instruction set (by its hash where no name has it)."""
+    return tag.partition("-")[2]
 
 
 class View:
     """The whole images of one target, as they stand behind their fixed tags now; each tag is asked for once.
 
-    `known`: rows by digest that need not be read again.
+    `known`: rows by digest that need not be read again; `note` is told what is damaged.
     """
 
-    def __init__(self, registry: Registry, target: str, known: Mapping[str, Row]) -> None:
-        self._registry, self._target, self._known = registry, target, known
+    def __init__(self, registry: Registry, target: str, known: Mapping[str, Row], note: Note = quietly) -> None:
+        self._registry, self._target, self._known, self._note = registry, target, known, note
         self._tags = [name for name in registry.tags() if f"-{target}-" in name]
         self._seen: dict[str, Row | None] = {}
 
     def rows(self, kind: str) -> list[Row]:
-        """Those of a release ("2.20": of all its patches), or for "latest" of the newest release."""
-        if kind != LATEST:
-            return self._of(kind)
-        # A release of which nothing is whole yet, for its first push goes on or came to no end, is not the newest.
-        newest = sorted({release for name in self._tags if (release := _release(name))}, reverse=True)
-        return next((found for release in newest if (found := self._of(str(release)))), [])
+        """Those of a release ("2.20": of all its patches), or for "latest" the newest one of each kind."""
+        if kind == LATEST:
+            return self._newest()
+        return self._whole([name for name in self._tags if name.startswith((f"{kind}-", f"{kind}."))])
 
-    def _of(self, kind: str) -> list[Row]:
-        mine = [name for name in self._tags if name.startswith((f"{kind}-", f"{kind}."))]
-        new = [name for name in mine if name not in self._seen]
+    def _newest(self) -> list[Row]:
+        """One that is not whole, for its push goes on or came to no end, leaves its place to the release before."""
+        released = [(release, name) for name in self._tags if (release := _release(name)) is not None]
+        queues: dict[str, list[str]] = {}
+        for _, name in sorted(released):
+            queues.setdefault(_kind(name), []).append(name)
+        found: list[Row] = []
+        while queues:
+            rows = self._whole([names.pop() for names in queues.values()])
+            ended = {_kind(row.image.id) for row in rows}
+            queues = {kind: names for kind, names in queues.items() if names and kind not in ended}
+            found += rows
+        return found
+
+    def _whole(self, names: list[str]) -> list[Row]:
+        new = [name for name in names if name not in self._seen]
         self._seen.update(zip(new, _at_once(self._read, new), strict=True))
-        return [row for name in mine if (row := self._seen[name]) is not None]
+        return [row for name in names if (row := self._seen[name]) is not None]
 
     def _read(self, tag: str) -> Row | None:
         """The image behind a fixed tag, if its push came to its end."""
         row = self._known.get(self._registry.digest(tag))
         if row is not None and row.image.id == tag:
             return row
-        found = _fixed(self._registry, tag)
+        found = _fixed(self._registry, tag, self._note)
         if found is None or found[0].target != self._target or not referrers.complete(self._registry, found[0].digest):
             return None
         image, manifest = found
