@@ -1,6 +1,5 @@
 """What a registry sends is anybody's: nothing of it is believed unread, and nothing half-pushed takes the rest away."""
 
-import base64
 import gc
 import json
 import re
@@ -32,6 +31,7 @@ class Shelf(BaseHTTPRequestHandler):
     content: dict[str, tuple[str, bytes]] = {}  # noqa: RUF012 - each server has a class of its own
     seen: list[str] = []  # noqa: RUF012
     asked: list[str] = []  # noqa: RUF012
+    links: dict[str, dict[str, str]] = {}  # noqa: RUF012
     needs = ""
     realm = ""
     reason: str | None = None
@@ -45,7 +45,8 @@ class Shelf(BaseHTTPRequestHandler):
             self.answer(401, "application/json", b"{}", **{"WWW-Authenticate": challenge})
         elif path in self.content:
             kind, body = self.content[path]
-            more = {"Link": '<tags/list>; rel="next"'} if kind == "endless" else {}
+            # Relative to what was asked for, as any link is.
+            more = {"Link": '<list>; rel="next"'} if kind == "endless" else self.links.get(self.path, {})
             told = {"Docker-Content-Digest": client.digest_of(body)} if path.startswith("manifests/") else {}
             self.answer(200, kind, body, **more, **told)
         elif path == "tags/list":
@@ -77,7 +78,7 @@ class Shelf(BaseHTTPRequestHandler):
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Shelf]]:
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    handler = type("Here", (Shelf,), {"content": {}, "seen": [], "asked": []})
+    handler = type("Here", (Shelf,), {"content": {}, "seen": [], "asked": [], "links": {}})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         handler.host = f"127.0.0.1:{server.server_port}"  # type: ignore[attr-defined]
@@ -462,6 +463,63 @@ def test_a_registry_at_an_ipv6_address_needs_a_name() -> None:
         Repository.parse("[::1]:5000/us/x")
 
 
+# --- lists in parts ---------------------------------------------------------------------------------------------------
+
+
+def test_referrers_are_read_to_their_last_page(here: type[Shelf]) -> None:
+    digest = client.digest_of(b"")
+    parts = [[{"digest": "a", "artifactType": referrers.SBOM}], [{"digest": "b", "artifactType": referrers.PROVENANCE}]]
+    for name, part in zip((digest, "the-rest"), parts, strict=True):
+        here.content[f"referrers/{name}"] = (client.INDEX, json.dumps({"manifests": part}).encode())
+    assert not referrers.complete(registry(here), digest)
+    here.links[f"/v2/us/x/referrers/{digest}"] = {"Link": '<the-rest?n=1>; rel="next"'}
+    assert referrers.listed(registry(here), digest) == [*parts[0], *parts[1]]
+    assert referrers.complete(registry(here), digest)
+
+
+def test_referrers_without_an_end_are_refused(here: type[Shelf], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "MOST_PAGES", 20)
+    here.content["referrers/x"] = (client.INDEX, b'{"manifests": []}')
+    here.links["/v2/us/x/referrers/x"] = {"Link": '<x>; rel="next"'}
+    with pytest.raises(RegistryRefused, match="no end of them"):
+        registry(here).referrers("x")
+
+
+@pytest.mark.parametrize("status", [404, 405])
+def test_a_registry_that_lists_no_referrers_has_them_under_a_tag(
+    status: int, here: type[Shelf], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    get = here.do_GET
+    digest = client.digest_of(b"")
+
+    def answer(self: Shelf) -> None:
+        if "/referrers/" in self.path:
+            self.answer(status, "application/json", b"{}")
+        else:
+            get(self)
+
+    monkeypatch.setattr(here, "do_GET", answer)
+    rows = [{"artifactType": kind} for kind in referrers.NEEDED]
+    content = json.dumps({"manifests": rows}).encode()
+    here.content[f"manifests/{referrers.fallback_tag(digest)}"] = (client.INDEX, content)
+    assert registry(here).referrers(digest) is None
+    assert referrers.complete(registry(here), digest)
+
+
+@pytest.mark.parametrize("where", ["/v2/elsewhere/7?state=x", "7?state=x", "?state=x"])
+def test_an_upload_goes_to_where_the_registry_says(
+    where: str, here: type[Shelf], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def begin(self: Shelf) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", "0")))
+        self.answer(202, "text/plain", b"", Location=where)
+
+    monkeypatch.setattr(here, "do_POST", begin, raising=False)
+    digest = registry(here).upload(b"content")
+    begun = "/v2/us/x/blobs/uploads/"
+    assert here.asked[-1] == f"PUT {where if where[0] == '/' else begun + where}&digest={digest}"
+
+
 # --- hostile content --------------------------------------------------------------------------------------------------
 
 
@@ -576,19 +634,6 @@ def test_an_answers_reason_is_fit_for_a_terminal(here: type[Shelf]) -> None:
     with pytest.raises(RegistryRefused) as refusal:
         registry(here).manifest("x")
     assert "\x1b" not in str(refusal.value)
-
-
-def test_the_engines_credentials_are_used_and_not_those_of_netrc(
-    here: type[Shelf], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    word = base64.b64encode(b"engine:secret").decode()
-    host: str = here.host  # type: ignore[attr-defined]
-    (tmp_path / "config.json").write_text(json.dumps({"auths": {host: {"auth": word}}}))
-    (tmp_path / "netrc").write_text("machine 127.0.0.1 login another password word\n")
-    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    here.needs = f"Basic {word}"
-    assert registry(here).tags() == []
-    assert here.seen == ["", f"Basic {word}"]
 
 
 def test_the_certificates_that_are_given_go_before_the_environments(

@@ -8,7 +8,7 @@ import hashlib
 import ipaddress
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,7 @@ IMAGES = ("application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.
 MOST_BYTES = 4 << 20
 MOST_TAGS = 10_000
 MOST_PAGES = 1000
+MOST_REFERRERS = 1000
 MOST_REASON = 200
 SECONDS = 30.0
 # Requests at once, where many images are looked at.
@@ -159,11 +160,11 @@ class Registry:
         found: list[str] = []
         url = "tags/list?n=1000"
         for _ in range(MOST_PAGES):
-            answer = self._ask("GET", url, missing_is_fine=True)
+            answer = self._ask("GET", url, fine=(404,))
             if answer.status_code == 404:
                 return []
             found += _strings(_object(_body(answer), "tags").get("tags") or [])
-            url = answer.links.get("next", {}).get("url", "")
+            url = _next(answer)
             if not url:
                 return sorted(tag for tag in found if TAG.fullmatch(tag) and not REFERRERS_TAG.fullmatch(tag))
             if len(found) > MOST_TAGS:
@@ -175,7 +176,7 @@ class Registry:
     def manifest(self, reference: str) -> Manifest | None:
         """The manifest that a tag or a digest names; None where there is none. Raises RegistryRefused."""
         headers = {"Accept": ", ".join((*LISTS, *IMAGES))}
-        answer = self._ask("GET", f"manifests/{reference}", headers=headers, missing_is_fine=True)
+        answer = self._ask("GET", f"manifests/{reference}", headers=headers, fine=(404,))
         if answer.status_code == 404:
             return None
         content = _body(answer)
@@ -194,7 +195,7 @@ class Registry:
         It is the registry's word: what is under that digest is checked when it is read.
         """
         headers = {"Accept": ", ".join((*LISTS, *IMAGES))}
-        answer = self._ask("HEAD", f"manifests/{tag}", headers=headers, missing_is_fine=True)
+        answer = self._ask("HEAD", f"manifests/{tag}", headers=headers, fine=(404,))
         if answer.status_code == 404:
             return ""
         if said := answer.headers.get("Docker-Content-Digest", ""):
@@ -218,7 +219,7 @@ class Registry:
 
     def blob(self, digest: str, what: str) -> bytes:
         """A small blob (not a layer), checked against its digest; Damaged calls it `what`."""
-        found = self._ask("GET", f"blobs/{digest}", missing_is_fine=True) if DIGEST.fullmatch(digest) else None
+        found = self._ask("GET", f"blobs/{digest}", fine=(404,)) if DIGEST.fullmatch(digest) else None
         if found is None or found.status_code == 404:
             raise Damaged(
                 f"{self.repository} lost the {what} ({digest or 'without a digest'})",
@@ -247,27 +248,43 @@ class Registry:
         """Uploads a small blob that the registry lacks, in one piece, and gives its digest."""
         digest = digest_of(content)
         for _ in range(UPLOADS):
-            if self._ask("HEAD", f"blobs/{digest}", missing_is_fine=True).status_code != 404:
+            if self._ask("HEAD", f"blobs/{digest}", fine=(404,)).status_code != 404:
                 return digest
-            where = urljoin(self.repository.url, self._ask("POST", "blobs/uploads/").headers.get("Location", ""))
+            begun = self._ask("POST", "blobs/uploads/")
+            where = urljoin(begun.url, begun.headers.get("Location", ""))
             headers = {"Content-Type": "application/octet-stream"}
             url = f"{where}{'&' if '?' in where else '?'}digest={digest}"
             # Where the answer to one that arrived was lost, its upload is gone when the same is sent again.
-            if self._ask("PUT", url, headers=headers, data=content, missing_is_fine=True).status_code != 404:
+            if self._ask("PUT", url, headers=headers, data=content, fine=(404,)).status_code != 404:
                 return digest
         raise RegistryRefused(f"{self.repository} loses what is uploaded ({digest})", hint="push again later")
 
-    def referrers(self, digest: str) -> Manifest | None:
-        """The index of what refers to a manifest, as the registry itself keeps it; None where it keeps none."""
+    def referrers(self, digest: str) -> list[dict[str, Any]] | None:
+        """The descriptors of what refers to a manifest, as the registry itself lists them; None where it lists none.
+
+        Never a part of them. Raises RegistryRefused.
+        """
         if not self._lists_referrers:
             return None
-        answer = self._ask("GET", f"referrers/{digest}", headers={"Accept": INDEX}, missing_is_fine=True)
-        if answer.status_code == 404 or answer.headers.get("Content-Type", "").partition(";")[0] != INDEX:
+        # The specification wants 404 of a registry that lists none; some know the address and no way to ask it.
+        answer = self._ask("GET", f"referrers/{digest}", headers={"Accept": INDEX}, fine=(404, 405))
+        if answer.status_code >= 400 or answer.headers.get("Content-Type", "").partition(";")[0] != INDEX:
             answer.close()
             self._lists_referrers = False
             return None
-        content = _body(answer)
-        return Manifest(digest=digest_of(content), media_type=INDEX, content=content)
+        found: list[dict[str, Any]] = []
+        for _ in range(MOST_PAGES):
+            found += rows(_object(_body(answer), "list of referrers"))
+            url = _next(answer)
+            if not url:
+                return found
+            if len(found) > MOST_REFERRERS:
+                break
+            answer = self._ask("GET", url, headers={"Accept": INDEX})
+        raise RegistryRefused(
+            f"{self.repository} lists more than {MOST_REFERRERS} referrers of {digest}, or no end of them",
+            hint="is this a registry? else somebody fills it",
+        )
 
     # --- one request ---
 
@@ -278,16 +295,17 @@ class Registry:
         *,
         headers: Mapping[str, str] = {},
         data: bytes | None = None,
-        missing_is_fine: bool = False,
+        fine: Container[int] = (),
     ) -> requests.Response:
+        """The answer; `fine`: what else than success is one. Raises RegistryRefused."""
         url = urljoin(self.repository.url, path)
         answer = self._send(method, url, headers, data)
         if answer.status_code == 401 and (challenge := answer.headers.get("WWW-Authenticate", "")):
             answer.close()
             self._authorization = self._authorize(challenge)
             answer = self._send(method, url, headers, data)
-        if answer.status_code < 400 or (answer.status_code == 404 and missing_is_fine):
-            if method != "GET" or answer.status_code == 404:
+        if answer.status_code < 400 or answer.status_code in fine:
+            if method != "GET" or answer.status_code >= 400:
                 # Read to its end, a connection serves the next request.
                 _body(answer)
             return answer
@@ -403,6 +421,12 @@ def _as_it_is(request: requests.PreparedRequest) -> requests.PreparedRequest:
     return request
 
 
+def _next(answer: requests.Response) -> str:
+    """The address of a list's next page; "" where this is the last."""
+    url = answer.links.get("next", {}).get("url", "")
+    return urljoin(answer.url, url) if url else ""
+
+
 def digest_of(content: bytes) -> str:
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
@@ -431,6 +455,12 @@ def _object(content: bytes, what: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise RegistryRefused(f"the {what} is no JSON object", hint="is this a registry?")
     return found
+
+
+def rows(index: dict[str, Any]) -> list[dict[str, Any]]:
+    """The descriptors in an index, which may be of any shape."""
+    found = index.get("manifests")
+    return [row for row in found if isinstance(row, dict)] if isinstance(found, list) else []
 
 
 def _strings(found: object) -> list[str]:
