@@ -443,6 +443,41 @@ def test_a_quota_of_requests_is_not_one_of_room(here: type[Shelf], monkeypatch: 
 
 
 @pytest.mark.parametrize(
+    ("status", "message", "hint"),
+    [
+        (400, "The image tag 'latest-mkl' already exists and cannot be overwritten because it is immutable.", "moving"),
+        (412, "Failed to process request due to 'latest-mkl' configured as immutable.", "moving ones"),
+        (400, "manifest invalid", "takes no such request"),
+        (404, "repository name not known to registry", "make none by themselves"),
+        (405, "the operation is unsupported", "read-only"),
+        (409, "blob upload is in progress", "try again later"),
+        (418, "", "takes no such request"),
+    ],
+)
+def test_what_no_later_time_changes_is_not_called_a_registrys_trouble(
+    here: type[Shelf], status: int, message: str, hint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = json.dumps({"errors": [{"code": "X", "message": message}]}).encode()
+    monkeypatch.setattr(here, "do_PUT", lambda self: self.answer(status, "application/json", body))
+    with pytest.raises(RegistryRefused) as refusal:
+        registry(here).put("latest-mkl", b'{"manifests": []}', client.INDEX)
+    assert hint in refusal.value.hint
+    assert "in trouble" not in refusal.value.hint
+
+
+def test_a_registry_that_takes_no_index_over_dockers_manifests_is_told_from_others(
+    here: type[Shelf], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = b'{"errors": [{"code": "MANIFEST_INVALID", "message": "manifest invalid"}]}'
+    monkeypatch.setattr(here, "do_PUT", lambda self: self.answer(400, "application/json", body))
+    for kind, told in ((client.IMAGES[1], True), (client.IMAGES[0], False)):
+        content = json.dumps({"manifests": [{"mediaType": kind}]}).encode()
+        with pytest.raises(RegistryRefused) as refusal:
+            registry(here).put("latest-mkl", content, client.INDEX)
+        assert ("older Quays" in refusal.value.hint) == told
+
+
+@pytest.mark.parametrize(
     ("host", "scheme"),
     [
         ("localhost:5000", "http"),

@@ -16,11 +16,12 @@ from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 import requests
-from docker import auth
 from requests.adapters import HTTPAdapter
 from urllib3 import Retry
 
 from tfbuild.errors import RegistryRefused, TfbuildError, UsageError
+from tfbuild.registry import credentials, refusals
+from tfbuild.registry.credentials import Credentials
 from tfbuild.terminal import printable
 
 DOCKER_HUB = "docker.io"
@@ -45,8 +46,6 @@ BUSY = (429, 500, 502, 503, 504)
 NAME = re.compile(r"(?P<host>[\w.-]+(?::\d+)?)/(?P<path>[a-z0-9]+(?:[._/-]+[a-z0-9]+)*)")
 # Of the referrers tag schema, and of cosign's signatures (with an ending).
 REFERRERS_TAG = re.compile(r"sha256-[0-9a-f]{64}(\..+)?")
-# What registries call a limit on space, most of them in a 403 (github.com/goharbor/harbor, src/pkg/quota/errors.go).
-QUOTA = ("quota", "upper limit", "storage limit", "no space left", "insufficient storage")
 # OpenSSL's words for an answer that is none of TLS, by its version.
 NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL")
 CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
@@ -309,7 +308,7 @@ class Registry:
                 # Read to its end, a connection serves the next request.
                 _body(answer)
             return answer
-        raise self._refused(answer)
+        raise self._refused(answer, sent=data or b"")
 
     def _send(self, method: str, url: str, headers: Mapping[str, str], data: bytes | None) -> requests.Response:
         own = urlsplit(url)[:2] == urlsplit(self.repository.url)[:2]  # scheme and host
@@ -331,19 +330,16 @@ class Registry:
         "" where these are refused, so that the registry's own 401 is what is told. RegistryRefused where the server
         that sells tokens is in trouble.
         """
-        known = self._credentials()
+        known = credentials.stored(None if self.repository.host == DOCKER_HUB else self.repository.host)
         kind, _, rest = challenge.partition(" ")
         if kind.lower() == "basic":
-            return requests.auth._basic_auth_str(known[0], known[1]) if known else ""
+            return requests.auth._basic_auth_str(*known.basic) if known.basic else ""
         told = dict(CHALLENGE.findall(rest))
         realm = told.get("realm", "")
         self._refuse_open(realm)
-        wanted = {name: told[name] for name in ("service", "scope") if name in told}
         seller = f"{urlsplit(realm).hostname}, where {self.repository.host} has its tokens from,"
         with reached(seller):
-            answer = self._session.get(
-                realm, params=wanted, auth=known, timeout=SECONDS, stream=True, verify=self._verify
-            )
+            answer = self._buy(realm, {name: told[name] for name in ("service", "scope") if name in told}, known)
         if answer.status_code in (400, 401, 403, 404):
             answer.close()
             return ""
@@ -351,6 +347,17 @@ class Registry:
             raise self._refused(answer, seller)
         token = _object(_body(answer), "token")
         return f"Bearer {token.get('token') or token.get('access_token') or ''}"
+
+    def _buy(self, realm: str, wanted: dict[str, str], known: Credentials) -> requests.Response:
+        """Asks for a token as the engine does: an identity token is handed in as OAuth2's refresh token.
+
+        Source: distribution.github.io/distribution/spec/auth/token and .../oauth.
+        """
+        settings: dict[str, Any] = {"timeout": SECONDS, "stream": True, "verify": self._verify}
+        if known.identity:
+            form = {"grant_type": "refresh_token", "client_id": "tfbuild", "refresh_token": known.identity}
+            return self._session.post(realm, data={**form, **wanted}, **settings)
+        return self._session.get(realm, params=wanted, auth=known.basic, **settings)
 
     def _refuse_open(self, realm: str) -> None:
         """Credentials go over TLS, or to this machine; and a realm that names a file is not read."""
@@ -361,31 +368,12 @@ class Registry:
                 hint="is it the right --registry? credentials are not sent there",
             )
 
-    def _credentials(self) -> tuple[str, str] | None:
-        """What `docker login` stored for this registry, in its helper or its file."""
-        host = None if self.repository.host == DOCKER_HUB else self.repository.host
-        found = auth.resolve_authconfig(auth.load_config(), registry=host) or {}
-        name, secret = found.get("Username", found.get("username")), found.get("Password", found.get("password"))
-        return (str(name), str(secret)) if name and secret else None
-
-    def _refused(self, answer: requests.Response, who: str = "") -> TfbuildError:
+    def _refused(self, answer: requests.Response, who: str = "", *, sent: bytes = b"") -> TfbuildError:
         why = f"{who or self.repository} answers {answer.status_code} {answer.reason}"
         reason = _reason(answer)
-        full = "the registry's quota or size limit is reached: make room there"
-        hints = {
-            401: f"docker login {self.repository.host}",
-            403: f"these credentials may not do this: docker login {self.repository.host} as somebody who may",
-            404: "does the repository exist, and is its name right?",
-            413: full,
-            429: "too many requests: docker login raises the limit, or try again later",
-            507: "the registry's disk is full: make room there",
-        }
-        hint = hints.get(answer.status_code, "the registry is in trouble; try again later")
-        return RegistryRefused(
-            f"{why}: {reason or 'no reason given'}",
-            # With 429 a quota is one of requests.
-            hint=full if answer.status_code != 429 and any(word in reason.lower() for word in QUOTA) else hint,
-        )
+        mixed = answer.request.headers.get("Content-Type") == INDEX and IMAGES[1].encode() in sent
+        hint = refusals.of_answer(answer.status_code, reason, mixed=mixed)
+        return RegistryRefused(f"{why}: {reason or 'no reason given'}", hint=hint.format(host=self.repository.host))
 
 
 def loopback(host: str) -> bool:
