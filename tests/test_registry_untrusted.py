@@ -555,6 +555,14 @@ def test_an_upload_goes_to_where_the_registry_says(
     assert here.asked[-1] == f"PUT {where if where[0] == '/' else begun + where}&digest={digest}"
 
 
+def test_what_is_on_its_way_is_no_tag_of_an_image(here: type[Shelf]) -> None:
+    name = image(here, "2.20.0")
+    tag = client.arriving_tag(f"sha256:{64 * 'a'}")
+    here.content[f"manifests/{tag}"] = here.content[f"manifests/{name}"]
+    assert registry(here).tags() == [name]
+    assert client.TAG.fullmatch(tag)
+
+
 # --- hostile content --------------------------------------------------------------------------------------------------
 
 

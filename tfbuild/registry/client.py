@@ -9,7 +9,7 @@ import ipaddress
 import json
 import re
 from collections.abc import Container, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from tfbuild.terminal import printable
 DOCKER_HUB = "docker.io"
 HUB_HOST = "registry-1.docker.io"
 INDEX = "application/vnd.oci.image.index.v1+json"
+EMPTY_INDEX = json.dumps({"schemaVersion": 2, "mediaType": INDEX, "manifests": []}).encode()
 LISTS = (INDEX, "application/vnd.docker.distribution.manifest.list.v2+json")
 IMAGES = ("application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json")
 # Manifests: the specification asks registries to take 4 MiB. Configurations of images here have some ten KB.
@@ -46,6 +47,8 @@ BUSY = (429, 500, 502, 503, 504)
 NAME = re.compile(r"(?P<host>[\w.-]+(?::\d+)?)/(?P<path>[a-z0-9]+(?:[._/-]+[a-z0-9]+)*)")
 # Of the referrers tag schema, and of cosign's signatures (with an ending).
 REFERRERS_TAG = re.compile(r"sha256-[0-9a-f]{64}(\..+)?")
+# Of images on their way: what a push that is not over has there, or one that came to no end (arriving_tag).
+ARRIVING_TAG = re.compile(r"arriving-[0-9a-f]{64}")
 # OpenSSL's words for an answer that is none of TLS, by its version.
 NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL")
 CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
@@ -140,7 +143,7 @@ class Registry:
             backoff_factor=BACKOFF,
             backoff_jitter=BACKOFF,
             status_forcelist=BUSY,
-            allowed_methods=("GET", "HEAD", "PUT", "POST"),
+            allowed_methods=("GET", "HEAD", "PUT", "POST", "DELETE"),
             respect_retry_after_header=True,
             retry_after_max=MOST_PATIENCE,
             raise_on_status=False,
@@ -152,7 +155,7 @@ class Registry:
         self._configs: dict[str, dict[str, Any]] = {}
 
     def tags(self) -> list[str]:
-        """All tags but those that stand for referrers and signatures, sorted; [] where there is no repository yet.
+        """All tags but those of referrers, signatures and arrivals, sorted; [] where there is no repository yet.
 
         Never a part of them: indexes are made of all. Raises RegistryRefused.
         """
@@ -165,7 +168,7 @@ class Registry:
             found += _strings(_object(_body(answer), "tags").get("tags") or [])
             url = _next(answer)
             if not url:
-                return sorted(tag for tag in found if TAG.fullmatch(tag) and not REFERRERS_TAG.fullmatch(tag))
+                return sorted(tag for tag in found if TAG.fullmatch(tag) and not _aside(tag))
             if len(found) > MOST_TAGS:
                 break
         raise RegistryRefused(
@@ -242,6 +245,22 @@ class Registry:
         headers = {"Content-Type": IMAGES[0]}
         answer = self._ask("PUT", f"manifests/{digest_of(content)}", headers=headers, data=content)
         return "OCI-Subject" in answer.headers
+
+    def discard(self, tag: str) -> None:
+        """Takes a tag away; where this registry, or whoever pushes, may not delete tags, it stays and holds nothing.
+
+        distribution-spec, "Deleting tags", leaves that open: Debian's docker-registry 2.8.2 answers 400.
+        """
+        with suppress(RegistryRefused):
+            there = self.digest(tag)
+            if not there:
+                return
+            try:
+                self._ask("DELETE", f"manifests/{tag}", fine=(404,))
+            except RegistryRefused:
+                # Else it would keep what it stands for from the registry's own cleaning.
+                if there != digest_of(EMPTY_INDEX):
+                    self.put(tag, EMPTY_INDEX, INDEX)
 
     def upload(self, content: bytes) -> str:
         """Uploads a small blob that the registry lacks, in one piece, and gives its digest."""
@@ -407,6 +426,16 @@ def reached(who: str) -> Iterator[None]:
 
 def _as_it_is(request: requests.PreparedRequest) -> requests.PreparedRequest:
     return request
+
+
+def arriving_tag(image: str) -> str:
+    """The tag under which an image arrives before its fixed tag names it: of its id, the same at each try."""
+    return f"arriving-{image.removeprefix('sha256:')}"
+
+
+def _aside(tag: str) -> bool:
+    """True for tags that name no image that is published."""
+    return bool(REFERRERS_TAG.fullmatch(tag) or ARRIVING_TAG.fullmatch(tag))
 
 
 def _next(answer: requests.Response) -> str:
