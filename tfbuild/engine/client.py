@@ -31,6 +31,7 @@ from tfbuild.engine.progress import Progress
 from tfbuild.engine.sdk import NO_ANSWER, translated
 from tfbuild.engine.worker import Worker
 from tfbuild.errors import EngineMissing, TfbuildError, UnknownImage
+from tfbuild.registry import credentials
 
 CONNECT_SECONDS = 10
 CALL_SECONDS = 300
@@ -112,7 +113,8 @@ class Engine:
             with translated():
                 address = host or found.address
                 _knock(address)
-                client = _Client(base_url=address, tls=found.tls or False, timeout=CONNECT_SECONDS)
+                with credentials.readable():
+                    client = _Client(base_url=address, tls=found.tls or False, timeout=CONNECT_SECONDS)
                 client.api.timeout = CALL_SECONDS
                 return cls(client, host, local=found.local)
         except EngineMissing as error:
@@ -176,12 +178,16 @@ class Engine:
         """
         repository, tag = split(ref)
         with progress.step(f"push {ref}") as step, translated(ref):
-            transfer.follow(self.client.api.push(repository, tag, stream=True, decode=True), step)
+            with credentials.readable():
+                events = self.client.api.push(repository, tag, stream=True, decode=True)
+            transfer.follow(events, step, pushing=True)
 
     def pull(self, ref: str, progress: Progress) -> None:
         """Downloads the image `ref` ("repository@sha256:..."); layers that are here stay. Raises TransferFailed."""
         with progress.step(f"pull {ref}") as step, translated(ref):
-            transfer.follow(self.client.api.pull(ref, stream=True, decode=True, platform=self.platform), step)
+            with credentials.readable():
+                events = self.client.api.pull(ref, stream=True, decode=True, platform=self.platform)
+            transfer.follow(events, step, pushing=False)
 
     def run(
         self,
