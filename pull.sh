@@ -1,7 +1,7 @@
 #!/bin/sh
 # pull.sh REPOSITORY [RELEASE [TARGET [PYTHON]]]: pulls the best image of a registry for this host, without Python here.
 #
-#   curl -fsSL https://WHERE/THIS/IS/pull.sh | sh -s -- ghcr.io/us/tfbuild 2.20 mkl
+#   curl -fsSL https://raw.githubusercontent.com/us/tfbuild/main/pull.sh | sh -s -- ghcr.io/us/tfbuild 2.20 mkl
 #
 # It reads /proc/cpuinfo and the index REPOSITORY:RELEASE-TARGET (default: latest-mkl, of all releases), in which `invoke
 # push` wrote what each image needs and how fast its instruction set is, of one speed the newest release and Python first.
@@ -52,24 +52,57 @@ trap 'rm -rf "$work"' EXIT
 # Some shells end by a signal without that.
 trap 'exit 130' INT
 trap 'exit 143' HUP TERM
-# ask [AUTHORIZATION]: the index into $work/index, the answer's status to stdout.
+# as SCHEME CREDENTIALS: with whom the next request is made. In a file, for all can read what a program is called with.
+as() { if [ -n "$2" ]; then printf 'header = "Authorization: %s %s"\n' "$1" "$2"; fi > "$work/as"; }
+# ask: the index into $work/index, the answer's status to stdout.
 ask() {
     curl --silent --show-error --location --retry 3 --max-filesize 4194304 --dump-header "$work/head" \
         --output "$work/index" --write-out '%{http_code}' --header 'Accept: application/vnd.oci.image.index.v1+json' \
-        ${1:+--header "Authorization: Bearer $1"} "$base/v2/$path/manifests/$tag"
+        --config "$work/as" "$base/v2/$path/manifests/$tag"
 }
+# text NAME: what a credential helper says of it.
+text() { printf '%s' "$kept" | tr -d '\r\n' | sed -n "s/.*\"$1\" *: *\"\([^\"]*\)\".*/\1/p"; }
+# login: the name and password that `docker login` kept for this host, in base64; nothing where it kept none.
+login() {
+    config=${DOCKER_CONFIG:-$HOME/.docker}/config.json
+    [ -r "$config" ] || return 0
+    key=$host
+    [ "$host" != docker.io ] || key=https://index.docker.io/v1/
+    pattern=$(printf '%s' "$key" | sed 's/[].[\*^$/]/\\&/g')
+    flat=$(tr -d ' \t\r\n' < "$config")
+    helper=$(printf '%s' "$flat" | sed -n "s/.*\"credHelpers\":{[^}]*\"$pattern\":\"\([^\"]*\)\".*/\1/p")
+    [ -n "$helper" ] || helper=$(printf '%s' "$flat" | sed -n 's/.*"credsStore":"\([^"]*\)".*/\1/p')
+    if [ -z "$helper" ]; then
+        printf '%s' "$flat" | sed -n "s/.*\"$pattern\":{[^}]*\"auth\":\"\([^\"]*\)\".*/\1/p"
+    elif kept=$(printf '%s' "$key" | "docker-credential-$helper" get 2> /dev/null); then
+        printf '%s:%s' "$(text Username)" "$(text Secret)" | base64 | tr -d '\n'
+    fi
+}
+as Basic ''
 status=$(ask) || die "$host does not answer" 26
 if [ "$status" = 401 ]; then
-    # Public images want a token all the same, which anybody gets.
-    said=$(tr -d '\r' < "$work/head" | grep -i '^www-authenticate: *bearer ' | tail -n 1)
+    said=$(tr -d '\r' < "$work/head" | grep -i '^www-authenticate: *\(bearer\|basic\) ' | tail -n 1)
     field() { printf '%s\n' "$said" | sed -n "s/.*[ ,]$1=\"\([^\"]*\)\".*/\1/p"; }
-    # Whatever the registry names as realm: curl would read files and other options too.
-    token=$(curl --silent --get --proto =http,https --max-filesize 4194304 --data-urlencode "service=$(field service)" \
-        --data-urlencode "scope=$(field scope)" --url "$(field realm)" |
-        sed -n 's/.*"\(access_\)\{0,1\}token" *: *"\([^"]*\)".*/\2/p' | head -n 1)
-    status=$(ask "$token") || die "$host does not answer" 26
+    realm=$(field realm)
+    case $said in
+        *[Bb]asic\ *) as Basic "$(login)" ;;
+        *)
+            # No password goes to where others can read it on the way. Of public images anybody gets a token.
+            case $realm in https://* | "$base"/*) as Basic "$(login)" ;; esac
+            # Whatever the registry names as realm: curl would read files and other options too.
+            token=$(curl --silent --get --proto =http,https --max-filesize 4194304 --config "$work/as" \
+                --data-urlencode "service=$(field service)" --data-urlencode "scope=$(field scope)" --url "$realm" |
+                sed -n 's/.*"\(access_\)\{0,1\}token" *: *"\([^"]*\)".*/\2/p' | head -n 1)
+            as Bearer "$token"
+            ;;
+    esac
+    status=$(ask) || die "$host does not answer" 26
 fi
-[ "$status" = 200 ] || die "$repository has no $tag for everybody (the registry answers $status)" 26
+case $status in
+    200) ;;
+    401 | 403) die "$host does not let you read $repository:$tag (it answers $status): docker login $host" 26 ;;
+    *) die "$repository has no $tag (the registry answers $status)" 26 ;;
+esac
 # An image, or the index of somebody who writes JSON in other lines.
 grep -q '^ *"io\.tfbuild\.' "$work/index" || die "$repository:$tag is no index of tfbuild's" 26
 

@@ -1,12 +1,13 @@
 """pull.sh against a registry that means harm: it only chooses, and nothing of docker is asked."""
 
+import base64
 import json
 import os
 import signal
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -47,10 +48,11 @@ def hostile() -> Iterator[type[Hostile]]:
         server.shutdown()
 
 
-def shell(hostile: type[Hostile], tmp_path: Path) -> "subprocess.CompletedProcess[str]":
+def shell(hostile: type[Hostile], tmp_path: Path, more: Mapping[str, str] = {}) -> "subprocess.CompletedProcess[str]":
     (tmp_path / "cpuinfo").write_text("flags\t\t: fpu sse2 avx\n")
     repository = f"127.0.0.1:{hostile.port}/us/x"  # type: ignore[attr-defined]
     env = {"PATH": os.environ["PATH"], "TFBUILD_CPUINFO": str(tmp_path / "cpuinfo"), "DRY_RUN": "1", "no_proxy": "*"}
+    env = {**env, "DOCKER_CONFIG": str(tmp_path), **more}
     return subprocess.run(
         ["dash", ROOT / "pull.sh", repository], capture_output=True, text=True, check=False, env=env, timeout=60
     )
@@ -191,3 +193,91 @@ def test_no_file_of_the_host_is_handed_to_a_registry(hostile: type[Hostile], tmp
     done = shell(hostile, tmp_path)
     assert not [token for token in hostile.tokens if "secret" in token]
     assert done.returncode == 26
+
+
+NAMED = base64.b64encode(b"somebody:a word").decode()
+
+
+def index() -> bytes:
+    platform = f"linux/{'arm64' if os.uname().machine == 'aarch64' else 'amd64'}"
+    return json.dumps({"manifests": [row("1", id="one", platform=platform, cpuinfo="avx")]}, indent=2).encode()
+
+
+def kept(tmp_path: Path, host: str, how: str) -> dict[str, str]:
+    """What `docker login` leaves: in its file, with a helper of this host's own, or with everybody's."""
+    settings: dict[str, object] = {"auths": {"127.0.0.1:1": {"auth": "another"}, host: {"auth": NAMED}}}
+    if how != "file":
+        store = {"credHelpers": {"127.0.0.1:1": "another", host: "ours"}} if how == "own" else {"credsStore": "ours"}
+        settings = {"auths": {host: {}}, **store}
+        helper = tmp_path / "bin" / "docker-credential-ours"
+        helper.parent.mkdir()
+        answer = json.dumps({"ServerURL": host, "Username": "somebody", "Secret": "a word"}, indent=1)
+        helper.write_text(f"#!/bin/sh\n[ \"$1 $(cat)\" = 'get {host}' ] || exit 1\ncat <<'END'\n{answer}\nEND\n")
+        helper.chmod(0o755)
+    (tmp_path / "config.json").write_text(json.dumps(settings, indent="\t"))
+    return {"DOCKER_CONFIG": str(tmp_path), "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
+
+
+@pytest.mark.parametrize("how", ["file", "own", "everybody's"])
+@pytest.mark.parametrize("scheme", ["Basic", "Bearer"])
+def test_a_private_registry_is_read_by_docker_s_own_login(
+    hostile: type[Hostile], scheme: str, how: str, tmp_path: Path
+) -> None:
+    hostile.index = index()
+    host = f"127.0.0.1:{hostile.port}"  # type: ignore[attr-defined]
+
+    def answer(self: Hostile) -> None:
+        given = self.headers.get("Authorization", "")
+        self.tokens.append(given)
+        body, wanted = self.index, f"Basic {NAMED}"
+        if scheme == "Bearer":
+            buys = self.path.startswith("/token?service=here&scope=pull")
+            body, wanted = (b'{"token": "bought"}', wanted) if buys else (self.index, "Bearer bought")
+        self.send_response(200 if given == wanted else 401)
+        realm = f'Bearer realm="http://{host}/token",service="here",scope="pull"'
+        self.send_header("WWW-Authenticate", realm if scheme == "Bearer" else 'Basic realm="here"')
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    hostile.do_GET = answer  # type: ignore[method-assign]
+    done = shell(hostile, tmp_path, kept(tmp_path, host, how))
+    assert done.stdout == f"{host}/us/x@sha256:1 one\n", done.stderr
+    bought = ["Bearer bought"] if scheme == "Bearer" else []
+    assert hostile.tokens == ["", f"Basic {NAMED}", *bought]
+
+
+def test_a_password_goes_to_no_realm_in_the_open(hostile: type[Hostile], tmp_path: Path) -> None:
+    """To whom a registry sends it would be the registry's choice."""
+    asked: list[str] = []
+
+    def answer(self: BaseHTTPRequestHandler) -> None:
+        asked.append(self.headers.get("Authorization", ""))
+        self.send_response(200)
+        self.send_header("Content-Length", "16")
+        self.end_headers()
+        self.wfile.write(b'{"token": "any"}')
+
+    quiet = {"do_GET": answer, "log_message": lambda *_: None}
+    with ThreadingHTTPServer(("127.0.0.1", 0), type("Seller", (BaseHTTPRequestHandler,), quiet)) as seller:
+        threading.Thread(target=seller.serve_forever, args=(0.01,), daemon=True).start()
+        hostile.realm, hostile.index = f"http://127.0.0.1:{seller.server_port}/token", index()
+        done = shell(hostile, tmp_path, kept(tmp_path, f"127.0.0.1:{hostile.port}", "file"))  # type: ignore[attr-defined]
+        seller.shutdown()
+    assert done.returncode == 0, done.stderr
+    assert asked == [""]
+    assert hostile.tokens == ["", "Bearer any"]
+
+
+def test_a_login_that_is_not_enough_says_what_to_do(hostile: type[Hostile], tmp_path: Path) -> None:
+    def answer(self: BaseHTTPRequestHandler) -> None:
+        self.send_response(401)
+        self.send_header("WWW-Authenticate", 'Basic realm="here"')
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    hostile.do_GET = answer  # type: ignore[method-assign]
+    done = shell(hostile, tmp_path)
+    host = f"127.0.0.1:{hostile.port}"  # type: ignore[attr-defined]
+    assert (done.returncode, done.stdout) == (26, "")
+    assert done.stderr.endswith(f"(it answers 401): docker login {host}\n")
