@@ -270,6 +270,7 @@ REGISTRY: dict[str, tuple[Any, str]] = {
         "force": (False, "move the fixed tag, though it is another image in the registry"),
         "sign": (False, "sign it with cosign, which must be installed, by the identity that you or the CI has"),
         "sign-options": ("", "sign it by these options of `cosign sign`: '--key cosign.key'"),
+        "dry-run": (False, "only ask the registry whether it takes a push; IMAGE need not be there yet"),
         "indexes": (False, "push no image: finish the push of one that is there but for its release's indexes"),
     },
     JSON,

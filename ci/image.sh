@@ -56,6 +56,8 @@ if [ -n "${TFBUILD_REGISTRY:-}" ]; then
             exit "$code"
             ;;
     esac
+    # Before hours of compiling, not after them.
+    $invoke push "$id" --registry "$TFBUILD_REGISTRY" --dry-run > /dev/null
 fi
 
 set -- --time-limit "${TFBUILD_TIME_LIMIT:-5h20m}"

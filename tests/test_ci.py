@@ -261,30 +261,31 @@ def test_a_compile_that_is_not_done_goes_on_in_the_next_link(
 
 INVOKE = """#!/bin/sh
 verb=$1
-case "$*" in *--indexes*) verb=indexes ;; *--force*) verb=force ;; esac
+case "$*" in *--dry-run*) verb=ask ;; *--indexes*) verb=indexes ;; *--force*) verb=force ;; esac
 echo "$verb" >> calls
 echo "$*" >> words
 if [ "$verb" = dockerfile ]; then printf '{\n  "id": "x",\n  "digest": "sha256:%s"\n}\n' 0a1; fi
 if [ "$verb" = verify ]; then echo "error: its words" >&2; fi
 eval "exit \\$code_$verb"
 """
-VERBS = ("dockerfile", "verify", "build", "push", "indexes", "force")
+VERBS = ("dockerfile", "verify", "build", "push", "indexes", "force", "ask")
 
 
 @pytest.mark.parametrize(
     ("codes", "code", "calls"),
     [
         ({"verify": 0}, 0, ["verify"]),
-        ({"verify": 25}, 0, ["verify", "build", "push"]),
+        ({"verify": 25}, 0, ["verify", "ask", "build", "push"]),
         ({"verify": 24}, 24, ["verify"]),
         ({"verify": 26}, 26, ["verify"]),
-        ({"verify": 29}, 0, ["verify", "build", "force"]),
+        ({"verify": 29}, 0, ["verify", "ask", "build", "force"]),
         ({"verify": 30}, 0, ["verify", "indexes"]),
-        ({"verify": 30, "indexes": 30}, 0, ["verify", "indexes", "build", "force"]),
+        ({"verify": 30, "indexes": 30}, 0, ["verify", "indexes", "ask", "build", "force"]),
         ({"verify": 30, "indexes": 26}, 26, ["verify", "indexes"]),
-        ({"verify": 25, "build": 75}, 75, ["verify", "build"]),
-        ({"verify": 25, "build": 24}, 24, ["verify", "build"]),
-        ({"verify": 25, "push": 26}, 26, ["verify", "build", "push"]),
+        ({"verify": 25, "build": 75}, 75, ["verify", "ask", "build"]),
+        ({"verify": 25, "build": 24}, 24, ["verify", "ask", "build"]),
+        ({"verify": 25, "push": 26}, 26, ["verify", "ask", "build", "push"]),
+        ({"verify": 25, "ask": 26}, 26, ["verify", "ask"]),
         ({"dockerfile": 12}, 12, []),
     ],
 )

@@ -520,6 +520,7 @@ def push(
     sign: bool,
     sign_options: str,
     indexes: bool,
+    dry_run: bool,
     json: bool,
 ) -> None:
     from tfbuild import publishing
@@ -531,6 +532,14 @@ def push(
     words = signing.options(sign_options) if sign or sign_options else None
     if indexes and (force or words is not None):
         raise UsageError("--indexes pushes no image", hint="leave out --force and --sign")
+    if dry_run:
+        ref, there = publishing.rehearse(place, image)
+        if json:
+            out({"image": ref, "there": there or None})
+            return
+        print(ref)
+        say(f"may be pushed; {f'the tag is {there} now' if there else 'there is no such tag yet'}")
+        return
     if indexes:
         done = publishing.finish(place, image, REPORTS, say)
     else:

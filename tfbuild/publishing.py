@@ -9,7 +9,7 @@ from tfbuild import report as reporting
 from tfbuild.cpu import Cpu
 from tfbuild.engine import Engine, transfer
 from tfbuild.engine.progress import Progress
-from tfbuild.errors import NothingFits, RegistryRefused, UnknownImage, VerificationFailed
+from tfbuild.errors import NothingFits, RegistryRefused, UnknownImage, UsageError, VerificationFailed
 from tfbuild.pipeline import REPOSITORY
 from tfbuild.plan import MACHINES
 from tfbuild.registry import choose, client, shelf
@@ -142,6 +142,20 @@ def _fix(registry: Registry, ref: str, arrived: Manifest, *, force: bool) -> Non
         return
     _refuse_moving(ref, there, force=force)
     registry.put(identifier, arrived.content, arrived.media_type)
+
+
+def rehearse(registry: Registry, asked: str) -> tuple[str, str]:
+    """The fixed tag that a push of `asked` would make, and the digest that it stands for now, or "".
+
+    Raises RegistryRefused where the registry would not take it. Nothing is asked of the image: it may be yet to be built.
+    """
+    identifier = described.tag_of(registry, asked)
+    if not client.TAG.fullmatch(identifier):
+        raise UsageError(f"{asked!r} names no tag", hint="its identifier, as `invoke plan` has it")
+    registry.refuse_unless_writable()
+    ref = f"{registry.repository}:{identifier}"
+    there = registry.manifest(identifier)
+    return ref, there.digest if there is not None else ""
 
 
 def finish(registry: Registry, asked: str, reports: Path, note: shelf.Note = shelf.quietly) -> Pushed:

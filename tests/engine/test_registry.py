@@ -741,3 +741,32 @@ def test_an_index_that_says_other_things_than_the_labels_is_refused(
     assert choice.best is not None
     with pytest.raises(RegistryRefused, match="has other labels than its index says"):
         publishing.pull(engine, place, choice, Progress())
+
+
+def test_a_dry_run_uploads_nothing_and_tells_a_registry_that_takes_nothing(
+    engine: Engine, made: Callable[..., str], place: Registry, tmp_path: Path, invoke: Callable[..., Any]
+) -> None:
+    one = build("avx")
+    ask = ("push", "--dry-run", "--json", "--registry", str(place.repository))
+    assert json.loads(invoke(*ask, one.id).stdout) == {"image": f"{place.repository}:{one.id}", "there": None}
+    assert place.tags() == []
+    digest = push(engine, made(one), place, tmp_path).digest
+    assert json.loads(invoke(*ask, f"tfbuild:{one.id}").stdout)["there"] == digest
+    with ThreadingHTTPServer(("127.0.0.1", 0), Denied) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        words = ("push", "--dry-run", one.id, "--registry", f"127.0.0.1:{server.server_port}/us/x")
+        assert "answers 403" in invoke(*words, code=26).stderr
+        server.shutdown()
+
+
+class Denied(BaseHTTPRequestHandler):
+    """Lets everybody read, and nobody write."""
+
+    def do_GET(self) -> None:
+        self.send_error(404)
+
+    def do_POST(self) -> None:
+        self.send_error(403)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass

@@ -277,6 +277,12 @@ class Registry:
                 return digest
         raise RegistryRefused(f"{self.repository} loses what is uploaded ({digest})", hint="push again later")
 
+    def refuse_unless_writable(self) -> None:
+        """RegistryRefused where nothing may be pushed: an upload is begun, and given up again."""
+        begun = self._ask("POST", "blobs/uploads/")
+        # What is never ended goes by itself, where it cannot be given up.
+        self._ask("DELETE", urljoin(begun.url, begun.headers.get("Location", "")), fine=(404, 405, 501)).close()
+
     def referrers(self, digest: str) -> list[dict[str, Any]] | None:
         """The descriptors of what refers to a manifest, as the registry itself lists them; None where it lists none.
 
