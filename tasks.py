@@ -323,7 +323,7 @@ def prune(_: Context, **options: Any) -> None:
     {
         "only": ([], "this experiment (again for more)"),
         "quick": (False, "about a minute: one case or two of the main experiments"),
-        "full": (False, "half an hour: every case, the narrowest intervals"),
+        "full": (False, "up to fifty minutes: every case, the narrowest intervals"),
         "budget": ("", "5m: seconds, minutes or hours that the whole run may take (default: 5m)"),
         "model": ([], "this whole model, such as resnet50, at its real size and on JPEGs too (again for more)"),
         "batch-size": ("", "items a step of --model (default: each model's own)"),
@@ -347,7 +347,7 @@ def bench(_: Context, image: str = "", **options: Any) -> None:
 
 @verb(
     {
-        "fail-if": ([], "'throughput<0.95': then leave with code 28 (again for more; or an experiment's name)"),
+        "fail-if": ([], "'throughput<0.95': then leave with code 28 (or cpu, or an experiment's name; again for more)"),
         "html": ("", "write it to this file too, as a page that needs no network"),
     },
     JSON,

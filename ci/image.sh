@@ -2,7 +2,8 @@
 # ci/image.sh ID OPTIONS: one row of `invoke matrix`: builds, verifies and publishes an image, unless it is published.
 #
 # One that is published, but was made from another context than this checkout's (a fact, a template or tfbuild itself
-# changed since), is replaced, and so is one whose push came to no end.
+# changed since), is replaced, and so is one that was pushed by other means than `invoke push`. One that lacks nothing
+# but its indexes gets these.
 #
 # TFBUILD_REGISTRY            where to publish; empty: build and verify only
 # TFBUILD_TIME_LIMIT          a compile stops there, in good order (default 5h20m)
@@ -13,7 +14,7 @@
 # TFBUILD_SUMMARY             a file to which the report's table is appended, or what came in its place
 #
 # Leaves with tfbuild's exit codes: 75 where the time limit stopped the compile and the next job is to go on; 24 where
-# the image that is published is not whole, or not the one described, which nothing here may put right by itself.
+# the image that is published is not the one described, which nothing here may put right by itself.
 set -eu
 id=$1 options=$2
 invoke=${INVOKE:-.venv/bin/invoke}
@@ -46,7 +47,7 @@ if [ -n "${TFBUILD_REGISTRY:-}" ]; then
             $invoke push "$id" --registry "$TFBUILD_REGISTRY" --indexes || code=$?
             # Trouble with the registry, or among those who push at once, is no reason to compile again.
             [ "$code" = 30 ] || exit "$code"
-            echo "$TFBUILD_REGISTRY:$id was pushed by halves and is replaced" >&2
+            echo "$TFBUILD_REGISTRY:$id has no SBOM or no provenance and is replaced" >&2
             force=--force
             ;;
         *)

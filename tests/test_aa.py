@@ -25,6 +25,11 @@ def test_each_repeat_that_says_what_is_there_is_no_trouble() -> None:
         ([NONE] * 18 + [SLOWER] * 2, [SLOWER] * 20, "one process: 2 of 20 repeats do not say 'no difference shown'"),
         ([NONE] * 20, [SLOWER] * 18 + [NONE] * 2, "a tenth asleep: 2 of 20 repeats do not say 'slower'"),
         ([NONE] * 10 + [FEW] * 10, [SLOWER] * 20, "one process: only 10 of 20 repeats had rounds enough"),
+        (
+            [NONE] * 20,
+            [case(1.19)] * 20,
+            "a tenth asleep: what is planted is no tenth: the median of the repeats is 0.84",
+        ),
         ([], [SLOWER] * 20, "one process: only 0 of 20 repeats had rounds enough"),
     ],
 )

@@ -2,12 +2,13 @@
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tfbuild.bench.evaluate import AGAIN, Evaluation, evaluate, interval
-from tfbuild.bench.results import FASTER, NO_DIFFERENCE, SLOWER, Round, Sample
+from tfbuild.bench.evaluate import AGAIN, Evaluation, against, evaluate, interval
+from tfbuild.bench.results import FASTER, NO_DIFFERENCE, SLOWER, ArmResult, CaseResult, Round, Sample
 
 RECORDED = Path(__file__).parent / "data" / "bench" / "same.json"
 
@@ -81,6 +82,53 @@ def test_a_tenth_is_found(factor: float, word: str) -> None:
     assert found.effect == word
     assert found.cpu is not None
     assert found.cpu.median == pytest.approx(1 / factor, rel=0.02)
+
+
+def paired(seconds: float, other: float, again: float) -> CaseResult:
+    """Two arms beside the baseline, of 1 s, and the baseline again."""
+    noise = random.Random(3)
+    times = {"baseline": 1.0, "one": seconds, "other": other, AGAIN: again}
+    rounds = tuple(
+        Round(samples={name: sample(time * noise.gauss(1, 0.005)) for name, time in times.items()}, foreign=0.0)
+        for _ in range(15)
+    )
+    found = evaluate(rounds, "baseline", {"baseline": 1, "one": 1, "other": 4}, "cpu")
+    arms = [
+        ArmResult(name=name, workload="x", params={}, env={}, image="", status="measured", items=items)
+        for name, items in (("baseline", 1), ("one", 1), ("other", 4))
+    ]
+    return CaseResult(
+        name="x",
+        metric="cpu",
+        status="measured",
+        reason="",
+        baseline="baseline",
+        arms=tuple(arms),
+        rounds=rounds,
+        band=found.band,
+    )
+
+
+def test_any_two_arms_are_compared_round_by_round() -> None:
+    case = paired(2.0, 4.0, 1.0)
+    _, one, other = case.arms
+    found = against(case, other, one)
+    assert found.cpu is not None
+    assert found.cpu.median == pytest.approx(2.0, rel=0.02), "4 items in 4 s against 1 in 2 s"
+    assert found.effect == FASTER
+    assert against(case, one, other).effect == SLOWER
+    assert against(case, replace(one, effect=FASTER), case.arms[0]).effect == FASTER, "as recorded"
+    assert against(replace(case, rounds=()), other, one).cpu is None
+
+
+def test_which_of_two_equals_is_slower_is_chance() -> None:
+    """Where the baseline again is slower by a quarter, an arm that is faster by less may be another such."""
+    case = paired(1.2, 4.0, 1.25)
+    _, one, other = case.arms
+    assert case.band is not None
+    assert case.band.high < 1
+    assert against(case, other, one).effect == NO_DIFFERENCE
+    assert against(paired(1.2, 4.0, 1.0), other, one).effect == FASTER
 
 
 def test_too_few_rounds_give_what_they_have_and_claim_nothing() -> None:

@@ -13,8 +13,9 @@ from typing import cast
 import pytest
 
 from tfbuild import facts
-from tfbuild.bench import command, experiments, session
-from tfbuild.bench.arms import Place
+from tfbuild.bench import allocators, command, experiments, session
+from tfbuild.bench.arms import Place, line_up
+from tfbuild.bench.evaluate import AGAIN
 from tfbuild.bench.experiments import Arm, Case, Experiment
 from tfbuild.bench.workers import FOLDER, files
 from tfbuild.engine import Engine
@@ -172,7 +173,7 @@ def test_arms_share_a_process_unless_something_sets_them_apart() -> None:
     ("options", "mode", "budget"),
     [
         ({"quick": True}, "quick", 80),
-        ({"full": True}, "full", 1800),
+        ({"full": True}, "full", 3000),
         ({}, "budget", 300),
         ({"budget": "2m30s"}, "budget", 150),
     ],
@@ -245,7 +246,11 @@ def test_what_the_budget_leaves_no_time_for_is_skipped_with_the_reason() -> None
     run = session.Session(cast(Engine, None), replace(settings, budget=1.0), place, Progress(io.StringIO()))
     run.run(experiments.known())
     assert [row.name for row in run.done] == [row.name for row in experiments.known()]
-    assert {(row.status, row.reason) for row in run.done} == {("skipped", "the budget leaves no time for it")}
+    assert {row.status for row in run.done} == {"skipped"}
+    told = {row.name: row.reason for row in run.done}
+    assert told.pop("isa") == "there is no other image to compare with (--against IMAGE)", "more time would not mend it"
+    assert "there is nothing to take away" in told.pop("tuning")
+    assert set(told.values()) == {"the budget leaves no time for it"}
     assert not run.interrupted
 
 
@@ -272,3 +277,49 @@ def test_what_is_left_of_the_budget_is_shared_by_weight() -> None:
     assert clock.share() == pytest.approx(100, abs=1)
     assert session.Clock(time.monotonic() + 20, [1.0, 99.0]).share() == session.LEAST_SECONDS
     assert session.Clock(time.monotonic() + 2, [1.0, 99.0]).share() < 3
+
+
+def test_full_holds_what_the_rows_say_that_they_take() -> None:
+    assert sum(row.seconds(case) for row in experiments.known() for case in row.case) <= session.FULL_SECONDS
+
+
+def place(cpus: int) -> Place:
+    return Place(image="sha256:1", against="sha256:2", cpus=cpus, gpus=1)
+
+
+def test_rows_speak_of_this_machine_s_processors() -> None:
+    """All texts of all rows can be filled in, and a number is what a workload gets."""
+    every = [side for row in experiments.known() for case in row.case for side in line_up(row, case, place(6))]
+    texts = [str((side.name, side.key.env, *side.params.values(), side.arm.code)) for side in every]
+    assert [text for text in texts if "{" in text] == []
+    (pipeline,) = experiments.select(["pipeline"], quick=False)
+    sides = [side for case in pipeline.case for side in line_up(pipeline, case, place(6))]
+    assert {side.params["calls"] for side in sides if side.workload == "pipeline" and "calls" in side.params} == {-1, 6}
+    assert any("num_parallel_calls=6" in side.arm.code for side in sides)
+
+
+@pytest.mark.parametrize(
+    ("cpus", "intra"), [(1, ["1", "4"]), (2, ["1", "2", "8"]), (3, ["1", "3", "12"]), (8, ["1", "4", "8", "32"])]
+)
+def test_no_number_of_threads_is_tried_twice(cpus: int, intra: list[str]) -> None:
+    (threads,) = experiments.select(["threads"], quick=False)
+    sides = line_up(threads, threads.case[0], place(cpus))
+    tried = [value for side in sides for name, value in side.key.env if name == "TF_NUM_INTRAOP_THREADS"]
+    assert tried == intra
+    assert [side.name for side in sides][:: len(sides) - 1] == ["the default", AGAIN]
+    assert any(dict(side.key.env) == {"TF_NUM_INTEROP_THREADS": "1"} for side in sides)
+
+
+def test_only_what_asks_for_a_gpu_gets_one_and_is_timed_by_the_clock() -> None:
+    """CPU time counts none of a GPU's work."""
+    for row, case, arm in arms():
+        asks = case.needs == "gpu"
+        assert place(2).key(case, arm).gpus is asks
+        assert not asks or (case.metric or row.metric) == "wall", (row.name, case.name)
+
+
+def test_every_preloaded_library_is_one_that_is_fetched() -> None:
+    for row, case, arm in arms():
+        for file in arm.env.get("LD_PRELOAD", "").split(":"):
+            name = file.removeprefix(f"{allocators.FOLDER}/lib")
+            assert name == file or name in allocators.FETCH, (row.name, case.name, file)

@@ -1,13 +1,18 @@
 """What follows from a benchmark beyond its ratios, and what was seen beside them."""
 
+import random
 import time
 from dataclasses import replace
 
 import pytest
 
+from tests.test_bench_evaluate import sample
 from tests.test_bench_report import case, sizes
 from tfbuild.bench import allocators, evidence, experiments, findings, results
+from tfbuild.bench import report as reporting
+from tfbuild.bench.evaluate import AGAIN, evaluate
 from tfbuild.bench.experiments import Arm
+from tfbuild.bench.results import CaseResult, Round, Value
 from tfbuild.benches import guards
 from tfbuild.benches.found import Peak
 from tfbuild.engine import WorkerDied
@@ -105,7 +110,9 @@ def test_only_the_allocators_need_what_an_image_may_lack() -> None:
     (row,) = experiments.select(["allocator"], quick=True)
     preloaded = [arm.env["LD_PRELOAD"] for case in row.cases(True) for arm in row.arms(case)]
     assert preloaded, "one case is quick"
-    assert not [path for path in preloaded if allocators.FOLDER in path], "--quick reaches for no network"
+    own = [path.rpartition(":")[2] for path in preloaded if path]
+    assert own, "an allocator is compared with glibc"
+    assert not [path for path in own if allocators.FOLDER in path], "--quick takes what the image itself has"
 
 
 def test_faults_and_memory_of_each_allocator_are_told() -> None:
@@ -199,3 +206,109 @@ def test_a_line_that_misses_its_points_says_nothing_of_others() -> None:
     points = [(1, 1.0), (2, 3.0), (4, 1.2), (8, 5.0), (16, 2.0), (32, 12.0)]
     assert findings.fit(points) is None
     assert findings.fit([(n, 0.5 + 0.1 * n) for n, _ in points]) is not None
+
+
+# --- what follows from two arms that are no baseline ----------------------------------------------------------------
+
+
+def timed(*arms: tuple[str, float, dict[str, Value]], metric: str = "wall", spread: float = 0.01) -> CaseResult:
+    """Arms of a pipeline by name, with the seconds that each takes an item and its parameters."""
+    noise = random.Random(5)
+    times = {name: seconds for name, seconds, _ in arms} | {AGAIN: arms[0][1]}
+    rounds = tuple(
+        Round(samples={name: sample(time * noise.gauss(1, spread)) for name, time in times.items()}, foreign=0.0)
+        for _ in range(15)
+    )
+    found = evaluate(rounds, arms[0][0], {name: 1 for name, _, _ in arms}, metric)
+    made = []
+    for name, seconds, params in arms:
+        verdict = found.arms.get(name)
+        made.append(
+            replace(
+                case(1.0).arms[0],
+                name=name,
+                workload="synthetic" if name == "step" else "pipeline",
+                params=params,
+                seconds=seconds,
+                cpu=verdict.cpu if verdict else None,
+                wall=verdict.wall if verdict else None,
+                effect=verdict.effect if verdict else "",
+            )
+        )
+    first = arms[0][0]
+    return replace(case(1.0, metric=metric), name="x", baseline=first, arms=tuple(made), rounds=rounds, band=found.band)
+
+
+def test_fused_is_told_against_unfused_in_the_layout_that_is_no_baseline() -> None:
+    nchw: dict[str, Value] = {"layout": "NCHW"}
+    measured = timed(
+        ("unfused NHWC", 2.0, {"fused": False}),
+        ("fused NHWC", 1.0, {"fused": True}),
+        ("unfused NCHW", 5.0, {"fused": False, **nchw}),
+        ("fused NCHW", 1.0, {"fused": True, **nchw}),
+        metric="cpu",
+    )
+    (found,) = findings.of("batchnorm", [measured])
+    assert found.text.startswith("x: fused NCHW against unfused NCHW: faster, x")
+    assert found.text.endswith(" in CPU time")
+    assert found.values["median"] == pytest.approx(5.0, rel=0.02)
+    assert findings.of("batchnorm", [replace(measured, arms=measured.arms[:3])]) == ()
+
+
+def test_map_and_batch_is_told_against_map_with_as_many_calls() -> None:
+    measured = timed(
+        ("sequential", 2.0, {}),
+        ("num_parallel_calls=2", 1.0, {"calls": 2}),
+        ("num_parallel_calls=8", 1.1, {"calls": 8}),
+        ("map_and_batch, 2 calls", 1.0, {"calls": 2, "map_and_batch": True}),
+    )
+    (found,) = findings.of("pipeline", [measured])
+    assert found.text.startswith("x: map_and_batch, 2 calls against num_parallel_calls=2: no difference shown, x")
+    assert found.values["low"] < 1 < found.values["high"]
+
+
+def overlapped(step: float, read: float, both: float, **knobs: Value) -> str:
+    measured = timed(("step", step, {}), ("both", both, {"step": True, **knobs}), ("input", read, knobs))
+    (found,) = findings.of("bottleneck", [measured])
+    return found.text.partition("alone: ")[2].partition(" (1")[0]
+
+
+def test_input_and_step_that_share_the_processors_are_no_input_bound() -> None:
+    """As measured on two cores: 969 items/s computed, 2137 read, 635 both; one after the other they would be 667."""
+    shared = overlapped(1 / 969, 1 / 2137, 1 / 635, prefetch=-1)
+    assert shared.startswith("the processors are the limit: input and step share them; the step is the larger part")
+    assert "(69%)" in shared
+    assert "the input is the larger part" in overlapped(0.4, 1.0, 1.4, prefetch=2)
+    assert overlapped(0.6, 1.0, 1.05, prefetch=2).startswith("input-bound ("), "the step costs nothing beside it"
+    assert overlapped(1.0, 0.05, 1.04, prefetch=2).startswith("compute-bound"), "the input takes nothing to share"
+    turns = overlapped(1.0, 1.0, 2.0)
+    assert turns.startswith("input-bound: input and step take turns, for nothing is prefetched")
+
+
+def test_the_end_of_a_sweep_is_no_knee() -> None:
+    rising = sizes(1e-2, 1e-5, 1, 2, 4, 8, 16, 32)
+    (found,) = findings.of("batchsize", [rising])
+    assert "; 80%, 90% and 95% only at the end of the sweep: where the rate stops growing was not seen" in found.text
+    (found,) = findings.of("batchsize", [sizes(1e-3, 1e-4, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512)])
+    assert "end of the sweep" not in found.text
+
+
+def test_no_line_is_told_that_the_largest_batches_refute() -> None:
+    """Three dense layers, 512 wide, as measured: the largest batch is faster than the line's endless one."""
+    micros = {1: 1350, 4: 372, 16: 135, 64: 50.2, 128: 42.3, 256: 37.8, 512: 28, 1024: 24.8}
+    line = sizes(1e-3, 1e-4, *micros)
+    arms = tuple(replace(arm, seconds=micros[arm.items] * 1e-6) for arm in line.arms)
+    assert findings.fit([(n, n * each * 1e-6) for n, each in micros.items()]) is not None
+    (found,) = findings.of("batchsize", [replace(line, arms=arms)])
+    assert "no line a + b * n is told" in found.text
+    assert "fitted_90%" not in found.values
+
+
+def test_a_baseline_that_differs_from_itself_is_said() -> None:
+    measured = case(0.5)
+    off = Interval(median=1.28, low=1.17, high=1.42, coverage=0.98)
+    assert reporting.caveat(measured) == ""
+    assert reporting.caveat(replace(measured, band=off)) == "the baseline differs from itself: x1.28 [1.17, 1.42]"
+    assert reporting.caveat(replace(measured, band=replace(off, coverage=0.75))) == "", "too few rounds to say so"
+    nearly = Interval(median=0.99, low=0.98, high=0.998, coverage=0.98)
+    assert reporting.caveat(replace(measured, band=nearly)) == "", "1.00, as it is shown"

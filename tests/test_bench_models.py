@@ -24,11 +24,25 @@ def test_the_named_models_take_the_place_of_the_short_ones() -> None:
         "resnet50, batch 4, 224x224",
         "resnet50, batch 4, 224x224, its data",
         "lstm, batch 16",
+        "lstm, batch 16: XLA",
     ]
     synthetic, jpegs = row.case[1].arm
     assert (synthetic.params.get("jpegs"), jpegs.params["jpegs"]) == (None, True)
     assert [arm.name for arm in row.arms(row.case[0])] == ["oneDNN off", "oneDNN on"]
-    assert [arm.name for arm in row.arms(row.case[2])] == ["oneDNN off", "oneDNN on", "oneDNN on, XLA"]
+    assert [arm.name for arm in row.arms(row.case[2])] == ["oneDNN off", "oneDNN on"]
+    assert [arm.name for arm in row.arms(row.case[3])] == ["without XLA", "XLA"]
+
+
+def test_xla_is_measured_beside_the_same_onednn() -> None:
+    place = Place(image="sha256:1", against="", cpus=2, gpus=0)
+    (short,) = experiments.select(["models"], quick=False)
+    for row in (short, models.row(["lstm", "transformer"])):
+        asked = [case for case in row.case if any(arm.params.get("xla") for arm in row.arms(case))]
+        assert len(asked) == 2
+        for each in asked:
+            keys = [place.key(each, arm) for arm in row.arms(each)]
+            assert {key.env for key in keys} == {(("TF_ENABLE_ONEDNN_OPTS", "1"),)}
+            assert len(set(keys)) == 2, "XLA has a process of its own"
 
 
 def test_a_model_s_data_is_compared_by_the_clock_in_one_process() -> None:

@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.test_bench_report import RECORDED, SKIPPED, case, elsewhere, experiment, report, sizes, slower_report
+from tests.test_bench_report import ENV, RECORDED, SKIPPED, case, elsewhere, experiment, report, sizes, slower_report
 from tfbuild.bench import charts, command, compare, page
 from tfbuild.bench import report as reporting
 from tfbuild.bench.results import BenchReport, CaseResult, ExperimentResult
@@ -122,9 +122,25 @@ def test_it_begins_with_what_to_change() -> None:
     assert "15 of 15 rounds undisturbed" in advised
     assert "LD_PRELOAD=libtcmalloc.so" in advised
     assert "TF_ENABLE_ONEDNN_OPTS" not in advised, "it lost in one case"
+    assert "What is in place already" not in read.text
     assert "arm: faster in 1 of 3 cases, x2.0" in read.text[places[1] : places[2]]
     assert "arm: slower in 1 of 3 cases" in read.text[places[1] : places[2]]
     assert "TensorFlow in this image sees no GPU (layout: on a GPU)" in read.text[places[2] : places[3]]
+
+
+def test_what_is_in_place_is_no_change() -> None:
+    row = experiment("onednn", case(0.5), case(0.7, name="matmul"))
+    rows = (row, experiment("xla", case(0.5, env={}, code="jit"), case(1.3, name="conv", env={}, code="jit")))
+    read = Read(page.to_html(replace(report(*rows), image=replace(report().image, env=ENV))))
+    places = [read.text.index(words) for words in ("What to change", "What is in place already", "What was found")]
+    assert places == sorted(places)
+    change, kept = read.text[places[0] : places[1]], read.text[places[1] : places[2]]
+    assert "TF_ENABLE_ONEDNN_OPTS=1" not in change
+    assert "TF_ENABLE_ONEDNN_OPTS=1 the image sets it arm x2.0" in kept
+    assert "but it was slower there: arm x0.7" in change
+    read = Read(page.to_html(replace(report(row), image=replace(report().image, env=ENV))))
+    assert "Nothing in this report is shown to gain anything beyond what is in place." in read.text
+    assert "TF_ENABLE_ONEDNN_OPTS=1" in read.text[read.text.index("Environment") :]
 
 
 def test_the_headings_leave_no_level_out() -> None:
@@ -326,12 +342,13 @@ def test_the_comparison_has_a_page() -> None:
     assert not read.open
     for one in (found, *found.others):
         for row in one.rows:
-            assert reporting.spelled(row.ratio) in read.words
+            assert reporting.spelled(row.wall) in read.words
+            assert reporting.spelled(row.cpu) in read.words
     assert "Nothing: the same image on the same machine." in read.text
     assert "TensorFlow 2.21.0 2.14.0" in read.text
     (drawing,) = drawings(text)
     points = marked(drawing, "symbol")
-    assert [point.get("fill") for point in points] == ["var(--slower)", "var(--faster)"] * 2
+    assert [point.get("fill") for point in points] == ["var(--slower)", "var(--faster)"] * 3
 
 
 def test_the_command_line_takes_any_number_of_reports(tmp_path: Path) -> None:
@@ -345,7 +362,7 @@ def test_the_command_line_takes_any_number_of_reports(tmp_path: Path) -> None:
         [sys.executable, "-m", "invoke", *words], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 28, done.stderr
-    assert done.stderr.startswith("error: report 3: throughput x0.50")
+    assert done.stderr.startswith("error: report 3: throughput<0.9: failed: x0.50")
     shown = json.loads(done.stdout)
     assert [one["second"].split()[0] for one in (shown, *shown["others"])] == ["tfbuild:x", "tfbuild:y"]
     assert Path(html).stat().st_size > 1000

@@ -99,6 +99,13 @@ def test_what_is_not_here_is_said_before_anything_starts(needs: str, reason: str
     assert reason in found.reason
 
 
+def test_where_the_engine_gives_no_gpu_its_own_reason_is_told() -> None:
+    made = comparison(needs="gpu", place=replace(PLACE, no_gpu="the engine offers no GPU"))
+    assert made.place.lacks(made.row, made.case) == "the engine offers no GPU"
+    seen = replace(PLACE, gpus=1, no_gpu="the engine offers no GPU")
+    assert seen.lacks(made.row, made.case) == "", "an engine whose own runtime gives one to all need not say so"
+
+
 def test_an_image_that_sets_a_variable_can_be_measured_without_it() -> None:
     place = replace(PLACE, sets=frozenset({"LD_PRELOAD"}))
     made = comparison(needs="tuning", place=place, LD_PRELOAD="", TF_ENABLE_ONEDNN_OPTS="")

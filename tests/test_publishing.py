@@ -10,6 +10,7 @@ from tfbuild.engine import transfer as transfers
 from tfbuild.engine.progress import Progress, Step
 from tfbuild.engine.transfer import TransferFailed, follow
 from tfbuild.errors import EngineMissing
+from tfbuild.registry import refusals
 
 
 class Names(Engine):
@@ -22,7 +23,9 @@ class Names(Engine):
         return ref in self.names or ref in self.images
 
     def image(self, ref: str) -> Any:
-        return type("Found", (), {"id": self.names[ref]})
+        found = self.names.get(ref, ref)
+        tags = tuple(name for name, image in self.names.items() if image == found)
+        return type("Found", (), {"id": found, "tags": tags})
 
     def tag(self, ref: str, new: str) -> None:
         assert self.exists(ref)
@@ -33,19 +36,27 @@ class Names(Engine):
         if gone not in self.names.values():
             self.images.remove(gone)
 
+    def push(self, ref: str, progress: Progress) -> None:
+        assert self.names[ref] == "A"
+        raise TransferFailed("EOF", pushing=True)
 
-@pytest.mark.parametrize("names", [{"mine": "A"}, {"there": "A"}, {"mine": "A", "there": "B"}])
-def test_a_push_leaves_every_name_as_it_was(names: dict[str, str]) -> None:
+
+@pytest.mark.parametrize(
+    ("names", "left"),
+    [
+        ({"mine": "A"}, {"mine": "A"}),
+        ({"mine": "A", "other": "B"}, {"mine": "A", "other": "B"}),
+        # What a push left that was killed.
+        ({"mine": "A", "arriving": "A"}, {"mine": "A"}),
+        # An image without any other name.
+        ({"arriving": "A"}, {"arriving": "A"}),
+    ],
+)
+def test_a_push_leaves_the_image_and_no_name_of_its_own(names: dict[str, str], left: dict[str, str]) -> None:
     engine = Names(**names)
-
-    def end() -> None:
-        with publishing._named(engine, "A", "there"):
-            assert engine.names["there"] == "A"
-            raise TransferFailed("EOF")
-
     with pytest.raises(TransferFailed):
-        end()
-    assert engine.names == names
+        publishing._upload(engine, "A", "arriving", Progress())
+    assert engine.names == left
     assert engine.images == set(names.values())
 
 
@@ -65,7 +76,7 @@ def tries(error: str, monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 def failing(error: str, step: Step) -> None:
-    follow([{"status": "Preparing"}, {"error": error}], step)
+    follow([{"status": "Preparing"}, {"error": error}], step, pushing=True)
 
 
 @pytest.mark.parametrize(
@@ -80,6 +91,9 @@ def failing(error: str, step: Step) -> None:
         ("tls: failed to verify certificate: x509: certificate signed by unknown authority", 1),
         ('Get "https://r.example:5000/v2/": http: server gave HTTP response to HTTPS client', 1),
         ("write /var/lib/docker/tmp/x: no space left on device", 1),
+        ("tag invalid: The image tag 'x' already exists and cannot be overwritten because the tag is immutable.", 1),
+        ("name unknown: The repository with name 'us/x' does not exist in the registry with id '1'", 1),
+        ("unauthorized: authentication required", 1),
         ("denied: adding 1.2 GiB of storage resource will exceed the configured upper limit of 1.0 GiB.", 1),
         ("unknown: received unexpected HTTP status: 507 Insufficient Storage", 1),
     ],
@@ -98,8 +112,40 @@ def test_a_transfer_is_tried_again_where_that_can_help(error: str, count: int, m
     ],
 )
 def test_a_registry_without_room_is_not_taken_for_one_that_wants_a_login(error: str) -> None:
-    assert TransferFailed(error).hint == transfers.FULL
-    assert TransferFailed("denied: requested access to the resource is denied").hint != transfers.FULL
+    assert TransferFailed(error, pushing=True).hint == refusals.FULL
+    denied = "denied: requested access to the resource is denied"
+    assert TransferFailed(denied, pushing=True).hint != refusals.FULL
+
+
+def test_whose_disk_is_full_depends_on_where_it_is_written_to() -> None:
+    error = "unknown: write /x: no space left on device"
+    assert "make room there" in TransferFailed(error, pushing=True).hint
+    assert "the engine's disk" in TransferFailed(error, pushing=False).hint
+
+
+@pytest.mark.parametrize(
+    ("error", "hint"),
+    [
+        ("tag invalid: The image tag 'x' cannot be overwritten because the repository is immutable.", "moving ones"),
+        ("unknown: Failed to process request due to 'us/x:1' configured as immutable.", "moving ones"),
+        ('name unknown: Repository "x" not found', "does the repository exist"),
+    ],
+)
+def test_what_no_second_try_changes_says_what_to_do(error: str, hint: str) -> None:
+    failed = TransferFailed(error, pushing=True)
+    assert not failed.passing
+    assert hint in failed.hint
+
+
+def test_a_login_that_runs_out_on_the_way_is_tried_again() -> None:
+    """The engine buys another token then; one that never was good is not."""
+    moved: dict[str, Any] = {"status": "Pushing", "id": "a", "progressDetail": {"current": 1, "total": 2}}
+    error: dict[str, Any] = {"error": "unauthorized: authentication required"}
+    for events, passing in (([moved, error], True), ([error], False)):
+        with pytest.raises(TransferFailed) as failed, Progress().step("push") as step:
+            follow(events, step, pushing=True)
+        assert failed.value.passing == passing
+        assert failed.value.hint == "docker login"
 
 
 def test_the_words_of_a_failed_transfer_are_fit_for_a_terminal() -> None:

@@ -1,6 +1,5 @@
 """What a registry sends is anybody's: nothing of it is believed unread, and nothing half-pushed takes the rest away."""
 
-import base64
 import gc
 import json
 import re
@@ -32,6 +31,7 @@ class Shelf(BaseHTTPRequestHandler):
     content: dict[str, tuple[str, bytes]] = {}  # noqa: RUF012 - each server has a class of its own
     seen: list[str] = []  # noqa: RUF012
     asked: list[str] = []  # noqa: RUF012
+    links: dict[str, dict[str, str]] = {}  # noqa: RUF012
     needs = ""
     realm = ""
     reason: str | None = None
@@ -45,7 +45,8 @@ class Shelf(BaseHTTPRequestHandler):
             self.answer(401, "application/json", b"{}", **{"WWW-Authenticate": challenge})
         elif path in self.content:
             kind, body = self.content[path]
-            more = {"Link": '<tags/list>; rel="next"'} if kind == "endless" else {}
+            # Relative to what was asked for, as any link is.
+            more = {"Link": '<list>; rel="next"'} if kind == "endless" else self.links.get(self.path, {})
             told = {"Docker-Content-Digest": client.digest_of(body)} if path.startswith("manifests/") else {}
             self.answer(200, kind, body, **more, **told)
         elif path == "tags/list":
@@ -77,7 +78,7 @@ class Shelf(BaseHTTPRequestHandler):
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Shelf]]:
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    handler = type("Here", (Shelf,), {"content": {}, "seen": [], "asked": []})
+    handler = type("Here", (Shelf,), {"content": {}, "seen": [], "asked": [], "links": {}})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         handler.host = f"127.0.0.1:{server.server_port}"  # type: ignore[attr-defined]
@@ -442,6 +443,41 @@ def test_a_quota_of_requests_is_not_one_of_room(here: type[Shelf], monkeypatch: 
 
 
 @pytest.mark.parametrize(
+    ("status", "message", "hint"),
+    [
+        (400, "The image tag 'latest-mkl' already exists and cannot be overwritten because it is immutable.", "moving"),
+        (412, "Failed to process request due to 'latest-mkl' configured as immutable.", "moving ones"),
+        (400, "manifest invalid", "takes no such request"),
+        (404, "repository name not known to registry", "make none by themselves"),
+        (405, "the operation is unsupported", "read-only"),
+        (409, "blob upload is in progress", "try again later"),
+        (418, "", "takes no such request"),
+    ],
+)
+def test_what_no_later_time_changes_is_not_called_a_registrys_trouble(
+    here: type[Shelf], status: int, message: str, hint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = json.dumps({"errors": [{"code": "X", "message": message}]}).encode()
+    monkeypatch.setattr(here, "do_PUT", lambda self: self.answer(status, "application/json", body))
+    with pytest.raises(RegistryRefused) as refusal:
+        registry(here).put("latest-mkl", b'{"manifests": []}', client.INDEX)
+    assert hint in refusal.value.hint
+    assert "in trouble" not in refusal.value.hint
+
+
+def test_a_registry_that_takes_no_index_over_dockers_manifests_is_told_from_others(
+    here: type[Shelf], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = b'{"errors": [{"code": "MANIFEST_INVALID", "message": "manifest invalid"}]}'
+    monkeypatch.setattr(here, "do_PUT", lambda self: self.answer(400, "application/json", body))
+    for kind, told in ((client.IMAGES[1], True), (client.IMAGES[0], False)):
+        content = json.dumps({"manifests": [{"mediaType": kind}]}).encode()
+        with pytest.raises(RegistryRefused) as refusal:
+            registry(here).put("latest-mkl", content, client.INDEX)
+        assert ("older Quays" in refusal.value.hint) == told
+
+
+@pytest.mark.parametrize(
     ("host", "scheme"),
     [
         ("localhost:5000", "http"),
@@ -460,6 +496,71 @@ def test_only_this_machine_is_spoken_to_in_the_open(host: str, scheme: str) -> N
 def test_a_registry_at_an_ipv6_address_needs_a_name() -> None:
     with pytest.raises(UsageError, match=r"(?s)IPv6.*/etc/hosts"):
         Repository.parse("[::1]:5000/us/x")
+
+
+# --- lists in parts ---------------------------------------------------------------------------------------------------
+
+
+def test_referrers_are_read_to_their_last_page(here: type[Shelf]) -> None:
+    digest = client.digest_of(b"")
+    parts = [[{"digest": "a", "artifactType": referrers.SBOM}], [{"digest": "b", "artifactType": referrers.PROVENANCE}]]
+    for name, part in zip((digest, "the-rest"), parts, strict=True):
+        here.content[f"referrers/{name}"] = (client.INDEX, json.dumps({"manifests": part}).encode())
+    assert not referrers.complete(registry(here), digest)
+    here.links[f"/v2/us/x/referrers/{digest}"] = {"Link": '<the-rest?n=1>; rel="next"'}
+    assert referrers.listed(registry(here), digest) == [*parts[0], *parts[1]]
+    assert referrers.complete(registry(here), digest)
+
+
+def test_referrers_without_an_end_are_refused(here: type[Shelf], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "MOST_PAGES", 20)
+    here.content["referrers/x"] = (client.INDEX, b'{"manifests": []}')
+    here.links["/v2/us/x/referrers/x"] = {"Link": '<x>; rel="next"'}
+    with pytest.raises(RegistryRefused, match="no end of them"):
+        registry(here).referrers("x")
+
+
+@pytest.mark.parametrize("status", [404, 405])
+def test_a_registry_that_lists_no_referrers_has_them_under_a_tag(
+    status: int, here: type[Shelf], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    get = here.do_GET
+    digest = client.digest_of(b"")
+
+    def answer(self: Shelf) -> None:
+        if "/referrers/" in self.path:
+            self.answer(status, "application/json", b"{}")
+        else:
+            get(self)
+
+    monkeypatch.setattr(here, "do_GET", answer)
+    rows = [{"artifactType": kind} for kind in referrers.NEEDED]
+    content = json.dumps({"manifests": rows}).encode()
+    here.content[f"manifests/{referrers.fallback_tag(digest)}"] = (client.INDEX, content)
+    assert registry(here).referrers(digest) is None
+    assert referrers.complete(registry(here), digest)
+
+
+@pytest.mark.parametrize("where", ["/v2/elsewhere/7?state=x", "7?state=x", "?state=x"])
+def test_an_upload_goes_to_where_the_registry_says(
+    where: str, here: type[Shelf], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def begin(self: Shelf) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", "0")))
+        self.answer(202, "text/plain", b"", Location=where)
+
+    monkeypatch.setattr(here, "do_POST", begin, raising=False)
+    digest = registry(here).upload(b"content")
+    begun = "/v2/us/x/blobs/uploads/"
+    assert here.asked[-1] == f"PUT {where if where[0] == '/' else begun + where}&digest={digest}"
+
+
+def test_what_is_on_its_way_is_no_tag_of_an_image(here: type[Shelf]) -> None:
+    name = image(here, "2.20.0")
+    tag = client.arriving_tag(f"sha256:{64 * 'a'}")
+    here.content[f"manifests/{tag}"] = here.content[f"manifests/{name}"]
+    assert registry(here).tags() == [name]
+    assert client.TAG.fullmatch(tag)
 
 
 # --- hostile content --------------------------------------------------------------------------------------------------
@@ -576,19 +677,6 @@ def test_an_answers_reason_is_fit_for_a_terminal(here: type[Shelf]) -> None:
     with pytest.raises(RegistryRefused) as refusal:
         registry(here).manifest("x")
     assert "\x1b" not in str(refusal.value)
-
-
-def test_the_engines_credentials_are_used_and_not_those_of_netrc(
-    here: type[Shelf], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    word = base64.b64encode(b"engine:secret").decode()
-    host: str = here.host  # type: ignore[attr-defined]
-    (tmp_path / "config.json").write_text(json.dumps({"auths": {host: {"auth": word}}}))
-    (tmp_path / "netrc").write_text("machine 127.0.0.1 login another password word\n")
-    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    here.needs = f"Basic {word}"
-    assert registry(here).tags() == []
-    assert here.seen == ["", f"Basic {word}"]
 
 
 def test_the_certificates_that_are_given_go_before_the_environments(

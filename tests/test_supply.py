@@ -15,7 +15,7 @@ from tfbuild.engine import Files, Image
 from tfbuild.errors import VerificationFailed
 from tfbuild.plan import Request
 from tfbuild.registry.client import digest_of
-from tfbuild.supply import contents, provenance, sbom
+from tfbuild.supply import ci, contents, provenance, sbom
 
 SITE = "/opt/tensorflow/lib/python3.13/site-packages"
 STATUS = """\
@@ -198,7 +198,7 @@ def test_a_bill_is_valid_whatever_packages_say(text: str, version: str, licence:
 MANIFEST = "sha256:" + 64 * "f"
 
 
-def statement() -> provenance.Statement:
+def statement(run: ci.Run | None = None) -> provenance.Statement:
     return provenance.statement(
         image(),
         repository="ghcr.io/us/tfbuild",
@@ -209,7 +209,53 @@ def statement() -> provenance.Statement:
         report=b"{}",
         verified="2026-11-21T13:00:00+00:00",
         sbom=b"[]",
+        run=run,
     )
+
+
+GITHUB = {
+    "GITHUB_ACTIONS": "true",
+    "GITHUB_SERVER_URL": "https://github.com",
+    "GITHUB_REPOSITORY": "us/tfbuild",
+    "GITHUB_RUN_ID": "17",
+    "GITHUB_RUN_ATTEMPT": "2",
+    "GITHUB_WORKFLOW_REF": "us/tfbuild/.github/workflows/images.yml@refs/heads/main",
+    "GITHUB_SHA": COMMIT,
+}
+GITLAB = {
+    "GITLAB_CI": "true",
+    "CI_PROJECT_URL": "https://gitlab.com/us/tfbuild",
+    "CI_JOB_URL": "https://gitlab.com/us/tfbuild/-/jobs/17",
+    "CI_COMMIT_SHA": COMMIT,
+    "CI_COMMIT_REF_NAME": "main",
+}
+
+
+@pytest.mark.parametrize(
+    ("env", "builder", "invocation", "source"),
+    [
+        (
+            GITHUB,
+            "https://github.com/us/tfbuild/.github/workflows/images.yml@refs/heads/main",
+            "https://github.com/us/tfbuild/actions/runs/17/attempts/2",
+            "git+https://github.com/us/tfbuild",
+        ),
+        (
+            GITLAB,
+            "https://gitlab.com/us/tfbuild//.gitlab-ci.yml@main",
+            "https://gitlab.com/us/tfbuild/-/jobs/17",
+            "git+https://gitlab.com/us/tfbuild",
+        ),
+    ],
+)
+def test_a_ci_that_publishes_an_image_is_named(env: dict[str, str], builder: str, invocation: str, source: str) -> None:
+    predicate = json.loads(provenance.to_json(statement(ci.this_run(env))))["predicate"]
+    assert predicate["runDetails"]["builder"]["id"] == builder
+    assert predicate["runDetails"]["metadata"]["invocationId"] == invocation
+    checkout = {"name": "checkout", "uri": source, "digest": {"gitCommit": COMMIT}}
+    assert predicate["buildDefinition"]["resolvedDependencies"][-1] == checkout
+    for name in env.keys() - {"GITHUB_RUN_ATTEMPT", "CI_COMMIT_REF_NAME"}:
+        assert ci.this_run({key: value for key, value in env.items() if key != name}) is None
 
 
 def test_a_statement_names_all_that_went_into_an_image() -> None:

@@ -157,7 +157,7 @@ class NothingFits(TfbuildError):
 
 
 class RegressionFound(TfbuildError):
-    """A comparison of two benchmarks went beyond what --fail-if allows."""
+    """A comparison of two benchmarks went beyond what --fail-if allows, or cannot be judged by it."""
 
     exit_code = 28
 

@@ -1,9 +1,9 @@
 """Push and pull: from a verified image to a registry, and from a registry to the host that it fits."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeGuard
 
 from tfbuild import report as reporting
 from tfbuild.cpu import Cpu
@@ -14,7 +14,7 @@ from tfbuild.pipeline import REPOSITORY
 from tfbuild.plan import MACHINES
 from tfbuild.registry import choose, client, shelf
 from tfbuild.registry.choose import Choice, Published
-from tfbuild.registry.client import Registry
+from tfbuild.registry.client import Manifest, Registry
 from tfbuild.supply import attachments, described, signing
 from tfbuild.supply.attachments import Attached
 
@@ -46,10 +46,10 @@ def push(
 ) -> Pushed:
     """Publishes a verified image under its identifier and in the indexes of its release and target.
 
-    The indexes come last, when its SBOM and provenance are attached and, with `sign` (cosign's options), cosign has
-    signed it.
+    It arrives under a tag of its own; cosign signs its digest (with `sign`, cosign's options), SBOM and provenance are
+    attached to it, and only then does its fixed tag name it, and the indexes after that.
     Raises VerificationFailed where no report says that this very image passed, RegistryRefused where the fixed tag is
-    another image already and `force` is not given.
+    another image and `force` is not given.
     """
     if sign is not None:
         signing.need()
@@ -58,20 +58,14 @@ def push(
     if not identifier:
         raise UnknownImage(f"{image} was not made by tfbuild: it has no io.tfbuild labels", hint="invoke build")
     refuse_unverified(image, identifier, found.id, reports)
-    there = registry.manifest(identifier)
-    same = there is not None and found.id in there.ids
-    if there is not None and not same and not force:
-        raise RegistryRefused(
-            f"{registry.repository}:{identifier} is another image there ({there.digest})",
-            hint="a fixed tag is not moved; --force moves it all the same",
-        )
     ref = f"{registry.repository}:{identifier}"
-    if not same:
-        with _named(engine, found.id, ref):
-            transfer.again(lambda: engine.push(ref, progress), progress)
-    arrived = registry.manifest(identifier)
-    if arrived is None or found.id not in arrived.ids:
-        raise RegistryRefused(f"{ref} is not the image that was pushed", hint="did somebody else push it just now?")
+    there = registry.manifest(identifier)
+    if _is(there, found.id):
+        arrived = there
+    else:
+        # Before the upload: it may take an hour.
+        _refuse_moving(ref, there, force=force)
+        arrived = _arrive(engine, found.id, registry, identifier, progress)
     published = shelf.of_config(registry.config(arrived), arrived.digest)
     if published is None:
         raise RegistryRefused(f"{ref} has labels that cannot be read", hint="build it again with this tfbuild")
@@ -79,7 +73,10 @@ def push(
         signing.sign(f"{registry.repository}@{arrived.digest}", sign, ca=registry.ca)
     with progress.step("push: SBOM and provenance"):
         papers = attachments.attach(engine, found, registry, arrived, reports)
-    with progress.step("push: indexes"):
+    with progress.step("push: tags and indexes"):
+        if arrived is not there:
+            _fix(registry, ref, arrived, force=force)
+        registry.discard(client.arriving_tag(found.id))
         moved = shelf.gather(registry, published, progress)
     if registry.digest(identifier) != arrived.digest:
         raise RegistryRefused(f"{ref} became another image meanwhile", hint="did somebody else push it just now?")
@@ -87,10 +84,64 @@ def push(
         ref=ref,
         digest=arrived.digest,
         moved=tuple(moved),
-        uploaded=not same,
+        uploaded=arrived is not there,
         papers=papers,
         signed=sign is not None,
     )
+
+
+def _is(there: Manifest | None, image: str) -> TypeGuard[Manifest]:
+    return there is not None and image in there.ids
+
+
+def _refuse_moving(ref: str, there: Manifest | None, *, force: bool) -> None:
+    """RegistryRefused where the fixed tag `ref` stands for another image, `there`, and is not to be moved."""
+    if there is not None and not force:
+        raise RegistryRefused(
+            f"{ref} is another image there ({there.digest})",
+            hint="a fixed tag is not moved; --force moves it all the same",
+        )
+
+
+def _arrive(engine: Engine, image: str, registry: Registry, identifier: str, progress: Progress) -> Manifest:
+    """Uploads an image under its arriving tag, which nothing offers or lists, unless it is there."""
+    tag = client.arriving_tag(image)
+    ref = f"{registry.repository}:{tag}"
+    arrived = registry.manifest(tag)
+    if _is(arrived, image):
+        return arrived
+    transfer.again(lambda: _upload(engine, image, ref, progress), progress)
+    # Where the same image was pushed twice at once, the other push has its fixed tag name it, and took this one away.
+    for name in (tag, identifier):
+        arrived = registry.manifest(name)
+        if _is(arrived, image):
+            return arrived
+    raise RegistryRefused(f"{ref} is not the image that was pushed", hint="did somebody else push it just now?")
+
+
+def _upload(engine: Engine, image: str, ref: str, progress: Progress) -> None:
+    engine.tag(image, ref)
+    try:
+        engine.push(ref, progress)
+    finally:
+        # Pushes of the same image at once have one name, which the first that ends takes away.
+        with suppress(UnknownImage):
+            # An image goes with its last name.
+            if engine.image(image).tags != (ref,):
+                engine.untag(ref)
+
+
+def _fix(registry: Registry, ref: str, arrived: Manifest, *, force: bool) -> None:
+    """Lets the fixed tag `ref` name what arrived.
+
+    The protocol has no "only if nobody else did": between the look and the move there is one request.
+    """
+    identifier = ref.rpartition(":")[2]
+    there = registry.manifest(identifier)
+    if there is not None and there.digest == arrived.digest:
+        return
+    _refuse_moving(ref, there, force=force)
+    registry.put(identifier, arrived.content, arrived.media_type)
 
 
 def finish(registry: Registry, asked: str, reports: Path, note: shelf.Note = shelf.quietly) -> Pushed:
@@ -108,20 +159,6 @@ def finish(registry: Registry, asked: str, reports: Path, note: shelf.Note = she
         papers=None,
         signed=None,
     )
-
-
-@contextmanager
-def _named(engine: Engine, image: str, ref: str) -> Iterator[None]:
-    """The image's further name `ref`, and what had it before has it again: it may be that image's only one."""
-    before = engine.image(ref).id if engine.exists(ref) else ""
-    engine.tag(image, ref)
-    try:
-        yield
-    finally:
-        if before:
-            engine.tag(before, ref)
-        else:
-            engine.untag(ref)
 
 
 def refuse_unverified(image: str, identifier: str, image_id: str, reports: Path) -> None:

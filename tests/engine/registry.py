@@ -3,11 +3,14 @@
 import contextlib
 import json
 import math
+import re
+import secrets
 import shutil
 import socket
 import subprocess
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -78,12 +81,20 @@ def serve(folder: Path) -> Iterator[Server]:
 ENDS = {"code": "DENIED", "message": "the test ends here"}
 
 
+CHANGES = ("POST", "PATCH", "PUT", "DELETE")
+# In place of what tells one upload, or one document, from another.
+NUMBER = re.compile(r"[0-9a-f-]{36,}|\?.*")
+
+
 class Between(BaseHTTPRequestHandler):
     """Hands requests on to a registry, and ends that after `left` of those that change something there.
 
     From then on it refuses everything, so that neither the engine nor tfbuild tries again: what stands in the registry
     is what a push leaves behind that dies there. `losing`: each of tfbuild's own changes (the engine's do not count)
-    arrives, but the first answer to it is lost; `lost` has them.
+    arrives, but the first answer to it is lost; `lost` has them. `busy`: each kind of tfbuild's own changes, and the
+    manifest that the engine puts, is answered by this status twice before it is let through; `waited` has them.
+    `expiring`: requests need a token, of which each is good for three of tfbuild's own requests; the engine's manifest
+    comes too late once. `deletes`: the registry's folder, where it deletes tags, which Debian's registry does not.
     """
 
     protocol_version = "HTTP/1.1"
@@ -92,10 +103,18 @@ class Between(BaseHTTPRequestHandler):
     losing = False
     lost: ClassVar[set[str]] = set()
     uploaded: ClassVar[list[str]] = []
+    busy = 0
+    waited: ClassVar[Counter[str]] = Counter()
+    expiring = False
+    sold: ClassVar[dict[str, int]] = {}
+    late: ClassVar[set[str]] = set()
+    deletes: Path | None = None
 
     def do_GET(self) -> None:
         kind, body = type(self), self._body()
-        changes = self.command in ("POST", "PATCH", "PUT")
+        changes = self.command in CHANGES
+        if self._troubled(own="requests" in self.headers["User-Agent"]):
+            return
         if kind.left <= 0 and (changes or kind.left < 0):
             kind.left = -1
             self._say(403, json.dumps({"errors": [ENDS]}).encode(), {"Content-Type": "application/json"})
@@ -116,7 +135,45 @@ class Between(BaseHTTPRequestHandler):
         more = {name: answer.headers[name] for name in kept if name in answer.headers}
         self._say(answer.status_code, answer.content, more)
 
-    do_HEAD = do_PUT = do_POST = do_PATCH = do_GET  # noqa: N815
+    do_HEAD = do_PUT = do_POST = do_PATCH = do_DELETE = do_GET  # noqa: N815
+
+    def _troubled(self, *, own: bool) -> bool:
+        """True where the request was answered here."""
+        manifest = self.command == "PUT" and "/manifests/" in self.path
+        if self.deletes is not None and self.command == "DELETE":
+            path, _, tag = self.path.removeprefix("/v2/").partition("/manifests/")
+            tags = self.deletes / "data/docker/registry/v2/repositories" / path / "_manifests/tags"
+            shutil.rmtree(tags / tag, ignore_errors=True)
+            self._say(202, b"", {})
+            return True
+        what = f"{self.command} {NUMBER.sub('', self.path)}"
+        if self.busy and self.waited[what] < 2 and (manifest or (own and self.command in CHANGES)):
+            self.waited[what] += 1
+            code = "TOOMANYREQUESTS" if self.busy == 429 else "UNAVAILABLE"
+            error = json.dumps({"errors": [{"code": code, "message": "the test wants it"}]})
+            self._say(self.busy, error.encode(), {"Content-Type": "application/json", "Retry-After": "0"})
+            return True
+        return self.expiring and self._unsold(own=own, manifest=manifest)
+
+    def _unsold(self, *, own: bool, manifest: bool) -> bool:
+        if self.path.startswith("/token"):
+            token = secrets.token_hex(8)
+            self.sold[token] = 3
+            self._say(200, json.dumps({"token": token, "expires_in": 300}).encode(), {})
+            return True
+        token = self.headers.get("Authorization", "").removeprefix("Bearer ")
+        if not own and manifest and not self.late:
+            self.late.add(self.path)
+            token = ""
+        if self.sold.get(token, 0) > 0:
+            self.sold[token] -= own
+            return False
+        realm = f"http://{self.headers['Host']}/token"
+        challenge = f'Bearer realm="{realm}",service="test",scope="repository:{self.path.split("/")[2]}:pull,push"'
+        error = {"errors": [{"code": "UNAUTHORIZED", "message": "authentication required"}]}
+        more = {"Content-Type": "application/json", "WWW-Authenticate": challenge}
+        self._say(401, json.dumps(error).encode(), more)
+        return True
 
     def _body(self) -> bytes:
         if self.headers.get("Transfer-Encoding") != "chunked":
@@ -142,11 +199,11 @@ class Between(BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def between(server: Server, *, left: float = math.inf, losing: bool = False) -> Iterator[tuple[str, type[Between]]]:
+def between(server: Server, **trouble: Any) -> Iterator[tuple[str, type[Between]]]:
     """Host and port at which such a proxy stands before a registry, and its state."""
     origin = f"http://127.0.0.1:{server.port}"
-    state = {"origin": origin, "left": left, "losing": losing, "lost": set(), "uploaded": []}
-    handler = type("Here", (Between,), state)
+    state: dict[str, Any] = {"lost": set(), "uploaded": [], "waited": Counter(), "sold": {}, "late": set()}
+    handler = type("Here", (Between,), {"origin": origin, **state, **trouble})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as proxy:
         threading.Thread(target=proxy.serve_forever, args=(0.01,), daemon=True).start()
         yield f"127.0.0.1:{proxy.server_port}", handler

@@ -17,13 +17,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from tests import debian
 from tests.machines import machine
 from tests.test_ssh import COMMON, SEPARATION, SSHD, START_SECONDS, free_port, key, wait_for
 
@@ -59,6 +60,32 @@ class Second:
 @contextmanager
 def engine() -> Iterator[Second]:
     """Started, and gone at the end with all of its data."""
+    with place() as (folder, bridge):
+        certificates(folder / "tls")
+        found = Second(folder=folder, host=f"unix://{folder}/docker.sock", port=free_port())
+        with dockerd(found, bridge):
+            yield found
+
+
+@contextmanager
+def newer() -> Iterator[str]:
+    """Debian 13's engine, which keeps images with containerd as new installations of Docker 29 do; its address."""
+    with place() as (folder, bridge):
+        programs = debian.unpack(folder / "programs", "docker.io", "containerd")
+        (folder / "settings").write_text('{"features": {"containerd-snapshotter": true}}')
+        host = f"unix://{folder}/docker.sock"
+        path = f"{programs}/usr/sbin:{programs}/usr/bin:{os.environ['PATH']}"
+        command = [
+            f"{programs}/usr/sbin/dockerd", f"--config-file={folder}/settings", f"--host={host}",
+            *own(folder, bridge),
+        ]  # fmt: skip
+        with running(command, folder / "log", (folder / "docker.sock").is_socket, {**os.environ, "PATH": path}):
+            yield host
+
+
+@contextmanager
+def place() -> Iterator[tuple[Path, str]]:
+    """A folder and a bridge for an engine, which go with all that it leaves in them."""
     if os.geteuid() != 0 or not all(map(shutil.which, ("ip", "dockerd", "openssl"))):
         pytest.skip("a second engine needs root, iproute2, dockerd and openssl")
     # Short, for the kernel gives a socket's path 107 bytes.
@@ -68,10 +95,7 @@ def engine() -> Iterator[Second]:
         subprocess.run(
             ["ip", "address", "add", BRIDGE.format(8 * secrets.randbelow(32) + 1), "dev", bridge], check=True
         )
-        certificates(folder / "tls")
-        found = Second(folder=folder, host=f"unix://{folder}/docker.sock", port=free_port())
-        with dockerd(found, bridge):
-            yield found
+        yield folder, bridge
     finally:
         subprocess.run(["ip", "link", "delete", bridge], check=True)
         remove(folder)
@@ -87,18 +111,26 @@ def dockerd(found: Second, bridge: str) -> Iterator[None]:
     command = [
         "dockerd", f"--host={found.host}", f"--host=tcp://127.0.0.1:{found.port}", "--tlsverify",
         f"--tlscacert={folder}/tls/ca.pem", f"--tlscert={folder}/tls/cert.pem", f"--tlskey={folder}/tls/key.pem",
-        f"--data-root={folder}/data", f"--exec-root={folder}/exec", f"--pidfile={folder}/pid",
-        f"--bridge={bridge}", "--iptables=false", "--ip6tables=false", "--ip-masq=false", "--ip-forward=false",
-        f"--add-runtime=other-cpu={runtime}", "--default-runtime=other-cpu",
+        *own(folder, bridge), f"--add-runtime=other-cpu={runtime}", "--default-runtime=other-cpu",
     ]  # fmt: skip
     with running(command, folder / "log", lambda: answers(found.port)):
         yield
 
 
+def own(folder: Path, bridge: str) -> tuple[str, ...]:
+    """Options of a dockerd that shares nothing with another one, and leaves the machine's network as it is."""
+    return (
+        f"--data-root={folder}/data", f"--exec-root={folder}/exec", f"--pidfile={folder}/pid",
+        f"--bridge={bridge}", "--iptables=false", "--ip6tables=false", "--ip-masq=false", "--ip-forward=false",
+    )  # fmt: skip
+
+
 @contextmanager
-def running(command: Sequence[str], log: Path, ready: Callable[[], bool]) -> Iterator[None]:
+def running(
+    command: Sequence[str], log: Path, ready: Callable[[], bool], env: Mapping[str, str] | None = None
+) -> Iterator[None]:
     """A dockerd that is `ready`, until the block ends."""
-    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as process:
+    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output, env=env) as process:
         try:
             deadline = time.monotonic() + 60
             while not ready():

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from docker.types import DeviceRequest
 
 from tests.engine.conftest import ROOT
 from tfbuild import cli
@@ -21,6 +22,7 @@ from tfbuild.bench.results import CaseResult, Finding
 from tfbuild.bench.session import Settings
 from tfbuild.bench.workers import FOLDER, Key
 from tfbuild.engine import Engine
+from tfbuild.engine.gpus import Offer
 from tfbuild.engine.progress import Progress
 
 pytestmark = pytest.mark.engine
@@ -60,7 +62,6 @@ ROWS = (
         against_plain("trifle"),
         weight=10,
     ),
-    # Large enough that a tenth of it is longer than the shortest sleep.
     row("sleep", against_plain("asleep", "delayed", size=1024, how="sleep"), metric="wall", weight=12),
 )
 
@@ -94,7 +95,11 @@ def test_a_tenth_more_is_found_where_the_machine_can_tell(found: dict[str, CaseR
     case = found[name]
     assert case.band is not None
     able = case.band.high - case.band.low < WIDE
-    assert case.arms[1].effect in (("slower",) if able else ("slower", "no difference shown")), case.arms[1]
+    arm = case.arms[1]
+    assert arm.effect in (("slower",) if able else ("slower", "no difference shown")), arm
+    ratio = reporting.judged(arm, case)
+    assert ratio is not None
+    assert not able or ratio.median == pytest.approx(1 / 1.1, abs=WIDE), "what is planted is a tenth"
 
 
 def test_the_same_against_itself_shows_no_difference(found: dict[str, CaseResult]) -> None:
@@ -152,6 +157,21 @@ def test_an_allocator_beside_the_image_is_the_one_that_serves_malloc(
         assert pool.start([key])[key].malloc == f"{allocators.FOLDER}/lib{name}.so.2"
 
 
+def test_an_image_without_tcmalloc_gets_it_and_no_other_does(
+    engine: Engine, image: Callable[..., str], derived: Callable[..., str], brought: allocators.Libraries
+) -> None:
+    file = f"{allocators.FOLDER}/libtcmalloc_minimal.so.4"
+    assert file not in brought.files, "it has its own"
+    bare = derived(image("2.21.0"), "USER 0", "RUN rm /usr/lib/*/libtcmalloc* /usr/local/lib/libtcmalloc* && ldconfig")
+    found = allocators.fetch(engine, engine.image(bare).id, cli.certificates(""))
+    (arm,) = [
+        arm for row in experiments.select(["allocator"], quick=False) for arm in row.arm if arm.name == "TCMalloc"
+    ]
+    with workers.pool(engine, found.files) as pool:
+        key = Key(image=bare, env=tuple(arm.env.items()))
+        assert pool.start([key])[key].malloc == file
+
+
 def test_where_no_package_can_be_had_the_reason_is_told(
     engine: Engine, derived: Callable[..., str], image: Callable[..., str]
 ) -> None:
@@ -187,6 +207,17 @@ def test_a_batch_s_memory_is_at_least_what_its_tensors_need(seen: Callable[..., 
     # Three layers of 512 float32 numbers, forward and back.
     assert 6 * 512 * 4 < found.values["mib_per_item"] * 2**20 < 60 * 512 * 4, found
     assert found.values["memory_limit"] > 1000
+
+
+def test_a_gpu_that_is_not_to_be_had_is_told_in_the_engine_s_own_words(
+    engine: Engine, image: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No machine has this device; that of a real GPU is not asked for."""
+    request = DeviceRequest(driver="tfbuild-none", count=-1, capabilities=[["gpu"]])
+    monkeypatch.setitem(vars(engine), "gpus", Offer(requests=(request,), way="a driver that nobody has"))
+    told = engine.lacks_gpus(image("2.21.0"))
+    assert told.startswith("the engine offers GPUs (a driver that nobody has), but a container that has them does not")
+    assert 'could not select device driver "tfbuild-none"' in told
 
 
 def test_an_image_without_tensorflow_is_refused(invoke: Callable[..., subprocess.CompletedProcess[str]]) -> None:

@@ -31,7 +31,7 @@ from tests.machines import machine, recording
 from tests.test_report import report
 from tfbuild import cpu, dockerfile, inventory, isa, plan, publishing
 from tfbuild import report as reporting
-from tfbuild.engine import Engine
+from tfbuild.engine import Engine, transfer
 from tfbuild.engine.progress import Progress
 from tfbuild.engine.transfer import TransferFailed
 from tfbuild.errors import NothingFits, RegistryRefused, VerificationFailed
@@ -39,7 +39,7 @@ from tfbuild.plan import Build, Request
 from tfbuild.registry import client, shelf
 from tfbuild.registry.choose import Choice
 from tfbuild.registry.client import Registry, Repository
-from tfbuild.supply import contents, described
+from tfbuild.supply import attachments, contents, described
 
 pytestmark = pytest.mark.engine
 Run = subprocess.CompletedProcess[str]
@@ -258,6 +258,72 @@ def test_two_pushes_at_once_are_both_in_the_index(
     assert len(shelf.read_index(index)) == len(CPUS)
 
 
+def arriving(place: Registry) -> dict[str, bytes]:
+    """The tags of images on their way, which tfbuild does not list, and what is under them."""
+    tags = requests.get(f"{place.repository.url}tags/list", timeout=10).json()["tags"]
+    found = {tag: place.manifest(tag) for tag in tags if client.ARRIVING_TAG.fullmatch(tag)}
+    return {tag: manifest.content for tag, manifest in found.items() if manifest is not None}
+
+
+def test_one_image_pushed_twice_at_once_arrives_once(
+    engine: Engine, made: Callable[..., str], place: Registry, tmp_path: Path
+) -> None:
+    image = made(build("avx"))
+    names = engine.image(image).tags
+    with ThreadPoolExecutor(2) as pool:
+        done = list(pool.map(lambda _: push(engine, image, Registry(place.repository), tmp_path), range(2)))
+    assert len({one.digest for one in done}) == 1
+    assert engine.image(image).tags == names
+    assert list(arriving(place).values()) == [client.EMPTY_INDEX]
+
+
+def test_a_fixed_tag_that_somebody_else_took_during_the_upload_is_theirs(
+    engine: Engine, made: Callable[..., str], place: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two images of one identifier, of which one overtakes the other when that has arrived and is not named yet."""
+    one = build("avx")
+    late, early = made(one), made(one)
+    reports = {late: tmp_path / "late", early: tmp_path / "early"}
+    for image, folder in reports.items():
+        passed = replace(report(), id=one.id)
+        reporting.write(replace(passed, image=replace(passed.image, id=engine.image(image).id)), folder / "reports")
+    attach, overtaking = attachments.attach, list[publishing.Pushed]()
+
+    def overtaken(*words: Any) -> attachments.Attached:
+        if not overtaking:
+            with monkeypatch.context() as patch:
+                patch.setattr(attachments, "attach", attach)
+                overtaking.append(push(engine, early, Registry(place.repository), reports[early]))
+        return attach(*words)
+
+    monkeypatch.setattr(attachments, "attach", overtaken)
+    with pytest.raises(RegistryRefused, match=r"(?s)is another image there .*--force"):
+        push(engine, late, place, reports[late])
+    (won,) = overtaking
+    assert place.digest(one.id) == won.digest
+    best = choose(place, "rocky9-zen5").best
+    assert best is not None
+    assert best.digest == won.digest
+    monkeypatch.setattr(attachments, "attach", attach)
+    forced = push(engine, late, place, reports[late], force=True)
+    assert place.digest(one.id) == forced.digest != won.digest
+    assert list(arriving(place).values()) == [client.EMPTY_INDEX] * 2
+
+
+def test_the_tag_of_an_image_on_its_way_goes_where_the_registry_deletes_tags_and_is_emptied_elsewhere(
+    engine: Engine, made: Callable[..., str], place: Registry, server: Server, tmp_path: Path
+) -> None:
+    image, name = made(build("avx")), build("avx").id
+    for uploaded in (True, False):
+        assert push(engine, image, place, tmp_path).uploaded == uploaded
+        assert arriving(place) == {client.arriving_tag(engine.image(image).id): client.EMPTY_INDEX}
+    assert place.tags() == ["2.20-mkl", "2.20.0-mkl", name, "latest-mkl"]
+    with registries.between(server, deletes=server.folder) as (host, _):
+        push(engine, image, Registry(Repository.parse(f"{host}/{place.repository.path}")), tmp_path)
+    assert arriving(place) == {}
+    assert place.tags() == ["2.20-mkl", "2.20.0-mkl", name, "latest-mkl"]
+
+
 def test_images_are_listed_here_and_in_the_registry(
     engine: Engine, made: Callable[..., str], place: Registry, tmp_path: Path
 ) -> None:
@@ -409,10 +475,15 @@ def old_and_new(engine: Engine, server: Server, tmp_path_factory: pytest.TempPat
 
 
 def copy_of_old(server: Server) -> str:
-    """A repository in which the older image is whole, as the registry keeps it on its disk."""
+    """A repository in which the older image is whole."""
+    return copy_of("test/old", server)
+
+
+def copy_of(old: str, server: Server) -> str:
+    """Another repository with the same in it, as the registry keeps it on its disk."""
     path = f"test/{secrets.token_hex(4)}"
     repositories = server.folder / "data/docker/registry/v2/repositories"
-    shutil.copytree(repositories / "test/old", repositories / path)
+    shutil.copytree(repositories / old, repositories / path)
     return path
 
 
@@ -453,12 +524,49 @@ def test_a_push_that_dies_at_any_of_its_steps_offers_nothing_half_and_the_next_o
             # What had arrived was not sent again.
             assert len(proxy.uploaded) == len(set(proxy.uploaded)) > 0
         steps += 1
-    # A layer and a configuration, the manifest, two papers with what attaches them, and three indexes.
-    assert steps > 15
+    # A layer and a configuration, the manifest, two papers with what attaches them, two tags, and three indexes.
+    assert steps > 17
     only_old, only_new = {build("avx").id}, {newer.id}
     assert seen[0] == only_old
     # The indexes come last: two of the three states between them offer either.
     assert [one for one in seen if one != only_old] == [only_old | only_new] * 2
+
+
+def test_a_replacement_that_dies_at_any_of_its_steps_leaves_a_whole_image(
+    engine: Engine, server: Server, made: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fixed tag names the one or the other, with its papers: an image that is not the one described is at no time.
+
+    The upload's first steps, at which nothing is there yet that anybody reads, are left out.
+    """
+    one = build("avx")
+    monkeypatch.setattr(contents, "read", cache(contents.read))
+    old = Registry(Repository.parse(f"127.0.0.1:{server.port}/test/{secrets.token_hex(4)}"))
+    first = push(engine, made(one), old, tmp_path).digest
+    new = made(one)
+    states = []
+    for steps in range(5, 100):
+        path = copy_of(old.repository.path, server)
+        direct = Registry(Repository.parse(f"127.0.0.1:{server.port}/{path}"))
+        with registries.between(server, left=steps) as (host, proxy):
+            place = Repository.parse(f"{host}/{path}")
+            try:
+                second = push(engine, new, Registry(place), tmp_path, force=True).digest
+                break
+            except (RegistryRefused, TransferFailed):
+                found = described.check(direct, one.id, tmp_path / "none")
+            assert offers(direct, tmp_path) == {one.id}
+            states.append((found.digest, found.lacking))
+            proxy.left = math.inf
+            push(engine, new, Registry(place), tmp_path, force=True)
+            assert described.check(direct, one.id, tmp_path / "reports").lacking == ()
+            assert len(proxy.uploaded) == len(set(proxy.uploaded))
+    indexes = ("2.20-mkl", "2.20.0-mkl", "latest-mkl")
+    # When the tag was moved, at the arriving one's end, which is two requests here, and two of three indexes later.
+    moved = [indexes, indexes, indexes, indexes[1:], indexes[2:]]
+    assert [lacking for digest, lacking in states if digest == second] == moved
+    assert {state for state in states if state[0] != second} == {(first, ())}
+    assert len(states) > 10
 
 
 def test_answers_that_are_lost_cost_nothing(
@@ -469,8 +577,41 @@ def test_answers_that_are_lost_cost_nothing(
     path = copy_of_old(server)
     with registries.between(server, losing=True) as (host, proxy):
         push(engine, new, Registry(Repository.parse(f"{host}/{path}")), folder)
-    # Three documents, what attaches two of them, the index of these and three of images.
-    assert len(proxy.lost) >= 9
+    # Three documents, what attaches two of them, the index of these, the fixed tag, the other's end, and three indexes.
+    assert len(proxy.lost) >= 11
+    direct = Registry(Repository.parse(f"127.0.0.1:{server.port}/{path}"))
+    assert described.check(direct, build("x86-64-v3").id, folder / "reports").lacking == ()
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_registry_that_is_busy_in_the_middle_of_a_push_is_waited_for(
+    status: int, engine: Engine, server: Server, old_and_new: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new, folder = old_and_new
+    monkeypatch.setattr(client, "BACKOFF", 0.01)
+    monkeypatch.setattr(transfer, "WAIT_SECONDS", 0.1)
+    path = copy_of_old(server)
+    with registries.between(server, busy=status) as (host, proxy):
+        push(engine, new, Registry(Repository.parse(f"{host}/{path}")), folder)
+    waited = dict(proxy.waited)
+    assert set(waited.values()) == {2}
+    for part in ("latest-mkl", "arriving", "blobs/uploads/", build("x86-64-v3").id):
+        assert any(part in what for what in waited), waited
+    direct = Registry(Repository.parse(f"127.0.0.1:{server.port}/{path}"))
+    assert described.check(direct, build("x86-64-v3").id, folder / "reports").lacking == ()
+
+
+def test_tokens_that_run_out_in_the_middle_of_a_push_are_bought_again(
+    engine: Engine, server: Server, old_and_new: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new, folder = old_and_new
+    monkeypatch.setattr(transfer, "WAIT_SECONDS", 0.1)
+    path = copy_of_old(server)
+    with registries.between(server, expiring=True) as (host, proxy):
+        push(engine, new, Registry(Repository.parse(f"{host}/{path}")), folder)
+    assert len(proxy.late) == 1
+    # Three requests each: a push has some thirty.
+    assert len([left for left in proxy.sold.values() if left == 0]) >= 8
     direct = Registry(Repository.parse(f"127.0.0.1:{server.port}/{path}"))
     assert described.check(direct, build("x86-64-v3").id, folder / "reports").lacking == ()
 

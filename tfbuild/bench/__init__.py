@@ -7,6 +7,7 @@ arms.py         the sides of a comparison: who runs where, with what
 crew.py         the sides in their workers: started, made ready, asked for samples, lost
 rounds.py       interleaved rounds within their time, of one case or of several that take turns
 evaluate.py     pure: rounds -> ratios, intervals, verdicts
+inplace.py      pure: what an image sets of what the experiments set, before anything is advised
 outcome.py      pure: sides and rounds -> a case's record
 together.py     pure: cases that took turns -> one mean
 models.py       `--model`: whole models by name (facts/models.toml)

@@ -16,21 +16,27 @@ from tfbuild.errors import TfbuildError, UnknownImage
 # Where experiments.toml's LD_PRELOAD looks first.
 FOLDER = "/tfbuild-bench/lib"
 SECONDS = 120.0
-# Nothing is installed: each package's library is taken out of it, by the name that its programs know it by. The version
-# in mimalloc's package name differs between releases. A mirror that does not answer is not waited for.
+# Nothing is installed: each package's library is taken out of it, by the name that its programs know it by. Package
+# names differ between releases (libmimalloc2.0 and 3, libtcmalloc-minimal4t64). A mirror that does not answer is not
+# waited for. TCMalloc is fetched where the image's own loader finds none, since tfbuild's images have it.
 FETCH = r"""
 set -eu
 . /mnt/network.sh
 apt="apt-get -qq -o Acquire::Retries=1 -o Acquire::http::Timeout=15 -o Acquire::https::Timeout=15"
 $apt -o APT::Update::Error-Mode=any update
 mkdir -p /out /tmp/packages && cd /tmp/packages
-for one in libjemalloc2 "$(apt-cache pkgnames libmimalloc | grep '^libmimalloc[0-9.]*$' | sort -V | head -n 1)"; do
+known() { apt-cache pkgnames "$1" | grep "^$1$2\$" | sort -V | head -n 1; }
+tcmalloc=
+case $(LD_PRELOAD=libtcmalloc_minimal.so.4 env true 2>&1) in
+    *"cannot be preloaded"*) tcmalloc=$(known libtcmalloc-minimal '[0-9]*\(t64\)\?') ;;
+esac
+for one in libjemalloc2 "$(known libmimalloc '[0-9.]*')" "$tcmalloc"; do
     [ -z "$one" ] || $apt -o APT::Sandbox::User=root download "$one" || echo "no $one" >&2
 done
 for deb in *.deb; do dpkg-deb --extract "$deb" unpacked; done
-for name in jemalloc mimalloc; do
-    file=$(find unpacked -name "lib$name.so.[0-9]*" -type f | head -n 1)
-    [ -z "$file" ] || cp "$file" "/out/lib$name.so.2"
+for name in jemalloc.so.2 mimalloc.so.2 tcmalloc_minimal.so.4; do
+    file=$(find unpacked -name "lib${name%.*}.[0-9]*" -type f | head -n 1)
+    [ -z "$file" ] || cp "$file" "/out/lib$name"
 done
 ls *.deb | sed 's/_[^_]*$//; s/%3a/:/' > /out/packages
 """
@@ -85,7 +91,7 @@ def fetch(engine: Engine, image: str, ca: Path | None, seconds: float = SECONDS)
             progress=Progress(io.StringIO()),
             seconds=seconds,
         )
-        files = {f"{FOLDER}/{file.name}": file.read_bytes() for file in sorted(output.glob("*.so.2"))}
+        files = {f"{FOLDER}/{file.name}": file.read_bytes() for file in sorted(output.glob("*.so.*"))}
         return Libraries(files=files, packages=tuple((output / "packages").read_text().split()))
 
 

@@ -28,7 +28,7 @@ def _trainings(engine: Engine, image: str) -> Iterator[Finding]:
 
 
 def _busy(engine: Engine, image: str, arm: Arm) -> tuple[str, dict[str, float]]:
-    key = Key(image=image, process="nvidia-smi")
+    key = Key(image=image, process="nvidia-smi", gpus=True)
     with workers.pool(engine, {}) as pool:
         try:
             pool.start([key])

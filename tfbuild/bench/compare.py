@@ -1,66 +1,69 @@
 """Reports side by side: hardware against hardware, image against image, release against release.
 
-The first is what each of the others is held against. They were not taken in the same rounds, so that a machine's drift
-is in the ratio; the interval is the widest that the two medians' own intervals allow, and a gate fails only where all
-of it lies beyond the limit.
+The first is what each of the others is held against. They were not taken in the same rounds, so that what a machine did
+to one run as a whole is in the ratios, and nothing in two reports tells it from the image's own; only where both
+measured another image of the same id in the same rounds, on equal machines, is its time taken as the measure of both.
 """
 
-import math
-import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
 import msgspec
 
+from tfbuild.bench import common, gate, means
 from tfbuild.bench import report as reporting
 from tfbuild.bench.charts import Line
-from tfbuild.bench.evaluate import seconds_per_item
-from tfbuild.bench.results import FASTER, NO_DIFFERENCE, SLOWER, ArmResult, BenchReport, CaseResult
-from tfbuild.errors import RegressionFound, UsageError, fit
+from tfbuild.bench.common import TOO_FEW, Arm, Lack, Row
+from tfbuild.bench.means import Part
+from tfbuild.bench.results import FASTER, NO_DIFFERENCE, SLOWER, BenchReport
+from tfbuild.errors import UsageError, fit
 from tfbuild.proof import Interval
 from tfbuild.verify import paired
 
-GATE = re.compile(r"([a-z0-9]+) *(<=|<|>=|>) *(\d+(?:\.\d+)?)")
-THROUGHPUT = "throughput"
+THROUGHPUT, CPU = "throughput", "cpu"
+# Of what the first report measured: with more lost, what is left could hide as much as a gate is to find.
+MOST_LOST = 0.1
+# Reasons that are spelled out.
+MOST_TOLD = 3
+NO_CPU = "no CPU time"
+ONE_RUN = "both reports are of the same run, sample by sample"
 # Labels that tell how an image was made; those of one build differ in them all from another's.
 TELLING = ("release", "target", "python", "instruction-set", "copts", "compiler", "allocator", "onednn", "threading")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
-    """One arm in both reports: `ratio`: the first's time per item over the second's."""
-
-    experiment: str
-    case: str
-    arm: str
-    metric: str
-    ratio: Interval
-
-
-@dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """`throughput`: over all rows, and by experiment, as geometric means of the rows' ratios.
+    """`throughput` (by the clock), `cpu` (CPU time) and, by the clock, `experiments`: means of the rows that count.
 
-    `differs`: what sets the two apart, by name: the first's, the second's; `others`: the first report against each
-    further one.
+    A total without such rows is None, or not there. `differs`: what sets the two apart, by name: the first's, the
+    second's; `lacks`: what only the first measured, `more`: what only the second did; `unjudged`: by a total's name,
+    why a gate cannot go by it; `smallest`: by name, the slowdown that its interval shows four times of five; `others`:
+    the first report against each further one.
     """
 
     first: str
     second: str
     differs: dict[str, tuple[str, str]]
     rows: tuple[Row, ...]
-    throughput: Interval
+    throughput: Interval | None
+    cpu: Interval | None
     experiments: dict[str, Interval]
+    lacks: tuple[Lack, ...]
+    more: tuple[Lack, ...]
+    unjudged: dict[str, str]
+    smallest: dict[str, float]
     notes: tuple[str, ...]
     others: tuple["Comparison", ...] = ()
 
     @property
     def totals(self) -> dict[str, Interval]:
-        """What a gate may ask for: throughput, and each experiment."""
-        return {THROUGHPUT: self.throughput, **self.experiments}
+        """What there is to show and to judge: throughput, CPU time, and each experiment."""
+        both = {THROUGHPUT: self.throughput, CPU: self.cpu}
+        return {name: ratio for name, ratio in both.items() if ratio} | self.experiments
 
     def line(self, name: str, number: int) -> Line | None:
         """One of the totals, to be drawn for report `number`; None where these two reports do not share it."""
@@ -82,21 +85,31 @@ def compare(first: BenchReport, *others: BenchReport) -> Comparison:
 
 
 def _pair(first: BenchReport, second: BenchReport, number: int) -> Comparison:
-    rows = tuple(_rows(first, second))
+    shared = common.shared(first, second)
+    rows = tuple(row for one in shared.both if (row := common.row(first, second, *one)))
     if not rows:
         raise UsageError(
             f"reports 1 and {number} have no measurement in common", hint="run the same experiments for both"
         )
-    names = dict.fromkeys(row.experiment for row in rows)
-    return Comparison(
+    lacks = (*shared.lacks, *_timeless(shared.both, rows))
+    names = dict.fromkeys([*(row.experiment for row in rows), *(lack.experiment for lack in lacks)])
+    counting = [row for row in rows if not row.left_out]
+    made = Comparison(
         first=_title(first),
         second=_title(second),
         differs=differences(first, second),
         rows=rows,
-        throughput=_mean([row.ratio for row in rows]),
-        experiments={name: _mean([row.ratio for row in rows if row.experiment == name]) for name in names},
-        notes=tuple(_notes(first, second)),
+        throughput=_total(counting),
+        cpu=_total(counting, CPU),
+        experiments=_experiments(names, counting),
+        lacks=lacks,
+        more=shared.more,
+        unjudged=_unjudged(names, rows, lacks, ONE_RUN if first.experiments == second.experiments else ""),
+        smallest={},
+        notes=(),
     )
+    made = replace(made, smallest={name: round(means.smallest(ratio), 4) for name, ratio in made.totals.items()})
+    return replace(made, notes=tuple(_notes(first, second, made, number)))
 
 
 def differences(first: BenchReport, second: BenchReport) -> dict[str, tuple[str, str]]:
@@ -127,127 +140,116 @@ def _subject(report: BenchReport) -> dict[str, str]:
     }
 
 
-def _rows(first: BenchReport, second: BenchReport) -> list[Row]:
-    there = {key: (case, arm) for key, case, arm in _arms(second)}
-    found = []
-    for key, case, arm in _arms(first):
-        other = there.get(key)
-        # The same work only: what a name stands for may differ between two versions of tfbuild.
-        if other is None or (case.metric, arm.workload, arm.params) != (
-            other[0].metric,
-            other[1].workload,
-            other[1].params,
-        ):
-            continue
-        ours, theirs = seconds_per_item(case, arm), seconds_per_item(*other)
-        if ours and theirs and min(ours.low, theirs.low) > 0:
-            ratio = Interval(
-                median=ours.median / theirs.median,
-                low=ours.low / theirs.high,
-                high=ours.high / theirs.low,
-                coverage=min(ours.coverage, theirs.coverage),
-            )
-            found.append(Row(experiment=key[0], case=key[1], arm=key[2], metric=case.metric, ratio=ratio))
-    return found
+# --- totals ----------------------------------------------------------------------------------------------------------
 
 
-def _arms(report: BenchReport) -> list[tuple[tuple[str, str, str], CaseResult, ArmResult]]:
-    """What was timed in the report's own image: an arm of --against's says nothing of it."""
-    return [
-        ((row.name, case.name, arm.name), case, arm)
-        for row in report.experiments
-        for case in row.cases
-        for arm in case.arms
-        if case.rounds and arm.seconds is not None and arm.image == report.image.id
-    ]
+def _timeless(both: Sequence[tuple[Arm, Arm]], rows: Sequence[Row]) -> Iterator[Lack]:
+    """What both have without a ratio to show for it."""
+    found = {(row.experiment, row.case, row.arm) for row in rows}
+    for ours, _ in both:
+        if ours.key not in found:
+            experiment, case, arm = ours.key
+            yield Lack(experiment=experiment, case=case, arm=arm, why=TOO_FEW)
 
 
-def _mean(ratios: Sequence[Interval]) -> Interval:
-    def mean(values: list[float]) -> float:
-        return math.exp(sum(map(math.log, values)) / len(values))
+def _total(rows: Iterable[Row], metric: str = "") -> Interval | None:
+    """By the clock, or of CPU time."""
+    timed = [(row, row.cpu if metric == CPU else row.wall) for row in rows]
+    return means.total([Part(experiment=row.experiment, case=row.case, ratio=ratio) for row, ratio in timed if ratio])
 
-    return Interval(
-        median=mean([ratio.median for ratio in ratios]),
-        low=mean([ratio.low for ratio in ratios]),
-        high=mean([ratio.high for ratio in ratios]),
-        coverage=min(ratio.coverage for ratio in ratios),
-    )
+
+def _experiments(names: Iterable[str], rows: Sequence[Row]) -> dict[str, Interval]:
+    """By the clock. What is held against another image throughout does not drift as the others do."""
+    its = {name: [row for row in rows if row.experiment == name] for name in names}
+    found = {name: ratio for name, rows in its.items() if (ratio := _total(rows))}
+    return {
+        name: ratio
+        if all(row.held for row in its[name])
+        else means.widened(ratio, [other for one, other in found.items() if one != name])
+        for name, ratio in found.items()
+    }
+
+
+def _unjudged(names: Iterable[str], rows: Sequence[Row], lacks: Sequence[Lack], every: str) -> dict[str, str]:
+    """By total's name, why no gate may go by it; `every`: why by none at all, if so."""
+    if every:
+        return dict.fromkeys((THROUGHPUT, CPU, *names), every)
+    told = {
+        THROUGHPUT: _trouble([row.left_out for row in rows], lacks),
+        CPU: _trouble([row.left_out or ("" if row.cpu else NO_CPU) for row in rows], lacks),
+    }
+    for name in names:
+        its = [row.left_out for row in rows if row.experiment == name]
+        told[name] = _trouble(its, [lack for lack in lacks if lack.experiment == name])
+    return {name: why for name, why in told.items() if why}
+
+
+def _trouble(left_out: Sequence[str], lacks: Sequence[Lack]) -> str:
+    """Empty where enough of what the first report measured counts, and nothing of it broke."""
+    reasons = [*filter(None, left_out), *(lack.why for lack in lacks)]
+    every = len(left_out) + len(lacks)
+    broken = [lack for lack in lacks if lack.broken]
+    if broken:
+        first = f"{broken[0].experiment}: {broken[0].case}: {broken[0].arm}"
+        return f"{len(broken)} of {every} rows broke, first {fit(first)} ({_counted(lack.why for lack in broken)})"
+    if len(reasons) > MOST_LOST * every:
+        return f"{len(reasons)} of {every} rows do not count: {_counted(reasons)}"
+    return ""
+
+
+def _counted(words: Iterable[str]) -> str:
+    """Each with how often it comes, the most frequent first."""
+    told = Counter(words).most_common()
+    rest = sum(number for _, number in told[MOST_TOLD:])
+    shown = [f"{number} {fit(word)}" for word, number in told[:MOST_TOLD]]
+    return ", ".join([*shown, f"{rest} for other reasons"] if rest else shown)
 
 
 def _title(report: BenchReport) -> str:
     return f"{report.image.ref} on {report.host.cpu} ({report.host.cpus} CPUs), TensorFlow {report.software.tensorflow}"
 
 
-def _notes(first: BenchReport, second: BenchReport) -> list[str]:
-    told = [f"{report.image.ref}, {report.created}: {reporting.noise(report)}" for report in (first, second)]
+def _notes(first: BenchReport, second: BenchReport, made: Comparison, number: int) -> Iterator[str]:
+    for report in (first, second):
+        yield f"{report.image.ref}, {report.created}: {reporting.noise(report)}"
+    if first.experiments == second.experiments:
+        yield f"report {number}: {ONE_RUN}"
+    if left := [row.left_out for row in made.rows if row.left_out]:
+        yield f"report {number}: {len(left)} of {len(made.rows)} shared rows count in no total: {_counted(left)}"
+    lost = Counter(lack.experiment for lack in made.lacks)
+    every = lost + Counter(row.experiment for row in made.rows)
+    if lost:
+        told = ", ".join(f"{name} {count} of {every[name]}" for name, count in lost.items())
+        yield f"report {number} lacks {lost.total()} of the {every.total()} rows that report 1 has: {told}"
+    if more := Counter(lack.experiment for lack in made.more):
+        told = ", ".join(f"{name} {count}" for name, count in more.items())
+        yield f"only report {number} has {more.total()} rows more: {told}"
+    if broken := [lack for lack in made.lacks if lack.broken]:
+        yield f"report {number}: {_trouble([], broken)}"
+    if slower := [name for name, ratio in made.experiments.items() if direction(ratio) == SLOWER]:
+        yield f"report {number}: slower by all of its interval: {', '.join(slower)}"
+    if shows := [f"{name} x{made.smallest[name]:.2f}" for name in (THROUGHPUT, CPU) if name in made.smallest]:
+        yield f"report {number}: the smallest slowdown that shows, four times of five: {', '.join(shows)}"
+    yield from _drift(first, second, made, number)
+
+
+def _drift(first: BenchReport, second: BenchReport, made: Comparison, number: int) -> Iterator[str]:
+    held = sum(bool(row.held) for row in made.rows)
+    if held:
+        yield f"report {number}: {held} of {len(made.rows)} rows are held against the same other image in their rounds"
     if first.host.cpu != second.host.cpu or first.host.cpus != second.host.cpus:
-        told.append("two machines: the ratios are of machine and image together")
-    else:
-        told.append("one after the other, not in the same rounds: a shared machine's drift is in the ratios")
-    return told
-
-
-# --- the gate --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class Gate:
-    """`name`: throughput (of everything) or an experiment; fails where all of its interval is beyond the limit.
-
-    Too few rounds for 95 % confidence fail nothing.
-    """
-
-    name: str
-    sign: str
-    limit: float
-
-    def fails(self, ratio: Interval) -> bool:
-        return (
-            ratio.coverage >= paired.CONFIDENCE
-            and {
-                "<": ratio.high < self.limit,
-                "<=": ratio.high <= self.limit,
-                ">": ratio.low > self.limit,
-                ">=": ratio.low >= self.limit,
-            }[self.sign]
+        yield "two machines: the ratios are of machine and image together"
+    elif held < len(made.rows):
+        yield (
+            "one after the other, not in the same rounds: what a shared machine did to a whole run is in the ratios "
+            "and in no interval (invoke bench --only isa --against IMAGE, in both, takes it out)"
         )
-
-
-def gates(texts: Sequence[str]) -> tuple[Gate, ...]:
-    """'throughput<0.95' as a gate; UsageError where one cannot be read."""
-    found = []
-    for text in texts:
-        read = GATE.fullmatch(text.strip())
-        if read is None:
-            raise UsageError(f"--fail-if {text!r} cannot be read", hint="--fail-if 'throughput<0.95', or 'jpeg<0.9'")
-        found.append(Gate(name=read[1], sign=read[2], limit=float(read[3])))
-    return tuple(found)
-
-
-def apply(found: Comparison, wanted: Sequence[Gate]) -> None:
-    """RegressionFound with the gates that fail; UsageError where one asks for what no other report shares."""
-    every = (found, *found.others)
-    known = dict.fromkeys(name for one in every for name in one.totals)
-    if unknown := [gate.name for gate in wanted if gate.name not in known]:
-        raise UsageError(f"--fail-if {unknown[0]}: the reports do not share that", hint=f"one of: {', '.join(known)}")
-    failed = [told for number, one in enumerate(every, 2) for told in _failures(one, number, wanted, len(every))]
-    if failed:
-        told = "; ".join(failed)
-        raise RegressionFound(told, hint="measure again on a quiet machine before it is believed: invoke bench")
-
-
-def _failures(one: Comparison, number: int, wanted: Sequence[Gate], count: int) -> Iterator[str]:
-    whose = f"report {number}: " if count > 1 else ""
-    for gate in wanted:
-        ratio = one.totals.get(gate.name)
-        if ratio and gate.fails(ratio):
-            yield f"{whose}{gate.name} {reporting.spelled(ratio)} {gate.sign} {gate.limit:g}"
 
 
 # --- what is printed -------------------------------------------------------------------------------------------------
 
 
-def show(found: Comparison, stream: IO[str] | None = None) -> None:
+def show(found: Comparison, judged: Sequence[gate.Judged] = (), stream: IO[str] | None = None) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -261,38 +263,54 @@ def show(found: Comparison, stream: IO[str] | None = None) -> None:
         for name, (ours, theirs) in one.differs.items():
             console.print(Text(f"   {name}: {ours or '-'} | {theirs or '-'}", "dim"))
     table = Table(box=None, pad_edge=False)
-    for name in ("experiment", "case", "", "time", *(f"{number} against 1" for number in range(2, len(every) + 2))):
+    heads = [head for number in range(2, len(every) + 2) for head in (f"{number} against 1", "CPU time")]
+    for name in ("experiment", "case", "", *heads):
         table.add_column(name)
-    for key, ratios in side_by_side(found):
-        table.add_row(*map(Text, (*key, *map(reporting.spelled, ratios))))
+    for key, rows in side_by_side(found):
+        table.add_row(*map(Text, (*key, *(cell for row in rows for cell in cells(row)))))
     console.print(table)
     for name in dict.fromkeys(name for one in every for name in one.totals):
         console.print(Text(f"{name:12}" + "  ".join(reporting.spelled(one.totals.get(name)) or "-" for one in every)))
-    for note in dict.fromkeys(note for one in every for note in one.notes):
+    for note in notes(found):
         console.print(Text(note, "dim"))
+    for verdict in judged:
+        console.print(Text(gate.spelled(verdict, len(every))))
 
 
-def side_by_side(found: Comparison) -> list[tuple[tuple[str, str, str, str], list[Interval | None]]]:
-    """Each arm with its ratio in every comparison (None: not measured in that report)."""
+def side_by_side(found: Comparison) -> list[tuple[tuple[str, str, str], list[Row | None]]]:
+    """Each arm with its row in every comparison (None: not measured in that report)."""
     every = (found, *found.others)
-    tables = [{(row.experiment, row.case, row.arm, row.metric): row.ratio for row in one.rows} for one in every]
+    tables = [{(row.experiment, row.case, row.arm): row for row in one.rows} for one in every]
     return [(key, [table.get(key) for table in tables]) for key in dict.fromkeys(key for t in tables for key in t)]
 
 
+def cells(row: Row | None) -> tuple[str, str]:
+    """By the clock, with the reason where it counts in no total, and of CPU time."""
+    if row is None:
+        return "", ""
+    return reporting.spelled(row.wall) + (f" ({row.left_out})" if row.left_out else ""), reporting.spelled(row.cpu)
+
+
+def notes(found: Comparison) -> list[str]:
+    return list(dict.fromkeys(note for one in (found, *found.others) for note in one.notes))
+
+
 def run(paths: Sequence[str], fail_if: Sequence[str], html: str, *, json: bool) -> None:
-    """`invoke compare`: prints, writes the page where one is asked for, then judges."""
+    """`invoke compare`: prints, writes the page where one is asked for, then leaves by what the gates say."""
     if len(paths) < 2:
         raise UsageError(
             "one report is nothing to compare", hint="two reports/bench-*.json or more, the baseline first"
         )
-    wanted = gates(fail_if)
+    wanted = gate.gates(fail_if)
     found = compare(*(reporting.read(Path(path)) for path in paths))
+    judged = gate.judge(found, wanted)
     if html:
         from tfbuild.bench import page
 
-        page.write(page.comparison(found), Path(html))
+        page.write(page.comparison(found, judged), Path(html))
     if json:
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n")
+        told = msgspec.to_builtins(found) | {"gates": msgspec.to_builtins(judged)}
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(told), indent=2).decode() + "\n")
     else:
-        show(found)
-    apply(found, wanted)
+        show(found, judged)
+    gate.enforce(judged)

@@ -63,6 +63,29 @@ def evaluate(rounds: Sequence[Round], baseline: str, items: Mapping[str, int], m
     )
 
 
+def against(case: CaseResult, arm: ArmResult, other: ArmResult) -> Verdict:
+    """An arm against any other one, in the rounds that hold both.
+
+    Where the other is not the baseline, the band counts both ways: which of two equals is the slower one is chance.
+    """
+    if other.name == case.arms[0].name:
+        return Verdict(cpu=arm.cpu, wall=arm.wall, effect=arm.effect or NO_DIFFERENCE)
+    both = [row.samples for row in counted(case.rounds) if {arm.name, other.name} <= row.samples.keys()]
+    units = arm.items / other.items
+    found = {
+        name: interval([units * time(taken[other.name]) / time(taken[arm.name]) for taken in both])
+        for name, time in TIMES.items()
+    }
+    return Verdict(cpu=found["cpu"], wall=found["wall"], effect=effect(found[case.metric], _both_ways(case.band)))
+
+
+def _both_ways(band: Interval | None) -> Interval | None:
+    if band is None:
+        return None
+    low, high = min(band.low, 1 / band.high), max(band.high, 1 / band.low)
+    return Interval(median=band.median, low=low, high=high, coverage=band.coverage)
+
+
 def undisturbed(rounds: Sequence[Round]) -> tuple[Round, ...]:
     return tuple(row for row in rounds if row.foreign <= MOST_FOREIGN)
 

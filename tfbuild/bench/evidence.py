@@ -139,7 +139,7 @@ def _peaks(row: Experiment, case: Case, pool: Pool, place: Place, end: float) ->
         try:
             pool.start([key])
             left = max(1.0, end - time.monotonic())
-            return pool.ask(key, Peak, left, ask="once", workload=workload, params={**case.params, **arm.params})
+            return pool.ask(key, Peak, left, ask="once", workload=workload, params=place.params(case, arm))
         finally:
             pool.close(key)
 

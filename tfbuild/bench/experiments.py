@@ -11,17 +11,18 @@ from tfbuild.facts import Facts
 
 Value = bool | int | float | str | list[int]
 METRICS = ("cpu", "wall")
-# What a row may need: the engine's machine gives a GPU to no container yet, another image is --against's; "tuning": the
-# image sets what an arm takes away.
+# What a row may need: a GPU, which its workers alone get; --against's image; "tuning": the image sets what an arm takes
+# away.
 NEEDS = ("", "gpu", "against", "tuning")
 
 
 class Arm(Facts, frozen=True):
     """One side of a comparison; the first of an experiment is its baseline.
 
-    `env`: what differs in its environment ("": as if not set; {cpus} is the number of processors here, {fourfold} four
-    times that); arms that differ in it, in `process` or in `image` get a process of their own. `malloc`: whose
-    allocator it must be, in the file's name. `code`: the line that takes the arm's gain into a program.
+    `env`: what differs in its environment ("": as if not set); arms that differ in it, in `process` or in `image` get a
+    process of their own. `malloc`: whose allocator it must be, in the file's name. `code`: the line that takes the
+    arm's gain into a program. In their texts {cpus} is the number of processors here, {half} half of it, {fourfold}
+    four times that; an arm is left out where such a number makes its environment another arm's.
     """
 
     name: str

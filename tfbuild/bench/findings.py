@@ -6,15 +6,19 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from tfbuild.bench import report as reporting
-from tfbuild.bench.evaluate import TIMES, counted, interval, seconds_per_item, sure
-from tfbuild.bench.results import FASTER, SLOWER, ArmResult, CaseResult, Finding
+from tfbuild.bench.evaluate import TIMES, against, counted, interval, seconds_per_item, sure, wall
+from tfbuild.bench.results import FASTER, SLOWER, ArmResult, CaseResult, Finding, Sample
 from tfbuild.proof import Interval
 
 SHARES = (0.8, 0.9, 0.95)
 # A line that misses its points by more says nothing of others.
 OFF_THE_LINE = 0.25
+# A batch that is faster by more than an endless one would be by the line: the line is none.
+BEYOND = 0.05
 # Step on the real pipeline over step alone (the tf.data guide's question, with limits that held in measurements).
 COMPUTE_BOUND, INPUT_BOUND = 1.1, 1.3
+# What both at once may save of the time that one after the other takes, and still be no gain: both are the processors'.
+SHARED = 1.1
 # MB/s of the guide's disks, and classes by range, for caches and hosts behind a virtual disk blur them.
 GUIDE = (50, 150, 500, 2000)
 PHOTOGRAPH = 63
@@ -102,7 +106,10 @@ def _batch_size(case: CaseResult) -> list[Finding]:
     values = {f"measured_{share:.0%}": float(n) for share, n in knees.items()}
     values |= {f"measured_{share:.0%}_low": float(low) for share, (low, _) in ranges.items()}
     values |= {f"measured_{share:.0%}_high": float(high) for share, (_, high) in ranges.items()}
-    if line := fit(points):
+    if ends := [f"{share:.0%}" for share, n in knees.items() if n == largest]:
+        text += f"; {_listed(ends)} only at the end of the sweep: where the rate stops growing was not seen"
+    line = fit(points)
+    if line and all(seconds >= (1 - BEYOND) * line.b * n for n, seconds in points):
         text += (
             f"; a step takes {line.a * 1e3:.3g} ms + {line.b * 1e6:.3g} µs an item (off by {line.error:.0%}), by which "
             f"{_listed([f'{line.batch(share):.0f}' for share in SHARES])} items give "
@@ -110,6 +117,8 @@ def _batch_size(case: CaseResult) -> list[Finding]:
         )
         values |= {"a": line.a, "b": line.b, "error": line.error}
         values |= {f"fitted_{share:.0%}": line.batch(share) for share in SHARES}
+    elif line:
+        text += "; no line a + b * n is told, for the largest batches are faster than an endless one would be by it"
     return [Finding(text=text, values=values)]
 
 
@@ -131,7 +140,7 @@ def _bound(slower: float) -> int:
 
 
 def _listed(words: Sequence[str]) -> str:
-    return f"{', '.join(words[:-1])} and {words[-1]}"
+    return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else words[0]
 
 
 # A tensor or two of the optimiser's choosing, an arena that doubles: less is no growth to draw a line through.
@@ -176,21 +185,48 @@ def _bottleneck(case: CaseResult) -> list[Finding]:
     """The baseline is the step alone: what a pipeline at no cost would give. An arm's input alone is the one with the
     same parameters but for the step."""
     found = []
-    step = _rate(case.arms[0])
-    alone = {_knobs(arm): _rate(arm) for arm in case.arms if arm.workload == "pipeline" and not arm.params.get("step")}
+    base = case.arms[0]
+    alone = {_knobs(arm): arm for arm in case.arms if arm.workload == "pipeline" and not arm.params.get("step")}
     for arm in case.arms[1:]:
-        both = _rate(arm)
-        if arm.wall is None or not arm.params.get("step") or not both:
+        if arm.wall is None or not arm.params.get("step") or not _rate(arm):
             continue
         slower, low, high = 1 / arm.wall.median, 1 / arm.wall.high, 1 / arm.wall.low
-        text = f"{arm.name}: {slower:.2f} [{low:.2f}, {high:.2f}] times the step alone: {_limit(arm, arm.wall)}"
-        values = {"real_over_synthetic": slower, "low": low, "high": high}
         given = alone.get(_knobs(arm))
-        if step and given:
-            text += f" ({step:.0f} items/s computed, {given:.0f} read, {both:.0f} both)"
-            values |= {"compute_rate": step, "input_rate": given, "combined_rate": both}
+        word = _limit(arm, arm.wall)
+        values = {"real_over_synthetic": slower, "low": low, "high": high}
+        rates = ""
+        if given and _rate(base) and _rate(given):
+            word = _together(case, arm, given, word)
+            rates = f" ({_rate(base):.0f} items/s computed, {_rate(given):.0f} read, {_rate(arm):.0f} both)"
+            values |= {"compute_rate": _rate(base), "input_rate": _rate(given), "combined_rate": _rate(arm)}
+        text = f"{arm.name}: {slower:.2f} [{low:.2f}, {high:.2f}] times the step alone: {word}{rates}"
         found.append(Finding(text=text, values=values))
     return found
+
+
+def _together(case: CaseResult, arm: ArmResult, given: ArmResult, word: str) -> str:
+    """What limits the arm where its input and its step together take as long as one after the other.
+
+    A pipeline that prefetches does both at once: then it is the processors that they share, and whatever takes less
+    of them helps. One that does not waits by its own making.
+    """
+    base = case.arms[0]
+    both = [row.samples for row in counted(case.rounds) if {base.name, arm.name, given.name} <= row.samples.keys()]
+
+    def item(arm: ArmResult, taken: Mapping[str, Sample]) -> float:
+        return wall(taken[arm.name]) / arm.items
+
+    saved = interval([(item(base, taken) + item(given, taken)) / item(arm, taken) for taken in both])
+    if word == BOUNDS[0] or saved is None or not sure(saved) or saved.high > SHARED:
+        return word
+    if not arm.params.get("prefetch"):
+        return f"{word}: input and step take turns, for nothing is prefetched"
+    step, read = 1 / _rate(base), 1 / _rate(given)
+    larger, share = ("the step", step) if step >= read else ("the input", read)
+    return (
+        f"the processors are the limit: input and step share them; {larger} is the larger part of their time "
+        f"({share / (step + read):.0%}), and the one to make cheaper first"
+    )
 
 
 def _limit(arm: ArmResult, ratio: Interval) -> str:
@@ -307,12 +343,52 @@ def _gain(arm: ArmResult) -> float:
     return arm.wall.median if arm.wall else 0.0
 
 
+def _fused(case: CaseResult) -> list[Finding]:
+    """The fused one against the unfused one in each layout but the baseline's, of which the table tells."""
+    return [
+        _pair(case, arm, other)
+        for other in case.arms[1:]
+        for arm in case.arms[1:]
+        if arm.params.get("fused") and other.params == arm.params | {"fused": False} and _measured(arm, other)
+    ]
+
+
+def _merged(case: CaseResult) -> list[Finding]:
+    """map_and_batch against map, then batch, with as many calls."""
+    return [
+        _pair(case, arm, other)
+        for arm in case.arms
+        for other in case.arms
+        if arm.params.get("map_and_batch") and _without(arm, "map_and_batch") == _without(other, "map_and_batch")
+        if arm is not other and _measured(arm, other)
+    ]
+
+
+def _measured(*arms: ArmResult) -> bool:
+    return all(arm.seconds for arm in arms)
+
+
+def _without(arm: ArmResult, name: str) -> tuple[object, ...]:
+    return arm.workload, arm.env, {key: value for key, value in arm.params.items() if key != name}
+
+
+def _pair(case: CaseResult, arm: ArmResult, other: ArmResult) -> Finding:
+    """An arm against another one than the baseline, in the same rounds."""
+    verdict = against(case, arm, other)
+    ratio, time = (verdict.cpu, "CPU time") if case.metric == "cpu" else (verdict.wall, "wall time")
+    word = verdict.effect if sure(ratio) else reporting.TOO_FEW
+    text = f"{case.name}: {arm.name} against {other.name}: {word}, {reporting.spelled(ratio)} in {time}"
+    return Finding(text=text, values={"median": ratio.median, "low": ratio.low, "high": ratio.high} if ratio else {})
+
+
 DERIVED: dict[str, Callable[[CaseResult], list[Finding]]] = {
     "allocator": _allocator,
+    "batchnorm": _fused,
     "batchsize": _batch_size,
     "bottleneck": _bottleneck,
     "files": _files,
     "models": _models,
+    "pipeline": _merged,
     "rnn": _first_calls,
     "threads": _threads,
     "xla": _first_calls,

@@ -48,19 +48,25 @@ def row(names: Sequence[str], batch: int = 0) -> Experiment:
 
 
 def _cases(model: Model, batch: int, usual: Experiment) -> list[Case]:
-    """What the computer makes of it and, where it is one for pictures, what reading them costs."""
+    """What oneDNN makes of it, and XLA where it compiles in time; of one for pictures, what reading them costs."""
     batch = batch or model.batch
     params: dict[str, Value] = {"name": model.name, "batch": batch}
-    if not model.application:
-        return [Case(name=f"{model.name}, batch {batch}", params=params, arm=usual.arm)]
-    params |= {"application": model.application, "size": model.size, "classes": 1000}
-    name = f"{model.name}, batch {batch}, {model.size}x{model.size}"
-    arms = tuple(arm for arm in usual.arm if model.xla or not arm.params.get("xla"))
-    data = (Arm(name="synthetic"), Arm(name="JPEGs through tf.data", params={"jpegs": True}))
-    return [
-        Case(name=name, params=params, arm=arms),
-        Case(name=f"{name}, its data", params=params, env={SWITCH: "1"}, metric="wall", arm=data),
-    ]
+    name = f"{model.name}, batch {batch}"
+    if model.application:
+        params |= {"application": model.application, "size": model.size, "classes": 1000}
+        name += f", {model.size}x{model.size}"
+    cases = [Case(name=name, params=params)]
+    if model.xla:
+        cases.append(Case(name=f"{name}: XLA", params=params, env={SWITCH: "1"}, arm=_xla(usual)))
+    if model.application:
+        data = (Arm(name="synthetic"), Arm(name="JPEGs through tf.data", params={"jpegs": True}))
+        cases.append(Case(name=f"{name}, its data", params=params, env={SWITCH: "1"}, metric="wall", arm=data))
+    return cases
+
+
+def _xla(usual: Experiment) -> tuple[Arm, ...]:
+    """The sides of the short row's cases that ask for XLA."""
+    return next(case.arm for case in usual.case if any(arm.params.get("xla") for arm in case.arm))
 
 
 def batch_size(text: str) -> int:

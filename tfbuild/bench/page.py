@@ -8,10 +8,11 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from tfbuild.bench import advise, charts, results
+from tfbuild.bench import advise, charts, compare, gate, results
 from tfbuild.bench import report as reporting
 from tfbuild.bench.compare import Comparison, side_by_side
 from tfbuild.bench.evaluate import AGAIN, cpu, wall
+from tfbuild.bench.gate import Judged
 from tfbuild.bench.report import Row
 from tfbuild.bench.results import ArmResult, BenchReport, CaseResult, ExperimentResult
 from tfbuild.errors import UsageError
@@ -28,12 +29,17 @@ CUT_SHORT = "the time was over before all rounds were made: intervals are as wid
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """A change that is advised: `setting` as it is to be typed; `anchor`: where its numbers are."""
+    """What is advised: `setting` as it is to be typed; `anchor`: where its numbers are.
+
+    `in_place`: why there is nothing to change, or nothing.
+    """
 
     experiment: str
     anchor: str
     setting: str
     gains: tuple[str, ...]
+    losses: tuple[str, ...]
+    in_place: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,11 +89,13 @@ class Section:
 
 def to_html(report: BenchReport) -> str:
     """The report as one page that asks nothing of anybody."""
+    cards = _cards(report)
     return _render(
         "report",
         report=report,
         noise=reporting.noise(report),
-        advice=_cards(report),
+        advice=[card for card in cards if not card.in_place],
+        kept=[card for card in cards if card.in_place],
         sections=[_section(row, number) for number, row in enumerate(report.experiments, 1)],
         unmeasured=unmeasured(report),
         method=METHOD,
@@ -96,8 +104,8 @@ def to_html(report: BenchReport) -> str:
     )
 
 
-def comparison(found: Comparison) -> str:
-    """Reports side by side, as one page."""
+def comparison(found: Comparison, judged: Sequence[Judged] = ()) -> str:
+    """Reports side by side, as one page; with what the gates say of them."""
     every = (found, *found.others)
     groups = [
         charts.Group(
@@ -110,9 +118,10 @@ def comparison(found: Comparison) -> str:
         found=found,
         every=every,
         rows=side_by_side(found),
-        spelled=reporting.spelled,
-        chart=Markup(charts.ratios("Throughput against the first report", groups)),
-        notes=dict.fromkeys(note for one in every for note in one.notes),
+        cells=compare.cells,
+        chart=Markup(charts.ratios("Throughput against the first report", groups)) if groups else "",
+        gates=[gate.spelled(one, len(every)) for one in judged],
+        notes=compare.notes(found),
     )
 
 
@@ -144,13 +153,16 @@ def _environment_of_templates() -> Environment:
 
 def _cards(report: BenchReport) -> list[Card]:
     anchors = {row.name: f"experiment-{number}" for number, row in enumerate(report.experiments, 1)}
-    gains: dict[tuple[str, str], list[str]] = {}
-    for one in advise.advise(report):
-        setting = "\n".join([*(f"{name}={value}" for name, value in sorted(one.env.items())), one.code]).strip()
-        gains.setdefault((one.experiment, setting), []).extend(one.gains)
     return [
-        Card(experiment=name, anchor=anchors[name], setting=setting, gains=tuple(seen))
-        for (name, setting), seen in gains.items()
+        Card(
+            experiment=one.experiment,
+            anchor=anchors[one.experiment],
+            setting="\n".join([*(f"{name}={value}" for name, value in sorted(one.env.items())), one.code]).strip(),
+            gains=one.gains,
+            losses=one.losses,
+            in_place=one.in_place,
+        )
+        for one in advise.advise(report)
     ]
 
 
@@ -282,5 +294,6 @@ def _environment(report: BenchReport) -> dict[str, str]:
         "Python": found.python,
         "NumPy": found.numpy,
         "malloc of": found.malloc,
+        "image sets": ", ".join(f"{name}={value}" for name, value in sorted((image.env or {}).items())),
     }
     return {name: value for name, value in told.items() if value}

@@ -60,8 +60,10 @@ def parse(text: str, mount: str) -> Command | None:
     return Command(words=tuple(words), folder=folder)
 
 
-def experiment(engine: Engine, image: str, command: Command, budget: float, progress: Progress) -> ExperimentResult:
-    """Runs the command, for `budget` seconds at most, and says what limits it.
+def experiment(
+    engine: Engine, image: str, command: Command, budget: float, progress: Progress, *, gpus: bool = False
+) -> ExperimentResult:
+    """Runs the command, for `budget` seconds at most, with the engine's `gpus`, and says what limits it.
 
     Raises UsageError where the engine cannot see the folder, and CommandFailed where the command fails or TensorFlow's
     profiler saw nothing of it.
@@ -72,7 +74,7 @@ def experiment(engine: Engine, image: str, command: Command, budget: float, prog
         )
     seconds = max(LEAST_SECONDS, budget - READING_SECONDS)
     with progress.step(f"bench: {command}") as step:
-        found = _watch(engine, image, command, seconds)
+        found = _watch(engine, image, command, seconds, gpus=gpus)
         _refuse(command, found)
         finding = judge(command, found)
         step.outcome = finding.text.removeprefix(f"{command}: ")
@@ -98,7 +100,7 @@ def files() -> dict[str, bytes]:
     return {**workers.files(), SITE: recorder}
 
 
-def _watch(engine: Engine, image: str, command: Command, seconds: float) -> Profiled:
+def _watch(engine: Engine, image: str, command: Command, seconds: float, *, gpus: bool) -> Profiled:
     try:
         run = engine.run(
             image,
@@ -108,6 +110,7 @@ def _watch(engine: Engine, image: str, command: Command, seconds: float) -> Prof
             mounts={FOLDER: str(command.folder)},
             user=f"{os.getuid()}:{os.getgid()}",
             timeout=seconds + MOST_MORE,
+            gpus=gpus,
         )
         found = probe.records(run.stdout, (Profiled,))
     except (TimeoutError, probe.UntrustedError) as error:

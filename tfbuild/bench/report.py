@@ -49,6 +49,8 @@ def _contradictions(report: BenchReport) -> Iterator[str]:
             yield f"{case.name} is judged by {case.metric!r}"
         if any(arm.items < 1 for arm in case.arms):
             yield f"{case.name} has an arm without items"
+        if any(arm.seconds is not None and arm.seconds <= 0 for arm in case.arms):
+            yield f"{case.name} has an arm that took no time"
         if any(raw.inner < 1 or raw.wall <= 0 for row in case.rounds for raw in row.samples.values()):
             yield f"{case.name} has a sample without calls or time"
 
@@ -149,7 +151,14 @@ def caveat(case: CaseResult) -> str:
     told = [case.reason if case.status in (results.TRUNCATED, results.INTERRUPTED) else ""]
     told.append(f"noisy: {case.clean} of {len(case.rounds)} rounds undisturbed" if case.noisy and case.rounds else "")
     told.append(f"{case.throttled} periods throttled by the cgroup's quota" if case.throttled else "")
+    told.append(f"the baseline differs from itself: {spelled(case.band)}" if _off(case.band) else "")
     return "; ".join(text for text in told if text)
+
+
+def _off(band: Interval | None) -> bool:
+    """The same work in the same rounds is faster or slower for certain, to the digits that are shown: others may be so
+    too, by as much."""
+    return band is not None and evaluate.sure(band) and not round(band.low, 2) <= 1 <= round(band.high, 2)
 
 
 def lines(cases: Sequence[CaseResult]) -> list[str]:

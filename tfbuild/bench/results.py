@@ -114,12 +114,16 @@ class ExperimentResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """The image. `against`: the one that it is compared with in `isa`, else empty."""
+    """The image. `against`: the one that it is compared with in `isa`, else empty.
+
+    `env`: what it sets of the variables that the experiments set (None: a report of before they were recorded).
+    """
 
     ref: str
     id: str
     labels: dict[str, str]
     against: str
+    env: dict[str, str] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -53,6 +53,17 @@ class Comparison:
             strict=self.strict,
         )
 
+    def goes_on(self) -> bool:
+        """Whether time is all that it lacks: none of its sides still has to be made ready for the first time."""
+        waiting = any(side.status == results.TRUNCATED for side in self.crew.sides)
+        return not waiting and bool(self.rounds or not self.crew.comparable())
+
+    def resume(self, tell: Callable[[str], None]) -> None:
+        """Its workers may have forgotten or ended meanwhile: all that still lives is built again, its rounds stay."""
+        self.tell, self.truncated = tell, False
+        for side in self.crew.sides:
+            side.home = 0
+
     def quiet_round(self, shuffled: random.Random, end: float) -> None:
         """Adds a round that nobody disturbed, or the least disturbed of a few; none where a side was lost in it."""
         best = self._round(shuffled)
@@ -134,15 +145,19 @@ def _build_all(made: Sequence[Comparison], key: Key) -> None:
 
 
 def run(made: Sequence[Comparison], limits: Limits, shuffled: random.Random) -> None:
-    """Each round may repeat what was disturbed until its share of the time is over; the next one has its own."""
+    """Each round may repeat what was disturbed until its share of the time is over; the next one has its own.
+
+    Where rounds were made before, those that are missing follow.
+    """
     begin = time.monotonic()
-    for index in range(limits.rounds):
+    first = min((len(one.rounds) for one in made if one.crew.comparable()), default=0)
+    for index in range(first, limits.rounds):
         going = [one for one in made if one.crew.comparable()]
         if going and _over(going, limits):
             for one in going:
                 one.truncated = True
             return
-        end = begin + max(0.0, limits.end - begin) * (index + 1) / limits.rounds
+        end = begin + max(0.0, limits.end - begin) * (index + 1 - first) / (limits.rounds - first)
         for one in shuffled.sample(going, len(going)):
             one.tell(f"{one.case.name}: round {index + 1} of {limits.rounds}")
             one.quiet_round(shuffled, end)

@@ -8,13 +8,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tfbuild import __version__
-from tfbuild.bench import allocators, evidence, findings, profiled, results, rounds, together, workers
+from tfbuild.bench import allocators, evidence, profiled, results, rounds, workers
 from tfbuild.bench import report as reporting
 from tfbuild.bench.arms import Place
 from tfbuild.bench.experiments import Case, Experiment
+from tfbuild.bench.inplace import recorded
 from tfbuild.bench.live import Nobody, Watch
-from tfbuild.bench.results import BenchReport, CaseResult, ExperimentResult, Finding, Software, Subject
-from tfbuild.bench.rounds import Comparison, Limits
+from tfbuild.bench.results import BenchReport, ExperimentResult, Finding, Software, Subject
+from tfbuild.bench.rounds import Limits
+from tfbuild.bench.underway import Group, Underway
 from tfbuild.bench.workers import Pool
 from tfbuild.engine import Engine
 from tfbuild.engine.process import interruptible
@@ -26,7 +28,8 @@ from tfbuild.verify.session import host, printable
 
 QUICK_SECONDS = 80.0
 USUAL_SECONDS = 300.0
-FULL_SECONDS = 1800.0
+# What the rows say that they take by their weights, and some.
+FULL_SECONDS = 3000.0
 ROUNDS = {"quick": 7, "budget": 15, "full": 21}
 # Less than this is not enough for workers to start and for six rounds of the shortest samples.
 LEAST_SECONDS = 6.0
@@ -44,6 +47,7 @@ class Settings:
 
     `command`: a script of the user's own to watch, in its time.
     `ca`: a company's CA certificates, for packages that are fetched.
+    `rounds`: of each case, in place of the mode's.
     """
 
     mode: str
@@ -53,10 +57,15 @@ class Settings:
     ca: Path | None = None
     seed: int = 0
     command: profiled.Command | None = None
+    rounds: int = 0
 
     @property
     def quick(self) -> bool:
         return self.mode == "quick"
+
+    @property
+    def most_rounds(self) -> int:
+        return self.rounds or ROUNDS[self.mode]
 
 
 @dataclass
@@ -82,15 +91,19 @@ class Share:
 
 @dataclass
 class Session:
-    """One run on one image. `done`: what was measured so far, whatever ends the run."""
+    """One run on one image. `underway`: what was measured so far, whatever ends the run."""
 
     engine: Engine
     settings: Settings
     place: Place
     progress: Progress
     watch: Watch = field(default_factory=Nobody)
-    done: list[ExperimentResult] = field(default_factory=list)
+    underway: list[Underway] = field(default_factory=list)
     interrupted: bool = False
+
+    @property
+    def done(self) -> tuple[ExperimentResult, ...]:
+        return tuple(one.result() for one in self.underway)
 
     def run(self, rows: Sequence[Experiment]) -> None:
         clock = Clock(time.monotonic() + self.settings.budget, [self._weight(row) for row in rows])
@@ -99,6 +112,7 @@ class Session:
             with interruptible(), workers.pool(self.engine, self.settings.more) as pool:
                 for row in rows:
                     self._experiment(row, pool, clock)
+                self._rest(pool, clock.end)
         except KeyboardInterrupt:
             self.interrupted = True
 
@@ -114,27 +128,33 @@ class Session:
 
     def _experiment(self, row: Experiment, pool: Pool, clock: Clock) -> None:
         share, begin = clock.share(), time.monotonic()
-        cases: list[CaseResult] = []
-        seen: list[Finding] = []
-        status, reason = results.INTERRUPTED, "interrupted"
+        wanted = self._cases(row)
+        one = Underway(
+            row, [Group(row, cases) for cases in ([wanted] if row.together else [(case,) for case in wanted])]
+        )
+        self.underway.append(one)
         try:
             with self.progress.step(f"bench: {row.name}") as step:
-                if share < LEAST_SECONDS:
-                    status, reason = results.SKIPPED, "the budget leaves no time for it"
+                one.status, one.reason = results.INTERRUPTED, "interrupted"
+                if all(self.place.lacks(row, case) for case in wanted):
+                    for group in one.groups:
+                        group.not_begun(self.place)
+                    one.status = ""
+                elif share < LEAST_SECONDS:
+                    one.status, one.reason = results.SKIPPED, "the budget leaves no time for it"
                 else:
                     step.detail = "what it really is"
-                    seen += self._beforehand(row, pool, share)
-                    self._cases_of(row, pool, Share(begin + share, clock.end), step, cases)
+                    one.seen += self._beforehand(row, pool, share)
+                    self._groups(one, pool, Share(begin + share, clock.end), step)
                     _close_special(pool)
-                    status, reason = _outcome(cases)
+                    one.status = ""
+                status = one.result().status
                 step.outcome = "done" if status == results.MEASURED else status
         finally:
-            for line in reporting.lines(cases):
+            for line in reporting.lines(list(one.cases())):
                 self.progress(line)
             # Also where Ctrl-C ends it: what was measured until then stands.
-            mean = together.findings(cases) if row.together else ()
-            found = (*findings.of(row.name, cases), *mean, *seen)
-            self.done.append(_result(row, cases, time.monotonic() - begin, status, reason, found))
+            one.seconds = time.monotonic() - begin
 
     def _beforehand(self, row: Experiment, pool: Pool, share: float) -> tuple[Finding, ...]:
         found = evidence.of(row, self._cases(row), pool, self.place, share)
@@ -145,38 +165,70 @@ class Session:
         pool.more = {**pool.more, **files}
         return (*found, told)
 
-    def _cases_of(self, row: Experiment, pool: Pool, share: Share, step: Step, cases: list[CaseResult]) -> None:
-        wanted = self._cases(row)
-        groups = [wanted] if row.together else [(case,) for case in wanted]
-        clock = Clock(share.end, [sum(self._seconds(row, case) for case in group) for group in groups])
-        shuffled = random.Random(f"{self.settings.seed} {row.name}")
+    def _groups(self, one: Underway, pool: Pool, share: Share, step: Step) -> None:
+        weights = [sum(self._seconds(one.row, case) for case in group.cases) for group in one.groups]
+        clock = Clock(share.end, weights)
+        shuffled = random.Random(f"{self.settings.seed} {one.row.name}")
+        for turn, group in enumerate(one.groups):
+            if turn and time.monotonic() > share.end:
+                group.not_begun(self.place)
+            else:
+                self._measure(group, pool, self._limits(clock.share(), share.last), shuffled, step)
 
+    def _measure(self, group: Group, pool: Pool, limits: Limits, shuffled: random.Random, step: Step) -> None:
         def tell(text: str) -> None:
             step.detail = text
             self.watch.draw()
 
-        for group in groups:
-            if cases and time.monotonic() > share.end:
-                cases += [_not_begun(row, case, self.place) for case in group]
-                continue
-            limits = self._limits(clock.share(), share.last)
-            made = [Comparison(row=row, case=case, place=self.place, pool=pool, tell=tell) for case in group]
-            self.watch.cases(made)
-            try:
-                rounds.prepare(made, time.monotonic() + PREPARING * (limits.latest - time.monotonic()))
-                rounds.run(made, limits, shuffled)
-                pool.forget()
-            except KeyboardInterrupt:
-                cases += [one.result(interrupted=True) for one in made]
-                raise
-            cases += [one.result() for one in made]
-            if row.fresh:
+        made = group.begin(self.place, pool, tell)
+        self.watch.cases(made)
+        try:
+            rounds.prepare(made, time.monotonic() + PREPARING * (limits.latest - time.monotonic()))
+            rounds.run(made, limits, shuffled)
+            pool.forget()
+        except KeyboardInterrupt:
+            group.keep(made, interrupted=True)
+            raise
+        group.keep(made)
+        if group.row.fresh:
+            _close_special(pool)
+
+    def _rest(self, pool: Pool, end: float) -> None:
+        """What was cut gets the time until `end` that nothing else needed, for as long as that brings it further.
+
+        What has least comes first: a first interval says more than a narrower one.
+        """
+        before: list[tuple[int, int]] = []
+        while cut := [(one, group) for one in self.underway for group in one.groups if group.cut]:
+            gained = [group.gained for _, group in cut]
+            if gained == before:
+                return
+            before = gained
+            cut.sort(key=lambda one: one[1].gained)
+            clock = Clock(end, [group.missing(self.settings.most_rounds) for _, group in cut])
+            for one, group in cut:
+                if end - time.monotonic() < LEAST_SECONDS:
+                    return
+                self._go_on(one, group, pool, Share(time.monotonic() + clock.share(), end))
+
+    def _go_on(self, one: Underway, group: Group, pool: Pool, share: Share) -> None:
+        begin, gained = time.monotonic(), group.gained
+        shuffled = random.Random(f"{self.settings.seed} {one.row.name} {gained}")
+        try:
+            with self.progress.step(f"bench: {one.row.name}, what was cut") as step:
+                self._measure(group, pool, self._limits(share.end - begin, share.last), shuffled, step)
                 _close_special(pool)
+                step.outcome = results.TRUNCATED if group.cut else "done"
+        finally:
+            if group.gained > gained:
+                for line in reporting.lines(group.told):
+                    self.progress(line)
+            one.seconds += time.monotonic() - begin
 
     def _limits(self, seconds: float, last: float) -> Limits:
         end = time.monotonic() + max(0.0, seconds)
         latest = min(last, end + max(GRACE_SECONDS, GRACE * max(0.0, seconds)))
-        return Limits(rounds=ROUNDS[self.settings.mode], end=min(end, latest), latest=latest)
+        return Limits(rounds=self.settings.most_rounds, end=min(end, latest), latest=latest)
 
 
 def bench(
@@ -196,20 +248,25 @@ def bench(
     image = engine.image(ref)
     against = engine.image(settings.against).id if settings.against else ""
     with progress.step("bench: the image and this machine"):
-        environment, tensorflow = _start(engine, ref, image.id)
+        no_gpu = engine.lacks_gpus(image.id)
+        environment, tensorflow = _start(engine, ref, image.id, gpus=not no_gpu)
     place = Place(
         image=image.id,
         against=against,
         cpus=environment.cpus,
         gpus=tensorflow.gpus,
+        no_gpu=no_gpu,
         sets=frozenset(name for name, _, value in (line.partition("=") for line in image.env) if value),
     )
     # The start is part of the run: what it took is not there for the experiments.
     left = max(0.0, settings.budget - (time.monotonic() - begin))
     session = Session(engine, replace(settings, budget=left), place, progress, watch or Nobody())
     session.run(rows)
-    if settings.command:
-        session.done.append(profiled.experiment(engine, image.id, settings.command, left, progress))
+    watched = (
+        [profiled.experiment(engine, image.id, settings.command, left, progress, gpus=not no_gpu)]
+        if settings.command
+        else []
+    )
     return BenchReport(
         schema=results.SCHEMA,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -218,15 +275,21 @@ def bench(
         budget=settings.budget,
         seconds=round(time.monotonic() - begin, 1),
         interrupted=session.interrupted,
-        image=Subject(ref=ref, id=image.id, labels=_labels(image.labels), against=settings.against),
+        image=Subject(
+            ref=ref,
+            id=image.id,
+            labels=_labels(image.labels),
+            against=settings.against,
+            env=_labels(recorded(image.env)),
+        ),
         host=host(environment, engine),
         software=_software(environment, tensorflow),
-        experiments=tuple(session.done),
+        experiments=(*session.done, *watched),
     )
 
 
-def _start(engine: Engine, ref: str, image: str) -> tuple[Environment, TensorFlow]:
-    outcome = probe.ask(engine, image, "start", (Environment, TensorFlow))
+def _start(engine: Engine, ref: str, image: str, *, gpus: bool) -> tuple[Environment, TensorFlow]:
+    outcome = probe.ask(engine, image, "start", (Environment, TensorFlow), gpus=gpus)
     environment, tensorflow = outcome.first(Environment), outcome.first(TensorFlow, 1)
     if environment is None or tensorflow is None:
         why = outcome.broken or outcome.ended.why or "it ended without a word"
@@ -237,52 +300,9 @@ def _start(engine: Engine, ref: str, image: str) -> tuple[Environment, TensorFlo
     return environment, tensorflow
 
 
-def _outcome(cases: Sequence[CaseResult]) -> tuple[str, str]:
-    """The experiment's status: the best of what its cases have, and the reason where nothing was measured."""
-    told = [case.status for case in cases]
-    for status in (results.MEASURED, results.TRUNCATED):
-        if any(case.status == status and case.rounds for case in cases):
-            return (results.TRUNCATED if results.TRUNCATED in told else results.MEASURED), ""
-    first = cases[0] if cases else None
-    return (first.status, first.reason) if first else (results.SKIPPED, "it has no case")
-
-
-def _result(
-    row: Experiment,
-    cases: Sequence[CaseResult],
-    seconds: float,
-    status: str,
-    reason: str,
-    found: tuple[Finding, ...] = (),
-) -> ExperimentResult:
-    return ExperimentResult(
-        name=row.name,
-        question=row.question,
-        compares=row.compares,
-        changes=row.changes,
-        source=row.source,
-        status=status,
-        reason=reason,
-        seconds=round(seconds, 1),
-        cases=tuple(cases),
-        findings=found,
-    )
-
-
-def _not_begun(row: Experiment, case: Case, place: Place) -> CaseResult:
-    return CaseResult(
-        name=case.name,
-        metric=case.metric or row.metric,
-        status=results.TRUNCATED,
-        reason="the experiment's time was over before it began",
-        baseline=place.fill(row.arms(case)[0].name),
-        arms=(),
-    )
-
-
 def _close_special(pool: Pool) -> None:
     """Workers that nothing sets apart serve the next experiment too: a started TensorFlow is worth keeping."""
-    pool.close(*(key for key in pool.running() if key.env or key.process not in ("", "again")))
+    pool.close(*(key for key in pool.running() if key.env or key.gpus or key.process not in ("", "again")))
 
 
 def _labels(labels: Mapping[str, str]) -> dict[str, str]:

@@ -17,15 +17,18 @@ T = TypeVar("T")
 FOLDER = "/tfbuild-bench/tfbuild"
 # An import of TensorFlow on a busy machine; a network that is built, traced and compiled.
 START_SECONDS = 120.0
+# An engine whose own runtime is NVIDIA's gives its GPUs to whoever asks for none, too.
+NO_GPU = {"CUDA_VISIBLE_DEVICES": "-1"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Key:
-    """What a worker is started with; `process` only keeps processes apart."""
+    """What a worker is started with; `process` only keeps processes apart; `gpus`: all that the engine offers."""
 
     image: str
     env: tuple[tuple[str, str], ...] = ()
     process: str = ""
+    gpus: bool = False
 
 
 @cache
@@ -70,8 +73,8 @@ class Pool:
     def _open(self, key: Key) -> Worker:
         unset = [name for name, value in key.env if not value]
         command = ["python", f"{FOLDER}/benches", *unset]
-        env = {**asking.QUIET, **dict(key.env)}
-        return self.engine.worker(key.image, command, env=env, files={**files(), **self.more})
+        env = {**asking.QUIET, **({} if key.gpus else NO_GPU), **dict(key.env)}
+        return self.engine.worker(key.image, command, env=env, files={**files(), **self.more}, gpus=key.gpus)
 
     def turn(self, key: Key) -> int:
         """Which start of this worker runs now, from 1 on; 0: none."""

@@ -25,11 +25,13 @@ from tfbuild.engine import build, cli, contexts, transfer, tunnel
 from tfbuild.engine import builder as builders
 from tfbuild.engine.build import Place, Settings
 from tfbuild.engine.builder import Builder
+from tfbuild.engine.gpus import Offer, offered
 from tfbuild.engine.process import Attached, interruptible
 from tfbuild.engine.progress import Progress
 from tfbuild.engine.sdk import NO_ANSWER, translated
 from tfbuild.engine.worker import Worker
 from tfbuild.errors import EngineMissing, TfbuildError, UnknownImage
+from tfbuild.registry import credentials
 
 CONNECT_SECONDS = 10
 CALL_SECONDS = 300
@@ -37,6 +39,7 @@ MOST_OUTPUT = 8 * 1024 * 1024
 # Threads count as well: TensorFlow starts two pools of one thread a core each, and Python's own.
 MOST_PROCESSES = 8192
 MOST_LINKS = 16
+MOST_REASON = 300
 STREAM_BYTES = 1 << 20
 LABEL = "io.tfbuild.container"
 # The mode bit of Go's os.FileMode for a symbolic link, as in the engine's X-Docker-Container-Path-Stat header.
@@ -110,7 +113,8 @@ class Engine:
             with translated():
                 address = host or found.address
                 _knock(address)
-                client = _Client(base_url=address, tls=found.tls or False, timeout=CONNECT_SECONDS)
+                with credentials.readable():
+                    client = _Client(base_url=address, tls=found.tls or False, timeout=CONNECT_SECONDS)
                 client.api.timeout = CALL_SECONDS
                 return cls(client, host, local=found.local)
         except EngineMissing as error:
@@ -174,12 +178,16 @@ class Engine:
         """
         repository, tag = split(ref)
         with progress.step(f"push {ref}") as step, translated(ref):
-            transfer.follow(self.client.api.push(repository, tag, stream=True, decode=True), step)
+            with credentials.readable():
+                events = self.client.api.push(repository, tag, stream=True, decode=True)
+            transfer.follow(events, step, pushing=True)
 
     def pull(self, ref: str, progress: Progress) -> None:
         """Downloads the image `ref` ("repository@sha256:..."); layers that are here stay. Raises TransferFailed."""
         with progress.step(f"pull {ref}") as step, translated(ref):
-            transfer.follow(self.client.api.pull(ref, stream=True, decode=True, platform=self.platform), step)
+            with credentials.readable():
+                events = self.client.api.pull(ref, stream=True, decode=True, platform=self.platform)
+            transfer.follow(events, step, pushing=False)
 
     def run(
         self,
@@ -195,18 +203,19 @@ class Engine:
         limit: int = MOST_OUTPUT,
         mounts: Mapping[str, str] = {},
         user: str = "",
+        gpus: bool = False,
     ) -> Run:
         """Runs a command to its end in a container of its own, which is removed whatever happens.
 
         `files` are put in before it starts, readable and executable by all. An `entrypoint` of () clears the image's.
         `mounts`: folders of the engine's machine, by their place in the container, where they can only be read; `user`:
-        "uid:gid" in place of the image's. Raises TimeoutError after `timeout` seconds. `limit`: bytes kept of each
-        stream.
+        "uid:gid" in place of the image's; `gpus`: with all that the engine offers. Raises TimeoutError after `timeout`
+        seconds. `limit`: bytes kept of each stream.
         """
         deadline = time.monotonic() + timeout
         with (
             interruptible(),
-            self._container(ref, command, env, entrypoint, files, network, mounts, user) as container,
+            self._container(ref, command, env, entrypoint, files, network, mounts, user, gpus) as container,
             closing(self._attach(container)) as attached,
         ):
             attached.send(stdin, close=True)
@@ -236,10 +245,12 @@ class Engine:
         entrypoint: Sequence[str] | None = None,
         files: Mapping[str, bytes] = {},
         network: str = "none",
+        gpus: bool = False,
     ) -> Worker:
-        """Starts a container that answers lines with lines; close it, or use it in a `with`."""
+        """Starts a container that answers lines with lines; close it, or use it in a `with`. `gpus`: as of run()."""
         with ExitStack() as stack:
-            container = stack.enter_context(self._container(ref, command, env, entrypoint, files, network))
+            made = self._container(ref, command, env, entrypoint, files, network, gpus=gpus)
+            container = stack.enter_context(made)
             attached = stack.enter_context(closing(self._attach(container)))
 
             def exit_code() -> int:
@@ -324,6 +335,26 @@ class Engine:
         with translated():
             return int(self.client.info()["MemTotal"])
 
+    @cached_property
+    def gpus(self) -> Offer:
+        """What the engine says of GPUs; whether a container with them starts is another question (lacks_gpus)."""
+        with translated():
+            return offered(self.client.info())
+
+    def lacks_gpus(self, ref: str) -> str:
+        """Why containers of the image get no GPU from this engine, or nothing: one that has them was started."""
+        if not self.gpus.requests:
+            return self.gpus.reason
+        try:
+            tried = self.run(ref, ["python", "-c", ""], entrypoint=(), gpus=True, timeout=CALL_SECONDS)
+        except UnknownImage:
+            raise
+        except TfbuildError as error:
+            return _not_started(self.gpus, error.reason)
+        except TimeoutError as error:
+            return _not_started(self.gpus, str(error))
+        return _not_started(self.gpus, tried.stderr) if tried.exit_code else ""
+
     def _attach(self, container: Any) -> Attached:
         program = cli.find_cli(self.host).path
         command = [program, "start", "--attach", "--interactive", container.name]
@@ -340,6 +371,7 @@ class Engine:
         network: str,
         mounts: Mapping[str, str] = {},
         user: str = "",
+        gpus: bool = False,
     ) -> Iterator[Any]:
         """A created container without rights, removed at the end by its name, which is known before it exists."""
         name = f"tfbuild-{secrets.token_hex(6)}"
@@ -356,6 +388,7 @@ class Engine:
                     network_mode=network,
                     mounts=[docker.types.Mount(to, at, type="bind", read_only=True) for to, at in mounts.items()],
                     user=user or None,
+                    device_requests=list(self.gpus.requests) if gpus else None,
                     stdin_open=True,
                     cap_drop=["ALL"],
                     security_opt=["no-new-privileges"],
@@ -372,6 +405,12 @@ class Engine:
     def _discard(self, name: str) -> None:
         with suppress(docker.errors.NotFound):
             self.client.api.remove_container(name, force=True, v=True)
+
+
+def _not_started(offer: Offer, why: str) -> str:
+    lines = [line.strip() for line in why.splitlines() if line.strip()]
+    told = lines[-1][:MOST_REASON] if lines else "it ended without a word"
+    return f"the engine offers GPUs ({offer.way}), but a container that has them does not start: {told}"
 
 
 def _image(attrs: Mapping[str, Any]) -> Image:

@@ -7,13 +7,17 @@ import docker
 import requests
 
 from tfbuild.errors import EngineMissing, TfbuildError, UnknownImage
+from tfbuild.registry import credentials
 
 NO_ANSWER = "no container engine answers: "
 
 
 @contextmanager
 def translated(ref: str = "") -> Iterator[None]:
-    """Turns the SDK's errors into ours, in one place: no engine, no such image, anything else that it refuses."""
+    """Turns the SDK's errors into ours, in one place: no engine, no such image, anything else that it refuses.
+
+    The SDK reads a registry's credentials as well: where it cannot, that is RegistryRefused.
+    """
     try:
         yield
     except docker.errors.ImageNotFound as error:
@@ -21,6 +25,8 @@ def translated(ref: str = "") -> Iterator[None]:
     except docker.errors.APIError as error:
         raise TfbuildError(f"the container engine refused: {error.explanation or error}") from error
     except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
+        if (refusal := credentials.refused(error)) is not None:
+            raise refusal from error
         raise EngineMissing(f"{NO_ANSWER}{reason(error)}", hint="invoke engine") from error
 
 

@@ -8,30 +8,33 @@ import hashlib
 import ipaddress
 import json
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Container, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 import requests
-from docker import auth
 from requests.adapters import HTTPAdapter
 from urllib3 import Retry
 
 from tfbuild.errors import RegistryRefused, TfbuildError, UsageError
+from tfbuild.registry import credentials, refusals
+from tfbuild.registry.credentials import Credentials
 from tfbuild.terminal import printable
 
 DOCKER_HUB = "docker.io"
 HUB_HOST = "registry-1.docker.io"
 INDEX = "application/vnd.oci.image.index.v1+json"
+EMPTY_INDEX = json.dumps({"schemaVersion": 2, "mediaType": INDEX, "manifests": []}).encode()
 LISTS = (INDEX, "application/vnd.docker.distribution.manifest.list.v2+json")
 IMAGES = ("application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json")
 # Manifests: the specification asks registries to take 4 MiB. Configurations of images here have some ten KB.
 MOST_BYTES = 4 << 20
 MOST_TAGS = 10_000
 MOST_PAGES = 1000
+MOST_REFERRERS = 1000
 MOST_REASON = 200
 SECONDS = 30.0
 # Requests at once, where many images are looked at.
@@ -44,8 +47,8 @@ BUSY = (429, 500, 502, 503, 504)
 NAME = re.compile(r"(?P<host>[\w.-]+(?::\d+)?)/(?P<path>[a-z0-9]+(?:[._/-]+[a-z0-9]+)*)")
 # Of the referrers tag schema, and of cosign's signatures (with an ending).
 REFERRERS_TAG = re.compile(r"sha256-[0-9a-f]{64}(\..+)?")
-# What registries call a limit on space, most of them in a 403 (github.com/goharbor/harbor, src/pkg/quota/errors.go).
-QUOTA = ("quota", "upper limit", "storage limit", "no space left", "insufficient storage")
+# Of images on their way: what a push that is not over has there, or one that came to no end (arriving_tag).
+ARRIVING_TAG = re.compile(r"arriving-[0-9a-f]{64}")
 # OpenSSL's words for an answer that is none of TLS, by its version.
 NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL")
 CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
@@ -140,7 +143,7 @@ class Registry:
             backoff_factor=BACKOFF,
             backoff_jitter=BACKOFF,
             status_forcelist=BUSY,
-            allowed_methods=("GET", "HEAD", "PUT", "POST"),
+            allowed_methods=("GET", "HEAD", "PUT", "POST", "DELETE"),
             respect_retry_after_header=True,
             retry_after_max=MOST_PATIENCE,
             raise_on_status=False,
@@ -152,20 +155,20 @@ class Registry:
         self._configs: dict[str, dict[str, Any]] = {}
 
     def tags(self) -> list[str]:
-        """All tags but those that stand for referrers and signatures, sorted; [] where there is no repository yet.
+        """All tags but those of referrers, signatures and arrivals, sorted; [] where there is no repository yet.
 
         Never a part of them: indexes are made of all. Raises RegistryRefused.
         """
         found: list[str] = []
         url = "tags/list?n=1000"
         for _ in range(MOST_PAGES):
-            answer = self._ask("GET", url, missing_is_fine=True)
+            answer = self._ask("GET", url, fine=(404,))
             if answer.status_code == 404:
                 return []
             found += _strings(_object(_body(answer), "tags").get("tags") or [])
-            url = answer.links.get("next", {}).get("url", "")
+            url = _next(answer)
             if not url:
-                return sorted(tag for tag in found if TAG.fullmatch(tag) and not REFERRERS_TAG.fullmatch(tag))
+                return sorted(tag for tag in found if TAG.fullmatch(tag) and not _aside(tag))
             if len(found) > MOST_TAGS:
                 break
         raise RegistryRefused(
@@ -175,7 +178,7 @@ class Registry:
     def manifest(self, reference: str) -> Manifest | None:
         """The manifest that a tag or a digest names; None where there is none. Raises RegistryRefused."""
         headers = {"Accept": ", ".join((*LISTS, *IMAGES))}
-        answer = self._ask("GET", f"manifests/{reference}", headers=headers, missing_is_fine=True)
+        answer = self._ask("GET", f"manifests/{reference}", headers=headers, fine=(404,))
         if answer.status_code == 404:
             return None
         content = _body(answer)
@@ -194,7 +197,7 @@ class Registry:
         It is the registry's word: what is under that digest is checked when it is read.
         """
         headers = {"Accept": ", ".join((*LISTS, *IMAGES))}
-        answer = self._ask("HEAD", f"manifests/{tag}", headers=headers, missing_is_fine=True)
+        answer = self._ask("HEAD", f"manifests/{tag}", headers=headers, fine=(404,))
         if answer.status_code == 404:
             return ""
         if said := answer.headers.get("Docker-Content-Digest", ""):
@@ -218,7 +221,7 @@ class Registry:
 
     def blob(self, digest: str, what: str) -> bytes:
         """A small blob (not a layer), checked against its digest; Damaged calls it `what`."""
-        found = self._ask("GET", f"blobs/{digest}", missing_is_fine=True) if DIGEST.fullmatch(digest) else None
+        found = self._ask("GET", f"blobs/{digest}", fine=(404,)) if DIGEST.fullmatch(digest) else None
         if found is None or found.status_code == 404:
             raise Damaged(
                 f"{self.repository} lost the {what} ({digest or 'without a digest'})",
@@ -243,31 +246,63 @@ class Registry:
         answer = self._ask("PUT", f"manifests/{digest_of(content)}", headers=headers, data=content)
         return "OCI-Subject" in answer.headers
 
+    def discard(self, tag: str) -> None:
+        """Takes a tag away; where this registry, or whoever pushes, may not delete tags, it stays and holds nothing.
+
+        distribution-spec, "Deleting tags", leaves that open: Debian's docker-registry 2.8.2 answers 400.
+        """
+        with suppress(RegistryRefused):
+            there = self.digest(tag)
+            if not there:
+                return
+            try:
+                self._ask("DELETE", f"manifests/{tag}", fine=(404,))
+            except RegistryRefused:
+                # Else it would keep what it stands for from the registry's own cleaning.
+                if there != digest_of(EMPTY_INDEX):
+                    self.put(tag, EMPTY_INDEX, INDEX)
+
     def upload(self, content: bytes) -> str:
         """Uploads a small blob that the registry lacks, in one piece, and gives its digest."""
         digest = digest_of(content)
         for _ in range(UPLOADS):
-            if self._ask("HEAD", f"blobs/{digest}", missing_is_fine=True).status_code != 404:
+            if self._ask("HEAD", f"blobs/{digest}", fine=(404,)).status_code != 404:
                 return digest
-            where = urljoin(self.repository.url, self._ask("POST", "blobs/uploads/").headers.get("Location", ""))
+            begun = self._ask("POST", "blobs/uploads/")
+            where = urljoin(begun.url, begun.headers.get("Location", ""))
             headers = {"Content-Type": "application/octet-stream"}
             url = f"{where}{'&' if '?' in where else '?'}digest={digest}"
             # Where the answer to one that arrived was lost, its upload is gone when the same is sent again.
-            if self._ask("PUT", url, headers=headers, data=content, missing_is_fine=True).status_code != 404:
+            if self._ask("PUT", url, headers=headers, data=content, fine=(404,)).status_code != 404:
                 return digest
         raise RegistryRefused(f"{self.repository} loses what is uploaded ({digest})", hint="push again later")
 
-    def referrers(self, digest: str) -> Manifest | None:
-        """The index of what refers to a manifest, as the registry itself keeps it; None where it keeps none."""
+    def referrers(self, digest: str) -> list[dict[str, Any]] | None:
+        """The descriptors of what refers to a manifest, as the registry itself lists them; None where it lists none.
+
+        Never a part of them. Raises RegistryRefused.
+        """
         if not self._lists_referrers:
             return None
-        answer = self._ask("GET", f"referrers/{digest}", headers={"Accept": INDEX}, missing_is_fine=True)
-        if answer.status_code == 404 or answer.headers.get("Content-Type", "").partition(";")[0] != INDEX:
+        # The specification wants 404 of a registry that lists none; some know the address and no way to ask it.
+        answer = self._ask("GET", f"referrers/{digest}", headers={"Accept": INDEX}, fine=(404, 405))
+        if answer.status_code >= 400 or answer.headers.get("Content-Type", "").partition(";")[0] != INDEX:
             answer.close()
             self._lists_referrers = False
             return None
-        content = _body(answer)
-        return Manifest(digest=digest_of(content), media_type=INDEX, content=content)
+        found: list[dict[str, Any]] = []
+        for _ in range(MOST_PAGES):
+            found += rows(_object(_body(answer), "list of referrers"))
+            url = _next(answer)
+            if not url:
+                return found
+            if len(found) > MOST_REFERRERS:
+                break
+            answer = self._ask("GET", url, headers={"Accept": INDEX})
+        raise RegistryRefused(
+            f"{self.repository} lists more than {MOST_REFERRERS} referrers of {digest}, or no end of them",
+            hint="is this a registry? else somebody fills it",
+        )
 
     # --- one request ---
 
@@ -278,20 +313,21 @@ class Registry:
         *,
         headers: Mapping[str, str] = {},
         data: bytes | None = None,
-        missing_is_fine: bool = False,
+        fine: Container[int] = (),
     ) -> requests.Response:
+        """The answer; `fine`: what else than success is one. Raises RegistryRefused."""
         url = urljoin(self.repository.url, path)
         answer = self._send(method, url, headers, data)
         if answer.status_code == 401 and (challenge := answer.headers.get("WWW-Authenticate", "")):
             answer.close()
             self._authorization = self._authorize(challenge)
             answer = self._send(method, url, headers, data)
-        if answer.status_code < 400 or (answer.status_code == 404 and missing_is_fine):
-            if method != "GET" or answer.status_code == 404:
+        if answer.status_code < 400 or answer.status_code in fine:
+            if method != "GET" or answer.status_code >= 400:
                 # Read to its end, a connection serves the next request.
                 _body(answer)
             return answer
-        raise self._refused(answer)
+        raise self._refused(answer, sent=data or b"")
 
     def _send(self, method: str, url: str, headers: Mapping[str, str], data: bytes | None) -> requests.Response:
         own = urlsplit(url)[:2] == urlsplit(self.repository.url)[:2]  # scheme and host
@@ -313,19 +349,16 @@ class Registry:
         "" where these are refused, so that the registry's own 401 is what is told. RegistryRefused where the server
         that sells tokens is in trouble.
         """
-        known = self._credentials()
+        known = credentials.stored(None if self.repository.host == DOCKER_HUB else self.repository.host)
         kind, _, rest = challenge.partition(" ")
         if kind.lower() == "basic":
-            return requests.auth._basic_auth_str(known[0], known[1]) if known else ""
+            return requests.auth._basic_auth_str(*known.basic) if known.basic else ""
         told = dict(CHALLENGE.findall(rest))
         realm = told.get("realm", "")
         self._refuse_open(realm)
-        wanted = {name: told[name] for name in ("service", "scope") if name in told}
         seller = f"{urlsplit(realm).hostname}, where {self.repository.host} has its tokens from,"
         with reached(seller):
-            answer = self._session.get(
-                realm, params=wanted, auth=known, timeout=SECONDS, stream=True, verify=self._verify
-            )
+            answer = self._buy(realm, {name: told[name] for name in ("service", "scope") if name in told}, known)
         if answer.status_code in (400, 401, 403, 404):
             answer.close()
             return ""
@@ -333,6 +366,17 @@ class Registry:
             raise self._refused(answer, seller)
         token = _object(_body(answer), "token")
         return f"Bearer {token.get('token') or token.get('access_token') or ''}"
+
+    def _buy(self, realm: str, wanted: dict[str, str], known: Credentials) -> requests.Response:
+        """Asks for a token as the engine does: an identity token is handed in as OAuth2's refresh token.
+
+        Source: distribution.github.io/distribution/spec/auth/token and .../oauth.
+        """
+        settings: dict[str, Any] = {"timeout": SECONDS, "stream": True, "verify": self._verify}
+        if known.identity:
+            form = {"grant_type": "refresh_token", "client_id": "tfbuild", "refresh_token": known.identity}
+            return self._session.post(realm, data={**form, **wanted}, **settings)
+        return self._session.get(realm, params=wanted, auth=known.basic, **settings)
 
     def _refuse_open(self, realm: str) -> None:
         """Credentials go over TLS, or to this machine; and a realm that names a file is not read."""
@@ -343,31 +387,12 @@ class Registry:
                 hint="is it the right --registry? credentials are not sent there",
             )
 
-    def _credentials(self) -> tuple[str, str] | None:
-        """What `docker login` stored for this registry, in its helper or its file."""
-        host = None if self.repository.host == DOCKER_HUB else self.repository.host
-        found = auth.resolve_authconfig(auth.load_config(), registry=host) or {}
-        name, secret = found.get("Username", found.get("username")), found.get("Password", found.get("password"))
-        return (str(name), str(secret)) if name and secret else None
-
-    def _refused(self, answer: requests.Response, who: str = "") -> TfbuildError:
+    def _refused(self, answer: requests.Response, who: str = "", *, sent: bytes = b"") -> TfbuildError:
         why = f"{who or self.repository} answers {answer.status_code} {answer.reason}"
         reason = _reason(answer)
-        full = "the registry's quota or size limit is reached: make room there"
-        hints = {
-            401: f"docker login {self.repository.host}",
-            403: f"these credentials may not do this: docker login {self.repository.host} as somebody who may",
-            404: "does the repository exist, and is its name right?",
-            413: full,
-            429: "too many requests: docker login raises the limit, or try again later",
-            507: "the registry's disk is full: make room there",
-        }
-        hint = hints.get(answer.status_code, "the registry is in trouble; try again later")
-        return RegistryRefused(
-            f"{why}: {reason or 'no reason given'}",
-            # With 429 a quota is one of requests.
-            hint=full if answer.status_code != 429 and any(word in reason.lower() for word in QUOTA) else hint,
-        )
+        mixed = answer.request.headers.get("Content-Type") == INDEX and IMAGES[1].encode() in sent
+        hint = refusals.of_answer(answer.status_code, reason, mixed=mixed)
+        return RegistryRefused(f"{why}: {reason or 'no reason given'}", hint=hint.format(host=self.repository.host))
 
 
 def loopback(host: str) -> bool:
@@ -403,6 +428,22 @@ def _as_it_is(request: requests.PreparedRequest) -> requests.PreparedRequest:
     return request
 
 
+def arriving_tag(image: str) -> str:
+    """The tag under which an image arrives before its fixed tag names it: of its id, the same at each try."""
+    return f"arriving-{image.removeprefix('sha256:')}"
+
+
+def _aside(tag: str) -> bool:
+    """True for tags that name no image that is published."""
+    return bool(REFERRERS_TAG.fullmatch(tag) or ARRIVING_TAG.fullmatch(tag))
+
+
+def _next(answer: requests.Response) -> str:
+    """The address of a list's next page; "" where this is the last."""
+    url = answer.links.get("next", {}).get("url", "")
+    return urljoin(answer.url, url) if url else ""
+
+
 def digest_of(content: bytes) -> str:
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
@@ -431,6 +472,12 @@ def _object(content: bytes, what: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise RegistryRefused(f"the {what} is no JSON object", hint="is this a registry?")
     return found
+
+
+def rows(index: dict[str, Any]) -> list[dict[str, Any]]:
+    """The descriptors in an index, which may be of any shape."""
+    found = index.get("manifests")
+    return [row for row in found if isinstance(row, dict)] if isinstance(found, list) else []
 
 
 def _strings(found: object) -> list[str]:

@@ -93,7 +93,7 @@ def _add(registry: Registry, tag: str, row: dict[str, Any]) -> None:
 def listed(registry: Registry, digest: str) -> list[dict[str, Any]]:
     """The descriptors of what is attached to an image, in the registry's order."""
     own = registry.referrers(digest)
-    return _rows(own if own is not None else registry.manifest(fallback_tag(digest)))
+    return own if own is not None else _rows(registry.manifest(fallback_tag(digest)))
 
 
 def complete(registry: Registry, digest: str) -> bool:
@@ -102,8 +102,7 @@ def complete(registry: Registry, digest: str) -> bool:
 
 
 def _rows(index: Manifest | None) -> list[dict[str, Any]]:
-    rows = index.json().get("manifests") if index is not None else None
-    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+    return client.rows(index.json()) if index is not None else []
 
 
 def documents(registry: Registry, subject: Manifest, media_type: str) -> list[bytes]:

@@ -1,5 +1,6 @@
 """An image's SBOM and provenance: made at a push, written beside the report, and attached in the registry."""
 
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from tfbuild.files import replace_file
 from tfbuild.registry import referrers
 from tfbuild.registry.client import Manifest, Registry
 from tfbuild.registry.referrers import Attachment
-from tfbuild.supply import contents, provenance, sbom
+from tfbuild.supply import ci, contents, provenance, sbom
 from tfbuild.supply.contents import Contents
 
 
@@ -64,6 +65,7 @@ def make(image: Image, found: Contents, repository: str, digest: str, reports: P
         report=(reports / provenance.report_name(identifier)).read_bytes(),
         verified=report.created,
         sbom=bill,
+        run=ci.this_run(os.environ),
     )
     return Papers(sbom=bill, provenance=provenance.to_json(told))
 

@@ -1,4 +1,4 @@
-"""What made an image, as an in-toto statement. The same image, SBOM and report give the same bytes.
+"""What made an image, as an in-toto statement. The same image, SBOM, report and run of a CI give the same bytes.
 
 Sources: github.com/in-toto/attestation, spec/v1/statement.md (v1.1.0); slsa.dev/spec/v1.0/provenance.
 """
@@ -11,6 +11,7 @@ import msgspec
 from tfbuild.engine import Image
 from tfbuild.errors import VerificationFailed
 from tfbuild.registry import client
+from tfbuild.supply.ci import Run
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "https://slsa.dev/provenance/v1"
@@ -98,10 +99,12 @@ def statement(
     report: bytes,
     verified: str,
     sbom: bytes,
+    run: Run | None,
 ) -> Statement:
     """The statement on an image in a registry. `digest`: of its manifest; `built`: the builder's own notes.
 
     `git_version`: what TensorFlow itself said of its commit when it was verified, which was at `verified` (RFC 3339).
+    `run`: of the CI that publishes it.
     """
     labels = image.labels
     identifier = labels.get(f"{PREFIX}id", "")
@@ -118,15 +121,18 @@ def statement(
                 | {"labels": dict(sorted(labels.items()))}
                 | {f"found-{name}": built[name] for name in ("compiler", "bazel") if built.get(name)}
                 | ({"found-git-version": git_version} if git_version else {}),
-                resolved_dependencies=tuple(_dependencies(labels, built, wheel_sha256)),
+                resolved_dependencies=tuple(_dependencies(labels, built, wheel_sha256, run)),
             ),
             run_details=Details(
                 builder=Builder(
-                    id=BUILDER,
+                    id=run.builder if run else BUILDER,
                     version={"tfbuild": labels.get(f"{PREFIX}version", "")},
                     builder_dependencies=tuple(toolchain),
                 ),
-                metadata=Metadata(invocation_id=labels.get(f"{PREFIX}context", ""), finished_on=image.created),
+                metadata=Metadata(
+                    invocation_id=run.invocation if run else labels.get(f"{PREFIX}context", ""),
+                    finished_on=image.created,
+                ),
                 byproducts=(
                     _resource("configuration", image.id),
                     _resource(report_name(identifier), client.digest_of(report), created=verified),
@@ -144,8 +150,10 @@ def parameters(labels: Mapping[str, str], names: tuple[str, ...]) -> dict[str, A
     return {name: value.split() if name in lists else value for name, value in told.items() if value}
 
 
-def _dependencies(labels: Mapping[str, str], built: Mapping[str, str], wheel_sha256: str) -> list[Resource]:
-    """The base, TensorFlow's source and its wheel, as far as their digests are known."""
+def _dependencies(
+    labels: Mapping[str, str], built: Mapping[str, str], wheel_sha256: str, run: Run | None
+) -> list[Resource]:
+    """The base, TensorFlow's source and its wheel, as far as their digests are known, and the CI's checkout."""
     found = []
     if base := labels.get("org.opencontainers.image.base.digest", ""):
         found.append(_resource(f"base {labels.get('org.opencontainers.image.base.name', '')}".strip(), base))
@@ -153,6 +161,8 @@ def _dependencies(labels: Mapping[str, str], built: Mapping[str, str], wheel_sha
         found.append(Resource(name="tensorflow source", uri=TENSORFLOW, digest={"gitCommit": commit}))
     if wheel_sha256:
         found.append(Resource(name="tensorflow wheel", digest={"sha256": wheel_sha256}))
+    if run is not None:
+        found.append(Resource(name="checkout", uri=run.source, digest={"gitCommit": run.commit}))
     return found
 
 

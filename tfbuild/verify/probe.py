@@ -53,11 +53,13 @@ def files() -> dict[str, bytes]:
     return {f"{FOLDER}/{file.name}": file.read_bytes() for file in folder.iterdir() if file.name.endswith(".py")}
 
 
-def ask(engine: Engine, ref: str, name: str, kinds: Sequence[type], env: Mapping[str, str] = {}) -> Outcome:
+def ask(
+    engine: Engine, ref: str, name: str, kinds: Sequence[type], env: Mapping[str, str] = {}, *, gpus: bool = False
+) -> Outcome:
     """Runs the probe `name` behind the image's own entry point; it sends one record of each of `kinds`, in order."""
     command = ["python", FOLDER, "probe", name]
     try:
-        run = engine.run(ref, command, env={**LOUD, **env}, files=files(), timeout=SECONDS)
+        run = engine.run(ref, command, env={**LOUD, **env}, files=files(), timeout=SECONDS, gpus=gpus)
     except TimeoutError:
         return Outcome(found=(), ended=Ended(1, "", timed_out=True), output="")
     ended = Ended(run.exit_code, run.stderr)

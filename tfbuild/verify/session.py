@@ -186,10 +186,12 @@ def _tcmalloc(subject: Subject, start: Start) -> judge.Check:
 def _cuda(subject: Subject, start: Start) -> judge.Check:
     if subject.planned.target != "cuda":
         return judge.cuda(None, judge.Ended(0, ""), subject.planned.smoke())
-    outcome = subject.ask("cuda", Cuda)
+    lacks = subject.engine.lacks_gpus(subject.ref)
+    outcome = probe.ask(subject.engine, subject.ref, "cuda", (Cuda,), gpus=not lacks)
     if outcome.broken:
         return judge.Check("cuda", judge.FAIL, outcome.broken)
-    return judge.cuda(outcome.first(Cuda), outcome.ended, subject.planned.smoke())
+    check = judge.cuda(outcome.first(Cuda), outcome.ended, subject.planned.smoke())
+    return judge.skipped("cuda", lacks) if lacks and check.status == judge.SKIP else check
 
 
 def _numerics(subject: Subject, start: Start) -> judge.Check:

@@ -18,19 +18,22 @@ def plain(size=128):
 
 
 class Delayed(Function):
-    """A tenth more, busy or asleep."""
+    """A tenth more of a whole sample, busy or asleep. A sleep a call would be twice a tenth of a millisecond: the
+    kernel's slack and the waking take as long. The end of a sleep is waited for awake."""
 
     how = ""
 
-    def call(self):
+    def sample(self, inner):
         begin = time.perf_counter(), time.process_time()
-        super().call()
-        if self.how == "busy":
-            end = time.process_time() + 0.1 * (time.process_time() - begin[1])
-            while time.process_time() < end:
-                pass
+        wall, cpu = super().sample(inner)
+        if self.how == "sleep":
+            time.sleep(0.08 * wall)
+            clock, end = time.perf_counter, begin[0] + 1.1 * wall
         else:
-            time.sleep(0.1 * (time.perf_counter() - begin[0]))
+            clock, end = time.process_time, begin[1] + 1.1 * cpu
+        while clock() < end:
+            pass
+        return time.perf_counter() - begin[0], time.process_time() - begin[1]
 
 
 @workload

@@ -1,0 +1,106 @@
+"""Puts the table of figures into README.md: each number out of a committed report, with its machine and its caveats.
+
+`python -m benchmarks.figures`; a test holds the README to it. The rows stand in figures.toml.
+"""
+
+import json
+import re
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import RESULTS
+
+ROWS = Path(__file__).with_suffix(".toml")
+README = Path(__file__).parents[1] / "README.md"
+BEGIN, END = "<!-- figures -->\n", "<!-- end of figures -->\n"
+# What vendors write around a processor's name.
+DECORATION = re.compile(r"\((R|TM)\)|\b(CPU|Processor)\b")
+
+
+def main() -> None:
+    text = README.read_text(encoding="utf-8")
+    README.write_text(replaced(text, table()), encoding="utf-8")
+
+
+def replaced(text: str, new: str) -> str:
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    assert begin, f"no {BEGIN!r} in the README"
+    assert end, f"no {END!r} in the README"
+    return f"{before}{begin}{new}{end}{after}"
+
+
+def table() -> str:
+    rows = tomllib.loads(ROWS.read_text(encoding="utf-8"))["figure"]
+    lines = ["| what | figure | report, machine |", "|---|---|---|"]
+    for row in rows:
+        where = f"`{row['report']}.json`, {machine(row['report'])}"
+        lines.append(f"| {row['what']} | {shown(row)} | {where} |")
+    return "\n".join(lines) + "\n"
+
+
+def shown(row: dict[str, Any]) -> str:
+    found = [value(row["report"], spec) for spec in row["of"]]
+    if "text" in row:
+        return str(row["text"]).format(*found)
+    return "; ".join(
+        f"{spec.get('name', '')} {interval(ratio, spec)}{caveat(row['report'], spec)}".strip()
+        for spec, ratio in zip(row["of"], found, strict=True)
+    )
+
+
+def interval(ratio: dict[str, float], spec: dict[str, str]) -> str:
+    # What is measured by whole processes, or by instructions alone, is known more closely than a TensorFlow operation.
+    digits = 3 if "path" in spec else 2
+    median, low, high = (f"{ratio[name]:.{digits}f}" for name in ("median", "low", "high"))
+    return f"{median} [{low}, {high}]"
+
+
+def value(report: str, spec: dict[str, Any]) -> Any:
+    """The number, or the ratio with its interval, that a row asks for; KeyError where the report has it not."""
+    if "path" in spec:
+        found = read(report)
+        for name in spec["path"].split("."):
+            found = row_of(found, name.split()) if isinstance(found, list) else found[name]
+        return found / spec["unit"] if "unit" in spec else found
+    (arm,) = [arm for arm in case_of(report, spec)["arms"] if arm["name"] == spec["arm"]]
+    if arm[spec["time"]] is None:
+        raise KeyError(f"{report}.json has no ratio for {spec}")
+    return arm[spec["time"]]
+
+
+def row_of(rows: list[dict[str, Any]], words: list[str]) -> Any:
+    (found,) = [row for row in rows if set(words) <= {one for one in row.values() if isinstance(one, str)}]
+    return found
+
+
+def caveat(report: str, spec: dict[str, str]) -> str:
+    if "case" not in spec:
+        return ""
+    case = case_of(report, spec)
+    return f" (noisy: {case['clean']} of {len(case['rounds'])} rounds undisturbed)" if case["noisy"] else ""
+
+
+def case_of(report: str, spec: dict[str, str]) -> dict[str, Any]:
+    (experiment,) = [one for one in read(report)["experiments"] if one["name"] == spec["experiment"]]
+    found, *_ = [case for case in experiment["cases"] if case["name"].startswith(spec["case"])]
+    return dict(found)
+
+
+def machine(report: str) -> str:
+    """The processor that the report was made on, and the day."""
+    told = read(report)
+    own = told.get("machine", {})
+    cpu = " ".join(DECORATION.sub(" ", own.get("cpu") or told["host"]["cpu"]).split())
+    return f"{cpu}, {told['created'][:10]}"
+
+
+@cache
+def read(report: str) -> Any:
+    return json.loads((RESULTS / f"{report}.json").read_text(encoding="utf-8"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""What was cut gets the rest of the time: it goes on where it was and loses nothing by that. Nothing is started."""
+
+import io
+import random
+import time
+from typing import cast
+
+import pytest
+
+from tests.test_bench_evaluate import made_up
+from tests.test_bench_rounds import PLACE, sides
+from tfbuild.bench import rounds, session
+from tfbuild.bench.experiments import Arm, Case, Experiment
+from tfbuild.bench.rounds import Limits
+from tfbuild.bench.session import ROUNDS, Session, Settings
+from tfbuild.bench.underway import Group, Underway
+from tfbuild.bench.workers import Pool
+from tfbuild.engine import Engine
+from tfbuild.engine.progress import Progress, Step
+
+POOL = cast(Pool, None)
+
+
+def row(*needs: str) -> Experiment:
+    arms = (Arm(name="baseline"), Arm(name="arm"))
+    cases = tuple(Case(name=f"case {turn}", workload="w", needs=need, arm=arms) for turn, need in enumerate(needs))
+    return Experiment(name="x", question="-", compares="-", changes="-", source="-", case=cases)
+
+
+def tell(_: str) -> None: ...
+
+
+def group(count: int, *, truncated: bool = True) -> Group:
+    """One that had time for so many rounds."""
+    one = row("")
+    made = Group(one, one.case)
+    (comparison,) = made.begin(PLACE, POOL, tell)
+    comparison.crew.sides, comparison.rounds, comparison.truncated = sides(1, 1, 1), made_up(0.5, count), truncated
+    made.keep([comparison])
+    return made
+
+
+def test_what_time_alone_ended_goes_on_where_it_was() -> None:
+    cut = group(8)
+    assert (cut.cut, cut.gained) == (True, (2, 8))
+    cut.made[0].crew.sides[0].home = 3
+    (again,) = cut.begin(PLACE, POOL, tell)
+    assert again is cut.made[0]
+    assert not again.truncated
+    assert all(side.home == 0 for side in again.crew.sides), "its worker has forgotten the workloads"
+    again.rounds += made_up(0.5, 7, seed=2)
+    cut.keep([again])
+    assert not cut.cut
+    assert (cut.told[0].status, len(cut.told[0].rounds)) == ("measured", 15)
+
+
+def test_rounds_that_are_there_are_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    cut = group(8)
+    (again,) = cut.begin(PLACE, POOL, tell)
+    monkeypatch.setattr(again, "quiet_round", lambda *_: again.rounds.extend(made_up(0.5, 1, seed=len(again.rounds))))
+    end = time.monotonic() + 60
+    rounds.run([again], Limits(rounds=15, end=end, latest=end), random.Random(1))
+    assert len(again.rounds) == 15
+    assert not again.truncated
+
+
+def test_where_an_arm_was_never_ready_all_is_made_anew() -> None:
+    cut = group(8, truncated=False)
+    cut.made[0].crew.sides[1].give_up("truncated", "the time was over before it was ready")
+    cut.told = []
+    cut.keep(cut.made)
+    assert cut.cut
+    assert cut.begin(PLACE, POOL, tell)[0] is not cut.made[0]
+
+
+def test_an_arm_that_is_lost_in_the_rest_of_the_time_keeps_what_it_had() -> None:
+    cut = group(8)
+    (again,) = cut.begin(PLACE, POOL, tell)
+    again.rounds += made_up(0.5, 7, seed=2)
+    again.crew.sides[1].give_up("failed", "its process was lost")
+    before = cut.told
+    cut.keep([again])
+    assert cut.told is before
+
+
+def test_what_cannot_run_here_is_not_what_time_cut_short() -> None:
+    for need, status, reason in (
+        ("gpu", "skipped", "TensorFlow in this image sees no GPU"),
+        ("", "truncated", "the experiment's time was over before it began"),
+    ):
+        one = row(need)
+        made = Group(one, one.case)
+        made.not_begun(PLACE)
+        assert (made.told[0].status, made.told[0].reason) == (status, reason)
+        assert made.cut is (status == "truncated")
+
+
+class Planned(Session):
+    """Measures as much as it is told, and notes what it is asked for."""
+
+    adds: int
+    asked: list[tuple[str, int]]
+
+    def _measure(self, group: Group, pool: Pool, limits: Limits, shuffled: random.Random, step: Step) -> None:
+        (comparison,) = group.begin(self.place, pool, tell)
+        left = limits.rounds - len(comparison.rounds)
+        self.asked.append((group.row.name, left))
+        comparison.crew.sides = sides(1, 1, 1)
+        comparison.rounds += made_up(0.5, min(left, self.adds), seed=len(self.asked)) if self.adds else []
+        comparison.truncated = left > self.adds
+        group.keep([comparison])
+
+
+def planned(adds: int, *groups: Group) -> Planned:
+    made = Planned(cast(Engine, None), Settings(mode="budget", budget=60), PLACE, Progress(io.StringIO()))
+    made.adds, made.asked = adds, []
+    made.underway = [Underway(one.row, [one]) for one in groups]
+    return made
+
+
+def not_begun() -> Group:
+    one = row("")
+    made = Group(one, one.case)
+    made.not_begun(PLACE)
+    return made
+
+
+def test_the_rest_of_the_time_goes_to_what_has_least_and_only_to_what_was_cut() -> None:
+    whole, cut, bare = group(15, truncated=False), group(8), not_begun()
+    run = planned(10, whole, cut, bare)
+    run._rest(Pool(cast(Engine, None)), time.monotonic() + 60)
+    assert run.asked == [("x", 15), ("x", 7), ("x", 5)], (
+        "the one without a round first, and once more for its last five"
+    )
+    assert [row.status for row in run.done] == ["measured"] * 3
+    assert all(len(row.cases[0].rounds) == ROUNDS["budget"] for row in run.done)
+
+
+def test_the_rest_ends_where_it_brings_nothing_further_or_is_over() -> None:
+    run = planned(0, group(8))
+    run._rest(Pool(cast(Engine, None)), time.monotonic() + 60)
+    assert len(run.asked) == 1
+    run = planned(10, group(8))
+    run._rest(Pool(cast(Engine, None)), time.monotonic() + session.LEAST_SECONDS - 1)
+    assert run.asked == []
+    assert run.done[0].status == "truncated"
