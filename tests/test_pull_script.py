@@ -23,8 +23,10 @@ class Hostile(BaseHTTPRequestHandler):
     index = b""
     realm = ""
     tokens: list[str] = []  # noqa: RUF012 - each server has a class of its own
+    defects: list[object] = []  # noqa: RUF012 - of the requests' headers
 
     def do_GET(self) -> None:
+        self.defects.extend(self.headers.defects)
         token = self.headers.get("Authorization", "")
         self.tokens.append(token)
         denied = bool(self.realm) and not token
@@ -40,7 +42,7 @@ class Hostile(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def hostile() -> Iterator[type[Hostile]]:
-    handler = type("Here", (Hostile,), {"tokens": []})
+    handler = type("Here", (Hostile,), {"tokens": [], "defects": []})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         handler.port = server.server_port  # type: ignore[attr-defined]
@@ -184,6 +186,8 @@ def test_a_token_that_is_told_by_both_of_its_names_is_sent_once(
         seller.shutdown()
     assert done.returncode == 0, done.stderr
     assert hostile.tokens == ["", "Bearer word"]
+    # Two words would be two lines of the request's head.
+    assert hostile.defects == []
 
 
 @pytest.mark.parametrize("prefix", ["file://", "-K"])

@@ -622,7 +622,7 @@ def images(*, registry: str, ca_cert: str, json: bool) -> None:
     except EngineMissing as error:
         if place is None:
             raise
-        host = host_cpu("")
+        engine, host = None, host_cpu("")
         say(f"note: {error.reason}: the registry alone is listed, for the CPU of this machine")
     features = frozenset(isa.of_cpu(host).features) if host else frozenset()
     found = inventory.local(engine, REPORTS, host, features) if engine is not None else []

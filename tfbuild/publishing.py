@@ -245,5 +245,5 @@ def nothing_fits(registry: Registry, choice: Choice) -> NothingFits:
     lacking = f"; the nearest is {near.id}, for which this CPU lacks {' '.join(choice.missing)}" if near else ""
     return NothingFits(
         f"nothing of what was asked for in {registry.repository} runs on this host{lacking}",
-        hint="build one here: invoke build --cpu host; without --release and --python there may be one that fits",
+        hint="build one here: invoke build --cpu host; --release and --python leave images out",
     )

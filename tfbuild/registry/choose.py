@@ -2,8 +2,8 @@
 
 An image fits where the host has all of its features. Of those that fit, a set that contains another is better; between
 sets of which neither does, the wider vectors decide (facts/vectors.toml), then the number of features. Between images
-of one set the newer release wins, then the newer Python, then the newer build: when a CI came to build which of them
-decides last.
+of one set the newer release wins, then the newer Python, then the newer build, which may only say in what order CI
+came to build them.
 
 Across releases the set goes first too: whoever names no release asks for the fastest image for this CPU, and no release
 is published for all CPUs. A newer release that is passed over for that is told with its reason.
