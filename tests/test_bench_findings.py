@@ -312,3 +312,23 @@ def test_a_baseline_that_differs_from_itself_is_said() -> None:
     assert reporting.caveat(replace(measured, band=replace(off, coverage=0.75))) == "", "too few rounds to say so"
     nearly = Interval(median=0.99, low=0.98, high=0.998, coverage=0.98)
     assert reporting.caveat(replace(measured, band=nearly)) == "", "1.00, as it is shown"
+
+
+@pytest.mark.parametrize(
+    ("int8", "limit"), [(4.0, "memory is what they wait for"), (2.0, "more than memory sets them")]
+)
+def test_memory_is_the_limit_where_every_width_is_read_equally_fast(int8: float, limit: str) -> None:
+    """A quarter of the bytes in a quarter of the time, or in half of it; an item is 2**20 numbers."""
+    taken = {"float32": 2**20 * 4 / 10e9, "int8": 2**20 * 4 / 10e9 / int8}
+    rng = random.Random(1)
+    rounds = tuple(
+        Round(samples={name: sample(one * rng.uniform(0.99, 1.01)) for name, one in taken.items()}, foreign=0.0)
+        for _ in range(9)
+    )
+    arms = tuple(
+        replace(arm, name=name, workload="bandwidth", params={"dtype": name}, items=1, seconds=one)
+        for arm, (name, one) in zip(case(1.0).arms, taken.items(), strict=True)
+    )
+    (found,) = findings.of("int8", (replace(case(1.0), metric="wall", arms=arms, rounds=rounds, clean=9),))
+    assert found.values["float32"] == pytest.approx(10.0, rel=0.02)
+    assert limit in found.text

@@ -147,7 +147,7 @@ def _fix(registry: Registry, ref: str, arrived: Manifest, *, force: bool) -> Non
 def rehearse(registry: Registry, asked: str) -> tuple[str, str]:
     """The fixed tag that a push of `asked` would make, and the digest that it stands for now, or "".
 
-    Raises RegistryRefused where the registry would not take it. Nothing is asked of the image: it may be yet to be built.
+    Nothing is asked of the image, which may be yet to come. Raises RegistryRefused where the registry takes no push.
     """
     identifier = described.tag_of(registry, asked)
     if not client.TAG.fullmatch(identifier):

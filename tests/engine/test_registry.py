@@ -79,16 +79,18 @@ def label(
     folder.mkdir()
     (folder / "content").write_bytes(secrets.token_bytes(64) + os.urandom(megabytes << 20))
     labels = {**dockerfile.labels(of), **more}
-    lines = [f"LABEL {name}={dockerfile.quoted(value)}" for name, value in labels.items() if "$" not in value]
+    pairs = [f"{name}={dockerfile.quoted(value)}" for name, value in labels.items() if "$" not in value]
     name = f"tfbuild-test:{secrets.token_hex(6)}"
     if imported:
         with tarfile.open(folder / "content.tar", "w") as tar:
             tar.add(folder / "content", "content")
-        changes = [word for line in lines for word in ("--change", line)]
+        changes = [word for pair in pairs for word in ("--change", f"LABEL {pair}")]
         subprocess.run(["docker", "import", *changes, str(folder / "content.tar"), name], check=True)
         image_id = engine.image(name).id
     else:
-        (folder / "Dockerfile").write_text("\n".join(["FROM scratch", "COPY content /", *lines, ""]))
+        (folder / "Dockerfile").write_text(
+            "\n".join(["FROM scratch", "COPY content /", f"LABEL {' '.join(pairs)}", ""])
+        )
         image_id = engine.build(folder, tag=name, log=folder / "log", progress=Progress())
     if verified:
         passed = replace(report(), id=of.id)

@@ -22,6 +22,8 @@ SHARED = 1.1
 # MB/s of the guide's disks, and classes by range, for caches and hosts behind a virtual disk blur them.
 GUIDE = (50, 150, 500, 2000)
 PHOTOGRAPH = 63
+# Bytes of a number.
+WIDTHS = {"float32": 4, "bfloat16": 2, "int8": 1}
 BOUNDS = ("compute-bound", "balanced", "input-bound")
 DISKS = ((200.0, "a spinning disk's"), (700.0, "a SATA SSD's"), (1500.0, "between a SATA SSD's and an NVMe's"))
 
@@ -275,6 +277,28 @@ def _files(case: CaseResult) -> list[Finding]:
     return [Finding(text=text, values={"mb_per_second": speed, "low": low, "high": high})]
 
 
+def _bandwidth(case: CaseResult) -> list[Finding]:
+    """How fast memory was read: numbers of each width, where nothing else held them up, as fast as of any other."""
+    speeds = {
+        arm.name: _gigabytes(taken, WIDTHS[str(arm.params["dtype"])])
+        for arm in case.arms
+        if arm.workload == "bandwidth" and (taken := seconds_per_item(case, arm))
+    }
+    if len(speeds) < 2:
+        return []
+    told = ", ".join(f"{name} at {one.median:.1f} [{one.low:.1f}, {one.high:.1f}] GB/s" for name, one in speeds.items())
+    shared = max(one.low for one in speeds.values()) <= min(one.high for one in speeds.values())
+    limit = "memory is what they wait for" if shared else "more than memory sets them apart"
+    values = {name: one.median for name, one in speeds.items()}
+    return [Finding(text=f"{case.name}: {told}: {limit}", values=values)]
+
+
+def _gigabytes(taken: Interval, width: int) -> Interval:
+    """GB/s out of seconds for 1 Mi numbers of `width` bytes."""
+    low, middle, high = (_megabytes(one) / 1e3 * width for one in (taken.high, taken.median, taken.low))
+    return replace(taken, median=middle, low=low, high=high)
+
+
 def _megabytes(seconds: float) -> float:
     """MB/s out of seconds a MiB."""
     return 2**20 / 1e6 / seconds
@@ -387,6 +411,7 @@ DERIVED: dict[str, Callable[[CaseResult], list[Finding]]] = {
     "batchsize": _batch_size,
     "bottleneck": _bottleneck,
     "files": _files,
+    "int8": _bandwidth,
     "models": _models,
     "pipeline": _merged,
     "rnn": _first_calls,
