@@ -139,7 +139,7 @@ def test_what_is_in_place_is_no_change() -> None:
     assert "TF_ENABLE_ONEDNN_OPTS=1 the image sets it arm x2.0" in kept
     assert "but it was slower there: arm x0.7" in change
     read = Read(page.to_html(replace(report(row), image=replace(report().image, env=ENV))))
-    assert "Nothing in this report is shown to gain anything beyond what is in place." in read.text
+    assert "No change is shown to gain anything beyond what is in place." in read.text
     assert "TF_ENABLE_ONEDNN_OPTS=1" in read.text[read.text.index("Environment") :]
 
 
@@ -154,7 +154,7 @@ def test_the_headings_leave_no_level_out() -> None:
 def test_a_report_without_anything_is_a_page_too() -> None:
     nothing = replace(report(experiment("layout", SKIPPED)), image=replace(report().image, labels={}), interrupted=True)
     text = Read(page.to_html(nothing)).text
-    assert "Nothing in this report is shown to gain anything." in text
+    assert "No change is shown to gain anything." in text
     assert "Interrupted: the rest was not measured." in text
 
 

@@ -379,4 +379,4 @@ def run(report: str, env: str, *, json: bool) -> None:
     sys.stdout.write(f"# environment\n{env_file(found)}\n# code\n{lines_of_code(found)}")
     if all(one.in_place for one in found):
         more = " beyond what is in place" if found else ""
-        print(f"nothing in this report is shown to gain anything{more}", file=sys.stderr)
+        print(f"no change is shown to gain anything{more}", file=sys.stderr)
