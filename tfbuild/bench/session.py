@@ -129,13 +129,12 @@ class Session:
     def _experiment(self, row: Experiment, pool: Pool, clock: Clock) -> None:
         share, begin = clock.share(), time.monotonic()
         wanted = self._cases(row)
-        one = Underway(
-            row, [Group(row, cases) for cases in ([wanted] if row.together else [(case,) for case in wanted])]
-        )
+        groups = [Group(row, cases) for cases in ([wanted] if row.together else [(case,) for case in wanted])]
+        # What it stays, whatever Ctrl-C hits.
+        one = Underway(row, groups, status=results.INTERRUPTED, reason="interrupted")
         self.underway.append(one)
         try:
             with self.progress.step(f"bench: {row.name}") as step:
-                one.status, one.reason = results.INTERRUPTED, "interrupted"
                 if all(self.place.lacks(row, case) for case in wanted):
                     for group in one.groups:
                         group.not_begun(self.place)
