@@ -110,11 +110,11 @@ def labelled(engine: Engine, folder: Path, cpu_name: str) -> str:
     context = folder / cpu_name
     context.mkdir()
     (context / "content").write_bytes(secrets.token_bytes(64))
-    lines = [
-        f"LABEL {key}={dockerfile.quoted(value)}" for key, value in dockerfile.labels(of).items() if "$" not in value
-    ]
-    (context / "Dockerfile").write_text("\n".join(["FROM scratch", "COPY content /", *lines]) + "\n")
-    name = f"tfbuild-test:{cpu_name}"
+    known = {key: value for key, value in dockerfile.labels(of).items() if "$" not in value}
+    labels = {**known, "io.tfbuild.context": "sha256:0"}
+    line = " ".join(f"{key}={dockerfile.quoted(value)}" for key, value in labels.items())
+    (context / "Dockerfile").write_text(f"FROM scratch\nCOPY content /\nLABEL {line}\n")
+    name = f"tfbuild-test:{of.id}"
     image_id = engine.build(context, tag=name, log=context / "log", progress=Progress())
     passed = replace(report(), id=of.id)
     reporting.write(replace(passed, image=replace(passed.image, id=image_id)), folder / "reports")
