@@ -73,6 +73,7 @@ def label(
     megabytes: int = 0,
     imported: bool = False,
     more: Mapping[str, str] = {},
+    name: str = "",
 ) -> str:
     """`imported`: no build, whose cache would keep the layers of an image that is removed."""
     folder = tmp_path / secrets.token_hex(4)
@@ -80,7 +81,7 @@ def label(
     (folder / "content").write_bytes(secrets.token_bytes(64) + os.urandom(megabytes << 20))
     labels = {**dockerfile.labels(of), **more}
     pairs = [f"{name}={dockerfile.quoted(value)}" for name, value in labels.items() if "$" not in value]
-    name = f"tfbuild-test:{secrets.token_hex(6)}"
+    name = name or f"tfbuild-test:{secrets.token_hex(6)}"
     if imported:
         with tarfile.open(folder / "content.tar", "w") as tar:
             tar.add(folder / "content", "content")
@@ -571,51 +572,49 @@ def test_a_replacement_that_dies_at_any_of_its_steps_leaves_a_whole_image(
     assert len(states) > 10
 
 
+def pushed_through(
+    engine: Engine, server: Server, old_and_new: tuple[str, Path], **trouble: Any
+) -> type[registries.Between]:
+    """What a proxy saw that made such trouble for a push, at whose end the image was whole and offered all the same."""
+    new, folder = old_and_new
+    path = copy_of_old(server)
+    with registries.between(server, **trouble) as (host, proxy):
+        push(engine, new, Registry(Repository.parse(f"{host}/{path}")), folder)
+    direct = Registry(Repository.parse(f"127.0.0.1:{server.port}/{path}"))
+    assert described.check(direct, build("x86-64-v3").id, folder / "reports").lacking == ()
+    return proxy
+
+
 def test_answers_that_are_lost_cost_nothing(
     engine: Engine, server: Server, old_and_new: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    new, folder = old_and_new
     monkeypatch.setattr(client, "BACKOFF", 0.01)
-    path = copy_of_old(server)
-    with registries.between(server, losing=True) as (host, proxy):
-        push(engine, new, Registry(Repository.parse(f"{host}/{path}")), folder)
+    proxy = pushed_through(engine, server, old_and_new, losing=True)
     # Three documents, what attaches two of them, the index of these, the fixed tag, the other's end, and three indexes.
     assert len(proxy.lost) >= 11
-    direct = Registry(Repository.parse(f"127.0.0.1:{server.port}/{path}"))
-    assert described.check(direct, build("x86-64-v3").id, folder / "reports").lacking == ()
 
 
 @pytest.mark.parametrize("status", [429, 503])
 def test_a_registry_that_is_busy_in_the_middle_of_a_push_is_waited_for(
     status: int, engine: Engine, server: Server, old_and_new: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    new, folder = old_and_new
     monkeypatch.setattr(client, "BACKOFF", 0.01)
     monkeypatch.setattr(transfer, "WAIT_SECONDS", 0.1)
-    path = copy_of_old(server)
-    with registries.between(server, busy=status) as (host, proxy):
-        push(engine, new, Registry(Repository.parse(f"{host}/{path}")), folder)
+    proxy = pushed_through(engine, server, old_and_new, busy=status)
     waited = dict(proxy.waited)
     assert set(waited.values()) == {2}
     for part in ("latest-mkl", "arriving", "blobs/uploads/", build("x86-64-v3").id):
         assert any(part in what for what in waited), waited
-    direct = Registry(Repository.parse(f"127.0.0.1:{server.port}/{path}"))
-    assert described.check(direct, build("x86-64-v3").id, folder / "reports").lacking == ()
 
 
 def test_tokens_that_run_out_in_the_middle_of_a_push_are_bought_again(
     engine: Engine, server: Server, old_and_new: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    new, folder = old_and_new
     monkeypatch.setattr(transfer, "WAIT_SECONDS", 0.1)
-    path = copy_of_old(server)
-    with registries.between(server, expiring=True) as (host, proxy):
-        push(engine, new, Registry(Repository.parse(f"{host}/{path}")), folder)
+    proxy = pushed_through(engine, server, old_and_new, expiring=True)
     assert len(proxy.late) == 1
     # Three requests each: a push has some thirty.
     assert len([left for left in proxy.sold.values() if left == 0]) >= 8
-    direct = Registry(Repository.parse(f"127.0.0.1:{server.port}/{path}"))
-    assert described.check(direct, build("x86-64-v3").id, folder / "reports").lacking == ()
 
 
 def test_a_push_without_its_indexes_is_finished_by_them(

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +25,9 @@ from tests.engine import second as seconds
 from tests.engine.conftest import ROOT
 from tests.engine.second import MACHINE, Second, processes
 from tests.engine.test_choice import carry
+from tests.engine.test_registry import label
 from tests.machines import machine
-from tests.test_report import report
-from tfbuild import cli, cpu, dockerfile, plan, publishing
-from tfbuild import report as reporting
+from tfbuild import cli, cpu, plan, publishing
 from tfbuild.engine import Engine, Progress, base, layout, tunnel
 from tfbuild.engine.cli import find_cli
 from tfbuild.errors import EngineMissing
@@ -107,18 +105,7 @@ def by_context(invoke: Invoke, configuration: Path) -> Invoke:
 def labelled(engine: Engine, folder: Path, cpu_name: str) -> str:
     """A small image with the labels of a build for that CPU, and a report that it passed."""
     of = plan.select(Request(target="mkl", release="2.20.0", cpu=cpu_name, platform="linux/amd64"), None)
-    context = folder / cpu_name
-    context.mkdir()
-    (context / "content").write_bytes(secrets.token_bytes(64))
-    known = {key: value for key, value in dockerfile.labels(of).items() if "$" not in value}
-    labels = {**known, "io.tfbuild.context": "sha256:0"}
-    line = " ".join(f"{key}={dockerfile.quoted(value)}" for key, value in labels.items())
-    (context / "Dockerfile").write_text(f"FROM scratch\nCOPY content /\nLABEL {line}\n")
-    name = f"tfbuild-test:{of.id}"
-    image_id = engine.build(context, tag=name, log=context / "log", progress=Progress())
-    passed = replace(report(), id=of.id)
-    reporting.write(replace(passed, image=replace(passed.image, id=image_id)), folder / "reports")
-    return name
+    return label(engine, folder, of, more={"io.tfbuild.context": "sha256:0"}, name=f"tfbuild-test:{of.id}")
 
 
 # --- by ssh -----------------------------------------------------------------------------------------------------------
