@@ -14,18 +14,21 @@ from typing import Any
 from invoke.context import Context
 from invoke.tasks import task
 
-from tfbuild import cli
-from tfbuild.errors import Interrupted, UsageError
+# Invoke keeps Python from writing byte code, so that each command would compile all of tfbuild again.
+sys.dont_write_bytecode = bool(sys.flags.dont_write_bytecode)
+
+from tfbuild import cli  # noqa: E402
+from tfbuild.errors import Interrupted, UsageError  # noqa: E402
 
 # The options of every verb that plans, in the order of `invoke --help VERB`. Invoke takes an option's type from its
 # default and ignores annotations.
 PLAN: dict[str, tuple[Any, str]] = {
     "target": ("mkl", "cpu, mkl (oneDNN) or cuda"),
-    "release": ("", "TensorFlow release, 2.21.0 or 2.21 (default: the newest whose needed facts are certain)"),
-    "python": ("", "Python of the image, 3.11"),
+    "release": ("", "TensorFlow release, 2.21.0 or 2.21 (default: the newest that plans)"),
+    "python": ("", "Python of the image, 3.11 (default: the newest of the release that a base image has)"),
     "cpu": ("", "the image's CPU: host, a level (x86-64-v3), a name (haswell), a list (avx2,fma) or a recorded file"),
     "cpuinfo": ("", "read `host` from this recording (/proc/cpuinfo, sysctl -a, CPUID leaves, py-cpuinfo's JSON)"),
-    "compiler": ("", "gcc-12, clang-18 (default: the release's own)"),
+    "compiler": ("", "gcc-12, clang-18 (default: the surest for the release that a base image has)"),
     "prefer-vector-width": ("", "128, 256 or 512 bits, for loops that the compiler vectorises (default: measured)"),
     "platform": ("", "linux/amd64 or linux/arm64 (default: this machine's)"),
     "wheel": ("", "official, or a wheel file (default: build from source)"),
@@ -33,10 +36,20 @@ PLAN: dict[str, tuple[Any, str]] = {
     "source-sha256": ("", "what the archive given as --source must have"),
     "threading": ("", "openmp or threadpool, for oneDNN in a build from source"),
     "compute-capabilities": ("", "of the GPUs that --target cuda is for: 8.0,9.0 (default: the official wheel's)"),
+    "cuda": ("", "CUDA to compile with, 12.8 (default: the release's own, or one that compiles for the GPUs)"),
+    "cudnn": ("", "cuDNN to compile with, 9.8 (default: the release's own, or one that goes with the CUDA)"),
     "bazel": ("", "force this Bazel version"),
     "config": ([], "one more Bazel --config (again for more)"),
     "bazel-flag": ([], "one more Bazel flag (again for more)"),
+    "patch": ([], "a unified diff for TensorFlow's tree (again for more, in their order)"),
+    "override-repository": ([], "NAME=FOLDER in place of an external repository (again for more)"),
+    "system-lib": ([], "take this library from the system: curl, or NAME=PACKAGE,PACKAGE (again for more)"),
+    "configure": ([], "NAME=VALUE, an answer for configure.py: TF_ENABLE_XLA=0 (again for more)"),
+    "without-fix": ([], "leave out this fix for a known failure, which the plan names (again for more)"),
     "with-headers": (False, "keep TensorFlow's headers, so that custom ops can be compiled"),
+}
+TIMED: dict[str, tuple[Any, str]] = {
+    "no-throughput": (False, "verify without the comparison of speed, half a minute; the report says so"),
 }
 JSON = {"json": (False, "print JSON to stdout")}
 ENGINE: dict[str, tuple[Any, str]] = {
@@ -196,6 +209,7 @@ def dockerfile(_: Context, **options: Any) -> None:
     {
         "reverify": (False, "verify again, though nothing changed since the stored report"),
         "no-verify": (False, "build only; the image keeps the name IDENTIFIER-unverified"),
+        **TIMED,
         "dry-run": (False, "plan and render, start nothing"),
     },
     JSON,
@@ -237,6 +251,7 @@ def bundle(_: Context, **options: Any) -> None:
             "",
             "with --registry: demand a signature that cosign finds good by these options: '--key cosign.pub'",
         ),
+        **TIMED,
     },
     JSON,
 )
@@ -398,13 +413,30 @@ def matrix(_: Context, **options: Any) -> None:
     cli.matrix(Path(__file__).parent, **options)
 
 
+@verb({"check": (False, "compare docs/support.md only, and fail where it is stale")}, JSON)
+def support(_: Context, **options: Any) -> None:
+    """Which release builds for which Python, target and platform, how certain, on what evidence, as Markdown."""
+    cli.support(Path(__file__).parent, **options)
+
+
 @verb({"check": (False, "compare only, and fail where a file is stale")})
 def dockerfiles(_: Context, **options: Any) -> None:
     """Write the committed build contexts under dockerfiles/ again."""
     cli.dockerfiles(Path(__file__).parent / "dockerfiles", **options)
 
 
-@verb({"pure": (False, "only the tests that need neither an engine nor sshd nor a browser")})
-def test(_: Context, **options: Any) -> None:
-    """Lint, types, generated files and all tests."""
-    cli.test(Path(__file__).parent, **options)
+@verb({"check": (False, "compare only, and fail where a page is stale")})
+def docs(_: Context, **options: Any) -> None:
+    """Write the generated pages again: docs/support.md and docs/reference/exit-codes.md."""
+    cli.docs(Path(__file__).parent, **options)
+
+
+@verb(
+    {
+        "pure": (False, "only the tests that need neither an engine nor sshd nor a browser"),
+        "nightly": (False, "only those that take long and change seldom, which the others leave out"),
+    }
+)
+def test(_: Context, path: str = "", **options: Any) -> None:  # noqa: PT028 - no test
+    """Lint, types, generated files and all tests but the nightly ones; or every test of one folder or file, PATH."""
+    cli.test(Path(__file__).parent, path, **options)

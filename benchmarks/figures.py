@@ -1,11 +1,12 @@
-"""Puts the table of figures into README.md: each number out of a committed report, with its machine and its caveats.
+"""Writes the tables of figures: each number out of a committed report, with its machine and its caveats.
 
-`python -m benchmarks.figures`; a test holds the README to it. The rows stand in figures.toml.
+`python -m benchmarks.figures`; a test holds docs/figures.md and README.md to it. The rows stand in figures.toml.
 """
 
 import json
 import re
 import tomllib
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,29 +14,39 @@ from typing import Any
 from benchmarks.harness import RESULTS
 
 ROWS = Path(__file__).with_suffix(".toml")
-README = Path(__file__).parents[1] / "README.md"
+ROOT = Path(__file__).parents[1]
+README, PAGE = ROOT / "README.md", ROOT / "docs" / "figures.md"
 BEGIN, END = "<!-- figures -->\n", "<!-- end of figures -->\n"
 # What vendors write around a processor's name.
 DECORATION = re.compile(r"\((R|TM)\)|\b(CPU|Processor)\b")
 
 
 def main() -> None:
-    text = README.read_text(encoding="utf-8")
-    README.write_text(replaced(text, table()), encoding="utf-8")
+    for path, text in pages().items():
+        path.write_text(text, encoding="utf-8")
+
+
+def pages() -> dict[Path, str]:
+    """The files that hold figures, as they must be: the page with every row, the README with the chosen ones."""
+    chosen = {PAGE: rows(), README: [row for row in rows() if row.get("readme")]}
+    return {path: replaced(path.read_text(encoding="utf-8"), table(some)) for path, some in chosen.items()}
+
+
+def rows() -> list[dict[str, Any]]:
+    return list(tomllib.loads(ROWS.read_text(encoding="utf-8"))["figure"])
 
 
 def replaced(text: str, new: str) -> str:
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
-    assert begin, f"no {BEGIN!r} in the README"
-    assert end, f"no {END!r} in the README"
+    assert begin, f"no {BEGIN!r} in the page"
+    assert end, f"no {END!r} in the page"
     return f"{before}{begin}{new}{end}{after}"
 
 
-def table() -> str:
-    rows = tomllib.loads(ROWS.read_text(encoding="utf-8"))["figure"]
+def table(some: Iterable[dict[str, Any]]) -> str:
     lines = ["| what | figure | report, machine |", "|---|---|---|"]
-    for row in rows:
+    for row in some:
         where = f"`{row['report']}.json`, {machine(row['report'])}"
         lines.append(f"| {row['what']} | {shown(row)} | {where} |")
     return "\n".join(lines) + "\n"

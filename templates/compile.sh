@@ -48,8 +48,10 @@ if [ -n "$mirror" ]; then
     if bazel "$rc" "$root" help build --short | grep downloader_config > /dev/null; then
         echo "build --experimental_downloader_config=/mnt/mirror.downloads" >> /mnt/all.bazelrc
     else
-        echo "tfbuild: this Bazel knows no mirror; what it fetches for the tree comes from where the tree says"
+        python3 /mnt/archives.py "$mirror" /src "$cache/repository"
     fi
+    # What a tree clones: Bazel's repository rules leave no other setting of git's alone.
+    printf '[url "%s/github.com/"]\n\tinsteadOf = https://github.com/\n' "$mirror" >> /etc/gitconfig
 fi
 if [ "$#" = 0 ]; then
     bazel "$rc" "$root" build --nobuild "$target"
@@ -68,8 +70,8 @@ if [ -s /mnt/remote ]; then
     hide='python3 /mnt/remote.py hide /mnt/remote'
 fi
 
-# Sets `code` and `seconds`, its time limit (0: none).
-compile() {
+# bazel_build WORD...: sets `code` and `seconds`, its time limit (0: none).
+bazel_build() {
     seconds=0
     if [ -s /mnt/deadline ]; then
         seconds=$(($(cat /mnt/deadline) - $(date +%s)))
@@ -77,13 +79,26 @@ compile() {
     fi
     # Bazel takes the first SIGINT as "finish in good order": what is compiled is in the cache.
     echo 0 > /mnt/code
-    { timeout --signal=INT --kill-after=60 "$seconds" bazel "$rc" "$root" build "$target" 2>&1 || echo $? > /mnt/code; } |
+    { timeout --signal=INT --kill-after=60 "$seconds" bazel "$rc" "$root" build "$@" "$target" 2>&1 || echo $? > /mnt/code; } |
         $hide | python3 /mnt/relay.py "$kept/bazel.log"
     code=$(cat /mnt/code)
 }
 late() {
     [ "$seconds" != 0 ] && [ "$(date +%s)" -ge "$(cat /mnt/deadline)" ]
 }
+# A wrong Bazel, config, variable or target is known within minutes, before anything is compiled.
+compile() {
+    bazel_build --nobuild --profile=/mnt/analysis.json
+    if [ "$code" = 0 ]; then
+        bazel_build
+    elif ! late; then
+        echo "tfbuild: Bazel cannot analyse this build; nothing was compiled"
+    fi
+}
+mkdir -p "$cache"
+python3 /mnt/sitting.py begin "$cache/sittings.jsonl"
+python3 /mnt/sitting.py watch /mnt/peak &
+watch=$!
 compile
 # Some Bazels end where a remote cache dies on the way (0.26.1 with code 37). What is compiled is here.
 if [ "$code" != 0 ] && [ -s /mnt/remote ] && ! late && ! python3 /mnt/remote.py reach /mnt/remote; then
@@ -91,6 +106,14 @@ if [ "$code" != 0 ] && [ -s /mnt/remote ] && ! late && ! python3 /mnt/remote.py 
     mv /mnt/alone.bazelrc /mnt/all.bazelrc
     compile
 fi
+kill "$watch" || true
+why="done"
+if [ "$code" != 0 ]; then
+    why=failed
+    ! late || why='time limit'
+fi
+python3 /mnt/sitting.py end "$cache/sittings.jsonl" "$kept/bazel.log" /mnt/peak "$kept/profile.json" "$why"
+cp "$cache/sittings.jsonl" "$kept/sittings.jsonl"
 # A compile never fails for its profile's sake.
 [ ! -f "$kept/profile.json" ] || gzip --force "$kept/profile.json" || true
 if [ "$code" != 0 ]; then
@@ -104,6 +127,10 @@ mkdir -p /wheel
 "$@"
 # Bazel's outputs are read-only.
 chmod 644 /wheel/*.whl
+for wheel in /wheel/*.whl; do
+    sh /mnt/system.sh list "$wheel"
+done > /mnt/packages.txt
+sort -u /mnt/packages.txt > /wheel/packages.txt
 {
     echo "builder=sha256:$(cat /opt/tfbuild/builder)"
     cat /opt/tfbuild/source

@@ -1,27 +1,22 @@
 """The verbs for another architecture than this machine's: the plan, its flags and its context for an Arm server."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import commandline
 from tests.machines import machine
-from tfbuild import cpu, isa, toolchains
+from tfbuild import cpu, isa, plan, releases, toolchains
+from tfbuild.errors import UnknownRelease
 
-ROOT = Path(__file__).parent.parent
 FLAGS = "-march=armv8.2-a+dotprod+fp16fml+fp16+bf16+crypto+i8mm+rcpc+sve"
 ARM = ("--platform", "linux/arm64", "--cpu", "neoverse-v1", "--json")
 
 
 def invoke(*words: str) -> Any:
-    done = subprocess.run(
-        [sys.executable, "-m", "invoke", *words], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return json.loads(commandline.invoke(*words).stdout)
 
 
 def test_copts() -> None:
@@ -58,3 +53,15 @@ def test_an_arm_machine_that_hides_atomics_gets_no_dot_products() -> None:
     masked = cpu.parse(machine("amazon-neoverse_n1").core(without=("atomics",)))
     assert "asimddp" not in isa.of_cpu(masked).features
     assert "asimddp" in {item.feature for item in isa.hidden(masked)}
+
+
+def test_bazel_is_one_that_has_a_binary_for_arm() -> None:
+    def planned(release: str, bazel: str = "") -> plan.Build:
+        request = plan.Request(release=release, target="cpu", platform="linux/arm64", cpu="armv8.2-a", bazel=bazel)
+        return plan.select(request, None)
+
+    assert planned("2.4.4").bazel == "3.7.2"
+    assert planned("2.5.3").bazel == releases.bazel("2.5.3")
+    with pytest.raises(UnknownRelease, match=r"needs Bazel 2\.0\.0, and the first for Linux on aarch64 is 3\.4\.0"):
+        planned("2.2.3")
+    assert planned("2.2.3", bazel="3.4.0").bazel == "3.4.0"

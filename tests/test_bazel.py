@@ -153,12 +153,13 @@ def compile_in(
         (root / name).parent.mkdir(exist_ok=True)
         (root / name).write_text(text)
     (root / "bin/bazel").chmod(0o755)
-    for name in ("relay.py", "remote.py"):
+    for name in ("archives.py", "relay.py", "remote.py", "sitting.py", "system.sh"):
         (root / "mnt" / name).write_bytes((dockerfile.TEMPLATES / name).read_bytes())
     for name, text in (secrets or {}).items():
         (root / "mnt" / name).write_text(text)
     env = os.environ | {"PATH": f"{root}/bin:{os.environ['PATH']}", "PYTHON_BIN_PATH": sys.executable, "CC": "true"}
-    command = ["sh", "compile.sh", "//:wheel", "touch", f"{root}/wheel/thing.whl"]
+    collect = [sys.executable, "-m", "zipfile", "--create", f"{root}/wheel/thing.whl", "compile.sh"]
+    command = ["sh", "compile.sh", "//:wheel", *collect]
     return subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, check=False)
 
 
@@ -167,7 +168,7 @@ def test_what_bazel_left_is_kept_by_the_digest_of_its_flags(tmp_path: Path) -> N
         done = compile_in(tmp_path, code=code)
         assert done.returncode == code, done.stderr
         kept = tmp_path / "mnt/cache/runs" / hashlib.sha256(b"build --copt=-mavx\n").hexdigest()
-        assert {file.name for file in kept.iterdir()} == {"bazel.log", "profile.json.gz"}
+        assert {file.name for file in kept.iterdir()} == {"bazel.log", "profile.json.gz", "sittings.jsonl"}
 
 
 def test_a_compile_does_not_fail_for_its_profile(tmp_path: Path) -> None:

@@ -37,8 +37,11 @@ def timed(row: Round, wall: float, cpu: float, *names: str) -> Round:
     """The round with these (or all) sides' times so many times as long."""
 
     def one(sample: Sample) -> Sample:
-        return replace(sample, wall=sample.wall * wall, cpu=sample.cpu * cpu)
+        # Thousands of times: dataclasses.replace takes ten times as long.
+        return Sample(**{**vars(sample), "wall": sample.wall * wall, "cpu": sample.cpu * cpu})
 
+    if wall == cpu == 1:
+        return row
     samples = {name: one(sample) if name in names or not names else sample for name, sample in row.samples.items()}
     return replace(row, samples=samples)
 

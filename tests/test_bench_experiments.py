@@ -3,15 +3,17 @@
 import ast
 import io
 import json
+import re
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import pytest
 
+from tests import clock
+from tests.clock import Stopped
 from tfbuild import facts
 from tfbuild.bench import allocators, command, experiments, session
 from tfbuild.bench.arms import Place, line_up
@@ -28,6 +30,11 @@ ASKED_FOR = """
 layout batchnorm jpeg rnn pipeline files allocator isa onednn bottleneck batchsize int8 xla strategy threads all models
 tuning
 """
+
+
+@pytest.fixture
+def stopped(monkeypatch: pytest.MonkeyPatch) -> Stopped:
+    return clock.stop(monkeypatch, session)
 
 
 def workloads() -> dict[str, ast.FunctionDef]:
@@ -87,7 +94,7 @@ def test_each_knob_of_the_pipeline_is_turned_alone() -> None:
 
 
 def test_layouts_are_never_compared_in_one_process() -> None:
-    """TensorFlow 2.13 to 2.15 give wrong results where one process does both (tensorflow#61482)."""
+    """TensorFlow 2.2 to 2.15 give wrong results where one process does both (tensorflow#61482)."""
     for row in experiments.known():
         for case in row.case:
             processes: dict[str, set[str]] = {}
@@ -208,7 +215,7 @@ def test_what_runs_inside_an_image_needs_nothing_of_the_host() -> None:
     assert f"{FOLDER}/smoke/channel.py" in files()
     allowed = {*sys.stdlib_module_names, "numpy", "tensorflow"}
     for path, content in files().items():
-        tree = ast.parse(content, feature_version=(3, 8))
+        tree = ast.parse(content, feature_version=(3, 7))
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 found = {alias.name.partition(".")[0] for alias in node.names}
@@ -230,14 +237,17 @@ def test_whatever_the_files_import_of_each_other_is_among_them() -> None:
 
 
 def test_a_worker_starts_out_of_its_files_alone(tmp_path: Path) -> None:
-    """Without TensorFlow here it gets as far as its import."""
+    """Without anything that is installed here (-S) it gets as far as its import of TensorFlow, and does that."""
     for path, content in files().items():
         file = tmp_path / path.lstrip("/")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content)
-    command = [sys.executable, "-I", str(tmp_path / FOLDER.lstrip("/") / "benches")]
+    command = [sys.executable, "-I", "-S", str(tmp_path / FOLDER.lstrip("/") / "benches")]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert "No module named 'tensorflow'" in done.stderr or done.returncode == 0
+    assert (done.returncode, done.stdout) == (1, "")
+    raised_in = re.findall(r'File "(.+)", line \d+', done.stderr)[-1]
+    assert raised_in == str(tmp_path / FOLDER.lstrip("/") / "benches" / "worker.py"), done.stderr
+    assert done.stderr.endswith("\nModuleNotFoundError: No module named 'tensorflow'\n")
 
 
 def test_what_the_budget_leaves_no_time_for_is_skipped_with_the_reason() -> None:
@@ -254,7 +264,7 @@ def test_what_the_budget_leaves_no_time_for_is_skipped_with_the_reason() -> None
     assert not run.interrupted
 
 
-def test_what_cannot_run_here_takes_no_time_from_the_others() -> None:
+def test_what_cannot_run_here_takes_no_time_from_the_others(stopped: Stopped) -> None:
     (isa,) = experiments.select(["isa"], quick=False)
     (layout,) = experiments.select(["layout"], quick=False)
     settings = command.settings(quick=False, full=False, budget="", against="")
@@ -267,16 +277,17 @@ def test_what_cannot_run_here_takes_no_time_from_the_others() -> None:
     assert weight(isa, "sha256:2", 0) == 3 * isa.weight * len(isa.case), "two arms, and the baseline again"
     gpu = sum(layout.seconds(case) for case in layout.case if case.needs == "gpu")
     assert weight(layout, "", 0) == weight(layout, "", 1) - gpu < weight(layout, "", 1)
-    assert session.Clock(time.monotonic() + 100, [0.0]).share() == session.LEAST_SECONDS
+    assert session.Clock(stopped.now + 100, [0.0]).share() == session.LEAST_SECONDS
 
 
-def test_what_is_left_of_the_budget_is_shared_by_weight() -> None:
-    clock = session.Clock(time.monotonic() + 100, [30.0, 10.0, 60.0])
-    assert clock.share() == pytest.approx(30, abs=1)
-    assert clock.share() == pytest.approx(100 / 7, abs=1), "nothing of the first share was used"
-    assert clock.share() == pytest.approx(100, abs=1)
-    assert session.Clock(time.monotonic() + 20, [1.0, 99.0]).share() == session.LEAST_SECONDS
-    assert session.Clock(time.monotonic() + 2, [1.0, 99.0]).share() < 3
+def test_what_is_left_of_the_budget_is_shared_by_weight(stopped: Stopped) -> None:
+    left = session.Clock(stopped.now + 100, [30.0, 10.0, 60.0])
+    assert left.share() == pytest.approx(30)
+    assert left.share() == pytest.approx(100 / 7), "nothing of the first share was used"
+    stopped.now += 40
+    assert left.share() == pytest.approx(60)
+    assert session.Clock(stopped.now + 20, [1.0, 99.0]).share() == session.LEAST_SECONDS
+    assert session.Clock(stopped.now + 2, [1.0, 99.0]).share() == 2
 
 
 def test_full_holds_what_the_rows_say_that_they_take() -> None:

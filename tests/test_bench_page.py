@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +15,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from tests.commandline import invoke
 from tests.test_bench_report import ENV, RECORDED, SKIPPED, case, elsewhere, experiment, report, sizes, slower_report
 from tfbuild.bench import charts, command, compare, page
 from tfbuild.bench import report as reporting
@@ -84,6 +86,11 @@ def mixed() -> BenchReport:
     )
 
 
+@cache
+def mixed_page() -> str:
+    return page.to_html(mixed())
+
+
 def curve() -> CaseResult:
     return replace(sizes(1e-3, 1e-4, 1, 2, 4, 8, 16, 32), baseline="batch 1")
 
@@ -113,7 +120,7 @@ def test_what_is_in_the_report_is_on_the_page(found: BenchReport) -> None:
 
 
 def test_it_begins_with_what_to_change() -> None:
-    read = Read(page.to_html(mixed()))
+    read = Read(mixed_page())
     order = ["What to change", "What was found", "What was not measured", "The experiments", "Method", "Raw numbers"]
     places = [read.text.index(words) for words in order]
     assert places == sorted(places)
@@ -144,7 +151,7 @@ def test_what_is_in_place_is_no_change() -> None:
 
 
 def test_the_headings_leave_no_level_out() -> None:
-    for text in (page.to_html(mixed()), page.comparison(compare.compare(report(), elsewhere(report())))):
+    for text in (mixed_page(), page.comparison(compare.compare(report(), elsewhere(report())))):
         levels = Read(text).headings
         assert levels[0] == 1
         assert levels.count(1) == 1
@@ -195,7 +202,7 @@ def test_nothing_in_a_report_is_markup() -> None:
 
 
 def test_the_page_asks_nothing_of_anybody() -> None:
-    text = page.to_html(mixed())
+    text = mixed_page()
     read = Read(text)
     assert all(address.startswith("#") for address in read.addresses)
     assert not {"script", "link", "iframe", "object", "embed", "image", "use"} & {tag for tag, _ in read.tags}
@@ -264,7 +271,7 @@ def test_a_chart_s_places_are_the_logarithms_of_its_ratios() -> None:
 
 
 def test_a_chart_says_in_words_what_it_shows() -> None:
-    for drawing in drawings(page.to_html(mixed())):
+    for drawing in drawings(mixed_page()):
         title, description = (drawing.find(f"{{{charts.SVG}}}{tag}") for tag in ("title", "desc"))
         assert title is not None
         assert description is not None
@@ -358,10 +365,7 @@ def test_the_command_line_takes_any_number_of_reports(tmp_path: Path) -> None:
         Path(paths[-1]).write_text(reporting.to_json(found))
     html = str(tmp_path / "page.html")
     words = ["compare", paths[0], "--fail-if", "throughput<0.9", paths[1], "--html", html, "--json", paths[2]]
-    done = subprocess.run(
-        [sys.executable, "-m", "invoke", *words], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 28, done.stderr
+    done = invoke(*words, code=28)
     assert done.stderr.startswith("error: report 3: throughput<0.9: failed: x0.50")
     shown = json.loads(done.stdout)
     assert [one["second"].split()[0] for one in (shown, *shown["others"])] == ["tfbuild:x", "tfbuild:y"]

@@ -3,6 +3,7 @@
 import io
 import sys
 import textwrap
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -217,13 +218,28 @@ class experimental:
 """
 
 
+# Waits until so many windows are whole, in whatever time that takes: one more than those has begun then.
+UNTIL = """
+import tensorflow, time
+while len(tensorflow.profiler.experimental.windows) <= {}:
+    time.sleep(0.01)
+"""
+ENOUGH_SECONDS = 300
+
+
 def recorded(folder: Path, script: str) -> tuple[int | None, list[str], list[str]]:
     """Runs a script with the recorder and a TensorFlow that has nothing but a profiler which writes a folder."""
     site, traces = folder / "site", folder / "traces"
     for path in (site, traces, folder / "lib" / "tensorflow"):
         path.mkdir(parents=True)
     source = Path(recorder.__file__).read_text(encoding="utf-8")
-    (site / "sitecustomize.py").write_text(source.replace("SECONDS = 2.0", "SECONDS = 0.1"), encoding="utf-8")
+    for constant, short in (
+        ("\nSECONDS = 2.0\n", "\nSECONDS = 0.05\n"),
+        ("MOST_SECONDS = 16.0", "MOST_SECONDS = 0.05"),
+    ):
+        assert constant in source
+        source = source.replace(constant, short)
+    (site / "sitecustomize.py").write_text(source, encoding="utf-8")
     (folder / "lib" / "tensorflow" / "__init__.py").write_text("from . import profiler\n", encoding="utf-8")
     (folder / "lib" / "tensorflow" / "profiler.py").write_text(PROFILER, encoding="utf-8")
     (folder / "lib" / "sitecustomize.py").write_text("print('the hidden one')\n", encoding="utf-8")
@@ -233,15 +249,14 @@ def recorded(folder: Path, script: str) -> tuple[int | None, list[str], list[str
         inside.SITE = str(site)
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("PYTHONPATH", str(folder / "lib"))
-            code, tail = inside.watched([sys.executable, "script.py"], str(folder), str(traces), 20)
+            code, tail = inside.watched([sys.executable, "script.py"], str(folder), str(traces), ENOUGH_SECONDS)
     finally:
         inside.SITE = old
     return code, tail, sorted(path.parent.name.partition("-")[2] for path in traces.glob("*/whole"))
 
 
 def test_a_script_is_recorded_from_its_import_of_tensorflow_to_its_end(tmp_path: Path) -> None:
-    script = "import tensorflow, time\ntime.sleep(0.5)\nprint('done')\nraise SystemExit(7)"
-    code, tail, windows = recorded(tmp_path, script)
+    code, tail, windows = recorded(tmp_path, UNTIL.format(2) + "print('done')\nraise SystemExit(7)")
     assert (code, tail) == (7, ["the hidden one", "done"])
     assert windows[:2] == ["000000", "000001"]
 
@@ -251,26 +266,32 @@ def test_a_script_without_tensorflow_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_of_many_windows_the_first_and_the_last_stay(tmp_path: Path) -> None:
-    script = "import tensorflow, time, sys\ntime.sleep(4)"
-    _, _, windows = recorded(tmp_path, script)
+    _, _, windows = recorded(tmp_path, UNTIL.format(recorder.KEPT + 2))
     assert windows[0] == "000000"
     assert len(windows) <= recorder.KEPT
-    assert int(windows[-1]) >= recorder.KEPT
+    assert int(windows[-1]) >= recorder.KEPT + 1
 
 
 def test_a_command_is_stopped_when_its_time_is_over_with_all_that_it_started(tmp_path: Path) -> None:
-    """Its time begins with TensorFlow's import, which the recorder tells by a file."""
-    (tmp_path / recorder.BEGUN).touch()
+    """Its time begins with TensorFlow's import, which the recorder tells by a file, as this script does."""
     script = (
-        "import subprocess, sys\nprint('begun')\nsubprocess.run([sys.executable, '-c', 'import time; time.sleep(99)'])"
+        "import pathlib, subprocess, sys\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(999)'])\n"
+        f"print(child.pid)\npathlib.Path({recorder.BEGUN!r}).touch()\nchild.wait()"
     )
-    code, tail = inside.watched([sys.executable, "-c", script], str(tmp_path), str(tmp_path), 1.5)
-    assert (code, tail) == (None, ["begun"])
+    code, tail = inside.watched([sys.executable, "-c", script], str(tmp_path), str(tmp_path), 0.1)
+    assert code is None
+    (child,) = map(int, tail)
+    state = Path(f"/proc/{child}/stat")
+    ended = time.monotonic() + ENOUGH_SECONDS
+    while state.exists() and state.read_text().rpartition(")")[2].split()[0] != "Z" and time.monotonic() < ended:
+        time.sleep(0.01)
+    assert time.monotonic() < ended
 
 
 def test_the_last_lines_of_a_talkative_command_stay(tmp_path: Path) -> None:
     script = "import sys\nfor index in range(20000): print('line', index)\nsys.exit('the end')"
-    code, tail = inside.watched([sys.executable, "-c", script], str(tmp_path), str(tmp_path), 20)
+    code, tail = inside.watched([sys.executable, "-c", script], str(tmp_path), str(tmp_path), ENOUGH_SECONDS)
     assert code == 1
     assert len(tail) == inside.TAIL_LINES
     assert tail[-2:] == ["line 19999", "the end"]

@@ -2,11 +2,12 @@
 
 import io
 import random
-import time
 from typing import cast
 
 import pytest
 
+from tests import clock
+from tests.clock import Stopped
 from tests.test_bench_evaluate import made_up
 from tests.test_bench_rounds import PLACE, sides
 from tfbuild.bench import rounds, session
@@ -19,6 +20,11 @@ from tfbuild.engine import Engine
 from tfbuild.engine.progress import Progress, Step
 
 POOL = cast(Pool, None)
+
+
+@pytest.fixture(autouse=True)
+def stopped(monkeypatch: pytest.MonkeyPatch) -> Stopped:
+    return clock.stop(monkeypatch, rounds, session)
 
 
 def row(*needs: str) -> Experiment:
@@ -54,11 +60,11 @@ def test_what_time_alone_ended_goes_on_where_it_was() -> None:
     assert (cut.told[0].status, len(cut.told[0].rounds)) == ("measured", 15)
 
 
-def test_rounds_that_are_there_are_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounds_that_are_there_are_not_made_again(stopped: Stopped, monkeypatch: pytest.MonkeyPatch) -> None:
     cut = group(8)
     (again,) = cut.begin(PLACE, POOL, tell)
     monkeypatch.setattr(again, "quiet_round", lambda *_: again.rounds.extend(made_up(0.5, 1, seed=len(again.rounds))))
-    end = time.monotonic() + 60
+    end = stopped.now + 60
     rounds.run([again], Limits(rounds=15, end=end, latest=end), random.Random(1))
     assert len(again.rounds) == 15
     assert not again.truncated
@@ -125,10 +131,10 @@ def not_begun() -> Group:
     return made
 
 
-def test_the_rest_of_the_time_goes_to_what_has_least_and_only_to_what_was_cut() -> None:
+def test_the_rest_of_the_time_goes_to_what_has_least_and_only_to_what_was_cut(stopped: Stopped) -> None:
     whole, cut, bare = group(15, truncated=False), group(8), not_begun()
     run = planned(10, whole, cut, bare)
-    run._rest(Pool(cast(Engine, None)), time.monotonic() + 60)
+    run._rest(Pool(cast(Engine, None)), stopped.now + 60)
     assert run.asked == [("x", 15), ("x", 7), ("x", 5)], (
         "the one without a round first, and once more for its last five"
     )
@@ -136,11 +142,11 @@ def test_the_rest_of_the_time_goes_to_what_has_least_and_only_to_what_was_cut() 
     assert all(len(row.cases[0].rounds) == ROUNDS["budget"] for row in run.done)
 
 
-def test_the_rest_ends_where_it_brings_nothing_further_or_is_over() -> None:
+def test_the_rest_ends_where_it_brings_nothing_further_or_is_over(stopped: Stopped) -> None:
     run = planned(0, group(8))
-    run._rest(Pool(cast(Engine, None)), time.monotonic() + 60)
+    run._rest(Pool(cast(Engine, None)), stopped.now + 60)
     assert len(run.asked) == 1
     run = planned(10, group(8))
-    run._rest(Pool(cast(Engine, None)), time.monotonic() + session.LEAST_SECONDS - 1)
+    run._rest(Pool(cast(Engine, None)), stopped.now + session.LEAST_SECONDS - 1)
     assert run.asked == []
     assert run.done[0].status == "truncated"

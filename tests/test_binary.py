@@ -19,7 +19,8 @@ UNUSED_2_16 = (
     *("AMX_TILE", "AMX_INT8", "AMX_BF16", "AMX_FP16", "FMA"),
 )
 WHEELS = {
-    "tensorflow_cpu-2.10.0": (AVX, UNUSED_2_9),  # GCC; the others: Clang
+    "tensorflow-2.0.4": (AVX, ("AVX2", "AVX512F", "FMA")),  # GCC 7
+    "tensorflow_cpu-2.10.0": (AVX, UNUSED_2_9),  # GCC 9; the others: Clang
     "tensorflow_cpu-2.14.0": (AVX, UNUSED_2_9),
     "tensorflow_cpu-2.21.0": (AVX, UNUSED_2_16),
     "intel_tensorflow_avx512-2.14.0": ((*AVX, "AVX2", "AVX512F", "FMA"), UNUSED_2_9[2:-1]),
@@ -115,14 +116,14 @@ def refused_or_read(folder: Path, content: bytes) -> None:
         binary.read_guard(written(folder, content), "2.21.0")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(cut=st.integers(0, len(WHOLE) - 1))
 def test_every_cut_off_library_is_refused_with_a_reason(cut: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     with pytest.raises(GuardUnreadable):
         binary.read_guard(written(tmp_path_factory.getbasetemp(), WHOLE[:cut]), "2.21.0")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(changes=st.lists(st.tuples(st.integers(0, len(WHOLE) - 1), st.integers(0, 255)), min_size=1, max_size=40))
 def test_changed_bytes_never_end_in_another_exception(
     changes: list[tuple[int, int]], tmp_path_factory: pytest.TempPathFactory
@@ -133,7 +134,7 @@ def test_changed_bytes_never_end_in_another_exception(
     refused_or_read(tmp_path_factory.getbasetemp(), bytes(content))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(header=st.binary(min_size=58, max_size=58))
 def test_a_random_header_never_ends_in_another_exception(
     header: bytes, tmp_path_factory: pytest.TempPathFactory

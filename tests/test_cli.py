@@ -1,4 +1,4 @@
-"""The command line as a process: what its reader and its caller see."""
+"""The command line: what its reader and its caller see."""
 
 import json
 import os
@@ -7,12 +7,12 @@ import subprocess
 import sys
 from inspect import signature
 from pathlib import Path
-from typing import Any
 
 import pytest
 from invoke.tasks import Task
 
 import tasks
+from tests.commandline import invoke
 from tfbuild import cli
 from tfbuild.errors import UsageError
 
@@ -44,13 +44,9 @@ def test_every_verb_takes_the_options_that_it_offers(name: str) -> None:
     body.bind(*words, **dict.fromkeys(offered))
 
 
-def dry_run(folder: Path, *words: str, **more: Any) -> str:
+def dry_run(folder: Path, *words: str, **env: str) -> str:
     """What `invoke build --dry-run` says on stderr."""
-    verb = ["build", "--dry-run", "--platform", "linux/amd64"]
-    command = [sys.executable, "-m", "invoke", "--search-root", str(ROOT), *verb, *words]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, **more)
-    assert done.returncode == 0, done.stderr
-    return str(done.stderr)
+    return str(invoke("build", "--dry-run", "--platform", "linux/amd64", *words, cwd=folder, env=env).stderr)
 
 
 def test_what_a_compile_alone_can_heed_is_told_where_nothing_is_compiled(tmp_path: Path) -> None:
@@ -65,8 +61,8 @@ def test_credentials_from_a_pipe_are_read_once_whatever_the_engine(tmp_path: Pat
     with os.fdopen(pipe, "w") as headers:
         headers.write("Authorization=Bearer x\n")
     shared = ("--release", "2.20.0", "--remote-cache", "grpc://cache:9092", "--remote-header-file", f"/dev/fd/{end}")
-    env = os.environ | {"DOCKER_HOST": "tcp://127.0.0.1:1"}
-    assert "nothing was started" in dry_run(tmp_path, "--cpu", "x86-64-v3", *shared, env=env, pass_fds=[end])
+    told = dry_run(tmp_path, "--cpu", "x86-64-v3", *shared, DOCKER_HOST="tcp://127.0.0.1:1")
+    assert "nothing was started" in told
     os.close(end)
 
 
@@ -75,14 +71,6 @@ def test_a_disk_of_no_gigabytes_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
         cli.gigabytes(text)
     assert [cli.gigabytes(text) for text in ("40", "0", "")] == [40 * 10**9, 0, None]
-
-
-def invoke(*words: str, code: int = 0) -> "subprocess.CompletedProcess[str]":
-    done = subprocess.run(
-        [sys.executable, "-m", "invoke", *words], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == code, done.stderr
-    return done
 
 
 def test_copts_of_a_release_are_those_of_its_own_compiler_as_plan_gives_them() -> None:

@@ -2,7 +2,7 @@
 
 import itertools
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tfbuild import cover
@@ -42,7 +42,6 @@ def cheapest(members: list[int], most: int, cost: Cost) -> int:
     return min(found)
 
 
-@settings(deadline=None)
 @given(sets, st.integers(1, 4), st.lists(st.integers(0, 9), min_size=WIDTH, max_size=WIDTH))
 def test_no_choice_of_images_is_cheaper(members: list[int], most: int, weights: list[int]) -> None:
     cost = costs(members, weights)
@@ -53,7 +52,6 @@ def test_no_choice_of_images_is_cheaper(members: list[int], most: int, weights: 
     assert sorted(index for group in found.groups for index in group) == list(range(len(members)))
 
 
-@settings(deadline=None)
 @given(sets, st.lists(st.integers(0, 9), min_size=WIDTH, max_size=WIDTH))
 def test_one_more_image_never_costs_more(members: list[int], weights: list[int]) -> None:
     cost = costs(members, weights)

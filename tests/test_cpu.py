@@ -84,13 +84,27 @@ def test_no_text_raises_anything_but_the_projects_error(text: str) -> None:
 def test_no_cut_raises_anything_but_the_projects_error_and_none_adds_a_feature(
     row: Machine, start: int, end: int
 ) -> None:
+    """What is found stands as a word in what is left."""
     text = row.cpuinfo()
+    left = text[:start] + text[end:]
     try:
-        found = cpu.parse(text[:start] + text[end:])
+        found = cpu.parse(left)
     except UnknownCpu:
         return
     if start <= end:
         assert found.arch == row.arch
+    assert {facts.feature(name).cpuinfo or name for name in found.features} <= set(left.split())
+
+
+@given(st.sampled_from(machines()), st.integers(0), st.integers(0))
+def test_no_cut_between_words_finds_more_than_the_whole(row: Machine, start: int, end: int) -> None:
+    text = row.cpuinfo()
+    gaps = [place for place, letter in enumerate(text) if letter.isspace()]
+    try:
+        found = cpu.parse(text[: gaps[start % len(gaps)]] + text[gaps[end % len(gaps)] :])
+    except UnknownCpu:
+        return
+    assert set(found.features) <= set(cpu.parse(text).features)
 
 
 # --- recordings in other formats --------------------------------------------------------------------------------------

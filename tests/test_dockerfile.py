@@ -292,9 +292,48 @@ def test_headers_are_kept_only_when_asked_for() -> None:
     assert "slim.sh /opt/tensorflow headers" in dockerfile.files(official(with_headers=True))["Dockerfile"]
 
 
-def test_onednn_is_switched_on_for_mkl_alone() -> None:
-    assert dockerfile.environment(official())["TF_ENABLE_ONEDNN_OPTS"] == "1"
-    assert "TF_ENABLE_ONEDNN_OPTS" not in dockerfile.environment(official(target="cpu"))
+def test_onednn_is_switched_on_for_mkl_alone_and_its_label_says_so() -> None:
+    for target, label in (("mkl", "on"), ("cpu", "default"), ("cuda", "default")):
+        build = official(target=target)
+        assert dockerfile.environment(build).get("TF_ENABLE_ONEDNN_OPTS") == ("1" if target == "mkl" else None)
+        assert dockerfile.labels(build)["io.tfbuild.onednn"] == label
+    assert "TF_ENABLE_ONEDNN_OPTS" not in dockerfile.environment(official(release="2.0.4"))
+
+
+PLANNED = "invoke dockerfile --target mkl --release {} --python 3.11 --platform linux/amd64 "
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (official(), PLANNED.format("2.21.0") + "--wheel official"),
+        (official(with_headers=True), PLANNED.format("2.21.0") + "--wheel official --with-headers"),
+        (from_file(Path("/somewhere") / WHEEL), PLANNED.format("2.14.0") + f"--wheel {WHEEL}"),
+        (from_source(), PLANNED.format("2.21.0") + "--cpu x86-64-v3 --compiler clang-18"),
+        (
+            from_source(asked=Request(bazel="7.4.1", config=("a", "b"), bazel_flag=("--jobs=4",), threading="openmp")),
+            PLANNED.format("2.21.0") + "--cpu x86-64-v3 --compiler clang-18 --threading openmp --bazel 7.4.1 "
+            "--config a --config b --bazel-flag=--jobs=4",
+        ),
+    ],
+    ids=["official", "headers", "file", "source", "options"],
+)
+def test_the_command_says_which_wheel_and_all_that_was_asked_for(build: Build, words: str) -> None:
+    assert dockerfile.command(build) == words
+
+
+TOOLS = {"bzip2", "ca-certificates", "curl", "git", "patchelf", "python3", "rsync", "unzip", "xz-utils", "zip"}
+
+
+@pytest.mark.parametrize(("compiler", "own"), [("gcc-12", {"gcc-12", "g++-12"}), ("clang-18", {"clang-18", "lld-18"})])
+def test_the_toolchain_is_the_compiler_s_packages_and_the_build_s_tools_in_order(compiler: str, own: set[str]) -> None:
+    found = dockerfile.toolchain(compiler)
+    assert set(found) == TOOLS | own
+    assert found == sorted(found)
+    command = next(
+        line for line in runs(dockerfile.files(from_source(compiler=compiler))["Dockerfile"]) if "toolchain.sh" in line
+    )
+    assert f"--no-install-recommends {' '.join(found)} " in re.sub(r"\s+", " ", command)
 
 
 def test_labels_come_last_so_that_they_cost_no_layer_its_cache() -> None:
@@ -321,6 +360,11 @@ def test_a_build_from_source_has_its_flags_in_bazelrc_and_generic_ones_for_the_h
         "build --remote_default_exec_properties=cache-silo-key=2.21.0-x86-64-v3-@BUILDER@",
         "build --jobs=4",
     ]
+
+
+def test_a_tree_cannot_give_host_tools_the_targets_flags_and_the_user_can() -> None:
+    lines = dockerfile.files(from_source(bazel="5.3.0", bazel_flags=("--jobs=4",)))["bazelrc"].splitlines()
+    assert lines.index("build --distinct_host_configuration=true") < lines.index("build --jobs=4")
 
 
 def test_a_build_from_source_compiles_with_the_plans_bazel_compiler_and_settings() -> None:
@@ -550,7 +594,8 @@ def test_the_guard_of_another_target_asks_for_no_gpu() -> None:
 
 def test_compute_capabilities_reach_configure_the_label_and_the_identifier() -> None:
     own, asked = cuda_image(""), cuda_image("8.6,sm_90")
-    assert dict(asked.configure_env)["TF_CUDA_COMPUTE_CAPABILITIES"] == "8.6,sm_90"
+    # Of "8.6" alone configure.py would make virtual code for the greatest one only.
+    assert dict(asked.configure_env)["TF_CUDA_COMPUTE_CAPABILITIES"] == "compute_86,sm_90"
     assert dockerfile.labels(asked)["io.tfbuild.compute-capabilities"] == "8.6 sm_90"
     assert dockerfile.labels(own)["io.tfbuild.compute-capabilities"].split()[0] == "sm_35"
     assert asked.id != own.id
@@ -585,5 +630,5 @@ def test_candidates_are_the_largest_first_and_never_the_image_itself() -> None:
 
     assert names(image("avx")) == ["x86-64-v4", "x86-64-v3", "x86-64-v2"]
     assert names(image("x86-64-v3")) == ["x86-64-v4", "avx", "x86-64-v2"]
-    # Whether 2.21 still has --config=mkl is not certain, so that tfbuild would not build what is advised.
-    assert dockerfile.candidates(official(instruction_set=isa.resolve("avx,f16c", arch="x86_64"))) == ()
+    # What tfbuild refuses to build is never advised: the oldest official wheels for Arm have no oneDNN.
+    assert dockerfile.candidates(official(release="2.3.4", platform="linux/arm64", python="3.8")) == ()

@@ -99,17 +99,24 @@ def test_parallel_stages_get_their_own_times() -> None:
     assert "build: right: done (8.6 s)" in stream.getvalue()
 
 
-def test_a_step_shows_how_far_its_compile_is() -> None:
+def kept(started: list[Step]) -> Progress:
+    """Progress that puts each step that begins into `started`."""
+
     class Kept(Progress):
         def start(self, title: str) -> Step:
             started.append(super().start(title))
             return started[-1]
 
+    return Kept(io.StringIO())
+
+
+def test_a_step_shows_how_far_its_compile_is() -> None:
     started: list[Step] = []
-    stages = build.Stages(Kept(io.StringIO()), bazel.Watch())
+    stages = build.Stages(kept(started), bazel.Watch())
     for event in (
         Event(kind="start", step=7, text="[build 2/2] RUN sh /mnt/compile.sh"),
         Event(kind="output", step=7, text="[5,000 / 20,000] Compiling a.cc"),
+        Event(kind="output", step=7, text="a.cc:1: warning: unused"),
     ):
         stages.add(event)
     assert [(step.title, step.share) for step in started] == [("build: build", 0.25)]
@@ -117,6 +124,19 @@ def test_a_step_shows_how_far_its_compile_is() -> None:
     stages.add(Event(kind="start", step=8, text="[wheel 2/2] RUN pip install"))
     stages.add(Event(kind="output", step=8, text="Collecting numpy"))
     assert [(step.title, step.share) for step in started] == [("build: build", 0.25), ("build: wheel", None)]
+
+
+@pytest.mark.parametrize("outcome", ["done", "cached"])
+def test_a_long_instruction_is_told_in_a_line_and_no_longer_than_it_runs(outcome: str) -> None:
+    started: list[Step] = []
+    stages = build.Stages(kept(started))
+    stages.add(Event(kind="start", step=7, text=f"[wheel 1/3] RUN --mount=type=tmpfs,target=/mnt apt-get {'x ' * 90}"))
+    (step,) = started
+    assert step.detail.startswith("1/3 RUN apt-get x x")
+    assert step.detail.endswith(" ...")
+    assert len(step.detail) < 70
+    stages.add(Event(kind=outcome, step=7, text=""))
+    assert step.detail == ""
 
 
 def test_a_failed_stage_and_a_canceled_one_are_told_apart() -> None:

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rich.text import Text
 
@@ -188,7 +188,6 @@ words = st.one_of(
 )
 
 
-@settings(deadline=None)
 @given(words, st.one_of(words, st.sampled_from(COMPILERS)), words, st.one_of(words, st.just("linux/arm64")))
 def test_no_words_make_it_fail(cpu: str, compiler: str, release: str, platform: str) -> None:
     found = explain.explain(Request(cpu=cpu, compiler=compiler, release=release, platform=platform))
@@ -198,7 +197,6 @@ def test_no_words_make_it_fail(cpu: str, compiler: str, release: str, platform: 
     assert json.dumps(found.to_json())
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=300))
 def test_no_recorded_file_makes_it_fail(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     path = tmp_path_factory.mktemp("odd") / "cpuinfo"

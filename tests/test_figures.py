@@ -1,6 +1,6 @@
-"""The README's figures are those of the committed reports."""
+"""The figures in README.md and docs/figures.md are those of the committed reports."""
 
-import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -8,14 +8,22 @@ from benchmarks import figures
 from benchmarks.harness import RESULTS
 
 
-def test_the_readme_has_the_reports_own_figures() -> None:
-    text = figures.README.read_text(encoding="utf-8")
-    assert text == figures.replaced(text, figures.table()), "python -m benchmarks.figures"
+@pytest.mark.parametrize("path", [figures.README, figures.PAGE], ids=lambda path: path.name)
+def test_a_page_has_the_reports_own_figures(path: Path) -> None:
+    assert path.read_text(encoding="utf-8") == figures.pages()[path], "python -m benchmarks.figures"
+
+
+def test_the_readme_has_five_rows_and_the_page_has_all() -> None:
+    shown = {path: text.partition(figures.BEGIN)[2].partition(figures.END)[0] for path, text in figures.pages().items()}
+    lines = {path: [line for line in text.splitlines() if ".json`" in line] for path, text in shown.items()}
+    assert len(lines[figures.README]) == 5
+    assert len(lines[figures.PAGE]) == len(figures.rows())
+    assert set(lines[figures.README]) <= set(lines[figures.PAGE])
 
 
 def test_every_report_is_read_by_somebody() -> None:
-    rows = tomllib.loads(figures.ROWS.read_text(encoding="utf-8"))["figure"]
-    text = figures.README.read_text(encoding="utf-8")
+    rows = figures.rows()
+    text = (figures.ROOT / "docs" / "inspect.md").read_text(encoding="utf-8")
     for path in RESULTS.glob("*.json"):
         assert path.stem in {row["report"] for row in rows} or f"benchmarks.{path.stem}`" in text, path
 

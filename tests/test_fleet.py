@@ -3,8 +3,6 @@
 import io
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from random import Random
 
@@ -13,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.text import Text
 
+from tests.commandline import invoke
 from tests.machines import machine, machines
 from tfbuild import cpu, facts, fleet, gains, hosts, isa, plan
 from tfbuild.cpu import Cpu
@@ -21,7 +20,6 @@ from tfbuild.fleet import Fleet
 from tfbuild.hosts import Host
 from tfbuild.plan import Request
 
-ROOT = Path(__file__).parent.parent
 X86 = [row.name for row in facts.features("x86_64")]
 
 
@@ -65,7 +63,6 @@ def lost(found: Fleet, measure: str = "eigen") -> float:
 # --- properties ----------------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None)
 @given(fleets(), st.integers(2, 6))
 def test_every_host_has_an_image_within_its_features_and_there_are_never_more_than_asked_for(
     found: list[Host], most: int
@@ -87,7 +84,6 @@ def test_every_host_has_an_image_within_its_features_and_there_are_never_more_th
         assert set(common.features) == set(isa.intersection(alike).features)
 
 
-@settings(deadline=None)
 @given(fleets())
 def test_one_more_image_is_never_worse_and_with_enough_of_them_nothing_is_lost(found: list[Host]) -> None:
     least = images_needed(found)
@@ -96,7 +92,6 @@ def test_one_more_image_is_never_worse_and_with_enough_of_them_nothing_is_lost(f
     assert lost(fleet.choose(found, len(found) + least)) == 0
 
 
-@settings(deadline=None)
 @given(fleets(), st.integers(2, 4), st.randoms())
 def test_the_order_of_hosts_does_not_matter(found: list[Host], most: int, random: Random) -> None:
     mixed = list(found)
@@ -106,7 +101,6 @@ def test_the_order_of_hosts_does_not_matter(found: list[Host], most: int, random
     assert sorted(one.hosts, key=lambda row: row.name) == sorted(other.hosts, key=lambda row: row.name)
 
 
-@settings(deadline=None)
 @given(fleets(), st.integers(2, 4), st.integers(2, 5))
 def test_equal_hosts_collapse(found: list[Host], most: int, times: int) -> None:
     """The same fleet several times over needs the same images."""
@@ -116,7 +110,7 @@ def test_equal_hosts_collapse(found: list[Host], most: int, times: int) -> None:
     assert lost(many) == pytest.approx(times * lost(one))
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(fleets(), st.integers(2, 4))
 def test_every_row_is_a_plan(found: list[Host], most: int) -> None:
     for image in fleet.choose(found, most).images:
@@ -133,7 +127,6 @@ def test_every_row_is_a_plan(found: list[Host], most: int) -> None:
             assert build.instruction_set.name == image.instruction_set
 
 
-@settings(deadline=None)
 @given(st.sets(st.sampled_from(X86)), st.sets(st.sampled_from(X86)))
 def test_more_features_never_count_for_less(some: set[str], more: set[str]) -> None:
     own, image = isa.closure(some | more), isa.closure(some)
@@ -287,16 +280,9 @@ def test_an_empty_folder_and_one_with_nothing_to_read(tmp_path: Path) -> None:
 # --- the command line ----------------------------------------------------------------------------------------------
 
 
-def run(*arguments: str, verb: str = "fleet", code: int = 0) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "invoke", verb, *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == code, done.stderr
-    return done
-
-
 def test_the_verb_takes_any_number_of_hosts_and_its_json_is_read_back(folder: Path, tmp_path: Path) -> None:
     one, two = folder / "rhel7-haswell", folder / "rocky9-zen5"
-    done = run(str(one), "--images", "2", str(two), "--json")
+    done = invoke("fleet", str(one), "--images", "2", str(two), "--json")
     file = tmp_path / "fleet.json"
     file.write_text(done.stdout)
     found = fleet.read(file)
@@ -318,14 +304,14 @@ def test_the_verb_takes_any_number_of_hosts_and_its_json_is_read_back(folder: Pa
     ],
 )
 def test_what_cannot_be_read_is_refused(arguments: tuple[str, ...], code: int, said: str, folder: Path) -> None:
-    done = run(str(folder), *arguments, code=code)
+    done = invoke("fleet", str(folder), *arguments, code=code)
     assert said in done.stderr
     assert "hint: " in done.stderr
     assert not done.stdout
 
 
 def test_what_is_skipped_is_told_and_stands_in_the_json(folder: Path) -> None:
-    done = run(str(folder), "README.md", "--skip-unreachable", "--json")
+    done = invoke("fleet", str(folder), "README.md", "--skip-unreachable", "--json")
     assert done.stderr.startswith("skipped README.md: ")
     assert [row["name"] for row in json.loads(done.stdout)["skipped"]] == ["README.md"]
 
@@ -333,17 +319,17 @@ def test_what_is_skipped_is_told_and_stands_in_the_json(folder: Path) -> None:
 def test_its_images_are_rows_of_the_matrix(folder: Path, tmp_path: Path) -> None:
     (folder / "graviton").write_text(machine("amazon-neoverse_n1").cpuinfo())
     file = tmp_path / "fleet.json"
-    file.write_text(run(str(folder), "--images", "3", "--json").stdout)
+    file.write_text(invoke("fleet", str(folder), "--images", "3", "--json").stdout)
     images = fleet.read(file).images
     options = ("--release=2.20.0", "--target=cpu", "--python=3.13", f"--fleet={file}")
-    rows = json.loads(run(*options, verb="matrix").stdout)["rows"]
+    rows = json.loads(invoke("matrix", *options).stdout)["rows"]
     assert len(rows) == len(images) == 3
     for image in images:
         (row,) = (
             row for row in rows if (row["platform"], set(row["features"])) == (image.platform, set(image.features))
         )
         assert (row["wheel"], row["instruction_set"]) == ("source", image.instruction_set)
-    assert "leave one of them out" in run(*options, "--cpu=x86-64-v3", verb="matrix", code=2).stderr
+    assert "leave one of them out" in invoke("matrix", *options, "--cpu=x86-64-v3", code=2).stderr
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"schema": "tfbuild.report/1"}'])

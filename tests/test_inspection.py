@@ -3,8 +3,6 @@
 import io
 import json
 import struct
-import subprocess
-import sys
 import zipfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import assembled, libraries
+from tests.commandline import invoke
 from tests.libraries import PROGBITS, STRTAB, SYMTAB, Part
 from tests.test_verify_planned import planned
 from tfbuild import facts, inspection, inspector, isa, wheels
@@ -23,7 +22,6 @@ from tfbuild.inspection import CodeUnreadable, Found
 from tfbuild.inspector import Inspection
 from tfbuild.verify import code
 
-ROOT = Path(__file__).parent.parent
 BASE = 0x1000
 NOP, RETURN = bytes.fromhex("0f1f840000000000"), b"\xc3"
 CODE = {row.text: row.code for row in assembled.recorded("x86_64")}
@@ -280,8 +278,9 @@ def test_a_broken_library_goes_by_its_name_in_the_wheel(tmp_path: Path) -> None:
 
 def test_a_broken_wheel_is_refused_by_the_plan_too(tmp_path: Path) -> None:
     name = "tensorflow_cpu-2.14.0-cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64.whl"
-    whole = zipped(tmp_path / name, {wheels.LIBRARY: bytes(range(256)) * 100}).read_bytes()
-    start = 30 + len(wheels.LIBRARY)
+    library = "tensorflow/libtensorflow_framework.so.2"
+    whole = zipped(tmp_path / name, {library: bytes(range(256)) * 100}).read_bytes()
+    start = 30 + len(library)
     path = tmp_path / name
     for content in (whole[:start] + b"\xff" * 20 + whole[start + 20 :], whole[:-30], b""):
         path.write_bytes(content)
@@ -304,18 +303,12 @@ def test_a_path_to_nothing_is_no_image(subject: str) -> None:
 def test_the_verb_gives_json_and_ends_in_the_project_s_errors(tmp_path: Path) -> None:
     path = tmp_path / "lib.so"
     path.write_bytes(WHOLE)
-
-    def run(*words: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "invoke", "inspect", *words]
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-
-    shown = json.loads(run(str(path), "--json").stdout)
+    shown = json.loads(invoke("inspect", path, "--json").stdout)
     assert shown["instruction_set"] == "avx2"
     assert shown["libraries"][0]["features"]["avx2"]["compiled"] is True
-    assert run(str(path)).stdout.startswith(f"{path}: compiled for avx2\n")
+    assert invoke("inspect", path).stdout.startswith(f"{path}: compiled for avx2\n")
     path.write_bytes(WHOLE[:1000])
-    failed = run(str(path))
-    assert failed.returncode == 16
+    failed = invoke("inspect", path, code=16)
     assert "hint: " in failed.stderr
     assert "Traceback" not in failed.stderr
 

@@ -64,7 +64,7 @@ def test_a_cut_off_instruction_is_unread_bytes_and_nothing_else() -> None:
         assert "avx512_bf16" not in machinecode.count(row.code[:end], "x86_64").needing
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.binary(max_size=200))
 def test_no_bytes_stop_it(code: bytes) -> None:
     found = machinecode.count(code, "x86_64")

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,13 +18,13 @@ from pathlib import Path
 import pytest
 import requests
 
+from tests.commandline import invoke
 from tests.test_plan import chosen
 from tfbuild import bundle, compiling, exported, mirror, pipeline
 from tfbuild.bundle import Bundle
 from tfbuild.errors import BadMirror, BadSource, BuildFailed, DiskFull, UsageError
 from tfbuild.mirror import Mirror, Upstream
 
-ROOT = Path(__file__).parents[1]
 HOST = "files.example.org"
 BODY = b"0123456789abcdef" * 65536
 PAGE = b"""<a href="https://files.example.org/a/x-1.whl#sha256=00">x</a> <a href='../y/'>y</a>"""
@@ -394,19 +393,13 @@ def test_where_no_official_wheel_says_what_is_required_only_the_wheel_is_bundled
 
 
 def test_a_dry_run_names_the_builds(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "invoke", "--search-root", str(ROOT), "bundle", "--wheel", "official"]
-    done = subprocess.run(
-        [*command, "--release", "2.21.0", "--python", "3.11", "--platform", "linux/amd64", "--dry-run", "--json"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    words = ("bundle", "--wheel", "official", "--dry-run")
+    release = ("--release", "2.21.0", "--python", "3.11", "--platform", "linux/amd64")
+    done = invoke(*words, *release, "--json", cwd=tmp_path)
     assert json.loads(done.stdout) == {"folder": "bundle", "builds": ["2.21.0-mkl-py3.11-f16c"]}
     assert not list(tmp_path.iterdir())
-    command += ["--dry-run", "--network", "none"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (2, "")
+    done = invoke(*words, "--network", "none", cwd=tmp_path, code=2)
+    assert done.stdout == ""
     assert "which --network none cannot reach" in done.stderr
 
 
@@ -446,6 +439,21 @@ def test_a_tag_is_kept_without_history_and_cloned_from_the_bundle(
             git(tmp_path, "clone", "--quiet", "--depth", "1", "--branch", "v2", url, "other")
     assert git(tmp_path / "clone", "rev-parse", "HEAD") == commit
     assert git(tmp_path / "clone", "rev-list", "--count", "HEAD") == "1"
+
+
+def test_what_a_tree_clones_is_kept_whole_and_checked(repository: Path, folder: Path, tmp_path: Path) -> None:
+    commit, path = git(repository, "rev-parse", "HEAD"), "github.com/x/y"
+    elsewhere = tmp_path / "elsewhere"
+    git(tmp_path, "clone", "--quiet", "--bare", str(repository), str(elsewhere / path))
+    made = bundle.fill(folder)
+    with mirror.serve(bundle.fill(elsewhere)) as there, mirror.serve(made, Upstream(base=there.url)) as server:
+        git(tmp_path, "clone", "--quiet", f"{server.url}/{path}", "clone")
+    assert git(tmp_path / "clone", "rev-list", "--count", "HEAD") == "2"
+    made.write()
+    assert bundle.read(folder).listing.repositories == [bundle.Repository(path=path, tag="", commit=commit)]
+    git(folder / path, "update-ref", "HEAD", "HEAD~1")
+    with pytest.raises(BadMirror, match=f"lacks the clone at {commit}"):
+        bundle.read(folder)
 
 
 def test_a_repository_whose_tag_was_moved_is_refused(repository: Path, folder: Path) -> None:

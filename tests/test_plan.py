@@ -12,7 +12,6 @@ from tfbuild.errors import (
     MklNeedsLinux,
     MklWithCuda,
     TfbuildError,
-    UncertainFact,
     UnknownCompiler,
     UnknownCpu,
     UnknownPython,
@@ -112,15 +111,23 @@ def test_a_build_from_source_is_for_the_host() -> None:
     assert dict(build.configure_env)["TF_NEED_CUDA"] == "0"
 
 
-def test_the_default_release_is_the_newest_whose_facts_are_certain() -> None:
-    assert chosen().release == "2.20.0"  # what --config=mkl is in 2.21 is not known
-    assert chosen(target="cpu").release in ("2.20.0", "2.21.0")
+def test_the_default_release_is_the_newest_that_plans() -> None:
+    assert [chosen(target=target).release for target in plan.TARGETS] == ["2.21.0"] * 3
+    assert chosen(python="3.7").release == "2.11.1"
 
 
-def test_what_is_not_certain_is_refused_with_the_way_to_force_it() -> None:
-    with pytest.raises(UncertainFact, match="hint"):
-        chosen(release="2.19.0")
-    assert chosen(release="2.19.0", bazel="6.5.0", compiler="clang-16").bazel == "6.5.0"
+def test_a_config_that_may_be_gone_is_spelled_out_and_noted() -> None:
+    build = chosen(release="2.21.0")
+    assert build.configs == ()
+    assert "--define=build_with_mkl_opensource=true" in build.bazel_flags
+    assert any("not certain: whether TensorFlow 2.21.0 has --config=mkl_threadpool" in note for note in build.notes)
+    openmp = chosen(release="2.21.0", threading="openmp")
+    assert "--define=build_with_openmp=true" in openmp.bazel_flags
+
+
+def test_what_nobody_tried_is_noted() -> None:
+    build = chosen(release="2.19.0", bazel="6.5.0", compiler="clang-16")
+    assert "not certain: nobody is known to have built TensorFlow 2.19.0 with clang-16" in build.notes
 
 
 def test_openmp_is_had_by_asking() -> None:
@@ -191,7 +198,7 @@ def test_every_feature_is_one_name_to_the_guard_and_to_detection() -> None:
 
 def test_a_vector_width_is_part_of_the_variant_and_of_the_command() -> None:
     build = chosen(cpu="x86-64-v4", release="2.20.0", compiler="clang-19", prefer_vector_width="256")
-    assert build.id == "2.20.0-mkl-py3.11-x86-64-v4-clang-19-prefer256"
+    assert build.id == "2.20.0-mkl-py3.13-x86-64-v4-clang-19-prefer256"
     assert build.copts[-1] == "--copt=-mprefer-vector-width=256"
     assert "--prefer-vector-width 256" in dockerfile.command(build)
     default = chosen(cpu="x86-64-v4", release="2.20.0", compiler="clang-19")

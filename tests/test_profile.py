@@ -94,11 +94,37 @@ def test_old_bazels_are_asked_for_json(version: str, flags: tuple[str, ...]) -> 
     assert toolchains.profile_flags(version) == flags
 
 
+@pytest.mark.parametrize(
+    ("version", "once", "apart"),
+    [
+        ("0.26.1", ("--distinct_host_configuration=false", "--force_pic"), ("--distinct_host_configuration=true",)),
+        ("5.3.0", ("--distinct_host_configuration=false",), ("--distinct_host_configuration=true",)),
+        ("6.0.0", (), ()),
+        ("7.4.1", (), ()),
+    ],
+)
+def test_what_host_tools_are_compiled_for_is_said_to_each_bazel_that_knows_it(
+    version: str, once: tuple[str, ...], apart: tuple[str, ...]
+) -> None:
+    assert toolchains.compile_once_flags(version) == once
+    assert toolchains.host_apart_flags(version) == apart
+
+
 # --- the log of a long compile ----------------------------------------------------------------------------------------
 
 
+# However long the script takes here, it sees all of its lines in one and the same second.
+AT_ONCE = """
+import runpy, sys, time
+time.monotonic = lambda: 1000.0
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
 def relay(text: str, log: Path) -> str:
-    done = subprocess.run([sys.executable, RELAY, log], input=text.encode(), capture_output=True, check=True)
+    command = [sys.executable, "-c", AT_ONCE, str(RELAY), str(log)]
+    done = subprocess.run(command, input=text.encode(), capture_output=True, check=True)
     assert log.read_bytes() == text.encode()
     return done.stdout.decode()
 

@@ -87,7 +87,7 @@ def shell(here: type[Shelf], text: str, *words: str) -> "subprocess.CompletedPro
         )  # fmt: skip
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(pushes, st.sampled_from(list(HOSTS)), st.sampled_from(("", "2.14", "2.20.0")), st.sampled_from(("", *PYTHONS)))
 def test_of_all_that_is_whole_in_a_registry_the_best_that_fits_is_chosen(
     pushed: list[tuple[str, str, str, bool]], name: str, release: str, python: str
@@ -109,7 +109,7 @@ def test_of_all_that_is_whole_in_a_registry_the_best_that_fits_is_chosen(
         assert done.returncode == (0 if best else 27 if f"{release or 'latest'}-mkl" in registry(here).tags() else 26)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(pushes, st.sampled_from(list(HOSTS)), st.integers())
 def test_neither_the_order_of_the_pushes_nor_that_of_the_registry_matters(
     pushed: list[tuple[str, str, str, bool]], name: str, seed: int

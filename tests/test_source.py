@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
 
 from tests.test_plan import chosen
 from tfbuild import dockerfile, releases, source, toolchains
@@ -38,6 +39,19 @@ def test_a_commit_that_is_not_known_is_said() -> None:
     build = chosen(release="2.15.1", compiler="clang-16")
     assert any("not known" in note for note in build.notes)
     assert not any("not known" in note for note in chosen(release="2.14.1").notes)
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("tensorflow/tools/pip_package/setup.py", "_VERSION = '2.18.0'\n"),
+        ("tensorflow/tf_version.bzl", 'load(":x.bzl", "Y")\nTF_VERSION = "2.18.0"\nMAJOR = TF_VERSION.split(".")[0]\n'),
+    ],
+)
+def test_a_tree_says_itself_which_release_it_is_of(file: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / file).parent.mkdir(parents=True)
+    (tmp_path / file).write_text(text)
+    assert source.version(Source(kind="tree", path=tmp_path)) == "2.18.0"
 
 
 def test_a_tree_packs_to_the_same_bytes_whenever_it_is_packed(tmp_path: Path) -> None:
@@ -163,10 +177,9 @@ def test_the_sources_content_changes_the_contexts_digest_and_its_place_does_not(
 
 
 def test_a_compiler_that_the_base_lacks_is_refused_with_those_it_has() -> None:
-    with pytest.raises(UnknownCompiler, match="clang-18 is not in bookworm") as refusal:
-        chosen(release="2.20.0", python="3.11")
+    with pytest.raises(UnknownCompiler, match="gcc-16 is not in bullseye, bookworm, trixie") as refusal:
+        chosen(release="2.20.0", python="3.11", compiler="gcc-16")
     assert "clang-16" in refusal.value.hint
-    assert "--python 3.13" in refusal.value.hint
     assert chosen(release="2.20.0", python="3.11", compiler="clang-16").compiler == "clang-16"
     assert chosen(release="2.20.0", python="3.11", base="mine:1").compiler == "clang-18"
 
@@ -188,6 +201,9 @@ def test_cuda_that_the_base_must_have_is_asked_for_before_anything_starts(tmp_pa
 
 def test_every_release_knows_what_its_builder_installs() -> None:
     for row in releases.releases():
-        names = toolchains.python_requirements(row.version)
+        names = [Requirement(text).name for text in toolchains.python_requirements(row.version)]
         assert {"packaging", "setuptools", "wheel"} <= set(names)
+        # One name twice is an error for pip before 20.3; where it has markers, only one of them holds.
+        named = [text for text in toolchains.python_requirements(row.version) if ";" not in text]
+        assert len(named) == len({Requirement(text).name for text in named})
         assert ("numpy" in names) == (not releases.hermetic(row.version))

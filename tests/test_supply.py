@@ -172,7 +172,7 @@ def rows_of_nothing(bill: bytes) -> list[object]:
     return list(json.loads(bill).get("components", []))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(order=st.permutations(sorted(files().files)))
 def test_the_order_of_an_images_files_changes_nothing(order: list[str]) -> None:
     shuffled = Files(files={path: files().files[path] for path in order}, links=files().links)
@@ -180,7 +180,7 @@ def test_the_order_of_an_images_files_changes_nothing(order: list[str]) -> None:
 
 
 # Metadata in an image is anybody's: whatever it says, the bill stays valid.
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(text=st.text(max_size=200), version=st.text(max_size=20), licence=st.text(max_size=120))
 def test_a_bill_is_valid_whatever_packages_say(text: str, version: str, licence: str) -> None:
     hostile = {

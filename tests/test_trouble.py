@@ -1,11 +1,8 @@
 """Last lines of builds that failed, as they were recorded, and the errors that they become."""
 
-import io
-
 import pytest
 
-from tfbuild import compiling, trouble
-from tfbuild.engine.progress import Progress
+from tfbuild import trouble
 from tfbuild.errors import (
     BadSource,
     BaseUnavailable,
@@ -13,6 +10,8 @@ from tfbuild.errors import (
     TfbuildError,
     UnknownCompiler,
     UnknownPython,
+    UnknownRelease,
+    UsageError,
 )
 
 CONFIGURE = """the image could not be built
@@ -37,6 +36,28 @@ CONFIGURE = """the image could not be built
             "  tfbuild: this is not TensorFlow's source: it has no .bazelrc",
             BadSource,
             "this is not TensorFlow's source",
+        ),
+        ("  tfbuild: 02-my.patch does not apply to this tree", BadSource, "my.patch does not apply to this tree"),
+        (
+            "  ERROR: Config value mkl_threadpool is not defined in any .rc file",
+            UnknownRelease,
+            "no --config=mkl_threadpool;",
+        ),
+        (
+            "  ERROR: Config value 'zz' is not defined in any .rc file",
+            UnknownRelease,
+            "this TensorFlow has no --config=zz;",
+        ),
+        (
+            "  ERROR: Unrecognized option: --zz\n  INFO: Elapsed time: 0.1s",
+            UsageError,
+            "this Bazel does not know --zz;",
+        ),
+        (
+            "  ERROR: Skipping '//tensorflow/tools/pip_package:wheel': no such target "
+            "'//tensorflow/tools/pip_package:wheel': target 'wheel' not declared in package",
+            UnknownRelease,
+            "this TensorFlow has no target //tensorflow/tools/pip_package:wheel;",
         ),
         (CONFIGURE, BadSource, "this tree's configure.py failed: RuntimeError: no such toolkit"),
         (
@@ -75,8 +96,9 @@ def test_what_is_not_known_stays_as_it_is() -> None:
     assert trouble.explain(error) is error
 
 
-def test_what_is_known_of_a_release_is_told_with_what_helps() -> None:
-    stream = io.StringIO()
-    compiling._tell_known("2.14.1", Progress(stream))
-    assert "known of TensorFlow 2.14.1: built against numpy 1.x, breaks with numpy 2" in stream.getvalue()
-    assert "what helps: numpy<2" in stream.getvalue()
+def test_a_fix_that_does_not_apply_can_be_left_out() -> None:
+    said = "  tfbuild: the fix grpc-gettid does not apply to this tree"
+    found = trouble.explain(BuildFailed(f"the image could not be built\n{said}", hint="the full log: x.log"))
+    assert type(found) is BadSource
+    assert found.reason == "the fix grpc-gettid does not apply to this tree"
+    assert found.hint.startswith("--without-fix grpc-gettid where")

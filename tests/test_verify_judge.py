@@ -1,21 +1,29 @@
 """Judgement of recorded real output, and of every way in which it can be wrong."""
 
-import ast
+import importlib
 import json
 import re
-from dataclasses import replace
+import subprocess
+import sys
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
+from msgspec.json import encode
 
 from tfbuild.smoke import judge
-from tfbuild.smoke.found import Cuda, Environment, Faults, Part, TensorFlow
+from tfbuild.smoke.found import Cuda, Environment, Faults, OneDnn, Part, TensorFlow
 from tfbuild.smoke.judge import Ended, Plan
 from tfbuild.verify import probe
 
 DATA = Path(__file__).parent / "data" / "smoke"
+PACKAGE = Path(judge.__file__).parent.parent
+# A line with "novm" has another one beside it for the oldest Python.
+OPTIONS = ("--target=3.7-", "--violations", "--no-tips")
+VERMIN = (str(Path(sys.executable).parent / "vermin"), *OPTIONS)
 WELL = Ended(0, "")
 PLAN = Plan(release="2.21.0", python="3.11", target="mkl", threading="threadpool", allocator="tcmalloc")
+RAN = OneDnn(finite=True, openmp="")
 TCMALLOC = "/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4.5.10"
 REFUSED = (
     "ERROR: ld.so: object '/nowhere/libtcmalloc.so.4' from LD_PRELOAD cannot be preloaded "
@@ -35,10 +43,10 @@ def parts(**errors: float | None) -> list[Part]:
     return [Part(name, errors.get(name, 0.0)) for name in judge.LIMITS]
 
 
-@pytest.mark.parametrize("release", ["2.14.0", "2.21.0"])
-def test_recorded_starts_are_the_planned_ones(release: str) -> None:
+@pytest.mark.parametrize(("release", "python"), [("2.0.4", "3.7"), ("2.14.0", "3.11"), ("2.21.0", "3.11")])
+def test_recorded_starts_are_the_planned_ones(release: str, python: str) -> None:
     environment, tensorflow = start(release)
-    plan = Plan(release=release, python="3.11", target="mkl")
+    plan = Plan(release=release, python=python, target="mkl")
     assert judge.importing(environment, tensorflow, WELL, plan).status == "pass"
 
 
@@ -77,10 +85,17 @@ def test_a_failed_import_names_numpy() -> None:
     assert check.detail == "NumPy 2.4.6; exit code 1: TypeError: handle"
 
 
-@pytest.mark.parametrize("release", ["2.14.0", "2.21.0"])
-def test_the_message_is_found_in_recorded_output(release: str) -> None:
-    text = (DATA / f"start-{release}.stderr.txt").read_text()
-    assert judge.message(text) == ("AVX2", "AVX512F", "AVX512_VNNI", "AVX512_BF16", "AVX_VNNI", "FMA")
+@pytest.mark.parametrize(
+    ("name", "features"),
+    [
+        ("start-2.0.4.stderr", ("AVX2", "AVX512F", "FMA")),
+        ("onednn-2.0.1", ("AVX2", "AVX512F", "FMA")),
+        ("start-2.14.0.stderr", ("AVX2", "AVX512F", "AVX512_VNNI", "AVX512_BF16", "AVX_VNNI", "FMA")),
+        ("start-2.21.0.stderr", ("AVX2", "AVX512F", "AVX512_VNNI", "AVX512_BF16", "AVX_VNNI", "FMA")),
+    ],
+)
+def test_the_message_is_found_in_recorded_output(name: str, features: tuple[str, ...]) -> None:
+    assert judge.message((DATA / f"{name}.txt").read_text()) == features
 
 
 @pytest.mark.parametrize(
@@ -106,30 +121,75 @@ def test_a_recorded_convolution_in_onednn_passes(release: str, implementation: s
     text = (DATA / f"onednn-{release}.txt").read_text()
     told = judge.primitives(text)
     assert (told.runtime, told.convolutions) == ("threadpool", (implementation,))
-    assert judge.onednn(text, ENVIRONMENT, WELL, PLAN).status == "pass"
+    assert judge.onednn(text, ENVIRONMENT, RAN, WELL, PLAN).status == "pass"
+
+
+def test_a_recorded_convolution_in_mkl_dnn_passes() -> None:
+    """MKL-DNN 0.20.3 names no engine and no runtime; intel-tensorflow 2.0.1 brings Intel's OpenMP."""
+    text = (DATA / "onednn-2.0.1.txt").read_text()
+    told = judge.primitives(text)
+    assert (told.runtime, told.convolutions) == ("", ("jit:avx512_common",))
+    assert told.isa == "Intel AVX-512 with Intel DL Boost and bfloat16 support"
+    openmp = replace(RAN, openmp="libiomp5.so")
+    check = judge.onednn(text, ENVIRONMENT, openmp, WELL, replace(PLAN, threading="openmp"))
+    assert check.status == "pass"
+    assert check.detail == f"a convolution ran as jit:avx512_common on libiomp5.so ({told.isa})"
+    assert judge.onednn(text, ENVIRONMENT, RAN, WELL, replace(PLAN, threading="")).status == "pass"
+
+
+def test_mkl_dnn_without_an_openmp_runtime_is_not_on_openmp() -> None:
+    text = (DATA / "onednn-2.0.1.txt").read_text()
+    check = judge.onednn(text, ENVIRONMENT, RAN, WELL, replace(PLAN, threading="openmp"))
+    assert (check.status, check.detail) == ("fail", "its threading is unknown, not openmp")
+
+
+def test_mkl_dnn_switched_off_prints_nothing() -> None:
+    text = (DATA / "onednn-off-2.0.1.txt").read_text()
+    check = judge.onednn(text, ENVIRONMENT, RAN, WELL, PLAN)
+    assert (check.status, check.detail) == ("fail", "no convolution ran in oneDNN")
+
+
+@pytest.mark.parametrize("ran", [None, OneDnn(finite=False, openmp="")])
+def test_a_convolution_without_a_number_fails(ran: OneDnn | None) -> None:
+    assert judge.onednn((DATA / "onednn-2.21.0.txt").read_text(), ENVIRONMENT, ran, WELL, PLAN).status == "fail"
+
+
+def test_other_engines_than_the_cpu_do_not_count() -> None:
+    assert judge.executed(["v1", "primitive", "exec", "gpu", "convolution", "jit:ir", "x"]) == ("", "")
+    assert judge.executed(["exec", "convolution", "jit:sse42", "x"]) == ("convolution", "jit:sse42")
+    assert judge._fits("jit:sse42", "sse41")
+    assert not judge._fits("jit:sse42", "avx2")
+
+
+def test_installed_packages_by_their_folders(tmp_path: Path) -> None:
+    """Python 3.7 has no importlib.metadata."""
+    probes = importlib.import_module("tfbuild.smoke.probes")
+    for name in ("numpy-1.18.5.dist-info", "gast-0.2.2-py3.7.egg-info", "numpy", "numpy.libs"):
+        (tmp_path / name).mkdir()
+    assert sorted(probes.installed([str(tmp_path), ""])) == [("gast", "0.2.2"), ("numpy", "1.18.5")]
 
 
 @pytest.mark.parametrize("release", ["2.14.0", "2.21.0"])
 def test_gemm_lines_alone_prove_nothing(release: str) -> None:
     text = (DATA / f"onednn-off-{release}.txt").read_text()
     assert "gemm_api" in text
-    assert judge.onednn(text, ENVIRONMENT, WELL, PLAN).status == "fail"
+    assert judge.onednn(text, ENVIRONMENT, RAN, WELL, PLAN).status == "fail"
 
 
 @pytest.mark.parametrize("implementation", ["ref:any", "", "gemm:jit", "jit:avx2", "brgconv:sse41"])
 def test_an_implementation_for_another_cpu_fails(implementation: str) -> None:
     line = f"onednn_verbose,info,cpu,runtime:threadpool\nonednn_verbose,exec,cpu,convolution,{implementation},x\n"
-    assert judge.onednn(line, ENVIRONMENT, WELL, PLAN).status == "fail"
+    assert judge.onednn(line, ENVIRONMENT, RAN, WELL, PLAN).status == "fail"
 
 
 def test_every_convolution_counts_not_only_the_first() -> None:
     text = "".join(f"onednn_verbose,exec,cpu,convolution,{name},x\n" for name in ("brg:avx512_core", "ref:any"))
-    assert judge.onednn(text, ENVIRONMENT, WELL, replace(PLAN, threading="")).status == "fail"
+    assert judge.onednn(text, ENVIRONMENT, RAN, WELL, replace(PLAN, threading="")).status == "fail"
 
 
 def test_another_threading_than_planned_fails() -> None:
     text = (DATA / "onednn-2.21.0.txt").read_text()
-    check = judge.onednn(text, ENVIRONMENT, WELL, replace(PLAN, threading="openmp"))
+    check = judge.onednn(text, ENVIRONMENT, RAN, WELL, replace(PLAN, threading="openmp"))
     assert (check.status, check.detail) == ("fail", "its threading is threadpool, not openmp")
 
 
@@ -145,7 +205,7 @@ def test_what_onednn_must_use_follows_the_cpu() -> None:
 
 
 def test_other_targets_skip_onednn() -> None:
-    check = judge.onednn("", ENVIRONMENT, WELL, replace(PLAN, target="cpu"))
+    check = judge.onednn("", ENVIRONMENT, RAN, WELL, replace(PLAN, target="cpu"))
     assert (check.status, check.detail) == ("skip", "target cpu promises nothing about oneDNN")
 
 
@@ -224,8 +284,6 @@ def test_skipped_checks_never_count_as_passed() -> None:
 
 
 def test_the_smoke_benchmark_is_standard_library_numpy_and_tensorflow_alone() -> None:
-    import sys
-
     folder = Path(judge.__file__).parent
     imported = {
         match[1]
@@ -235,12 +293,31 @@ def test_the_smoke_benchmark_is_standard_library_numpy_and_tensorflow_alone() ->
     assert imported - sys.stdlib_module_names <= {"numpy", "tensorflow", "smoke"}
 
 
-def test_the_smoke_benchmark_runs_on_old_pythons() -> None:
-    """TensorFlow 2.9 to 2.13 have wheels for Python 3.8."""
-    for path in Path(judge.__file__).parent.glob("*.py"):
-        ast.parse(path.read_text(), filename=str(path), feature_version=(3, 8))
+@pytest.mark.parametrize("folder", ["smoke", "benches"])
+def test_what_runs_inside_images_needs_nothing_newer_than_python_3_7(folder: str) -> None:
+    """By its syntax and by every name that it uses; tests/engine/test_old_release.py really runs it.
+
+    TensorFlow 1.15 to 2.1 have no wheels for anything newer.
+    """
+    command = [*VERMIN, str(PACKAGE / folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
 
 
-def test_recorded_output_is_json_lines() -> None:
-    for path in DATA.glob("*.jsonl"):
-        assert [type(json.loads(line)) for line in path.read_text().splitlines()] == [dict, dict]
+def test_a_name_that_python_3_7_has_not_is_found(tmp_path: Path) -> None:
+    """The test above says something."""
+    (tmp_path / "new.py").write_text("import functools\nonce = functools.cache(len)\n")
+    command = [*VERMIN, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "functools.cache" in done.stdout
+
+
+@pytest.mark.parametrize("release", ["2.14.0", "2.21.0"])
+def test_recorded_output_is_a_record_a_line_with_every_field_and_no_other(release: str) -> None:
+    lines = (DATA / f"start-{release}.jsonl").read_text().splitlines()
+    told = [json.loads(line) for line in lines]
+    assert [row.keys() for row in told] == [
+        {field.name for field in fields(kind)} for kind in (Environment, TensorFlow)
+    ]
+    assert [json.loads(encode(record)) for record in start(release)] == told

@@ -16,7 +16,7 @@ from tfbuild.bench.results import Round, Sample
 from tfbuild.bench.rounds import Comparison
 from tfbuild.bench.workers import Pool
 from tfbuild.benches.found import Taken
-from tfbuild.pipeline import PLAIN
+from tfbuild.pipeline import untuned
 from tfbuild.proof import Interval, Throughput
 from tfbuild.verify import asking, paired, session, throughput
 from tfbuild.verify.throughput import Baseline
@@ -175,7 +175,7 @@ def test_an_effect_must_exceed_the_band() -> None:
 
 def test_the_experiment_s_own_baseline_is_what_a_build_is_compared_with() -> None:
     (own,) = experiments.select([throughput.EXPERIMENT], quick=True)
-    assert own.arm[1].env == PLAIN
+    assert own.arm[1].env == untuned("2.21.0")
     assert not own.arm[0].env
     assert any(case.quick for case in own.case)
     assert [(arm.image, arm.env) for arm in ROW.arm] == [("", {}), ("against", BASELINE.env)]

@@ -22,6 +22,8 @@ NO_REMOTE = re.compile(
 ALONE = "tfbuild: going on without it"
 # The first that any build says, beside the start of its server.
 BEGINS = ("Loading:", "Computing main repo mapping", "Analyzing:", "INFO: Analyzed")
+# What archives.py says of a file that is not the one that the tree wants.
+REFUSED = "tfbuild: note: not taken from the mirror"
 PROCESSES = re.compile(r"INFO: (?P<what>\d[\d,]* process(?:es)?: .*)")
 # The rate of the last minutes: a build begins with what is cached, and ends with long links.
 WINDOW_SECONDS = 300.0
@@ -41,6 +43,7 @@ class Watch:
         self.no_remote = False
         self.alone = False
         self.summary = ""
+        self.refused: list[str] = []
         self.share: float | None = None
         self._clock = clock
         self._seen: deque[tuple[float, int]] = deque()
@@ -52,6 +55,8 @@ class Watch:
         self.no_remote = self.no_remote or NO_REMOTE.search(line) is not None
         if line.startswith(ALONE):
             self.no_remote, self.alone = False, True
+        if line.startswith(REFUSED):
+            self.refused.append(line.removeprefix("tfbuild: note: "))
         if done := PROCESSES.match(line):
             self.summary = done["what"]
         found = COUNT.search(line)

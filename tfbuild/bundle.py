@@ -36,11 +36,15 @@ class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Repository(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One tag of a bare git repository at `path`. Git checks its content by the commit."""
+    """One tag of a bare git repository at `path`; "": all of it, by its HEAD. Git checks content by the commit."""
 
     path: str
     tag: str
     commit: str
+
+    @property
+    def told(self) -> str:
+        return f"the tag {self.tag}" if self.tag else "the clone"
 
 
 class Base(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -190,7 +194,7 @@ def _checked(folder: Path) -> Bundle:
     for kept in listing.repositories:
         path = folder / kept.path
         if not is_repository(path) or not _has(path, kept):
-            raise BadMirror(f"{path} lacks the tag {kept.tag} at {kept.commit}, which its list names", hint=again)
+            raise BadMirror(f"{path} lacks {kept.told} at {kept.commit}, which its list names", hint=again)
     return Bundle(folder, listing)
 
 
@@ -232,12 +236,25 @@ def keep_tag(bundle: Bundle, url: str, path: str, tag: str, commit: str, ca: Pat
     found = _commit(folder, tag)
     if not found.startswith(commit):
         raise BadSource(f"the tag {tag} of {url} is the commit {found}, and not {commit}", hint="a tag that was moved?")
-    row = Repository(path=path, tag=tag, commit=found)
+    _list(bundle, Repository(path=path, tag=tag, commit=found))
+
+
+def keep_clone(bundle: Bundle, url: str, path: str, ca: Path | None) -> None:
+    """Clones the whole repository at `url` into the bundle at `path`: trees clone some by a commit, not by a tag."""
+    target = bundle.folder / path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=PART, dir=target.parent) as scratch:
+        _git(Path(scratch), ca, "clone", "--quiet", "--bare", url, "clone")
+        (Path(scratch) / "clone").rename(target)
+    _list(bundle, Repository(path=path, tag="", commit=_commit(target, "")))
+
+
+def _list(bundle: Bundle, row: Repository) -> None:
     bundle.listing.repositories = [row, *(other for other in bundle.listing.repositories if other != row)]
 
 
 def _has(folder: Path, row: Repository) -> bool:
-    """Whether its tag is there, at its commit; a repository that git cannot read has none."""
+    """Whether it is there at its commit; a repository that git cannot read is not."""
     try:
         return _commit(folder, row.tag) == row.commit
     except BadMirror as error:
@@ -247,7 +264,8 @@ def _has(folder: Path, row: Repository) -> bool:
 
 
 def _commit(folder: Path, tag: str) -> str:
-    return _git(folder, None, "rev-parse", "--verify", "--quiet", f"refs/tags/{tag}^{{commit}}").strip()
+    name = f"refs/tags/{tag}" if tag else "HEAD"
+    return _git(folder, None, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}").strip()
 
 
 def _git(folder: Path, ca: Path | None, *words: str) -> str:

@@ -10,19 +10,25 @@ from dataclasses import dataclass
 
 from tfbuild.errors import UsageError
 
-SPELLED = re.compile(r"(?P<kind>sm_|compute_)?(?P<major>\d{1,2}?)(?(kind)|\.)(?P<minor>\d)")
+SPELLED = re.compile(r"(?P<kind>sm_|compute_)?(?P<major>\d{1,2}?)(?(kind)|\.)(?P<minor>\d)", re.ASCII)
 # "TensorFlow only supports compute capabilities >= 3.5" (configure.py, v2.2.0 to v2.20.0).
 OLDEST = (3, 5)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Capability:
-    """`number`: 86 for 8.6; `virtual`: GPUs of later majors run it too."""
+    """`name`: as asked; `code`: as configure.py is told; `number`: 86 for 8.6; `virtual`: later GPUs run it too."""
 
     name: str
+    code: str
     major: int
     number: int
     virtual: bool
+
+    @property
+    def figure(self) -> str:
+        """As NVIDIA writes it: "8.6"."""
+        return f"{self.major}.{self.number % 10}"
 
 
 def parse(text: str, *, named: bool = True) -> tuple[Capability, ...]:
@@ -42,4 +48,8 @@ def _capability(word: str, named: bool) -> Capability:
         raise UsageError(f"TensorFlow supports compute capabilities from 3.5, not {major}.{minor}", hint="leave it out")
     if found["kind"] and not named:
         raise UsageError(f"this release reads {major}.{minor}, not {word}", hint=f"write {major}.{minor}")
-    return Capability(name=word, major=major, number=10 * major + minor, virtual=found["kind"] != "sm_")
+    number = 10 * major + minor
+    # From 2.5 on, of a list of "x.y" alone, only the greatest one is compiled as virtual code, and "12.0" is less than
+    # "8.9" there (cuda_configure.bzl, v2.14.0; master, 2025-04).
+    code = f"compute_{number}" if named and not found["kind"] else word
+    return Capability(name=word, code=code, major=major, number=number, virtual=found["kind"] != "sm_")

@@ -8,7 +8,6 @@ import os
 import re
 import select as polling
 import signal
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from invoke.exceptions import Exit
 
-from tfbuild import facts, isa, releases
+from tfbuild import base_images, facts, isa, releases
 from tfbuild import plan as planning
 from tfbuild.cpu import Cpu
 from tfbuild.cpu import detect as detect_cpu
@@ -85,7 +84,7 @@ def copts(*, cpu: str, cpuinfo: str, platform: str, json: bool, **options: str) 
     release = releases.find(options["release"]) if options["release"] else ""
     flags = isa.flags(
         asked,
-        options["compiler"] or releases.compiler(release),
+        options["compiler"] or base_images.compiler(release),
         release=release,
         prefer_vector_width=options["prefer_vector_width"],
         named=cpu,
@@ -265,6 +264,7 @@ def maker(options: dict[str, Any], *, verify_images: bool = True) -> "Maker":
         ),
         disk=gigabytes(options.get("need_disk", "")),
         verify_images=verify_images,
+        throughput=not options.get("no_throughput", False),
         reverify=options.get("reverify", False),
         no_cache=options.get("no_cache", False),
     )
@@ -754,18 +754,39 @@ def dockerfiles(folder: Path, *, check: bool) -> None:
         )
 
 
-def test(root: Path, *, pure: bool) -> None:
-    """Lint, types, generated files and tests, each a process of its own; the first that fails ends it."""
-    python = sys.executable
-    steps = [
-        [python, "-m", "ruff", "check", "."],
-        [python, "-m", "ruff", "format", "--check", "."],
-        [python, "-m", "mypy"],
-        [python, "-m", "invoke", "dockerfiles", "--check"],
-        [python, "-m", "pytest", *(["-m", "not engine and not sshd and not browser"] if pure else [])],
-    ]
-    for step in steps:
-        say(f"$ {' '.join(step[1:])}")
-        code = subprocess.run(step, cwd=root, check=False).returncode
-        if code:
-            raise TfbuildError(f"`{' '.join(step[2:])}` failed", hint="its output is above")
+def support(root: Path, *, check: bool, json: bool) -> None:
+    from tfbuild import support as table
+
+    found = list(table.rows())
+    text, path = table.to_markdown(found), root / table.FILE
+    if check:
+        if not _up_to_date(path, text):
+            raise TfbuildError(f"{table.FILE} is not what the plans say now", hint="invoke docs")
+    elif json:
+        out(table.to_json(found))
+    else:
+        print(text, end="")
+
+
+def docs(root: Path, *, check: bool) -> None:
+    from tfbuild import exit_codes
+    from tfbuild import support as table
+
+    pages = {table.FILE: table.to_markdown(table.rows()), exit_codes.FILE: exit_codes.to_markdown()}
+    stale = [name for name, text in pages.items() if not _up_to_date(root / name, text)]
+    if check and stale:
+        raise TfbuildError(f"not up to date: {', '.join(map(str, stale))}", hint="invoke docs")
+    for name in stale:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(pages[name], encoding="utf-8")
+        print(name)
+
+
+def _up_to_date(path: Path, text: str) -> bool:
+    return path.is_file() and path.read_text(encoding="utf-8") == text
+
+
+def test(root: Path, path: str, *, pure: bool, nightly: bool) -> None:
+    from tfbuild import testing
+
+    testing.run(root, path=path, pure=pure, nightly=nightly)

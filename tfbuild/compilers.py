@@ -38,9 +38,13 @@ class Slow(Facts, frozen=True):
     until: int = 0
 
 
-class Concern(Facts, frozen=True, kw_only=True, rename={"start": "from"}):
-    """Releases and compilers that a known failure concerns: half-open ranges, 0 and "" for no bound."""
+class Broken(Facts, frozen=True, kw_only=True, rename={"start": "from"}):
+    """A feature whose flag does not let the release compile (only for sets that lack the level `below`).
 
+    Releases and compilers are half-open ranges, 0 and "" for no bound.
+    """
+
+    feature: str
     reason: str
     source: str
     start: str
@@ -48,6 +52,7 @@ class Concern(Facts, frozen=True, kw_only=True, rename={"start": "from"}):
     compiler: str = ""
     since: int = 0
     until: int = 0
+    below: str = ""
 
     def concerns(self, compiler: str, version: int, release: str) -> bool:
         return (
@@ -59,26 +64,11 @@ class Concern(Facts, frozen=True, kw_only=True, rename={"start": "from"}):
         )
 
 
-class Broken(Concern, frozen=True, kw_only=True):
-    """A feature whose flag does not let the release compile (only for sets that lack the level `below`)."""
-
-    feature: str
-    below: str = ""
-
-
-class Trouble(Concern, frozen=True, kw_only=True):
-    """A known failure that no feature's flag is the cause of; `flag` goes round it."""
-
-    feature: str = ""
-    flag: str = ""
-
-
 class CompilerTable(Facts, frozen=True):
     compiler: tuple[Compiler, ...]
     extra: tuple[Extra, ...]
     slow: tuple[Slow, ...]
     broken: tuple[Broken, ...]
-    trouble: tuple[Trouble, ...]
 
 
 def table() -> CompilerTable:
@@ -106,12 +96,6 @@ def takes_vector_width(compiler: str, version: int) -> bool:
 def broken(compiler: str, version: int, release: str) -> Iterator[Broken]:
     """Features that break this release with this compiler; none where the release is ""."""
     return (row for row in table().broken if row.concerns(compiler, version, release))
-
-
-def troubles(held: frozenset[str], compiler: str, version: int, release: str) -> tuple[Trouble, ...]:
-    """Known failures of this release with this compiler, for a set with the features `held`."""
-    rows = (row for row in table().trouble if row.concerns(compiler, version, release))
-    return tuple(row for row in rows if not row.feature or row.feature in held)
 
 
 def slow(name: str, compiler: str, version: int, arch: str) -> Slow | None:

@@ -14,15 +14,15 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from tfbuild import bundle as bundles
+from tfbuild import failures, profile, resources, trouble
 from tfbuild import mirror as mirrors
-from tfbuild import profile, releases, resources, trouble
 from tfbuild import remote as remotes
 from tfbuild.bazel import Watch
 from tfbuild.bundle import Bundle
 from tfbuild.engine import Engine
 from tfbuild.engine.build import Settings
 from tfbuild.engine.progress import Progress, duration
-from tfbuild.errors import BuildFailed, TfbuildError, TimeUp, UsageError
+from tfbuild.errors import BadMirror, BuildFailed, TfbuildError, TimeUp, UsageError
 from tfbuild.mirror import Upstream
 from tfbuild.plan import Build
 from tfbuild.remote import Remote
@@ -30,8 +30,6 @@ from tfbuild.resources import Share
 
 LIMIT = re.compile(r"(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,6})s)?")
 COUNT = re.compile(r"[1-9]\d{0,5}", re.ASCII)
-# What compile.sh says of a Bazel that has no option for it.
-NO_MIRROR = "tfbuild: this Bazel knows no mirror"
 # Bazel is asked to stop at the limit; this much later everything is stopped.
 GRACE_SECONDS = 90.0
 FETCH_SECONDS = 60.0
@@ -54,6 +52,8 @@ class Options:
     seconds: float = 0.0
     ca: Path | None = None
     remote: Remote | None = None
+    # Bazel's, for this machine alone: they shape how the work is done, not what comes out of it.
+    machine_flags: tuple[str, ...] = ()
     started: float = field(default_factory=time.time)
 
 
@@ -149,6 +149,8 @@ def _run(
         limits = resources.of_this_process(local=engine.local)
         share = resources.share(cpus=engine.cpus, memory=engine.memory, limits=limits, jobs=given.jobs)
         progress(f"bazel {share.reason}")
+        if given.machine_flags:
+            progress("bazel compiles host tools and target once: this machine runs what it compiles")
         if engine.builder and not given.jobs:
             progress(f"note: that is the engine's machine; for another of {engine.builder}, give --jobs")
         for line in [f"remote {given.remote.name}", *remotes.notes(given.remote, build.bazel)] if given.remote else []:
@@ -160,14 +162,14 @@ def _run(
             start({**settings, "watch": watch, "seconds": left})
         except TimeoutError:
             _keep(watch, settings, fetch)
-            raise _time_up(given) from None
+            raise _time_up(given, watch) from None
         except BuildFailed as error:
             # Should the builder have cut off Bazel's words, the clock tells it too.
             late = watch.out_of_time or (given.seconds > 0 and time.time() >= given.started + given.seconds)
             _keep(watch, settings, fetch)
-            answer = _time_up(given) if late else _answer(error, watch, given, share, of_mirror)
+            answer = _time_up(given, watch) if late else _answer(error, watch, given, share, of_mirror)
             if watch.began and answer is error:
-                _tell_known(build.release, progress)
+                answer = _known(build.release, error, settings["log"], progress)
             raise answer from None
         if watch.alone and given.remote:
             progress(f"the remote {given.remote.name} went away; from there on all was compiled here")
@@ -202,10 +204,16 @@ def _keep(watch: Watch, settings: Settings, fetch: Callable[[Path, Settings], ob
         progress(line)
 
 
-def _tell_known(release: str, progress: Progress) -> None:
-    """What is known to go wrong with a release, where a compile failed and nobody can say why."""
-    for row in releases.failures(release):
-        progress(f"known of TensorFlow {release}: {row.symptom}; what helps: {row.workaround}")
+def _known(release: str, error: BuildFailed, log: Path, progress: Progress) -> BuildFailed:
+    """The error with what helps, where the log of a failed compile shows a known failure of its release."""
+    text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
+    found = failures.matching(release, text)
+    if not found:
+        progress(f"the log shows no known failure of TensorFlow {release}")
+        return error
+    for row in found:
+        progress(f"known of TensorFlow {release} ({row.id}): {row.symptom}; what helps: {row.workaround}")
+    return BuildFailed(error.reason, hint=f"a known failure ({found[0].id}): {found[0].workaround}; {error.hint}")
 
 
 def _secrets(build: Build, given: Options, share: Share | None, folder: Path) -> dict[str, Path]:
@@ -214,7 +222,7 @@ def _secrets(build: Build, given: Options, share: Share | None, folder: Path) ->
     kind = ("recording" if given.recording else "bundle") if given.bundle else ""
     texts = {"mirror": f"{given.mirror}\n{kind}\n" if given.mirror else ""}
     if share is not None:
-        texts["machine"] = share.bazelrc()
+        texts["machine"] = share.bazelrc() + "".join(f"build {flag}\n" for flag in given.machine_flags)
         texts["deadline"] = f"{given.started + given.seconds:.0f}\n" if given.seconds else ""
         if given.remote:
             texts["remote"] = remotes.bazelrc(given.remote, build.bazel)
@@ -248,7 +256,12 @@ def _answer(
         )
     explained = trouble.explain(error)
     # A cause with a name of its own says more than the mirror, and the mirror more than any other failure.
-    return of_mirror(error) if given.mirror and type(explained) is BuildFailed else explained
+    if not given.mirror or type(explained) is not BuildFailed:
+        return explained
+    answer = of_mirror(error)
+    if isinstance(answer, BadMirror) and watch.refused:
+        return BadMirror("\n  ".join((answer.reason, *watch.refused)), hint=answer.hint)
+    return answer
 
 
 def less(share: Share) -> str:
@@ -258,7 +271,12 @@ def less(share: Share) -> str:
     return f"--jobs {share.jobs // 2}"
 
 
-def _time_up(given: Options) -> TimeUp:
+def _time_up(given: Options, watch: Watch) -> TimeUp:
+    if watch.share is None:
+        return TimeUp(
+            f"stopped at the time limit of {duration(given.seconds)}, before anything was compiled",
+            hint="the same command goes on from there; each run begins with Bazel's analysis: give it more time",
+        )
     return TimeUp(
         f"stopped at the time limit of {duration(given.seconds)}; what is compiled is kept in the engine's cache",
         hint="the same command goes on from there",

@@ -1,6 +1,7 @@
 """Every refusal and failure of tfbuild: one base class, one exit code a kind, a hint with each.
 
-The exit codes are part of the command line's contract (README, "Exit codes") and never change their meaning.
+The exit codes are part of the command line's contract (docs/reference/exit-codes.md, generated from this
+file) and never change their meaning.
 """
 
 import unicodedata
@@ -31,19 +32,19 @@ def fit(text: str) -> str:
 
 
 class UsageError(TfbuildError):
-    """An option's value cannot be read at all."""
+    """An option's value cannot be read, or conflicts with another option."""
 
     exit_code = 2
 
 
 class MklWithCuda(TfbuildError):
-    """oneDNN ("MKL-DNN") and CUDA were asked for in one build."""
+    """oneDNN ("MKL-DNN", `mkl`) and CUDA were requested in one build."""
 
     exit_code = 10
 
 
 class MklNeedsLinux(TfbuildError):
-    """``mkl`` was asked for on a platform that is not Linux."""
+    """``mkl`` was requested for a platform that is not Linux."""
 
     exit_code = 11
 
@@ -55,7 +56,7 @@ class UnknownRelease(TfbuildError):
 
 
 class UnknownPython(TfbuildError):
-    """The Python version is unknown, or the release was never built for it."""
+    """The Python version is unknown, or does not fit the release or the base image."""
 
     exit_code = 13
 
@@ -67,13 +68,13 @@ class UnknownCpu(TfbuildError):
 
 
 class UnknownCompiler(TfbuildError):
-    """The compiler is unknown, or cannot build this instruction set."""
+    """The compiler is unknown, cannot build this, or is not in the base image's distribution."""
 
     exit_code = 15
 
 
 class BadWheel(TfbuildError):
-    """A wheel file is missing, is not a wheel, or contradicts the plan."""
+    """A wheel or library is missing, is not one, or contradicts the plan."""
 
     exit_code = 16
 
@@ -85,43 +86,43 @@ class UncertainFact(TfbuildError):
 
 
 class BadMirror(TfbuildError):
-    """A mirror or bundle lacks what the build asks for, breaks off, or was changed."""
+    """A mirror or bundle lacks what the build requests, fails during a transfer, or was changed."""
 
     exit_code = 18
 
 
 class BadSource(TfbuildError):
-    """The source to compile is missing, is not TensorFlow's, or is not the one that its digest names."""
+    """The source to compile is missing, is not TensorFlow's, or does not match its digest."""
 
     exit_code = 19
 
 
 class TimeUp(TfbuildError):
-    """The compile was stopped at --time-limit; its cache is kept, and the same command goes on from there."""
+    """The compile stopped at `--time-limit`; its cache is kept, and the same command continues from there."""
 
     exit_code = 75
 
 
 class Interrupted(TfbuildError):
-    """Ctrl-C or SIGTERM; what ran was stopped and taken down."""
+    """Ctrl-C or SIGTERM; everything that ran was stopped and cleaned up."""
 
     exit_code = 130
 
 
 class EngineMissing(TfbuildError):
-    """No container engine answers, or its client cannot build with BuildKit."""
+    """No container engine answers, it builds for another platform, or it cannot build with BuildKit."""
 
     exit_code = 20
 
 
 class DiskFull(TfbuildError):
-    """Too little free disk space for the work asked for."""
+    """Too little free disk space."""
 
     exit_code = 21
 
 
 class BaseUnavailable(TfbuildError):
-    """The base image can neither be had from a registry nor be made here."""
+    """The base image can neither be pulled from a registry nor be made here."""
 
     exit_code = 22
 
@@ -133,43 +134,43 @@ class BuildFailed(TfbuildError):
 
 
 class VerificationFailed(TfbuildError):
-    """The image was built, but is not what its plan claims."""
+    """An image, or what is published with it, is not what its plan or provenance claims."""
 
     exit_code = 24
 
 
 class UnknownImage(TfbuildError):
-    """An image is not on this engine, or was not made by tfbuild."""
+    """The image does not exist, or was not made by tfbuild."""
 
     exit_code = 25
 
 
 class RegistryRefused(TfbuildError):
-    """A registry does not answer, refuses, or sends what is not what it should be."""
+    """A registry does not answer, refuses a request, or sends unexpected data."""
 
     exit_code = 26
 
 
 class NothingFits(TfbuildError):
-    """A registry has no image that this host can run."""
+    """A registry has no matching image that this host can run."""
 
     exit_code = 27
 
 
 class RegressionFound(TfbuildError):
-    """A comparison of two benchmarks went beyond what --fail-if allows, or cannot be judged by it."""
+    """A comparison of benchmarks exceeds a limit of `--fail-if`, or cannot be judged by it."""
 
     exit_code = 28
 
 
 class Outdated(TfbuildError):
-    """An image is published that was made from another context than the one asked for."""
+    """A published image was made from another build context than the requested one."""
 
     exit_code = 29
 
 
 class Unfinished(TfbuildError):
-    """The push of an image came to no end: no index of the registry offers it."""
+    """The push of an image did not finish: it is in the registry, but no index offers it."""
 
     exit_code = 30
 

@@ -6,12 +6,12 @@ of it tells.
 
 import platform as host_platform
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal, TypeVar
 
+from tfbuild import base_images, cpuid, facts, failures, isa, plan, releases, terminal
 from tfbuild import cpu as cpus
-from tfbuild import cpuid, facts, isa, plan, releases, terminal
 from tfbuild.cpu import ARCHITECTURES, Cpu
 from tfbuild.errors import TfbuildError
 from tfbuild.facts import Facts, Feature
@@ -87,10 +87,13 @@ def explain(request: Request) -> Explanation:
     arch, asked = _asked(request, host, notes)
     fitting = host if host is not None and host.arch == arch and _means_host(request) else None
     release = _attempt(notes, lambda: releases.find(request.release or releases.newest_first()[0])) or ""
-    compiler = request.compiler or releases.compiler(release)
+    compiler = request.compiler or base_images.compiler(release)
     asked_of = asked or _smallest(arch)
     flags = _attempt(notes, lambda: isa.flags(asked_of, compiler, release=release, named=request.cpu))
     notes += flags.notes if flags and asked else ()
+    # A plan that is refused has no fixes, and its reason is no answer to what was asked here.
+    planned = _attempt([], lambda: plan.select(replace(request, release=release), host))
+    notes += failures.notes(planned.fixes) if planned else ()
     compiled = flags.instruction_set if flags and asked else asked  # without what is dropped, as copts and plan say it
     seen = _Seen(cpu=fitting, whole=fitting is not None and _whole(request), asked=asked, flags=flags)
     return Explanation(

@@ -15,13 +15,13 @@ from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 
-from tfbuild import cover, facts, gains, isa, releases, terminal
+from tfbuild import base_images, cover, facts, gains, isa, releases, terminal
 from tfbuild.cover import Cover
 from tfbuild.cpu import MOST_TEXT
 from tfbuild.errors import UsageError
 from tfbuild.hosts import Host, Skipped
 from tfbuild.isa import InstructionSet
-from tfbuild.plan import MACHINES, default_base
+from tfbuild.plan import MACHINES
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -244,7 +244,7 @@ def _image(compiled: InstructionSet, hosts: tuple[str, ...]) -> Image:
 
 def _official(arch: str) -> frozenset[str]:
     """What a CPU must have for the newest official wheel."""
-    release = releases.newest_official(arch, default_base().python)
+    release = releases.newest_official(arch, base_images.default().python)
     return isa.closure(releases.official_wheel(release, arch).features)
 
 

@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
-from tfbuild import binary, facts, inspection, isa
+from tfbuild import binary, facts, inspection, isa, releases
 from tfbuild.binary import Guard, GuardUnreadable
 from tfbuild.engine.progress import Progress
 from tfbuild.errors import BadWheel, TfbuildError
 from tfbuild.inspection import Found
+from tfbuild.release_rows import Package
 
 if TYPE_CHECKING:
     from tfbuild.engine import Engine
 
 # Where TensorFlow's code is: all but the framework in the first of these that is there.
 MAIN = ("libtensorflow_cc.so.2", "python/_pywrap_tensorflow_internal.so")
-FRAMEWORK = "libtensorflow_framework.so.2"
-SITE = "/opt/tensorflow/lib/python{python}/site-packages/tensorflow/{library}"
+SITE = "/opt/tensorflow/lib/python{python}/site-packages/{package}/{library}"
 # Of a wheel that is not TensorFlow's, so many libraries are read, the largest first.
 MOST_LIBRARIES = 4
 # TensorFlow 2.21's largest library has 788 MB.
@@ -124,14 +124,15 @@ def wheel(path: Path, *, full: bool = False, progress: Progress | None = None) -
     """A wheel file; BadWheel where it is none, or holds no code that can be read."""
     release = _release(path)
     with opened(path) as archive, tempfile.TemporaryDirectory(prefix="tfbuild-") as folder:
-        names = _members(archive)
+        package = releases.package(release)
+        names = _members(archive, package)
         if not names:
             raise BadWheel(f"{path.name} has no library in it", hint="give a wheel with compiled code (*.so)")
         found, guard = {}, None
         for name in names:
             library = _extract(archive, name, Path(folder))
             found[name] = _read(library, name, full, progress)
-            if name.endswith(FRAMEWORK) and release:
+            if name.endswith(package.framework) and release:
                 guard = _guard(library, release)
             library.unlink()
     return Inspection(subject=path.name, release=release, libraries=found, guard=guard)
@@ -161,11 +162,11 @@ def _release(path: Path) -> str:
     return version.base_version if "tensorflow" in project else ""
 
 
-def _members(archive: zipfile.ZipFile) -> list[str]:
+def _members(archive: zipfile.ZipFile, package: Package) -> list[str]:
     """The libraries to read: TensorFlow's main one and its framework, or else the largest."""
     sizes = {info.filename: info.file_size for info in archive.infolist() if _is_library(info.filename)}
-    main = [name for name in (f"tensorflow/{library}" for library in MAIN) if name in sizes][:1]
-    own = [*main, *(name for name in (f"tensorflow/{FRAMEWORK}",) if name in sizes)]
+    main = [name for name in (f"{package.folder}/{library}" for library in MAIN) if name in sizes][:1]
+    own = [*main, *(name for name in (f"{package.folder}/{package.framework}",) if name in sizes)]
     return own or sorted(sizes, key=lambda name: (-sizes[name], name))[:MOST_LIBRARIES]
 
 
@@ -207,6 +208,11 @@ def image(engine: "Engine", ref: str, *, full: bool, progress: Progress) -> Insp
     return Inspection(subject=ref, release=planned.release, libraries=libraries, guard=guard)
 
 
+def site(python: str, release: str, library: str) -> str:
+    """Where an image has one of TensorFlow's libraries."""
+    return SITE.format(python=python, package=releases.package(release).folder, library=library)
+
+
 def taken_out(
     engine: "Engine", ref: str, python: str, release: str, *, full: bool = False, progress: Progress | None = None
 ) -> tuple[dict[str, Found], Guard | None]:
@@ -217,20 +223,20 @@ def taken_out(
     libraries: dict[str, Found] = {}
     guard = None
     with tempfile.TemporaryDirectory(prefix="tfbuild-") as folder:
-        for name in (*MAIN, FRAMEWORK):
+        framework = releases.package(release).framework
+        for name in (*MAIN, framework):
             if name == MAIN[-1] and libraries:
                 continue
             try:
-                path = engine.read_file(
-                    ref, SITE.format(python=python, library=name), Path(folder) / "library", MOST_BYTES
-                )
+                inside = site(python, release, name)
+                path = engine.read_file(ref, inside, Path(folder) / "library", MOST_BYTES)
             except FileNotFoundError:
                 continue
             except OSError as error:
                 told = error.strerror or str(error)
                 raise inspection.CodeUnreadable(f"{name} cannot be taken out of the image: {told}") from error
             libraries[name] = _read(path, name, full, progress)
-            if name == FRAMEWORK:
+            if name == framework:
                 guard = _guard(path, release)
             path.unlink()
     if not libraries:

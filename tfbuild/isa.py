@@ -47,15 +47,13 @@ class Flags:
     """The flags for one compiler, in the order they must stand: level, features, extras.
 
     `instruction_set` is what they switch on: what was asked for without the `dropped` features, so that nothing is
-    promised of those (on aarch64 with ``asimd``, which no compiler leaves out). `bazel_flags` go round known failures;
-    `notes` are for the reader.
+    promised of those (on aarch64 with ``asimd``, which no compiler leaves out). `notes` are for the reader.
     """
 
     compiler: str
     flags: tuple[str, ...]
     dropped: tuple[Dropped, ...]
     instruction_set: InstructionSet
-    bazel_flags: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
@@ -211,14 +209,12 @@ def flags(
     dropped |= _without(isa, dropped)
     kept = (frozenset(isa.features) - dropped.keys()) | level.features
     build = _x86 if isa.arch == "x86_64" else _arm
-    troubles = compilers.troubles(kept, name, version, release)
     return Flags(
         compiler=f"{name}-{version}",
         flags=(*build(kept, level), *_extras(kept, isa.arch, name, version, prefer_vector_width)),
         dropped=tuple(Dropped(feature=feature, reason=dropped[feature]) for feature in sorted(dropped)),
         instruction_set=instruction_set(kept, isa.arch),
-        bazel_flags=tuple(row.flag for row in troubles if row.flag),
-        notes=(*_slow_name(named, isa.arch, name, version), *(row.reason for row in troubles)),
+        notes=_slow_name(named, isa.arch, name, version),
     )
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from tfbuild import dockerfile, facts, pipeline, plan, releases
+from tfbuild import base_images, dockerfile, facts, pipeline, plan, releases
 from tfbuild.errors import TfbuildError, UsageError
 from tfbuild.facts import Facts
 from tfbuild.plan import Build, Request
@@ -143,7 +143,6 @@ def _usual(asked: Asked) -> Iterable[Request]:
 
 def _pythons(request: Request) -> Sequence[str]:
     """Those that have a base image and that the release is built for; "" (the plan's choice) where none is known."""
-    known = [row.python for row in plan.bases()]
     try:
         build = plan.select(request, None)
         arch = plan.PLATFORMS[build.platform]
@@ -151,7 +150,7 @@ def _pythons(request: Request) -> Sequence[str]:
         able = releases.official_wheel(build.release, arch).pythons if official else releases.pythons(build.release)
     except TfbuildError:
         return ("",)
-    return [python for python in known if python in able] or ("",)
+    return [python for python in base_images.pythons() if python in able] or ("",)
 
 
 def fingerprint(build: Build) -> str:
@@ -232,7 +231,7 @@ def schedule(matrix: Matrix, system: str, given: Sequence[str]) -> Schedule:
         for (kind, platform), count in sorted(without.items())
     )
     if notes and not rows:
-        raise UsageError(f"the matrix is empty: {notes[0]}", hint="the README's chapter on CI says which runners fit")
+        raise UsageError(f"the matrix is empty: {notes[0]}", hint="docs/ci.md says which runners fit")
     return Schedule(rows=tuple(rows), notes=notes)
 
 

@@ -24,7 +24,7 @@ import requests
 from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
-from tfbuild.bundle import Bundle, File, Part, is_repository
+from tfbuild.bundle import Bundle, File, Part, is_repository, keep_clone
 from tfbuild.errors import BadMirror, BuildFailed, DiskFull, TfbuildError
 
 CHUNK = 1 << 18
@@ -64,16 +64,20 @@ class Upstream:
     def get(self, path: str, *, signed: bool) -> requests.Response:
         """What is at HOST/PATH; `signed`: the client checks signatures, so that plain http will do."""
         if self.base:
-            return self._get(f"{self.base}/{path}")
+            return self._get(self.url(path))
         host = path.partition("/")[0]
         if host not in self.plain:
             try:
-                return self._get(f"https://{path}")
+                return self._get(self.url(path))
             except requests.ConnectionError:
                 if not signed:
                     raise
                 self.plain.add(host)
         return self._get(f"http{'' if signed else 's'}://{path}")
+
+    def url(self, path: str) -> str:
+        """Where HOST/PATH is."""
+        return f"{self.base}/{path}" if self.base else f"https://{path}"
 
     def _get(self, url: str) -> requests.Response:
         accept = {"Accept": "text/html"} if url.endswith("/") else {}
@@ -188,7 +192,7 @@ class Handler(BaseHTTPRequestHandler):
         path = unquote(asked).lstrip("/")
         if not path or ".." in path.split("/"):
             self.send_error(HTTPStatus.NOT_FOUND)
-        elif self._repository("/info/refs"):
+        elif self._repository("/info/refs") or self._cloned("/info/refs"):
             self._git()
         else:
             kept = (f"{path}{INDEX}" if path.endswith("/") else path) + (f"?{quote(query, safe='')}" if query else "")
@@ -205,6 +209,21 @@ class Handler(BaseHTTPRequestHandler):
         """Whether this asks for a service of a repository that is here."""
         path, found, _ = unquote(self.path).lstrip("/").partition(service)
         return bool(found) and ".." not in path.split("/") and is_repository(self.server.bundle.folder / path)
+
+    def _cloned(self, service: str) -> bool:
+        """Whether the repository that this asks for can be had, and is here now: trees clone some by commit."""
+        path, found, _ = unquote(self.path).lstrip("/").partition(service)
+        upstream = self.server.upstream
+        if not found or upstream is None or "service=git-upload-pack" not in self.path:
+            return False
+        with self.server.lock(path):
+            if not is_repository(self.server.bundle.folder / path):
+                try:
+                    keep_clone(self.server.bundle, upstream.url(path), path, upstream.ca)
+                except BadMirror as error:
+                    self.server.failures[path] = error.reason
+                    return False
+        return True
 
     def _answer(self, kept: str, asked: str) -> None:
         if (row := self.server.bundle.find(kept)) is not None:

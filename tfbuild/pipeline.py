@@ -5,6 +5,7 @@ verified before, from the same context on the same base, is not built or verifie
 """
 
 import errno
+import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
+from tfbuild import base_images, compiling, cpu, cpuid, dockerfile, exported, files, plan, releases, remote, toolchains
 from tfbuild import bundle as bundles
-from tfbuild import compiling, cpu, cpuid, dockerfile, exported, files, plan, releases, remote
 from tfbuild import report as reporting
 from tfbuild import source as sources
 from tfbuild.bundle import Bundle
@@ -25,7 +26,7 @@ from tfbuild.engine import Engine, host
 from tfbuild.engine import base as bases
 from tfbuild.engine.build import Settings
 from tfbuild.engine.progress import Progress
-from tfbuild.errors import BaseUnavailable, DiskFull, EngineMissing, TfbuildError, UnknownImage, UsageError
+from tfbuild.errors import BaseUnavailable, DiskFull, EngineMissing, TfbuildError, UnknownCpu, UnknownImage, UsageError
 from tfbuild.exported import Exported
 from tfbuild.plan import Build, Request
 from tfbuild.proof import Report
@@ -34,9 +35,8 @@ from tfbuild.verify import session as verifying
 from tfbuild.verify.throughput import Baseline
 
 REPOSITORY = "tfbuild"
-# What the tuning of an image amounts to, switched off: glibc's malloc and TensorFlow's own choice about oneDNN.
-PLAIN = {"LD_PRELOAD": "", "TF_ENABLE_ONEDNN_OPTS": ""}
-# What a recording of a machine is made of (README); without glibc's loader the kernel's list alone.
+NOT_ASKED_FOR = "it was left out (--no-throughput)"
+# What a recording of a machine is made of (docs/cpu-and-flags.md); without glibc's loader the kernel's list alone.
 RECORD = f"cat {cpu.CPUINFO}; echo; {cpuid.LOADER} --list-diagnostics 2>/dev/null || true"
 # Free bytes asked for before the start. An image from 2.21.0's wheel filled an empty engine with 3.3 GB, base and pip's
 # cache included (2026-11), and a rebuild needs as much again; what a compile needs is an estimate (--need-disk).
@@ -55,7 +55,7 @@ class Result:
 class Maker:
     """Makes images on one engine. `work`: contexts and logs; `reports`: where the proofs go.
 
-    `disk`: bytes that must be free for it, where not the usual.
+    `disk`: bytes that must be free for it, where not the usual. `throughput`: whether verification compares speeds.
     """
 
     base: str
@@ -64,6 +64,7 @@ class Maker:
     options: Options
     disk: int | None = None
     verify_images: bool = True
+    throughput: bool = True
     reverify: bool = False
     no_cache: bool = False
     progress: Progress = field(default_factory=Progress)
@@ -74,8 +75,8 @@ class Maker:
 
     def cpu(self) -> Cpu:
         """The CPU of the engine's machine, as a container there sees it. Raises what the base image's making does."""
-        row = plan.default_base()
-        image = bases.made_before(self.engine) or self._resolve(row.image, row.distribution).reference
+        row = base_images.default()
+        image = bases.made_before(self.engine) or self._resolve(row.image, row.bootstrap).reference
         with self.progress.step("detect: the engine's CPU"):
             done = self.engine.run(image, ["sh", "-c", RECORD], entrypoint=())
         return cpu.parse(done.stdout, origin="the engine's /proc/cpuinfo")
@@ -84,7 +85,10 @@ class Maker:
         """The build context; nothing is started. Refuses a remote cache that the build's Bazel cannot use as asked."""
         if self.options.remote and build.wheel.kind == "source":
             remote.bazelrc(self.options.remote, build.bazel)
-        return dockerfile.write(build, self.work / build.id / "context")
+        context = dockerfile.write(build, self.work / build.id / "context")
+        plan_file = self.work / build.id / "plan.json"
+        plan_file.write_text(json.dumps(build.to_json(), indent=2) + "\n", encoding="utf-8")
+        return context
 
     def build(self, build: Build) -> Result:
         """Builds, verifies and tags; the report says pass or fail. Raises BuildFailed and all that comes before it."""
@@ -166,10 +170,6 @@ class Maker:
             base,
             lambda run: self.engine.export(context.folder, stage="downloads", output=scratch, **run),
         )
-        if compiling.NO_MIRROR in (self.work / build.id / "build.log").read_text(encoding="utf-8", errors="replace"):
-            self.progress(
-                f"note: Bazel {build.bazel} knows no mirror: what it fetches for the tree is not in the bundle"
-            )
 
     def _keep_source(self, source: Source, filled: Bundle) -> None:
         path = sources.REPOSITORY.partition("://")[2]
@@ -231,7 +231,19 @@ class Maker:
         with self._handed(build, base) as contexts:
             if contexts:
                 settings["contexts"] = contexts
-            compiling.run(build, self.options, self.engine, settings, start, fetch)
+            options = replace(self.options, machine_flags=self._machine_flags(build))
+            compiling.run(build, options, self.engine, settings, start, fetch)
+
+    def _machine_flags(self, build: Build) -> tuple[str, ...]:
+        """Bazel's flags for a machine that runs the instruction set; none where actions may run on other machines."""
+        flags = toolchains.compile_once_flags(build.bazel) if build.wheel.kind == "source" else ()
+        if not flags or self.engine.builder or (self.options.remote and self.options.remote.executor):
+            return ()
+        try:
+            here = cpu.detect() if self.engine.local else self.cpu()
+        except UnknownCpu:
+            return ()
+        return flags if set(build.instruction_set.features) <= set(here.features) else ()
 
     @contextmanager
     def _handed(self, build: Build, base: bases.Base) -> Iterator[Mapping[str, str]]:
@@ -300,27 +312,24 @@ class Maker:
         labels = self.engine.image(ref).labels
         if "io.tfbuild.id" not in labels:
             raise UnknownImage(f"{ref} was not made by tfbuild: it has no io.tfbuild labels", hint="invoke build")
+        if not self.throughput:
+            return verifying.verify(self.engine, ref, baseline=None, progress=self.progress, untimed=NOT_ASKED_FOR)
         return verifying.verify(self.engine, ref, baseline=self._baseline(ref, labels), progress=self.progress)
 
     def _baseline(self, ref: str, labels: Mapping[str, str]) -> Baseline | None:
         """An official wheel against itself without the tuning; a compiled one against the official wheel's image."""
+        release = labels.get("io.tfbuild.release", "")
         if labels.get("io.tfbuild.wheel") == "official":
-            return Baseline(ref=ref, env=PLAIN)
-        request = Request(
-            target=labels.get("io.tfbuild.target", ""),
-            release=labels.get("io.tfbuild.release", ""),
-            python=labels.get("io.tfbuild.python", ""),
-            platform=labels.get("io.tfbuild.platform", ""),
-            wheel="official",
-        )
+            return Baseline(ref=ref, env=untuned(release))
+        target, python, place = (labels.get(f"io.tfbuild.{key}", "") for key in ("target", "python", "platform"))
         try:
-            official = plan.select(request, None)
+            wheel = official(release, target, python, place, self.base)
         except TfbuildError as error:
             self.progress(f"no official wheel to compare with: {error.reason}")
             return None
-        found = self._official_image(official)
+        found = self._official_image(wheel)
         # Another run may be at its verification, whose end takes the name ID-unverified away.
-        return Baseline(ref=found, env=PLAIN, id=self.engine.image(found).id)
+        return Baseline(ref=found, env=untuned(release), id=self.engine.image(found).id)
 
     def _official_image(self, build: Build) -> str:
         """The official wheel's image, which the comparison needs; it need not be verified for that."""
@@ -330,6 +339,11 @@ class Maker:
         self.progress(f"{name(build)} is needed to compare with")
         plain = replace(self, disk=None, verify_images=False, reverify=False, no_cache=False)
         return plain.build(build).image
+
+
+def untuned(release: str) -> Mapping[str, str]:
+    """An image's tuning switched off: glibc's malloc and TensorFlow's own choice about oneDNN."""
+    return {"LD_PRELOAD": "", **{name: "" for name, _ in releases.onednn_env(release)}}
 
 
 @contextmanager
@@ -349,11 +363,11 @@ def refuse_base_without_cuda(build: Build, base: str) -> None:
     """Up to 2.17 a compile takes CUDA from the builder: only an image that the user names can have it."""
     if build.wheel.kind != "source" or build.target != "cuda" or base not in plan.BASES:
         return
-    cuda = releases.cuda(build.release)
-    if not cuda.hermetic:
+    if not releases.cuda(build.release).hermetic:
         raise BaseUnavailable(
             f"TensorFlow {build.release} is compiled with the CUDA of its base image, and {build.base_image} has none",
-            hint=f"--base with an image that has CUDA {cuda.version}, cuDNN {cuda.cudnn} and {build.compiler}",
+            hint=f"--base with an image that has CUDA {build.cuda}, cuDNN {build.cudnn} and "
+            f"{build.asked.compiler or releases.compiler(build.release)}",
         )
 
 
@@ -364,16 +378,22 @@ def downloads(build: Build, *, wheel_only: bool) -> tuple[Build, ...]:
     """
     if build.wheel.kind != "source" or wheel_only:
         return (build,)
-    official = Request(
-        target=build.target, release=build.release, python=build.python, platform=build.platform, wheel="official"
-    )
     try:
-        return (build, plan.select(official, None))
+        return (build, official(build.release, build.target, build.python, build.platform, build.asked.base))
     except TfbuildError as error:
         raise UsageError(
             f"what the image of {build.id} requires is known by the official wheel, and there is none: {error.reason}",
             hint="--wheel-only, for `invoke wheel`",
         ) from error
+
+
+def official(release: str, target: str, python: str, platform: str, base: str) -> Build:
+    """The official wheel that a compiled one is compared with: where it has no oneDNN, that of target cpu."""
+    request = Request(target=target, release=release, python=python, platform=platform, base=base, wheel="official")
+    arch = plan.PLATFORMS[plan.choose_platform(request, target)]
+    if target == "mkl" and not releases.official_wheel(releases.find(release), arch).onednn:
+        request = replace(request, target="cpu")
+    return plan.select(request, None)
 
 
 def name(build: Build, suffix: str = "") -> str:

@@ -8,13 +8,27 @@ import platform as host_platform
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tfbuild import capabilities, compilers, facts, isa, releases, toolchains, wheels
+from tfbuild import (
+    amendments,
+    base_images,
+    capabilities,
+    compilers,
+    cuda_versions,
+    facts,
+    failures,
+    isa,
+    releases,
+    toolchains,
+    wheels,
+)
 from tfbuild import source as sources
+from tfbuild.amendments import Override, Patch, SystemLibrary
+from tfbuild.capabilities import Capability
 from tfbuild.cpu import ARCHITECTURES, Cpu
+from tfbuild.cuda_versions import Choice
 from tfbuild.errors import (
     BadSource,
     MklNeedsLinux,
@@ -25,7 +39,7 @@ from tfbuild.errors import (
     UnknownRelease,
     UsageError,
 )
-from tfbuild.facts import Facts
+from tfbuild.failures import Circumstances, Failure
 from tfbuild.isa import InstructionSet
 from tfbuild.source import Source
 from tfbuild.wheels import Wheel
@@ -39,11 +53,18 @@ COMPILE_OPTIONS = (
     "prefer_vector_width",
     "threading",
     "compute_capabilities",
+    "cuda",
+    "cudnn",
     "bazel",
     "config",
     "bazel_flag",
     "source",
     "source_sha256",
+    "patch",
+    "override_repository",
+    "system_lib",
+    "configure",
+    "without_fix",
 )
 BAZEL = re.compile(r"\d+\.\d+(\.\d+)?(rc\d+)?")
 IMAGE = re.compile(r"[\w./:@-]+")
@@ -55,24 +76,6 @@ MACHINES = isa.MACHINES
 PLATFORMS = {platform: arch for arch, platform in MACHINES.items()}
 # A virtual environment in the builder, with what TensorFlow's own build imports.
 BUILD_PYTHON = "/opt/build/bin/python3"
-
-
-class BaseImage(Facts, frozen=True):
-    """A registry's image with one Python, and the Debian release that makes the same base ("" where none has it)."""
-
-    python: str
-    image: str
-    distribution: str = ""
-    default: bool = False
-
-    @property
-    def codename(self) -> str:
-        """The Debian release that the image is made of, as its tag says: python:3.11-slim-bookworm."""
-        return self.image.rpartition("-")[2]
-
-
-class BaseTable(Facts, frozen=True):
-    base: tuple[BaseImage, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +93,8 @@ class Request:
     wheel: str = ""
     threading: str = ""
     compute_capabilities: str = ""
+    cuda: str = ""
+    cudnn: str = ""
     bazel: str = ""
     base: str = "auto"
     config: tuple[str, ...] = ()
@@ -97,6 +102,11 @@ class Request:
     with_headers: bool = False
     source: str = ""
     source_sha256: str = ""
+    patch: tuple[str, ...] = ()
+    override_repository: tuple[str, ...] = ()
+    system_lib: tuple[str, ...] = ()
+    configure: tuple[str, ...] = ()
+    without_fix: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +136,15 @@ class Build:
     threading: str = ""
     # Of the kernels for GPUs, as the release spells them; () where the target is not cuda.
     compute_capabilities: tuple[str, ...] = ()
+    # What it is compiled with; "" where the target is not cuda.
+    cuda: str = ""
+    cudnn: str = ""
     source: Source | None = None
+    patches: tuple[Patch, ...] = ()
+    overrides: tuple[Override, ...] = ()
+    system_libs: tuple[SystemLibrary, ...] = ()
+    # Of known failures, applied to the tree and to Bazel's flags.
+    fixes: tuple[Failure, ...] = ()
     notes: tuple[str, ...] = ()
     # What sets it apart from the default build of the same release, target, Python and instruction set.
     variant: tuple[str, ...] = ()
@@ -153,6 +171,10 @@ class Build:
                 "bazel_target": self.bazel_target or None,
                 "wheel": self.wheel.to_json(),
                 "source": self.source.to_json() if self.source else None,
+                "patches": [row.to_json() for row in self.patches],
+                "overrides": [row.to_json() for row in self.overrides],
+                "system_libs": [row.to_json() for row in self.system_libs],
+                "fixes": [row.id for row in self.fixes],
             }
         )
 
@@ -191,7 +213,8 @@ def _texts(value: object) -> tuple[str, ...]:
 def refuse_mkl_with_cuda(request: Request) -> str:
     """The one target asked for. oneDNN and CUDA in one build are refused in every spelling of the wish."""
     asked: list[str] = re.findall(r"[^\s,+]+", request.target.lower())
-    words = [*asked, *request.config, *(word for flag in request.bazel_flag for word in flag.split())]
+    flags = (*request.bazel_flag, *request.configure)
+    words = [*asked, *request.config, *(word for flag in flags for word in flag.split())]
     wished = [word.lower() for word in words if not SWITCHED_OFF.search(word.lower())]
     if any("cuda" in word for word in wished) and any(MKL.search(word) for word in wished):
         raise MklWithCuda(
@@ -254,11 +277,11 @@ def _official(request: Request, target: str, place: str, host: Cpu | None) -> Bu
         compiler=row.compiler,
         copts=tuple(f"--copt={flag}" for flag in row.flags),
         threading="threadpool",
-        compute_capabilities=_capabilities(request, target, release),
+        **_gpu_fields(_capabilities(request, target, release), _cuda(request, target, release)),
         wheel=wheels.official(row.requirement(release, target), releases.constraints(release)),
         variant=_headers(request),
         notes=_source_would_add(compiled, asked, release),
-        **_image(request, python),
+        **_image(request, base_images.for_wheel(python) if request.base in BASES else None),
     )
 
 
@@ -280,7 +303,7 @@ def _from_file(request: Request, target: str, place: str, host: Cpu | None) -> B
         threading=wheels.threading(file),
         wheel=wheel,
         variant=(wheel.sha256[:8], *_headers(request)),
-        **_image(request, python),
+        **_image(request, base_images.for_wheel(python) if request.base in BASES else None),
     )
 
 
@@ -316,18 +339,42 @@ def _compiled(request: Request, target: str, place: str, release: str, asked: In
     if request.threading and target != "mkl":
         raise UsageError(f"--threading is oneDNN's, and --target {target} promises none", hint="--target mkl")
     threading = releases.threading(release, arch, request.threading) if target == "mkl" else "threadpool"
+    configs = releases.configs(release, target, arch, threading)
+    spelled_out = releases.spelled_out(release, target, arch, threading)
+    bazel = request.bazel or toolchains.bazel(release, arch)
+    chosen = _choose(request, release)
+    python = chosen.python
     gpus = _capabilities(request, target, release)
-    configs = (*releases.configs(release, target, arch, threading), *request.config)
-    bazel = request.bazel or releases.bazel(release)
-    compiler = request.compiler or releases.compiler(release)
-    compilers.find(compiler)  # an unknown name is refused before it is looked for in a distribution
-    python = _python_with(compiler, request, release)
+    cuda = _cuda(request, target, release, gpus, chosen.compiler)
     flags = isa.flags(
-        asked, compiler, release=release, prefer_vector_width=request.prefer_vector_width, named=request.cpu
+        asked, chosen.compiler, release=release, prefer_vector_width=request.prefer_vector_width, named=request.cpu
     )
     program = f"/usr/bin/{flags.compiler}"
     places = releases.Places(python=BUILD_PYTHON, clang=program, gcc=program)
+    configure_env = releases.configure_env(
+        release,
+        target,
+        compiler=flags.compiler,
+        places=places,
+        capabilities=",".join(gpu.code for gpu in gpus),
+        cuda=cuda.cuda,
+        cudnn=cuda.cudnn,
+    )
     unchecked = given.kind == "git" and not given.commit
+    libraries = tuple(amendments.system_library(text) for text in request.system_lib)
+    amendments.refuse_repeated("--system-lib", [row.name for row in libraries])
+    overrides = tuple(amendments.override(text) for text in request.override_repository)
+    amendments.refuse_repeated("--override-repository", [row.name for row in overrides])
+    patches = tuple(amendments.patch(text) for text in request.patch)
+    made = Circumstances(
+        release=release,
+        target=target,
+        compiler=flags.compiler,
+        features=flags.instruction_set.features,
+        base=base.debian if (base := chosen.base or base_images.find(request.base)) else None,
+    )
+    concerned = failures.concerning(made, request.without_fix)
+    fixes = tuple(row for row in concerned if row.fixed)
     return Build(
         release=release,
         python=python,
@@ -336,29 +383,59 @@ def _compiled(request: Request, target: str, place: str, release: str, asked: In
         instruction_set=flags.instruction_set,
         compiler=flags.compiler,
         copts=flags.copts,
-        configs=configs,
+        configs=tuple(dict.fromkeys((*configs, *cuda.configs, *request.config))),
         bazel=bazel,
         bazel_target=releases.wheel_target(release),
-        bazel_flags=(*_wheel_flags(release, target, python), *flags.bazel_flags, *request.bazel_flag),
-        configure_env=releases.configure_env(
-            release, target, compiler=flags.compiler, places=places, capabilities=",".join(gpus)
+        bazel_flags=(
+            *_wheel_flags(release, target, python),
+            *releases.repo_env(release, configure_env),
+            *(flag for row in spelled_out for flag in row.expands),
+            *(flag for row in fixes for flag in row.flags),
+            *request.bazel_flag,
+        ),
+        configure_env=amendments.configured(
+            configure_env, libraries, tuple(amendments.configure_value(text) for text in request.configure)
         ),
         threading=threading,
-        compute_capabilities=gpus,
+        **_gpu_fields(gpus, cuda),
         source=given,
+        patches=patches,
+        overrides=overrides,
+        system_libs=libraries,
+        fixes=fixes,
         wheel=wheels.source(releases.constraints(release)),
         variant=(
             *_as_official(flags.instruction_set, release),
-            *_choices(request, given, flags.compiler, release, target, arch),
+            *_choices(request, given, patches, chosen, release, target, arch),
+            *_other_cuda(release, cuda),
             *_headers(request),
         ),
         notes=(
             *(f"{row.feature} is left out: {row.reason}" for row in flags.dropped),
             *flags.notes,
+            *cuda.notes,
+            *failures.notes(concerned),
             *_unguarded(flags.instruction_set),
+            *chosen.notes,
+            *_without_cuda(request, cuda, release),
+            *(_in_place_of(row.name, row.note, release) for row in spelled_out),
             *([f"which commit {given.tag} must be is not known: the tag is taken as it is"] if unchecked else []),
         ),
-        **_image(request, python),
+        **_image(request, chosen.base),
+    )
+
+
+def _without_cuda(request: Request, cuda: Choice, release: str) -> tuple[str, ...]:
+    """Up to 2.17 a compile takes CUDA from the builder: only an image that the user names can have it."""
+    if not cuda.cuda or request.base not in BASES or releases.cuda(release).hermetic:
+        return ()
+    return (f"no known base image has CUDA: name one with CUDA {cuda.cuda} and cuDNN {cuda.cudnn} by --base",)
+
+
+def _in_place_of(config: str, note: str, release: str) -> str:
+    return (
+        f"{base_images.NOT_CERTAIN}whether TensorFlow {release} has --config={config} ({note}); "
+        "the flags that it stood for are passed instead"
     )
 
 
@@ -375,20 +452,52 @@ def _headers(request: Request) -> tuple[str, ...]:
     return ("headers",) if request.with_headers else ()
 
 
-def _capabilities(request: Request, target: str, release: str) -> tuple[str, ...]:
+def _capabilities(request: Request, target: str, release: str) -> tuple[Capability, ...]:
     """Those asked for, else the ones that the official wheels are made for; none where nothing is compiled for GPUs."""
     if request.compute_capabilities and target != "cuda":
         raise UsageError(f"--compute-capabilities are GPUs', and --target {target} has none", hint="--target cuda")
     if target != "cuda":
         return ()
     own = releases.cuda(release).capabilities
-    asked = capabilities.parse(request.compute_capabilities or own, named="_" in own)
-    return tuple(capability.name for capability in asked)
+    return capabilities.parse(request.compute_capabilities or own, named="_" in own)
 
 
-def _choices(request: Request, given: Source, compiler: str, release: str, target: str, arch: str) -> tuple[str, ...]:
+def _cuda(request: Request, target: str, release: str, gpus: tuple[Capability, ...] = (), compiler: str = "") -> Choice:
+    """The CUDA that it is compiled with; an official wheel has the release's own, another target none."""
+    if target != "cuda":
+        if request.cuda or request.cudnn:
+            name = "cuda" if request.cuda else "cudnn"
+            raise UsageError(f"--{name} is for GPUs, and --target {target} is not", hint="--target cuda")
+        return Choice(cuda="", cudnn="", configs=(), notes=())
+    if not compiler:
+        return cuda_versions.own(release)
+    return cuda_versions.choose(release, gpus, compiler=compiler, cuda=request.cuda, cudnn=request.cudnn)
+
+
+def _gpu_fields(gpus: tuple[Capability, ...], cuda: Choice) -> dict[str, Any]:
+    return {"compute_capabilities": tuple(gpu.name for gpu in gpus), "cuda": cuda.cuda, "cudnn": cuda.cudnn}
+
+
+def _other_cuda(release: str, cuda: Choice) -> tuple[str, ...]:
+    """Words for a CUDA and a cuDNN that are not the release's own."""
+    if not cuda.cuda:
+        return ()
+    own = cuda_versions.own(release)
+    words = (("cuda", cuda.cuda, own.cuda), ("cudnn", cuda.cudnn, own.cudnn))
+    return tuple(f"{name}{chosen}" for name, chosen, usual in words if chosen != usual)
+
+
+def _choices(
+    request: Request,
+    given: Source,
+    patches: tuple[Patch, ...],
+    chosen: base_images.BaseChoice,
+    release: str,
+    target: str,
+    arch: str,
+) -> tuple[str, ...]:
     """Words for what the user chose otherwise than the release does; free text becomes a fingerprint."""
-    bazel = _own(lambda: releases.bazel(release))
+    bazel = _own(lambda: toolchains.bazel(release, arch))
     threading = _own(lambda: releases.threading(release, arch) if target == "mkl" else "")
     gpus = releases.cuda(release).capabilities if target == "cuda" else ""
     free = (
@@ -397,11 +506,17 @@ def _choices(request: Request, given: Source, compiler: str, release: str, targe
         *request.config,
         *request.bazel_flag,
         given.sha256,
+        *(patch.sha256 for patch in patches),
+        *(text.partition("=")[0] for text in request.override_repository),
+        *request.system_lib,
+        *request.configure,
+        *request.without_fix,
     )
     text = " ".join(free).strip()
+    default = _choose(replace(request, python=chosen.python, compiler=""), release)
     words = (
         request.threading if request.threading != threading else "",
-        compiler if compiler != releases.compiler(release) else "",
+        chosen.compiler if chosen.compiler != default.compiler else "",
         f"prefer{request.prefer_vector_width}" if request.prefer_vector_width else "",
         "tree" if given.kind == "tree" else "",
         hashlib.sha256(text.encode()).hexdigest()[:8] if text else "",
@@ -410,10 +525,10 @@ def _choices(request: Request, given: Source, compiler: str, release: str, targe
 
 
 def _own(find: Callable[[], str]) -> str:
-    """What the release itself has; "" where that is not certain: then every choice differs from it."""
+    """What the release itself has; "" where that is not certain, or nothing: then every choice differs from it."""
     try:
         return find()
-    except UncertainFact:
+    except (UncertainFact, UnknownRelease):
         return ""
 
 
@@ -427,23 +542,15 @@ def _as_official(compiled: InstructionSet, release: str) -> tuple[str, ...]:
     return ("source",) if same else ()
 
 
-def _python_with(compiler: str, request: Request, release: str) -> str:
-    """The Python whose base has the compiler, the default one before newer ones; UnknownCompiler where none has it.
-
-    Of a base that the user named nothing is known: the compiler may be there.
-    """
+def _choose(request: Request, release: str) -> base_images.BaseChoice:
+    """The Python, base and compiler. Of a base that the user named nothing is known: the compiler may be there."""
+    compiler = "-".join(map(str, compilers.find(request.compiler))) if request.compiler else ""
     fitting = releases.pythons(release)
-    chosen = choose_python(request, release, fitting)
     if request.base not in BASES:
-        return chosen
-    code = {row.python: row.codename for row in bases()}
-    able = [python for python in reversed(fitting) if python in code and toolchains.has(code[python], compiler)]
-    if not request.python and chosen not in able and able:
-        return able[0]
-    others = f"; or --python {able[0]}, whose base has it" if able else ""
-    if chosen in code:
-        toolchains.refuse_missing(code[chosen], compiler, others=others)
-    return chosen
+        python = choose_python(request, release, fitting)
+        return base_images.BaseChoice(python=python, compiler=compiler or releases.compiler(release))
+    wanted = (choose_python(request, release, fitting),) if request.python else fitting[::-1]
+    return base_images.choose(release, wanted, compiler, bootstrap=request.base == "bootstrap")
 
 
 def _wheel_flags(release: str, target: str, python: str) -> tuple[str, ...]:
@@ -463,7 +570,7 @@ def _wheel_flags(release: str, target: str, python: str) -> tuple[str, ...]:
 def _official_release(request: Request, arch: str) -> str:
     if request.release:
         return releases.find(request.release)
-    return releases.newest_official(arch, request.python or default_base().python)
+    return releases.newest_official(arch, request.python or base_images.default().python)
 
 
 def refuse_compile_options(request: Request) -> None:
@@ -479,7 +586,7 @@ def refuse_compile_options(request: Request) -> None:
 def choose_python(request: Request, release: str, fitting: tuple[str, ...]) -> str:
     """The Python asked for, else the default base's where the release has it, else the newest that the release has."""
     if not request.python:
-        default = default_base().python
+        default = base_images.default().python
         return default if default in fitting else fitting[-1]
     if request.python in fitting:
         return request.python
@@ -526,29 +633,16 @@ def unused_by_official_wheel(cpu: Cpu) -> tuple[str, ...]:
 
     In TensorFlow's names and order, for the newest release that has an official wheel for this architecture.
     """
-    release = releases.newest_official(cpu.arch, default_base().python)
+    release = releases.newest_official(cpu.arch, base_images.default().python)
     compiled = isa.closure(releases.official_wheel(release, cpu.arch).features)
     return releases.guard_spelling(release, set(cpu.features) - compiled)
 
 
-@cache
-def bases() -> tuple[BaseImage, ...]:
-    return facts.load("images", BaseTable).base
-
-
-def default_base() -> BaseImage:
-    return next(row for row in bases() if row.default)
-
-
-def _image(request: Request, python: str) -> dict[str, Any]:
-    """The fields that say what the image stands on, the same for every way to a wheel. A named base has any Python."""
-    row = next((row for row in bases() if row.python == python), None)
-    if row is None and request.base in BASES:
-        known = ", ".join(row.python for row in bases())
-        raise UnknownPython(f"no base image with Python {python} is known", hint=f"one of: {known}; or --base NAME")
+def _image(request: Request, base: base_images.BaseImage | None) -> dict[str, Any]:
+    """The fields that say what the image stands on, the same for every way to a wheel; no `base`: the user's own."""
     return {
-        "base_image": row.image if row is not None and request.base in BASES else request.base,
-        "base_distribution": row.distribution if row is not None else "",
+        "base_image": base.image if base is not None else request.base,
+        "base_distribution": base.bootstrap if base is not None else "",
         "with_headers": request.with_headers,
         "asked": request,
     }

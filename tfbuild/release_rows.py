@@ -3,6 +3,7 @@
 tfbuild/releases.py answers questions with them.
 """
 
+from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise
 from typing import Literal
@@ -14,6 +15,8 @@ from tfbuild import facts
 from tfbuild.facts import Facts
 
 Sure = Literal["tree", "docs", "wheel", "index", "packagers", "reports", "measured", "unknown"]
+# What such a row says is planned, with a note.
+UNCERTAIN = ("reports", "unknown")
 Step = Literal["run", "build"]
 Target = Literal["cpu", "mkl", "cuda"]
 
@@ -83,22 +86,36 @@ class Python(Sourced, frozen=True, kw_only=True):
 
 
 class Bazel(Sourced, frozen=True, kw_only=True):
-    """`oldest` and `newest`: what configure.py accepts ("": everything)."""
+    """`oldest` and `newest`: what configure.py accepts ("": everything). `aarch64`: the version there, if another."""
 
     version: str = ""
+    aarch64: str = ""
     candidates: tuple[str, ...] = ()
     oldest: str = ""
     newest: str = ""
 
 
 class Compiler(Sourced, frozen=True, kw_only=True):
-    """`build`: what tfbuild takes; `wheel`: what the official wheels of the releases `measured` were built with."""
+    """`wheel`: what the official wheels of the releases `measured` were built with."""
 
     documented: str
     wheel: str
     measured: tuple[str, ...]
-    build: str
-    works: tuple[str, ...] = ()
+
+
+class KnownCompiler(Sourced, frozen=True, kw_only=True):
+    """What a release can be built with; `patches`: what others changed for it."""
+
+    name: str
+    patches: str = ""
+
+    @property
+    def key(self) -> str:
+        return self.name
+
+    @property
+    def certain(self) -> bool:
+        return self.sure not in UNCERTAIN
 
 
 class Builder(Sourced, frozen=True, kw_only=True):
@@ -178,13 +195,35 @@ class ThreadEnv(Facts, frozen=True, kw_only=True):
     source: str
 
 
+class OnednnEnv(Sourced, frozen=True, kw_only=True):
+    """A variable that an image of target mkl sets."""
+
+    variable: str
+    value: str
+
+    @property
+    def key(self) -> str:
+        return self.variable
+
+
+class Package(Sourced, frozen=True, kw_only=True):
+    """The folder of a wheel that holds TensorFlow's libraries, and the one of them that has the CPU guard."""
+
+    folder: str
+    framework: str
+
+
 class Configure(Row, frozen=True, kw_only=True):
-    """A variable that answers a question of configure.py; `compiler`: only for builds with that one."""
+    """A variable that answers a question of configure.py; `compiler`: only for builds with that one.
+
+    `overridden`: why a config of the tree's .bazelrc wins over configure's answer ("": none does).
+    """
 
     variable: str
     value: str
     targets: tuple[Target, ...] = ("cpu", "mkl", "cuda")
     compiler: Literal["", "gcc", "clang"] = ""
+    overridden: str = ""
 
     @property
     def key(self) -> str:
@@ -199,10 +238,15 @@ class Opt(Sourced, frozen=True, kw_only=True):
 
 
 class Cuda(Sourced, frozen=True, kw_only=True):
+    """The release's own CUDA and cuDNN, and `others` that it takes by the `evidence`."""
+
     version: str
     cudnn: str
     capabilities: str
     hermetic: bool = False
+    others: tuple[str, ...] = ()
+    others_cudnn: tuple[str, ...] = ()
+    evidence: str = ""
 
 
 class Guard(Sourced, frozen=True, kw_only=True):
@@ -227,16 +271,6 @@ class WheelRow(Sourced, frozen=True, kw_only=True):
         return self.arch
 
 
-class Failure(Sourced, frozen=True, kw_only=True):
-    id: str
-    symptom: str
-    workaround: str
-
-    @property
-    def key(self) -> str:
-        return self.id
-
-
 class Table(Facts, frozen=True, kw_only=True):
     """The file, as it is."""
 
@@ -246,6 +280,7 @@ class Table(Facts, frozen=True, kw_only=True):
     python: tuple[Python, ...]
     bazel: tuple[Bazel, ...]
     compiler: tuple[Compiler, ...]
+    known_compiler: tuple[KnownCompiler, ...]
     builder: tuple[Builder, ...]
     wheel_target: tuple[WheelTarget, ...]
     hermetic_python: tuple[HermeticPython, ...]
@@ -254,16 +289,28 @@ class Table(Facts, frozen=True, kw_only=True):
     onednn: tuple[OneDnn, ...]
     threading: tuple[Threading, ...]
     thread_env: tuple[ThreadEnv, ...]
+    onednn_env: tuple[OnednnEnv, ...]
+    package: tuple[Package, ...]
     configure: tuple[Configure, ...]
     opt: tuple[Opt, ...]
     cuda: tuple[Cuda, ...]
     guard: tuple[Guard, ...]
     official_wheel: tuple[WheelRow, ...]
-    failure: tuple[Failure, ...]
 
 
 # Tables with a row for every release.
-WHOLE = ("python", "bazel", "compiler", "builder", "wheel_target", "opt", "cuda", "guard")
+WHOLE = (
+    "python",
+    "bazel",
+    "compiler",
+    "known_compiler",
+    "builder",
+    "wheel_target",
+    "opt",
+    "cuda",
+    "guard",
+    "package",
+)
 
 
 def check(found: Table) -> None:
@@ -284,12 +331,13 @@ def _check_releases(found: Table) -> None:
 
 def _check_table(name: str, rows: list[Row], found: Table) -> None:
     for key in {row.key for row in rows}:
-        _check_ranges(f"[[{name}]] {key}".strip(), [row for row in rows if row.key == key])
+        check_ranges(f"[[{name}]] {key}".strip(), [row for row in rows if row.key == key])
     if name in WHOLE:
         _check_whole(name, rows, [row.version for row in found.release])
 
 
-def _check_ranges(what: str, rows: list[Row]) -> None:
+def check_ranges(what: str, rows: Sequence[Row]) -> None:
+    """ValueError where a range is empty, or two of them overlap."""
     rows = sorted(rows, key=lambda row: version(row.since))
     for row in rows:
         if version(row.since) >= version(row.before):

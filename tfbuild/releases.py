@@ -14,8 +14,22 @@ from typing import TypeVar
 from packaging.version import InvalidVersion
 
 from tfbuild import binary
-from tfbuild.errors import UncertainFact, UnknownPython, UnknownRelease, UsageError
-from tfbuild.release_rows import Cuda, Failure, Guard, Release, Row, Step, Threading, WheelTarget, table, version
+from tfbuild.errors import TfbuildError, UncertainFact, UnknownCompiler, UnknownPython, UnknownRelease, UsageError
+from tfbuild.release_rows import (
+    UNCERTAIN,
+    Config,
+    Cuda,
+    Guard,
+    KnownCompiler,
+    Package,
+    Release,
+    Row,
+    Step,
+    Threading,
+    WheelTarget,
+    table,
+    version,
+)
 
 R = TypeVar("R", bound=Row)
 DEFAULT_COMPILER = "gcc-12"
@@ -99,15 +113,17 @@ def _nearest(asked: str) -> list[str]:
     return known[max(0, place - 2) : place + 2]
 
 
-def newest(certain_for: Callable[[str], object]) -> str:
-    """The newest release for which `certain_for` (which asks for facts) finds all of them certain."""
+def newest(plan: Callable[[str], object]) -> str:
+    """The newest release for which `plan` refuses nothing; raises its refusal of the newest one where there is none."""
+    refusals: list[TfbuildError] = []
     for release in newest_first():
         try:
-            certain_for(release)
-        except (UncertainFact, UnknownRelease, UnknownPython):
-            continue
-        return release
-    raise UnknownRelease("no release has all the facts that this needs", hint="name one: --release 2.20.0")
+            plan(release)
+        except (UncertainFact, UnknownRelease, UnknownPython, UnknownCompiler) as refusal:
+            refusals.append(refusal)
+        else:
+            return release
+    raise refusals[0]
 
 
 # --- one fact of one release -----------------------------------------------------------------------------------------
@@ -134,7 +150,7 @@ def pythons(release: str) -> tuple[str, ...]:
     return row(table().python, release).versions
 
 
-def bazel(release: str) -> str:
+def bazel(release: str, arch: str = "x86_64") -> str:
     """The Bazel to build with; UncertainFact names the candidates."""
     found = row(table().bazel, release)
     if not found.version:
@@ -142,14 +158,18 @@ def bazel(release: str) -> str:
             f"which Bazel TensorFlow {release} needs is not certain: {found.source}",
             hint="choose one: " + " or ".join(f"--bazel {name}" for name in found.candidates),
         )
-    return found.version
+    return (arch == "aarch64" and found.aarch64) or found.version
+
+
+def compilers(release: str) -> tuple[KnownCompiler, ...]:
+    """What the release can be built with, the surest first."""
+    order = ("wheel", "measured", "packagers", *UNCERTAIN)
+    return tuple(sorted(rows(table().known_compiler, release), key=lambda found: order.index(found.sure)))
 
 
 def compiler(release: str) -> str:
-    """The compiler that tfbuild builds this release with: "clang-18"; Debian 12's own where none is named ("")."""
-    if not release:
-        return DEFAULT_COMPILER
-    return row(table().compiler, release).build
+    """The surest compiler of a release: "clang-18"; Debian 12's own where none is named ("")."""
+    return compilers(release)[0].name if release else DEFAULT_COMPILER
 
 
 def wheel_compiler(release: str) -> str:
@@ -190,7 +210,7 @@ def hermetic(release: str) -> bool:
 
 
 def host_tools(release: str) -> tuple[str, ...]:
-    """Programs that the wheel step needs besides a compiler."""
+    """Programs that the tree calls besides a compiler; Debian's packages have their names."""
     return tuple(found.name for found in rows(table().host_tool, release))
 
 
@@ -201,11 +221,6 @@ def constraints(release: str, step: Step = "run") -> tuple[str, ...]:
 
 def cuda(release: str) -> Cuda:
     return row(table().cuda, release)
-
-
-def failures(release: str) -> tuple[Failure, ...]:
-    """What is known to go wrong with this release, with its workaround."""
-    return rows(table().failure, release)
 
 
 # --- configs ---------------------------------------------------------------------------------------------------------
@@ -253,50 +268,83 @@ def thread_env(threading: str) -> tuple[tuple[str, str], ...]:
     return tuple((found.variable, found.value) for found in table().thread_env if found.threading == threading)
 
 
+def onednn_env(release: str) -> tuple[tuple[str, str], ...]:
+    """What an image of target mkl sets so that oneDNN is on."""
+    return tuple((found.variable, found.value) for found in table().onednn_env if found.covers(release))
+
+
 def configs(release: str, target: str, arch: str, threading: str) -> tuple[str, ...]:
-    """The configs that make `target`; UncertainFact where it is not known whether the release still has them."""
+    """The configs that make `target`, without those that `spelled_out` stands for."""
+    return tuple(name for name in _wanted(release, target, arch, threading) if _certain(name, release))
+
+
+def spelled_out(release: str, target: str, arch: str, threading: str) -> tuple[Config, ...]:
+    """The configs of `target` whose flags are passed instead: it is not known whether the release still has them."""
+    wanted = _wanted(release, target, arch, threading)
+    return tuple(_uncertain(name, release) for name in wanted if not _certain(name, release))
+
+
+def _wanted(release: str, target: str, arch: str, threading: str) -> tuple[str, ...]:
     if target == "mkl":
         found = _threading(release, arch)
-        return (_certain(found.openmp if threading == "openmp" else found.threadpool, release),)
+        return (found.openmp if threading == "openmp" else found.threadpool,)
     if target == "cuda":
-        extra = ("cuda_wheel",) if config("cuda_wheel", release) is not False else ()
-        return tuple(_certain(name, release) for name in ("cuda", *extra))
+        return ("cuda", "cuda_wheel") if config("cuda_wheel", release) is not False else ("cuda",)
     return ()
 
 
-def _certain(name: str, release: str) -> str:
-    """`name`, if the release has that config for certain."""
+def _certain(name: str, release: str) -> bool:
+    """Whether the release is known to have that config; UnknownRelease where it is known to have none."""
     there = config(name, release)
-    if there is None:
-        notes = [found.note for found in rows(table().config, release, name)]
+    if there is False:
+        raise UnknownRelease(f"TensorFlow {release} has no --config={name}", hint="take a newer release")
+    return there is True
+
+
+def _uncertain(name: str, release: str) -> Config:
+    """The row of a config that may be there; UncertainFact where its flags would be another guess."""
+    found = row(table().config, release, name)
+    if not found.expands:
         older = next(one for one in newest_first() if config(name, one))
         raise UncertainFact(
-            f"whether TensorFlow {release} has --config={name} is not certain ({'; '.join(notes)})",
+            f"whether TensorFlow {release} has --config={name} is not certain ({found.note})",
             hint=f"take --release {older}, or try it all the same with --target cpu --config {name}",
         )
-    if not there:
-        raise UnknownRelease(f"TensorFlow {release} has no --config={name}", hint="take a newer release")
-    return name
+    return found
 
 
 def configure_env(
-    release: str, target: str, *, compiler: str = "", places: Places | None = None, capabilities: str = ""
+    release: str,
+    target: str,
+    *,
+    compiler: str = "",
+    places: Places | None = None,
+    capabilities: str = "",
+    cuda: str = "",
+    cudnn: str = "",
 ) -> tuple[tuple[str, str], ...]:
     """The variables with which configure.py asks nothing, in the order of its questions.
 
-    `compiler`: "clang-18", "gcc-12"; `capabilities`: "8.0,9.0"; the release's own where empty.
+    `compiler`: "clang-18", "gcc-12"; `capabilities`: "8.0,9.0"; `cuda`: "12.8.1"; the release's own where empty.
     """
-    name = (compiler or row(table().compiler, release).build).partition("-")[0]
+    name = (compiler or compilers(release)[0].name).partition("-")[0]
     fitting = [found for found in rows(table().configure, release) if target in found.targets]
-    card = cuda(release)
+    card = row(table().cuda, release)
+    # Up to 2.17 the library is looked for by its major version: what the CUDA image has is at most as precise.
+    exact = card.hermetic or cudnn not in ("", card.cudnn)
     values = {
         **{field: getattr(places or Places(), field) for field in Places.__dataclass_fields__},
-        "cuda": card.version,
-        # Up to 2.17 the library is looked for by its major version: what the CUDA image has is at most as precise.
-        "cudnn": card.cudnn if card.hermetic else card.cudnn.partition(".")[0],
+        "cuda": cuda or card.version,
+        "cudnn": (cudnn or card.cudnn) if exact else card.cudnn.partition(".")[0],
         "capabilities": capabilities or card.capabilities,
     }
     return tuple((one.variable, one.value.format(**values)) for one in fitting if one.compiler in ("", name))
+
+
+def repo_env(release: str, env: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """The Bazel flags for the variables of `env` that a config of the tree would set otherwise after configure.py."""
+    named = {one.variable for one in rows(table().configure, release) if one.overridden}
+    return tuple(f"--repo_env={variable}={value}" for variable, value in env if variable in named)
 
 
 # --- the official wheel ----------------------------------------------------------------------------------------------
@@ -338,6 +386,11 @@ def newest_official(arch: str, python: str) -> str:
         f"no official {arch} wheel is for Python {python!r}",
         hint=f"one of: {', '.join(sorted(known, key=version))}" if known else "build it from source",
     )
+
+
+def package(release: str) -> Package:
+    """Where a wheel has TensorFlow's libraries; of a release that is not known ("", too), as in the newest."""
+    return next((found for found in table().package if release and found.covers(release)), table().package[-1])
 
 
 # --- TensorFlow's own message ----------------------------------------------------------------------------------------

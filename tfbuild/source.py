@@ -20,7 +20,9 @@ REPOSITORY = "https://github.com/tensorflow/tensorflow"
 FILE = "source.tar"
 # What makes a tree TensorFlow's; each stands in every release from 1.15 to 2.21.
 SIGNS = ("configure.py", ".bazelrc", "tensorflow/tools/pip_package")
-VERSION = re.compile(r"""^_VERSION = ['"]([^'"]+)['"]""", re.MULTILINE)
+# Where a tree says which version it is of: up to 2.19, and later.
+SAYS = ("tensorflow/tools/pip_package/setup.py", "tensorflow/tf_version.bzl")
+VERSION = re.compile(r"""^(?:_|TF_)VERSION = ['"]([^'"]+)['"]""", re.MULTILINE)
 # Beside the source proper: history, and Bazel's links into its output.
 SKIPPED = re.compile(r"\.git|bazel-.*|\.tf_configure\.bazelrc|\.bazelrc\.user")
 CHUNK = 1 << 20
@@ -74,8 +76,9 @@ def read(path: Path, sha256: str) -> Source:
 
 def version(source: Source) -> str:
     """The version that a tree says it is of; "" where it does not say so, and for all other sources."""
-    setup = source.path / SIGNS[-1] / "setup.py" if source.kind == "tree" and source.path else None
-    found = VERSION.search(setup.read_text(encoding="utf-8")) if setup and setup.is_file() else None
+    places = [source.path / name for name in SAYS] if source.kind == "tree" and source.path else []
+    texts = "".join(path.read_text(encoding="utf-8") for path in places if path.is_file())
+    found = VERSION.search(texts)
     return found[1] if found else ""
 
 
@@ -85,7 +88,7 @@ def place(source: Source, folder: Path) -> None:
     folder.mkdir()
     target = folder / FILE
     if source.kind == "tree":
-        _pack(source.path, target)
+        pack(source.path, target)
     else:
         try:
             os.link(source.path.resolve(), target)
@@ -124,7 +127,7 @@ def _refuse_foreign_archive(path: Path) -> None:
         )
 
 
-def _pack(tree: Path, target: Path) -> None:
+def pack(tree: Path, target: Path) -> None:
     """The same bytes for the same tree: sorted names, no times, no owners, git's modes. One folder on top, as archives
     have it.
     """

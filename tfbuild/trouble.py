@@ -3,12 +3,21 @@
 import re
 from dataclasses import dataclass
 
-from tfbuild.errors import BadSource, BaseUnavailable, BuildFailed, TfbuildError, UnknownCompiler, UnknownPython
+from tfbuild.errors import (
+    BadSource,
+    BaseUnavailable,
+    BuildFailed,
+    TfbuildError,
+    UnknownCompiler,
+    UnknownPython,
+    UnknownRelease,
+    UsageError,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """`pattern` occurs in the last lines; `says` may name its groups.
+    """`pattern` occurs in the last lines; `says` and `hint` may name its groups.
 
     What a script says begins a line: the builder quotes the script itself in its last word.
     """
@@ -38,6 +47,38 @@ CAUSES = (
         error=BadSource,
         says="{what}",
         hint="an archive has one folder on top, which is TensorFlow's root",
+    ),
+    Cause(
+        pattern=r"\n\s*tfbuild: \d+-(?P<what>\S+ does not apply to this tree)",
+        error=BadSource,
+        says="{what}",
+        hint="make it from this release's own tree (git diff); an earlier patch, or a fix that the plan names, may "
+        "have changed the same lines",
+    ),
+    # What Bazel says when it begins, 0.26.1 without the quotes. Nothing was compiled by then.
+    Cause(
+        pattern=r"ERROR: Config value '?(?P<name>[\w.+,-]+)'? is not defined in any",
+        error=UnknownRelease,
+        says="this TensorFlow has no --config={name}; nothing was compiled",
+        hint="leave out --config {name}, or plan with --target cpu: from 2.5 on its x86-64 builds have oneDNN too",
+    ),
+    Cause(
+        pattern=r"ERROR: (?:--\S+ :: )?Unrecognized option: (?P<name>\S+)",
+        error=UsageError,
+        says="this Bazel does not know {name}; nothing was compiled",
+        hint="leave it out, or choose another --bazel",
+    ),
+    Cause(
+        pattern=r"ERROR: [^\n]*no such (?P<what>target|package) '(?P<name>//[^']+)'",
+        error=UnknownRelease,
+        says="this TensorFlow has no {what} {name}; nothing was compiled",
+        hint="is --source a tree of this release?",
+    ),
+    Cause(
+        pattern=r"\n\s*tfbuild: (?P<what>the fix (?P<fix>\S+) does not apply to this tree)",
+        error=BadSource,
+        says="{what}",
+        hint="--without-fix {fix} where the tree has that fix already, or needs none",
     ),
     Cause(
         pattern=r"(?P<last>[^\n]*)\n\s*tfbuild: (?P<what>this tree's configure.py failed)",
@@ -77,5 +118,5 @@ def explain(error: BuildFailed) -> TfbuildError:
     for cause in CAUSES:
         if found := re.search(cause.pattern, error.reason):
             names = {name: text.strip() for name, text in found.groupdict().items()}
-            return cause.error(cause.says.format(**names), hint=f"{cause.hint}; {error.hint}")
+            return cause.error(cause.says.format(**names), hint=f"{cause.hint.format(**names)}; {error.hint}")
     return error

@@ -13,12 +13,11 @@ from pathlib import Path
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
-from tfbuild import binary, facts, isa
+from tfbuild import binary, facts, isa, releases
 from tfbuild.errors import BadWheel
 from tfbuild.facts import Facts
 from tfbuild.isa import InstructionSet
 
-LIBRARY = "tensorflow/libtensorflow_framework.so.2"
 ARCHES = ("x86_64", "aarch64")
 # A wheel's name goes into Dockerfiles and shell; packaging lets tags be anything.
 SAFE = re.compile(r"[A-Za-z0-9_.+-]+")
@@ -151,11 +150,13 @@ def _guard(file: WheelFile, release: str) -> frozenset[str]:
     from tfbuild import inspector
 
     with inspector.opened(file.path) as archive, tempfile.TemporaryDirectory() as folder:
-        if LIBRARY not in archive.namelist():
-            raise BadWheel(f"{file.path.name} has no {LIBRARY} in it", hint="this is not a TensorFlow wheel for Linux")
-        if archive.getinfo(LIBRARY).file_size > MOST_BYTES:
-            raise BadWheel(f"{file.path.name}: {LIBRARY} is too large to be TensorFlow's")
-        return binary.compiled_features(Path(archive.extract(LIBRARY, folder)), release)
+        package = releases.package(release)
+        library = f"{package.folder}/{package.framework}"
+        if library not in archive.namelist():
+            raise BadWheel(f"{file.path.name} has no {library} in it", hint="this is not a TensorFlow wheel for Linux")
+        if archive.getinfo(library).file_size > MOST_BYTES:
+            raise BadWheel(f"{file.path.name}: {library} is too large to be TensorFlow's")
+        return binary.compiled_features(Path(archive.extract(library, folder)), release)
 
 
 def projects() -> tuple[str, ...]:

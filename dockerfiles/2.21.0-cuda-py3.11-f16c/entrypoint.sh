@@ -38,6 +38,21 @@ compare() {
 
 # Puts what this CPU could use instead into `advice`.
 advise() {
+    compare abm avx avx2 avx512bw avx512cd avx512dq avx512f avx512vl bmi1 bmi2 cx16 f16c fma lahf_lm movbe pni popcnt sse4_1 sse4_2 ssse3 xsave
+    if [ -z "$missing" ]; then
+        advice='use the image tfbuild:2.21.0-cuda-py3.11-x86-64-v4'
+        return
+    fi
+    compare abm avx avx2 bmi1 bmi2 cx16 f16c fma lahf_lm movbe pni popcnt sse4_1 sse4_2 ssse3 xsave
+    if [ -z "$missing" ]; then
+        advice='use the image tfbuild:2.21.0-cuda-py3.11-x86-64-v3'
+        return
+    fi
+    compare cx16 lahf_lm pni popcnt sse4_1 sse4_2 ssse3
+    if [ -z "$missing" ]; then
+        advice='use the image tfbuild:2.21.0-cuda-py3.11-x86-64-v2'
+        return
+    fi
     advice='build one on it: invoke build --cpu host'
 }
 

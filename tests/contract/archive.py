@@ -27,6 +27,7 @@ READ = (
     "configure.py",
     "requirements_lock_",
     "tensorflow/core/platform/cpu_feature_guard.cc",
+    "tensorflow/core/public/version.h",
     "tensorflow/core/util/port.cc",
     "tensorflow/tools/pip_package/BUILD",
     "tensorflow/tools/pip_package/build_pip_package.sh",

@@ -15,9 +15,8 @@ import pytest
 from tests.contract import bazelrc, plans, runs
 from tests.contract.archive import RELEASE, Tree
 from tests.newbazel import OFFLINE
-from tfbuild import dockerfile, releases
+from tfbuild import dockerfile, plan, releases
 from tfbuild.engine import Engine
-from tfbuild.engine.client import Run
 from tfbuild.plan import Build
 from tfbuild.release_rows import table
 
@@ -58,23 +57,100 @@ class Compile:
     arguments: tuple[str, ...]
 
 
-def bazel(engine: Engine, image: str, tree: Tree, build: Build, *command: str, ours: str) -> Run:
-    """Runs Bazel where configure.py has run with the same variables; `ours`: what the compile stage adds to its rc."""
-    env = runs.environment(build)
-    written = configured(engine, image, tree, build)
-    files = {name: text.encode() for name, text in SMALL.items()}
-    files |= {".bazelrc": tree.contents[".bazelrc"], ".tf_configure.bazelrc": written.encode()}
-    mounted = {f"src/{name}": content for name, content in files.items()}
-    mounted["mnt/bazelrc"] = ours.encode()
-    words = shlex.join(["bazel", "--bazelrc=/mnt/bazelrc", command[0], *OFFLINE, *command[1:]])
-    return engine.run(image, ["sh", "-c", f"cd /src && exec {words}"], env=env, files=mounted, timeout=SECONDS)
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A command of Bazel's where configure.py has run for a build; `ours`: what the compile stage adds to its rc."""
+
+    build: Build
+    command: tuple[str, ...]
+    ours: str
+
+    def request(self, tree: Tree) -> dict[str, object]:
+        """What DRIVER reads of it."""
+        command = ["bazel", "--bazelrc=/mnt/bazelrc", self.command[0], *OFFLINE, *self.command[1:]]
+        env = runs.environment(self.build)
+        return {"env": env, "rc": tree.text(".bazelrc"), "small": SMALL, "ours": self.ours, "command": command}
 
 
-def configured(engine: Engine, image: str, tree: Tree, build: Build) -> str:
-    return runs.configure(engine, image, tree, runs.environment(build)).written
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What came of a case; `written`: by configure.py."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+    written: str
 
 
-def compiles(done: Run) -> dict[str, Compile]:
+# Each case has the folder to itself, and all have one server of Bazel's, which takes as long to start as a case does.
+DRIVER = """
+import json, os, pathlib, shutil, subprocess, sys
+
+def fresh(files):
+    for path in source.iterdir():
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    for name, text in files.items():
+        (source / name).write_text(text)
+
+source = pathlib.Path("/src")
+source.mkdir()
+for case in json.load(sys.stdin):
+    env = {**os.environ, **case["env"]}
+    fresh({})
+    shutil.copytree("/tree", source, dirs_exist_ok=True)
+    subprocess.run(["sh", "-c", "$PYTHON_BIN_PATH configure.py <&- > /tmp/said 2>&1"], cwd=source, env=env)
+    written = (source / ".tf_configure.bazelrc").read_text()
+    fresh({**case["small"], ".bazelrc": case["rc"], ".tf_configure.bazelrc": written})
+    pathlib.Path("/mnt/bazelrc").write_text(case["ours"])
+    nothing = subprocess.DEVNULL
+    done = subprocess.run(case["command"], cwd=source, env=env, stdin=nothing, capture_output=True, text=True)
+    answer = {"exit_code": done.returncode, "stdout": done.stdout, "stderr": done.stderr, "written": written}
+    print(json.dumps(answer), flush=True)
+"""
+
+
+def cases() -> dict[str, Case]:
+    """All that is asked here of Bazel, by name."""
+    query = ("--include_commandline", "--output=jsonproto", "mnemonic(CppCompile, deps(//:library))")
+    found = {
+        f"read {name_of(build)}": Case(
+            build=build, command=("aquery", "--announce_rc", *query), ours=dockerfile.files(build)["bazelrc"]
+        )
+        for build in READ
+    }
+    for compiler in plans.COMPILERS:
+        build, cuda = plans.build("mkl", "threadpool", compiler), plans.build("cuda", compiler=compiler)
+        found[f"compile {compiler}"] = Case(
+            build=build, command=("build", "//:library"), ours=dockerfile.files(build)["bazelrc"]
+        )
+        found[f"cuda {compiler}"] = Case(
+            build=cuda,
+            command=("build", "--nobuild", "--announce_rc", "//:library"),
+            ours=dockerfile.files(cuda)["bazelrc"],
+        )
+    for flag in OTHERS:
+        found[f"flags {flag}"] = Case(build=plans.build("cpu"), command=("build", "//:library"), ours=flag)
+    return found
+
+
+@pytest.fixture(scope="module")
+def answers(engine: Engine, builder: str, tree: Tree) -> dict[str, Answer]:
+    asked = cases()
+    files = {f"tree/{name}": content for name, content in tree.contents.items() if name.startswith(runs.READ)}
+    done = engine.run(
+        builder,
+        [plan.BUILD_PYTHON, "-c", DRIVER],
+        files=files,
+        stdin=json.dumps([case.request(tree) for case in asked.values()]).encode(),
+        timeout=len(asked) * SECONDS,
+        limit=100 * 1024 * 1024,
+    )
+    assert done.exit_code == 0, done.stderr
+    told = [Answer(**json.loads(line)) for line in done.stdout.splitlines()]
+    return dict(zip(asked, told, strict=True))
+
+
+def compiles(done: Answer) -> dict[str, Compile]:
     """The C++ compiles that `aquery --output=jsonproto` prints, by source."""
     found = json.loads(done.stdout)
     tools = {row["id"] for row in found["configuration"] if row.get("isTool")}
@@ -122,13 +198,22 @@ READ = [
 ]
 
 
-@pytest.mark.parametrize("build", READ, ids=lambda build: f"{build.id}-{build.threading}-{build.compiler}")
+OTHERS = {
+    "": "the library is not compiled for the target",
+    "build --copt=-mavx2 --host_copt=-mavx2": "a host tool is compiled for the target",
+}
+
+
+def name_of(build: Build) -> str:
+    return f"{build.id}-{build.threading}-{build.compiler}"
+
+
+@pytest.mark.parametrize("build", READ, ids=name_of)
 def test_our_copts_are_the_last_and_host_tools_are_without_them(
-    build: Build, engine: Engine, builder: str, tree: Tree
+    build: Build, answers: dict[str, Answer], tree: Tree
 ) -> None:
     ours = dockerfile.files(build)["bazelrc"]
-    query = ["--include_commandline", "--output=jsonproto", "mnemonic(CppCompile, deps(//:library))"]
-    done = bazel(engine, builder, tree, build, "aquery", "--announce_rc", *query, ours=ours)
+    done = answers[f"read {name_of(build)}"]
     assert done.exit_code == 0, done.stderr
 
     files = announced(done.stderr)
@@ -142,7 +227,7 @@ def test_our_copts_are_the_last_and_host_tools_are_without_them(
     library, tool = found["library.cc"], found["tool.cc"]
     assert (library.tool, tool.tool) == (False, True)
     copts = [copt.removeprefix("--copt=") for copt in build.copts]
-    theirs = their_copts(tree, configured(engine, builder, tree, build))
+    theirs = their_copts(tree, done.written)
     places = [library.arguments.index(flag) for flag in (*theirs, *copts)]
     assert len(theirs) >= 11
     assert places == sorted(places)
@@ -154,36 +239,25 @@ def test_our_copts_are_the_last_and_host_tools_are_without_them(
 
 @pytest.mark.parametrize("compiler", plans.COMPILERS)
 def test_what_is_compiled_has_the_plans_features_and_host_tools_have_not(
-    compiler: str, engine: Engine, builder: str, tree: Tree
+    compiler: str, answers: dict[str, Answer]
 ) -> None:
-    build = plans.build("mkl", "threadpool", compiler)
-    ours = dockerfile.files(build)["bazelrc"]
-    done = bazel(engine, builder, tree, build, "build", "//:library", ours=ours)
+    done = answers[f"compile {compiler}"]
     assert done.exit_code == 0, done.stderr
 
 
-@pytest.mark.parametrize(
-    ("flag", "stops"),
-    [
-        ("", "the library is not compiled for the target"),
-        ("build --copt=-mavx2 --host_copt=-mavx2", "a host tool is compiled for the target"),
-    ],
-)
-def test_the_small_tree_does_not_compile_with_other_flags(
-    flag: str, stops: str, engine: Engine, builder: str, tree: Tree
-) -> None:
-    done = bazel(engine, builder, tree, plans.build("cpu"), "build", "//:library", ours=flag)
+@pytest.mark.parametrize(("flag", "stops"), OTHERS.items())
+def test_the_small_tree_does_not_compile_with_other_flags(flag: str, stops: str, answers: dict[str, Answer]) -> None:
+    done = answers[f"flags {flag}"]
     assert done.exit_code == 1
     assert stops in done.stderr
 
 
 @pytest.mark.parametrize("compiler", plans.COMPILERS)
 def test_cuda_is_read_as_far_as_the_toolkit_that_is_not_there(
-    compiler: str, engine: Engine, builder: str, tree: Tree
+    compiler: str, answers: dict[str, Answer], tree: Tree
 ) -> None:
-    build = plans.build("cuda", compiler=compiler)
-    ours = dockerfile.files(build)["bazelrc"]
-    done = bazel(engine, builder, tree, build, "build", "--nobuild", "--announce_rc", "//:library", ours=ours)
+    ours = dockerfile.files(plans.build("cuda", compiler=compiler))["bazelrc"]
+    done = answers[f"cuda {compiler}"]
     assert done.exit_code != 0
     assert announced(done.stderr)[-1] == ("/mnt/bazelrc", bazelrc.parse(ours).build())
     assert expansions(done.stderr)["cuda"] == bazelrc.parse(tree.text(".bazelrc")).build("cuda")

@@ -23,7 +23,7 @@ from tfbuild.mirror import Mirror, Upstream
 
 pytestmark = pytest.mark.engine
 
-SCRIPTS = ("network.sh", "compile.sh", "relay.py")
+SCRIPTS = ("network.sh", "compile.sh", "relay.py", "sitting.py", "system.sh")
 LIBRARY = {
     "lib-1/WORKSPACE": "",
     "lib-1/BUILD": 'cc_library(name = "lib", srcs = ["lib.cc"], visibility = ["//visibility:public"])',
@@ -40,7 +40,7 @@ http_archive(
 """
 BUILD = 'cc_binary(name = "top", srcs = ["top.cc"], deps = ["@lib//:lib"])'
 TOP = "int lib(); int main() { return lib() - 1; }"
-COLLECT = "sh -c 'bazel-bin/top && touch /wheel/top.whl'"
+COLLECT = "sh -c 'bazel-bin/top && python3 -m zipfile --create /wheel/top.whl bazel-bin/top'"
 
 
 class Quiet(SimpleHTTPRequestHandler):

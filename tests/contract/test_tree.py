@@ -8,11 +8,12 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+from tests import trees
 from tests.contract import bazelrc, plans
 from tests.contract.archive import FILE, RELEASE, Tree
 from tests.contract.bazelrc import Rc
-from tfbuild import binary, facts, releases
-from tfbuild.plan import Build, default_base
+from tfbuild import base_images, binary, facts, failures, releases
+from tfbuild.plan import Build
 from tfbuild.release_rows import Config, table
 
 GUARD = "tensorflow/core/platform/cpu_feature_guard.cc"
@@ -31,6 +32,13 @@ def test_the_archive_is_of_the_release(tree: Tree) -> None:
     assert version == RELEASE
     assert RELEASE in FILE
     assert releases.get(RELEASE).sure == "exact"
+
+
+def test_the_table_of_trees_says_of_it_what_it_says_itself(tree: Tree) -> None:
+    listed = trees.of(RELEASE)
+    texts = {name: content.decode() for name, content in tree.contents.items()}
+    assert listed is not None
+    assert trees.extract(texts.get, tree.names) == listed.facts
 
 
 # --- configs ---------------------------------------------------------------------------------------------------------
@@ -167,13 +175,13 @@ def test_the_variable_of_the_hermetic_python_is_the_one_that_the_tree_reads(buil
 def test_a_python_without_lock_file_is_silently_another_one_in_this_release(tree: Tree) -> None:
     (known,) = re.findall(r"^VERSIONS = (\[.+\])$", tree.text(HERMETIC), re.M)
     assert ast.literal_eval(known) == list(releases.pythons(RELEASE))
-    symptoms = {row.id: row.symptom for row in releases.failures(RELEASE)}
+    symptoms = {row.id: row.symptom for row in failures.known(RELEASE)}
     assert "lock-file-python" not in symptoms
     assert symptoms["python-default"].partition(":")[0] in re.sub(r"\s+", " ", tree.text(HERMETIC))
 
 
 def test_the_facts_hold_for_the_default_python() -> None:
-    assert default_base().python in releases.pythons(RELEASE)
+    assert base_images.default().python in releases.pythons(RELEASE)
 
 
 # --- oneDNN and the guard --------------------------------------------------------------------------------------------

@@ -5,13 +5,16 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tfbuild import cli, plan
+from tests.engine import mirror
+from tfbuild import cli, dockerfile, plan
 from tfbuild.compiling import Options
 from tfbuild.cpu import detect
 from tfbuild.engine import Engine
@@ -24,10 +27,15 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 
 
+# The first one makes, without a cache, the layers that most others then find there.
+FIRST = "test_image"
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if HERE in item.path.parents:
-            item.add_marker(pytest.mark.engine)
+    here = [item for item in items if HERE in item.path.parents]
+    for item in here:
+        item.add_marker(pytest.mark.engine)
+    items.sort(key=lambda item: item.path != HERE / f"{FIRST}.py")
 
 
 @pytest.fixture(scope="session")
@@ -43,20 +51,29 @@ def maker(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Maker:
 
 
 @pytest.fixture(scope="session")
-def image(maker: Maker) -> Iterator[Callable[..., str]]:
-    """Builds an image that need not be verified, by the options of a plan, and gives a name of its own to it."""
+def image(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str]]:
+    """Builds an image that need not be verified, by the options of a plan, under a name that no other run has."""
     names: list[str] = []
 
     @cache
     def made(release: str, **options: Any) -> str:
         request = Request(release=release, **({"target": "mkl", "wheel": "official"} | options))
+        build, folder, ca = plan.select(request, detect()), tmp_path_factory.mktemp("made"), cli.certificates("")
+        log, progress = folder / "log", Progress()
+        base = bases.resolve(
+            engine, build.base_image, build.base_distribution, "auto", progress=progress, log=log, ca_cert=ca
+        )
+        context = dockerfile.write(build, folder / "context")
         names.append(f"tfbuild-test:made-{uuid.uuid4().hex[:8]}")
-        maker.engine.tag(maker.build(plan.select(request, detect())).image, names[-1])
+        engine.build(
+            context.folder, tag=names[-1], log=log, progress=progress, secrets={"ca": ca} if ca else {},
+            build_args=dockerfile.build_args(base, context),
+        )  # fmt: skip
         return names[-1]
 
     yield made
     for name in names:
-        maker.engine.untag(name)
+        engine.untag(name)
 
 
 @pytest.fixture(scope="session")
@@ -97,7 +114,40 @@ def debian(
     engine.build(folder, tag=ref, secrets={"ca": ca} if ca else {}, log=folder / "log", progress=Progress())
 
 
-COMPILERS = ("gcc-11", "gcc-12", "clang-13", "clang-14", "clang-15", "clang-16", "clang-19", "clang-22")
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """Where a build without internet is at home: a base image with Eigen, and a mirror; `asked`: what of it."""
+
+    base: str
+    url: str
+    folder: Path
+    asked: list[str]
+
+    def options(self) -> tuple[str, ...]:
+        return ("--base", self.base, "--mirror", self.url, "--network", "host", "--need-disk", "5")
+
+
+@pytest.fixture(scope="session")
+def site(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """One for all that compile: on the same base they have the same toolchain, which is installed once."""
+    if shutil.which("npm") is None or engine.platform != "linux/amd64":
+        pytest.skip("npm must be here, which has Bazel's binaries, and the engine's machine be x86-64")
+    folder = tmp_path_factory.mktemp("site")
+    mirror.fill(folder / "mirror")
+    ref = f"tfbuild-test:eigen-{uuid.uuid4().hex[:8]}"
+    # The double includes Eigen from where Debian has it.
+    debian(engine, folder / "base", ref, "libeigen3-dev")
+    try:
+        with mirror.serve(folder / "mirror") as (url, asked):
+            yield Site(base=ref, url=url, folder=folder / "mirror", asked=asked)
+    finally:
+        # By name: another run's image can be the same.
+        engine.untag(ref)
+
+
+# Debian 12's own, by which plans compile, and all others that it has (Clang 22 is among its security updates).
+COMPILERS = ("gcc-12", "clang-16")
+FURTHER_COMPILERS = ("gcc-11", "clang-13", "clang-14", "clang-15", "clang-19", "clang-22")
 # Debian's shell and awk, which run the entry point, compiled for the other architecture.
 ARM_SHELL = (
     "dpkg --add-architecture arm64 && apt-get update && cd /tmp && apt-get download dash:arm64 mawk:arm64 && "
@@ -107,15 +157,32 @@ ARM_SHELL = (
 
 @pytest.fixture(scope="session")
 def compilers(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """An image with Debian 12's compilers (Clang 22 is among its security updates), two cross compilers and QEMU."""
+    """An image with COMPILERS, a cross compiler and QEMU."""
+    cross = ("g++-12-aarch64-linux-gnu", "gcc-12-aarch64-linux-gnu")
+    packages = (*COMPILERS, "g++-12", *cross, "libeigen3-dev", "qemu-user-static")
+    with with_compilers(engine, tmp_path_factory.mktemp("compilers"), *packages, more=ARM_SHELL) as ref:
+        yield ref
+
+
+@pytest.fixture(scope="session")
+def further_compilers(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """An image with FURTHER_COMPILERS and a cross compiler; binutils and libraries are the newer one's."""
+    cross = ("gcc-11-aarch64-linux-gnu", "g++-12-aarch64-linux-gnu", "gcc-12-aarch64-linux-gnu")
+    packages = (*FURTHER_COMPILERS, "g++-11", "g++-12", *cross, "libeigen3-dev")
+    with with_compilers(engine, tmp_path_factory.mktemp("compilers"), *packages) as ref:
+        yield ref
+
+
+@contextmanager
+def with_compilers(engine: Engine, folder: Path, *packages: str, more: str = "") -> Iterator[str]:
     if engine.platform != "linux/amd64":
         pytest.skip("the engine's machine must be x86-64, from where Debian's cross compilers and QEMU reach aarch64")
     ref = f"tfbuild-test:compilers-{uuid.uuid4().hex[:8]}"
-    cross = ("gcc-11-aarch64-linux-gnu", "g++-12-aarch64-linux-gnu", "gcc-12-aarch64-linux-gnu")
-    packages = (*COMPILERS, "g++-11", "g++-12", *cross, "libeigen3-dev", "qemu-user-static")
-    debian(engine, tmp_path_factory.mktemp("compilers") / "context", ref, *packages, more=ARM_SHELL)
-    yield ref
-    engine.remove(ref)
+    debian(engine, folder / "context", ref, *packages, more=more)
+    try:
+        yield ref
+    finally:
+        engine.remove(ref)
 
 
 @pytest.fixture
@@ -124,7 +191,8 @@ def derived(engine: Engine, tmp_path: Path) -> Iterator[Callable[..., str]]:
     made: list[str] = []
 
     def build(ref: str, *instructions: str) -> str:
-        tag = f"tfbuild-test:{tmp_path.name.lower().strip('_')}-{len(made)}"
+        # Not named after the test's folder: each worker of pytest-xdist's has folders of the same names.
+        tag = f"tfbuild-test:derived-{uuid.uuid4().hex[:8]}"
         folder = tmp_path / str(len(made))
         folder.mkdir()
         (folder / "Dockerfile").write_text("\n".join((f"FROM {ref}", *instructions)) + "\n", encoding="utf-8")

@@ -11,8 +11,8 @@ import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
@@ -208,3 +208,67 @@ def between(server: Server, **trouble: Any) -> Iterator[tuple[str, type[Between]
         threading.Thread(target=proxy.serve_forever, args=(0.01,), daemon=True).start()
         yield f"127.0.0.1:{proxy.server_port}", handler
         proxy.shutdown()
+
+
+@dataclass(frozen=True)
+class Narrow:
+    """What stands before a registry. `held`: it has handed out so much that it hands out no more, until `opened`."""
+
+    held: threading.Event = field(default_factory=threading.Event)
+    opened: threading.Event = field(default_factory=threading.Event)
+
+
+@contextlib.contextmanager
+def narrow(server: Server, *, megabytes: int) -> Iterator[tuple[int, Narrow]]:
+    """A port through which a registry is reached, and hands out no more than so much until the test says so."""
+    found, handed = Narrow(), [0]
+    ends: list[socket.socket] = []
+    threads: list[threading.Thread] = []
+
+    def carry(source: socket.socket, target: socket.socket, counts: int) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                handed[0] += counts * len(data)
+                if handed[0] > megabytes << 20 and not found.opened.is_set():
+                    found.held.set()
+                    found.opened.wait()
+                target.sendall(data)
+        hang_up(source, target)
+
+    def begin(work: Callable[..., None], *given: object) -> None:
+        threads.append(threading.Thread(target=work, args=given, daemon=True))
+        threads[-1].start()
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = listening.accept()
+                ends.append(near)
+                try:
+                    far = socket.create_connection(("127.0.0.1", server.port))
+                except OSError:
+                    hang_up(near)
+                    continue
+                ends.append(far)
+                begin(carry, near, far, 0)
+                begin(carry, far, near, 1)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        begin(accept)
+        try:
+            yield listening.getsockname()[1], found
+        finally:
+            found.opened.set()
+            hang_up(listening)
+            threads[0].join()
+            hang_up(*ends)
+            for thread in threads:
+                thread.join()
+            for end in ends:
+                end.close()
+
+
+def hang_up(*ends: socket.socket) -> None:
+    for end in ends:
+        with contextlib.suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)

@@ -14,6 +14,7 @@ import pytest
 
 from tests.engine.conftest import ROOT
 from tfbuild import pipeline, plan
+from tfbuild import report as reporting
 from tfbuild.cpu import detect
 from tfbuild.engine import Engine
 from tfbuild.engine.cli import find_cli
@@ -45,13 +46,17 @@ def test_the_main_job(built: Any, engine: Engine) -> None:
     assert built["schema"] == "tfbuild.report/1"
     assert built["verdict"] == "pass"
     found = status(built)
+    # Its official wheel needs F16C, which TensorFlow's guard does not know.
     assert found.pop("code") == "pass"
     assert found.pop("cuda") == "skip"
     # A machine that others load may be too busy for a comparison, which is then skipped and said so.
     assert found.pop("throughput") in ("pass", "skip")
-    assert set(found.values()) == {"pass"}
-    # On an idle machine; one that others load makes the comparison repeat its rounds.
-    assert built["seconds"] <= 60 or built["throughput"]["clean"] < built["throughput"]["rounds"]
+    assert found == dict.fromkeys(("guard", "import", "isa", "onednn", "tcmalloc", "numerics"), "pass")
+    report = reporting.from_json(json.dumps(built))
+    assert report.passed
+    assert report.software is not None
+    assert report.software.compiled_for[-1] == "AVX"
+    assert reporting.from_json(reporting.to_json(report)) == report
     image = engine.image(f"tfbuild:{ID}")
     assert built["image"]["ref"] == f"tfbuild:{ID}"
     assert built["image"]["id"] == image.id
@@ -77,19 +82,22 @@ def test_detect_agrees_with_tensorflows_own_message(built: Any, engine: Engine) 
     assert built["source_would_add"] == named
 
 
-def test_the_image_smokes_by_itself(built: Any, engine: Engine) -> None:
-    run = engine.run(f"tfbuild:{ID}", ["tfbuild-smoke", "--json"])
-    assert run.exit_code == 0, run.stdout + run.stderr
-    checks = {check["name"]: check["status"] for check in json.loads(run.stdout)["checks"]}
-    assert {checks[name] for name in ("import", "onednn", "tcmalloc", "numerics")} == {"pass"}
-
-
-@pytest.mark.parametrize(("release", "python"), [("2.14.0", "3.11"), ("2.15.1", "3.11")])
-def test_older_releases_are_built_and_verified_too(release: str, python: str, invoke: Invoke) -> None:
-    done = invoke("build", "--target", "mkl", "--wheel", "official", "--release", release, "--reverify", "--json")
-    report = json.loads(done.stdout)
+@pytest.mark.parametrize(
+    ("release", "python", "options"),
+    [
+        ("2.14.0", "3.11", ("--no-throughput",)),
+        pytest.param("2.14.0", "3.11", (), marks=pytest.mark.nightly),
+        pytest.param("2.15.1", "3.11", (), marks=pytest.mark.nightly),
+    ],
+)
+def test_older_releases_are_built_and_verified_too(
+    release: str, python: str, options: tuple[str, ...], invoke: Invoke
+) -> None:
+    command = ("build", "--target", "mkl", "--wheel", "official", "--release", release, "--reverify", "--json")
+    report = json.loads(invoke(*command, *options).stdout)
     assert report["id"] == f"{release}-mkl-py{python}-avx"
     found = status(report)
+    assert found["throughput"] in (("skip",) if options else ("pass", "skip"))
     # A known defect of these releases (tensorflow#61482): pooling in both layouts in one process.
     assert found["numerics"] == "warn"
     assert {found[name] for name in ("guard", "import", "isa", "code", "onednn", "tcmalloc")} == {"pass"}
@@ -114,7 +122,7 @@ def test_a_wheel_file_is_taken_for_what_it_is_and_compared_with_the_official_one
 
 def test_an_image_that_fails_keeps_its_report_and_another_name(invoke: Invoke, engine: Engine, tmp_path: Path) -> None:
     """A base that holds oneDNN down to SSE4.1: everything is built, and verification finds it out."""
-    release, identifier = "2.15.1", "2.15.1-mkl-py3.11-avx"
+    release, identifier = "2.14.0", "2.14.0-mkl-py3.11-avx"
     base = engine.image(f"tfbuild:{ID}").labels["org.opencontainers.image.base.name"]
     slow, failed = "tfbuild-test:slow-onednn", f"tfbuild:{identifier}-failed"
     (tmp_path / "Dockerfile").write_text(f"FROM {base}\nENV ONEDNN_MAX_CPU_ISA=SSE41\n", encoding="utf-8")
@@ -151,6 +159,7 @@ def test_plain_docker_builds_the_context(built: Any, invoke: Invoke, engine: Eng
         engine.remove("tfbuild-test:plain")
 
 
+@pytest.mark.alone  # it looks at all containers of the engine
 def test_ctrl_c_stops_the_build_and_leaves_no_container(engine: Engine) -> None:
     command = [sys.executable, "-m", "invoke", *BUILD, "--no-cache", "--no-verify"]
     before = {container.id for container in engine.client.containers.list(all=True)}

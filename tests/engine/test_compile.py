@@ -4,6 +4,7 @@ Nothing here is TensorFlow: what is proven is the way from a plan to machine cod
 distribution's packages and a mirror on loopback.
 """
 
+import difflib
 import json
 import os
 import re
@@ -24,12 +25,12 @@ import pytest
 
 from tests import newbazel, objectcode
 from tests.engine import mirror
-from tests.engine.conftest import ROOT, debian
+from tests.engine.conftest import ROOT, Site, debian
 from tests.objectcode import Double
-from tfbuild import bazel, cli, compiling, facts, isa, plan, profile, toolchains
+from tfbuild import bazel, cli, compiling, cpu, facts, isa, plan, profile, toolchains
 from tfbuild import source as sources
 from tfbuild.engine import Engine
-from tfbuild.errors import BadSource
+from tfbuild.errors import BadSource, UnknownRelease
 from tfbuild.pipeline import Maker
 from tfbuild.plan import Request
 from tfbuild.source import Source
@@ -43,36 +44,6 @@ TREE = ROOT / "tests" / "data" / "double"
 NEVER_WRITTEN = {"lahf_lm", "xsave"}
 UNDER_AVX = {"sse3", "ssse3", "sse4_1"}
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Site:
-    """Where a build without internet is at home: a base image with Eigen, and a mirror; `asked`: what of it."""
-
-    base: str
-    url: str
-    folder: Path
-    asked: list[str]
-
-    def options(self) -> tuple[str, ...]:
-        return ("--base", self.base, "--mirror", self.url, "--network", "host", "--need-disk", "5")
-
-
-@pytest.fixture(scope="module")
-def site(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    if shutil.which("npm") is None or engine.platform != "linux/amd64":
-        pytest.skip("npm must be here, which has Bazel's binaries, and the engine's machine be x86-64")
-    folder = tmp_path_factory.mktemp("site")
-    mirror.fill(folder / "mirror")
-    ref = f"tfbuild-test:eigen-{uuid.uuid4().hex[:8]}"
-    # The double includes Eigen from where Debian has it.
-    debian(engine, folder / "base", ref, "libeigen3-dev")
-    try:
-        with mirror.serve(folder / "mirror") as (url, asked):
-            yield Site(base=ref, url=url, folder=folder / "mirror", asked=asked)
-    finally:
-        # By name: another run's image can be the same.
-        engine.untag(ref)
 
 
 def command(cpu: str, output: Path, *options: str, version: str = mirror.BAZEL, release: str = RELEASE) -> list[str]:
@@ -164,8 +135,95 @@ def test_two_cpus_differ_exactly_by_their_features(compiled: Callable[[str], Dou
     assert old.inspected <= features("westmere")
 
 
-def test_host_tools_stay_generic(compiled: Callable[[str], Double]) -> None:
-    assert compiled("x86-64-v3").host_macros == frozenset()
+def test_host_tools_stay_generic_where_this_machine_lacks_the_target(wheel: Run, fresh: Fresh, tmp_path: Path) -> None:
+    """Though the tree gives them the target's configuration, as those of 2.6 to 2.12 do."""
+    with (fresh.tree / ".bazelrc").open("a") as file:
+        file.write("build --distinct_host_configuration=false\n")
+    # No CPU has all of AMD's and Intel's own features.
+    lacking = "bulldozer" if features("bulldozer") - set(cpu.detect().features) else "x86-64-v4"
+    assert features(lacking) - set(cpu.detect().features)
+    answer = json.loads(wheel(lacking, "--source", str(fresh.tree)).stdout)
+    assert objectcode.read(Path(answer["wheel"]), tmp_path / "unpacked").host_macros == frozenset()
+
+
+def test_host_tools_are_compiled_as_the_target_where_this_machine_runs_it(compiled: Callable[[str], Double]) -> None:
+    assert features("westmere") <= set(cpu.detect().features)
+    assert compiled("westmere").host_macros == compiled("westmere").macros
+
+
+# --- the tree, changed by the user ------------------------------------------------------------------------------------
+
+# What a patch makes of the double: it calls a repository and a library of the system.
+CHANGES = (
+    ("linkshared = 1,", 'linkshared = 1,\n    linkopts = ["-Wl,--no-as-needed", "-lsnappy"],'),
+    ("number for number in KERNELS],", 'number for number in KERNELS] + ["@ours//:ours"],'),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Changed:
+    """A patch for the double, and the repository that the patched tree asks for."""
+
+    patch: Path
+    ours: Path
+
+
+@pytest.fixture
+def changed(tmp_path: Path) -> Changed:
+    made = Changed(patch=tmp_path / "ours.patch", ours=tmp_path / "ours")
+    name = "tensorflow/double/BUILD"
+    before = (TREE / name).read_text()
+    after = before
+    for old, new in CHANGES:
+        assert old in after
+        after = after.replace(old, new)
+    lines = difflib.unified_diff(before.splitlines(True), after.splitlines(True), f"a/{name}", f"b/{name}")
+    made.patch.write_text("".join(lines))
+    made.ours.mkdir()
+    (made.ours / "WORKSPACE").write_text("")
+    (made.ours / "BUILD").write_text(
+        'cc_library(name = "ours", srcs = ["ours.cc"], alwayslink = 1, visibility = ["//visibility:public"])\n'
+    )
+    (made.ours / "ours.cc").write_text('extern "C" const char* double_ours() { return "ours"; }\n')
+    return made
+
+
+def test_a_patch_a_repository_and_a_system_library_are_compiled_in_and_its_package_is_in_the_image(
+    changed: Changed, site: Site, engine: Engine, tmp_path: Path
+) -> None:
+    request = Request(
+        target="mkl", release=RELEASE, bazel=mirror.BAZEL, cpu="westmere", base=site.base, source=str(TREE),
+        patch=(str(changed.patch),), override_repository=(f"ours={changed.ours}",),
+        system_lib=("snappy=libsnappy-dev",), with_headers=True,
+    )  # fmt: skip
+    made = maker(site, tmp_path).build(plan.select(request, None))
+    script = (
+        "import ctypes, glob, tensorflow; "
+        "library = ctypes.CDLL(glob.glob(tensorflow.__path__[0] + '/libtensorflow_double.so')[0]); "
+        "library.double_ours.restype = ctypes.c_char_p; print(library.double_ours().decode())"
+    )
+    try:
+        run = engine.run(made.image, ["python", "-c", script])
+        assert (run.exit_code, run.stdout) == (0, "ours\n"), run.stderr
+        asked = ["--show", "--showformat", "${db:Status-Status}", "libsnappy1v5"]
+        assert engine.run(made.image, asked, entrypoint=["dpkg-query"]).stdout == "installed"
+        built = contents.read(engine, made.image).built
+        assert built["patch/01-ours.patch"] == sources.digest(changed.patch)
+        assert "override/ours" in built
+    finally:
+        engine.remove(made.image)
+
+
+def test_a_patch_that_does_not_apply_is_named(wheel: Run, tmp_path: Path) -> None:
+    patch = tmp_path / "wrong.patch"
+    patch.write_text("--- a/configure.py\n+++ b/configure.py\n@@ -1 +1 @@\n-import antigravity\n+import this\n")
+    done = wheel("westmere", "--patch", str(patch), "--source", str(TREE), code=BadSource.exit_code)
+    assert "error: wrong.patch does not apply to this tree" in done.stderr
+
+
+def test_a_config_that_the_tree_lacks_is_known_before_anything_is_compiled(wheel: Run) -> None:
+    done = wheel("westmere", "--config", "none_such", "--source", str(TREE), code=UnknownRelease.exit_code)
+    assert "this TensorFlow has no --config=none_such; nothing was compiled" in done.stderr
 
 
 def test_the_sidecar_says_how_the_wheel_was_built(wheel: Run, engine: Engine, site: Site) -> None:
@@ -226,9 +284,12 @@ def executed(text: str) -> int:
     return int(found[1]) if found else 0
 
 
+# Bazel names each kernel as it begins: with two actions at once, when the fourth begins, two have ended.
+NAMED = ("--jobs", "2", "--bazel-flag=--subcommands")
+
+
 def test_an_interrupted_build_goes_on_where_it_was(site: Site, wheel: Run, fresh: Fresh, tmp_path: Path) -> None:
-    # Bazel names each kernel as it begins: with two actions at once, when the fourth begins, two have ended.
-    options = (*site.options(), "--source", str(fresh.endless), "--jobs", "2", "--bazel-flag=--subcommands")
+    options = (*site.options(), "--source", str(fresh.endless), *NAMED)
     path = log(fresh.endless, bazel_flag=("--subcommands",))
     path.unlink(missing_ok=True)
     process = subprocess.Popen(
@@ -261,10 +322,21 @@ def begun(path: Path) -> int:
 
 
 def test_a_time_limit_stops_in_good_order_and_keeps_what_is_compiled(wheel: Run, fresh: Fresh) -> None:
-    stopped = wheel("x86-64-v3", "--source", str(fresh.endless), "--time-limit", "1m", code=75)
-    assert "stopped at the time limit of 1 min 00 s" in stopped.stderr
-    assert "hint: the same command goes on from there" in stopped.stderr
-    assert executed(wheel("x86-64-v3", "--source", str(fresh.tree)).stderr) < KERNELS
+    told = {"20s": "20.0 s", "1m": "1 min 00 s", "4m": "4 min 00 s"}
+    for limit, spelled in told.items():
+        stopped = wheel("x86-64-v3", "--source", str(fresh.endless), "--time-limit", limit, *NAMED, code=75)
+        assert f"stopped at the time limit of {spelled}" in stopped.stderr
+        assert "hint: the same command goes on from there" in stopped.stderr
+        # A busy machine needs longer for the first kernels: when the fourth begins, two have ended.
+        if begun(log(fresh.endless, bazel_flag=("--subcommands",))) >= 4:
+            break
+    done = wheel("x86-64-v3", "--source", str(fresh.tree))
+    assert executed(done.stderr) < KERNELS
+    sittings = ROOT / "build" / json.loads(done.stdout)["id"] / "sittings.jsonl"
+    rows = [json.loads(line) for line in sittings.read_text().splitlines()[-2:]]
+    assert [row["why"] for row in rows] == ["time limit", "done"]
+    assert all(row["cpu_seconds"] > 0 and row["peak_bytes"] > 1 << 20 for row in rows)
+    assert 0 < rows[1]["from_cache"] <= rows[1]["processes"]
 
 
 # A compiler that the kernel kills, here for its time: what the compiler's driver says of it is the same as for memory.

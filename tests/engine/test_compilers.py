@@ -9,11 +9,12 @@ import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import archspec.cpu
 import pytest
 
-from tests.engine.conftest import COMPILERS, ROOT
+from tests.engine.conftest import COMPILERS, FURTHER_COMPILERS, ROOT
 from tests.machines import machines
 from tfbuild import compilers as known_compilers
 from tfbuild import cpu, facts, isa, names
@@ -95,7 +96,13 @@ def source(arch: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def compiler(engine: Engine, compilers: str) -> Callable[[str, str], Compiler]:
+def image_of(request: pytest.FixtureRequest) -> Callable[[str], str]:
+    """The image that has a compiler; the larger one is not made where no test asks for it."""
+    return lambda name: request.getfixturevalue("compilers" if name in COMPILERS else "further_compilers")
+
+
+@pytest.fixture(scope="module")
+def compiler(engine: Engine, image_of: Callable[[str], str]) -> Callable[[str, str], Compiler]:
     @cache
     def run(name: str, arch: str) -> Compiler:
         files = {"/probe.c": source(arch).encode(), "/compile.sh": (DATA / "compile.sh").read_bytes()}
@@ -104,7 +111,7 @@ def compiler(engine: Engine, compilers: str) -> Callable[[str, str], Compiler]:
         lines = asked(name, arch)
         text = "".join(f"{line}\n" for line in lines)
         done = engine.run(
-            compilers, ["/compile.sh", *command(name, arch)], files=files, stdin=text.encode(), timeout=300
+            image_of(name), ["/compile.sh", *command(name, arch)], files=files, stdin=text.encode(), timeout=300
         )
         assert done.exit_code == 0, done.stderr
         answers = [answer(line, arch) for line in done.stdout.splitlines()]
@@ -130,9 +137,19 @@ def answer(line: str, arch: str) -> Answer:
     )
 
 
-@pytest.fixture(params=[(name, arch) for arch in ("x86_64", "aarch64") for name in COMPILERS], ids="-".join)
-def each(request: pytest.FixtureRequest, compiler: Callable[[str, str], Compiler]) -> Compiler:
-    return compiler(*request.param)
+def every(*more: str) -> list[Any]:
+    """All compilers, as pytest's parameters, with these; the further ones at night."""
+    marks = dict.fromkeys(FURTHER_COMPILERS, pytest.mark.nightly)
+    names = (*COMPILERS, *FURTHER_COMPILERS)
+    return [pytest.param(name, *more, marks=marks.get(name, ()), id="-".join((name, *more))) for name in names]
+
+
+@pytest.fixture
+def each(name: str, arch: str, compiler: Callable[[str, str], Compiler]) -> Compiler:
+    return compiler(name, arch)
+
+
+of_each = pytest.mark.parametrize(("name", "arch"), [*every("x86_64"), *every("aarch64")])
 
 
 def brought(name: str) -> frozenset[str]:
@@ -145,6 +162,7 @@ def test_every_feature_can_be_proven() -> None:
     assert all(row.macro for row in facts.features("x86_64"))
 
 
+@of_each
 def test_every_known_flag_switches_on_its_features_and_none_beyond(each: Compiler) -> None:
     smallest = facts.levels(each.arch)[0].features
     for row in facts.features(each.arch):
@@ -154,12 +172,14 @@ def test_every_known_flag_switches_on_its_features_and_none_beyond(each: Compile
             assert found.traces <= isa.closure([row.name, *smallest]), row.name
 
 
+@of_each
 def test_an_older_compiler_than_a_rows_first_refuses_the_flag_or_does_nothing_with_it(each: Compiler) -> None:
     for row in facts.features(each.arch):
         if not each.knows(row):
             assert row.name not in each.answers[bare(row)].on, row.name
 
 
+@of_each
 def test_every_level_is_its_features(each: Compiler) -> None:
     for level in facts.levels(each.arch):
         assert each.knows(level)
@@ -167,6 +187,7 @@ def test_every_level_is_its_features(each: Compiler) -> None:
         assert found.on == found.traces == level.features, level.name
 
 
+@of_each
 def test_every_cpus_flags_switch_on_what_the_plan_promises(each: Compiler) -> None:
     sets = whole_sets(each.arch)
     assert len(sets) > 8
@@ -176,11 +197,11 @@ def test_every_cpus_flags_switch_on_what_the_plan_promises(each: Compiler) -> No
         assert found.on == found.traces == set(flags.instruction_set.features), wanted.name
 
 
-@pytest.mark.parametrize("name", COMPILERS)
-def test_eigen_takes_the_smallest_set_with_avx512f(name: str, engine: Engine, compilers: str) -> None:
+@pytest.mark.parametrize("name", every())
+def test_eigen_takes_the_smallest_set_with_avx512f(name: str, engine: Engine, image_of: Callable[[str], str]) -> None:
     """GCC's -mavx512f alone brings no fma, and Eigen refuses it so: why the row needs fma."""
     flags = isa.flags(isa.resolve("avx512f", arch="x86_64"), name).flags
     command = [name, "-x", "c++", "-E", "-o", "/dev/null"]
-    assert engine.run(compilers, [*command, *flags, EIGEN]).exit_code == 0
-    alone = engine.run(compilers, [*command, "-mavx512f", EIGEN])
+    assert engine.run(image_of(name), [*command, *flags, EIGEN]).exit_code == 0
+    alone = engine.run(image_of(name), [*command, "-mavx512f", EIGEN])
     assert alone.exit_code == (1 if name.startswith("gcc") else 0), alone.stderr

@@ -17,7 +17,7 @@ from tfbuild.registry.client import Registry
 from tfbuild.supply import described
 
 __all__ = ["made", "place", "server"]  # fixtures
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.nightly]
 Invoke = Callable[..., "subprocess.CompletedProcess[str]"]
 
 

@@ -473,6 +473,7 @@ RUN head -c {size}M /dev/urandom > /layer
 """
 
 
+@pytest.mark.nightly
 def test_an_engine_of_our_own_throws_layers_away_before_cache_mounts(
     engine: Engine, debian: str, place: host.Place, tmp_path: Path
 ) -> None:

@@ -199,8 +199,8 @@ def test_a_custom_op_compiles_against_an_image_with_headers(
 # --- the guard --------------------------------------------------------------------------------------------------------
 
 
-def test_the_guard_takes_less_than_20_ms(engine: Engine, image: str) -> None:
-    """In pairs, against /bin/true without it, in one container."""
+def test_the_guard_takes_less_than_20_ms_of_a_processor(engine: Engine, image: str) -> None:
+    """In pairs, against /bin/true without it, in one container; whoever else runs takes none of its own time."""
     timing = (SCRIPTS / "guard_time.py").read_bytes()
     done = engine.run(image, ["python", "/tmp/guard_time.py"], files={"/tmp/guard_time.py": timing})
     assert 0 < float(done.stdout) < 20, done
@@ -214,7 +214,7 @@ def test_a_cpu_that_lacks_a_feature_is_refused_before_python_starts(engine: Engi
     assert (done.exit_code, done.stdout) == (86, "")
     assert done.stderr == (
         "tfbuild: this CPU lacks avx, and this image (2.21.0-mkl-py3.11-f16c) was compiled for f16c; "
-        "build one on it: invoke build --cpu host\n"
+        "use the image tfbuild:2.21.0-mkl-py3.11-x86-64-v2\n"
     )
 
 

@@ -30,6 +30,9 @@ from tfbuild import bundle as bundles
 from tfbuild.engine import Engine
 from tfbuild.engine.base import REPOSITORY
 
+# Minutes for a way that little else shares: what of it changes often has quick tests in tests/test_mirror.py and
+# tests/contract/test_mirror.py.
+pytestmark = pytest.mark.nightly
 OFFICIAL = ("--target", "mkl", "--wheel", "official", "--release", "2.21.0", "--python", "3.11")
 ID = "2.21.0-mkl-py3.11-f16c"
 NETWORK_UNREACHABLE = f"""

@@ -410,13 +410,12 @@ def test_a_registry_killed_in_the_middle_of_a_push_offers_nothing_and_the_push_g
 def test_a_registry_killed_in_the_middle_of_a_pull(engine: Engine, made: Callable[..., str], tmp_path: Path) -> None:
     folder = tmp_path / "registry"
     folder.mkdir()
-    with registries.serve(folder) as server:
-        place = Registry(Repository.parse(server.repository))
+    with registries.serve(folder) as server, registries.narrow(server, megabytes=50) as (port, narrow):
         image = made(build("avx"), megabytes=300, imported=True)
-        push(engine, image, place, tmp_path)
+        push(engine, image, Registry(Repository.parse(server.repository)), tmp_path)
         engine.remove(image)
         (tmp_path / "cpuinfo").write_text(machine("rocky9-zen5").cpuinfo())
-        words = ["pull", f"--registry={server.repository}", f"--cpuinfo={tmp_path}/cpuinfo"]
+        words = ["pull", f"--registry=127.0.0.1:{port}/us/tensorflow", f"--cpuinfo={tmp_path}/cpuinfo"]
         process = subprocess.Popen(
             [sys.executable, "-m", "invoke", *words],
             cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -424,8 +423,9 @@ def test_a_registry_killed_in_the_middle_of_a_pull(engine: Engine, made: Callabl
         assert process.stderr is not None
         begun = process.stderr.readline()
         assert begun.startswith("pull "), begun
-        time.sleep(0.5)
+        assert narrow.held.wait(300), "nothing like a layer was asked for"
         server.kill()
+        narrow.opened.set()
         assert process.poll() is None, "the pull ended before the registry was killed"
         time.sleep(1)
         server.start()

@@ -14,15 +14,15 @@ import pytest
 
 from tests.engine import buildgrid, mirror
 from tests.engine.buildgrid import Server
-from tests.engine.conftest import ROOT
-from tests.engine.test_compile import KERNELS, TREE, Site, begun, command, site
+from tests.engine.conftest import ROOT, Site
+from tests.engine.test_compile import KERNELS, TREE, begun, command
 from tests.engine.test_compile import log as log_of
 from tfbuild import bazel as bazel_says
 from tfbuild import remote, toolchains
 from tfbuild.dockerfile import TEMPLATES
+from tfbuild.errors import UsageError
 from tfbuild.remote import Remote
 
-__all__ = ["site"]
 CPU = "x86-64-v2"
 
 
@@ -156,7 +156,7 @@ def test_no_credential_is_in_what_a_run_says_and_leaves(site: Site, server: Serv
     line = words(site, tmp_path, *options, version=mirror.NEWER)
     env = os.environ | {"TMPDIR": str(scratch)}
     done = subprocess.run(line, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 23, done.stderr[-6000:]
+    assert done.returncode == UsageError.exit_code, done.stderr[-6000:]
     folder = log_of(TREE, cpu=CPU, bazel=mirror.NEWER, bazel_flag=(wrong,)).parent
     log = (folder / "build.log").read_text(errors="replace")
     assert f"Unrecognized option: {wrong}" in log

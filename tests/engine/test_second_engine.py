@@ -35,7 +35,7 @@ from tfbuild.plan import Request
 from tfbuild.registry.client import Registry, Repository
 from tfbuild.ssh import Destination
 
-pytestmark = [pytest.mark.engine, pytest.mark.sshd]
+pytestmark = [pytest.mark.engine, pytest.mark.sshd, pytest.mark.nightly]
 Invoke = Callable[..., "subprocess.CompletedProcess[str]"]
 OFFICIAL = ("--target", "mkl", "--wheel", "official", "--release", "2.21.0", "--python", "3.11", "--base", "bootstrap")
 SSH = "ssh://second"

@@ -8,6 +8,7 @@ import hashlib
 import io
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
@@ -58,6 +59,15 @@ class Group:
     band: Interval | None = None
 
 
+@contextmanager
+def _checked_as_a_whole() -> Iterator[None]:
+    """Altair holds each part against its schema when it is made, and the whole when it is saved: once is enough."""
+    from altair.utils import schemapi
+
+    with schemapi.debug_mode(False):
+        yield
+
+
 def of(row: ExperimentResult) -> Iterator[str]:
     """What there is to draw of an experiment, as elements for a page."""
     curves = [curve for case in row.cases if (curve := rates(case))] if row.name == "batchsize" else []
@@ -91,6 +101,7 @@ def _cut(text: str, most: int) -> str:
 # --- ratios ----------------------------------------------------------------------------------------------------------
 
 
+@_checked_as_a_whole()
 def ratios(title: str, groups: Sequence[Group]) -> str:
     """Intervals on one logarithmic axis, 1 marked; right of it is faster."""
     import altair as alt
@@ -169,6 +180,7 @@ def ticks(low: float, high: float) -> list[float]:
 # --- batch sizes -----------------------------------------------------------------------------------------------------
 
 
+@_checked_as_a_whole()
 def rates(case: CaseResult) -> str:
     """Items a second over the batch size, with the curve that a + b n seconds a step give; "" with nothing to draw."""
     import altair as alt
@@ -227,6 +239,7 @@ def _side_by_side(knees: list[dict[str, Any]]) -> list[dict[str, Any]]:
 # --- memory ----------------------------------------------------------------------------------------------------------
 
 
+@_checked_as_a_whole()
 def memory(row: ExperimentResult) -> str:
     """The process's resident memory, an arm a bar."""
     import altair as alt

@@ -15,7 +15,6 @@ from tfbuild.smoke import judge
 from tfbuild.verify import asking
 from tfbuild.verify.asking import MeasurementError
 
-VERBOSE = {"ONEDNN_VERBOSE": "1", "DNNL_VERBOSE": "1", "MKLDNN_VERBOSE": "1"}
 # TensorFlow's own contraction calls this one with oneDNN off too: it proves nothing.
 UNPROVEN = "gemm_api"
 MOST_TOLD = 4
@@ -61,7 +60,7 @@ def _primitives(
 ) -> Finding:
     """What oneDNN says that it runs for the workloads of these cases."""
     told = [{"ask": "once", "workload": row.work(case), "params": case.params} for case in cases]
-    env = {**asking.QUIET, **VERBOSE, "TF_ENABLE_ONEDNN_OPTS": switch}
+    env = {**asking.QUIET, **judge.TALKATIVE, "TF_ENABLE_ONEDNN_OPTS": switch}
     questions = "".join(f"{json.dumps(question)}\n" for question in told).encode()
     command = ["python", f"{FOLDER}/benches"]
     begin = f"TF_ENABLE_ONEDNN_OPTS={switch}: "
@@ -89,11 +88,10 @@ def implementations(text: str) -> dict[str, tuple[str, ...]]:
     """By kind of primitive ("convolution"), the implementations that ran on the CPU, the most frequent one first."""
     counts: dict[str, dict[str, int]] = {}
     for match in judge.VERBOSE.finditer(text):
-        fields = match.group(1).split(",")
-        ran = fields[fields.index("exec") + 1 :][:3] if "exec" in fields else []
-        if len(ran) == 3 and ran[0] == "cpu" and ran[1] != UNPROVEN:
-            names = counts.setdefault(ran[1], {})
-            names[ran[2]] = names.get(ran[2], 0) + 1
+        kind, implementation = judge.executed(match.group(1).split(","))
+        if kind and kind != UNPROVEN:
+            names = counts.setdefault(kind, {})
+            names[implementation] = names.get(implementation, 0) + 1
     return {
         kind: tuple(sorted(names, key=lambda name, names=names: (-names[name], name)))  # type: ignore[misc]
         for kind, names in sorted(counts.items())

@@ -1,4 +1,4 @@
-"""The benchmark's part inside an image. Standard library, NumPy and TensorFlow alone; Python 3.8 and later.
+"""The benchmark's part inside an image. Standard library, NumPy and TensorFlow alone; Python 3.7 and later.
 
 `invoke bench` puts this folder, and smoke/ beside it, into a container as files, so that any image with TensorFlow can
 be measured; what is timed against what, and what follows from it, is the host's (tfbuild/bench/).

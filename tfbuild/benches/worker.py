@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ..smoke import channel as channels
-from ..smoke.probes import allocator
+from ..smoke.probes import EAGER, allocator
+from ..smoke.probes import gpus as gpus_of
 from . import gpus, guards, timing
 from .found import Busy, Calibrated, Dropped, Hello, Idle, Peak, Ready, Taken, printable
 
@@ -23,6 +24,7 @@ class Unfit(Exception):
 
 def main(arguments: list[str]) -> int:
     """`arguments`: environment variables that are to be as if never set, since an engine can only empty them."""
+    os.environ.setdefault(*EAGER)
     for name in arguments:
         os.environ.pop(name, None)
     channel = channels.open_channel()
@@ -31,7 +33,7 @@ def main(arguments: list[str]) -> int:
     from . import workloads
 
     desk = Desk(workloads.registered(), workloads.missing())
-    hello = Hello(tensorflow=tf.__version__, malloc=allocator(), gpus=len(tf.config.list_physical_devices("GPU")))
+    hello = Hello(tensorflow=tf.__version__, malloc=allocator(), gpus=len(gpus_of(tf)))
     for line in sys.stdin:
         question = json.loads(line)
         ask = question.pop("ask")

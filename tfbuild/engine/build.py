@@ -1,7 +1,9 @@
 """Images out of build contexts: BuildKit through the `docker` program; the SDK's own builder is the classic one."""
 
 import os
+import re
 import tempfile
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,10 @@ from tfbuild.errors import BuildFailed, DiskFull, TfbuildError
 # Docker predefines these build arguments: they reach RUN and stay out of the image's history.
 # https://docs.docker.com/build/building/variables/#pre-defined-build-arguments
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY")
+
+# What an instruction does is told in one line, without what it is given.
+MOUNTS = re.compile(r"--mount=\S+\s*")
+WIDTH = 60
 
 
 class Watch(Protocol):
@@ -173,17 +179,27 @@ class Stages:
         if event.kind == "start":
             self._running[stage].detail = detail
         elif event.kind == "output" and event.text:
-            shown = self._watch(event.text)
-            self._running[stage].detail = shown or event.text
-            if shown:
-                # Of the stage that said so alone: what comes after a compile is not as far as that was.
-                self._running[stage].share = self._watch.share
+            self._printed(self._running[stage], event.text)
         elif event.kind == "done":
             self._seconds[stage] = self._seconds.get(stage, 0.0) + event.seconds
         elif event.kind in ("error", "canceled"):
             self._end(stage, "failed" if event.kind == "error" else "canceled")
-        if last and event.kind in ("done", "cached"):
+        if event.kind in ("done", "cached"):
+            self._past(stage, last)
+
+    def _past(self, stage: str, last: bool) -> None:
+        # Its next instruction can wait for another stage.
+        self._running[stage].detail = ""
+        if last:
             self._end(stage, "done" if stage in self._seconds else "cached")
+
+    def _printed(self, step: Step, line: str) -> None:
+        if shown := self._watch(line):
+            # Of the stage that said so alone: what comes after a compile is not as far as that was.
+            step.detail, step.share = shown, self._watch.share
+        elif step.share is None:
+            # A compiler's warnings do not take the place of how far the compile is.
+            step.detail = line
 
     def _end(self, stage: str, outcome: str) -> None:
         if step := self._running.pop(stage, None):
@@ -207,4 +223,5 @@ def _place(title: str) -> tuple[str, str, bool]:
     if found.text.startswith("FROM "):
         # All stages share it, and under concurrent builds BuildKit even gives it another build's stage name.
         return "base", found.text, True
-    return found.stage, f"{found.index}/{found.count} {found.text}", found.index == found.count
+    shown = textwrap.shorten(MOUNTS.sub("", found.text), WIDTH, placeholder=" ...")
+    return found.stage, f"{found.index}/{found.count} {shown}", found.index == found.count

@@ -93,7 +93,7 @@ class Plain:
     def __init__(self, stream: TextIO, heartbeat: float) -> None:
         self._stream = stream
         self._heartbeat = heartbeat
-        self._running: dict[Step, threading.Event] = {}
+        self._running: dict[Step, tuple[threading.Event, threading.Thread]] = {}
 
     def note(self, line: str) -> None:
         self._stream.write(f"{line}\n")
@@ -101,11 +101,16 @@ class Plain:
 
     def began(self, step: Step) -> None:
         self.note(f"{step.title} ...")
-        over = self._running[step] = threading.Event()
-        threading.Thread(target=self._beat, args=(step, over), daemon=True).start()
+        over = threading.Event()
+        beats = threading.Thread(target=self._beat, args=(step, over), daemon=True)
+        self._running[step] = over, beats
+        beats.start()
 
     def ended(self, step: Step, outcome: str, took: str) -> None:
-        self._running.pop(step).set()
+        over, beats = self._running.pop(step)
+        over.set()
+        # Else a sign of life could come behind the step's end.
+        beats.join()
         if outcome:
             self.note(f"{step.title}: {outcome} ({took})")
 

@@ -1,6 +1,6 @@
 """The smoke benchmark: what runs inside an image to prove it. Standard library, NumPy and TensorFlow alone.
 
-Written for Python 3.8 and later, since old releases run on old Pythons. `invoke verify` puts its own copy of this
+Written for Python 3.7 and later, since old releases run on old Pythons. `invoke verify` puts its own copy of this
 folder into a container and judges on the host; `docker run IMAGE tfbuild-smoke` runs the image's copy and
 judges by itself.
 

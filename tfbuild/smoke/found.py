@@ -60,6 +60,14 @@ class Part:
 
 
 @dataclass(frozen=True)
+class OneDnn:
+    """A convolution ran. `finite`: it gave a number; `openmp`: file of the OpenMP runtime that is loaded ("": none)."""
+
+    finite: bool
+    openmp: str
+
+
+@dataclass(frozen=True)
 class Cuda:
     """`error`: largest relative difference of a convolution on the GPU to the same on the CPU (None: no GPU)."""
 

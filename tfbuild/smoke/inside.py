@@ -13,7 +13,7 @@ import sys
 from typing import Any, Dict, List, Sequence, Tuple, Type
 
 from . import judge
-from .found import Cuda, Environment, Faults, Part, TensorFlow
+from .found import Cuda, Environment, Faults, OneDnn, Part, TensorFlow
 from .judge import Check, Ended, Plan
 
 SECONDS = 120
@@ -69,15 +69,15 @@ def run(plan: Plan) -> List[Check]:
 def _tcmalloc(plan: Plan, environment: Environment, stderr: str) -> Check:
     if plan.allocator != "tcmalloc":
         return judge.tcmalloc(environment, None, stderr, Ended(0, ""), plan)
-    found, ended, _ = probe("faults", (Faults,), TF_ENABLE_ONEDNN_OPTS="0")
+    found, ended, _ = probe("faults", (Faults,), **judge.NO_ONEDNN)
     return judge.tcmalloc(environment, found[0] if found else None, stderr, ended, plan)
 
 
 def _onednn(plan: Plan, environment: Environment, _: str) -> Check:
     if plan.target != "mkl":
-        return judge.onednn("", environment, Ended(0, ""), plan)
-    _found, ended, stderr = probe("onednn", (Part,), ONEDNN_VERBOSE="1", DNNL_VERBOSE="1", MKLDNN_VERBOSE="1")
-    return judge.onednn(stderr, environment, ended, plan)
+        return judge.onednn("", environment, None, Ended(0, ""), plan)
+    found, ended, stderr = probe("onednn", (OneDnn,), **judge.TALKATIVE)
+    return judge.onednn(stderr, environment, found[0] if found else None, ended, plan)
 
 
 def _numerics(plan: Plan, _: Environment, __: str) -> Check:

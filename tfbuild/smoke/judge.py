@@ -10,7 +10,7 @@ import signal
 from dataclasses import dataclass
 from typing import Iterable, List, Optional, Sequence, Tuple
 
-from .found import Cuda, Environment, Faults, Part, TensorFlow
+from .found import Cuda, Environment, Faults, OneDnn, Part, TensorFlow
 
 PASS, WARN, FAIL, SKIP = "pass", "warn", "fail", "skip"
 
@@ -42,11 +42,19 @@ ONEDNN_ISAS = (
     ("avx", ("avx",)),
     ("sse41", ("sse4_1",)),
 )
+# Other names for the same code: up to oneDNN 2 for convolutions in AVX-512, in MKL-DNN 0.x for SSE4.1.
+ALIASES = {"avx512_core": ("avx512_core", "avx512_common"), "sse41": ("sse41", "sse42")}
+# Every release's way to switch oneDNN off (up to 2.4, and in later builds by --config=mkl: TF_DISABLE_MKL).
+NO_ONEDNN = {"TF_ENABLE_ONEDNN_OPTS": "0", "TF_DISABLE_MKL": "1"}
+# oneDNN's, DNNL's and MKL-DNN's variable.
+TALKATIVE = {"ONEDNN_VERBOSE": "1", "DNNL_VERBOSE": "1", "MKLDNN_VERBOSE": "1"}
+# MKL-DNN's line about the CPU.
+DETECTED = "Detected ISA is "
 NOT_PRELOADED = re.compile(r"ERROR: ld\.so: .*cannot be preloaded.*")
 VERBOSE = re.compile(r"^(?:onednn|dnnl|mkldnn)_verbose,(.*)$", re.MULTILINE)
 MESSAGES = (
     re.compile(r"^To enable the following instructions:((?: [^\s,]+)+), in other operations, rebuild", re.MULTILINE),
-    re.compile(r"use the following CPU instructions in performance-critical operations: +((?:\S+ ?)+)"),
+    re.compile(r"use the following CPU instructions in performance[- ]critical operations: +((?:\S+ ?)+)"),
     re.compile(r"this TensorFlow binary was not compiled to use:((?: \S+)+)"),
 )
 
@@ -193,20 +201,30 @@ class Primitives:
 def primitives(text: str) -> Primitives:
     """oneDNN's lines out of mixed output.
 
-    exec lines: "[v1,primitive,]exec,cpu,convolution,IMPLEMENTATION,..." (1.x to 3.x; a time stamp may stand in front).
     `gemm_api` lines come with oneDNN off as well: TensorFlow's own contraction calls it. They prove nothing.
     """
     runtime, isa = "", ""
     found: List[str] = []
     for match in VERBOSE.finditer(text):
         fields = match.group(1).split(",")
-        if "exec" in fields:
-            kind = fields[fields.index("exec") + 1 :][:3]
-            if kind[:2] == ["cpu", "convolution"] and len(kind) == 3:
-                found.append(kind[2])
+        kind, implementation = executed(fields)
+        if kind == "convolution":
+            found.append(implementation)
         runtime = _told(fields, "runtime:").lower() or runtime
-        isa = _told(fields, "isa:") or isa
+        isa = _told(fields, "isa:") or match.group(1).partition(DETECTED)[2] or isa
     return Primitives(runtime, isa, tuple(sorted(set(found))))
+
+
+def executed(fields: Sequence[str]) -> Tuple[str, str]:
+    """The kind of primitive that ran on the CPU by a line's fields, and its implementation; empty where none did.
+
+    "[v1,primitive,]exec,cpu,KIND,IMPLEMENTATION,..." (1.x to 3.x; a time stamp may stand in front); MKL-DNN 0.x knows
+    nothing but CPUs: "exec,KIND,IMPLEMENTATION,...".
+    """
+    ran = list(fields[fields.index("exec") + 1 :]) if "exec" in fields else []
+    if ran[:1] == ["cpu"]:
+        ran = ran[1:]
+    return (ran[0], ran[1]) if len(ran) > 1 and ran[0] != "gpu" else ("", "")
 
 
 def _told(fields: Sequence[str], what: str) -> str:
@@ -221,13 +239,17 @@ def expected_isa(flags: Sequence[str]) -> str:
     return next((name for name, needed in ONEDNN_ISAS if set(needed) <= set(flags)), "")
 
 
-def onednn(output: str, environment: Optional[Environment], ended: Ended, plan: Plan) -> Check:
+def onednn(output: str, environment: Optional[Environment], ran: Optional[OneDnn], ended: Ended, plan: Plan) -> Check:
     """A convolution ran in oneDNN, in an implementation for this CPU, on the planned threading runtime."""
     if plan.target != "mkl":
         return skipped("onednn", "target {} promises nothing about oneDNN".format(plan.target or "unknown"))
-    if ended.why:
-        return Check("onednn", FAIL, "the convolution did not run: " + ended.why)
+    if ran is None or ended.why:
+        return Check("onednn", FAIL, "the convolution did not run: " + (ended.why or "no result"))
     told = primitives(output)
+    if not ran.finite:
+        return Check("onednn", FAIL, "the convolution gave something that is not a number")
+    # MKL-DNN does not say what it runs on.
+    runtime = told.runtime or ("openmp" if ran.openmp else "")
     if not told.convolutions:
         return Check("onednn", FAIL, "no convolution ran in oneDNN" + (": it is off" if told.runtime else ""))
     isa = expected_isa(environment.cpu_flags if environment else ())
@@ -236,14 +258,16 @@ def onednn(output: str, environment: Optional[Environment], ended: Ended, plan: 
         return Check(
             "onednn", FAIL, "a convolution ran as {}, not as JIT code for {}".format(bad[0], isa or "this CPU")
         )
-    if plan.threading and told.runtime != plan.threading:
-        return Check("onednn", FAIL, "its threading is {}, not {}".format(told.runtime or "unknown", plan.threading))
-    ran = "a convolution ran as {} on {} ({})".format(", ".join(told.convolutions), told.runtime, told.isa)
-    return Check("onednn", PASS, ran)
+    if plan.threading and runtime != plan.threading:
+        return Check("onednn", FAIL, "its threading is {}, not {}".format(runtime or "unknown", plan.threading))
+    where = runtime if told.runtime else ran.openmp or "an unknown runtime"
+    detail = "a convolution ran as {} on {} ({})".format(", ".join(told.convolutions), where, told.isa)
+    return Check("onednn", PASS, detail)
 
 
 def _fits(implementation: str, isa: str) -> bool:
-    return bool(re.search(r"jit|brg|acl", implementation)) and isa in implementation
+    names = ALIASES.get(isa, (isa,))
+    return bool(re.search(r"jit|brg|acl", implementation)) and any(name in implementation for name in names)
 
 
 def numerics(parts: Sequence[Part], ended: Ended, plan: Plan) -> Check:

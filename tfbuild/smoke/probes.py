@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import glob
 import os
 import platform
 import resource
@@ -11,15 +12,18 @@ import time
 from typing import IO, Any, Callable, Dict, List, Optional, Tuple
 
 from . import channel as channels
-from .found import Cuda, Environment, Faults, Part, TensorFlow
+from .found import Cuda, Environment, Faults, OneDnn, TensorFlow
 
 TENSOR_MIB = 40
 TENSORS = 8
 WARM_UP = 4
+# Makes 1.15 behave as 2.x; from 2.0 on this is the default.
+EAGER = ("TF2_BEHAVIOR", "1")
 
 
 def main(arguments: List[str]) -> int:
     channel = channels.open_channel()
+    os.environ.setdefault(*EAGER)
     PROBES[arguments[0]](channel)
     return 0
 
@@ -49,10 +53,21 @@ def environment() -> Environment:
 
 
 def packages() -> Tuple[str, ...]:
-    from importlib import metadata
+    try:
+        from importlib import metadata  # novm
+    except ImportError:  # Python 3.7
+        listed = installed(sys.path)
+    else:
+        listed = [(str(found.metadata["Name"]), found.version) for found in metadata.distributions()]
+    versions = {name.lower().replace("_", "-"): version for name, version in listed}
+    return tuple(sorted("{}=={}".format(name, version) for name, version in versions.items()))
 
-    found = {str(d.metadata["Name"]).lower().replace("_", "-"): d.version for d in metadata.distributions()}
-    return tuple(sorted("{}=={}".format(name, version) for name, version in found.items()))
+
+def installed(folders: List[str]) -> List[Tuple[str, str]]:
+    """Packages and versions by the names of their folders: numpy-1.18.5.dist-info, gast-0.2.2-py3.7.egg-info."""
+    paths = [path for folder in folders for path in glob.glob(os.path.join(folder, "*-*.*-info"))]
+    parts = [os.path.basename(path).rpartition(".")[0].split("-") for path in paths]
+    return [(name, version) for name, version, *_ in parts]
 
 
 def allocator() -> str:
@@ -136,12 +151,17 @@ def tensorflow() -> TensorFlow:
         cuda_build=bool(info.get("is_cuda_build", tf.test.is_built_with_cuda())),
         seconds=seconds,
         peak_mib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        gpus=len(tf.config.list_physical_devices("GPU")),
+        gpus=len(gpus(tf)),
     )
 
 
+def gpus(tf: Any) -> List[Any]:
+    """Every release has the function under this name; since 2.1 it is no longer experimental."""
+    return list(tf.config.experimental.list_physical_devices("GPU"))
+
+
 def faults(channel: IO[str]) -> None:
-    """With oneDNN on TensorFlow's own pool hides what malloc does, so this one runs with TF_ENABLE_ONEDNN_OPTS=0."""
+    """With oneDNN on TensorFlow's own pool hides what malloc does, so this one runs with judge.NO_ONEDNN."""
     import tensorflow as tf
 
     tensor = tf.ones([TENSOR_MIB * 2**20 // 4])
@@ -156,13 +176,23 @@ def faults(channel: IO[str]) -> None:
 
 
 def onednn(channel: IO[str]) -> None:
-    """A convolution; ONEDNN_VERBOSE=1 makes oneDNN say on stderr which implementation ran."""
+    """A convolution; judge.TALKATIVE makes oneDNN say on stderr which implementation ran.
+
+    In a graph: up to 2.4 TensorFlow puts oneDNN's operations into graphs alone.
+    """
     import tensorflow as tf
 
     image, kernel = tf.random.normal([4, 16, 16, 32]), tf.random.normal([3, 3, 32, 32])
     convolve = tf.function(lambda x, w: tf.nn.relu(tf.nn.conv2d(x, w, 1, "SAME")))
     result = float(tf.reduce_sum(convolve(image, kernel)))
-    channels.send(channel, Part(name="convolution", error=0.0 if result == result else None))
+    channels.send(channel, OneDnn(finite=result == result, openmp=openmp()))
+
+
+def openmp() -> str:
+    """The OpenMP runtime that is loaded, by its file: libiomp5.so, libgomp.so.1 or libomp.so.5."""
+    with open("/proc/self/maps") as maps:
+        files = {os.path.basename(line.split()[-1]) for line in maps if "/" in line}
+    return next((name for name in sorted(files) if name.startswith(("libiomp", "libgomp", "libomp"))), "")
 
 
 def numerics(channel: IO[str]) -> None:
@@ -177,12 +207,13 @@ def cuda(channel: IO[str]) -> None:
     import numpy as np
     import tensorflow as tf
 
-    gpus = tf.config.list_physical_devices("GPU")
-    if not gpus:
+    found = gpus(tf)
+    if not found:
         channels.send(channel, Cuda(gpus=0, device="", error=None))
         return
-    # TensorFloat-32 keeps ten bits of the mantissa: it would hide a wrong kernel.
-    tf.config.experimental.enable_tensor_float_32_execution(False)
+    # TensorFloat-32 keeps ten bits of the mantissa: it would hide a wrong kernel. (Before 2.4 nothing uses it.)
+    if hasattr(tf.config.experimental, "enable_tensor_float_32_execution"):
+        tf.config.experimental.enable_tensor_float_32_execution(False)
     image, kernel = tf.random.normal([4, 16, 16, 32]), tf.random.normal([3, 3, 32, 32])
 
     def on(device: str) -> Any:
@@ -191,7 +222,7 @@ def cuda(channel: IO[str]) -> None:
 
     there, here = on("/GPU:0"), on("/CPU:0").numpy()
     error = float(np.abs(there.numpy() - here).max() / np.abs(here).max())
-    channels.send(channel, Cuda(gpus=len(gpus), device=there.device, error=error if error == error else None))
+    channels.send(channel, Cuda(gpus=len(found), device=there.device, error=error if error == error else None))
 
 
 PROBES: Dict[str, Callable[[IO[str]], None]] = {

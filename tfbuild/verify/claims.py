@@ -38,12 +38,14 @@ CLAIMS = {
     "onednn": Claim(
         proves="Convolutions run in oneDNN's code for this CPU, on the planned threading runtime.",
         how="ONEDNN_VERBOSE=1; only a convolution's implementation counts, since oneDNN's gemm runs with it off too.",
-        fix="set TF_ENABLE_ONEDNN_OPTS=1 (target mkl's images do); look for ONEDNN_MAX_CPU_ISA in the environment",
+        fix="set TF_ENABLE_ONEDNN_OPTS=1 (images of target mkl do so from 2.5 on; before, it is always on); look for "
+        "TF_DISABLE_MKL and ONEDNN_MAX_CPU_ISA in the environment",
     ),
     "tcmalloc": Claim(
         proves="TCMalloc is the allocator in use, and it takes the page faults out of large tensors.",
         how="The mapping that malloc resolves into, the loader's messages, and a count of page faults per 40 MiB "
-        "tensor with oneDNN's pool out of the way (TF_ENABLE_ONEDNN_OPTS=0). A count, not a time: no load changes it.",
+        "tensor with oneDNN's pool out of the way (TF_ENABLE_ONEDNN_OPTS=0, TF_DISABLE_MKL=1). A count, not a time: no "
+        "load changes it.",
         fix="LD_PRELOAD must name /usr/local/lib/libtcmalloc_minimal.so.4, and libtcmalloc-minimal4 must be installed",
     ),
     "cuda": Claim(

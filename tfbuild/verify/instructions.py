@@ -4,7 +4,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tfbuild import binary, facts
+from tfbuild import binary, facts, inspector, releases
 from tfbuild.binary import Guard, GuardUnreadable
 from tfbuild.cpu import canonical
 from tfbuild.engine import Engine
@@ -12,14 +12,13 @@ from tfbuild.smoke import judge
 from tfbuild.smoke.judge import Check
 from tfbuild.verify.planned import Planned
 
-LIBRARY = "/opt/tensorflow/lib/python{python}/site-packages/tensorflow/libtensorflow_framework.so.2"
 # Every x86-64 has these, so no plan names them, and the guard asks for them in every build.
 BASE = frozenset({"SSE", "SSE2"})
 
 
 def read(engine: Engine, ref: str, planned: Planned) -> Guard:
     """The guard of the TensorFlow in an image, which is not started for it; GuardUnreadable with the reason."""
-    path = LIBRARY.format(python=planned.python)
+    path = inspector.site(planned.python, planned.release, releases.package(planned.release).framework)
     with tempfile.TemporaryDirectory(prefix="tfbuild-") as folder:
         try:
             library = engine.read_file(ref, path, Path(folder) / "library", binary.MOST_BYTES)

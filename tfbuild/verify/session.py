@@ -14,7 +14,7 @@ from tfbuild.engine.progress import Progress
 from tfbuild.inspection import CodeUnreadable
 from tfbuild.proof import SCHEMA, Check, Host, ImageFacts, Interval, Measure, PlanFacts, Report, Software, Throughput
 from tfbuild.smoke import judge
-from tfbuild.smoke.found import Cuda, Environment, Faults, Part, TensorFlow
+from tfbuild.smoke.found import Cuda, Environment, Faults, OneDnn, Part, TensorFlow
 from tfbuild.verify import code, instructions, paired, probe, throughput
 from tfbuild.verify.asking import MeasurementError
 from tfbuild.verify.claims import CLAIMS
@@ -25,9 +25,7 @@ from tfbuild.verify.throughput import Baseline, TooBusyError
 ALIVE = "tfbuild"
 NO_FEATURES = "/tmp/tfbuild-no-features"
 UNFIT = 86
-VERBOSE = {"ONEDNN_VERBOSE": "1", "DNNL_VERBOSE": "1", "MKLDNN_VERBOSE": "1"}
 T = TypeVar("T")
-NO_ONEDNN = {"TF_ENABLE_ONEDNN_OPTS": "0"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,8 +75,13 @@ class Start:
         return self.outcome.first(TensorFlow, 1)
 
 
-def verify(engine: Engine, ref: str, *, baseline: Baseline | None, progress: Progress) -> Report:
-    """Runs every check on the image `ref`; `baseline` None: there is nothing to compare the throughput with.
+NO_BASELINE = "there is no baseline to compare with"
+
+
+def verify(
+    engine: Engine, ref: str, *, baseline: Baseline | None, progress: Progress, untimed: str = NO_BASELINE
+) -> Report:
+    """Runs every check on the image `ref`; without a `baseline` the throughput is skipped, for the reason `untimed`.
 
     Raises UnknownImage where it is not there or was not made by tfbuild, EngineMissing where the engine goes away. An
     image that is not what it claims to be is no error: the report says so.
@@ -97,7 +100,7 @@ def verify(engine: Engine, ref: str, *, baseline: Baseline | None, progress: Pro
     for name, run in (("onednn", _onednn), ("tcmalloc", _tcmalloc), ("cuda", _cuda), ("numerics", _numerics)):
         work = partial(_unless, start.why, name, partial(run, subject, start))
         checks.append(subject.timed(name, work)[0])
-    speed, found = subject.timed("throughput", lambda: _measure(subject, baseline, checks, start))
+    speed, found = subject.timed("throughput", lambda: _measure(subject, baseline or untimed, checks, start))
     return _report(subject, image, ref, (*checks, speed), start, compiled, found, time.monotonic() - begin)
 
 
@@ -166,17 +169,18 @@ def _code(subject: Subject) -> judge.Check:
 
 def _onednn(subject: Subject, start: Start) -> judge.Check:
     if subject.planned.target != "mkl":
-        return judge.onednn("", None, judge.Ended(0, ""), subject.planned.smoke())
-    outcome = subject.ask("onednn", Part, **VERBOSE)
+        return judge.onednn("", None, None, judge.Ended(0, ""), subject.planned.smoke())
+    outcome = subject.ask("onednn", OneDnn, **judge.TALKATIVE)
     if outcome.broken:
         return judge.Check("onednn", judge.FAIL, outcome.broken)
-    return judge.onednn(outcome.output, start.environment, outcome.ended, subject.planned.smoke())
+    ran = outcome.first(OneDnn)
+    return judge.onednn(outcome.output, start.environment, ran, outcome.ended, subject.planned.smoke())
 
 
 def _tcmalloc(subject: Subject, start: Start) -> judge.Check:
     if subject.planned.allocator != "tcmalloc":
         return judge.tcmalloc(None, None, "", judge.Ended(0, ""), subject.planned.smoke())
-    outcome = subject.ask("faults", Faults, **NO_ONEDNN)
+    outcome = subject.ask("faults", Faults, **judge.NO_ONEDNN)
     if outcome.broken:
         return judge.Check("tcmalloc", judge.FAIL, outcome.broken)
     plan = subject.planned.smoke()
@@ -202,12 +206,13 @@ def _numerics(subject: Subject, start: Start) -> judge.Check:
 
 
 def _measure(
-    subject: Subject, baseline: Baseline | None, checks: list[Check], start: Start
+    subject: Subject, baseline: Baseline | str, checks: list[Check], start: Start
 ) -> tuple[judge.Check, Throughput | None]:
-    why = start.why or ("" if baseline else "there is no baseline to compare with")
+    """`baseline`: what to compare with, or why there is nothing."""
+    why = start.why or (baseline if isinstance(baseline, str) else "")
     if any(check.name == "onednn" and check.status == judge.FAIL for check in checks):
         why = "oneDNN is not what was planned (see onednn), and a time would only say that again"
-    if why or baseline is None:
+    if why or isinstance(baseline, str):
         return judge.skipped("throughput", why), None
     try:
         found = throughput.measure(subject.engine, subject.ref, baseline)

@@ -1,14 +1,20 @@
-"""Prints what the entry point adds to /bin/true: the median over pairs, in milliseconds."""
+"""Prints what the entry point adds to /bin/true: the median over pairs, in milliseconds of CPU time."""
 
+import resource
 import statistics
 import subprocess
-import time
+
+
+def used() -> float:
+    """Of all processes that this one has started and that have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def milliseconds(*command: str) -> float:
-    start = time.perf_counter()
+    start = used()
     subprocess.run(command, check=True)
-    return (time.perf_counter() - start) * 1e3
+    return (used() - start) * 1e3
 
 
 GUARD = "/usr/local/bin/tfbuild-entrypoint"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
-from functools import cache
+from functools import lru_cache
 from typing import Any, Tuple
 
 import numpy as np
@@ -45,7 +45,7 @@ class Read(Work):
                 os.close(file)
 
 
-@cache
+@lru_cache(maxsize=None)
 def stored(small: bool, count: int, size: int) -> Tuple[str, ...]:
     """`count` records of `size` bytes in the container's /tmp, written once for all arms."""
     folder = tempfile.mkdtemp(prefix="tfbuild-bench-")

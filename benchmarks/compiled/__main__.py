@@ -1,0 +1,102 @@
+"""What compiling a release cost and gave, out of what tfbuild itself wrote down: benchmarks/results/compiled.json.
+
+    .venv/bin/python -m benchmarks.compiled ID [ID ...]
+
+For each identifier: `build/ID/plan.json`, `build/ID/sittings.jsonl` (the builder's record of each run),
+`reports/ID.json` (verification, once the image is built) and `reports/ID-isa.json` (from `invoke bench --only isa
+--against`, where that was run). A compile without an end is written down as one that is under way.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import record
+
+SLOWEST = 10
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("id", nargs="+", help="identifiers of builds, as `invoke plan` prints them")
+    parser.add_argument("--build", type=Path, default=Path("build"), help="tfbuild's working folder (default: build)")
+    parser.add_argument("--reports", type=Path, default=Path("reports"), help="(default: reports)")
+    options = parser.parse_args()
+    results: dict[str, object] = {"builds": [read(name, options.build / name, options.reports) for name in options.id]}
+    print(record("compiled", results))
+
+
+def read(name: str, folder: Path, reports: Path) -> dict[str, object]:
+    """One build's record. Raises FileNotFoundError where it was never begun."""
+    rows = [json.loads(line) for line in (folder / "sittings.jsonl").read_text(encoding="utf-8").splitlines()]
+    plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
+    finished = [row for row in rows if row.get("why") == "done"]
+    return {
+        "id": name,
+        "state": "compiled" if finished else "under way",
+        "release": plan["release"],
+        "commit": plan["source"]["commit"],
+        "source": plan["source"],
+        "patches": [{"name": Path(row["path"]).name, "sha256": row["sha256"]} for row in plan["patches"]],
+        **{key: plan[key] for key in ("compiler", "bazel", "copts", "configs", "bazel_flags", "configure_env")},
+        "sittings": [sitting(row) for row in rows],
+        "total": total(rows),
+        "slowest": slowest(rows),
+        "verification": verification(reports / f"{name}.json"),
+        "gains": optional(reports / f"{name}-isa.json"),
+    }
+
+
+def sitting(row: dict[str, Any]) -> dict[str, object]:
+    """Seconds and bytes; a sitting that was killed has a beginning alone."""
+    ended = row.get("ended")
+    return {
+        "began": row["began"],
+        "wall_seconds": ended - row["began"] if ended else None,
+        "why": row.get("why", "killed"),
+        **{key: row.get(key) for key in ("cpu_seconds", "peak_bytes")},
+        **{key: row.get(key) for key in ("actions_done", "actions_total", "processes", "from_cache")},
+    }
+
+
+def total(rows: list[dict[str, Any]]) -> dict[str, object]:
+    """Over all sittings: what each took from the cache was counted in the one that made it."""
+    return {
+        "sittings": len(rows),
+        "wall_seconds": sum(row["ended"] - row["began"] for row in rows if row.get("ended")),
+        "cpu_seconds": round(sum(row.get("cpu_seconds") or 0 for row in rows)),
+        "peak_bytes": max((row.get("peak_bytes") or 0 for row in rows), default=0),
+    }
+
+
+def slowest(rows: list[dict[str, Any]]) -> list[dict[str, object]]:
+    """The longest of all sittings' actions, each by its longest run."""
+    found: dict[str, float] = {}
+    for row in rows:
+        for seconds, name in row.get("slowest", []):
+            found[name] = max(seconds, found.get(name, 0.0))
+    longest = sorted(found.items(), key=lambda pair: -pair[1])[:SLOWEST]
+    return [{"action": name, "seconds": seconds} for name, seconds in longest]
+
+
+def verification(path: Path) -> dict[str, object] | None:
+    """The verdict and each check's, None where the image was not verified yet."""
+    report = optional(path)
+    if report is None:
+        return None
+    throughput = report["throughput"]
+    return {
+        "verdict": report["verdict"],
+        "checks": {check["name"]: check["status"] for check in report["checks"]},
+        "image_bytes": report["image"]["size"],
+        "throughput": {name: throughput[name] for name in ("baseline", "cpu", "wall", "band")} if throughput else None,
+    }
+
+
+def optional(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""The command line without a process of its own, which takes longer to start than most verbs take to answer."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from pathlib import Path
+from unittest.mock import patch
+
+from invoke.program import Program
+
+ROOT = Path(__file__).parent.parent
+
+
+def invoke(
+    *words: str | Path, cwd: Path = ROOT, code: int = 0, env: Mapping[str, str] | None = None
+) -> "subprocess.CompletedProcess[str]":
+    """What `invoke WORDS...` prints and leaves with, which must be `code`.
+
+    tasks.py is read anew, for it looks at the words of the command line while it is imported.
+    """
+    command = ["invoke", "--search-root", str(ROOT), *map(str, words)]
+    stdout, stderr = io.StringIO(), io.StringIO()
+    handler, known = signal.getsignal(signal.SIGTERM), sys.modules.get("tasks")
+    with (
+        patch.dict(os.environ, env or {}),
+        patch.multiple(sys, argv=command, path=list(sys.path), dont_write_bytecode=sys.dont_write_bytecode),
+        chdir(cwd),
+        redirect_stdout(stdout),
+        redirect_stderr(stderr),
+    ):
+        try:
+            left = _run(command)
+        finally:
+            signal.signal(signal.SIGTERM, handler)
+            sys.modules.pop("tasks", None)
+            if known is not None:
+                sys.modules["tasks"] = known
+    done = subprocess.CompletedProcess(command, left, stdout.getvalue(), stderr.getvalue())
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def _run(command: list[str]) -> int:
+    try:
+        Program(name="Invoke", binary_names=["invoke"]).run(command)
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0

@@ -1,0 +1,34 @@
+"""A plugin of pytest's: which tests of pytest-xdist's one worker runs one after the other.
+
+Each file is a lane of its own, but for those that share something that took long to make, or a name in the engine.
+pytest-xdist's own marker xdist_group says the same; pytest 9.2 ignores it (pytest-xdist 3.8 sets Item._nodeid).
+"""
+
+from pathlib import PurePosixPath
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+# What has TensorFlow's real wheels in images; all else on the engine compiles, or needs small images alone.
+TENSORFLOW = {
+    "test_bench", "test_bench_models", "test_build", "test_ci_steps", "test_image", "test_inspect", "test_old_release",
+    "test_supply", "test_verify",
+}  # fmt: skip
+ROOMS = {"engine", "contract"}
+
+
+def lane(node: str) -> str:
+    path = PurePosixPath(node.partition("::")[0])
+    if not ROOMS & set(path.parts):
+        return str(path)
+    return "tensorflow" if path.stem in TENSORFLOW else "compile"
+
+
+class Lanes(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist's scheduler is not typed
+    def _split_scope(self, nodeid: str) -> str:
+        return lane(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Lanes:
+    return Lanes(config, log)

@@ -1,0 +1,124 @@
+"""system.sh and sitting.py, which run in the builder: the scripts themselves, on this system's own files."""
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tfbuild import dockerfile
+
+SYSTEM = dockerfile.TEMPLATES / "system.sh"
+SITTING = dockerfile.TEMPLATES / "sitting.py"
+LOG = """Analyzing: target //:wheel (12 packages loaded)
+[1 / 4] 1 action
+(03:51:02) [1,218 / 3,831] 2 actions running
+INFO: Elapsed time: 3600.1s, Critical Path: 80.2s
+INFO: {}.
+"""
+# As Bazel 0.26 writes it; that one lived to the end of a line alone.
+PROFILE = """[
+{"name":"thread_name","ph":"M","pid":1,"tid":1,"args":{"name":"Main"}},
+{"cat":"action processing","name":"Linking x","ph":"X","ts":1,"dur":1500000,"pid":1,"tid":2},
+{"cat":"action processing","name":"Compiling matrix_square_root_op.cc","ph":"X","ts":1,"dur":80200000,"pid":1,"tid":2},
+{"cat":"general information","name":"other","ph":"X","ts":1,"dur":90000000,"pid":1,"tid":2},
+{"cat":"action proc"""
+
+
+@pytest.fixture
+def system(tmp_path: Path) -> Path:
+    """The folder of a system whose dpkg knows two installed packages, and whose loader finds their libraries."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    texts = {
+        "ldd": 'echo "	libgomp.so.1 => /usr/lib/libgomp.so.1 (0x1)"\n'
+        'echo "	libown.so => /tmp/own/libown.so (0x2)"\necho "	libgone.so => not found"\n',
+        "dpkg-query": """case "$*" in
+"--search /usr/lib/libgomp.so.1") echo "libgomp1:amd64: /usr/lib/libgomp.so.1" ;;
+*--showformat*libgomp1) printf installed ;;
+*) exit 1 ;;
+esac
+""",
+        "apt-get": f'echo "$@" >> {tmp_path}/apt\n',
+    }
+    for name, text in texts.items():
+        (programs / name).write_text(f"#!/bin/sh\n{text}")
+        (programs / name).chmod(0o755)
+    (tmp_path / "network.sh").write_text("")
+    return tmp_path
+
+
+def run(system: Path, *words: str) -> str:
+    script = SYSTEM.read_text().replace("/mnt/network.sh", f"{system}/network.sh")
+    # The script removes files of the system that it is in.
+    script = script.replace("rm -f /var/lib/dpkg", f"rm -f {system}/none")
+    env = {"PATH": f"{system}/bin:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["sh", "-c", script, "system.sh", *words], env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_packages_of_a_wheels_libraries_are_listed_and_nothing_else(system: Path) -> None:
+    with zipfile.ZipFile(system / "x.whl", "w") as wheel:
+        wheel.writestr("tensorflow/libtensorflow_framework.so.2", "x")
+        wheel.writestr("tensorflow/__init__.py", "")
+    assert run(system, "list", str(system / "x.whl")) == "libgomp1\n"
+
+
+def test_only_packages_that_lack_are_installed(system: Path) -> None:
+    (system / "packages.txt").write_text("libcurl4\nlibgomp1\nlibhwloc15\n")
+    run(system, "install", str(system / "packages.txt"))
+    assert (system / "apt").read_text().splitlines() == [
+        "update",
+        "install --yes --no-install-recommends libcurl4 libhwloc15",
+    ]
+
+
+def test_where_nothing_lacks_no_list_of_packages_is_fetched(system: Path) -> None:
+    (system / "packages.txt").write_text("libgomp1\n")
+    run(system, "install", str(system / "packages.txt"))
+    assert not (system / "apt").exists()
+
+
+def sitting(*words: object) -> None:
+    subprocess.run([sys.executable, SITTING, *map(str, words)], check=True)
+
+
+@pytest.mark.parametrize(
+    ("said", "processes", "hits"),
+    [
+        ("1,300 processes: 82 remote cache hit, 1,218 local", 1300, 82),
+        ("9 processes: 4 disk cache hit, 5 linux-sandbox", 9, 4),
+        ("1 process: 1 local", 1, 0),
+        ("0 processes", 0, 0),
+    ],
+)
+def test_each_sitting_has_a_line_of_what_bazels_log_says(said: str, processes: int, hits: int, tmp_path: Path) -> None:
+    log, file, peak = tmp_path / "bazel.log", tmp_path / "sittings.jsonl", tmp_path / "peak"
+    log.write_text(LOG.format(said))
+    peak.write_text("3221225472")
+    file.write_text('{"began": 1}\n')  # killed, as power cuts do
+    sitting("begin", file)
+    profile = tmp_path / "profile.json"
+    profile.write_text(PROFILE)
+    sitting("end", file, log, peak, profile, "time limit")
+    first, last = map(json.loads, file.read_text().splitlines())
+    assert first == {"began": 1}
+    assert last["ended"] >= last["began"] > 1
+    assert (last["why"], last["peak_bytes"]) == ("time limit", 3 << 30)
+    assert (last["actions_done"], last["actions_total"]) == (1218, 3831)
+    assert (last["processes"], last["from_cache"]) == (processes, hits)
+    assert last["slowest"] == [[80.2, "Compiling matrix_square_root_op.cc"], [1.5, "Linking x"]]
+
+
+def test_a_sitting_without_a_log_is_one_that_did_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "sittings.jsonl"
+    sitting("begin", file)
+    sitting("end", file, *[tmp_path / "none"] * 3, "failed")
+    row = json.loads(file.read_text())
+    assert (row["actions_done"], row["processes"], row["from_cache"], row["peak_bytes"]) == (0, 0, 0, 0)
