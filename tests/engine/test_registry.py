@@ -36,7 +36,7 @@ from tfbuild.engine.progress import Progress
 from tfbuild.engine.transfer import TransferFailed
 from tfbuild.errors import NothingFits, RegistryRefused, VerificationFailed
 from tfbuild.plan import Build, Request
-from tfbuild.registry import client, shelf
+from tfbuild.registry import client, referrers, shelf
 from tfbuild.registry.choose import Choice
 from tfbuild.registry.client import Registry, Repository
 from tfbuild.supply import attachments, contents, described
@@ -278,6 +278,22 @@ def test_one_image_pushed_twice_at_once_arrives_once(
     assert len({one.digest for one in done}) == 1
     assert engine.image(image).tags == names
     assert list(arriving(place).values()) == [client.EMPTY_INDEX]
+
+
+def test_one_document_attached_by_many_at_once_is_attached_once(place: Registry) -> None:
+    """The registry refuses about one in five of these, since it reads what another of them is just writing."""
+    for number in range(10):
+        config = json.dumps({"number": number}).encode()
+        image = {"schemaVersion": 2, "mediaType": client.IMAGES[0], "layers": []}
+        image["config"] = {"mediaType": "application/json", "digest": place.upload(config), "size": len(config)}
+        subject = place.manifest(place.put("subject", json.dumps(image).encode(), client.IMAGES[0]))
+        assert subject is not None
+        document = referrers.Attachment(media_type=referrers.SBOM, title="sbom", created="", content=config * 100)
+        with ThreadPoolExecutor(6) as pool:
+            here = Registry(place.repository)
+            attached = [pool.submit(referrers.attach, here, document, subject) for _ in range(6)]
+        listed = referrers.listed(place, subject.digest)
+        assert [row["digest"] for row in listed] == [*{one.result() for one in attached}]
 
 
 def test_a_fixed_tag_that_somebody_else_took_during_the_upload_is_theirs(

@@ -7,7 +7,9 @@ a digest is checked against it, and nothing is read without a bound.
 import hashlib
 import ipaddress
 import json
+import random
 import re
+import time
 from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -41,7 +43,10 @@ SECONDS = 30.0
 WORKERS = 8
 TRIES = 5
 BACKOFF = 0.5
-UPLOADS = 3
+UPLOADS = 5
+# What a registry may answer to one of two that upload the same at once, since it reads a file that the other is just
+# writing: measured with docker-registry 2.8.2 on a file system, "provided digest did not match uploaded content".
+CLASHES = (400, 404)
 MOST_PATIENCE = 60
 BUSY = (429, 500, 502, 503, 504)
 NAME = re.compile(r"(?P<host>[\w.-]+(?::\d+)?)/(?P<path>[a-z0-9]+(?:[._/-]+[a-z0-9]+)*)")
@@ -237,14 +242,23 @@ class Registry:
 
     def put(self, reference: str, content: bytes, media_type: str) -> str:
         """Uploads a manifest or an index whose parts are there, and gives its digest."""
-        self._ask("PUT", f"manifests/{reference}", headers={"Content-Type": media_type}, data=content)
+        self._put(f"manifests/{reference}", content, media_type)
         return digest_of(content)
 
     def put_referrer(self, content: bytes) -> bool:
         """Uploads a manifest with a subject; true where the registry lists it under its subject by itself."""
-        headers = {"Content-Type": IMAGES[0]}
-        answer = self._ask("PUT", f"manifests/{digest_of(content)}", headers=headers, data=content)
+        answer = self._put(f"manifests/{digest_of(content)}", content, IMAGES[0])
         return "OCI-Subject" in answer.headers
+
+    def _put(self, path: str, content: bytes, media_type: str) -> requests.Response:
+        """Uploads; again where the registry refuses it as damaged or incomplete, as CLASHES do."""
+        headers = {"Content-Type": media_type}
+        for _ in range(UPLOADS - 1):
+            answer = self._ask("PUT", path, headers=headers, data=content, fine=CLASHES)
+            if answer.status_code not in CLASHES:
+                return answer
+            time.sleep(random.uniform(0, BACKOFF))
+        return self._ask("PUT", path, headers=headers, data=content)
 
     def discard(self, tag: str) -> None:
         """Takes a tag away; where this registry, or whoever pushes, may not delete tags, it stays and holds nothing.
@@ -265,7 +279,7 @@ class Registry:
     def upload(self, content: bytes) -> str:
         """Uploads a small blob that the registry lacks, in one piece, and gives its digest."""
         digest = digest_of(content)
-        for _ in range(UPLOADS):
+        for left in reversed(range(UPLOADS)):
             if self._ask("HEAD", f"blobs/{digest}", fine=(404,)).status_code != 404:
                 return digest
             begun = self._ask("POST", "blobs/uploads/")
@@ -273,8 +287,10 @@ class Registry:
             headers = {"Content-Type": "application/octet-stream"}
             url = f"{where}{'&' if '?' in where else '?'}digest={digest}"
             # Where the answer to one that arrived was lost, its upload is gone when the same is sent again.
-            if self._ask("PUT", url, headers=headers, data=content, fine=(404,)).status_code != 404:
+            fine = CLASHES if left else (404,)
+            if self._ask("PUT", url, headers=headers, data=content, fine=fine).status_code not in fine:
                 return digest
+            time.sleep(random.uniform(0, BACKOFF))
         raise RegistryRefused(f"{self.repository} loses what is uploaded ({digest})", hint="push again later")
 
     def refuse_unless_writable(self) -> None:
