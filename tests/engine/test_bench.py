@@ -90,6 +90,7 @@ def test_a_tenth_more_cpu_time_is_found_whoever_else_runs(found: dict[str, CaseR
     assert arm.cpu.median == pytest.approx(1 / 1.1, abs=0.02)
 
 
+@pytest.mark.nightly
 @pytest.mark.alone
 @pytest.mark.parametrize("name", ["busy", "asleep"])
 def test_a_tenth_more_is_found_where_the_machine_can_tell(found: dict[str, CaseResult], name: str) -> None:

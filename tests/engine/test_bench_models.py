@@ -28,6 +28,7 @@ def watched(engine: Engine, ref: str, script: str, seconds: float = 120) -> Expe
     return profiled.experiment(engine, engine.image(ref).id, command, seconds, Progress())
 
 
+@pytest.mark.nightly
 @pytest.mark.alone
 def test_a_script_that_waits_for_its_input_is_input_bound(engine: Engine, image: Callable[..., str]) -> None:
     """Keras' own loop."""
@@ -37,6 +38,7 @@ def test_a_script_that_waits_for_its_input_is_input_bound(engine: Engine, image:
     assert finding.values["batches"] > 10, finding
 
 
+@pytest.mark.nightly
 @pytest.mark.alone
 def test_a_script_that_computes_is_compute_bound(
     image: Callable[..., str], invoke: Callable[..., subprocess.CompletedProcess[str]]
@@ -108,6 +110,7 @@ print(json.dumps(told))
 """
 
 
+@pytest.mark.nightly
 def test_the_manual_s_model_computes_the_same_in_both_layouts(engine: Engine, image: Callable[..., str]) -> None:
     """In a process each."""
     page = (ROOT / "docs" / "layouts.md").read_text(encoding="utf-8")

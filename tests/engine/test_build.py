@@ -104,6 +104,7 @@ def test_older_releases_are_built_and_verified_too(
     assert any(name.startswith("numpy==1.") for name in report["software"]["packages"])
 
 
+@pytest.mark.nightly
 def test_a_wheel_file_is_taken_for_what_it_is_and_compared_with_the_official_one(
     invoke: Invoke, wheel: Callable[[str], Path], engine: Engine
 ) -> None:

@@ -167,6 +167,7 @@ def test_a_compile_that_its_time_limit_stops_goes_on_in_the_next_link(
 # --- GitLab -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_gitlabs_jobs_make_the_rows_and_publish_one(first: Done, site: Site) -> None:
     env = {"DOCKER_CONFIG": str(site.docker)}
     rows = steps.gitlab("rows", site.checkout, {**env, "TFBUILD_ONLY": ID, "TFBUILD_RUNNERS": "official=mine"})
@@ -189,6 +190,7 @@ def test_gitlabs_jobs_make_the_rows_and_publish_one(first: Done, site: Site) -> 
 # --- bake -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_bake_builds_a_row(engine: Engine, tmp_path: Path) -> None:
     """With Debian's buildx and the engine's own builder. No registry has the base here, and TLS may need its CA."""
     rows = matrix.select(Asked(only=(ID,)))

@@ -361,6 +361,7 @@ def test_a_killed_compiler_is_answered_with_the_setting_to_change(wheel: Run, fr
     assert "hint: --jobs 1; what is compiled is kept" in done.stderr
 
 
+@pytest.mark.nightly
 def test_another_share_of_the_machine_compiles_nothing_again(wheel: Run, compiled: Callable[[str], Double]) -> None:
     assert compiled("x86-64-v3").macros
     assert "build: build: cached" in wheel("x86-64-v3", "--jobs", "1").stderr
@@ -386,6 +387,7 @@ def test_the_builder_asks_the_mirror_for_everything_and_names_what_it_lacks(whee
         assert path in site.asked
 
 
+@pytest.mark.nightly
 def test_an_archive_is_compiled_like_its_tree(wheel: Run, compiled: Callable[[str], Double], tmp_path: Path) -> None:
     # As Debian has TensorFlow's: the builder must bring what unpacks it.
     path = tmp_path / "double.tar.xz"
@@ -436,6 +438,7 @@ def from_tag(site: Site, commit: str) -> plan.Build:
     return replace(plan.select(request, None), source=Source(kind="git", tag=f"v{RELEASE}", commit=commit))
 
 
+@pytest.mark.nightly
 def test_a_tag_is_compiled_where_its_commit_is_the_known_one(
     site: Site, commit: str, compiled: Callable[[str], Double], tmp_path: Path
 ) -> None:
@@ -472,6 +475,7 @@ def new_site(site: Site, engine: Engine, tmp_path_factory: pytest.TempPathFactor
         engine.untag(ref)
 
 
+@pytest.mark.nightly
 def test_a_release_whose_wheel_bazel_makes_is_compiled_by_a_newer_bazel(
     new_site: Site, fresh: Fresh, tmp_path: Path
 ) -> None:

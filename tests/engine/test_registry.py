@@ -551,6 +551,7 @@ def test_a_push_that_dies_at_any_of_its_steps_offers_nothing_half_and_the_next_o
     assert [one for one in seen if one != only_old] == [only_old | only_new] * 2
 
 
+@pytest.mark.nightly
 def test_a_replacement_that_dies_at_any_of_its_steps_leaves_a_whole_image(
     engine: Engine, server: Server, made: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

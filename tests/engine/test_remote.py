@@ -120,6 +120,7 @@ def test_a_cache_that_never_answers_is_told_before_the_compile(site: Site, tmp_p
     assert "Analyzed" not in said
 
 
+@pytest.mark.nightly
 def test_a_cache_that_dies_on_the_way_costs_its_hits_alone(site: Site, server: Server, tmp_path: Path) -> None:
     flags = (other().partition("=")[2], "--subcommands")
     log = log_of(TREE, cpu=CPU, bazel_flag=flags)
@@ -179,6 +180,7 @@ def here(bazel: Path, version: str, given: Remote, folder: Path, startup: str = 
     return subprocess.run([*start, "build", ":made"], cwd=tree, capture_output=True, text=True, check=False).stderr
 
 
+@pytest.mark.nightly
 def test_a_companys_authority_is_trusted_over_tls(certificates: Certificates, tmp_path: Path) -> None:
     """The builder's trust store, as network.sh makes it of the secret `ca`, holds for gRPC too."""
     store = tmp_path / "truststore.jks"
