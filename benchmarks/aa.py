@@ -17,14 +17,15 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.harness import record
-from tfbuild.bench import evaluate, session
-from tfbuild.bench.experiments import Arm, Case, Experiment, Value
-from tfbuild.bench.report import judged
-from tfbuild.bench.results import NO_DIFFERENCE, SLOWER, BenchReport, CaseResult, ExperimentResult
+from tfbuild.bench import session
 from tfbuild.bench.session import Settings
-from tfbuild.bench.workers import FOLDER
+from tfbuild.bench.wording import judged
 from tfbuild.engine import Engine
 from tfbuild.engine.progress import Progress
+from tfbuild.measure import evaluate
+from tfbuild.measure.experiments import Arm, Case, Experiment, Value
+from tfbuild.measure.records import NO_DIFFERENCE, SLOWER, BenchReport, CaseResult, ExperimentResult
+from tfbuild.measure.workers import FOLDER
 
 PLANTED = Path(__file__).parent.parent / "tests" / "data" / "bench" / "planted.py"
 IMAGE = "tfbuild:2.21.0-mkl-py3.11-f16c"

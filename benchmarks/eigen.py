@@ -23,8 +23,8 @@ from benchmarks.harness import record, rounds
 from tfbuild import cli, cpu, dockerfile, facts, isa
 from tfbuild.compilers import find
 from tfbuild.engine import Engine, Progress, Worker, base
-from tfbuild.proof import Interval
-from tfbuild.verify.paired import geometric_mean, interval
+from tfbuild.measure.intervals import geometric_mean, interval
+from tfbuild.measure.records import Interval
 
 HERE = Path(__file__).parent
 TAG = "tfbuild-benchmark:eigen"

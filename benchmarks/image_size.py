@@ -18,8 +18,8 @@ from benchmarks.harness import record, rounds
 from tfbuild import dockerfile, plan
 from tfbuild.engine import Engine, Progress, base
 from tfbuild.engine.base import Base
+from tfbuild.measure.intervals import interval
 from tfbuild.plan import Build, Request
-from tfbuild.verify.paired import interval
 
 TAG = "tfbuild-benchmark"
 # Wall and CPU seconds of the import alone; on a busy machine the latter is the steadier one.

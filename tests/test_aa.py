@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks import aa
 from tests.test_bench_report import case, experiment
-from tfbuild.bench.results import CaseResult, ExperimentResult
+from tfbuild.measure.records import CaseResult, ExperimentResult
 
 
 def rows(*, same: list[CaseResult], asleep: list[CaseResult]) -> list[ExperimentResult]:

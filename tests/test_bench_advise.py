@@ -8,12 +8,12 @@ import pytest
 
 from tests.test_bench_evaluate import sample
 from tests.test_bench_report import case, experiment, report, sizes
-from tfbuild.bench import advise, findings, inplace, results
+from tfbuild.bench import advise, findings, inplace
 from tfbuild.bench import report as reporting
 from tfbuild.bench.advise import Advice
-from tfbuild.bench.evaluate import AGAIN, evaluate
-from tfbuild.bench.results import ArmResult, BenchReport, CaseResult, ExperimentResult, Round
-from tfbuild.proof import Interval
+from tfbuild.measure import records
+from tfbuild.measure.evaluate import AGAIN, evaluate
+from tfbuild.measure.records import ArmResult, BenchReport, CaseResult, ExperimentResult, Interval, Round
 
 ONEDNN, PRELOAD = inplace.ONEDNN, inplace.PRELOAD
 # Real reports of before they said what the image sets.
@@ -164,7 +164,7 @@ def test_a_setting_that_may_cost_a_tenth_somewhere_is_refused() -> None:
     steady = experiment("threads", threads("block", 0.7), threads("conv", 1.0))
     assert settings(of_image({}, steady)) == [({"TF_NUM_INTRAOP_THREADS": "1"}, "")]
     wide = threads("conv", 1.0, spread=0.4)
-    assert wide.arms[1].effect == results.NO_DIFFERENCE
+    assert wide.arms[1].effect == records.NO_DIFFERENCE
     assert wide.arms[1].cpu is not None
     assert wide.arms[1].cpu.low < advise.RISK
     assert of_image({}, experiment("threads", threads("block", 0.7), wide)) == ()
@@ -325,7 +325,7 @@ def test_the_clock_is_told_where_it_shows_no_gain() -> None:
 def test_a_batch_size_is_advised_where_it_is_faster_than_the_smallest() -> None:
     sized = sizes(1e-3, 1e-4, 1, 2, 4, 8, 16, 32, 64, 128)
     knee = sized.arms[6]
-    faster = replace(knee, effect=results.FASTER, wall=Interval(median=8.0, low=7.5, high=8.5, coverage=0.97))
+    faster = replace(knee, effect=records.FASTER, wall=Interval(median=8.0, low=7.5, high=8.5, coverage=0.97))
     told = findings.of("batchsize", [sized])
     assert told[0].values["measured_90%"] == knee.items == 64
     proved = replace(sized, arms=tuple(faster if arm is knee else arm for arm in sized.arms))
@@ -339,7 +339,7 @@ def test_a_batch_size_is_advised_where_it_is_faster_than_the_smallest() -> None:
 def test_a_batch_size_at_the_end_of_the_sweep_is_told_as_that() -> None:
     sized = sizes(1e-2, 1e-5, 1, 2, 4, 8, 16, 32)
     faster = Interval(median=30.0, low=29.0, high=31.0, coverage=0.97)
-    arms = tuple(replace(arm, effect=results.FASTER, wall=faster) if arm.items > 1 else arm for arm in sized.arms)
+    arms = tuple(replace(arm, effect=records.FASTER, wall=faster) if arm.items > 1 else arm for arm in sized.arms)
     (found,) = advise.advise(report(experiment("batchsize", replace(sized, arms=arms))))
     assert found.code == "batch_size = 32  # the largest one tried: more may be faster still"
 

@@ -11,8 +11,9 @@ import pytest
 
 from tests.test_bench_page import every_number, hostile, mixed
 from tests.test_bench_report import RECORDED, elsewhere, slower_report
-from tfbuild.bench import compare, page
+from tfbuild.bench import compare, page, wording
 from tfbuild.bench import report as reporting
+from tfbuild.measure import intervals
 
 pytestmark = [
     pytest.mark.browser,
@@ -184,7 +185,7 @@ def test_the_numbers_that_are_seen_are_the_report_s(browser: Any, pages: dict[st
             assert number in text
         for one in row.cases:
             for arm in one.arms:
-                assert {reporting.spelled(arm.cpu), reporting.spelled(arm.wall), reporting.time(arm.seconds)} <= {
+                assert {intervals.spelled(arm.cpu), intervals.spelled(arm.wall), wording.time(arm.seconds)} <= {
                     *cells,
                     "",
                 }

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from tests.test_bench_report import case, elsewhere, experiment, report, slower_report
-from tfbuild.bench import common, compare, gate, means, page, results
+from tfbuild.bench import command, common, compare, gate, page
 from tfbuild.bench import report as reporting
-from tfbuild.bench.evaluate import interval, undisturbed
-from tfbuild.bench.results import ArmResult, BenchReport, CaseResult, ExperimentResult, Round, Sample
 from tfbuild.errors import RegressionFound, UsageError
-from tfbuild.verify import paired
+from tfbuild.measure import intervals, means, records
+from tfbuild.measure.evaluate import interval, undisturbed
+from tfbuild.measure.records import ArmResult, BenchReport, CaseResult, ExperimentResult, Round, Sample
 
 # Real runs; the committed ones change as they are measured anew, and one of the guide may be of few rounds.
 MEASURED = {
@@ -26,11 +26,11 @@ THROUGHPUT = ("throughput<0.95",)
 
 
 def enforce(found: compare.Comparison, *texts: str) -> None:
-    gate.enforce(gate.judge(found, gate.gates(texts)))
+    gate.enforce(gate.judge(compare.judgeable(found), gate.gates(texts)))
 
 
 def outcomes(found: compare.Comparison, *texts: str) -> list[str]:
-    return [one.outcome for one in gate.judge(found, gate.gates(texts))]
+    return [one.outcome for one in gate.judge(compare.judgeable(found), gate.gates(texts))]
 
 
 def timed(row: Round, wall: float, cpu: float, *names: str) -> Round:
@@ -69,7 +69,7 @@ def cut(found: BenchReport, most: int, cases: int = 10**6) -> BenchReport:
 
 def without(found: BenchReport, *names: str) -> BenchReport:
     """Nothing was measured in these experiments."""
-    empty = (replace(row, cases=(), status=results.SKIPPED, reason="no time") for row in found.experiments)
+    empty = (replace(row, cases=(), status=records.SKIPPED, reason="no time") for row in found.experiments)
     return replace(
         found,
         experiments=tuple(
@@ -84,7 +84,7 @@ def guide() -> BenchReport:
     measured = reporting.read(MEASURED["guide"])
 
     def sound(one: CaseResult) -> bool:
-        return len(undisturbed(one.rounds)) >= paired.FEWEST
+        return len(undisturbed(one.rounds)) >= intervals.FEWEST
 
     rows = (replace(row, cases=tuple(filter(sound, row.cases))) for row in measured.experiments)
     kept = replace(measured, experiments=tuple(row for row in rows if row.cases))
@@ -178,12 +178,12 @@ def test_any_number_is_held_against_the_first() -> None:
     assert "TensorFlow: 2.21.0 | 2.14.0" in shown
     assert "\x1b" not in shown
     line = next(line for line in shown.splitlines() if line.startswith("throughput"))
-    assert line.split() == ["throughput", *" ".join(map(reporting.spelled, totals)).split()]
+    assert line.split() == ["throughput", *" ".join(map(intervals.spelled, totals)).split()]
 
 
 def test_one_report_is_nothing_to_compare() -> None:
     with pytest.raises(UsageError, match="nothing to compare"):
-        compare.run(["a.json"], [], "", json=False)
+        command.compare(["a.json"], [], "", json=False)
 
 
 def test_other_work_of_the_same_name_is_not_compared() -> None:
@@ -249,7 +249,7 @@ def test_what_some_report_lacks_passes_no_gate(tmp_path: Path) -> None:
     paths = [tmp_path / name for name in ("a.json", "b.json", "c.json")]
     for path, one in zip(paths, (more, report(), more), strict=True):
         path.write_text(reporting.to_json(one))
-    compare.run([*map(str, paths)], [], str(tmp_path / "all.html"), json=True)
+    command.compare([*map(str, paths)], [], str(tmp_path / "all.html"), json=True)
     assert "jpeg" in (tmp_path / "all.html").read_text()
 
 
@@ -306,8 +306,8 @@ def test_one_slower_experiment_is_named_though_the_mean_bears_it(guide: BenchRep
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
-        ({"status": results.FAILED, "reason": "its process died"}, "failed: its process died"),
-        ({"status": results.FAILED, "reason": "its process died", "seconds": None}, "failed: its process died"),
+        ({"status": records.FAILED, "reason": "its process died"}, "failed: its process died"),
+        ({"status": records.FAILED, "reason": "its process died", "seconds": None}, "failed: its process died"),
         ({"same": False}, common.OTHER_RESULT),
     ],
 )
@@ -345,7 +345,7 @@ def test_json_and_page_carry_what_the_terminal_says(tmp_path: Path, capsys: pyte
     paths = [str(tmp_path / "a.json"), str(tmp_path / "b.json")]
     for json_wanted in (True, False):
         with pytest.raises(RegressionFound, match="cannot be judged"):
-            compare.run(paths, ["throughput<0.95", "onednn<0.9"], str(tmp_path / "p.html"), json=json_wanted)
+            command.compare(paths, ["throughput<0.95", "onednn<0.9"], str(tmp_path / "p.html"), json=json_wanted)
         written = capsys.readouterr().out
         if json_wanted:
             told = json.loads(written)
@@ -394,7 +394,7 @@ def test_an_image_against_itself_differs_in_no_more_than_a_twentieth(guide: Benc
     for _ in range(repeats):
         found = compare.compare(redrawn(guide, chance, drift=drift), redrawn(guide, chance, drift=drift))
         for name, ratio in found.totals.items():
-            wrong = compare.direction(ratio) != results.NO_DIFFERENCE
+            wrong = compare.direction(ratio) != records.NO_DIFFERENCE
             if name in claimed:
                 claimed[name] += wrong
                 assert ratio.high >= 0.95, "the gate"
@@ -496,7 +496,7 @@ def test_the_ratio_of_two_medians_has_the_confidence_that_it_says() -> None:
 
 def test_few_parts_are_averaged_as_if_all_erred_alike() -> None:
     rows = compare.compare(report(), slower_report(2.0)).rows
-    total = means.total([means.Part(experiment="x", case=row.case, ratio=row.wall) for row in rows])
+    total = means.total([means.CaseRatio(experiment="x", case=row.case, ratio=row.wall) for row in rows])
     assert total
     assert total.low == pytest.approx(math.sqrt(rows[0].wall.low * rows[1].wall.low))
     assert means.total([]) is None

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tfbuild.bench.evaluate import AGAIN, Evaluation, against, evaluate, interval
-from tfbuild.bench.results import FASTER, NO_DIFFERENCE, SLOWER, ArmResult, CaseResult, Round, Sample
+from tfbuild.measure.evaluate import AGAIN, Evaluation, against, evaluate, interval
+from tfbuild.measure.records import FASTER, NO_DIFFERENCE, SLOWER, ArmResult, CaseResult, Round, Sample
 
 RECORDED = Path(__file__).parent / "data" / "bench" / "same.json"
 

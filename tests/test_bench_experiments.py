@@ -15,14 +15,15 @@ import pytest
 from tests import clock
 from tests.clock import Stopped
 from tfbuild import facts
-from tfbuild.bench import allocators, command, experiments, session
-from tfbuild.bench.arms import Place, line_up
-from tfbuild.bench.evaluate import AGAIN
-from tfbuild.bench.experiments import Arm, Case, Experiment
-from tfbuild.bench.workers import FOLDER, files
+from tfbuild.bench import allocators, command, session
 from tfbuild.engine import Engine
 from tfbuild.engine.progress import Progress
 from tfbuild.errors import UsageError
+from tfbuild.measure import experiments
+from tfbuild.measure.arms import Machine, line_up
+from tfbuild.measure.evaluate import AGAIN
+from tfbuild.measure.experiments import Arm, Case, Experiment
+from tfbuild.measure.workers import FOLDER, files
 
 ROOT = Path(__file__).parent.parent
 WORKLOADS = ROOT / "tfbuild" / "benches" / "workloads"
@@ -166,14 +167,14 @@ def test_a_slip_in_a_row_is_refused() -> None:
 
 
 def test_arms_share_a_process_unless_something_sets_them_apart() -> None:
-    place = Place(image="sha256:1", against="sha256:2", cpus=3, gpus=0)
+    machine = Machine(image="sha256:1", against="sha256:2", cpus=3, gpus=0)
     case = Case(name="c", env={"A": "1"})
-    plain = place.key(case, Arm(name="x"))
-    assert plain == place.key(case, Arm(name="y"))
+    plain = machine.key(case, Arm(name="x"))
+    assert plain == machine.key(case, Arm(name="y"))
     assert dict(plain.env) == {"A": "1"}
-    assert dict(place.key(case, Arm(name="x", env={"N": "{fourfold}"})).env) == {"A": "1", "N": "12"}
-    assert place.key(case, Arm(name="x", image="against")).image == "sha256:2"
-    assert place.key(case, Arm(name="x", process="NCHW")) != plain
+    assert dict(machine.key(case, Arm(name="x", env={"N": "{fourfold}"})).env) == {"A": "1", "N": "12"}
+    assert machine.key(case, Arm(name="x", image="against")).image == "sha256:2"
+    assert machine.key(case, Arm(name="x", process="NCHW")) != plain
 
 
 @pytest.mark.parametrize(
@@ -251,9 +252,9 @@ def test_a_worker_starts_out_of_its_files_alone(tmp_path: Path) -> None:
 
 
 def test_what_the_budget_leaves_no_time_for_is_skipped_with_the_reason() -> None:
-    place = Place(image="sha256:1", against="", cpus=2, gpus=0)
+    machine = Machine(image="sha256:1", against="", cpus=2, gpus=0)
     settings = command.settings(quick=True, full=False, budget="", against="")
-    run = session.Session(cast(Engine, None), replace(settings, budget=1.0), place, Progress(io.StringIO()))
+    run = session.Session(cast(Engine, None), replace(settings, budget=1.0), machine, Progress(io.StringIO()))
     run.run(experiments.known())
     assert [row.name for row in run.done] == [row.name for row in experiments.known()]
     assert {row.status for row in run.done} == {"skipped"}
@@ -270,8 +271,8 @@ def test_what_cannot_run_here_takes_no_time_from_the_others(stopped: Stopped) ->
     settings = command.settings(quick=False, full=False, budget="", against="")
 
     def weight(row: Experiment, against: str, gpus: int) -> float:
-        place = Place(image="sha256:1", against=against, cpus=2, gpus=gpus)
-        return session.Session(cast(Engine, None), settings, place, Progress(io.StringIO()))._weight(row)
+        machine = Machine(image="sha256:1", against=against, cpus=2, gpus=gpus)
+        return session.Session(cast(Engine, None), settings, machine, Progress(io.StringIO()))._weight(row)
 
     assert weight(isa, "", 0) == 0
     assert weight(isa, "sha256:2", 0) == 3 * isa.weight * len(isa.case), "two arms, and the baseline again"
@@ -294,17 +295,17 @@ def test_full_holds_what_the_rows_say_that_they_take() -> None:
     assert sum(row.seconds(case) for row in experiments.known() for case in row.case) <= session.FULL_SECONDS
 
 
-def place(cpus: int) -> Place:
-    return Place(image="sha256:1", against="sha256:2", cpus=cpus, gpus=1)
+def machine(cpus: int) -> Machine:
+    return Machine(image="sha256:1", against="sha256:2", cpus=cpus, gpus=1)
 
 
 def test_rows_speak_of_this_machine_s_processors() -> None:
     """All texts of all rows can be filled in, and a number is what a workload gets."""
-    every = [side for row in experiments.known() for case in row.case for side in line_up(row, case, place(6))]
+    every = [side for row in experiments.known() for case in row.case for side in line_up(row, case, machine(6))]
     texts = [str((side.name, side.key.env, *side.params.values(), side.arm.code)) for side in every]
     assert [text for text in texts if "{" in text] == []
     (pipeline,) = experiments.select(["pipeline"], quick=False)
-    sides = [side for case in pipeline.case for side in line_up(pipeline, case, place(6))]
+    sides = [side for case in pipeline.case for side in line_up(pipeline, case, machine(6))]
     assert {side.params["calls"] for side in sides if side.workload == "pipeline" and "calls" in side.params} == {-1, 6}
     assert any("num_parallel_calls=6" in side.arm.code for side in sides)
 
@@ -314,7 +315,7 @@ def test_rows_speak_of_this_machine_s_processors() -> None:
 )
 def test_no_number_of_threads_is_tried_twice(cpus: int, intra: list[str]) -> None:
     (threads,) = experiments.select(["threads"], quick=False)
-    sides = line_up(threads, threads.case[0], place(cpus))
+    sides = line_up(threads, threads.case[0], machine(cpus))
     tried = [value for side in sides for name, value in side.key.env if name == "TF_NUM_INTRAOP_THREADS"]
     assert tried == intra
     assert [side.name for side in sides][:: len(sides) - 1] == ["the default", AGAIN]
@@ -325,7 +326,7 @@ def test_only_what_asks_for_a_gpu_gets_one_and_is_timed_by_the_clock() -> None:
     """CPU time counts none of a GPU's work."""
     for row, case, arm in arms():
         asks = case.needs == "gpu"
-        assert place(2).key(case, arm).gpus is asks
+        assert machine(2).key(case, arm).gpus is asks
         assert not asks or (case.metric or row.metric) == "wall", (row.name, case.name)
 
 

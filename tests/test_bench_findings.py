@@ -8,15 +8,14 @@ import pytest
 
 from tests.test_bench_evaluate import sample
 from tests.test_bench_report import case, sizes
-from tfbuild.bench import allocators, evidence, experiments, findings, results
-from tfbuild.bench import report as reporting
-from tfbuild.bench.evaluate import AGAIN, evaluate
-from tfbuild.bench.experiments import Arm
-from tfbuild.bench.results import CaseResult, Round, Value
+from tfbuild.bench import allocators, batch_size, evidence, findings, wording
 from tfbuild.benches import guards
 from tfbuild.benches.found import Peak
 from tfbuild.engine import WorkerDied
-from tfbuild.proof import Interval
+from tfbuild.measure import experiments, records
+from tfbuild.measure.evaluate import AGAIN, evaluate
+from tfbuild.measure.experiments import Arm
+from tfbuild.measure.records import CaseResult, Interval, Round, Value
 
 
 def test_memory_has_a_line_or_nothing_is_said_of_it() -> None:
@@ -137,7 +136,7 @@ def test_what_a_workload_does_before_its_time_is_nobody_else_s_load() -> None:
 # --- no more is said than the rounds show ----------------------------------------------------------------------------
 
 
-def stepped(median: float, low: float, high: float, *, effect: str = results.SLOWER, coverage: float = 0.96) -> str:
+def stepped(median: float, low: float, high: float, *, effect: str = records.SLOWER, coverage: float = 0.96) -> str:
     """What is said of a pipeline that makes the step take so many times as long."""
     measured = case(1.0, metric="wall")
     ratio = Interval(median=1 / median, low=1 / high, high=1 / low, coverage=coverage)
@@ -150,9 +149,9 @@ def test_a_bottleneck_is_named_only_where_the_whole_interval_says_so() -> None:
     assert stepped(1.5, 1.4, 1.6) == "arm: 1.50 [1.40, 1.60] times the step alone: input-bound"
     assert stepped(1.5, 1.05, 2.2).endswith("not sure, from compute-bound to input-bound")
     assert stepped(1.35, 1.2, 1.5).endswith("not sure, from balanced to input-bound")
-    assert stepped(0.98, 0.95, 1.05, effect=results.NO_DIFFERENCE).endswith(": compute-bound")
+    assert stepped(0.98, 0.95, 1.05, effect=records.NO_DIFFERENCE).endswith(": compute-bound")
     assert stepped(1.5, 1.4, 1.6, coverage=0.75).endswith("too few rounds to say what limits it")
-    wide = stepped(1.5, 1.4, 1.6, effect=results.NO_DIFFERENCE)
+    wide = stepped(1.5, 1.4, 1.6, effect=records.NO_DIFFERENCE)
     assert wide.endswith("not sure, the step alone differs from itself as much"), "the band is as wide"
 
 
@@ -172,8 +171,8 @@ def threads(*ratios: tuple[float, str], coverage: float = 0.96) -> str:
 
 
 def test_a_number_of_threads_is_faster_by_its_interval_or_not_at_all() -> None:
-    same = results.NO_DIFFERENCE
-    assert threads((0.8, results.SLOWER), (1.2, results.FASTER), (1.32, results.FASTER)) == (
+    same = records.NO_DIFFERENCE
+    assert threads((0.8, records.SLOWER), (1.2, records.FASTER), (1.32, records.FASTER)) == (
         "conv: faster than the default: intra-op 3 x1.32 [1.22, 1.42], intra-op 2 x1.20 [1.10, 1.30]"
     ), "which of two is the best is nothing that was compared"
     told = threads((1.32, same), (0.9, same))
@@ -204,8 +203,8 @@ def test_a_batch_size_has_the_range_that_its_noise_leaves() -> None:
 
 def test_a_line_that_misses_its_points_says_nothing_of_others() -> None:
     points = [(1, 1.0), (2, 3.0), (4, 1.2), (8, 5.0), (16, 2.0), (32, 12.0)]
-    assert findings.fit(points) is None
-    assert findings.fit([(n, 0.5 + 0.1 * n) for n, _ in points]) is not None
+    assert batch_size.fit(points) is None
+    assert batch_size.fit([(n, 0.5 + 0.1 * n) for n, _ in points]) is not None
 
 
 # --- what follows from two arms that are no baseline ----------------------------------------------------------------
@@ -298,7 +297,7 @@ def test_no_line_is_told_that_the_largest_batches_refute() -> None:
     micros = {1: 1350, 4: 372, 16: 135, 64: 50.2, 128: 42.3, 256: 37.8, 512: 28, 1024: 24.8}
     line = sizes(1e-3, 1e-4, *micros)
     arms = tuple(replace(arm, seconds=micros[arm.items] * 1e-6) for arm in line.arms)
-    assert findings.fit([(n, n * each * 1e-6) for n, each in micros.items()]) is not None
+    assert batch_size.fit([(n, n * each * 1e-6) for n, each in micros.items()]) is not None
     (found,) = findings.of("batchsize", [replace(line, arms=arms)])
     assert "no line a + b * n is told" in found.text
     assert "fitted_90%" not in found.values
@@ -307,11 +306,11 @@ def test_no_line_is_told_that_the_largest_batches_refute() -> None:
 def test_a_baseline_that_differs_from_itself_is_said() -> None:
     measured = case(0.5)
     off = Interval(median=1.28, low=1.17, high=1.42, coverage=0.98)
-    assert reporting.caveat(measured) == ""
-    assert reporting.caveat(replace(measured, band=off)) == "the baseline differs from itself: x1.28 [1.17, 1.42]"
-    assert reporting.caveat(replace(measured, band=replace(off, coverage=0.75))) == "", "too few rounds to say so"
+    assert wording.caveat(measured) == ""
+    assert wording.caveat(replace(measured, band=off)) == "the baseline differs from itself: x1.28 [1.17, 1.42]"
+    assert wording.caveat(replace(measured, band=replace(off, coverage=0.75))) == "", "too few rounds to say so"
     nearly = Interval(median=0.99, low=0.98, high=0.998, coverage=0.98)
-    assert reporting.caveat(replace(measured, band=nearly)) == "", "1.00, as it is shown"
+    assert wording.caveat(replace(measured, band=nearly)) == "", "1.00, as it is shown"
 
 
 @pytest.mark.parametrize(

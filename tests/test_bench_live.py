@@ -14,10 +14,10 @@ import pytest
 
 from tests.test_bench_evaluate import made_up
 from tfbuild.bench import live
-from tfbuild.bench.arms import Place
-from tfbuild.bench.experiments import Arm, Case, Experiment
-from tfbuild.bench.rounds import Comparison
-from tfbuild.bench.workers import Pool
+from tfbuild.measure.arms import Machine
+from tfbuild.measure.experiments import Arm, Case, Experiment
+from tfbuild.measure.rounds import CaseRun
+from tfbuild.measure.workers import Pool
 
 ROW = Experiment(
     name="jpeg", question="-", compares="-", changes="-", source="-", workload="decode", arm=(), case=(Case(name="-"),)
@@ -25,15 +25,15 @@ ROW = Experiment(
 SHOW, HIDE = "\x1b[?25h", "\x1b[?25l"
 
 
-def comparison(factor: float, rounds: int, *, lost: bool = False) -> Comparison:
+def comparison(factor: float, rounds: int, *, lost: bool = False) -> CaseRun:
     """One that is being measured: two arms and the baseline again, so many rounds in."""
     case = Case(name="centre \x1b[2J", arm=(Arm(name="baseline"), Arm(name="arm")))
-    place = Place(image="-", against="", cpus=2, gpus=0)
+    machine = Machine(image="-", against="", cpus=2, gpus=0)
     pool = Pool(None)  # type: ignore[arg-type]
-    made = Comparison(row=ROW, case=case, place=place, pool=pool, tell=print)
+    made = CaseRun(row=ROW, case=case, machine=machine, pool=pool, tell=print)
     made.rounds += made_up(factor, rounds) if rounds else []
     if lost:
-        made.crew.sides[1].give_up("failed", "its process was lost")
+        made.runner.sides[1].give_up("failed", "its process was lost")
     return made
 
 

@@ -9,10 +9,11 @@ import pytest
 
 from tests.test_bench_experiments import ROOT, workloads
 from tests.test_bench_report import case
-from tfbuild.bench import command, experiments, findings, models
-from tfbuild.bench.arms import Place
+from tfbuild.bench import command, findings, models
 from tfbuild.bench.session import Settings
 from tfbuild.errors import UsageError
+from tfbuild.measure import experiments
+from tfbuild.measure.arms import Machine
 
 SETTINGS = Settings(mode="budget", budget=300)
 
@@ -34,24 +35,24 @@ def test_the_named_models_take_the_place_of_the_short_ones() -> None:
 
 
 def test_xla_is_measured_beside_the_same_onednn() -> None:
-    place = Place(image="sha256:1", against="", cpus=2, gpus=0)
+    machine = Machine(image="sha256:1", against="", cpus=2, gpus=0)
     (short,) = experiments.select(["models"], quick=False)
     for row in (short, models.row(["lstm", "transformer"])):
         asked = [case for case in row.case if any(arm.params.get("xla") for arm in row.arms(case))]
         assert len(asked) == 2
         for each in asked:
-            keys = [place.key(each, arm) for arm in row.arms(each)]
+            keys = [machine.key(each, arm) for arm in row.arms(each)]
             assert {key.env for key in keys} == {(("TF_ENABLE_ONEDNN_OPTS", "1"),)}
             assert len(set(keys)) == 2, "XLA has a process of its own"
 
 
 def test_a_model_s_data_is_compared_by_the_clock_in_one_process() -> None:
     (row,) = command.rows_of((), SETTINGS, ["vgg16"], "2")
-    place = Place(image="sha256:1", against="", cpus=2, gpus=0)
+    machine = Machine(image="sha256:1", against="", cpus=2, gpus=0)
     its_data = row.case[1]
     assert its_data.metric == "wall"
     assert its_data.params["batch"] == 2
-    assert len({place.key(its_data, arm) for arm in its_data.arm}) == 1
+    assert len({machine.key(its_data, arm) for arm in its_data.arm}) == 1
 
 
 def test_experiments_may_be_named_beside_models() -> None:
@@ -125,12 +126,12 @@ def test_the_bottleneck_is_told_with_the_three_rates() -> None:
 
 def test_the_before_of_all_runs_in_the_other_image_and_the_after_in_this_one() -> None:
     (row,) = experiments.select(["all"], quick=False)
-    place = Place(image="sha256:this", against="sha256:stock", cpus=2, gpus=0)
+    machine = Machine(image="sha256:this", against="sha256:stock", cpus=2, gpus=0)
     (across,) = (each for each in row.case if each.needs == "against")
-    images = [place.key(across, arm).image for arm in row.arms(across)]
+    images = [machine.key(across, arm).image for arm in row.arms(across)]
     assert images == ["sha256:stock", "sha256:stock", "sha256:this", "sha256:this"]
     (here,) = (each for each in row.case if not each.needs)
-    assert {place.key(here, arm).image for arm in row.arms(here)} == {"sha256:this"}
+    assert {machine.key(here, arm).image for arm in row.arms(here)} == {"sha256:this"}
     assert row.arms(across)[0].params == row.arms(here)[0].params, "the same training script"
 
 
@@ -141,12 +142,12 @@ def test_virtual_devices_are_never_taken_for_gpus() -> None:
 
 
 def test_an_arm_whose_memory_is_told_shares_its_process_with_no_other() -> None:
-    place = Place(image="sha256:this", against="", cpus=2, gpus=0)
+    machine = Machine(image="sha256:this", against="", cpus=2, gpus=0)
     (short,) = experiments.select(["models"], quick=False)
     for row in (short, models.row(sorted(models.known()))):
         assert row.fresh, "what the last case took would be in the next one's memory"
         for each in row.case:
-            keys = [place.key(each, arm) for arm in row.arms(each)]
+            keys = [machine.key(each, arm) for arm in row.arms(each)]
             shared = any(key.env == keys[0].env for key in keys[1:])
             assert shared or len(set(keys)) == len(keys), each.name
     measured = case(0.5, name="its data", env={})

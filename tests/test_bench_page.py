@@ -17,11 +17,11 @@ import pytest
 
 from tests.commandline import invoke
 from tests.test_bench_report import ENV, RECORDED, SKIPPED, case, elsewhere, experiment, report, sizes, slower_report
-from tfbuild.bench import charts, command, compare, page
+from tfbuild.bench import charts, command, compare, page, wording
 from tfbuild.bench import report as reporting
-from tfbuild.bench.results import BenchReport, CaseResult, ExperimentResult
 from tfbuild.errors import UsageError
-from tfbuild.proof import Interval
+from tfbuild.measure import intervals
+from tfbuild.measure.records import BenchReport, CaseResult, ExperimentResult, Interval
 
 ROOT = Path(__file__).parents[1]
 HOSTILE = """</td></svg><script>alert(1)</script><img src=x onerror="alert(2)">"'`{{ 7 * 7 }}${datum}"""
@@ -97,9 +97,9 @@ def curve() -> CaseResult:
 
 def every_number(row: ExperimentResult) -> Iterator[str]:
     for measured in row.cases:
-        yield reporting.spelled(measured.band)
+        yield intervals.spelled(measured.band)
         for arm in measured.arms:
-            yield from (reporting.spelled(arm.cpu), reporting.spelled(arm.wall), reporting.time(arm.seconds))
+            yield from (intervals.spelled(arm.cpu), intervals.spelled(arm.wall), wording.time(arm.seconds))
         for number in measured.rounds:
             yield from (f"{raw.cpu / raw.inner * 1e3:.4g}" for raw in number.samples.values())
 
@@ -242,7 +242,7 @@ def test_a_chart_s_places_are_the_logarithms_of_its_ratios() -> None:
         for m, effect in zip(medians, effects, strict=True)
     )
     band = Interval(median=1.0, low=0.95, high=1.06, coverage=0.95)
-    (drawing,) = drawings(charts.ratios("x", [charts.Group(title="case", lines=lines, band=band)]))
+    (drawing,) = drawings(charts.ratios("x", [charts.LineGroup(title="case", lines=lines, band=band)]))
     points = marked(drawing, "symbol")
     places = [shift(point)[0] for point in points]
     scale = (places[-1] - places[0]) / math.log(medians[-1] / medians[0])
@@ -349,8 +349,8 @@ def test_the_comparison_has_a_page() -> None:
     assert not read.open
     for one in (found, *found.others):
         for row in one.rows:
-            assert reporting.spelled(row.wall) in read.words
-            assert reporting.spelled(row.cpu) in read.words
+            assert intervals.spelled(row.wall) in read.words
+            assert intervals.spelled(row.cpu) in read.words
     assert "Nothing: the same image on the same machine." in read.text
     assert "TensorFlow 2.21.0 2.14.0" in read.text
     (drawing,) = drawings(text)

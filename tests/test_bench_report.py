@@ -10,20 +10,22 @@ import jsonschema
 import pytest
 
 from tests.test_bench_evaluate import made_up, sample
-from tfbuild.bench import advise, findings, results
+from tfbuild.bench import advise, batch_size, command, findings, wording
 from tfbuild.bench import report as reporting
-from tfbuild.bench.evaluate import evaluate
-from tfbuild.bench.results import (
+from tfbuild.errors import UsageError
+from tfbuild.measure import intervals, records
+from tfbuild.measure.evaluate import evaluate
+from tfbuild.measure.records import (
     ArmResult,
     BenchReport,
     CaseResult,
     ExperimentResult,
+    Host,
+    Interval,
     Round,
     Software,
     Subject,
 )
-from tfbuild.errors import UsageError
-from tfbuild.proof import Host, Interval
 
 RECORDED = Path(__file__).parent / "data" / "bench" / "quick.json"
 IMAGE = "sha256:0123456789abcdef"
@@ -51,7 +53,7 @@ def case(
             params={"window": [0, 0, 1, 1], "fused": name == "arm" and not env},
             env=env if name == "arm" else dict.fromkeys(env, "0"),
             image=IMAGE,
-            status=results.MEASURED,
+            status=records.MEASURED,
             seconds=0.1 * (factor if name == "arm" else 1),
             cpu=verdict.cpu if verdict else None,
             wall=verdict.wall if verdict else None,
@@ -62,7 +64,7 @@ def case(
     return CaseResult(
         name=name,
         metric=metric,
-        status=results.MEASURED,
+        status=records.MEASURED,
         reason="",
         baseline="baseline",
         arms=(arm("baseline"), arm("arm")),
@@ -80,7 +82,7 @@ def experiment(name: str, *cases: CaseResult, **more: object) -> ExperimentResul
         compares="one | the other",
         changes="a switch",
         source="-",
-        status=results.MEASURED,
+        status=records.MEASURED,
         reason="",
         seconds=3.0,
         cases=cases,
@@ -91,7 +93,7 @@ def experiment(name: str, *cases: CaseResult, **more: object) -> ExperimentResul
 SKIPPED = CaseResult(
     name="on a GPU",
     metric="cpu",
-    status=results.SKIPPED,
+    status=records.SKIPPED,
     reason="TensorFlow in this image sees no GPU",
     baseline="NHWC",
     arms=(
@@ -101,7 +103,7 @@ SKIPPED = CaseResult(
             params={},
             env={},
             image=IMAGE,
-            status=results.SKIPPED,
+            status=records.SKIPPED,
             reason="TensorFlow in this image sees no GPU",
         ),
     ),
@@ -110,7 +112,7 @@ SKIPPED = CaseResult(
 
 def report(*rows: ExperimentResult) -> BenchReport:
     return BenchReport(
-        schema=results.SCHEMA,
+        schema=records.SCHEMA,
         created="2026-11-21T10:00:00+00:00",
         tool="tfbuild 0.1.0",
         mode="quick",
@@ -141,7 +143,7 @@ def report(*rows: ExperimentResult) -> BenchReport:
 
 
 def test_what_is_written_is_read_back_equal(tmp_path: Path) -> None:
-    path = reporting.write(report(), tmp_path / "reports")
+    path = command.write(report(), tmp_path / "reports")
     assert path.name == "bench-2.21.0-mkl.json"
     assert reporting.path(report(), tmp_path, "before").name == "before.json"
     assert reporting.read(path) == report()
@@ -213,17 +215,17 @@ def test_markdown_and_table_say_what_was_found() -> None:
 
 def test_what_spoils_a_number_stands_beside_it() -> None:
     cut = replace(
-        case(0.5), status=results.TRUNCATED, reason="its time was over after 7 rounds", noisy=True, throttled=3
+        case(0.5), status=records.TRUNCATED, reason="its time was over after 7 rounds", noisy=True, throttled=3
     )
-    told = reporting.caveat(cut)
+    told = wording.caveat(cut)
     assert "its time was over" in told
     assert "noisy: 15 of 15" in told
     assert "3 periods throttled" in told
     assert "interrupted" in reporting.to_markdown(replace(report(), interrupted=True))
     few = Interval(median=1.0, low=0.9, high=1.1, coverage=0.75)
-    assert reporting.spelled(few) == "x1.00 [0.90, 1.10] at 75%"
+    assert intervals.spelled(few) == "x1.00 [0.90, 1.10] at 75%"
     wrong = replace(case(0.5).arms[1], same=False)
-    assert "computes something else" in reporting.verdict(wrong, case(0.5))
+    assert "computes something else" in wording.verdict(wrong, case(0.5))
 
 
 # --- findings --------------------------------------------------------------------------------------------------------
@@ -244,7 +246,7 @@ def sizes(a: float, b: float, *batches: int, spread: float = 0.0, count: int = 1
             params={"batch": n},
             env={},
             image=IMAGE,
-            status=results.MEASURED,
+            status=records.MEASURED,
             items=n,
             seconds=(a + b * n) / n,
         )
@@ -265,8 +267,8 @@ def test_the_batch_size_is_fitted_and_measured() -> None:
 
 
 def test_no_line_is_fitted_through_what_is_none() -> None:
-    assert findings.fit([(1, 1.0), (2, 0.9), (4, 0.8)]) is None
-    assert findings.fit([(1, 1.0), (2, 2.0)]) is None
+    assert batch_size.fit([(1, 1.0), (2, 0.9), (4, 0.8)]) is None
+    assert batch_size.fit([(1, 1.0), (2, 2.0)]) is None
     assert findings.of("batchsize", [sizes(1e-3, 1e-4, 1, 2)]) == ()
     assert findings.of("jpeg", [case(0.5)]) == ()
 
@@ -307,7 +309,7 @@ def slower_report(factor: float) -> BenchReport:
     """The same machine with every sample `factor` times as long."""
     first = report()
 
-    def slow(row: results.Round) -> results.Round:
+    def slow(row: records.Round) -> records.Round:
         samples = {
             name: replace(sample, wall=sample.wall * factor, cpu=sample.cpu * factor)
             for name, sample in row.samples.items()
@@ -367,10 +369,10 @@ def test_nothing_is_advised_without_evidence(rows: tuple[ExperimentResult, ...])
 
 
 def test_the_env_file_is_what_docker_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = reporting.write(report(), tmp_path)
-    advise.run(str(path), str(tmp_path / "tuned.env"), json=False)
+    path = command.write(report(), tmp_path)
+    command.advise(str(path), str(tmp_path / "tuned.env"), json=False)
     lines = (tmp_path / "tuned.env").read_text().splitlines()
     assert all(line.startswith("#") or line == "TF_ENABLE_ONEDNN_OPTS=1" for line in lines)
     assert "TF_ENABLE_ONEDNN_OPTS=1" in capsys.readouterr().out
-    advise.run(str(path), "", json=True)
+    command.advise(str(path), "", json=True)
     assert json.loads(capsys.readouterr().out)[0]["env"] == ENV

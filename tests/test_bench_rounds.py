@@ -7,21 +7,21 @@ from typing import cast
 import pytest
 
 from tests.test_bench_evaluate import made_up
-from tfbuild.bench import rounds
-from tfbuild.bench.arms import Place, Side
-from tfbuild.bench.evaluate import AGAIN
-from tfbuild.bench.experiments import Arm, Case, Experiment
-from tfbuild.bench.rounds import Comparison, Limits
-from tfbuild.bench.workers import Key, Pool
 from tfbuild.benches.found import Ready
+from tfbuild.measure import rounds
+from tfbuild.measure.arms import Machine, Side
+from tfbuild.measure.evaluate import AGAIN
+from tfbuild.measure.experiments import Arm, Case, Experiment
+from tfbuild.measure.rounds import CaseRun, RoundLimits
+from tfbuild.measure.workers import Key, Pool
 
-PLACE = Place(image="sha256:1", against="", cpus=2, gpus=0)
+MACHINE = Machine(image="sha256:1", against="", cpus=2, gpus=0)
 
 
-def comparison(*, needs: str = "", same: bool = False, place: Place = PLACE, **env: str) -> Comparison:
+def comparison(*, needs: str = "", same: bool = False, machine: Machine = MACHINE, **env: str) -> CaseRun:
     case = Case(name="c", workload="w", needs=needs, arm=(Arm(name="baseline"), Arm(name="arm", env=env)))
     row = Experiment(name="x", question="-", compares="-", changes="-", source="-", same=same, case=(case,))
-    return Comparison(row=row, case=case, place=place, pool=cast(Pool, None), tell=lambda _: None)
+    return CaseRun(row=row, case=case, machine=machine, pool=cast(Pool, None), tell=lambda _: None)
 
 
 def sides(*values: float) -> list[Side]:
@@ -34,7 +34,7 @@ def sides(*values: float) -> list[Side]:
 
 def test_what_was_measured_before_an_interruption_is_judged() -> None:
     made = comparison()
-    made.crew.sides, made.rounds = sides(1, 1, 1), made_up(0.5, 8)
+    made.runner.sides, made.rounds = sides(1, 1, 1), made_up(0.5, 8)
     found = made.result(interrupted=True)
     assert (found.status, found.reason) == ("interrupted", "interrupted after 8 rounds")
     assert found.arms[1].effect == "faster"
@@ -52,9 +52,9 @@ def test_an_interruption_before_the_start_has_no_numbers() -> None:
 
 def test_where_no_other_arm_can_run_the_case_is_skipped_with_its_reason() -> None:
     made = comparison()
-    made.crew.sides = sides(1, 1, 1)
-    made.crew.sides[1].give_up("skipped", "this release has no such operation")
-    assert not made.crew.comparable()
+    made.runner.sides = sides(1, 1, 1)
+    made.runner.sides[1].give_up("skipped", "this release has no such operation")
+    assert not made.runner.comparable()
     found = made.result()
     assert (found.status, found.reason) == ("skipped", "this release has no such operation")
     assert [arm.status for arm in found.arms] == ["skipped", "skipped"]
@@ -63,10 +63,10 @@ def test_where_no_other_arm_can_run_the_case_is_skipped_with_its_reason() -> Non
 
 def test_an_arm_that_is_lost_on_the_way_leaves_the_others_their_rounds() -> None:
     made = comparison()
-    made.crew.sides, made.rounds = [*sides(1, 1, 1)], made_up(0.5, 9)
+    made.runner.sides, made.rounds = [*sides(1, 1, 1)], made_up(0.5, 9)
     lost = Side(name="third", arm=Arm(name="third"), key=Key(image="sha256:1"), params={}, workload="w")
     lost.give_up("failed", "its process was lost")
-    made.crew.sides.insert(2, lost)
+    made.runner.sides.insert(2, lost)
     found = made.result()
     assert found.status == "measured"
     assert [(arm.status, arm.effect) for arm in found.arms] == [
@@ -79,10 +79,10 @@ def test_an_arm_that_is_lost_on_the_way_leaves_the_others_their_rounds() -> None
 @pytest.mark.parametrize(("value", "same"), [(1.001, True), (1.01, False)])
 def test_arms_that_claim_the_same_are_held_to_it(value: float, same: bool) -> None:
     made = comparison(same=True)
-    made.crew.sides, made.rounds = sides(1.0, value, 1.0), made_up(0.5, 9)
+    made.runner.sides, made.rounds = sides(1.0, value, 1.0), made_up(0.5, 9)
     assert made.result().arms[1].same is same
     made = comparison()
-    made.crew.sides, made.rounds = sides(1.0, value, 1.0), made_up(0.5, 9)
+    made.runner.sides, made.rounds = sides(1.0, value, 1.0), made_up(0.5, 9)
     assert made.result().arms[1].same is None, "nobody claims it"
 
 
@@ -93,26 +93,26 @@ def test_arms_that_claim_the_same_are_held_to_it(value: float, same: bool) -> No
 def test_what_is_not_here_is_said_before_anything_starts(needs: str, reason: str) -> None:
     made = comparison(needs=needs, LD_PRELOAD="", N="1")
     rounds.prepare([made], 0)
-    rounds.run([made], Limits(rounds=7, end=0, latest=0), random.Random(1))
+    rounds.run([made], RoundLimits(rounds=7, end=0, latest=0), random.Random(1))
     found = made.result()
     assert found.status == "skipped"
     assert reason in found.reason
 
 
 def test_where_the_engine_gives_no_gpu_its_own_reason_is_told() -> None:
-    made = comparison(needs="gpu", place=replace(PLACE, no_gpu="the engine offers no GPU"))
-    assert made.place.lacks(made.row, made.case) == "the engine offers no GPU"
-    seen = replace(PLACE, gpus=1, no_gpu="the engine offers no GPU")
+    made = comparison(needs="gpu", machine=replace(MACHINE, no_gpu="the engine offers no GPU"))
+    assert made.machine.lacks(made.row, made.case) == "the engine offers no GPU"
+    seen = replace(MACHINE, gpus=1, no_gpu="the engine offers no GPU")
     assert seen.lacks(made.row, made.case) == "", "an engine whose own runtime gives one to all need not say so"
 
 
 def test_an_image_that_sets_a_variable_can_be_measured_without_it() -> None:
-    place = replace(PLACE, sets=frozenset({"LD_PRELOAD"}))
-    made = comparison(needs="tuning", place=place, LD_PRELOAD="", TF_ENABLE_ONEDNN_OPTS="")
-    assert not place.lacks(made.row, made.case)
-    assert [dict(side.key.env) for side in made.crew.sides] == [
+    machine = replace(MACHINE, sets=frozenset({"LD_PRELOAD"}))
+    made = comparison(needs="tuning", machine=machine, LD_PRELOAD="", TF_ENABLE_ONEDNN_OPTS="")
+    assert not machine.lacks(made.row, made.case)
+    assert [dict(side.key.env) for side in made.runner.sides] == [
         {},
         {"LD_PRELOAD": "", "TF_ENABLE_ONEDNN_OPTS": ""},
         {},
     ]
-    assert made.crew.sides[0].key != made.crew.sides[2].key, "the baseline again is a process of its own"
+    assert made.runner.sides[0].key != made.runner.sides[2].key, "the baseline again is a process of its own"

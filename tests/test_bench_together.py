@@ -5,15 +5,15 @@ from typing import cast
 import pytest
 
 from tests.test_bench_evaluate import made_up
-from tfbuild.bench import together
-from tfbuild.bench.arms import Place, Side
-from tfbuild.bench.experiments import Arm, Case, Experiment
-from tfbuild.bench.results import CaseResult
-from tfbuild.bench.rounds import Comparison
-from tfbuild.bench.workers import Pool
 from tfbuild.benches.found import Ready
+from tfbuild.measure import pooled
+from tfbuild.measure.arms import Machine, Side
+from tfbuild.measure.experiments import Arm, Case, Experiment
+from tfbuild.measure.records import CaseResult
+from tfbuild.measure.rounds import CaseRun
+from tfbuild.measure.workers import Pool
 
-PLACE = Place(image="sha256:1", against="", cpus=2, gpus=0)
+MACHINE = Machine(image="sha256:1", against="", cpus=2, gpus=0)
 ARMS = (Arm(name="baseline"), Arm(name="arm", process="other"))
 
 
@@ -21,14 +21,14 @@ def case(factor: float, count: int = 9, *, seed: int = 1, items: int = 1, foreig
     """An arm that takes `factor` of the baseline's time for a call, with `items` in it."""
     one = Case(name=f"{factor:g}", workload="w", arm=ARMS)
     row = Experiment(name="x", question="-", compares="-", changes="-", source="-", case=(one,))
-    made = Comparison(row=row, case=one, place=PLACE, pool=cast(Pool, None), tell=lambda _: None)
-    made.crew.sides[1].ready = Ready(items=items)
+    made = CaseRun(row=row, case=one, machine=MACHINE, pool=cast(Pool, None), tell=lambda _: None)
+    made.runner.sides[1].ready = Ready(items=items)
     made.rounds = made_up(factor, count, seed=seed, foreign=foreign)
     return made.result()
 
 
 def test_the_mean_is_the_geometric_one_of_each_round() -> None:
-    found = together.mean([case(0.5), case(2.0, seed=2), case(0.25, seed=3)], "arm")
+    found = pooled.mean([case(0.5), case(2.0, seed=2), case(0.25, seed=3)], "arm")
     assert found is not None
     assert found.cpu.median == pytest.approx(4 ** (1 / 3), rel=0.02)
     assert (found.effect, found.rounds, found.clean) == ("faster", 9, 9)
@@ -36,33 +36,33 @@ def test_the_mean_is_the_geometric_one_of_each_round() -> None:
 
 
 def test_items_count() -> None:
-    found = together.mean([case(1.0, items=4), case(1.0, items=4, seed=2)], "arm")
+    found = pooled.mean([case(1.0, items=4), case(1.0, items=4, seed=2)], "arm")
     assert found is not None
     assert found.cpu.median == pytest.approx(4.0, rel=0.02)
 
 
 def test_cases_without_the_same_rounds_have_no_mean() -> None:
-    assert together.mean([case(0.5), case(0.5, 8)], "arm") is None
-    assert together.mean([case(0.5, 1), case(0.5, 1)], "arm") is None
-    assert together.mean([case(0.5), case(0.5)], "another arm") is None
-    assert together.mean([], "arm") is None
-    assert together.findings([]) == ()
+    assert pooled.mean([case(0.5), case(0.5, 8)], "arm") is None
+    assert pooled.mean([case(0.5, 1), case(0.5, 1)], "arm") is None
+    assert pooled.mean([case(0.5), case(0.5)], "another arm") is None
+    assert pooled.mean([], "arm") is None
+    assert pooled.findings([]) == ()
 
 
 def test_few_rounds_claim_nothing() -> None:
-    found = together.mean([case(0.5, 4), case(0.5, 4)], "arm")
+    found = pooled.mean([case(0.5, 4), case(0.5, 4)], "arm")
     assert found is not None
     assert found.effect == "no difference shown"
 
 
 def test_what_the_mean_says_is_a_sentence() -> None:
-    (found,) = together.findings([case(2.0), case(2.0, seed=2)])
+    (found,) = pooled.findings([case(2.0), case(2.0, seed=2)])
     assert found.text.startswith("all 2 together (geometric mean): arm: slower, x0.50 [")
     assert found.text.endswith("] of the speed of baseline")
-    (few,) = together.findings([case(2.0, 4), case(2.0, 4, seed=2)])
+    (few,) = pooled.findings([case(2.0, 4), case(2.0, 4, seed=2)])
     assert "no difference shown, x0.5" in few.text
     assert few.text.endswith("] at 88% of the speed of baseline")
-    (noisy,) = together.findings([case(2.0, foreign=0.5), case(2.0, seed=2)])
+    (noisy,) = pooled.findings([case(2.0, foreign=0.5), case(2.0, seed=2)])
     assert noisy.text.endswith("] of the speed of baseline (noisy: 0 of 9 rounds undisturbed)")
     assert found.values["cpu"] == pytest.approx(0.5, rel=0.02)
 
@@ -71,12 +71,12 @@ def test_an_arm_that_is_lost_in_one_case_has_no_mean() -> None:
     lost = case(0.5)
     for row in lost.rounds:
         row.samples.pop("arm")
-    assert together.mean([case(0.5), lost], "arm") is None
+    assert pooled.mean([case(0.5), lost], "arm") is None
 
 
 def test_sides_that_do_the_same_work_share_their_number_of_calls() -> None:
     def side(**params: int) -> Side:
-        return Side(name="s", arm=ARMS[0], key=PLACE.key(Case(name="c"), ARMS[0]), params={**params}, workload="w")
+        return Side(name="s", arm=ARMS[0], key=MACHINE.key(Case(name="c"), ARMS[0]), params={**params}, workload="w")
 
     assert side(size=1).does_what(side(size=1))
     assert not side(size=1).does_what(side(size=2))

@@ -9,15 +9,16 @@ import pytest
 from tests import clock
 from tests.clock import Stopped
 from tests.test_bench_evaluate import made_up
-from tests.test_bench_rounds import PLACE, sides
-from tfbuild.bench import rounds, session
-from tfbuild.bench.experiments import Arm, Case, Experiment
-from tfbuild.bench.rounds import Limits
+from tests.test_bench_rounds import MACHINE, sides
+from tfbuild.bench import session
 from tfbuild.bench.session import ROUNDS, Session, Settings
 from tfbuild.bench.underway import Group, Underway
-from tfbuild.bench.workers import Pool
 from tfbuild.engine import Engine
 from tfbuild.engine.progress import Progress, Step
+from tfbuild.measure import rounds
+from tfbuild.measure.experiments import Arm, Case, Experiment
+from tfbuild.measure.rounds import RoundLimits
+from tfbuild.measure.workers import Pool
 
 POOL = cast(Pool, None)
 
@@ -40,8 +41,8 @@ def group(count: int, *, truncated: bool = True) -> Group:
     """One that had time for so many rounds."""
     one = row("")
     made = Group(one, one.case)
-    (comparison,) = made.begin(PLACE, POOL, tell)
-    comparison.crew.sides, comparison.rounds, comparison.truncated = sides(1, 1, 1), made_up(0.5, count), truncated
+    (comparison,) = made.begin(MACHINE, POOL, tell)
+    comparison.runner.sides, comparison.rounds, comparison.truncated = sides(1, 1, 1), made_up(0.5, count), truncated
     made.keep([comparison])
     return made
 
@@ -49,11 +50,11 @@ def group(count: int, *, truncated: bool = True) -> Group:
 def test_what_time_alone_ended_goes_on_where_it_was() -> None:
     cut = group(8)
     assert (cut.cut, cut.gained) == (True, (2, 8))
-    cut.made[0].crew.sides[0].home = 3
-    (again,) = cut.begin(PLACE, POOL, tell)
+    cut.made[0].runner.sides[0].home = 3
+    (again,) = cut.begin(MACHINE, POOL, tell)
     assert again is cut.made[0]
     assert not again.truncated
-    assert all(side.home == 0 for side in again.crew.sides), "its worker has forgotten the workloads"
+    assert all(side.home == 0 for side in again.runner.sides), "its worker has forgotten the workloads"
     again.rounds += made_up(0.5, 7, seed=2)
     cut.keep([again])
     assert not cut.cut
@@ -62,28 +63,28 @@ def test_what_time_alone_ended_goes_on_where_it_was() -> None:
 
 def test_rounds_that_are_there_are_not_made_again(stopped: Stopped, monkeypatch: pytest.MonkeyPatch) -> None:
     cut = group(8)
-    (again,) = cut.begin(PLACE, POOL, tell)
+    (again,) = cut.begin(MACHINE, POOL, tell)
     monkeypatch.setattr(again, "quiet_round", lambda *_: again.rounds.extend(made_up(0.5, 1, seed=len(again.rounds))))
     end = stopped.now + 60
-    rounds.run([again], Limits(rounds=15, end=end, latest=end), random.Random(1))
+    rounds.run([again], RoundLimits(rounds=15, end=end, latest=end), random.Random(1))
     assert len(again.rounds) == 15
     assert not again.truncated
 
 
 def test_where_an_arm_was_never_ready_all_is_made_anew() -> None:
     cut = group(8, truncated=False)
-    cut.made[0].crew.sides[1].give_up("truncated", "the time was over before it was ready")
+    cut.made[0].runner.sides[1].give_up("truncated", "the time was over before it was ready")
     cut.told = []
     cut.keep(cut.made)
     assert cut.cut
-    assert cut.begin(PLACE, POOL, tell)[0] is not cut.made[0]
+    assert cut.begin(MACHINE, POOL, tell)[0] is not cut.made[0]
 
 
 def test_an_arm_that_is_lost_in_the_rest_of_the_time_keeps_what_it_had() -> None:
     cut = group(8)
-    (again,) = cut.begin(PLACE, POOL, tell)
+    (again,) = cut.begin(MACHINE, POOL, tell)
     again.rounds += made_up(0.5, 7, seed=2)
-    again.crew.sides[1].give_up("failed", "its process was lost")
+    again.runner.sides[1].give_up("failed", "its process was lost")
     before = cut.told
     cut.keep([again])
     assert cut.told is before
@@ -96,7 +97,7 @@ def test_what_cannot_run_here_is_not_what_time_cut_short() -> None:
     ):
         one = row(need)
         made = Group(one, one.case)
-        made.not_begun(PLACE)
+        made.not_begun(MACHINE)
         assert (made.told[0].status, made.told[0].reason) == (status, reason)
         assert made.cut is (status == "truncated")
 
@@ -107,18 +108,18 @@ class Planned(Session):
     adds: int
     asked: list[tuple[str, int]]
 
-    def _measure(self, group: Group, pool: Pool, limits: Limits, shuffled: random.Random, step: Step) -> None:
-        (comparison,) = group.begin(self.place, pool, tell)
+    def _measure(self, group: Group, pool: Pool, limits: RoundLimits, shuffled: random.Random, step: Step) -> None:
+        (comparison,) = group.begin(self.machine, pool, tell)
         left = limits.rounds - len(comparison.rounds)
         self.asked.append((group.row.name, left))
-        comparison.crew.sides = sides(1, 1, 1)
+        comparison.runner.sides = sides(1, 1, 1)
         comparison.rounds += made_up(0.5, min(left, self.adds), seed=len(self.asked)) if self.adds else []
         comparison.truncated = left > self.adds
         group.keep([comparison])
 
 
 def planned(adds: int, *groups: Group) -> Planned:
-    made = Planned(cast(Engine, None), Settings(mode="budget", budget=60), PLACE, Progress(io.StringIO()))
+    made = Planned(cast(Engine, None), Settings(mode="budget", budget=60), MACHINE, Progress(io.StringIO()))
     made.adds, made.asked = adds, []
     made.underway = [Underway(one.row, [one]) for one in groups]
     return made
@@ -127,7 +128,7 @@ def planned(adds: int, *groups: Group) -> Planned:
 def not_begun() -> Group:
     one = row("")
     made = Group(one, one.case)
-    made.not_begun(PLACE)
+    made.not_begun(MACHINE)
     return made
 
 

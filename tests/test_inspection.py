@@ -20,7 +20,7 @@ from tfbuild.engine.progress import Progress
 from tfbuild.errors import BadWheel
 from tfbuild.inspection import CodeUnreadable, Found
 from tfbuild.inspector import Inspection
-from tfbuild.verify import code
+from tfbuild.verify.checks import code
 
 BASE = 0x1000
 NOP, RETURN = bytes.fromhex("0f1f840000000000"), b"\xc3"
@@ -332,7 +332,7 @@ def seen(*features: str, least: str = "symbols") -> Found:
 
 
 def test_code_as_labelled_passes() -> None:
-    check = code.check(planned("avx"), {"cc": seen("avx", "popcnt"), "framework": seen("avx")})
+    check = code.compare(planned("avx"), {"cc": seen("avx", "popcnt"), "framework": seen("avx")})
     assert (check.name, check.status) == ("code", "pass")
     assert {measure.name: measure.limit for measure in check.measures} == {
         "avx_share": ">= 0.02",
@@ -341,20 +341,20 @@ def test_code_as_labelled_passes() -> None:
 
 
 def test_code_beyond_its_labels_fails_in_any_library() -> None:
-    check = code.check(planned("avx"), {"cc": seen("avx"), "framework": seen("avx", "bmi2")})
+    check = code.compare(planned("avx"), {"cc": seen("avx"), "framework": seen("avx", "bmi2")})
     assert check.status == "fail"
     assert "framework needs bmi2 beyond its labels" in check.detail
 
 
 def test_code_that_makes_no_use_of_its_labels_fails() -> None:
-    check = code.check(planned("avx2", "bmi2", "aes", "movbe"), {"cc": seen("avx", "avx2")})
+    check = code.compare(planned("avx2", "bmi2", "aes", "movbe"), {"cc": seen("avx", "avx2")})
     assert check.status == "fail"
     assert "it makes no use of bmi2, for which it is labelled" in check.detail
 
 
 def test_code_for_another_processor_fails() -> None:
     arm = Found(arch="aarch64", method="spread", instructions=1, regions=1, coverage=1, families=(), dispatched={})
-    assert code.check(planned("avx"), {"cc": arm}).status == "fail"
+    assert code.compare(planned("avx"), {"cc": arm}).status == "fail"
 
 
 def test_the_guard_is_compared_with_the_code() -> None:

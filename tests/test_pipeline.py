@@ -19,7 +19,7 @@ from tfbuild.errors import DiskFull
 from tfbuild.pipeline import Maker
 from tfbuild.plan import Request
 from tfbuild.verify import session as verifying
-from tfbuild.verify.throughput import Baseline
+from tfbuild.verify.verification import Baseline
 
 
 class Names(Engine):

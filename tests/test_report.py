@@ -11,8 +11,11 @@ import pytest
 from tests.test_verify_throughput import judged, rounds
 from tfbuild import report as reporting
 from tfbuild.errors import UsageError, VerificationFailed
-from tfbuild.proof import SCHEMA, Check, Host, ImageFacts, Measure, PlanFacts, Report, Software
-from tfbuild.verify.claims import CLAIMS
+from tfbuild.measure.records import Host
+from tfbuild.proof import SCHEMA, Check, ImageFacts, Measure, PlanFacts, Report, Software
+from tfbuild.verify.checks import CHECKS
+
+CLAIMS = {check.name: check.claim for check in CHECKS}
 
 
 def check(name: str, status: str = "pass", detail: str = "as planned") -> Check:

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from msgspec.json import encode
 
+from tfbuild.measure import probe
 from tfbuild.smoke import judge
 from tfbuild.smoke.found import Cuda, Environment, Faults, OneDnn, Part, TensorFlow
 from tfbuild.smoke.judge import Ended, Plan
-from tfbuild.verify import probe
 
 DATA = Path(__file__).parent / "data" / "smoke"
 PACKAGE = Path(judge.__file__).parent.parent

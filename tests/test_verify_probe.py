@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from tests.test_verify_judge import ENVIRONMENT, TENSORFLOW
 from tfbuild.benches.found import Calibrated, Dropped, Hello, Idle, Ready, Taken
+from tfbuild.measure import probe
+from tfbuild.measure.probe import UntrustedError
 from tfbuild.smoke.found import Environment, Faults, Part, TensorFlow
-from tfbuild.verify import probe
-from tfbuild.verify.probe import UntrustedError
 
 KINDS = (Environment, TensorFlow, Faults, Part, Hello, Ready, Calibrated, Taken, Idle, Dropped)
 

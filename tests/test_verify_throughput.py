@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfbuild.bench import experiments
-from tfbuild.bench.arms import Place
-from tfbuild.bench.evaluate import AGAIN
-from tfbuild.bench.results import Round, Sample
-from tfbuild.bench.rounds import Comparison
-from tfbuild.bench.workers import Pool
 from tfbuild.benches.found import Taken
+from tfbuild.measure import experiments, intervals, protocol
+from tfbuild.measure.arms import Machine
+from tfbuild.measure.evaluate import AGAIN
+from tfbuild.measure.records import Interval, Round, Sample
+from tfbuild.measure.rounds import CaseRun
+from tfbuild.measure.workers import Pool
 from tfbuild.pipeline import untuned
-from tfbuild.proof import Interval, Throughput
-from tfbuild.verify import asking, paired, session, throughput
-from tfbuild.verify.throughput import Baseline
+from tfbuild.proof import Throughput
+from tfbuild.verify.checks import throughput
+from tfbuild.verify.verification import Baseline
 
 BASELINE = Baseline(ref="tfbuild:plain", env={"LD_PRELOAD": ""})
 ROW = throughput.against(BASELINE)
@@ -55,12 +55,12 @@ def rounds(
 
 def judged(rows: Rounds) -> Throughput:
     """As after a real run that gave these rounds."""
-    place = Place(image="sha256:1", against=BASELINE.ref, cpus=2, gpus=0)
+    machine = Machine(image="sha256:1", against=BASELINE.ref, cpus=2, gpus=0)
     made = [
-        Comparison(
+        CaseRun(
             row=ROW,
             case=case,
-            place=place,
+            machine=machine,
             pool=cast(Pool, None),
             tell=lambda _: None,
             rounds=[row[case.workload] for row in rows],
@@ -84,26 +84,26 @@ def judged(rows: Rounds) -> Throughput:
 def test_a_planted_effect_is_found(speed: float, word: str, status: str, seed: int) -> None:
     found = judged(rounds(speed, spread=0.01, seed=seed))
     assert found.cpu.median == pytest.approx(speed, rel=0.03)
-    assert session.judge_speed(found).status == status
+    assert throughput.judge_speed(found).status == status
     assert found.effect == word or (speed == 1.0 and found.cpu.low > 0.97)
 
 
 def test_the_same_image_shows_no_difference_and_never_fails() -> None:
     results = [judged(rounds(1.0, spread=0.04, seed=seed)) for seed in range(200)]
-    assert all(session.judge_speed(found).status != "fail" for found in results)
+    assert all(throughput.judge_speed(found).status != "fail" for found in results)
     claimed = sum(found.effect != "no difference shown" for found in results)
     assert claimed <= 10, "the band of the image against itself must keep false claims under one in twenty"
 
 
 def test_a_little_slower_does_not_fail() -> None:
     found = judged(rounds(0.97, spread=0.005, seed=1))
-    assert session.judge_speed(found).status == "pass"
+    assert throughput.judge_speed(found).status == "pass"
     assert found.cpu.high > 0.95
 
 
 def test_a_machine_that_makes_the_image_differ_from_itself_cannot_judge() -> None:
     found = judged(rounds(0.7, spread=0.01, seed=1, bias=0.7))
-    check = session.judge_speed(found)
+    check = throughput.judge_speed(found)
     assert check.status == "skip"
     assert "too noisy" in check.detail
 
@@ -132,24 +132,24 @@ def test_foreign_load_is_what_the_samples_did_not_use() -> None:
     def sample(busy: float) -> Taken:
         return Taken(wall=0.1, cpu=0.1, busy=busy, cpus=2, traces=1, faults=0, throttled=0, rss=1.0)
 
-    assert asking.foreign([sample(0.1)] * 3) == pytest.approx(0.0)
-    assert asking.foreign([sample(0.2)] * 3) == pytest.approx(0.5)
-    assert asking.foreign([sample(0.0)] * 3) == 0.0
+    assert protocol.foreign([sample(0.1)] * 3) == pytest.approx(0.0)
+    assert protocol.foreign([sample(0.2)] * 3) == pytest.approx(0.5)
+    assert protocol.foreign([sample(0.0)] * 3) == 0.0
 
 
 def test_the_interval_is_the_textbook_s() -> None:
     """Nine samples: the second and the eighth enclose the median with 1 - 2 (1 + 9) / 2^9 = 96.1 %."""
-    found = paired.interval([float(value) for value in range(1, 10)])
+    found = intervals.interval([float(value) for value in range(1, 10)])
     assert (found.median, found.low, found.high) == (5.0, 2.0, 8.0)
     assert found.coverage == pytest.approx(1 - 2 * 10 / 512)
-    assert paired.interval([1.0, 2, 3, 4, 5, 6]).coverage == pytest.approx(1 - 2 / 64)
+    assert intervals.interval([1.0, 2, 3, 4, 5, 6]).coverage == pytest.approx(1 - 2 / 64)
     with pytest.raises(ValueError, match="too few"):
-        paired.interval([1.0] * 5)
+        intervals.interval([1.0] * 5)
 
 
 @given(st.lists(st.floats(0.01, 100), min_size=6, max_size=40))
 def test_the_interval_holds_its_median(ratios: list[float]) -> None:
-    found = paired.interval(ratios)
+    found = intervals.interval(ratios)
     assert min(ratios) <= found.low <= found.median <= found.high <= max(ratios)
     assert found.coverage >= 0.95
 
@@ -158,7 +158,7 @@ def test_the_interval_covers_the_true_ratio_as_often_as_it_says() -> None:
     noise = random.Random(5)
     hits = 0
     for _ in range(1000):
-        found = paired.interval([math.exp(noise.gauss(0, 0.1)) for _ in range(9)])
+        found = intervals.interval([math.exp(noise.gauss(0, 0.1)) for _ in range(9)])
         hits += found.low <= 1 <= found.high
     assert 940 <= hits <= 980
 
@@ -167,10 +167,10 @@ def test_an_effect_must_exceed_the_band() -> None:
     def around(low: float, high: float) -> Interval:
         return Interval(median=(low + high) / 2, low=low, high=high, coverage=0.96)
 
-    assert paired.effect(around(1.05, 1.1), around(0.98, 1.02)) == "faster"
-    assert paired.effect(around(1.05, 1.1), around(0.98, 1.07)) == "no difference shown"
-    assert paired.effect(around(0.9, 0.93), around(0.98, 1.02)) == "slower"
-    assert paired.effect(around(0.9, 0.97), around(0.95, 1.02)) == "no difference shown"
+    assert intervals.effect(around(1.05, 1.1), around(0.98, 1.02)) == "faster"
+    assert intervals.effect(around(1.05, 1.1), around(0.98, 1.07)) == "no difference shown"
+    assert intervals.effect(around(0.9, 0.93), around(0.98, 1.02)) == "slower"
+    assert intervals.effect(around(0.9, 0.97), around(0.95, 1.02)) == "no difference shown"
 
 
 def test_the_experiment_s_own_baseline_is_what_a_build_is_compared_with() -> None:

@@ -470,17 +470,16 @@ def bench(
 
 
 def compare(reports: tuple[str, ...], *, fail_if: list[str], html: str, json: bool) -> None:
-    from tfbuild.bench import compare as comparing
+    from tfbuild.bench import command
 
-    comparing.run(reports, fail_if, html, json=json)
+    command.compare(reports, fail_if, html, json=json)
 
 
 def advise(report: str, *, env_file: str, html: str, pyperf: str, json: bool) -> None:
-    from tfbuild.bench import advise as advising
     from tfbuild.bench import command
 
     command.export(report, html=html, pyperf=pyperf)
-    advising.run(report, env_file, json=json)
+    command.advise(report, env_file, json=json)
 
 
 def engine(*, stop: bool, json: bool) -> None:

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 
-def replace_file(path: Path, content: bytes) -> Path:
-    """Puts `content` at `path`; whoever reads it meanwhile gets the old or the new. Raises OSError."""
+def replace_file(path: Path, content: bytes | str) -> Path:
+    """Put `content` at `path`, text as UTF-8; whoever reads it meanwhile gets the old or the new. Raises OSError."""
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        part.write_bytes(content)
+        part.write_bytes(content.encode() if isinstance(content, str) else content)
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)

@@ -32,7 +32,7 @@ from tfbuild.plan import Build, Request
 from tfbuild.proof import Report
 from tfbuild.source import Source
 from tfbuild.verify import session as verifying
-from tfbuild.verify.throughput import Baseline
+from tfbuild.verify.verification import Baseline
 
 REPOSITORY = "tfbuild"
 NOT_ASKED_FOR = "it was left out (--no-throughput)"

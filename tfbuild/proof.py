@@ -2,17 +2,9 @@
 
 from dataclasses import dataclass
 
+from tfbuild.measure.records import Host, Interval
+
 SCHEMA = "tfbuild.report/1"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Interval:
-    """The median of ratios and an interval that holds the true one with a probability of `coverage`."""
-
-    median: float
-    low: float
-    high: float
-    coverage: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,20 +116,6 @@ class PlanFacts:
     onednn: str
     wheel: str
     requirement: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Host:
-    """Where the containers ran. `quota`: CPUs' worth of time that the cgroup grants (None: all); `memory` in MiB."""
-
-    cpu: str
-    flags: tuple[str, ...]
-    machine: str
-    kernel: str
-    cpus: int
-    quota: float | None
-    memory: int
-    engine: str
 
 
 @dataclass(frozen=True, kw_only=True)

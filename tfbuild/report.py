@@ -7,9 +7,12 @@ from typing import IO, Any
 
 import msgspec
 
-from tfbuild import files, terminal
+from tfbuild import terminal
 from tfbuild.errors import UsageError, VerificationFailed
-from tfbuild.proof import SCHEMA, Benchmark, Check, Interval, Report, Throughput
+from tfbuild.files import replace_file
+from tfbuild.measure.records import Interval
+from tfbuild.proof import SCHEMA, Benchmark, Check, Report, Throughput
+from tfbuild.terminal import markdown_cell as cell
 
 MOST_BYTES = 32 * 1024 * 1024
 SCHEMA_FILE = Path(__file__).with_name("report.schema.json")
@@ -65,10 +68,6 @@ def stored(folder: Path, identifier: str) -> Report | None:
     except (OSError, ValueError):
         return None
     return report if report.id == identifier else None
-
-
-def replace_file(path: Path, text: str) -> Path:
-    return files.replace_file(path, text.encode())
 
 
 def raise_if_failed(report: Report, image: str) -> None:
@@ -164,10 +163,6 @@ def _details(report: Report) -> Iterator[str]:
 
 def _plain(value: Any) -> str:
     return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-
-
-def cell(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
 
 
 def spelled(interval: Interval) -> str:

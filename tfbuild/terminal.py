@@ -9,11 +9,18 @@ if TYPE_CHECKING:
 
 # Characters in a line where there is no terminal to say.
 PLAIN_WIDTH = 120
+# What a report keeps of a text from an image.
+MOST_LETTERS = 600
 
 
-def printable(text: str, most: int) -> str:
-    """Somebody else's words, fit for a line on a terminal: no control characters, at most `most` characters."""
+def printable(text: str, most: int = MOST_LETTERS) -> str:
+    """Make somebody else's words fit for a line on a terminal: no control characters, at most `most` characters."""
     return "".join(letter if letter.isprintable() else " " for letter in text)[:most]
+
+
+def markdown_cell(text: str) -> str:
+    """Escape what would end a cell of a Markdown table, or be taken for HTML."""
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
 
 
 def console(stream: IO[str] | None = None) -> "Console":

@@ -14,16 +14,17 @@ from docker.types import DeviceRequest
 
 from tests.engine.conftest import ROOT
 from tfbuild import cli
-from tfbuild.bench import allocators, evidence, experiments, session, workers
+from tfbuild.bench import allocators, evidence, session, wording
 from tfbuild.bench import report as reporting
-from tfbuild.bench.arms import Place
-from tfbuild.bench.experiments import Arm, Case, Experiment, Value
-from tfbuild.bench.results import CaseResult, Finding
 from tfbuild.bench.session import Settings
-from tfbuild.bench.workers import FOLDER, Key
 from tfbuild.engine import Engine
 from tfbuild.engine.gpus import Offer
 from tfbuild.engine.progress import Progress
+from tfbuild.measure import experiments, workers
+from tfbuild.measure.arms import Machine
+from tfbuild.measure.experiments import Arm, Case, Experiment, Value
+from tfbuild.measure.records import CaseResult, Finding
+from tfbuild.measure.workers import FOLDER, Key
 
 pytestmark = pytest.mark.engine
 # Enough for all rounds on the busiest machine; a quiet one is done with them in a twentieth of it.
@@ -100,7 +101,7 @@ def test_a_tenth_more_is_found_where_the_machine_can_tell(found: dict[str, CaseR
     able = case.band.high - case.band.low < WIDE
     arm = case.arms[1]
     assert arm.effect in (("slower",) if able else ("slower", "no difference shown")), arm
-    ratio = reporting.judged(arm, case)
+    ratio = wording.judged(arm, case)
     assert ratio is not None
     assert not able or ratio.median == pytest.approx(1 / 1.1, abs=WIDE), "what is planted is a tenth"
 
@@ -195,9 +196,9 @@ def seen(engine: Engine, image: Callable[..., str]) -> Callable[..., list[Findin
 
     def of(name: str, count: int) -> list[Finding]:
         (row,) = experiments.select([name], quick=False)
-        place = Place(image=engine.image(image("2.21.0")).id, against="", cpus=2, gpus=0)
+        machine = Machine(image=engine.image(image("2.21.0")).id, against="", cpus=2, gpus=0)
         with workers.pool(engine, {}) as pool:
-            return list(evidence.of(row, row.case[:count], pool, place, 6 * SECONDS))
+            return list(evidence.of(row, row.case[:count], pool, machine, 6 * SECONDS))
 
     return of
 

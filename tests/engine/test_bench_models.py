@@ -12,12 +12,12 @@ from tests.engine.conftest import ROOT
 from tfbuild.bench import models, profiled, session
 from tfbuild.bench import report as reporting
 from tfbuild.bench.profiled import Command
-from tfbuild.bench.results import ExperimentResult
 from tfbuild.bench.session import Settings
 from tfbuild.engine import Engine
 from tfbuild.engine.progress import Progress
 from tfbuild.errors import CommandFailed
-from tfbuild.verify import paired
+from tfbuild.measure import intervals
+from tfbuild.measure.records import ExperimentResult
 
 pytestmark = pytest.mark.engine
 SCRIPTS = ROOT / "tests" / "data" / "bench" / "scripts"
@@ -76,13 +76,13 @@ def test_a_script_can_change_nothing_of_the_user_s(engine: Engine, image: Callab
 def test_a_model_is_measured_on_both_kinds_of_data(engine: Engine, image: Callable[..., str]) -> None:
     """The smallest of Keras' applications, and as few rounds as have an interval: in whatever time they take here."""
     row = models.row(["mobilenet"], 2)
-    settings = Settings(mode="quick", budget=3600, rounds=paired.FEWEST)
+    settings = Settings(mode="quick", budget=3600, rounds=intervals.FEWEST)
     report = session.bench(engine, image("2.21.0"), (row,), settings, Progress())
     (done,) = report.experiments
     for case in done.cases:
         for arm in case.arms:
             assert (arm.status, arm.reason) == ("measured", ""), (case.name, arm.name)
-    assert [len(case.rounds) for case in done.cases] == [paired.FEWEST] * len(done.cases)
+    assert [len(case.rounds) for case in done.cases] == [intervals.FEWEST] * len(done.cases)
     assert all("images/s" in finding.text for finding in done.findings)
 
 

@@ -23,7 +23,7 @@ from tfbuild.pipeline import Maker, untuned
 from tfbuild.plan import Request
 from tfbuild.proof import Report
 from tfbuild.verify.session import verify
-from tfbuild.verify.throughput import Baseline
+from tfbuild.verify.verification import Baseline
 
 pytestmark = [pytest.mark.nightly, pytest.mark.sources]
 BASE = os.environ.get("TFBUILD_TEST_BASE_37", "auto")

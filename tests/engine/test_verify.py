@@ -15,7 +15,7 @@ from tfbuild.engine.progress import Progress
 from tfbuild.pipeline import untuned
 from tfbuild.proof import Report
 from tfbuild.verify.session import verify
-from tfbuild.verify.throughput import Baseline
+from tfbuild.verify.verification import Baseline
 
 pytestmark = pytest.mark.engine
 AVX512, BMI2, GUARDED = (

@@ -1,19 +1,13 @@
 """A report as settings for its machine: an env file and lines of code, each with its measured gain. Nothing without."""
 
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
-import msgspec
-
-from tfbuild.bench import findings, inplace
-from tfbuild.bench import report as reporting
-from tfbuild.bench.evaluate import Verdict, against
+from tfbuild.bench import findings, inplace, wording
 from tfbuild.bench.inplace import InPlace
-from tfbuild.bench.results import FASTER, SLOWER, ArmResult, BenchReport, CaseResult, ExperimentResult
-from tfbuild.errors import UsageError
-from tfbuild.proof import Interval
+from tfbuild.measure import intervals
+from tfbuild.measure.evaluate import Verdict, against
+from tfbuild.measure.records import FASTER, SLOWER, ArmResult, BenchReport, CaseResult, ExperimentResult, Interval
 
 # Whose arms differ in the environment alone, so that the environment is what the gain is due to; a setting that comes
 # first holds for the cases of the next.
@@ -331,13 +325,13 @@ def _seen(one: Seen) -> str:
     other = "" if one.other.name == case.arms[0].name else f" against {one.other.name}"
     clock = ""
     if case.metric == "cpu" and verdict.wall and verdict.wall.low <= 1 <= verdict.wall.high:
-        clock = f" (by the clock {reporting.spelled(verdict.wall)})"
+        clock = f" (by the clock {intervals.spelled(verdict.wall)})"
     time = "CPU time" if case.metric == "cpu" else "wall time"
-    return f"{one.arm.name} {reporting.spelled(one.ratio)}{other} in {time}{clock}: {case.name} ({_sure(case)})"
+    return f"{one.arm.name} {intervals.spelled(one.ratio)}{other} in {time}{clock}: {case.name} ({_sure(case)})"
 
 
 def _sure(case: CaseResult) -> str:
-    return reporting.caveat(case) or f"{case.clean} of {len(case.rounds)} rounds undisturbed"
+    return wording.caveat(case) or f"{case.clean} of {len(case.rounds)} rounds undisturbed"
 
 
 def env_file(found: tuple[Advice, ...]) -> str:
@@ -363,20 +357,3 @@ def lines_of_code(found: tuple[Advice, ...]) -> str:
 def _why(advice: Advice) -> Iterator[str]:
     yield from (f"# {advice.experiment}: {gain}" for gain in advice.gains)
     yield from (f"# {advice.experiment}: but it was slower there: {loss}" for loss in advice.losses)
-
-
-def run(report: str, env: str, *, json: bool) -> None:
-    """`invoke advise`: the env file (to `env` where it is given) and the lines of code, on stdout."""
-    found = advise(reporting.read(Path(report)))
-    if env:
-        try:
-            Path(env).write_text(env_file(found), encoding="utf-8")
-        except OSError as error:
-            raise UsageError(f"--env-file {env}: {error}", hint="name a file that can be written") from error
-    if json:
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n")
-        return
-    sys.stdout.write(f"# environment\n{env_file(found)}\n# code\n{lines_of_code(found)}")
-    if all(one.in_place for one in found):
-        more = " beyond what is in place" if found else ""
-        print(f"no change is shown to gain anything{more}", file=sys.stderr)

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfbuild.bench.experiments import Experiment
-from tfbuild.bench.results import Finding
 from tfbuild.dockerfile import TEMPLATES
 from tfbuild.engine import Engine
 from tfbuild.engine.progress import Progress
 from tfbuild.errors import TfbuildError, UnknownImage
+from tfbuild.measure.experiments import Experiment
+from tfbuild.measure.records import Finding
 
 # Where experiments.toml's LD_PRELOAD looks first.
 FOLDER = "/tfbuild-bench/lib"

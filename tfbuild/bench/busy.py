@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator
 
-from tfbuild.bench import experiments, workers
-from tfbuild.bench.experiments import Arm
-from tfbuild.bench.results import Finding
-from tfbuild.bench.workers import Key
 from tfbuild.benches.found import Busy, Ready
 from tfbuild.engine import Engine
 from tfbuild.errors import TfbuildError
-from tfbuild.verify.asking import MeasurementError
+from tfbuild.measure import experiments, workers
+from tfbuild.measure.experiments import Arm
+from tfbuild.measure.protocol import MeasurementError
+from tfbuild.measure.records import Finding
+from tfbuild.measure.workers import Key
 
 SECONDS = 120.0
 

@@ -14,12 +14,11 @@ from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
-from tfbuild.bench import findings
-from tfbuild.bench import report as reporting
-from tfbuild.bench.evaluate import seconds_per_item
-from tfbuild.bench.results import FASTER, NO_DIFFERENCE, SLOWER, ArmResult, CaseResult, ExperimentResult
+from tfbuild.bench import batch_size, wording
 from tfbuild.errors import fit
-from tfbuild.proof import Interval
+from tfbuild.measure import intervals
+from tfbuild.measure.evaluate import seconds_per_item
+from tfbuild.measure.records import FASTER, NO_DIFFERENCE, SLOWER, ArmResult, CaseResult, ExperimentResult, Interval
 
 if TYPE_CHECKING:
     from altair import Chart, FacetChart, LayerChart
@@ -51,7 +50,7 @@ class Line:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Group:
+class LineGroup:
     """Lines below a heading; `band`: the baseline against itself, drawn behind them."""
 
     title: str
@@ -78,10 +77,10 @@ def of(row: ExperimentResult) -> Iterator[str]:
         yield memory(row)
 
 
-def _group(case: CaseResult) -> Group:
-    measured = [(arm, reporting.judged(arm, case)) for arm in case.arms if arm.name != case.baseline]
+def _group(case: CaseResult) -> LineGroup:
+    measured = [(arm, wording.judged(arm, case)) for arm in case.arms if arm.name != case.baseline]
     lines = (Line(label=_label(arm), ratio=at, effect=arm.effect) for arm, ratio in measured if (at := _drawn(ratio)))
-    return Group(title=case.name, lines=tuple(lines), band=_drawn(case.band))
+    return LineGroup(title=case.name, lines=tuple(lines), band=_drawn(case.band))
 
 
 def _label(arm: ArmResult) -> str:
@@ -102,7 +101,7 @@ def _cut(text: str, most: int) -> str:
 
 
 @_checked_as_a_whole()
-def ratios(title: str, groups: Sequence[Group]) -> str:
+def ratios(title: str, groups: Sequence[LineGroup]) -> str:
     """Intervals on one logarithmic axis, 1 marked; right of it is faster."""
     import altair as alt
 
@@ -133,10 +132,12 @@ def ratios(title: str, groups: Sequence[Group]) -> str:
 
 
 def spelled(line: Line) -> str:
-    return f"{line.effect or NO_DIFFERENCE} {reporting.spelled(line.ratio)}"
+    return f"{line.effect or NO_DIFFERENCE} {intervals.spelled(line.ratio)}"
 
 
-def _laid_out(groups: Sequence[Group]) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]], int]:
+def _laid_out(
+    groups: Sequence[LineGroup],
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]], int]:
     """Headings, bands and lines with their places, in pixels from the top; the height of all."""
     heads: list[dict[str, Any]] = []
     bands: list[dict[str, Any]] = []
@@ -147,7 +148,7 @@ def _laid_out(groups: Sequence[Group]) -> tuple[list[dict[str, Any]], list[dict[
         y += HEAD
         for line in group.lines:
             y += LABEL + BAR
-            at, told = line.ratio, reporting.spelled(line.ratio)
+            at, told = line.ratio, intervals.spelled(line.ratio)
             name = _cut(line.label, max(12, LONGEST - len(told)))
             place = {"low": at.low, "median": at.median, "high": at.high, "y": y - BAR / 2}
             lines.append(
@@ -193,12 +194,12 @@ def rates(case: CaseResult) -> str:
     across = alt.Scale(type="log", base=2, domain=[sizes[0] / 1.2, sizes[-1] * 1.2], nice=False)
     axis = alt.Axis(values=sizes, format="d", title="batch", labelOverlap=True)
     x = alt.X("n:Q", scale=across, axis=axis)
-    line = findings.fit(steps)
+    line = batch_size.fit(steps)
     curve = [{"n": n, "rate": n / (line.a + line.b * n)} for n in _between(sizes[0], sizes[-1])] if line else []
     top = max([point["high"] for point in points] + [point["rate"] for point in curve]) * 1.1
     up = alt.Scale(domain=[0, top], nice=False)
     y = alt.Y("rate:Q", scale=up, axis=alt.Axis(title="items a second", format="~s", tickCount=5, grid=True))
-    knees = [{"n": findings.knee(steps, share), "text": f"{share:.0%}", "y": top} for share in findings.SHARES]
+    knees = [{"n": batch_size.knee(steps, share), "text": f"{share:.0%}", "y": top} for share in batch_size.SHARES]
     drawn = alt.layer(
         _marks(knees).mark_rule(color="var(--same)", strokeDash=[3, 3]).encode(x=x),
         _marks(_side_by_side(knees))

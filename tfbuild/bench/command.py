@@ -7,14 +7,18 @@ from pathlib import Path
 
 import msgspec
 
-from tfbuild.bench import experiments, live, models, page, profiled, session
+from tfbuild.bench import advise as advising
+from tfbuild.bench import compare as comparing
+from tfbuild.bench import gate, live, models, page, profiled, session
 from tfbuild.bench import report as reporting
-from tfbuild.bench.experiments import Experiment
-from tfbuild.bench.results import BenchReport
 from tfbuild.bench.session import Settings
 from tfbuild.compiling import limit_seconds
 from tfbuild.engine import Engine
 from tfbuild.errors import Interrupted, UsageError
+from tfbuild.files import replace_file
+from tfbuild.measure import experiments
+from tfbuild.measure.experiments import Experiment
+from tfbuild.measure.records import BenchReport
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 
@@ -77,7 +81,7 @@ def run(
     rows = rows_of(only, chosen, named, batch)
     progress, watch = live.watched()
     report = session.bench(Engine.connect(), image, rows, chosen, progress, watch)
-    path = reporting.write(report, reports, name)
+    path = write(report, reports, name)
     if pyperf:
         _export_pyperf(report, pyperf)
     if json:
@@ -87,6 +91,18 @@ def run(
         print(f"report {path.with_suffix('.html')}", file=sys.stderr)
     if report.interrupted:
         raise Interrupted(f"interrupted; what was measured until then is in {path}")
+
+
+def write(report: BenchReport, folder: Path, name: str = "") -> Path:
+    """Write JSON, Markdown and a page, each whole or not at all; the path of the JSON. Raises UsageError."""
+    target = reporting.path(report, folder, name)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        replace_file(target, reporting.to_json(report) + "\n")
+        replace_file(target.with_suffix(".md"), reporting.to_markdown(report))
+        return replace_file(target.with_suffix(".html"), page.to_html(report)).with_suffix(".json")
+    except OSError as error:
+        raise UsageError(f"the report cannot be written: {error}", hint=f"make {folder} writable") from error
 
 
 def export(report: str, *, html: str, pyperf: str) -> None:
@@ -127,3 +143,42 @@ def _shares(rows: Sequence[Experiment], chosen: Settings) -> list[tuple[Experime
         for row in rows
     ]
     return [(row, chosen.budget * weight / (sum(weights) or 1)) for row, weight in zip(rows, weights, strict=True)]
+
+
+def compare(paths: Sequence[str], fail_if: Sequence[str], html: str, *, json: bool) -> None:
+    """Print the reports side by side, write the page where one is asked for, then leave by what the gates say.
+
+    Raises UsageError, and RegressionFound where a gate fails or cannot be judged.
+    """
+    if len(paths) < 2:
+        raise UsageError(
+            "one report is nothing to compare", hint="two reports/bench-*.json or more, the baseline first"
+        )
+    wanted = gate.gates(fail_if)
+    found = comparing.compare(*(reporting.read(Path(path)) for path in paths))
+    judged = gate.judge(comparing.judgeable(found), wanted)
+    if html:
+        page.write(page.comparison(found, judged), Path(html))
+    if json:
+        told = msgspec.to_builtins(found) | {"gates": msgspec.to_builtins(judged)}
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(told), indent=2).decode() + "\n")
+    else:
+        comparing.show(found, judged)
+    gate.enforce(judged)
+
+
+def advise(report: str, env: str, *, json: bool) -> None:
+    """Print the env file (to `env` where it is given) and the lines of code. Raises UsageError."""
+    found = advising.advise(reporting.read(Path(report)))
+    if env:
+        try:
+            Path(env).write_text(advising.env_file(found), encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"--env-file {env}: {error}", hint="name a file that can be written") from error
+    if json:
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n")
+        return
+    sys.stdout.write(f"# environment\n{advising.env_file(found)}\n# code\n{advising.lines_of_code(found)}")
+    if all(one.in_place for one in found):
+        more = " beyond what is in place" if found else ""
+        print(f"no change is shown to gain anything{more}", file=sys.stderr)

@@ -5,11 +5,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from tfbuild.bench import means, results
-from tfbuild.bench.evaluate import TIMES, interval, undisturbed
-from tfbuild.bench.results import ArmResult, BenchReport, CaseResult, Sample
-from tfbuild.proof import Interval
-from tfbuild.verify import paired
+from tfbuild.measure import intervals, means, records
+from tfbuild.measure.evaluate import TIMES, interval, undisturbed
+from tfbuild.measure.records import ArmResult, BenchReport, CaseResult, Interval, Sample
 
 TOO_FEW, DISTURBED = "too few rounds", "disturbed"
 NOT_THERE = "not measured"
@@ -18,7 +16,7 @@ OTHER_RESULT = "computes something else than its baseline"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arm:
+class TimedArm:
     """What was timed in a report's own image."""
 
     experiment: str
@@ -45,13 +43,13 @@ class Lack:
 class Shared:
     """`both`: the same work in the first report and in the second; `lacks`, `more`: only in the first, the second."""
 
-    both: tuple[tuple[Arm, Arm], ...]
+    both: tuple[tuple[TimedArm, TimedArm], ...]
     lacks: tuple[Lack, ...]
     more: tuple[Lack, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class ArmRatio:
     """One arm in both reports: the first's time per item over the second's, by the clock and of CPU time.
 
     `cpu`: None where it used none; `left_out`: why it counts in no total, else empty; `held`: both were held against
@@ -85,15 +83,15 @@ def shared(first: BenchReport, second: BenchReport) -> Shared:
     return Shared(both=tuple(both), lacks=tuple(lacks), more=tuple(more))
 
 
-def timed(report: BenchReport) -> dict[tuple[str, str, str], Arm]:
+def timed(report: BenchReport) -> dict[tuple[str, str, str], TimedArm]:
     """By experiment, case and arm. An arm of --against's image says nothing of the report's own."""
     found = [
-        Arm(experiment=row.name, case=case, arm=arm)
+        TimedArm(experiment=row.name, case=case, arm=arm)
         for row in report.experiments
         for case in row.cases
         for arm in case.arms
         if arm.seconds is not None
-        and arm.status != results.FAILED
+        and arm.status != records.FAILED
         and arm.image == report.image.id
         and any(arm.name in one.samples for one in case.rounds)
     ]
@@ -105,7 +103,7 @@ def work(arm: ArmResult) -> tuple[str, bytes]:
     return arm.workload, msgspec.json.encode(arm.params, order="sorted")
 
 
-def _lack(one: Arm, why: str, *, broken: bool = False) -> Lack:
+def _lack(one: TimedArm, why: str, *, broken: bool = False) -> Lack:
     experiment, case, arm = one.key
     return Lack(experiment=experiment, case=case, arm=arm, why=why, broken=broken)
 
@@ -121,17 +119,17 @@ def _absent(report: BenchReport, key: tuple[str, str, str]) -> tuple[str, bool]:
     return NOT_THERE, False
 
 
-def _why(found: Sequence[results.ArmResult | results.CaseResult | results.ExperimentResult]) -> tuple[str, bool] | None:
+def _why(found: Sequence[records.ArmResult | records.CaseResult | records.ExperimentResult]) -> tuple[str, bool] | None:
     for one in found:
-        if one.status != results.MEASURED:
-            return f"{one.status}: {one.reason}" if one.reason else one.status, one.status == results.FAILED
+        if one.status != records.MEASURED:
+            return f"{one.status}: {one.reason}" if one.reason else one.status, one.status == records.FAILED
     return None
 
 
 # --- ratios ----------------------------------------------------------------------------------------------------------
 
 
-def row(first: BenchReport, second: BenchReport, ours: Arm, theirs: Arm) -> Row | None:
+def row(first: BenchReport, second: BenchReport, ours: TimedArm, theirs: TimedArm) -> ArmRatio | None:
     """None where the clock gives no ratio, as out of a single round."""
     held = _reference(first, second, ours, theirs)
 
@@ -142,9 +140,9 @@ def row(first: BenchReport, second: BenchReport, ours: Arm, theirs: Arm) -> Row 
     wall = ratio("wall")
     if wall is None:
         return None
-    quiet = all(len(undisturbed(one.case.rounds)) >= paired.FEWEST for one in (ours, theirs))
-    few = wall.coverage < paired.CONFIDENCE
-    return Row(
+    quiet = all(len(undisturbed(one.case.rounds)) >= intervals.FEWEST for one in (ours, theirs))
+    few = wall.coverage < intervals.CONFIDENCE
+    return ArmRatio(
         experiment=ours.experiment,
         case=ours.case.name,
         arm=ours.arm.name,
@@ -155,7 +153,7 @@ def row(first: BenchReport, second: BenchReport, ours: Arm, theirs: Arm) -> Row 
     )
 
 
-def _reference(first: BenchReport, second: BenchReport, ours: Arm, theirs: Arm) -> ArmResult | None:
+def _reference(first: BenchReport, second: BenchReport, ours: TimedArm, theirs: TimedArm) -> ArmResult | None:
     """What another image took for the same work in the same rounds, where it is the same in both reports.
 
     Between two kinds of machines it would take their own difference away.
@@ -170,13 +168,13 @@ def _reference(first: BenchReport, second: BenchReport, ours: Arm, theirs: Arm) 
     return None
 
 
-def _times(one: Arm, held: ArmResult | None, time: Callable[[Sample], float]) -> Interval | None:
+def _times(one: TimedArm, held: ArmResult | None, time: Callable[[Sample], float]) -> Interval | None:
     """Of the median of seconds per item, or of how many times `held`'s they are, over the undisturbed rounds.
 
     Of all rounds where those are too few, for reading only.
     """
     name, items, clean = one.arm.name, one.arm.items, undisturbed(one.case.rounds)
-    used = clean if len(clean) >= paired.FEWEST else one.case.rounds
+    used = clean if len(clean) >= intervals.FEWEST else one.case.rounds
     rounds = [row.samples for row in used if name in row.samples]
     if held is None:
         return interval([time(samples[name]) / items for samples in rounds])

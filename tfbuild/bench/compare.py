@@ -9,20 +9,14 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import IO
 
-import msgspec
-
-from tfbuild.bench import common, gate, means
-from tfbuild.bench import report as reporting
-from tfbuild.bench.charts import Line
-from tfbuild.bench.common import TOO_FEW, Arm, Lack, Row
-from tfbuild.bench.means import Part
-from tfbuild.bench.results import FASTER, NO_DIFFERENCE, SLOWER, BenchReport
+from tfbuild.bench import common, gate, wording
+from tfbuild.bench.common import TOO_FEW, ArmRatio, Lack, TimedArm
 from tfbuild.errors import UsageError, fit
-from tfbuild.proof import Interval
-from tfbuild.verify import paired
+from tfbuild.measure import intervals, means
+from tfbuild.measure.means import CaseRatio
+from tfbuild.measure.records import FASTER, NO_DIFFERENCE, SLOWER, BenchReport, Interval
 
 THROUGHPUT, CPU = "throughput", "cpu"
 # Of what the first report measured: with more lost, what is left could hide as much as a gate is to find.
@@ -48,7 +42,7 @@ class Comparison:
     first: str
     second: str
     differs: dict[str, tuple[str, str]]
-    rows: tuple[Row, ...]
+    rows: tuple[ArmRatio, ...]
     throughput: Interval | None
     cpu: Interval | None
     experiments: dict[str, Interval]
@@ -65,15 +59,10 @@ class Comparison:
         both = {THROUGHPUT: self.throughput, CPU: self.cpu}
         return {name: ratio for name, ratio in both.items() if ratio} | self.experiments
 
-    def line(self, name: str, number: int) -> Line | None:
-        """One of the totals, to be drawn for report `number`; None where these two reports do not share it."""
-        ratio = self.totals.get(name)
-        return Line(label=f"{number}: {self.second}", ratio=ratio, effect=direction(ratio)) if ratio else None
-
 
 def direction(ratio: Interval) -> str:
     """What the whole interval says, drift included."""
-    if ratio.coverage < paired.CONFIDENCE or ratio.low <= 1 <= ratio.high:
+    if ratio.coverage < intervals.CONFIDENCE or ratio.low <= 1 <= ratio.high:
         return NO_DIFFERENCE
     return FASTER if ratio.low > 1 else SLOWER
 
@@ -143,7 +132,7 @@ def _subject(report: BenchReport) -> dict[str, str]:
 # --- totals ----------------------------------------------------------------------------------------------------------
 
 
-def _timeless(both: Sequence[tuple[Arm, Arm]], rows: Sequence[Row]) -> Iterator[Lack]:
+def _timeless(both: Sequence[tuple[TimedArm, TimedArm]], rows: Sequence[ArmRatio]) -> Iterator[Lack]:
     """What both have without a ratio to show for it."""
     found = {(row.experiment, row.case, row.arm) for row in rows}
     for ours, _ in both:
@@ -152,13 +141,15 @@ def _timeless(both: Sequence[tuple[Arm, Arm]], rows: Sequence[Row]) -> Iterator[
             yield Lack(experiment=experiment, case=case, arm=arm, why=TOO_FEW)
 
 
-def _total(rows: Iterable[Row], metric: str = "") -> Interval | None:
+def _total(rows: Iterable[ArmRatio], metric: str = "") -> Interval | None:
     """By the clock, or of CPU time."""
     timed = [(row, row.cpu if metric == CPU else row.wall) for row in rows]
-    return means.total([Part(experiment=row.experiment, case=row.case, ratio=ratio) for row, ratio in timed if ratio])
+    return means.total(
+        [CaseRatio(experiment=row.experiment, case=row.case, ratio=ratio) for row, ratio in timed if ratio]
+    )
 
 
-def _experiments(names: Iterable[str], rows: Sequence[Row]) -> dict[str, Interval]:
+def _experiments(names: Iterable[str], rows: Sequence[ArmRatio]) -> dict[str, Interval]:
     """By the clock. What is held against another image throughout does not drift as the others do."""
     its = {name: [row for row in rows if row.experiment == name] for name in names}
     found = {name: ratio for name, rows in its.items() if (ratio := _total(rows))}
@@ -170,7 +161,7 @@ def _experiments(names: Iterable[str], rows: Sequence[Row]) -> dict[str, Interva
     }
 
 
-def _unjudged(names: Iterable[str], rows: Sequence[Row], lacks: Sequence[Lack], every: str) -> dict[str, str]:
+def _unjudged(names: Iterable[str], rows: Sequence[ArmRatio], lacks: Sequence[Lack], every: str) -> dict[str, str]:
     """By total's name, why no gate may go by it; `every`: why by none at all, if so."""
     if every:
         return dict.fromkeys((THROUGHPUT, CPU, *names), every)
@@ -211,7 +202,7 @@ def _title(report: BenchReport) -> str:
 
 def _notes(first: BenchReport, second: BenchReport, made: Comparison, number: int) -> Iterator[str]:
     for report in (first, second):
-        yield f"{report.image.ref}, {report.created}: {reporting.noise(report)}"
+        yield f"{report.image.ref}, {report.created}: {wording.noise(report)}"
     if first.experiments == second.experiments:
         yield f"report {number}: {ONE_RUN}"
     if left := [row.left_out for row in made.rows if row.left_out]:
@@ -270,47 +261,31 @@ def show(found: Comparison, judged: Sequence[gate.Judged] = (), stream: IO[str] 
         table.add_row(*map(Text, (*key, *(cell for row in rows for cell in cells(row)))))
     console.print(table)
     for name in dict.fromkeys(name for one in every for name in one.totals):
-        console.print(Text(f"{name:12}" + "  ".join(reporting.spelled(one.totals.get(name)) or "-" for one in every)))
+        console.print(Text(f"{name:12}" + "  ".join(intervals.spelled(one.totals.get(name)) or "-" for one in every)))
     for note in notes(found):
         console.print(Text(note, "dim"))
     for verdict in judged:
         console.print(Text(gate.spelled(verdict, len(every))))
 
 
-def side_by_side(found: Comparison) -> list[tuple[tuple[str, str, str], list[Row | None]]]:
+def judgeable(found: Comparison) -> tuple[gate.Totals, ...]:
+    """The totals that gates judge, a report each."""
+    return tuple(gate.Totals(ratios=one.totals, unjudged=one.unjudged) for one in (found, *found.others))
+
+
+def side_by_side(found: Comparison) -> list[tuple[tuple[str, str, str], list[ArmRatio | None]]]:
     """Each arm with its row in every comparison (None: not measured in that report)."""
     every = (found, *found.others)
     tables = [{(row.experiment, row.case, row.arm): row for row in one.rows} for one in every]
     return [(key, [table.get(key) for table in tables]) for key in dict.fromkeys(key for t in tables for key in t)]
 
 
-def cells(row: Row | None) -> tuple[str, str]:
+def cells(row: ArmRatio | None) -> tuple[str, str]:
     """By the clock, with the reason where it counts in no total, and of CPU time."""
     if row is None:
         return "", ""
-    return reporting.spelled(row.wall) + (f" ({row.left_out})" if row.left_out else ""), reporting.spelled(row.cpu)
+    return intervals.spelled(row.wall) + (f" ({row.left_out})" if row.left_out else ""), intervals.spelled(row.cpu)
 
 
 def notes(found: Comparison) -> list[str]:
     return list(dict.fromkeys(note for one in (found, *found.others) for note in one.notes))
-
-
-def run(paths: Sequence[str], fail_if: Sequence[str], html: str, *, json: bool) -> None:
-    """`invoke compare`: prints, writes the page where one is asked for, then leaves by what the gates say."""
-    if len(paths) < 2:
-        raise UsageError(
-            "one report is nothing to compare", hint="two reports/bench-*.json or more, the baseline first"
-        )
-    wanted = gate.gates(fail_if)
-    found = compare(*(reporting.read(Path(path)) for path in paths))
-    judged = gate.judge(found, wanted)
-    if html:
-        from tfbuild.bench import page
-
-        page.write(page.comparison(found, judged), Path(html))
-    if json:
-        told = msgspec.to_builtins(found) | {"gates": msgspec.to_builtins(judged)}
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(told), indent=2).decode() + "\n")
-    else:
-        show(found, judged)
-    gate.enforce(judged)

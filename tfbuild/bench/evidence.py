@@ -5,15 +5,15 @@ import time
 from collections.abc import Callable, Sequence
 
 from tfbuild.bench import busy, findings
-from tfbuild.bench.arms import Place
-from tfbuild.bench.experiments import Arm, Case, Experiment
-from tfbuild.bench.results import Finding
-from tfbuild.bench.workers import FOLDER, Key, Pool, files
 from tfbuild.benches.found import Peak
 from tfbuild.errors import TfbuildError
+from tfbuild.measure import protocol
+from tfbuild.measure.arms import Machine
+from tfbuild.measure.experiments import Arm, Case, Experiment
+from tfbuild.measure.protocol import MeasurementError
+from tfbuild.measure.records import Finding
+from tfbuild.measure.workers import FOLDER, Key, Pool, files
 from tfbuild.smoke import judge
-from tfbuild.verify import asking
-from tfbuild.verify.asking import MeasurementError
 
 # TensorFlow's own contraction calls this one with oneDNN off too: it proves nothing.
 UNPROVEN = "gemm_api"
@@ -31,24 +31,26 @@ MOST_MEMORY = 0.25
 LOST = (TfbuildError, TimeoutError, MeasurementError)
 
 
-def of(row: Experiment, cases: Sequence[Case], pool: Pool, place: Place, seconds: float) -> tuple[Finding, ...]:
+def of(row: Experiment, cases: Sequence[Case], pool: Pool, machine: Machine, seconds: float) -> tuple[Finding, ...]:
     """For the experiments that have such evidence, within a part of the `seconds` that they may take."""
     if row.name == "onednn":
         within = max(LEAST_SECONDS, SHARE * seconds / 2)
         if seconds < ALL_SECONDS:
-            return (_primitives(row, cases[:1], pool, place, "1", within),)
+            return (_primitives(row, cases[:1], pool, machine, "1", within),)
         # One case is enough to see that it is off.
-        return _primitives(row, cases, pool, place, "1", within), _primitives(row, cases[:1], pool, place, "0", within)
+        return _primitives(row, cases, pool, machine, "1", within), _primitives(
+            row, cases[:1], pool, machine, "0", within
+        )
     if row.name == "batchsize":
         end = time.monotonic() + SHARE * seconds
-        return tuple(found for case in cases if (found := _memory(row, case, pool, place, end)))
+        return tuple(found for case in cases if (found := _memory(row, case, pool, machine, end)))
     if row.name == "pipeline":
         end = time.monotonic() + SHARE * seconds
         # The case of few arms is the one in which memory is the question.
         few = sorted((case for case in cases if case.workload == "pipeline"), key=lambda case: len(row.arms(case)))
-        return tuple(found for case in few if (found := _peaks(row, case, pool, place, end)))
+        return tuple(found for case in few if (found := _peaks(row, case, pool, machine, end)))
     if row.name == "bottleneck":
-        return busy.of(pool.engine, place.image, place.gpus)
+        return busy.of(pool.engine, machine.image, machine.gpus)
     return ()
 
 
@@ -56,16 +58,16 @@ def of(row: Experiment, cases: Sequence[Case], pool: Pool, place: Place, seconds
 
 
 def _primitives(
-    row: Experiment, cases: Sequence[Case], pool: Pool, place: Place, switch: str, seconds: float
+    row: Experiment, cases: Sequence[Case], pool: Pool, machine: Machine, switch: str, seconds: float
 ) -> Finding:
     """What oneDNN says that it runs for the workloads of these cases."""
     told = [{"ask": "once", "workload": row.work(case), "params": case.params} for case in cases]
-    env = {**asking.QUIET, **judge.TALKATIVE, "TF_ENABLE_ONEDNN_OPTS": switch}
+    env = {**protocol.QUIET, **judge.TALKATIVE, "TF_ENABLE_ONEDNN_OPTS": switch}
     questions = "".join(f"{json.dumps(question)}\n" for question in told).encode()
     command = ["python", f"{FOLDER}/benches"]
     begin = f"TF_ENABLE_ONEDNN_OPTS={switch}: "
     try:
-        run = pool.engine.run(place.image, command, env=env, files=files(), stdin=questions, timeout=seconds)
+        run = pool.engine.run(machine.image, command, env=env, files=files(), stdin=questions, timeout=seconds)
     except TimeoutError as error:
         return Finding(text=f"{begin}oneDNN could not be watched: {error}", values={})
     if run.exit_code:
@@ -106,9 +108,9 @@ def _few(names: Sequence[str]) -> str:
 # --- what a batch needs ---------------------------------------------------------------------------------------------
 
 
-def _memory(row: Experiment, case: Case, pool: Pool, place: Place, end: float) -> Finding | None:
+def _memory(row: Experiment, case: Case, pool: Pool, machine: Machine, end: float) -> Finding | None:
     """Batches that grow, in a process that does nothing else: its peak is that of the largest one so far."""
-    key = Key(image=place.image, env=place.key(case, row.arms(case)[0]).env, process=f"memory of {case.name}")
+    key = Key(image=machine.image, env=machine.key(case, row.arms(case)[0]).env, process=f"memory of {case.name}")
     workload = row.work(case)
     sizes = [arm.params["batch"] for arm in row.arms(case) if isinstance(arm.params.get("batch"), int)]
     if not sizes or time.monotonic() > end:
@@ -128,16 +130,16 @@ def _memory(row: Experiment, case: Case, pool: Pool, place: Place, end: float) -
     return findings.memory(case.name, points, limit)
 
 
-def _peaks(row: Experiment, case: Case, pool: Pool, place: Place, end: float) -> Finding | None:
+def _peaks(row: Experiment, case: Case, pool: Pool, machine: Machine, end: float) -> Finding | None:
     """The peak of each arm, in a process that does nothing else."""
 
     def ask(arm: Arm) -> Peak:
-        key = Key(image=place.image, env=place.key(case, arm).env, process=f"memory of {arm.name}")
+        key = Key(image=machine.image, env=machine.key(case, arm).env, process=f"memory of {arm.name}")
         workload = row.work(case, arm)
         try:
             pool.start([key])
             left = max(1.0, end - time.monotonic())
-            return pool.ask(key, Peak, left, ask="once", workload=workload, params=place.params(case, arm))
+            return pool.ask(key, Peak, left, ask="once", workload=workload, params=machine.params(case, arm))
         finally:
             pool.close(key)
 

@@ -2,19 +2,14 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from statistics import median
+from dataclasses import replace
 
-from tfbuild.bench import report as reporting
-from tfbuild.bench.evaluate import TIMES, against, counted, interval, seconds_per_item, sure, wall
-from tfbuild.bench.results import FASTER, SLOWER, ArmResult, CaseResult, Finding, Sample
-from tfbuild.proof import Interval
+from tfbuild.bench import batch_size, wording
+from tfbuild.bench.batch_size import OFF_THE_LINE
+from tfbuild.measure import intervals
+from tfbuild.measure.evaluate import against, counted, interval, seconds_per_item, sure, wall
+from tfbuild.measure.records import FASTER, SLOWER, ArmResult, CaseResult, Finding, Interval, Sample
 
-SHARES = (0.8, 0.9, 0.95)
-# A line that misses its points by more says nothing of others.
-OFF_THE_LINE = 0.25
-# A batch that is faster by more than an endless one would be by the line: the line is none.
-BEYOND = 0.05
 # Step on the real pipeline over step alone (the tf.data guide's question, with limits that held in measurements).
 COMPUTE_BOUND, INPUT_BOUND = 1.1, 1.3
 # What both at once may save of the time that one after the other takes, and still be no gain: both are the processors'.
@@ -36,96 +31,8 @@ def of(name: str, cases: Sequence[CaseResult]) -> tuple[Finding, ...]:
 
 def _with_caveat(found: Finding, case: CaseResult) -> Finding:
     """What spoils the case's numbers spoils what follows from them."""
-    caveat = reporting.caveat(case)
+    caveat = wording.caveat(case)
     return replace(found, text=f"{found.text} ({caveat})") if caveat else found
-
-
-@dataclass(frozen=True, kw_only=True)
-class Fit:
-    """Step seconds = a + b * n; `error`: the median relative one."""
-
-    a: float
-    b: float
-    error: float
-
-    def batch(self, share: float) -> float:
-        """Items a step for `share` of the rate that endless steps would have."""
-        return share / (1 - share) * self.a / self.b
-
-
-def fit(points: Sequence[tuple[int, float]]) -> Fit | None:
-    """The line of least relative error through (items, seconds of a step); None where the points give no such line."""
-    weights = [1 / seconds**2 for _, seconds in points]
-    total = sum(weights)
-    mean_n = sum(w * n for w, (n, _) in zip(weights, points, strict=True)) / total
-    mean_t = sum(w * t for w, (_, t) in zip(weights, points, strict=True)) / total
-    spread = sum(w * (n - mean_n) ** 2 for w, (n, _) in zip(weights, points, strict=True))
-    if len(points) < 3 or spread == 0:
-        return None
-    b = sum(w * (n - mean_n) * (t - mean_t) for w, (n, t) in zip(weights, points, strict=True)) / spread
-    a = mean_t - b * mean_n
-    if a <= 0 or b <= 0:
-        return None
-    error = median(abs(a + b * n - t) / t for n, t in points)
-    return Fit(a=a, b=b, error=error) if error <= OFF_THE_LINE else None
-
-
-def knee(points: Sequence[tuple[int, float]], share: float) -> int:
-    """The smallest measured n whose rate is `share` of the best measured one."""
-    best = max(n / seconds for n, seconds in points)
-    return min(n for n, seconds in points if n / seconds >= share * best)
-
-
-def _knees(case: CaseResult, share: float, middle: int) -> tuple[int, int]:
-    """The smallest n that may have the `share` by its interval, and the smallest that surely has it.
-
-    Rates are those of the same round, as everywhere; `middle`, by the medians, lies between the two.
-    """
-    time = TIMES[case.metric]
-    timed = [arm for arm in case.arms if arm.seconds]
-    best = min(timed, key=lambda arm: arm.seconds or 0.0)
-    may, must = [middle], [best.items]
-    for arm in timed:
-        both = [row.samples for row in counted(case.rounds) if {arm.name, best.name} <= row.samples.keys()]
-        units = arm.items / best.items
-        ratio = interval([units * time(taken[best.name]) / time(taken[arm.name]) for taken in both])
-        if ratio and ratio.high >= share:
-            may.append(arm.items)
-        if ratio and ratio.low >= share:
-            must.append(arm.items)
-    return min(may), max(middle, min(must))
-
-
-def _batch_size(case: CaseResult) -> list[Finding]:
-    points = [(arm.items, arm.seconds * arm.items) for arm in case.arms if arm.seconds]
-    if len(points) < 3:
-        return []
-    knees = {share: knee(points, share) for share in SHARES}
-    ranges = {share: _knees(case, share, n) for share, n in knees.items()}
-    largest = max(n for n, _ in points)
-    told = [f"batch {n}{_range(*ranges[share])} gives {share:.0%}" for share, n in knees.items()]
-    text = f"{case.name}: {', '.join(told)} of the best rate measured (up to {largest})"
-    values = {f"measured_{share:.0%}": float(n) for share, n in knees.items()}
-    values |= {f"measured_{share:.0%}_low": float(low) for share, (low, _) in ranges.items()}
-    values |= {f"measured_{share:.0%}_high": float(high) for share, (_, high) in ranges.items()}
-    if ends := [f"{share:.0%}" for share, n in knees.items() if n == largest]:
-        text += f"; {_listed(ends)} only at the end of the sweep: where the rate stops growing was not seen"
-    line = fit(points)
-    if line and all(seconds >= (1 - BEYOND) * line.b * n for n, seconds in points):
-        text += (
-            f"; a step takes {line.a * 1e3:.3g} ms + {line.b * 1e6:.3g} µs an item (off by {line.error:.0%}), by which "
-            f"{_listed([f'{line.batch(share):.0f}' for share in SHARES])} items give "
-            f"{_listed([f'{share:.0%}' for share in SHARES])} of an endless batch's rate"
-        )
-        values |= {"a": line.a, "b": line.b, "error": line.error}
-        values |= {f"fitted_{share:.0%}": line.batch(share) for share in SHARES}
-    elif line:
-        text += "; no line a + b * n is told, for the largest batches are faster than an endless one would be by it"
-    return [Finding(text=text, values=values)]
-
-
-def _range(low: int, high: int) -> str:
-    return f" ({low} to {high})" if low != high else ""
 
 
 def bound(slower: float, low: float = 0.0, high: float = 0.0) -> str:
@@ -139,10 +46,6 @@ def bound(slower: float, low: float = 0.0, high: float = 0.0) -> str:
 
 def _bound(slower: float) -> int:
     return (slower >= COMPUTE_BOUND) + (slower > INPUT_BOUND)
-
-
-def _listed(words: Sequence[str]) -> str:
-    return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else words[0]
 
 
 # A tensor or two of the optimiser's choosing, an arena that doubles: less is no growth to draw a line through.
@@ -352,13 +255,13 @@ def _threads(case: CaseResult) -> list[Finding]:
     timed = sorted((arm for arm in case.arms[1:] if arm.wall), key=_gain, reverse=True)
     better = [arm for arm in timed if arm.effect == FASTER]
     if better:
-        told = ", ".join(f"{arm.name} {reporting.spelled(arm.wall)}" for arm in better)
+        told = ", ".join(f"{arm.name} {intervals.spelled(arm.wall)}" for arm in better)
         return [Finding(text=f"{case.name}: faster than the default: {told}", values={"gain": _gain(better[0])})]
     known = [arm for arm in timed if sure(arm.wall)]
     if not known:
         return [Finding(text=f"{case.name}: too few rounds to say whether a setting beats the default", values={})]
     told = (
-        f"{known[0].name} {reporting.spelled(known[0].wall)}, the default against itself {reporting.spelled(case.band)}"
+        f"{known[0].name} {intervals.spelled(known[0].wall)}, the default against itself {intervals.spelled(case.band)}"
     )
     return [Finding(text=f"{case.name}: no setting is shown to beat the default (the best: {told})", values={})]
 
@@ -400,15 +303,15 @@ def _pair(case: CaseResult, arm: ArmResult, other: ArmResult) -> Finding:
     """An arm against another one than the baseline, in the same rounds."""
     verdict = against(case, arm, other)
     ratio, time = (verdict.cpu, "CPU time") if case.metric == "cpu" else (verdict.wall, "wall time")
-    word = verdict.effect if sure(ratio) else reporting.TOO_FEW
-    text = f"{case.name}: {arm.name} against {other.name}: {word}, {reporting.spelled(ratio)} in {time}"
+    word = verdict.effect if sure(ratio) else wording.TOO_FEW
+    text = f"{case.name}: {arm.name} against {other.name}: {word}, {intervals.spelled(ratio)} in {time}"
     return Finding(text=text, values={"median": ratio.median, "low": ratio.low, "high": ratio.high} if ratio else {})
 
 
 DERIVED: dict[str, Callable[[CaseResult], list[Finding]]] = {
     "allocator": _allocator,
     "batchnorm": _fused,
-    "batchsize": _batch_size,
+    "batchsize": batch_size.derive,
     "bottleneck": _bottleneck,
     "files": _files,
     "int8": _bandwidth,

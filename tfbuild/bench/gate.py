@@ -1,17 +1,12 @@
 """`compare --fail-if`: a limit that a comparison may not go beyond, and that is never kept by what is missing."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from tfbuild.bench import means
-from tfbuild.bench import report as reporting
 from tfbuild.errors import RegressionFound, UsageError
-from tfbuild.proof import Interval
-
-if TYPE_CHECKING:
-    from tfbuild.bench.compare import Comparison
+from tfbuild.measure import intervals, means
+from tfbuild.measure.records import Interval
 
 GATE = re.compile(r"([a-z0-9]+) *(<=|<|>=|>) *(\d+(?:\.\d+)?)")
 EXAMPLES = "--fail-if 'throughput<0.95', 'cpu<0.95' or 'jpeg<0.9'"
@@ -41,6 +36,14 @@ class Gate:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Totals:
+    """What gates judge of one report against the first; `unjudged`: by a total's name, why no gate may go by it."""
+
+    ratios: Mapping[str, Interval]
+    unjudged: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Judged:
     """What a gate says of report `report` against the first; `told`: the figures, or why there are none."""
 
@@ -67,24 +70,26 @@ def gates(texts: Sequence[str]) -> tuple[Gate, ...]:
     return tuple(found)
 
 
-def judge(found: "Comparison", wanted: Sequence[Gate]) -> tuple[Judged, ...]:
-    """Each gate on each report; UsageError where one asks for what the first report has not."""
-    every = (found, *found.others)
-    known = dict.fromkeys(name for one in every for name in (*one.totals, *one.unjudged))
+def judge(every: Sequence[Totals], wanted: Sequence[Gate]) -> tuple[Judged, ...]:
+    """Judge each further report by each gate.
+
+    Raises UsageError where a gate asks for what the first report has not.
+    """
+    known = dict.fromkeys(name for one in every for name in (*one.ratios, *one.unjudged))
     if unknown := [gate.name for gate in wanted if gate.name not in known]:
         raise UsageError(f"--fail-if {unknown[0]}: report 1 did not measure that", hint=f"one of: {', '.join(known)}")
     return tuple(_judged(one, number, gate) for number, one in enumerate(every, 2) for gate in wanted)
 
 
-def _judged(one: "Comparison", number: int, gate: Gate) -> Judged:
-    ratio = one.totals.get(gate.name)
+def _judged(one: Totals, number: int, gate: Gate) -> Judged:
+    ratio = one.ratios.get(gate.name)
     if ratio is None or gate.name in one.unjudged:
         why = one.unjudged.get(gate.name, "no row of it counts")
-        seen = f" (the rows that count: {reporting.spelled(ratio)})" if ratio else ""
+        seen = f" (the rows that count: {intervals.spelled(ratio)})" if ratio else ""
         return Judged(gate=str(gate), report=number, outcome=UNJUDGED, told=f"{why}{seen}")
     if gate.fails(ratio):
-        return Judged(gate=str(gate), report=number, outcome=FAILED, told=reporting.spelled(ratio))
-    return Judged(gate=str(gate), report=number, outcome=PASSED, told=reporting.spelled(ratio) + _power(gate, ratio))
+        return Judged(gate=str(gate), report=number, outcome=FAILED, told=intervals.spelled(ratio))
+    return Judged(gate=str(gate), report=number, outcome=PASSED, told=intervals.spelled(ratio) + _power(gate, ratio))
 
 
 def _power(gate: Gate, ratio: Interval) -> str:

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from functools import cache
 
 from tfbuild import releases
-from tfbuild.bench import experiments
-from tfbuild.bench.results import BenchReport
 from tfbuild.errors import TfbuildError
+from tfbuild.measure import experiments
+from tfbuild.measure.records import BenchReport
 from tfbuild.release_rows import table
 
 ONEDNN, PRELOAD = "TF_ENABLE_ONEDNN_OPTS", "LD_PRELOAD"

@@ -6,9 +6,9 @@ from datetime import datetime
 
 import pyperf
 
-from tfbuild.bench.evaluate import TIMES
-from tfbuild.bench.results import ArmResult, BenchReport, CaseResult, ExperimentResult
 from tfbuild.errors import UsageError
+from tfbuild.measure.evaluate import TIMES
+from tfbuild.measure.records import ArmResult, BenchReport, CaseResult, ExperimentResult
 
 
 def to_pyperf(report: BenchReport) -> str:

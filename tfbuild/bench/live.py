@@ -10,19 +10,19 @@ from collections.abc import Iterator, Sequence
 from textwrap import shorten
 from typing import TYPE_CHECKING, Protocol, TextIO
 
-from tfbuild.bench import report as reporting
-from tfbuild.bench.results import CaseResult
+from tfbuild.bench import wording
 from tfbuild.engine.progress import GOOD, Display, Progress, Step, duration
 from tfbuild.errors import fit
-from tfbuild.verify import paired
+from tfbuild.measure import intervals
+from tfbuild.measure.records import CaseResult
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
     from rich.text import Text
 
-    from tfbuild.bench.arms import Side
-    from tfbuild.bench.rounds import Comparison
+    from tfbuild.measure.arms import Side
+    from tfbuild.measure.rounds import CaseRun
 
 BAR_WIDTH = 30
 COLUMNS = ("case", "", "ratio", "verdict", "rounds")
@@ -38,7 +38,7 @@ class Watch(Protocol):
     def plan(self, experiments: Sequence[str], end: float) -> None:
         """What will be measured, until when (monotonic)."""
 
-    def cases(self, made: "Sequence[Comparison]") -> None:
+    def cases(self, made: "Sequence[CaseRun]") -> None:
         """These are measured from now on: one alone, or several that take turns."""
 
     def draw(self) -> None:
@@ -49,7 +49,7 @@ class Nobody:
     """For logs, which have their lines."""
 
     def plan(self, experiments: Sequence[str], end: float) -> None: ...
-    def cases(self, made: "Sequence[Comparison]") -> None: ...
+    def cases(self, made: "Sequence[CaseRun]") -> None: ...
     def draw(self) -> None: ...
 
 
@@ -78,7 +78,7 @@ class Board:
         self._console = Console(file=stream, highlight=False)
         self._live: Live | None = None
         self._step: Step | None = None
-        self._cases: list[Comparison] = []
+        self._cases: list[CaseRun] = []
         self._results: dict[int, tuple[object, CaseResult]] = {}
         self._experiments: tuple[str, ...] = ()
         self._begin = self._end = time.monotonic()
@@ -89,7 +89,7 @@ class Board:
     def plan(self, experiments: Sequence[str], end: float) -> None:
         self._experiments, self._begin, self._end, self._done = tuple(experiments), time.monotonic(), end, 0
 
-    def cases(self, made: "Sequence[Comparison]") -> None:
+    def cases(self, made: "Sequence[CaseRun]") -> None:
         self._cases += made
         self.draw()
 
@@ -171,15 +171,15 @@ class Board:
             )
             yield grid
 
-    def _rows(self, made: "Comparison") -> "Iterator[tuple[Text, ...]]":
+    def _rows(self, made: "CaseRun") -> "Iterator[tuple[Text, ...]]":
         from rich.text import Text
 
         found = self._result(made)
         name = fit(made.case.name)
-        for side, arm in zip(made.crew.sides[1:-1], found.arms[1:], strict=False):
-            ratio = reporting.judged(arm, found)
-            word, style = _word(side, arm.effect, bool(ratio and ratio.coverage >= paired.CONFIDENCE))
-            told = reporting.spelled(ratio)
+        for side, arm in zip(made.runner.sides[1:-1], found.arms[1:], strict=False):
+            ratio = wording.judged(arm, found)
+            word, style = _word(side, arm.effect, bool(ratio and ratio.coverage >= intervals.CONFIDENCE))
+            told = intervals.spelled(ratio)
             yield (
                 Text(name, "dim"),
                 Text(fit(arm.name)),
@@ -189,9 +189,9 @@ class Board:
             )
             name = ""
 
-    def _result(self, made: "Comparison") -> CaseResult:
+    def _result(self, made: "CaseRun") -> CaseResult:
         """Worked out once for the same rounds."""
-        state = (len(made.rounds), tuple(side.status for side in made.crew.sides))
+        state = (len(made.rounds), tuple(side.status for side in made.runner.sides))
         known = self._results.get(id(made))
         if known is None or known[0] != state:
             known = self._results[id(made)] = state, made.result()
@@ -206,4 +206,4 @@ def _word(side: "Side", effect: str, sure: bool) -> tuple[str, str]:
     """The verdict so far, and its style."""
     if not side.live:
         return shorten(f"{side.status}: {side.reason}", LONGEST_REASON, placeholder=" …"), "yellow"
-    return (effect, reporting.COLOURS.get(effect, "dim")) if sure else ("…", "dim")
+    return (effect, wording.COLOURS.get(effect, "dim")) if sure else ("…", "dim")

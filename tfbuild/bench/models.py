@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import msgspec
 
 from tfbuild import facts
-from tfbuild.bench import experiments
-from tfbuild.bench.experiments import Arm, Case, Experiment, Value
 from tfbuild.errors import UsageError
 from tfbuild.facts import Facts
+from tfbuild.measure import experiments
+from tfbuild.measure.experiments import Arm, Case, Experiment, Value
 
 ROW = "models"
 # Of one model, both of its cases: a ResNet-50 needs its graph four times, and 1 to 4 s a step on two cores.

@@ -8,15 +8,15 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from tfbuild.bench import advise, charts, compare, gate, results
-from tfbuild.bench import report as reporting
+from tfbuild.bench import advise, charts, compare, gate, wording
 from tfbuild.bench.compare import Comparison, side_by_side
-from tfbuild.bench.evaluate import AGAIN, cpu, wall
 from tfbuild.bench.gate import Judged
-from tfbuild.bench.report import Row
-from tfbuild.bench.results import ArmResult, BenchReport, CaseResult, ExperimentResult
+from tfbuild.bench.wording import TableRow
 from tfbuild.errors import UsageError
-from tfbuild.report import replace_file
+from tfbuild.files import replace_file
+from tfbuild.measure import intervals, records
+from tfbuild.measure.evaluate import AGAIN, cpu, wall
+from tfbuild.measure.records import ArmResult, BenchReport, CaseResult, ExperimentResult
 
 TEMPLATES = Path(__file__).parents[2] / "templates"
 QUIET = "quiet"
@@ -52,12 +52,12 @@ class Missing:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class CaseView:
     """`arms`: each with the style of its verdict."""
 
     case: CaseResult
     caveat: str
-    arms: tuple[tuple[Row, str], ...]
+    arms: tuple[tuple[TableRow, str], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +83,7 @@ class Section:
     anchor: str
     found: tuple[str, ...]
     charts: tuple[Markup, ...]
-    cases: tuple[Case, ...]
+    cases: tuple[CaseView, ...]
     raw: tuple[Raw, ...]
 
 
@@ -93,7 +93,7 @@ def to_html(report: BenchReport) -> str:
     return _render(
         "report",
         report=report,
-        noise=reporting.noise(report),
+        noise=wording.noise(report),
         advice=[card for card in cards if not card.in_place],
         kept=[card for card in cards if card.in_place],
         sections=[_section(row, number) for number, row in enumerate(report.experiments, 1)],
@@ -108,8 +108,8 @@ def comparison(found: Comparison, judged: Sequence[Judged] = ()) -> str:
     """Reports side by side, as one page; with what the gates say of them."""
     every = (found, *found.others)
     groups = [
-        charts.Group(
-            title=name, lines=tuple(line for number, one in enumerate(every, 2) if (line := one.line(name, number)))
+        charts.LineGroup(
+            title=name, lines=tuple(line for number, one in enumerate(every, 2) if (line := _line(one, name, number)))
         )
         for name in dict.fromkeys(name for one in every for name in one.totals)
     ]
@@ -123,6 +123,14 @@ def comparison(found: Comparison, judged: Sequence[Judged] = ()) -> str:
         gates=[gate.spelled(one, len(every)) for one in judged],
         notes=compare.notes(found),
     )
+
+
+def _line(one: Comparison, name: str, number: int) -> charts.Line | None:
+    """One of the totals, to be drawn for report `number`; None where these two reports do not share it."""
+    ratio = one.totals.get(name)
+    if ratio is None:
+        return None
+    return charts.Line(label=f"{number}: {one.second}", ratio=ratio, effect=compare.direction(ratio))
 
 
 def write(text: str, path: Path, option: str = "--html") -> None:
@@ -172,10 +180,10 @@ def _found(row: ExperimentResult) -> Iterator[str]:
     if row.name in ANSWERED and row.findings:
         return
     measured = [(case, arm) for case in row.cases for arm in case.arms if arm.effect]
-    for effect in (results.FASTER, results.SLOWER):
+    for effect in (records.FASTER, records.SLOWER):
         told: dict[str, list[tuple[CaseResult, float]]] = {}
         for case, arm in measured:
-            ratio = reporting.judged(arm, case)
+            ratio = wording.judged(arm, case)
             if arm.effect == effect and ratio:
                 told.setdefault(arm.name, []).append((case, ratio.median))
         for name, seen in told.items():
@@ -185,11 +193,11 @@ def _found(row: ExperimentResult) -> Iterator[str]:
                 f"{name}: {effect} in {len(seen)} of {cases} {_plural('case', cases)}, "
                 f"{_range([median for _, median in seen])}" + (f" ({noisy} of them noisy)" if noisy else "")
             )
-    undecided = [(case, arm) for case, arm in measured if reporting.undecided(arm, case)]
-    if len(undecided) < len(measured) and all(arm.effect == results.NO_DIFFERENCE for _, arm in measured):
-        yield results.NO_DIFFERENCE
+    undecided = [(case, arm) for case, arm in measured if wording.undecided(arm, case)]
+    if len(undecided) < len(measured) and all(arm.effect == records.NO_DIFFERENCE for _, arm in measured):
+        yield records.NO_DIFFERENCE
     if undecided:
-        yield f"{reporting.TOO_FEW}: {len(undecided)} of {len(measured)} comparisons"
+        yield f"{wording.TOO_FEW}: {len(undecided)} of {len(measured)} comparisons"
     if not measured and not row.findings:
         yield f"{row.status}: {row.reason}" if row.reason else row.status
 
@@ -218,11 +226,11 @@ def _gaps(row: ExperimentResult) -> Iterator[tuple[str, str, str]]:
     if not row.cases:
         yield row.name, row.status, row.reason
     for case in row.cases:
-        if case.status != results.MEASURED:
-            cut = case.rounds and case.status == results.TRUNCATED
+        if case.status != records.MEASURED:
+            cut = case.rounds and case.status == records.TRUNCATED
             yield f"{row.name}: {case.name}", case.status, CUT_SHORT if cut else case.reason
         if case.rounds:
-            lost = [arm for arm in case.arms if arm.status != results.MEASURED]
+            lost = [arm for arm in case.arms if arm.status != records.MEASURED]
             yield from ((f"{row.name}: {case.name}: {arm.name}", arm.status, arm.reason) for arm in lost)
 
 
@@ -240,18 +248,18 @@ def _section(row: ExperimentResult, number: int) -> Section:
     )
 
 
-def _case(case: CaseResult) -> Case:
-    rows = [(reporting.table_row(arm, case), _style(arm)) for arm in case.arms]
+def _case(case: CaseResult) -> CaseView:
+    rows = [(wording.table_row(arm, case), _style(arm)) for arm in case.arms]
     if not rows:
-        rows.append((Row(name="", verdict=f"{case.status}: {case.reason}"), QUIET))
+        rows.append((TableRow(name="", verdict=f"{case.status}: {case.reason}"), QUIET))
     if case.band:
-        again = {case.metric: reporting.spelled(case.band)}
-        rows.append((Row(name="baseline again", verdict="", **again), QUIET))
-    return Case(case=case, caveat=reporting.caveat(case), arms=tuple(rows))
+        again = {case.metric: intervals.spelled(case.band)}
+        rows.append((TableRow(name="baseline again", verdict="", **again), QUIET))
+    return CaseView(case=case, caveat=wording.caveat(case), arms=tuple(rows))
 
 
 def _style(arm: ArmResult) -> str:
-    return arm.effect if arm.effect in (results.FASTER, results.SLOWER) else QUIET
+    return arm.effect if arm.effect in (records.FASTER, records.SLOWER) else QUIET
 
 
 def _raw(case: CaseResult) -> Raw:

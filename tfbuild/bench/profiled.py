@@ -11,13 +11,13 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 
-from tfbuild.bench import experiments, findings, results, workers
-from tfbuild.bench.results import ExperimentResult, Finding
+from tfbuild.bench import findings
 from tfbuild.benches.found import Profiled
 from tfbuild.engine import Engine
 from tfbuild.engine.progress import Progress
 from tfbuild.errors import CommandFailed, UsageError
-from tfbuild.verify import probe
+from tfbuild.measure import experiments, probe, records, workers
+from tfbuild.measure.records import ExperimentResult, Finding
 
 ROW = "bottleneck"
 FOLDER = "/tfbuild-command"
@@ -85,7 +85,7 @@ def experiment(
         compares=f"{command}, watched by TensorFlow's profiler, which costs some of its speed",
         changes=row.changes,
         source="https://www.tensorflow.org/guide/data_performance_analysis",
-        status=results.MEASURED,
+        status=records.MEASURED,
         reason="watched, not timed in rounds",
         seconds=round(found.seconds, 1),
         cases=(),

@@ -3,25 +3,22 @@
 import json
 import re
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
 import msgspec
 
-from tfbuild.bench import evaluate, results
-from tfbuild.bench.experiments import Experiment
-from tfbuild.bench.results import ArmResult, BenchReport, CaseResult, ExperimentResult
+from tfbuild.bench.wording import COLOURS, caveat, noise, table_row, verdict
 from tfbuild.errors import UsageError
-from tfbuild.proof import Interval
-from tfbuild.report import cell, replace_file
+from tfbuild.measure import records
+from tfbuild.measure.experiments import Experiment
+from tfbuild.measure.intervals import spelled
+from tfbuild.measure.records import ArmResult, BenchReport, CaseResult, ExperimentResult
+from tfbuild.terminal import markdown_cell as cell
 
 MOST_BYTES = 64 * 1024 * 1024
 SCHEMA_FILE = Path(__file__).parent.with_name("bench.schema.json")
-COLOURS = {results.FASTER: "green", results.SLOWER: "red", results.NO_DIFFERENCE: "dim"}
-TOO_FEW = "too few rounds for a verdict"
-DONE = (results.MEASURED, results.TRUNCATED, results.INTERRUPTED)
 
 
 def to_json(report: BenchReport) -> str:
@@ -35,8 +32,8 @@ def from_json(text: str | bytes) -> BenchReport:
         report = msgspec.json.decode(text, type=BenchReport)
     except msgspec.DecodeError as error:
         raise ValueError(f"not a benchmark's report: {error}") from error
-    if report.schema != results.SCHEMA:
-        raise ValueError(f"a report of schema {report.schema!r}, not {results.SCHEMA!r}")
+    if report.schema != records.SCHEMA:
+        raise ValueError(f"a report of schema {report.schema!r}, not {records.SCHEMA!r}")
     if trouble := next(_contradictions(report), ""):
         raise ValueError(f"not a benchmark's report: {trouble}")
     return report
@@ -66,7 +63,7 @@ def read(path: Path) -> BenchReport:
 
 def schema() -> str:
     """The JSON Schema of a report; `python -m tfbuild.bench.report` writes it to tfbuild/bench.schema.json."""
-    described = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": results.SCHEMA}
+    described = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": records.SCHEMA}
     return json.dumps(described | msgspec.json.schema(BenchReport), indent=2, sort_keys=True) + "\n"
 
 
@@ -76,125 +73,6 @@ def path(report: BenchReport, folder: Path, name: str = "") -> Path:
         return folder / f"{name}.json"
     identifier = report.image.labels.get("io.tfbuild.id", "") or report.image.id.rpartition(":")[2][:12]
     return folder / f"bench-{re.sub(r'[^A-Za-z0-9_.+-]', '-', identifier)}.json"
-
-
-def write(report: BenchReport, folder: Path, name: str = "") -> Path:
-    """Writes JSON, Markdown and a page, each whole or not at all; the path of the JSON. Raises UsageError."""
-    from tfbuild.bench import page
-
-    target = path(report, folder, name)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        replace_file(target, to_json(report) + "\n")
-        replace_file(target.with_suffix(".md"), to_markdown(report))
-        return replace_file(target.with_suffix(".html"), page.to_html(report)).with_suffix(".json")
-    except OSError as error:
-        raise UsageError(f"the report cannot be written: {error}", hint=f"make {folder} writable") from error
-
-
-# --- words -----------------------------------------------------------------------------------------------------------
-
-
-def spelled(interval: Interval | None) -> str:
-    """ "x1.39 [1.36, 1.41]"; the confidence only where it is under 95 %."""
-    if interval is None:
-        return ""
-    sure = "" if interval.coverage >= 0.95 else f" at {interval.coverage:.0%}"
-    return f"x{interval.median:.2f} [{interval.low:.2f}, {interval.high:.2f}]{sure}"
-
-
-def verdict(arm: ArmResult, case: CaseResult) -> str:
-    """The verdict in the metric that is judged, or why there is none."""
-    if arm.name == case.baseline:
-        return "baseline" if arm.status in DONE else f"{arm.status}: {arm.reason}"
-    if arm.effect:
-        few = f" ({TOO_FEW})" if undecided(arm, case) else ""
-        return arm.effect + few + ("" if arm.same is not False else "; computes something else")
-    return f"{arm.status}: {arm.reason or case.reason}"
-
-
-def undecided(arm: ArmResult, case: CaseResult) -> bool:
-    """No difference is shown, and none could be."""
-    return arm.effect == results.NO_DIFFERENCE and not evaluate.sure(judged(arm, case))
-
-
-def judged(arm: ArmResult, case: CaseResult) -> Interval | None:
-    """The ratio in the metric that is judged."""
-    return arm.cpu if case.metric == "cpu" else arm.wall
-
-
-def time(seconds: float | None) -> str:
-    """Seconds for reading: "1.23 ms"."""
-    if seconds is None:
-        return ""
-    for factor, unit in ((1, "s"), (1e3, "ms"), (1e6, "µs")):
-        if seconds * factor >= 1:
-            return f"{seconds * factor:.3g} {unit}"
-    return f"{seconds * 1e9:.3g} ns"
-
-
-def noise(report: BenchReport) -> str:
-    cases = [case for row in report.experiments for case in row.cases if case.rounds]
-    if not cases:
-        return "no round was timed"
-    rounds = sum(len(case.rounds) for case in cases)
-    shares = [row.foreign for case in cases for row in case.rounds]
-    stops = sum(case.throttled for case in cases)
-    return (
-        f"{sum(case.clean for case in cases)} of {rounds} rounds undisturbed, others used "
-        f"{sum(shares) / len(shares):.0%} of the machine" + (f", {stops} periods throttled" if stops else "")
-    )
-
-
-def caveat(case: CaseResult) -> str:
-    """What makes a case's numbers less than they seem; empty where nothing does."""
-    told = [case.reason if case.status in (results.TRUNCATED, results.INTERRUPTED) else ""]
-    told.append(f"noisy: {case.clean} of {len(case.rounds)} rounds undisturbed" if case.noisy and case.rounds else "")
-    told.append(f"{case.throttled} periods throttled by the cgroup's quota" if case.throttled else "")
-    told.append(f"the baseline differs from itself: {spelled(case.band)}" if _off(case.band) else "")
-    return "; ".join(text for text in told if text)
-
-
-def _off(band: Interval | None) -> bool:
-    """The same work in the same rounds is faster or slower for certain, to the digits that are shown: others may be so
-    too, by as much."""
-    return band is not None and evaluate.sure(band) and not round(band.low, 2) <= 1 <= round(band.high, 2)
-
-
-def lines(cases: Sequence[CaseResult]) -> list[str]:
-    """What an experiment found, a line an arm, for whoever watches."""
-    return [
-        f"  {case.name}: {arm.name}: {verdict(arm, case)} {spelled(judged(arm, case))}".rstrip()
-        for case in cases
-        for arm in case.arms
-        if case.rounds and arm.name != case.baseline
-    ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """One side's numbers, spelled for a table; "" is what it has not."""
-
-    name: str
-    verdict: str
-    cpu: str = ""
-    wall: str = ""
-    time: str = ""
-    faults: str = ""
-    rss: str = ""
-
-
-def table_row(arm: ArmResult, case: CaseResult) -> Row:
-    error = f"; error {arm.error:.1e}" if arm.error is not None else ""
-    return Row(
-        name=arm.name + (f" ({arm.note})" if arm.note else ""),
-        verdict=verdict(arm, case) + error,
-        cpu=spelled(arm.cpu),
-        wall=spelled(arm.wall),
-        time=time(arm.seconds),
-        faults=f"{arm.faults:.0f}" if arm.faults is not None else "",
-        rss=f"{arm.rss:.0f}" if arm.rss is not None else "",
-    )
 
 
 # --- Markdown --------------------------------------------------------------------------------------------------------

@@ -8,23 +8,22 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tfbuild import __version__
-from tfbuild.bench import allocators, evidence, profiled, results, rounds, workers
-from tfbuild.bench import report as reporting
-from tfbuild.bench.arms import Place
-from tfbuild.bench.experiments import Case, Experiment
+from tfbuild.bench import allocators, evidence, profiled, wording
 from tfbuild.bench.inplace import recorded
 from tfbuild.bench.live import Nobody, Watch
-from tfbuild.bench.results import BenchReport, ExperimentResult, Finding, Software, Subject
-from tfbuild.bench.rounds import Limits
 from tfbuild.bench.underway import Group, Underway
-from tfbuild.bench.workers import Pool
 from tfbuild.engine import Engine
 from tfbuild.engine.process import interruptible
 from tfbuild.engine.progress import Progress, Step
 from tfbuild.errors import UnknownImage
+from tfbuild.measure import probe, records, rounds, workers
+from tfbuild.measure.arms import Machine
+from tfbuild.measure.experiments import Case, Experiment
+from tfbuild.measure.records import BenchReport, ExperimentResult, Finding, Software, Subject
+from tfbuild.measure.rounds import RoundLimits
+from tfbuild.measure.workers import Pool
 from tfbuild.smoke.found import Environment, TensorFlow
-from tfbuild.verify import probe
-from tfbuild.verify.session import host, printable
+from tfbuild.terminal import printable
 
 QUICK_SECONDS = 80.0
 USUAL_SECONDS = 300.0
@@ -95,7 +94,7 @@ class Session:
 
     engine: Engine
     settings: Settings
-    place: Place
+    machine: Machine
     progress: Progress
     watch: Watch = field(default_factory=Nobody)
     underway: list[Underway] = field(default_factory=list)
@@ -121,7 +120,7 @@ class Session:
 
     def _seconds(self, row: Experiment, case: Case) -> float:
         """0 where it cannot run here: then the others may have its time."""
-        return 0.0 if self.place.lacks(row, case) else row.seconds(case)
+        return 0.0 if self.machine.lacks(row, case) else row.seconds(case)
 
     def _cases(self, row: Experiment) -> tuple[Case, ...]:
         return row.cases(self.settings.quick) or row.case
@@ -131,16 +130,16 @@ class Session:
         wanted = self._cases(row)
         groups = [Group(row, cases) for cases in ([wanted] if row.together else [(case,) for case in wanted])]
         # What it stays, whatever Ctrl-C hits.
-        one = Underway(row, groups, status=results.INTERRUPTED, reason="interrupted")
+        one = Underway(row, groups, status=records.INTERRUPTED, reason="interrupted")
         self.underway.append(one)
         try:
             with self.progress.step(f"bench: {row.name}") as step:
-                if all(self.place.lacks(row, case) for case in wanted):
+                if all(self.machine.lacks(row, case) for case in wanted):
                     for group in one.groups:
-                        group.not_begun(self.place)
+                        group.not_begun(self.machine)
                     one.status = ""
                 elif share < LEAST_SECONDS:
-                    one.status, one.reason = results.SKIPPED, "the budget leaves no time for it"
+                    one.status, one.reason = records.SKIPPED, "the budget leaves no time for it"
                 else:
                     step.detail = "what it really is"
                     one.seen += self._beforehand(row, pool, share)
@@ -148,19 +147,19 @@ class Session:
                     _close_special(pool)
                     one.status = ""
                 status = one.result().status
-                step.outcome = "done" if status == results.MEASURED else status
+                step.outcome = "done" if status == records.MEASURED else status
         finally:
-            for line in reporting.lines(list(one.cases())):
+            for line in wording.lines(list(one.cases())):
                 self.progress(line)
             # Also where Ctrl-C ends it: what was measured until then stands.
             one.seconds = time.monotonic() - begin
 
     def _beforehand(self, row: Experiment, pool: Pool, share: float) -> tuple[Finding, ...]:
-        found = evidence.of(row, self._cases(row), pool, self.place, share)
+        found = evidence.of(row, self._cases(row), pool, self.machine, share)
         # --quick reaches for no network.
         if self.settings.quick or not allocators.wanted(row):
             return found
-        files, told = allocators.bring(self.engine, self.place.image, self.settings.ca, share)
+        files, told = allocators.bring(self.engine, self.machine.image, self.settings.ca, share)
         pool.more = {**pool.more, **files}
         return (*found, told)
 
@@ -170,16 +169,16 @@ class Session:
         shuffled = random.Random(f"{self.settings.seed} {one.row.name}")
         for turn, group in enumerate(one.groups):
             if turn and time.monotonic() > share.end:
-                group.not_begun(self.place)
+                group.not_begun(self.machine)
             else:
                 self._measure(group, pool, self._limits(clock.share(), share.last), shuffled, step)
 
-    def _measure(self, group: Group, pool: Pool, limits: Limits, shuffled: random.Random, step: Step) -> None:
+    def _measure(self, group: Group, pool: Pool, limits: RoundLimits, shuffled: random.Random, step: Step) -> None:
         def tell(text: str) -> None:
             step.detail = text
             self.watch.draw()
 
-        made = group.begin(self.place, pool, tell)
+        made = group.begin(self.machine, pool, tell)
         self.watch.cases(made)
         try:
             rounds.prepare(made, time.monotonic() + PREPARING * (limits.latest - time.monotonic()))
@@ -217,17 +216,17 @@ class Session:
             with self.progress.step(f"bench: {one.row.name}, what was cut") as step:
                 self._measure(group, pool, self._limits(share.end - begin, share.last), shuffled, step)
                 _close_special(pool)
-                step.outcome = results.TRUNCATED if group.cut else "done"
+                step.outcome = records.TRUNCATED if group.cut else "done"
         finally:
             if group.gained > gained:
-                for line in reporting.lines(group.told):
+                for line in wording.lines(group.told):
                     self.progress(line)
             one.seconds += time.monotonic() - begin
 
-    def _limits(self, seconds: float, last: float) -> Limits:
+    def _limits(self, seconds: float, last: float) -> RoundLimits:
         end = time.monotonic() + max(0.0, seconds)
         latest = min(last, end + max(GRACE_SECONDS, GRACE * max(0.0, seconds)))
-        return Limits(rounds=self.settings.most_rounds, end=min(end, latest), latest=latest)
+        return RoundLimits(rounds=self.settings.most_rounds, end=min(end, latest), latest=latest)
 
 
 def bench(
@@ -249,7 +248,7 @@ def bench(
     with progress.step("bench: the image and this machine"):
         no_gpu = engine.lacks_gpus(image.id)
         environment, tensorflow = _start(engine, ref, image.id, gpus=not no_gpu)
-    place = Place(
+    machine = Machine(
         image=image.id,
         against=against,
         cpus=environment.cpus,
@@ -259,7 +258,7 @@ def bench(
     )
     # The start is part of the run: what it took is not there for the experiments.
     left = max(0.0, settings.budget - (time.monotonic() - begin))
-    session = Session(engine, replace(settings, budget=left), place, progress, watch or Nobody())
+    session = Session(engine, replace(settings, budget=left), machine, progress, watch or Nobody())
     session.run(rows)
     watched = (
         [profiled.experiment(engine, image.id, settings.command, left, progress, gpus=not no_gpu)]
@@ -267,7 +266,7 @@ def bench(
         else []
     )
     return BenchReport(
-        schema=results.SCHEMA,
+        schema=records.SCHEMA,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         tool=f"tfbuild {__version__}",
         mode=settings.mode,
@@ -281,7 +280,7 @@ def bench(
             against=settings.against,
             env=_labels(recorded(image.env)),
         ),
-        host=host(environment, engine),
+        host=probe.host(environment, engine),
         software=_software(environment, tensorflow),
         experiments=(*session.done, *watched),
     )

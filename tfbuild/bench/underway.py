@@ -3,12 +3,13 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from tfbuild.bench import findings, results, together
-from tfbuild.bench.arms import Place
-from tfbuild.bench.experiments import Case, Experiment
-from tfbuild.bench.results import CaseResult, ExperimentResult, Finding
-from tfbuild.bench.rounds import Comparison
-from tfbuild.bench.workers import Pool
+from tfbuild.bench import findings
+from tfbuild.measure import pooled, records
+from tfbuild.measure.arms import Machine
+from tfbuild.measure.experiments import Case, Experiment
+from tfbuild.measure.records import CaseResult, ExperimentResult, Finding
+from tfbuild.measure.rounds import CaseRun
+from tfbuild.measure.workers import Pool
 
 # Of a case's whole time, where few rounds are missing: its workers start again, and its workloads are built again.
 LEAST_PART = 0.25
@@ -20,46 +21,46 @@ class Group:
 
     row: Experiment
     cases: tuple[Case, ...]
-    made: list[Comparison] = field(default_factory=list)
+    made: list[CaseRun] = field(default_factory=list)
     told: list[CaseResult] = field(default_factory=list)
 
     @property
     def cut(self) -> bool:
         """Whether it was time that a case, or an arm of one, had too little of."""
-        return any(results.TRUNCATED in (case.status, *(arm.status for arm in case.arms)) for case in self.told)
+        return any(records.TRUNCATED in (case.status, *(arm.status for arm in case.arms)) for case in self.told)
 
     @property
     def gained(self) -> tuple[int, int]:
         """Arms with a number and rounds, of which more are better."""
         return _gained(self.told)
 
-    def begin(self, place: Place, pool: Pool, tell: Callable[[str], None]) -> list[Comparison]:
+    def begin(self, machine: Machine, pool: Pool, tell: Callable[[str], None]) -> list[CaseRun]:
         """Comparisons that only need time go on where they were; where an arm was never ready, all are made anew."""
         if not self.made or not all(one.goes_on() for one in self.made):
-            return [Comparison(row=self.row, case=case, place=place, pool=pool, tell=tell) for case in self.cases]
+            return [CaseRun(row=self.row, case=case, machine=machine, pool=pool, tell=tell) for case in self.cases]
         for one in self.made:
             one.resume(tell)
         return self.made
 
-    def keep(self, made: list[Comparison], *, interrupted: bool = False) -> None:
+    def keep(self, made: list[CaseRun], *, interrupted: bool = False) -> None:
         """What they came to, unless more was known before."""
         told = [one.result(interrupted=interrupted) for one in made]
         if not self.told or _gained(told) > self.gained:
             self.made, self.told = made, told
 
-    def not_begun(self, place: Place) -> None:
+    def not_begun(self, machine: Machine) -> None:
         """The time was over; where something else is missing too, that is the reason that more time would not mend."""
-        self.told = [_not_begun(self.row, case, place) for case in self.cases]
+        self.told = [_not_begun(self.row, case, machine) for case in self.cases]
 
     def missing(self, rounds: int) -> float:
         """Seconds for what is not there of so many `rounds`, by the row's weight."""
-        done = min((len(case.rounds) for case in self.told if case.status == results.TRUNCATED), default=0)
+        done = min((len(case.rounds) for case in self.told if case.status == records.TRUNCATED), default=0)
         return sum(map(self.row.seconds, self.cases)) * max(LEAST_PART, 1 - done / rounds)
 
 
 def _gained(told: Sequence[CaseResult]) -> tuple[int, int]:
     arms = [arm for case in told for arm in case.arms]
-    return sum(arm.status == results.MEASURED for arm in arms), sum(len(case.rounds) for case in told)
+    return sum(arm.status == records.MEASURED for arm in arms), sum(len(case.rounds) for case in told)
 
 
 @dataclass
@@ -80,7 +81,7 @@ class Underway:
     def result(self) -> ExperimentResult:
         cases = tuple(self.cases())
         status, reason = (self.status, self.reason) if self.status else _outcome(cases)
-        mean = together.findings(cases) if self.row.together else ()
+        mean = pooled.findings(cases) if self.row.together else ()
         return ExperimentResult(
             name=self.row.name,
             question=self.row.question,
@@ -98,20 +99,20 @@ class Underway:
 def _outcome(cases: Sequence[CaseResult]) -> tuple[str, str]:
     """The experiment's status: the best of what its cases have, and the reason where nothing was measured."""
     told = [case.status for case in cases]
-    for status in (results.MEASURED, results.TRUNCATED):
+    for status in (records.MEASURED, records.TRUNCATED):
         if any(case.status == status and case.rounds for case in cases):
-            return (results.TRUNCATED if results.TRUNCATED in told else results.MEASURED), ""
+            return (records.TRUNCATED if records.TRUNCATED in told else records.MEASURED), ""
     first = cases[0] if cases else None
-    return (first.status, first.reason) if first else (results.SKIPPED, "it has no case")
+    return (first.status, first.reason) if first else (records.SKIPPED, "it has no case")
 
 
-def _not_begun(row: Experiment, case: Case, place: Place) -> CaseResult:
-    lacks = place.lacks(row, case)
+def _not_begun(row: Experiment, case: Case, machine: Machine) -> CaseResult:
+    lacks = machine.lacks(row, case)
     return CaseResult(
         name=case.name,
         metric=case.metric or row.metric,
-        status=results.SKIPPED if lacks else results.TRUNCATED,
+        status=records.SKIPPED if lacks else records.TRUNCATED,
         reason=lacks or "the experiment's time was over before it began",
-        baseline=place.fill(row.arms(case)[0].name),
+        baseline=machine.fill(row.arms(case)[0].name),
         arms=(),
     )

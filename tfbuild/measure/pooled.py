@@ -3,12 +3,10 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tfbuild.bench import report as reporting
-from tfbuild.bench.evaluate import AGAIN, cpu, effect, interval, wall
-from tfbuild.bench.results import CaseResult, Finding, Round, Sample
-from tfbuild.proof import Interval
-from tfbuild.verify import paired
-from tfbuild.verify.asking import FEWEST_CLEAN, MOST_FOREIGN
+from tfbuild.measure import intervals
+from tfbuild.measure.evaluate import AGAIN, cpu, effect, interval, wall
+from tfbuild.measure.protocol import FEWEST_CLEAN, MOST_FOREIGN
+from tfbuild.measure.records import CaseResult, Finding, Interval, Round, Sample
 
 Time = Callable[[Sample], float]
 
@@ -39,7 +37,7 @@ def mean(cases: Sequence[CaseResult], arm: str) -> Mean | None:
     used = clean if len(clean) >= FEWEST_CLEAN else rows
 
     def combined(name: str, time: Time) -> Interval | None:
-        return interval([paired.geometric_mean(_ratios(cases, row, name, time)) for row in used])
+        return interval([intervals.geometric_mean(_ratios(cases, row, name, time)) for row in used])
 
     by_cpu, by_wall = combined(arm, cpu), combined(arm, wall)
     judged, time = (by_cpu, cpu) if cases[0].metric == "cpu" else (by_wall, wall)
@@ -76,7 +74,7 @@ def findings(cases: Sequence[CaseResult]) -> tuple[Finding, ...]:
 def _finding(cases: Sequence[CaseResult], arm: str, found: Mean) -> Finding:
     ratio = found.cpu if cases[0].metric == "cpu" else found.wall
     text = (
-        f"all {len(cases)} together (geometric mean): {arm}: {found.effect}, {reporting.spelled(ratio)} of the speed "
+        f"all {len(cases)} together (geometric mean): {arm}: {found.effect}, {intervals.spelled(ratio)} of the speed "
         f"of {cases[0].baseline}"
     )
     if found.clean < min(found.rounds, FEWEST_CLEAN):

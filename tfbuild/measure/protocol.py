@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from tfbuild.benches.found import Taken
 from tfbuild.engine import Worker
-from tfbuild.verify import probe
+from tfbuild.measure import probe
 
 T = TypeVar("T")
 

@@ -9,8 +9,8 @@ from tfbuild.binary import Guard, GuardUnreadable
 from tfbuild.cpu import canonical
 from tfbuild.engine import Engine
 from tfbuild.smoke import judge
-from tfbuild.smoke.judge import Check
 from tfbuild.verify.planned import Planned
+from tfbuild.verify.verification import Claim, Verification, VerificationCheck
 
 # Every x86-64 has these, so no plan names them, and the guard asks for them in every build.
 BASE = frozenset({"SSE", "SSE2"})
@@ -27,8 +27,13 @@ def read(engine: Engine, ref: str, planned: Planned) -> Guard:
         return binary.read_guard(library, planned.release)
 
 
-def check(planned: Planned, guard: Guard, flags: Sequence[str], message: Sequence[str] | None, why: str) -> Check:
-    """`flags`: the CPU's, in the kernel's names; `message`: what TensorFlow says it leaves unused (None: `why`)."""
+def compare(
+    planned: Planned, guard: Guard, flags: Sequence[str], message: Sequence[str] | None, why: str
+) -> judge.Check:
+    """Judge the guard by the plan.
+
+    `flags`: the CPU's, in the kernel's names; `message`: what TensorFlow says it leaves unused (None: `why`).
+    """
     judged = binary.judged(planned.release)
     wanted = (BASE | set(binary.spelling(planned.release, planned.features))) & judged
     compiled = set(guard.compiled) & judged
@@ -38,14 +43,16 @@ def check(planned: Planned, guard: Guard, flags: Sequence[str], message: Sequenc
         if names
     ]
     if faults:
-        return Check("isa", judge.FAIL, f"compiled for {' '.join(guard.compiled)}: it {' and it '.join(faults)}")
+        return judge.Check("isa", judge.FAIL, f"compiled for {' '.join(guard.compiled)}: it {' and it '.join(faults)}")
     told = f"compiled for {' '.join(guard.compiled)}, as planned"
     if message is None:
-        return Check("isa", judge.PASS, f"{told}; not cross-checked with TensorFlow's message, since {why}")
+        return judge.Check("isa", judge.PASS, f"{told}; not cross-checked with TensorFlow's message, since {why}")
     expected = _seen_by_kernel(unused(guard, flags))
     if _seen_by_kernel(message) != expected:
-        return Check("isa", judge.FAIL, _disagreement(message, expected))
-    return Check("isa", judge.PASS, f"{told}; TensorFlow's own message agrees ({' '.join(message) or 'none unused'})")
+        return judge.Check("isa", judge.FAIL, _disagreement(message, expected))
+    return judge.Check(
+        "isa", judge.PASS, f"{told}; TensorFlow's own message agrees ({' '.join(message) or 'none unused'})"
+    )
 
 
 def unused(guard: Guard, flags: Sequence[str]) -> tuple[str, ...]:
@@ -65,3 +72,33 @@ def _disagreement(message: Sequence[str], expected: Sequence[str]) -> str:
     said = " ".join(message) or "nothing"
     read = " ".join(expected) or "nothing"
     return f"its guard leaves {read} of this CPU unused, but TensorFlow's own message says {said}"
+
+
+def _skip(verification: Verification) -> str:
+    arch = verification.planned.arch
+    return "" if arch == "x86_64" else f"TensorFlow's guard knows no feature of {arch}"
+
+
+def _run(verification: Verification) -> judge.Check:
+    planned, start = verification.planned, verification.start
+    try:
+        guard = read(verification.engine, verification.ref, planned)
+    except GuardUnreadable as error:
+        return judge.Check("isa", judge.FAIL, error.reason)
+    verification.guard = guard
+    flags = start.environment.cpu_flags if start.environment else ()
+    message = judge.message(start.outcome.output) if start.tensorflow else None
+    return compare(planned, guard, flags, message, start.why)
+
+
+CHECK = VerificationCheck(
+    name="isa",
+    claim=Claim(
+        proves="The instruction set compiled into TensorFlow is the plan's: none missing, none beyond it.",
+        how="The calls of the CPU guard inside libtensorflow_framework.so.2 were disassembled on the host (nothing was "
+        "executed), and compared with the labels and with TensorFlow's own message about unused instructions.",
+        fix="rebuild with the copts of the plan, or give --cpu the instruction set that the wheel really has",
+    ),
+    skip=_skip,
+    run=_run,
+)

@@ -1,8 +1,6 @@
-"""What a benchmark found: plain records, which report.py writes, shows and reads back (schema tfbuild.bench/1)."""
+"""What was measured: plain records. A benchmark's report (schema tfbuild.bench/1) is made of them."""
 
 from dataclasses import dataclass
-
-from tfbuild.proof import Host, Interval
 
 SCHEMA = "tfbuild.bench/1"
 
@@ -10,6 +8,30 @@ SCHEMA = "tfbuild.bench/1"
 MEASURED, TRUNCATED, SKIPPED, FAILED, INTERRUPTED = "measured", "truncated", "skipped", "failed", "interrupted"
 FASTER, SLOWER, NO_DIFFERENCE = "faster", "slower", "no difference shown"
 Value = bool | int | float | str | list[int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interval:
+    """The median of ratios and an interval that holds the true one with a probability of `coverage`."""
+
+    median: float
+    low: float
+    high: float
+    coverage: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """Where the containers ran. `quota`: CPUs' worth of time that the cgroup grants (None: all); `memory` in MiB."""
+
+    cpu: str
+    flags: tuple[str, ...]
+    machine: str
+    kernel: str
+    cpus: int
+    quota: float | None
+    memory: int
+    engine: str
 
 
 @dataclass(frozen=True, kw_only=True)

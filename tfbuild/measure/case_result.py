@@ -4,18 +4,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from tfbuild.bench import results
-from tfbuild.bench.arms import Side
-from tfbuild.bench.evaluate import AGAIN, FEWEST, Verdict, cpu, evaluate, wall
-from tfbuild.bench.experiments import Case, Experiment
-from tfbuild.bench.results import ArmResult, CaseResult, Round, Sample
+from tfbuild.measure import records
+from tfbuild.measure.arms import Side
+from tfbuild.measure.evaluate import AGAIN, FEWEST, Verdict, cpu, evaluate, wall
+from tfbuild.measure.experiments import Case, Experiment
+from tfbuild.measure.records import ArmResult, CaseResult, Round, Sample
 
 # Two ways to the same number differ by rounding, in the order of additions mostly.
 SAME = 2e-3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class CaseOutcome:
     """What is there when the measuring ends, however it ends."""
 
     row: Experiment
@@ -35,13 +35,13 @@ class Found:
 
     def status(self, *, measured: bool) -> str:
         if self.interrupted:
-            return results.INTERRUPTED
+            return records.INTERRUPTED
         if measured:
-            return results.TRUNCATED if self.truncated else results.MEASURED
+            return records.TRUNCATED if self.truncated else records.MEASURED
         if self.truncated:
-            return results.TRUNCATED
+            return records.TRUNCATED
         lost = self.baseline if not self.baseline.live else next((s for s in self.sides[1:] if not s.live), None)
-        return lost.status if lost else results.FAILED
+        return lost.status if lost else records.FAILED
 
     def why(self) -> str:
         if self.interrupted:
@@ -53,7 +53,7 @@ class Found:
         return ""
 
 
-def result(found: Found) -> CaseResult:
+def result(found: CaseOutcome) -> CaseResult:
     """The rounds in which all that still run took part, judged."""
     metric = found.case.metric or found.row.metric
     live = {side.name: side.ready.items for side in found.arms if side.live}
@@ -76,7 +76,7 @@ def result(found: Found) -> CaseResult:
         reason=found.why(),
         baseline=found.baseline.name,
         arms=tuple(
-            _arm(side, judged.used, judged.arms.get(side.name), _agrees(found, side), results.TRUNCATED)
+            _arm(side, judged.used, judged.arms.get(side.name), _agrees(found, side), records.TRUNCATED)
             for side in found.arms
         ),
         rounds=rounds,
@@ -88,7 +88,7 @@ def result(found: Found) -> CaseResult:
     )
 
 
-def _agrees(found: Found, side: Side) -> bool | None:
+def _agrees(found: CaseOutcome, side: Side) -> bool | None:
     mine, first = side.ready.value, found.baseline.ready.value
     if not found.row.same or mine is None or first is None or side is found.baseline:
         return None

@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from tfbuild.bench import results
-from tfbuild.bench.arms import Side, wrong_allocator
-from tfbuild.bench.evaluate import AGAIN
-from tfbuild.bench.workers import Key, Pool
 from tfbuild.benches.found import Calibrated, Hello, Idle, Ready, Taken
 from tfbuild.errors import TfbuildError
-from tfbuild.verify import asking
-from tfbuild.verify.asking import SHORTEST_SAMPLE, MeasurementError
+from tfbuild.measure import protocol, records
+from tfbuild.measure.arms import Side, wrong_allocator
+from tfbuild.measure.evaluate import AGAIN
+from tfbuild.measure.protocol import SHORTEST_SAMPLE, MeasurementError
+from tfbuild.measure.workers import Key, Pool
 
 T = TypeVar("T")
 
@@ -26,7 +25,7 @@ LONG = 3.0
 
 
 @dataclass
-class Crew:
+class CaseRunner:
     """`sides`: the baseline first, the baseline again last. `name`: of the case, by which workers remember its work.
 
     `strict`: the first trouble is raised; otherwise it becomes a side's status, and the others go on.
@@ -68,7 +67,7 @@ class Crew:
                 self.guarded(side, partial(self._start_one, side, hellos))
         for side in self.live:
             if reason := wrong_allocator(side.arm, hellos[side.key]):
-                side.give_up(results.SKIPPED, reason)
+                side.give_up(records.SKIPPED, reason)
 
     def _start_one(self, side: Side, hellos: dict[Key, Hello]) -> None:
         hellos |= self.pool.start([side.key])
@@ -81,10 +80,10 @@ class Crew:
         try:
             work()
         except MeasurementError as error:
-            side.give_up(results.FAILED, str(error))
+            side.give_up(records.FAILED, str(error))
         except (TfbuildError, TimeoutError) as error:
             reason = error.reason if isinstance(error, TfbuildError) else str(error)
-            side.give_up(results.FAILED, f"its process was lost: {_last_line(reason)}")
+            side.give_up(records.FAILED, f"its process was lost: {_last_line(reason)}")
 
     def lost_with(self, side: Side) -> None:
         """Where its process is gone, those that shared it have none either."""
@@ -92,7 +91,7 @@ class Crew:
             return
         for other in self.live:
             if other.key == side.key:
-                other.give_up(results.FAILED, f"its process was lost with {side.name}'s")
+                other.give_up(records.FAILED, f"its process was lost with {side.name}'s")
 
     def _ask(self, side: Side, kind: type[T], **question: object) -> T:
         return self.pool.ask(side.key, kind, PREPARE_SECONDS, key=f"{self.name}/{side.name}", **question)
@@ -107,7 +106,7 @@ class Crew:
             if not side.live:
                 continue
             if time.monotonic() > end:
-                side.give_up(results.TRUNCATED, "the time was over before it was ready")
+                side.give_up(records.TRUNCATED, "the time was over before it was ready")
                 continue
             self.tell(f"{side.name} gets ready")
             self.guarded(side, partial(self._make_ready, side))
@@ -133,7 +132,7 @@ class Crew:
         if side.ready.reason and self.strict:
             raise MeasurementError(side.ready.reason)
         if side.ready.reason:
-            side.give_up(results.SKIPPED, side.ready.reason)
+            side.give_up(records.SKIPPED, side.ready.reason)
             return
         if side.ready.guard:
             raise MeasurementError(side.ready.guard)
@@ -160,10 +159,10 @@ class Crew:
             raise MeasurementError("its process was lost with another case's")
         for _ in range(LEAST_SAMPLES):
             taken = self._ask(side, Taken, ask="sample", inner=side.inner)
-            asking.checked(side.name, taken)
+            protocol.checked(side.name, taken)
             if taken.wall >= SHORTEST_SAMPLE:
                 return taken
-            side.inner = asking.bounded(side.inner * 1.2 * SHORTEST_SAMPLE / taken.wall)
+            side.inner = protocol.bounded(side.inner * 1.2 * SHORTEST_SAMPLE / taken.wall)
         raise MeasurementError("no sample of it takes a tenth of a second")
 
 

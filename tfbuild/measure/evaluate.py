@@ -4,10 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from tfbuild.bench.results import NO_DIFFERENCE, ArmResult, CaseResult, Round, Sample
-from tfbuild.proof import Interval
-from tfbuild.verify import paired
-from tfbuild.verify.asking import FEWEST_CLEAN, MOST_FOREIGN
+from tfbuild.measure import intervals
+from tfbuild.measure.protocol import FEWEST_CLEAN, MOST_FOREIGN
+from tfbuild.measure.records import NO_DIFFERENCE, ArmResult, CaseResult, Interval, Round, Sample
 
 # The baseline once more, in each round: what it differs from itself is the machine's doing.
 AGAIN = "again"
@@ -118,15 +117,15 @@ def seconds_per_item(case: CaseResult, arm: ArmResult) -> Interval | None:
 
 def sure(ratio: Interval | None) -> bool:
     """Out of enough rounds for a verdict."""
-    return ratio is not None and ratio.coverage >= paired.CONFIDENCE
+    return ratio is not None and ratio.coverage >= intervals.CONFIDENCE
 
 
 def interval(ratios: Sequence[float]) -> Interval | None:
-    """As paired.interval; for two to five ratios their whole range, with the little confidence that it has."""
+    """As intervals.interval; for two to five ratios their whole range, with the little confidence that it has."""
     if len(ratios) < FEWEST:
         return None
-    if len(ratios) >= paired.FEWEST:
-        return paired.interval(ratios)
+    if len(ratios) >= intervals.FEWEST:
+        return intervals.interval(ratios)
     coverage = 1 - 2 / 2 ** len(ratios)
     return Interval(median=median(ratios), low=min(ratios), high=max(ratios), coverage=coverage)
 
@@ -135,4 +134,4 @@ def effect(ratio: Interval | None, band: Interval | None) -> str:
     """A difference is claimed with full confidence only: beyond 1, and beyond the baseline against itself."""
     if ratio is None or band is None or not (sure(ratio) and sure(band)):
         return NO_DIFFERENCE
-    return paired.effect(ratio, band)
+    return intervals.effect(ratio, band)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from statistics import median
 
-from tfbuild.proof import Interval
+from tfbuild.measure.records import Interval
 
 CONFIDENCE = 0.95
 # Under six samples no two of them enclose the median with 95 % confidence.
@@ -42,6 +42,14 @@ def effect(ratio: Interval, band: Interval) -> str:
     if ratio.high < min(1.0, band.low):
         return "slower"
     return "no difference shown"
+
+
+def spelled(interval: Interval | None) -> str:
+    """ "x1.39 [1.36, 1.41]"; the confidence only where it is under 95 %."""
+    if interval is None:
+        return ""
+    confidence = "" if interval.coverage >= CONFIDENCE else f" at {interval.coverage:.0%}"
+    return f"x{interval.median:.2f} [{interval.low:.2f}, {interval.high:.2f}]{confidence}"
 
 
 def too_slow(ratio: Interval) -> bool:

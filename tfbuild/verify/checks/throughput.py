@@ -7,20 +7,21 @@ neighbours disturb least; the image runs twice, and what it differs from itself 
 import math
 import random
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from tfbuild.bench import experiments, rounds, together, workers
-from tfbuild.bench.arms import Place
-from tfbuild.bench.evaluate import AGAIN
-from tfbuild.bench.experiments import Experiment
-from tfbuild.bench.results import CaseResult, Round, Sample
-from tfbuild.bench.rounds import Comparison, Limits
-from tfbuild.engine import Engine
-from tfbuild.proof import Benchmark, Interval, Throughput, Timing, Triple
-from tfbuild.verify import paired
+from tfbuild.engine import Engine, WorkerDied
+from tfbuild.measure import experiments, intervals, pooled, rounds, workers
+from tfbuild.measure.arms import Machine
+from tfbuild.measure.evaluate import AGAIN
+from tfbuild.measure.experiments import Experiment
+from tfbuild.measure.protocol import MeasurementError
+from tfbuild.measure.records import CaseResult, Interval, Round, Sample
+from tfbuild.measure.rounds import CaseRun, RoundLimits
+from tfbuild.proof import Benchmark, Throughput, Timing, Triple
+from tfbuild.smoke import judge
+from tfbuild.verify.verification import Baseline, Claim, Verification, VerificationCheck, needs_tensorflow
 
 EXPERIMENT = "tuning"
 ROUNDS = 9
@@ -28,22 +29,6 @@ ROUNDS = 9
 # gets up to LONGEST.
 SECONDS = 20.0
 LONGEST = 90.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Baseline:
-    """What the throughput is compared with: an image, and what to change in its environment (empty: as if not set).
-
-    `ref`: what reports call it; `id`: by what it is run, where its name may go to another one meanwhile.
-    """
-
-    ref: str
-    env: Mapping[str, str]
-    id: str = ""
-
-    @property
-    def image(self) -> str:
-        return self.id or self.ref
 
 
 class TooBusyError(Exception):
@@ -54,18 +39,18 @@ def measure(engine: Engine, ref: str, baseline: Baseline, *, seed: int = 0) -> T
     """Raises MeasurementError, TooBusyError, WorkerDied or TimeoutError."""
     row = against(baseline)
     # Nothing that the row does is filled with the machine's numbers.
-    place = Place(image=ref, against=baseline.image, cpus=0, gpus=0)
+    machine = Machine(image=ref, against=baseline.image, cpus=0, gpus=0)
     with workers.pool(engine, {}) as pool:
         made = [
-            Comparison(row=row, case=case, place=place, pool=pool, tell=lambda _: None, strict=True)
+            CaseRun(row=row, case=case, machine=machine, pool=pool, tell=lambda _: None, strict=True)
             for case in row.case
         ]
         rounds.prepare(made, math.inf)
         begin = time.monotonic()
-        limits = Limits(rounds=ROUNDS, end=begin + SECONDS, latest=begin + LONGEST)
+        limits = RoundLimits(rounds=ROUNDS, end=begin + SECONDS, latest=begin + LONGEST)
         rounds.run(made, limits, random.Random(seed))
     done = min(len(one.rounds) for one in made)
-    if done < paired.FEWEST:
+    if done < intervals.FEWEST:
         raise TooBusyError(f"the machine is too busy: only {done} rounds fitted into {LONGEST:g} s")
     return throughput([one.result() for one in made], baseline)
 
@@ -84,7 +69,7 @@ def against(baseline: Baseline) -> Experiment:
 def throughput(cases: Sequence[CaseResult], baseline: Baseline) -> Throughput:
     """ValueError where the cases have no mean: they lack rounds."""
     (arm,) = {arm.name for case in cases for arm in case.arms if arm.name != case.baseline}
-    found = together.mean(cases, arm)
+    found = pooled.mean(cases, arm)
     if found is None:
         raise ValueError("too few rounds for a ratio")
     return Throughput(
@@ -94,7 +79,7 @@ def throughput(cases: Sequence[CaseResult], baseline: Baseline) -> Throughput:
         cpu=inverse(found.cpu),
         wall=inverse(found.wall),
         band=inverse(found.band),
-        effect=paired.effect(inverse(found.cpu), inverse(found.band)),
+        effect=intervals.effect(inverse(found.cpu), inverse(found.band)),
         rounds=found.rounds,
         clean=found.clean,
         foreign=found.foreign,
@@ -115,7 +100,7 @@ def _benchmark(case: CaseResult, name: str) -> Benchmark:
         cpu=cpu,
         wall=inverse(arm.wall),
         band=band,
-        effect=paired.effect(cpu, band),
+        effect=intervals.effect(cpu, band),
     )
 
 
@@ -136,3 +121,66 @@ def _timing(sample: Sample, inner: int) -> Timing:
 def inverse(ratio: Interval) -> Interval:
     """The benchmark's baseline is the image: its ratios are the other way round."""
     return Interval(median=1 / ratio.median, low=1 / ratio.high, high=1 / ratio.low, coverage=ratio.coverage)
+
+
+# --- the check -------------------------------------------------------------------------------------------------------
+
+
+def _skip(verification: Verification) -> str:
+    if verification.failed("onednn"):
+        return "oneDNN is not what was planned (see onednn), and a time would only say that again"
+    baseline = verification.baseline
+    return needs_tensorflow(verification) or (baseline if isinstance(baseline, str) else "")
+
+
+def _run(verification: Verification) -> judge.Check:
+    baseline = verification.baseline
+    if isinstance(baseline, str):
+        return judge.skipped("throughput", baseline)
+    try:
+        found = measure(verification.engine, verification.ref, baseline)
+    except TooBusyError as error:
+        return judge.skipped("throughput", str(error))
+    except (MeasurementError, WorkerDied, TimeoutError) as error:
+        return judge.Check("throughput", judge.FAIL, f"could not be measured: {error}")
+    verification.throughput = found
+    return judge_speed(found)
+
+
+def judge_speed(found: Throughput) -> judge.Check:
+    """Fails only where the whole interval of the CPU-time ratio lies under 0.95 of the baseline's speed."""
+    told = (
+        f"{found.effect}: {_ratio(found.cpu)} of the baseline's speed in CPU time, {_ratio(found.wall)} in wall time; "
+        f"the image against itself {_ratio(found.band)}; {found.clean} of {found.rounds} rounds undisturbed"
+    )
+    measures = tuple(
+        judge.Measure(name, value, limit)
+        for name, value, limit in (
+            ("cpu_ratio", found.cpu.median, ""),
+            ("cpu_ratio_high", found.cpu.high, f">= {intervals.SLOWER}"),
+            ("wall_ratio", found.wall.median, ""),
+            ("band_low", found.band.low, ""),
+            ("band_high", found.band.high, ""),
+        )
+    )
+    if intervals.too_noisy(found.band):
+        return judge.Check("throughput", judge.SKIP, f"the machine is too noisy to tell; {told}", measures)
+    return judge.Check("throughput", judge.FAIL if intervals.too_slow(found.cpu) else judge.PASS, told, measures)
+
+
+def _ratio(interval: Interval) -> str:
+    return f"{interval.median:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
+
+
+CHECK = VerificationCheck(
+    name="throughput",
+    claim=Claim(
+        proves="The image is not slower than its baseline.",
+        how="Three persistent containers (image, baseline, image again), idle ones stopped, interleaved in random "
+        "order; per-round ratios of CPU time, their median and order-statistic interval, beside the image against "
+        "itself. It fails only where the whole interval lies under 0.95. Absolute times are never judged.",
+        fix="compare the environment and the threading with the baseline's; run again on a quiet machine",
+    ),
+    skip=_skip,
+    run=_run,
+)

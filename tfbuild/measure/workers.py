@@ -10,7 +10,7 @@ from typing import TypeVar
 from tfbuild.benches.found import Dropped, Hello
 from tfbuild.engine import Engine, Worker
 from tfbuild.errors import TfbuildError
-from tfbuild.verify import asking
+from tfbuild.measure import protocol
 
 T = TypeVar("T")
 
@@ -59,7 +59,7 @@ class Pool:
                 if key not in self._running:
                     new[key] = self._open(key)
             for key, worker in new.items():
-                hello = asking.ask(worker, Hello, START_SECONDS, ask="hello")
+                hello = protocol.ask(worker, Hello, START_SECONDS, ask="hello")
                 worker.pause()
                 self._running[key] = worker, hello
                 self._turns[key] = self._turns.get(key, 0) + 1
@@ -73,18 +73,18 @@ class Pool:
     def _open(self, key: Key) -> Worker:
         unset = [name for name, value in key.env if not value]
         command = ["python", f"{FOLDER}/benches", *unset]
-        env = {**asking.QUIET, **({} if key.gpus else NO_GPU), **dict(key.env)}
+        env = {**protocol.QUIET, **({} if key.gpus else NO_GPU), **dict(key.env)}
         return self.engine.worker(key.image, command, env=env, files={**files(), **self.more}, gpus=key.gpus)
 
     def turn(self, key: Key) -> int:
         """Which start of this worker runs now, from 1 on; 0: none."""
         return self._turns[key] if key in self._running else 0
 
-    def ask(self, key: Key, kind: type[T], timeout: float = asking.SECONDS, /, **question: object) -> T:
+    def ask(self, key: Key, kind: type[T], timeout: float = protocol.SECONDS, /, **question: object) -> T:
         """One answer of a worker that runs; it alone unless others are asked too. After an error it is gone."""
         worker = self._running[key][0]
         try:
-            return asking.alone(worker, kind, timeout, **question)
+            return protocol.alone(worker, kind, timeout, **question)
         except BaseException:
             self.close(key)
             raise
@@ -92,7 +92,7 @@ class Pool:
     def forget(self) -> None:
         """All workloads; a worker that cannot is closed."""
         for key in self.running():
-            with suppress(TfbuildError, TimeoutError, asking.MeasurementError):
+            with suppress(TfbuildError, TimeoutError, protocol.MeasurementError):
                 self.ask(key, Dropped, ask="drop")
 
     def close(self, *keys: Key) -> None:

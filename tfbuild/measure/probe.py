@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from tfbuild.engine import Engine
+from tfbuild.measure.records import Host
+from tfbuild.smoke.found import Environment
 from tfbuild.smoke.judge import Ended
 
 T = TypeVar("T")
@@ -44,6 +46,20 @@ class Outcome:
         """The record at `index`, where there is one of that kind."""
         record = self.found[index] if index < len(self.found) else None
         return record if isinstance(record, kind) else None
+
+
+def host(environment: Environment, engine: Engine) -> Host:
+    """Say where the containers ran, by what a probe in one of them found."""
+    return Host(
+        cpu=environment.cpu_model,
+        flags=environment.cpu_flags,
+        machine=environment.machine,
+        kernel=environment.kernel,
+        cpus=environment.cpus,
+        quota=environment.quota,
+        memory=environment.memory,
+        engine=engine.version,
+    )
 
 
 @cache

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, fmean, median, stdev
 
-from tfbuild.proof import Interval
-from tfbuild.verify import paired
+from tfbuild.measure import intervals
+from tfbuild.measure.records import Interval
 
 # With fewer parts their spread says too little of itself: the rows' own intervals are averaged, as if all erred alike.
 FEWEST = 6
@@ -26,7 +26,7 @@ NORMAL_OF_MEDIAN = 1.4826
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class CaseRatio:
     """A row's ratio and where it was measured."""
 
     experiment: str
@@ -51,7 +51,7 @@ def quotient(above: Interval, below: Interval) -> Interval:
     )
 
 
-def total(parts: Sequence[Part]) -> Interval | None:
+def total(parts: Sequence[CaseRatio]) -> Interval | None:
     """The mean over experiments, or over cases where there are few experiments; None of nothing."""
     groups = _grouped(parts)
     if not groups:
@@ -69,7 +69,7 @@ def total(parts: Sequence[Part]) -> Interval | None:
         median=math.exp(middle),
         low=math.exp(middle - half),
         high=math.exp(middle + half),
-        coverage=paired.CONFIDENCE,
+        coverage=intervals.CONFIDENCE,
     )
 
 
@@ -92,24 +92,24 @@ def widened(ratio: Interval, others: Sequence[Interval]) -> Interval:
     )
 
 
-def _grouped(parts: Sequence[Part]) -> list[list[Part]]:
-    by_experiment: dict[str, list[Part]] = {}
-    by_case: dict[tuple[str, str], list[Part]] = {}
+def _grouped(parts: Sequence[CaseRatio]) -> list[list[CaseRatio]]:
+    by_experiment: dict[str, list[CaseRatio]] = {}
+    by_case: dict[tuple[str, str], list[CaseRatio]] = {}
     for part in parts:
         by_experiment.setdefault(part.experiment, []).append(part)
         by_case.setdefault((part.experiment, part.case), []).append(part)
     return list(by_experiment.values()) if len(by_experiment) >= FEWEST else list(by_case.values())
 
 
-def _mean(groups: Sequence[Sequence[Part]], end: str) -> float:
+def _mean(groups: Sequence[Sequence[CaseRatio]], end: str) -> float:
     return math.exp(fmean(_log(group, end) for group in groups))
 
 
-def _log(group: Sequence[Part], end: str) -> float:
+def _log(group: Sequence[CaseRatio], end: str) -> float:
     return fmean(math.log(getattr(part.ratio, end)) for part in group)
 
 
-def students(freedom: int, chance: float = paired.CONFIDENCE) -> float:
+def students(freedom: int, chance: float = intervals.CONFIDENCE) -> float:
     """What Student's t stays within, on both sides, with this chance (Abramowitz and Stegun 26.7.5).
 
     Right to 0.2 % from five degrees of freedom on.
@@ -126,5 +126,5 @@ def students(freedom: int, chance: float = paired.CONFIDENCE) -> float:
 def smallest(ratio: Interval) -> float:
     """The true ratio below 1 that an interval as wide as this one lies below 1 with, in POWER of all cases."""
     normal = NormalDist()
-    more = 1 + normal.inv_cdf(POWER) / normal.inv_cdf((1 + paired.CONFIDENCE) / 2)
+    more = 1 + normal.inv_cdf(POWER) / normal.inv_cdf((1 + intervals.CONFIDENCE) / 2)
     return math.pow(ratio.median / ratio.high, more)

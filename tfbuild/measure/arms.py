@@ -4,15 +4,15 @@ from dataclasses import dataclass, field, replace
 
 from msgspec import structs
 
-from tfbuild.bench import results
-from tfbuild.bench.evaluate import AGAIN
-from tfbuild.bench.experiments import Arm, Case, Experiment
-from tfbuild.bench.workers import Key
 from tfbuild.benches.found import Hello, Ready
+from tfbuild.measure import records
+from tfbuild.measure.evaluate import AGAIN
+from tfbuild.measure.experiments import Arm, Case, Experiment
+from tfbuild.measure.workers import Key
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class Machine:
     """Where arms run: the image and the one it is compared with, this machine's processors and GPUs.
 
     `sets`: the variables that the image's own environment sets, which an arm may take away; `no_gpu`: why there is
@@ -30,7 +30,7 @@ class Place:
         """A row's text with this machine's processors in it, or half of them, or four times as many."""
         return text.format(cpus=self.cpus, fourfold=4 * self.cpus, half=max(1, self.cpus // 2))
 
-    def params(self, case: Case, arm: Arm) -> dict[str, results.Value]:
+    def params(self, case: Case, arm: Arm) -> dict[str, records.Value]:
         """What the arm's workload gets here: where a row has such a text, the number that it stands for."""
         given = {**case.params, **arm.params}
         return {name: int(self.fill(str(value))) if _varies(value) else value for name, value in given.items()}
@@ -79,17 +79,17 @@ class Side:
     name: str
     arm: Arm
     key: Key
-    params: dict[str, results.Value]
+    params: dict[str, records.Value]
     workload: str
     inner: int = 1
     home: int = 0
     ready: Ready = field(default_factory=Ready)
-    status: str = results.MEASURED
+    status: str = records.MEASURED
     reason: str = ""
 
     @property
     def live(self) -> bool:
-        return self.status == results.MEASURED
+        return self.status == records.MEASURED
 
     def give_up(self, status: str, reason: str) -> None:
         self.status, self.reason = status, reason
@@ -99,13 +99,13 @@ class Side:
         return (self.workload, self.params) == (other.workload, other.params)
 
 
-def line_up(row: Experiment, case: Case, place: Place) -> list[Side]:
+def line_up(row: Experiment, case: Case, machine: Machine) -> list[Side]:
     """A side for each arm, the baseline first, and the baseline again at the end."""
     sides = []
-    for arm in place.arms(row, case):
-        params, workload = place.params(case, arm), row.work(case, arm)
-        mine = structs.replace(arm, name=place.fill(arm.name), code=place.fill(arm.code))
-        sides.append(Side(name=mine.name, arm=mine, key=place.key(case, arm), params=params, workload=workload))
+    for arm in machine.arms(row, case):
+        params, workload = machine.params(case, arm), row.work(case, arm)
+        mine = structs.replace(arm, name=machine.fill(arm.name), code=machine.fill(arm.code))
+        sides.append(Side(name=mine.name, arm=mine, key=machine.key(case, arm), params=params, workload=workload))
     first = sides[0]
     apart = any(side.key != first.key for side in sides)
     key = replace(first.key, process=f"{first.key.process} again".strip()) if apart else first.key

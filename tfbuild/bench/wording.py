@@ -1,0 +1,106 @@
+"""How a benchmark's numbers read: verdicts, times, noise and caveats, for every table, page and message."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tfbuild.measure import evaluate, records
+from tfbuild.measure.intervals import spelled
+from tfbuild.measure.records import ArmResult, BenchReport, CaseResult, Interval
+
+COLOURS = {records.FASTER: "green", records.SLOWER: "red", records.NO_DIFFERENCE: "dim"}
+TOO_FEW = "too few rounds for a verdict"
+DONE = (records.MEASURED, records.TRUNCATED, records.INTERRUPTED)
+
+
+def verdict(arm: ArmResult, case: CaseResult) -> str:
+    """The verdict in the metric that is judged, or why there is none."""
+    if arm.name == case.baseline:
+        return "baseline" if arm.status in DONE else f"{arm.status}: {arm.reason}"
+    if arm.effect:
+        few = f" ({TOO_FEW})" if undecided(arm, case) else ""
+        return arm.effect + few + ("" if arm.same is not False else "; computes something else")
+    return f"{arm.status}: {arm.reason or case.reason}"
+
+
+def undecided(arm: ArmResult, case: CaseResult) -> bool:
+    """No difference is shown, and none could be."""
+    return arm.effect == records.NO_DIFFERENCE and not evaluate.sure(judged(arm, case))
+
+
+def judged(arm: ArmResult, case: CaseResult) -> Interval | None:
+    """The ratio in the metric that is judged."""
+    return arm.cpu if case.metric == "cpu" else arm.wall
+
+
+def time(seconds: float | None) -> str:
+    """Seconds for reading: "1.23 ms"."""
+    if seconds is None:
+        return ""
+    for factor, unit in ((1, "s"), (1e3, "ms"), (1e6, "µs")):
+        if seconds * factor >= 1:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds * 1e9:.3g} ns"
+
+
+def noise(report: BenchReport) -> str:
+    cases = [case for row in report.experiments for case in row.cases if case.rounds]
+    if not cases:
+        return "no round was timed"
+    rounds = sum(len(case.rounds) for case in cases)
+    shares = [row.foreign for case in cases for row in case.rounds]
+    stops = sum(case.throttled for case in cases)
+    return (
+        f"{sum(case.clean for case in cases)} of {rounds} rounds undisturbed, others used "
+        f"{sum(shares) / len(shares):.0%} of the machine" + (f", {stops} periods throttled" if stops else "")
+    )
+
+
+def caveat(case: CaseResult) -> str:
+    """What makes a case's numbers less than they seem; empty where nothing does."""
+    told = [case.reason if case.status in (records.TRUNCATED, records.INTERRUPTED) else ""]
+    told.append(f"noisy: {case.clean} of {len(case.rounds)} rounds undisturbed" if case.noisy and case.rounds else "")
+    told.append(f"{case.throttled} periods throttled by the cgroup's quota" if case.throttled else "")
+    told.append(f"the baseline differs from itself: {spelled(case.band)}" if _off(case.band) else "")
+    return "; ".join(text for text in told if text)
+
+
+def _off(band: Interval | None) -> bool:
+    """The same work in the same rounds is faster or slower for certain, to the digits that are shown: others may be so
+    too, by as much."""
+    return band is not None and evaluate.sure(band) and not round(band.low, 2) <= 1 <= round(band.high, 2)
+
+
+def lines(cases: Sequence[CaseResult]) -> list[str]:
+    """What an experiment found, a line an arm, for whoever watches."""
+    return [
+        f"  {case.name}: {arm.name}: {verdict(arm, case)} {spelled(judged(arm, case))}".rstrip()
+        for case in cases
+        for arm in case.arms
+        if case.rounds and arm.name != case.baseline
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableRow:
+    """One side's numbers, spelled for a table; "" is what it has not."""
+
+    name: str
+    verdict: str
+    cpu: str = ""
+    wall: str = ""
+    time: str = ""
+    faults: str = ""
+    rss: str = ""
+
+
+def table_row(arm: ArmResult, case: CaseResult) -> TableRow:
+    error = f"; error {arm.error:.1e}" if arm.error is not None else ""
+    return TableRow(
+        name=arm.name + (f" ({arm.note})" if arm.note else ""),
+        verdict=verdict(arm, case) + error,
+        cpu=spelled(arm.cpu),
+        wall=spelled(arm.wall),
+        time=time(arm.seconds),
+        faults=f"{arm.faults:.0f}" if arm.faults is not None else "",
+        rss=f"{arm.rss:.0f}" if arm.rss is not None else "",
+    )

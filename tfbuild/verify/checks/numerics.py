@@ -1,0 +1,25 @@
+"""The numerics check: results are right, by references in NumPy, and a small training converges."""
+
+from tfbuild.smoke import judge
+from tfbuild.smoke.found import Part
+from tfbuild.verify.verification import Claim, Verification, VerificationCheck, needs_tensorflow
+
+
+def _run(verification: Verification) -> judge.Check:
+    outcome = verification.ask("numerics", *(Part for _ in judge.LIMITS))
+    if outcome.broken:
+        return judge.Check("numerics", judge.FAIL, outcome.broken)
+    return judge.numerics(outcome.found, outcome.ended, verification.planned.smoke())
+
+
+CHECK = VerificationCheck(
+    name="numerics",
+    claim=Claim(
+        proves="Results are right: products, convolution, pooling in both layouts, batch norm, exp, softmax, a "
+        "gradient, XLA, and a small training converges.",
+        how="Compared with float64 references in NumPy; limits are ten times what seven real wheels gave.",
+        fix="do not use this build; where a row of tfbuild/facts/defects.toml names the release, take a newer one",
+    ),
+    skip=needs_tensorflow,
+    run=_run,
+)

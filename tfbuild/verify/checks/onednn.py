@@ -1,0 +1,31 @@
+"""The onednn check: convolutions run in oneDNN, in an implementation for this CPU, on the planned runtime."""
+
+from tfbuild.smoke import judge
+from tfbuild.smoke.found import OneDnn
+from tfbuild.verify.verification import Claim, Verification, VerificationCheck, needs_tensorflow, unpromised
+
+
+def _skip(verification: Verification) -> str:
+    unasked = judge.onednn("", None, None, judge.Ended(0, ""), verification.planned.smoke())
+    return needs_tensorflow(verification) or unpromised(unasked)
+
+
+def _run(verification: Verification) -> judge.Check:
+    outcome = verification.ask("onednn", OneDnn, **judge.TALKATIVE)
+    if outcome.broken:
+        return judge.Check("onednn", judge.FAIL, outcome.broken)
+    environment, ran = verification.start.environment, outcome.first(OneDnn)
+    return judge.onednn(outcome.output, environment, ran, outcome.ended, verification.planned.smoke())
+
+
+CHECK = VerificationCheck(
+    name="onednn",
+    claim=Claim(
+        proves="Convolutions run in oneDNN's code for this CPU, on the planned threading runtime.",
+        how="ONEDNN_VERBOSE=1; only a convolution's implementation counts, since oneDNN's gemm runs with it off too.",
+        fix="set TF_ENABLE_ONEDNN_OPTS=1 (images of target mkl do so from 2.5 on; before, it is always on); look for "
+        "TF_DISABLE_MKL and ONEDNN_MAX_CPU_ISA in the environment",
+    ),
+    skip=_skip,
+    run=_run,
+)
