@@ -126,7 +126,6 @@ def verb(*groups: dict[str, tuple[Any, str]]) -> Callable[[Body], Any]:
             # What a CI system ends cleans up as after Ctrl-C.
             signal.signal(signal.SIGTERM, signal.default_int_handler)
             try:
-                cli.use_engine(kwargs)
                 body(*args, *given, **kwargs)
                 sys.stdout.flush()
             except BrokenPipeError:

@@ -23,6 +23,7 @@ from benchmarks.harness import record, rounds
 from tfbuild import cli, cpu, dockerfile, facts, isa
 from tfbuild.compilers import find
 from tfbuild.engine import Engine, Progress, Worker, base
+from tfbuild.engine.build import BuildSettings
 from tfbuild.measure.intervals import geometric_mean, interval
 from tfbuild.measure.records import Interval
 
@@ -104,7 +105,8 @@ def container(engine: Engine, mode: str, compilers: list[str]) -> Iterator[tuple
         shutil.copy(dockerfile.TEMPLATES / "network.sh", folder)
         words = " ".join(sorted({*packages, "g++-12", "libeigen3-dev", "util-linux"}))
         (folder / "Dockerfile").write_text(INSTALL.format(base=ground.reference, packages=words))
-        engine.build(folder, tag=TAG, log=log, progress=progress, secrets={"ca": ca} if ca else {})
+        settings = BuildSettings(log=log, progress=progress, secrets={"ca": ca} if ca else {})
+        engine.build(folder, settings, tag=TAG)
     machine = cpu.parse(engine.run(TAG, ["cat", "/proc/cpuinfo"]).stdout, origin="the container's /proc/cpuinfo")
     files = {f"/{name}": (HERE / name).read_bytes() for name in ("eigen.cc", "eigen.sh")}
     with engine.worker(TAG, ["/eigen.sh"], files=files) as worker:

@@ -18,6 +18,7 @@ from benchmarks.harness import record, rounds
 from tfbuild import dockerfile, plan
 from tfbuild.engine import Engine, Progress, base
 from tfbuild.engine.base import Base
+from tfbuild.engine.build import BuildSettings
 from tfbuild.measure.intervals import interval
 from tfbuild.plan import Build, Request
 
@@ -61,7 +62,8 @@ def make_tfbuild(engine: Engine, build: Build, ground: Base, folder: Path, ca: P
 def make(engine: Engine, context: Path, name: str, folder: Path, ca: Path | None, arguments: dict[str, str]) -> str:
     secrets = {"ca": ca} if ca else {}
     log = folder / f"{name}.log"
-    engine.build(context, tag=f"{TAG}:{name}", log=log, progress=Progress(), build_args=arguments, secrets=secrets)
+    settings = BuildSettings(log=log, progress=Progress(), build_args=arguments, secrets=secrets)
+    engine.build(context, settings, tag=f"{TAG}:{name}")
     return f"{TAG}:{name}"
 
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from tfbuild.engine import Engine, base
+from tfbuild.engine.build import BuildSettings
 from tfbuild.engine.progress import Progress
 
 VERSION = "7.7.1"
@@ -32,11 +33,6 @@ OFFLINE = ["--noenable_bzlmod", "--enable_workspace"] + [
 def image(engine: Engine, folder: Path) -> str:
     """An image with real compilers and that Bazel. It stays for the next run: it is as good as its Dockerfile."""
     found = base.bootstrap(engine, "bookworm", progress=Progress(), log=folder / "base.log")
-    engine.build(
-        Path(__file__).parent / "contract" / "builder",
-        tag=IMAGE,
-        build_args={"BASE": found.reference},
-        log=folder / "image.log",
-        progress=Progress(),
-    )
+    settings = BuildSettings(log=folder / "image.log", progress=Progress(), build_args={"BASE": found.reference})
+    engine.build(Path(__file__).parent / "contract" / "builder", settings, tag=IMAGE)
     return IMAGE

@@ -7,13 +7,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tfbuild import bazel, compiling, dockerfile
+from tfbuild import bazel, dockerfile, quantities
 from tfbuild.bazel import Watch
 from tfbuild.errors import UsageError
+from tfbuild.run import RunRequest, run_of
 
 RECORDED = Path(__file__).parent / "data" / "bazel"
 
@@ -90,7 +90,7 @@ def test_a_stop_at_the_time_limit_is_recognised() -> None:
     ("text", "seconds"), [("", 0), ("5h30m", 19800), ("90m", 5400), ("45s", 45), ("1h", 3600), ("1h2m3s", 3723)]
 )
 def test_a_time_limit_is_read(text: str, seconds: float) -> None:
-    assert compiling.limit_seconds(text) == seconds
+    assert quantities.limit_seconds(text) == seconds
 
 
 @pytest.mark.parametrize(
@@ -110,9 +110,8 @@ def test_a_time_limit_is_read(text: str, seconds: float) -> None:
     ],
 )
 def test_what_cannot_be_read_is_refused(options: dict[str, str]) -> None:
-    given: dict[str, Any] = {"mirror": "", "network": "", "jobs": "", "time_limit": "", "ca": None} | options
     with pytest.raises(UsageError) as refusal:
-        compiling.options(**given)
+        run_of(RunRequest(**options), None)  # type: ignore[arg-type]
     assert refusal.value.hint
 
 

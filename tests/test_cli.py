@@ -13,7 +13,7 @@ from invoke.tasks import Task
 
 import tasks
 from tests.commandline import invoke
-from tfbuild import cli
+from tfbuild import cli, quantities
 from tfbuild.errors import UsageError
 
 ROOT = Path(__file__).parent.parent
@@ -37,7 +37,7 @@ VERBS = {name: verb for name, verb in vars(tasks).items() if isinstance(verb, Ta
 def test_every_verb_takes_the_options_that_it_offers(name: str) -> None:
     offered = [
         parameter.name for parameter in signature(VERBS[name].body).parameters.values()
-        if parameter.kind is parameter.KEYWORD_ONLY and parameter.name not in ("engine", "builder")
+        if parameter.kind is parameter.KEYWORD_ONLY
     ]  # fmt: skip
     body = signature(getattr(cli, name))
     words = [one for one in body.parameters.values() if one.kind is one.POSITIONAL_OR_KEYWORD]
@@ -69,8 +69,8 @@ def test_credentials_from_a_pipe_are_read_once_whatever_the_engine(tmp_path: Pat
 @pytest.mark.parametrize("text", ["²", "-1", "1.5", "many"])
 def test_a_disk_of_no_gigabytes_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
-        cli.gigabytes(text)
-    assert [cli.gigabytes(text) for text in ("40", "0", "")] == [40 * 10**9, 0, None]
+        quantities.gigabytes(text)
+    assert [quantities.gigabytes(text) for text in ("40", "0", "")] == [40 * 10**9, 0, None]
 
 
 def test_copts_of_a_release_are_those_of_its_own_compiler_as_plan_gives_them() -> None:

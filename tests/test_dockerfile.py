@@ -19,7 +19,9 @@ from jinja2 import StrictUndefined, UndefinedError
 
 from tests.machines import Machine, machine, machines
 from tfbuild import committed, cpu, dockerfile, facts, isa, plan
+from tfbuild.digests import image_digest
 from tfbuild.errors import UsageError
+from tfbuild.labels import labels_of
 from tfbuild.plan import Build, Request
 from tfbuild.source import Source
 from tfbuild.wheels import Wheel
@@ -184,7 +186,7 @@ def test_the_wheels_contents_change_the_digest_and_its_path_does_not(tmp_path: P
 
 def test_the_base_is_part_of_the_images_digest(tmp_path: Path) -> None:
     context = dockerfile.Context(folder=tmp_path, digest="sha256:1")
-    digests = {dockerfile.image_digest(Base(digest=digest), context) for digest in ("", "sha256:a", "sha256:b")}
+    digests = {image_digest(context.digest, digest) for digest in ("", "sha256:a", "sha256:b")}
     assert len(digests) == 3
     arguments = dockerfile.build_args(Base(digest="sha256:a"), context)
     assert arguments["CONTEXT_DIGEST"] in digests
@@ -296,7 +298,7 @@ def test_onednn_is_switched_on_for_mkl_alone_and_its_label_says_so() -> None:
     for target, label in (("mkl", "on"), ("cpu", "default"), ("cuda", "default")):
         build = official(target=target)
         assert dockerfile.environment(build).get("TF_ENABLE_ONEDNN_OPTS") == ("1" if target == "mkl" else None)
-        assert dockerfile.labels(build)["io.tfbuild.onednn"] == label
+        assert labels_of(build)["io.tfbuild.onednn"] == label
     assert "TF_ENABLE_ONEDNN_OPTS" not in dockerfile.environment(official(release="2.0.4"))
 
 
@@ -596,8 +598,8 @@ def test_compute_capabilities_reach_configure_the_label_and_the_identifier() -> 
     own, asked = cuda_image(""), cuda_image("8.6,sm_90")
     # Of "8.6" alone configure.py would make virtual code for the greatest one only.
     assert dict(asked.configure_env)["TF_CUDA_COMPUTE_CAPABILITIES"] == "compute_86,sm_90"
-    assert dockerfile.labels(asked)["io.tfbuild.compute-capabilities"] == "8.6 sm_90"
-    assert dockerfile.labels(own)["io.tfbuild.compute-capabilities"].split()[0] == "sm_35"
+    assert labels_of(asked)["io.tfbuild.compute-capabilities"] == "8.6 sm_90"
+    assert labels_of(own)["io.tfbuild.compute-capabilities"].split()[0] == "sm_35"
     assert asked.id != own.id
     assert "--compute-capabilities 8.6,sm_90" in dockerfile.command(asked)
 

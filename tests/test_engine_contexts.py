@@ -57,10 +57,10 @@ def test_the_current_context_counts(environ: dict[str, str], tmp_path: Path, mon
     """`docker context use` writes it down; what runs there is elsewhere, though no variable says so."""
     monkeypatch.delenv("DOCKER_HOST")
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    assert not choice.elsewhere()
+    assert not choice.USUAL.elsewhere()
     (tmp_path / "config.json").write_text('{"currentContext": "far"}')
     assert contexts.endpoint(environ).context == "far"
-    assert choice.elsewhere()
+    assert choice.USUAL.elsewhere()
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_the_builder_of_the_engine_itself_is_no_other_one(environ: dict[str, str
 @pytest.mark.parametrize("address", ["ssh://", "ssh://-oProxyCommand=id", "ssh://host/run/docker.sock", "ssh://a b"])
 def test_nothing_but_a_host_gets_to_ssh(address: str) -> None:
     with pytest.raises(UsageError, match=r"names no ssh host"):
-        choice.use(address, "")
+        choice.choose(address)
 
 
 def test_a_socket_is_spoken_to_without_the_tls_of_another_engine(monkeypatch: pytest.MonkeyPatch) -> None:

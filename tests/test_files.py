@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from tfbuild import files, plan
-from tfbuild.compiling import Options
 from tfbuild.engine.progress import Progress
 from tfbuild.errors import UsageError
 from tfbuild.pipeline import Maker
 from tfbuild.plan import Request
+from tfbuild.run import Run
 
 HOLD = """
 import sys, time
@@ -67,7 +67,7 @@ class Telling(Progress):
 def test_a_second_build_of_one_identifier_waits_and_says_so(tmp_path: Path) -> None:
     build = plan.select(Request(target="mkl", release="2.20.0", cpu="avx", platform="linux/amd64"), None)
     telling = Telling()
-    maker = Maker(base="auto", work=tmp_path, reports=tmp_path, options=Options(), progress=telling)
+    maker = Maker(run=Run(base="auto", work=tmp_path, reports=tmp_path), progress=telling)
     order = []
 
     def second() -> None:
@@ -87,6 +87,6 @@ def test_a_second_build_of_one_identifier_waits_and_says_so(tmp_path: Path) -> N
 def test_a_folder_that_cannot_be_locked_is_named(tmp_path: Path) -> None:
     build = plan.select(Request(target="mkl", release="2.20.0", cpu="avx", platform="linux/amd64"), None)
     (tmp_path / build.id).write_text("a file")
-    maker = Maker(base="auto", work=tmp_path, reports=tmp_path, options=Options())
+    maker = Maker(run=Run(base="auto", work=tmp_path, reports=tmp_path))
     with pytest.raises(UsageError, match=f"cannot lock .*{build.id}"), maker._alone(build):
         pass

@@ -20,10 +20,11 @@ import requests
 
 from tests.commandline import invoke
 from tests.test_plan import chosen
-from tfbuild import bundle, compiling, exported, mirror, pipeline
+from tfbuild import bundle, exported, mirror, pipeline
 from tfbuild.bundle import Bundle
 from tfbuild.errors import BadMirror, BadSource, BuildFailed, DiskFull, UsageError
 from tfbuild.mirror import Mirror, Upstream
+from tfbuild.run import Run, RunRequest, run_of
 
 HOST = "files.example.org"
 BODY = b"0123456789abcdef" * 65536
@@ -350,8 +351,8 @@ def test_a_wheel_that_is_refused_has_no_sidecar_of_an_earlier_one(tmp_path: Path
 # --- the command line's words -----------------------------------------------------------------------------------------
 
 
-def options(mirror: str = "", network: str = "") -> compiling.Options:
-    return compiling.options(mirror=mirror, network=network, jobs="", time_limit="", ca=None)
+def options(mirror: str = "", network: str = "") -> Run:
+    return run_of(RunRequest(mirror=mirror, network=network), None)
 
 
 def test_a_mirror_with_a_password_is_refused_and_not_repeated() -> None:

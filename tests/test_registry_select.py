@@ -160,7 +160,7 @@ def test_a_registry_is_listed_without_an_engine_and_what_no_index_offers_is_told
         half = push(here, "2.20.0", "x86-64-v3", "3.9", whole=False)
         # An index that is none keeps nobody from what the others offer.
         here.content["manifests/2.20-mkl"] = here.content[f"manifests/{half.id}"]
-        words = {"registry": f"{here.host}/us/x", "ca_cert": ""}  # type: ignore[attr-defined]
+        words = {"engine": "", "registry": f"{here.host}/us/x", "ca_cert": ""}  # type: ignore[attr-defined]
         cli.images(**words, json=True)
         told = capsys.readouterr()
         assert {row["id"]: row["offered"] for row in json.loads(told.out)} == {whole.id: True, half.id: False}
@@ -170,7 +170,7 @@ def test_a_registry_is_listed_without_an_engine_and_what_no_index_offers_is_told
         assert ["not offered" in line for line in lines if ":2.20.0-mkl-" in line] == [False, True]
         monkeypatch.delenv("TFBUILD_REGISTRY", raising=False)
         with pytest.raises(EngineMissing):
-            cli.images(registry="", ca_cert="", json=True)
+            cli.images(engine="", registry="", ca_cert="", json=True)
 
 
 def test_a_latest_index_asks_for_no_more_releases_than_it_names() -> None:

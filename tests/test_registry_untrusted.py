@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from tests.machines import machine
-from tfbuild import cli, cpu, dockerfile, isa, plan, publishing
+from tfbuild import cli, cpu, isa, plan, publishing
 from tfbuild.engine import Engine, Progress
 from tfbuild.errors import NothingFits, RegistryRefused, UnknownImage, UsageError, VerificationFailed
+from tfbuild.labels import labels_of
 from tfbuild.plan import Request
 from tfbuild.registry import client, referrers, shelf
 from tfbuild.registry.choose import Choice, Published
@@ -93,7 +94,7 @@ def registry(here: type[Shelf]) -> Registry:
 @cache
 def planned(release: str, cpu: str) -> dict[str, str]:
     build = plan.select(Request(target="mkl", release=release, cpu=cpu, platform="linux/amd64"), None)
-    return dockerfile.labels(build)
+    return labels_of(build)
 
 
 def image(
@@ -584,7 +585,7 @@ def test_what_no_kernel_prints_keeps_the_shell_form_from_an_image(here: type[She
 )
 def test_labels_that_no_plan_has_are_not_tfbuilds(labels: dict[str, str]) -> None:
     build = plan.select(Request(target="mkl", release="2.20.0", cpu="avx", platform="linux/amd64"), None)
-    known = dockerfile.labels(build)
+    known = labels_of(build)
     digest = client.digest_of(b"")
     assert shelf.of_config({"config": {"Labels": known}}, digest) is not None
     assert shelf.of_config({"config": {"Labels": known | labels}}, digest) is None
@@ -593,7 +594,7 @@ def test_labels_that_no_plan_has_are_not_tfbuilds(labels: dict[str, str]) -> Non
 
 def test_an_image_that_does_not_say_its_features_does_not_fit_every_host() -> None:
     build = plan.select(Request(target="mkl", release="2.20.0", cpu="avx", platform="linux/amd64"), None)
-    labels = {name: value for name, value in dockerfile.labels(build).items() if name != "io.tfbuild.features"}
+    labels = {name: value for name, value in labels_of(build).items() if name != "io.tfbuild.features"}
     assert shelf.of_config({"config": {"Labels": labels}}, client.digest_of(b"")) is None
 
 

@@ -10,9 +10,9 @@ from packaging.requirements import Requirement
 
 from tests.test_plan import chosen
 from tfbuild import dockerfile, releases, source, toolchains
-from tfbuild.compiling import Options
 from tfbuild.errors import BadSource, BaseUnavailable, TfbuildError, UnknownCompiler, UsageError
 from tfbuild.pipeline import Maker
+from tfbuild.run import Run
 from tfbuild.source import Source
 
 DOUBLE = Path(__file__).parent / "data" / "double"
@@ -190,7 +190,7 @@ def test_where_python_is_left_open_one_is_taken_whose_base_has_the_compiler() ->
 
 
 def test_cuda_that_the_base_must_have_is_asked_for_before_anything_starts(tmp_path: Path) -> None:
-    made = Maker(base="auto", work=tmp_path, reports=tmp_path, options=Options())
+    made = Maker(run=Run(base="auto", work=tmp_path, reports=tmp_path))
     build = chosen(release="2.14.1", target="cuda")
     for start in (made.build, lambda build: made.wheel(build, tmp_path)):
         with pytest.raises(BaseUnavailable, match="has none") as refusal:

@@ -10,9 +10,10 @@ from cyclonedx.validation.json import JsonStrictValidator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfbuild import dockerfile, plan
+from tfbuild import plan
 from tfbuild.engine import Files, Image
 from tfbuild.errors import VerificationFailed
+from tfbuild.labels import labels_of
 from tfbuild.plan import Request
 from tfbuild.registry.client import digest_of
 from tfbuild.supply import ci, contents, provenance, sbom
@@ -78,7 +79,7 @@ def files(**more: bytes) -> Files:
 
 def labels() -> dict[str, str]:
     build = plan.select(Request(target="mkl", release="2.20.0", cpu="x86-64-v3", platform="linux/amd64"), None)
-    return dockerfile.labels(build) | {
+    return labels_of(build) | {
         "org.opencontainers.image.base.name": "debian:bookworm",
         "org.opencontainers.image.base.digest": BASE,
         "io.tfbuild.context": DIGEST,

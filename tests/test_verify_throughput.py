@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tfbuild.baselines import untuned
 from tfbuild.benches.found import Taken
 from tfbuild.measure import experiments, intervals, protocol
 from tfbuild.measure.arms import Machine
@@ -16,7 +17,6 @@ from tfbuild.measure.evaluate import AGAIN
 from tfbuild.measure.records import Interval, Round, Sample
 from tfbuild.measure.rounds import CaseRun
 from tfbuild.measure.workers import Pool
-from tfbuild.pipeline import untuned
 from tfbuild.proof import Throughput
 from tfbuild.verify.checks import throughput
 from tfbuild.verify.verification import Baseline

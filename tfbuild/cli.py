@@ -5,13 +5,13 @@ Data is printed to stdout; progress, notes and errors go to stderr.
 
 import json
 import os
-import re
 import select as polling
 import signal
 import sys
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from invoke.exceptions import Exit
 
@@ -21,19 +21,23 @@ from tfbuild.cpu import Cpu
 from tfbuild.cpu import detect as detect_cpu
 from tfbuild.errors import EngineMissing, Interrupted, TfbuildError, UnknownCpu, UsageError
 from tfbuild.plan import Build, Request
+from tfbuild.quantities import positive
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from _typeshed import DataclassInstance
+
+    from tfbuild.engine.choice import EngineChoice
     from tfbuild.inventory import Entry
     from tfbuild.matrix import Matrix
-    from tfbuild.pipeline import Maker
     from tfbuild.proof import Report
     from tfbuild.registry.client import Registry
-    from tfbuild.remote import Remote
+    from tfbuild.run import Run
 
 WORK = Path("build")
 REPORTS = Path("reports")
+T = TypeVar("T", bound="DataclassInstance")
 
 
 def out(data: object) -> None:
@@ -131,13 +135,6 @@ def fleet(
     print(fleets.to_json(chosen)) if json else fleets.show(chosen)
 
 
-def positive(option: str, text: str) -> int:
-    """An option's value as a number from 1 on."""
-    if not re.fullmatch(r"[1-9]\d{0,5}", text, re.ASCII):
-        raise UsageError(f"--{option} {text!r} is no number from 1 on", hint=f"--{option} 3")
-    return int(text)
-
-
 def host_cpu(cpuinfo: str) -> Cpu | None:
     """The CPU that "host" means; None where this machine's cannot be read (then only --cpu host is refused)."""
     if cpuinfo:
@@ -148,12 +145,13 @@ def host_cpu(cpuinfo: str) -> Cpu | None:
         return None
 
 
-def running_cpu(cpuinfo: str, ca_cert: str) -> Cpu:
+def running_cpu(cpuinfo: str, ca_cert: str, chosen: "EngineChoice") -> Cpu:
     """The CPU that what is pulled will run on: the engine's machine's, where the user names none."""
-    from tfbuild.engine import choice
+    if not cpuinfo and chosen.elsewhere():
+        from tfbuild.pipeline import Maker
+        from tfbuild.run import Run
 
-    if not cpuinfo and choice.elsewhere():
-        return maker({"base": "auto", "mirror": "", "network": "", "ca_cert": ca_cert}).cpu()
+        return Maker(run=Run(engine=chosen, ca=certificates(ca_cert))).cpu()
     return detect_cpu(Path(cpuinfo) if cpuinfo else None)
 
 
@@ -167,40 +165,44 @@ def leave_where_nobody_reads() -> None:
         raise Exit(code=128 + signal.SIGPIPE)
 
 
-def use_engine(options: dict[str, Any]) -> None:
-    """Takes --engine and --builder out of `options`, and lets all that follows talk to them."""
-    engine, builder = options.pop("engine", ""), options.pop("builder", "")
-    if engine or builder:
-        from tfbuild.engine import choice
-
-        choice.use(engine, builder)
+def request_of(options: Mapping[str, Any]) -> Request:
+    """What the planning options ask for."""
+    return _taken(Request, options)
 
 
-def select(options: dict[str, Any]) -> Build:
-    """The build that the planning options ask for; for a verb that builds, "host" is the engine's machine."""
-    known: dict[str, Any] = {key: options[key] for key in Request.__dataclass_fields__ if key in options}
-    lists = {key: tuple(value) for key, value in known.items() if isinstance(value, list)}
-    request = Request(**{**known, **lists})
-    if "ca_cert" in options:
-        from tfbuild.engine import choice
+def run_of(options: Mapping[str, Any]) -> "Run":
+    """What the other options of the verbs that make images ask for."""
+    from tfbuild import run
 
-        if choice.elsewhere():
-            return select_there(request, options)
+    return run.run_of(_taken(run.RunRequest, options), certificates(options["ca_cert"]))
+
+
+def _taken(kind: type[T], options: Mapping[str, Any]) -> T:
+    """The options that are fields of a dataclass, as one of its kind; Invoke has lists."""
+    known = {field.name: options[field.name] for field in fields(kind) if field.name in options}
+    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in known.items()})
+
+
+def select(request: Request) -> Build:
+    """The build that is asked for, on this machine."""
     return planning.select(request, host_cpu(request.cpuinfo))
 
 
-def select_there(request: Request, options: dict[str, Any]) -> Build:
-    """As select, for an engine on another machine: its platform and its CPU."""
-    # Only to ask the engine: what else was given is read once, by the verb itself (a pipe cannot be read twice).
-    made = maker({"base": options["base"], "ca_cert": options["ca_cert"], "mirror": "", "network": ""})
+def select_for(request: Request, run: "Run") -> Build:
+    """As select, for the engine of a run: where it is on another machine, by that one's platform and CPU."""
+    if not run.engine.elsewhere():
+        return select(request)
+    from tfbuild.pipeline import Maker
+
+    made = Maker(run=run)
     request = replace(request, platform=request.platform or made.engine.platform)
     if request.cpuinfo or request.cpu not in ("", "host") or request.wheel not in ("", "source"):
-        return planning.select(request, host_cpu(request.cpuinfo))
+        return select(request)
     return planning.select(request, made.cpu())
 
 
 def plan(*, json: bool, **options: Any) -> None:
-    chosen = select(options)
+    chosen = select(request_of(options))
     if json:
         out([chosen.to_json()])
         return
@@ -229,7 +231,7 @@ def _line(value: object) -> str:
 def dockerfile(*, output: str, json: bool, **options: Any) -> None:
     from tfbuild import dockerfile as rendering
 
-    chosen = select(options)
+    chosen = select(request_of(options))
     context = rendering.write(chosen, Path(output) if output else WORK / chosen.id / "context")
     if json:
         out({"id": chosen.id, "folder": str(context.folder), "digest": context.digest})
@@ -246,70 +248,27 @@ def certificates(given: str) -> Path | None:
     return path
 
 
-def maker(options: dict[str, Any], *, verify_images: bool = True) -> "Maker":
-    """What makes images by the options of the verbs that do."""
-    from tfbuild import compiling, pipeline
-
-    return pipeline.Maker(
-        base=options["base"],
-        work=WORK,
-        reports=REPORTS,
-        options=compiling.options(
-            mirror=options["mirror"],
-            network=options["network"],
-            jobs=options.get("jobs", ""),
-            time_limit=options.get("time_limit", ""),
-            ca=certificates(options["ca_cert"]),
-            remote=shared(options),
-        ),
-        disk=gigabytes(options.get("need_disk", "")),
-        verify_images=verify_images,
-        throughput=not options.get("no_throughput", False),
-        reverify=options.get("reverify", False),
-        no_cache=options.get("no_cache", False),
-    )
-
-
-def shared(options: dict[str, Any]) -> "Remote | None":
-    """The remote cache or executor that the options name."""
-    from tfbuild import remote
-
-    return remote.options(
-        cache=options.get("remote_cache", ""),
-        executor=options.get("remote_executor", ""),
-        instance=options.get("remote_instance", ""),
-        properties=tuple(options.get("remote_property", ())),
-        readonly=options.get("remote_readonly", False),
-        header_file=options.get("remote_header_file", ""),
-        certificate=options.get("remote_client_cert", ""),
-        key=options.get("remote_client_key", ""),
-    )
-
-
-def gigabytes(text: str) -> int | None:
-    """--need-disk as bytes, 0 for "do not look"; None where it is not given."""
-    if text == "0":
-        return 0
-    return positive("need-disk", text) * 10**9 if text else None
-
-
-def select_and_tell(options: dict[str, Any]) -> Build:
-    chosen = select(options)
+def select_and_tell(request: Request, run: "Run") -> Build:
+    chosen = select_for(request, run)
     for note in chosen.notes:
         say(f"note: {note}")
     return chosen
 
 
-def unheeded(build: Build, options: dict[str, Any]) -> list[str]:
+def unheeded(build: Build, options: Mapping[str, Any]) -> list[str]:
     """Notes on options for a compile where nothing is compiled: a CI matrix gives all its rows the same ones."""
-    names = ["jobs", *(name for name in options if name.startswith("remote_"))] if build.wheel.kind != "source" else []
-    used = [f"--{name.replace('_', '-')}" for name in names if options.get(name)]
+    from tfbuild.run import RunRequest
+
+    used = _taken(RunRequest, options).for_compiling() if build.wheel.kind != "source" else ()
     return [f"{', '.join(used)}: of no use, for --wheel {build.wheel.kind} compiles nothing"] if used else []
 
 
-def build(*, json: bool, dry_run: bool, no_verify: bool, **options: Any) -> None:
-    chosen = select_and_tell(options)
-    made = maker(options, verify_images=not no_verify)
+def build(*, json: bool, dry_run: bool, **options: Any) -> None:
+    from tfbuild.pipeline import Maker
+
+    run = run_of(options)
+    chosen = select_and_tell(request_of(options), run)
+    made = Maker(run=run)
     for note in unheeded(chosen, options):
         say(f"note: {note}")
     if dry_run:
@@ -322,8 +281,11 @@ def build(*, json: bool, dry_run: bool, no_verify: bool, **options: Any) -> None
 
 
 def wheel(*, output: str, json: bool, **options: Any) -> None:
-    chosen = select_and_tell(options)
-    made = maker(options).wheel(chosen, Path(output))
+    from tfbuild.pipeline import Maker
+
+    run = run_of(options)
+    chosen = select_and_tell(request_of(options), run)
+    made = Maker(run=run).wheel(chosen, Path(output))
     if json:
         out({"id": chosen.id, "wheel": str(made.wheel), "sidecar": str(made.sidecar), "sha256": made.sha256})
     else:
@@ -333,13 +295,13 @@ def wheel(*, output: str, json: bool, **options: Any) -> None:
 def bundle(*, output: str, wheel_only: bool, dry_run: bool, json: bool, **options: Any) -> None:
     from tfbuild import pipeline
 
-    chosen = select_and_tell(options)
-    made = maker(options)
-    if made.options.bundle:
+    run = run_of(options)
+    chosen = select_and_tell(request_of(options), run)
+    if run.bundle:
         raise UsageError("a bundle is not filled from another one", hint="copy the folder; or --mirror URL")
-    if made.options.network not in ("", "host"):
+    if run.network not in ("", "host"):
         raise UsageError(
-            f"what fills a bundle is served on this machine, which --network {made.options.network} cannot reach",
+            f"what fills a bundle is served on this machine, which --network {run.network} cannot reach",
             hint="leave out --network",
         )
     builds = pipeline.downloads(chosen, wheel_only=wheel_only)
@@ -348,7 +310,7 @@ def bundle(*, output: str, wheel_only: bool, dry_run: bool, json: bool, **option
         out({"folder": output, "builds": identifiers}) if json else print(*identifiers, sep="\n")
         say(f"dry run: what these builds download would go to {output}; nothing was started")
         return
-    filled = made.bundle(builds, Path(output))
+    filled = pipeline.Maker(run=run).bundle(builds, Path(output))
     if json:
         out({"folder": output, "builds": identifiers, "files": filled.files, "bytes": filled.size})
     else:
@@ -362,15 +324,19 @@ def verify(image: str, *, json: bool, registry: str, pull: bool, context: str, s
         return
     if pull or context or signed:
         raise UsageError("--pull, --context and --signed are for an image in a registry", hint="--registry HOST/PATH")
-    finish(maker({**options, "reverify": True}).verify(image), image, json=json)
+    from tfbuild.pipeline import Maker
+
+    finish(Maker(run=run_of(options)).verify(image), image, json=json)
 
 
 def verify_published(
     image: str, registry: str, *, pull: bool, context: str, signed: str, json: bool, **options: Any
 ) -> None:
     """Whether a registry's image is the one described; with `pull`, whether its files are, and all that verify does."""
+    from tfbuild.pipeline import Maker
     from tfbuild.supply import described, signing
 
+    run = run_of(options)
     words = signing.options(signed)
     place = registry_of(registry, options["ca_cert"])
     found = described.check(place, image, REPORTS)
@@ -388,18 +354,18 @@ def verify_published(
         print(f"{found.reference}")
         say(f"{found.id} is the image that its provenance and its SBOM describe")
         return
-    made = maker({**options, "reverify": True})
+    made = Maker(run=run)
     described.pull(made.engine, place, found, made.progress)
     finish(made.verify(found.reference), found.reference, json=json)
 
 
-def sbom(image: str, *, output: str, json: bool) -> None:
-    from tfbuild.engine import Engine
+def sbom(image: str, *, engine: str, output: str, json: bool) -> None:
+    from tfbuild.engine import Engine, choice
     from tfbuild.supply import attachments
     from tfbuild.supply import sbom as bills
 
-    engine = Engine.connect()
-    content = bills.of_image(engine, engine.image(image), image)
+    connected = Engine.connect(chosen=choice.choose(engine))
+    content = bills.of_image(connected, connected.image(image), image)
     if output:
         attachments.write(Path(output), content)
     if json and output:
@@ -425,11 +391,12 @@ def finish(report: "Report | None", image: str, *, json: bool) -> None:
     reporting.raise_if_failed(report, image)
 
 
-def inspect(subject: str, *, full: bool, json: bool) -> None:
+def inspect(subject: str, *, engine: str, full: bool, json: bool) -> None:
     from tfbuild import inspector
+    from tfbuild.engine import choice
     from tfbuild.engine.progress import Progress
 
-    found = inspector.inspect(subject, full=full, progress=Progress())
+    found = inspector.inspect(subject, choice.choose(engine), full=full, progress=Progress())
     if json:
         out(found.to_json())
         return
@@ -513,6 +480,7 @@ def registry_of(given: str, ca_cert: str) -> "Registry":
 def push(
     image: str,
     *,
+    engine: str,
     registry: str,
     ca_cert: str,
     force: bool,
@@ -523,10 +491,11 @@ def push(
     json: bool,
 ) -> None:
     from tfbuild import publishing
-    from tfbuild.engine import Engine
+    from tfbuild.engine import Engine, choice
     from tfbuild.engine.progress import Progress
     from tfbuild.supply import signing
 
+    chosen = choice.choose(engine)
     place = registry_of(registry, ca_cert)
     words = signing.options(sign_options) if sign or sign_options else None
     if indexes and (force or words is not None):
@@ -542,7 +511,8 @@ def push(
     if indexes:
         done = publishing.finish(place, image, REPORTS, say)
     else:
-        done = publishing.push(Engine.connect(), image, place, REPORTS, force=force, progress=Progress(), sign=words)
+        connected = Engine.connect(chosen=chosen)
+        done = publishing.push(connected, image, place, REPORTS, force=force, progress=Progress(), sign=words)
     if json:
         out(
             {
@@ -562,6 +532,7 @@ def push(
 
 def pull(
     *,
+    engine: str,
     registry: str,
     ca_cert: str,
     release: str,
@@ -574,12 +545,14 @@ def pull(
 ) -> None:
     from tfbuild import publishing
     from tfbuild.engine import Engine
+    from tfbuild.engine import choice as engines
     from tfbuild.engine.progress import Progress
     from tfbuild.supply import signing
 
+    chosen = engines.choose(engine)
     words = signing.options(signed)
     place = registry_of(registry, ca_cert)
-    host = running_cpu(cpuinfo, ca_cert)
+    host = running_cpu(cpuinfo, ca_cert, chosen)
     features = frozenset(isa.of_cpu(host).features)
     choice = publishing.select(place, host, features, release=release, target=target, python=python)
     for one in choice.passed_over:
@@ -600,7 +573,7 @@ def pull(
     digest = f"{place.repository}@{choice.best.digest}"
     if words:
         signing.demand(digest, words, ca=place.ca)
-    ref = "" if dry_run else publishing.pull(Engine.connect(), place, choice, Progress())
+    ref = "" if dry_run else publishing.pull(Engine.connect(chosen=chosen), place, choice, Progress())
     if json:
         known = {"id": choice.best.id, "reference": digest, "image": ref or None}
         out({**told, **known, "signed": True if words else None})
@@ -608,23 +581,24 @@ def pull(
         print(ref or digest)
 
 
-def images(*, registry: str, ca_cert: str, json: bool) -> None:
+def images(*, engine: str, registry: str, ca_cert: str, json: bool) -> None:
     from tfbuild import inventory
     from tfbuild.engine import Engine, choice
 
+    chosen = choice.choose(engine)
     named = registry or os.environ.get("TFBUILD_REGISTRY")
     place = registry_of(registry, ca_cert) if named else None
-    engine: Engine | None = None
+    connected: Engine | None = None
     try:
-        engine = Engine.connect()
-        host = running_cpu("", ca_cert) if choice.elsewhere() else host_cpu("")
+        connected = Engine.connect(chosen=chosen)
+        host = running_cpu("", ca_cert, chosen) if chosen.elsewhere() else host_cpu("")
     except EngineMissing as error:
         if place is None:
             raise
-        engine, host = None, host_cpu("")
+        connected, host = None, host_cpu("")
         say(f"note: {error.reason}: the registry alone is listed, for the CPU of this machine")
     features = frozenset(isa.of_cpu(host).features) if host else frozenset()
-    found = inventory.local(engine, REPORTS, host, features) if engine is not None else []
+    found = inventory.local(connected, REPORTS, host, features) if connected is not None else []
     if place is not None:
         found += inventory.remote(place, host, features, say)
     if json:
@@ -657,17 +631,17 @@ def show_images(entries: "Sequence[Entry]") -> None:
     console.print(table)
 
 
-def prune(*, keep: list[str], dry_run: bool, yes: bool, json: bool) -> None:
+def prune(*, engine: str, keep: list[str], dry_run: bool, yes: bool, json: bool) -> None:
     from tfbuild import inventory
-    from tfbuild.engine import Engine
+    from tfbuild.engine import Engine, choice
 
-    engine = Engine.connect()
-    going = inventory.prunable(inventory.local(engine, REPORTS, None, frozenset()), keep)
+    connected = Engine.connect(chosen=choice.choose(engine))
+    going = inventory.prunable(inventory.local(connected, REPORTS, None, frozenset()), keep)
     for entry in going:
         say(f"{entry.name if entry.name != inventory.UNNAMED else entry.digest}  {inventory.age(entry.created)}")
     if not (dry_run or yes or not going) and not confirmed(f"remove these {len(going)} images?"):
         raise Interrupted("nothing was removed")
-    kept = {} if dry_run else inventory.remove(engine, going)
+    kept = {} if dry_run else inventory.remove(connected, going)
     removed = [] if dry_run else [entry.name for entry in going if entry not in kept]
     if json:
         out({"removed": removed, "going": [entry.name for entry in going]})

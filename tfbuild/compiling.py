@@ -4,32 +4,25 @@ All of it goes in as BuildKit secrets. They shape no cache key: another machine 
 """
 
 import io
-import re
 import tempfile
 import time
 import zlib
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from urllib.parse import urlsplit
 
-from tfbuild import bundle as bundles
 from tfbuild import failures, profile, resources, trouble
 from tfbuild import mirror as mirrors
 from tfbuild import remote as remotes
 from tfbuild.bazel import Watch
-from tfbuild.bundle import Bundle
 from tfbuild.engine import Engine
-from tfbuild.engine.build import Settings
+from tfbuild.engine.build import BuildSettings
 from tfbuild.engine.progress import Progress, duration
-from tfbuild.errors import BadMirror, BuildFailed, TfbuildError, TimeUp, UsageError
-from tfbuild.mirror import Upstream
+from tfbuild.errors import BadMirror, BuildFailed, TfbuildError, TimeUp
+from tfbuild.mirror import Mirror, Upstream
 from tfbuild.plan import Build
-from tfbuild.remote import Remote
 from tfbuild.resources import Share
+from tfbuild.run import Run
 
-LIMIT = re.compile(r"(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,6})s)?")
-COUNT = re.compile(r"[1-9]\d{0,5}", re.ASCII)
 # Bazel is asked to stop at the limit; this much later everything is stopped.
 GRACE_SECONDS = 90.0
 FETCH_SECONDS = 60.0
@@ -38,158 +31,114 @@ SHOWN = 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
-    """`mirror`: URL; `jobs`: 0 for as many as fit; `seconds`: 0 for no time limit, counted from `started`.
+class Work:
+    """What the builder is to make of a context: an image called `tag`, or `stage`, whose files go to `output`."""
 
-    `bundle` takes the mirror's place, which then, where `recording`, is what the bundle is filled from.
+    context: Path
+    tag: str = ""
+    stage: str = ""
+    output: Path | None = None
+
+    def start(self, engine: Engine, settings: BuildSettings) -> None:
+        if self.output is None:
+            engine.build(self.context, settings, tag=self.tag)
+        else:
+            engine.export(self.context, settings, stage=self.stage, output=self.output)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compile:
+    """One run of the builder, and what is known of it before its start.
+
+    `machine_flags`: Bazel's, for this machine alone; they shape how the work is done, not what comes out of it.
+    `served`: the mirror that this process has for it; `share`: of the machine, None where nothing is compiled.
     """
 
-    mirror: str = ""
-    bundle: Bundle | None = None
-    recording: bool = False
-    network: str = ""
-    jobs: int = 0
-    seconds: float = 0.0
-    ca: Path | None = None
-    remote: Remote | None = None
-    # Bazel's, for this machine alone: they shape how the work is done, not what comes out of it.
+    build: Build
+    asked: Run
+    engine: Engine
+    settings: BuildSettings
+    work: Work
     machine_flags: tuple[str, ...] = ()
-    started: float = field(default_factory=time.time)
+    served: Mirror | None = None
+    share: Share | None = None
 
 
-def options(
-    *, mirror: str, network: str, jobs: str, time_limit: str, ca: Path | None, remote: Remote | None = None
-) -> Options:
-    """The command line's words; UsageError where one cannot be read."""
-    elsewhere = mirror.startswith(("http://", "https://"))
-    if elsewhere and "@" in urlsplit(mirror).netloc:
-        raise UsageError(
-            "--mirror holds a user or a password, which builds would print",
-            hint="a mirror that everybody in its network may read, or a folder that `invoke bundle` filled",
-        )
-    if mirror and not elsewhere and not Path(mirror).is_dir():
-        raise UsageError(
-            f"--mirror {mirror!r} is neither a folder nor an http:// or https:// address",
-            hint="invoke bundle makes such a folder",
-        )
-    if jobs and not COUNT.fullmatch(jobs):
-        raise UsageError(f"--jobs {jobs!r} is no count", hint="--jobs 4")
-    if network not in ("", "host", "none", "default"):
-        raise UsageError(f"unknown network {network!r}", hint="one of: default, host, none")
-    bundle = bundles.read(Path(mirror)) if mirror and not elsewhere else None
-    if bundle and network not in ("", "host"):
-        raise UsageError(
-            f"a folder as --mirror is served on this machine, which --network {network} cannot reach",
-            hint="leave out --network",
-        )
-    return Options(
-        mirror=mirror.rstrip("/") if elsewhere else "",
-        bundle=bundle,
-        network=network,
-        jobs=int(jobs or 0),
-        seconds=limit_seconds(time_limit),
-        ca=ca,
-        remote=remote,
-    )
+def run(one: Compile) -> None:
+    """Runs the builder, and turns what a compile says of its end into the error that helps.
 
-
-def limit_seconds(text: str, option: str = "--time-limit") -> float:
-    """ "5h30m", "90m", "45s" as seconds; 0 for no limit."""
-    found = LIMIT.fullmatch(text)
-    if found is None or (text and not any(found.groups())):
-        raise UsageError(f"{option} {text!r} cannot be read", hint=f"{option} 5h30m")
-    hours, minutes, seconds = (int(part or 0) for part in found.groups())
-    total = 3600 * hours + 60 * minutes + seconds
-    if text and not total:
-        raise UsageError(f"{option} {text!r} leaves no time", hint=f"{option} 5h30m")
-    return float(total)
-
-
-def run(
-    build: Build,
-    given: Options,
-    engine: Engine,
-    settings: Settings,
-    start: Callable[[Settings], object],
-    fetch: Callable[[Path, Settings], object],
-) -> None:
-    """Lets `start` run the builder, and turns what a compile says of its end into the error that helps.
-
-    What Bazel left of its run goes beside the log; `fetch` brings it into a folder. Raises TimeUp at the time limit,
-    BadMirror where a download failed for want of something there, BuildFailed with a setting to change where memory ran
-    out or a remote cache did not answer, and all that the builder raises.
+    What Bazel left of its run goes beside the log. Raises TimeUp at the time limit, BadMirror where a download failed
+    for want of something there, BuildFailed with a setting to change where memory ran out or a remote cache did not
+    answer, and all that the builder raises.
     """
-    if given.bundle is None:
-        _run(build, given, engine, settings, start, fetch, lambda error: mirrors.explain(error, given.mirror))
+    asked = one.asked
+    if asked.bundle is None:
+        _run(one)
         return
-    upstream = Upstream(base=given.mirror, ca=given.ca) if given.recording else None
-    with mirrors.serve(given.bundle, upstream) as mirror:
-        _run(
-            build,
-            replace(given, mirror=mirror.url, network="host"),
-            engine,
-            settings,
-            start,
-            fetch,
-            mirror.explain,
-        )
+    upstream = Upstream(base=asked.mirror, ca=asked.ca) if asked.recording else None
+    with mirrors.serve(asked.bundle, upstream) as mirror:
+        _run(replace(one, asked=replace(asked, mirror=mirror.url, network="host"), served=mirror))
 
 
-def _run(
-    build: Build,
-    given: Options,
-    engine: Engine,
-    settings: Settings,
-    start: Callable[[Settings], object],
-    fetch: Callable[[Path, Settings], object],
-    of_mirror: Callable[[BuildFailed], TfbuildError],
-) -> None:
-    watch, progress, share = Watch(), settings["progress"], None
-    if build.wheel.kind == "source":
-        limits = resources.of_this_process(local=engine.local)
-        share = resources.share(cpus=engine.cpus, memory=engine.memory, limits=limits, jobs=given.jobs)
-        progress(f"bazel {share.reason}")
-        if given.machine_flags:
-            progress("bazel compiles host tools and target once: this machine runs what it compiles")
-        if engine.builder and not given.jobs:
-            progress(f"note: that is the engine's machine; for another of {engine.builder}, give --jobs")
-        for line in [f"remote {given.remote.name}", *remotes.notes(given.remote, build.bazel)] if given.remote else []:
-            progress(line)
-    left = given.started + given.seconds + GRACE_SECONDS - time.time() if given.seconds else None
+def _run(one: Compile) -> None:
+    asked, watch = one.asked, Watch()
+    if one.build.wheel.kind == "source":
+        one = replace(one, share=_share(one))
+        _introduce(one)
+    left = asked.started + asked.seconds + GRACE_SECONDS - time.time() if asked.seconds else None
     with tempfile.TemporaryDirectory(prefix="tfbuild-") as folder:
-        settings = {**settings, "secrets": _secrets(build, given, share, Path(folder)), "network": given.network}
+        settings = replace(one.settings, secrets=_secrets(one, Path(folder)), network=asked.network)
+        one = replace(one, settings=settings)
         try:
-            start({**settings, "watch": watch, "seconds": left})
+            one.work.start(one.engine, replace(settings, watch=watch, seconds=left))
         except TimeoutError:
-            _keep(watch, settings, fetch)
-            raise _time_up(given, watch) from None
+            _keep(one, watch)
+            raise _time_up(asked, watch) from None
         except BuildFailed as error:
             # Should the builder have cut off Bazel's words, the clock tells it too.
-            late = watch.out_of_time or (given.seconds > 0 and time.time() >= given.started + given.seconds)
-            _keep(watch, settings, fetch)
-            answer = _time_up(given, watch) if late else _answer(error, watch, given, share, of_mirror)
+            late = watch.out_of_time or (asked.seconds > 0 and time.time() >= asked.started + asked.seconds)
+            _keep(one, watch)
+            answer = _time_up(asked, watch) if late else _answer(error, watch, one)
             if watch.began and answer is error:
-                answer = _known(build.release, error, settings["log"], progress)
+                answer = _known(one.build.release, error, settings.log, settings.progress)
             raise answer from None
-        if watch.alone and given.remote:
-            progress(f"the remote {given.remote.name} went away; from there on all was compiled here")
+        if watch.alone and asked.remote:
+            settings.progress(f"the remote {asked.remote.name} went away; from there on all was compiled here")
         if watch.summary:
-            progress(f"bazel: {watch.summary}")
-        _keep(watch, settings, fetch)
+            settings.progress(f"bazel: {watch.summary}")
+        _keep(one, watch)
 
 
-def _keep(watch: Watch, settings: Settings, fetch: Callable[[Path, Settings], object]) -> None:
+def _share(one: Compile) -> Share:
+    """What of the engine's machine the compile takes."""
+    engine, limits = one.engine, resources.of_this_process(local=one.engine.local)
+    return resources.share(cpus=engine.cpus, memory=engine.memory, limits=limits, jobs=one.asked.jobs)
+
+
+def _introduce(one: Compile) -> None:
+    """Tells how the compile is going to be done."""
+    progress, asked = one.settings.progress, one.asked
+    assert one.share is not None  # something is compiled
+    progress(f"bazel {one.share.reason}")
+    if one.machine_flags:
+        progress("bazel compiles host tools and target once: this machine runs what it compiles")
+    if one.engine.builder and not asked.jobs:
+        progress(f"note: that is the engine's machine; for another of {one.engine.builder}, give --jobs")
+    for line in [f"remote {asked.remote.name}", *remotes.notes(asked.remote, one.build.bazel)] if asked.remote else []:
+        progress(line)
+
+
+def _keep(one: Compile, watch: Watch) -> None:
     """Puts what Bazel left of this run beside the log, and tells of the slowest actions. It hinders nothing."""
     if not watch.began:
         return
-    folder, progress = settings["log"].parent, settings["progress"]
+    folder, progress = one.settings.log.parent, one.settings.progress
     table = folder / "slowest.txt"
     for old in (*folder.glob("profile.json*"), folder / "bazel.log", table):
         old.unlink(missing_ok=True)
     try:
         with tempfile.TemporaryDirectory(prefix="bazel-", dir=folder) as scratch:
-            quietly: Settings = {**settings, "log": folder / "kept.log", "progress": Progress(io.StringIO())}
-            fetch(Path(scratch), {**quietly, "no_cache": False, "seconds": FETCH_SECONDS})
+            _fetch(one, Path(scratch), folder / "kept.log")
             for file in Path(scratch).iterdir():
                 file.replace(folder / file.name)
         path = next(folder.glob("profile.json*"), folder / "profile.json")
@@ -204,6 +153,19 @@ def _keep(watch: Watch, settings: Settings, fetch: Callable[[Path, Settings], ob
         progress(line)
 
 
+def _fetch(one: Compile, output: Path, log: Path) -> None:
+    """Takes what Bazel left out of the builder's cache; by its argument, this stage is never taken from a cache."""
+    quietly = replace(
+        one.settings,
+        log=log,
+        progress=Progress(io.StringIO()),
+        build_args={**one.settings.build_args, "RUN_ID": str(time.time_ns())},
+        no_cache=False,
+        seconds=FETCH_SECONDS,
+    )
+    one.engine.export(one.work.context, quietly, stage="kept", output=output)
+
+
 def _known(release: str, error: BuildFailed, log: Path, progress: Progress) -> BuildFailed:
     """The error with what helps, where the log of a failed compile shows a known failure of its release."""
     text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
@@ -216,17 +178,18 @@ def _known(release: str, error: BuildFailed, log: Path, progress: Progress) -> B
     return BuildFailed(error.reason, hint=f"a known failure ({found[0].id}): {found[0].workaround}; {error.hint}")
 
 
-def _secrets(build: Build, given: Options, share: Share | None, folder: Path) -> dict[str, Path]:
+def _secrets(one: Compile, folder: Path) -> dict[str, Path]:
     """What the builder is handed, by name, each in a file; `folder` is this user's alone and goes away with the run."""
-    secrets = {"ca": given.ca} if given.ca else {}
-    kind = ("recording" if given.recording else "bundle") if given.bundle else ""
-    texts = {"mirror": f"{given.mirror}\n{kind}\n" if given.mirror else ""}
-    if share is not None:
-        texts["machine"] = share.bazelrc() + "".join(f"build {flag}\n" for flag in given.machine_flags)
-        texts["deadline"] = f"{given.started + given.seconds:.0f}\n" if given.seconds else ""
-        if given.remote:
-            texts["remote"] = remotes.bazelrc(given.remote, build.bazel)
-            secrets |= given.remote.secrets()
+    asked = one.asked
+    secrets = {"ca": asked.ca} if asked.ca else {}
+    kind = ("recording" if asked.recording else "bundle") if asked.bundle else ""
+    texts = {"mirror": f"{asked.mirror}\n{kind}\n" if asked.mirror else ""}
+    if one.share is not None:
+        texts["machine"] = one.share.bazelrc() + "".join(f"build {flag}\n" for flag in one.machine_flags)
+        texts["deadline"] = f"{asked.started + asked.seconds:.0f}\n" if asked.seconds else ""
+        if asked.remote:
+            texts["remote"] = remotes.bazelrc(asked.remote, one.build.bazel)
+            secrets |= asked.remote.secrets()
     for name, text in texts.items():
         if text:
             secrets[name] = folder / name
@@ -235,30 +198,25 @@ def _secrets(build: Build, given: Options, share: Share | None, folder: Path) ->
     return secrets
 
 
-def _answer(
-    error: BuildFailed,
-    watch: Watch,
-    given: Options,
-    share: Share | None,
-    of_mirror: Callable[[BuildFailed], TfbuildError],
-) -> TfbuildError:
+def _answer(error: BuildFailed, watch: Watch, one: Compile) -> TfbuildError:
     """The error with what to do about it, where that is known."""
+    asked, share = one.asked, one.share
     if watch.killed and share is not None:
         return BuildFailed(
             f"a compiler or Bazel was killed, most likely for want of memory ({share.reason})\n{error.reason}",
             hint=f"{less(share)}; what is compiled is kept. {error.hint}",
         )
-    if watch.no_remote and given.remote:
+    if watch.no_remote and asked.remote:
         return BuildFailed(
-            f"the remote {given.remote.name} cannot be used\n{error.reason}",
+            f"the remote {asked.remote.name} cannot be used\n{error.reason}",
             hint="is it up, and does it know the credentials? Its address is that of the build's steps (--network host "
             f"for one on this machine); or go on without it, with what is compiled so far. {error.hint}",
         )
     explained = trouble.explain(error)
     # A cause with a name of its own says more than the mirror, and the mirror more than any other failure.
-    if not given.mirror or type(explained) is not BuildFailed:
+    if not asked.mirror or type(explained) is not BuildFailed:
         return explained
-    answer = of_mirror(error)
+    answer = one.served.explain(error) if one.served else mirrors.explain(error, asked.mirror)
     if isinstance(answer, BadMirror) and watch.refused:
         return BadMirror("\n  ".join((answer.reason, *watch.refused)), hint=answer.hint)
     return answer
@@ -271,13 +229,13 @@ def less(share: Share) -> str:
     return f"--jobs {share.jobs // 2}"
 
 
-def _time_up(given: Options, watch: Watch) -> TimeUp:
+def _time_up(asked: Run, watch: Watch) -> TimeUp:
     if watch.share is None:
         return TimeUp(
-            f"stopped at the time limit of {duration(given.seconds)}, before anything was compiled",
+            f"stopped at the time limit of {duration(asked.seconds)}, before anything was compiled",
             hint="the same command goes on from there; each run begins with Bazel's analysis: give it more time",
         )
     return TimeUp(
-        f"stopped at the time limit of {duration(given.seconds)}; what is compiled is kept in the engine's cache",
+        f"stopped at the time limit of {duration(asked.seconds)}; what is compiled is kept in the engine's cache",
         hint="the same command goes on from there",
     )

@@ -16,6 +16,7 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from tfbuild import binary, facts, inspection, isa, releases
 from tfbuild.binary import Guard, GuardUnreadable
+from tfbuild.engine.choice import USUAL, EngineChoice
 from tfbuild.engine.progress import Progress
 from tfbuild.errors import BadWheel, TfbuildError
 from tfbuild.inspection import Found
@@ -93,8 +94,8 @@ def _library(name: str, found: Found) -> dict[str, Any]:
     }
 
 
-def inspect(subject: str, *, full: bool, progress: Progress) -> Inspection:
-    """A wheel file, a library file, or else an image of the engine; TfbuildError with what to do where it is none."""
+def inspect(subject: str, chosen: EngineChoice = USUAL, *, full: bool, progress: Progress) -> Inspection:
+    """A wheel file, a library file, or an image of the chosen engine; TfbuildError with what to do where it is none."""
     path = Path(subject)
     if os.path.isfile(path):  # False for a name that is too long, too
         return wheel(path, full=full, progress=progress) if path.suffix == ".whl" else _file(path, full, progress)
@@ -103,7 +104,7 @@ def inspect(subject: str, *, full: bool, progress: Progress) -> Inspection:
         raise BadWheel(f"no wheel or library at {subject}", hint="give a .whl file, a .so file or an image's name")
     from tfbuild.engine import Engine
 
-    return image(Engine.connect(), subject, full=full, progress=progress)
+    return image(Engine.connect(chosen=chosen), subject, full=full, progress=progress)
 
 
 def _file(path: Path, full: bool, progress: Progress) -> Inspection:

@@ -14,18 +14,21 @@ from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from tfbuild import labels
 from tfbuild import report as reporting
 from tfbuild.cpu import Cpu
 from tfbuild.engine import Engine
 from tfbuild.engine.client import split
 from tfbuild.errors import EngineMissing, TfbuildError, UnknownImage
-from tfbuild.pipeline import REPOSITORY
+from tfbuild.labels import REPOSITORY
 from tfbuild.plan import MACHINES
 from tfbuild.registry import choose, shelf
 from tfbuild.registry.choose import Published
 from tfbuild.registry.client import Registry
 
 HERE = "here"
+# Labels by which an image's last step is known for the one that tfbuild gave it.
+REPEATED = (*shelf.LABELS, "context")
 # An image that lost its name to a newer build of the same identifier.
 UNNAMED = "(unnamed)"
 # Behind the identifier, in the name of an image that failed its verification or did not have it yet.
@@ -79,9 +82,8 @@ class Entry:
 def local(engine: Engine, reports: Path, host: Cpu | None, features: frozenset[str]) -> list[Entry]:
     """The engine's images with tfbuild's labels, by name; those that lost their name last."""
     found = []
-    for image in engine.labelled("io.tfbuild.id"):
-        config = {"created": image.created, "config": {"Labels": dict(image.labels)}}
-        published = shelf.of_config(config, image.id)
+    for image in engine.labelled(labels.ID):
+        published = shelf.of_labels(image.labels, image.created, image.id)
         if published is None:
             continue
         report = reporting.stored(reports, published.id)
@@ -104,11 +106,13 @@ def local(engine: Engine, reports: Path, host: Cpu | None, features: frozenset[s
     )
 
 
-def _made_by_tfbuild(labels: Mapping[str, str], history: Sequence[str]) -> bool:
+def _made_by_tfbuild(given: Mapping[str, str], history: Sequence[str]) -> bool:
     """Whether the last step that made an image is the one that gave it the labels which it has now."""
     last = history[0] if history else ""
-    given = (f"io.tfbuild.{name}" for name in (*shelf.LABELS, "context"))
-    return last.startswith("LABEL ") and all(f" {name}={labels.get(name)} " in f"{last} " for name in given)
+    own = labels.read_labels(given).own
+    told = labels.prefixed({name: own[name] for name in REPEATED if name in own})
+    whole = len(told) == len(REPEATED) and last.startswith("LABEL ")
+    return whole and all(f" {name}={value} " in f"{last} " for name, value in told.items())
 
 
 def _name_given(name: str, image: Published) -> bool:

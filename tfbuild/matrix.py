@@ -1,6 +1,5 @@
 """Rows for CI: every combination that can be planned, in a stable order, as GitHub, GitLab and bake want them."""
 
-import hashlib
 import itertools
 import json
 import shlex
@@ -17,6 +16,7 @@ from pathlib import Path
 from packaging.version import Version
 
 from tfbuild import base_images, dockerfile, facts, pipeline, plan, releases
+from tfbuild.digests import recipe_digest
 from tfbuild.errors import TfbuildError, UsageError
 from tfbuild.facts import Facts
 from tfbuild.plan import Build, Request
@@ -153,16 +153,6 @@ def _pythons(request: Request) -> Sequence[str]:
     return [python for python in base_images.pythons() if python in able] or ("",)
 
 
-def fingerprint(build: Build) -> str:
-    """A digest ("sha256:<hex>") of everything that the repository puts into a build; the base's digest is not in it."""
-    total = hashlib.sha256()
-    smoke = sorted((dockerfile.HERE / "smoke").glob("*.py"))
-    texts = [*sorted(dockerfile.files(build).items()), *((path.name, path.read_text("utf-8")) for path in smoke)]
-    for name, text in texts:
-        total.update(f"{name} {hashlib.sha256(text.encode()).hexdigest()}\n".encode())
-    return f"sha256:{total.hexdigest()}"
-
-
 def refusals(matrix: Matrix) -> list[str]:
     """One line a reason, with how many combinations it refuses, the most frequent first."""
     counted = Counter(one.reason for one in matrix.refused)
@@ -189,7 +179,7 @@ def changed(matrix: Matrix, ref: str, words: Sequence[str], root: Path) -> Matri
             _run(["git", "worktree", "remove", "--force", str(tree)], root)
     # A state that knows no matrix, or not these options, has none of the rows.
     known = {row["id"]: row["context"] for row in json.loads(old.stdout)["rows"]} if old.returncode == 0 else {}
-    rows = tuple(build for build in matrix.rows if known.get(build.id) != fingerprint(build))
+    rows = tuple(build for build in matrix.rows if known.get(build.id) != _recipe(build))
     return replace(matrix, rows=rows)
 
 
@@ -258,11 +248,15 @@ def options(build: Build) -> str:
 
 
 def to_json(matrix: Matrix) -> dict[str, object]:
-    """The whole matrix, for scripts; `context`: see fingerprint."""
+    """The whole matrix, for scripts; `context`: the recipe's digest."""
     return {
         "schema": SCHEMA,
         "rows": [
-            {**_row(build), "features": list(build.instruction_set.features), "context": fingerprint(build)}
+            {
+                **_row(build),
+                "features": list(build.instruction_set.features),
+                "context": _recipe(build),
+            }
             for build in matrix.rows
         ],
         "refused": [
@@ -282,6 +276,10 @@ def to_json(matrix: Matrix) -> dict[str, object]:
             for one in matrix.refused
         ],
     }
+
+
+def _recipe(build: Build) -> str:
+    return recipe_digest(dockerfile.recipe(build))
 
 
 def _row(build: Build) -> dict[str, str]:

@@ -7,35 +7,50 @@ verified before, from the same context on the same base, is not built or verifie
 import errno
 import json
 import shutil
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from tfbuild import base_images, compiling, cpu, cpuid, dockerfile, exported, files, plan, releases, remote, toolchains
+from tfbuild import (
+    base_images,
+    baselines,
+    compiling,
+    cpu,
+    cpuid,
+    dockerfile,
+    exported,
+    files,
+    plan,
+    releases,
+    remote,
+    toolchains,
+)
 from tfbuild import bundle as bundles
 from tfbuild import report as reporting
 from tfbuild import source as sources
+from tfbuild.baselines import Comparison
 from tfbuild.bundle import Bundle
-from tfbuild.compiling import Options
+from tfbuild.compiling import Compile, Work
 from tfbuild.cpu import Cpu
+from tfbuild.digests import image_digest
 from tfbuild.dockerfile import Context
 from tfbuild.engine import Engine, host
 from tfbuild.engine import base as bases
-from tfbuild.engine.build import Settings
+from tfbuild.engine.build import BuildSettings
 from tfbuild.engine.progress import Progress
 from tfbuild.errors import BaseUnavailable, DiskFull, EngineMissing, TfbuildError, UnknownCpu, UnknownImage, UsageError
 from tfbuild.exported import Exported
-from tfbuild.plan import Build, Request
+from tfbuild.labels import ID, image_name, read_labels
+from tfbuild.plan import Build
 from tfbuild.proof import Report
+from tfbuild.run import Run
 from tfbuild.source import Source
 from tfbuild.verify import session as verifying
+from tfbuild.verify.planned import Planned
 from tfbuild.verify.verification import Baseline
 
-REPOSITORY = "tfbuild"
-NOT_ASKED_FOR = "it was left out (--no-throughput)"
 # What a recording of a machine is made of (docs/cpu-and-flags.md); without glibc's loader the kernel's list alone.
 RECORD = f"cat {cpu.CPUINFO}; echo; {cpuid.LOADER} --list-diagnostics 2>/dev/null || true"
 # Free bytes asked for before the start. An image from 2.21.0's wheel filled an empty engine with 3.3 GB, base and pip's
@@ -53,25 +68,14 @@ class Result:
 
 @dataclass(frozen=True, kw_only=True)
 class Maker:
-    """Makes images on one engine. `work`: contexts and logs; `reports`: where the proofs go.
+    """Makes images on one engine, as its `run` asks."""
 
-    `disk`: bytes that must be free for it, where not the usual. `throughput`: whether verification compares speeds.
-    """
-
-    base: str
-    work: Path
-    reports: Path
-    options: Options
-    disk: int | None = None
-    verify_images: bool = True
-    throughput: bool = True
-    reverify: bool = False
-    no_cache: bool = False
+    run: Run
     progress: Progress = field(default_factory=Progress)
 
     @cached_property
     def engine(self) -> Engine:
-        return Engine.connect()
+        return Engine.connect(chosen=self.run.engine)
 
     def cpu(self) -> Cpu:
         """The CPU of the engine's machine, as a container there sees it. Raises what the base image's making does."""
@@ -83,32 +87,33 @@ class Maker:
 
     def render(self, build: Build) -> Context:
         """The build context; nothing is started. Refuses a remote cache that the build's Bazel cannot use as asked."""
-        if self.options.remote and build.wheel.kind == "source":
-            remote.bazelrc(self.options.remote, build.bazel)
-        context = dockerfile.write(build, self.work / build.id / "context")
-        plan_file = self.work / build.id / "plan.json"
+        if self.run.remote and build.wheel.kind == "source":
+            remote.bazelrc(self.run.remote, build.bazel)
+        context = dockerfile.write(build, self.run.work / build.id / "context")
+        plan_file = self.run.work / build.id / "plan.json"
         plan_file.write_text(json.dumps(build.to_json(), indent=2) + "\n", encoding="utf-8")
         return context
 
     def build(self, build: Build) -> Result:
         """Builds, verifies and tags; the report says pass or fail. Raises BuildFailed and all that comes before it."""
+        comparison = baselines.for_build(build, self.run.base)
         with self._alone(build):
-            return self._build(build)
+            return self._build(build, comparison)
 
-    def _build(self, build: Build) -> Result:
-        context = self._start(build)
-        if not self.engine.exists(name(build)):
+    def _build(self, build: Build, comparison: Comparison) -> Result:
+        context = self._context(build)
+        if not self.engine.exists(image_name(build)):
             self._need_disk(build)
         base = self._base(build)
-        key = dockerfile.image_digest(base, context)
-        if not self.no_cache and (known := self._known(build, key)) is not None:
+        key = image_digest(context.digest, base.digest)
+        if not self.run.no_cache and (known := self._known(build, key, comparison)) is not None:
             return known
         self._need_disk(build)
-        unverified = name(build, "-unverified")
-        self._run(build, context, base, lambda run: self.engine.build(context.folder, tag=unverified, **run))
-        if not self.verify_images:
+        unverified = image_name(build, "-unverified")
+        self._start(build, base, context, Work(context=context.folder, tag=unverified))
+        if not self.run.verify:
             return Result(image=unverified, report=None)
-        return self._earn(build, unverified)
+        return self._earn(build, unverified, comparison)
 
     def wheel(self, build: Build, output: Path) -> Exported:
         """Compiles the wheel and writes it, with its sidecar, to the folder `output`; makes no image."""
@@ -118,17 +123,12 @@ class Maker:
             return self._wheel(build, output)
 
     def _wheel(self, build: Build, output: Path) -> Exported:
-        context = self._start(build)
+        context = self._context(build)
         self._need_disk(build)
         base = self._base(build)
-        scratch = self.work / build.id / "wheel"
+        scratch = self.run.work / build.id / "wheel"
         shutil.rmtree(scratch, ignore_errors=True)
-        self._run(
-            build,
-            context,
-            base,
-            lambda run: self.engine.export(context.folder, stage="export", output=scratch, **run),
-        )
+        self._start(build, base, context, Work(context=context.folder, stage="export", output=scratch))
         with disk_full(output):
             made = exported.collect(build, scratch, output, context=context.digest, base=base.digest)
         for line in made.audit.lines():
@@ -152,29 +152,24 @@ class Maker:
         return filled
 
     def _download(self, build: Build, filled: Bundle) -> None:
-        maker = replace(self, options=replace(self.options, bundle=filled, recording=True), no_cache=True)
-        context = maker._start(build)
+        maker = replace(self, run=replace(self.run, bundle=filled, recording=True, no_cache=True))
+        context = maker._context(build)
         self._need_disk(build)
         # One that is there already stays: the package lists are those of its day.
-        base, asked = maker._base(build), bases.asked(build.base_image, self.base)
+        base, asked = maker._base(build), bases.asked(build.base_image, self.run.base)
         if filled.base(asked, self.engine.platform) is None:
             with self.progress.step(f"bundle: keep {base.name}"):
                 bases.keep(self.engine, base, asked, filled)
         if build.source is not None and build.source.kind == "git":
             with self.progress.step(f"bundle: keep the source, {build.source.tag}"):
                 self._keep_source(build.source, filled)
-        scratch = self.work / build.id / "downloads"
-        maker._run(
-            build,
-            context,
-            base,
-            lambda run: self.engine.export(context.folder, stage="downloads", output=scratch, **run),
-        )
+        scratch = self.run.work / build.id / "downloads"
+        maker._start(build, base, context, Work(context=context.folder, stage="downloads", output=scratch))
 
     def _keep_source(self, source: Source, filled: Bundle) -> None:
         path = sources.REPOSITORY.partition("://")[2]
-        url = f"{self.options.mirror}/{path}" if self.options.mirror else sources.REPOSITORY
-        bundles.keep_tag(filled, url, path, source.tag, source.commit, self.options.ca)
+        url = f"{self.run.mirror}/{path}" if self.run.mirror else sources.REPOSITORY
+        bundles.keep_tag(filled, url, path, source.tag, source.commit, self.run.ca)
 
     @contextmanager
     def _alone(self, build: Build) -> Iterator[None]:
@@ -183,8 +178,8 @@ class Maker:
         Whoever comes second waits, and as a rule finds the image built and verified then. A build waits for at most one
         more, the official wheel's, which waits for none: two never wait for each other.
         """
-        refuse_base_without_cuda(build, self.base)  # leaves no folder behind
-        folder = self.work / build.id
+        refuse_base_without_cuda(build, self.run.base)  # leaves no folder behind
+        folder = self.run.work / build.id
 
         def waiting() -> None:
             self.progress(f"another run builds {build.id} here; waiting for it (Ctrl-C leaves it alone)")
@@ -196,15 +191,15 @@ class Maker:
                 raise UsageError(f"cannot lock {folder}: {error.strerror}", hint="run where you may write") from error
             yield
 
-    def _start(self, build: Build) -> Context:
+    def _context(self, build: Build) -> Context:
         """The context of a build that this engine can make."""
-        if self.options.bundle and not self.engine.local:
+        if self.run.bundle and not self.engine.local:
             raise UsageError(
                 "the engine is on another machine, which cannot reach a folder served on this one",
                 hint="let a web server that it reaches serve the folder: --mirror URL",
             )
         builder = self.engine.builder  # one that does not answer is told before the base is made
-        if self.options.bundle and builder:
+        if self.run.bundle and builder:
             raise UsageError(
                 f"{builder} has a network of its own, which cannot reach a folder served on this machine's loopback",
                 hint="let a web server that it reaches serve the folder: --mirror URL; or leave out --builder",
@@ -216,28 +211,30 @@ class Maker:
             )
         return self.render(build)
 
-    def _run(self, build: Build, context: Context, base: bases.Base, start: Callable[[Settings], object]) -> None:
-        settings: Settings = {
-            "log": self.work / build.id / "build.log",
-            "progress": self.progress,
-            "build_args": dockerfile.build_args(base, context),
-            "no_cache": self.no_cache,
-        }
-
-        def fetch(folder: Path, run: Settings) -> None:
-            again: Settings = {**run, "build_args": {**run["build_args"], "RUN_ID": str(time.time_ns())}}
-            self.engine.export(context.folder, stage="kept", output=folder, **again)
-
+    def _start(self, build: Build, base: bases.Base, context: Context, work: Work) -> None:
         with self._handed(build, base) as contexts:
-            if contexts:
-                settings["contexts"] = contexts
-            options = replace(self.options, machine_flags=self._machine_flags(build))
-            compiling.run(build, options, self.engine, settings, start, fetch)
+            settings = BuildSettings(
+                log=self.run.work / build.id / "build.log",
+                progress=self.progress,
+                build_args=dockerfile.build_args(base, context),
+                contexts=contexts,
+                no_cache=self.run.no_cache,
+            )
+            compiling.run(
+                Compile(
+                    build=build,
+                    asked=self.run,
+                    engine=self.engine,
+                    settings=settings,
+                    work=work,
+                    machine_flags=self._machine_flags(build),
+                )
+            )
 
     def _machine_flags(self, build: Build) -> tuple[str, ...]:
         """Bazel's flags for a machine that runs the instruction set; none where actions may run on other machines."""
         flags = toolchains.compile_once_flags(build.bazel) if build.wheel.kind == "source" else ()
-        if not flags or self.engine.builder or (self.options.remote and self.options.remote.executor):
+        if not flags or self.engine.builder or (self.run.remote and self.run.remote.executor):
             return ()
         try:
             here = cpu.detect() if self.engine.local else self.cpu()
@@ -248,7 +245,7 @@ class Maker:
     @contextmanager
     def _handed(self, build: Build, base: bases.Base) -> Iterator[Mapping[str, str]]:
         """The base for a builder elsewhere, in a folder that goes with the run; none where the engine itself builds."""
-        folder = self.work / build.id / "base"
+        folder = self.run.work / build.id / "base"
         try:
             with disk_full(folder):
                 contexts = bases.handed(self.engine, base, folder, self.progress) if self.engine.builder else {}
@@ -257,14 +254,17 @@ class Maker:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _need_disk(self, build: Build) -> None:
-        host.need_disk(self.engine, DISK[build.wheel.kind] if self.disk is None else self.disk)
+        host.need_disk(self.engine, DISK[build.wheel.kind] if self.run.disk is None else self.run.disk)
 
     def verify(self, ref: str) -> Report:
-        """Verifies an image that is here, whoever made it, by what its labels claim; writes its report."""
-        return self._report(self._prove(ref), ref)
+        """Verifies an image that is here, whoever made it, by what its labels claim; writes its report.
+
+        Nothing is built for it: where what it is compared with is not here, its throughput is skipped.
+        """
+        return self._report(self._prove(ref, self._present(ref)), ref)
 
     def _base(self, build: Build) -> bases.Base:
-        bundle, asked = self.options.bundle, bases.asked(build.base_image, self.base)
+        bundle, asked = self.run.bundle, bases.asked(build.base_image, self.run.base)
         if bundle and (kept := bundle.base(asked, self.engine.platform)):
             return bases.from_bundle(self.engine, kept, bundle.folder, self.progress)
         return self._resolve(build.base_image, build.base_distribution)
@@ -274,30 +274,32 @@ class Maker:
             self.engine,
             image,
             distribution,
-            self.base,
+            self.run.base,
             progress=self.progress,
-            log=self.work / "base.log",
-            ca_cert=self.options.ca,
+            log=self.run.work / "base.log",
+            ca_cert=self.run.ca,
         )
 
-    def _known(self, build: Build, key: str) -> Result | None:
+    def _known(self, build: Build, key: str, comparison: Comparison) -> Result | None:
         """The image and the report of an earlier run, where nothing changed since; verified again if asked for."""
-        final = name(build)
+        final = image_name(build)
         with suppress(UnknownImage):
             image = self.engine.image(final)
-            if image.labels.get("io.tfbuild.context") != key:
+            if read_labels(image.labels).context != key:
                 return None
-            stored = reporting.stored(self.reports, build.id)
-            if stored is not None and stored.passed and stored.image.id == image.id and not self.reverify:
+            stored = reporting.stored(self.run.reports, build.id)
+            if stored is not None and stored.passed and stored.image.id == image.id and not self.run.reverify:
                 self.progress(f"{final} is built and verified; nothing changed since (--reverify proves it again)")
                 return Result(image=final, report=stored)
-            return self._earn(build, final) if self.verify_images else Result(image=final, report=None)
+            if self.run.verify:
+                return self._earn(build, final, comparison)
+            return Result(image=final, report=None)
         return None
 
-    def _earn(self, build: Build, ref: str) -> Result:
+    def _earn(self, build: Build, ref: str, comparison: Comparison) -> Result:
         """The final name after a verification that passed, the name of a failed image otherwise."""
-        report = self._prove(ref)
-        earned = name(build, "" if report.passed else "-failed")
+        report = self._prove(ref, self._made(ref, comparison))
+        earned = image_name(build, "" if report.passed else "-failed")
         self.engine.tag(ref, earned)
         if ref != earned:
             self.engine.untag(ref)
@@ -305,45 +307,50 @@ class Maker:
 
     def _report(self, report: Report, ref: str) -> Report:
         named = replace(report, image=replace(report.image, ref=ref))
-        reporting.write(named, self.reports)
+        reporting.write(named, self.run.reports)
         return named
 
-    def _prove(self, ref: str) -> Report:
-        labels = self.engine.image(ref).labels
-        if "io.tfbuild.id" not in labels:
+    def _prove(self, ref: str, baseline: Baseline | str) -> Report:
+        """`baseline`: what to compare with, or why there is nothing."""
+        if isinstance(baseline, str):
+            return verifying.verify(self.engine, ref, baseline=None, progress=self.progress, untimed=baseline)
+        return verifying.verify(self.engine, ref, baseline=baseline, progress=self.progress)
+
+    def _made(self, ref: str, comparison: Comparison) -> Baseline | str:
+        """The baseline of the image `ref` that was built here; what it needs is built too."""
+        if not self.run.throughput:
+            return baselines.NOT_ASKED_FOR
+        if comparison.wheel is None:
+            return self._without_wheel(ref, comparison)
+        other = baselines.image_of(self.engine, comparison.wheel) or self._make_official(comparison.wheel)
+        return baselines.image(self.engine, other, comparison.release)
+
+    def _present(self, ref: str) -> Baseline | str:
+        """The baseline of an image by its labels, as far as it is here."""
+        image = self.engine.image(ref)
+        if ID not in image.labels:
             raise UnknownImage(f"{ref} was not made by tfbuild: it has no io.tfbuild labels", hint="invoke build")
-        if not self.throughput:
-            return verifying.verify(self.engine, ref, baseline=None, progress=self.progress, untimed=NOT_ASKED_FOR)
-        return verifying.verify(self.engine, ref, baseline=self._baseline(ref, labels), progress=self.progress)
+        planned = Planned.of(ref, image.labels, image.architecture)
+        if not self.run.throughput:
+            return baselines.NOT_ASKED_FOR
+        comparison = baselines.for_image(planned, self.run.base)
+        if comparison.wheel is None:
+            return self._without_wheel(ref, comparison)
+        if not (other := baselines.image_of(self.engine, comparison.wheel)):
+            return baselines.missing(comparison.wheel)
+        return baselines.image(self.engine, other, comparison.release)
 
-    def _baseline(self, ref: str, labels: Mapping[str, str]) -> Baseline | None:
-        """An official wheel against itself without the tuning; a compiled one against the official wheel's image."""
-        release = labels.get("io.tfbuild.release", "")
-        if labels.get("io.tfbuild.wheel") == "official":
-            return Baseline(ref=ref, env=untuned(release))
-        target, python, place = (labels.get(f"io.tfbuild.{key}", "") for key in ("target", "python", "platform"))
-        try:
-            wheel = official(release, target, python, place, self.base)
-        except TfbuildError as error:
-            self.progress(f"no official wheel to compare with: {error.reason}")
-            return None
-        found = self._official_image(wheel)
-        # Another run may be at its verification, whose end takes the name ID-unverified away.
-        return Baseline(ref=found, env=untuned(release), id=self.engine.image(found).id)
+    def _without_wheel(self, ref: str, comparison: Comparison) -> Baseline | str:
+        if not comparison.lacks:
+            return baselines.itself(ref, comparison.release)
+        self.progress(f"no official wheel to compare with: {comparison.lacks}")
+        return verifying.NO_BASELINE
 
-    def _official_image(self, build: Build) -> str:
+    def _make_official(self, wheel: Build) -> str:
         """The official wheel's image, which the comparison needs; it need not be verified for that."""
-        for suffix in ("", "-unverified"):
-            if self.engine.exists(name(build, suffix)):
-                return name(build, suffix)
-        self.progress(f"{name(build)} is needed to compare with")
-        plain = replace(self, disk=None, verify_images=False, reverify=False, no_cache=False)
-        return plain.build(build).image
-
-
-def untuned(release: str) -> Mapping[str, str]:
-    """An image's tuning switched off: glibc's malloc and TensorFlow's own choice about oneDNN."""
-    return {"LD_PRELOAD": "", **{name: "" for name, _ in releases.onednn_env(release)}}
+        self.progress(f"{image_name(wheel)} is needed to compare with")
+        plain = replace(self.run, disk=None, verify=False, reverify=False, no_cache=False)
+        return replace(self, run=plain).build(wheel).image
 
 
 @contextmanager
@@ -379,23 +386,9 @@ def downloads(build: Build, *, wheel_only: bool) -> tuple[Build, ...]:
     if build.wheel.kind != "source" or wheel_only:
         return (build,)
     try:
-        return (build, official(build.release, build.target, build.python, build.platform, build.asked.base))
+        return (build, baselines.official(build.release, build.target, build.python, build.platform, build.asked.base))
     except TfbuildError as error:
         raise UsageError(
             f"what the image of {build.id} requires is known by the official wheel, and there is none: {error.reason}",
             hint="--wheel-only, for `invoke wheel`",
         ) from error
-
-
-def official(release: str, target: str, python: str, platform: str, base: str) -> Build:
-    """The official wheel that a compiled one is compared with: where it has no oneDNN, that of target cpu."""
-    request = Request(target=target, release=release, python=python, platform=platform, base=base, wheel="official")
-    arch = plan.PLATFORMS[plan.choose_platform(request, target)]
-    if target == "mkl" and not releases.official_wheel(releases.find(release), arch).onednn:
-        request = replace(request, target="cpu")
-    return plan.select(request, None)
-
-
-def name(build: Build, suffix: str = "") -> str:
-    """tfbuild:ID, or ID with -unverified or -failed behind it."""
-    return f"{REPOSITORY}:{build.id}{suffix}"

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeGuard
 
+from tfbuild import labels
 from tfbuild import report as reporting
 from tfbuild.cpu import Cpu
 from tfbuild.engine import Engine, transfer
 from tfbuild.engine.progress import Progress
 from tfbuild.errors import NothingFits, RegistryRefused, UnknownImage, UsageError, VerificationFailed
-from tfbuild.pipeline import REPOSITORY
+from tfbuild.labels import REPOSITORY
 from tfbuild.plan import MACHINES
 from tfbuild.registry import choose, client, shelf
 from tfbuild.registry.choose import Choice, Published
@@ -54,9 +55,7 @@ def push(
     if sign is not None:
         signing.need()
     found = engine.image(image)
-    identifier = found.labels.get("io.tfbuild.id", "")
-    if not identifier:
-        raise UnknownImage(f"{image} was not made by tfbuild: it has no io.tfbuild labels", hint="invoke build")
+    identifier = labels.identifier(image, found.labels)
     refuse_unverified(image, identifier, found.id, reports)
     ref = f"{registry.repository}:{identifier}"
     there = registry.manifest(identifier)

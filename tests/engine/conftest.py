@@ -15,13 +15,14 @@ import pytest
 
 from tests.engine import mirror
 from tfbuild import cli, dockerfile, plan
-from tfbuild.compiling import Options
 from tfbuild.cpu import detect
 from tfbuild.engine import Engine
 from tfbuild.engine import base as bases
+from tfbuild.engine.build import BuildSettings
 from tfbuild.engine.progress import Progress
 from tfbuild.pipeline import Maker
 from tfbuild.plan import Request
+from tfbuild.run import Run
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -41,13 +42,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def maker(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Maker:
     folder = tmp_path_factory.mktemp("maker")
-    return Maker(
-        base="auto",
-        options=Options(ca=cli.certificates("")),
-        work=folder / "build",
-        reports=folder / "reports",
-        verify_images=False,
-    )
+    ca = cli.certificates("")
+    return Maker(run=Run(ca=ca, work=folder / "build", reports=folder / "reports", verify=False))
 
 
 @pytest.fixture(scope="session")
@@ -65,10 +61,13 @@ def image(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         )
         context = dockerfile.write(build, folder / "context")
         names.append(f"tfbuild-test:made-{uuid.uuid4().hex[:8]}")
-        engine.build(
-            context.folder, tag=names[-1], log=log, progress=progress, secrets={"ca": ca} if ca else {},
+        settings = BuildSettings(
+            log=log,
+            progress=progress,
+            secrets={"ca": ca} if ca else {},
             build_args=dockerfile.build_args(base, context),
-        )  # fmt: skip
+        )
+        engine.build(context.folder, settings, tag=names[-1])
         return names[-1]
 
     yield made
@@ -111,7 +110,8 @@ def debian(
     last = f"LABEL io.tfbuild.test={ref}"
     steps = [f"FROM {system or base}", before, f"{run}{install}", f"{run}{more}" if more else "", last]
     (folder / "Dockerfile").write_text("\n".join(steps) + "\n", encoding="utf-8")
-    engine.build(folder, tag=ref, secrets={"ca": ca} if ca else {}, log=folder / "log", progress=Progress())
+    settings = BuildSettings(log=folder / "log", progress=Progress(), secrets={"ca": ca} if ca else {})
+    engine.build(folder, settings, tag=ref)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,9 +197,8 @@ def derived(engine: Engine, tmp_path: Path) -> Iterator[Callable[..., str]]:
         folder.mkdir()
         (folder / "Dockerfile").write_text("\n".join((f"FROM {ref}", *instructions)) + "\n", encoding="utf-8")
         ca = cli.certificates("")
-        engine.build(
-            folder, tag=tag, secrets={"ca": ca} if ca else {}, log=tmp_path / "derived.log", progress=Progress()
-        )
+        log = tmp_path / "derived.log"
+        engine.build(folder, BuildSettings(log=log, progress=Progress(), secrets={"ca": ca} if ca else {}), tag=tag)
         made.append(tag)
         return tag
 

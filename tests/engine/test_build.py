@@ -17,6 +17,7 @@ from tfbuild import pipeline, plan
 from tfbuild import report as reporting
 from tfbuild.cpu import detect
 from tfbuild.engine import Engine
+from tfbuild.engine.build import BuildSettings
 from tfbuild.engine.cli import find_cli
 from tfbuild.engine.progress import Progress
 from tfbuild.errors import DiskFull
@@ -127,7 +128,7 @@ def test_an_image_that_fails_keeps_its_report_and_another_name(invoke: Invoke, e
     base = engine.image(f"tfbuild:{ID}").labels["org.opencontainers.image.base.name"]
     slow, failed = "tfbuild-test:slow-onednn", f"tfbuild:{identifier}-failed"
     (tmp_path / "Dockerfile").write_text(f"FROM {base}\nENV ONEDNN_MAX_CPU_ISA=SSE41\n", encoding="utf-8")
-    engine.build(tmp_path, tag=slow, log=tmp_path / "log", progress=Progress())
+    engine.build(tmp_path, BuildSettings(log=tmp_path / "log", progress=Progress()), tag=slow)
     try:
         done = invoke("build", "--wheel", "official", "--release", release, "--base", slow, code=24)
         assert f"{failed} is not what it claims to be: onednn" in done.stderr

@@ -27,12 +27,13 @@ from tests import newbazel, objectcode
 from tests.engine import mirror
 from tests.engine.conftest import ROOT, Site, debian
 from tests.objectcode import Double
-from tfbuild import bazel, cli, compiling, cpu, facts, isa, plan, profile, toolchains
+from tfbuild import bazel, cli, cpu, facts, isa, plan, profile, toolchains
 from tfbuild import source as sources
 from tfbuild.engine import Engine
 from tfbuild.errors import BadSource, UnknownRelease
 from tfbuild.pipeline import Maker
 from tfbuild.plan import Request
+from tfbuild.run import RunRequest, run_of
 from tfbuild.source import Source
 from tfbuild.supply import contents
 
@@ -427,10 +428,8 @@ def commit(site: Site) -> str:
 
 
 def maker(site: Site, folder: Path) -> Maker:
-    given = compiling.options(mirror=site.url, network="host", jobs="", time_limit="", ca=cli.certificates(""))
-    return Maker(
-        base=site.base, work=folder / "work", reports=folder, options=given, disk=5 * 10**9, verify_images=False
-    )
+    asked = RunRequest(base=site.base, mirror=site.url, network="host", need_disk="5", no_verify=True)
+    return Maker(run=replace(run_of(asked, cli.certificates("")), work=folder / "work", reports=folder))
 
 
 def from_tag(site: Site, commit: str) -> plan.Build:

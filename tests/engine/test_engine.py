@@ -16,12 +16,14 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tfbuild.engine import Engine, Progress, WorkerDied, base, host
-from tfbuild.engine.client import LABEL
+from tfbuild.engine.build import BuildSettings
 from tfbuild.errors import BaseUnavailable, BuildFailed, DiskFull, EngineMissing, UnknownImage
+from tfbuild.labels import CONTAINER
 
 pytestmark = pytest.mark.engine
 ROOT = Path(__file__).parents[2]
@@ -54,7 +56,7 @@ def wait_until(holds: Callable[[], object], seconds: float = 30) -> bool:
 
 def containers(engine: Engine, image: str) -> list[str]:
     """The containers of an image that carry tfbuild's label."""
-    found = engine.client.containers.list(all=True, filters={"label": f"{LABEL}=1", "ancestor": image})
+    found = engine.client.containers.list(all=True, filters={"label": f"{CONTAINER}=1", "ancestor": image})
     return [container.name for container in found]
 
 
@@ -201,12 +203,12 @@ def test_a_silent_worker_and_a_flooding_one_are_bounded(engine: Engine, own: str
     assert containers(engine, own) == []
 
 
-def build(engine: Engine, folder: Path, dockerfile: str, name: str, **options: object) -> str:
+def build(engine: Engine, folder: Path, dockerfile: str, name: str, **options: Any) -> str:
     context = folder / "context"
     context.mkdir(exist_ok=True)
     (context / "Dockerfile").write_text(dockerfile)
-    log = folder / "build.log"
-    return engine.build(context, tag=name, log=log, progress=Progress(io.StringIO()), **options)  # type: ignore[arg-type]
+    settings = BuildSettings(log=folder / "build.log", progress=Progress(io.StringIO()), **options)
+    return engine.build(context, settings, tag=name)
 
 
 def test_a_file_is_read_inside_the_image_and_nowhere_else(
@@ -292,8 +294,9 @@ def test_an_interrupted_build_stops_inside_the_engine(engine: Engine, own: str, 
     (tmp_path / "Dockerfile").write_text(f"FROM {own}\nRUN sleep {seconds}\n")
     code = (
         "from pathlib import Path; from tfbuild.engine import Engine, Progress;"
-        f"Engine.connect().build(Path({str(tmp_path)!r}), tag={tag!r}, log=Path({str(tmp_path / 'log')!r}),"
-        " progress=Progress())"
+        "from tfbuild.engine.build import BuildSettings;"
+        f"settings = BuildSettings(log=Path({str(tmp_path / 'log')!r}), progress=Progress());"
+        f"Engine.connect().build(Path({str(tmp_path)!r}), settings, tag={tag!r})"
     )
     with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.PIPE) as process:
         assert wait_until(lambda: processes(seconds))
@@ -492,9 +495,8 @@ def test_an_engine_of_our_own_throws_layers_away_before_cache_mounts(
         (tmp_path / "context" / "Dockerfile").write_text(
             text + "FROM scratch AS nothing\nCOPY --from=0 /etc/hostname /\n"
         )
-        ours.export(
-            tmp_path / "context", stage="nothing", output=tmp_path / "out", log=tmp_path / "log", progress=Progress()
-        )
+        settings = BuildSettings(log=tmp_path / "log", progress=Progress())
+        ours.export(tmp_path / "context", settings, stage="nothing", output=tmp_path / "out")
         before = kinds(ours)
         assert before["exec.cachemount"] >= 40 * 10**6
         assert before["regular"] >= 60 * 10**6

@@ -29,6 +29,7 @@ from tests.machines import machine
 from tfbuild import dockerfile, plan
 from tfbuild.engine import Engine, Progress, base
 from tfbuild.engine.base import Base
+from tfbuild.engine.build import BuildSettings
 from tfbuild.errors import BuildFailed
 from tfbuild.plan import Build, Request
 
@@ -92,10 +93,14 @@ def made(engine: Engine, build: Build, on: Base, work: Path, ca: Path, *, no_cac
     folder = Path(tempfile.mkdtemp(dir=work))
     context = dockerfile.write(build, folder / "context")
     name = f"{TAG}:{folder.name.lower()}"
-    engine.build(
-        context.folder, tag=name, log=folder / "log", progress=Progress(), secrets={"ca": ca}, no_cache=no_cache,
+    settings = BuildSettings(
+        log=folder / "log",
+        progress=Progress(),
+        secrets={"ca": ca},
+        no_cache=no_cache,
         build_args=dockerfile.build_args(on, context),
-    )  # fmt: skip
+    )
+    engine.build(context.folder, settings, tag=name)
     try:
         yield name
     finally:
@@ -118,7 +123,7 @@ def derived(
         (folder / name).write_bytes(content)
     name, log = f"{TAG}:{folder.name.lower()}", folder.with_suffix(".log")
     secrets = {"ca": ca} if ca else {}
-    engine.build(folder, tag=name, log=log, progress=Progress(), secrets=secrets, network=network)
+    engine.build(folder, BuildSettings(log=log, progress=Progress(), secrets=secrets, network=network), tag=name)
     try:
         yield name
     finally:

@@ -10,7 +10,9 @@ import pytest
 
 from tfbuild import dockerfile, inventory, plan
 from tfbuild.engine import Engine
+from tfbuild.engine.build import BuildSettings
 from tfbuild.engine.progress import Progress
+from tfbuild.labels import labels_of
 from tfbuild.plan import Request
 
 pytestmark = pytest.mark.engine
@@ -31,12 +33,12 @@ class Shop:
         (folder / "content").write_text(secrets.token_hex(8))
         (folder / "Dockerfile").write_text("\n".join((*lines, "")))
         name = f"{self.repository}:{tag}"
-        self.ids.append(self.engine.build(folder, tag=name, log=folder / "log", progress=Progress()))
+        self.ids.append(self.engine.build(folder, BuildSettings(log=folder / "log", progress=Progress()), tag=name))
         return self.ids[-1]
 
     def tfbuilds(self, tag: str) -> str:
         """As tfbuild's template ends: its last instruction gives all labels, some by the Dockerfile's arguments."""
-        told = " ".join(f"{name}={dockerfile.quoted(value)}" for name, value in dockerfile.labels(BUILD).items())
+        told = " ".join(f"{name}={dockerfile.quoted(value)}" for name, value in labels_of(BUILD).items())
         arguments = ("ARG BASE_NAME=x", "ARG BASE_DIGEST=y", "ARG CONTEXT_DIGEST=sha256:z")
         return self.build(
             tag, "FROM scratch", "LABEL io.tfbuild.base=bookworm", "COPY content /", *arguments, f"LABEL {told}"

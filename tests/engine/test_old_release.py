@@ -14,14 +14,15 @@ from typing import Any
 import pytest
 
 from tfbuild import cli, plan
-from tfbuild.compiling import Options
+from tfbuild.baselines import untuned
 from tfbuild.cpu import detect
 from tfbuild.engine import Engine
 from tfbuild.engine.progress import Progress
 from tfbuild.errors import BaseUnavailable
-from tfbuild.pipeline import Maker, untuned
+from tfbuild.pipeline import Maker
 from tfbuild.plan import Request
 from tfbuild.proof import Report
+from tfbuild.run import Run
 from tfbuild.verify.session import verify
 from tfbuild.verify.verification import Baseline
 
@@ -34,8 +35,9 @@ ABSENT = ("max_pool_nchw_after_nhwc: not in this build", "avg_pool_nchw_after_nh
 def old(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
     """Builds an image on the base with Python 3.7, by the options of a plan."""
     folder = tmp_path_factory.mktemp("old")
-    options = Options(ca=cli.certificates(""), network=os.environ.get("TFBUILD_TEST_NETWORK", ""))
-    maker = Maker(base=BASE, options=options, work=folder, reports=folder, verify_images=False)
+    network = os.environ.get("TFBUILD_TEST_NETWORK", "")
+    run = Run(base=BASE, ca=cli.certificates(""), network=network, work=folder, reports=folder, verify=False)
+    maker = Maker(run=run)
 
     @cache
     def made(**asked: Any) -> str:

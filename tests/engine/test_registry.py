@@ -32,9 +32,11 @@ from tests.test_report import report
 from tfbuild import cpu, dockerfile, inventory, isa, plan, publishing
 from tfbuild import report as reporting
 from tfbuild.engine import Engine, transfer
+from tfbuild.engine.build import BuildSettings
 from tfbuild.engine.progress import Progress
 from tfbuild.engine.transfer import TransferFailed
 from tfbuild.errors import NothingFits, RegistryRefused, VerificationFailed
+from tfbuild.labels import labels_of
 from tfbuild.plan import Build, Request
 from tfbuild.registry import client, referrers, shelf
 from tfbuild.registry.choose import Choice
@@ -79,7 +81,7 @@ def label(
     folder = tmp_path / secrets.token_hex(4)
     folder.mkdir()
     (folder / "content").write_bytes(secrets.token_bytes(64) + os.urandom(megabytes << 20))
-    labels = {**dockerfile.labels(of), **more}
+    labels = {**labels_of(of), **more}
     pairs = [f"{name}={dockerfile.quoted(value)}" for name, value in labels.items() if "$" not in value]
     name = name or f"tfbuild-test:{secrets.token_hex(6)}"
     if imported:
@@ -92,7 +94,7 @@ def label(
         (folder / "Dockerfile").write_text(
             "\n".join(["FROM scratch", "COPY content /", f"LABEL {' '.join(pairs)}", ""])
         )
-        image_id = engine.build(folder, tag=name, log=folder / "log", progress=Progress())
+        image_id = engine.build(folder, BuildSettings(log=folder / "log", progress=Progress()), tag=name)
     if verified:
         passed = replace(report(), id=of.id)
         reporting.write(replace(passed, image=replace(passed.image, id=image_id)), tmp_path / "reports")

@@ -29,6 +29,7 @@ from tests.engine.test_registry import label
 from tests.machines import machine
 from tfbuild import cli, cpu, plan, publishing
 from tfbuild.engine import Engine, Progress, base, layout, tunnel
+from tfbuild.engine.build import BuildSettings
 from tfbuild.engine.cli import find_cli
 from tfbuild.errors import EngineMissing
 from tfbuild.plan import Request
@@ -139,7 +140,7 @@ def test_what_is_built_by_ssh_stays_and_runs_in_the_engine_there(
     name = f"tfbuild-test:ssh-{secrets.token_hex(4)}"
     (tmp_path / "Dockerfile").write_text(f"FROM tfbuild-base:bookworm\nRUN echo {name} > /name\n")
     try:
-        by_ssh.build(tmp_path, tag=name, log=tmp_path / "log", progress=Progress())
+        by_ssh.build(tmp_path, BuildSettings(log=tmp_path / "log", progress=Progress()), tag=name)
         assert there.exists(name)
         assert not engine.exists(name)
         data = os.urandom(300_000).hex()
@@ -327,7 +328,7 @@ def test_a_context_s_own_builder_puts_the_image_into_its_engine(
     named = Engine.connect()
     assert (named.local, named.builder) == (False, None)
     name = f"tfbuild-test:second-{secrets.token_hex(4)}"
-    named.build(small, tag=name, log=small.parent / "log", progress=Progress())
+    named.build(small, BuildSettings(log=small.parent / "log", progress=Progress()), tag=name)
     assert there.exists(name)
     assert not engine.exists(name)
     there.remove(name)
@@ -342,7 +343,8 @@ def test_a_builder_elsewhere_compiles_what_is_taken_out_of_it(
     named = Engine.connect()
     assert str(named.builder) == f"the builder {remote} (remote)"
     out = small.parent / "out"
-    named.export(small, stage="kept", output=out, log=small.parent / "log", progress=Progress(), network="host")
+    settings = BuildSettings(log=small.parent / "log", progress=Progress(), network="host")
+    named.export(small, settings, stage="kept", output=out)
     assert (out / "content").read_text() == (small / "content").read_text()
 
 

@@ -22,7 +22,8 @@ from tests import debian
 from tests.engine.registry import Server
 from tests.engine.test_registry import build, made, place, push, server
 from tests.machines import machine
-from tfbuild import dockerfile, matrix, publishing
+from tfbuild import matrix, publishing
+from tfbuild.digests import image_digest
 from tfbuild.engine import Engine
 from tfbuild.engine.progress import Progress
 from tfbuild.errors import TfbuildError, Unfinished, UnknownImage, UsageError, VerificationFailed
@@ -453,7 +454,7 @@ def test_an_image_of_another_context_is_told_from_one_of_this(
         invoke("dockerfile", *matrix.options(one).split(), "--output", f"{tmp_path}/x", "--json").stdout
     )
     assert context["id"] == one.id
-    key = dockerfile.key(context["digest"], "sha256:of-a-base")
+    key = image_digest(context["digest"], "sha256:of-a-base")
     more = {"io.tfbuild.context": key, "org.opencontainers.image.base.digest": "sha256:of-a-base"}
     push(engine, made(one, more=more), place, tmp_path)
     words = ("verify", one.id, "--registry", str(place.repository), "--context")

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tfbuild import isa
+from tfbuild.baselines import untuned
 from tfbuild.engine import Engine
 from tfbuild.engine.progress import Progress
-from tfbuild.pipeline import untuned
 from tfbuild.proof import Report
 from tfbuild.verify.session import verify
 from tfbuild.verify.verification import Baseline

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tfbuild.dockerfile import TEMPLATES
 from tfbuild.engine import Engine
+from tfbuild.engine.build import BuildSettings
 from tfbuild.engine.progress import Progress
 from tfbuild.errors import TfbuildError, UnknownImage
 from tfbuild.measure.experiments import Experiment
@@ -81,16 +82,14 @@ def fetch(engine: Engine, image: str, ca: Path | None, seconds: float = SECONDS)
         (folder / "network.sh").write_bytes((TEMPLATES / "network.sh").read_bytes())
         (folder / "fetch.sh").write_text(FETCH, encoding="utf-8")
         (folder / "Dockerfile").write_text(DOCKERFILE.format(image=names[0]), encoding="utf-8")
-        engine.export(
-            folder,
-            stage="libraries",
-            output=output,
+        settings = BuildSettings(
             secrets={"ca": ca} if ca else {},
             log=Path(name, "log"),
             # Of two files nobody needs to be told stage by stage.
             progress=Progress(io.StringIO()),
             seconds=seconds,
         )
+        engine.export(folder, settings, stage="libraries", output=output)
         files = {f"{FOLDER}/{file.name}": file.read_bytes() for file in sorted(output.glob("*.so.*"))}
         return Libraries(files=files, packages=tuple((output / "packages").read_text().split()))
 

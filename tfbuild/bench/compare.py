@@ -14,6 +14,7 @@ from typing import IO
 from tfbuild.bench import common, gate, wording
 from tfbuild.bench.common import TOO_FEW, ArmRatio, Lack, TimedArm
 from tfbuild.errors import UsageError, fit
+from tfbuild.labels import read_labels
 from tfbuild.measure import intervals, means
 from tfbuild.measure.means import CaseRatio
 from tfbuild.measure.records import FASTER, NO_DIFFERENCE, SLOWER, BenchReport, Interval
@@ -111,6 +112,7 @@ def differences(first: BenchReport, second: BenchReport) -> dict[str, tuple[str,
 
 def _subject(report: BenchReport) -> dict[str, str]:
     host, found, image = report.host, report.software, report.image
+    labels = read_labels(image.labels)
     return {
         "CPU": host.cpu,
         "CPUs": str(host.cpus),
@@ -124,7 +126,7 @@ def _subject(report: BenchReport) -> dict[str, str]:
         "Python": found.python,
         "NumPy": found.numpy,
         "malloc of": found.malloc,
-        **{f"label {name}": image.labels.get(f"io.tfbuild.{name}", "") for name in TELLING},
+        **{f"label {name}": labels.get(name) for name in TELLING},
         "tool": report.tool,
     }
 

@@ -6,6 +6,7 @@ from functools import cache
 
 from tfbuild import releases
 from tfbuild.errors import TfbuildError
+from tfbuild.labels import read_labels
 from tfbuild.measure import experiments
 from tfbuild.measure.records import BenchReport
 from tfbuild.release_rows import table
@@ -64,7 +65,7 @@ def of(report: BenchReport) -> InPlace:
 
 def _older(report: BenchReport) -> dict[str, str]:
     """What tfbuild's labels promise, and whose malloc was found; nothing of what neither tells."""
-    target = report.image.labels.get("io.tfbuild.target")
+    target = read_labels(report.image.labels).own.get("target")
     switch = {} if target is None else {ONEDNN: "1" if target == "mkl" else ""}
     malloc = report.software.malloc.rpartition("/")[2]
     own = malloc.startswith(("libc.", "libc-", "ld-musl"))

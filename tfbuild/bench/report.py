@@ -11,6 +11,7 @@ import msgspec
 
 from tfbuild.bench.wording import COLOURS, caveat, noise, table_row, verdict
 from tfbuild.errors import UsageError
+from tfbuild.labels import read_labels
 from tfbuild.measure import records
 from tfbuild.measure.experiments import Experiment
 from tfbuild.measure.intervals import spelled
@@ -71,7 +72,7 @@ def path(report: BenchReport, folder: Path, name: str = "") -> Path:
     """NAME.json; else bench-ID.json by the identifier that tfbuild gave the image, or by the image's own id."""
     if name:
         return folder / f"{name}.json"
-    identifier = report.image.labels.get("io.tfbuild.id", "") or report.image.id.rpartition(":")[2][:12]
+    identifier = read_labels(report.image.labels).id or report.image.id.rpartition(":")[2][:12]
     return folder / f"bench-{re.sub(r'[^A-Za-z0-9_.+-]', '-', identifier)}.json"
 
 

@@ -13,6 +13,7 @@ import docker
 import requests
 
 from tfbuild import bundle as bundles
+from tfbuild import labels
 from tfbuild.engine import debian, layout
 from tfbuild.engine.client import Engine, Image, split
 from tfbuild.engine.process import last_lines, logged
@@ -23,7 +24,6 @@ from tfbuild.errors import BaseUnavailable
 # https://www.debian.org/releases/
 DISTRIBUTIONS = ("bullseye", "bookworm", "trixie", "forky", "sid")
 REPOSITORY = "tfbuild-base"
-LABEL = "io.tfbuild.base"
 REGISTRY_SECONDS = 20.0
 PULL_SECONDS = 1800.0
 FRESH = timedelta(days=7)
@@ -226,7 +226,7 @@ def bootstrap(engine: Engine, distribution: str, *, progress: Progress, log: Pat
 
 def made_before(engine: Engine) -> str:
     """Any bootstrapped base that the engine has, old or new; "" where it has none."""
-    names = [tag for image in engine.labelled(LABEL) for tag in image.tags if split(tag)[0] == REPOSITORY]
+    names = [tag for image in engine.labelled(labels.BASE) for tag in image.tags if split(tag)[0] == REPOSITORY]
     right = (name for name in sorted(names) if engine.image(name).architecture == engine.platform.partition("/")[2])
     return next(right, "")
 
@@ -235,7 +235,7 @@ def _fresh(engine: Engine, name: str, distribution: str) -> bool:
     image: Image = engine.image(name)
     with translated(name):
         made = datetime.fromisoformat(engine.client.images.get(name).attrs["Created"])
-    right = image.labels.get(LABEL) == distribution and image.architecture == engine.platform.partition("/")[2]
+    right = image.labels.get(labels.BASE) == distribution and image.architecture == engine.platform.partition("/")[2]
     return right and datetime.now(UTC) - made < FRESH
 
 
@@ -282,6 +282,6 @@ def _ca_hooks(ca_cert: Path | None) -> list[str]:
 
 def _import(engine: Engine, archive: Path, name: str, distribution: str) -> None:
     repository, tag = split(name)
-    changes = [f"LABEL {LABEL}={distribution}", 'CMD ["bash"]']
+    changes = [f"LABEL {labels.BASE}={distribution}", 'CMD ["bash"]']
     with translated(name):
         engine.client.api.import_image_from_file(str(archive), repository=repository, tag=tag, changes=changes)

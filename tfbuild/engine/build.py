@@ -5,13 +5,14 @@ import re
 import tempfile
 import textwrap
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, Required, TypedDict
+from typing import Protocol
 
 from tfbuild.engine import builder as builders
 from tfbuild.engine import buildkit, cli, process
 from tfbuild.engine.builder import Builder
+from tfbuild.engine.choice import USUAL, EngineChoice
 from tfbuild.engine.progress import Progress, Step
 from tfbuild.errors import BuildFailed, DiskFull, TfbuildError
 
@@ -41,21 +42,23 @@ class Unwatched:
         return ""
 
 
-class Settings(TypedDict, total=False):
+@dataclass(frozen=True, kw_only=True)
+class BuildSettings:
     """What a run of the builder gets beside its context; see Engine.build.
 
     `contexts`: what takes an image's place, by the name that FROM has; only buildx knows them.
+    `seconds`: None for as long as it takes.
     """
 
-    log: Required[Path]
-    progress: Required[Progress]
-    build_args: Mapping[str, str]
-    secrets: Mapping[str, Path]
-    contexts: Mapping[str, str]
-    network: str
-    no_cache: bool
-    watch: Watch
-    seconds: float | None
+    log: Path
+    progress: Progress
+    build_args: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, Path] = field(default_factory=dict)
+    contexts: Mapping[str, str] = field(default_factory=dict)
+    network: str = ""
+    no_cache: bool = False
+    watch: Watch | None = None
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,9 +67,14 @@ class Place:
 
     host: str
     builder: Builder | None = None
+    chosen: EngineChoice = USUAL
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment in which Docker's client goes there."""
+        return cli.environment(self.host, self.chosen)
 
 
-def build(context: Path, place: Place, settings: Settings, *, tag: str) -> str:
+def build(context: Path, place: Place, settings: BuildSettings, *, tag: str) -> str:
     """Builds `context` and gives the image's id; see Engine.build."""
     with tempfile.TemporaryDirectory(prefix="tfbuild-") as folder:
         id_file = Path(folder, "id")
@@ -74,37 +82,36 @@ def build(context: Path, place: Place, settings: Settings, *, tag: str) -> str:
         return id_file.read_text().strip()
 
 
-def export(context: Path, place: Place, settings: Settings, *, stage: str, output: Path) -> None:
+def export(context: Path, place: Place, settings: BuildSettings, *, stage: str, output: Path) -> None:
     """Builds `context` up to `stage` and writes its files to the folder `output`; see Engine.export."""
     _run(context, place, settings, [f"--target={stage}", f"--output={destination(output)}"], load=False)
 
 
-def _options(settings: Settings) -> list[str]:
-    network = settings.get("network", "")
+def _options(settings: BuildSettings) -> list[str]:
     return [
         "--progress=plain",
-        *(["--no-cache"] if settings.get("no_cache") else []),
-        *([f"--network={network}"] if network else []),
+        *(["--no-cache"] if settings.no_cache else []),
+        *([f"--network={settings.network}"] if settings.network else []),
         *proxy_options(os.environ),
-        *(f"--build-context={name}={value}" for name, value in settings.get("contexts", {}).items()),
-        *(f"--build-arg={name}={value}" for name, value in settings.get("build_args", {}).items()),
-        *(f"--secret={secret(name, path)}" for name, path in settings.get("secrets", {}).items()),
+        *(f"--build-context={name}={value}" for name, value in settings.contexts.items()),
+        *(f"--build-arg={name}={value}" for name, value in settings.build_args.items()),
+        *(f"--secret={secret(name, path)}" for name, path in settings.secrets.items()),
     ]
 
 
-def _start(program: cli.Cli, place: Place, settings: Settings, *, load: bool) -> list[str]:
+def _start(program: cli.Cli, place: Place, settings: BuildSettings, *, load: bool) -> list[str]:
     if not program.buildx:
         return [program.path, "build"]
     # The image must land in this engine, and a base made here be found: the builder inside it, unless the user says.
-    name = place.builder.name if place.builder else builders.own(cli.environment(place.host))
+    name = place.builder.name if place.builder else builders.own(place.environment())
     # The engine's own builder asks nobody.
-    allowed = ["--allow=network.host"] if place.builder and settings.get("network") == "host" else []
+    allowed = ["--allow=network.host"] if place.builder and settings.network == "host" else []
     return [program.path, "buildx", "build", *(["--load"] if load else []), f"--builder={name}", *allowed]
 
 
-def _environment(host: str) -> dict[str, str]:
+def _environment(place: Place) -> dict[str, str]:
     # Without attestations an image's id is its own, not that of an index that carries a time.
-    return {**cli.environment(host), "DOCKER_BUILDKIT": "1", "BUILDX_NO_DEFAULT_ATTESTATIONS": "1"}
+    return {**place.environment(), "DOCKER_BUILDKIT": "1", "BUILDX_NO_DEFAULT_ATTESTATIONS": "1"}
 
 
 def proxy_options(environ: Mapping[str, str]) -> list[str]:
@@ -125,21 +132,21 @@ def destination(folder: Path) -> str:
     return f'type=local,"dest={quoted}"'
 
 
-def _run(context: Path, place: Place, settings: Settings, outcome: list[str], *, load: bool) -> None:
-    program = cli.find_cli(place.host, plugin=place.builder is not None)
+def _run(context: Path, place: Place, settings: BuildSettings, outcome: list[str], *, load: bool) -> None:
+    program = cli.find_cli(place.host, plugin=place.builder is not None, chosen=place.chosen)
     command = [*_start(program, place, settings, load=load), *outcome, *_options(settings), str(context)]
-    stages, tail = Stages(settings["progress"], settings.get("watch")), buildkit.Tail()
+    stages, tail = Stages(settings.progress, settings.watch), buildkit.Tail()
 
     def each(line: str) -> None:
         if event := buildkit.parse(line):
             stages.add(event)
             tail.add(event)
 
-    log = settings["log"]
+    log = settings.log
     log.unlink(missing_ok=True)
     try:
         # The client cancels the build in BuildKit on SIGINT, which kills the processes of its steps.
-        code = process.logged(command, _environment(place.host), log, each, settings.get("seconds"))
+        code = process.logged(command, _environment(place), log, each, settings.seconds)
     except BaseException as error:
         stages.end("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
         raise

@@ -1,6 +1,8 @@
-"""Which engine and builder everything in this process talks to: the user's word goes before the environment's."""
+"""Which engine and builder a run talks to: the user's word goes before the environment's."""
 
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from tfbuild import ssh
 from tfbuild.engine import contexts
@@ -9,27 +11,41 @@ from tfbuild.engine import contexts
 OF_ADDRESSES = ("DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH")
 
 
-def use(engine: str, builder: str) -> None:
-    """`engine`: ssh://HOST, tcp://HOST:PORT, unix://PATH or a Docker context's name; `builder`: a buildx builder's.
+@dataclass(frozen=True, kw_only=True)
+class EngineChoice:
+    """What the user names; empty fields leave the environment's choice alone.
 
-    Empty ones leave the environment's choice alone. Raises EngineMissing for a context that there is not, and
-    UsageError for what ssh cannot take.
+    `engine`: ssh://HOST, tcp://HOST:PORT, unix://PATH or a Docker context's name; `builder`: a buildx builder's.
     """
-    if "://" in engine:
-        if engine.startswith("ssh://"):
-            ssh.destination(engine)
-        os.environ["DOCKER_HOST"] = engine
-        os.environ.pop("DOCKER_CONTEXT", None)
-    elif engine:
-        if engine != contexts.DEFAULT:
-            contexts.read(engine, os.environ)
-        os.environ["DOCKER_CONTEXT"] = engine
-        for name in OF_ADDRESSES:
-            os.environ.pop(name, None)
-    if builder:
-        os.environ["BUILDX_BUILDER"] = builder
+
+    engine: str = ""
+    builder: str = ""
+
+    def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """Return the environment in which Docker's own client makes this choice."""
+        told = dict(environ)
+        if "://" in self.engine:
+            told.pop("DOCKER_CONTEXT", None)
+            told["DOCKER_HOST"] = self.engine
+        elif self.engine:
+            for name in OF_ADDRESSES:
+                told.pop(name, None)
+            told["DOCKER_CONTEXT"] = self.engine
+        return told | ({"BUILDX_BUILDER": self.builder} if self.builder else {})
+
+    def elsewhere(self) -> bool:
+        """Whether the engine is not at a socket of this machine's; nothing is asked of it."""
+        return not contexts.endpoint(self.environment(os.environ)).local
 
 
-def elsewhere() -> bool:
-    """True where the environment names an engine that is not at a socket of this machine's; nothing is asked."""
-    return not contexts.endpoint(os.environ).local
+# What nobody named: the environment's choice.
+USUAL = EngineChoice()
+
+
+def choose(engine: str, builder: str = "") -> EngineChoice:
+    """Check what the user names; raises EngineMissing for an unknown context, UsageError for what ssh cannot take."""
+    if engine.startswith("ssh://"):
+        ssh.destination(engine)
+    elif engine and "://" not in engine and engine != contexts.DEFAULT:
+        contexts.read(engine, os.environ)
+    return EngineChoice(engine=engine, builder=builder)

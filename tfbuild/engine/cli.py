@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from tfbuild.engine.choice import USUAL, EngineChoice
 from tfbuild.errors import EngineMissing
 
 PROBE_SECONDS = 20.0
@@ -28,29 +29,31 @@ class Cli:
     buildx: bool
 
 
-def find_cli(host: str = "", *, plugin: bool = False) -> Cli:
-    """The first `docker` on PATH that can build with BuildKit on the engine at `host` (default: the environment's).
+def find_cli(host: str = "", *, plugin: bool = False, chosen: EngineChoice = USUAL) -> Cli:
+    """The first `docker` on PATH that can build with BuildKit on the engine at `host` (default: the chosen one).
 
     `plugin`: by the buildx plugin alone, without which builders' names are not heeded. Raises EngineMissing where none
     can.
     """
-    return _find(os.environ.get("PATH", os.defpath), host or os.environ.get("DOCKER_HOST", ""), plugin)
+    told = chosen.environment(os.environ)
+    return _find(told.get("PATH", os.defpath), host or told.get("DOCKER_HOST", ""), plugin, chosen)
 
 
-def environment(host: str = "") -> dict[str, str]:
+def environment(host: str = "", chosen: EngineChoice = USUAL) -> dict[str, str]:
     """The environment in which a `docker` program talks to `host`; an empty one leaves the user's choice alone."""
+    told = chosen.environment(os.environ)
     if not host:
-        return dict(os.environ)
+        return told
     # A context's name would only be warned of, but TLS would be tried on a socket too.
     others = {"DOCKER_CONTEXT", *(OF_TLS if host.startswith("unix://") else ())}
-    return {**{name: value for name, value in os.environ.items() if name not in others}, "DOCKER_HOST": host}
+    return {**{name: value for name, value in told.items() if name not in others}, "DOCKER_HOST": host}
 
 
 @cache
-def _find(path: str, host: str, plugin: bool) -> Cli:
+def _find(path: str, host: str, plugin: bool, chosen: EngineChoice) -> Cli:
     looked_at = []
     for program in _programs(path):
-        can, why_not = _probe(program, environment(host), plugin=plugin)
+        can, why_not = _probe(program, environment(host, chosen), plugin=plugin)
         if can is not None:
             return can
         looked_at.append(f"{program} {why_not}")

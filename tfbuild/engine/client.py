@@ -17,14 +17,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any, Unpack
+from typing import IO, Any
 
 import docker
 
+from tfbuild import labels
 from tfbuild.engine import build, cli, contexts, transfer, tunnel
 from tfbuild.engine import builder as builders
-from tfbuild.engine.build import Place, Settings
+from tfbuild.engine.build import BuildSettings, Place
 from tfbuild.engine.builder import Builder
+from tfbuild.engine.choice import USUAL, EngineChoice
 from tfbuild.engine.gpus import Offer, offered
 from tfbuild.engine.process import Attached, interruptible
 from tfbuild.engine.progress import Progress
@@ -41,7 +43,6 @@ MOST_PROCESSES = 8192
 MOST_LINKS = 16
 MOST_REASON = 300
 STREAM_BYTES = 1 << 20
-LABEL = "io.tfbuild.container"
 # The mode bit of Go's os.FileMode for a symbolic link, as in the engine's X-Docker-Container-Path-Stat header.
 GO_SYMLINK = 1 << 27
 GO_NOT_REGULAR = sum(1 << bit for bit in (31, 27, 26, 25, 24, 21, 19))
@@ -87,26 +88,29 @@ class Files:
 class Engine:
     """One container engine; make it with connect()."""
 
-    def __init__(self, client: Any, host: str = "", *, local: bool = True) -> None:
-        """`host`: what Docker's own client is told; "" leaves the choice to the environment that it shares.
+    chosen = USUAL
+
+    def __init__(self, client: Any, host: str = "", *, local: bool = True, chosen: EngineChoice = USUAL) -> None:
+        """`host`: what Docker's own client is told; "" leaves it to what is `chosen`, and else to the environment.
 
         `local`: whether the engine's socket is on this machine.
         """
         self.client = client
         self.host = host
         self.local = local
+        self.chosen = chosen
         with translated():
             facts = client.version()
         self.version: str = facts["Version"]
         self.platform = f"{facts['Os']}/{facts['Arch']}"
 
     @classmethod
-    def connect(cls, host: str = "") -> "Engine":
-        """The engine at `host`, or the one that the environment names (DOCKER_HOST, the current context, the socket).
+    def connect(cls, host: str = "", *, chosen: EngineChoice = USUAL) -> "Engine":
+        """The engine at `host`, or the one that is `chosen` or that the environment names.
 
-        Raises EngineMissing where none answers.
+        That is DOCKER_HOST, the current context, or the socket. Raises EngineMissing where none answers.
         """
-        found = contexts.endpoint(cli.environment(host))
+        found = contexts.endpoint(cli.environment(host, chosen))
         if found.address.startswith("ssh://"):
             host = tunnel.to(found.address)
         try:
@@ -116,7 +120,7 @@ class Engine:
                 with credentials.readable():
                     client = _Client(base_url=address, tls=found.tls or False, timeout=CONNECT_SECONDS)
                 client.api.timeout = CALL_SECONDS
-                return cls(client, host, local=found.local)
+                return cls(client, host, local=found.local, chosen=chosen)
         except EngineMissing as error:
             if found.local:
                 raise
@@ -297,7 +301,7 @@ class Engine:
                         limit -= member.size
         return Files(files=files, links=links)
 
-    def build(self, context: Path, *, tag: str, **settings: Unpack[Settings]) -> str:
+    def build(self, context: Path, settings: BuildSettings, *, tag: str) -> str:
         """Builds a folder with BuildKit, names the image `tag` and gives its id; the whole output goes to `log`.
 
         `watch` gets each line that a step prints, and gives what progress shows of it. Raises BuildFailed with the last
@@ -306,22 +310,22 @@ class Engine:
         """
         return build.build(context, self._place, settings, tag=tag)
 
-    def export(self, context: Path, *, stage: str, output: Path, **settings: Unpack[Settings]) -> None:
+    def export(self, context: Path, settings: BuildSettings, *, stage: str, output: Path) -> None:
         """Builds one stage of a folder and writes that stage's files to `output`. Raises what build() does."""
         build.export(context, self._place, settings, stage=stage, output=output)
 
     @cached_property
     def builder(self) -> Builder | None:
         """The buildx builder that the user names in place of the engine's own. Raises EngineMissing."""
-        name = builders.named(os.environ)
+        name = builders.named(self.chosen.environment(os.environ))
         if not name:
             return None
-        program = cli.find_cli(self.host, plugin=True).path
-        return builders.find(name, program, cli.environment(self.host))
+        program = cli.find_cli(self.host, plugin=True, chosen=self.chosen).path
+        return builders.find(name, program, cli.environment(self.host, self.chosen))
 
     @property
     def _place(self) -> Place:
-        return Place(host=self.host, builder=self.builder)
+        return Place(host=self.host, builder=self.builder, chosen=self.chosen)
 
     @property
     def cpus(self) -> int:
@@ -356,9 +360,9 @@ class Engine:
         return _not_started(self.gpus, tried.stderr) if tried.exit_code else ""
 
     def _attach(self, container: Any) -> Attached:
-        program = cli.find_cli(self.host).path
+        program = cli.find_cli(self.host, chosen=self.chosen).path
         command = [program, "start", "--attach", "--interactive", container.name]
-        return Attached(command, cli.environment(self.host))
+        return Attached(command, cli.environment(self.host, self.chosen))
 
     @contextmanager
     def _container(
@@ -381,7 +385,7 @@ class Engine:
                     self.client.images.get(ref).id,
                     list(command),
                     name=name,
-                    labels={LABEL: "1"},
+                    labels={labels.CONTAINER: "1"},
                     # An empty list means the image's own to the engine; [""] clears it.
                     entrypoint=None if entrypoint is None else list(entrypoint) or [""],
                     environment=dict(env),

@@ -15,9 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
-from tfbuild import dockerfile, facts, plan
+from tfbuild import facts, labels, plan
 from tfbuild.errors import RegistryRefused
 from tfbuild.registry import choose, client, referrers
 from tfbuild.registry.choose import Published
@@ -92,26 +92,13 @@ def _at_once(ask: Callable[[str], Answer], names: Iterable[str]) -> list[Answer]
 
 def of_config(config: dict[str, Any], digest: str) -> Published | None:
     """The image that a configuration describes by its labels; None where they are not tfbuild's, or not whole."""
-    return _of_labels(labels(config), config.get("created"), digest)
+    return of_labels(labels.of_configuration(config), config.get("created"), digest)
 
 
-def labels(config: dict[str, Any]) -> dict[str, str]:
-    """An image's labels in its configuration, which may be of any shape: what is no text is as text."""
-    inner = config.get("config")
-    found = inner.get("Labels") if isinstance(inner, dict) else None
-    return {name: str(value) for name, value in found.items()} if isinstance(found, dict) else {}
-
-
-def _of_labels(labels: object, created: object, digest: str) -> Published | None:
-    known = labels if isinstance(labels, dict) else {}
-    told = {name: str(known[f"io.tfbuild.{name}"]) for name in LABELS if f"io.tfbuild.{name}" in known}
-    return of_annotations({**told, "created": printable(str(created or ""), MOST_TIME)}, digest)
-
-
-def of_annotations(told: dict[str, str], digest: str) -> Published | None:
-    try:
-        Version(told["release"]), Version(told["python"])
-    except (KeyError, InvalidVersion):
+def of_labels(given: object, created: object, digest: str) -> Published | None:
+    """Return the image that labels or annotations describe; None where they are not tfbuild's, or not whole."""
+    told = labels.read_labels(given).own
+    if not all(labels.is_version(told.get(name, "")) for name in ("release", "python")):
         return None
     if told.get("platform") not in plan.PLATFORMS or not all(told.get(name) for name in ("id", "target")):
         return None
@@ -129,7 +116,7 @@ def of_annotations(told: dict[str, str], digest: str) -> Published | None:
         platform=told["platform"],
         instruction_set=told.get("instruction-set", ""),
         features=frozenset(told.get("features", "").split()),
-        created=told.get("created", ""),
+        created=printable(str(created or ""), MOST_TIME),
     )
 
 
@@ -141,7 +128,7 @@ def index(found: Iterable[Row]) -> bytes:
         "schemaVersion": 2,
         "mediaType": client.INDEX,
         "manifests": [_descriptor(row) for row in order],
-        "annotations": {"io.tfbuild.schema": dockerfile.SCHEMA},
+        "annotations": labels.prefixed({"schema": labels.SCHEMA}),
     }
     return json.dumps(document, indent=2).encode()
 
@@ -165,8 +152,7 @@ def _descriptor(row: Row) -> dict[str, object]:
         "digest": image.digest,
         "size": row.size,
         "platform": {"os": system, "architecture": architecture},
-        "annotations": {f"io.tfbuild.{name}": value for name, value in told.items()}
-        | {referrers.CREATED: image.created},
+        "annotations": labels.prefixed(told) | {referrers.CREATED: image.created},
     }
 
 
@@ -193,7 +179,7 @@ def read_index(manifest: Manifest) -> list[Published]:
 def _of_descriptor(row: dict[str, Any]) -> Published | None:
     notes = row.get("annotations")
     created = notes.get(referrers.CREATED) if isinstance(notes, dict) else None
-    return _of_labels(notes, created, str(row.get("digest", "")))
+    return of_labels(notes, created, str(row.get("digest", "")))
 
 
 def _rows(index: Manifest | None) -> dict[str, Row]:
@@ -349,7 +335,5 @@ class View:
 
 
 def _release(tag: str) -> Version | None:
-    try:
-        return Version(tag.partition("-")[0])
-    except InvalidVersion:
-        return None
+    release = tag.partition("-")[0]
+    return Version(release) if labels.is_version(release) else None

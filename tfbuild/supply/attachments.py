@@ -8,6 +8,7 @@ from tfbuild import report as reporting
 from tfbuild.engine import Engine, Image
 from tfbuild.errors import UsageError, VerificationFailed
 from tfbuild.files import replace_file
+from tfbuild.labels import read_labels
 from tfbuild.registry import referrers
 from tfbuild.registry.client import Manifest, Registry
 from tfbuild.registry.referrers import Attachment
@@ -33,7 +34,7 @@ class Attached:
 
 def attach(engine: Engine, image: Image, registry: Registry, manifest: Manifest, reports: Path) -> Attached:
     """Makes the papers of an image that is in the registry, attaches them there and writes them to `reports`."""
-    identifier = image.labels.get("io.tfbuild.id", "")
+    identifier = read_labels(image.labels).id
     found = contents.read(engine, image.id)
     papers = make(replace(image, id=manifest.config), found, str(registry.repository), manifest.digest, reports)
     names = (provenance.sbom_name(identifier), f"{identifier}.provenance.json")
@@ -50,7 +51,7 @@ def make(image: Image, found: Contents, repository: str, digest: str, reports: P
 
     The image's `id` is its configuration's digest here, whatever the engine knows it by.
     """
-    identifier = image.labels.get("io.tfbuild.id", "")
+    identifier = read_labels(image.labels).id
     report = reporting.stored(reports, identifier)
     if report is None:
         raise VerificationFailed(f"no report on {identifier} is in {reports}", hint="invoke verify")

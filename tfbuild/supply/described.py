@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfbuild import dockerfile
 from tfbuild import report as reporting
+from tfbuild.digests import image_digest
 from tfbuild.engine import Engine, transfer
 from tfbuild.engine.progress import Progress
 from tfbuild.errors import Outdated, RegistryRefused, Unfinished, UnknownImage, UsageError, VerificationFailed
-from tfbuild.pipeline import REPOSITORY
+from tfbuild.labels import REPOSITORY, of_configuration, read_labels
 from tfbuild.registry import client, referrers, shelf
 from tfbuild.registry.choose import Published
 from tfbuild.registry.client import Manifest, Registry
@@ -62,8 +62,8 @@ def check(registry: Registry, asked: str, reports: Path) -> Described:
     """
     tag = tag_of(registry, asked)
     manifest = _manifest(registry, tag)
-    labels = shelf.labels(registry.config(manifest))
-    identifier = labels.get("io.tfbuild.id", "")
+    labels = of_configuration(registry.config(manifest))
+    identifier = read_labels(labels).id
     # It names files, and is printed.
     if not client.TAG.fullmatch(identifier):
         raise UnknownImage(f"{asked} was not made by tfbuild: it has no io.tfbuild labels", hint="invoke images")
@@ -111,8 +111,8 @@ def refuse_outdated(found: Described, context: str) -> None:
     """
     if not client.DIGEST.fullmatch(context):
         raise UsageError(f"{context!r} is no context's digest", hint="the one that `invoke dockerfile --json` gives")
-    made = dockerfile.key(context, found.labels.get("org.opencontainers.image.base.digest", ""))
-    if found.labels.get("io.tfbuild.context") != made:
+    labels = read_labels(found.labels)
+    if labels.context != image_digest(context, labels.base_digest):
         raise Outdated(
             f"{found.id} was made from another context: facts, templates or tfbuild itself changed since",
             hint="build it again, and push it with --force",

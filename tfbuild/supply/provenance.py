@@ -10,6 +10,7 @@ import msgspec
 
 from tfbuild.engine import Image
 from tfbuild.errors import VerificationFailed
+from tfbuild.labels import ImageLabels, read_labels
 from tfbuild.registry import client
 from tfbuild.supply.ci import Run
 
@@ -17,7 +18,6 @@ STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "https://slsa.dev/provenance/v1"
 BUILD = "urn:tfbuild:image:1"
 BUILDER = "urn:tfbuild:local"
-PREFIX = "io.tfbuild."
 # What was asked for, and what tfbuild made of it; SLSA keeps the two apart.
 ASKED = ("release", "target", "python", "platform", "wheel", "requirement", "source", "compute-capabilities")
 DECIDED = (
@@ -106,8 +106,8 @@ def statement(
     `git_version`: what TensorFlow itself said of its commit when it was verified, which was at `verified` (RFC 3339).
     `run`: of the CI that publishes it.
     """
-    labels = image.labels
-    identifier = labels.get(f"{PREFIX}id", "")
+    labels, known = image.labels, read_labels(image.labels)
+    identifier = known.id
     toolchain = [_resource("toolchain", built["builder"])] if built.get("builder") else []
     return Statement(
         type=STATEMENT,
@@ -121,16 +121,16 @@ def statement(
                 | {"labels": dict(sorted(labels.items()))}
                 | {f"found-{name}": built[name] for name in ("compiler", "bazel") if built.get(name)}
                 | ({"found-git-version": git_version} if git_version else {}),
-                resolved_dependencies=tuple(_dependencies(labels, built, wheel_sha256, run)),
+                resolved_dependencies=tuple(_dependencies(known, built, wheel_sha256, run)),
             ),
             run_details=Details(
                 builder=Builder(
                     id=run.builder if run else BUILDER,
-                    version={"tfbuild": labels.get(f"{PREFIX}version", "")},
+                    version={"tfbuild": known.get("version")},
                     builder_dependencies=tuple(toolchain),
                 ),
                 metadata=Metadata(
-                    invocation_id=run.invocation if run else labels.get(f"{PREFIX}context", ""),
+                    invocation_id=run.invocation if run else known.context,
                     finished_on=image.created,
                 ),
                 byproducts=(
@@ -145,18 +145,17 @@ def statement(
 
 def parameters(labels: Mapping[str, str], names: tuple[str, ...]) -> dict[str, Any]:
     """Those of the labels that say something; lists as lists."""
-    told = {name: labels.get(f"{PREFIX}{name}", "") for name in names}
+    known = read_labels(labels)
+    told = {name: known.get(name) for name in names}
     lists = ("features", "copts", "compute-capabilities")
     return {name: value.split() if name in lists else value for name, value in told.items() if value}
 
 
-def _dependencies(
-    labels: Mapping[str, str], built: Mapping[str, str], wheel_sha256: str, run: Run | None
-) -> list[Resource]:
+def _dependencies(labels: ImageLabels, built: Mapping[str, str], wheel_sha256: str, run: Run | None) -> list[Resource]:
     """The base, TensorFlow's source and its wheel, as far as their digests are known, and the CI's checkout."""
     found = []
-    if base := labels.get("org.opencontainers.image.base.digest", ""):
-        found.append(_resource(f"base {labels.get('org.opencontainers.image.base.name', '')}".strip(), base))
+    if base := labels.base_digest:
+        found.append(_resource(f"base {labels.base_name}".strip(), base))
     if commit := built.get("source_commit", ""):
         found.append(Resource(name="tensorflow source", uri=TENSORFLOW, digest={"gitCommit": commit}))
     if wheel_sha256:

@@ -17,6 +17,7 @@ from packageurl import PackageURL
 
 from tfbuild import __version__, wheels
 from tfbuild.engine import Engine, Image
+from tfbuild.labels import read_labels
 from tfbuild.registry import choose
 from tfbuild.supply import contents
 from tfbuild.supply.contents import Contents, DebianPackage, PythonPackage
@@ -70,7 +71,7 @@ def _subject(image: Image, found: Contents) -> Component:
     return Component(
         type=ComponentType.CONTAINER,
         name="tfbuild",
-        version=image.labels.get("io.tfbuild.id") or None,
+        version=read_labels(image.labels).id or None,
         bom_ref=image.id,
         properties=properties,
     )
@@ -90,17 +91,18 @@ def notes(labels: Mapping[str, str], found: Contents) -> list[str]:
         told.append("the libraries that are linked into TensorFlow are not known, nor their versions")
     if not found.debian:
         told.append("no Debian package is in the image")
-    if not labels.get("org.opencontainers.image.base.digest"):
+    if not read_labels(labels).base_digest:
         told.append("the base image is not known")
     return told
 
 
 def _base(labels: Mapping[str, str]) -> Iterator[Component]:
-    digest = labels.get("org.opencontainers.image.base.digest", "")
+    known = read_labels(labels)
+    digest = known.base_digest
     if contents.DIGEST.fullmatch(digest):
         yield Component(
             type=ComponentType.CONTAINER,
-            name=labels.get("org.opencontainers.image.base.name") or "base",
+            name=known.base_name or "base",
             version=digest,
             bom_ref=f"base@{digest}",
             hashes=[HashType(alg=HashAlgorithm.SHA_256, content=digest.removeprefix("sha256:"))],
@@ -163,8 +165,9 @@ def _of_python(package: PythonPackage, labels: Mapping[str, str], found: Content
 
 
 def _of_tensorflow(labels: Mapping[str, str], found: Contents) -> Iterator[Property]:
+    known = read_labels(labels)
     for name in ("release", "wheel", "requirement", "instruction-set", "copts", "compiler", "bazel", "source"):
-        if value := labels.get(f"io.tfbuild.{name}", ""):
+        if value := known.get(name):
             yield Property(name=f"tfbuild:tensorflow:{name}", value=value)
     # Whose licence it carries may be linked in, or belong to another variant: so this is no list of components.
     if found.notices:

@@ -4,18 +4,15 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from packaging.version import InvalidVersion, Version
-
 from tfbuild import defects
 from tfbuild.errors import UnknownImage
+from tfbuild.labels import ALLOCATOR, PREFIX, is_version, read_labels
 from tfbuild.plan import TARGETS
 from tfbuild.smoke import judge
 
-PREFIX = "io.tfbuild."
 # The identifier names the report's files.
 IDENTIFIER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,127}")
 PYTHON = re.compile(r"3\.\d{1,2}")
-ALLOCATOR = "tcmalloc"
 NEEDED = ("id", "release", "python", "target", "platform", "features", "allocator")
 
 
@@ -36,13 +33,14 @@ class Planned:
     @classmethod
     def of(cls, ref: str, labels: Mapping[str, str], architecture: str) -> "Planned":
         """UnknownImage where the labels are not those of an image of that architecture ("amd64") that tfbuild made."""
-        told = {name: labels.get(PREFIX + name, "") for name in (*NEEDED, "threading", "wheel")}
-        if missing := [PREFIX + name for name in NEEDED if PREFIX + name not in labels]:
+        found = read_labels(labels)
+        told = {name: found.get(name) for name in (*NEEDED, "threading", "wheel")}
+        if missing := [PREFIX + name for name in NEEDED if name not in found.own]:
             raise UnknownImage(f"{ref} was not made by tfbuild: it has no label {missing[0]}", hint="invoke build")
         readable = {
             "id": bool(IDENTIFIER.fullmatch(told["id"])),
             "python": bool(PYTHON.fullmatch(told["python"])),
-            "release": _is_version(told["release"]),
+            "release": is_version(told["release"]),
             "target": told["target"] in TARGETS,
             "allocator": told["allocator"] == ALLOCATOR,
             "platform": told["platform"] == f"linux/{architecture}",
@@ -71,11 +69,3 @@ class Planned:
             allocator=self.allocator,
             known_defects=defects.known(self.release),
         )
-
-
-def _is_version(text: str) -> bool:
-    try:
-        Version(text)
-    except InvalidVersion:
-        return False
-    return True

@@ -7,13 +7,14 @@ from tfbuild import __version__
 from tfbuild.binary import Guard
 from tfbuild.engine import Engine, Image
 from tfbuild.engine.progress import Progress
+from tfbuild.labels import read_labels
 from tfbuild.measure import probe
 from tfbuild.proof import SCHEMA, Check, ImageFacts, Measure, PlanFacts, Report, Software
 from tfbuild.smoke import judge
 from tfbuild.smoke.found import Environment, TensorFlow
 from tfbuild.terminal import printable
 from tfbuild.verify.checks import CHECKS, isa
-from tfbuild.verify.planned import PREFIX, Planned
+from tfbuild.verify.planned import Planned
 from tfbuild.verify.verification import Baseline, Verification, VerificationCheck
 
 NO_BASELINE = "there is no baseline to compare with"
@@ -91,8 +92,10 @@ def _image_facts(image: Image, ref: str) -> ImageFacts:
 
 
 def _plan_facts(image: Image) -> PlanFacts:
+    labels = read_labels(image.labels)
+
     def told(name: str) -> str:
-        return printable(image.labels.get(PREFIX + name, ""))
+        return printable(labels.get(name))
 
     names = ("release", "python", "target", "platform", "compiler", "bazel", "threading", "allocator", "onednn")
     return PlanFacts(

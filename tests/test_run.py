@@ -1,0 +1,87 @@
+"""What the user asks of a run: every option arrives, and none by way of the environment."""
+
+import os
+from dataclasses import FrozenInstanceError, fields
+from pathlib import Path
+
+import pytest
+
+import tasks
+from tfbuild import cli, plan
+from tfbuild.engine import choice
+from tfbuild.engine.choice import EngineChoice
+from tfbuild.errors import EngineMissing
+from tfbuild.plan import Request
+from tfbuild.run import Run, RunRequest, run_of
+
+
+def test_every_option_of_the_verbs_that_make_images_is_read() -> None:
+    """An option that no field takes would be dropped without a word."""
+    given = {name.replace("-", "_") for group in (tasks.PLAN, tasks.MAKE, tasks.COMPILE, tasks.TIMED) for name in group}
+    known = {field.name for kind in (Request, RunRequest) for field in fields(kind)}
+    # The command line reads the CA's file itself: SSL_CERT_FILE may name it.
+    assert given - known == {"ca_cert"}
+    assert known - given == {"no_verify", "reverify"}
+
+
+def test_the_words_become_a_run(tmp_path: Path) -> None:
+    words = RunRequest(
+        engine="tcp://b:1", builder="farm", base="bootstrap", mirror="https://mirror.site/x/", network="host", jobs="4",
+        time_limit="1h", need_disk="5", remote_cache="grpc://cache:1", remote_readonly=True, no_cache=True,
+        no_verify=True, no_throughput=True, reverify=True,
+    )  # fmt: skip
+    found = run_of(words, tmp_path / "ca.pem")
+    assert found.engine == EngineChoice(engine="tcp://b:1", builder="farm")
+    assert (found.base, found.mirror, found.bundle, found.network) == (
+        "bootstrap", "https://mirror.site/x", None, "host"
+    )  # fmt: skip
+    assert (found.jobs, found.seconds, found.disk, found.ca) == (4, 3600.0, 5 * 10**9, tmp_path / "ca.pem")
+    assert found.remote is not None
+    assert (found.remote.cache, found.remote.readonly) == ("grpc://cache:1", True)
+    assert (found.no_cache, found.verify, found.throughput, found.reverify) == (True, False, False, True)
+    with pytest.raises(FrozenInstanceError):
+        found.jobs = 1  # type: ignore[misc]
+
+
+def test_without_options_it_is_the_usual_run() -> None:
+    found = run_of(RunRequest(), None)
+    assert found == Run(started=found.started)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "told"),
+    [
+        (EngineChoice(), {"DOCKER_HOST": "unix:///x", "DOCKER_TLS_VERIFY": "1", "DOCKER_CONTEXT": "old"}),
+        (EngineChoice(engine="tcp://b:1"), {"DOCKER_HOST": "tcp://b:1", "DOCKER_TLS_VERIFY": "1"}),
+        (EngineChoice(engine="far"), {"DOCKER_CONTEXT": "far"}),
+        (
+            EngineChoice(builder="farm"),
+            {"DOCKER_HOST": "unix:///x", "DOCKER_TLS_VERIFY": "1", "DOCKER_CONTEXT": "old", "BUILDX_BUILDER": "farm"},
+        ),
+    ],
+)
+def test_a_choice_is_what_docker_s_client_is_told(chosen: EngineChoice, told: dict[str, str]) -> None:
+    environ = {"PATH": "/bin", "DOCKER_HOST": "unix:///x", "DOCKER_TLS_VERIFY": "1", "DOCKER_CONTEXT": "old"}
+    assert chosen.environment(environ) == {"PATH": "/bin", **told}
+
+
+def test_a_choice_leaves_the_environment_of_the_process_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    before = dict(os.environ)
+    chosen = choice.choose("tcp://b:1", "farm")
+    assert chosen.elsewhere()
+    assert choice.choose("unix:///run/x.sock") == EngineChoice(engine="unix:///run/x.sock")
+    assert not choice.choose("default").elsewhere()
+    with pytest.raises(EngineMissing, match=r"no Docker context 'none'"):
+        choice.choose("none")
+    assert dict(os.environ) == before
+
+
+def test_options_for_a_compile_are_named_where_nothing_is_compiled() -> None:
+    official = plan.select(Request(wheel="official", release="2.20.0", platform="linux/amd64"), None)
+    compiled = plan.select(Request(release="2.20.0", cpu="avx", platform="linux/amd64"), None)
+    options = {"jobs": "4", "remote_property": ["a=b"], "remote_readonly": True, "time_limit": "1h"}
+    (note,) = cli.unheeded(official, options)
+    assert note == "--jobs, --remote-property, --remote-readonly: of no use, for --wheel official compiles nothing"
+    assert cli.unheeded(official, {"jobs": "", "time_limit": "1h"}) == []
+    assert cli.unheeded(compiled, options) == []

@@ -1,0 +1,163 @@
+"""The name and the labels of an image: written from a `Build`, and read from whatever an engine or a registry has.
+
+They are inherited and anybody may write them: what is read is text of any content, until whoever uses it checks it.
+The annotations of a registry's index have the same names.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from packaging.version import InvalidVersion, Version
+
+from tfbuild import __version__
+from tfbuild.errors import UnknownImage
+
+if TYPE_CHECKING:
+    from tfbuild.plan import Build
+
+REPOSITORY = "tfbuild"
+PREFIX = "io.tfbuild."
+SCHEMA = "1"
+ALLOCATOR = "tcmalloc"
+ID = f"{PREFIX}id"
+# Of a base image made from a distribution's packages, and of the containers that tfbuild starts.
+BASE = f"{PREFIX}base"
+CONTAINER = f"{PREFIX}container"
+OCI = "org.opencontainers.image."
+BASE_NAME = f"{OCI}base.name"
+BASE_DIGEST = f"{OCI}base.digest"
+# Python refuses to read a number of more than 4300 digits, which is no InvalidVersion; no release is nearly so long.
+MOST_VERSION = 64
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
+def image_name(build: "Build", suffix: str = "") -> str:
+    """Return tfbuild:ID, or ID with -unverified or -failed behind it."""
+    return f"{REPOSITORY}:{build.id}{suffix}"
+
+
+def labels_of(build: "Build") -> dict[str, str]:
+    """Return the image's labels, the OCI ones first; `${NAME}` is an argument of the Dockerfile."""
+    title = f"TensorFlow {build.release} {build.target}"
+    compiled = build.instruction_set.name
+    return {
+        f"{OCI}title": title,
+        f"{OCI}description": f"{title}, Python {build.python}, for {compiled}, with TCMalloc",
+        f"{OCI}version": build.id,
+        f"{OCI}licenses": "Apache-2.0",
+        BASE_NAME: "${BASE_NAME}",
+        BASE_DIGEST: "${BASE_DIGEST}",
+    } | prefixed(
+        {
+            "schema": SCHEMA,
+            "version": __version__,
+            "id": build.id,
+            "release": build.release,
+            "python": build.python,
+            "target": build.target,
+            "platform": build.platform,
+            "instruction-set": compiled,
+            "features": " ".join(build.instruction_set.features),
+            "copts": " ".join(build.copts),
+            "compiler": build.compiler,
+            "bazel": build.bazel,
+            "allocator": ALLOCATOR,
+            "threading": build.threading,
+            "onednn": "on" if build.target == "mkl" else "default",
+            "wheel": build.wheel.kind,
+            "requirement": build.wheel.requirement,
+            "context": "${CONTEXT_DIGEST}",
+        }
+        | (_gpus(build) if build.target == "cuda" else {})
+        | _source(build)
+    )
+
+
+def prefixed(values: Mapping[str, str]) -> dict[str, str]:
+    """Return the values under the full names of labels: "id" becomes "io.tfbuild.id"."""
+    return {f"{PREFIX}{name}": value for name, value in values.items()}
+
+
+def _gpus(build: "Build") -> dict[str, str]:
+    found = {"compute-capabilities": " ".join(build.compute_capabilities)}
+    # Of a wheel file it is not known.
+    return found | ({"cuda": build.cuda, "cudnn": build.cudnn} if build.cuda else {})
+
+
+def _source(build: "Build") -> dict[str, str]:
+    """What was to be compiled: a tag and its commit, where that is known, or an archive's digest, or just a tree."""
+    if build.source is None:
+        return {}
+    named = "@".join(part for part in (build.source.tag, build.source.commit) if part)
+    archive = f"sha256:{build.source.sha256}" if build.source.sha256 else ""
+    return {"source": named or archive or build.source.kind}
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageLabels:
+    """What an image says of itself. Nothing of it is checked, and what it does not say is "".
+
+    `own`: tfbuild's labels, by their names without the prefix.
+    """
+
+    own: Mapping[str, str] = field(default_factory=dict)
+    base_name: str = ""
+    base_digest: str = ""
+
+    def get(self, name: str) -> str:
+        """Return the label `name`, given without the prefix."""
+        return self.own.get(name, "")
+
+    @property
+    def id(self) -> str:
+        return self.get("id")
+
+    @property
+    def context(self) -> str:
+        """The digest of the context and the base that the image was made from."""
+        return self.get("context")
+
+
+def read_labels(labels: object) -> ImageLabels:
+    """Read an image's labels, or an index's annotations, of any shape and content; never raises."""
+    known = as_text(labels)
+    return ImageLabels(
+        own={name.removeprefix(PREFIX): value for name, value in known.items() if name.startswith(PREFIX)},
+        base_name=known.get(BASE_NAME, ""),
+        base_digest=known.get(BASE_DIGEST, ""),
+    )
+
+
+def of_configuration(configuration: Mapping[str, object]) -> dict[str, str]:
+    """Return an image's labels out of its configuration, which may be of any shape; what is no text becomes text."""
+    inner = configuration.get("config")
+    return as_text(inner.get("Labels") if isinstance(inner, dict) else None)
+
+
+def as_text(labels: object) -> dict[str, str]:
+    """Return the labels as texts by name; empty where they are no mapping."""
+    return {str(name): str(value) for name, value in labels.items()} if isinstance(labels, Mapping) else {}
+
+
+def identifier(image: str, labels: object) -> str:
+    """Return the identifier in the labels of `image`; raises UnknownImage where they have none."""
+    if not (found := read_labels(labels).id):
+        raise UnknownImage(f"{image} was not made by tfbuild: it has no io.tfbuild labels", hint="invoke build")
+    return found
+
+
+def is_version(text: str) -> bool:
+    """Whether a label holds a version, of a length that can be read."""
+    if len(text) > MOST_VERSION:
+        return False
+    try:
+        Version(text)
+    except InvalidVersion:
+        return False
+    return True
