@@ -19,11 +19,12 @@ sys.dont_write_bytecode = bool(sys.flags.dont_write_bytecode)
 
 from tfbuild import cli  # noqa: E402
 from tfbuild.errors import Interrupted, UsageError  # noqa: E402
+from tfbuild.facts import targets  # noqa: E402
 
 # The options of every verb that plans, in the order of `invoke --help VERB`. Invoke takes an option's type from its
 # default and ignores annotations.
 PLAN: dict[str, tuple[Any, str]] = {
-    "target": ("mkl", "cpu, mkl (oneDNN) or cuda"),
+    "target": (targets.default(), targets.spelled(titles=True)),
     "release": ("", "TensorFlow release, 2.21.0 or 2.21 (default: the newest that plans)"),
     "python": ("", "Python of the image, 3.11 (default: the newest of the release that a base image has)"),
     "cpu": ("", "the image's CPU: host, a level (x86-64-v3), a name (haswell), a list (avx2,fma) or a recorded file"),
@@ -35,7 +36,10 @@ PLAN: dict[str, tuple[Any, str]] = {
     "source": ("", "TensorFlow's source: a tree, or an archive (default: the release's tag on GitHub)"),
     "source-sha256": ("", "what the archive given as --source must have"),
     "threading": ("", "openmp or threadpool, for oneDNN in a build from source"),
-    "compute-capabilities": ("", "of the GPUs that --target cuda is for: 8.0,9.0 (default: the official wheel's)"),
+    "compute-capabilities": (
+        "",
+        f"of the GPUs that {targets.options('cuda')} is for: 8.0,9.0 (default: the official wheel's)",
+    ),
     "cuda": ("", "CUDA to compile with, 12.8 (default: the release's own, or one that compiles for the GPUs)"),
     "cudnn": ("", "cuDNN to compile with, 9.8 (default: the release's own, or one that goes with the CUDA)"),
     "bazel": ("", "force this Bazel version"),
@@ -394,7 +398,7 @@ def engine(_: Context, **options: Any) -> None:
 @verb(
     {
         "release": ([], "TensorFlow release, again for more (default: the newest of each way)"),
-        "target": ([], "cpu, mkl or cuda, again for more (default: cpu and mkl)"),
+        "target": ([], f"{targets.spelled()}, again for more (default: {' and '.join(targets.of_matrix())})"),
         "python": ([], "Python, again for more (default: all that the release and the base images have)"),
         "cpu": ([], "instruction set of builds from source, again for more (default: the platform's levels)"),
         "platform": ([], "linux/amd64 or linux/arm64 (default: both)"),

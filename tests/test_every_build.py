@@ -15,12 +15,13 @@ from packaging.version import Version
 from tests.test_dockerfile import runs
 from tfbuild import base_images, dockerfile, releases, toolchains
 from tfbuild.errors import TfbuildError, UnknownRelease
-from tfbuild.plan import TARGETS, Build, Request, select
+from tfbuild.facts import targets
+from tfbuild.plan import Build, Request, select
 
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
 # A build's identifier, in the advice that an entry point gives.
-NAMED = re.compile(r"\d+\.\d+\.\d+-(cpu|mkl|cuda)-[\w.+-]+")
+NAMED = re.compile(rf"\d+\.\d+\.\d+-({'|'.join(targets.names())})-[\w.+-]+")
 CPUS = {"x86-64-v2": "linux/amd64", "x86-64-v3": "linux/amd64", "x86-64-v4": "linux/amd64", "armv8.2-a": "linux/arm64"}
 
 
@@ -35,7 +36,7 @@ def refusal(release: str, target: str, cpu: str) -> type[TfbuildError] | None:
 
 
 def everything() -> list[tuple[str, str, str]]:
-    return [(row.version, target, cpu) for row, target, cpu in product(releases.releases(), TARGETS, CPUS)]
+    return [(row.version, target, cpu) for row, target, cpu in product(releases.releases(), targets.names(), CPUS)]
 
 
 @cache
@@ -75,7 +76,7 @@ def test_all_others_are_rendered() -> None:
 
 def test_each_release_plans_for_each_target_on_a_pc() -> None:
     """75 releases, three targets: none is refused, and each stands on a base that has its compiler."""
-    builds = [planned(row.version, target, "x86-64-v3") for row in releases.releases() for target in TARGETS]
+    builds = [planned(row.version, target, "x86-64-v3") for row in releases.releases() for target in targets.names()]
     assert len(builds) == 225
     for build in builds:
         base = base_images.find(build.base_image)

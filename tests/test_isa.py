@@ -1,10 +1,13 @@
 """Instruction sets and flags: closed, monotone, never native, never a bare list where a level fits."""
 
 import itertools
+import json
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from archspec.cpu import TARGETS
@@ -12,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
 
+from tests import checkout
 from tests.machines import machine, machines
 from tfbuild import compilers, cpu, facts, isa, names
 from tfbuild.errors import TfbuildError, UnknownCompiler, UnknownCpu, UsageError
@@ -471,7 +475,7 @@ def test_rows_name_features_and_compilers_that_exist() -> None:
         assert {row.compiler} <= tried | {""}
         assert row.reason
         assert row.source
-        assert Version(row.start) < Version(row.before)
+        assert not row.before or Version(row.start) < Version(row.before)
     for feature, below in [(row.feature, row.below) for row in table.broken] + [
         (row.feature, row.below) for row in table.extra
     ]:
@@ -490,6 +494,38 @@ def test_rows_of_names_are_closed_and_archspec_has_none_of_them() -> None:
             assert facts.squeeze(row.name) not in {facts.squeeze(name) for name in TARGETS}
         else:
             assert row.same in TARGETS
+
+
+NEW = """
+[[feature]]
+name = "quux"
+arch = "x86_64"
+flag = "-mquux"
+macro = "__QUUX__"
+gcc = 15
+clang = 20
+cpuid = "7.1.ebx.31"
+implies = ["avx2"]
+"""
+
+
+def test_a_new_feature_is_a_row(tmp_path: Path) -> None:
+    """Made up, in a copy of the project: its name is known, it gets its flag, or is left out for an older compiler."""
+    copy = checkout.copy(tmp_path / "copy", "tfbuild/", "tasks.py")
+    with (copy / "tfbuild" / "facts" / "features.toml").open("a", encoding="utf-8") as rows:
+        rows.write(NEW)
+
+    def copts(compiler: str) -> dict[str, Any]:
+        words = ["copts", "--json", "--platform", "linux/amd64", "--cpu", "x86-64-v3,quux", "--compiler", compiler]
+        done = subprocess.run([sys.executable, "-m", "invoke", *words], cwd=copy, capture_output=True, check=True)
+        return dict(json.loads(done.stdout))
+
+    new, old = copts("gcc-15"), copts("gcc-12")
+    assert (new["instruction_set"], new["copts"][:2]) == (
+        "x86-64-v3-quux",
+        ["--copt=-march=x86-64-v3", "--copt=-mquux"],
+    )
+    assert [row["feature"] for row in old["dropped"]] == ["quux"]
 
 
 def test_every_x86_feature_has_its_own_cpuid_bit() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests import checkout
+from tests import checkout, newest
 from tfbuild import cli, dockerfile, facts, matrix, pipeline, plan
 from tfbuild.digests import recipe_digest
 from tfbuild.errors import UsageError
@@ -19,13 +19,18 @@ from tfbuild.matrix import Asked, Schedule
 from tfbuild.plan import Request
 
 ROOT = Path(__file__).parent.parent
+COMPILED = f"{newest.RELEASE}-mkl-py3.13-x86-64-v3"
 ALL = matrix.select(Asked())
 LARGE = ("source=large", "source:linux/arm64=large-arm")
 
 
 def test_the_usual_rows_are_official_wheels_and_every_level() -> None:
     identifiers = [build.id for build in ALL.rows]
-    assert {"2.21.0-mkl-py3.11-f16c", "2.21.0-mkl-py3.10-x86-64-v4", "2.21.0-cpu-py3.13-armv8.2-a"} <= set(identifiers)
+    assert {
+        newest.official(),
+        f"{newest.RELEASE}-mkl-py3.10-x86-64-v4",
+        f"{newest.RELEASE}-cpu-py3.13-armv8.2-a",
+    } <= set(identifiers)
     assert len(set(identifiers)) == len(identifiers)
     assert ALL.refused == ()
 
@@ -56,8 +61,8 @@ def test_the_order_does_not_depend_on_the_order_of_the_question() -> None:
 
 
 def test_only_keeps_what_a_glob_fits() -> None:
-    found = matrix.select(Asked(only=("*-mkl-py3.11-f16c", "*-cpu-py3.12-f16c")))
-    assert [build.id for build in found.rows] == ["2.21.0-cpu-py3.12-f16c", "2.21.0-mkl-py3.11-f16c"]
+    found = matrix.select(Asked(only=(f"*-mkl-py3.11-{newest.ISA}", f"*-cpu-py3.12-{newest.ISA}")))
+    assert [build.id for build in found.rows] == [newest.official("cpu", "3.12"), newest.official()]
 
 
 @pytest.mark.parametrize(
@@ -149,7 +154,7 @@ def test_where_nothing_changed_no_system_gets_a_matrix_without_rows() -> None:
 
 
 def test_bake_gets_a_target_a_row_and_its_context(tmp_path: Path) -> None:
-    some = matrix.select(Asked(only=("2.21.0-mkl-py3.11-*",)))
+    some = matrix.select(Asked(only=(f"{newest.RELEASE}-mkl-py3.11-*",)))
     matrix.write_contexts(some, tmp_path, lambda _: None)
     text = matrix.to_bake(some, tmp_path)
     assert text.count('target "') == len(some.rows)
@@ -160,12 +165,12 @@ def test_bake_gets_a_target_a_row_and_its_context(tmp_path: Path) -> None:
 
 
 def test_text_that_hcl_would_read_as_a_template_is_literal(tmp_path: Path) -> None:
-    some = matrix.select(Asked(only=("2.21.0-mkl-py3.11-f16c",)))
-    assert '"$${X}%%{y}/2.21.0-mkl-py3.11-f16c"' in matrix.to_bake(some, Path("${X}%{y}"))
+    some = matrix.select(Asked(only=(newest.official(),)))
+    assert f'"$${{X}}%%{{y}}/{newest.official()}"' in matrix.to_bake(some, Path("${X}%{y}"))
 
 
 def test_a_row_is_changed_where_its_files_are() -> None:
-    avx = matrix.select(Asked(only=("2.21.0-mkl-py3.11-f16c",))).rows[0]
+    avx = matrix.select(Asked(only=(newest.official(),))).rows[0]
     digests = [recipe_digest(dockerfile.recipe(one)) for one in (avx, replace(avx), replace(avx, with_headers=True))]
     assert digests[0] == digests[1] != digests[2]
 
@@ -176,7 +181,7 @@ def copy(tmp_path: Path) -> Path:
 
 
 def changed(folder: Path, ref: str, code: int = 0) -> list[str]:
-    words = ["--only=2.21.0-mkl-py3.11-f16c", "--only=2.21.0-mkl-py3.13-x86-64-v3", f"--changed={ref}"]
+    words = [f"--only={newest.official()}", f"--only={COMPILED}", f"--changed={ref}"]
     done = subprocess.run(
         [sys.executable, "-m", "invoke", "matrix", *words], cwd=folder, capture_output=True, text=True, check=False
     )
@@ -191,10 +196,10 @@ def test_changed_keeps_the_rows_whose_files_differ(copy: Path, monkeypatch: pyte
     assert list((copy / "tfbuild" / "__pycache__").glob("cli.*.pyc")), "the next command compiles nothing"
     compile_script = copy / "templates" / "compile.sh"
     compile_script.write_text(compile_script.read_text() + "# changed\n")
-    assert changed(copy, "HEAD") == ["2.21.0-mkl-py3.13-x86-64-v3"]
+    assert changed(copy, "HEAD") == [COMPILED]
     slim = copy / "templates" / "slim.sh"
     slim.write_text(slim.read_text() + "# changed\n")
-    assert changed(copy, "HEAD") == ["2.21.0-mkl-py3.11-f16c", "2.21.0-mkl-py3.13-x86-64-v3"]
+    assert changed(copy, "HEAD") == [newest.official(), COMPILED]
     assert not (copy / ".git" / "worktrees").exists() or not list((copy / ".git" / "worktrees").iterdir())
     (said,) = changed(copy, "no-such-state", code=2)
     assert "no state 'no-such-state' of this repository" in said

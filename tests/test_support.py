@@ -11,6 +11,7 @@ import pytest
 
 from tfbuild import base_images, cli, plan, releases, support
 from tfbuild.errors import TfbuildError
+from tfbuild.facts import targets
 from tfbuild.support import Combination, Evidence
 
 ROOT = Path(__file__).parent.parent
@@ -40,7 +41,7 @@ def test_every_combination_is_there_once() -> None:
     pythons = sum(
         len(set(releases.pythons(release)) & set(base_images.pythons())) for release in releases.newest_first()
     )
-    assert len(keys) == pythons * len(plan.TARGETS) * len(plan.PLATFORMS)
+    assert len(keys) == pythons * len(targets.names()) * len(plan.PLATFORMS)
 
 
 def test_nothing_is_refused_on_a_pc_and_on_arm_what_tensorflow_cannot_do() -> None:

@@ -17,6 +17,7 @@ from tests import trees
 from tests.trees import Facts, Tree
 from tfbuild import plan, releases, toolchains
 from tfbuild.errors import TfbuildError, UncertainFact
+from tfbuild.facts import targets
 from tfbuild.release_rows import table
 
 ALL = tuple(row.version for row in releases.releases())
@@ -106,7 +107,7 @@ def test_a_config_stands_for_what_its_rows_say(name: str) -> None:
                 assert not expected or expected in found, release
 
 
-@pytest.mark.parametrize("target", plan.TARGETS)
+@pytest.mark.parametrize("target", targets.names())
 @pytest.mark.parametrize("platform", plan.PLATFORMS)
 @pytest.mark.parametrize("release", ALL)
 def test_every_config_of_a_default_plan_stands_in_the_tree(release: str, platform: str, target: str) -> None:
@@ -153,7 +154,7 @@ def test_pythons_of_a_hermetic_build_have_a_lock_file(release: str) -> None:
 
 
 @pytest.mark.parametrize("compiler", ["gcc-12", "clang-18"])
-@pytest.mark.parametrize("target", plan.TARGETS)
+@pytest.mark.parametrize("target", targets.names())
 @pytest.mark.parametrize("release", ALL)
 def test_every_question_that_configure_asks_is_answered(release: str, target: str, compiler: str) -> None:
     answered = {name for name, _ in releases.configure_env(release, target, compiler=compiler)}
@@ -172,7 +173,7 @@ def test_every_question_that_configure_asks_is_answered(release: str, target: st
     assert release in LATER or all(names <= answered for names in asked)
 
 
-@pytest.mark.parametrize("target", plan.TARGETS)
+@pytest.mark.parametrize("target", targets.names())
 @pytest.mark.parametrize("release", EXACT)
 def test_no_variable_is_set_that_configure_does_not_know(release: str, target: str) -> None:
     (facts,) = each(release)

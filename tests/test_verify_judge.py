@@ -22,7 +22,14 @@ PACKAGE = Path(judge.__file__).parent.parent
 OPTIONS = ("--target=3.7-", "--violations", "--no-tips")
 VERMIN = (str(Path(sys.executable).parent / "vermin"), *OPTIONS)
 WELL = Ended(0, "")
-PLAN = Plan(release="2.21.0", python="3.11", target="mkl", threading="threadpool", allocator="tcmalloc")
+PLAN = Plan(
+    release="2.21.0",
+    python="3.11",
+    target="mkl",
+    threading="threadpool",
+    allocator="tcmalloc",
+    checks=("onednn",),
+)
 RAN = OneDnn(finite=True, openmp="")
 TCMALLOC = "/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4.5.10"
 REFUSED = (
@@ -55,7 +62,7 @@ def test_recorded_starts_are_the_planned_ones(release: str, python: str) -> None
     [
         (Plan(release="2.14.0"), "TensorFlow is 2.21.0, not 2.14.0"),
         (Plan(python="3.12"), "Python is 3.11.2, not 3.12"),
-        (Plan(target="cuda"), "it is not built with CUDA, the target is cuda"),
+        (Plan(target="cuda", checks=("cuda",)), "it is not built with CUDA, the target is cuda"),
     ],
 )
 def test_another_tensorflow_than_planned_fails(plan: Plan, told: str) -> None:
@@ -205,7 +212,7 @@ def test_what_onednn_must_use_follows_the_cpu() -> None:
 
 
 def test_other_targets_skip_onednn() -> None:
-    check = judge.onednn("", ENVIRONMENT, RAN, WELL, replace(PLAN, target="cpu"))
+    check = judge.onednn("", ENVIRONMENT, RAN, WELL, replace(PLAN, target="cpu", checks=()))
     assert (check.status, check.detail) == ("skip", "target cpu promises nothing about oneDNN")
 
 
@@ -265,7 +272,7 @@ def test_the_guard_s_exit_code_is_its_own() -> None:
 
 
 def test_cuda_is_skipped_without_a_gpu_and_judged_with_one() -> None:
-    plan = replace(PLAN, target="cuda")
+    plan = replace(PLAN, target="cuda", checks=("cuda",))
     assert judge.cuda(None, WELL, PLAN).status == "skip"
     assert judge.cuda(Cuda(0, "", None), WELL, plan).status == "skip"
     assert judge.cuda(Cuda(1, "/device:GPU:0", 1e-6), WELL, plan).status == "pass"

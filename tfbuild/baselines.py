@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from tfbuild import dockerfile, plan, releases
 from tfbuild.engine import Engine
 from tfbuild.errors import TfbuildError
+from tfbuild.facts import targets
 from tfbuild.labels import image_name
 from tfbuild.plan import MACHINES, Build, Request
 from tfbuild.verify.planned import Planned
@@ -50,11 +51,12 @@ def _comparison(kind: str, release: str, target: str, python: str, platform: str
 
 
 def official(release: str, target: str, python: str, platform: str, base: str) -> Build:
-    """The official wheel that a compiled one is compared with: where it has no oneDNN, that of target cpu."""
+    """The official wheel that a compiled one is compared with: where it has no oneDNN, its target's baseline."""
     request = Request(target=target, release=release, python=python, platform=platform, base=base, wheel="official")
     arch = plan.PLATFORMS[plan.choose_platform(request, target)]
-    if target == "mkl" and not releases.official_wheel(releases.find(release), arch).onednn:
-        request = replace(request, target="cpu")
+    baseline = targets.get(target).baseline
+    if baseline and not releases.official_wheel(releases.find(release), arch).onednn:
+        request = replace(request, target=baseline)
     return plan.select(request, None)
 
 

@@ -81,7 +81,7 @@ def detect(*, cpuinfo: str, json: bool) -> None:
 
 
 def copts(*, cpu: str, cpuinfo: str, platform: str, json: bool, **options: str) -> None:
-    place = planning.choose_platform(Request(target="cpu", platform=platform), "cpu")
+    place = planning.choose_platform(Request(platform=platform))
     request = Request(cpu=cpu or "host", cpuinfo=cpuinfo, platform=place)
     asked = planning.asked_set(request, planning.PLATFORMS[place], host_cpu(cpuinfo))
     assert asked is not None  # "host" is asked for where nothing else is

@@ -48,7 +48,7 @@ class Broken(Facts, frozen=True, kw_only=True, rename={"start": "from"}):
     reason: str
     source: str
     start: str
-    before: str
+    before: str = ""
     compiler: str = ""
     since: int = 0
     until: int = 0
@@ -60,7 +60,8 @@ class Broken(Facts, frozen=True, kw_only=True, rename={"start": "from"}):
             and self.since <= version
             and (not self.until or version < self.until)
             and bool(release)
-            and Version(self.start) <= Version(release) < Version(self.before)
+            and Version(self.start) <= Version(release)
+            and (not self.before or Version(release) < Version(self.before))
         )
 
 

@@ -32,6 +32,7 @@ from tfbuild import (
 )
 from tfbuild.digests import context_digest, image_digest
 from tfbuild.errors import TfbuildError, UsageError
+from tfbuild.facts import targets
 from tfbuild.labels import ALLOCATOR, labels_of
 from tfbuild.plan import PLATFORMS, Build, Request, select
 
@@ -316,14 +317,14 @@ def requirement(build: Build) -> str:
 
 def _cuda_by_pip(build: Build) -> bool:
     """Whether CUDA comes with the wheel's requirements: it does where the compile was hermetic, without a CUDA base."""
-    return build.target == "cuda" and releases.cuda(build.release).hermetic
+    return targets.get(build.target).cuda and releases.cuda(build.release).hermetic
 
 
 def environment(build: Build) -> dict[str, str]:
     """The image's environment beside PATH."""
     always = {"LD_PRELOAD": TCMALLOC, "TCMALLOC_LARGE_ALLOC_REPORT_THRESHOLD": str(LARGE_ALLOCATION)}
     always |= dict(releases.thread_env(build.threading))
-    return always | (dict(releases.onednn_env(build.release)) if build.target == "mkl" else {})
+    return always | (dict(releases.onednn_env(build.release)) if targets.get(build.target).onednn else {})
 
 
 def _compile(build: Build) -> dict[str, object]:

@@ -140,7 +140,7 @@ def _whole(request: Request) -> bool:
 
 def _asked(request: Request, host: Cpu | None, notes: list[str]) -> tuple[str, InstructionSet | None]:
     """The architecture and the instruction set; a name of another architecture than this one's is looked for there."""
-    place = _attempt(notes, lambda: plan.choose_platform(Request(target="cpu", platform=request.platform), "cpu"))
+    place = _attempt(notes, lambda: plan.choose_platform(Request(platform=request.platform)))
     arch = PLATFORMS[place] if place else ARCHITECTURES.get(request.platform.rpartition("/")[2], "") or _this_machine()
     if _means_host(request):
         if host is None:

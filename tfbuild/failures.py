@@ -11,8 +11,8 @@ import msgspec
 
 from tfbuild import compilers, facts, releases
 from tfbuild.errors import UsageError
-from tfbuild.facts import Facts
-from tfbuild.release_rows import Sourced, Target, check_ranges, version
+from tfbuild.facts import Facts, targets
+from tfbuild.release_rows import Sourced, check_ranges, version
 from tfbuild.toolchains import Distribution
 
 
@@ -37,7 +37,7 @@ class Failure(Sourced, frozen=True, kw_only=True):
     libstdcxx: int = 0
     glibc: str = ""
     features: tuple[str, ...] = ()
-    targets: tuple[Target, ...] = ()
+    targets: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     patch: bool = False
     edits: tuple[Edit, ...] = ()
@@ -83,6 +83,8 @@ def table() -> Table:
     for key in {row.id for row in found.failure}:
         check_ranges(f"failures.toml: {key}", [row for row in found.failure if row.id == key])
     for row in found.failure:
+        if unknown := set(row.targets) - set(targets.names()):
+            raise ValueError(f"failures.toml: {row.id}: there is no target {unknown.pop()!r}")
         try:
             re.compile(row.match)
         except re.error as error:

@@ -12,6 +12,7 @@ from packaging.version import InvalidVersion, Version
 
 from tfbuild import __version__
 from tfbuild.errors import UnknownImage
+from tfbuild.facts import targets
 
 if TYPE_CHECKING:
     from tfbuild.plan import Build
@@ -41,7 +42,8 @@ def image_name(build: "Build", suffix: str = "") -> str:
 
 def labels_of(build: "Build") -> dict[str, str]:
     """Return the image's labels, the OCI ones first; `${NAME}` is an argument of the Dockerfile."""
-    title = f"TensorFlow {build.release} {build.target}"
+    target = targets.get(build.target)
+    title = f"TensorFlow {build.release} {target.name}"
     compiled = build.instruction_set.name
     return {
         f"{OCI}title": title,
@@ -66,12 +68,12 @@ def labels_of(build: "Build") -> dict[str, str]:
             "bazel": build.bazel,
             "allocator": ALLOCATOR,
             "threading": build.threading,
-            "onednn": "on" if build.target == "mkl" else "default",
+            "onednn": "on" if target.onednn else "default",
             "wheel": build.wheel.kind,
             "requirement": build.wheel.requirement,
             "context": "${CONTEXT_DIGEST}",
         }
-        | (_gpus(build) if build.target == "cuda" else {})
+        | (_gpus(build) if target.cuda else {})
         | _source(build)
     )
 

@@ -18,13 +18,12 @@ from packaging.version import Version
 from tfbuild import base_images, dockerfile, facts, pipeline, plan, releases
 from tfbuild.digests import recipe_digest
 from tfbuild.errors import TfbuildError, UsageError
-from tfbuild.facts import Facts
+from tfbuild.facts import Facts, targets
 from tfbuild.plan import Build, Request
 
 SCHEMA = "tfbuild.matrix/1"
 FORMATS = ("github", "gitlab", "bake", "json")
 WHEELS = ("official", "source")
-TARGETS = ("cpu", "mkl")
 # The job in .gitlab-ci.yml that each row of a child pipeline extends.
 GITLAB_JOB = ".tfbuild"
 
@@ -122,7 +121,7 @@ def _requests(asked: Asked) -> Iterable[Request]:
 
 
 def _of_fleet(asked: Asked) -> Iterable[Request]:
-    some = itertools.product(asked.targets or TARGETS, asked.releases or ("",), asked.images)
+    some = itertools.product(asked.targets or targets.of_matrix(), asked.releases or ("",), asked.images)
     for target, release, (platform, cpu) in some:
         yield Request(target=target, release=release, platform=platform, cpu=cpu)
 
@@ -131,8 +130,10 @@ def _usual(asked: Asked) -> Iterable[Request]:
     table = facts.load("matrix", Table)
     platforms = [row for row in table.platform if not asked.platforms or row.name in asked.platforms]
     for name in asked.platforms:
-        plan.choose_platform(Request(target="cpu", platform=name), "cpu")  # an unknown one is refused
-    some = itertools.product(asked.wheels or WHEELS, asked.targets or TARGETS, asked.releases or ("",), platforms)
+        plan.choose_platform(Request(platform=name))  # an unknown one is refused
+    some = itertools.product(
+        asked.wheels or WHEELS, asked.targets or targets.of_matrix(), asked.releases or ("",), platforms
+    )
     for wheel, target, release, platform in some:
         request = Request(target=target, release=release, platform=platform.name)
         if wheel == "official":

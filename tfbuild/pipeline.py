@@ -42,6 +42,7 @@ from tfbuild.engine.build import BuildSettings
 from tfbuild.engine.progress import Progress
 from tfbuild.errors import BaseUnavailable, DiskFull, EngineMissing, TfbuildError, UnknownCpu, UnknownImage, UsageError
 from tfbuild.exported import Exported
+from tfbuild.facts import targets
 from tfbuild.labels import ID, image_name, read_labels
 from tfbuild.plan import Build
 from tfbuild.proof import Report
@@ -368,7 +369,7 @@ def disk_full(folder: Path) -> Iterator[None]:
 
 def refuse_base_without_cuda(build: Build, base: str) -> None:
     """Up to 2.17 a compile takes CUDA from the builder: only an image that the user names can have it."""
-    if build.wheel.kind != "source" or build.target != "cuda" or base not in plan.BASES:
+    if build.wheel.kind != "source" or not targets.get(build.target).cuda or base not in plan.BASES:
         return
     if not releases.cuda(build.release).hermetic:
         raise BaseUnavailable(

@@ -39,12 +39,12 @@ from tfbuild.errors import (
     UnknownRelease,
     UsageError,
 )
+from tfbuild.facts import targets
 from tfbuild.failures import Circumstances, Failure
 from tfbuild.isa import InstructionSet
 from tfbuild.source import Source
 from tfbuild.wheels import Wheel
 
-TARGETS = ("cpu", "mkl", "cuda")
 # --base values that mean the row of facts/images.toml; everything else names an image that nobody has looked into.
 BASES = ("auto", "bootstrap", "registry")
 # What only a compile can heed.
@@ -69,9 +69,8 @@ COMPILE_OPTIONS = (
 BAZEL = re.compile(r"\d+\.\d+(\.\d+)?(rc\d+)?")
 IMAGE = re.compile(r"[\w./:@-]+")
 CONFIG = re.compile(r"[\w.+,-]+")
-# --define=enable_mkl=false and TF_NEED_CUDA=0 ask for neither; CUDA builds have the contraction kernel too.
+# --define=enable_mkl=false and TF_NEED_CUDA=0 ask for nothing.
 SWITCHED_OFF = re.compile(r"=(0|false|no)$")
-MKL = re.compile(r"mkl(?!dnn_contraction)")
 MACHINES = isa.MACHINES
 PLATFORMS = {platform: arch for arch, platform in MACHINES.items()}
 # A virtual environment in the builder, with what TensorFlow's own build imports.
@@ -82,7 +81,7 @@ BUILD_PYTHON = "/opt/build/bin/python3"
 class Request:
     """What the user asked for, word for word; empty means "choose for me"."""
 
-    target: str = "mkl"
+    target: str = targets.default()
     release: str = ""
     python: str = ""
     cpu: str = ""
@@ -134,9 +133,9 @@ class Build:
     bazel_flags: tuple[str, ...] = ()
     configure_env: tuple[tuple[str, str], ...] = ()
     threading: str = ""
-    # Of the kernels for GPUs, as the release spells them; () where the target is not cuda.
+    # Of the kernels for GPUs, as the release spells them; () where the target has no CUDA.
     compute_capabilities: tuple[str, ...] = ()
-    # What it is compiled with; "" where the target is not cuda.
+    # What it is compiled with; "" where the target has no CUDA.
     cuda: str = ""
     cudnn: str = ""
     source: Source | None = None
@@ -185,7 +184,7 @@ def select(request: Request, host: Cpu | None) -> Build:
     Raises the error of the first rule that refuses, each with a hint (tfbuild.errors).
     """
     refuse_unreadable(request)
-    target = refuse_mkl_with_cuda(request)
+    target = refuse_exclusive(request)
     place = choose_platform(request, target)
     way = {"official": _official, "": _from_source, "source": _from_source}.get(request.wheel, _from_file)
     return way(request, target, place, host)
@@ -210,34 +209,32 @@ def _texts(value: object) -> tuple[str, ...]:
     return value if isinstance(value, tuple) else (value,) if isinstance(value, str) else ()
 
 
-def refuse_mkl_with_cuda(request: Request) -> str:
-    """The one target asked for. oneDNN and CUDA in one build are refused in every spelling of the wish."""
+def refuse_exclusive(request: Request) -> str:
+    """The one target asked for. Two that exclude each other are refused in every spelling of the wish.
+
+    Raises MklWithCuda for those, named after the first such pair, and UsageError for an unknown target.
+    """
     asked: list[str] = re.findall(r"[^\s,+]+", request.target.lower())
     flags = (*request.bazel_flag, *request.configure)
     words = [*asked, *request.config, *(word for flag in flags for word in flag.split())]
-    wished = [word.lower() for word in words if not SWITCHED_OFF.search(word.lower())]
-    if any("cuda" in word for word in wished) and any(MKL.search(word) for word in wished):
-        raise MklWithCuda(
-            "oneDNN (mkl) and CUDA cannot be in one build: TensorFlow's performance guide says that MKL does not work "
-            "with --config=cuda, and from 2.5 on every CUDA build for Linux has oneDNN in it anyway",
-            hint="choose --target mkl or --target cuda",
-        )
-    unknown = [name for name in asked if name not in TARGETS]
-    if unknown or len(asked) != 1:
-        what = unknown[0] if unknown else request.target
-        raise UsageError(f"unknown target {what!r}", hint=f"one of: {', '.join(TARGETS)}")
-    return asked[0]
+    wished = tuple(word.lower() for word in words if not SWITCHED_OFF.search(word.lower()))
+    for row in targets.exclusions(wished):
+        raise MklWithCuda(row.reason, hint=f"choose {' or '.join(f'--target {name}' for name in row.targets)}")
+    unknown = [name for name in asked if targets.find(name) is None]
+    if not unknown and len(asked) != 1:
+        unknown = [request.target]
+    return targets.get([*unknown, *asked][0]).name
 
 
-def choose_platform(request: Request, target: str) -> str:
-    """The platform asked for, else this machine's. mkl is for Linux only; images of other targets are Linux too."""
+def choose_platform(request: Request, target: str = "") -> str:
+    """The platform asked for, else this machine's. `target`: may be for Linux only; images of all are Linux ones."""
     if request.platform in PLATFORMS:
         return request.platform
     asked = request.platform or f"{host_platform.system().lower()}/{host_platform.machine().lower()}"
     system, _, machine = asked.partition("/")
-    if target == "mkl" and system != "linux":
+    if target and system != "linux" and (reason := targets.get(target).linux_only):
         raise MklNeedsLinux(
-            f"mkl is for Linux only, and this is {system!r}: TensorFlow supports --config=mkl nowhere else",
+            f"{target} is for Linux only, and this is {system!r}: {reason}",
             hint=f"build the Linux image: --platform {MACHINES.get(ARCHITECTURES.get(machine, ''), 'linux/amd64')}",
         )
     arch = ARCHITECTURES.get(machine, "")
@@ -260,7 +257,7 @@ def _official(request: Request, target: str, place: str, host: Cpu | None) -> Bu
     release = _official_release(request, arch)
     row = releases.official_wheel(release, arch)
     python = choose_python(request, release, row.pythons)
-    if target == "mkl" and not row.onednn:
+    if targets.get(target).onednn and not row.onednn:
         raise UnknownRelease(
             f"the official {arch} wheel of {release} has no oneDNN in it",
             hint="take a newer release, or build this one from source: leave out --wheel official",
@@ -336,9 +333,12 @@ def _release_of(given: Source, asked: str) -> str:
 
 def _compiled(request: Request, target: str, place: str, release: str, asked: InstructionSet, given: Source) -> Build:
     arch = PLATFORMS[place]
-    if request.threading and target != "mkl":
-        raise UsageError(f"--threading is oneDNN's, and --target {target} promises none", hint="--target mkl")
-    threading = releases.threading(release, arch, request.threading) if target == "mkl" else "threadpool"
+    onednn = targets.get(target).onednn
+    if request.threading and not onednn:
+        raise UsageError(
+            f"--threading is oneDNN's, and --target {target} promises none", hint=targets.options("onednn")
+        )
+    threading = releases.threading(release, arch, request.threading) if onednn else "threadpool"
     configs = releases.configs(release, target, arch, threading)
     spelled_out = releases.spelled_out(release, target, arch, threading)
     bazel = request.bazel or toolchains.bazel(release, arch)
@@ -454,9 +454,12 @@ def _headers(request: Request) -> tuple[str, ...]:
 
 def _capabilities(request: Request, target: str, release: str) -> tuple[Capability, ...]:
     """Those asked for, else the ones that the official wheels are made for; none where nothing is compiled for GPUs."""
-    if request.compute_capabilities and target != "cuda":
-        raise UsageError(f"--compute-capabilities are GPUs', and --target {target} has none", hint="--target cuda")
-    if target != "cuda":
+    for_cuda = targets.get(target).cuda
+    if request.compute_capabilities and not for_cuda:
+        raise UsageError(
+            f"--compute-capabilities are GPUs', and --target {target} has none", hint=targets.options("cuda")
+        )
+    if not for_cuda:
         return ()
     own = releases.cuda(release).capabilities
     return capabilities.parse(request.compute_capabilities or own, named="_" in own)
@@ -464,10 +467,10 @@ def _capabilities(request: Request, target: str, release: str) -> tuple[Capabili
 
 def _cuda(request: Request, target: str, release: str, gpus: tuple[Capability, ...] = (), compiler: str = "") -> Choice:
     """The CUDA that it is compiled with; an official wheel has the release's own, another target none."""
-    if target != "cuda":
+    if not targets.get(target).cuda:
         if request.cuda or request.cudnn:
             name = "cuda" if request.cuda else "cudnn"
-            raise UsageError(f"--{name} is for GPUs, and --target {target} is not", hint="--target cuda")
+            raise UsageError(f"--{name} is for GPUs, and --target {target} is not", hint=targets.options("cuda"))
         return Choice(cuda="", cudnn="", configs=(), notes=())
     if not compiler:
         return cuda_versions.own(release)
@@ -498,8 +501,8 @@ def _choices(
 ) -> tuple[str, ...]:
     """Words for what the user chose otherwise than the release does; free text becomes a fingerprint."""
     bazel = _own(lambda: toolchains.bazel(release, arch))
-    threading = _own(lambda: releases.threading(release, arch) if target == "mkl" else "")
-    gpus = releases.cuda(release).capabilities if target == "cuda" else ""
+    threading = _own(lambda: releases.threading(release, arch) if targets.get(target).onednn else "")
+    gpus = releases.cuda(release).capabilities if targets.get(target).cuda else ""
     free = (
         request.bazel if request.bazel != bazel else "",
         request.compute_capabilities if request.compute_capabilities != gpus else "",
@@ -556,7 +559,7 @@ def _choose(request: Request, release: str) -> base_images.BaseChoice:
 def _wheel_flags(release: str, target: str, python: str) -> tuple[str, ...]:
     """The Bazel flags that name the wheel and choose the hermetic Python, where the release takes them from Bazel."""
     made = releases.wheel(release)
-    name = made.gpu if target == "cuda" else made.cpu
+    name = targets.get(target).column(made.cpu, made.gpu)
     return tuple(
         flag
         for flag in (name if made.step == "bazel" else "", *made.flags, releases.python_flag(release, python))

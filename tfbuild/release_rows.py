@@ -18,7 +18,6 @@ Sure = Literal["tree", "docs", "wheel", "index", "packagers", "reports", "measur
 # What such a row says is planned, with a note.
 UNCERTAIN = ("reports", "unknown")
 Step = Literal["run", "build"]
-Target = Literal["cpu", "mkl", "cuda"]
 
 
 @cache
@@ -39,10 +38,10 @@ class Release(Facts, frozen=True, kw_only=True):
 
 
 class Row(Facts, frozen=True, kw_only=True):
-    """A fact that holds for the releases in [since, before)."""
+    """A fact that holds for the releases in [since, before), without `before` for all from `since` on."""
 
     since: str = msgspec.field(name="from")
-    before: str
+    before: str = ""
     sure: Sure = "tree"
     note: str = ""
 
@@ -52,7 +51,8 @@ class Row(Facts, frozen=True, kw_only=True):
         return ""
 
     def covers(self, release: str) -> bool:
-        return version(self.since) <= version(release) < version(self.before)
+        asked = version(release)
+        return version(self.since) <= asked and (not self.before or asked < version(self.before))
 
 
 class Sourced(Row, frozen=True, kw_only=True):
@@ -196,7 +196,7 @@ class ThreadEnv(Facts, frozen=True, kw_only=True):
 
 
 class OnednnEnv(Sourced, frozen=True, kw_only=True):
-    """A variable that an image of target mkl sets."""
+    """A variable that an image sets whose target promises oneDNN."""
 
     variable: str
     value: str
@@ -216,18 +216,20 @@ class Package(Sourced, frozen=True, kw_only=True):
 class Configure(Row, frozen=True, kw_only=True):
     """A variable that answers a question of configure.py; `compiler`: only for builds with that one.
 
+    `cuda`: only asked of builds with CUDA (true), or of those without (false). A target's own answer beats `value`.
     `overridden`: why a config of the tree's .bazelrc wins over configure's answer ("": none does).
     """
 
     variable: str
     value: str
-    targets: tuple[Target, ...] = ("cpu", "mkl", "cuda")
+    cuda: bool | None = None
     compiler: Literal["", "gcc", "clang"] = ""
     overridden: str = ""
 
     @property
     def key(self) -> str:
-        return " ".join((self.variable, *self.targets, self.compiler))
+        asked = {None: "", True: "cuda", False: "without cuda"}[self.cuda]
+        return " ".join((self.variable, asked, self.compiler))
 
 
 class Opt(Sourced, frozen=True, kw_only=True):
@@ -274,6 +276,7 @@ class WheelRow(Sourced, frozen=True, kw_only=True):
 class Table(Facts, frozen=True, kw_only=True):
     """The file, as it is."""
 
+    known_until: str
     release: tuple[Release, ...]
     config: tuple[Config, ...]
     official_python: tuple[OfficialPython, ...]
@@ -318,7 +321,8 @@ def check(found: Table) -> None:
     try:
         _check_releases(found)
         for name in Table.__struct_fields__:
-            _check_table(name, [row for row in getattr(found, name) if isinstance(row, Row)], found)
+            if name != "known_until":
+                _check_table(name, [row for row in getattr(found, name) if isinstance(row, Row)], found)
     except ValueError as error:  # InvalidVersion is one too
         raise ValueError(f"releases.toml: {error}") from error
 
@@ -327,6 +331,11 @@ def _check_releases(found: Table) -> None:
     known = [version(row.version) for row in found.release]
     if known != sorted(set(known)):
         raise ValueError("[[release]]: not in ascending order, or twice the same")
+    if known[-1] >= version(found.known_until):
+        newest = found.release[-1].version
+        raise ValueError(
+            f"[[release]] {newest}: known_until is {found.known_until}, and rows without `before` end there"
+        )
 
 
 def _check_table(name: str, rows: list[Row], found: Table) -> None:
@@ -340,11 +349,12 @@ def check_ranges(what: str, rows: Sequence[Row]) -> None:
     """ValueError where a range is empty, or two of them overlap."""
     rows = sorted(rows, key=lambda row: version(row.since))
     for row in rows:
-        if version(row.since) >= version(row.before):
+        if row.before and version(row.since) >= version(row.before):
             raise ValueError(f"{what}: the range from {row.since} before {row.before} is empty")
     for one, two in pairwise(rows):
-        if version(two.since) < version(one.before):
-            raise ValueError(f"{what}: the row from {two.since} overlaps the one from {one.since} before {one.before}")
+        if not one.before or version(two.since) < version(one.before):
+            end = f" before {one.before}" if one.before else ", which has no end"
+            raise ValueError(f"{what}: the row from {two.since} overlaps the one from {one.since}{end}")
 
 
 def _check_whole(what: str, rows: list[Row], known: list[str]) -> None:

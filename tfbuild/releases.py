@@ -15,6 +15,7 @@ from packaging.version import InvalidVersion
 
 from tfbuild import binary
 from tfbuild.errors import TfbuildError, UncertainFact, UnknownCompiler, UnknownPython, UnknownRelease, UsageError
+from tfbuild.facts import targets
 from tfbuild.release_rows import (
     UNCERTAIN,
     Config,
@@ -52,10 +53,11 @@ class OfficialWheel:
 
     def requirement(self, release: str, target: str) -> str:
         """What pip is asked for; UnknownRelease where no official wheel is for that target."""
-        name = self.gpu if target == "cuda" else self.cpu
+        row = targets.get(target)
+        name = row.column(self.cpu, self.gpu)
         if not name:
             raise UnknownRelease(
-                f"no official {self.arch} wheel of TensorFlow {release} is for CUDA", hint="build it from source"
+                f"no official {self.arch} wheel of TensorFlow {release} is for {row.title}", hint="build it from source"
             )
         return f"{name}=={release}"
 
@@ -237,7 +239,7 @@ def config(name: str, release: str) -> bool | None:
 
 
 def threading(release: str, arch: str, asked: str = "") -> str:
-    """ "openmp" or "threadpool": what oneDNN runs on in a build for `mkl`; `asked` overrides the choice."""
+    """ "openmp" or "threadpool": what oneDNN runs on in a build that promises it; `asked` overrides the choice."""
     found = _threading(release, arch)
     fitting = [name for name, by in (("openmp", found.openmp), ("threadpool", found.threadpool)) if by]
     if asked and asked not in ("openmp", "threadpool"):
@@ -269,8 +271,9 @@ def thread_env(threading: str) -> tuple[tuple[str, str], ...]:
 
 
 def onednn_env(release: str) -> tuple[tuple[str, str], ...]:
-    """What an image of target mkl sets so that oneDNN is on."""
-    return tuple((found.variable, found.value) for found in table().onednn_env if found.covers(release))
+    """What an image that promises oneDNN sets so that it is on; () from `known_until` on."""
+    there = table().onednn_env if version(release) < version(table().known_until) else ()
+    return tuple((found.variable, found.value) for found in there if found.covers(release))
 
 
 def configs(release: str, target: str, arch: str, threading: str) -> tuple[str, ...]:
@@ -285,12 +288,13 @@ def spelled_out(release: str, target: str, arch: str, threading: str) -> tuple[C
 
 
 def _wanted(release: str, target: str, arch: str, threading: str) -> tuple[str, ...]:
-    if target == "mkl":
+    row = targets.get(target)
+    onednn: tuple[str, ...] = ()
+    if row.onednn:
         found = _threading(release, arch)
-        return (found.openmp if threading == "openmp" else found.threadpool,)
-    if target == "cuda":
-        return ("cuda", "cuda_wheel") if config("cuda_wheel", release) is not False else ("cuda",)
-    return ()
+        onednn = (found.openmp if threading == "openmp" else found.threadpool,)
+    there = (name for name in row.configs_unless_gone if config(name, release) is not False)
+    return (*onednn, *row.configs, *there)
 
 
 def _certain(name: str, release: str) -> bool:
@@ -328,7 +332,8 @@ def configure_env(
     `compiler`: "clang-18", "gcc-12"; `capabilities`: "8.0,9.0"; `cuda`: "12.8.1"; the release's own where empty.
     """
     name = (compiler or compilers(release)[0].name).partition("-")[0]
-    fitting = [found for found in rows(table().configure, release) if target in found.targets]
+    wanted = targets.get(target)
+    fitting = [found for found in rows(table().configure, release) if found.cuda in (None, wanted.cuda)]
     card = row(table().cuda, release)
     # Up to 2.17 the library is looked for by its major version: what the CUDA image has is at most as precise.
     exact = card.hermetic or cudnn not in ("", card.cudnn)
@@ -338,7 +343,11 @@ def configure_env(
         "cudnn": (cudnn or card.cudnn) if exact else card.cudnn.partition(".")[0],
         "capabilities": capabilities or card.capabilities,
     }
-    return tuple((one.variable, one.value.format(**values)) for one in fitting if one.compiler in ("", name))
+    return tuple(
+        (one.variable, wanted.answers.get(one.variable, one.value).format(**values))
+        for one in fitting
+        if one.compiler in ("", name)
+    )
 
 
 def repo_env(release: str, env: Iterable[tuple[str, str]]) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from typing import Literal
 
 from tfbuild import base_images, facts, plan, releases
 from tfbuild.errors import TfbuildError
-from tfbuild.facts import Facts
+from tfbuild.facts import Facts, targets
 from tfbuild.plan import Build, Request
 
 SCHEMA = "tfbuild.support/1"
@@ -57,7 +57,7 @@ class Combination:
     @property
     def own_base(self) -> bool:
         """Whether only a base that the user names can have what the build needs: CUDA."""
-        return self.build is not None and self.target == "cuda" and not releases.cuda(self.release).hermetic
+        return self.build is not None and targets.get(self.target).cuda and not releases.cuda(self.release).hermetic
 
     @property
     def status(self) -> str:
@@ -91,7 +91,7 @@ def rows() -> Iterator[Combination]:
     for release in releases.newest_first():
         for python in (one for one in releases.pythons(release) if one in base_images.pythons()):
             for platform in plan.PLATFORMS:
-                yield from (_row(release, python, target, platform) for target in plan.TARGETS)
+                yield from (_row(release, python, target, platform) for target in targets.names())
 
 
 def _row(release: str, python: str, target: str, platform: str) -> Combination:
@@ -130,8 +130,6 @@ Builds from source, for every TensorFlow release, Python, target and platform. `
 Without `--python`, the last Python listed is taken. Older ones than 3.7 need a base image of your own (`--base`). Base
 images are `python:VERSION-slim-DEBIAN`, unless `--compiler` asks for one that is elsewhere.
 
-| TensorFlow | Python | platform | cpu | mkl | cuda | compiler | Debian | Bazel |
-|---|---|---|---|---|---|---|---|---|
 """
 Cell = tuple[str, ...]
 
@@ -154,7 +152,8 @@ def to_markdown(found: Iterable[Combination]) -> str:
     """The table, with releases in one line where they differ in nothing."""
     notes = Notes()
     lines = [(release, _lines(group, notes)) for release, group in groupby(found, key=lambda row: row.release)]
-    text = HEAD
+    columns = ("TensorFlow", "Python", "platform", *targets.names(), "compiler", "Debian", "Bazel")
+    text = f"{HEAD}| {' | '.join(columns)} |\n|{'---|' * len(columns)}\n"
     for cells, group in groupby(lines, key=lambda line: line[1]):
         names = [release for release, _ in group]
         span = names[0] if len(names) == 1 else f"{names[-1]} to {names[0]}"
@@ -167,11 +166,11 @@ def _lines(found: Iterable[Combination], notes: Notes) -> tuple[Cell, ...]:
     """A release's lines: Pythons and platforms that have the same cells share one."""
     cells: dict[Cell, dict[str, list[str]]] = {}
     for (python, platform), group in groupby(found, key=lambda row: (row.python, row.platform)):
-        targets = list(group)
-        build = next((row.build for row in targets if row.build), None)
+        row_by_target = list(group)
+        build = next((row.build for row in row_by_target if row.build), None)
         base = base_images.find(build.base_image) if build else None
         by = (build.compiler, base.distribution, build.bazel) if build and base else ("", "", "")
-        cell = (*(notes.mark(row) for row in targets), *by)
+        cell = (*(notes.mark(row) for row in row_by_target), *by)
         cells.setdefault(cell, {}).setdefault(platform.removeprefix("linux/"), []).append(python)
     return tuple(
         (", ".join(pythons), ", ".join(platforms), *cell)

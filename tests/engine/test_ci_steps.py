@@ -15,7 +15,7 @@ import pytest
 import requests
 from markdown_it import MarkdownIt
 
-from tests import checkout, debian, steps
+from tests import checkout, debian, newest, steps
 from tests.engine import registry as registries
 from tests.engine.registry import Server
 from tests.steps import Done, Github
@@ -26,7 +26,7 @@ from tfbuild.engine.progress import Progress
 from tfbuild.matrix import Asked
 
 pytestmark = pytest.mark.engine
-ID = "2.21.0-cpu-py3.11-f16c"
+ID = newest.official("cpu")
 USER, PASSWORD = "somebody", "for a test only"
 HTPASSWD = "somebody:$2b$05$abcdefghijklmnopqrstuudyVs3WFCvXIRVRd3ovSnWEpDyfKw6.a\n"
 AUTH = "auth: {{htpasswd: {{realm: test, path: {folder}/htpasswd}}}}\n"
@@ -216,6 +216,6 @@ def test_bake_builds_a_row(engine: Engine, tmp_path: Path) -> None:
     try:
         assert engine.image(tag).labels["io.tfbuild.id"] == ID
         said = engine.run(tag, ["python", "-c", "from importlib.metadata import *; print(version('tensorflow_cpu'))"])
-        assert said.stdout.strip() == "2.21.0"
+        assert said.stdout.strip() == newest.RELEASE
     finally:
         engine.untag(tag)

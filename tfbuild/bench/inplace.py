@@ -6,6 +6,7 @@ from functools import cache
 
 from tfbuild import releases
 from tfbuild.errors import TfbuildError
+from tfbuild.facts import targets
 from tfbuild.labels import read_labels
 from tfbuild.measure import experiments
 from tfbuild.measure.records import BenchReport
@@ -65,8 +66,9 @@ def of(report: BenchReport) -> InPlace:
 
 def _older(report: BenchReport) -> dict[str, str]:
     """What tfbuild's labels promise, and whose malloc was found; nothing of what neither tells."""
-    target = read_labels(report.image.labels).own.get("target")
-    switch = {} if target is None else {ONEDNN: "1" if target == "mkl" else ""}
+    name = read_labels(report.image.labels).own.get("target")
+    target = targets.find(name or "")
+    switch = {} if name is None else {ONEDNN: "1" if target and target.onednn else ""}
     malloc = report.software.malloc.rpartition("/")[2]
     own = malloc.startswith(("libc.", "libc-", "ld-musl"))
     return switch | ({PRELOAD: "" if own else malloc} if malloc else {})

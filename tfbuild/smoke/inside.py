@@ -10,7 +10,7 @@ import json
 import os
 import subprocess
 import sys
-from typing import Any, Dict, List, Sequence, Tuple, Type
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Type
 
 from . import judge
 from .found import Cuda, Environment, Faults, OneDnn, Part, TensorFlow
@@ -18,6 +18,8 @@ from .judge import Check, Ended, Plan
 
 SECONDS = 120
 PLAN_FILE = "/opt/tfbuild/plan.json"
+# By target, as in facts/targets.toml, which is in no image.
+CHECKS = {"mkl": ("onednn",), "cuda": ("cuda",)}
 MARKS = {judge.PASS: "ok", judge.WARN: "WARN", judge.FAIL: "FAIL", judge.SKIP: "skip"}
 
 
@@ -40,9 +42,11 @@ def main(arguments: List[str]) -> int:
 def read_plan(path: str, needed: bool) -> Plan:
     """The plan in a JSON file; without one only what the environment tells is expected. Unknown keys are left alone."""
     if not needed and not os.path.exists(path):
+        target = "mkl" if os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "1" else ""
         return Plan(
             allocator="tcmalloc" if "tcmalloc" in os.environ.get("LD_PRELOAD", "") else "",
-            target="mkl" if os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "1" else "",
+            target=target,
+            checks=CHECKS.get(target, ()),
         )
     with open(path) as file:
         told: Dict[str, Any] = json.load(file)
@@ -50,7 +54,8 @@ def read_plan(path: str, needed: bool) -> Plan:
         raise ValueError("is not a JSON object")
     words = ("release", "python", "target", "threading", "allocator")
     defects = told.get("known_defects", [])
-    return Plan(known_defects=tuple(map(str, defects)), **{word: str(told.get(word) or "") for word in words})
+    known = {word: str(told.get(word) or "") for word in words}
+    return Plan(known_defects=tuple(map(str, defects)), checks=CHECKS.get(known["target"], ()), **known)
 
 
 def run(plan: Plan) -> List[Check]:
@@ -66,27 +71,27 @@ def run(plan: Plan) -> List[Check]:
     return [first, *(check(plan, environment, stderr) for check in (_tcmalloc, _onednn, _numerics, _cuda))]
 
 
-def _tcmalloc(plan: Plan, environment: Environment, stderr: str) -> Check:
+def _tcmalloc(plan: Plan, environment: Optional[Environment], stderr: str) -> Check:
     if plan.allocator != "tcmalloc":
         return judge.tcmalloc(environment, None, stderr, Ended(0, ""), plan)
     found, ended, _ = probe("faults", (Faults,), **judge.NO_ONEDNN)
     return judge.tcmalloc(environment, found[0] if found else None, stderr, ended, plan)
 
 
-def _onednn(plan: Plan, environment: Environment, _: str) -> Check:
-    if plan.target != "mkl":
+def _onednn(plan: Plan, environment: Optional[Environment], _: str) -> Check:
+    if "onednn" not in plan.checks:
         return judge.onednn("", environment, None, Ended(0, ""), plan)
     found, ended, stderr = probe("onednn", (OneDnn,), **judge.TALKATIVE)
     return judge.onednn(stderr, environment, found[0] if found else None, ended, plan)
 
 
-def _numerics(plan: Plan, _: Environment, __: str) -> Check:
+def _numerics(plan: Plan, _: Optional[Environment], __: str) -> Check:
     found, ended, _stderr = probe("numerics", (Part,) * len(judge.LIMITS))
     return judge.numerics(found, ended, plan)
 
 
-def _cuda(plan: Plan, _: Environment, __: str) -> Check:
-    if plan.target != "cuda":
+def _cuda(plan: Plan, _: Optional[Environment], __: str) -> Check:
+    if "cuda" not in plan.checks:
         return judge.cuda(None, Ended(0, ""), plan)
     found, ended, _stderr = probe("cuda", (Cuda,))
     return judge.cuda(found[0] if found else None, ended, plan)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from tfbuild import defects
 from tfbuild.errors import UnknownImage
+from tfbuild.facts import targets
 from tfbuild.labels import ALLOCATOR, PREFIX, is_version, read_labels
-from tfbuild.plan import TARGETS
 from tfbuild.smoke import judge
 
 # The identifier names the report's files.
@@ -41,7 +41,7 @@ class Planned:
             "id": bool(IDENTIFIER.fullmatch(told["id"])),
             "python": bool(PYTHON.fullmatch(told["python"])),
             "release": is_version(told["release"]),
-            "target": told["target"] in TARGETS,
+            "target": targets.find(told["target"]) is not None,
             "allocator": told["allocator"] == ALLOCATOR,
             "platform": told["platform"] == f"linux/{architecture}",
         }
@@ -67,5 +67,6 @@ class Planned:
             target=self.target,
             threading=self.threading,
             allocator=self.allocator,
+            checks=targets.get(self.target).checks,
             known_defects=defects.known(self.release),
         )
