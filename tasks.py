@@ -17,7 +17,7 @@ from invoke.tasks import task
 # Invoke keeps Python from writing byte code, so that each command would compile all of tfbuild again.
 sys.dont_write_bytecode = bool(sys.flags.dont_write_bytecode)
 
-from tfbuild import cli  # noqa: E402
+from tfbuild.cli import calls  # noqa: E402
 from tfbuild.errors import Interrupted, UsageError  # noqa: E402
 from tfbuild.facts import targets  # noqa: E402
 
@@ -133,7 +133,7 @@ def verb(*groups: dict[str, tuple[Any, str]]) -> Callable[[Body], Any]:
                 body(*args, *given, **kwargs)
                 sys.stdout.flush()
             except BrokenPipeError:
-                cli.leave_where_nobody_reads()
+                calls.leave_where_nobody_reads()
                 raise
             except KeyboardInterrupt:
                 raise Interrupted("interrupted; what ran was stopped and taken down") from None
@@ -153,7 +153,7 @@ def verb(*groups: dict[str, tuple[Any, str]]) -> Callable[[Body], Any]:
 @verb({"cpuinfo": ("", "read this recording in place of this machine")}, JSON)
 def detect(_: Context, **options: Any) -> None:
     """This CPU's features and level, and what the official wheel leaves unused on it."""
-    cli.detect(**options)
+    calls.detect(**options)
 
 
 @verb(
@@ -166,7 +166,7 @@ def detect(_: Context, **options: Any) -> None:
 )
 def copts(_: Context, **options: Any) -> None:
     """The Bazel copts for a CPU and a compiler, in one line that can be pasted."""
-    cli.copts(**options)
+    calls.copts(**options)
 
 
 @verb(
@@ -176,7 +176,7 @@ def copts(_: Context, **options: Any) -> None:
 )
 def explain(_: Context, **options: Any) -> None:
     """Every CPU feature: in the CPU, in which level, kept as which flag or why not, used by what."""
-    cli.explain(**options)
+    calls.explain(**options)
 
 
 @verb(
@@ -190,19 +190,19 @@ def explain(_: Context, **options: Any) -> None:
 )
 def fleet(_: Context, *hosts: str, **options: Any) -> None:
     """The fewest images that cover HOSTS...: recorded cpuinfo files, folders, lists of ssh hosts."""
-    cli.fleet(hosts, **options)
+    calls.fleet(hosts, **options)
 
 
 @verb(PLAN, JSON)
 def plan(_: Context, **options: Any) -> None:
     """The resolved build, with no engine near."""
-    cli.plan(**options)
+    calls.plan(**options)
 
 
 @verb(PLAN, {"output": ("", "folder of the build context (default: build/IDENTIFIER/context)")}, JSON)
 def dockerfile(_: Context, **options: Any) -> None:
     """Write the build context: a folder that plain `docker build` accepts."""
-    cli.dockerfile(**options)
+    calls.dockerfile(**options)
 
 
 @verb(
@@ -219,13 +219,13 @@ def dockerfile(_: Context, **options: Any) -> None:
 )
 def build(_: Context, **options: Any) -> None:
     """Detect, plan, render, build, verify, tag, report."""
-    cli.build(**options)
+    calls.build(**options)
 
 
 @verb(PLAN, MAKE, COMPILE, {"output": ("dist", "folder for the wheel")}, JSON)
 def wheel(_: Context, **options: Any) -> None:
     """Compile the wheel alone, with a JSON beside it that says how."""
-    cli.wheel(**options)
+    calls.wheel(**options)
 
 
 @verb(
@@ -241,7 +241,7 @@ def wheel(_: Context, **options: Any) -> None:
 )
 def bundle(_: Context, **options: Any) -> None:
     """Download all that a build does into one folder, from which `--mirror FOLDER` builds without a network."""
-    cli.bundle(**options)
+    calls.bundle(**options)
 
 
 @verb(
@@ -260,19 +260,19 @@ def bundle(_: Context, **options: Any) -> None:
 )
 def verify(_: Context, image: str, **options: Any) -> None:
     """Prove that IMAGE is what its labels claim, or (--registry) what its provenance and SBOM describe."""
-    cli.verify(image, **options)
+    calls.verify(image, **options)
 
 
 @verb({"engine": ENGINE["engine"]}, {"output": ("", "write it to this file (default: stdout)")}, JSON)
 def sbom(_: Context, image: str, **options: Any) -> None:
     """The software bill of materials of IMAGE as CycloneDX 1.6, read out of its files."""
-    cli.sbom(image, **options)
+    calls.sbom(image, **options)
 
 
 @verb({"engine": ENGINE["engine"]}, {"full": (False, "read all of the code, not a sample: minutes")}, JSON)
 def inspect(_: Context, subject: str, **options: Any) -> None:
     """What SUBJECT (a wheel, an image or a library) was compiled for, by its machine code; nothing of it is run."""
-    cli.inspect(subject, **options)
+    calls.inspect(subject, **options)
 
 
 REGISTRY: dict[str, tuple[Any, str]] = {
@@ -295,7 +295,7 @@ REGISTRY: dict[str, tuple[Any, str]] = {
 )
 def push(_: Context, image: str, **options: Any) -> None:
     """Publish IMAGE, which must be verified, with its SBOM and provenance, and in its release's indexes."""
-    cli.push(image, **options)
+    calls.push(image, **options)
 
 
 @verb(
@@ -312,13 +312,13 @@ def push(_: Context, image: str, **options: Any) -> None:
 )
 def pull(_: Context, **options: Any) -> None:
     """Pull the best image of a registry that this host can run, and say why not the others."""
-    cli.pull(**options)
+    calls.pull(**options)
 
 
 @verb({"engine": ENGINE["engine"]}, REGISTRY, JSON)
 def images(_: Context, **options: Any) -> None:
     """The images here and in the registry: size, age, instruction set, verified or not, whether this host runs them."""
-    cli.images(**options)
+    calls.images(**options)
 
 
 @verb(
@@ -335,7 +335,7 @@ def images(_: Context, **options: Any) -> None:
 )
 def prune(_: Context, **options: Any) -> None:
     """Remove images of tfbuild's from the engine: failed, unverified and unnamed ones, or all but some. Asks first."""
-    cli.prune(**options)
+    calls.prune(**options)
 
 
 @verb(
@@ -361,7 +361,7 @@ def prune(_: Context, **options: Any) -> None:
 )
 def bench(_: Context, image: str = "", **options: Any) -> None:
     """Measure the performance guide's claims in IMAGE on this machine. --list and --dry-run need none."""
-    cli.bench(image, **options)
+    calls.bench(image, **options)
 
 
 @verb(
@@ -373,7 +373,7 @@ def bench(_: Context, image: str = "", **options: Any) -> None:
 )
 def compare(_: Context, *reports: str, **options: Any) -> None:
     """Benchmarks side by side, each against the first of REPORTS...: images, machines or releases."""
-    cli.compare(reports, **options)
+    calls.compare(reports, **options)
 
 
 @verb(
@@ -386,13 +386,13 @@ def compare(_: Context, *reports: str, **options: Any) -> None:
 )
 def advise(_: Context, report: str, **options: Any) -> None:
     """Settings and lines of code for this machine, each with the gain that the benchmark REPORT has for it."""
-    cli.advise(report, **options)
+    calls.advise(report, **options)
 
 
 @verb({"stop": (False, "stop the engine that tfbuild started"), "json": JSON["json"]})
 def engine(_: Context, **options: Any) -> None:
     """Make sure that a container engine answers; install and start Debian's where none does and this is root."""
-    cli.engine(**options)
+    calls.engine(**options)
 
 
 @verb(
@@ -413,25 +413,25 @@ def engine(_: Context, **options: Any) -> None:
 )
 def matrix(_: Context, **options: Any) -> None:
     """The rows of a CI matrix: every combination that can be built, in a stable order."""
-    cli.matrix(Path(__file__).parent, **options)
+    calls.matrix(Path(__file__).parent, **options)
 
 
 @verb({"check": (False, "compare docs/support.md only, and fail where it is stale")}, JSON)
 def support(_: Context, **options: Any) -> None:
     """Which release builds for which Python, target and platform, how certain, on what evidence, as Markdown."""
-    cli.support(Path(__file__).parent, **options)
+    calls.support(Path(__file__).parent, **options)
 
 
 @verb({"check": (False, "compare only, and fail where a file is stale")})
 def dockerfiles(_: Context, **options: Any) -> None:
     """Write the committed build contexts under dockerfiles/ again."""
-    cli.dockerfiles(Path(__file__).parent / "dockerfiles", **options)
+    calls.dockerfiles(Path(__file__).parent / "dockerfiles", **options)
 
 
 @verb({"check": (False, "compare only, and fail where a page is stale")})
 def docs(_: Context, **options: Any) -> None:
     """Write the generated pages again: docs/support.md and docs/reference/exit-codes.md."""
-    cli.docs(Path(__file__).parent, **options)
+    calls.docs(Path(__file__).parent, **options)
 
 
 @verb(
@@ -442,4 +442,4 @@ def docs(_: Context, **options: Any) -> None:
 )
 def test(_: Context, path: str = "", **options: Any) -> None:  # noqa: PT028 - no test
     """Lint, types, generated files and all tests but the nightly ones; or every test of one folder or file, PATH."""
-    cli.test(Path(__file__).parent, path, **options)
+    calls.test(Path(__file__).parent, path, **options)

@@ -21,11 +21,11 @@ from tfbuild.bench import session
 from tfbuild.bench.session import Settings
 from tfbuild.bench.wording import judged
 from tfbuild.engine import Engine
-from tfbuild.engine.progress import Progress
 from tfbuild.measure import evaluate
 from tfbuild.measure.experiments import Arm, Case, Experiment, Value
 from tfbuild.measure.records import NO_DIFFERENCE, SLOWER, BenchReport, CaseResult, ExperimentResult
 from tfbuild.measure.workers import FOLDER
+from tfbuild.util.progress import Progress
 
 PLANTED = Path(__file__).parent.parent / "tests" / "data" / "bench" / "planted.py"
 IMAGE = "tfbuild:2.21.0-mkl-py3.11-f16c"
@@ -143,7 +143,7 @@ def main() -> None:
     parser.add_argument("image", nargs="?", default=IMAGE)
     parser.add_argument("--repeats", type=int, default=REPEATS)
     options = parser.parse_args()
-    more = {f"{FOLDER}/benches/workloads/planted.py": PLANTED.read_bytes()}
+    more = {f"{FOLDER}/bench/workloads/planted.py": PLANTED.read_bytes()}
     usual = Settings(mode="budget", budget=2 * SECONDS * options.repeats, more=more)
     longer = replace(usual, budget=SLEEPY_SECONDS * options.repeats, rounds=SLEEPY_ROUNDS)
     engine, measured = Engine.connect(), list[ExperimentResult]()

@@ -20,12 +20,16 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.harness import record, rounds
-from tfbuild import cli, cpu, dockerfile, facts, isa
-from tfbuild.compilers import find
-from tfbuild.engine import Engine, Progress, Worker, base
+from tfbuild import cpu, facts
+from tfbuild.cli import calls
+from tfbuild.context import dockerfile
+from tfbuild.cpu import isa
+from tfbuild.cpu.compilers import find
+from tfbuild.engine import Engine, Progress, Worker
 from tfbuild.engine.build import BuildSettings
 from tfbuild.measure.intervals import geometric_mean, interval
 from tfbuild.measure.records import Interval
+from tfbuild.pipeline import base_image
 
 HERE = Path(__file__).parent
 TAG = "tfbuild-benchmark:eigen"
@@ -99,8 +103,8 @@ def container(engine: Engine, mode: str, compilers: list[str]) -> Iterator[tuple
     """A container that compiles and runs the kernels, and the CPU that it runs on; the image stays."""
     packages = {f"g++-{version}" if kind == "gcc" else f"clang-{version}" for kind, version in map(find, compilers)}
     with tempfile.TemporaryDirectory(prefix="tfbuild-benchmark-") as scratch:
-        folder, log, progress, ca = Path(scratch, "context"), Path(scratch, "log"), Progress(), cli.certificates("")
-        ground = base.resolve(engine, IMAGE, DISTRIBUTION, mode, progress=progress, log=log, ca_cert=ca)
+        folder, log, progress, ca = Path(scratch, "context"), Path(scratch, "log"), Progress(), calls.certificates("")
+        ground = base_image.resolve(engine, IMAGE, DISTRIBUTION, mode, progress=progress, log=log, ca_cert=ca)
         folder.mkdir()
         shutil.copy(dockerfile.TEMPLATES / "network.sh", folder)
         words = " ".join(sorted({*packages, "g++-12", "libeigen3-dev", "util-linux"}))

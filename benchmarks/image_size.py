@@ -15,11 +15,13 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.harness import record, rounds
-from tfbuild import dockerfile, plan
-from tfbuild.engine import Engine, Progress, base
-from tfbuild.engine.base import Base
+from tfbuild import plan
+from tfbuild.context import dockerfile
+from tfbuild.engine import Engine, Progress
 from tfbuild.engine.build import BuildSettings
 from tfbuild.measure.intervals import interval
+from tfbuild.pipeline import base_image
+from tfbuild.pipeline.base_image import ResolvedBase
 from tfbuild.plan import Build, Request
 
 TAG = "tfbuild-benchmark"
@@ -45,7 +47,7 @@ class Seconds:
     cpu: float
 
 
-def make_naive(engine: Engine, build: Build, ground: Base, folder: Path, ca: Path | None) -> str:
+def make_naive(engine: Engine, build: Build, ground: ResolvedBase, folder: Path, ca: Path | None) -> str:
     context = folder / "naive"
     context.mkdir()
     certificate = "PIP_CERT=/run/secrets/ca " if ca else ""
@@ -54,7 +56,7 @@ def make_naive(engine: Engine, build: Build, ground: Base, folder: Path, ca: Pat
     return make(engine, context, "naive", folder, ca, {})
 
 
-def make_tfbuild(engine: Engine, build: Build, ground: Base, folder: Path, ca: Path | None) -> str:
+def make_tfbuild(engine: Engine, build: Build, ground: ResolvedBase, folder: Path, ca: Path | None) -> str:
     context = dockerfile.write(build, folder / "tfbuild")
     return make(engine, context.folder, "tfbuild", folder, ca, dict(dockerfile.build_args(ground, context)))
 
@@ -91,7 +93,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="tfbuild-benchmark-") as scratch:
         folder = Path(scratch)
         image, distribution, log = build.base_image, build.base_distribution, folder / "base.log"
-        ground = base.resolve(engine, image, distribution, asked.base, progress=Progress(), log=log, ca_cert=ca)
+        ground = base_image.resolve(engine, image, distribution, asked.base, progress=Progress(), log=log, ca_cert=ca)
         naive = make_naive(engine, build, ground, folder, ca)
         slim = make_tfbuild(engine, build, ground, folder, ca)
     size = {

@@ -1,4 +1,4 @@
-"""Instructions and the CPU features that GNU as says each needs: an oracle of its own for tfbuild/machinecode.py.
+"""Instructions and the CPU features that GNU as says each needs: an oracle for tfbuild/binary/machinecode.py.
 
 `python -m tests.assembled x86_64` assembles tests/data/machinecode/x86_64.s and prints one row an instruction: its
 bytes, its text, and every feature without which GNU as refuses it. The rows are kept beside it as x86_64.tsv.
@@ -104,7 +104,7 @@ def _code(arch: str, lines: list[str], folder: Path) -> Iterator[bytes]:
 
 def names(arch: str) -> list[str]:
     """The features that GNU as 2.40 can switch off by itself."""
-    from tfbuild import machinecode
+    from tfbuild.binary import machinecode
 
     known = sorted(machinecode.features(arch))
     return [name for name in known if name not in ("avx_vnni_int16", "lahf_lm")]

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from tfbuild.engine.progress import duration
+from tfbuild.util.progress import duration
 
 
 class Files:

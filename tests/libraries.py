@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tfbuild import binary
+from tfbuild.binary import guard
 
 DATA = Path(__file__).parent / "data" / "guard"
 PROGBITS, SYMTAB, STRTAB, RELA, DYNSYM = 1, 2, 3, 4, 11
@@ -60,7 +60,7 @@ def _symbols(rows: list[tuple[str, int, int]]) -> tuple[bytes, bytes]:
     """A string table, and a symbol table of functions that starts with the null symbol, as every one does."""
     names, table = b"\0", bytes(24)
     for name, address, size in rows:
-        table += struct.pack("<IBBHQQ", len(names), binary.FUNCTION, 0, 1, address, size)
+        table += struct.pack("<IBBHQQ", len(names), guard.FUNCTION, 0, 1, address, size)
         names += name.encode() + b"\0"
     return names, table
 
@@ -93,12 +93,12 @@ def _section(name: int, kind: int, address: int, offset: int, size: int, link: i
 def record(path: Path, release: str) -> dict[str, Any]:
     """What the reader looks at in a real library."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image:
-        real = binary.Library.parse(image)
+        real = guard.Library.parse(image)
         functions = real.functions()
-        bodies = [f for f in functions if not binary._asks(f.name)]
+        bodies = [f for f in functions if not guard._asks(f.name)]
         called = sorted({step for body in bodies for step in _targets(real, body)} - {f.address for f in functions})
         slots = real.imported()
-        stubs = [address for address in called if binary._through_plt(real, address) in slots]
+        stubs = [address for address in called if guard._through_plt(real, address) in slots]
         return {
             "release": release,
             "functions": [
@@ -112,11 +112,11 @@ def record(path: Path, release: str) -> dict[str, Any]:
             ],
             "stubs": [{"address": address, "code": real.code(address, 16).hex()} for address in stubs],
             "imported": ["TestCPUFeature" for _ in stubs],
-            "slots": [binary._through_plt(real, address) for address in stubs],
+            "slots": [guard._through_plt(real, address) for address in stubs],
         }
 
 
-def _targets(real: binary.Library, body: binary.Function) -> set[int]:
+def _targets(real: guard.Library, body: guard.Function) -> set[int]:
     from capstone import CS_ARCH_X86, CS_MODE_64, Cs
 
     steps = Cs(CS_ARCH_X86, CS_MODE_64).disasm(real.code(body.address, body.size), body.address)

@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
-from tfbuild.engine import Engine, base
+from tfbuild.engine import Engine
 from tfbuild.engine.build import BuildSettings
-from tfbuild.engine.progress import Progress
+from tfbuild.pipeline import base_image
+from tfbuild.util.progress import Progress
 
 VERSION = "7.7.1"
 # What Bazelisk fetches in its place: Debian's is in many files. It does not know its version; a file beside it does.
@@ -32,7 +33,7 @@ OFFLINE = ["--noenable_bzlmod", "--enable_workspace"] + [
 
 def image(engine: Engine, folder: Path) -> str:
     """An image with real compilers and that Bazel. It stays for the next run: it is as good as its Dockerfile."""
-    found = base.bootstrap(engine, "bookworm", progress=Progress(), log=folder / "base.log")
+    found = base_image.bootstrap(engine, "bookworm", progress=Progress(), log=folder / "base.log")
     settings = BuildSettings(log=folder / "image.log", progress=Progress(), build_args={"BASE": found.reference})
     engine.build(Path(__file__).parent / "contract" / "builder", settings, tag=IMAGE)
     return IMAGE

@@ -1,6 +1,7 @@
 """The newest release by the facts, for tests that mean it and not a certain one, and names of its images."""
 
-from tfbuild import plan, releases
+from tfbuild import plan
+from tfbuild.facts import releases
 from tfbuild.plan import Request
 
 RELEASE = releases.newest_first()[0]

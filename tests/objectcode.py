@@ -7,7 +7,7 @@ from pathlib import Path
 
 from elftools.elf.elffile import ELFFile
 
-from tfbuild import inspection, machinecode
+from tfbuild.binary import machinecode, scan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ def read(wheel: Path, folder: Path) -> Double:
         function = getattr(library, name)
         function.restype = ctypes.c_char_p
         reports.append(frozenset(function().decode().split()))
-    return Double(macros=reports[0], host_macros=reports[1], used=used(path), inspected=inspection.read(path).compiled)
+    return Double(macros=reports[0], host_macros=reports[1], used=used(path), inspected=scan.read(path).compiled)
 
 
 def used(library: Path) -> frozenset[str]:

@@ -8,8 +8,10 @@ import pytest
 
 from tests import commandline
 from tests.machines import machine
-from tfbuild import cpu, isa, plan, releases, toolchains
+from tfbuild import cpu, plan
+from tfbuild.cpu import isa
 from tfbuild.errors import UnknownRelease
+from tfbuild.facts import releases, toolchains
 
 FLAGS = "-march=armv8.2-a+dotprod+fp16fml+fp16+bf16+crypto+i8mm+rcpc+sve"
 ARM = ("--platform", "linux/arm64", "--cpu", "neoverse-v1", "--json")

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from tests.test_plan import chosen
-from tfbuild import amendments, dockerfile
+from tfbuild.context import dockerfile
 from tfbuild.errors import BadSource, MklWithCuda, TfbuildError, UsageError
+from tfbuild.plan import amendments
 
 DIFF = "--- a/configure.py\n+++ b/configure.py\n@@ -1 +1 @@\n-print(1)\n+print(2)\n"
 SOURCE: dict[str, Any] = {"release": "2.14.1", "target": "cpu", "cpu": "x86-64-v3"}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tfbuild import dockerfile
+from tfbuild.context import dockerfile
 
 SCRIPT = dockerfile.TEMPLATES / "archives.py"
 GOOD, OTHER = b"the archive", b"another file of the same name"

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tfbuild import audit
-from tfbuild.audit import Audit
 from tfbuild.errors import BuildFailed
+from tfbuild.pipeline import wheel_audit
+from tfbuild.pipeline.wheel_audit import Audit
 
 INFO = {
     "thing-1.0.dist-info/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: cp311-cp311-linux_x86_64\n",
@@ -23,7 +23,7 @@ RECORDED = Path(__file__).parent / "data" / "auditwheel" / "tensorflow_cpu-2.14.
 @pytest.fixture(scope="module")
 def official() -> Audit:
     said = json.loads(RECORDED.read_text())
-    return audit.read(said, Path(said["wheel"]))
+    return wheel_audit.read(said, Path(said["wheel"]))
 
 
 def test_the_official_wheel_is_what_its_name_says(official: Audit) -> None:
@@ -65,7 +65,7 @@ def test_a_real_library_is_audited(tmp_path: Path) -> None:
     (tmp_path / "thing.c").write_text("#include <string.h>\nvoid thing(char *p) { explicit_bzero(p, 64); }\n")
     library = tmp_path / "thing.so"
     subprocess.run([compiler, "-shared", "-fPIC", "-o", library, tmp_path / "thing.c"], check=True)
-    found = audit.check(wheel(tmp_path, {"tensorflow/thing.so": library.read_bytes()}))
+    found = wheel_audit.check(wheel(tmp_path, {"tensorflow/thing.so": library.read_bytes()}))
     assert found.needs["GLIBC"] == "2.25"
     assert found.tag.startswith(("manylinux_2_26", "manylinux_2_27", "manylinux_2_28", "manylinux_2_25"))
     assert found.own == ("linux_x86_64",)
@@ -74,7 +74,7 @@ def test_a_real_library_is_audited(tmp_path: Path) -> None:
 @pytest.mark.parametrize("files", [{"tensorflow/__init__.py": b"x = 1\n"}, {"tensorflow/a.so": b"no machine code"}])
 def test_a_wheel_without_machine_code_is_refused(files: dict[str, bytes], tmp_path: Path) -> None:
     with pytest.raises(BuildFailed, match="is no TensorFlow") as refusal:
-        audit.check(wheel(tmp_path, files))
+        wheel_audit.check(wheel(tmp_path, files))
     assert "the wheel is kept" in refusal.value.hint
 
 
@@ -82,4 +82,4 @@ def test_a_truncated_wheel_is_refused(tmp_path: Path) -> None:
     path = wheel(tmp_path, {"tensorflow/__init__.py": b"x = 1\n" * 1000})
     path.write_bytes(path.read_bytes()[:50])
     with pytest.raises(BuildFailed, match="auditwheel cannot read"):
-        audit.check(path)
+        wheel_audit.check(path)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.commandline import invoke
-from tfbuild import source
+from tfbuild.plan import source
 
 ROOT = Path(__file__).parents[1]
 DOUBLE = ROOT / "tests" / "data" / "double"

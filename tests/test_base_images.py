@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 from packaging.version import Version
 
-from tfbuild import base_images, dockerfile, plan, releases, toolchains
+from tfbuild import plan
+from tfbuild.context import dockerfile
 from tfbuild.errors import UnknownCompiler, UnknownPython
+from tfbuild.facts import base_images, releases, toolchains
 from tfbuild.plan import Build, Request
 
 DISTRIBUTIONS = toolchains.table().distribution

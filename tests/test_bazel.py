@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tfbuild import bazel, dockerfile, quantities
-from tfbuild.bazel import Watch
+from tfbuild.context import dockerfile
 from tfbuild.errors import UsageError
-from tfbuild.run import RunRequest, run_of
+from tfbuild.pipeline import bazel_output
+from tfbuild.pipeline.bazel_output import BazelWatch
+from tfbuild.pipeline.run import RunRequest, run_of
+from tfbuild.util import quantities
 
 RECORDED = Path(__file__).parent / "data" / "bazel"
 
@@ -27,7 +29,7 @@ class Clock:
 
 def test_progress_has_an_eta_by_the_rate_of_the_last_minutes() -> None:
     clock = Clock()
-    watch = Watch(clock)
+    watch = BazelWatch(clock)
     assert watch("[1,000 / 20,345] 8 actions running") == "1,000 / 20,345 actions, 4 %: 8 actions running"
     clock.now += 60
     assert watch("[1,600 / 20,345] Compiling a.cc; 3s local") == (
@@ -41,18 +43,18 @@ def test_progress_has_an_eta_by_the_rate_of_the_last_minutes() -> None:
 
 
 def test_newer_bazels_print_the_time_in_front() -> None:
-    assert Watch()("(11:02:03) [1,234 / 20,345] 8 actions, 7 running") == (
+    assert BazelWatch()("(11:02:03) [1,234 / 20,345] 8 actions, 7 running") == (
         "1,234 / 20,345 actions, 6 %: 8 actions, 7 running"
     )
 
 
 @pytest.mark.parametrize("line", ["", "INFO: Found 1 target...", "[Prepa] x", "a[1]", "Loading: 0 packages loaded"])
 def test_other_lines_say_nothing(line: str) -> None:
-    assert Watch()(line) == ""
+    assert BazelWatch()(line) == ""
 
 
 def test_a_recorded_build_is_followed_to_its_end() -> None:
-    watch = Watch()
+    watch = BazelWatch()
     shown = [text for line in (RECORDED / "double-0.26.1.log").read_text().splitlines() if (text := watch(line))]
     assert shown[0].startswith("0 / 4 actions")
     assert len(shown) >= 4
@@ -73,17 +75,17 @@ def test_a_recorded_build_is_followed_to_its_end() -> None:
     ],
 )
 def test_want_of_memory_is_recognised(line: str) -> None:
-    watch = Watch()
+    watch = BazelWatch()
     watch(line)
     assert watch.killed
 
 
 def test_a_stop_at_the_time_limit_is_recognised() -> None:
-    watch = Watch()
-    watch(f"{bazel.TIME_LIMIT}; what is compiled so far is kept")
+    watch = BazelWatch()
+    watch(f"{bazel_output.TIME_LIMIT}; what is compiled so far is kept")
     assert watch.out_of_time
     script = Path(__file__).parents[1] / "templates" / "compile.sh"
-    assert bazel.TIME_LIMIT in script.read_text()
+    assert bazel_output.TIME_LIMIT in script.read_text()
 
 
 @pytest.mark.parametrize(
@@ -199,5 +201,5 @@ def test_a_compile_goes_on_without_a_remote_cache_that_died_but_not_beyond_the_t
 ) -> None:
     done = compile_in(tmp_path, code=7, profile=DIES, secrets={"remote": "build --x\n", "deadline": f"{deadline}\n"})
     assert done.returncode != 0
-    assert (bazel.ALONE in done.stdout) == goes_on
-    assert (bazel.TIME_LIMIT in done.stdout) != goes_on
+    assert (bazel_output.ALONE in done.stdout) == goes_on
+    assert (bazel_output.TIME_LIMIT in done.stdout) != goes_on

@@ -25,11 +25,11 @@ MEASURED = {
 THROUGHPUT = ("throughput<0.95",)
 
 
-def enforce(found: compare.Comparison, *texts: str) -> None:
+def enforce(found: compare.ReportComparison, *texts: str) -> None:
     gate.enforce(gate.judge(compare.judgeable(found), gate.gates(texts)))
 
 
-def outcomes(found: compare.Comparison, *texts: str) -> list[str]:
+def outcomes(found: compare.ReportComparison, *texts: str) -> list[str]:
     return [one.outcome for one in gate.judge(compare.judgeable(found), gate.gates(texts))]
 
 
@@ -444,7 +444,7 @@ def test_a_tenth_slower_everywhere_is_found(name: str) -> None:
 def test_the_smallest_slowdown_that_shows_is_found_four_times_of_five(guide: BenchReport) -> None:
     chance, repeats = random.Random(3), 30
 
-    def pair(slower: float) -> compare.Comparison:
+    def pair(slower: float) -> compare.ReportComparison:
         return compare.compare(redrawn(guide, chance, drift=0.04), redrawn(guide, chance, slower=slower, drift=0.04))
 
     told = sorted(pair(1.0).smallest["throughput"] for _ in range(repeats))[repeats // 2]

@@ -17,16 +17,16 @@ from tests.clock import Stopped
 from tfbuild import facts
 from tfbuild.bench import allocators, command, session
 from tfbuild.engine import Engine
-from tfbuild.engine.progress import Progress
 from tfbuild.errors import UsageError
 from tfbuild.measure import experiments
 from tfbuild.measure.arms import Machine, line_up
 from tfbuild.measure.evaluate import AGAIN
 from tfbuild.measure.experiments import Arm, Case, Experiment
 from tfbuild.measure.workers import FOLDER, files
+from tfbuild.util.progress import Progress
 
 ROOT = Path(__file__).parent.parent
-WORKLOADS = ROOT / "tfbuild" / "benches" / "workloads"
+WORKLOADS = ROOT / "tfbuild" / "in_container" / "bench" / "workloads"
 ASKED_FOR = """
 layout batchnorm jpeg rnn pipeline files allocator isa onednn bottleneck batchsize int8 xla strategy threads all models
 tuning
@@ -212,7 +212,7 @@ def test_the_list_needs_no_engine(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_what_runs_inside_an_image_needs_nothing_of_the_host() -> None:
     """Standard library, NumPy, TensorFlow and each other."""
-    assert f"{FOLDER}/benches/worker.py" in files()
+    assert f"{FOLDER}/bench/worker.py" in files()
     assert f"{FOLDER}/smoke/channel.py" in files()
     allowed = {*sys.stdlib_module_names, "numpy", "tensorflow"}
     for path, content in files().items():
@@ -224,7 +224,7 @@ def test_what_runs_inside_an_image_needs_nothing_of_the_host() -> None:
                 found = {str(node.module).partition(".")[0]}
             else:
                 continue
-            assert found <= allowed | {"tfbuild", "smoke"}, (path, found)
+            assert found <= allowed | {"in_container", "smoke"}, (path, found)
 
 
 def test_whatever_the_files_import_of_each_other_is_among_them() -> None:
@@ -243,11 +243,11 @@ def test_a_worker_starts_out_of_its_files_alone(tmp_path: Path) -> None:
         file = tmp_path / path.lstrip("/")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content)
-    command = [sys.executable, "-I", "-S", str(tmp_path / FOLDER.lstrip("/") / "benches")]
+    command = [sys.executable, "-I", "-S", str(tmp_path / FOLDER.lstrip("/") / "bench")]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
     raised_in = re.findall(r'File "(.+)", line \d+', done.stderr)[-1]
-    assert raised_in == str(tmp_path / FOLDER.lstrip("/") / "benches" / "worker.py"), done.stderr
+    assert raised_in == str(tmp_path / FOLDER.lstrip("/") / "bench" / "worker.py"), done.stderr
     assert done.stderr.endswith("\nModuleNotFoundError: No module named 'tensorflow'\n")
 
 

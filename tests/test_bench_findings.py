@@ -9,9 +9,9 @@ import pytest
 from tests.test_bench_evaluate import sample
 from tests.test_bench_report import case, sizes
 from tfbuild.bench import allocators, batch_size, evidence, findings, wording
-from tfbuild.benches import guards
-from tfbuild.benches.found import Peak
 from tfbuild.engine import WorkerDied
+from tfbuild.in_container.bench import validity
+from tfbuild.in_container.bench.records import Peak
 from tfbuild.measure import experiments, records
 from tfbuild.measure.evaluate import AGAIN, evaluate
 from tfbuild.measure.experiments import Arm
@@ -126,11 +126,11 @@ def test_faults_and_memory_of_each_allocator_are_told() -> None:
 
 
 def test_what_a_workload_does_before_its_time_is_nobody_else_s_load() -> None:
-    alone = guards.beside(0.5, (0.3, 0.5), (0.1, 0.15))
+    alone = validity.beside(0.5, (0.3, 0.5), (0.1, 0.15))
     assert alone == pytest.approx(0.15), "0.35 s of the 0.5 s were its own first batches"
-    assert guards.beside(0.8, (0.3, 0.5), (0.1, 0.15)) == pytest.approx(0.25), "a third of the others' 0.3 s"
-    assert guards.beside(0.8, (0.3, 0.5), (0.3, 0.5)) == pytest.approx(0.8), "all of it was timed"
-    assert guards.beside(0.4, (0.3, 0.5), (0.1, 0.15)) == pytest.approx(0.15), "ticks of 10 ms are coarse"
+    assert validity.beside(0.8, (0.3, 0.5), (0.1, 0.15)) == pytest.approx(0.25), "a third of the others' 0.3 s"
+    assert validity.beside(0.8, (0.3, 0.5), (0.3, 0.5)) == pytest.approx(0.8), "all of it was timed"
+    assert validity.beside(0.4, (0.3, 0.5), (0.1, 0.15)) == pytest.approx(0.15), "ticks of 10 ms are coarse"
 
 
 # --- no more is said than the rounds show ----------------------------------------------------------------------------

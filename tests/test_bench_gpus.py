@@ -6,18 +6,18 @@ from pathlib import Path
 import pytest
 
 from tfbuild.bench import busy
-from tfbuild.benches import gpus
+from tfbuild.in_container.bench import gpu_utilisation
 
 
 @pytest.mark.parametrize(("text", "percent"), [("41\n97\n", 69.0), ("0\n", 0.0), (" 100 \n[N/A]\n", 100.0)])
 def test_an_answer_is_the_mean_of_the_gpus_that_can_tell(text: str, percent: float) -> None:
-    assert gpus.parsed(text) == percent
+    assert gpu_utilisation.parsed(text) == percent
 
 
 @pytest.mark.parametrize("text", ["", "[N/A]\n", "NVIDIA-SMI has failed because it couldn't communicate\n"])
 def test_what_is_no_number_is_none(text: str) -> None:
     with pytest.raises(ValueError, match="tells no utilisation"):
-        gpus.parsed(text)
+        gpu_utilisation.parsed(text)
 
 
 def test_work_goes_on_while_it_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,17 +25,17 @@ def test_work_goes_on_while_it_is_asked(tmp_path: Path, monkeypatch: pytest.Monk
     program.write_text(f"#!/bin/sh\necho x >> {tmp_path}/asked; wc -l < {tmp_path}/asked\n", encoding="utf-8")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr(gpus, "EVERY_SECONDS", 0.01)
+    monkeypatch.setattr(gpu_utilisation, "EVERY_SECONDS", 0.01)
     calls: list[int] = []
-    assert gpus.busy(lambda: calls.append(1), fewest=3) == 2.0
+    assert gpu_utilisation.busy(lambda: calls.append(1), fewest=3) == 2.0
     assert calls
 
 
 def test_where_there_is_no_nvidia_smi_the_work_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(gpus, "EVERY_SECONDS", 0.01)
+    monkeypatch.setattr(gpu_utilisation, "EVERY_SECONDS", 0.01)
     with pytest.raises(FileNotFoundError):
-        gpus.busy(lambda: None)
+        gpu_utilisation.busy(lambda: None)
 
 
 def test_without_a_gpu_nobody_is_asked() -> None:

@@ -15,14 +15,14 @@ from tests.test_bench_report import report
 from tfbuild.bench import command, profiled
 from tfbuild.bench import report as reporting
 from tfbuild.bench.session import Settings
-from tfbuild.benches import profiled as inside
-from tfbuild.benches import recorder, timeline
-from tfbuild.benches.found import Profiled
-from tfbuild.benches.timeline import Event, Shares
 from tfbuild.engine import Engine
-from tfbuild.engine.client import Run
-from tfbuild.engine.progress import Progress
+from tfbuild.engine.client import ContainerRun
 from tfbuild.errors import CommandFailed, UsageError
+from tfbuild.in_container.bench import recorder, timeline
+from tfbuild.in_container.bench import script_profile as inside
+from tfbuild.in_container.bench.records import Profiled
+from tfbuild.in_container.bench.timeline import Event, Shares
+from tfbuild.util.progress import Progress
 
 ASK = "IteratorGetNextOp::DoCompute"
 GRAPH = "ExecutorState::Process"
@@ -139,9 +139,9 @@ class Answering:
     def __init__(self, out: str, error: str = "") -> None:
         self.out, self.error, self.asked = out, error, {}  # type: ignore[var-annotated]
 
-    def run(self, ref: str, words: list[str], **given: Any) -> Run:
+    def run(self, ref: str, words: list[str], **given: Any) -> ContainerRun:
         self.asked = {"words": words, **given}
-        return Run(exit_code=0, stdout=self.out, stderr=self.error, seconds=1.0, truncated=False)
+        return ContainerRun(exit_code=0, stdout=self.out, stderr=self.error, seconds=1.0, truncated=False)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import cast
 import pytest
 
 from tests.test_bench_evaluate import made_up
-from tfbuild.benches.found import Ready
+from tfbuild.in_container.bench.records import Ready
 from tfbuild.measure import pooled
 from tfbuild.measure.arms import Machine, Side
 from tfbuild.measure.experiments import Arm, Case, Experiment

@@ -14,11 +14,11 @@ from tfbuild.bench import session
 from tfbuild.bench.session import ROUNDS, Session, Settings
 from tfbuild.bench.underway import Group, Underway
 from tfbuild.engine import Engine
-from tfbuild.engine.progress import Progress, Step
 from tfbuild.measure import rounds
 from tfbuild.measure.experiments import Arm, Case, Experiment
 from tfbuild.measure.rounds import RoundLimits
 from tfbuild.measure.workers import Pool
+from tfbuild.util.progress import Progress, Step
 
 POOL = cast(Pool, None)
 

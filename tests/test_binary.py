@@ -9,8 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import libraries
-from tfbuild import binary, facts
-from tfbuild.binary import GuardUnreadable
+from tfbuild import facts
+from tfbuild.binary import guard as binary
+from tfbuild.binary.guard import GuardUnreadable
+from tfbuild.facts import guard as guards
 
 AVX = ("SSE", "SSE2", "SSE3", "SSE4.1", "SSE4.2", "AVX")
 UNUSED_2_9 = ("AVX2", "AVX512F", "AVX512_VNNI", "AVX512_BF16", "AVX_VNNI", "AMX_TILE", "AMX_INT8", "AMX_BF16", "FMA")
@@ -146,13 +148,13 @@ def test_a_random_header_never_ends_in_another_exception(
 def test_the_rows_are_the_header_s_of_real_wheels(version: str) -> None:
     header = (libraries.DATA / f"cpu_info-{version}.h").read_text()
     numbers = {name: int(number) for name, number in re.findall(r"^  (\w+) = (\d+),", header, re.MULTILINE)}
-    rows = binary.known(version)
+    rows = guards.known(version)
     assert {row.enum: row.number for row in rows} == {row.enum: numbers[row.enum] for row in rows}
 
 
 def test_the_rows_and_the_features_spell_alike() -> None:
     spelled = {row.tensorflow for row in facts.features("x86_64") if row.tensorflow}
-    assert spelled == {row.name for row in binary.known("2.21.0")} - {"SSE", "SSE2"}
+    assert spelled == {row.name for row in guards.known("2.21.0")} - {"SSE", "SSE2"}
 
 
 @pytest.mark.parametrize(
@@ -166,17 +168,17 @@ def test_the_rows_and_the_features_spell_alike() -> None:
     ],
 )
 def test_what_the_guard_of_each_release_knows(release: str, names: tuple[str, ...]) -> None:
-    assert tuple(row.name for row in binary.known(release)) == names
+    assert tuple(row.name for row in guards.known(release)) == names
 
 
 def test_amx_is_judged_only_where_the_guard_can_tell() -> None:
-    assert "AMX_TILE" not in binary.judged("2.15.1")
-    assert "AMX_TILE" in binary.judged("2.16.1")
-    assert "amx_tile" in binary.guard_features("2.21.0")
-    assert "avx512vl" not in binary.guard_features("2.21.0")
+    assert "AMX_TILE" not in guards.judged("2.15.1")
+    assert "AMX_TILE" in guards.judged("2.16.1")
+    assert "amx_tile" in guards.guard_features("2.21.0")
+    assert "avx512vl" not in guards.guard_features("2.21.0")
 
 
 def test_spelling_follows_the_message_s_order() -> None:
     features = frozenset({"fma", "avx2", "avx512_vnni", "avx512vl", "sse4_1"})
-    assert binary.spelling("2.14.0", features) == ("SSE4.1", "AVX2", "AVX512_VNNI", "FMA")
-    assert binary.spelling("2.8.0", features) == ("SSE4.1", "AVX2", "FMA")
+    assert guards.spelling("2.14.0", features) == ("SSE4.1", "AVX2", "AVX512_VNNI", "FMA")
+    assert guards.spelling("2.8.0", features) == ("SSE4.1", "AVX2", "FMA")

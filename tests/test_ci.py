@@ -14,8 +14,8 @@ import pytest
 from tests import checkout, newest
 from tests.commandline import invoke
 from tests.steps import EXPRESSION, GITHUB, ROOT, Github, read, scripts
-from tfbuild import matrix
-from tfbuild.matrix import Asked
+from tfbuild.ci import matrix
+from tfbuild.ci.matrix import Asked
 
 WORKFLOWS = sorted(GITHUB.glob("*.yml"))
 

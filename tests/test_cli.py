@@ -13,8 +13,9 @@ from invoke.tasks import Task
 
 import tasks
 from tests.commandline import invoke
-from tfbuild import cli, quantities
+from tfbuild.cli import calls
 from tfbuild.errors import UsageError
+from tfbuild.util import quantities
 
 ROOT = Path(__file__).parent.parent
 
@@ -39,7 +40,7 @@ def test_every_verb_takes_the_options_that_it_offers(name: str) -> None:
         parameter.name for parameter in signature(VERBS[name].body).parameters.values()
         if parameter.kind is parameter.KEYWORD_ONLY
     ]  # fmt: skip
-    body = signature(getattr(cli, name))
+    body = signature(getattr(calls, name))
     words = [one for one in body.parameters.values() if one.kind is one.POSITIONAL_OR_KEYWORD]
     body.bind(*words, **dict.fromkeys(offered))
 

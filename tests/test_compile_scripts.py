@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tfbuild import dockerfile
+from tfbuild.context import dockerfile
 
 SYSTEM = dockerfile.TEMPLATES / "system.sh"
 SITTING = dockerfile.TEMPLATES / "sitting.py"

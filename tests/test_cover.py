@@ -5,8 +5,8 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfbuild import cover
-from tfbuild.cover import Cost
+from tfbuild.fleet import partition
+from tfbuild.fleet.partition import Cost
 
 WIDTH = 7
 sets = st.lists(st.integers(0, 2**WIDTH - 1), min_size=1, max_size=6, unique=True)
@@ -45,7 +45,7 @@ def cheapest(members: list[int], most: int, cost: Cost) -> int:
 @given(sets, st.integers(1, 4), st.lists(st.integers(0, 9), min_size=WIDTH, max_size=WIDTH))
 def test_no_choice_of_images_is_cheaper(members: list[int], most: int, weights: list[int]) -> None:
     cost = costs(members, weights)
-    found = cover.cover(members, most, cost)
+    found = partition.cover(members, most, cost)
     assert found.proved
     assert found.cost == cheapest(members, min(most, len(members)), cost)
     assert len(found.groups) <= most
@@ -55,18 +55,18 @@ def test_no_choice_of_images_is_cheaper(members: list[int], most: int, weights: 
 @given(sets, st.lists(st.integers(0, 9), min_size=WIDTH, max_size=WIDTH))
 def test_one_more_image_never_costs_more(members: list[int], weights: list[int]) -> None:
     cost = costs(members, weights)
-    found = [cover.cover(members, most, cost).cost for most in range(1, len(members) + 1)]
+    found = [partition.cover(members, most, cost).cost for most in range(1, len(members) + 1)]
     assert found == sorted(found, reverse=True)
     assert found[-1] == 0
 
 
 def test_beyond_its_limits_it_answers_all_the_same_and_says_that_nothing_is_proved() -> None:
-    members = [1 << number for number in range(cover.MOST_EXACT + 1)]
+    members = [1 << number for number in range(partition.MOST_EXACT + 1)]
 
     def cost(index: int, image: int) -> int:
         return (members[index] & ~image).bit_count()
 
-    found = cover.cover(members, 4, cost)
+    found = partition.cover(members, 4, cost)
     assert not found.proved
     assert len(found.groups) <= 4
     # Nothing is in common: all lose all they have but for those that are alone.
@@ -74,12 +74,12 @@ def test_beyond_its_limits_it_answers_all_the_same_and_says_that_nothing_is_prov
 
 
 def test_a_known_cover_is_never_made_worse() -> None:
-    members = [1 << number for number in range(cover.MOST_EXACT + 1)]
+    members = [1 << number for number in range(partition.MOST_EXACT + 1)]
 
     def cost(index: int, image: int) -> int:
         return (members[index] & ~image).bit_count() * (index + 1)
 
-    best = cover.Cover(
+    best = partition.Cover(
         groups=(tuple(range(len(members) - 1)), (len(members) - 1,)), cost=sum(range(len(members))), proved=False
     )
-    assert cover.cover(members, 2, cost, best).cost <= best.cost
+    assert partition.cover(members, 2, cost, best).cost <= best.cost

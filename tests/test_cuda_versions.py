@@ -10,13 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
 
-from tfbuild import capabilities, cuda_versions, dockerfile, facts, pipeline, plan, releases
-from tfbuild.cuda_versions import CapabilityRow, CudnnRow, table
+from tfbuild import facts, pipeline, plan
+from tfbuild.context import dockerfile
+from tfbuild.context.labels import labels_of
 from tfbuild.errors import BaseUnavailable, TfbuildError, UnknownCompiler, UnknownRelease, UsageError
-from tfbuild.labels import labels_of
-from tfbuild.plan import Build, Request
-from tfbuild.release_rows import Cuda
-from tfbuild.release_rows import table as release_table
+from tfbuild.facts import releases
+from tfbuild.facts.release_table import Cuda
+from tfbuild.facts.release_table import table as release_table
+from tfbuild.plan import Build, Request, compute_capability, cuda_versions
+from tfbuild.plan.cuda_versions import CapabilityRow, CudnnRow, table
 
 RECORDED = {path.stem: path for path in (Path(__file__).parent / "data" / "ptxas").glob("*.txt")}
 REQUEST = Request(target="cuda", cpu="x86-64-v3", platform="linux/amd64", base="a-base:1")
@@ -43,7 +45,7 @@ def test_the_capabilities_of_a_cuda_are_those_that_its_ptxas_lists(cuda: str) ->
 @pytest.mark.parametrize("row", table().capability, ids=lambda row: str(row.name))
 def test_a_capabilitys_row_has_a_range_and_a_name_that_tensorflow_reads(row: CapabilityRow) -> None:
     assert Version(row.since) < Version(row.before)
-    (read,) = capabilities.parse(row.name)
+    (read,) = compute_capability.parse(row.name)
     assert (read.figure, read.virtual) == (row.name, True)
     assert read.code == f"compute_{row.name.replace('.', '')}"
     assert 0 <= row.clang < 100
@@ -230,7 +232,7 @@ LISTS = st.lists(NAMES, min_size=1, max_size=3, unique=True)
 
 @given(release=st.sampled_from(RELEASES), names=LISTS)
 def test_a_choice_compiles_for_the_gpus_and_a_refusal_names_what_does(release: str, names: list[str]) -> None:
-    gpus = capabilities.parse(",".join(names))
+    gpus = compute_capability.parse(",".join(names))
     card = releases.cuda(release)
     able = [one for one in (card.version, *card.others) if cuda_versions.compiles(one, gpus)]
     try:
@@ -250,7 +252,7 @@ def test_a_choice_compiles_for_the_gpus_and_a_refusal_names_what_does(release: s
 
 @given(text=st.text(max_size=12))
 def test_any_text_is_a_version_that_the_release_takes_or_one_error(text: str) -> None:
-    gpus = capabilities.parse("9.0")
+    gpus = compute_capability.parse("9.0")
     with suppress(UsageError, UnknownRelease):
         choice = cuda_versions.choose("2.21.0", gpus, compiler="gcc-13", cuda=text or "x")
         assert f"{choice.cuda}.".startswith(f"{text}.")
@@ -258,4 +260,6 @@ def test_any_text_is_a_version_that_the_release_takes_or_one_error(text: str) ->
 
 def test_a_row_that_lacks_a_field_is_refused() -> None:
     with pytest.raises(ValueError, match="clang"):
-        facts.parse('capability = [{ name = "9.0", from = "1", before = "2" }]\ncudnn = []', cuda_versions.Table, "x")
+        facts.parse(
+            'capability = [{ name = "9.0", from = "1", before = "2" }]\ncudnn = []', cuda_versions.CudaTable, "x"
+        )

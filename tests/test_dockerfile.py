@@ -18,13 +18,15 @@ from hypothesis import strategies as st
 from jinja2 import StrictUndefined, UndefinedError
 
 from tests.machines import Machine, machine, machines
-from tfbuild import committed, cpu, dockerfile, facts, isa, plan
-from tfbuild.digests import image_digest
+from tfbuild import cpu, facts, plan
+from tfbuild.context import committed, dockerfile
+from tfbuild.context.digests import image_digest
+from tfbuild.context.labels import labels_of
+from tfbuild.cpu import isa
 from tfbuild.errors import UsageError
-from tfbuild.labels import labels_of
 from tfbuild.plan import Build, Request
-from tfbuild.source import Source
-from tfbuild.wheels import Wheel
+from tfbuild.plan.source import Source
+from tfbuild.plan.wheel import Wheel
 
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent

@@ -11,8 +11,10 @@ from invoke.tasks import Task
 
 import tasks
 from tests.steps import read
-from tfbuild import cli, errors, exit_codes, support
+from tfbuild import errors
+from tfbuild.cli import calls, exit_codes
 from tfbuild.errors import TfbuildError
+from tfbuild.plan import support
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -104,11 +106,11 @@ def test_every_error_has_a_row() -> None:
 
 
 def test_the_verb_writes_what_is_stale_and_compares(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    cli.docs(ROOT, check=True)
+    calls.docs(ROOT, check=True)
     with pytest.raises(TfbuildError, match=r"not up to date: docs/support\.md, docs/reference/exit-codes\.md"):
-        cli.docs(tmp_path, check=True)
-    cli.docs(tmp_path, check=False)
+        calls.docs(tmp_path, check=True)
+    calls.docs(tmp_path, check=False)
     assert capsys.readouterr().out.split() == [str(support.FILE), str(exit_codes.FILE)]
-    cli.docs(tmp_path, check=True)
-    cli.docs(tmp_path, check=False)
+    calls.docs(tmp_path, check=True)
+    calls.docs(tmp_path, check=False)
     assert not capsys.readouterr().out

@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfbuild import bazel
-from tfbuild.engine import build, buildkit
-from tfbuild.engine.buildkit import Event, Instruction
-from tfbuild.engine.progress import Progress, Step
+from tfbuild.engine import build, buildkit_log
+from tfbuild.engine.buildkit_log import Event, Instruction
 from tfbuild.errors import BuildFailed, DiskFull
+from tfbuild.pipeline import bazel_output
+from tfbuild.util.progress import Progress, Step
 
 LOGS = Path(__file__).parent / "data" / "buildkit"
 
 
 def events(name: str) -> list[Event]:
     lines = (LOGS / f"{name}.log").read_bytes().decode().splitlines(keepends=True)
-    return [event for line in lines if (event := buildkit.parse(line))]
+    return [event for line in lines if (event := buildkit_log.parse(line))]
 
 
 def shown(name: str, outcome: str) -> list[str]:
@@ -53,13 +53,13 @@ def shown(name: str, outcome: str) -> list[str]:
     ],
 )
 def test_a_line_is_read(line: str, event: Event | None) -> None:
-    assert buildkit.parse(line) == event
+    assert buildkit_log.parse(line) == event
 
 
 @given(st.text())
 def test_no_line_breaks_the_parser_or_passes_control_characters_on(line: str) -> None:
     for text in (line, f"#3 {line}", f"#3 0.1 {line}"):
-        event = buildkit.parse(text)
+        event = buildkit_log.parse(text)
         assert event is None or not re.search(r"[\x00-\x08\x0a-\x1f\x7f]", event.text)
 
 
@@ -74,7 +74,7 @@ def test_no_line_breaks_the_parser_or_passes_control_characters_on(line: str) ->
     ],
 )
 def test_a_title_is_read(title: str, found: Instruction | None) -> None:
-    assert buildkit.instruction(title) == found
+    assert buildkit_log.instruction(title) == found
 
 
 @pytest.mark.parametrize("name", ["success", "buildx-success"])
@@ -112,7 +112,7 @@ def kept(started: list[Step]) -> Progress:
 
 def test_a_step_shows_how_far_its_compile_is() -> None:
     started: list[Step] = []
-    stages = build.Stages(kept(started), bazel.Watch())
+    stages = build.Stages(kept(started), bazel_output.BazelWatch())
     for event in (
         Event(kind="start", step=7, text="[build 2/2] RUN sh /mnt/compile.sh"),
         Event(kind="output", step=7, text="[5,000 / 20,000] Compiling a.cc"),
@@ -148,11 +148,11 @@ def test_a_failed_stage_and_a_canceled_one_are_told_apart() -> None:
 
 @pytest.mark.parametrize("name", ["failure", "buildx-failure"])
 def test_a_failure_ends_with_what_the_step_printed_and_the_reason(name: str) -> None:
-    tail = buildkit.Tail()
+    tail = buildkit_log.Tail()
     for event in events(name):
         tail.add(event)
     *printed, last = tail.lines()
-    assert len(printed) == buildkit.TAIL_LINES
+    assert len(printed) == buildkit_log.TAIL_LINES
     assert "ERROR: no matching distribution" in printed
     assert "line 30" in printed
     assert "line 1" not in printed
@@ -161,7 +161,7 @@ def test_a_failure_ends_with_what_the_step_printed_and_the_reason(name: str) -> 
 
 
 def test_a_failure_outside_of_all_steps_is_told() -> None:
-    tail = buildkit.Tail()
+    tail = buildkit_log.Tail()
     for event in events("syntax"):
         tail.add(event)
     assert len(tail.lines()) == 1

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tfbuild.engine import collection
+from tfbuild.engine import gc_policy
 from tfbuild.errors import EngineMissing
 
 
@@ -13,7 +13,7 @@ def written(folder: Path, system: str | None = None) -> dict[str, object]:
     own = folder / "system.json"
     if system is not None:
         own.write_text(system)
-    found: dict[str, object] = json.loads(collection.write(folder / "ours.json", 250 * 10**9, own).read_text())
+    found: dict[str, object] = json.loads(gc_policy.write(folder / "ours.json", 250 * 10**9, own).read_text())
     return found
 
 
@@ -30,7 +30,7 @@ def test_layers_go_first_and_the_mounts_that_hold_bazels_caches_with_the_last_ru
 
 def test_the_machines_own_configuration_holds_and_has_the_last_word(tmp_path: Path) -> None:
     mirrors = {"registry-mirrors": ["https://mirror.site"]}
-    assert written(tmp_path, json.dumps(mirrors)) == {"builder": collection.policy(250 * 10**9), **mirrors}
+    assert written(tmp_path, json.dumps(mirrors)) == {"builder": gc_policy.policy(250 * 10**9), **mirrors}
     own = {"builder": {"gc": {"enabled": False}}}
     assert written(tmp_path, json.dumps(own)) == own
 

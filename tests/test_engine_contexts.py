@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tfbuild.engine import builder, choice, cli, contexts
-from tfbuild.engine.contexts import SOCKET
+from tfbuild.engine import buildx, docker_cli, docker_contexts, selection
+from tfbuild.engine.docker_contexts import SOCKET
 from tfbuild.errors import EngineMissing, UsageError
 
 
@@ -49,7 +49,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 def test_the_address_goes_before_the_context(
     environ: dict[str, str], named: dict[str, str], address: str, local: bool
 ) -> None:
-    found = contexts.endpoint(environ | named)
+    found = docker_contexts.endpoint(environ | named)
     assert (found.address, found.local, found.tls) == (address, local, None)
 
 
@@ -57,10 +57,10 @@ def test_the_current_context_counts(environ: dict[str, str], tmp_path: Path, mon
     """`docker context use` writes it down; what runs there is elsewhere, though no variable says so."""
     monkeypatch.delenv("DOCKER_HOST")
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    assert not choice.USUAL.elsewhere()
+    assert not selection.USUAL.elsewhere()
     (tmp_path / "config.json").write_text('{"currentContext": "far"}')
-    assert contexts.endpoint(environ).context == "far"
-    assert choice.USUAL.elsewhere()
+    assert docker_contexts.endpoint(environ).context == "far"
+    assert selection.USUAL.elsewhere()
 
 
 @pytest.mark.parametrize(
@@ -71,63 +71,65 @@ def test_a_context_is_spoken_to_with_its_own_files(
 ) -> None:
     # What belongs to DOCKER_HOST is no business of a context's.
     others = {"DOCKER_TLS_VERIFY": "1", "DOCKER_CERT_PATH": "/nowhere"}
-    found = contexts.endpoint(environ | others | {"DOCKER_CONTEXT": name})
+    found = docker_contexts.endpoint(environ | others | {"DOCKER_CONTEXT": name})
     assert found.tls is not None
     assert (found.tls.cert is not None, bool(found.tls.verify)) == (client, verify)
     assert found.tls.ca_cert is None or Path(found.tls.ca_cert).is_relative_to(tmp_path)
-    assert contexts.endpoint(environ | others | {"DOCKER_CONTEXT": "bare"}).tls is None
+    assert docker_contexts.endpoint(environ | others | {"DOCKER_CONTEXT": "bare"}).tls is None
 
 
 def test_certificates_that_are_not_there_are_named(environ: dict[str, str]) -> None:
     with pytest.raises(EngineMissing, match=r"TLS certificates cannot be used"):
-        contexts.endpoint(environ | {"DOCKER_CONTEXT": "half"})
+        docker_contexts.endpoint(environ | {"DOCKER_CONTEXT": "half"})
 
 
 def test_the_environment_s_tls_is_for_tcp_alone(environ: dict[str, str], tmp_path: Path) -> None:
     for name in ("ca.pem", "cert.pem", "key.pem"):
         (tmp_path / name).write_text("PEM")
     tls = {"DOCKER_TLS_VERIFY": "1", "DOCKER_CERT_PATH": str(tmp_path)}
-    found = contexts.endpoint(environ | tls | {"DOCKER_HOST": "tcp://b:2376"})
+    found = docker_contexts.endpoint(environ | tls | {"DOCKER_HOST": "tcp://b:2376"})
     assert found.tls is not None
     assert found.tls.ca_cert == str(tmp_path / "ca.pem")
-    assert contexts.endpoint(environ | tls | {"DOCKER_HOST": "unix:///x"}).tls is None
+    assert docker_contexts.endpoint(environ | tls | {"DOCKER_HOST": "unix:///x"}).tls is None
     # Certificates alone ask for nothing, as with Docker's own client.
-    assert contexts.endpoint(environ | {**tls, "DOCKER_TLS_VERIFY": "", "DOCKER_HOST": "tcp://b:2375"}).tls is None
+    assert (
+        docker_contexts.endpoint(environ | {**tls, "DOCKER_TLS_VERIFY": "", "DOCKER_HOST": "tcp://b:2375"}).tls is None
+    )
 
 
 def test_an_unknown_context_is_refused_with_those_that_there_are(environ: dict[str, str], tmp_path: Path) -> None:
     with pytest.raises(EngineMissing, match=r"no Docker context 'near-by'") as refusal:
-        contexts.endpoint(environ | {"DOCKER_CONTEXT": "near-by"})
+        docker_contexts.endpoint(environ | {"DOCKER_CONTEXT": "near-by"})
     assert "bare, ca-alone, default, far" in refusal.value.hint
     next(tmp_path.glob("contexts/meta/*/meta.json")).write_text("{")
-    assert len(contexts.names(environ)) == 7
+    assert len(docker_contexts.names(environ)) == 7
 
 
 def test_a_context_that_cannot_be_read_is_said_so(environ: dict[str, str], tmp_path: Path) -> None:
     file = tmp_path / "contexts" / "meta" / hashlib.sha256(b"far").hexdigest() / "meta.json"
     file.write_text('{"Name": 3}')
     with pytest.raises(EngineMissing, match=r"'far' cannot be read"):
-        contexts.endpoint(environ | {"DOCKER_CONTEXT": "far"})
+        docker_contexts.endpoint(environ | {"DOCKER_CONTEXT": "far"})
 
 
 def test_the_builder_of_the_engine_itself_is_no_other_one(environ: dict[str, str]) -> None:
-    assert builder.named(environ) == ""
-    assert builder.named(environ | {"BUILDX_BUILDER": "default"}) == ""
-    assert builder.named(environ | {"BUILDX_BUILDER": "farm"}) == "farm"
-    assert builder.named(environ | {"BUILDX_BUILDER": "tls", "DOCKER_CONTEXT": "tls"}) == ""
-    assert builder.named(environ | {"BUILDX_BUILDER": "tls"}) == "tls"
+    assert buildx.named(environ) == ""
+    assert buildx.named(environ | {"BUILDX_BUILDER": "default"}) == ""
+    assert buildx.named(environ | {"BUILDX_BUILDER": "farm"}) == "farm"
+    assert buildx.named(environ | {"BUILDX_BUILDER": "tls", "DOCKER_CONTEXT": "tls"}) == ""
+    assert buildx.named(environ | {"BUILDX_BUILDER": "tls"}) == "tls"
 
 
 @pytest.mark.parametrize("address", ["ssh://", "ssh://-oProxyCommand=id", "ssh://host/run/docker.sock", "ssh://a b"])
 def test_nothing_but_a_host_gets_to_ssh(address: str) -> None:
     with pytest.raises(UsageError, match=r"names no ssh host"):
-        choice.choose(address)
+        selection.choose(address)
 
 
 def test_a_socket_is_spoken_to_without_the_tls_of_another_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_TLS_VERIFY", "1")
     monkeypatch.setenv("DOCKER_CONTEXT", "far")
-    told = cli.environment("unix:///x")
+    told = docker_cli.environment("unix:///x")
     assert told["DOCKER_HOST"] == "unix:///x"
     assert not {"DOCKER_TLS_VERIFY", "DOCKER_CONTEXT"} & set(told)
-    assert cli.environment("tcp://b:1")["DOCKER_TLS_VERIFY"] == "1"
+    assert docker_cli.environment("tcp://b:1")["DOCKER_TLS_VERIFY"] == "1"

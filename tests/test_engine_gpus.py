@@ -11,7 +11,7 @@ import docker
 import pytest
 
 from tfbuild.engine import gpus
-from tfbuild.engine.client import Engine, Run
+from tfbuild.engine.client import ContainerRun, Engine
 
 RUNC = {"io.containerd.runc.v2": {"path": "runc"}, "runc": {"path": "runc"}}
 NVIDIA = {**RUNC, "nvidia": {"path": "nvidia-container-runtime"}}
@@ -146,10 +146,10 @@ def test_what_is_offered_and_does_not_start_is_told_as_it_is(
 ) -> None:
     asked: list[dict[str, Any]] = []
 
-    def run(*_: object, **given: Any) -> Run:
+    def run(*_: object, **given: Any) -> ContainerRun:
         asked.append(given)
         assert ended
-        return Run(exit_code=ended[0], stdout="", stderr=ended[1], seconds=0.1, truncated=False)
+        return ContainerRun(exit_code=ended[0], stdout="", stderr=ended[1], seconds=0.1, truncated=False)
 
     with engine(info) as (found, _):
         monkeypatch.setattr(found, "run", run)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tfbuild.engine import cli, debian, host
+from tfbuild.engine import daemon, debian, docker_cli
 from tfbuild.engine.client import Engine, split
-from tfbuild.engine.host import Place, Situation
+from tfbuild.engine.daemon import DaemonPlace, Situation
 from tfbuild.errors import EngineMissing
 
 BUILDX = 'if [ "$1" = buildx ]; then echo github.com/docker/buildx v0.12; exit; fi; '
@@ -45,7 +45,7 @@ def test_a_client_with_buildkit_is_taken(
 ) -> None:
     folder = client(tmp_path / "a", says, rest)
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
-    assert cli.find_cli("unix:///x") == cli.Cli(path=f"{folder}/docker", buildx=buildx)
+    assert docker_cli.find_cli("unix:///x") == docker_cli.Cli(path=f"{folder}/docker", buildx=buildx)
 
 
 def test_clients_that_cannot_build_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,25 +58,25 @@ def test_clients_that_cannot_build_are_passed_over(tmp_path: Path, monkeypatch: 
         client(tmp_path / "old", OLD, NO_BUILDX + SERVER),
     ]
     monkeypatch.setenv("PATH", os.pathsep.join(folders))
-    assert cli.find_cli("unix:///y").path == f"{tmp_path}/old/docker"
+    assert docker_cli.find_cli("unix:///y").path == f"{tmp_path}/old/docker"
 
 
 def test_for_a_builder_only_a_client_with_buildx_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An older client builds without it, and heeds no builder's name."""
     folders = [client(tmp_path / "old", OLD, NO_BUILDX + SERVER), client(tmp_path / "both", OLD, BUILDX + SERVER)]
     monkeypatch.setenv("PATH", os.pathsep.join(folders))
-    assert cli.find_cli("unix:///b").path == f"{tmp_path}/old/docker"
-    assert cli.find_cli("unix:///b", plugin=True) == cli.Cli(path=f"{tmp_path}/both/docker", buildx=True)
+    assert docker_cli.find_cli("unix:///b").path == f"{tmp_path}/old/docker"
+    assert docker_cli.find_cli("unix:///b", plugin=True) == docker_cli.Cli(path=f"{tmp_path}/both/docker", buildx=True)
     monkeypatch.setenv("PATH", folders[0])
     with pytest.raises(EngineMissing, match=r"no docker program can use a buildx builder"):
-        cli.find_cli("unix:///b", plugin=True)
+        docker_cli.find_cli("unix:///b", plugin=True)
 
 
 def test_no_client_is_told_with_each_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folders = [client(tmp_path / "new", NEW, NO_BUILDX), client(tmp_path / "podman", "podman version 4.3.1")]
     monkeypatch.setenv("PATH", os.pathsep.join(folders))
     with pytest.raises(EngineMissing) as caught:
-        cli.find_cli("unix:///z")
+        docker_cli.find_cli("unix:///z")
     assert "new/docker 28.2 has no buildx plugin" in str(caught.value)
     assert "podman/docker is not Docker's client" in str(caught.value)
     assert "docker-buildx" in caught.value.hint
@@ -85,7 +85,7 @@ def test_no_client_is_told_with_each_reason(tmp_path: Path, monkeypatch: pytest.
 def test_the_client_is_looked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = client(tmp_path / "a", OLD, f"echo x >> {tmp_path}/calls; {SERVER}")
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
-    assert cli.find_cli("unix:///once") is cli.find_cli("unix:///once")
+    assert docker_cli.find_cli("unix:///once") is docker_cli.find_cli("unix:///once")
     assert (tmp_path / "calls").read_text().count("x") == 1
 
 
@@ -136,21 +136,21 @@ def denied() -> BaseException:
     ],
 )
 def test_what_the_user_must_do(here: Situation, says: str) -> None:
-    assert says in host.advice(here)
+    assert says in daemon.advice(here)
 
 
 @pytest.mark.parametrize("here", [situation(), situation(dockerd=True)])
 def test_debian_with_root_needs_no_advice(here: Situation) -> None:
-    assert host.advice(here) == ""
+    assert daemon.advice(here) == ""
 
 
 def test_a_host_that_the_user_names_is_not_replaced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     own = "unix:///var/run/docker.sock"
-    assert host.named_host({}, own) == ""
-    assert host.named_host({"DOCKER_HOST": own}, own) == ""
-    assert host.named_host({"DOCKER_HOST": "tcp://b:1"}, own) == "DOCKER_HOST=tcp://b:1"
-    assert host.named_host({"DOCKER_CONTEXT": "colima"}, own) == "Docker's context colima"
+    assert daemon.named_host({}, own) == ""
+    assert daemon.named_host({"DOCKER_HOST": own}, own) == ""
+    assert daemon.named_host({"DOCKER_HOST": "tcp://b:1"}, own) == "DOCKER_HOST=tcp://b:1"
+    assert daemon.named_host({"DOCKER_CONTEXT": "colima"}, own) == "Docker's context colima"
 
 
 @pytest.mark.parametrize(
@@ -171,27 +171,27 @@ def test_a_process_is_known_by_its_command_line_too(tmp_path: Path) -> None:
         assert process.stdout is not None
         process.stdout.readline()
         file.write_text(f"{process.pid}\n")
-        assert host.running(file, str(file)) == process.pid
-        assert host.running(file, "/another/engine.pid") is None
+        assert daemon.running(file, str(file)) == process.pid
+        assert daemon.running(file, "/another/engine.pid") is None
         process.communicate(b"\n")
-    assert host.running(file, str(file)) is None
+    assert daemon.running(file, str(file)) is None
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "0"])
 def test_a_bad_pid_file_names_no_process(tmp_path: Path, text: str) -> None:
     file = tmp_path / "pid"
     file.write_text(text)
-    assert host.running(file, "") is None
-    assert host.running(tmp_path / "missing", "") is None
+    assert daemon.running(file, "") is None
+    assert daemon.running(tmp_path / "missing", "") is None
 
 
 def test_stop_leaves_a_stranger_s_process_alone(tmp_path: Path) -> None:
-    from tfbuild.engine.progress import Progress
+    from tfbuild.util.progress import Progress
 
-    place = Place(socket=tmp_path / "s", folder=tmp_path)
+    place = DaemonPlace(socket=tmp_path / "s", folder=tmp_path)
     with subprocess.Popen(["sleep", "30"]) as process:
         place.pid_file.write_text(str(process.pid))
-        assert host.stop(Progress(), place) is False
+        assert daemon.stop(Progress(), place) is False
         assert process.poll() is None
         process.kill()
 

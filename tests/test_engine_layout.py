@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tfbuild.engine import layout
+from tfbuild.engine import oci_layout
 
 
 def saved(layers: list[bytes], diff_ids: list[str]) -> io.BytesIO:
@@ -41,8 +41,8 @@ def test_a_layer_is_named_by_what_it_is_and_not_by_what_it_unpacks_to(
     plain = [b"one" * 1000, b"two" * 1000]
     diff_ids = [f"sha256:{hashlib.sha256(one).hexdigest()}" for one in plain]
     layers = [stored(one) for one in plain]
-    manifest = layout._unpack(saved(layers, diff_ids), tmp_path)
-    assert [layer["mediaType"] for layer in manifest["layers"]] == [f"{layout.LAYER}{ending}"] * 2
+    manifest = oci_layout._unpack(saved(layers, diff_ids), tmp_path)
+    assert [layer["mediaType"] for layer in manifest["layers"]] == [f"{oci_layout.LAYER}{ending}"] * 2
     for row, content in zip([manifest["config"], *manifest["layers"]], [None, *layers], strict=True):
         blob = (tmp_path / "blobs" / "sha256" / row["digest"].removeprefix("sha256:")).read_bytes()
         assert (f"sha256:{hashlib.sha256(blob).hexdigest()}", len(blob)) == (row["digest"], row["size"])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tfbuild.engine import process
+from tfbuild.util import process
 
 
 def test_a_command_that_ends_in_time_gives_its_code_and_its_lines(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tfbuild.engine.progress import Progress, duration
+from tfbuild.util.progress import Progress, duration
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ import pytest
 from packaging.version import Version
 
 from tests.test_dockerfile import runs
-from tfbuild import base_images, dockerfile, releases, toolchains
+from tfbuild.context import dockerfile
 from tfbuild.errors import TfbuildError, UnknownRelease
-from tfbuild.facts import targets
+from tfbuild.facts import base_images, releases, targets, toolchains
 from tfbuild.plan import Build, Request, select
 
 ROOT = Path(__file__).parents[1]

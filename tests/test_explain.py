@@ -12,12 +12,14 @@ from rich.text import Text
 from tests import newest
 from tests.machines import Machine, Recording, machine, machines, recording, recordings
 from tests.test_isa import COMPILERS
-from tfbuild import explain, facts, isa, plan, releases
-from tfbuild.explain import Explanation, Row
-from tfbuild.plan import Request
+from tfbuild import facts, plan
+from tfbuild.cpu import isa
+from tfbuild.facts import releases
+from tfbuild.plan import Request, explain
+from tfbuild.plan.explain import Explanation, FeatureRow
 
 
-def rows(found: Explanation) -> dict[str, Row]:
+def rows(found: Explanation) -> dict[str, FeatureRow]:
     return {row.feature: row for row in found.features}
 
 

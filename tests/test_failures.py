@@ -12,11 +12,14 @@ import pytest
 from packaging.version import Version
 
 from tests import trees
-from tfbuild import compiling, dockerfile, explain, failures, plan, releases, toolchains
-from tfbuild.engine.progress import Progress
+from tfbuild import plan
+from tfbuild.context import dockerfile
 from tfbuild.errors import BuildFailed, UsageError
-from tfbuild.failures import Circumstances, Failure
-from tfbuild.plan import Build, Request
+from tfbuild.facts import releases, toolchains
+from tfbuild.pipeline import compiling
+from tfbuild.plan import Build, Request, explain, failures
+from tfbuild.plan.failures import Circumstances, Failure
+from tfbuild.util.progress import Progress
 
 ROWS = failures.table().failure
 DATA = Path(__file__).parent / "data"

@@ -8,17 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from tfbuild import files, plan
-from tfbuild.engine.progress import Progress
+from tfbuild import plan
 from tfbuild.errors import UsageError
 from tfbuild.pipeline import Maker
+from tfbuild.pipeline.run import Run
 from tfbuild.plan import Request
-from tfbuild.run import Run
+from tfbuild.util import files
+from tfbuild.util.progress import Progress
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from tfbuild import files
+from tfbuild.util import files
 with files.alone(Path(sys.argv[1]), lambda: print("waiting", flush=True)):
     print("mine", flush=True)
     time.sleep(600)

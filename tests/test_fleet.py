@@ -13,21 +13,21 @@ from rich.text import Text
 
 from tests.commandline import invoke
 from tests.machines import machine, machines
-from tfbuild import cpu, facts, fleet, gains, hosts, isa, plan
-from tfbuild.cpu import Cpu
+from tfbuild import cpu, facts, fleet, plan
+from tfbuild.cpu import Cpu, isa
 from tfbuild.errors import UnknownCpu, UsageError
-from tfbuild.fleet import Fleet
-from tfbuild.hosts import Host
+from tfbuild.fleet import Fleet, hosts, speed
+from tfbuild.fleet.hosts import FleetHost
 from tfbuild.plan import Request
 
 X86 = [row.name for row in facts.features("x86_64")]
 
 
-def host(name: str, number: int = 0) -> Host:
-    return Host(name=f"{name}-{number}", cpu=cpu.parse(machine(name).cpuinfo()))
+def host(name: str, number: int = 0) -> FleetHost:
+    return FleetHost(name=f"{name}-{number}", cpu=cpu.parse(machine(name).cpuinfo()))
 
 
-def whole() -> list[Host]:
+def whole() -> list[FleetHost]:
     return [host(row.name) for row in machines()]
 
 
@@ -46,13 +46,13 @@ def cpus(draw: st.DrawFn, arch: str) -> Cpu:
 
 
 @st.composite
-def fleets(draw: st.DrawFn, archs: tuple[str, ...] = ("x86_64", "aarch64")) -> list[Host]:
+def fleets(draw: st.DrawFn, archs: tuple[str, ...] = ("x86_64", "aarch64")) -> list[FleetHost]:
     kinds = draw(st.lists(st.sampled_from(archs).flatmap(cpus), min_size=1, max_size=6))
     often = draw(st.lists(st.sampled_from(kinds), max_size=4))
-    return [Host(name=f"host-{number}", cpu=one) for number, one in enumerate([*kinds, *often])]
+    return [FleetHost(name=f"host-{number}", cpu=one) for number, one in enumerate([*kinds, *often])]
 
 
-def images_needed(found: list[Host]) -> int:
+def images_needed(found: list[FleetHost]) -> int:
     return len({one.cpu.arch for one in found})
 
 
@@ -65,7 +65,7 @@ def lost(found: Fleet, measure: str = "eigen") -> float:
 
 @given(fleets(), st.integers(2, 6))
 def test_every_host_has_an_image_within_its_features_and_there_are_never_more_than_asked_for(
-    found: list[Host], most: int
+    found: list[FleetHost], most: int
 ) -> None:
     chosen = fleet.choose(found, most)
     assert chosen.proved
@@ -85,7 +85,7 @@ def test_every_host_has_an_image_within_its_features_and_there_are_never_more_th
 
 
 @given(fleets())
-def test_one_more_image_is_never_worse_and_with_enough_of_them_nothing_is_lost(found: list[Host]) -> None:
+def test_one_more_image_is_never_worse_and_with_enough_of_them_nothing_is_lost(found: list[FleetHost]) -> None:
     least = images_needed(found)
     losses = [lost(fleet.choose(found, most)) for most in range(least, least + 4)]
     assert losses == sorted(losses, reverse=True)
@@ -93,7 +93,7 @@ def test_one_more_image_is_never_worse_and_with_enough_of_them_nothing_is_lost(f
 
 
 @given(fleets(), st.integers(2, 4), st.randoms())
-def test_the_order_of_hosts_does_not_matter(found: list[Host], most: int, random: Random) -> None:
+def test_the_order_of_hosts_does_not_matter(found: list[FleetHost], most: int, random: Random) -> None:
     mixed = list(found)
     random.shuffle(mixed)
     one, other = fleet.choose(found, most), fleet.choose(mixed, most)
@@ -102,9 +102,9 @@ def test_the_order_of_hosts_does_not_matter(found: list[Host], most: int, random
 
 
 @given(fleets(), st.integers(2, 4), st.integers(2, 5))
-def test_equal_hosts_collapse(found: list[Host], most: int, times: int) -> None:
+def test_equal_hosts_collapse(found: list[FleetHost], most: int, times: int) -> None:
     """The same fleet several times over needs the same images."""
-    again = [Host(name=f"{one.name}-{number}", cpu=one.cpu) for one in found for number in range(times)]
+    again = [FleetHost(name=f"{one.name}-{number}", cpu=one.cpu) for one in found for number in range(times)]
     one, many = fleet.choose(found, most), fleet.choose(again, most)
     assert [image.features for image in one.images] == [image.features for image in many.images]
     assert lost(many) == pytest.approx(times * lost(one))
@@ -112,7 +112,7 @@ def test_equal_hosts_collapse(found: list[Host], most: int, times: int) -> None:
 
 @settings(max_examples=30)
 @given(fleets(), st.integers(2, 4))
-def test_every_row_is_a_plan(found: list[Host], most: int) -> None:
+def test_every_row_is_a_plan(found: list[FleetHost], most: int) -> None:
     for image in fleet.choose(found, most).images:
         # A compiler that knows every feature; a base of which nothing is known may have it.
         build = plan.select(
@@ -130,10 +130,10 @@ def test_every_row_is_a_plan(found: list[Host], most: int) -> None:
 @given(st.sets(st.sampled_from(X86)), st.sets(st.sampled_from(X86)))
 def test_more_features_never_count_for_less(some: set[str], more: set[str]) -> None:
     own, image = isa.closure(some | more), isa.closure(some)
-    for measure in gains.measures("x86_64"):
-        share = gains.loss(own, image, measure)
+    for measure in speed.measures("x86_64"):
+        share = speed.loss(own, image, measure)
         assert share is None or 0 <= share < 1
-        assert gains.loss(own, own, measure) in (0, None)
+        assert speed.loss(own, own, measure) in (0, None)
 
 
 # --- examples ------------------------------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ def test_every_spelling_is_read_back_as_the_same_set() -> None:
 
 
 def test_every_measured_row_is_of_its_measure_and_says_on_what() -> None:
-    table = facts.load("gains", gains.GainTable)
+    table = facts.load("gains", speed.GainTable)
     by = {row.name: row for row in table.measure}
     for gain in table.gain:
         measure = by[gain.measure]
@@ -206,7 +206,7 @@ def test_every_measured_row_is_of_its_measure_and_says_on_what() -> None:
         assert isa.resolve(gain.cpu, arch=measure.arch)
         assert measure.source
         assert measure.machine
-    assert not gains.measures("aarch64")
+    assert not speed.measures("aarch64")
 
 
 # --- where hosts come from -----------------------------------------------------------------------------------------

@@ -14,12 +14,15 @@ from tests import assembled, libraries
 from tests.commandline import invoke
 from tests.libraries import PROGBITS, STRTAB, SYMTAB, Part
 from tests.test_verify_planned import planned
-from tfbuild import facts, inspection, inspector, isa, wheels
-from tfbuild.binary import Guard
-from tfbuild.engine.progress import Progress
+from tfbuild import facts
+from tfbuild.binary import inspector, scan
+from tfbuild.binary.guard import Guard
+from tfbuild.binary.inspector import Inspection
+from tfbuild.binary.scan import CodeUnreadable, Found
+from tfbuild.cpu import isa
 from tfbuild.errors import BadWheel
-from tfbuild.inspection import CodeUnreadable, Found
-from tfbuild.inspector import Inspection
+from tfbuild.plan import wheel
+from tfbuild.util.progress import Progress
 from tfbuild.verify.checks import code
 
 BASE = 0x1000
@@ -36,7 +39,7 @@ AVX, AVX2, ZMM, BMI2 = (
 )
 SIZE = 1024  # of a function
 REGIONS = 64
-FUNCTIONS = REGIONS * inspection.WINDOW // SIZE
+FUNCTIONS = REGIONS * scan.WINDOW // SIZE
 Name = Callable[[int], str]
 AVX_512 = {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 AVX_512 |= {"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "lzcnt", "popcnt"}
@@ -61,7 +64,7 @@ def library(
     if frames:
         head = BASE + len(text)
         rows = b"".join(struct.pack("<ii", address - head, 0) for address in addresses)
-        header = inspection.HEADER.pack(*inspection.FRAMES, 0, count)
+        header = scan.HEADER.pack(*scan.FRAMES, 0, count)
         parts.append(Part(name=".eh_frame_hdr", kind=PROGBITS, address=head, content=header + rows))
     if name:
         strings, table = libraries._symbols([(name(number), a, SIZE) for number, a in enumerate(addresses)])
@@ -75,7 +78,7 @@ def found(tmp_path: Path) -> Callable[..., Found]:
     def read(content: bytes, *, full: bool = False) -> Found:
         path = tmp_path / "lib.so"
         path.write_bytes(content)
-        return inspection.read(path, full=full)
+        return scan.read(path, full=full)
 
     return read
 
@@ -126,7 +129,7 @@ def test_code_that_is_chosen_at_run_time_does_not_count(found: Callable[..., Fou
     ["_ZN5Eigen8internal11gebp_kernelINS_4halfES2_lE", "_ZN10tensorflow3xnn_", "_ZN10tensorflow4dnnlE", "MatMulAVX2"],
 )
 def test_other_code_counts(name: str) -> None:
-    assert inspection.project(name.encode()) == ""
+    assert scan.project(name.encode()) == ""
 
 
 def test_a_stripped_library_is_judged_by_how_far_a_feature_is_spread(found: Callable[..., Found]) -> None:
@@ -134,7 +137,7 @@ def test_a_stripped_library_is_judged_by_how_far_a_feature_is_spread(found: Call
     assert one_place.method == "spread"
     assert one_place.compiled == {"avx"}
     assert "no symbols" in one_place.how()
-    assert one_place.regions < inspection.FEW
+    assert one_place.regions < scan.FEW
     assert "so few that one function" in one_place.how()
     # More than all of what is spread in the next one: a rate could not tell them apart.
     spread = found(library(everywhere(ZMM), None))
@@ -157,18 +160,18 @@ def test_without_a_table_of_frames_the_symbols_say_where_functions_start(found: 
 def test_without_any_table_the_whole_is_sampled_all_the_same(
     found: Callable[..., Found], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inspection, "SMALL", 0)
+    monkeypatch.setattr(scan, "SMALL", 0)
     shown = found(library(everywhere(AVX2), None, frames=False))
-    assert (shown.regions, shown.coverage) == (inspection.REGIONS, 1.0)
+    assert (shown.regions, shown.coverage) == (scan.REGIONS, 1.0)
     assert shown.compiled == {"avx", "avx2"}
 
 
 def test_a_large_library_is_sampled_and_full_reads_all(
     found: Callable[..., Found], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inspection, "SMALL", 0)
-    monkeypatch.setattr(inspection, "WINDOW", 4 * SIZE)
-    monkeypatch.setattr(inspection, "REGIONS", 64)
+    monkeypatch.setattr(scan, "SMALL", 0)
+    monkeypatch.setattr(scan, "WINDOW", 4 * SIZE)
+    monkeypatch.setattr(scan, "REGIONS", 64)
     content = library(everywhere(AVX2), None)
     sample, again, full = found(content), found(content), found(content, full=True)
     assert sample == again
@@ -202,8 +205,8 @@ def test_odd_libraries_are_refused_with_the_reason(found: Callable[..., Found]) 
 
 
 def test_a_lie_about_counts_is_bounded_by_the_file(found: Callable[..., Found]) -> None:
-    frames = inspection.HEADER.pack(*inspection.FRAMES, 0, FUNCTIONS)
-    lying = inspection.HEADER.pack(*inspection.FRAMES, 0, 0xFFFFFFFF)
+    frames = scan.HEADER.pack(*scan.FRAMES, 0, FUNCTIONS)
+    lying = scan.HEADER.pack(*scan.FRAMES, 0, 0xFFFFFFFF)
     assert found(library(everywhere(AVX2), None).replace(frames, lying)).compiled == {"avx", "avx2"}
 
 
@@ -226,7 +229,8 @@ def zipped(path: Path, members: dict[str, bytes]) -> Path:
 
 
 def look(subject: Path | str) -> Inspection:
-    return inspector.inspect(str(subject), full=False, progress=Progress(io.StringIO()))
+    assert not inspector.is_image(str(subject))
+    return inspector.inspect(Path(subject), full=False, progress=Progress(io.StringIO()))
 
 
 def test_a_wheel_of_tensorflow_is_its_main_library_and_its_framework(tmp_path: Path) -> None:
@@ -285,13 +289,13 @@ def test_a_broken_wheel_is_refused_by_the_plan_too(tmp_path: Path) -> None:
     for content in (whole[:start] + b"\xff" * 20 + whole[start + 20 :], whole[:-30], b""):
         path.write_bytes(content)
         with pytest.raises(BadWheel, match="cannot be read") as caught:
-            wheels.instruction_set(wheels.read(path, "cpu"), "2.14.0", claimed=None)
+            wheel.instruction_set(wheel.read(path, "cpu"), "2.14.0", claimed=None)
         assert caught.value.hint
     zipped(path, {"a.so": b""})
     with pytest.raises(BadWheel, match=r"has no tensorflow/libtensorflow_framework\.so\.2 in it"):
-        wheels.instruction_set(wheels.read(path, "cpu"), "2.14.0", claimed=None)
+        wheel.instruction_set(wheel.read(path, "cpu"), "2.14.0", claimed=None)
     with pytest.raises(BadWheel, match="no wheel at"):
-        wheels.read(tmp_path / ("a" * 300 + ".whl"), "cpu")
+        wheel.read(tmp_path / ("a" * 300 + ".whl"), "cpu")
 
 
 @pytest.mark.parametrize("subject", ["/nowhere/lib.so", "./none", "none.whl", "lib.so.2", "/", "/" + "a" * 300 + ".so"])
@@ -317,7 +321,7 @@ def test_the_verb_gives_json_and_ends_in_the_project_s_errors(tmp_path: Path) ->
 
 
 def seen(*features: str, least: str = "symbols") -> Found:
-    family = inspection.Family
+    family = scan.Family
     rows = [family(feature=name, rate=1.0, share=0.1, compiled=True) for name in features]
     rows.append(family(feature="avx512f", rate=0.1, share=0.001, compiled=False))
     return Found(
@@ -385,16 +389,16 @@ def test_the_guard_is_compared_with_the_code() -> None:
     ],
 )
 def test_a_wheel_s_features_are_rounded_to_a_level_by_what_code_never_shows(held: set[str], rounded: str) -> None:
-    found = isa.instruction_set(wheels._rounded(frozenset(held), "x86_64"), "x86_64")
+    found = isa.instruction_set(wheel._rounded(frozenset(held), "x86_64"), "x86_64")
     assert found.name == rounded or (not rounded and found.level != "x86-64-v4")
-    assert wheels._rounded(frozenset({"atomics"}), "aarch64") == {"atomics"}
+    assert wheel._rounded(frozenset({"atomics"}), "aarch64") == {"atomics"}
 
 
 # --- facts ---------------------------------------------------------------------------------------------------------
 
 
 def test_every_row_names_known_features() -> None:
-    rows = inspection.table()
+    rows = scan.table()
     names = {facts.feature(row.feature).name for row in rows.written}
     assert {"avx", "avx2", "avx512f"} <= names
     assert {row.method for row in rows.judged} == {"symbols", "spread"}

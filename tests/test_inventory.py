@@ -5,10 +5,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tfbuild import inventory
 from tfbuild.engine import Engine
 from tfbuild.errors import TfbuildError
-from tfbuild.inventory import Entry
+from tfbuild.publish import inventory
+from tfbuild.publish.inventory import Entry
 
 
 def entry(name: str, place: str = inventory.HERE, *, ours: bool = True) -> Entry:

@@ -17,7 +17,8 @@ from packaging.version import Version
 
 from tests import checkout
 from tests.machines import machine, machines
-from tfbuild import compilers, cpu, facts, isa, names
+from tfbuild import cpu, facts
+from tfbuild.cpu import compilers, isa, names
 from tfbuild.errors import TfbuildError, UnknownCompiler, UnknownCpu, UsageError
 
 X86 = [row.name for row in facts.features("x86_64")]
@@ -485,7 +486,7 @@ def test_rows_name_features_and_compilers_that_exist() -> None:
 
 
 def test_rows_of_names_are_closed_and_archspec_has_none_of_them() -> None:
-    for row in facts.load("names", names.NameTable).name:
+    for row in facts.load("names", names.CpuNameTable).name:
         held = names.features(row.name, row.arch)
         assert held is not None
         assert facts.closure(held) == held

@@ -4,12 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from tfbuild import inventory, labels, plan
+from tfbuild import plan
+from tfbuild.context import labels
+from tfbuild.context.labels import labels_of, read_labels
+from tfbuild.context.planned import Planned
 from tfbuild.engine import Engine, Image
 from tfbuild.errors import UnknownImage
-from tfbuild.labels import labels_of, read_labels
 from tfbuild.plan import Request
-from tfbuild.verify.planned import Planned
+from tfbuild.publish import inventory
 
 DIGEST = f"sha256:{64 * 'a'}"
 # More digits than Python reads as a number.

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from tests import assembled
 from tests.assembled import Row
-from tfbuild import isa, machinecode
+from tfbuild.binary import machinecode
+from tfbuild.cpu import isa
 
 ARCHES = ("x86_64", "aarch64")
 ROWS = [(arch, row) for arch in ARCHES for row in assembled.recorded(arch)]

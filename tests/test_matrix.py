@@ -12,10 +12,13 @@ from typing import Any
 import pytest
 
 from tests import checkout, newest
-from tfbuild import cli, dockerfile, facts, matrix, pipeline, plan
-from tfbuild.digests import recipe_digest
+from tfbuild import facts, pipeline, plan
+from tfbuild.ci import matrix
+from tfbuild.ci.matrix import Asked, Schedule
+from tfbuild.cli import calls
+from tfbuild.context import dockerfile
+from tfbuild.context.digests import recipe_digest
 from tfbuild.errors import UsageError
-from tfbuild.matrix import Asked, Schedule
 from tfbuild.plan import Request
 
 ROOT = Path(__file__).parent.parent
@@ -115,7 +118,7 @@ def test_more_text_than_a_system_takes_is_refused(write: Callable[[Schedule], st
 
 @pytest.mark.parametrize("system", ["github", "gitlab"])
 def test_a_row_has_a_machine_that_holds_it_or_is_left_out(system: str) -> None:
-    hosted = {row.label: row for row in facts.load("matrix", matrix.Table).runner if row.system == system}
+    hosted = {row.label: row for row in facts.load("matrix", matrix.MatrixTable).runner if row.system == system}
     found = matrix.schedule(ALL, system, ())
     for build, label in found.rows:
         assert hosted[label].platform == build.platform
@@ -193,7 +196,7 @@ def test_changed_keeps_the_rows_whose_files_differ(copy: Path, monkeypatch: pyte
     for name in ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"):
         monkeypatch.delenv(name, raising=False)
     assert changed(copy, "HEAD") == []
-    assert list((copy / "tfbuild" / "__pycache__").glob("cli.*.pyc")), "the next command compiles nothing"
+    assert list((copy / "tfbuild" / "cli" / "__pycache__").glob("__init__.*.pyc")), "the next command compiles nothing"
     compile_script = copy / "templates" / "compile.sh"
     compile_script.write_text(compile_script.read_text() + "# changed\n")
     assert changed(copy, "HEAD") == [COMPILED]
@@ -213,9 +216,9 @@ def test_changed_without_git_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 def test_runners_go_with_jobs_alone() -> None:
     with pytest.raises(UsageError, match="--runner names machines of jobs"):
-        cli.matrix(ROOT, format="json", output="", changed="", runner=["source=large"])
+        calls.matrix(ROOT, format="json", output="", changed="", runner=["source=large"])
 
 
 def test_an_unknown_format_is_refused() -> None:
     with pytest.raises(UsageError, match="one of: github, gitlab, bake, json"):
-        cli.matrix(ROOT, format="jenkins", output="", changed="")
+        calls.matrix(ROOT, format="jenkins", output="", changed="")

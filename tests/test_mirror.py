@@ -20,11 +20,12 @@ import requests
 
 from tests.commandline import invoke
 from tests.test_plan import chosen
-from tfbuild import bundle, exported, mirror, pipeline
-from tfbuild.bundle import Bundle
+from tfbuild import pipeline
 from tfbuild.errors import BadMirror, BadSource, BuildFailed, DiskFull, UsageError
-from tfbuild.mirror import Mirror, Upstream
-from tfbuild.run import Run, RunRequest, run_of
+from tfbuild.pipeline import bundle, mirror, wheel_export
+from tfbuild.pipeline.bundle import Bundle
+from tfbuild.pipeline.mirror import Mirror, Upstream
+from tfbuild.pipeline.run import Run, RunRequest, run_of
 
 HOST = "files.example.org"
 BODY = b"0123456789abcdef" * 65536
@@ -325,12 +326,12 @@ def test_a_full_disk_under_the_wheel_leaves_no_half_of_it(tmp_path: Path) -> Non
     build = chosen(release="2.14.1", python="3.11", compiler="clang-16")
     with small_disk(output, "512k"):
         with pytest.raises(DiskFull, match="no space is left"), pipeline.disk_full(output):
-            exported.collect(build, built, output, context="", base="")
+            wheel_export.collect(build, built, output, context="", base="")
         assert left(output) == set()
         subprocess.run(["mount", "-o", "remount,size=4m", str(output)], check=True)
         # It is no wheel, which is told when it is there, and whole.
         with pytest.raises(BuildFailed, match="auditwheel cannot read"):
-            exported.collect(build, built, output, context="", base="")
+            wheel_export.collect(build, built, output, context="", base="")
         (wheel,) = output.glob("*.whl")
         assert wheel.read_bytes() == BODY
 
@@ -344,7 +345,7 @@ def test_a_wheel_that_is_refused_has_no_sidecar_of_an_earlier_one(tmp_path: Path
     (output / "tensorflow-2.14.1-cp311-cp311-linux_x86_64.whl.json").write_text("{}")
     build = chosen(release="2.14.1", python="3.11", compiler="clang-16")
     with pytest.raises(BuildFailed, match="auditwheel cannot read"):
-        exported.collect(build, built, output, context="", base="")
+        wheel_export.collect(build, built, output, context="", base="")
     assert [file.suffix for file in output.iterdir()] == [".whl"]
 
 
@@ -432,7 +433,7 @@ def test_a_tag_is_kept_without_history_and_cloned_from_the_bundle(
     for _ in range(2):
         bundle.keep_tag(made, f"file://{repository}", "github.com/x/y", "v1", commit[:12], None)
     made.write()
-    assert made.listing.repositories == [bundle.Repository(path="github.com/x/y", tag="v1", commit=commit)]
+    assert made.listing.repositories == [bundle.BundledRepository(path="github.com/x/y", tag="v1", commit=commit)]
     with mirror.serve(bundle.read(folder)) as server:
         url = f"{server.url}/github.com/x/y"
         git(tmp_path, "clone", "--quiet", "--depth", "1", "--branch", "v1", url, "clone")
@@ -451,7 +452,7 @@ def test_what_a_tree_clones_is_kept_whole_and_checked(repository: Path, folder: 
         git(tmp_path, "clone", "--quiet", f"{server.url}/{path}", "clone")
     assert git(tmp_path / "clone", "rev-list", "--count", "HEAD") == "2"
     made.write()
-    assert bundle.read(folder).listing.repositories == [bundle.Repository(path=path, tag="", commit=commit)]
+    assert bundle.read(folder).listing.repositories == [bundle.BundledRepository(path=path, tag="", commit=commit)]
     git(folder / path, "update-ref", "HEAD", "HEAD~1")
     with pytest.raises(BadMirror, match=f"lacks the clone at {commit}"):
         bundle.read(folder)

@@ -11,7 +11,7 @@ import pytest
 from tests import checkout, newest
 from tfbuild import facts
 from tfbuild.facts import targets
-from tfbuild.release_rows import Table, check
+from tfbuild.facts.release_table import ReleaseTable, check
 
 FILE = Path("tfbuild") / "facts" / "releases.toml"
 NEWEST = newest.RELEASE
@@ -62,7 +62,7 @@ def test_a_new_release_is_the_default(with_next: Path) -> None:
 
 def test_nothing_is_taken_for_granted_of_a_new_major_version() -> None:
     text = (checkout.ROOT / FILE).read_text(encoding="utf-8")
-    check(facts.parse(with_release(text, NEXT), Table, "releases.toml"))
+    check(facts.parse(with_release(text, NEXT), ReleaseTable, "releases.toml"))
     after = f"{int(MAJOR) + 1}.0.0"
     with pytest.raises(ValueError, match=re.escape(f"[[release]] {after}: known_until is")):
-        check(facts.parse(with_release(text, after), Table, "releases.toml"))
+        check(facts.parse(with_release(text, after), ReleaseTable, "releases.toml"))

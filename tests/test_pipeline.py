@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from tfbuild import baselines, plan
-from tfbuild.baselines import Comparison
+from tfbuild import plan
+from tfbuild.context.labels import image_name, labels_of
 from tfbuild.engine import Engine
-from tfbuild.engine.base import Base
-from tfbuild.engine.builder import Builder
+from tfbuild.engine.buildx import Builder
 from tfbuild.errors import DiskFull
-from tfbuild.labels import image_name, labels_of
-from tfbuild.pipeline import Maker
+from tfbuild.pipeline import Maker, baselines
+from tfbuild.pipeline.base_image import ResolvedBase
+from tfbuild.pipeline.baselines import Comparison
+from tfbuild.pipeline.run import Run
 from tfbuild.plan import Request
-from tfbuild.run import Run
 from tfbuild.verify import session as verifying
 from tfbuild.verify.verification import Baseline
 
@@ -73,7 +73,7 @@ def test_a_base_that_does_not_fit_on_the_disk_leaves_nothing_there(tmp_path: Pat
     build = plan.select(Request(target="mkl", release="2.20.0", cpu="avx", platform="linux/amd64"), None)
     maker = Maker(run=Run(base="auto", work=tmp_path, reports=tmp_path))
     maker.__dict__["engine"] = saving(b"some of it")
-    base = Base(reference="tfbuild-base:bookworm", name="x", digest="sha256:1")
+    base = ResolvedBase(reference="tfbuild-base:bookworm", name="x", digest="sha256:1")
     with pytest.raises(DiskFull, match=r"no space is left for .*base"), maker._handed(build, base):
         pytest.fail("there is no base")
     assert list((tmp_path / build.id).iterdir()) == []

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tfbuild import profile, toolchains
-from tfbuild.profile import Action, Profile
+from tfbuild.facts import toolchains
+from tfbuild.pipeline import bazel_profile
+from tfbuild.pipeline.bazel_profile import Action, Profile
 
 RECORDED = Path(__file__).parent / "data" / "bazel"
 RELAY = Path(__file__).parents[1] / "templates" / "relay.py"
@@ -21,7 +22,7 @@ def recorded(request: pytest.FixtureRequest) -> Path:
 
 
 def test_the_kernels_are_what_took_the_time(recorded: Path) -> None:
-    found = profile.read(recorded)
+    found = bazel_profile.read(recorded)
     assert found.complete
     assert [(one.name, one.mnemonic) for one in found.actions[:6]] == [(KERNEL, "CppCompile")] * 6
     assert [one.seconds for one in found.actions] == sorted((one.seconds for one in found.actions), reverse=True)
@@ -34,32 +35,32 @@ def test_the_kernels_are_what_took_the_time(recorded: Path) -> None:
 
 
 def test_a_mnemonic_that_old_traces_leave_out_is_told_by_the_text() -> None:
-    old, new = (profile.read(RECORDED / f"double-{version}.json.gz") for version in ("0.26.1", "7.7.1"))
+    old, new = (bazel_profile.read(RECORDED / f"double-{version}.json.gz") for version in ("0.26.1", "7.7.1"))
     kinds = [{one.mnemonic for one in found.actions if one.name == KERNEL} for found in (old, new)]
     assert kinds == [{"CppCompile"}, {"CppCompile"}]
     assert "TfWheel" in {one.mnemonic for one in new.actions}
 
 
 def test_a_compile_that_failed_has_a_whole_profile() -> None:
-    found = profile.read(RECORDED / "double-failed-0.26.1.json.gz")
+    found = bazel_profile.read(RECORDED / "double-failed-0.26.1.json.gz")
     assert found.complete
     assert not [one for one in found.actions if one.name.startswith("Linking tensorflow/double/libtensorflow_double")]
 
 
 def test_a_trace_without_its_end_is_read_as_far_as_it_goes(recorded: Path, tmp_path: Path) -> None:
-    whole, text = profile.read(recorded), gzip.decompress(recorded.read_bytes())
+    whole, text = bazel_profile.read(recorded), gzip.decompress(recorded.read_bytes())
     path = tmp_path / "profile.json"
     path.write_bytes(text)
-    assert profile.read(path) == whole
+    assert bazel_profile.read(path) == whole
     # In the middle of the tenth action's line.
     parts = text.split(b"action processing", 10)
     path.write_bytes(b"action processing".join(parts[:10]) + b"action proc")
-    found = profile.read(path)
+    found = bazel_profile.read(path)
     assert not found.complete
     assert len(found.actions) == 9
-    assert "did not live to write the end" in profile.table(found)
+    assert "did not live to write the end" in bazel_profile.table(found)
     path.write_bytes(b"")
-    assert profile.read(path) == Profile(actions=(), complete=False)
+    assert bazel_profile.read(path) == Profile(actions=(), complete=False)
 
 
 def test_the_table_has_kinds_and_the_slowest() -> None:
@@ -71,7 +72,7 @@ def test_the_table_has_kinds_and_the_slowest() -> None:
         ),
         complete=True,
     )
-    assert profile.table(found) == (
+    assert bazel_profile.table(found) == (
         "3 actions, 1 h 03 min of them together\n"
         "\n"
         "by kind:\n"
@@ -83,7 +84,7 @@ def test_the_table_has_kinds_and_the_slowest() -> None:
         "  1 min 01 s  CppLink     Linking a.so\n"
         "       0.5 s  CppCompile  Compiling b.cc\n"
     )
-    assert profile.lines(found, 1) == ["  1 h 02 min  CppCompile  Compiling a.cc"]
+    assert bazel_profile.lines(found, 1) == ["  1 h 02 min  CppCompile  Compiling a.cc"]
 
 
 @pytest.mark.parametrize(

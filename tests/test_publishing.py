@@ -4,13 +4,14 @@ from typing import Any
 
 import pytest
 
-from tfbuild import cli, publishing
+from tfbuild.cli import calls
 from tfbuild.engine import Engine
 from tfbuild.engine import transfer as transfers
-from tfbuild.engine.progress import Progress, Step
 from tfbuild.engine.transfer import TransferFailed, follow
 from tfbuild.errors import EngineMissing
-from tfbuild.registry import refusals
+from tfbuild.oci import refusals
+from tfbuild.publish import pushing
+from tfbuild.util.progress import Progress, Step
 
 
 class Names(Engine):
@@ -55,7 +56,7 @@ class Names(Engine):
 def test_a_push_leaves_the_image_and_no_name_of_its_own(names: dict[str, str], left: dict[str, str]) -> None:
     engine = Names(**names)
     with pytest.raises(TransferFailed):
-        publishing._upload(engine, "A", "arriving", Progress())
+        pushing._upload(engine, "A", "arriving", Progress())
     assert engine.names == left
     assert engine.images == set(names.values())
 
@@ -157,6 +158,7 @@ def test_the_words_of_a_failed_transfer_are_fit_for_a_terminal() -> None:
 def test_a_pull_to_another_machine_asks_that_machine_for_its_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
     words = {
+        "engine": "",
         "registry": "127.0.0.1:1/us/x",
         "ca_cert": "",
         "release": "",
@@ -166,4 +168,4 @@ def test_a_pull_to_another_machine_asks_that_machine_for_its_cpu(monkeypatch: py
         "signed": "",
     }
     with pytest.raises(EngineMissing):
-        cli.pull(**words, dry_run=True, json=True)
+        calls.pull(**words, dry_run=True, json=True)

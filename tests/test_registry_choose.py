@@ -10,9 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.machines import machine
-from tfbuild import cpu, facts, isa
-from tfbuild.registry import choose, client, shelf
-from tfbuild.registry.choose import Published
+from tfbuild import cpu, facts
+from tfbuild.cpu import isa
+from tfbuild.oci import client
+from tfbuild.publish import choose
+from tfbuild.publish import indexes as shelf
+from tfbuild.publish.choose import Published
 
 NAMES = ("avx", "avx2", "fma", "bmi2", "avx512f", "avx512_vnni")
 PLATFORMS = ("linux/amd64", "linux/arm64")
@@ -73,7 +76,7 @@ def test_where_nothing_fits_the_nearest_is_named_with_what_is_missing(
 
 
 def index(published: list[Published]) -> client.Manifest:
-    rows = [shelf.Row(image=one, media_type=client.IMAGES[0], size=1) for one in published]
+    rows = [shelf.IndexEntry(image=one, media_type=client.IMAGES[0], size=1) for one in published]
     content = shelf.index(rows)
     return client.Manifest(digest=client.digest_of(content), media_type=client.INDEX, content=content)
 
@@ -108,7 +111,7 @@ def test_the_first_of_the_fastest_that_fit_in_an_index_is_the_choice(
 
 
 def test_what_an_index_says_is_read_back_whole() -> None:
-    rows = [shelf.Row(image=one, media_type=client.IMAGES[0], size=7) for one in SHELF_OF_DIGESTS]
+    rows = [shelf.IndexEntry(image=one, media_type=client.IMAGES[0], size=7) for one in SHELF_OF_DIGESTS]
     sent = index(SHELF_OF_DIGESTS)
     assert set(shelf._rows(sent)) == {row.image.digest for row in rows}
     # One that says other things than this tfbuild would is read from its image again.

@@ -19,10 +19,13 @@ from hypothesis import strategies as st
 
 from tests.machines import machine, recording
 from tests.test_registry_untrusted import Shelf, empty_referrers, image, published, registry
-from tfbuild import cli, cpu, isa, publishing
+from tfbuild import cpu, publish
+from tfbuild.cli import calls
+from tfbuild.cpu import isa
 from tfbuild.errors import EngineMissing, NothingFits
-from tfbuild.registry import choose, client, shelf
-from tfbuild.registry.choose import Choice, Published
+from tfbuild.oci import client
+from tfbuild.publish import choose, indexes
+from tfbuild.publish.choose import Choice, Published
 
 ROOT = Path(__file__).parent.parent
 RELEASES = ("2.9.3", "2.14.1", "2.20.0")
@@ -55,7 +58,7 @@ def push(here: type[Shelf], release: str, name: str, python: str, whole: bool) -
     told = {"io.tfbuild.id": f"{release}-mkl-py{python}-{name}", "io.tfbuild.python": python}
     found = published(registry(here), image(here, release, told, whole=whole, cpu=name))
     if whole:
-        shelf.gather(registry(here), found)
+        indexes.gather(registry(here), found)
     else:
         empty_referrers(here, found.id)
     return found
@@ -71,7 +74,7 @@ def select(here: type[Shelf], text: str, release: str = "", python: str = "") ->
     host = parsed(text)
     features = frozenset(isa.of_cpu(host).features)
     try:
-        return publishing.select(registry(here), host, features, release=release, target="mkl", python=python)
+        return publish.select(registry(here), host, features, release=release, target="mkl", python=python)
     except NothingFits:
         return None
 
@@ -161,16 +164,16 @@ def test_a_registry_is_listed_without_an_engine_and_what_no_index_offers_is_told
         # An index that is none keeps nobody from what the others offer.
         here.content["manifests/2.20-mkl"] = here.content[f"manifests/{half.id}"]
         words = {"engine": "", "registry": f"{here.host}/us/x", "ca_cert": ""}  # type: ignore[attr-defined]
-        cli.images(**words, json=True)
+        calls.images(**words, json=True)
         told = capsys.readouterr()
         assert {row["id"]: row["offered"] for row in json.loads(told.out)} == {whole.id: True, half.id: False}
         assert "the registry alone is listed, for the CPU of this machine" in told.err
-        cli.images(**words, json=False)
+        calls.images(**words, json=False)
         lines = capsys.readouterr().out.splitlines()
         assert ["not offered" in line for line in lines if ":2.20.0-mkl-" in line] == [False, True]
         monkeypatch.delenv("TFBUILD_REGISTRY", raising=False)
         with pytest.raises(EngineMissing):
-            cli.images(engine="", registry="", ca_cert="", json=True)
+            calls.images(engine="", registry="", ca_cert="", json=True)
 
 
 def test_a_latest_index_asks_for_no_more_releases_than_it_names() -> None:
@@ -179,6 +182,6 @@ def test_a_latest_index_asks_for_no_more_releases_than_it_names() -> None:
             push(here, release, "avx", "3.9", whole=True)
         push(here, "2.20.0", "avx", "3.9", whole=False)
         here.asked.clear()
-        shelf.View(registry(here), "mkl", {}).rows(shelf.LATEST)
+        indexes.View(registry(here), "mkl", {}).rows(indexes.LATEST)
         asked = [one.rpartition("/")[2] for one in here.asked if one.startswith("HEAD ")]
         assert asked == ["2.20.0-mkl-py3.9-avx", "2.14.1-mkl-py3.9-avx"]

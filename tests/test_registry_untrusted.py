@@ -15,15 +15,17 @@ from typing import Any
 import pytest
 
 from tests.machines import machine
-from tfbuild import cli, cpu, isa, plan, publishing
+from tfbuild import cpu, plan, publish
+from tfbuild.cli import calls
+from tfbuild.context.labels import labels_of
+from tfbuild.cpu import isa
 from tfbuild.engine import Engine, Progress
 from tfbuild.errors import NothingFits, RegistryRefused, UnknownImage, UsageError, VerificationFailed
-from tfbuild.labels import labels_of
+from tfbuild.oci import client, referrers
+from tfbuild.oci.client import Registry, Repository
 from tfbuild.plan import Request
-from tfbuild.registry import client, referrers, shelf
-from tfbuild.registry.choose import Choice, Published
-from tfbuild.registry.client import Registry, Repository
-from tfbuild.supply import described
+from tfbuild.publish import described, indexes
+from tfbuild.publish.choose import Choice, Published
 
 
 class Shelf(BaseHTTPRequestHandler):
@@ -120,20 +122,20 @@ def image(
 def offered(here: type[Shelf], tag: str) -> list[str]:
     index = registry(here).manifest(tag)
     assert index is not None
-    return [one.id for one in shelf.read_index(index)]
+    return [one.id for one in indexes.read_index(index)]
 
 
 def published(place: Registry, name: str) -> Published:
     manifest = place.manifest(name)
     assert manifest is not None
-    found = shelf.of_config(place.config(manifest), manifest.digest)
+    found = indexes.of_config(place.config(manifest), manifest.digest)
     assert found is not None
     return found
 
 
 def gather(here: type[Shelf], name: str) -> list[str]:
     place = registry(here)
-    return shelf.gather(place, published(place, name))
+    return indexes.gather(place, published(place, name))
 
 
 def newer(here: type[Shelf], name: str) -> str:
@@ -184,25 +186,25 @@ def test_a_fixed_tag_that_moved_is_read_again(here: type[Shelf]) -> None:
     gather(here, other)
     index = registry(here).manifest("2.20-mkl")
     assert index is not None
-    assert {one.digest for one in shelf.read_index(index)} == {registry(here).digest(name) for name in (old, other)}
+    assert {one.digest for one in indexes.read_index(index)} == {registry(here).digest(name) for name in (old, other)}
 
 
 def test_an_image_that_an_index_lacks_or_tells_other_things_of_is_not_offered(here: type[Shelf]) -> None:
     name = image(here, "2.14.1")
     place = registry(here)
     found = published(place, name)
-    tags = shelf.indexes(found)
+    tags = indexes.indexes(found)
     assert tags == ("2.14-mkl", "2.14.1-mkl", "latest-mkl")
-    assert shelf.standing(place, found) == shelf.Standing(lacking=tags, named=False)
+    assert indexes.standing(place, found) == indexes.Standing(lacking=tags, named=False)
     gather(here, name)
-    assert shelf.standing(place, found) == shelf.Standing(lacking=(), named=True)
+    assert indexes.standing(place, found) == indexes.Standing(lacking=(), named=True)
     del here.content["manifests/2.14-mkl"]
     kind, content = here.content["manifests/2.14.1-mkl"]
     here.content["manifests/2.14.1-mkl"] = (kind, content.replace(b'"avx', b'"sse'))
-    assert shelf.standing(place, found).lacking == ("2.14-mkl", "2.14.1-mkl")
+    assert indexes.standing(place, found).lacking == ("2.14-mkl", "2.14.1-mkl")
     # The latest one need not name an image of which there is one of a newer release.
     gather(here, newer(here, name))
-    assert shelf.standing(place, found).lacking == ("2.14-mkl", "2.14.1-mkl")
+    assert indexes.standing(place, found).lacking == ("2.14-mkl", "2.14.1-mkl")
     assert name not in offered(here, "latest-mkl")
 
 
@@ -219,7 +221,7 @@ def test_an_image_that_no_index_offers_was_not_pushed_well(here: type[Shelf]) ->
     first = published(registry(here), name)
     image(here, "2.20.0", {"io.tfbuild.version": "later"})
     with pytest.raises(RegistryRefused, match=f"no index of .* offers {first.digest}"):
-        shelf.gather(registry(here), first)
+        indexes.gather(registry(here), first)
     assert offered(here, "2.20-mkl") == [name]
     empty_referrers(here, name)
     with pytest.raises(RegistryRefused, match="its provenance are gone"):
@@ -240,12 +242,12 @@ def test_a_damaged_image_keeps_no_other_from_being_listed_and_offered(here: type
     break_blob(here, broken, content)
     notes: list[str] = []
     place = registry(here)
-    listed = shelf.images(place, place.tags(), notes.append)
+    listed = indexes.images(place, place.tags(), notes.append)
     assert [found.id for found, _ in listed] == [sound]
     (note,) = notes
     assert f"{place.repository}:{broken} is left out" in note
     notes.clear()
-    assert shelf.gather(registry(here), published(registry(here), sound), notes.append)[-1] == "latest-mkl"
+    assert indexes.gather(registry(here), published(registry(here), sound), notes.append)[-1] == "latest-mkl"
     assert notes == [note]
     assert offered(here, "latest-mkl") == [sound]
 
@@ -257,7 +259,7 @@ def test_a_configuration_that_is_none_damages_its_image_alone(here: type[Shelf])
         here.content[f"manifests/2.20.0-mkl-of-{len(digest)}"] = (client.IMAGES[0], json.dumps(document).encode())
     here.content[f"blobs/{client.digest_of(b'[]')}"] = ("application/octet-stream", b"[]")
     notes: list[str] = []
-    assert [found.id for found, _ in shelf.images(registry(here), registry(here).tags(), notes.append)] == [sound]
+    assert [found.id for found, _ in indexes.images(registry(here), registry(here).tags(), notes.append)] == [sound]
     assert len(notes) == 3
 
 
@@ -288,7 +290,7 @@ def test_a_python_that_is_not_published_is_not_taken_for_a_cpu_that_is_too_old(h
 
     def select(python: str) -> Choice:
         features = frozenset(isa.of_cpu(host).features)
-        return publishing.select(registry(here), host, features, release="2.20", target="mkl", python=python)
+        return publish.select(registry(here), host, features, release="2.20", target="mkl", python=python)
 
     with pytest.raises(NothingFits, match=r"(?s)2.20-mkl has no image with Python 3.10.*hint: it has: 3.9, 3.13"):
         select("3.10")
@@ -304,12 +306,12 @@ def test_where_nothing_fits_json_has_the_nearest_and_what_is_missing(
     for name in ("x86-64-v4", "x86-64-v3"):
         gather(here, image(here, "2.20.0", cpu=name))
     words: dict[str, Any] = {"release": "", "target": "mkl", "python": "", "ca_cert": "", "dry_run": True, "json": True}
-    words["signed"] = ""
+    words["signed"] = words["engine"] = ""
     words["registry"] = f"{here.host}/us/x"  # type: ignore[attr-defined]
 
     (tmp_path / "cpuinfo").write_text("processor\t: 0\nvendor_id\t: GenuineIntel\nflags\t\t: fpu sse sse2 lm\n")
     with pytest.raises(NothingFits):
-        cli.pull(**words, cpuinfo=str(tmp_path / "cpuinfo"))
+        calls.pull(**words, cpuinfo=str(tmp_path / "cpuinfo"))
     told = json.loads(capsys.readouterr().out)
     assert (told["id"], told["reference"], told["image"]) == (None, None, None)
     assert told["nearest"].endswith("x86-64-v3")
@@ -317,7 +319,7 @@ def test_where_nothing_fits_json_has_the_nearest_and_what_is_missing(
     assert "avx512f" not in told["missing"]
     assert len(told["passed_over"]) == 2
     (tmp_path / "cpuinfo").write_text(machine("rhel7-haswell").cpuinfo())
-    cli.pull(**words, cpuinfo=str(tmp_path / "cpuinfo"))
+    calls.pull(**words, cpuinfo=str(tmp_path / "cpuinfo"))
     told = json.loads(capsys.readouterr().out)
     assert told["id"].endswith("x86-64-v3")
     assert (told["image"], told["nearest"], told["missing"], len(told["passed_over"])) == (None, None, [], 1)
@@ -587,20 +589,20 @@ def test_labels_that_no_plan_has_are_not_tfbuilds(labels: dict[str, str]) -> Non
     build = plan.select(Request(target="mkl", release="2.20.0", cpu="avx", platform="linux/amd64"), None)
     known = labels_of(build)
     digest = client.digest_of(b"")
-    assert shelf.of_config({"config": {"Labels": known}}, digest) is not None
-    assert shelf.of_config({"config": {"Labels": known | labels}}, digest) is None
-    assert shelf.of_config({"config": {"Labels": known}}, "latest") is None
+    assert indexes.of_config({"config": {"Labels": known}}, digest) is not None
+    assert indexes.of_config({"config": {"Labels": known | labels}}, digest) is None
+    assert indexes.of_config({"config": {"Labels": known}}, "latest") is None
 
 
 def test_an_image_that_does_not_say_its_features_does_not_fit_every_host() -> None:
     build = plan.select(Request(target="mkl", release="2.20.0", cpu="avx", platform="linux/amd64"), None)
     labels = {name: value for name, value in labels_of(build).items() if name != "io.tfbuild.features"}
-    assert shelf.of_config({"config": {"Labels": labels}}, client.digest_of(b"")) is None
+    assert indexes.of_config({"config": {"Labels": labels}}, client.digest_of(b"")) is None
 
 
 @pytest.mark.parametrize("config", [{"config": "x"}, {"config": {"Labels": ["x"]}}, {"config": []}, {"created": 1}])
 def test_a_configuration_of_another_shape_is_not_tfbuilds(config: dict[str, object]) -> None:
-    assert shelf.of_config(config, client.digest_of(b"")) is None
+    assert indexes.of_config(config, client.digest_of(b"")) is None
 
 
 def test_an_index_of_another_shape_offers_nothing(here: type[Shelf]) -> None:
@@ -647,11 +649,11 @@ def test_what_was_pulled_is_known_again_however_the_engine_keeps_images(here: ty
     choice = Choice(best=published(place, name), nearest=None, missing=(), passed_over=())
     for known in manifest.ids:
         engine = Pulled(known)
-        assert publishing.pull(engine, place, choice, Progress()) == f"{place.repository}:{name}"
+        assert publish.pull(engine, place, choice, Progress()) == f"{place.repository}:{name}"
         assert engine.names == [f"{place.repository}:{name}"]
     other = Pulled(client.digest_of(b"other"))
     with pytest.raises(RegistryRefused, match="is another image on this engine"):
-        publishing.pull(other, place, choice, Progress())
+        publish.pull(other, place, choice, Progress())
     assert other.names == []
 
 

@@ -20,9 +20,12 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from tests import newest
-from tfbuild import compilers, facts, failures, isa, releases, toolchains
+from tfbuild import facts
+from tfbuild.cpu import compilers, isa
 from tfbuild.errors import UncertainFact, UnknownPython, UnknownRelease, UsageError
-from tfbuild.release_rows import Guard, Row, Sourced, Table, check, table
+from tfbuild.facts import releases, toolchains
+from tfbuild.facts.release_table import RangeRow, ReleaseGuard, ReleaseTable, Sourced, check, table
+from tfbuild.plan import failures
 
 FILE = resources.files("tfbuild.facts") / "releases.toml"
 ORACLE = json.loads((Path(__file__).parent / "data" / "releases_oracle.json").read_text(encoding="utf-8"))
@@ -40,10 +43,10 @@ def told(fact: str) -> dict[str, Any]:
 def all_rows() -> list[Any]:
     return [
         pytest.param(row, id=f"{name} {row.key} {row.since}".replace("  ", " "))
-        for name in Table.__struct_fields__
+        for name in ReleaseTable.__struct_fields__
         if name != "known_until"
         for row in getattr(table(), name)
-        if isinstance(row, Row)
+        if isinstance(row, RangeRow)
     ]
 
 
@@ -51,7 +54,7 @@ def all_rows() -> list[Any]:
 
 
 @pytest.mark.parametrize("row", all_rows())
-def test_every_row_has_a_source_and_holds_for_a_release(row: Row) -> None:
+def test_every_row_has_a_source_and_holds_for_a_release(row: RangeRow) -> None:
     assert not isinstance(row, Sourced) or len(row.source) > 3
     older = bool(row.before) and Version(row.before) <= Version(ALL[0])
     assert older or any(row.covers(release) for release in ALL)
@@ -385,7 +388,7 @@ SAID = {
 
 
 @pytest.mark.parametrize("row", table().guard, ids=lambda row: f"{row.message} {row.since}")
-def test_the_pattern_finds_the_features_in_what_was_seen(row: Guard) -> None:
+def test_the_pattern_finds_the_features_in_what_was_seen(row: ReleaseGuard) -> None:
     found = re.search(row.pattern, f"first\n{SAID[row.message]}\nlast\n", re.MULTILINE)
     assert found is not None
     assert found[1].split() == ["AVX2", "AVX512F", "FMA"]
@@ -492,16 +495,16 @@ ROW = '[[python]]\nfrom = "2.4"\nbefore = "2.5"\nversions = ["3.6", "3.7", "3.8"
 def test_a_mistake_in_the_file_is_refused_with_its_row(row: str, says: str) -> None:
     text = FILE.read_text(encoding="utf-8")
     assert ROW in text
-    assert facts.parse(text, Table, "releases.toml") == table()
+    assert facts.parse(text, ReleaseTable, "releases.toml") == table()
     with pytest.raises(ValueError, match=r"^releases\.toml: ") as refusal:
-        check(facts.parse(text.replace(ROW, row), Table, "releases.toml"))
+        check(facts.parse(text.replace(ROW, row), ReleaseTable, "releases.toml"))
     assert says in str(refusal.value)
 
 
 def test_a_release_twice_is_refused() -> None:
     text = FILE.read_text(encoding="utf-8").replace('version = "2.14.1"', 'version = "2.14.0"')
     with pytest.raises(ValueError, match=re.escape("[[release]]: not in ascending order, or twice the same")):
-        check(facts.parse(text, Table, "releases.toml"))
+        check(facts.parse(text, ReleaseTable, "releases.toml"))
 
 
 def test_reading_and_checking_the_file_takes_less_than_60_ms_of_cpu() -> None:
@@ -509,6 +512,6 @@ def test_reading_and_checking_the_file_takes_less_than_60_ms_of_cpu() -> None:
     spent = []
     for _ in range(5):
         start = time.process_time()
-        check(facts.parse(text, Table, "releases.toml"))
+        check(facts.parse(text, ReleaseTable, "releases.toml"))
         spent.append(time.process_time() - start)
     assert min(spent) < 0.060

@@ -8,22 +8,24 @@ from typing import Any
 import pytest
 from packaging.version import Version
 
-from tfbuild import bazel, dockerfile, releases, remote
+from tfbuild.context import dockerfile, remote_cache
+from tfbuild.context.remote_cache import Remote
 from tfbuild.errors import UncertainFact, UsageError
-from tfbuild.remote import Remote
+from tfbuild.facts import releases
+from tfbuild.pipeline import bazel_output as bazel
 
 CACHE = "grpcs://cache.example.org:443"
 SCRIPT = dockerfile.TEMPLATES / "remote.py"
 
 
 def given(**options: Any) -> Remote:
-    found = remote.options(**({"cache": CACHE} | options))
+    found = remote_cache.options(**({"cache": CACHE} | options))
     assert found is not None
     return found
 
 
 def lines(bazel: str, **options: Any) -> list[str]:
-    return [line.removeprefix("build ") for line in remote.bazelrc(given(**options), bazel).splitlines()]
+    return [line.removeprefix("build ") for line in remote_cache.bazelrc(given(**options), bazel).splitlines()]
 
 
 @pytest.fixture
@@ -44,7 +46,7 @@ def pem(tmp_path: Path) -> str:
 
 
 def test_without_the_options_there_is_no_remote() -> None:
-    assert remote.options() is None
+    assert remote_cache.options() is None
 
 
 @pytest.mark.parametrize(
@@ -119,8 +121,8 @@ def test_a_cache_over_grpc_keeps_the_disk_cache_where_bazel_can() -> None:
     assert lines("0.26.1") == [f"--remote_cache={CACHE}", "--disk_cache="]
     assert lines("0.26.1", cache="http://127.0.0.1:8080/cache") == ["--remote_cache=http://127.0.0.1:8080/cache"]
     assert lines("7.4.1") == [f"--remote_cache={CACHE}"]
-    assert remote.notes(given(), "0.26.1")
-    assert not remote.notes(given(), "7.4.1")
+    assert remote_cache.notes(given(), "0.26.1")
+    assert not remote_cache.notes(given(), "7.4.1")
 
 
 def test_read_only_fills_the_disk_cache_all_the_same() -> None:
@@ -168,22 +170,22 @@ def test_every_releases_bazel_has_a_silo_for_its_builder() -> None:
             version = releases.bazel(release)
         except UncertainFact:
             continue
-        flag = remote.silo(version, release, "x86-64-v3")
-        assert f"{release}-x86-64-v3-{remote.BUILDER}" in flag
+        flag = remote_cache.silo(version, release, "x86-64-v3")
+        assert f"{release}-x86-64-v3-{remote_cache.BUILDER}" in flag
         assert ("platform_properties" in flag) == (Version(version) < Version("1.0"))
-        remote.bazelrc(given(readonly=True), version)
+        remote_cache.bazelrc(given(readonly=True), version)
 
 
 def test_a_silo_is_of_the_builder_the_release_and_the_instruction_set() -> None:
     same = ("6.5.0", "2.16.1", "x86-64-v3")
     others = [("6.5.0", "2.17.0", "x86-64-v3"), ("6.5.0", "2.16.1", "x86-64-v4")]
-    assert remote.silo(*same) not in {remote.silo(*other) for other in others}
+    assert remote_cache.silo(*same) not in {remote_cache.silo(*other) for other in others}
     script = (dockerfile.TEMPLATES / "compile.sh").read_text()
-    assert f"s/{remote.BUILDER}/$builder/" in script
+    assert f"s/{remote_cache.BUILDER}/$builder/" in script
 
 
 def test_every_ability_names_versions_in_order() -> None:
-    for row in remote.abilities().values():
+    for row in remote_cache.abilities().values():
         known = [Version(text) for text in (row.last_without, row.since, row.before) if text]
         assert known == sorted(known)
         assert row.source
@@ -194,7 +196,7 @@ def test_every_ability_names_versions_in_order() -> None:
 
 def test_headers_are_hidden_in_what_bazel_prints(headers: str, tmp_path: Path) -> None:
     rc = tmp_path / "remote"
-    rc.write_text(remote.bazelrc(given(header_file=headers), "6.5.0"))
+    rc.write_text(remote_cache.bazelrc(given(header_file=headers), "6.5.0"))
     said = "  'build' options: --remote_header=Authorization=Bearer abc.def-123== --x\nabc.def-123==\n[1 / 2] a b\n"
     done = subprocess.run([sys.executable, SCRIPT, "hide", rc], input=said, capture_output=True, text=True, check=True)
     assert done.stdout == "  'build' options: --remote_header=Authorization=*** --x\n***\n[1 / 2] ***\n"
@@ -206,7 +208,7 @@ def test_what_does_not_answer_is_named(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, SCRIPT, "reach", rc], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith("tfbuild: the remote cache grpc://127.0.0.1:1 does not answer: ")
-    watch = bazel.Watch()
+    watch = bazel.BazelWatch()
     watch(done.stderr)
     assert watch.no_remote
     watch(f"{bazel.ALONE}\n")

@@ -9,11 +9,11 @@ import jsonschema
 import pytest
 
 from tests.test_verify_throughput import judged, rounds
-from tfbuild import report as reporting
 from tfbuild.errors import UsageError, VerificationFailed
 from tfbuild.measure.records import Host
-from tfbuild.proof import SCHEMA, Check, ImageFacts, Measure, PlanFacts, Report, Software
+from tfbuild.verify import report as reporting
 from tfbuild.verify.checks import CHECKS
+from tfbuild.verify.records import SCHEMA, Check, ImageFacts, Measure, PlanFacts, Report, Software
 
 CLAIMS = {check.name: check.claim for check in CHECKS}
 
@@ -130,7 +130,7 @@ def test_a_report_of_another_image_or_schema_is_none(tmp_path: Path) -> None:
 
 
 def test_the_published_schema_is_the_report_s() -> None:
-    assert reporting.SCHEMA_FILE.read_text() == reporting.schema(), "renew it with: python -m tfbuild.report"
+    assert reporting.SCHEMA_FILE.read_text() == reporting.schema(), "renew it with: python -m tfbuild.verify.report"
 
 
 def test_a_report_fits_the_published_schema() -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tfbuild import compiling, resources
-from tfbuild.resources import Limits
+from tfbuild.pipeline import compiling, resources
+from tfbuild.pipeline.resources import Limits
 
 GIB = 1 << 30
 HERE = Path(__file__).parent / "data" / "cgroup"

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 import tasks
-from tfbuild import cli, plan
-from tfbuild.engine import choice
-from tfbuild.engine.choice import EngineChoice
+from tfbuild import plan
+from tfbuild.cli import calls
+from tfbuild.engine import selection
+from tfbuild.engine.selection import EngineChoice
 from tfbuild.errors import EngineMissing
+from tfbuild.pipeline.run import Run, RunRequest, run_of
 from tfbuild.plan import Request
-from tfbuild.run import Run, RunRequest, run_of
 
 
 def test_every_option_of_the_verbs_that_make_images_is_read() -> None:
@@ -68,12 +69,12 @@ def test_a_choice_is_what_docker_s_client_is_told(chosen: EngineChoice, told: di
 def test_a_choice_leaves_the_environment_of_the_process_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     before = dict(os.environ)
-    chosen = choice.choose("tcp://b:1", "farm")
+    chosen = selection.choose("tcp://b:1", "farm")
     assert chosen.elsewhere()
-    assert choice.choose("unix:///run/x.sock") == EngineChoice(engine="unix:///run/x.sock")
-    assert not choice.choose("default").elsewhere()
+    assert selection.choose("unix:///run/x.sock") == EngineChoice(engine="unix:///run/x.sock")
+    assert not selection.choose("default").elsewhere()
     with pytest.raises(EngineMissing, match=r"no Docker context 'none'"):
-        choice.choose("none")
+        selection.choose("none")
     assert dict(os.environ) == before
 
 
@@ -81,7 +82,7 @@ def test_options_for_a_compile_are_named_where_nothing_is_compiled() -> None:
     official = plan.select(Request(wheel="official", release="2.20.0", platform="linux/amd64"), None)
     compiled = plan.select(Request(release="2.20.0", cpu="avx", platform="linux/amd64"), None)
     options = {"jobs": "4", "remote_property": ["a=b"], "remote_readonly": True, "time_limit": "1h"}
-    (note,) = cli.unheeded(official, options)
+    (note,) = calls.unheeded(official, options)
     assert note == "--jobs, --remote-property, --remote-readonly: of no use, for --wheel official compiles nothing"
-    assert cli.unheeded(official, {"jobs": "", "time_limit": "1h"}) == []
-    assert cli.unheeded(compiled, options) == []
+    assert calls.unheeded(official, {"jobs": "", "time_limit": "1h"}) == []
+    assert calls.unheeded(compiled, options) == []

@@ -9,11 +9,13 @@ import pytest
 from packaging.requirements import Requirement
 
 from tests.test_plan import chosen
-from tfbuild import dockerfile, releases, source, toolchains
+from tfbuild.context import dockerfile
 from tfbuild.errors import BadSource, BaseUnavailable, TfbuildError, UnknownCompiler, UsageError
+from tfbuild.facts import releases, toolchains
 from tfbuild.pipeline import Maker
-from tfbuild.run import Run
-from tfbuild.source import Source
+from tfbuild.pipeline.run import Run
+from tfbuild.plan import source
+from tfbuild.plan.source import Source
 
 DOUBLE = Path(__file__).parent / "data" / "double"
 

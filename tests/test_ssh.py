@@ -15,9 +15,11 @@ from pathlib import Path
 import pytest
 
 from tests.machines import machine
-from tfbuild import cpu, fleet, hosts, ssh
+from tfbuild import cpu, fleet
 from tfbuild.errors import UnknownCpu, UsageError
-from tfbuild.ssh import Destination
+from tfbuild.fleet import hosts
+from tfbuild.util import ssh
+from tfbuild.util.ssh import Destination
 
 ROOT = Path(__file__).parent.parent
 START_SECONDS = 10

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfbuild import plan
+from tfbuild.context.labels import labels_of
 from tfbuild.engine import Files, Image
 from tfbuild.errors import VerificationFailed
-from tfbuild.labels import labels_of
+from tfbuild.oci.client import digest_of
 from tfbuild.plan import Request
-from tfbuild.registry.client import digest_of
-from tfbuild.supply import ci, contents, provenance, sbom
+from tfbuild.publish import ci_run, image_contents, provenance, sbom
 
 SITE = "/opt/tensorflow/lib/python3.13/site-packages"
 STATUS = """\
@@ -111,7 +111,7 @@ def properties(row: object) -> dict[str, str]:
 
 
 def test_packages_with_versions_purls_and_licences() -> None:
-    found = rows(sbom.document(image(), contents.of_files(files())))
+    found = rows(sbom.document(image(), image_contents.of_files(files())))
     assert found["zlib1g"]["purl"] == "pkg:deb/debian/zlib1g@1:1.2.13.dfsg-1?arch=amd64&distro=debian-12"
     licences = found["zlib1g"]["licenses"]
     assert isinstance(licences, list)
@@ -128,7 +128,7 @@ def test_packages_with_versions_purls_and_licences() -> None:
 
 
 def test_what_is_not_known_of_tensorflow_is_left_out_and_said() -> None:
-    bill = sbom.document(image(), contents.of_files(files()))
+    bill = sbom.document(image(), image_contents.of_files(files()))
     row = rows(bill)["tensorflow"]
     assert "hashes" not in row
     assert "pedigree" not in row
@@ -146,21 +146,21 @@ def test_what_is_not_known_of_tensorflow_is_left_out_and_said() -> None:
 
 def test_the_wheels_digest_and_commit_where_pip_and_the_builder_noted_them() -> None:
     built = f"builder={BASE}\nsource_commit={COMMIT}\nwheel={64 * 'd'} tensorflow.whl\n".encode()
-    found = contents.of_files(files(**{contents.BUILT: built}))
+    found = image_contents.of_files(files(**{image_contents.BUILT: built}))
     row = rows(sbom.document(image(), found))["tensorflow"]
     assert row["hashes"] == [{"alg": "SHA-256", "content": 64 * "d"}]
     assert row["pedigree"] == {"commits": [{"uid": COMMIT}]}
     for noted in ({"hashes": {"sha256": 64 * "e"}}, {"hash": f"sha256={64 * 'e'}"}):
         direct = json.dumps({"url": "file:///mnt/wheel/x.whl", "archive_info": noted}).encode()
-        found = contents.of_files(files(**{f"{SITE}/tensorflow-2.20.0.dist-info/direct_url.json": direct}))
+        found = image_contents.of_files(files(**{f"{SITE}/tensorflow-2.20.0.dist-info/direct_url.json": direct}))
         assert sbom.wheel_digest(found) == 64 * "e"
     for broken in (b"[]", b"{", b'{"archive_info": {"hash": "sha256=../x"}}'):
-        found = contents.of_files(files(**{f"{SITE}/tensorflow-2.20.0.dist-info/direct_url.json": broken}))
+        found = image_contents.of_files(files(**{f"{SITE}/tensorflow-2.20.0.dist-info/direct_url.json": broken}))
         assert sbom.wheel_digest(found) == ""
 
 
 def test_an_image_with_nothing_in_it_has_a_bill_that_says_so() -> None:
-    bill = sbom.document(image(labels={}, env=(), created=""), contents.of_files(Files(files={}, links={})))
+    bill = sbom.document(image(labels={}, env=(), created=""), image_contents.of_files(Files(files={}, links={})))
     assert rows_of_nothing(bill) == []
     notes = [one["value"] for one in json.loads(bill)["metadata"]["component"]["properties"][1:]]
     assert "no Debian package is in the image" in notes
@@ -177,7 +177,9 @@ def rows_of_nothing(bill: bytes) -> list[object]:
 @given(order=st.permutations(sorted(files().files)))
 def test_the_order_of_an_images_files_changes_nothing(order: list[str]) -> None:
     shuffled = Files(files={path: files().files[path] for path in order}, links=files().links)
-    assert sbom.document(image(), contents.of_files(shuffled)) == sbom.document(image(), contents.of_files(files()))
+    assert sbom.document(image(), image_contents.of_files(shuffled)) == sbom.document(
+        image(), image_contents.of_files(files())
+    )
 
 
 # Metadata in an image is anybody's: whatever it says, the bill stays valid.
@@ -186,11 +188,11 @@ def test_the_order_of_an_images_files_changes_nothing(order: list[str]) -> None:
 def test_a_bill_is_valid_whatever_packages_say(text: str, version: str, licence: str) -> None:
     hostile = {
         f"{SITE}/x-1.dist-info/METADATA": metadata(text, version, f"License: {licence}", f"License-Expression: {text}"),
-        contents.STATUS: f"Package: {text}\nVersion: {version}\nStatus: install ok installed\n".encode(),
+        image_contents.STATUS: f"Package: {text}\nVersion: {version}\nStatus: install ok installed\n".encode(),
         "/etc/os-release": f"ID={text}\nVERSION_ID={version}".encode(),
-        contents.BUILT: f"wheel={text} x\nsource_commit={version}".encode(),
+        image_contents.BUILT: f"wheel={text} x\nsource_commit={version}".encode(),
     }
-    bill = sbom.document(image(), contents.of_files(files(**hostile)))
+    bill = sbom.document(image(), image_contents.of_files(files(**hostile)))
     assert VALIDATOR.validate_str(bill.decode()) is None
 
 
@@ -199,7 +201,7 @@ def test_a_bill_is_valid_whatever_packages_say(text: str, version: str, licence:
 MANIFEST = "sha256:" + 64 * "f"
 
 
-def statement(run: ci.Run | None = None) -> provenance.Statement:
+def statement(run: ci_run.CiRun | None = None) -> provenance.Statement:
     return provenance.statement(
         image(),
         repository="ghcr.io/us/tfbuild",
@@ -250,13 +252,13 @@ GITLAB = {
     ],
 )
 def test_a_ci_that_publishes_an_image_is_named(env: dict[str, str], builder: str, invocation: str, source: str) -> None:
-    predicate = json.loads(provenance.to_json(statement(ci.this_run(env))))["predicate"]
+    predicate = json.loads(provenance.to_json(statement(ci_run.this_run(env))))["predicate"]
     assert predicate["runDetails"]["builder"]["id"] == builder
     assert predicate["runDetails"]["metadata"]["invocationId"] == invocation
     checkout = {"name": "checkout", "uri": source, "digest": {"gitCommit": COMMIT}}
     assert predicate["buildDefinition"]["resolvedDependencies"][-1] == checkout
     for name in env.keys() - {"GITHUB_RUN_ATTEMPT", "CI_COMMIT_REF_NAME"}:
-        assert ci.this_run({key: value for key, value in env.items() if key != name}) is None
+        assert ci_run.this_run({key: value for key, value in env.items() if key != name}) is None
 
 
 def test_a_statement_names_all_that_went_into_an_image() -> None:

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
-from tfbuild import base_images, cli, plan, releases, support
+from tfbuild import plan
+from tfbuild.cli import calls
 from tfbuild.errors import TfbuildError
-from tfbuild.facts import targets
-from tfbuild.support import Combination, Evidence
+from tfbuild.facts import base_images, releases, targets
+from tfbuild.plan import support
+from tfbuild.plan.support import Combination, Evidence
 
 ROOT = Path(__file__).parent.parent
 DONE = Evidence(
@@ -81,13 +83,13 @@ def _is(row: Combination, done: Evidence) -> bool:
 
 
 def test_the_verb_prints_it_and_compares_it(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    cli.support(ROOT, check=False, json=True)
+    calls.support(ROOT, check=False, json=True)
     told = json.loads(capsys.readouterr().out)
     assert told["schema"] == support.SCHEMA
     assert len(told["rows"]) == len(rows())
     assert {"release", "python", "target", "platform", "planned", "reason", "not_certain", "evidence"} <= set(
         told["rows"][0]
     )
-    cli.support(ROOT, check=True, json=False)
+    calls.support(ROOT, check=True, json=False)
     with pytest.raises(TfbuildError, match=r"docs/support\.md is not what the plans say now"):
-        cli.support(tmp_path, check=True, json=False)
+        calls.support(tmp_path, check=True, json=False)

@@ -12,8 +12,8 @@ from tests import checkout, newest
 from tfbuild import facts, plan
 from tfbuild.errors import MklWithCuda
 from tfbuild.facts import targets
+from tfbuild.in_container.smoke import command
 from tfbuild.plan import Request
-from tfbuild.smoke import inside
 from tfbuild.verify.checks import CHECKS
 
 FILE = Path(targets.__file__).with_suffix(".toml")
@@ -93,7 +93,7 @@ def test_the_default_is_what_a_request_asks_for() -> None:
 def test_checks_are_known_and_the_same_inside_an_image() -> None:
     known = {row.name: row.checks for row in targets.table().target if row.checks}
     assert {name for checks in known.values() for name in checks} <= {check.name for check in CHECKS}
-    assert known == inside.CHECKS
+    assert known == command.CHECKS
 
 
 def test_only_targets_without_onednn_are_a_baseline() -> None:
@@ -115,7 +115,7 @@ def test_only_targets_without_onednn_are_a_baseline() -> None:
 )
 def test_a_slip_in_a_row_is_refused(text: str, complaint: str) -> None:
     with pytest.raises(ValueError, match=re.escape(complaint)):
-        targets.check(facts.parse(FILE.read_text(encoding="utf-8") + text, targets.Table, "targets.toml"))
+        targets.check(facts.parse(FILE.read_text(encoding="utf-8") + text, targets.TargetTable, "targets.toml"))
 
 
 def test_no_code_compares_a_target_with_a_name() -> None:

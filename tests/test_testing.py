@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tfbuild import testing
+from tfbuild.cli import testing
 from tfbuild.engine import debian
-from tfbuild.engine.progress import Progress
 from tfbuild.errors import TfbuildError, UsageError
+from tfbuild.util.progress import Progress
 
 ROOT = Path(__file__).parents[1]
 

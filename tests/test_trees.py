@@ -15,10 +15,10 @@ from packaging.version import Version
 
 from tests import trees
 from tests.trees import Facts, Tree
-from tfbuild import plan, releases, toolchains
+from tfbuild import plan
 from tfbuild.errors import TfbuildError, UncertainFact
-from tfbuild.facts import targets
-from tfbuild.release_rows import table
+from tfbuild.facts import releases, targets, toolchains
+from tfbuild.facts.release_table import table
 
 ALL = tuple(row.version for row in releases.releases())
 EXACT = tuple(release for release in ALL if trees.of(release))

@@ -2,7 +2,6 @@
 
 import pytest
 
-from tfbuild import trouble
 from tfbuild.errors import (
     BadSource,
     BaseUnavailable,
@@ -13,6 +12,7 @@ from tfbuild.errors import (
     UnknownRelease,
     UsageError,
 )
+from tfbuild.pipeline import diagnosis
 
 CONFIGURE = """the image could not be built
   Traceback (most recent call last):
@@ -84,7 +84,7 @@ CONFIGURE = """the image could not be built
     ],
 )
 def test_the_cause_is_told(said: str, error: type[TfbuildError], message: str) -> None:
-    found = trouble.explain(BuildFailed(f"the image could not be built\n{said}", hint="the full log: x.log"))
+    found = diagnosis.explain(BuildFailed(f"the image could not be built\n{said}", hint="the full log: x.log"))
     assert type(found) is error
     assert found.reason.startswith(message) or message in found.reason
     assert "\n" not in found.reason
@@ -93,12 +93,12 @@ def test_the_cause_is_told(said: str, error: type[TfbuildError], message: str) -
 
 def test_what_is_not_known_stays_as_it_is() -> None:
     error = BuildFailed("the image could not be built\n  tensorflow/a.cc:1: error: boom", hint="the full log: x.log")
-    assert trouble.explain(error) is error
+    assert diagnosis.explain(error) is error
 
 
 def test_a_fix_that_does_not_apply_can_be_left_out() -> None:
     said = "  tfbuild: the fix grpc-gettid does not apply to this tree"
-    found = trouble.explain(BuildFailed(f"the image could not be built\n{said}", hint="the full log: x.log"))
+    found = diagnosis.explain(BuildFailed(f"the image could not be built\n{said}", hint="the full log: x.log"))
     assert type(found) is BadSource
     assert found.reason == "the fix grpc-gettid does not apply to this tree"
     assert found.hint.startswith("--without-fix grpc-gettid where")

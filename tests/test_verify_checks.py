@@ -8,13 +8,13 @@ import pytest
 
 from tests.test_verify_judge import ENVIRONMENT
 from tests.test_verify_planned import planned
+from tfbuild.context.planned import Planned
 from tfbuild.engine import Engine
+from tfbuild.in_container.smoke import judge
 from tfbuild.measure.probe import Outcome
-from tfbuild.proof import Check
-from tfbuild.smoke import judge
 from tfbuild.verify import checks
 from tfbuild.verify.checks import CHECKS
-from tfbuild.verify.planned import Planned
+from tfbuild.verify.records import Check
 from tfbuild.verify.verification import NO_START, Baseline, Start, Verification
 
 STARTED = Start(outcome=Outcome(found=(ENVIRONMENT,), ended=judge.Ended(0, ""), output=""))

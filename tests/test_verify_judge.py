@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from msgspec.json import encode
 
+from tfbuild.in_container.smoke import judge
+from tfbuild.in_container.smoke.judge import Ended, Plan
+from tfbuild.in_container.smoke.records import Cuda, Environment, Faults, OneDnn, Part, TensorFlow
 from tfbuild.measure import probe
-from tfbuild.smoke import judge
-from tfbuild.smoke.found import Cuda, Environment, Faults, OneDnn, Part, TensorFlow
-from tfbuild.smoke.judge import Ended, Plan
 
 DATA = Path(__file__).parent / "data" / "smoke"
 PACKAGE = Path(judge.__file__).parent.parent
@@ -170,7 +170,7 @@ def test_other_engines_than_the_cpu_do_not_count() -> None:
 
 def test_installed_packages_by_their_folders(tmp_path: Path) -> None:
     """Python 3.7 has no importlib.metadata."""
-    probes = importlib.import_module("tfbuild.smoke.probes")
+    probes = importlib.import_module("tfbuild.in_container.smoke.probes")
     for name in ("numpy-1.18.5.dist-info", "gast-0.2.2-py3.7.egg-info", "numpy", "numpy.libs"):
         (tmp_path / name).mkdir()
     assert sorted(probes.installed([str(tmp_path), ""])) == [("gast", "0.2.2"), ("numpy", "1.18.5")]
@@ -300,7 +300,7 @@ def test_the_smoke_benchmark_is_standard_library_numpy_and_tensorflow_alone() ->
     assert imported - sys.stdlib_module_names <= {"numpy", "tensorflow", "smoke"}
 
 
-@pytest.mark.parametrize("folder", ["smoke", "benches"])
+@pytest.mark.parametrize("folder", ["smoke", "bench"])
 def test_what_runs_inside_images_needs_nothing_newer_than_python_3_7(folder: str) -> None:
     """By its syntax and by every name that it uses; tests/engine/test_old_release.py really runs it.
 

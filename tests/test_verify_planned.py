@@ -3,13 +3,13 @@
 import pytest
 
 from tests.test_verify_judge import ENVIRONMENT
-from tfbuild import defects
-from tfbuild.binary import Guard
+from tfbuild.binary.guard import Guard
+from tfbuild.context.labels import PREFIX
+from tfbuild.context.planned import Planned
+from tfbuild.cpu.isa import closure
 from tfbuild.errors import UnknownImage
-from tfbuild.isa import closure
-from tfbuild.labels import PREFIX
+from tfbuild.facts import defects
 from tfbuild.verify.checks import isa
-from tfbuild.verify.planned import Planned
 
 AVX = ("SSE", "SSE2", "SSE3", "SSE4.1", "SSE4.2", "AVX")
 UNUSED = ("AVX2", "AVX512F", "AVX512_VNNI", "AVX512_BF16", "AVX_VNNI", "AMX_TILE", "AMX_INT8", "AMX_BF16", "FMA")

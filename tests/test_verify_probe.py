@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.test_verify_judge import ENVIRONMENT, TENSORFLOW
-from tfbuild.benches.found import Calibrated, Dropped, Hello, Idle, Ready, Taken
+from tfbuild.in_container.bench.records import Calibrated, Dropped, Hello, Idle, Ready, Taken
+from tfbuild.in_container.smoke.records import Environment, Faults, Part, TensorFlow
 from tfbuild.measure import probe
 from tfbuild.measure.probe import UntrustedError
-from tfbuild.smoke.found import Environment, Faults, Part, TensorFlow
 
 KINDS = (Environment, TensorFlow, Faults, Part, Hello, Ready, Calibrated, Taken, Idle, Dropped)
 
@@ -97,5 +97,5 @@ def test_a_record_with_one_strange_field_is_a_record_or_a_reason(field: str, val
 
 def test_the_container_gets_the_whole_smoke_benchmark() -> None:
     names = {path.rsplit("/", 1)[1] for path in probe.files()}
-    assert {"__main__.py", "probes.py", "judge.py", "found.py"} <= names
+    assert {"__main__.py", "probes.py", "judge.py", "records.py"} <= names
     assert all(path.startswith(probe.FOLDER) for path in probe.files())

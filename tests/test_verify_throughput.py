@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfbuild.baselines import untuned
-from tfbuild.benches.found import Taken
+from tfbuild.in_container.bench.records import Taken
 from tfbuild.measure import experiments, intervals, protocol
 from tfbuild.measure.arms import Machine
 from tfbuild.measure.evaluate import AGAIN
 from tfbuild.measure.records import Interval, Round, Sample
 from tfbuild.measure.rounds import CaseRun
 from tfbuild.measure.workers import Pool
-from tfbuild.proof import Throughput
+from tfbuild.pipeline.baselines import untuned
 from tfbuild.verify.checks import throughput
+from tfbuild.verify.records import Throughput
 from tfbuild.verify.verification import Baseline
 
 BASELINE = Baseline(ref="tfbuild:plain", env={"LD_PRELOAD": ""})

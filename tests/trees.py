@@ -23,8 +23,10 @@ from typing import Any
 from packaging.version import Version
 
 from tests.contract import bazelrc
-from tfbuild import dockerfile, failures, releases
-from tfbuild.release_rows import table
+from tfbuild.context import dockerfile
+from tfbuild.facts import releases
+from tfbuild.facts.release_table import table
+from tfbuild.plan import failures
 
 FILE = Path(__file__).parent / "data" / "trees.json"
 PIP = "tensorflow/tools/pip_package"

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from tests.contract.archive import Tree
-from tfbuild import dockerfile, plan
+from tfbuild import plan
+from tfbuild.context import dockerfile
 from tfbuild.engine import Engine
 from tfbuild.plan import Build
 

@@ -18,7 +18,9 @@ import pytest
 
 from tests import trees
 from tests.engine import mirror
-from tfbuild import dockerfile, plan, toolchains
+from tfbuild import plan
+from tfbuild.context import dockerfile
+from tfbuild.facts import toolchains
 from tfbuild.plan import Build, Request
 
 RELEASE = "2.0.4"

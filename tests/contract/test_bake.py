@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests import debian
-from tfbuild import matrix
+from tfbuild.ci import matrix
 
 
 @pytest.fixture(scope="module")

@@ -15,10 +15,12 @@ import pytest
 from tests.contract import bazelrc, plans, runs
 from tests.contract.archive import RELEASE, Tree
 from tests.newbazel import OFFLINE
-from tfbuild import dockerfile, plan, releases
+from tfbuild import plan
+from tfbuild.context import dockerfile
 from tfbuild.engine import Engine
+from tfbuild.facts import releases
+from tfbuild.facts.release_table import table
 from tfbuild.plan import Build
-from tfbuild.release_rows import table
 
 pytestmark = pytest.mark.engine
 

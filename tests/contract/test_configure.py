@@ -10,10 +10,11 @@ import pytest
 
 from tests.contract import bazelrc, plans, runs
 from tests.contract.archive import RELEASE, Tree
-from tfbuild import plan, releases
+from tfbuild import plan
 from tfbuild.engine import Engine
+from tfbuild.facts import releases
+from tfbuild.facts.release_table import table
 from tfbuild.plan import Build
-from tfbuild.release_rows import table
 
 pytestmark = pytest.mark.engine
 

@@ -16,10 +16,11 @@ import pytest
 from tests.contract.test_bazel import SECONDS
 from tests.newbazel import OFFLINE
 from tests.test_mirror import running
-from tfbuild import bundle, dockerfile, mirror
+from tfbuild.context import dockerfile
 from tfbuild.engine import Engine
-from tfbuild.engine.client import Run
-from tfbuild.mirror import Mirror, Upstream
+from tfbuild.engine.client import ContainerRun
+from tfbuild.pipeline import bundle, mirror
+from tfbuild.pipeline.mirror import Mirror, Upstream
 
 pytestmark = pytest.mark.engine
 
@@ -69,7 +70,7 @@ def internet(archive: bytes, tmp_path: Path) -> Iterator[str]:
         yield f"http://127.0.0.1:{server.server_port}"
 
 
-def compiled(engine: Engine, builder: str, server: Mirror, sha256: str, *collect: str) -> Run:
+def compiled(engine: Engine, builder: str, server: Mirror, sha256: str, *collect: str) -> ContainerRun:
     """Runs compile.sh where the builder reaches the mirror and nothing of what the archive's addresses name."""
     files = {f"mnt/{name}": (dockerfile.TEMPLATES / name).read_bytes() for name in SCRIPTS}
     rc = "".join(f"build {flag}\n" for flag in OFFLINE)

@@ -12,9 +12,11 @@ from tests import trees
 from tests.contract import bazelrc, plans
 from tests.contract.archive import FILE, RELEASE, Tree
 from tests.contract.bazelrc import Rc
-from tfbuild import base_images, binary, facts, failures, releases
-from tfbuild.plan import Build
-from tfbuild.release_rows import Config, table
+from tfbuild import facts
+from tfbuild.facts import base_images, releases
+from tfbuild.facts import guard as guards
+from tfbuild.facts.release_table import Config, table
+from tfbuild.plan import Build, failures
 
 GUARD = "tensorflow/core/platform/cpu_feature_guard.cc"
 NUMBERS = "tensorflow/tsl/platform/cpu_info.h"
@@ -202,7 +204,7 @@ def test_the_guards_features_are_the_trees_in_name_order_and_number(tree: Tree) 
     (body,) = re.findall(r"enum CPUFeature \{(.*?)\n\};", tree.text(NUMBERS), re.S)
     numbers = {name: int(number) for name, number in re.findall(r"^  (\w+) = (\d+),", body, re.M)}
     asked = re.findall(r'CheckIfFeatureUnused\(CPUFeature::(\w+), "([^"]+)"', tree.text(GUARD))
-    assert [(row.enum, row.name, row.number) for row in binary.known(RELEASE)] == [
+    assert [(row.enum, row.name, row.number) for row in guards.known(RELEASE)] == [
         (enum, name, numbers[enum]) for enum, name in asked
     ]
 
@@ -213,11 +215,11 @@ def test_the_guard_asks_for_the_macros_of_the_features_but_for_amx(tree: Tree) -
         r'^#ifndef (\w+)\n    CheckIfFeatureUnused\(CPUFeature::(\w+), "([^"]+)"', tree.text(GUARD), re.M
     )
     assert stops == tells
-    assert len(stops) == len(binary.known(RELEASE))
+    assert len(stops) == len(guards.known(RELEASE))
     macros = {row.tensorflow: row.macro for row in facts.features("x86_64") if row.tensorflow}
     wrong = {name for macro, _, name in stops if macro != macros.get(name, f"__{name}__")}
     assert wrong == {"AMX_TILE", "AMX_INT8", "AMX_BF16"}
-    assert binary.judged(RELEASE) == {row.name for row in binary.known(RELEASE)} - wrong
+    assert guards.judged(RELEASE) == {row.name for row in guards.known(RELEASE)} - wrong
 
 
 def test_the_guards_message_is_found_by_the_pattern_of_its_row(tree: Tree) -> None:

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.engine.conftest import ROOT
-from tfbuild import cli
-from tfbuild.engine import Engine, base
-from tfbuild.engine.progress import Progress
+from tfbuild.cli import calls
+from tfbuild.engine import Engine
+from tfbuild.pipeline import base_image
+from tfbuild.util.progress import Progress
 
 DOUBLE = ROOT / "tests" / "data" / "double"
 Invoke = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -26,8 +27,8 @@ def refused(invoke: Invoke, code: int, *options: str) -> str:
 
 
 def debian(engine: Engine, folder: Path) -> str:
-    ca = cli.certificates("")
-    return base.bootstrap(engine, "bookworm", progress=Progress(), log=folder / "log", ca_cert=ca).reference
+    ca = calls.certificates("")
+    return base_image.bootstrap(engine, "bookworm", progress=Progress(), log=folder / "log", ca_cert=ca).reference
 
 
 def test_a_base_whose_distribution_lacks_the_compiler(invoke: Invoke, engine: Engine, tmp_path: Path) -> None:

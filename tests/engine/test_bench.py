@@ -13,25 +13,25 @@ import pytest
 from docker.types import DeviceRequest
 
 from tests.engine.conftest import ROOT
-from tfbuild import cli
 from tfbuild.bench import allocators, evidence, session, wording
 from tfbuild.bench import report as reporting
 from tfbuild.bench.session import Settings
+from tfbuild.cli import calls
 from tfbuild.engine import Engine
 from tfbuild.engine.gpus import Offer
-from tfbuild.engine.progress import Progress
 from tfbuild.measure import experiments, workers
 from tfbuild.measure.arms import Machine
 from tfbuild.measure.experiments import Arm, Case, Experiment, Value
 from tfbuild.measure.records import CaseResult, Finding
 from tfbuild.measure.workers import FOLDER, Key
+from tfbuild.util.progress import Progress
 
 pytestmark = pytest.mark.engine
 # Enough for all rounds on the busiest machine; a quiet one is done with them in a twentieth of it.
 SECONDS = 1800
 WIDE = 0.05
 PLANTED = {
-    f"{FOLDER}/benches/workloads/planted.py": (ROOT / "tests" / "data" / "bench" / "planted.py").read_bytes(),
+    f"{FOLDER}/bench/workloads/planted.py": (ROOT / "tests" / "data" / "bench" / "planted.py").read_bytes(),
 }
 
 
@@ -151,7 +151,7 @@ def test_a_cold_start_is_not_timed(found: dict[str, CaseResult]) -> None:
 
 @pytest.fixture(scope="module")
 def brought(engine: Engine, image: Callable[..., str]) -> allocators.Libraries:
-    return allocators.fetch(engine, engine.image(image("2.21.0")).id, cli.certificates(""))
+    return allocators.fetch(engine, engine.image(image("2.21.0")).id, calls.certificates(""))
 
 
 @pytest.mark.parametrize("name", ["jemalloc", "mimalloc"])
@@ -171,7 +171,7 @@ def test_an_image_without_tcmalloc_gets_it_and_no_other_does(
     file = f"{allocators.FOLDER}/libtcmalloc_minimal.so.4"
     assert file not in brought.files, "it has its own"
     bare = derived(image("2.21.0"), "USER 0", "RUN rm /usr/lib/*/libtcmalloc* /usr/local/lib/libtcmalloc* && ldconfig")
-    found = allocators.fetch(engine, engine.image(bare).id, cli.certificates(""))
+    found = allocators.fetch(engine, engine.image(bare).id, calls.certificates(""))
     (arm,) = [
         arm for row in experiments.select(["allocator"], quick=False) for arm in row.arm if arm.name == "TCMalloc"
     ]

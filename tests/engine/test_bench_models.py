@@ -14,10 +14,10 @@ from tfbuild.bench import report as reporting
 from tfbuild.bench.profiled import Command
 from tfbuild.bench.session import Settings
 from tfbuild.engine import Engine
-from tfbuild.engine.progress import Progress
 from tfbuild.errors import CommandFailed
 from tfbuild.measure import intervals
 from tfbuild.measure.records import ExperimentResult
+from tfbuild.util.progress import Progress
 
 pytestmark = pytest.mark.engine
 SCRIPTS = ROOT / "tests" / "data" / "bench" / "scripts"

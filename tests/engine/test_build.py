@@ -14,15 +14,15 @@ import pytest
 
 from tests.engine.conftest import ROOT
 from tfbuild import pipeline, plan
-from tfbuild import report as reporting
 from tfbuild.cpu import detect
 from tfbuild.engine import Engine
 from tfbuild.engine.build import BuildSettings
-from tfbuild.engine.cli import find_cli
-from tfbuild.engine.progress import Progress
+from tfbuild.engine.docker_cli import find_cli
 from tfbuild.errors import DiskFull
 from tfbuild.pipeline import Maker
 from tfbuild.plan import Request
+from tfbuild.util.progress import Progress
+from tfbuild.verify import report as reporting
 
 RELEASE = "2.21.0"
 ID = f"{RELEASE}-mkl-py3.11-f16c"

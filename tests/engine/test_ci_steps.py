@@ -19,11 +19,12 @@ from tests import checkout, debian, newest, steps
 from tests.engine import registry as registries
 from tests.engine.registry import Server
 from tests.steps import Done, Github
-from tfbuild import cli, matrix
+from tfbuild.ci import matrix
+from tfbuild.ci.matrix import Asked
+from tfbuild.cli import calls
 from tfbuild.engine import Engine
-from tfbuild.engine import base as bases
-from tfbuild.engine.progress import Progress
-from tfbuild.matrix import Asked
+from tfbuild.pipeline import base_image as bases
+from tfbuild.util.progress import Progress
 
 pytestmark = pytest.mark.engine
 ID = newest.official("cpu")
@@ -197,7 +198,7 @@ def test_bake_builds_a_row(engine: Engine, tmp_path: Path) -> None:
     matrix.write_contexts(rows, tmp_path / "contexts", lambda _: None)
     file = tmp_path / "docker-bake.hcl"
     file.write_text(matrix.to_bake(rows, tmp_path / "contexts"))
-    ca = cli.certificates("")
+    ca = calls.certificates("")
     base = bases.bootstrap(engine, "bookworm", progress=Progress(), log=tmp_path / "log", ca_cert=ca).reference
     tag = f"tfbuild-test:bake-{uuid.uuid4().hex[:8]}"
     (target,) = (matrix.target_name(build.id) for build in rows.rows)

@@ -27,15 +27,18 @@ from tests import newbazel, objectcode
 from tests.engine import mirror
 from tests.engine.conftest import ROOT, Site, debian
 from tests.objectcode import Double
-from tfbuild import bazel, cli, cpu, facts, isa, plan, profile, toolchains
-from tfbuild import source as sources
+from tfbuild import cpu, facts, plan
+from tfbuild.cli import calls
+from tfbuild.cpu import isa
 from tfbuild.engine import Engine
 from tfbuild.errors import BadSource, UnknownRelease
-from tfbuild.pipeline import Maker
+from tfbuild.facts import toolchains
+from tfbuild.pipeline import Maker, bazel_output, bazel_profile
+from tfbuild.pipeline.run import RunRequest, run_of
 from tfbuild.plan import Request
-from tfbuild.run import RunRequest, run_of
-from tfbuild.source import Source
-from tfbuild.supply import contents
+from tfbuild.plan import source as sources
+from tfbuild.plan.source import Source
+from tfbuild.publish import image_contents
 
 RELEASE = "2.13.1"
 # Bazel itself makes this one's wheel.
@@ -208,7 +211,7 @@ def test_a_patch_a_repository_and_a_system_library_are_compiled_in_and_its_packa
         assert (run.exit_code, run.stdout) == (0, "ours\n"), run.stderr
         asked = ["--show", "--showformat", "${db:Status-Status}", "libsnappy1v5"]
         assert engine.run(made.image, asked, entrypoint=["dpkg-query"]).stdout == "installed"
-        built = contents.read(engine, made.image).built
+        built = image_contents.read(engine, made.image).built
         assert built["patch/01-ours.patch"] == sources.digest(changed.patch)
         assert "override/ours" in built
     finally:
@@ -245,15 +248,15 @@ def test_the_sidecar_says_how_the_wheel_was_built(wheel: Run, engine: Engine, si
 def test_the_profile_and_the_slowest_actions_are_beside_the_log(wheel: Run, fresh: Fresh) -> None:
     done = wheel("x86-64-v3", "--source", str(fresh.tree))
     folder = log(fresh.tree).parent
-    found = profile.read(folder / "profile.json.gz")
+    found = bazel_profile.read(folder / "profile.json.gz")
     assert found.complete
     compiled = [action for action in found.actions if action.name == "Compiling tensorflow/double/kernel.cc"]
     assert [action.mnemonic for action in compiled] == ["CppCompile"] * KERNELS
     assert all(action.seconds > 0 for action in compiled)
     told = done.stderr.partition("profile: ")[2].splitlines()
     assert told[0].startswith(f"{folder.relative_to(ROOT)}/profile.json.gz ")
-    assert told[1:6] == profile.lines(found, 5)
-    assert (folder / "slowest.txt").read_text() == profile.table(found)
+    assert told[1:6] == bazel_profile.lines(found, 5)
+    assert (folder / "slowest.txt").read_text() == bazel_profile.table(found)
     assert "Compiling tensorflow/double/kernel.cc" in (folder / "bazel.log").read_text()
 
 
@@ -271,7 +274,7 @@ def test_a_compile_that_fails_leaves_its_profile_and_its_whole_log(wheel: Run, f
     assert "clipped" not in log(fresh.tree).read_text()
     folder = log(fresh.tree).parent
     assert (folder / "bazel.log").read_text().count("a line of noise") >= 40000
-    assert "TfWheel" not in {action.mnemonic for action in profile.read(folder / "profile.json.gz").actions}
+    assert "TfWheel" not in {action.mnemonic for action in bazel_profile.read(folder / "profile.json.gz").actions}
     assert "profile: " in done.stderr
 
 
@@ -357,7 +360,7 @@ def test_a_killed_compiler_is_answered_with_the_setting_to_change(wheel: Run, fr
     rules = re.sub(r'\ngenrule\(\n    name = "host_macros".*?\n\)\n', KILLED, build.read_text(), flags=re.DOTALL)
     build.write_text(rules)
     done = wheel("x86-64-v3", "--source", str(fresh.tree), "--jobs", "2", code=23)
-    assert bazel.KILLED.search(log(fresh.tree).read_text(errors="replace"))
+    assert bazel_output.KILLED.search(log(fresh.tree).read_text(errors="replace"))
     assert "killed, most likely for want of memory (--jobs=2: as asked for" in done.stderr
     assert "hint: --jobs 1; what is compiled is kept" in done.stderr
 
@@ -429,7 +432,7 @@ def commit(site: Site) -> str:
 
 def maker(site: Site, folder: Path) -> Maker:
     asked = RunRequest(base=site.base, mirror=site.url, network="host", need_disk="5", no_verify=True)
-    return Maker(run=replace(run_of(asked, cli.certificates("")), work=folder / "work", reports=folder))
+    return Maker(run=replace(run_of(asked, calls.certificates("")), work=folder / "work", reports=folder))
 
 
 def from_tag(site: Site, commit: str) -> plan.Build:
@@ -499,7 +502,7 @@ def test_a_release_whose_wheel_bazel_makes_is_compiled_by_a_newer_bazel(
     assert said["plan"]["bazel_target"] == "//tensorflow/tools/pip_package:wheel"
     assert "--repo_env=HERMETIC_PYTHON_VERSION=3.11" in said["plan"]["bazel_flags"]
     (path,) = (ROOT / "build" / answer["id"]).glob("profile.json.gz")
-    kinds = {name: count for name, count, _ in profile.read(path).by_mnemonic()}
+    kinds = {name: count for name, count, _ in bazel_profile.read(path).by_mnemonic()}
     assert (kinds["CppCompile"], kinds["CppLink"], kinds["TfWheel"]) == (KERNELS + 2, 2, 1)
 
 
@@ -520,7 +523,7 @@ def test_the_compiled_wheel_goes_into_the_runtime_image(site: Site, engine: Engi
         run = engine.run(made.image, ["python", "-c", "import tensorflow; print(*tensorflow.macros)"])
         assert run.exit_code == 0, run.stderr
         assert set(run.stdout.split()) == {facts.feature(name).macro for name in features("westmere")}
-        built = contents.read(engine, made.image).built
+        built = image_contents.read(engine, made.image).built
         assert set(built) >= {"builder", "wheel", "compiler", "bazel"}
         assert built["bazel"] == mirror.BAZEL
         look = "command -v clang-16 bazel bazelisk; test ! -e /opt/build && test ! -e /src && test ! -e /opt/bazelisk"

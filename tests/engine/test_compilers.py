@@ -16,11 +16,12 @@ import pytest
 
 from tests.engine.conftest import COMPILERS, FURTHER_COMPILERS, ROOT
 from tests.machines import machines
-from tfbuild import compilers as known_compilers
-from tfbuild import cpu, facts, isa, names
+from tfbuild import cpu, facts
+from tfbuild.cpu import compilers as known_compilers
+from tfbuild.cpu import isa, names
+from tfbuild.cpu.isa import InstructionSet
 from tfbuild.engine import Engine
 from tfbuild.facts import Feature, FullLevel
-from tfbuild.isa import InstructionSet
 
 DATA = ROOT / "tests" / "data" / "compilers"
 INSTRUCTIONS: dict[str, str] = tomllib.loads((DATA / "instructions.toml").read_text(encoding="utf-8"))

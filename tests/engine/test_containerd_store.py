@@ -12,9 +12,9 @@ from tests.engine import second
 from tests.engine.test_registry import build, label, made, place, push, server
 from tests.machines import machine
 from tfbuild.engine import Engine
-from tfbuild.engine.progress import Progress
-from tfbuild.registry.client import Registry
-from tfbuild.supply import described
+from tfbuild.oci.client import Registry
+from tfbuild.publish import described
+from tfbuild.util.progress import Progress
 
 __all__ = ["made", "place", "server"]  # fixtures
 pytestmark = [pytest.mark.engine, pytest.mark.nightly]

@@ -12,7 +12,8 @@ import pytest
 
 from tests.engine.conftest import ROOT
 from tests.machines import machine
-from tfbuild import cpu, dockerfile, plan
+from tfbuild import cpu, plan
+from tfbuild.context import dockerfile
 from tfbuild.engine import Engine
 from tfbuild.plan import PLATFORMS, Build, Request
 

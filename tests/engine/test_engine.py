@@ -20,10 +20,11 @@ from typing import Any
 
 import pytest
 
-from tfbuild.engine import Engine, Progress, WorkerDied, base, host
+from tfbuild.context.labels import CONTAINER
+from tfbuild.engine import Engine, Progress, WorkerDied, daemon
 from tfbuild.engine.build import BuildSettings
 from tfbuild.errors import BaseUnavailable, BuildFailed, DiskFull, EngineMissing, UnknownImage
-from tfbuild.labels import CONTAINER
+from tfbuild.pipeline import base_image
 
 pytestmark = pytest.mark.engine
 ROOT = Path(__file__).parents[2]
@@ -33,7 +34,7 @@ DISTRIBUTION = "bookworm"
 @pytest.fixture(scope="module")
 def debian(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> str:
     log = tmp_path_factory.mktemp("base") / "mmdebstrap.log"
-    return base.bootstrap(engine, DISTRIBUTION, progress=Progress(), log=log).reference
+    return base_image.bootstrap(engine, DISTRIBUTION, progress=Progress(), log=log).reference
 
 
 @pytest.fixture
@@ -317,9 +318,9 @@ def packages(engine: Engine, image: str) -> str:
 def test_the_same_packages_make_the_same_base(
     engine: Engine, debian: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = base.bootstrap(engine, DISTRIBUTION, progress=Progress(), log=tmp_path / "log")
-    monkeypatch.setattr(base, "REPOSITORY", f"tfbuild-test-{uuid.uuid4().hex[:12]}")
-    fresh = base.bootstrap(engine, DISTRIBUTION, progress=Progress(), log=tmp_path / "log")
+    first = base_image.bootstrap(engine, DISTRIBUTION, progress=Progress(), log=tmp_path / "log")
+    monkeypatch.setattr(base_image, "REPOSITORY", f"tfbuild-test-{uuid.uuid4().hex[:12]}")
+    fresh = base_image.bootstrap(engine, DISTRIBUTION, progress=Progress(), log=tmp_path / "log")
     try:
         assert fresh.reference.endswith(f":{DISTRIBUTION}")
         assert (fresh.digest == first.digest) == (packages(engine, fresh.reference) == packages(engine, debian))
@@ -337,8 +338,10 @@ def test_the_same_packages_make_the_same_base(
 
 
 def test_bases_that_cannot_be_had(engine: Engine, debian: str, tmp_path: Path) -> None:
-    def resolve(mode: str, image: str = "localhost:1/python:3.11", distribution: str = DISTRIBUTION) -> base.Base:
-        return base.resolve(engine, image, distribution, mode, progress=Progress(notes), log=tmp_path / "log")
+    def resolve(
+        mode: str, image: str = "localhost:1/python:3.11", distribution: str = DISTRIBUTION
+    ) -> base_image.ResolvedBase:
+        return base_image.resolve(engine, image, distribution, mode, progress=Progress(notes), log=tmp_path / "log")
 
     notes = io.StringIO()
     with pytest.raises(BaseUnavailable, match=r"no registry gives localhost:1/python:3\.11"):
@@ -396,8 +399,8 @@ def test_a_base_from_a_registry_is_named_by_digest(
     engine.client.images.push(image)
     engine.untag(image)
 
-    def resolve(mode: str) -> base.Base:
-        return base.resolve(engine, image, DISTRIBUTION, mode, progress=Progress(), log=tmp_path / "log")
+    def resolve(mode: str) -> base_image.ResolvedBase:
+        return base_image.resolve(engine, image, DISTRIBUTION, mode, progress=Progress(), log=tmp_path / "log")
 
     try:
         found = resolve("auto")
@@ -418,24 +421,24 @@ def test_a_base_from_a_registry_is_named_by_digest(
 START = """
 from pathlib import Path
 from tfbuild.engine import Progress
-from tfbuild.engine.host import Place, ensure
+from tfbuild.engine.daemon import Place, ensure
 print(ensure(Progress(), Place(socket=Path({socket!r}), folder=Path({folder!r}), disk={disk})).version)
 """
 
 
-def start(place: host.Place) -> subprocess.Popen[str]:
+def start(place: daemon.DaemonPlace) -> subprocess.Popen[str]:
     code = START.format(socket=str(place.socket), folder=str(place.folder), disk=place.disk)
     command = ["unshare", "--net", sys.executable, "-c", code]
     return subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 @pytest.fixture
-def place() -> Iterator[host.Place]:
+def place() -> Iterator[daemon.DaemonPlace]:
     with tempfile.TemporaryDirectory(prefix="tfbuild-engine-") as folder:
-        yield host.Place(socket=Path(folder, "docker.sock"), folder=Path(folder, "engine"))
+        yield daemon.DaemonPlace(socket=Path(folder, "docker.sock"), folder=Path(folder, "engine"))
 
 
-def test_an_engine_is_started_once_and_stopped(engine: Engine, place: host.Place) -> None:
+def test_an_engine_is_started_once_and_stopped(engine: Engine, place: daemon.DaemonPlace) -> None:
     if os.geteuid() != 0 or shutil.which("dockerd") is None or not sys.platform.startswith("linux"):
         pytest.skip("needs root and dockerd")
     progress = Progress(io.StringIO())
@@ -445,25 +448,25 @@ def test_an_engine_is_started_once_and_stopped(engine: Engine, place: host.Place
         assert [process.returncode for process in both] == [0, 0], said
         assert sum("engine: start: done" in err for _, err in said) == 1
         assert sum(f"--pidfile={place.pid_file}" in line for line in _command_lines()) == 1
-        second = host.ensure(progress, place)
+        second = daemon.ensure(progress, place)
         assert second.data_root == place.data
         assert second.data_root != engine.data_root
-        free = host.free_disk(second)
+        free = daemon.free_disk(second)
         assert free is not None
-        host.need_disk(second, free // 2)
+        daemon.need_disk(second, free // 2)
         with pytest.raises(DiskFull, match=f"{free * 2 / 1e9:.1f} GB are needed on {place.data}"):
-            host.need_disk(second, free * 2)
+            daemon.need_disk(second, free * 2)
         pid = int(place.pid_file.read_text())
         containerd = int(place.containerd_pid_file.read_text())
     finally:
-        stopped = host.stop(progress, place, remove_data=True)
+        stopped = daemon.stop(progress, place, remove_data=True)
     assert stopped
     assert not any(str(place.folder) in line for line in _command_lines())
     assert not Path(f"/proc/{pid}/exe").exists()
     assert not Path(f"/proc/{containerd}/exe").exists()
     assert not place.data.exists()
     assert str(place.folder) not in Path("/proc/self/mounts").read_text()
-    assert host.stop(progress, place) is False
+    assert daemon.stop(progress, place) is False
     with pytest.raises(EngineMissing):
         Engine.connect(place.host)
     assert Engine.connect().version
@@ -478,7 +481,7 @@ RUN head -c {size}M /dev/urandom > /layer
 
 @pytest.mark.nightly
 def test_an_engine_of_our_own_throws_layers_away_before_cache_mounts(
-    engine: Engine, debian: str, place: host.Place, tmp_path: Path
+    engine: Engine, debian: str, place: daemon.DaemonPlace, tmp_path: Path
 ) -> None:
     """BuildKit collects a minute after a build. Of 40 MB in a mount and 60 in layers, 100 are beyond 20 % of 400 MB."""
     if os.geteuid() != 0 or shutil.which("dockerd") is None or not sys.platform.startswith("linux"):
@@ -507,7 +510,7 @@ def test_an_engine_of_our_own_throws_layers_away_before_cache_mounts(
         assert after.get("regular", 0) < 60 * 10**6
         assert after["exec.cachemount"] == before["exec.cachemount"]
     finally:
-        host.stop(Progress(io.StringIO()), place, remove_data=True)
+        daemon.stop(Progress(io.StringIO()), place, remove_data=True)
 
 
 def kinds(engine: Engine) -> dict[str, int]:
@@ -527,7 +530,7 @@ def _command_lines() -> list[str]:
 
 
 def test_an_engine_that_cannot_start_says_why(
-    place: host.Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: daemon.DaemonPlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A real program that ends at once in dockerd's place: what it wrote is in the message, and nothing waits."""
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
@@ -544,11 +547,11 @@ def test_an_engine_that_cannot_start_says_why(
     assert time.monotonic() - begin < 20
 
 
-def test_no_second_engine_is_started_in_the_same_network(engine: Engine, place: host.Place) -> None:
+def test_no_second_engine_is_started_in_the_same_network(engine: Engine, place: daemon.DaemonPlace) -> None:
     if os.geteuid() != 0 or shutil.which("apt-get") is None or not processes_named("dockerd"):
         pytest.skip("needs root on Debian or Ubuntu, and an engine of this machine")
     with pytest.raises(EngineMissing, match="runs already"):
-        host.ensure(Progress(io.StringIO()), place)
+        daemon.ensure(Progress(io.StringIO()), place)
     assert not place.pid_file.exists()
     assert not place.data.exists()
 

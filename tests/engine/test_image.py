@@ -26,11 +26,13 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
 from tests.machines import machine
-from tfbuild import dockerfile, plan
-from tfbuild.engine import Engine, Progress, base
-from tfbuild.engine.base import Base
+from tfbuild import plan
+from tfbuild.context import dockerfile
+from tfbuild.engine import Engine, Progress
 from tfbuild.engine.build import BuildSettings
 from tfbuild.errors import BuildFailed
+from tfbuild.pipeline import base_image
+from tfbuild.pipeline.base_image import ResolvedBase
 from tfbuild.plan import Build, Request
 
 pytestmark = pytest.mark.engine
@@ -75,20 +77,24 @@ def ca(work: Path, certificate: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def ground(engine: Engine, build: Build, work: Path, ca: Path) -> Base:
+def ground(engine: Engine, build: Build, work: Path, ca: Path) -> ResolvedBase:
     asked = os.environ.get("TFBUILD_TEST_BASE", "auto")
     image, distribution = build.base_image, build.base_distribution
-    return base.resolve(engine, image, distribution, asked, progress=Progress(), log=work / "base.log", ca_cert=ca)
+    return base_image.resolve(
+        engine, image, distribution, asked, progress=Progress(), log=work / "base.log", ca_cert=ca
+    )
 
 
 @pytest.fixture(scope="module")
-def image(engine: Engine, build: Build, ground: Base, work: Path, ca: Path) -> Iterator[str]:
+def image(engine: Engine, build: Build, ground: ResolvedBase, work: Path, ca: Path) -> Iterator[str]:
     with made(engine, build, ground, work, ca, no_cache=True) as name:
         yield name
 
 
 @contextmanager
-def made(engine: Engine, build: Build, on: Base, work: Path, ca: Path, *, no_cache: bool = False) -> Iterator[str]:
+def made(
+    engine: Engine, build: Build, on: ResolvedBase, work: Path, ca: Path, *, no_cache: bool = False
+) -> Iterator[str]:
     """The image of `build` under a name of its own; gone afterwards."""
     folder = Path(tempfile.mkdtemp(dir=work))
     context = dockerfile.write(build, folder / "context")
@@ -187,7 +193,7 @@ def test_pip_installs_into_a_derived_image(engine: Engine, image: str, work: Pat
 
 
 def test_a_custom_op_compiles_against_an_image_with_headers(
-    engine: Engine, build: Build, ground: Base, work: Path, ca: Path
+    engine: Engine, build: Build, ground: ResolvedBase, work: Path, ca: Path
 ) -> None:
     with made(engine, replace(build, with_headers=True), ground, work, ca) as name:
         text = (
@@ -256,7 +262,7 @@ def own_entries(layers: list[Path], ground_layers: int) -> list[tarfile.TarInfo]
 
 
 @pytest.fixture(scope="module")
-def entries(engine: Engine, ground: Base, layers: list[Path]) -> list[tarfile.TarInfo]:
+def entries(engine: Engine, ground: ResolvedBase, layers: list[Path]) -> list[tarfile.TarInfo]:
     """What lies in the layers on top of the base."""
     inspected = engine.client.api.inspect_image(ground.reference)
     return own_entries(layers, len(inspected["RootFS"]["Layers"]))
@@ -370,13 +376,13 @@ def test_the_ca_is_what_lets_a_build_through(
 
 
 def test_a_base_that_has_its_own_python_keeps_it(
-    engine: Engine, build: Build, ground: Base, work: Path, ca: Path
+    engine: Engine, build: Build, ground: ResolvedBase, work: Path, ca: Path
 ) -> None:
     """As in the official image python:3.11-slim: in /usr/local, without bytecode."""
     text = (SCRIPTS / "local-python.Dockerfile").read_text().format(base=ground.reference, mounts=MOUNTS)
     with (
         derived(engine, work, text, ca=ca) as local,
-        made(engine, build, Base(reference=local, name=local, digest=""), work, ca) as name,
+        made(engine, build, ResolvedBase(reference=local, name=local, digest=""), work, ca) as name,
     ):
         done = engine.run(name, ["sh", "-c", "readlink -f $(command -v python); ls /usr/bin/python* 2>&1 | grep -c 3"])
         assert done.stdout.split() == ["/usr/local/bin/python3.11", "0"]
@@ -384,7 +390,7 @@ def test_a_base_that_has_its_own_python_keeps_it(
 
 
 def test_a_base_without_that_python_is_refused_in_words(
-    engine: Engine, build: Build, ground: Base, work: Path, ca: Path
+    engine: Engine, build: Build, ground: ResolvedBase, work: Path, ca: Path
 ) -> None:
     with (
         pytest.raises(BuildFailed, match=r"neither this base image nor its distribution has Python 3\.12"),

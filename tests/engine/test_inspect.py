@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.engine.conftest import ROOT
-from tfbuild import inspection
+from tfbuild.binary import scan
 
 Invoke = Callable[..., "subprocess.CompletedProcess[str]"]
 AVX = {"avx", "popcnt"}
@@ -64,7 +64,7 @@ def test_an_image_is_what_its_wheel_is_though_it_is_stripped(
     assert set(stripped["features"]) - EITHER == set(whole["features"]) - EITHER
     assert (stripped["guard"], stripped["disagreements"]) == (whole["guard"], [])
     # Twice the share of what no wheel here was compiled for, and half of what one was: the threshold lies between.
-    least = inspection.threshold("spread")
+    least = scan.threshold("spread")
     told = {name: row["share"] for name, row in stripped["libraries"][0]["features"].items() if name not in EITHER}
     assert all(share < least / 2 or share > 2 * least for share in told.values()), told
 

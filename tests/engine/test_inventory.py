@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tfbuild import dockerfile, inventory, plan
+from tfbuild import plan
+from tfbuild.context import dockerfile
+from tfbuild.context.labels import labels_of
 from tfbuild.engine import Engine
 from tfbuild.engine.build import BuildSettings
-from tfbuild.engine.progress import Progress
-from tfbuild.labels import labels_of
 from tfbuild.plan import Request
+from tfbuild.publish import inventory
+from tfbuild.util.progress import Progress
 
 pytestmark = pytest.mark.engine
 BUILD = plan.select(Request(target="mkl", release="2.20.0", cpu="avx", platform="linux/amd64"), None)

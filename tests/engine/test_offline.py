@@ -26,9 +26,9 @@ from tests.engine import mirror, second
 from tests.engine.conftest import ROOT, debian
 from tests.engine.test_compile import RELEASE, TREE, features
 from tests.test_mirror import running, small_disk
-from tfbuild import bundle as bundles
 from tfbuild.engine import Engine
-from tfbuild.engine.base import REPOSITORY
+from tfbuild.pipeline import bundle as bundles
+from tfbuild.pipeline.base_image import REPOSITORY
 
 # Minutes for a way that little else shares: what of it changes often has quick tests in tests/test_mirror.py and
 # tests/contract/test_mirror.py.

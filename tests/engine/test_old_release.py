@@ -13,16 +13,17 @@ from typing import Any
 
 import pytest
 
-from tfbuild import cli, plan
-from tfbuild.baselines import untuned
+from tfbuild import plan
+from tfbuild.cli import calls
 from tfbuild.cpu import detect
 from tfbuild.engine import Engine
-from tfbuild.engine.progress import Progress
 from tfbuild.errors import BaseUnavailable
 from tfbuild.pipeline import Maker
+from tfbuild.pipeline.baselines import untuned
+from tfbuild.pipeline.run import Run
 from tfbuild.plan import Request
-from tfbuild.proof import Report
-from tfbuild.run import Run
+from tfbuild.util.progress import Progress
+from tfbuild.verify.records import Report
 from tfbuild.verify.session import verify
 from tfbuild.verify.verification import Baseline
 
@@ -36,7 +37,7 @@ def old(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Callable[..
     """Builds an image on the base with Python 3.7, by the options of a plan."""
     folder = tmp_path_factory.mktemp("old")
     network = os.environ.get("TFBUILD_TEST_NETWORK", "")
-    run = Run(base=BASE, ca=cli.certificates(""), network=network, work=folder, reports=folder, verify=False)
+    run = Run(base=BASE, ca=calls.certificates(""), network=network, work=folder, reports=folder, verify=False)
     maker = Maker(run=run)
 
     @cache

@@ -29,19 +29,22 @@ from tests.engine.conftest import ROOT
 from tests.engine.registry import Server
 from tests.machines import machine, recording
 from tests.test_report import report
-from tfbuild import cpu, dockerfile, inventory, isa, plan, publishing
-from tfbuild import report as reporting
+from tfbuild import cpu, plan, publish
+from tfbuild.context import dockerfile
+from tfbuild.context.labels import labels_of
+from tfbuild.cpu import isa
 from tfbuild.engine import Engine, transfer
 from tfbuild.engine.build import BuildSettings
-from tfbuild.engine.progress import Progress
 from tfbuild.engine.transfer import TransferFailed
 from tfbuild.errors import NothingFits, RegistryRefused, VerificationFailed
-from tfbuild.labels import labels_of
+from tfbuild.oci import client, referrers
+from tfbuild.oci.client import Registry, Repository
 from tfbuild.plan import Build, Request
-from tfbuild.registry import client, referrers, shelf
-from tfbuild.registry.choose import Choice
-from tfbuild.registry.client import Registry, Repository
-from tfbuild.supply import attachments, contents, described
+from tfbuild.publish import attachments, described, image_contents, inventory
+from tfbuild.publish import indexes as shelf
+from tfbuild.publish.choose import Choice
+from tfbuild.util.progress import Progress
+from tfbuild.verify import report as reporting
 
 pytestmark = pytest.mark.engine
 Run = subprocess.CompletedProcess[str]
@@ -123,14 +126,14 @@ def place(server: Server) -> Registry:
     return Registry(repository)
 
 
-def push(engine: Engine, image: str, place: Registry, tmp_path: Path, *, force: bool = False) -> publishing.Pushed:
-    return publishing.push(engine, image, place, tmp_path / "reports", force=force, progress=Progress())
+def push(engine: Engine, image: str, place: Registry, tmp_path: Path, *, force: bool = False) -> publish.Pushed:
+    return publish.push(engine, image, place, tmp_path / "reports", force=force, progress=Progress())
 
 
 def choose(place: Registry, recorded: str, release: str = "") -> Choice:
     host = parsed(recorded)
     features = frozenset(isa.of_cpu(host).features)
-    return publishing.select(place, host, features, release=release, target="mkl", python="")
+    return publish.select(place, host, features, release=release, target="mkl", python="")
 
 
 @cache
@@ -193,7 +196,7 @@ def test_a_host_that_nothing_fits_gets_the_nearest_and_what_is_missing(
     push(engine, made(build("x86-64-v4")), place, tmp_path)
     choice = choose(place, "rhel7-haswell")
     with pytest.raises(NothingFits, match=r"(?s)lacks avx512bw .*hint: build one here") as refusal:
-        publishing.pull(engine, place, choice, Progress())
+        publish.pull(engine, place, choice, Progress())
     assert refusal.value.exit_code == 27
 
 
@@ -308,9 +311,9 @@ def test_a_fixed_tag_that_somebody_else_took_during_the_upload_is_theirs(
     for image, folder in reports.items():
         passed = replace(report(), id=one.id)
         reporting.write(replace(passed, image=replace(passed.image, id=engine.image(image).id)), folder / "reports")
-    attach, overtaking = attachments.attach, list[publishing.Pushed]()
+    attach, overtaking = attachments.attach, list[publish.Pushed]()
 
-    def overtaken(*words: Any) -> attachments.Attached:
+    def overtaken(*words: Any) -> attachments.AttachedPapers:
         if not overtaking:
             with monkeypatch.context() as patch:
                 patch.setattr(attachments, "attach", attach)
@@ -526,7 +529,7 @@ def test_a_push_that_dies_at_any_of_its_steps_offers_nothing_half_and_the_next_o
 ) -> None:
     new, folder = old_and_new
     newer = build("x86-64-v3")
-    monkeypatch.setattr(contents, "read", cache(contents.read))
+    monkeypatch.setattr(image_contents, "read", cache(image_contents.read))
     seen, steps = [], 0
     while True:
         path = copy_of_old(server)
@@ -562,7 +565,7 @@ def test_a_replacement_that_dies_at_any_of_its_steps_leaves_a_whole_image(
     The upload's first steps, at which nothing is there yet that anybody reads, are left out.
     """
     one = build("avx")
-    monkeypatch.setattr(contents, "read", cache(contents.read))
+    monkeypatch.setattr(image_contents, "read", cache(image_contents.read))
     old = Registry(Repository.parse(f"127.0.0.1:{server.port}/test/{secrets.token_hex(4)}"))
     first = push(engine, made(one), old, tmp_path).digest
     new = made(one)
@@ -760,7 +763,7 @@ def test_an_index_that_says_other_things_than_the_labels_is_refused(
     choice = choose(place, "rhel7-haswell")
     assert choice.best is not None
     with pytest.raises(RegistryRefused, match="has other labels than its index says"):
-        publishing.pull(engine, place, choice, Progress())
+        publish.pull(engine, place, choice, Progress())
 
 
 def test_a_dry_run_uploads_nothing_and_tells_a_registry_that_takes_nothing(

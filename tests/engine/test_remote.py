@@ -17,11 +17,12 @@ from tests.engine.buildgrid import Server
 from tests.engine.conftest import ROOT, Site
 from tests.engine.test_compile import KERNELS, TREE, begun, command
 from tests.engine.test_compile import log as log_of
-from tfbuild import bazel as bazel_says
-from tfbuild import remote, toolchains
-from tfbuild.dockerfile import TEMPLATES
+from tfbuild.context import remote_cache
+from tfbuild.context.dockerfile import TEMPLATES
+from tfbuild.context.remote_cache import Remote
 from tfbuild.errors import UsageError
-from tfbuild.remote import Remote
+from tfbuild.facts import toolchains
+from tfbuild.pipeline import bazel_output as bazel_says
 
 CPU = "x86-64-v2"
 
@@ -174,8 +175,8 @@ def here(bazel: Path, version: str, given: Remote, folder: Path, startup: str = 
     tree.mkdir(exist_ok=True)
     (tree / "WORKSPACE").touch()
     (tree / "BUILD").write_text('genrule(name = "made", outs = ["made.txt"], cmd = "echo made > $@")\n')
-    silo = remote.silo(version, "2.13.1", CPU).replace(remote.BUILDER, "0" * 64)
-    rc.write_text(f"{startup}{remote.bazelrc(given, version)}build {silo}\n")
+    silo = remote_cache.silo(version, "2.13.1", CPU).replace(remote_cache.BUILDER, "0" * 64)
+    rc.write_text(f"{startup}{remote_cache.bazelrc(given, version)}build {silo}\n")
     start = [str(bazel), "--batch", f"--bazelrc={rc}", f"--output_user_root={folder / uuid.uuid4().hex}"]
     return subprocess.run([*start, "build", ":made"], cwd=tree, capture_output=True, text=True, check=False).stderr
 
@@ -189,7 +190,7 @@ def test_a_companys_authority_is_trusted_over_tls(certificates: Certificates, tm
     trusting = "".join(f"startup --host_jvm_args=-Djavax.net.ssl.{option}\n" for option in options)
     bazel = mirror.binary(mirror.BAZEL, toolchains.bazel_sha256(mirror.BAZEL, "x86_64"))
     with buildgrid.serve(tmp_path, key=certificates.key, certificate=certificates.certificate) as server:
-        given = remote.options(cache=server.url)
+        given = remote_cache.options(cache=server.url)
         assert given is not None
         assert bazel_says.NO_REMOTE.search(here(bazel, mirror.BAZEL, given, tmp_path))
         assert "Build completed successfully" in here(bazel, mirror.BAZEL, given, tmp_path, trusting)
@@ -203,7 +204,7 @@ def test_bazel_is_known_by_its_header_and_by_none_but_the_right_one(tmp_path: Pa
     def run(server: Server, value: str) -> str:
         headers = tmp_path / "headers"
         headers.write_text(f"# for the cache\n\nx-request-actor={value}\n")
-        given = remote.options(cache=server.url, instance="main", header_file=str(headers))
+        given = remote_cache.options(cache=server.url, instance="main", header_file=str(headers))
         assert given is not None
         return here(bazel, mirror.NEWER, given, tmp_path)
 

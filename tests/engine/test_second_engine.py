@@ -27,14 +27,16 @@ from tests.engine.second import MACHINE, Second, processes
 from tests.engine.test_choice import carry
 from tests.engine.test_registry import label
 from tests.machines import machine
-from tfbuild import cli, cpu, plan, publishing
-from tfbuild.engine import Engine, Progress, base, layout, tunnel
+from tfbuild import cpu, plan, publish
+from tfbuild.cli import calls
+from tfbuild.engine import Engine, Progress, oci_layout, ssh_tunnel
 from tfbuild.engine.build import BuildSettings
-from tfbuild.engine.cli import find_cli
+from tfbuild.engine.docker_cli import find_cli
 from tfbuild.errors import EngineMissing
+from tfbuild.oci.client import Registry, Repository
+from tfbuild.pipeline import base_image
 from tfbuild.plan import Request
-from tfbuild.registry.client import Registry, Repository
-from tfbuild.ssh import Destination
+from tfbuild.util.ssh import Destination
 
 pytestmark = [pytest.mark.engine, pytest.mark.sshd, pytest.mark.nightly]
 Invoke = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -48,7 +50,9 @@ def second(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     bridge = Path("/sys/class/net/docker0/ifindex")
     before = bridge.read_text() if bridge.exists() else ""
     log = tmp_path_factory.mktemp("base") / "log"
-    name = base.bootstrap(engine, "bookworm", progress=Progress(), log=log, ca_cert=cli.certificates("")).reference
+    name = base_image.bootstrap(
+        engine, "bookworm", progress=Progress(), log=log, ca_cert=calls.certificates("")
+    ).reference
     with seconds.engine() as found:
         there = Engine.connect(found.host)
         there.client.images.load(b"".join(engine.client.images.get(name).save(named=True)))
@@ -135,7 +139,7 @@ def test_what_is_built_by_ssh_stays_and_runs_in_the_engine_there(
 ) -> None:
     """Streams, a worker that is paused, files out of an image: all that verification is made of."""
     monkeypatch.setenv("PATH", path)
-    where = tunnel.Tunnel(Destination(host="second"))
+    where = ssh_tunnel.Tunnel(Destination(host="second"))
     by_ssh = Engine.connect(where.host)
     name = f"tfbuild-test:ssh-{secrets.token_hex(4)}"
     (tmp_path / "Dockerfile").write_text(f"FROM tfbuild-base:bookworm\nRUN echo {name} > /name\n")
@@ -199,9 +203,9 @@ def test_what_is_wrong_with_an_engine_by_ssh_is_said_in_one_line(
 
 def test_an_engine_that_says_nothing_is_given_up(path: str, second: Second, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", path)
-    monkeypatch.setattr(tunnel, "ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr(ssh_tunnel, "ANSWER_SECONDS", 1.0)
     with pytest.raises(EngineMissing, match="timed out: no answer within 1 s"):
-        tunnel.Tunnel(Destination(host="slow"))
+        ssh_tunnel.Tunnel(Destination(host="slow"))
     assert processes(f"{second.folder}/ssh/ssh_config") == []
 
 
@@ -262,7 +266,7 @@ def test_push_and_pull_go_through_the_engine_that_is_named_and_fit_its_cpu(
         place = Registry(Repository.parse(server.repository))
         for cpu_name in ("x86-64-v2", "x86-64-v3", "x86-64-v4"):
             name = labelled(there, tmp_path, cpu_name)
-            publishing.push(there, name, place, tmp_path / "reports", force=False, progress=Progress())
+            publish.push(there, name, place, tmp_path / "reports", force=False, progress=Progress())
             there.remove(name)
         done = by_context("pull", "--engine", "second-tls", "--registry", server.repository, "--json")
     told = json.loads(done.stdout)
@@ -360,7 +364,7 @@ def test_a_base_that_the_engine_alone_has_is_a_layout_with_the_same_image_in_it(
     engine: Engine, second: Second, tmp_path: Path
 ) -> None:
     """What builders elsewhere get: a manifest whose blobs are what their digests say."""
-    digest = layout.write(engine, "tfbuild-base:bookworm", tmp_path / "base")
+    digest = oci_layout.write(engine, "tfbuild-base:bookworm", tmp_path / "base")
 
     def blob(name: str) -> bytes:
         content = (tmp_path / "base" / "blobs" / "sha256" / name.removeprefix("sha256:")).read_bytes()

@@ -22,14 +22,15 @@ from tests import debian
 from tests.engine.registry import Server
 from tests.engine.test_registry import build, made, place, push, server
 from tests.machines import machine
-from tfbuild import matrix, publishing
-from tfbuild.digests import image_digest
+from tfbuild import publish
+from tfbuild.ci import matrix
+from tfbuild.context.digests import image_digest
 from tfbuild.engine import Engine
-from tfbuild.engine.progress import Progress
 from tfbuild.errors import TfbuildError, Unfinished, UnknownImage, UsageError, VerificationFailed
-from tfbuild.registry import client, referrers, shelf
-from tfbuild.registry.client import Manifest, Registry, Repository
-from tfbuild.supply import attachments, described, provenance, sbom, signing
+from tfbuild.oci import client, referrers
+from tfbuild.oci.client import Manifest, Registry, Repository
+from tfbuild.publish import attachments, described, indexes, provenance, sbom, signing
+from tfbuild.util.progress import Progress
 
 __all__ = ["made", "place", "server"]  # fixtures
 pytestmark = pytest.mark.engine
@@ -154,12 +155,12 @@ def test_no_index_offers_an_image_whose_papers_are_not_there(
     push(engine, made(whole), place, tmp_path)
     index = place.manifest("latest-mkl")
     assert index is not None
-    assert [image.id for image in shelf.read_index(index)] == [whole.id]
+    assert [image.id for image in indexes.read_index(index)] == [whole.id]
     with pytest.raises(Unfinished, match="no index offers it: its push came to no end") as unfinished:
         check(place, half.id, tmp_path)
     assert unfinished.value.exit_code == 30
     with pytest.raises(Unfinished):
-        publishing.finish(Registry(place.repository), half.id, tmp_path / "reports")
+        publish.finish(Registry(place.repository), half.id, tmp_path / "reports")
 
 
 def test_the_report_is_compared_where_it_is_here(engine: Engine, made: Made, place: Registry, tmp_path: Path) -> None:
@@ -367,7 +368,7 @@ def test_signing_without_cosign_pushes_nothing(
     with monkeypatch.context() as patch:
         patch.setenv("PATH", str(tmp_path / "empty"))
         with pytest.raises(TfbuildError, match=r"(?s)need cosign.*hint: install cosign"):
-            publishing.push(engine, image, place, tmp_path / "reports", force=False, progress=Progress(), sign=())
+            publish.push(engine, image, place, tmp_path / "reports", force=False, progress=Progress(), sign=())
     assert place.tags() == []
 
 
@@ -408,7 +409,7 @@ def test_a_signature_by_the_real_cosign_is_demanded_and_found(
     options = f"--key {key} {UNLOGGED} --registry-referrers-mode={mode}"
     look = f"{UNLOGGED_CHECK} --experimental-oci11={'true' if mode == 'oci-1-1' else 'false'}"
     signed, by_others = (f"--key {one} {look}" for one in (public, other))
-    arrive = partial(publishing.push, engine, image, place, tmp_path / "reports", force=False, progress=Progress())
+    arrive = partial(publish.push, engine, image, place, tmp_path / "reports", force=False, progress=Progress())
 
     with pytest.raises(TfbuildError, match="cosign did not sign"):
         arrive(sign=signing.options(f"--key {key}.none"))

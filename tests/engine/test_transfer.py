@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from tests.engine.test_registry import build, made, place, push, server
-from tfbuild.engine import Engine, cli, contexts, transfer
-from tfbuild.engine.progress import Progress
+from tfbuild.engine import Engine, docker_cli, docker_contexts, transfer
 from tfbuild.engine.transfer import TransferFailed
 from tfbuild.errors import RegistryRefused
-from tfbuild.registry import client
-from tfbuild.registry.client import Registry
+from tfbuild.oci import client
+from tfbuild.oci.client import Registry
+from tfbuild.util.progress import Progress
 
 __all__ = ["made", "place", "server"]  # fixtures
 pytestmark = pytest.mark.engine
@@ -69,7 +69,7 @@ class Relay:
 
 @contextmanager
 def relayed(engine: Engine, *, cuts: int, stalls: bool = False) -> Iterator[Engine]:
-    found = contexts.endpoint(cli.environment(engine.host))
+    found = docker_contexts.endpoint(docker_cli.environment(engine.host))
     relay = Relay(found.address, cuts=cuts, stalls=stalls)
     try:
         between = Engine.connect(relay.host)
@@ -132,7 +132,7 @@ def test_a_helper_that_is_not_there_is_not_taken_for_an_engine_that_is_not(
 ) -> None:
     image = made(build("avx"))
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    monkeypatch.setenv("DOCKER_HOST", contexts.endpoint(cli.environment(engine.host)).address)
+    monkeypatch.setenv("DOCKER_HOST", docker_contexts.endpoint(docker_cli.environment(engine.host)).address)
     (tmp_path / "config.json").write_text(json.dumps({"credsStore": "nobody-has-this"}))
     with pytest.raises(RegistryRefused, match=r"docker-credential-nobody-has-this not installed"):
         push(Engine.connect(), image, place, tmp_path)

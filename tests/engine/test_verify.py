@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from tfbuild import isa
-from tfbuild.baselines import untuned
+from tfbuild.cpu import isa
 from tfbuild.engine import Engine
-from tfbuild.engine.progress import Progress
-from tfbuild.proof import Report
+from tfbuild.pipeline.baselines import untuned
+from tfbuild.util.progress import Progress
+from tfbuild.verify.records import Report
 from tfbuild.verify.session import verify
 from tfbuild.verify.verification import Baseline
 

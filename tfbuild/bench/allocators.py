@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfbuild.dockerfile import TEMPLATES
+from tfbuild.context.dockerfile import TEMPLATES
 from tfbuild.engine import Engine
 from tfbuild.engine.build import BuildSettings
-from tfbuild.engine.progress import Progress
 from tfbuild.errors import TfbuildError, UnknownImage
 from tfbuild.measure.experiments import Experiment
 from tfbuild.measure.records import Finding
+from tfbuild.util.progress import Progress
 
 # Where experiments.toml's LD_PRELOAD looks first.
 FOLDER = "/tfbuild-bench/lib"

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from tfbuild.benches.found import Busy, Ready
 from tfbuild.engine import Engine
 from tfbuild.errors import TfbuildError
+from tfbuild.in_container.bench.records import Busy, Ready
 from tfbuild.measure import experiments, workers
 from tfbuild.measure.experiments import Arm
 from tfbuild.measure.protocol import MeasurementError

@@ -14,11 +14,11 @@ from tfbuild.bench import report as reporting
 from tfbuild.bench.session import Settings
 from tfbuild.engine import Engine
 from tfbuild.errors import Interrupted, UsageError
-from tfbuild.files import replace_file
 from tfbuild.measure import experiments
 from tfbuild.measure.experiments import Experiment
 from tfbuild.measure.records import BenchReport
-from tfbuild.quantities import limit_seconds
+from tfbuild.util.files import replace_file
+from tfbuild.util.quantities import limit_seconds
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 

@@ -13,8 +13,8 @@ from typing import IO
 
 from tfbuild.bench import common, gate, wording
 from tfbuild.bench.common import TOO_FEW, ArmRatio, Lack, TimedArm
+from tfbuild.context.labels import read_labels
 from tfbuild.errors import UsageError, fit
-from tfbuild.labels import read_labels
 from tfbuild.measure import intervals, means
 from tfbuild.measure.means import CaseRatio
 from tfbuild.measure.records import FASTER, NO_DIFFERENCE, SLOWER, BenchReport, Interval
@@ -31,7 +31,7 @@ TELLING = ("release", "target", "python", "instruction-set", "copts", "compiler"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class ReportComparison:
     """`throughput` (by the clock), `cpu` (CPU time) and, by the clock, `experiments`: means of the rows that count.
 
     A total without such rows is None, or not there. `differs`: what sets the two apart, by name: the first's, the
@@ -52,7 +52,7 @@ class Comparison:
     unjudged: dict[str, str]
     smallest: dict[str, float]
     notes: tuple[str, ...]
-    others: tuple["Comparison", ...] = ()
+    others: tuple["ReportComparison", ...] = ()
 
     @property
     def totals(self) -> dict[str, Interval]:
@@ -68,13 +68,13 @@ def direction(ratio: Interval) -> str:
     return FASTER if ratio.low > 1 else SLOWER
 
 
-def compare(first: BenchReport, *others: BenchReport) -> Comparison:
+def compare(first: BenchReport, *others: BenchReport) -> ReportComparison:
     """What the first and each other measured alike; UsageError where that is nothing."""
     found = [_pair(first, other, number) for number, other in enumerate(others, 2)]
     return replace(found[0], others=tuple(found[1:]))
 
 
-def _pair(first: BenchReport, second: BenchReport, number: int) -> Comparison:
+def _pair(first: BenchReport, second: BenchReport, number: int) -> ReportComparison:
     shared = common.shared(first, second)
     rows = tuple(row for one in shared.both if (row := common.row(first, second, *one)))
     if not rows:
@@ -84,7 +84,7 @@ def _pair(first: BenchReport, second: BenchReport, number: int) -> Comparison:
     lacks = (*shared.lacks, *_timeless(shared.both, rows))
     names = dict.fromkeys([*(row.experiment for row in rows), *(lack.experiment for lack in lacks)])
     counting = [row for row in rows if not row.left_out]
-    made = Comparison(
+    made = ReportComparison(
         first=_title(first),
         second=_title(second),
         differs=differences(first, second),
@@ -202,7 +202,7 @@ def _title(report: BenchReport) -> str:
     return f"{report.image.ref} on {report.host.cpu} ({report.host.cpus} CPUs), TensorFlow {report.software.tensorflow}"
 
 
-def _notes(first: BenchReport, second: BenchReport, made: Comparison, number: int) -> Iterator[str]:
+def _notes(first: BenchReport, second: BenchReport, made: ReportComparison, number: int) -> Iterator[str]:
     for report in (first, second):
         yield f"{report.image.ref}, {report.created}: {wording.noise(report)}"
     if first.experiments == second.experiments:
@@ -226,7 +226,7 @@ def _notes(first: BenchReport, second: BenchReport, made: Comparison, number: in
     yield from _drift(first, second, made, number)
 
 
-def _drift(first: BenchReport, second: BenchReport, made: Comparison, number: int) -> Iterator[str]:
+def _drift(first: BenchReport, second: BenchReport, made: ReportComparison, number: int) -> Iterator[str]:
     held = sum(bool(row.held) for row in made.rows)
     if held:
         yield f"report {number}: {held} of {len(made.rows)} rows are held against the same other image in their rounds"
@@ -242,7 +242,7 @@ def _drift(first: BenchReport, second: BenchReport, made: Comparison, number: in
 # --- what is printed -------------------------------------------------------------------------------------------------
 
 
-def show(found: Comparison, judged: Sequence[gate.Judged] = (), stream: IO[str] | None = None) -> None:
+def show(found: ReportComparison, judged: Sequence[gate.GateVerdict] = (), stream: IO[str] | None = None) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -270,12 +270,12 @@ def show(found: Comparison, judged: Sequence[gate.Judged] = (), stream: IO[str] 
         console.print(Text(gate.spelled(verdict, len(every))))
 
 
-def judgeable(found: Comparison) -> tuple[gate.Totals, ...]:
+def judgeable(found: ReportComparison) -> tuple[gate.Totals, ...]:
     """The totals that gates judge, a report each."""
     return tuple(gate.Totals(ratios=one.totals, unjudged=one.unjudged) for one in (found, *found.others))
 
 
-def side_by_side(found: Comparison) -> list[tuple[tuple[str, str, str], list[ArmRatio | None]]]:
+def side_by_side(found: ReportComparison) -> list[tuple[tuple[str, str, str], list[ArmRatio | None]]]:
     """Each arm with its row in every comparison (None: not measured in that report)."""
     every = (found, *found.others)
     tables = [{(row.experiment, row.case, row.arm): row for row in one.rows} for one in every]
@@ -289,5 +289,5 @@ def cells(row: ArmRatio | None) -> tuple[str, str]:
     return intervals.spelled(row.wall) + (f" ({row.left_out})" if row.left_out else ""), intervals.spelled(row.cpu)
 
 
-def notes(found: Comparison) -> list[str]:
+def notes(found: ReportComparison) -> list[str]:
     return list(dict.fromkeys(note for one in (found, *found.others) for note in one.notes))

@@ -5,15 +5,15 @@ import time
 from collections.abc import Callable, Sequence
 
 from tfbuild.bench import busy, findings
-from tfbuild.benches.found import Peak
 from tfbuild.errors import TfbuildError
+from tfbuild.in_container.bench.records import Peak
+from tfbuild.in_container.smoke import judge
 from tfbuild.measure import protocol
 from tfbuild.measure.arms import Machine
 from tfbuild.measure.experiments import Arm, Case, Experiment
 from tfbuild.measure.protocol import MeasurementError
 from tfbuild.measure.records import Finding
 from tfbuild.measure.workers import FOLDER, Key, Pool, files
-from tfbuild.smoke import judge
 
 # TensorFlow's own contraction calls this one with oneDNN off too: it proves nothing.
 UNPROVEN = "gemm_api"
@@ -64,7 +64,7 @@ def _primitives(
     told = [{"ask": "once", "workload": row.work(case), "params": case.params} for case in cases]
     env = {**protocol.QUIET, **judge.TALKATIVE, "TF_ENABLE_ONEDNN_OPTS": switch}
     questions = "".join(f"{json.dumps(question)}\n" for question in told).encode()
-    command = ["python", f"{FOLDER}/benches"]
+    command = ["python", f"{FOLDER}/bench"]
     begin = f"TF_ENABLE_ONEDNN_OPTS={switch}: "
     try:
         run = pool.engine.run(machine.image, command, env=env, files=files(), stdin=questions, timeout=seconds)

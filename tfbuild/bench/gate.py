@@ -44,7 +44,7 @@ class Totals:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judged:
+class GateVerdict:
     """What a gate says of report `report` against the first; `told`: the figures, or why there are none."""
 
     gate: str
@@ -70,7 +70,7 @@ def gates(texts: Sequence[str]) -> tuple[Gate, ...]:
     return tuple(found)
 
 
-def judge(every: Sequence[Totals], wanted: Sequence[Gate]) -> tuple[Judged, ...]:
+def judge(every: Sequence[Totals], wanted: Sequence[Gate]) -> tuple[GateVerdict, ...]:
     """Judge each further report by each gate.
 
     Raises UsageError where a gate asks for what the first report has not.
@@ -81,15 +81,17 @@ def judge(every: Sequence[Totals], wanted: Sequence[Gate]) -> tuple[Judged, ...]
     return tuple(_judged(one, number, gate) for number, one in enumerate(every, 2) for gate in wanted)
 
 
-def _judged(one: Totals, number: int, gate: Gate) -> Judged:
+def _judged(one: Totals, number: int, gate: Gate) -> GateVerdict:
     ratio = one.ratios.get(gate.name)
     if ratio is None or gate.name in one.unjudged:
         why = one.unjudged.get(gate.name, "no row of it counts")
         seen = f" (the rows that count: {intervals.spelled(ratio)})" if ratio else ""
-        return Judged(gate=str(gate), report=number, outcome=UNJUDGED, told=f"{why}{seen}")
+        return GateVerdict(gate=str(gate), report=number, outcome=UNJUDGED, told=f"{why}{seen}")
     if gate.fails(ratio):
-        return Judged(gate=str(gate), report=number, outcome=FAILED, told=intervals.spelled(ratio))
-    return Judged(gate=str(gate), report=number, outcome=PASSED, told=intervals.spelled(ratio) + _power(gate, ratio))
+        return GateVerdict(gate=str(gate), report=number, outcome=FAILED, told=intervals.spelled(ratio))
+    return GateVerdict(
+        gate=str(gate), report=number, outcome=PASSED, told=intervals.spelled(ratio) + _power(gate, ratio)
+    )
 
 
 def _power(gate: Gate, ratio: Interval) -> str:
@@ -99,13 +101,13 @@ def _power(gate: Gate, ratio: Interval) -> str:
     return f"; a true x{gate.limit * means.smallest(ratio):.2f} or less would fail, four times of five"
 
 
-def spelled(one: Judged, count: int) -> str:
+def spelled(one: GateVerdict, count: int) -> str:
     """A line for whoever reads; the report's number only where there are several."""
     whose = f"report {one.report}: " if count > 1 else ""
     return f"{whose}{one.gate}: {one.outcome}: {one.told}"
 
 
-def enforce(judged: Sequence[Judged]) -> None:
+def enforce(judged: Sequence[GateVerdict]) -> None:
     """RegressionFound with the gates that fail and those that cannot be judged: what is not known is not passed."""
     count = max((one.report for one in judged), default=2) - 1
     bad = [one for outcome in (FAILED, UNJUDGED) for one in judged if one.outcome == outcome]

@@ -4,13 +4,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from tfbuild import releases
+from tfbuild.context.labels import read_labels
 from tfbuild.errors import TfbuildError
-from tfbuild.facts import targets
-from tfbuild.labels import read_labels
+from tfbuild.facts import releases, targets
+from tfbuild.facts.release_table import table
 from tfbuild.measure import experiments
 from tfbuild.measure.records import BenchReport
-from tfbuild.release_rows import table
 
 ONEDNN, PRELOAD = "TF_ENABLE_ONEDNN_OPTS", "LD_PRELOAD"
 SET = "the image sets it"

@@ -11,10 +11,10 @@ from textwrap import shorten
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from tfbuild.bench import wording
-from tfbuild.engine.progress import GOOD, Display, Progress, Step, duration
 from tfbuild.errors import fit
 from tfbuild.measure import intervals
 from tfbuild.measure.records import CaseResult
+from tfbuild.util.progress import GOOD, Display, Progress, Step, duration
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -32,7 +32,7 @@ LEAST_NAME, LONGEST_REASON = 8, 40
 OTHER_LINES = 7
 
 
-class Watch(Protocol):
+class LiveWatch(Protocol):
     """Who looks on while a run is made."""
 
     def plan(self, experiments: Sequence[str], end: float) -> None:
@@ -60,7 +60,7 @@ class Told(Progress):
         self._display = display
 
 
-def watched(stream: TextIO | None = None) -> tuple[Progress, Watch]:
+def watched(stream: TextIO | None = None) -> tuple[Progress, LiveWatch]:
     """A live table where `stream` (default: stderr) is a terminal, plain lines elsewhere."""
     stream = stream or sys.stderr
     if not stream.isatty() or os.environ.get("TERM", "dumb") in ("dumb", "unknown"):

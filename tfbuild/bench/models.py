@@ -27,12 +27,12 @@ class Model(Facts, frozen=True):
     xla: bool = False
 
 
-class Table(Facts, frozen=True):
+class ModelTable(Facts, frozen=True):
     model: tuple[Model, ...]
 
 
 def known() -> dict[str, Model]:
-    return {model.name: model for model in facts.load("models", Table).model}
+    return {model.name: model for model in facts.load("models", ModelTable).model}
 
 
 def row(names: Sequence[str], batch: int = 0) -> Experiment:

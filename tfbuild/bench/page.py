@@ -9,14 +9,14 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from tfbuild.bench import advise, charts, compare, gate, wording
-from tfbuild.bench.compare import Comparison, side_by_side
-from tfbuild.bench.gate import Judged
+from tfbuild.bench.compare import ReportComparison, side_by_side
+from tfbuild.bench.gate import GateVerdict
 from tfbuild.bench.wording import TableRow
 from tfbuild.errors import UsageError
-from tfbuild.files import replace_file
 from tfbuild.measure import intervals, records
 from tfbuild.measure.evaluate import AGAIN, cpu, wall
 from tfbuild.measure.records import ArmResult, BenchReport, CaseResult, ExperimentResult
+from tfbuild.util.files import replace_file
 
 TEMPLATES = Path(__file__).parents[2] / "templates"
 QUIET = "quiet"
@@ -76,7 +76,7 @@ class Raw:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Section:
+class PageSection:
     """An experiment; `found`: its answer in a line or a few."""
 
     row: ExperimentResult
@@ -104,7 +104,7 @@ def to_html(report: BenchReport) -> str:
     )
 
 
-def comparison(found: Comparison, judged: Sequence[Judged] = ()) -> str:
+def comparison(found: ReportComparison, judged: Sequence[GateVerdict] = ()) -> str:
     """Reports side by side, as one page; with what the gates say of them."""
     every = (found, *found.others)
     groups = [
@@ -125,7 +125,7 @@ def comparison(found: Comparison, judged: Sequence[Judged] = ()) -> str:
     )
 
 
-def _line(one: Comparison, name: str, number: int) -> charts.Line | None:
+def _line(one: ReportComparison, name: str, number: int) -> charts.Line | None:
     """One of the totals, to be drawn for report `number`; None where these two reports do not share it."""
     ratio = one.totals.get(name)
     if ratio is None:
@@ -237,8 +237,8 @@ def _gaps(row: ExperimentResult) -> Iterator[tuple[str, str, str]]:
 # --- the experiments -------------------------------------------------------------------------------------------------
 
 
-def _section(row: ExperimentResult, number: int) -> Section:
-    return Section(
+def _section(row: ExperimentResult, number: int) -> PageSection:
+    return PageSection(
         row=row,
         anchor=f"experiment-{number}",
         found=tuple(_found(row)),

@@ -12,12 +12,12 @@ from importlib import resources
 from pathlib import Path
 
 from tfbuild.bench import findings
-from tfbuild.benches.found import Profiled
 from tfbuild.engine import Engine
-from tfbuild.engine.progress import Progress
 from tfbuild.errors import CommandFailed, UsageError
+from tfbuild.in_container.bench.records import Profiled
 from tfbuild.measure import experiments, probe, records, workers
 from tfbuild.measure.records import ExperimentResult, Finding
+from tfbuild.util.progress import Progress
 
 ROW = "bottleneck"
 FOLDER = "/tfbuild-command"
@@ -96,7 +96,7 @@ def experiment(
 @cache
 def files() -> dict[str, bytes]:
     """The benchmark's inner part, and the recorder where Python looks for it."""
-    recorder = resources.files("tfbuild.benches").joinpath("recorder.py").read_bytes()
+    recorder = resources.files("tfbuild.in_container.bench").joinpath("recorder.py").read_bytes()
     return {**workers.files(), SITE: recorder}
 
 
@@ -104,7 +104,7 @@ def _watch(engine: Engine, image: str, command: Command, seconds: float, *, gpus
     try:
         run = engine.run(
             image,
-            ["python", f"{workers.FOLDER}/benches", "--profile", f"{seconds:.0f}", FOLDER, *command.words],
+            ["python", f"{workers.FOLDER}/bench", "--profile", f"{seconds:.0f}", FOLDER, *command.words],
             env=ENV,
             files=files(),
             mounts={FOLDER: str(command.folder)},

@@ -10,20 +10,20 @@ from typing import IO
 import msgspec
 
 from tfbuild.bench.wording import COLOURS, caveat, noise, table_row, verdict
+from tfbuild.context.labels import read_labels
 from tfbuild.errors import UsageError
-from tfbuild.labels import read_labels
 from tfbuild.measure import records
 from tfbuild.measure.experiments import Experiment
 from tfbuild.measure.intervals import spelled
 from tfbuild.measure.records import ArmResult, BenchReport, CaseResult, ExperimentResult
-from tfbuild.terminal import markdown_cell as cell
+from tfbuild.util.terminal import markdown_cell as cell
 
 MOST_BYTES = 64 * 1024 * 1024
-SCHEMA_FILE = Path(__file__).parent.with_name("bench.schema.json")
+SCHEMA_FILE = Path(__file__).with_name("schema.json")
 
 
 def to_json(report: BenchReport) -> str:
-    """The report as one JSON document; its schema is tfbuild/bench.schema.json."""
+    """The report as one JSON document; its schema is tfbuild/bench/schema.json."""
     return msgspec.json.format(msgspec.json.encode(report), indent=2).decode()
 
 
@@ -63,7 +63,7 @@ def read(path: Path) -> BenchReport:
 
 
 def schema() -> str:
-    """The JSON Schema of a report; `python -m tfbuild.bench.report` writes it to tfbuild/bench.schema.json."""
+    """The JSON Schema of a report; `python -m tfbuild.bench.report` writes it to tfbuild/bench/schema.json."""
     described = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": records.SCHEMA}
     return json.dumps(described | msgspec.json.schema(BenchReport), indent=2, sort_keys=True) + "\n"
 

@@ -10,20 +10,20 @@ from pathlib import Path
 from tfbuild import __version__
 from tfbuild.bench import allocators, evidence, profiled, wording
 from tfbuild.bench.inplace import recorded
-from tfbuild.bench.live import Nobody, Watch
+from tfbuild.bench.live import LiveWatch, Nobody
 from tfbuild.bench.underway import Group, Underway
 from tfbuild.engine import Engine
-from tfbuild.engine.process import interruptible
-from tfbuild.engine.progress import Progress, Step
 from tfbuild.errors import UnknownImage
+from tfbuild.in_container.smoke.records import Environment, TensorFlow
 from tfbuild.measure import probe, records, rounds, workers
 from tfbuild.measure.arms import Machine
 from tfbuild.measure.experiments import Case, Experiment
 from tfbuild.measure.records import BenchReport, ExperimentResult, Finding, Software, Subject
 from tfbuild.measure.rounds import RoundLimits
 from tfbuild.measure.workers import Pool
-from tfbuild.smoke.found import Environment, TensorFlow
-from tfbuild.terminal import printable
+from tfbuild.util.process import interruptible
+from tfbuild.util.progress import Progress, Step
+from tfbuild.util.terminal import printable
 
 QUICK_SECONDS = 80.0
 USUAL_SECONDS = 300.0
@@ -81,7 +81,7 @@ class Clock:
 
 
 @dataclass(frozen=True)
-class Share:
+class BudgetShare:
     """Until when (monotonic) an experiment should be over, and until when the whole run must be."""
 
     end: float
@@ -96,7 +96,7 @@ class Session:
     settings: Settings
     machine: Machine
     progress: Progress
-    watch: Watch = field(default_factory=Nobody)
+    watch: LiveWatch = field(default_factory=Nobody)
     underway: list[Underway] = field(default_factory=list)
     interrupted: bool = False
 
@@ -143,7 +143,7 @@ class Session:
                 else:
                     step.detail = "what it really is"
                     one.seen += self._beforehand(row, pool, share)
-                    self._groups(one, pool, Share(begin + share, clock.end), step)
+                    self._groups(one, pool, BudgetShare(begin + share, clock.end), step)
                     _close_special(pool)
                     one.status = ""
                 status = one.result().status
@@ -163,7 +163,7 @@ class Session:
         pool.more = {**pool.more, **files}
         return (*found, told)
 
-    def _groups(self, one: Underway, pool: Pool, share: Share, step: Step) -> None:
+    def _groups(self, one: Underway, pool: Pool, share: BudgetShare, step: Step) -> None:
         weights = [sum(self._seconds(one.row, case) for case in group.cases) for group in one.groups]
         clock = Clock(share.end, weights)
         shuffled = random.Random(f"{self.settings.seed} {one.row.name}")
@@ -207,9 +207,9 @@ class Session:
             for one, group in cut:
                 if end - time.monotonic() < LEAST_SECONDS:
                     return
-                self._go_on(one, group, pool, Share(time.monotonic() + clock.share(), end))
+                self._go_on(one, group, pool, BudgetShare(time.monotonic() + clock.share(), end))
 
-    def _go_on(self, one: Underway, group: Group, pool: Pool, share: Share) -> None:
+    def _go_on(self, one: Underway, group: Group, pool: Pool, share: BudgetShare) -> None:
         begin, gained = time.monotonic(), group.gained
         shuffled = random.Random(f"{self.settings.seed} {one.row.name} {gained}")
         try:
@@ -235,7 +235,7 @@ def bench(
     rows: Sequence[Experiment],
     settings: Settings,
     progress: Progress,
-    watch: Watch | None = None,
+    watch: LiveWatch | None = None,
 ) -> BenchReport:
     """Measures `rows` in the image `ref`, which any tool may have made; `watch` is told how it goes.
 

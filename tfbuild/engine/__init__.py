@@ -1,7 +1,7 @@
 """The container engine: everything that talks to Docker."""
 
-from tfbuild.engine.client import Engine, Files, Image, Run
-from tfbuild.engine.progress import Progress
+from tfbuild.engine.client import ContainerRun, Engine, Files, Image
 from tfbuild.engine.worker import Worker, WorkerDied
+from tfbuild.util.progress import Progress
 
-__all__ = ["Engine", "Files", "Image", "Progress", "Run", "Worker", "WorkerDied"]
+__all__ = ["ContainerRun", "Engine", "Files", "Image", "Progress", "Worker", "WorkerDied"]

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from tfbuild.engine import builder as builders
-from tfbuild.engine import buildkit, cli, process
-from tfbuild.engine.builder import Builder
-from tfbuild.engine.choice import USUAL, EngineChoice
-from tfbuild.engine.progress import Progress, Step
+from tfbuild.engine import buildkit_log, docker_cli
+from tfbuild.engine import buildx as builders
+from tfbuild.engine.buildx import Builder
+from tfbuild.engine.selection import USUAL, EngineChoice
 from tfbuild.errors import BuildFailed, DiskFull, TfbuildError
+from tfbuild.util import process
+from tfbuild.util.progress import Progress, Step
 
 # Docker predefines these build arguments: they reach RUN and stay out of the image's history.
 # https://docs.docker.com/build/building/variables/#pre-defined-build-arguments
@@ -25,7 +26,7 @@ MOUNTS = re.compile(r"--mount=\S+\s*")
 WIDTH = 60
 
 
-class Watch(Protocol):
+class LogWatch(Protocol):
     """Takes each line that a step prints, and gives what to show of it ("": the line); `share`: how far the step is."""
 
     share: float | None
@@ -57,12 +58,12 @@ class BuildSettings:
     contexts: Mapping[str, str] = field(default_factory=dict)
     network: str = ""
     no_cache: bool = False
-    watch: Watch | None = None
+    watch: LogWatch | None = None
     seconds: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class BuildPlace:
     """Where a build runs: by the client that is told `host`, in `builder` where that is not the engine's own."""
 
     host: str
@@ -71,10 +72,10 @@ class Place:
 
     def environment(self) -> dict[str, str]:
         """Return the environment in which Docker's client goes there."""
-        return cli.environment(self.host, self.chosen)
+        return docker_cli.environment(self.host, self.chosen)
 
 
-def build(context: Path, place: Place, settings: BuildSettings, *, tag: str) -> str:
+def build(context: Path, place: BuildPlace, settings: BuildSettings, *, tag: str) -> str:
     """Builds `context` and gives the image's id; see Engine.build."""
     with tempfile.TemporaryDirectory(prefix="tfbuild-") as folder:
         id_file = Path(folder, "id")
@@ -82,7 +83,7 @@ def build(context: Path, place: Place, settings: BuildSettings, *, tag: str) -> 
         return id_file.read_text().strip()
 
 
-def export(context: Path, place: Place, settings: BuildSettings, *, stage: str, output: Path) -> None:
+def export(context: Path, place: BuildPlace, settings: BuildSettings, *, stage: str, output: Path) -> None:
     """Builds `context` up to `stage` and writes its files to the folder `output`; see Engine.export."""
     _run(context, place, settings, [f"--target={stage}", f"--output={destination(output)}"], load=False)
 
@@ -99,7 +100,7 @@ def _options(settings: BuildSettings) -> list[str]:
     ]
 
 
-def _start(program: cli.Cli, place: Place, settings: BuildSettings, *, load: bool) -> list[str]:
+def _start(program: docker_cli.Cli, place: BuildPlace, settings: BuildSettings, *, load: bool) -> list[str]:
     if not program.buildx:
         return [program.path, "build"]
     # The image must land in this engine, and a base made here be found: the builder inside it, unless the user says.
@@ -109,7 +110,7 @@ def _start(program: cli.Cli, place: Place, settings: BuildSettings, *, load: boo
     return [program.path, "buildx", "build", *(["--load"] if load else []), f"--builder={name}", *allowed]
 
 
-def _environment(place: Place) -> dict[str, str]:
+def _environment(place: BuildPlace) -> dict[str, str]:
     # Without attestations an image's id is its own, not that of an index that carries a time.
     return {**place.environment(), "DOCKER_BUILDKIT": "1", "BUILDX_NO_DEFAULT_ATTESTATIONS": "1"}
 
@@ -132,13 +133,13 @@ def destination(folder: Path) -> str:
     return f'type=local,"dest={quoted}"'
 
 
-def _run(context: Path, place: Place, settings: BuildSettings, outcome: list[str], *, load: bool) -> None:
-    program = cli.find_cli(place.host, plugin=place.builder is not None, chosen=place.chosen)
+def _run(context: Path, place: BuildPlace, settings: BuildSettings, outcome: list[str], *, load: bool) -> None:
+    program = docker_cli.find_cli(place.host, plugin=place.builder is not None, chosen=place.chosen)
     command = [*_start(program, place, settings, load=load), *outcome, *_options(settings), str(context)]
-    stages, tail = Stages(settings.progress, settings.watch), buildkit.Tail()
+    stages, tail = Stages(settings.progress, settings.watch), buildkit_log.Tail()
 
     def each(line: str) -> None:
-        if event := buildkit.parse(line):
+        if event := buildkit_log.parse(line):
             stages.add(event)
             tail.add(event)
 
@@ -166,7 +167,7 @@ def failure(lines: list[str], log: Path) -> TfbuildError:
 class Stages:
     """Tells `progress` of a Dockerfile's stages, out of BuildKit's events: one step a stage, not one an instruction."""
 
-    def __init__(self, progress: Progress, watch: Watch | None = None) -> None:
+    def __init__(self, progress: Progress, watch: LogWatch | None = None) -> None:
         self._progress = progress
         self._watch = watch or Unwatched()
         self._titles: dict[int, str] = {}
@@ -175,7 +176,7 @@ class Stages:
         self._seconds: dict[str, float] = {}
         self._over: set[str] = set()
 
-    def add(self, event: buildkit.Event) -> None:
+    def add(self, event: buildkit_log.Event) -> None:
         if event.kind == "start":
             self._titles[event.step] = event.text
         stage, detail, last = _place(self._titles.get(event.step, ""))
@@ -224,7 +225,7 @@ def _place(title: str) -> tuple[str, str, bool]:
     """The stage that a step belongs to, what it does there, and whether it is the stage's last; no stage: internal."""
     if title.startswith("exporting"):
         return "export", "", True
-    found = buildkit.instruction(title)
+    found = buildkit_log.instruction(title)
     if found is None:
         return "", "", False
     if found.text.startswith("FROM "):

@@ -21,19 +21,19 @@ from typing import IO, Any
 
 import docker
 
-from tfbuild import labels
-from tfbuild.engine import build, cli, contexts, transfer, tunnel
-from tfbuild.engine import builder as builders
-from tfbuild.engine.build import BuildSettings, Place
-from tfbuild.engine.builder import Builder
-from tfbuild.engine.choice import USUAL, EngineChoice
+from tfbuild.context import labels
+from tfbuild.engine import build, docker_cli, docker_contexts, ssh_tunnel, transfer
+from tfbuild.engine import buildx as builders
+from tfbuild.engine.build import BuildPlace, BuildSettings
+from tfbuild.engine.buildx import Builder
 from tfbuild.engine.gpus import Offer, offered
-from tfbuild.engine.process import Attached, interruptible
-from tfbuild.engine.progress import Progress
-from tfbuild.engine.sdk import NO_ANSWER, translated
+from tfbuild.engine.sdk_errors import NO_ANSWER, translated
+from tfbuild.engine.selection import USUAL, EngineChoice
 from tfbuild.engine.worker import Worker
 from tfbuild.errors import EngineMissing, TfbuildError, UnknownImage
-from tfbuild.registry import credentials
+from tfbuild.oci import credentials
+from tfbuild.util.process import Attached, interruptible
+from tfbuild.util.progress import Progress
 
 CONNECT_SECONDS = 10
 CALL_SECONDS = 300
@@ -67,7 +67,7 @@ class Image:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class ContainerRun:
     """A finished container: `seconds` by the engine's clock; each stream is cut at its limit (`truncated`)."""
 
     exit_code: int
@@ -110,9 +110,9 @@ class Engine:
 
         That is DOCKER_HOST, the current context, or the socket. Raises EngineMissing where none answers.
         """
-        found = contexts.endpoint(cli.environment(host, chosen))
+        found = docker_contexts.endpoint(docker_cli.environment(host, chosen))
         if found.address.startswith("ssh://"):
-            host = tunnel.to(found.address)
+            host = ssh_tunnel.to(found.address)
         try:
             with translated():
                 address = host or found.address
@@ -208,7 +208,7 @@ class Engine:
         mounts: Mapping[str, str] = {},
         user: str = "",
         gpus: bool = False,
-    ) -> Run:
+    ) -> ContainerRun:
         """Runs a command to its end in a container of its own, which is removed whatever happens.
 
         `files` are put in before it starts, readable and executable by all. An `entrypoint` of () clears the image's.
@@ -232,7 +232,7 @@ class Engine:
                 truncated |= _cut(attached.out, limit) | _cut(attached.err, limit)
             attached.process.wait()
             exit_code, seconds = _ended(container)
-            return Run(
+            return ContainerRun(
                 exit_code=exit_code,
                 stdout=attached.out.decode(errors="replace"),
                 stderr=attached.err.decode(errors="replace"),
@@ -320,12 +320,12 @@ class Engine:
         name = builders.named(self.chosen.environment(os.environ))
         if not name:
             return None
-        program = cli.find_cli(self.host, plugin=True, chosen=self.chosen).path
-        return builders.find(name, program, cli.environment(self.host, self.chosen))
+        program = docker_cli.find_cli(self.host, plugin=True, chosen=self.chosen).path
+        return builders.find(name, program, docker_cli.environment(self.host, self.chosen))
 
     @property
-    def _place(self) -> Place:
-        return Place(host=self.host, builder=self.builder, chosen=self.chosen)
+    def _place(self) -> BuildPlace:
+        return BuildPlace(host=self.host, builder=self.builder, chosen=self.chosen)
 
     @property
     def cpus(self) -> int:
@@ -360,9 +360,9 @@ class Engine:
         return _not_started(self.gpus, tried.stderr) if tried.exit_code else ""
 
     def _attach(self, container: Any) -> Attached:
-        program = cli.find_cli(self.host, chosen=self.chosen).path
+        program = docker_cli.find_cli(self.host, chosen=self.chosen).path
         command = [program, "start", "--attach", "--interactive", container.name]
-        return Attached(command, cli.environment(self.host, self.chosen))
+        return Attached(command, docker_cli.environment(self.host, self.chosen))
 
     @contextmanager
     def _container(
@@ -456,7 +456,7 @@ def _knock(address: str) -> None:
             raise EngineMissing(f"{NO_ANSWER}{why}", hint="invoke engine") from error
 
 
-def _advice(found: contexts.Endpoint, reason: str) -> str:
+def _advice(found: docker_contexts.Endpoint, reason: str) -> str:
     """What to do about an engine on another machine that does not answer."""
     look = f"docker {f'--context {found.context}' if found.context else f'--host {found.address}'} version"
     if "400 Client Error" in reason:

@@ -6,9 +6,9 @@ import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tfbuild.engine.process import last_lines, logged
-from tfbuild.engine.progress import Progress
 from tfbuild.errors import TfbuildError
+from tfbuild.util.process import last_lines, logged
+from tfbuild.util.progress import Progress
 
 OS_RELEASE = Path("/etc/os-release")
 APT = Path("/etc/apt")

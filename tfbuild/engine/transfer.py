@@ -8,10 +8,10 @@ from typing import Any
 import docker
 import urllib3
 
-from tfbuild.engine.progress import Progress, Step
-from tfbuild.engine.sdk import reason
+from tfbuild.engine.sdk_errors import reason
 from tfbuild.errors import TfbuildError
-from tfbuild.registry import refusals
+from tfbuild.oci import refusals
+from tfbuild.util.progress import Progress, Step
 
 MOVING = ("Pushing", "Downloading")
 # The engine has tried each layer five times by then.

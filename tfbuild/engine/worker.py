@@ -6,9 +6,9 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
 
-from tfbuild.engine.process import Attached
-from tfbuild.engine.sdk import translated
+from tfbuild.engine.sdk_errors import translated
 from tfbuild.errors import TfbuildError
+from tfbuild.util.process import Attached
 
 MOST_REPLY = 1024 * 1024
 MOST_STDERR = 64 * 1024

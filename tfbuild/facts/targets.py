@@ -56,7 +56,7 @@ class Exclusion(Facts, frozen=True, kw_only=True):
     reason: str
 
 
-class Table(Facts, frozen=True, kw_only=True):
+class TargetTable(Facts, frozen=True, kw_only=True):
     """The file, as it is."""
 
     target: tuple[Target, ...]
@@ -64,14 +64,14 @@ class Table(Facts, frozen=True, kw_only=True):
 
 
 @cache
-def table() -> Table:
+def table() -> TargetTable:
     """The facts, read and checked once a process."""
-    found: Table = facts.load("targets", Table)
+    found: TargetTable = facts.load("targets", TargetTable)
     check(found)
     return found
 
 
-def check(found: Table) -> None:
+def check(found: TargetTable) -> None:
     """ValueError where rows contradict each other or name a target that is none."""
     known = [row.name for row in found.target]
     if len(set(known)) != len(known):

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from tfbuild.benches.found import Calibrated, Hello, Idle, Ready, Taken
 from tfbuild.errors import TfbuildError
+from tfbuild.in_container.bench.records import Calibrated, Hello, Idle, Ready, Taken
 from tfbuild.measure import protocol, records
 from tfbuild.measure.arms import Side, wrong_allocator
 from tfbuild.measure.evaluate import AGAIN

@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from tfbuild.engine import Engine
+from tfbuild.in_container.smoke.judge import Ended
+from tfbuild.in_container.smoke.records import Environment
 from tfbuild.measure.records import Host
-from tfbuild.smoke.found import Environment
-from tfbuild.smoke.judge import Ended
 
 T = TypeVar("T")
 
@@ -65,7 +65,7 @@ def host(environment: Environment, engine: Engine) -> Host:
 @cache
 def files() -> dict[str, bytes]:
     """The smoke benchmark as files to be put into a container."""
-    folder = resources.files("tfbuild.smoke")
+    folder = resources.files("tfbuild.in_container.smoke")
     return {f"{FOLDER}/{file.name}": file.read_bytes() for file in folder.iterdir() if file.name.endswith(".py")}
 
 

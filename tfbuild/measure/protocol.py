@@ -4,8 +4,8 @@ import json
 from collections.abc import Sequence
 from typing import TypeVar
 
-from tfbuild.benches.found import Taken
 from tfbuild.engine import Worker
+from tfbuild.in_container.bench.records import Taken
 from tfbuild.measure import probe
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 
-from tfbuild.benches.found import Taken
+from tfbuild.in_container.bench.records import Taken
 from tfbuild.measure import case_result, intervals, protocol, records
 from tfbuild.measure.arms import Machine, Side, line_up
 from tfbuild.measure.case_runner import CaseRunner

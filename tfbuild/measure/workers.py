@@ -7,14 +7,14 @@ from functools import cache
 from importlib import resources
 from typing import TypeVar
 
-from tfbuild.benches.found import Dropped, Hello
 from tfbuild.engine import Engine, Worker
 from tfbuild.errors import TfbuildError
+from tfbuild.in_container.bench.records import Dropped, Hello
 from tfbuild.measure import protocol
 
 T = TypeVar("T")
 
-FOLDER = "/tfbuild-bench/tfbuild"
+FOLDER = "/tfbuild-bench/in_container"
 # An import of TensorFlow on a busy machine; a network that is built, traced and compiled.
 START_SECONDS = 120.0
 # An engine whose own runtime is NVIDIA's gives its GPUs to whoever asks for none, too.
@@ -35,8 +35,8 @@ class Key:
 def files() -> dict[str, bytes]:
     """The benchmark's inner part, with the smoke benchmark beside it, as files to be put into a container."""
     found = {}
-    for package in ("smoke", "benches", "benches/workloads"):
-        for file in resources.files("tfbuild").joinpath(package).iterdir():
+    for package in ("smoke", "bench", "bench/workloads"):
+        for file in resources.files("tfbuild.in_container").joinpath(package).iterdir():
             if file.name.endswith(".py"):
                 found[f"{FOLDER}/{package}/{file.name}"] = file.read_bytes()
     return found
@@ -72,7 +72,7 @@ class Pool:
 
     def _open(self, key: Key) -> Worker:
         unset = [name for name, value in key.env if not value]
-        command = ["python", f"{FOLDER}/benches", *unset]
+        command = ["python", f"{FOLDER}/bench", *unset]
         env = {**protocol.QUIET, **({} if key.gpus else NO_GPU), **dict(key.env)}
         return self.engine.worker(key.image, command, env=env, files={**files(), **self.more}, gpus=key.gpus)
 

@@ -4,17 +4,17 @@ import time
 from datetime import UTC, datetime
 
 from tfbuild import __version__
-from tfbuild.binary import Guard
+from tfbuild.binary.guard import Guard
+from tfbuild.context.labels import read_labels
+from tfbuild.context.planned import Planned
 from tfbuild.engine import Engine, Image
-from tfbuild.engine.progress import Progress
-from tfbuild.labels import read_labels
+from tfbuild.in_container.smoke import judge
+from tfbuild.in_container.smoke.records import Environment, TensorFlow
 from tfbuild.measure import probe
-from tfbuild.proof import SCHEMA, Check, ImageFacts, Measure, PlanFacts, Report, Software
-from tfbuild.smoke import judge
-from tfbuild.smoke.found import Environment, TensorFlow
-from tfbuild.terminal import printable
+from tfbuild.util.progress import Progress
+from tfbuild.util.terminal import printable
 from tfbuild.verify.checks import CHECKS, isa
-from tfbuild.verify.planned import Planned
+from tfbuild.verify.records import SCHEMA, Check, ImageFacts, Measure, PlanFacts, Report, Software
 from tfbuild.verify.verification import Baseline, Verification, VerificationCheck
 
 NO_BASELINE = "there is no baseline to compare with"

@@ -3,14 +3,14 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from tfbuild.binary import Guard
+from tfbuild.binary.guard import Guard
+from tfbuild.context.planned import Planned
 from tfbuild.engine import Engine
+from tfbuild.in_container.smoke import judge
+from tfbuild.in_container.smoke.records import Environment, TensorFlow
 from tfbuild.measure import probe
 from tfbuild.measure.probe import Outcome
-from tfbuild.proof import Check, Throughput
-from tfbuild.smoke import judge
-from tfbuild.smoke.found import Environment, TensorFlow
-from tfbuild.verify.planned import Planned
+from tfbuild.verify.records import Check, Throughput
 
 NO_START = "the image does not start on this host (see guard)"
 

@@ -6,17 +6,18 @@ the guard.
 
 from collections.abc import Iterator, Mapping
 
-from tfbuild import inspection, inspector
+from tfbuild.binary import scan
+from tfbuild.binary.scan import CodeUnreadable, Found
+from tfbuild.context.planned import Planned
 from tfbuild.engine import Engine
-from tfbuild.inspection import CodeUnreadable, Found
-from tfbuild.smoke import judge
-from tfbuild.verify.planned import Planned
+from tfbuild.in_container.smoke import judge
+from tfbuild.verify import libraries
 from tfbuild.verify.verification import Claim, Verification, VerificationCheck
 
 
 def read(engine: Engine, ref: str, planned: Planned) -> dict[str, Found]:
     """TensorFlow's libraries in an image, the main one first; CodeUnreadable with the reason. Nothing is started."""
-    return inspector.taken_out(engine, ref, planned.python, planned.release)[0]
+    return libraries.taken_out(engine, ref, planned.python, planned.release)[0]
 
 
 def compare(planned: Planned, libraries: Mapping[str, Found]) -> judge.Check:
@@ -26,7 +27,7 @@ def compare(planned: Planned, libraries: Mapping[str, Found]) -> judge.Check:
         return judge.Check("code", judge.FAIL, f"it is code for {main.arch}, not for {planned.arch}")
     beyond = {name: sorted(found.compiled - planned.features) for name, found in libraries.items()}
     faults = [f"{name} needs {' '.join(features)} beyond its labels" for name, features in beyond.items() if features]
-    if lacks := sorted((planned.features & inspection.written()) - main.compiled):
+    if lacks := sorted((planned.features & scan.written()) - main.compiled):
         faults.append(f"it makes no use of {' '.join(lacks)}, for which it is labelled")
     told = f"compiled for {main.name}; {main.how()}"
     measures = tuple(_measures(planned, main))
@@ -37,8 +38,8 @@ def compare(planned: Planned, libraries: Mapping[str, Found]) -> judge.Check:
 
 def _measures(planned: Planned, main: Found) -> Iterator[judge.Measure]:
     """The share of the main library's regions that need a feature: of those promised, and of all that are not."""
-    least = inspection.threshold(main.method)
-    promised = planned.features & inspection.written()
+    least = scan.threshold(main.method)
+    promised = planned.features & scan.written()
     for name in sorted(promised):
         yield judge.Measure(f"{name}_share", round(main.share(name), 4), f">= {least}")
     for row in main.families:

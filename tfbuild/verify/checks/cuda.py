@@ -1,8 +1,8 @@
 """The cuda check: TensorFlow reaches the GPU, and a convolution there gives what the CPU gives."""
 
+from tfbuild.in_container.smoke import judge
+from tfbuild.in_container.smoke.records import Cuda
 from tfbuild.measure import probe
-from tfbuild.smoke import judge
-from tfbuild.smoke.found import Cuda
 from tfbuild.verify.verification import Claim, Verification, VerificationCheck, needs_tensorflow, unpromised
 
 

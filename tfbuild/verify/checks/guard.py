@@ -1,7 +1,7 @@
 """The guard check: the image's entry point starts on this host, and would stop on a lesser one."""
 
+from tfbuild.in_container.smoke import judge
 from tfbuild.measure import probe
-from tfbuild.smoke import judge
 from tfbuild.verify.verification import Claim, Verification, VerificationCheck
 
 ALIVE = "tfbuild"

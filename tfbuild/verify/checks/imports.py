@@ -1,7 +1,7 @@
 """The import check: TensorFlow imports and computes; whatever needs it is skipped where it does not."""
 
-from tfbuild.smoke import judge
-from tfbuild.smoke.found import Environment, TensorFlow
+from tfbuild.in_container.smoke import judge
+from tfbuild.in_container.smoke.records import Environment, TensorFlow
 from tfbuild.verify.verification import NO_START, Claim, Start, Verification, VerificationCheck
 
 

@@ -4,12 +4,16 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tfbuild import binary, facts, inspector, releases
-from tfbuild.binary import Guard, GuardUnreadable
+from tfbuild import facts
+from tfbuild.binary import guard as binary
+from tfbuild.binary.guard import Guard, GuardUnreadable
+from tfbuild.context.planned import Planned
 from tfbuild.cpu import canonical
 from tfbuild.engine import Engine
-from tfbuild.smoke import judge
-from tfbuild.verify.planned import Planned
+from tfbuild.facts import guard as guards
+from tfbuild.facts import releases
+from tfbuild.in_container.smoke import judge
+from tfbuild.verify import libraries
 from tfbuild.verify.verification import Claim, Verification, VerificationCheck
 
 # Every x86-64 has these, so no plan names them, and the guard asks for them in every build.
@@ -18,7 +22,7 @@ BASE = frozenset({"SSE", "SSE2"})
 
 def read(engine: Engine, ref: str, planned: Planned) -> Guard:
     """The guard of the TensorFlow in an image, which is not started for it; GuardUnreadable with the reason."""
-    path = inspector.site(planned.python, planned.release, releases.package(planned.release).framework)
+    path = libraries.site(planned.python, planned.release, releases.package(planned.release).framework)
     with tempfile.TemporaryDirectory(prefix="tfbuild-") as folder:
         try:
             library = engine.read_file(ref, path, Path(folder) / "library", binary.MOST_BYTES)
@@ -34,8 +38,8 @@ def compare(
 
     `flags`: the CPU's, in the kernel's names; `message`: what TensorFlow says it leaves unused (None: `why`).
     """
-    judged = binary.judged(planned.release)
-    wanted = (BASE | set(binary.spelling(planned.release, planned.features))) & judged
+    judged = guards.judged(planned.release)
+    wanted = (BASE | set(guards.spelling(planned.release, planned.features))) & judged
     compiled = set(guard.compiled) & judged
     faults = [
         f"{what} {' '.join(sorted(names))}"

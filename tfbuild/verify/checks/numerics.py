@@ -1,7 +1,7 @@
 """The numerics check: results are right, by references in NumPy, and a small training converges."""
 
-from tfbuild.smoke import judge
-from tfbuild.smoke.found import Part
+from tfbuild.in_container.smoke import judge
+from tfbuild.in_container.smoke.records import Part
 from tfbuild.verify.verification import Claim, Verification, VerificationCheck, needs_tensorflow
 
 

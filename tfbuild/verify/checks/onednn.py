@@ -1,7 +1,7 @@
 """The onednn check: convolutions run in oneDNN, in an implementation for this CPU, on the planned runtime."""
 
-from tfbuild.smoke import judge
-from tfbuild.smoke.found import OneDnn
+from tfbuild.in_container.smoke import judge
+from tfbuild.in_container.smoke.records import OneDnn
 from tfbuild.verify.verification import Claim, Verification, VerificationCheck, needs_tensorflow, unpromised
 
 

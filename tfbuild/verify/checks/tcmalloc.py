@@ -1,7 +1,7 @@
 """The tcmalloc check: malloc is TCMalloc's, and it shows in the page faults of large tensors."""
 
-from tfbuild.smoke import judge
-from tfbuild.smoke.found import Faults
+from tfbuild.in_container.smoke import judge
+from tfbuild.in_container.smoke.records import Faults
 from tfbuild.verify.verification import Claim, Verification, VerificationCheck, needs_tensorflow, unpromised
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from tfbuild.engine import Engine, WorkerDied
+from tfbuild.in_container.smoke import judge
 from tfbuild.measure import experiments, intervals, pooled, rounds, workers
 from tfbuild.measure.arms import Machine
 from tfbuild.measure.evaluate import AGAIN
@@ -19,8 +20,7 @@ from tfbuild.measure.experiments import Experiment
 from tfbuild.measure.protocol import MeasurementError
 from tfbuild.measure.records import CaseResult, Interval, Round, Sample
 from tfbuild.measure.rounds import CaseRun, RoundLimits
-from tfbuild.proof import Benchmark, Throughput, Timing, Triple
-from tfbuild.smoke import judge
+from tfbuild.verify.records import Benchmark, Throughput, Timing, Triple
 from tfbuild.verify.verification import Baseline, Claim, Verification, VerificationCheck, needs_tensorflow
 
 EXPERIMENT = "tuning"

@@ -1,0 +1,277 @@
+"""Which CPU features a TensorFlow was compiled for, read out of its own CPU guard. Nothing of it is executed.
+
+libtensorflow_framework.so.2 carries the guard: its static constructor calls CheckFeatureOrDie(feature) once for each
+macro (__AVX2__ ...) that the compiler had defined, and the function behind its "rebuild TensorFlow" message asks for
+each one that was not. Both are found through .symtab; the features are the enum constants that the calls load
+into %edi.
+The library is untrusted: whatever cannot be read is a GuardUnreadable with its reason.
+"""
+
+import mmap
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, cast
+
+from tfbuild import facts
+from tfbuild.errors import BadWheel
+from tfbuild.facts.guard import known
+
+# What is read at most. TensorFlow 2.21: 65 MB, 60 sections, a symbol table of 3 MB and 10 MB of names, 2 KB functions.
+MOST_BYTES = 700 * 1024 * 1024
+MOST_SECTIONS = 1000
+MOST_TABLE = 128 * 1024 * 1024
+MOST_FUNCTIONS = 1000
+MOST_BODIES = 32
+MOST_CODE = 64 * 1024
+
+CONSTRUCTOR = b"_GLOBAL__sub_I_cpu_feature_guard"
+MESSAGE = b"InfoAboutUnusedCPUFeatures"
+ASKING = (b"CheckFeatureOrDie", b"CheckIfFeatureUnused", b"TestCPUFeature")
+NAMES = re.compile(b"|".join((CONSTRUCTOR, MESSAGE, *ASKING)))
+
+SYMBOL = struct.Struct("<IBBHQQ")  # Elf64_Sym: name, info, other, section, value, size
+RELOCATION = struct.Struct("<QQq")  # Elf64_Rela: offset, info, addend
+FUNCTION = 2  # STT_FUNC
+
+
+class GuardUnreadable(BadWheel):
+    """The library's CPU guard cannot be found or understood."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guard:
+    """`compiled`: features without which this TensorFlow stops; `unused`: those that it was not compiled for.
+
+    Names and order of TensorFlow's message. Both are empty for aarch64, where the guard knows no feature.
+    """
+
+    compiled: tuple[str, ...]
+    unused: tuple[str, ...]
+
+
+def compiled_features(path: Path, release: str) -> frozenset[str]:
+    """Canonical names of the features that the library was compiled for, among those that its guard knows."""
+    compiled = read_guard(path, release).compiled
+    return frozenset(row.name for row in facts.features("x86_64") if row.tensorflow in compiled)
+
+
+def read_guard(path: Path, release: str) -> Guard:
+    """The guard in a libtensorflow_framework.so.2 of `release`; GuardUnreadable with the reason where there is none."""
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image:
+            if len(image) > MOST_BYTES:
+                raise GuardUnreadable(f"{path.name} has {len(image)} bytes: too large to be TensorFlow's")
+            return _guard(Library.parse(image), release)
+    except GuardUnreadable:
+        raise
+    except OSError as error:
+        raise GuardUnreadable(f"{path.name} cannot be read: {error.strerror}") from error
+    except Exception as error:  # on garbage pyelftools raises whatever its parser stumbles over
+        raise GuardUnreadable(f"{path.name} is not a whole ELF library: {type(error).__name__} {error}") from error
+
+
+def _guard(library: "Library", release: str) -> Guard:
+    if library.machine == "EM_AARCH64":
+        return Guard(compiled=(), unused=())
+    if library.machine != "EM_X86_64":
+        raise GuardUnreadable(f"the library is for {library.machine}, which TensorFlow's guard does not know")
+    functions = library.functions()
+    compiled = _asked(library, functions, CONSTRUCTOR)
+    unused = _asked(library, functions, MESSAGE)
+    if not compiled:
+        raise GuardUnreadable(
+            "the CPU guard's constructor asks for no feature at all: this is not how TensorFlow is built"
+        )
+    return _named(release, compiled, unused)
+
+
+def _named(release: str, compiled: frozenset[int], unused: frozenset[int]) -> Guard:
+    rows = known(release)
+    if beyond := sorted((compiled | unused) - {row.number for row in rows}):
+        raise GuardUnreadable(f"the guard asks for features that TensorFlow {release} does not have: {beyond}")
+    # A guard that calls AMX compiled-in says so only by not calling it unused (see facts/guard.toml).
+    silent = [row for row in rows if row.number not in compiled | unused]
+    if missing := [row.name for row in silent if not row.enum.startswith("AMX")]:
+        raise GuardUnreadable(f"the guard does not ask for {' '.join(missing)}, as TensorFlow {release} does")
+    held = compiled | {row.number for row in silent}
+    return Guard(
+        compiled=tuple(row.name for row in rows if row.number in held),
+        unused=tuple(row.name for row in rows if row.number in unused),
+    )
+
+
+# --- ELF -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    name: str
+    kind: str
+    address: int
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Function:
+    name: bytes
+    address: int
+    size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Library:
+    """A mapped ELF file and its section headers; section contents are read raw (never decompressed)."""
+
+    image: mmap.mmap
+    machine: str
+    sections: tuple[Section, ...]
+
+    @classmethod
+    def parse(cls, image: mmap.mmap) -> "Library":
+        from elftools.elf.elffile import ELFFile
+
+        elf = ELFFile(cast(IO[bytes], image))
+        if elf.elfclass != 64 or not elf.little_endian or elf.num_sections() > MOST_SECTIONS:
+            raise GuardUnreadable("the library is not a 64-bit little-endian ELF file with a sane number of sections")
+        headers = ((section.name, section.header) for section in elf.iter_sections())
+        sections = tuple(
+            Section(name=name, kind=str(h.sh_type), address=h.sh_addr, offset=h.sh_offset, size=h.sh_size)
+            for name, h in headers
+        )
+        return cls(image=image, machine=str(elf.header.e_machine), sections=sections)
+
+    def content(self, name: str) -> bytes:
+        """The raw bytes of the section `name`; GuardUnreadable where it is missing, cut off or far too large."""
+        section = next((s for s in self.sections if s.name == name and s.kind != "SHT_NOBITS"), None)
+        if section is None:
+            raise GuardUnreadable(f"the library has no {name}: it was stripped, so its CPU guard cannot be found")
+        if section.size > MOST_TABLE or section.offset + section.size > len(self.image):
+            raise GuardUnreadable(f"the library's {name} is cut off or far too large")
+        return self.image[section.offset : section.offset + section.size]
+
+    def code(self, address: int, size: int) -> bytes:
+        """At most `size` bytes of the code at a virtual address; empty where there is none."""
+        for section in self.sections:
+            inside = address - section.address
+            if section.kind == "SHT_PROGBITS" and section.address and 0 <= inside < section.size:
+                start = section.offset + inside
+                return self.image[start : start + min(size, section.size - inside, MOST_CODE)]
+        return b""
+
+    def functions(self) -> tuple[Function, ...]:
+        """The functions of the CPU guard."""
+        names = _names(self.content(".strtab"))
+        found = tuple(
+            Function(name=names[name], address=value, size=size)
+            for name, info, _, section, value, size in _rows(SYMBOL, self.content(".symtab"))
+            if name in names and info & 0xF == FUNCTION and section
+        )
+        if not any(f.name.startswith(CONSTRUCTOR) for f in found):
+            raise GuardUnreadable("the library's .symtab does not name the CPU guard: its symbols were stripped")
+        if len(found) > MOST_FUNCTIONS:
+            raise GuardUnreadable("the library's .symtab names the CPU guard far too often")
+        return found
+
+    def imported(self) -> frozenset[int]:
+        """Addresses of the pointers (GOT slots) through which the library calls exported functions that ask."""
+        names = _names(self.content(".dynstr"))
+        asking = {
+            index for index, row in enumerate(_rows(SYMBOL, self.content(".dynsym"))) if _asks(names.get(row[0], b""))
+        }
+        tables = [s.name for s in self.sections if s.kind == "SHT_RELA" and s.name in (".rela.plt", ".rela.dyn")]
+        rows = (row for name in tables for row in _rows(RELOCATION, self.content(name)))
+        return frozenset(offset for offset, info, _ in rows if info >> 32 in asking)
+
+
+def _rows(kind: struct.Struct, content: bytes) -> Iterator[tuple[int, ...]]:
+    return kind.iter_unpack(content[: len(content) // kind.size * kind.size])
+
+
+def _names(strings: bytes) -> dict[int, bytes]:
+    """Offset and text of the names in a string table that belong to the CPU guard."""
+    found: dict[int, bytes] = {}
+    for match in NAMES.finditer(strings):
+        start = strings.rfind(b"\0", 0, match.start()) + 1
+        found[start] = strings[start : strings.find(b"\0", match.end())]
+        if len(found) > MOST_FUNCTIONS:
+            raise GuardUnreadable("the library names the CPU guard far too often")
+    return found
+
+
+def _asks(name: bytes) -> bool:
+    # GCC splits a function's rare part off as NAME.part.0: that one no longer takes the feature, its caller asked.
+    return any(part in name for part in ASKING) and MESSAGE not in name and b".part." not in name
+
+
+# --- machine code --------------------------------------------------------------------------------------------------
+
+
+def _asked(library: Library, functions: tuple[Function, ...], part: bytes) -> frozenset[int]:
+    """Numbers of the features that the functions named with `part` ask for."""
+    direct = frozenset(f.address for f in functions if _asks(f.name))
+    slots = library.imported()
+    bodies = [f for f in functions if part in f.name]
+    if len(bodies) > MOST_BODIES:
+        raise GuardUnreadable(f"the library has {len(bodies)} functions of the CPU guard, far too many")
+    return frozenset(number for body in bodies for number in _arguments(library, body, direct, slots))
+
+
+def _arguments(library: Library, body: Function, direct: frozenset[int], slots: frozenset[int]) -> Iterator[int]:
+    """The constant in %edi at each call, in one function's code, of something that asks for a feature."""
+    from capstone import CS_ARCH_X86, CS_GRP_CALL, CS_GRP_JUMP, CS_MODE_64, Cs
+    from capstone.x86 import X86_OP_IMM, X86_REG_DI, X86_REG_DIL, X86_REG_EDI, X86_REG_RDI
+
+    decoder = Cs(CS_ARCH_X86, CS_MODE_64)
+    decoder.detail = True
+    first_argument = {X86_REG_EDI, X86_REG_RDI, X86_REG_DI, X86_REG_DIL}
+    constant: int | None = None
+    for step in decoder.disasm(library.code(body.address, body.size), body.address):
+        if step.group(CS_GRP_CALL):
+            if _called(library, step, direct, slots):
+                if constant is None:
+                    raise GuardUnreadable(f"a call of the CPU guard at {step.address:#x} has no constant feature")
+                yield constant
+            constant = None
+        elif step.group(CS_GRP_JUMP):
+            constant = None
+        elif first_argument & set(step.regs_access()[1]):
+            loads = step.mnemonic == "mov" and step.operands[1].type == X86_OP_IMM
+            constant = step.operands[1].imm if loads else None
+
+
+def _called(library: Library, step: Any, direct: frozenset[int], slots: frozenset[int]) -> bool:
+    """True where this call goes to a function that asks, at once, through the PLT, or through a GOT slot."""
+    from capstone.x86 import X86_OP_IMM
+
+    target = step.operands[0]
+    if target.type != X86_OP_IMM:
+        return _slot(step) in slots
+    return target.imm in direct or _through_plt(library, target.imm) in slots
+
+
+def _through_plt(library: Library, address: int) -> int:
+    """The GOT slot that the PLT entry at `address` jumps through; -1 where there is no such entry."""
+    from capstone import CS_ARCH_X86, CS_MODE_64, Cs
+
+    decoder = Cs(CS_ARCH_X86, CS_MODE_64)
+    decoder.detail = True
+    for step in decoder.disasm(library.code(address, 16), address, 2):
+        if step.mnemonic in ("jmp", "bnd jmp"):
+            return _slot(step)
+        if step.mnemonic != "endbr64":
+            break
+    return -1
+
+
+def _slot(step: Any) -> int:
+    """The address that an instruction with a %rip-relative operand reads; -1 for any other operand."""
+    from capstone.x86 import X86_OP_MEM, X86_REG_RIP
+
+    operand = step.operands[0]
+    if operand.type != X86_OP_MEM or operand.mem.base != X86_REG_RIP:
+        return -1
+    return int(step.address + step.size + operand.mem.disp)

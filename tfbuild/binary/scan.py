@@ -1,0 +1,357 @@
+"""What a library was compiled for, by its machine code. Nothing of it is executed; see facts/code.toml.
+
+A library is cut into regions of equal size, and of each the first 16 KiB are decoded (with `full`, regions have 16 KiB
+themselves). A compiler uses a feature that it may use all over a library; code that is chosen at run time (oneDNN,
+XNNPACK) lies in a few places. So a feature counts as compiled in by the share of regions that need it, and where the
+library still names its functions, those that are known to be chosen at run time do not count at all.
+The library is untrusted: whatever cannot be read is a CodeUnreadable with its reason.
+"""
+
+import mmap
+import os
+import re
+import struct
+from array import array
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+from tfbuild import facts
+from tfbuild.binary import machinecode
+from tfbuild.binary.guard import SYMBOL, GuardUnreadable, Library, Section
+from tfbuild.cpu import isa
+from tfbuild.errors import BadWheel
+from tfbuild.facts import Facts
+from tfbuild.util.progress import Step
+
+# What is read at most. TensorFlow 2.21: 788 MB, 1.1 million symbols, 0.7 million functions.
+MOST_BYTES = 4 * 1024**3
+MOST_SYMBOLS = 20_000_000
+MOST_FUNCTIONS = 20_000_000
+ROWS = 16 * 1024  # of a table, read at once
+LONGEST_NAME = 512  # of which the start tells the project
+# 512 regions, of each 16 KiB: 8 MiB of 2.21's 332, which is two million instructions and two seconds.
+REGIONS = 512
+WINDOW = 16 * 1024
+# Code that is no larger is read whole.
+SMALL = REGIONS * WINDOW
+ARCHES = {"EM_X86_64": "x86_64", "EM_AARCH64": "aarch64"}
+# Below so many regions, three at most make a share that counts; the shares were measured with about 500 regions.
+FEW = 100
+EXECUTABLE = ".text"
+# .eh_frame_hdr as every linker writes it: version 1, and a table of pairs of 32-bit offsets from its own address.
+HEADER = struct.Struct("<BBBBiI")
+FRAME = struct.Struct("<ii")
+FRAMES = (1, 0x1B, 0x03, 0x3B)
+
+
+class CodeUnreadable(BadWheel):
+    """A library's machine code cannot be found or read."""
+
+
+class Dispatched(Facts, frozen=True):
+    """Functions that run only after a look at the CPU; see facts/code.toml."""
+
+    project: str
+    symbols: str
+    reason: str
+    source: str
+
+
+class Threshold(Facts, frozen=True):
+    """From which share of regions on a feature counts as compiled in."""
+
+    method: str
+    share: float
+    measured: str
+
+
+class Written(Facts, frozen=True):
+    """A feature that compilers use by themselves wherever they may."""
+
+    feature: str
+    measured: str
+
+
+class CodeTable(Facts, frozen=True):
+    dispatched: tuple[Dispatched, ...]
+    judged: tuple[Threshold, ...]
+    written: tuple[Written, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """Instructions that need one feature: `rate` per 1000, `share` of the regions that hold any."""
+
+    feature: str
+    rate: float
+    share: float
+    compiled: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What a library's code shows. `coverage`: the part of its code that was decoded.
+
+    `method`: "symbols" or "spread" (see facts/code.toml); `dispatched`: instructions that were left out, by project.
+    """
+
+    arch: str
+    method: str
+    instructions: int
+    regions: int
+    coverage: float
+    families: tuple[Family, ...]
+    dispatched: dict[str, int]
+
+    @property
+    def compiled(self) -> frozenset[str]:
+        """The features that the library was compiled for, as far as its code shows them."""
+        return frozenset(row.feature for row in self.families if row.compiled)
+
+    @property
+    def name(self) -> str:
+        """The smallest instruction set that runs it, where every look at the CPU comes out right."""
+        return isa.instruction_set(self.compiled, self.arch).name
+
+    def share(self, feature: str) -> float:
+        return next((row.share for row in self.families if row.feature == feature), 0.0)
+
+    def how(self) -> str:
+        """What was read, and how it was judged, in words."""
+        share = f"{100 * self.coverage:.1f} % of its code"
+        read = f"{self.instructions:,} instructions in {self.regions} region{'s' * (self.regions > 1)}, {share}"
+        if self.regions < FEW:
+            read += "; so few that one function chosen at run time can pass for all"
+        if self.method == "spread":
+            return f"{read}; it has no symbols: judged by how far each feature is spread"
+        left = ", ".join(self.dispatched)
+        return f"{read}; without {sum(self.dispatched.values()):,} of {left}" if left else read
+
+
+def read(path: Path, *, name: str = "", full: bool = False, step: Step | None = None) -> Found:
+    """What the code of an ELF library shows; CodeUnreadable with the reason where there is none.
+
+    `name`: what it is called where it came from; `step`: gets how far it has come.
+    """
+    name = name or path.name
+    try:
+        with path.open("rb") as file:
+            if (size := path.stat().st_size) > MOST_BYTES:
+                raise CodeUnreadable(f"{name} has {size} bytes: too large to be a library")
+            return _found(_opened(name, file.fileno()), full, step)
+    except OSError as error:
+        raise CodeUnreadable(f"{name} cannot be read: {error.strerror}") from error
+
+
+def _opened(name: str, file: int) -> "Code":
+    try:
+        with mmap.mmap(file, 0, access=mmap.ACCESS_READ) as image:
+            return Code.of(Library.parse(image), file)
+    except (CodeUnreadable, OSError):
+        raise
+    except GuardUnreadable as error:
+        raise CodeUnreadable(error.reason, hint="inspect reads 64-bit ELF libraries") from error
+    except Exception as error:  # on garbage pyelftools raises whatever its parser stumbles over
+        told = str(error) or type(error).__name__
+        raise CodeUnreadable(
+            f"{name} is not a whole ELF library: {told}", hint="inspect reads 64-bit ELF libraries"
+        ) from error
+
+
+@cache
+def table() -> CodeTable:
+    return facts.load("code", CodeTable)
+
+
+def written() -> frozenset[str]:
+    """Features that no library lacks that was compiled for them."""
+    return frozenset(row.feature for row in table().written)
+
+
+@cache
+def threshold(method: str) -> float:
+    """The share of regions from which on a feature counts as compiled in."""
+    return next(row.share for row in table().judged if row.method == method)
+
+
+@cache
+def _known() -> tuple[tuple[str, re.Pattern[bytes]], ...]:
+    return tuple((row.project, re.compile(row.symbols.encode())) for row in table().dispatched)
+
+
+def project(name: bytes) -> str:
+    """The project whose run-time dispatch guards the function of that mangled name; empty where none does."""
+    return next((known for known, pattern in _known() if pattern.match(name)), "")
+
+
+# --- judgement -----------------------------------------------------------------------------------------------------
+
+
+def _found(code: "Code", full: bool, step: Step | None) -> Found:
+    regions, dispatched, decoded = [], Counter[str](), 0
+    method = "symbols" if code.symbols else "spread"
+    for start, end in code.regions(full):
+        instructions, needing = 0, Counter[str]()
+        for begin, stop in code.functions(start, end):
+            found = machinecode.count(code.content(begin, stop), code.arch)
+            decoded += stop - begin
+            owner = project(code.name(begin)) if code.symbols else ""
+            if owner:
+                dispatched[owner] += found.instructions
+            else:
+                instructions += found.instructions
+                needing += found.needing
+        if instructions:
+            regions.append((instructions, needing))
+        if step:
+            step.detail = f"{100 * (end - code.section.address) // code.section.size} %"
+    if not regions:
+        raise CodeUnreadable("the library holds no machine code")
+    return Found(
+        arch=code.arch,
+        method=method,
+        instructions=sum(instructions for instructions, _ in regions),
+        regions=len(regions),
+        coverage=decoded / code.section.size,
+        families=tuple(_families(regions, threshold(method))),
+        dispatched=dict(dispatched.most_common()),
+    )
+
+
+def _families(regions: list[tuple[int, Counter[str]]], least: float) -> Iterator[Family]:
+    """In the order of the facts; features that no instruction needs are left out."""
+    instructions = sum(count for count, _ in regions)
+    for row in facts.features():
+        needing = [needing[row.name] for _, needing in regions]
+        share = sum(1 for count in needing if count) / len(regions)
+        if share:
+            rate = 1000 * sum(needing) / instructions
+            yield Family(feature=row.name, rate=rate, share=share, compiled=share >= least)
+
+
+# --- ELF -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Code:
+    """The code of an open library. `starts`: sorted addresses of its functions.
+
+    `symbols`: sorted, see _symbols; empty where the library is stripped. `names`: where the names begin in the file.
+    It is read piece by piece: of a mapped file, the kernel would keep far more in memory than what was asked for.
+    """
+
+    file: int
+    arch: str
+    section: Section
+    starts: "array[int]"
+    symbols: "array[int]"
+    names: int
+
+    @classmethod
+    def of(cls, library: Library, file: int) -> "Code":
+        if library.machine not in ARCHES:
+            raise CodeUnreadable(f"the library is for {library.machine}; x86-64 and AArch64 are known")
+        section = _section(library, EXECUTABLE)
+        if section is None or not section.size:
+            raise CodeUnreadable("the library has no .text: there is no code in it")
+        names = _section(library, ".strtab")
+        symbols = array("Q", sorted(_symbols(library, file, section)) if names else ())
+        frames = array("Q", _frames(library, file, section))
+        named = (section.address + (symbol >> 32) for symbol in symbols)
+        starts = array("Q", sorted({section.address, *frames, *named}))
+        return cls(
+            file=file,
+            arch=ARCHES[library.machine],
+            section=section,
+            starts=starts,
+            # A strip that keeps a few names (the guard's) leaves nothing to tell the functions apart by.
+            symbols=symbols if 2 * len(symbols) >= len(frames) else array("Q"),
+            names=names.offset if names else 0,
+        )
+
+    def regions(self, full: bool) -> Iterator[tuple[int, int]]:
+        """Begin and end of what is decoded of each region: from the first function that starts in it.
+
+        Where none does, from its own start: the decoder finds the instructions again after a few.
+        """
+        first, size = self.section.address, self.section.size
+        # All that is read comes in windows of one size, or shares could not be compared.
+        whole = full or size <= SMALL
+        count = max(1, size // WINDOW if whole else REGIONS)
+        edges = [first + (size * number // count & ~15) for number in range(count)] + [first + size]
+        begins = [self._start(edge, following) for edge, following in pairwise(edges)] + [first + size]
+        for begin, following in pairwise(begins):
+            yield begin, following if whole else min(following, begin + WINDOW)
+
+    def _start(self, edge: int, end: int) -> int:
+        index = bisect_left(self.starts, edge)
+        return self.starts[index] if index < len(self.starts) and self.starts[index] < end else edge
+
+    def functions(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Begin and end of each function between two addresses; the last one may be cut off."""
+        index = bisect_right(self.starts, start)
+        while start < end:
+            following = min(self.starts[index], end) if index < len(self.starts) else end
+            yield start, following
+            start, index = following, index + 1
+
+    def content(self, start: int, end: int) -> bytes:
+        offset = self.section.offset - self.section.address
+        return os.pread(self.file, end - start, offset + start)
+
+    def name(self, address: int) -> bytes:
+        """The mangled name of the function at, or next before, an address."""
+        index = bisect_left(self.symbols, (address - self.section.address + 1) << 32) - 1
+        if index < 0:
+            return b""
+        start = self.names + (self.symbols[index] & 0xFFFFFFFF)
+        return os.pread(self.file, LONGEST_NAME, start).partition(b"\0")[0]
+
+
+def _section(library: Library, name: str) -> Section | None:
+    """The section of that name; CodeUnreadable where the file ends before it does."""
+    found = next((s for s in library.sections if s.name == name and s.kind != "SHT_NOBITS"), None)
+    if found and found.offset + found.size > len(library.image):
+        raise CodeUnreadable(f"the library's {name} is cut off", hint="download or build it again")
+    return found
+
+
+def _symbols(library: Library, file: int, code: Section) -> Iterator[int]:
+    """The functions that .symtab names: offset from the code's address, and in the low 32 bits that of the name."""
+    section = _section(library, ".symtab")
+    if section is None:
+        return
+    if section.size // SYMBOL.size > MOST_SYMBOLS:
+        raise CodeUnreadable("the library's .symtab is far too large")
+    for name, info, _, _, value, _ in _rows(file, SYMBOL, section.offset, section.size // SYMBOL.size):
+        if info & 0xF == 2 and 0 <= value - code.address < code.size:  # STT_FUNC
+            yield value - code.address << 32 | name
+
+
+def _frames(library: Library, file: int, code: Section) -> Iterator[int]:
+    """Addresses of the functions that .eh_frame_hdr lists, which no strip takes away.
+
+    None where it has another form than that of GNU's and LLVM's linkers.
+    """
+    section = _section(library, ".eh_frame_hdr")
+    if section is None or section.size < HEADER.size:
+        return
+    *form, _, count = HEADER.unpack(os.pread(file, HEADER.size, section.offset))
+    count = min(count, (section.size - HEADER.size) // FRAME.size, MOST_FUNCTIONS)
+    if tuple(form) != FRAMES:
+        return
+    for offset, _ in _rows(file, FRAME, section.offset + HEADER.size, count):
+        if 0 <= section.address + offset - code.address < code.size:
+            yield section.address + offset
+
+
+def _rows(file: int, kind: struct.Struct, offset: int, count: int) -> Iterator[tuple[int, ...]]:
+    """`count` rows of a table in the file."""
+    for first in range(0, count, ROWS):
+        size = kind.size * min(ROWS, count - first)
+        yield from kind.iter_unpack(os.pread(file, size, offset + first * kind.size))

@@ -1,0 +1,1 @@
+"""Many Builds -> rows of GitHub, GitLab and bake."""

@@ -1,0 +1,1 @@
+"""One function a verb: options, one call, print."""

@@ -1,0 +1,295 @@
+"""A cache or an executor that machines share (Bazel's remote execution API, or a cache over HTTP).
+
+What the options mean, which Bazel can do what (facts/remote.toml), and the lines that Bazel gets.
+"""
+
+import re
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+
+import msgspec
+from packaging.version import Version
+
+from tfbuild import facts
+from tfbuild.errors import UncertainFact, UsageError
+from tfbuild.facts import Facts
+
+Name = Literal[
+    "headers",
+    "executes-by-default",
+    "client-certificate",
+    "client-certificate-http",
+    "exec-properties",
+    "disk-beside-grpc",
+    "disk-beside-executor",
+    "results-ignore-disk",
+]
+CACHES = ("grpc", "grpcs", "http", "https")
+EXECUTORS = ("grpc", "grpcs")
+# compile.sh puts the digest of the builder in its place.
+BUILDER = "@BUILDER@"
+SILO = "cache-silo-key"
+HEADER = re.compile(r"[A-Za-z0-9._-]+")
+# Printable ASCII but what Bazel's own files take for syntax inside quotes.
+VALUE = re.compile(r"[ -&(-\[\]-~]+")
+PROPERTY = re.compile(r"[A-Za-z0-9._-]+=[!-&(-\[\]-~]+")
+INSTANCE = re.compile(r"[A-Za-z0-9._/-]*")
+AUTHORITY = re.compile(r"[A-Za-z0-9.:\[\]_-]+")
+PATH = re.compile(r"[A-Za-z0-9._~/%-]*")
+
+
+class Ability(Facts, frozen=True, kw_only=True):
+    """What Bazel can from one version on (and before another, if one is named)."""
+
+    name: Name
+    option: str
+    last_without: str
+    since: str = msgspec.field(name="from")
+    before: str = ""
+    source: str
+
+
+class RemoteTable(Facts, frozen=True, kw_only=True):
+    ability: tuple[Ability, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remote:
+    """URLs and what goes with them. `headers`, `certificate` and `key` are credentials: nothing prints them."""
+
+    cache: str = ""
+    executor: str = ""
+    instance: str = ""
+    properties: tuple[str, ...] = ()
+    readonly: bool = False
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    certificate: Path | None = field(default=None, repr=False)
+    key: Path | None = field(default=None, repr=False)
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        shown = [f"cache {self.cache}" + (", read only" if self.readonly else "")] if self.cache else []
+        return "; ".join([*shown, *([f"executor {self.executor}"] if self.executor else [])])
+
+    @property
+    def over_grpc(self) -> bool:
+        return self.cache.startswith("grpc")
+
+    def secrets(self) -> dict[str, Path]:
+        """The files that the builder gets as they are."""
+        return {"remote-certificate": self.certificate, "remote-key": self.key} if self.certificate and self.key else {}
+
+
+# --- the options ------------------------------------------------------------------------------------------------------
+
+
+def options(
+    *,
+    cache: str = "",
+    executor: str = "",
+    instance: str = "",
+    properties: tuple[str, ...] = (),
+    readonly: bool = False,
+    header_file: str = "",
+    certificate: str = "",
+    key: str = "",
+) -> Remote | None:
+    """The command line's words, None where there are none; UsageError, which never quotes a credential."""
+    if not cache and not executor:
+        if any((instance, properties, readonly, header_file, certificate, key)):
+            raise UsageError(
+                "there is neither a remote cache nor a remote executor that the other --remote-... options go with",
+                hint="--remote-cache grpcs://HOST:PORT",
+            )
+        return None
+    if readonly and executor:
+        raise UsageError(
+            "--remote-readonly does not go with --remote-executor: an executor keeps what it made",
+            hint="leave out one of the two",
+        )
+    if executor and cache.startswith("http"):
+        raise UsageError(
+            "an executor takes its inputs from a cache over gRPC, and --remote-cache is one over HTTP",
+            hint="leave out --remote-cache (an executor has one), or name a grpc:// or grpcs:// one",
+        )
+    if bool(certificate) != bool(key):
+        raise UsageError(
+            "a client certificate needs its key", hint="--remote-client-cert FILE --remote-client-key FILE"
+        )
+    if not INSTANCE.fullmatch(instance):
+        raise UsageError(f"--remote-instance {instance!r} is no instance's name", hint="--remote-instance main")
+    return Remote(
+        cache=_url("--remote-cache", cache, CACHES),
+        executor=_url("--remote-executor", executor, EXECUTORS),
+        instance=instance,
+        properties=tuple(_property(text) for text in properties),
+        readonly=readonly,
+        headers=_headers(Path(header_file)) if header_file else (),
+        certificate=_pem("--remote-client-cert", certificate) if certificate else None,
+        key=_pem("--remote-client-key", key) if key else None,
+    )
+
+
+def _url(option: str, text: str, schemes: tuple[str, ...]) -> str:
+    if not text:
+        return ""
+    url = urlsplit(text)
+    if "@" in text:
+        # Whoever lists the machine's processes reads it there.
+        raise UsageError(f"{option} holds a user or a password", hint="--remote-header-file, with Authorization=...")
+    grpc = url.scheme.startswith("grpc")
+    if (
+        url.scheme not in schemes
+        or not AUTHORITY.fullmatch(url.netloc)
+        or not PATH.fullmatch(url.path)
+        or (url.path.strip("/") and grpc)
+        or url.query
+        or url.fragment
+        or _port(text) is None
+    ):
+        likes = " or ".join(f"{scheme}://HOST:PORT" for scheme in schemes)
+        raise UsageError(f"{option} {text!r} is no address of one", hint=likes)
+    return text.rstrip("/") if grpc else text
+
+
+def _port(url: str) -> int | None:
+    """0: the scheme's own; None: not to be read."""
+    try:
+        return urlsplit(url).port or 0
+    except ValueError:
+        return None
+
+
+def _property(text: str) -> str:
+    if not PROPERTY.fullmatch(text):
+        raise UsageError(
+            f"--remote-property {text!r} cannot be read", hint="--remote-property container-image=docker://..."
+        )
+    if text.startswith(f"{SILO}="):
+        raise UsageError(f"{SILO} is what tfbuild keeps builders apart by", hint="leave it out")
+    return text
+
+
+def _headers(path: Path) -> tuple[tuple[str, str], ...]:
+    """NAME=VALUE lines; empty ones and those that begin with # are left out."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read --remote-header-file {path}", hint="a text file of NAME=VALUE lines") from error
+    found = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        name, equals, value = line.partition("=")
+        if not equals or not HEADER.fullmatch(name) or not VALUE.fullmatch(value):
+            raise UsageError(
+                f"line {number} of {path} is no header",
+                hint="NAME=VALUE in printable ASCII, without single quotes and backslashes",
+            )
+        found.append((name, value))
+    if not found:
+        raise UsageError(f"there is no header in {path}", hint="a text file of NAME=VALUE lines")
+    return tuple(found)
+
+
+def _pem(option: str, name: str) -> Path:
+    path = Path(name)
+    try:
+        good = b"-----BEGIN " in path.read_bytes()
+    except OSError:
+        good = False
+    if not good:
+        raise UsageError(f"{option} {name} is no PEM file", hint="a file with -----BEGIN ... in it")
+    return path
+
+
+# --- what Bazel can ---------------------------------------------------------------------------------------------------
+
+
+@cache
+def abilities() -> dict[str, Ability]:
+    return {row.name: row for row in facts.load("remote", RemoteTable).ability}
+
+
+def can(bazel: str, name: Name) -> bool:
+    """Whether that Bazel can; UncertainFact for a version of which nobody knows."""
+    row, version = abilities()[name], Version(bazel)
+    if row.before and version >= Version(row.before):
+        return False
+    if Version(row.last_without) < version < Version(row.since):
+        raise UncertainFact(
+            f"whether Bazel {bazel} has {row.option} is not certain: {row.last_without} has not, {row.since} has",
+            hint=f"do without, or --bazel {row.since} where the release accepts it",
+        )
+    return version >= Version(row.since)
+
+
+def _need(bazel: str, name: Name) -> None:
+    if not can(bazel, name):
+        row = abilities()[name]
+        raise UsageError(
+            f"Bazel {bazel}, which this release is built with, has no {row.option}",
+            hint=f"Bazel has it from {row.since} on: take a newer release, or do without",
+        )
+
+
+def silo(bazel: str, release: str, instruction_set: str) -> str:
+    """The Bazel flag that keeps apart, in every cache, what another builder, release or instruction set made.
+
+    A property of the platform is part of each action's key from Bazel 0.26.1 on, over gRPC and HTTP and on disk, and of
+    nothing else: unlike --action_env it reaches host tools too and fetches no repository again.
+    """
+    value = f"{release}-{instruction_set}-{BUILDER}"
+    if can(bazel, "exec-properties"):
+        return f"--remote_default_exec_properties={SILO}={value}"
+    return f"""--remote_default_platform_properties='properties:{{name:"{SILO}" value:"{value}"}}'"""
+
+
+def keeps_disk(remote: Remote, bazel: str) -> bool:
+    """Whether Bazel can use its disk cache too. Where nobody knows, it goes without: that is never wrong."""
+    try:
+        if remote.executor and not can(bazel, "disk-beside-executor"):
+            return False
+        return not remote.over_grpc or can(bazel, "disk-beside-grpc")
+    except UncertainFact:
+        return False
+
+
+def bazelrc(remote: Remote, bazel: str) -> str:
+    """Bazel's lines, credentials included; UsageError where this Bazel cannot do what is asked for."""
+    # A failure of the executor is no end: the action is run here.
+    flags = [f"--remote_executor={remote.executor}", "--remote_local_fallback"] if remote.executor else []
+    if remote.executor and not can(bazel, "executes-by-default"):
+        flags += ["--spawn_strategy=remote", "--genrule_strategy=remote"]
+    if remote.cache:
+        flags.append(f"--remote_cache={remote.cache}")
+    if remote.instance:
+        flags.append(f"--remote_instance_name={remote.instance}")
+    if remote.properties:
+        _need(bazel, "exec-properties")
+        flags += [f"--remote_default_exec_properties='{item}'" for item in remote.properties]
+    if remote.headers:
+        _need(bazel, "headers")
+        flags += [f"--remote_header='{name}={value}'" for name, value in remote.headers]
+    if remote.certificate:
+        _need(bazel, "client-certificate" if remote.over_grpc or not remote.cache else "client-certificate-http")
+        flags += ["--tls_client_certificate=/mnt/remote-certificate", "--tls_client_key=/mnt/remote-key"]
+    if remote.readonly:
+        flags.append("--noremote_upload_local_results")
+        if can(bazel, "results-ignore-disk"):
+            flags.append("--incompatible_remote_results_ignore_disk")
+    if not keeps_disk(remote, bazel):
+        flags.append("--disk_cache=")
+    return "".join(f"build {flag}\n" for flag in flags)
+
+
+def notes(remote: Remote, bazel: str) -> list[str]:
+    """What a user would not expect of this Bazel."""
+    if keeps_disk(remote, bazel):
+        return []
+    lost = "nothing is kept of a build that ends early" if remote.readonly else "what is compiled is kept there alone"
+    return [f"Bazel {bazel} cannot use its disk cache beside this remote cache: {lost}"]

@@ -1,0 +1,165 @@
+"""What a CPU can do: what each source says of it (tfbuild.recordings), and the rules where sources disagree.
+
+py-cpuinfo is the portable source. Its public ``get_cpu_info()`` sleeps a second to measure clocks and unions back in
+what the kernel has switched off (measured: ``rdseed``), so on Linux only its parser of /proc/cpuinfo is used (one
+millisecond), and the kernel's list, intersected over all cores, has the last word (hybrid CPUs differ by core).
+What no kernel prints comes from glibc's loader (tfbuild.cpuid).
+"""
+
+import platform
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from tfbuild import facts
+from tfbuild.cpu import cpuid, recordings
+from tfbuild.cpu.recordings import Reading
+from tfbuild.errors import UnknownCpu
+
+ARCHITECTURES = recordings.ARCHITECTURES
+CPUINFO = Path("/proc/cpuinfo")
+MOST_TEXT = 64 * 1024 * 1024
+
+# Where sources disagree, one of these rules decides. Each makes the answer smaller but for `unprinted`, without which
+# features that no kernel prints could never be found.
+RULES = {
+    "cores": "some cores lack it, and a program may be moved to any core: off",
+    "kernel": "CPUID has it, and the kernel does not list it (switched off, or unknown to it): off",
+    "process": "the kernel lists it, and the CPUID that this process sees has it not (an emulator): off",
+    "saved": "CPUID has it, and the operating system does not save the registers that it works on: off",
+    "switch": "the CPU lists it, and the system's own switch for it (hw.optional) is 0: off",
+    "unprinted": "no kernel prints it, CPUID has it and its registers are saved: on",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Disagreement:
+    """A feature of which sources say different things; the rule that decided, a key of RULES, and its answer."""
+
+    feature: str
+    rule: str
+
+    @property
+    def held(self) -> bool:
+        return self.rule == "unprinted"
+
+    @property
+    def reason(self) -> str:
+        return RULES[self.rule]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cpu:
+    """One machine's CPU: `features` are canonical names that every core has and the system lets programs use."""
+
+    vendor: str
+    model: str
+    arch: str
+    features: tuple[str, ...]
+    disagreements: tuple[Disagreement, ...] = ()
+
+    @property
+    def level(self) -> str:
+        """The largest level all of whose features are there, e.g. ``x86-64-v3``; empty where not even the smallest."""
+        held = frozenset(self.features)
+        return next((level.name for level in reversed(facts.levels(self.arch)) if level.features <= held), "")
+
+
+def detect(path: Path | None = None) -> Cpu:
+    """This machine's CPU, or the one that a recording describes.
+
+    Raises UnknownCpu where the file cannot be read, holds no CPU, or the architecture is neither x86-64 nor aarch64.
+    """
+    if path is not None:
+        return parse(read(path), origin=str(path))
+    system = platform.system()
+    return _linux(str(CPUINFO)) if system == "Linux" else _portable(system)
+
+
+@cache
+def _linux(path: str) -> Cpu:
+    # Between the two an empty line: the diagnostics are no part of the last core's block.
+    return parse(f"{read(Path(path))}\n\n{cpuid.loader()}", origin=path, machine=platform.machine())
+
+
+def read(path: Path) -> str:
+    """The text of a recording; UnknownCpu where there is none to read."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MOST_TEXT)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        why = getattr(error, "strerror", None) or error
+        raise UnknownCpu(f"cannot read {path}: {why}", hint="record one with: cat /proc/cpuinfo > FILE") from error
+    # PowerShell writes UTF-16 where output is redirected to a file.
+    encoding = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+    return data.decode(encoding, errors="replace")
+
+
+def parse(text: str, *, origin: str = "cpuinfo", machine: str = "") -> Cpu:
+    """The CPU that a recording describes (formats: tfbuild.recordings); UnknownCpu where it describes none."""
+    return settle(recordings.read(text, origin=origin, machine=machine))
+
+
+def settle(reading: Reading) -> Cpu:
+    """One answer out of all that a reading says, with the rule behind each disagreement."""
+    listed = frozenset.union(*reading.cores)
+    decided = {row.feature: row for row in _disagreements(reading)}
+    held = {name for name in listed if name not in decided} | {row.feature for row in decided.values() if row.held}
+    return Cpu(
+        vendor=reading.vendor,
+        model=reading.model,
+        arch=reading.arch,
+        features=tuple(sorted(held)),
+        disagreements=tuple(decided[name] for name in sorted(decided)),
+    )
+
+
+def _disagreements(reading: Reading) -> Iterator[Disagreement]:
+    """Of several that concern one feature, the last decides."""
+    listed = frozenset.union(*reading.cores)
+    everywhere = frozenset.intersection(*reading.cores)
+    yield from (Disagreement(feature=name, rule="cores") for name in listed - everywhere)
+    yield from (Disagreement(feature=name, rule="switch") for name in reading.switched_off)
+    if reading.saved is False:
+        needing = (name for name in everywhere if "xsave" in facts.closure([name]))
+        yield from (Disagreement(feature=name, rule="saved") for name in needing)
+    if reading.diagnostics is not None and reading.kernel:
+        seen, usable = reading.diagnostics.cpuid, reading.diagnostics.usable
+        silent = {row.name for row in facts.features(reading.arch) if not row.cpuinfo}
+        yield from (Disagreement(feature=name, rule="process") for name in everywhere - seen)
+        yield from (Disagreement(feature=name, rule="saved") for name in (everywhere | silent) & seen - usable)
+        yield from (Disagreement(feature=name, rule="kernel") for name in seen - listed - silent)
+        yield from (Disagreement(feature=name, rule="unprinted") for name in usable & silent - listed)
+
+
+def canonical(names: frozenset[str], arch: str) -> tuple[str, ...]:
+    """Canonical names of the features that a kernel or library spells `names`, sorted; unknown ones are left out."""
+    return tuple(sorted(recordings.canonical(names, arch)))
+
+
+def _portable(system: str) -> Cpu:
+    """macOS by its sysctl, of which py-cpuinfo reads none on Apple's own CPUs; Windows by py-cpuinfo's full call.
+
+    That takes over a second, and knows no AVX512_BF16, AVX_VNNI or AMX.
+    """
+    if system == "Darwin":
+        return parse(_sysctl(), origin="sysctl")
+    from cpuinfo import get_cpu_info
+
+    arch = ARCHITECTURES.get(platform.machine().lower(), "")
+    if not arch:
+        raise UnknownCpu(f"unknown architecture {platform.machine()!r}", hint="tfbuild knows x86-64 and aarch64")
+    info = {"arch": arch, "flags": [], **get_cpu_info()}
+    known = {key: info[key] for key in recordings.RecordedLibrary.__struct_fields__ if key in info}
+    return settle(recordings.of_library(recordings.RecordedLibrary(**known), arch, origin="py-cpuinfo"))
+
+
+def _sysctl() -> str:
+    import subprocess
+
+    try:
+        done = subprocess.run(["/usr/sbin/sysctl", "machdep.cpu", "hw.optional"], capture_output=True, check=False)
+    except OSError as error:
+        raise UnknownCpu(f"cannot run sysctl: {error.strerror}", hint="name the CPU: --cpu haswell") from error
+    return done.stdout.decode("utf-8", errors="replace")

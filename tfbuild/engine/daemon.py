@@ -1,0 +1,332 @@
+"""An engine for a machine that has none: Debian's docker.io, with data of its own, stopped by its process id."""
+
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from docker.context.config import get_current_context_name
+
+from tfbuild.engine import debian, gc_policy
+from tfbuild.engine.client import Engine
+from tfbuild.errors import DiskFull, EngineMissing
+from tfbuild.util.process import interruptible, last_lines
+from tfbuild.util.progress import Progress
+
+# iptables and tini come with it; without ca-certificates no registry's certificate is trusted.
+PACKAGES = ("docker.io", "ca-certificates")
+# Since Debian 13 the client and its BuildKit plugin are packages of their own, which Debian 12 does not have.
+CLIENT_PACKAGES = ("docker-cli", "docker-buildx")
+CGROUP_MOUNTER = "cgroupfs-mount"
+START_SECONDS = 60.0
+# dockerd gives its containers 15 s to end before it ends itself.
+STOP_SECONDS = 40.0
+SOCKET = Path("/var/run/docker.sock")
+FOLDER = Path("/var/lib/tfbuild/engine")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DaemonPlace:
+    """Where an engine of tfbuild's own lives: its socket, and a folder for its data, log and pid file.
+
+    A short folder: the kernel gives a socket's path 107 bytes, and containerd's lie three folders down.
+    """
+
+    socket: Path = SOCKET
+    folder: Path = FOLDER
+    # Bytes that the build cache is sized by; 0: those of the disk that it is on.
+    disk: int = 0
+
+    @property
+    def host(self) -> str:
+        return f"unix://{self.socket}"
+
+    @property
+    def data(self) -> Path:
+        return self.folder / "data"
+
+    @property
+    def exec_root(self) -> Path:
+        return self.folder / "exec"
+
+    @property
+    def configuration(self) -> Path:
+        return self.folder / "daemon.json"
+
+    @property
+    def pid_file(self) -> Path:
+        return self.folder / "dockerd.pid"
+
+    @property
+    def containerd_pid_file(self) -> Path:
+        return self.exec_root / "containerd" / "containerd.pid"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "dockerd.log"
+
+    @property
+    def apt_log(self) -> Path:
+        return self.folder / "apt.log"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Situation:
+    """What decides between starting an engine here and telling the user what to do; `cause`: why none answers."""
+
+    cause: BaseException
+    named_host: str
+    system: str
+    apt: bool
+    root: bool
+    dockerd: bool
+
+
+def advice(here: Situation) -> str:
+    """What the user must do, as a hint; empty where tfbuild can install and start an engine by itself."""
+    rows: tuple[tuple[bool, str], ...] = (
+        (bool(here.named_host), f"{here.named_host} names that engine: start it, or choose this machine's own"),
+        (here.system == "darwin", "start Docker Desktop, or: brew install colima docker && colima start"),
+        (here.system != "linux", "start Docker Desktop"),
+        (_denied(here.cause), "sudo usermod -aG docker $USER, then log in anew; or run this command by sudo"),
+        (here.root and here.apt, ""),
+        (here.dockerd and here.root, "the engine is installed but down: systemctl start docker"),
+        (here.dockerd, "the engine is installed but down: sudo systemctl start docker, or (rootless) "
+         "systemctl --user start docker"),
+        (here.apt, "sudo apt-get install docker.io; or run this command by sudo, which does that; without root: "
+         "rootless Docker (https://docs.docker.com/engine/security/rootless/)"),
+    )  # fmt: skip
+    install = "install Docker (https://docs.docker.com/engine/install/) and start it: systemctl start docker"
+    return next((hint for holds, hint in rows if holds), install)
+
+
+def _denied(error: BaseException | None) -> bool:
+    while error is not None:
+        if isinstance(error, PermissionError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _situation(cause: BaseException, named_host: str) -> Situation:
+    return Situation(
+        cause=cause,
+        named_host=named_host,
+        system=sys.platform,
+        apt=debian.has_apt(debian.this_system()),
+        root=os.geteuid() == 0,
+        dockerd=shutil.which("dockerd") is not None,
+    )
+
+
+def named_host(environ: Mapping[str, str], own: str) -> str:
+    """How the user names an engine other than that at `own`; empty where he does not."""
+    if host := environ.get("DOCKER_HOST"):
+        return "" if host == own else f"DOCKER_HOST={host}"
+    context = environ.get("DOCKER_CONTEXT") or get_current_context_name()
+    return "" if context == "default" else f"Docker's context {context}"
+
+
+def ensure(progress: Progress, place: DaemonPlace | None = None) -> Engine:
+    """An engine that answers: the one that does, or one that is installed and started now (Debian or Ubuntu, root).
+
+    Raises EngineMissing with what to do. `place`: an engine of one's own elsewhere than at the usual socket.
+    """
+    host, named = (place.host, "") if place else ("", named_host(os.environ, DaemonPlace().host))
+    place = place or DaemonPlace()
+    try:
+        return Engine.connect(host)
+    except EngineMissing as error:
+        if hint := advice(_situation(error, named)):
+            raise EngineMissing(error.reason, hint=hint) from error
+    place.folder.mkdir(parents=True, exist_ok=True)
+    with _alone(place):
+        # Another run may have been first, and a package's own service comes up by itself.
+        with suppress(EngineMissing):
+            return Engine.connect(host)
+        if shutil.which("dockerd") is None:
+            _install(place, progress)
+            if Path("/run/systemd/system").exists() and (engine := _poll(host, lambda: True)):
+                return engine
+        _refuse_beside_another(place)
+        with progress.step("engine: start"), interruptible():
+            return _start(place, host)
+
+
+def _refuse_beside_another(place: DaemonPlace) -> None:
+    """Two dockerd in one network namespace share the bridge docker0, and can take it from each other's containers."""
+    network = os.stat("/proc/self/ns/net")
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if (path / "comm").read_text().strip() == "dockerd" and os.path.samestat((path / "ns/net").stat(), network):
+                raise EngineMissing(
+                    f"dockerd (process {path.name}) runs already, but does not answer at {place.host}",
+                    hint="name its socket: export DOCKER_HOST=unix:///...",
+                )
+
+
+@contextmanager
+def _alone(place: DaemonPlace) -> Iterator[None]:
+    with (place.folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _install(place: DaemonPlace, progress: Progress) -> None:
+    mounts_cgroups = () if _has_cgroups() else (CGROUP_MOUNTER,)
+    try:
+        debian.install([*PACKAGES, *mounts_cgroups], place.apt_log, progress, if_known=CLIENT_PACKAGES)
+    except debian.AptFailed as error:
+        raise EngineMissing(error.reason, hint=error.hint) from error
+
+
+def _has_cgroups() -> bool:
+    return Path("/run/systemd/system").exists() or any(Path("/sys/fs/cgroup").glob("*"))
+
+
+def _start(place: DaemonPlace, host: str) -> Engine:
+    if not _has_cgroups() and (mounter := shutil.which(CGROUP_MOUNTER)):
+        subprocess.run([mounter], check=False)
+    pid = _spawn(place)
+    try:
+        engine = _poll(host, lambda: os.waitpid(pid, os.WNOHANG) == (0, 0))
+    except BaseException:
+        _end(pid, signal.SIGTERM, STOP_SECONDS, str(place.pid_file))
+        _stop(place)
+        raise
+    if engine is None:
+        _end(pid, signal.SIGTERM, STOP_SECONDS, str(place.pid_file))
+        _stop(place)
+        raise EngineMissing(f"dockerd does not come up{last_lines(place.log)}", hint=f"the full log: {place.log}")
+    return engine
+
+
+def _spawn(place: DaemonPlace) -> int:
+    """Starts dockerd in a session of its own, so that it outlives this process and its terminal."""
+    # A run that was killed leaves its file, and dockerd trusts any process that has the old id.
+    place.pid_file.unlink(missing_ok=True)
+    place.socket.parent.mkdir(parents=True, exist_ok=True)
+    program = shutil.which("dockerd")
+    if program is None:
+        raise EngineMissing("docker.io is installed, but there is no dockerd on PATH", hint="add /usr/sbin to PATH")
+    configuration = gc_policy.write(place.configuration, place.disk or shutil.disk_usage(place.folder).total)
+    command = [
+        program,
+        f"--config-file={configuration}",
+        f"--host={place.host}",
+        f"--data-root={place.data}",
+        f"--exec-root={place.exec_root}",
+        f"--pidfile={place.pid_file}",
+    ]
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    streams = [
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 1, str(place.log), flags, 0o644),
+        (os.POSIX_SPAWN_DUP2, 1, 2),
+    ]
+    return os.posix_spawn(program, command, os.environ, file_actions=streams, setsid=True)
+
+
+def _poll(host: str, alive: Callable[[], bool]) -> Engine | None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline and alive():
+        with suppress(EngineMissing):
+            return Engine.connect(host)
+        time.sleep(0.2)
+    return None
+
+
+def stop(progress: Progress, place: DaemonPlace | None = None, *, remove_data: bool = False) -> bool:
+    """Stops the engine that tfbuild started, and only that; False where there is none.
+
+    `remove_data`: its images, containers and caches go as well. Raises EngineMissing where it does not end.
+    """
+    place = place or DaemonPlace()
+    if not place.folder.is_dir():
+        return False
+    with _alone(place):
+        found = running(place.pid_file, str(place.pid_file)) is not None
+        if found:
+            with progress.step("engine: stop"):
+                _stop(place)
+        if remove_data:
+            _remove_data(place)
+    return found
+
+
+def _remove_data(place: DaemonPlace) -> None:
+    """A dockerd that was killed leaves its mounts, which keep their folders from being removed."""
+    mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
+    for point in reversed(mounts):
+        if Path(point).is_relative_to(place.folder):
+            subprocess.run(["umount", "--lazy", point], check=False)
+    for folder in (place.data, place.exec_root):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _stop(place: DaemonPlace) -> None:
+    """Ends dockerd, then what it may have left of its containerd."""
+    for pid_file, mark in ((place.pid_file, place.pid_file), (place.containerd_pid_file, place.exec_root)):
+        for number, seconds in ((signal.SIGTERM, STOP_SECONDS), (signal.SIGKILL, 5.0)):
+            pid = running(pid_file, str(mark))
+            if pid is None or _end(pid, number, seconds, str(mark)):
+                break
+        else:
+            raise EngineMissing(f"process {pid} of the engine does not end", hint=f"its log: {place.log}")
+    place.pid_file.unlink(missing_ok=True)
+
+
+def _end(pid: int, number: int, seconds: float, mark: str) -> bool:
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
+    deadline = time.monotonic() + seconds
+    while _command_line(pid, mark):
+        # It is this process's child where this process started it, and stays as a zombie until it is waited for.
+        with suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def running(pid_file: Path, mark: str) -> int | None:
+    """The process of a pid file, if it runs and its command line has `mark`: ids are used again after a reboot."""
+    try:
+        pid = int(pid_file.read_text())
+    except (OSError, ValueError):
+        return None
+    return pid if pid > 0 and _command_line(pid, mark) else None
+
+
+def _command_line(pid: int, mark: str) -> bool:
+    """True for a process whose command line has `mark`; a zombie has none."""
+    try:
+        return mark.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def free_disk(engine: Engine) -> int | None:
+    """Free bytes where the engine keeps its images; None where that is on another machine (or in one's VM)."""
+    root = engine.data_root
+    if not engine.local or not root.is_dir():
+        return None
+    return shutil.disk_usage(root).free
+
+
+def need_disk(engine: Engine, required: int) -> None:
+    """Raises DiskFull where fewer than `required` bytes are free at the engine's data root."""
+    free = free_disk(engine)
+    if free is not None and free < required:
+        raise DiskFull(
+            f"{required / 1e9:.1f} GB are needed on {engine.data_root}, {free / 1e9:.1f} GB are free",
+            hint="docker builder prune and docker image prune free what is unused",
+        )

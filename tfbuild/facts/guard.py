@@ -1,0 +1,49 @@
+"""The features that the CPU guard of each TensorFlow release knows: the typed view on facts/guard.toml."""
+
+from functools import cache
+
+from packaging.version import Version
+
+from tfbuild import facts
+from tfbuild.facts import Facts
+
+
+class Known(Facts, frozen=True):
+    """One feature that the guard knows; see facts/guard.toml."""
+
+    name: str
+    enum: str
+    number: int
+    since: str
+    certain: str = ""
+
+
+class KnownTable(Facts, frozen=True):
+    feature: tuple[Known, ...]
+
+
+def known(release: str) -> tuple[Known, ...]:
+    """What the guard of a release knows, in the order of its message."""
+    return tuple(row for row in _table() if Version(row.since) <= Version(release))
+
+
+def judged(release: str) -> frozenset[str]:
+    """Names of the features of which the guard of a release tells whether a build has them."""
+    return frozenset(row.name for row in known(release) if Version(row.certain or row.since) <= Version(release))
+
+
+def guard_features(release: str) -> frozenset[str]:
+    """As `judged`, in canonical names."""
+    return frozenset(row.name for row in facts.features("x86_64") if row.tensorflow in judged(release))
+
+
+def spelling(release: str, features: frozenset[str] | set[str]) -> tuple[str, ...]:
+    """Canonical names as the message of a release spells and orders them; those that its guard does not know go."""
+    names = {row.tensorflow for row in facts.features("x86_64") if row.name in features}
+    return tuple(row.name for row in known(release) if row.name in names)
+
+
+@cache
+def _table() -> tuple[Known, ...]:
+    rows: tuple[Known, ...] = facts.load("guard", KnownTable).feature
+    return rows

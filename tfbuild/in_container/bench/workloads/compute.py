@@ -1,0 +1,256 @@
+"""Operation families, and small networks' training steps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from .. import validity
+from ..base import normal
+from ..validity import Unfit
+from . import Function, workload
+
+
+def compiled(xla: bool) -> Any:
+    return {"jit_compile": True} if xla else {}
+
+
+def training(loss: Callable[..., Any], weights: list[Any], x: Any, items: int, xla: bool = False) -> Function:
+    """One training step: the loss, its gradients, an update too small to matter, so that all samples are alike."""
+    variables = [tf.Variable(weight) for weight in weights]
+
+    def step(batch: Any) -> Any:
+        with tf.GradientTape() as tape:
+            lost = loss(batch, *variables)
+        for variable, slope in zip(variables, tape.gradient(lost, variables)):
+            variable.assign_sub(1e-6 * slope)
+        return lost
+
+    return Function(step, x, items=items, **compiled(xla))
+
+
+@workload
+def matmul(size: int = 768, xla: bool = False) -> Function:
+    product = lambda a, b: tf.reduce_sum(tf.matmul(a, b))  # noqa: E731
+    return Function(product, normal(1, size, size), normal(2, size, size), **compiled(xla))
+
+
+@workload
+def elementwise(size: int = 2**20, xla: bool = False) -> Function:
+    def body(x: Any) -> Any:
+        return tf.reduce_sum(tf.tanh(x * 1.1 + 0.3) * tf.sigmoid(x) + tf.exp(-x * x))
+
+    return Function(body, normal(3, size), **compiled(xla))
+
+
+@workload
+def exponential(size: int = 2**20, xla: bool = False) -> Function:
+    return Function(lambda x: tf.reduce_sum(tf.exp(x)), normal(3, size), **compiled(xla))
+
+
+def _first(y: Any) -> Any:
+    """One number of all: a sum would be a second operation in the time, and nothing computes a part of it alone."""
+    return tf.cast(tf.reshape(y, [-1])[0], tf.float32)
+
+
+# Operation families by name; x has rows of 1024.
+FAMILIES: dict[str, Callable[[Any], Any]] = {
+    "add": lambda x: x + 1.5,
+    "tanh": tf.tanh,
+    "erf": tf.math.erf,
+    "log": lambda x: tf.math.log(x * x + 1.0),
+    "rsqrt": lambda x: tf.math.rsqrt(x * x + 1.0),
+    "select": lambda x: tf.where(x > 0.0, x, 0.1 * x),
+    "sum": lambda x: tf.reduce_sum(x, 1),
+    "max": lambda x: tf.reduce_max(x, 1),
+    "cumsum": lambda x: tf.cumsum(x, 1),
+    "argmax": lambda x: tf.argmax(x, 1),
+    "softmax": tf.nn.softmax,
+    "to half": lambda x: tf.cast(x, tf.float16),
+    "to bfloat16": lambda x: tf.cast(x, tf.bfloat16),
+    "to int32": lambda x: tf.cast(x * 100.0, tf.int32),
+    "transpose": tf.transpose,
+    "resize": lambda x: tf.image.resize(tf.reshape(x, [1, -1, 256, 4]), [384, 384]),
+    "random": lambda x: tf.random.stateless_normal(tf.shape(x), tf.cast(x[0, :2] * 100.0, tf.int32)),
+}
+
+
+@workload
+def operation(family: str, rows: int = 1024, xla: bool = False) -> Function:
+    """One operation, or two that belong together, on [rows, 1024] numbers."""
+    if family not in FAMILIES:
+        raise Unfit("no operation family is called {}; one of: {}".format(family, ", ".join(FAMILIES)))
+    return Function(lambda x: _first(FAMILIES[family](x)), normal(3, rows, 1024), **compiled(xla))
+
+
+@workload
+def double(size: int = 384) -> Function:
+    """A matrix product in float64, which is Eigen's own code: oneDNN has none for it."""
+    a, b = (tf.cast(normal(seed, size, size), tf.float64) for seed in (1, 2))
+    return Function(lambda x, y: _first(tf.matmul(x, y)), a, b)
+
+
+@workload
+def streams(size: int = 2**22, turns: int = 3, xla: bool = False) -> Function:
+    """Bound by memory: each operation reads and writes everything unless they are fused. Additions alone would not do:
+    TensorFlow's own optimiser makes one operation of them."""
+
+    def body(x: Any, y: Any, z: Any) -> Any:
+        for _ in range(turns):
+            x = (x + y) * z
+        return tf.reduce_sum(x)
+
+    return Function(body, normal(3, size), normal(4, size), 0.5 + 0.1 * normal(5, size), **compiled(xla))
+
+
+@workload
+def depthwise(batch: int = 8, size: int = 56, channels: int = 64) -> Function:
+    def body(x: Any, w: Any) -> Any:
+        return tf.reduce_sum(tf.nn.depthwise_conv2d(x, w, [1, 1, 1, 1], "SAME"))
+
+    return Function(body, normal(1, batch, size, size, channels), normal(2, 3, 3, channels, 1), items=batch)
+
+
+@workload
+def convolution(
+    batch: int = 8,
+    size: int = 28,
+    channels: int = 64,
+    layers: int = 2,
+    train: bool = False,
+    layout: str = "NHWC",
+    norm: bool = False,
+    xla: bool = False,
+) -> Function:
+    """The same weights and the same input in either layout (weights are HWIO in both); `norm`: with batch norm."""
+    x = normal(6, batch, size, size, channels)
+    x = tf.transpose(x, [0, 3, 1, 2]) if layout == "NCHW" else x
+
+    def loss(y: Any, *weights: Any) -> Any:
+        for weight in weights:
+            y = tf.nn.conv2d(y, weight, 1, "SAME", data_format=layout)
+            if norm:
+                scale, offset = tf.ones([channels]), tf.zeros([channels])
+                y = tf.compat.v1.nn.fused_batch_norm(y, scale, offset, epsilon=1e-3, data_format=layout)[0]
+            y = tf.nn.relu(y)
+        return tf.reduce_mean(tf.square(y))
+
+    weights = [normal(seed, 3, 3, channels, channels) * 0.05 for seed in range(layers)]
+    if train:
+        return training(loss, weights, x, batch, xla)
+    return Function(loss, x, *weights, items=batch, **compiled(xla))
+
+
+@workload
+def mlp(batch: int = 128, width: int = 512, layers: int = 3, xla: bool = False) -> Function:
+    def loss(y: Any, *weights: Any) -> Any:
+        for weight in weights:
+            y = tf.nn.gelu(tf.matmul(y, weight))
+        return tf.reduce_mean(tf.square(y))
+
+    weights = [normal(seed, width, width) * 0.05 for seed in range(layers)]
+    return training(loss, weights, normal(9, batch, width), batch, xla)
+
+
+@workload
+def attention(batch: int = 4, length: int = 64, width: int = 128, heads: int = 4, xla: bool = False) -> Function:
+    """A training step of one transformer block: self-attention and a feed-forward part, each behind a layer norm."""
+
+    def norm(y: Any) -> Any:
+        mean, variance = tf.nn.moments(y, [-1], keepdims=True)
+        return (y - mean) * tf.math.rsqrt(variance + 1e-6)
+
+    def split(y: Any) -> Any:
+        return tf.transpose(tf.reshape(y, [batch, length, heads, width // heads]), [0, 2, 1, 3])
+
+    def loss(x: Any, query: Any, key: Any, value: Any, out: Any, up: Any, down: Any) -> Any:
+        y = norm(x)
+        score = tf.matmul(split(y @ query), split(y @ key), transpose_b=True) / (width // heads) ** 0.5
+        mixed = tf.transpose(tf.matmul(tf.nn.softmax(score), split(y @ value)), [0, 2, 1, 3])
+        x = x + tf.reshape(mixed, [batch, length, width]) @ out
+        return tf.reduce_mean(tf.square(x + tf.nn.gelu(norm(x) @ up) @ down))
+
+    shapes = [(width, width)] * 4 + [(width, 4 * width), (4 * width, width)]
+    weights = [normal(seed, *shape) * 0.05 for seed, shape in enumerate(shapes)]
+    return training(loss, weights, normal(9, batch, length, width), batch, xla)
+
+
+@workload
+def batch_norm(
+    fused: bool = True,
+    train: bool = False,
+    layout: str = "NHWC",
+    batch: int = 16,
+    size: int = 32,
+    channels: int = 64,
+    xla: bool = False,
+) -> Function:
+    """Batch normalisation with the batch's own statistics, in one operation or out of elementary ones."""
+    x = normal(1, batch, size, size, channels)
+    x = tf.transpose(x, [0, 3, 1, 2]) if layout == "NCHW" else x
+    axes, shape = ([0, 2, 3], [1, channels, 1, 1]) if layout == "NCHW" else ([0, 1, 2], [1, 1, 1, channels])
+
+    def loss(y: Any, scale: Any, offset: Any) -> Any:
+        if fused:
+            y = tf.compat.v1.nn.fused_batch_norm(y, scale, offset, epsilon=1e-3, data_format=layout)[0]
+        else:
+            mean, variance = tf.nn.moments(y, axes, keepdims=True)
+            y = tf.nn.batch_normalization(y, mean, variance, tf.reshape(offset, shape), tf.reshape(scale, shape), 1e-3)
+        return tf.reduce_mean(tf.square(tf.nn.relu(y)))
+
+    weights = [1 + 0.1 * normal(2, channels), 0.1 * normal(3, channels)]
+
+    def slopes(y: Any, *arguments: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch((y, *arguments))
+            lost = loss(y, *arguments)
+        return lost + tf.add_n([tf.reduce_sum(tf.abs(slope)) for slope in tape.gradient(lost, (y, *arguments))])
+
+    return Function(slopes if train else loss, x, *weights, items=batch, **compiled(xla))
+
+
+@workload
+def large_tensors(mib: int = 40) -> Function:
+    """Makes and drops tensors of `mib` MiB: beyond 32 MiB glibc maps and unmaps each."""
+    return Function(lambda x, factor: tf.reduce_max(x * factor), tf.ones([mib * 2**18]), tf.constant(1.5))
+
+
+# By the bytes of a number: reduced as integers of that width, which no processor has to compute for. TensorFlow's
+# maximum of bfloat16 takes nine times as long as memory does, that of float32 a fifth longer, for it looks for NaN.
+WORDS = {4: tf.int32, 2: tf.uint16, 1: tf.int8}
+# Two arms of float32 and smaller ones are there at the same time.
+MOST_MEMORY = 0.2
+TIMED = 5
+
+
+class Read(Function):
+    """`note`: the speed of the fastest of a few calls; how it compares is for the rounds to say."""
+
+    size = 0
+
+    @property
+    def note(self) -> str:  # type: ignore[override]
+        took = []
+        for _ in range(TIMED):
+            begin = time.perf_counter()
+            self.call()
+            took.append(time.perf_counter() - begin)
+        return "{} MiB a call, at {:.1f} GB/s before the rounds".format(self.size // 2**20, self.size / min(took) / 1e9)
+
+
+@workload
+def bandwidth(dtype: str = "float32", millions: int = 256) -> Read:
+    """Reads `millions` Mi numbers once: more than caches hold in any of the types."""
+    block = tf.cast(normal(1, 2**20) * 20, dtype)
+    size = millions * 2**20 * block.dtype.size
+    if size > MOST_MEMORY * validity.memory() * 2**20:
+        raise Unfit("{} MiB are too much for the {:.0f} MiB of memory".format(size // 2**20, validity.memory()))
+    words = WORDS[block.dtype.size]
+    x = tf.tile(block, [millions])
+    x = x if x.dtype == words else tf.bitcast(x, words)
+    made = Read(lambda data: tf.cast(tf.reduce_max(data), tf.float32), x, items=millions)
+    made.size = size
+    return made

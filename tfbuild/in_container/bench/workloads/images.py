@@ -1,0 +1,249 @@
+"""JPEGs and the pipelines that decode them: synthetic ones with a photograph's entropy (63 KB at 375x500)."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from ..base import BATCHES_DISCARDED, IMAGES, Timing, normal, photographs
+from ..validity import Unfit
+from . import Function, Work, workload
+
+CROP = [75, 138, 224, 224]
+SIZE = 128
+SHUFFLED = 256
+
+
+@lru_cache(maxsize=None)  # functools.cache came with Python 3.9
+def pictures() -> Any:
+    return photographs()
+
+
+class Decode(Function):
+    """Every picture once, by the same function of its bytes and a window."""
+
+    def __init__(self, body: Callable[..., Any], window: list[int]) -> None:
+        self.pictures = tf.unstack(pictures())
+        self.window = tf.constant(window)
+        super().__init__(body, self.pictures[0], self.window, items=IMAGES)
+
+    def call(self) -> None:
+        for picture in self.pictures:
+            self.function(picture, self.window).numpy()
+
+
+@workload
+def decode(fused: bool, window: list[int]) -> Decode:
+    """`window`: top, left, height and width in a picture of 375x500. The value is the mean of its inside, since border
+    pixels may differ by a few grey levels (chroma is scaled up with other neighbours)."""
+
+    def body(data: Any, crop: Any) -> Any:
+        image = cropped(data, crop, fused)
+        return tf.cast(image[2, 2, 0], tf.float32)
+
+    made = Decode(body, window)
+    inside = cropped(made.pictures[0], made.window, fused)[2:-2, 2:-2]
+    mean = float(tf.reduce_mean(tf.cast(inside, tf.float32)))
+    made.value = lambda: mean  # type: ignore[method-assign]
+    return made
+
+
+def cropped(data: Any, crop: Any, fused: bool) -> Any:
+    if fused:
+        return tf.io.decode_and_crop_jpeg(data, crop, channels=3)
+    return tf.slice(tf.io.decode_jpeg(data, channels=3), [crop[0], crop[1], 0], [crop[2], crop[3], 3])
+
+
+class Batches(Work):
+    """A tf.data pipeline, alone or with a step on each batch. A fresh iterator a sample: an idle one would go on
+    filling its buffers while others are timed, and the first batches come out of them."""
+
+    def __init__(
+        self,
+        batches: Any,
+        items: int,
+        step: Callable[[Any], Any] | None = None,
+        note: str = "",
+        discarded: int = BATCHES_DISCARDED,
+    ) -> None:
+        self.batches, self.items, self.step, self.note, self.discarded = batches, items, step, note, discarded
+
+    def call(self) -> None:
+        self.sample(1)
+
+    def sample(self, inner: int) -> Timing:
+        iterator = iter(self.batches)
+        for _ in range(self.discarded):
+            self.use(next(iterator))
+        begin = time.perf_counter(), time.process_time()
+        for _ in range(inner):
+            self.use(next(iterator))
+        took = time.perf_counter() - begin[0], time.process_time() - begin[1]
+        del iterator
+        return took
+
+    def use(self, batch: Any) -> None:
+        if self.step is not None:
+            self.step(batch).numpy()
+
+    def traces(self) -> int:
+        count = getattr(self.step, "experimental_get_tracing_count", None)
+        return int(count()) if count else 1
+
+
+def options(defaults: bool, autotune: bool) -> Any:
+    """Without both, tf.data does what the rows say and nothing else; by default it makes the slow way fast."""
+    made = tf.data.Options()
+    if not (hasattr(made, "autotune") and hasattr(made, "experimental_optimization")):
+        raise Unfit("this release's tf.data cannot be told to optimise nothing")
+    made.experimental_optimization.apply_default_optimizations = defaults
+    made.autotune.enabled = autotune
+    return made
+
+
+def parallel(count: int) -> Any:
+    """-1: as TensorFlow finds best; 0: not at all."""
+    return {0: None, -1: tf.data.AUTOTUNE}.get(count, count)
+
+
+def network(fused: bool = True, channels: int = 32) -> Any:
+    """A training step of three convolutions with batch norm on 128x128 pictures."""
+    shapes = [[3, 3, 3, channels], [3, 3, channels, channels], [3, 3, channels, channels]]
+    weights = [tf.Variable(normal(seed, *shape) * 0.05) for seed, shape in enumerate(shapes)]
+    scales = [tf.Variable(tf.ones([channels])) for _ in shapes]
+    offsets = [tf.Variable(tf.zeros([channels])) for _ in shapes]
+    variables = weights + scales + offsets
+
+    def norm(x: Any, index: int) -> Any:
+        if fused:
+            return tf.compat.v1.nn.fused_batch_norm(x, scales[index], offsets[index], epsilon=1e-3)[0]
+        mean, variance = tf.nn.moments(x, [0, 1, 2])
+        return tf.nn.batch_normalization(x, mean, variance, offsets[index], scales[index], 1e-3)
+
+    @tf.function
+    def step(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            for index, weight in enumerate(weights):
+                x = tf.nn.relu(norm(tf.nn.conv2d(x, weight, 2, "SAME"), index))
+            loss = tf.reduce_mean(tf.square(tf.reduce_mean(x, [1, 2]) - 1.0))
+        for variable, slope in zip(variables, tape.gradient(loss, variables)):
+            variable.assign_sub(1e-6 * slope)
+        return loss
+
+    return step
+
+
+@workload
+def pipeline(
+    calls: int = 0,
+    prefetch: int = 0,
+    fused_decode: bool = False,
+    defaults: bool = False,
+    autotune: bool = False,
+    cache: str = "",
+    map_and_batch: bool = False,
+    step: bool = False,
+    fused_norm: bool = True,
+    random_crops: bool = False,
+    shuffle: str = "",
+    batch: int = 16,
+) -> Batches:
+    """Decode, crop, resize to 128x128, batch; each knob by a parameter. `cache`: "", "bytes" or "decoded"; `shuffle`
+    likewise, through a buffer of 256."""
+    windows = tf.constant(inception() if random_crops else [CROP] * IMAGES)
+
+    def read(index: Any, data: Any) -> Any:
+        image = tf.image.convert_image_dtype(cropped(data, windows[index], fused_decode), tf.float32)
+        return tf.ensure_shape(tf.image.resize(image, [SIZE, SIZE]), [SIZE, SIZE, 3])
+
+    rows = tf.data.Dataset.from_tensor_slices((np.arange(IMAGES), pictures()))
+    if cache == "bytes":
+        rows = rows.cache()
+    many = parallel(calls)
+    if map_and_batch:
+        joined = tf.data.experimental.map_and_batch(read, batch, drop_remainder=True, num_parallel_calls=many)
+        batches = rows.repeat().apply(joined)
+    elif cache == "decoded":
+        batches = rows.map(read, num_parallel_calls=many).cache().repeat().batch(batch, drop_remainder=True)
+    elif shuffle == "bytes":
+        shuffled = rows.repeat().shuffle(SHUFFLED, seed=1)
+        batches = shuffled.map(read, num_parallel_calls=many).batch(batch, drop_remainder=True)
+    elif shuffle == "decoded":
+        shuffled = rows.repeat().map(read, num_parallel_calls=many).shuffle(SHUFFLED, seed=1)
+        batches = shuffled.batch(batch, drop_remainder=True)
+    else:
+        batches = rows.repeat().map(read, num_parallel_calls=many).batch(batch, drop_remainder=True)
+    if prefetch:
+        batches = batches.prefetch(parallel(prefetch))
+    return Batches(batches.with_options(options(defaults, autotune)), batch, network(fused_norm) if step else None)
+
+
+def photographs_of(size: int, batch: int) -> Any:
+    """The JPEGs over and over, each one's centre scaled to `size`, by a call a processor, one batch ahead."""
+
+    def read(data: Any) -> Any:
+        image = tf.image.convert_image_dtype(cropped(data, tf.constant(CROP), True), tf.float32)
+        return tf.ensure_shape(tf.image.resize(image, [size, size]), [size, size, 3])
+
+    rows = tf.data.Dataset.from_tensor_slices(pictures()).repeat()
+    batches = rows.map(read, num_parallel_calls=os.cpu_count()).batch(batch, drop_remainder=True)
+    return batches.prefetch(1).with_options(options(False, False))
+
+
+@workload
+def python_feed(batch: int = 16, fused_norm: bool = True, step: bool = True) -> Batches:
+    """What feed_dict was: Python reads and decodes one picture after the other and hands NumPy arrays over."""
+    files = [bytes(picture) for picture in pictures().numpy()]
+
+    def feed() -> Any:
+        while True:
+            images = [cropped(data, CROP, False) for data in files[:batch]]
+            small = [tf.image.resize(tf.image.convert_image_dtype(image, tf.float32), [SIZE, SIZE]) for image in images]
+            yield tf.constant(np.stack([image.numpy() for image in small]))
+
+    class Endless:
+        def __iter__(self) -> Any:
+            return feed()
+
+    return Batches(Endless(), batch, network(fused_norm) if step else None)
+
+
+@workload
+def synthetic(batch: int = 16, fused_norm: bool = True) -> Function:
+    """The step on one batch that is there already: what an input pipeline at no cost would give."""
+    step = network(fused_norm)
+    return Function(lambda x: step(x), normal(5, batch, SIZE, SIZE, 3), items=batch)
+
+
+@workload
+def remote(cycle: int, calls: int, latency: int = 2000, readers: int = 4) -> Batches:
+    """`readers` sources that take `latency` microseconds a record, as storage behind a network does."""
+    try:
+        from tensorflow.python.data.experimental.ops import testing
+    except ImportError as error:
+        raise Unfit(f"this release cannot simulate slow storage: {error}") from error
+
+    def source(_: Any) -> Any:
+        return tf.data.Dataset.range(10**6).apply(testing.sleep(latency))
+
+    records = tf.data.Dataset.range(readers).repeat()
+    records = records.interleave(source, cycle_length=cycle, block_length=1, num_parallel_calls=parallel(calls))
+    return Batches(records.batch(8).with_options(options(False, False)), 8)
+
+
+def inception() -> list[list[int]]:
+    """A window a picture, with 8 to 100 percent of its area; the same ones each time."""
+    random = np.random.default_rng(11)
+    windows = []
+    for _ in range(IMAGES):
+        share = random.uniform(0.08, 1.0) ** 0.5
+        height, width = int(375 * share), int(500 * share)
+        top, left = random.integers(0, 375 - height + 1), random.integers(0, 500 - width + 1)
+        windows.append([int(top), int(left), height, width])
+    return windows

@@ -1,0 +1,1 @@
+"""The registry protocol; knows nothing of tfbuild's labels or of Docker's engine."""

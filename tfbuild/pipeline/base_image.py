@@ -1,0 +1,286 @@
+"""Base images: by digest from a registry, or the same Debian release made from the distribution's packages."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from tfbuild.context import labels
+from tfbuild.engine import debian, oci_layout
+from tfbuild.engine.client import Engine, Image, split
+from tfbuild.engine.sdk_errors import REFUSED, reason, translated
+from tfbuild.errors import BaseUnavailable
+from tfbuild.pipeline import bundle as bundles
+from tfbuild.util.process import last_lines, logged
+from tfbuild.util.progress import Progress
+
+# https://www.debian.org/releases/
+DISTRIBUTIONS = ("bullseye", "bookworm", "trixie", "forky", "sid")
+REPOSITORY = "tfbuild-base"
+REGISTRY_SECONDS = 20.0
+PULL_SECONDS = 1800.0
+FRESH = timedelta(days=7)
+# Files get this time, so that the same packages make the same layer; zip archives know none before 1980.
+EPOCH = int(datetime(1980, 1, 1, tzinfo=UTC).timestamp())
+LEFT_OUT = ("man", "info", "locale", "doc", "doc-base", "groff", "lintian", "linda", "bug")
+# Licences oblige whoever passes an image on to keep the copyright files.
+KEPT = ("doc/*/copyright", "locale/locale.alias")
+# A site's packages may come over https by its own CA; apt's list of sources outlives this, its CA must not.
+CA_OPTION = "/etc/apt/apt.conf.d/99tfbuild-ca"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedBase:
+    """`reference` is what FROM gets, `name` what people call it, `digest` "sha256:..." (an import's: of its layer)."""
+
+    reference: str
+    name: str
+    digest: str
+
+
+def resolve(
+    engine: Engine,
+    image_name: str,
+    distribution: str,
+    mode: str,
+    *,
+    progress: Progress,
+    log: Path,
+    ca_cert: Path | None = None,
+) -> ResolvedBase:
+    """The base image that is there after this call; `mode`: "auto", "registry", "bootstrap", or an image's name.
+
+    `image_name` is asked of a registry, `distribution` ("bookworm") is bootstrapped; mmdebstrap's output goes to `log`.
+    Raises BaseUnavailable.
+    """
+    if mode == "registry":
+        return from_registry(engine, image_name, progress)
+    if mode == "bootstrap":
+        _need_distribution(image_name, distribution)
+        return bootstrap(engine, distribution, progress=progress, log=log, ca_cert=ca_cert)
+    if mode != "auto":
+        return named(engine, mode, progress)
+    try:
+        return from_registry(engine, image_name, progress)
+    except BaseUnavailable as error:
+        _need_distribution(image_name, distribution)
+        progress(f"base: {error.reason}; using Debian {distribution} made from its packages instead")
+        return bootstrap(engine, distribution, progress=progress, log=log, ca_cert=ca_cert)
+
+
+def handed(engine: Engine, base: ResolvedBase, folder: Path, progress: Progress) -> dict[str, str]:
+    """The base for a builder that is not in the engine, as BuildKit's named contexts; none where it can pull it."""
+    if "@sha256:" in base.reference:
+        return {}
+    with progress.step(f"base: hand {base.name} to the builder"):
+        digest = oci_layout.write(engine, base.reference, folder)
+    return {base.reference: f"oci-layout://{folder.resolve()}@{digest}"}
+
+
+# --- in a bundle ------------------------------------------------------------------------------------------------------
+
+
+def asked(image_name: str, mode: str) -> str:
+    """What a bundle knows a base by: the plan's image, or the one that the user names."""
+    return image_name if mode in ("auto", "registry", "bootstrap") else mode
+
+
+def keep(engine: Engine, base: ResolvedBase, asked: str, bundle: bundles.Bundle) -> None:
+    """Puts the image into the bundle, as `docker save` does, where it is not there already."""
+    image = engine.image(base.reference).id
+    path = f"{bundles.IMAGES}/{image.removeprefix('sha256:')}.tar"
+    if bundle.find(path) is None:
+        # An image that was pulled by digest has no name to be saved under, and FROM takes no bare id.
+        with translated(base.reference), bundle.place(path, f"docker-image:{base.name}") as part:
+            for chunk in engine.client.images.get(base.reference).save():
+                part.write(chunk)
+    bundle.keep_base(
+        bundles.BundledBase(
+            asked=asked,
+            platform=engine.platform,
+            path=path,
+            image=image,
+            reference=base.reference,
+            name=base.name,
+            digest=base.digest,
+        )
+    )
+
+
+def from_bundle(engine: Engine, kept: bundles.BundledBase, folder: Path, progress: Progress) -> ResolvedBase:
+    """The image that the bundle has, loaded where the engine has it not, under a name that says so."""
+    reference = f"{REPOSITORY}:bundle-{kept.image.removeprefix('sha256:')[:12]}"
+    if not engine.exists(kept.image):
+        title = f"base: load {kept.name} out of the bundle"
+        with progress.step(title), translated(kept.name), (folder / kept.path).open("rb") as file:
+            engine.client.images.load(file)
+    if not engine.exists(reference):
+        engine.tag(kept.image, reference)
+    return ResolvedBase(reference=reference, name=kept.name, digest=kept.digest)
+
+
+def _need_distribution(image_name: str, distribution: str) -> None:
+    if not distribution:
+        raise BaseUnavailable(
+            f"no registry gives {image_name}, and it cannot be made from packages: no Debian release has its Python",
+            hint="another --python (Debian has 3.9, 3.11 and 3.13), or --base NAME with an image that has this one",
+        )
+
+
+@contextmanager
+def _patience(engine: Engine, seconds: float) -> Iterator[None]:
+    """Bounds the engine's answer, for it waits for a registry much longer than anybody here."""
+    before, engine.client.api.timeout = engine.client.api.timeout, seconds
+    try:
+        yield
+    finally:
+        engine.client.api.timeout = before
+
+
+def from_registry(engine: Engine, name: str, progress: Progress) -> ResolvedBase:
+    """The image that a registry calls `name`, pulled by digest; a local copy of one, where no registry answers."""
+    repository = split(name)[0]
+    try:
+        digest = _registry_digest(engine, name, progress)
+    except REFUSED as error:
+        if local := _pulled_before(engine, name):
+            progress(f"base: no registry answers for {name}; using the copy that was pulled before")
+            return local
+        why = getattr(error, "explanation", "") or reason(error)
+        raise BaseUnavailable(
+            f"no registry gives {name} ({why})",
+            hint="--base bootstrap makes the same Debian release from its packages; --base NAME takes any image",
+        ) from error
+    reference = f"{repository}@{digest}"
+    if not engine.exists(reference):
+        _pull(engine, reference, progress)
+    return ResolvedBase(reference=reference, name=name, digest=digest)
+
+
+def _registry_digest(engine: Engine, name: str, progress: Progress) -> str:
+    with progress.step(f"base: ask the registry for {name}") as step, _patience(engine, REGISTRY_SECONDS):
+        try:
+            found: str = engine.client.images.get_registry_data(name).id
+        except REFUSED:
+            step.failed = ""  # the caller says why, and what it does instead
+            raise
+    return found
+
+
+def _pulled_before(engine: Engine, name: str) -> ResolvedBase | None:
+    if not engine.exists(name):
+        return None
+    digests = engine.image(name).repo_digests
+    return ResolvedBase(reference=digests[0], name=name, digest=digests[0].partition("@")[2]) if digests else None
+
+
+def _pull(engine: Engine, reference: str, progress: Progress) -> None:
+    try:
+        with progress.step(f"base: pull {reference}"), _patience(engine, PULL_SECONDS):
+            engine.client.images.pull(reference, platform=engine.platform)
+    except REFUSED as error:
+        why = getattr(error, "explanation", "") or reason(error)
+        raise BaseUnavailable(
+            f"image {reference} is not on this engine and cannot be pulled ({why})",
+            hint="--base auto, --base bootstrap, or an image that `docker image ls` lists",
+        ) from error
+
+
+def named(engine: Engine, name: str, progress: Progress) -> ResolvedBase:
+    """Any image that is on the engine or can be pulled, as it is."""
+    if not engine.exists(name):
+        # Without a tag the SDK would pull all of them.
+        _pull(engine, name if "@" in name else ":".join(split(name)), progress)
+    image = engine.image(name)
+    digest = image.repo_digests[0].partition("@")[2] if image.repo_digests else image.id
+    return ResolvedBase(reference=name, name=name, digest=digest)
+
+
+def bootstrap(
+    engine: Engine, distribution: str, *, progress: Progress, log: Path, ca_cert: Path | None = None
+) -> ResolvedBase:
+    """Debian `distribution` as the image tfbuild-base:<distribution>, made by mmdebstrap; reused for seven days."""
+    if distribution not in DISTRIBUTIONS:
+        raise BaseUnavailable(
+            f"{distribution!r} is no Debian release that can be bootstrapped",
+            hint=f"one of: {', '.join(DISTRIBUTIONS)}",
+        )
+    name = f"{REPOSITORY}:{distribution}"
+    if not (engine.exists(name) and _fresh(engine, name, distribution)):
+        _need_mmdebstrap(log, progress)
+        with tempfile.TemporaryDirectory(prefix="tfbuild-base-") as folder:
+            archive = Path(folder, "base.tar")
+            with progress.step(f"base: make Debian {distribution} from its packages"):
+                _mmdebstrap(archive, distribution, engine.platform, log, ca_cert)
+            with progress.step(f"base: import {name}"):
+                _import(engine, archive, name, distribution)
+    with translated(name):
+        layer: str = engine.client.images.get(name).attrs["RootFS"]["Layers"][0]
+    return ResolvedBase(reference=name, name=name, digest=layer)
+
+
+def made_before(engine: Engine) -> str:
+    """Any bootstrapped base that the engine has, old or new; "" where it has none."""
+    names = [tag for image in engine.labelled(labels.BASE) for tag in image.tags if split(tag)[0] == REPOSITORY]
+    right = (name for name in sorted(names) if engine.image(name).architecture == engine.platform.partition("/")[2])
+    return next(right, "")
+
+
+def _fresh(engine: Engine, name: str, distribution: str) -> bool:
+    image: Image = engine.image(name)
+    with translated(name):
+        made = datetime.fromisoformat(engine.client.images.get(name).attrs["Created"])
+    right = image.labels.get(labels.BASE) == distribution and image.architecture == engine.platform.partition("/")[2]
+    return right and datetime.now(UTC) - made < FRESH
+
+
+def _need_mmdebstrap(log: Path, progress: Progress) -> None:
+    if shutil.which("mmdebstrap"):
+        return
+    hint = "apt-get install mmdebstrap debian-archive-keyring (Debian, Ubuntu); or --base NAME with an image you have"
+    if not debian.has_apt(debian.this_system()) or os.geteuid() != 0:
+        raise BaseUnavailable("mmdebstrap, which makes a base image from packages, is not installed", hint=hint)
+    try:
+        debian.install(["mmdebstrap", "debian-archive-keyring"], log, progress)
+    except debian.AptFailed as error:
+        raise BaseUnavailable(error.reason, hint=error.hint) from error
+
+
+def _mmdebstrap(archive: Path, distribution: str, platform: str, log: Path, ca_cert: Path | None) -> None:
+    command = [
+        "mmdebstrap",
+        "--variant=minbase",
+        f"--architectures={platform.partition('/')[2]}",
+        *(f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in LEFT_OUT),
+        *(f"--dpkgopt=path-include=/usr/share/{name}" for name in KEPT),
+        *_ca_hooks(ca_cert),
+        distribution,
+        str(archive),
+        *debian.sources(distribution),
+    ]
+    env = {**os.environ, "SOURCE_DATE_EPOCH": str(EPOCH), "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"}
+    log.unlink(missing_ok=True)
+    if logged(command, env, log) != 0:
+        raise BaseUnavailable(f"mmdebstrap failed{last_lines(log)}", hint=f"the full log: {log}")
+
+
+def _ca_hooks(ca_cert: Path | None) -> list[str]:
+    """mmdebstrap's apt runs outside of the new system, with its configuration: the CA's path serves it, then goes."""
+    if ca_cert is None:
+        return []
+    quoted = str(ca_cert.resolve()).replace("'", "'\\''")
+    write = (
+        f"""mkdir -p "$1/etc/apt/apt.conf.d"; printf 'Acquire::https::CAInfo "%s";\\n' '{quoted}' > "$1{CA_OPTION}" """
+    )
+    return [f"--setup-hook={write}", f'--customize-hook=rm "$1{CA_OPTION}"']
+
+
+def _import(engine: Engine, archive: Path, name: str, distribution: str) -> None:
+    repository, tag = split(name)
+    changes = [f"LABEL {labels.BASE}={distribution}", 'CMD ["bash"]']
+    with translated(name):
+        engine.client.api.import_image_from_file(str(archive), repository=repository, tag=tag, changes=changes)

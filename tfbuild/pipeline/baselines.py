@@ -1,0 +1,90 @@
+"""What an image's speed is compared with: planned where the build is planned, and made before verification begins.
+
+An official wheel is compared with itself without the tuning; any other with the image of the official wheel.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from tfbuild import plan
+from tfbuild.context import dockerfile
+from tfbuild.context.labels import image_name
+from tfbuild.context.planned import Planned
+from tfbuild.engine import Engine
+from tfbuild.errors import TfbuildError
+from tfbuild.facts import releases, targets
+from tfbuild.plan import MACHINES, Build, Request
+from tfbuild.verify.verification import Baseline
+
+NOT_ASKED_FOR = "it was left out (--no-throughput)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """What to compare an image of `release` with, as a plan; no image is made yet.
+
+    `wheel`: the official one; None with `lacks` empty: the image itself. `lacks`: why there is nothing to compare with.
+    """
+
+    release: str
+    wheel: Build | None = None
+    lacks: str = ""
+
+
+def for_build(build: Build, base: str) -> Comparison:
+    """Plan what the image of `build` is compared with, on the base that the user asked for."""
+    return _comparison(build.wheel.kind, build.release, build.target, build.python, build.platform, base)
+
+
+def for_image(planned: Planned, base: str) -> Comparison:
+    """Plan what an image is compared with that was made before, by what its labels claim."""
+    place = MACHINES[planned.arch]
+    return _comparison(planned.wheel, planned.release, planned.target, planned.python, place, base)
+
+
+def _comparison(kind: str, release: str, target: str, python: str, platform: str, base: str) -> Comparison:
+    if kind == "official":
+        return Comparison(release=release)
+    try:
+        return Comparison(release=release, wheel=official(release, target, python, platform, base))
+    except TfbuildError as error:
+        return Comparison(release=release, lacks=error.reason)
+
+
+def official(release: str, target: str, python: str, platform: str, base: str) -> Build:
+    """The official wheel that a compiled one is compared with: where it has no oneDNN, its target's baseline."""
+    request = Request(target=target, release=release, python=python, platform=platform, base=base, wheel="official")
+    arch = plan.PLATFORMS[plan.choose_platform(request, target)]
+    baseline = targets.get(target).baseline
+    if baseline and not releases.official_wheel(releases.find(release), arch).onednn:
+        request = replace(request, target=baseline)
+    return plan.select(request, None)
+
+
+def untuned(release: str) -> Mapping[str, str]:
+    """An image's tuning switched off: glibc's malloc and TensorFlow's own choice about oneDNN."""
+    return {"LD_PRELOAD": "", **{name: "" for name, _ in releases.onednn_env(release)}}
+
+
+def image_of(engine: Engine, wheel: Build) -> str:
+    """Return the name of the official wheel's image, verified or not; "" where the engine has none."""
+    return next((ref for suffix in ("", "-unverified") if engine.exists(ref := image_name(wheel, suffix))), "")
+
+
+def itself(ref: str, release: str) -> Baseline:
+    """Return the image `ref` without its tuning as its own baseline."""
+    return Baseline(ref=ref, env=untuned(release))
+
+
+def image(engine: Engine, ref: str, release: str) -> Baseline:
+    """Return the official wheel's image `ref` as a baseline.
+
+    It is run by its id: another run may be at its verification, whose end takes the name ID-unverified away.
+    """
+    return Baseline(ref=ref, env=untuned(release), id=engine.image(ref).id)
+
+
+def missing(wheel: Build) -> str:
+    """Say why an image has no baseline, though one could be made."""
+    words = dockerfile.command(wheel).removeprefix("invoke dockerfile ")
+    return f"{image_name(wheel)}, which it is compared with, is not on this engine: invoke build {words}"

@@ -1,0 +1,343 @@
+"""A bundle served on loopback while a build runs: what is at https://HOST/PATH is asked for at URL/HOST/PATH.
+
+A mirror that records fetches what the bundle lacks from where it belongs, hands it on as it comes, and keeps it: what
+the build asked for is then in the bundle, by construction.
+"""
+
+import errno
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
+
+import requests
+from requests.adapters import HTTPAdapter
+from urllib3.util import Retry
+
+from tfbuild.errors import BadMirror, BuildFailed, DiskFull, TfbuildError
+from tfbuild.pipeline.bundle import Bundle, File, Part, is_repository, keep_clone
+
+CHUNK = 1 << 18
+CONNECT_SECONDS, READ_SECONDS = 20.0, 120.0
+BUSY = (429, 502, 503, 504)
+INDEX = "index.html"
+# A page that lists links is kept with these relative, so that any web server can serve the folder.
+LINK = re.compile(rb"""(?P<before>href=["']?)https?://(?P<rest>[^"'>\s]+)""", re.IGNORECASE)
+# apt checks signatures itself, so that its hosts may be asked without TLS, as most sources do.
+APT = "Debian APT"
+# What pip, apt, curl, git, Bazelisk, Bazel and the build's own scripts say of a download that went wrong, each in words
+# that no compiler uses. A warning is not the end: all of them try again or elsewhere.
+BROKEN = re.compile(
+    r"(?!.*WARNING).*(?:IncompleteRead|Connection broken|No matching distribution|DO NOT MATCH THE HASHES"
+    r"|Unable to locate package|no installation candidate|Failed to fetch|Hash Sum mismatch|curl: \(\d+\)"
+    r"|does not have a Release file|is expired \(invalid since|fatal: repository '.*' not found"
+    r"|could not download Bazel|Error downloading|cannot be had|(?:Client|Server) Error|HTTP error \d)"
+)
+
+
+@dataclass
+class Upstream:
+    """Where a mirror that records gets what it lacks: the hosts themselves, or a mirror at the URL `base`."""
+
+    base: str = ""
+    ca: Path | None = None
+    plain: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.session = requests.Session()
+        # The headers of a client that knows no compression: the bytes are kept as they are.
+        self.session.headers.update({"Accept-Encoding": "identity", "User-Agent": "tfbuild"})
+        retry = Retry(total=3, connect=1, backoff_factor=0.5, status_forcelist=BUSY, raise_on_status=False)
+        for scheme in ("https://", "http://"):
+            self.session.mount(scheme, HTTPAdapter(max_retries=retry, pool_maxsize=16))
+
+    def get(self, path: str, *, signed: bool) -> requests.Response:
+        """What is at HOST/PATH; `signed`: the client checks signatures, so that plain http will do."""
+        if self.base:
+            return self._get(self.url(path))
+        host = path.partition("/")[0]
+        if host not in self.plain:
+            try:
+                return self._get(self.url(path))
+            except requests.ConnectionError:
+                if not signed:
+                    raise
+                self.plain.add(host)
+        return self._get(f"http{'' if signed else 's'}://{path}")
+
+    def url(self, path: str) -> str:
+        """Where HOST/PATH is."""
+        return f"{self.base}/{path}" if self.base else f"https://{path}"
+
+    def _get(self, url: str) -> requests.Response:
+        accept = {"Accept": "text/html"} if url.endswith("/") else {}
+        # Said each time: a session's own word gives way to what the environment names.
+        verify = str(self.ca) if self.ca else True
+        seconds = (CONNECT_SECONDS, READ_SECONDS)
+        return self.session.get(url, stream=True, timeout=seconds, headers=accept, verify=verify)
+
+
+class Mirror(ThreadingHTTPServer):
+    """Serves `bundle` on a port of its own; `upstream`: where to get what it lacks, None to get nothing."""
+
+    daemon_threads = True
+
+    def __init__(self, bundle: Bundle, upstream: Upstream | None) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.bundle = bundle
+        self.upstream = upstream
+        self.asked: list[str] = []
+        # Why what was asked for could not be had, by HOST/PATH. Some is asked for only to see whether it is there.
+        self.failures: dict[str, str] = {}
+        self.disk_full = False
+        self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def lock(self, path: str) -> threading.Lock:
+        """Two clients that want the same file: the second gets what the first one brought."""
+        return self._locks[path]
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that goes away, as one does that is stopped, is no error of the mirror's."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
+
+    def explain(self, error: BuildFailed) -> TfbuildError:
+        """The error that helps, where the build failed for want of something from here; else `error` itself."""
+        folder = self.bundle.folder
+        if self.disk_full:
+            return DiskFull(
+                f"no space is left for the bundle in {folder}",
+                hint="free some; then the same command goes on from there",
+            )
+        if "is expired (invalid since" in error.reason:
+            return BadMirror(
+                f"the package lists in {folder} are past their date\n{error.reason}", hint="fill a new folder"
+            )
+        if not self.failures or not complaint(error):
+            return error
+        named = {path: why for path, why in self.failures.items() if path in error.reason}
+        failures = named or self.failures
+        shown = "".join(f"\n  https://{path}: {why}" for path, why in list(failures.items())[-5:])
+        if self.upstream is not None:
+            return BadMirror(
+                f"what the build downloads cannot be had:{shown}\n{error.reason}",
+                hint="the same command goes on from there: what came is kept. Where a package is gone, the lists "
+                "in the folder are too old: fill a new one",
+            )
+        return BadMirror(
+            f"the bundle {folder} was not made for this build, which asks for more:{shown}\n{error.reason}",
+            hint=f"invoke bundle with the same options and --output {folder}, where there is a network",
+        )
+
+
+@contextmanager
+def serve(bundle: Bundle, upstream: Upstream | None = None) -> Iterator[Mirror]:
+    """The mirror, for as long as the block runs."""
+    server = Mirror(bundle, upstream)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def complaint(error: BuildFailed) -> str:
+    """The line of a failed build's last ones that complains of a download; "" where none does."""
+    return next((line.strip() for line in error.reason.splitlines() if BROKEN.match(line)), "")
+
+
+def explain(error: BuildFailed, url: str) -> TfbuildError:
+    """The error that names the mirror at `url`, through which all downloads go, where one failed; else `error`."""
+    if line := complaint(error):
+        return BadMirror(
+            f"the mirror {url} lacks something, or broke off: {line}\n{error.reason}",
+            hint="what is at https://HOST/PATH must be whole at its HOST/PATH; then the same command goes on",
+        )
+    return error
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One connection of pip, apt, curl, git, Bazelisk or Bazel."""
+
+    protocol_version = "HTTP/1.1"
+    timeout = READ_SECONDS
+    server: Mirror
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        self.server.asked.append(self.path)
+        asked, _, query = self.path.partition("?")
+        path = unquote(asked).lstrip("/")
+        if not path or ".." in path.split("/"):
+            self.send_error(HTTPStatus.NOT_FOUND)
+        elif self._repository("/info/refs") or self._cloned("/info/refs"):
+            self._git()
+        else:
+            kept = (f"{path}{INDEX}" if path.endswith("/") else path) + (f"?{quote(query, safe='')}" if query else "")
+            with self.server.lock(kept):
+                self._answer(kept, self.path.lstrip("/"))
+
+    def do_POST(self) -> None:
+        if self._repository("/git-upload-pack"):
+            self._git()
+        else:
+            self.send_error(HTTPStatus.NOT_FOUND)
+
+    def _repository(self, service: str) -> bool:
+        """Whether this asks for a service of a repository that is here."""
+        path, found, _ = unquote(self.path).lstrip("/").partition(service)
+        return bool(found) and ".." not in path.split("/") and is_repository(self.server.bundle.folder / path)
+
+    def _cloned(self, service: str) -> bool:
+        """Whether the repository that this asks for can be had, and is here now: trees clone some by commit."""
+        path, found, _ = unquote(self.path).lstrip("/").partition(service)
+        upstream = self.server.upstream
+        if not found or upstream is None or "service=git-upload-pack" not in self.path:
+            return False
+        with self.server.lock(path):
+            if not is_repository(self.server.bundle.folder / path):
+                try:
+                    keep_clone(self.server.bundle, upstream.url(path), path, upstream.ca)
+                except BadMirror as error:
+                    self.server.failures[path] = error.reason
+                    return False
+        return True
+
+    def _answer(self, kept: str, asked: str) -> None:
+        if (row := self.server.bundle.find(kept)) is not None:
+            self._send(row)
+        elif self.server.upstream is None:
+            self._fail(asked, "not in the bundle", HTTPStatus.NOT_FOUND)
+        else:
+            self._record(self.server.upstream, kept, asked)
+
+    def _send(self, row: File) -> None:
+        self._head(row.size, row.path)
+        if self.command == "HEAD":
+            return
+        with (self.server.bundle.folder / row.path).open("rb") as file:
+            while chunk := file.read(CHUNK):
+                self.wfile.write(chunk)
+
+    def _head(self, size: int, path: str) -> None:
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Type", "text/html" if path.endswith(INDEX) else "application/octet-stream")
+        self.send_header("Content-Length", str(size))
+        self.end_headers()
+
+    def _fail(self, asked: str, why: str, status: int) -> None:
+        self.server.failures[asked] = why
+        self.send_error(status, explain=why)
+
+    def _record(self, upstream: Upstream, kept: str, asked: str) -> None:
+        started = False
+        try:
+            with upstream.get(asked, signed=APT in self.headers.get("User-Agent", "")) as response:
+                if response.status_code != HTTPStatus.OK:
+                    why = f"{response.status_code} {response.reason}"
+                    return self._fail(asked, why, response.status_code)
+                length = response.headers.get("Content-Length", "")
+                # A client waits for the first bytes only so long, so what is large goes on to it as it comes.
+                started = length.isdigit() and not kept.endswith(INDEX) and "Content-Encoding" not in response.headers
+                if started:
+                    self._head(int(length), kept)
+                with self.server.bundle.place(kept, response.url) as part:
+                    self._copy(response, part, upstream if kept.endswith(INDEX) else None, started=started)
+        except requests.RequestException as error:
+            self._broken(asked, f"{type(error).__name__}: {error}", HTTPStatus.BAD_GATEWAY, started=started)
+            return None
+        except OSError as error:
+            if isinstance(error, ConnectionError):
+                raise
+            self.server.disk_full |= error.errno in (errno.ENOSPC, errno.EDQUOT)
+            self._broken(asked, error.strerror or str(error), HTTPStatus.INSUFFICIENT_STORAGE, started=started)
+            return None
+        self.server.failures.pop(asked, None)
+        if not started and (row := self.server.bundle.find(kept)) is not None:
+            self._send(row)
+        return None
+
+    def _broken(self, asked: str, why: str, status: int, *, started: bool) -> None:
+        """Where the answer has begun, all that can be said is that it ends too soon."""
+        self.close_connection = True
+        if started:
+            self.server.failures[asked] = why
+        else:
+            self._fail(asked, why, status)
+
+    def _copy(self, response: requests.Response, part: Part, page_of: Upstream | None, *, started: bool) -> None:
+        if page_of is not None:
+            part.write(relative(response.content, self.path, page_of.base))
+            return
+        for chunk in response.iter_content(CHUNK):
+            part.write(chunk)
+            if started and self.command != "HEAD":
+                self.wfile.write(chunk)
+
+    def _git(self) -> None:
+        """git's own server, as any web server runs it: a shallow clone needs one."""
+        path, _, query = self.path.partition("?")
+        env = os.environ | {
+            "GIT_PROJECT_ROOT": str(self.server.bundle.folder.resolve()),
+            "GIT_HTTP_EXPORT_ALL": "1",
+            "PATH_INFO": unquote(path),
+            "QUERY_STRING": query,
+            "REQUEST_METHOD": self.command,
+            "CONTENT_TYPE": self.headers.get("Content-Type", ""),
+            "HTTP_CONTENT_ENCODING": self.headers.get("Content-Encoding", ""),
+            "GIT_PROTOCOL": self.headers.get("Git-Protocol", ""),
+            # The folder may have come from another machine, with another owner.
+            "GIT_CONFIG_COUNT": "1",
+            "GIT_CONFIG_KEY_0": "safe.directory",
+            "GIT_CONFIG_VALUE_0": "*",
+        }
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        done = subprocess.run(["git", "http-backend"], env=env, input=body, capture_output=True, check=False)
+        head, separator, content = done.stdout.partition(b"\r\n\r\n")
+        if not separator:
+            self._fail(path.lstrip("/"), "git cannot serve it", HTTPStatus.INTERNAL_SERVER_ERROR)
+            return
+        fields = dict(line.split(": ", 1) for line in head.decode().split("\r\n"))
+        self.send_response(int(fields.pop("Status", "200").split()[0]))
+        for name, value in fields.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+
+def relative(page: bytes, asked: str, base: str = "") -> bytes:
+    """A page of links with each link to a host as a path in the folder; `asked`: the page's own path, /HOST/PATH/.
+
+    `base`: the URL of the mirror that the page is from; its own links may name it.
+    """
+    up = b"../" * (asked.strip("/").count("/") + 1)
+    below = base.partition("://")[2].encode() + b"/" if base else b""
+
+    def link(match: re.Match[bytes]) -> bytes:
+        rest = match["rest"]
+        return match["before"] + up + (rest.removeprefix(below) if below else rest)
+
+    return LINK.sub(link, page)

@@ -1,0 +1,96 @@
+"""How much of a machine Bazel may take: processors and memory, by the engine's word and the cgroup's limits."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+# A C++ action of TensorFlow's takes up to about this much; Bazel's own server about one action's share.
+ACTION_BYTES = 2 << 30
+SERVER_BYTES = 2 << 30
+# cgroup v1 says "no limit" by a number that no machine has.
+NO_LIMIT = 1 << 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What may be used at most; None: no limit. `cpus` can be a fraction; `memory` in bytes."""
+
+    cpus: float | None = None
+    memory: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineShare:
+    """Bazel's `--jobs` and `--local_ram_resources` (in MiB), and why."""
+
+    jobs: int
+    ram: int
+    reason: str
+
+    def bazelrc(self) -> str:
+        return f"build --jobs={self.jobs}\nbuild --local_ram_resources={self.ram}\n"
+
+
+def share(*, cpus: int, memory: int, limits: Limits, jobs: int = 0) -> MachineShare:
+    """What Bazel gets of a machine with `cpus` and `memory` bytes; `jobs`, where not 0, is the user's word."""
+    usable_cpus = min(float(cpus), limits.cpus if limits.cpus is not None else float(cpus))
+    usable = min(memory, limits.memory if limits.memory is not None else memory)
+    by_memory = max(1, (usable - SERVER_BYTES) // ACTION_BYTES)
+    by_cpus = max(1, int(usable_cpus))
+    chosen = jobs or min(by_cpus, by_memory)
+    ram = max(usable // 2, usable - SERVER_BYTES) >> 20
+    why = f"{by_cpus} by processors, {by_memory} by {usable / (1 << 30):.1f} GiB of memory at 2 GiB an action"
+    if limits.cpus is not None or limits.memory is not None:
+        why += ", within this cgroup's limits"
+    return MachineShare(jobs=chosen, ram=ram, reason=f"--jobs={chosen}: {'as asked for; ' if jobs else ''}{why}")
+
+
+def limits(root: Path = Path("/")) -> Limits:
+    """The tightest limits of this process's cgroup and those above it, v1 or v2; `root` is where / is."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return Limits()
+    cpus: list[float] = []
+    memory: list[int] = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        for folder in _folders(root / "sys/fs/cgroup", controllers, path):
+            cpus += _cpus(folder)
+            memory += _memory(folder)
+    return Limits(cpus=min(cpus, default=None), memory=min(memory, default=None))
+
+
+def _folders(top: Path, controllers: str, path: str) -> Iterator[Path]:
+    """A cgroup's folder and those above it. In a container the path can be the host's: then only the top is there."""
+    mounted = top / controllers if controllers else top
+    if not controllers and (top / "unified").is_dir():
+        mounted = top / "unified"
+    parts = [part for part in path.split("/") if part not in ("", "..")]
+    for count in range(len(parts), -1, -1):
+        yield mounted.joinpath(*parts[:count])
+
+
+def _cpus(folder: Path) -> list[float]:
+    quota, _, period = _text(folder / "cpu.max").partition(" ")
+    if not quota:
+        quota, period = _text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us")
+    return [int(quota) / int(period)] if quota.isdigit() and period.isdigit() and int(period) else []
+
+
+def _memory(folder: Path) -> list[int]:
+    texts = (_text(folder / name) for name in ("memory.max", "memory.limit_in_bytes"))
+    return [int(text) for text in texts if text.isdigit() and int(text) < NO_LIMIT]
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
+
+
+def of_this_process(*, local: bool) -> Limits:
+    """This process's limits where the engine shares its machine; none where the engine is elsewhere."""
+    return limits() if local and os.name == "posix" else Limits()

@@ -1,0 +1,92 @@
+"""A compiled wheel outside any image: its file, and beside it a JSON of how it was built."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tfbuild import __version__
+from tfbuild.errors import BuildFailed
+from tfbuild.pipeline import wheel_audit as audit
+from tfbuild.pipeline.wheel_audit import Audit
+from tfbuild.plan import Build, source
+
+SCHEMA = "tfbuild.wheel/1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Built:
+    """What the builder wrote down: its own digest, and the compiler and Bazel by their own words."""
+
+    builder: str
+    compiler: str
+    bazel: str
+    source_commit: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exported:
+    wheel: Path
+    sidecar: Path
+    sha256: str
+    audit: Audit
+
+
+def collect(build: Build, scratch: Path, output: Path, *, context: str, base: str) -> Exported:
+    """Moves the wheel from the builder's `scratch` folder to `output`, and writes its sidecar there.
+
+    `context` and `base`: digests. Raises BuildFailed where the builder made no wheel, more than one, or one without
+    machine code in it.
+    """
+    wheels = sorted(scratch.glob("*.whl"))
+    if len(wheels) != 1:
+        raise BuildFailed(f"the compile made {len(wheels)} wheels, not one", hint=f"they are in {scratch}")
+    output.mkdir(parents=True, exist_ok=True)
+    wheel = output / wheels[0].name
+    sidecar = output / f"{wheel.name}.json"
+    with _whole(wheel) as part:
+        shutil.move(wheels[0], part)
+    # An earlier wheel's says nothing of this one, should this one be refused below.
+    sidecar.unlink(missing_ok=True)
+    sha256 = source.digest(wheel)
+    built = _read(scratch / "build.txt")
+    audited = audit.check(wheel)
+    told = _facts(build, wheel, sha256, built, context=context, base=base) | {"audit": audited.to_json()}
+    with _whole(sidecar) as part:
+        part.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+    return Exported(wheel=wheel, sidecar=sidecar, sha256=sha256, audit=audited)
+
+
+@contextmanager
+def _whole(path: Path) -> Iterator[Path]:
+    """Another name for what is on its way to `path`, which is there whole or not at all."""
+    part = path.with_name(f".{path.name}.part")
+    try:
+        yield part
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _facts(build: Build, wheel: Path, sha256: str, built: Built, *, context: str, base: str) -> dict[str, object]:
+    return {
+        "schema": SCHEMA,
+        "tfbuild": __version__,
+        "wheel": wheel.name,
+        "sha256": sha256,
+        "builder": built.builder,
+        "compiler": built.compiler,
+        "bazel": built.bazel or None,
+        "source_commit": built.source_commit or None,
+        "base": base or None,
+        "context": context,
+        "plan": build.to_json(),
+    }
+
+
+def _read(path: Path) -> Built:
+    lines = (line.partition("=") for line in path.read_text(encoding="utf-8").splitlines())
+    said = {name: value for name, _, value in lines}
+    return Built(**{name: said.get(name, "") for name in Built.__dataclass_fields__})

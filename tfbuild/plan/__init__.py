@@ -1,0 +1,18 @@
+"""What is built: a request, the facts and a CPU become a `Build`, or a refusal; nothing is started."""
+
+from tfbuild.plan.build import BUILD_PYTHON, MACHINES, PLATFORMS, Build, Request
+from tfbuild.plan.rules import BASES, asked_set, choose_platform
+from tfbuild.plan.selection import select, unused_by_official_wheel
+
+__all__ = [
+    "BASES",
+    "BUILD_PYTHON",
+    "MACHINES",
+    "PLATFORMS",
+    "Build",
+    "Request",
+    "asked_set",
+    "choose_platform",
+    "select",
+    "unused_by_official_wheel",
+]

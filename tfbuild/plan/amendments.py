@@ -1,0 +1,131 @@
+"""What a user changes about TensorFlow's tree: patches, repositories, system libraries, configure's answers.
+
+Each travels in the build context, so that its contents are part of the image's key.
+"""
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from tfbuild import facts
+from tfbuild.errors import BadSource, UsageError
+from tfbuild.facts import Facts
+from tfbuild.plan import source
+
+# What Bazel takes as a repository's name (https://bazel.build/rules/lib/globals/workspace).
+REPOSITORY = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+LIBRARY = re.compile(r"[a-z0-9_]+", re.IGNORECASE)
+# Debian policy, 5.6.1.
+PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+")
+VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*")
+SYSTEM_LIBS = "TF_SYSTEM_LIBS"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patch:
+    """A unified diff, applied in the tree's root without its first path component (`git apply -p1`)."""
+
+    path: Path
+    sha256: str
+
+    def to_json(self) -> dict[str, str]:
+        return {"path": str(self.path), "sha256": self.sha256}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Override:
+    """A folder that takes the place of an external repository: Bazel's --override_repository."""
+
+    name: str
+    path: Path
+
+    def to_json(self) -> dict[str, str]:
+        return {"name": self.name, "path": str(self.path)}
+
+
+class SystemLibrary(Facts, frozen=True, kw_only=True):
+    """A library of TF_SYSTEM_LIBS, and the Debian packages that a build against it needs."""
+
+    name: str
+    packages: tuple[str, ...]
+
+    def to_json(self) -> dict[str, object]:
+        return {"name": self.name, "packages": list(self.packages)}
+
+
+class SystemLibraryTable(Facts, frozen=True):
+    system_lib: tuple[SystemLibrary, ...]
+
+
+@cache
+def known_libraries() -> dict[str, SystemLibrary]:
+    """The libraries whose packages are known, by name."""
+    return {row.name: row for row in facts.load("system_libs", SystemLibraryTable).system_lib}
+
+
+def patch(text: str) -> Patch:
+    """The patch at a path. Raises BadSource where there is none, or it is no diff."""
+    path = Path(text)
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise BadSource(f"--patch {text}: {error.strerror}", hint="--patch names a unified diff") from error
+    if not re.search(rb"^--- .*\n\+\+\+ ", content, re.MULTILINE):
+        raise BadSource(f"--patch {text} is not a unified diff", hint="make one with: git diff > my.patch")
+    return Patch(path=path, sha256=source.digest(path))
+
+
+def override(text: str) -> Override:
+    """NAME=FOLDER. Raises UsageError where it cannot be read, BadSource where the folder is no repository."""
+    name, equals, folder = text.partition("=")
+    if not equals or not REPOSITORY.fullmatch(name) or not folder:
+        raise UsageError(
+            f"--override-repository {text!r} is not NAME=FOLDER", hint="--override-repository eigen_archive=../eigen"
+        )
+    path = Path(folder)
+    if not path.is_dir():
+        raise BadSource(f"--override-repository {name}: no folder at {folder}", hint="unpack the repository there")
+    if not any((path / marker).exists() for marker in ("WORKSPACE", "WORKSPACE.bazel", "MODULE.bazel")):
+        raise BadSource(
+            f"--override-repository {name}: {folder} has no WORKSPACE file, so Bazel does not take it",
+            hint=f"add a file WORKSPACE with: workspace(name = {name!r})",
+        )
+    return Override(name=name, path=path)
+
+
+def system_library(text: str) -> SystemLibrary:
+    """NAME, or NAME=PACKAGE,PACKAGE for one whose packages tfbuild does not know. Raises UsageError."""
+    name, equals, packages = text.partition("=")
+    row = known_libraries().get(name)
+    if not equals and row is not None:
+        return row
+    names = tuple(packages.split(","))
+    if not LIBRARY.fullmatch(name) or not equals or not all(PACKAGE.fullmatch(each) for each in names):
+        raise UsageError(
+            f"--system-lib {text!r}: its Debian packages are not known",
+            hint=f"one of: {', '.join(sorted(known_libraries()))}; or name them: --system-lib NAME=PACKAGE,PACKAGE",
+        )
+    return SystemLibrary(name=name, packages=names)
+
+
+def configure_value(text: str) -> tuple[str, str]:
+    """NAME=VALUE, a variable of configure.py. Raises UsageError."""
+    name, equals, value = text.partition("=")
+    if not equals or not VARIABLE.fullmatch(name):
+        raise UsageError(f"--configure {text!r} is not NAME=VALUE", hint="--configure TF_ENABLE_XLA=0")
+    return name, value
+
+
+def refuse_repeated(option: str, names: list[str]) -> None:
+    """UsageError where one name is given twice."""
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise UsageError(f"{option} names {twice} twice", hint="once is enough")
+
+
+def configured(
+    own: tuple[tuple[str, str], ...], libraries: tuple[SystemLibrary, ...], given: tuple[tuple[str, str], ...]
+) -> tuple[tuple[str, str], ...]:
+    """The release's answers with the user's in their place; system libraries in TF_SYSTEM_LIBS."""
+    names = ",".join(sorted(row.name for row in libraries))
+    return tuple((dict(own) | ({SYSTEM_LIBS: names} if names else {}) | dict(given)).items())

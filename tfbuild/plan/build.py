@@ -1,0 +1,117 @@
+"""What is asked for, and what is decided: two frozen values."""
+
+from dataclasses import dataclass, fields
+
+from tfbuild.cpu import isa
+from tfbuild.cpu.isa import InstructionSet
+from tfbuild.facts import targets
+from tfbuild.plan.amendments import Override, Patch, SystemLibrary
+from tfbuild.plan.failures import Failure
+from tfbuild.plan.source import Source
+from tfbuild.plan.wheel import Wheel
+
+MACHINES = isa.MACHINES
+PLATFORMS = {platform: arch for arch, platform in MACHINES.items()}
+# A virtual environment in the builder, with what TensorFlow's own build imports.
+BUILD_PYTHON = "/opt/build/bin/python3"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What the user asked for, word for word; empty means "choose for me"."""
+
+    target: str = targets.default()
+    release: str = ""
+    python: str = ""
+    cpu: str = ""
+    cpuinfo: str = ""
+    compiler: str = ""
+    prefer_vector_width: str = ""
+    platform: str = ""
+    wheel: str = ""
+    threading: str = ""
+    compute_capabilities: str = ""
+    cuda: str = ""
+    cudnn: str = ""
+    bazel: str = ""
+    base: str = "auto"
+    config: tuple[str, ...] = ()
+    bazel_flag: tuple[str, ...] = ()
+    with_headers: bool = False
+    source: str = ""
+    source_sha256: str = ""
+    patch: tuple[str, ...] = ()
+    override_repository: tuple[str, ...] = ()
+    system_lib: tuple[str, ...] = ()
+    configure: tuple[str, ...] = ()
+    without_fix: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Build:
+    """One image, with everything resolved. The instruction set's features are what a CPU must have to run it.
+
+    Empty `bazel`, `bazel_target`, `configs` and `configure_env`: nothing is compiled. `copts` and `compiler` are then
+    what the wheel was compiled with, as far as that is known.
+    """
+
+    release: str
+    python: str
+    target: str
+    platform: str
+    instruction_set: InstructionSet
+    wheel: Wheel
+    base_image: str
+    base_distribution: str
+    with_headers: bool
+    compiler: str = ""
+    copts: tuple[str, ...] = ()
+    configs: tuple[str, ...] = ()
+    bazel: str = ""
+    bazel_target: str = ""
+    bazel_flags: tuple[str, ...] = ()
+    configure_env: tuple[tuple[str, str], ...] = ()
+    threading: str = ""
+    # Of the kernels for GPUs, as the release spells them; () where the target has no CUDA.
+    compute_capabilities: tuple[str, ...] = ()
+    # What it is compiled with; "" where the target has no CUDA.
+    cuda: str = ""
+    cudnn: str = ""
+    source: Source | None = None
+    patches: tuple[Patch, ...] = ()
+    overrides: tuple[Override, ...] = ()
+    system_libs: tuple[SystemLibrary, ...] = ()
+    # Of known failures, applied to the tree and to Bazel's flags.
+    fixes: tuple[Failure, ...] = ()
+    notes: tuple[str, ...] = ()
+    # What sets it apart from the default build of the same release, target, Python and instruction set.
+    variant: tuple[str, ...] = ()
+    asked: Request = Request()
+
+    @property
+    def id(self) -> str:
+        """The image's tag, the report's key and the name under dockerfiles/: 2.21.0-mkl-py3.11-f16c."""
+        parts = (self.release, self.target, f"py{self.python}", self.instruction_set.name, *self.variant)
+        return "-".join(parts)
+
+    def to_json(self) -> dict[str, object]:
+        """The plan's documented JSON: every field, with the instruction set as its name and features."""
+        shown = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "asked"}
+        return (
+            {"id": self.id}
+            | shown
+            | {
+                "instruction_set": self.instruction_set.name,
+                "level": self.instruction_set.level,
+                "features": list(self.instruction_set.features),
+                "configure_env": dict(self.configure_env),
+                "bazel": self.bazel or None,
+                "bazel_target": self.bazel_target or None,
+                "wheel": self.wheel.to_json(),
+                "source": self.source.to_json() if self.source else None,
+                "patches": [row.to_json() for row in self.patches],
+                "overrides": [row.to_json() for row in self.overrides],
+                "system_libs": [row.to_json() for row in self.system_libs],
+                "fixes": [row.id for row in self.fixes],
+            }
+        )

@@ -1,0 +1,41 @@
+"""Which GPUs a request compiles for, and with which CUDA and cuDNN."""
+
+from typing import Any
+
+from tfbuild.errors import UsageError
+from tfbuild.facts import releases, targets
+from tfbuild.plan import compute_capability, cuda_versions
+from tfbuild.plan.build import Request
+from tfbuild.plan.compute_capability import Capability
+from tfbuild.plan.cuda_versions import CudaChoice
+
+
+def capabilities(request: Request, target: str, release: str) -> tuple[Capability, ...]:
+    """Those asked for, else the ones that the official wheels are made for; none where nothing is compiled for GPUs."""
+    for_cuda = targets.get(target).cuda
+    if request.compute_capabilities and not for_cuda:
+        raise UsageError(
+            f"--compute-capabilities are GPUs', and --target {target} has none", hint=targets.options("cuda")
+        )
+    if not for_cuda:
+        return ()
+    own = releases.cuda(release).capabilities
+    return compute_capability.parse(request.compute_capabilities or own, named="_" in own)
+
+
+def cuda_of(
+    request: Request, target: str, release: str, gpus: tuple[Capability, ...] = (), compiler: str = ""
+) -> CudaChoice:
+    """The CUDA that it is compiled with; an official wheel has the release's own, another target none."""
+    if not targets.get(target).cuda:
+        if request.cuda or request.cudnn:
+            name = "cuda" if request.cuda else "cudnn"
+            raise UsageError(f"--{name} is for GPUs, and --target {target} is not", hint=targets.options("cuda"))
+        return CudaChoice(cuda="", cudnn="", configs=(), notes=())
+    if not compiler:
+        return cuda_versions.own(release)
+    return cuda_versions.choose(release, gpus, compiler=compiler, cuda=request.cuda, cudnn=request.cudnn)
+
+
+def gpu_fields(gpus: tuple[Capability, ...], cuda: CudaChoice) -> dict[str, Any]:
+    return {"compute_capabilities": tuple(gpu.name for gpu in gpus), "cuda": cuda.cuda, "cudnn": cuda.cudnn}

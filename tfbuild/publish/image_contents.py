@@ -1,0 +1,221 @@
+"""What is in an image: Python's and Debian's packages and the builder's own notes, read out of its files.
+
+Nothing of the image is started, and nothing is guessed: what no file tells stays out.
+"""
+
+import hashlib
+import json
+import re
+import tarfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from debian.deb822 import Deb822
+from packaging.metadata import parse_email
+from packaging.utils import canonicalize_name
+
+from tfbuild.engine import Engine, Files
+from tfbuild.errors import TfbuildError
+
+STATUS = "/var/lib/dpkg/status"
+# Images without dpkg (distroless) have a file for each package.
+STATUS_FOLDER = "/var/lib/dpkg/status.d/"
+SYSTEM = ("/etc/os-release", "/usr/lib/os-release")
+# What the builder wrote down, where the wheel was compiled (templates/compile.sh).
+BUILT = "/opt/tfbuild/build.txt"
+COPYRIGHT = re.compile(r"/usr/share/doc/(?P<package>[^/]+)/copyright")
+DOC = re.compile(r"/usr/share/doc/[^/]+")
+METADATA = re.compile(r".*\.(?:dist-info/METADATA|egg-info/PKG-INFO)")
+DIRECT_URL = re.compile(r".*\.dist-info/direct_url\.json")
+# Where auditwheel and delvewheel put the shared libraries that a wheel brings.
+BUNDLED = re.compile(r"(?P<site>.*)/(?P<package>[^/]+)\.libs/(?P<library>[^/]+)")
+NOTICES = re.compile(r".*/tensorflow/THIRD_PARTY_NOTICES\.txt")
+NOTICE = re.compile(r"^== (?P<name>.+)$", re.MULTILINE)
+SHA256, DIGEST, COMMIT = (re.compile(shape) for shape in ("[0-9a-f]{64}", "sha256:[0-9a-f]{64}", "[0-9a-f]{40}"))
+# All that is read of an image. The image of 2.21.0 has 34 MB of libraries that wheels bring.
+MOST_BYTES = 512 << 20
+# A License field may hold a licence's whole text; what is longer than this is no name.
+LONGEST_NAME = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class BundledLibrary:
+    """A shared library that a wheel brings, by its file's name (that of the library, a hash, its version)."""
+
+    file: str
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PythonPackage:
+    """`path`: of its metadata; `expression`: SPDX's; `licences`: names as written; `wheel_sha256`: of a wheel file."""
+
+    name: str
+    version: str
+    path: str
+    expression: str
+    licences: tuple[str, ...]
+    wheel_sha256: str
+    libraries: tuple[BundledLibrary, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DebianPackage:
+    """`licences`: the short names in its copyright file, where a machine can read that."""
+
+    name: str
+    version: str
+    architecture: str
+    source: str
+    licences: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contents:
+    """`system`: os-release; `built`: the builder's own notes; `notices`: whose licences TensorFlow carries."""
+
+    python: tuple[PythonPackage, ...]
+    debian: tuple[DebianPackage, ...]
+    system: Mapping[str, str]
+    built: Mapping[str, str]
+    notices: tuple[str, ...]
+
+
+def read(engine: Engine, ref: str) -> Contents:
+    """Reads the image through; some seconds for a gigabyte. Raises UnknownImage, or TfbuildError."""
+    try:
+        return of_files(engine.read_files(ref, _wanted, MOST_BYTES))
+    except (OSError, tarfile.TarError) as error:
+        raise TfbuildError(
+            f"the files of {ref} cannot be read: {error}", hint="is the engine well? try again"
+        ) from error
+
+
+def _wanted(path: str) -> bool:
+    if path in (STATUS, BUILT, *SYSTEM) or path.startswith(STATUS_FOLDER):
+        return True
+    return any(pattern.fullmatch(path) for pattern in (COPYRIGHT, DOC, METADATA, DIRECT_URL, BUNDLED, NOTICES))
+
+
+def of_files(found: Files) -> Contents:
+    text = {path: content.decode(errors="replace") for path, content in found.files.items() if _is_text(path)}
+    notices = [path for path in text if NOTICES.fullmatch(path)]
+    names = {match["name"].strip() for path in notices for match in NOTICE.finditer(text[path])}
+    return Contents(
+        python=tuple(sorted(_python(found), key=lambda one: (one.name, one.path))),
+        debian=tuple(sorted(_debian(text, found.links), key=lambda one: (one.name, one.architecture))),
+        system=next((_assignments(text[path]) for path in SYSTEM if path in text), {}),
+        built=_built(text.get(BUILT, "")),
+        notices=tuple(sorted(names - {"--"}, key=str.casefold)),
+    )
+
+
+def _is_text(path: str) -> bool:
+    return not BUNDLED.fullmatch(path)
+
+
+def _assignments(text: str) -> dict[str, str]:
+    lines = (line.partition("=") for line in text.splitlines() if "=" in line and not line.startswith("#"))
+    return {name.strip(): value.strip().strip("\"'") for name, _, value in lines}
+
+
+def _built(text: str) -> dict[str, str]:
+    """The builder's notes; a digest that is none is left out."""
+    told = _assignments(text)
+    told["wheel"] = told.get("wheel", "").partition(" ")[0]
+    shapes = {"wheel": SHA256, "builder": DIGEST, "source_commit": COMMIT}
+    return {name: value for name, value in told.items() if name not in shapes or shapes[name].fullmatch(value)}
+
+
+# --- Python ---
+
+
+def _python(found: Files) -> Iterator[PythonPackage]:
+    libraries = _libraries(found.files)
+    for path, content in found.files.items():
+        if not METADATA.fullmatch(path):
+            continue
+        told, _ = parse_email(content)
+        name, version = told.get("name", ""), told.get("version", "")
+        if not name or not version:
+            continue
+        folder = PurePosixPath(path).parent
+        direct = found.files.get(f"{folder}/direct_url.json", b"")
+        yield PythonPackage(
+            name=str(canonicalize_name(name)),
+            version=version,
+            path=str(folder),
+            expression=told.get("license_expression", ""),
+            licences=tuple(_licences(told.get("license", ""), told.get("classifiers", []))),
+            wheel_sha256=_wheel_digest(direct),
+            libraries=tuple(libraries.get((str(folder.parent), str(canonicalize_name(name))), ())),
+        )
+
+
+def _licences(field: str, classifiers: Iterable[str]) -> list[str]:
+    """What the License field says, where it is a name; else what the classifiers say."""
+    name = field.strip()
+    if name and "\n" not in name and len(name) <= LONGEST_NAME and name.upper() != "UNKNOWN":
+        return [name]
+    return sorted({text.rpartition("::")[2].strip() for text in classifiers if text.startswith("License ::")})
+
+
+def _libraries(files: Mapping[str, bytes]) -> dict[tuple[str, str], list[BundledLibrary]]:
+    """By the folder of packages and the package's name."""
+    found: dict[tuple[str, str], list[BundledLibrary]] = {}
+    for path, content in sorted(files.items()):
+        if match := BUNDLED.fullmatch(path):
+            library = BundledLibrary(file=match["library"], sha256=hashlib.sha256(content).hexdigest())
+            found.setdefault((match["site"], str(canonicalize_name(match["package"]))), []).append(library)
+    return found
+
+
+def _wheel_digest(direct_url: bytes) -> str:
+    """What pip noted of a wheel that it took from a file or an address (PEP 610); "" for one out of an index."""
+    try:
+        archive = json.loads(direct_url or b"{}").get("archive_info") or {}
+        hashes = archive.get("hashes") or {}
+        digest = str(hashes.get("sha256") or str(archive.get("hash", "")).removeprefix("sha256="))
+    except (ValueError, AttributeError):
+        return ""
+    return digest if SHA256.fullmatch(digest) else ""
+
+
+# --- Debian ---
+
+
+def _debian(text: Mapping[str, str], links: Mapping[str, str]) -> Iterator[DebianPackage]:
+    files = [path for path in text if path == STATUS or path.startswith(STATUS_FOLDER)]
+    for path in sorted(files):
+        for stanza in Deb822.iter_paragraphs(text[path].splitlines(keepends=True), use_apt_pkg=False):
+            name, status = stanza.get("Package", ""), stanza.get("Status", "install ok installed")
+            if not name or not stanza.get("Version") or not status.endswith(" installed"):
+                continue
+            yield DebianPackage(
+                name=name,
+                version=stanza["Version"],
+                architecture=stanza.get("Architecture", ""),
+                source=stanza.get("Source", name).partition(" ")[0],
+                licences=tuple(_short_names(_copyright(name, text, links))),
+            )
+
+
+def _copyright(package: str, text: Mapping[str, str], links: Mapping[str, str]) -> str:
+    """A package's copyright file; its folder may be a link to that of another of the same source."""
+    folder = f"/usr/share/doc/{package}"
+    if folder in links:
+        folder = f"/usr/share/doc/{PurePosixPath(links[folder]).name}"
+    return text.get(f"{folder}/copyright", "")
+
+
+def _short_names(text: str) -> list[str]:
+    """The licences of a machine-readable copyright file (DEP 5), as it names them; [] for other files."""
+    if not text.startswith("Format:"):
+        return []
+    try:
+        stanzas = list(Deb822.iter_paragraphs(text.splitlines(keepends=True), use_apt_pkg=False))
+    except ValueError:
+        return []
+    firsts = {stanza["License"].strip().partition("\n")[0].strip() for stanza in stanzas if stanza.get("License")}
+    return sorted(name for name in firsts if name and len(name) <= LONGEST_NAME)

@@ -1,0 +1,214 @@
+"""The software bill of materials of an image, as CycloneDX 1.6. The same image gives the same bytes."""
+
+import json
+import uuid
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+
+from cyclonedx.contrib.license.exceptions import InvalidLicenseExpressionException
+from cyclonedx.contrib.license.factories import LicenseFactory
+from cyclonedx.model import HashAlgorithm, HashType, Property
+from cyclonedx.model.bom import Bom
+from cyclonedx.model.component import Commit, Component, ComponentType, Pedigree
+from cyclonedx.model.license import DisjunctiveLicense, License, LicenseAcknowledgement
+from cyclonedx.model.tool import ToolRepository
+from cyclonedx.output.json import JsonV1Dot6
+from packageurl import PackageURL
+
+from tfbuild import __version__
+from tfbuild.context.labels import read_labels
+from tfbuild.engine import Engine, Image
+from tfbuild.plan import wheel
+from tfbuild.publish import choose, image_contents
+from tfbuild.publish.image_contents import Contents, DebianPackage, PythonPackage
+
+CONFIG = "tfbuild:image:config-digest"
+DECLARED = LicenseAcknowledgement.DECLARED
+
+
+def of_image(engine: Engine, image: Image, ref: str) -> bytes:
+    """The SBOM of an image on this engine; reads all of it."""
+    return document(image, image_contents.read(engine, ref))
+
+
+def document(image: Image, found: Contents) -> bytes:
+    bom = Bom(serial_number=uuid.uuid5(uuid.NAMESPACE_URL, image.id))
+    bom.metadata.timestamp = choose.moment(image.created) or datetime.fromtimestamp(0, UTC)
+    bom.metadata.tools = ToolRepository(
+        components=[Component(type=ComponentType.APPLICATION, name="tfbuild", version=__version__)]
+    )
+    subject = _subject(image, found)
+    bom.metadata.component = subject
+    components = [*_base(image.labels), *_interpreter(image.env)]
+    components += [_of_python(package, image.labels, found) for package in found.python]
+    components += [_of_debian(package, found.system) for package in found.debian]
+    for component in components:
+        bom.components.add(component)
+    bom.register_dependency(subject, components)
+    return JsonV1Dot6(bom).output_as_string(indent=2).encode() + b"\n"
+
+
+def subject(bill: bytes) -> str:
+    """The configuration's digest of the image that a bill is about. ValueError where it is no bill of tfbuild's."""
+    try:
+        found = json.loads(bill)
+        told = {row["name"]: row["value"] for row in found["metadata"]["component"]["properties"]}
+        if found["bomFormat"] == "CycloneDX":
+            return str(told[CONFIG])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"no SBOM of an image: {error}") from error
+    raise ValueError("no CycloneDX document")
+
+
+def named(bill: bytes) -> set[str]:
+    """Its components by their references in it."""
+    return {str(row.get("bom-ref")) for row in json.loads(bill).get("components", [])}
+
+
+def _subject(image: Image, found: Contents) -> Component:
+    properties = [Property(name=CONFIG, value=image.id)]
+    properties += [Property(name="tfbuild:note", value=note) for note in notes(image.labels, found)]
+    return Component(
+        type=ComponentType.CONTAINER,
+        name="tfbuild",
+        version=read_labels(image.labels).id or None,
+        bom_ref=image.id,
+        properties=properties,
+    )
+
+
+def notes(labels: Mapping[str, str], found: Contents) -> list[str]:
+    """What this bill lacks, and why."""
+    told = []
+    packages = [package for package in found.python if package.name in wheel.projects()]
+    if not packages:
+        told.append("no Python package of TensorFlow is in the image")
+    elif not wheel_digest(found):
+        told.append("the digest of TensorFlow's wheel is not known: pip notes it only for a wheel out of a file")
+    if packages and not _commit(found):
+        told.append("TensorFlow's source commit is not known: only a build from source writes it down")
+    if packages:
+        told.append("the libraries that are linked into TensorFlow are not known, nor their versions")
+    if not found.debian:
+        told.append("no Debian package is in the image")
+    if not read_labels(labels).base_digest:
+        told.append("the base image is not known")
+    return told
+
+
+def _base(labels: Mapping[str, str]) -> Iterator[Component]:
+    known = read_labels(labels)
+    digest = known.base_digest
+    if image_contents.DIGEST.fullmatch(digest):
+        yield Component(
+            type=ComponentType.CONTAINER,
+            name=known.base_name or "base",
+            version=digest,
+            bom_ref=f"base@{digest}",
+            hashes=[HashType(alg=HashAlgorithm.SHA_256, content=digest.removeprefix("sha256:"))],
+            description="the image that this one stands on",
+        )
+
+
+def _interpreter(env: tuple[str, ...]) -> Iterator[Component]:
+    """The official Python images compile their own, and say which: no package manager knows it."""
+    told = dict(entry.partition("=")[::2] for entry in env)
+    if version := told.get("PYTHON_VERSION", ""):
+        yield Component(
+            type=ComponentType.APPLICATION,
+            name="python",
+            version=version,
+            purl=_purl("generic", "python", version),
+            bom_ref=f"python@{version}",
+        )
+
+
+def _purl(
+    kind: str, name: str, version: str, namespace: str = "", qualifiers: Mapping[str, str] = {}
+) -> PackageURL | None:
+    """A package's URL; None where it has a name that no package can have."""
+    try:
+        purl = PackageURL(kind, namespace=namespace, name=name, version=version, qualifiers=dict(qualifiers))
+        purl.to_string()  # some names are refused only here
+        return purl
+    except (ValueError, TypeError):
+        return None
+
+
+def _of_python(package: PythonPackage, labels: Mapping[str, str], found: Contents) -> Component:
+    purl = _purl("pypi", package.name, package.version)
+    reference = f"{purl}#{package.path}"
+    is_tensorflow = package.name in wheel.projects()
+    digest = wheel_digest(found) if is_tensorflow else package.wheel_sha256
+    commit = _commit(found) if is_tensorflow else ""
+    properties = [Property(name="tfbuild:path", value=package.path)]
+    return Component(
+        type=ComponentType.LIBRARY,
+        name=package.name,
+        version=package.version,
+        purl=purl,
+        bom_ref=reference,
+        licenses=_licences(package),
+        hashes=[HashType(alg=HashAlgorithm.SHA_256, content=digest)] if digest else [],
+        pedigree=Pedigree(commits=[Commit(uid=commit)]) if commit else None,
+        properties=[*properties, *(_of_tensorflow(labels, found) if is_tensorflow else ())],
+        components=[
+            Component(
+                type=ComponentType.FILE,
+                name=library.file,
+                bom_ref=f"{reference}/{library.file}",
+                hashes=[HashType(alg=HashAlgorithm.SHA_256, content=library.sha256)],
+            )
+            for library in package.libraries
+        ],
+    )
+
+
+def _of_tensorflow(labels: Mapping[str, str], found: Contents) -> Iterator[Property]:
+    known = read_labels(labels)
+    for name in ("release", "wheel", "requirement", "instruction-set", "copts", "compiler", "bazel", "source"):
+        if value := known.get(name):
+            yield Property(name=f"tfbuild:tensorflow:{name}", value=value)
+    # Whose licence it carries may be linked in, or belong to another variant: so this is no list of components.
+    if found.notices:
+        yield Property(name="tfbuild:tensorflow:third-party-notices", value=", ".join(found.notices))
+
+
+def wheel_digest(found: Contents) -> str:
+    """Of the wheel that TensorFlow was installed from: by pip's note, or by the builder's."""
+    noted = (package.wheel_sha256 for package in found.python if package.name in wheel.projects())
+    return next(filter(None, noted), "") or found.built.get("wheel", "")
+
+
+def _commit(found: Contents) -> str:
+    return found.built.get("source_commit", "")
+
+
+def _licences(package: PythonPackage) -> list[License]:
+    """CycloneDX takes one expression, or any number of names."""
+    factory = LicenseFactory()
+    if package.expression:
+        try:
+            return [factory.make_with_expression(package.expression, acknowledgement=DECLARED)]
+        except InvalidLicenseExpressionException:
+            return [factory.make_with_name(package.expression, acknowledgement=DECLARED)]
+    if len(package.licences) == 1:
+        return [factory.make_from_string(package.licences[0], license_acknowledgement=DECLARED)]
+    return [factory.make_with_name(name, acknowledgement=DECLARED) for name in package.licences]
+
+
+def _of_debian(package: DebianPackage, system: Mapping[str, str]) -> Component:
+    """Debian's short names of licences are not SPDX's ("GPL-2+", "Expat"): they stay names."""
+    vendor, release = system.get("ID", "debian"), system.get("VERSION_ID", "")
+    qualifiers = {"arch": package.architecture, "distro": f"{vendor}-{release}" if release else ""}
+    told = {name: value for name, value in qualifiers.items() if value}
+    purl = _purl("deb", package.name, package.version, vendor, told)
+    return Component(
+        type=ComponentType.LIBRARY,
+        name=package.name,
+        version=package.version,
+        purl=purl,
+        bom_ref=str(purl or f"deb {package.name} {package.version} {package.architecture}"),
+        licenses=[DisjunctiveLicense(name=name, acknowledgement=DECLARED) for name in package.licences],
+        properties=[Property(name="tfbuild:deb:source", value=package.source)],
+    )

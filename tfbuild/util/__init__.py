@@ -1,0 +1,1 @@
+"""Knows nothing of TensorFlow, CPUs or images: standard library and rich only."""

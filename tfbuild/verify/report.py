@@ -1,0 +1,195 @@
+"""A report as JSON, Markdown and a terminal table; written whole or not at all, and read back against its types."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+
+from tfbuild.errors import UsageError, VerificationFailed
+from tfbuild.measure.records import Interval
+from tfbuild.util import terminal
+from tfbuild.util.files import replace_file
+from tfbuild.util.terminal import markdown_cell as cell
+from tfbuild.verify.records import SCHEMA, Benchmark, Check, Report, Throughput
+
+MOST_BYTES = 32 * 1024 * 1024
+SCHEMA_FILE = Path(__file__).with_name("schema.json")
+MARKS = {"pass": "ok", "warn": "WARN", "fail": "FAIL", "skip": "skip"}
+COLOURS = {"pass": "green", "warn": "yellow", "fail": "bold red", "skip": "dim"}
+
+
+def to_json(report: Report) -> str:
+    """The report as one JSON document; its schema is tfbuild/verify/schema.json."""
+    return msgspec.json.format(msgspec.json.encode(report), indent=2).decode()
+
+
+def from_json(text: str | bytes) -> Report:
+    """A report out of its JSON; ValueError where it is none, or one of another schema."""
+    try:
+        report = msgspec.json.decode(text, type=Report)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"not a report: {error}") from error
+    if report.schema != SCHEMA:
+        raise ValueError(f"a report of schema {report.schema!r}, not {SCHEMA!r}")
+    return report
+
+
+def schema() -> str:
+    """The JSON Schema of a report; `python -m tfbuild.verify.report` writes it to tfbuild/verify/schema.json."""
+    described = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": SCHEMA}
+    return json.dumps(described | msgspec.json.schema(Report), indent=2, sort_keys=True) + "\n"
+
+
+def path(report: Report, folder: Path) -> Path:
+    """ID.json, or ID-failed.json: a failure never takes the place of the report of an image that is in use."""
+    return folder / f"{report.id}{'' if report.passed else '-failed'}.json"
+
+
+def write(report: Report, folder: Path) -> Path:
+    """Writes the report as JSON and Markdown, each whole or not at all; the path of the JSON. Raises UsageError."""
+    place = path(report, folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        replace_file(place.with_suffix(".md"), to_markdown(report))
+        return replace_file(place, to_json(report) + "\n")
+    except OSError as error:
+        raise UsageError(
+            f"cannot write to {folder}: {error.strerror}", hint="make it writable, or run elsewhere"
+        ) from error
+
+
+def stored(folder: Path, identifier: str) -> Report | None:
+    """The report of an earlier verification; None where there is none that can be read and trusted."""
+    try:
+        with (folder / f"{identifier}.json").open("rb") as file:
+            report = from_json(file.read(MOST_BYTES))
+    except (OSError, ValueError):
+        return None
+    return report if report.id == identifier else None
+
+
+def raise_if_failed(report: Report, image: str) -> None:
+    """VerificationFailed where a check failed, with what to do about the first."""
+    if report.passed:
+        return
+    failed = [check for check in report.checks if check.status == "fail"]
+    names = ", ".join(check.name for check in failed) or "nothing could be proved"
+    raise VerificationFailed(f"{image} is not what it claims to be: {names}", hint=failed[0].fix if failed else "")
+
+
+# --- Markdown ------------------------------------------------------------------------------------------------------
+
+
+def to_markdown(report: Report) -> str:
+    return "\n".join(line for part in (_head, _table, _speed, _proofs, _details) for line in (*part(report), "")) + "\n"
+
+
+def _head(report: Report) -> Iterator[str]:
+    yield f"# {report.id}: {report.verdict}"
+    yield ""
+    yield f"`{report.image.ref}` ({report.image.id})"
+    yield f"verified {report.created} in {report.seconds:.0f} s by {report.tool}."
+    if report.source_would_add:
+        added = " ".join(report.source_would_add)
+        yield ""
+        yield f"On this CPU a build from source would add: {added}."
+
+
+def _table(report: Report) -> Iterator[str]:
+    yield "| check | | what was seen | s |"
+    yield "|---|---|---|---|"
+    for check in report.checks:
+        yield f"| {check.name} | {MARKS[check.status]} | {cell(check.detail)} | {check.seconds:.1f} |"
+
+
+def _speed(report: Report) -> Iterator[str]:
+    found = report.throughput
+    if found is None:
+        return
+    yield "## Throughput"
+    yield ""
+    yield f"Against `{found.baseline}`{_retuned(report)}: {found.effect}."
+    yield "Ratios are the baseline's time over the image's: above 1 the image is faster."
+    yield ""
+    yield "| workload | CPU time | wall time | image against itself | |"
+    yield "|---|---|---|---|---|"
+    yield from (_speed_row(row.name, row) for row in found.benchmarks)
+    yield _speed_row("**all** (geometric mean)", found)
+    yield ""
+    yield f"{found.clean} of {found.rounds} rounds were undisturbed;"
+    yield f"others used {found.foreign:.0%} of the machine on average."
+
+
+def _speed_row(name: str, row: Benchmark | Throughput) -> str:
+    return f"| {name} | {spelled(row.cpu)} | {spelled(row.wall)} | {spelled(row.band)} | {row.effect} |"
+
+
+def _retuned(report: Report) -> str:
+    changed = report.throughput.retuned if report.throughput else {}
+    return f" with {' '.join(f'{name}={value}' for name, value in sorted(changed.items()))}" if changed else ""
+
+
+def _proofs(report: Report) -> Iterator[str]:
+    yield "## What each check proves, and how"
+    yield ""
+    for check in report.checks:
+        yield f"- **{check.name}**: {check.proves} *How:* {check.how}"
+        numbers = ", ".join(f"{m.name} {m.value:.4g}{f' ({m.limit})' if m.limit else ''}" for m in check.measures)
+        if numbers:
+            yield f"  *Numbers:* {numbers}."
+        if check.status == "fail" and check.fix:
+            yield f"  *Fix:* {check.fix}"
+
+
+def _details(report: Report) -> Iterator[str]:
+    yield "## Plan, host and contents"
+    yield ""
+    plan = msgspec.to_builtins(report.plan)
+    yield from (f"- {name}: {_plain(value)}" for name, value in plan.items() if value)
+    if host := report.host:
+        limits = f"{host.cpus} CPUs (cgroup quota: {host.quota or 'none'}), {host.memory} MiB"
+        yield f"- host: {cell(host.cpu)}, {limits}, kernel {host.kernel}, engine {host.engine}"
+    if found := report.software:
+        built = f"TensorFlow {found.tensorflow} ({found.git}), compiled by {found.compiler}"
+        yield f"- found: {cell(built)}; malloc of {found.malloc}"
+        yield f"- packages: {_plain(found.packages)}"
+    yield ""
+    yield "| label | value |"
+    yield "|---|---|"
+    yield from (f"| {cell(name)} | {cell(value)} |" for name, value in sorted(report.image.labels.items()))
+
+
+def _plain(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def spelled(interval: Interval) -> str:
+    return f"{interval.median:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
+
+
+# --- terminal ------------------------------------------------------------------------------------------------------
+
+
+def show(report: Report, stream: IO[str] | None = None) -> None:
+    """A table on `stream` (default: stdout); colours only on a terminal."""
+    from rich.table import Table
+    from rich.text import Text
+
+    console = terminal.console(stream)
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for check in report.checks:
+        table.add_row(Text(MARKS[check.status], COLOURS[check.status]), check.name, Text(_seen(check)))
+    console.print(table)
+    if report.source_would_add:
+        console.print(Text(f"a build from source would add {' '.join(report.source_would_add)} on this CPU"))
+    console.print(Text(f"{report.id}: {report.verdict} in {report.seconds:.0f} s", COLOURS[report.verdict]))
+
+
+def _seen(check: Check) -> str:
+    return check.detail + (f"\nfix: {check.fix}" if check.status == "fail" and check.fix else "")
+
+
+if __name__ == "__main__":
+    SCHEMA_FILE.write_text(schema(), encoding="utf-8")
