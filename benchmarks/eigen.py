@@ -21,7 +21,7 @@ from statistics import median
 
 from benchmarks.harness import record, rounds
 from tfbuild import cpu, facts
-from tfbuild.cli import calls
+from tfbuild.cli.options import certificates
 from tfbuild.context import dockerfile
 from tfbuild.cpu import isa
 from tfbuild.cpu.compilers import find
@@ -103,7 +103,7 @@ def container(engine: Engine, mode: str, compilers: list[str]) -> Iterator[tuple
     """A container that compiles and runs the kernels, and the CPU that it runs on; the image stays."""
     packages = {f"g++-{version}" if kind == "gcc" else f"clang-{version}" for kind, version in map(find, compilers)}
     with tempfile.TemporaryDirectory(prefix="tfbuild-benchmark-") as scratch:
-        folder, log, progress, ca = Path(scratch, "context"), Path(scratch, "log"), Progress(), calls.certificates("")
+        folder, log, progress, ca = Path(scratch, "context"), Path(scratch, "log"), Progress(), certificates("")
         ground = base_image.resolve(engine, IMAGE, DISTRIBUTION, mode, progress=progress, log=log, ca_cert=ca)
         folder.mkdir()
         shutil.copy(dockerfile.TEMPLATES / "network.sh", folder)

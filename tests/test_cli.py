@@ -9,11 +9,10 @@ from inspect import signature
 from pathlib import Path
 
 import pytest
-from invoke.tasks import Task
 
 import tasks
 from tests.commandline import invoke
-from tfbuild.cli import calls
+from tfbuild.cli.verbs import VERBS
 from tfbuild.errors import UsageError
 from tfbuild.util import quantities
 
@@ -31,16 +30,26 @@ def test_a_reader_that_went_away_is_no_error() -> None:
     assert (done.returncode, done.stderr) == (141, "")
 
 
-VERBS = {name: verb for name, verb in vars(tasks).items() if isinstance(verb, Task)}
+def test_every_verb_is_found_by_invoke() -> None:
+    assert set(tasks.namespace.task_names) == set(VERBS)
+
+
+def test_the_command_line_starts_without_what_only_some_verbs_use() -> None:
+    rooms = ("bench", "ci", "context", "engine", "fleet", "measure", "pipeline", "publish", "verify")
+    code = "import sys, tasks; print(*sys.modules, sep='\\n')"
+    loaded = set(subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True).split())
+    assert {"invoke", "tfbuild.cli.planning"} <= loaded
+    libraries = {"altair", "auditwheel", "capstone", "cyclonedx", "docker", "elftools", "jinja2", "requests", "rich"}
+    assert loaded & {*libraries, *(f"tfbuild.{room}" for room in rooms)} == set()
 
 
 @pytest.mark.parametrize("name", sorted(VERBS))
 def test_every_verb_takes_the_options_that_it_offers(name: str) -> None:
     offered = [
-        parameter.name for parameter in signature(VERBS[name].body).parameters.values()
+        parameter.name for parameter in signature(tasks.namespace[name].body).parameters.values()
         if parameter.kind is parameter.KEYWORD_ONLY
     ]  # fmt: skip
-    body = signature(getattr(calls, name))
+    body = signature(VERBS[name].body)
     words = [one for one in body.parameters.values() if one.kind is one.POSITIONAL_OR_KEYWORD]
     body.bind(*words, **dict.fromkeys(offered))
 

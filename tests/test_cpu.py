@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.machines import Machine, Recording, machine, machines, recording, recordings
 from tfbuild import cpu, facts
-from tfbuild.cli import calls
+from tfbuild.cli import planning
 from tfbuild.cpu import cpuid, isa
 from tfbuild.errors import UnknownCpu
 
@@ -283,7 +283,7 @@ def test_what_powershell_writes_is_read(tmp_path: Path, encoding: str) -> None:
 def test_detect_prints_each_disagreement_with_its_rule(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "cpuinfo"
     file.write_text(edited((" rdseed ", " "), *NEWER), encoding="utf-8")
-    calls.detect(cpuinfo=str(file), json=True)
+    planning.detect(cpuinfo=str(file), json=True)
     told = json.loads(capsys.readouterr().out)
     assert {row["feature"]: row["held"] for row in told["disagreements"]} == {
         "amx_fp16": True,
@@ -292,7 +292,7 @@ def test_detect_prints_each_disagreement_with_its_rule(tmp_path: Path, capsys: p
         "avx_vnni_int8": True,
         "rdseed": False,
     }
-    calls.detect(cpuinfo=str(file), json=False)
+    planning.detect(cpuinfo=str(file), json=False)
     assert f"disputed  rdseed: {cpu.RULES['kernel']}" in capsys.readouterr().out
 
 

@@ -7,12 +7,11 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
-from invoke.tasks import Task
 
-import tasks
 from tests.steps import read
 from tfbuild import errors
-from tfbuild.cli import calls, exit_codes
+from tfbuild.cli import exit_codes, repository
+from tfbuild.cli.verbs import VERBS
 from tfbuild.errors import TfbuildError
 from tfbuild.plan import support
 
@@ -80,8 +79,7 @@ def test_every_page_is_in_the_navigation_and_in_the_contents() -> None:
 
 
 def test_every_verb_has_a_row() -> None:
-    verbs = {name for name, one in vars(tasks).items() if isinstance(one, Task)}
-    assert set(re.findall(r"^\| `(\w+)", prose(DOCS / "reference" / "verbs.md"), re.MULTILINE)) == verbs
+    assert set(re.findall(r"^\| `(\w+)", prose(DOCS / "reference" / "verbs.md"), re.MULTILINE)) == set(VERBS)
 
 
 def leaves(part: object) -> Iterator[str]:
@@ -106,11 +104,11 @@ def test_every_error_has_a_row() -> None:
 
 
 def test_the_verb_writes_what_is_stale_and_compares(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    calls.docs(ROOT, check=True)
+    repository.docs(check=True)
     with pytest.raises(TfbuildError, match=r"not up to date: docs/support\.md, docs/reference/exit-codes\.md"):
-        calls.docs(tmp_path, check=True)
-    calls.docs(tmp_path, check=False)
+        repository.docs(check=True, root=tmp_path)
+    repository.docs(check=False, root=tmp_path)
     assert capsys.readouterr().out.split() == [str(support.FILE), str(exit_codes.FILE)]
-    calls.docs(tmp_path, check=True)
-    calls.docs(tmp_path, check=False)
+    repository.docs(check=True, root=tmp_path)
+    repository.docs(check=False, root=tmp_path)
     assert not capsys.readouterr().out

@@ -15,7 +15,7 @@ from tests import checkout, newest
 from tfbuild import facts, pipeline, plan
 from tfbuild.ci import matrix
 from tfbuild.ci.matrix import Asked, Schedule
-from tfbuild.cli import calls
+from tfbuild.cli import planning
 from tfbuild.context import dockerfile
 from tfbuild.context.digests import recipe_digest
 from tfbuild.errors import UsageError
@@ -216,9 +216,9 @@ def test_changed_without_git_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 def test_runners_go_with_jobs_alone() -> None:
     with pytest.raises(UsageError, match="--runner names machines of jobs"):
-        calls.matrix(ROOT, format="json", output="", changed="", runner=["source=large"])
+        planning.matrix(format="json", output="", changed="", runner=["source=large"])
 
 
 def test_an_unknown_format_is_refused() -> None:
     with pytest.raises(UsageError, match="one of: github, gitlab, bake, json"):
-        calls.matrix(ROOT, format="jenkins", output="", changed="")
+        planning.matrix(format="jenkins", output="", changed="")

@@ -9,7 +9,7 @@ import pytest
 from tests import newest
 from tests.machines import machine
 from tfbuild import cpu, facts, plan
-from tfbuild.cli import calls
+from tfbuild.cli import planning
 from tfbuild.context import dockerfile
 from tfbuild.cpu import recordings
 from tfbuild.errors import (
@@ -422,12 +422,12 @@ def test_unused_by_the_official_wheel_is_in_tensorflows_names_and_order() -> Non
 
 def test_copts_prints_a_line_to_paste_and_the_rest_aside(capsys: pytest.CaptureFixture[str]) -> None:
     options = {"compiler": "gcc-13", "prefer_vector_width": "", "release": "2.18"}
-    calls.copts(cpu="sapphirerapids", cpuinfo="", platform="linux/amd64", json=True, **options)
+    planning.copts(cpu="sapphirerapids", cpuinfo="", platform="linux/amd64", json=True, **options)
     told = json.loads(capsys.readouterr().out)
     assert set(told) == {"compiler", "instruction_set", "copts", "dropped", "notes"}
     assert [row["feature"] for row in told["dropped"]] == ["avx512_fp16"]
     assert told["compiler"] == "gcc-13"
-    calls.copts(cpu="sapphirerapids", cpuinfo="", platform="linux/amd64", json=False, **options)
+    planning.copts(cpu="sapphirerapids", cpuinfo="", platform="linux/amd64", json=False, **options)
     printed = capsys.readouterr()
     assert printed.out == " ".join(told["copts"]) + "\n"
     assert "dropped avx512_fp16: breaks TensorFlow 2.18.1 with gcc-13" in printed.err

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tfbuild.cli import calls
+from tfbuild.cli import publishing
 from tfbuild.engine import Engine
 from tfbuild.engine import transfer as transfers
 from tfbuild.engine.transfer import TransferFailed, follow
@@ -168,4 +168,4 @@ def test_a_pull_to_another_machine_asks_that_machine_for_its_cpu(monkeypatch: py
         "signed": "",
     }
     with pytest.raises(EngineMissing):
-        calls.pull(**words, dry_run=True, json=True)
+        publishing.pull(**words, dry_run=True, json=True)

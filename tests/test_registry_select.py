@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from tests.machines import machine, recording
 from tests.test_registry_untrusted import Shelf, empty_referrers, image, published, registry
 from tfbuild import cpu, publish
-from tfbuild.cli import calls
+from tfbuild.cli import publishing
 from tfbuild.cpu import isa
 from tfbuild.errors import EngineMissing, NothingFits
 from tfbuild.oci import client
@@ -164,16 +164,16 @@ def test_a_registry_is_listed_without_an_engine_and_what_no_index_offers_is_told
         # An index that is none keeps nobody from what the others offer.
         here.content["manifests/2.20-mkl"] = here.content[f"manifests/{half.id}"]
         words = {"engine": "", "registry": f"{here.host}/us/x", "ca_cert": ""}  # type: ignore[attr-defined]
-        calls.images(**words, json=True)
+        publishing.images(**words, json=True)
         told = capsys.readouterr()
         assert {row["id"]: row["offered"] for row in json.loads(told.out)} == {whole.id: True, half.id: False}
         assert "the registry alone is listed, for the CPU of this machine" in told.err
-        calls.images(**words, json=False)
+        publishing.images(**words, json=False)
         lines = capsys.readouterr().out.splitlines()
         assert ["not offered" in line for line in lines if ":2.20.0-mkl-" in line] == [False, True]
         monkeypatch.delenv("TFBUILD_REGISTRY", raising=False)
         with pytest.raises(EngineMissing):
-            calls.images(engine="", registry="", ca_cert="", json=True)
+            publishing.images(engine="", registry="", ca_cert="", json=True)
 
 
 def test_a_latest_index_asks_for_no_more_releases_than_it_names() -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from tests.machines import machine
 from tfbuild import cpu, plan, publish
-from tfbuild.cli import calls
+from tfbuild.cli import publishing
 from tfbuild.context.labels import labels_of
 from tfbuild.cpu import isa
 from tfbuild.engine import Engine, Progress
@@ -311,7 +311,7 @@ def test_where_nothing_fits_json_has_the_nearest_and_what_is_missing(
 
     (tmp_path / "cpuinfo").write_text("processor\t: 0\nvendor_id\t: GenuineIntel\nflags\t\t: fpu sse sse2 lm\n")
     with pytest.raises(NothingFits):
-        calls.pull(**words, cpuinfo=str(tmp_path / "cpuinfo"))
+        publishing.pull(**words, cpuinfo=str(tmp_path / "cpuinfo"))
     told = json.loads(capsys.readouterr().out)
     assert (told["id"], told["reference"], told["image"]) == (None, None, None)
     assert told["nearest"].endswith("x86-64-v3")
@@ -319,7 +319,7 @@ def test_where_nothing_fits_json_has_the_nearest_and_what_is_missing(
     assert "avx512f" not in told["missing"]
     assert len(told["passed_over"]) == 2
     (tmp_path / "cpuinfo").write_text(machine("rhel7-haswell").cpuinfo())
-    calls.pull(**words, cpuinfo=str(tmp_path / "cpuinfo"))
+    publishing.pull(**words, cpuinfo=str(tmp_path / "cpuinfo"))
     told = json.loads(capsys.readouterr().out)
     assert told["id"].endswith("x86-64-v3")
     assert (told["image"], told["nearest"], told["missing"], len(told["passed_over"])) == (None, None, [], 1)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-import tasks
 from tfbuild import plan
-from tfbuild.cli import calls
+from tfbuild.cli import building
+from tfbuild.cli.options import COMPILE, MAKE, PLAN, TIMED
 from tfbuild.engine import selection
 from tfbuild.engine.selection import EngineChoice
 from tfbuild.errors import EngineMissing
@@ -18,7 +18,7 @@ from tfbuild.plan import Request
 
 def test_every_option_of_the_verbs_that_make_images_is_read() -> None:
     """An option that no field takes would be dropped without a word."""
-    given = {name.replace("-", "_") for group in (tasks.PLAN, tasks.MAKE, tasks.COMPILE, tasks.TIMED) for name in group}
+    given = {name.replace("-", "_") for group in (PLAN, MAKE, COMPILE, TIMED) for name in group}
     known = {field.name for kind in (Request, RunRequest) for field in fields(kind)}
     # The command line reads the CA's file itself: SSL_CERT_FILE may name it.
     assert given - known == {"ca_cert"}
@@ -82,7 +82,7 @@ def test_options_for_a_compile_are_named_where_nothing_is_compiled() -> None:
     official = plan.select(Request(wheel="official", release="2.20.0", platform="linux/amd64"), None)
     compiled = plan.select(Request(release="2.20.0", cpu="avx", platform="linux/amd64"), None)
     options = {"jobs": "4", "remote_property": ["a=b"], "remote_readonly": True, "time_limit": "1h"}
-    (note,) = calls.unheeded(official, options)
+    (note,) = building.unheeded(official, options)
     assert note == "--jobs, --remote-property, --remote-readonly: of no use, for --wheel official compiles nothing"
-    assert calls.unheeded(official, {"jobs": "", "time_limit": "1h"}) == []
-    assert calls.unheeded(compiled, options) == []
+    assert building.unheeded(official, {"jobs": "", "time_limit": "1h"}) == []
+    assert building.unheeded(compiled, options) == []

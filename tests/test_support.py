@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tfbuild import plan
-from tfbuild.cli import calls
+from tfbuild.cli import planning
 from tfbuild.errors import TfbuildError
 from tfbuild.facts import base_images, releases, targets
 from tfbuild.plan import support
@@ -83,13 +83,13 @@ def _is(row: Combination, done: Evidence) -> bool:
 
 
 def test_the_verb_prints_it_and_compares_it(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    calls.support(ROOT, check=False, json=True)
+    planning.support(check=False, json=True)
     told = json.loads(capsys.readouterr().out)
     assert told["schema"] == support.SCHEMA
     assert len(told["rows"]) == len(rows())
     assert {"release", "python", "target", "platform", "planned", "reason", "not_certain", "evidence"} <= set(
         told["rows"][0]
     )
-    calls.support(ROOT, check=True, json=False)
+    planning.support(check=True, json=False)
     with pytest.raises(TfbuildError, match=r"docs/support\.md is not what the plans say now"):
-        calls.support(tmp_path, check=True, json=False)
+        planning.support(check=True, json=False, root=tmp_path)

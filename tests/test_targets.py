@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import checkout, newest
-from tfbuild import facts, plan
+from tfbuild import facts
 from tfbuild.errors import MklWithCuda
 from tfbuild.facts import targets
 from tfbuild.in_container.smoke import command
@@ -120,7 +120,7 @@ def test_a_slip_in_a_row_is_refused(text: str, complaint: str) -> None:
 
 def test_no_code_compares_a_target_with_a_name() -> None:
     compared = re.compile(rf"target\"?\]? *(==|!=|in|not in) *\(?[\"']({'|'.join(targets.names())})[\"']")
-    code = [checkout.ROOT / "tasks.py", *sorted(Path(plan.__file__).parent.rglob("*.py"))]
+    code = sorted(path for room in ("cli", "plan") for path in (checkout.ROOT / "tfbuild" / room).rglob("*.py"))
     lines = ((path.name, line.strip()) for path in code for line in path.read_text(encoding="utf-8").splitlines())
     assert [(name, line) for name, line in lines if compared.search(line)] == []
     assert compared.search('if build.target != "cuda":')

@@ -15,7 +15,7 @@ import pytest
 
 from tests.engine import mirror
 from tfbuild import plan
-from tfbuild.cli import calls
+from tfbuild.cli.options import certificates
 from tfbuild.context import dockerfile
 from tfbuild.cpu import detect
 from tfbuild.engine import Engine
@@ -44,7 +44,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def maker(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Maker:
     folder = tmp_path_factory.mktemp("maker")
-    ca = calls.certificates("")
+    ca = certificates("")
     return Maker(run=Run(ca=ca, work=folder / "build", reports=folder / "reports", verify=False))
 
 
@@ -56,7 +56,7 @@ def image(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     @cache
     def made(release: str, **options: Any) -> str:
         request = Request(release=release, **({"target": "mkl", "wheel": "official"} | options))
-        build, folder, ca = plan.select(request, detect()), tmp_path_factory.mktemp("made"), calls.certificates("")
+        build, folder, ca = plan.select(request, detect()), tmp_path_factory.mktemp("made"), certificates("")
         log, progress = folder / "log", Progress()
         base = bases.resolve(
             engine, build.base_image, build.base_distribution, "auto", progress=progress, log=log, ca_cert=ca
@@ -100,7 +100,7 @@ def debian(
     `before`: an instruction that goes first.
     """
     folder.mkdir()
-    ca = calls.certificates("")
+    ca = certificates("")
     base = bases.bootstrap(engine, "bookworm", progress=Progress(), log=folder / "log", ca_cert=ca).reference
     shutil.copy(ROOT / "templates" / "network.sh", folder)
     run = (
@@ -198,7 +198,7 @@ def derived(engine: Engine, tmp_path: Path) -> Iterator[Callable[..., str]]:
         folder = tmp_path / str(len(made))
         folder.mkdir()
         (folder / "Dockerfile").write_text("\n".join((f"FROM {ref}", *instructions)) + "\n", encoding="utf-8")
-        ca = calls.certificates("")
+        ca = certificates("")
         log = tmp_path / "derived.log"
         engine.build(folder, BuildSettings(log=log, progress=Progress(), secrets={"ca": ca} if ca else {}), tag=tag)
         made.append(tag)

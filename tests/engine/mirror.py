@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests import newbazel
-from tfbuild.cli import calls
+from tfbuild.cli.options import certificates
 from tfbuild.facts import toolchains
 from tfbuild.pipeline import bundle, mirror
 from tfbuild.pipeline.mirror import Upstream
@@ -51,7 +51,7 @@ def bazel(folder: Path, version: str) -> Path:
 @contextlib.contextmanager
 def serve(folder: Path) -> Iterator[tuple[str, list[str]]]:
     """Serves `folder`, and what it lacks from where that is: the URL, and the paths asked for, which grow."""
-    with mirror.serve(bundle.fill(folder), Upstream(ca=calls.certificates(""))) as server:
+    with mirror.serve(bundle.fill(folder), Upstream(ca=certificates(""))) as server:
         yield server.url, server.asked
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.engine.conftest import ROOT
-from tfbuild.cli import calls
+from tfbuild.cli.options import certificates
 from tfbuild.engine import Engine
 from tfbuild.pipeline import base_image
 from tfbuild.util.progress import Progress
@@ -27,7 +27,7 @@ def refused(invoke: Invoke, code: int, *options: str) -> str:
 
 
 def debian(engine: Engine, folder: Path) -> str:
-    ca = calls.certificates("")
+    ca = certificates("")
     return base_image.bootstrap(engine, "bookworm", progress=Progress(), log=folder / "log", ca_cert=ca).reference
 
 

@@ -16,7 +16,7 @@ from tests.engine.conftest import ROOT
 from tfbuild.bench import allocators, evidence, session, wording
 from tfbuild.bench import report as reporting
 from tfbuild.bench.session import Settings
-from tfbuild.cli import calls
+from tfbuild.cli.options import certificates
 from tfbuild.engine import Engine
 from tfbuild.engine.gpus import Offer
 from tfbuild.measure import experiments, workers
@@ -151,7 +151,7 @@ def test_a_cold_start_is_not_timed(found: dict[str, CaseResult]) -> None:
 
 @pytest.fixture(scope="module")
 def brought(engine: Engine, image: Callable[..., str]) -> allocators.Libraries:
-    return allocators.fetch(engine, engine.image(image("2.21.0")).id, calls.certificates(""))
+    return allocators.fetch(engine, engine.image(image("2.21.0")).id, certificates(""))
 
 
 @pytest.mark.parametrize("name", ["jemalloc", "mimalloc"])
@@ -171,7 +171,7 @@ def test_an_image_without_tcmalloc_gets_it_and_no_other_does(
     file = f"{allocators.FOLDER}/libtcmalloc_minimal.so.4"
     assert file not in brought.files, "it has its own"
     bare = derived(image("2.21.0"), "USER 0", "RUN rm /usr/lib/*/libtcmalloc* /usr/local/lib/libtcmalloc* && ldconfig")
-    found = allocators.fetch(engine, engine.image(bare).id, calls.certificates(""))
+    found = allocators.fetch(engine, engine.image(bare).id, certificates(""))
     (arm,) = [
         arm for row in experiments.select(["allocator"], quick=False) for arm in row.arm if arm.name == "TCMalloc"
     ]

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tfbuild import plan
-from tfbuild.cli import calls
+from tfbuild.cli.options import host_cpu
 from tfbuild.engine import Engine
 from tfbuild.plan import Request
 
@@ -62,7 +62,7 @@ def test_the_cpu_of_an_engine_elsewhere_is_read_there(address: str, invoke: Invo
     asked = ("build", "--target", "cpu", "--release", "2.20.0", "--dry-run", "--json", "--base", "bootstrap")
     done = invoke(*asked, "--engine", address)
     (told,) = json.loads(done.stdout)
-    here = plan.select(Request(target="cpu", release="2.20.0"), calls.host_cpu(""))
+    here = plan.select(Request(target="cpu", release="2.20.0"), host_cpu(""))
     assert told["id"] == here.id
     assert told["platform"] == here.platform
     assert "detect: the engine's CPU: done" in done.stderr

@@ -21,7 +21,7 @@ from tests.engine.registry import Server
 from tests.steps import Done, Github
 from tfbuild.ci import matrix
 from tfbuild.ci.matrix import Asked
-from tfbuild.cli import calls
+from tfbuild.cli.options import certificates
 from tfbuild.engine import Engine
 from tfbuild.pipeline import base_image as bases
 from tfbuild.util.progress import Progress
@@ -198,7 +198,7 @@ def test_bake_builds_a_row(engine: Engine, tmp_path: Path) -> None:
     matrix.write_contexts(rows, tmp_path / "contexts", lambda _: None)
     file = tmp_path / "docker-bake.hcl"
     file.write_text(matrix.to_bake(rows, tmp_path / "contexts"))
-    ca = calls.certificates("")
+    ca = certificates("")
     base = bases.bootstrap(engine, "bookworm", progress=Progress(), log=tmp_path / "log", ca_cert=ca).reference
     tag = f"tfbuild-test:bake-{uuid.uuid4().hex[:8]}"
     (target,) = (matrix.target_name(build.id) for build in rows.rows)

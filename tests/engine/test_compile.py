@@ -28,7 +28,7 @@ from tests.engine import mirror
 from tests.engine.conftest import ROOT, Site, debian
 from tests.objectcode import Double
 from tfbuild import cpu, facts, plan
-from tfbuild.cli import calls
+from tfbuild.cli.options import certificates
 from tfbuild.cpu import isa
 from tfbuild.engine import Engine
 from tfbuild.errors import BadSource, UnknownRelease
@@ -432,7 +432,7 @@ def commit(site: Site) -> str:
 
 def maker(site: Site, folder: Path) -> Maker:
     asked = RunRequest(base=site.base, mirror=site.url, network="host", need_disk="5", no_verify=True)
-    return Maker(run=replace(run_of(asked, calls.certificates("")), work=folder / "work", reports=folder))
+    return Maker(run=replace(run_of(asked, certificates("")), work=folder / "work", reports=folder))
 
 
 def from_tag(site: Site, commit: str) -> plan.Build:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tfbuild import plan
-from tfbuild.cli import calls
+from tfbuild.cli.options import certificates
 from tfbuild.cpu import detect
 from tfbuild.engine import Engine
 from tfbuild.errors import BaseUnavailable
@@ -37,7 +37,7 @@ def old(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Callable[..
     """Builds an image on the base with Python 3.7, by the options of a plan."""
     folder = tmp_path_factory.mktemp("old")
     network = os.environ.get("TFBUILD_TEST_NETWORK", "")
-    run = Run(base=BASE, ca=calls.certificates(""), network=network, work=folder, reports=folder, verify=False)
+    run = Run(base=BASE, ca=certificates(""), network=network, work=folder, reports=folder, verify=False)
     maker = Maker(run=run)
 
     @cache

@@ -28,7 +28,7 @@ from tests.engine.test_choice import carry
 from tests.engine.test_registry import label
 from tests.machines import machine
 from tfbuild import cpu, plan, publish
-from tfbuild.cli import calls
+from tfbuild.cli.options import certificates
 from tfbuild.engine import Engine, Progress, oci_layout, ssh_tunnel
 from tfbuild.engine.build import BuildSettings
 from tfbuild.engine.docker_cli import find_cli
@@ -50,9 +50,7 @@ def second(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     bridge = Path("/sys/class/net/docker0/ifindex")
     before = bridge.read_text() if bridge.exists() else ""
     log = tmp_path_factory.mktemp("base") / "log"
-    name = base_image.bootstrap(
-        engine, "bookworm", progress=Progress(), log=log, ca_cert=calls.certificates("")
-    ).reference
+    name = base_image.bootstrap(engine, "bookworm", progress=Progress(), log=log, ca_cert=certificates("")).reference
     with seconds.engine() as found:
         there = Engine.connect(found.host)
         there.client.images.load(b"".join(engine.client.images.get(name).save(named=True)))
