@@ -306,7 +306,7 @@ def test_where_nothing_fits_json_has_the_nearest_and_what_is_missing(
     for name in ("x86-64-v4", "x86-64-v3"):
         gather(here, image(here, "2.20.0", cpu=name))
     words: dict[str, Any] = {"release": "", "target": "mkl", "python": "", "ca_cert": "", "dry_run": True, "json": True}
-    words["signed"] = words["engine"] = ""
+    words |= {"engine": "", "signed": ""}
     words["registry"] = f"{here.host}/us/x"  # type: ignore[attr-defined]
 
     (tmp_path / "cpuinfo").write_text("processor\t: 0\nvendor_id\t: GenuineIntel\nflags\t\t: fpu sse sse2 lm\n")
