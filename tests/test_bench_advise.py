@@ -326,7 +326,7 @@ def test_a_batch_size_is_advised_where_it_is_faster_than_the_smallest() -> None:
     sized = sizes(1e-3, 1e-4, 1, 2, 4, 8, 16, 32, 64, 128)
     knee = sized.arms[6]
     faster = replace(knee, effect=records.FASTER, wall=Interval(median=8.0, low=7.5, high=8.5, coverage=0.97))
-    told = findings.of("batchsize", [sized])
+    told = findings.of("batch_size", [sized])
     assert told[0].values["measured_90%"] == knee.items == 64
     proved = replace(sized, arms=tuple(faster if arm is knee else arm for arm in sized.arms))
     (found,) = advise.advise(report(experiment("batchsize", proved)))

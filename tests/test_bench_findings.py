@@ -14,7 +14,7 @@ from tfbuild.in_container.bench import validity
 from tfbuild.in_container.bench.records import Peak
 from tfbuild.measure import experiments, records
 from tfbuild.measure.evaluate import AGAIN, evaluate
-from tfbuild.measure.experiments import Arm
+from tfbuild.measure.experiments import Arm, FindingKind
 from tfbuild.measure.records import CaseResult, Interval, Round, Value
 
 
@@ -99,9 +99,9 @@ def test_the_primitives_that_ran_are_told_by_kind() -> None:
 def test_the_first_call_of_each_arm_is_told_where_it_matters() -> None:
     measured = case(0.5, name="adds")
     arms = tuple(replace(arm, first=0.5 + index, nodes=7 * index) for index, arm in enumerate(measured.arms))
-    (found,) = findings.of("xla", [replace(measured, arms=arms)])
+    (found,) = findings.of("first_call", [replace(measured, arms=arms)])
     assert found.text == "adds, the first call, seen once: baseline 0.50 s, arm 1.50 s (7 nodes)"
-    assert findings.of("xla", [replace(measured, arms=arms[:1])]) == ()
+    assert findings.of("first_call", [replace(measured, arms=arms[:1])]) == ()
 
 
 def test_only_the_allocators_need_what_an_image_may_lack() -> None:
@@ -118,11 +118,11 @@ def test_faults_and_memory_of_each_allocator_are_told() -> None:
     measured = case(0.5, name="large")
     glibc, other = measured.arms
     arms = (replace(glibc, faults=10241.0, rss=534.0), replace(other, faults=0.0, rss=582.0))
-    (found,) = findings.of("allocator", [replace(measured, arms=arms)])
+    (found,) = findings.of("page_faults", [replace(measured, arms=arms)])
     assert found.text == (
         "large, page faults a call and memory: baseline 10241 faults and 534 MiB, arm 0 faults and 582 MiB"
     )
-    assert findings.of("allocator", [measured]) == (), "nothing was counted"
+    assert findings.of("page_faults", [measured]) == (), "nothing was counted"
 
 
 def test_what_a_workload_does_before_its_time_is_nobody_else_s_load() -> None:
@@ -141,7 +141,7 @@ def stepped(median: float, low: float, high: float, *, effect: str = records.SLO
     measured = case(1.0, metric="wall")
     ratio = Interval(median=1 / median, low=1 / high, high=1 / low, coverage=coverage)
     arm = replace(measured.arms[1], params={"step": True}, wall=ratio, effect=effect)
-    (found,) = findings.of("bottleneck", [replace(measured, arms=(measured.arms[0], arm))])
+    (found,) = findings.of("input_bound", [replace(measured, arms=(measured.arms[0], arm))])
     return found.text
 
 
@@ -166,7 +166,7 @@ def threads(*ratios: tuple[float, str], coverage: float = 0.96) -> str:
         )
         for n, (x, effect) in enumerate(ratios, 1)
     ]
-    (found,) = findings.of("threads", [replace(measured, arms=(measured.arms[0], *arms))])
+    (found,) = findings.of("against_default", [replace(measured, arms=(measured.arms[0], *arms))])
     return found.text
 
 
@@ -186,17 +186,18 @@ def test_a_number_of_threads_is_faster_by_its_interval_or_not_at_all() -> None:
 
 def test_what_spoils_a_case_stands_in_its_findings() -> None:
     measured = replace(case(0.5, metric="wall", name="conv"), noisy=True, clean=3)
-    for name in ("threads", "models", "xla"):
-        (found,) = findings.of(name, [measured])
-        assert found.text.endswith("(noisy: 3 of 15 rounds undisturbed)"), name
+    kinds: tuple[FindingKind, ...] = ("against_default", "items_per_second", "first_call")
+    for kind in kinds:
+        (found,) = findings.of(kind, [measured])
+        assert found.text.endswith("(noisy: 3 of 15 rounds undisturbed)"), kind
 
 
 def test_a_batch_size_has_the_range_that_its_noise_leaves() -> None:
     steady = sizes(1e-3, 1e-4, 1, 2, 4, 8, 16, 32, 64, 128, spread=0.001)
-    (found,) = findings.of("batchsize", [steady])
+    (found,) = findings.of("batch_size", [steady])
     assert "batch 64 gives 90%" in found.text
     assert found.values["measured_90%_low"] == found.values["measured_90%_high"] == 64
-    (found,) = findings.of("batchsize", [sizes(1e-3, 1e-4, 1, 2, 4, 8, 16, 32, 64, 128, spread=0.3)])
+    (found,) = findings.of("batch_size", [sizes(1e-3, 1e-4, 1, 2, 4, 8, 16, 32, 64, 128, spread=0.3)])
     assert found.values["measured_90%_low"] < found.values["measured_90%"] <= found.values["measured_90%_high"]
     assert f"batch 64 ({found.values['measured_90%_low']:.0f} to " in found.text
 
@@ -247,11 +248,11 @@ def test_fused_is_told_against_unfused_in_the_layout_that_is_no_baseline() -> No
         ("fused NCHW", 1.0, {"fused": True, **nchw}),
         metric="cpu",
     )
-    (found,) = findings.of("batchnorm", [measured])
+    (found,) = findings.of("fused", [measured])
     assert found.text.startswith("x: fused NCHW against unfused NCHW: faster, x")
     assert found.text.endswith(" in CPU time")
     assert found.values["median"] == pytest.approx(5.0, rel=0.02)
-    assert findings.of("batchnorm", [replace(measured, arms=measured.arms[:3])]) == ()
+    assert findings.of("fused", [replace(measured, arms=measured.arms[:3])]) == ()
 
 
 def test_map_and_batch_is_told_against_map_with_as_many_calls() -> None:
@@ -261,14 +262,14 @@ def test_map_and_batch_is_told_against_map_with_as_many_calls() -> None:
         ("num_parallel_calls=8", 1.1, {"calls": 8}),
         ("map_and_batch, 2 calls", 1.0, {"calls": 2, "map_and_batch": True}),
     )
-    (found,) = findings.of("pipeline", [measured])
+    (found,) = findings.of("map_and_batch", [measured])
     assert found.text.startswith("x: map_and_batch, 2 calls against num_parallel_calls=2: no difference shown, x")
     assert found.values["low"] < 1 < found.values["high"]
 
 
 def overlapped(step: float, read: float, both: float, **knobs: Value) -> str:
     measured = timed(("step", step, {}), ("both", both, {"step": True, **knobs}), ("input", read, knobs))
-    (found,) = findings.of("bottleneck", [measured])
+    (found,) = findings.of("input_bound", [measured])
     return found.text.partition("alone: ")[2].partition(" (1")[0]
 
 
@@ -286,9 +287,9 @@ def test_input_and_step_that_share_the_processors_are_no_input_bound() -> None:
 
 def test_the_end_of_a_sweep_is_no_knee() -> None:
     rising = sizes(1e-2, 1e-5, 1, 2, 4, 8, 16, 32)
-    (found,) = findings.of("batchsize", [rising])
+    (found,) = findings.of("batch_size", [rising])
     assert "; 80%, 90% and 95% only at the end of the sweep: where the rate stops growing was not seen" in found.text
-    (found,) = findings.of("batchsize", [sizes(1e-3, 1e-4, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512)])
+    (found,) = findings.of("batch_size", [sizes(1e-3, 1e-4, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512)])
     assert "end of the sweep" not in found.text
 
 
@@ -298,7 +299,7 @@ def test_no_line_is_told_that_the_largest_batches_refute() -> None:
     line = sizes(1e-3, 1e-4, *micros)
     arms = tuple(replace(arm, seconds=micros[arm.items] * 1e-6) for arm in line.arms)
     assert batch_size.fit([(n, n * each * 1e-6) for n, each in micros.items()]) is not None
-    (found,) = findings.of("batchsize", [replace(line, arms=arms)])
+    (found,) = findings.of("batch_size", [replace(line, arms=arms)])
     assert "no line a + b * n is told" in found.text
     assert "fitted_90%" not in found.values
 
@@ -328,6 +329,6 @@ def test_memory_is_the_limit_where_every_width_is_read_equally_fast(int8: float,
         replace(arm, name=name, workload="bandwidth", params={"dtype": name}, items=1, seconds=one)
         for arm, (name, one) in zip(case(1.0).arms, taken.items(), strict=True)
     )
-    (found,) = findings.of("int8", (replace(case(1.0), metric="wall", arms=arms, rounds=rounds, clean=9),))
+    (found,) = findings.of("bandwidth", (replace(case(1.0), metric="wall", arms=arms, rounds=rounds, clean=9),))
     assert found.values["float32"] == pytest.approx(10.0, rel=0.02)
     assert limit in found.text

@@ -2,11 +2,14 @@
 
 import os
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from tfbuild.bench import busy
+from tfbuild.engine import Engine
 from tfbuild.in_container.bench import gpu_utilisation
+from tfbuild.measure import experiments
 
 
 @pytest.mark.parametrize(("text", "percent"), [("41\n97\n", 69.0), ("0\n", 0.0), (" 100 \n[N/A]\n", 100.0)])
@@ -39,4 +42,4 @@ def test_where_there_is_no_nvidia_smi_the_work_ends(tmp_path: Path, monkeypatch:
 
 
 def test_without_a_gpu_nobody_is_asked() -> None:
-    assert busy.of(None, "sha256:1", 0) == ()  # type: ignore[arg-type]
+    assert busy.of(experiments.in_role("command"), cast(Engine, None), "sha256:1", 0) == ()

@@ -101,7 +101,7 @@ def test_the_list_has_the_models(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_model_s_rates_are_told_with_their_memory() -> None:
     measured = case(0.5, name="resnet50, batch 4, 224x224")
     arms = tuple(replace(arm, params={"application": "ResNet50"}, rss=1234.0) for arm in measured.arms)
-    (found,) = findings.of("models", [replace(measured, arms=arms)])
+    (found,) = findings.of("items_per_second", [replace(measured, arms=arms)])
     assert found.text == "resnet50, batch 4, 224x224: baseline 10 images/s in 1234 MiB, arm 20 images/s in 1234 MiB"
     assert found.values == {"baseline": pytest.approx(10), "arm": pytest.approx(20)}
 
@@ -116,11 +116,11 @@ def test_the_bottleneck_is_told_with_the_three_rates() -> None:
     both = replace(both, workload="pipeline", params={"step": True, "calls": 2})
     given = replace(both, name="input", params={"calls": 2}, seconds=0.125)
     other = replace(both, name="other input", params={"calls": 1}, seconds=0.5)
-    (found,) = findings.of("bottleneck", [replace(measured, arms=(alone, both, given, other))])
+    (found,) = findings.of("input_bound", [replace(measured, arms=(alone, both, given, other))])
     assert re.fullmatch(
         rf"arm: {TIMES} times the step alone: input-bound \(10 items/s computed, 8 read, 5 both\)", found.text
     )
-    (found,) = findings.of("bottleneck", [replace(measured, arms=(alone, both))])
+    (found,) = findings.of("input_bound", [replace(measured, arms=(alone, both))])
     assert re.fullmatch(rf"arm: {TIMES} times the step alone: input-bound", found.text)
 
 
@@ -152,5 +152,5 @@ def test_an_arm_whose_memory_is_told_shares_its_process_with_no_other() -> None:
             assert shared or len(set(keys)) == len(keys), each.name
     measured = case(0.5, name="its data", env={})
     arms = tuple(replace(arm, params={"application": "ResNet50"}, rss=1234.0) for arm in measured.arms)
-    (found,) = findings.of("models", [replace(measured, arms=arms)])
+    (found,) = findings.of("items_per_second", [replace(measured, arms=arms)])
     assert found.text == "its data: baseline 10 images/s, arm 20 images/s", "both are in the one process"

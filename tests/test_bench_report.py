@@ -257,7 +257,7 @@ def sizes(a: float, b: float, *batches: int, spread: float = 0.0, count: int = 1
 
 
 def test_the_batch_size_is_fitted_and_measured() -> None:
-    (found,) = findings.of("batchsize", [sizes(1e-3, 1e-4, 1, 2, 4, 8, 16, 32, 64, 128)])
+    (found,) = findings.of("batch_size", [sizes(1e-3, 1e-4, 1, 2, 4, 8, 16, 32, 64, 128)])
     assert found.values["a"] == pytest.approx(1e-3)
     assert found.values["b"] == pytest.approx(1e-4)
     assert found.values["fitted_80%"] == pytest.approx(40)
@@ -269,15 +269,15 @@ def test_the_batch_size_is_fitted_and_measured() -> None:
 def test_no_line_is_fitted_through_what_is_none() -> None:
     assert batch_size.fit([(1, 1.0), (2, 0.9), (4, 0.8)]) is None
     assert batch_size.fit([(1, 1.0), (2, 2.0)]) is None
-    assert findings.of("batchsize", [sizes(1e-3, 1e-4, 1, 2)]) == ()
-    assert findings.of("jpeg", [case(0.5)]) == ()
+    assert findings.of("batch_size", [sizes(1e-3, 1e-4, 1, 2)]) == ()
+    assert findings.of("", [case(0.5)]) == ()
 
 
 @pytest.mark.parametrize(("factor", "word"), [(1.02, "compute-bound"), (1.2, "balanced"), (1.7, "input-bound")])
 def test_the_bottleneck_is_named(factor: float, word: str) -> None:
     measured = case(factor, metric="wall")
     real = replace(measured.arms[1], params={"step": True})
-    (found,) = findings.of("bottleneck", [replace(measured, arms=(measured.arms[0], real))])
+    (found,) = findings.of("input_bound", [replace(measured, arms=(measured.arms[0], real))])
     assert found.text.endswith(word)
 
 
@@ -290,7 +290,7 @@ def disk(*speeds: float) -> CaseResult:
 
 
 def test_a_disk_has_its_class() -> None:
-    (found,) = findings.of("files", [disk(*(480.0 + 5 * n for n in range(9)))])
+    (found,) = findings.of("disk", [disk(*(480.0 + 5 * n for n in range(9)))])
     assert found.values["mb_per_second"] == pytest.approx(500)
     assert (
         "500 MB/s [485, 515] past the page cache, a SATA SSD's range and nearest to the guide's 500 MB/s" in found.text
@@ -298,7 +298,7 @@ def test_a_disk_has_its_class() -> None:
 
 
 def test_a_disk_between_two_classes_is_of_neither() -> None:
-    (found,) = findings.of("files", [disk(*[500.0] * 4, *[2600.0] * 5)])
+    (found,) = findings.of("disk", [disk(*[500.0] * 4, *[2600.0] * 5)])
     assert "anything from a SATA SSD's range to an NVMe's and nearest to the guide's 500 to 2000 MB/s" in found.text
 
 

@@ -1,19 +1,15 @@
 """A report as settings for its machine: an env file and lines of code, each with its measured gain. Nothing without."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tfbuild.bench import findings, inplace, wording
 from tfbuild.bench.inplace import InPlace
-from tfbuild.measure import intervals
+from tfbuild.measure import experiments, intervals
 from tfbuild.measure.evaluate import Verdict, against
+from tfbuild.measure.experiments import AdviceKind
 from tfbuild.measure.records import FASTER, SLOWER, ArmResult, BenchReport, CaseResult, ExperimentResult, Interval
 
-# Whose arms differ in the environment alone, so that the environment is what the gain is due to; a setting that comes
-# first holds for the cases of the next.
-SETTINGS = ("onednn", "models", "allocator", "threads")
-# Whose arm takes away what the image sets.
-TUNING = "tuning"
 # Of findings.py's values.
 KNEE = "measured_90%"
 # A setting holds for a whole machine: what may cost a tenth of it somewhere is none.
@@ -44,10 +40,9 @@ def advise(report: BenchReport) -> tuple[Advice, ...]:
     # Cases of another environment than the advised one show nothing of it.
     place = place.and_({name: value for one in found if not one.in_place for name, value in one.env.items()})
     for row in report.experiments:
-        if row.name == "batchsize":
-            found += _batch_sizes(row)
-        elif row.name not in (*SETTINGS, TUNING) or row.name == "models":
-            found += [*_code(row, place), *_baseline(row, place)]
+        for kind in experiments.purpose(row.name).advises:
+            if kind not in ENVIRONMENT:
+                found += LINES[kind](row, place)
     order = {row.name: number for number, row in enumerate(report.experiments)}
     return tuple(sorted(found, key=lambda one: order[one.experiment]))
 
@@ -98,22 +93,29 @@ class Change:
 
 
 def _settings(report: BenchReport, place: InPlace) -> list[Advice]:
-    rows = {row.name: row for row in report.experiments}
     found: list[Advice] = []
-    for row in [rows[name] for name in SETTINGS if name in rows]:
+    for row in _advising(report, "setting"):
         for one in _setting(row, report, place):
             if not any(one.env.keys() & before.env.keys() for before in found):
                 found.append(one)
                 place = place if one.in_place else place.and_(one.env)
-    if TUNING in rows:
+    for row in _advising(report, "image"):
         settled = {name for one in found for name in one.env}
-        for one in _setting(rows[TUNING], report, place):
+        for one in _setting(row, report, place):
             if one.in_place:
                 found.append(one)
             elif not one.env.keys() & settled:
                 # An env file can empty a variable, but not take it away, which is what was measured.
                 found.append(replace(one, env={}))
     return found
+
+
+def _advising(report: BenchReport, kind: AdviceKind) -> list[ExperimentResult]:
+    """The experiments that advise this, in the order of their rows' `setting_order`."""
+    rows = {row.name: row for row in report.experiments}
+    purposes = {name: experiments.purpose(name) for name in rows}
+    chosen = [name for name, purpose in purposes.items() if kind in purpose.advises]
+    return [rows[name] for name in sorted(chosen, key=lambda name: purposes[name].setting_order)]
 
 
 def _setting(row: ExperimentResult, report: BenchReport, place: InPlace) -> Iterator[Advice]:
@@ -244,6 +246,11 @@ def _assigned(env: dict[str, str]) -> str:
 
 
 def _code(row: ExperimentResult, place: InPlace) -> Iterator[Advice]:
+    yield from _best_lines(row, place)
+    yield from _baseline(row, place)
+
+
+def _best_lines(row: ExperimentResult, place: InPlace) -> Iterator[Advice]:
     """For each case the line that gained most there, with all cases in which it gained and in which it lost."""
     compared = [one for case in row.cases for one in _lines(row, case, place)]
     chosen: dict[str, None] = {}
@@ -299,11 +306,11 @@ def _turned(arm: ArmResult) -> Verdict:
     return Verdict(cpu=over(arm.cpu), wall=over(arm.wall), effect=FASTER)
 
 
-def _batch_sizes(row: ExperimentResult) -> Iterator[Advice]:
+def _batch_sizes(row: ExperimentResult, _: InPlace) -> Iterator[Advice]:
     """The smallest batch with nine tenths of the best rate, where it is shown to be faster than the smallest one."""
     for case in row.cases:
         # Worked out anew, for older reports say less carefully what follows; what was seen beside the rounds is theirs.
-        told = findings.of(row.name, [case])
+        told = findings.of("batch_size", [case])
         beside = [one for one in row.findings if one.text.startswith(f"{case.name}:") and KNEE not in one.values]
         size = next((int(one.values[KNEE]) for one in told if KNEE in one.values), 0)
         found = next((arm for arm in case.arms if arm.items == size and arm.effect == FASTER), None)
@@ -314,6 +321,14 @@ def _batch_sizes(row: ExperimentResult) -> Iterator[Advice]:
             code = f"batch_size = {size}" + ("  # the largest one tried: more may be faster still" if end else "")
             gains = (_seen(seen), *(one.text for one in (*told, *beside)))
             yield Advice(experiment=row.name, env={}, code=code, gains=gains)
+
+
+LINES: dict[AdviceKind, Callable[[ExperimentResult, InPlace], Iterator[Advice]]] = {
+    "code": _code,
+    "batch_size": _batch_sizes,
+}
+# Chosen all together before the lines, by _settings: each depends on those before it.
+ENVIRONMENT: tuple[AdviceKind, ...] = ("setting", "image")
 
 
 # --- words -----------------------------------------------------------------------------------------------------------

@@ -1,12 +1,12 @@
-"""Whether GPUs are busy on the trainings of the row `bottleneck`: idle ones wait for their input. By nvidia-smi."""
+"""Whether GPUs are busy on the trainings of an experiment: idle ones wait for their input. By nvidia-smi."""
 
 from collections.abc import Iterator
 
 from tfbuild.engine import Engine
 from tfbuild.errors import TfbuildError
 from tfbuild.in_container.bench.records import Busy, Ready
-from tfbuild.measure import experiments, workers
-from tfbuild.measure.experiments import Arm
+from tfbuild.measure import workers
+from tfbuild.measure.experiments import Arm, Experiment
 from tfbuild.measure.protocol import MeasurementError
 from tfbuild.measure.records import Finding
 from tfbuild.measure.workers import Key
@@ -14,13 +14,12 @@ from tfbuild.measure.workers import Key
 SECONDS = 120.0
 
 
-def of(engine: Engine, image: str, gpus: int) -> tuple[Finding, ...]:
-    """A finding a training; nothing where TensorFlow sees no GPU."""
-    return tuple(_trainings(engine, image)) if gpus else ()
+def of(row: Experiment, engine: Engine, image: str, gpus: int) -> tuple[Finding, ...]:
+    """A finding a training of the row's first case; nothing where TensorFlow sees no GPU."""
+    return tuple(_trainings(row, engine, image)) if gpus else ()
 
 
-def _trainings(engine: Engine, image: str) -> Iterator[Finding]:
-    (row,) = (row for row in experiments.known() if row.name == "bottleneck")
+def _trainings(row: Experiment, engine: Engine, image: str) -> Iterator[Finding]:
     for arm in row.arms(row.case[0]):
         if arm.params.get("step") or arm.workload == "synthetic":
             text, values = _busy(engine, image, arm)

@@ -7,7 +7,7 @@ its arms is data to Vega-Lite, never a field or an expression.
 import hashlib
 import io
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from textwrap import shorten
@@ -16,8 +16,9 @@ from xml.etree import ElementTree
 
 from tfbuild.bench import batch_size, wording
 from tfbuild.errors import fit
-from tfbuild.measure import intervals
+from tfbuild.measure import experiments, intervals
 from tfbuild.measure.evaluate import seconds_per_item
+from tfbuild.measure.experiments import ChartKind
 from tfbuild.measure.records import FASTER, NO_DIFFERENCE, SLOWER, ArmResult, CaseResult, ExperimentResult, Interval
 
 if TYPE_CHECKING:
@@ -36,8 +37,6 @@ SVG = "http://www.w3.org/2000/svg"
 EFFECTS = (FASTER, SLOWER, NO_DIFFERENCE)
 COLOURS = ("var(--faster)", "var(--slower)", "var(--same)")
 SHAPES = ("triangle-right", "triangle-left", "circle")
-# Where memory is half of the question, and each arm has a process of its own.
-MEMORY = ("allocator",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,12 +68,31 @@ def _checked_as_a_whole() -> Iterator[None]:
 
 def of(row: ExperimentResult) -> Iterator[str]:
     """What there is to draw of an experiment, as elements for a page."""
-    curves = [curve for case in row.cases if (curve := rates(case))] if row.name == "batchsize" else []
-    yield from curves
-    if not curves and (groups := [group for case in row.cases if (group := _group(case)).lines]):
+    for kind in experiments.purpose(row.name).charts:
+        yield from DRAWN[kind](row)
+
+
+def _ratios(row: ExperimentResult) -> Iterator[str]:
+    if groups := [group for case in row.cases if (group := _group(case)).lines]:
         yield ratios(f"{row.name}: ratios to the baseline", groups)
-    if row.name in MEMORY and any(arm.rss for case in row.cases for arm in case.arms):
+
+
+def _rates(row: ExperimentResult) -> Iterator[str]:
+    """A curve a case; the ratios where no case has enough for one."""
+    curves = [curve for case in row.cases if (curve := rates(case))]
+    yield from curves or _ratios(row)
+
+
+def _memory(row: ExperimentResult) -> Iterator[str]:
+    if any(arm.rss for case in row.cases for arm in case.arms):
         yield memory(row)
+
+
+DRAWN: dict[ChartKind, Callable[[ExperimentResult], Iterator[str]]] = {
+    "ratios": _ratios,
+    "rates": _rates,
+    "memory": _memory,
+}
 
 
 def _group(case: CaseResult) -> LineGroup:

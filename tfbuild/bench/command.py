@@ -15,7 +15,7 @@ from tfbuild.bench.session import Settings
 from tfbuild.engine import Engine
 from tfbuild.errors import Interrupted, UsageError
 from tfbuild.measure import experiments
-from tfbuild.measure.experiments import Experiment
+from tfbuild.measure.experiments import Experiment, Purpose
 from tfbuild.measure.records import BenchReport
 from tfbuild.util.files import replace_file
 from tfbuild.util.quantities import limit_seconds
@@ -46,11 +46,12 @@ def settings(
 def rows_of(only: Sequence[str], chosen: Settings, named: Sequence[str], batch: str) -> tuple[Experiment, ...]:
     """What to measure: the experiments, or the models that are `named`, or both where both are. UsageError.
 
-    A command is watched alone: it stands for the row `bottleneck`.
+    A command is watched alone: it stands for the row whose role it is.
     """
     if chosen.command:
-        if {*only} - {profiled.ROW} or named or batch:
-            raise UsageError("--command is watched alone", hint=f"leave out --model and all --only but {profiled.ROW}")
+        own = experiments.in_role("command").name
+        if {*only} - {own} or named or batch:
+            raise UsageError("--command is watched alone", hint=f"leave out --model and all --only but {own}")
         return ()
     if not named:
         if batch:
@@ -125,7 +126,12 @@ def show_rows(
     """What there is (--list), or what would run and for how long (--dry-run)."""
     rows = rows_of(only, chosen, named, batch)
     if json:
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(rows), indent=2).decode() + "\n")
+        # What is made of the numbers is this program's own business.
+        told = [
+            {name: value for name, value in msgspec.to_builtins(row).items() if name not in Purpose.__struct_fields__}
+            for row in rows
+        ]
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(told), indent=2).decode() + "\n")
     else:
         reporting.listed(rows, quick=chosen.quick)
     if dry_run:

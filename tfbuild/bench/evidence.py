@@ -10,7 +10,7 @@ from tfbuild.in_container.bench.records import Peak
 from tfbuild.in_container.smoke import judge
 from tfbuild.measure import protocol
 from tfbuild.measure.arms import Machine
-from tfbuild.measure.experiments import Arm, Case, Experiment
+from tfbuild.measure.experiments import Arm, Case, EvidenceKind, Experiment
 from tfbuild.measure.protocol import MeasurementError
 from tfbuild.measure.records import Finding
 from tfbuild.measure.workers import FOLDER, Key, Pool, files
@@ -32,26 +32,50 @@ LOST = (TfbuildError, TimeoutError, MeasurementError)
 
 
 def of(row: Experiment, cases: Sequence[Case], pool: Pool, machine: Machine, seconds: float) -> tuple[Finding, ...]:
-    """For the experiments that have such evidence, within a part of the `seconds` that they may take."""
-    if row.name == "onednn":
-        within = max(LEAST_SECONDS, SHARE * seconds / 2)
-        if seconds < ALL_SECONDS:
-            return (_primitives(row, cases[:1], pool, machine, "1", within),)
-        # One case is enough to see that it is off.
-        return _primitives(row, cases, pool, machine, "1", within), _primitives(
-            row, cases[:1], pool, machine, "0", within
-        )
-    if row.name == "batchsize":
-        end = time.monotonic() + SHARE * seconds
-        return tuple(found for case in cases if (found := _memory(row, case, pool, machine, end)))
-    if row.name == "pipeline":
-        end = time.monotonic() + SHARE * seconds
-        # The case of few arms is the one in which memory is the question.
-        few = sorted((case for case in cases if case.workload == "pipeline"), key=lambda case: len(row.arms(case)))
-        return tuple(found for case in few if (found := _peaks(row, case, pool, machine, end)))
-    if row.name == "bottleneck":
-        return busy.of(pool.engine, machine.image, machine.gpus)
-    return ()
+    """Watch by the row's `evidence`, within a part of the `seconds` that it may take; nothing where it has none."""
+    watch = WATCHED.get(row.evidence)
+    return watch(row, cases, pool, machine, seconds) if watch else ()
+
+
+def _switched(
+    row: Experiment, cases: Sequence[Case], pool: Pool, machine: Machine, seconds: float
+) -> tuple[Finding, ...]:
+    within = max(LEAST_SECONDS, SHARE * seconds / 2)
+    if seconds < ALL_SECONDS:
+        return (_primitives(row, cases[:1], pool, machine, "1", within),)
+    # One case is enough to see that it is off.
+    return _primitives(row, cases, pool, machine, "1", within), _primitives(row, cases[:1], pool, machine, "0", within)
+
+
+def _batch_memory(
+    row: Experiment, cases: Sequence[Case], pool: Pool, machine: Machine, seconds: float
+) -> tuple[Finding, ...]:
+    end = time.monotonic() + SHARE * seconds
+    return tuple(found for case in cases if (found := _memory(row, case, pool, machine, end)))
+
+
+def _pipeline_peaks(
+    row: Experiment, cases: Sequence[Case], pool: Pool, machine: Machine, seconds: float
+) -> tuple[Finding, ...]:
+    end = time.monotonic() + SHARE * seconds
+    # The case of few arms is the one in which memory is the question.
+    few = sorted((case for case in cases if case.workload == "pipeline"), key=lambda case: len(row.arms(case)))
+    return tuple(found for case in few if (found := _peaks(row, case, pool, machine, end)))
+
+
+def _gpu_use(
+    row: Experiment, cases: Sequence[Case], pool: Pool, machine: Machine, seconds: float
+) -> tuple[Finding, ...]:
+    return busy.of(row, pool.engine, machine.image, machine.gpus)
+
+
+Watch = Callable[[Experiment, Sequence[Case], Pool, Machine, float], tuple[Finding, ...]]
+WATCHED: dict[EvidenceKind, Watch] = {
+    "primitives": _switched,
+    "batch_memory": _batch_memory,
+    "pipeline_peaks": _pipeline_peaks,
+    "gpu_use": _gpu_use,
+}
 
 
 # --- which primitives run -------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from tfbuild.bench import batch_size, wording
 from tfbuild.bench.batch_size import OFF_THE_LINE
 from tfbuild.measure import intervals
 from tfbuild.measure.evaluate import against, counted, interval, seconds_per_item, sure, wall
+from tfbuild.measure.experiments import FindingKind
 from tfbuild.measure.records import FASTER, SLOWER, ArmResult, CaseResult, Finding, Interval, Sample
 
 # Step on the real pipeline over step alone (the tf.data guide's question, with limits that held in measurements).
@@ -23,9 +24,9 @@ BOUNDS = ("compute-bound", "balanced", "input-bound")
 DISKS = ((200.0, "a spinning disk's"), (700.0, "a SATA SSD's"), (1500.0, "between a SATA SSD's and an NVMe's"))
 
 
-def of(name: str, cases: Sequence[CaseResult]) -> tuple[Finding, ...]:
-    """What follows in the experiment `name`; nothing where too little was measured."""
-    derive = DERIVED.get(name)
+def of(kind: FindingKind, cases: Sequence[CaseResult]) -> tuple[Finding, ...]:
+    """Say what follows by an experiment's `finding`; nothing where too little was measured."""
+    derive = DERIVED.get(kind)
     return tuple(_with_caveat(found, case) for case in cases if case.rounds for found in derive(case)) if derive else ()
 
 
@@ -86,7 +87,7 @@ def _two_digits(number: float) -> int:
     return int(float(f"{max(0.0, number):.1e}"))
 
 
-def _bottleneck(case: CaseResult) -> list[Finding]:
+def _input_bound(case: CaseResult) -> list[Finding]:
     """The baseline is the step alone: what a pipeline at no cost would give. An arm's input alone is the one with the
     same parameters but for the step."""
     found = []
@@ -153,7 +154,7 @@ def _knobs(arm: ArmResult) -> str:
     return repr(sorted((name, value) for name, value in arm.params.items() if name != "step"))
 
 
-def _models(case: CaseResult) -> list[Finding]:
+def _items_per_second(case: CaseResult) -> list[Finding]:
     """tf_cnn_benchmarks' "images/sec" by the clock, with the memory that it took in a process of its own."""
     timed = [arm for arm in case.arms if arm.seconds]
     if not timed:
@@ -166,7 +167,7 @@ def _models(case: CaseResult) -> list[Finding]:
     return [Finding(text=f"{case.name}: {told}", values={arm.name: _rate(arm) for arm in timed})]
 
 
-def _files(case: CaseResult) -> list[Finding]:
+def _disk_speed(case: CaseResult) -> list[Finding]:
     arm = case.arms[0]
     if arm.workload != "disk" or not arm.seconds:
         return []
@@ -216,7 +217,7 @@ def _disk(low: float, high: float) -> str:
     return f"{classes} and nearest to the guide's {guide}"
 
 
-def _allocator(case: CaseResult) -> list[Finding]:
+def _page_faults(case: CaseResult) -> list[Finding]:
     """What a ratio of times does not show: pages that the kernel had to give again, and memory that was kept."""
     told = [(arm.name, arm.faults, arm.rss) for arm in case.arms if arm.faults is not None and arm.rss is not None]
     if len(told) < 2:
@@ -251,7 +252,7 @@ def _nodes(arm: ArmResult) -> str:
     return f" ({arm.nodes} nodes)" if arm.nodes else ""
 
 
-def _threads(case: CaseResult) -> list[Finding]:
+def _against_default(case: CaseResult) -> list[Finding]:
     timed = sorted((arm for arm in case.arms[1:] if arm.wall), key=_gain, reverse=True)
     better = [arm for arm in timed if arm.effect == FASTER]
     if better:
@@ -280,7 +281,7 @@ def _fused(case: CaseResult) -> list[Finding]:
     ]
 
 
-def _merged(case: CaseResult) -> list[Finding]:
+def _map_and_batch(case: CaseResult) -> list[Finding]:
     """map_and_batch against map, then batch, with as many calls."""
     return [
         _pair(case, arm, other)
@@ -308,16 +309,15 @@ def _pair(case: CaseResult, arm: ArmResult, other: ArmResult) -> Finding:
     return Finding(text=text, values={"median": ratio.median, "low": ratio.low, "high": ratio.high} if ratio else {})
 
 
-DERIVED: dict[str, Callable[[CaseResult], list[Finding]]] = {
-    "allocator": _allocator,
-    "batchnorm": _fused,
-    "batchsize": batch_size.derive,
-    "bottleneck": _bottleneck,
-    "files": _files,
-    "int8": _bandwidth,
-    "models": _models,
-    "pipeline": _merged,
-    "rnn": _first_calls,
-    "threads": _threads,
-    "xla": _first_calls,
+DERIVED: dict[FindingKind, Callable[[CaseResult], list[Finding]]] = {
+    "against_default": _against_default,
+    "bandwidth": _bandwidth,
+    "batch_size": batch_size.derive,
+    "disk": _disk_speed,
+    "first_call": _first_calls,
+    "fused": _fused,
+    "input_bound": _input_bound,
+    "items_per_second": _items_per_second,
+    "map_and_batch": _map_and_batch,
+    "page_faults": _page_faults,
 }

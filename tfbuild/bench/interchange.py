@@ -10,6 +10,9 @@ from tfbuild.errors import UsageError
 from tfbuild.measure.evaluate import TIMES
 from tfbuild.measure.records import ArmResult, BenchReport, CaseResult, ExperimentResult
 
+# pyperf refuses these as tags.
+NO_TAGS = ("", "all")
+
 
 def to_pyperf(report: BenchReport) -> str:
     """One benchmark an arm, with seconds per item of every round in the metric that is judged. UsageError for none."""
@@ -66,7 +69,7 @@ def _metadata(row: ExperimentResult, case: CaseResult, arm: ArmResult) -> dict[s
     return {
         "name": f"{row.name}/{case.name}/{arm.name}",
         "unit": "second",
-        "tags": [row.name] if row.name not in ("", "all") else [],
+        "tags": [row.name] if row.name not in NO_TAGS else [],
         "duration": sum(row.samples[arm.name].wall for row in case.rounds if arm.name in row.samples),
         "time": "CPU time" if case.metric == "cpu" else "wall time",
         "undisturbed_rounds": f"{case.clean} of {len(case.rounds)}",

@@ -1,4 +1,4 @@
-"""`--model NAME`: whole models in place of the few and small ones that the row `models` has for a short run."""
+"""`--model NAME`: whole models in place of the few and small ones that the experiment has for a short run."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,6 @@ from tfbuild.facts import Facts
 from tfbuild.measure import experiments
 from tfbuild.measure.experiments import Arm, Case, Experiment, Value
 
-ROW = "models"
 # Of one model, both of its cases: a ResNet-50 needs its graph four times, and 1 to 4 s a step on two cores.
 WEIGHT = 120.0
 MOST_ITEMS = 4096
@@ -36,11 +35,11 @@ def known() -> dict[str, Model]:
 
 
 def row(names: Sequence[str], batch: int = 0) -> Experiment:
-    """The experiment `models` on these models, `batch` items a step (0: each model's own). UsageError."""
+    """The experiment of whole models on these, `batch` items a step (0: each model's own). UsageError."""
     models = known()
     if unknown := [name for name in names if name not in models]:
         raise UsageError(f"no model is called {unknown[0]!r}", hint=f"one of: {', '.join(sorted(models))}")
-    (usual,) = (row for row in experiments.known() if row.name == ROW)
+    usual = experiments.in_role("model")
     cases = [case for name in dict.fromkeys(names) for case in _cases(models[name], batch, usual)]
     made = msgspec.structs.replace(usual, case=tuple(cases), weight=WEIGHT / 2)
     experiments.check(made)

@@ -13,7 +13,7 @@ from tfbuild.bench.compare import ReportComparison, side_by_side
 from tfbuild.bench.gate import GateVerdict
 from tfbuild.bench.wording import TableRow
 from tfbuild.errors import UsageError
-from tfbuild.measure import intervals, records
+from tfbuild.measure import experiments, intervals, records
 from tfbuild.measure.evaluate import AGAIN, cpu, wall
 from tfbuild.measure.records import ArmResult, BenchReport, CaseResult, ExperimentResult
 from tfbuild.util.files import replace_file
@@ -22,8 +22,6 @@ TEMPLATES = Path(__file__).parents[2] / "templates"
 QUIET = "quiet"
 # Lines that stand open; a reader may unfold the others.
 MOST = 3
-# Whose findings are the whole answer.
-ANSWERED = ("batchsize", "bottleneck", "threads")
 CUT_SHORT = "the time was over before all rounds were made: intervals are as wide as they are"
 
 
@@ -177,7 +175,7 @@ def _cards(report: BenchReport) -> list[Card]:
 def _found(row: ExperimentResult) -> Iterator[str]:
     """Its findings; else what each arm did to the baseline, case by case counted."""
     yield from (finding.text for finding in row.findings)
-    if row.name in ANSWERED and row.findings:
+    if experiments.purpose(row.name).answer_only and row.findings:
         return
     measured = [(case, arm) for case in row.cases for arm in case.arms if arm.effect]
     for effect in (records.FASTER, records.SLOWER):

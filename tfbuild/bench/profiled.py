@@ -19,7 +19,6 @@ from tfbuild.measure import experiments, probe, records, workers
 from tfbuild.measure.records import ExperimentResult, Finding
 from tfbuild.util.progress import Progress
 
-ROW = "bottleneck"
 FOLDER = "/tfbuild-command"
 SITE = "/tfbuild-bench/site/sitecustomize.py"
 # As the script's user, who may have no home in the image; the profiler's own messages would hide the script's.
@@ -78,7 +77,7 @@ def experiment(
         _refuse(command, found)
         finding = judge(command, found)
         step.outcome = finding.text.removeprefix(f"{command}: ")
-    (row,) = (row for row in experiments.known() if row.name == ROW)
+    row = experiments.in_role("command")
     return ExperimentResult(
         name=row.name,
         question=row.question,

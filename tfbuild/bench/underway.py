@@ -92,7 +92,7 @@ class Underway:
             reason=reason,
             seconds=round(self.seconds, 1),
             cases=cases,
-            findings=(*findings.of(self.row.name, cases), *mean, *self.seen),
+            findings=(*findings.of(self.row.finding, cases), *mean, *self.seen),
         )
 
 

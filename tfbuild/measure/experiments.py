@@ -1,7 +1,9 @@
 """The experiments as rows: a question of the guide, what is compared to answer it, and what the answer would change."""
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import cache
+from typing import Literal
 
 from msgspec import field
 
@@ -14,6 +16,27 @@ METRICS = ("cpu", "wall")
 # What a row may need: a GPU, which its workers alone get; --against's image; "tuning": the image sets what an arm takes
 # away.
 NEEDS = ("", "gpu", "against", "tuning")
+# The values of a row's purpose; reading the facts refuses any other. Each has its function in a table of tfbuild/bench,
+# to which a new value is added too: a test compares the two.
+FindingKind = Literal[  # findings.py: DERIVED
+    "",
+    "against_default",
+    "bandwidth",
+    "batch_size",
+    "disk",
+    "first_call",
+    "fused",
+    "input_bound",
+    "items_per_second",
+    "map_and_batch",
+    "page_faults",
+]
+AdviceKind = Literal["code", "setting", "image", "batch_size"]  # advise.py: LINES and ENVIRONMENT
+ChartKind = Literal["ratios", "rates", "memory"]  # charts.py: DRAWN
+EvidenceKind = Literal["", "primitives", "batch_memory", "pipeline_peaks", "gpu_use"]  # evidence.py: WATCHED
+# What asks for one row by what it does: --model, --command, and verification's throughput check.
+Role = Literal["", "model", "command", "verification"]
+ROLES: tuple[Role, ...] = ("model", "command", "verification")
 
 
 class Arm(Facts, frozen=True):
@@ -49,7 +72,22 @@ class Case(Facts, frozen=True):
     arm: tuple[Arm, ...] = ()
 
 
-class Experiment(Facts, frozen=True):
+class Purpose(Facts, frozen=True, kw_only=True):
+    """What is made of an experiment's numbers; experiments.toml says what each field and value means.
+
+    The defaults are those of a plain comparison, and of an experiment in a report that no row here knows.
+    """
+
+    finding: FindingKind = ""
+    advises: tuple[AdviceKind, ...] = ("code",)
+    setting_order: int = 0
+    charts: tuple[ChartKind, ...] = ("ratios",)
+    evidence: EvidenceKind = ""
+    answer_only: bool = False
+    role: Role = ""
+
+
+class Experiment(Purpose, frozen=True):
     """`question`: the guide's, in its words; `compares`: how it is answered; `changes`: what the answer is good for.
 
     `metric`: "cpu" where neighbours would disturb the clock, "wall" where waiting is the point; `same`: the arms claim
@@ -95,15 +133,40 @@ class Table(Facts, frozen=True):
 def known() -> tuple[Experiment, ...]:
     """All experiments, in the order in which they run."""
     rows = facts.load("experiments", Table).experiment
+    check_all(rows)
+    return rows
+
+
+def purpose(name: str) -> Purpose:
+    """Look up what is made of a report's experiment; the usual where it has no row, as in reports of other versions."""
+    return next((row for row in known() if row.name == name), Purpose())
+
+
+def in_role(role: Role) -> Experiment:
+    """Return the one row that has this role."""
+    return next(row for row in known() if row.role == role)
+
+
+def check_all(rows: Sequence[Experiment]) -> None:
+    """Raise ValueError where a row contradicts itself or another one."""
     for row in rows:
         check(row)
-    return rows
+    if len({row.name for row in rows}) != len(rows):
+        raise ValueError("experiments: two rows have the same name")
+    roles = Counter(row.role for row in rows)
+    if wrong := [role for role in ROLES if roles[role] != 1]:
+        raise ValueError(f"experiments: exactly one row has the role {wrong[0]!r}")
+    turns = [row.setting_order for row in rows if row.setting_order]
+    if len(set(turns)) != len(turns):
+        raise ValueError("experiments: two rows have the same setting_order")
 
 
 def check(row: Experiment) -> None:
     """ValueError where a row contradicts itself."""
     if not row.case:
         raise ValueError(f"experiment {row.name} has no case")
+    if ("setting" in row.advises) != (row.setting_order > 0):
+        raise ValueError(f'experiment {row.name}: a setting_order from 1 on goes with advises = ["setting"]')
     metrics = {row.metric, *(case.metric or row.metric for case in row.case)}
     if not metrics <= set(METRICS) or any(case.needs not in NEEDS for case in row.case):
         raise ValueError(f"experiment {row.name}: a metric or a need that nobody knows")

@@ -1,4 +1,4 @@
-"""The throughput check: the benchmark's experiment `tuning`, all of its cases, against this image's own baseline.
+"""The throughput check: all cases of the experiment in the role "verification", against this image's own baseline.
 
 No absolute time is judged. The ratio is baseline over image (above 1: the image is faster) of CPU time, which
 neighbours disturb least; the image runs twice, and what it differs from itself is the band.
@@ -23,7 +23,6 @@ from tfbuild.measure.rounds import CaseRun, RoundLimits
 from tfbuild.verify.records import Benchmark, Throughput, Timing, Triple
 from tfbuild.verify.verification import Baseline, Claim, Verification, VerificationCheck, needs_tensorflow
 
-EXPERIMENT = "tuning"
 ROUNDS = 9
 # The rounds' share of the minute that a verification may take. A machine so busy that six rounds do not fit into it
 # gets up to LONGEST.
@@ -57,7 +56,7 @@ def measure(engine: Engine, ref: str, baseline: Baseline, *, seed: int = 0) -> T
 
 def against(baseline: Baseline) -> Experiment:
     """The experiment with this baseline in place of its own, which is the image itself without its tuning."""
-    (row,) = experiments.select([EXPERIMENT], quick=True)
+    row = experiments.in_role("verification")
     image, other = row.arm
     other = replace(other, image="against", env=dict(baseline.env), process="baseline")
     return replace(row, arm=(image, other), case=tuple(replace(case, needs="against") for case in row.case))
