@@ -421,8 +421,8 @@ def test_a_base_from_a_registry_is_named_by_digest(
 START = """
 from pathlib import Path
 from tfbuild.engine import Progress
-from tfbuild.engine.daemon import Place, ensure
-print(ensure(Progress(), Place(socket=Path({socket!r}), folder=Path({folder!r}), disk={disk})).version)
+from tfbuild.engine.daemon import DaemonPlace, ensure
+print(ensure(Progress(), DaemonPlace(socket=Path({socket!r}), folder=Path({folder!r}), disk={disk})).version)
 """
 
 
