@@ -225,6 +225,11 @@ def cuda(release: str) -> Cuda:
     return row(table().cuda, release)
 
 
+def cuda_from_base(release: str, target: str) -> bool:
+    """Whether a compile takes CUDA from its base image (up to 2.17), which only one that the user names can have."""
+    return targets.get(target).cuda and not cuda(release).hermetic
+
+
 # --- configs ---------------------------------------------------------------------------------------------------------
 
 

@@ -23,7 +23,7 @@ from tfbuild.cpu import Cpu, cpuid
 from tfbuild.engine import Engine, daemon
 from tfbuild.engine.build import BuildSettings
 from tfbuild.errors import BaseUnavailable, DiskFull, EngineMissing, TfbuildError, UnknownCpu, UnknownImage, UsageError
-from tfbuild.facts import base_images, releases, targets, toolchains
+from tfbuild.facts import base_images, releases, toolchains
 from tfbuild.pipeline import base_image as bases
 from tfbuild.pipeline import baselines, compiling, wheel_export
 from tfbuild.pipeline import bundle as bundles
@@ -358,10 +358,8 @@ def disk_full(folder: Path) -> Iterator[None]:
 
 
 def refuse_base_without_cuda(build: Build, base: str) -> None:
-    """Up to 2.17 a compile takes CUDA from the builder: only an image that the user names can have it."""
-    if build.wheel.kind != "source" or not targets.get(build.target).cuda or base not in plan.BASES:
-        return
-    if not releases.cuda(build.release).hermetic:
+    """BaseUnavailable where a compile takes CUDA from its base, and none was named that may have it."""
+    if build.wheel.kind == "source" and base in plan.BASES and releases.cuda_from_base(build.release, build.target):
         raise BaseUnavailable(
             f"TensorFlow {build.release} is compiled with the CUDA of its base image, and {build.base_image} has none",
             hint=f"--base with an image that has CUDA {build.cuda}, cuDNN {build.cudnn} and "

@@ -135,7 +135,7 @@ def _compiled(request: Request, target: str, place: str, release: str, asked: In
             *failures.notes(concerned),
             *_unguarded(flags.instruction_set),
             *chosen.notes,
-            *_without_cuda(request, cuda, release),
+            *_without_cuda(request, cuda, release, target),
             *(_in_place_of(row.name, row.note, release) for row in spelled_out),
             *([f"which commit {given.tag} must be is not known: the tag is taken as it is"] if unchecked else []),
         ),
@@ -143,9 +143,8 @@ def _compiled(request: Request, target: str, place: str, release: str, asked: In
     )
 
 
-def _without_cuda(request: Request, cuda: CudaChoice, release: str) -> tuple[str, ...]:
-    """Up to 2.17 a compile takes CUDA from the builder: only an image that the user names can have it."""
-    if not cuda.cuda or request.base not in BASES or releases.cuda(release).hermetic:
+def _without_cuda(request: Request, cuda: CudaChoice, release: str, target: str) -> tuple[str, ...]:
+    if request.base not in BASES or not releases.cuda_from_base(release, target):
         return ()
     return (f"no known base image has CUDA: name one with CUDA {cuda.cuda} and cuDNN {cuda.cudnn} by --base",)
 

@@ -58,7 +58,7 @@ class Combination:
     @property
     def own_base(self) -> bool:
         """Whether only a base that the user names can have what the build needs: CUDA."""
-        return self.build is not None and targets.get(self.target).cuda and not releases.cuda(self.release).hermetic
+        return self.build is not None and releases.cuda_from_base(self.release, self.target)
 
     @property
     def status(self) -> str:
