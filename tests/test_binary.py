@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from tests import libraries
 from tfbuild import facts
-from tfbuild.binary import guard as binary
-from tfbuild.binary.guard import GuardUnreadable
+from tfbuild.binary.guard import Guard, GuardUnreadable, compiled_features, read_guard
 from tfbuild.facts import guard as guards
 
 AVX = ("SSE", "SSE2", "SSE3", "SSE4.1", "SSE4.2", "AVX")
@@ -38,20 +37,20 @@ def written(folder: Path, content: bytes) -> Path:
 @pytest.mark.parametrize("name", WHEELS)
 def test_reads_the_guard_of_real_wheels(name: str, tmp_path: Path) -> None:
     record = libraries.recorded(name)
-    guard = binary.read_guard(written(tmp_path, libraries.library(record)), record["release"])
+    guard = read_guard(written(tmp_path, libraries.library(record)), record["release"])
     assert (guard.compiled, guard.unused) == WHEELS[name]
 
 
 def test_canonical_names_of_what_was_compiled_in(tmp_path: Path) -> None:
     path = written(tmp_path, libraries.library(libraries.recorded("intel_tensorflow_avx512-2.14.0")))
     expected = {"sse3", "sse4_1", "sse4_2", "avx", "avx2", "avx512f", "fma"}
-    assert binary.compiled_features(path, "2.14.0") == expected
+    assert compiled_features(path, "2.14.0") == expected
 
 
 def test_a_stripped_library_is_told_as_such(tmp_path: Path) -> None:
     path = written(tmp_path, libraries.library(libraries.recorded("tensorflow_cpu-2.21.0"), symbols=False))
     with pytest.raises(GuardUnreadable, match="stripped"):
-        binary.read_guard(path, "2.21.0")
+        read_guard(path, "2.21.0")
 
 
 def test_a_library_with_other_symbols_only_is_told_as_stripped(tmp_path: Path) -> None:
@@ -59,16 +58,16 @@ def test_a_library_with_other_symbols_only_is_told_as_stripped(tmp_path: Path) -
     for function in record["functions"]:
         function["name"] = "something_else"
     with pytest.raises(GuardUnreadable, match="stripped"):
-        binary.read_guard(written(tmp_path, libraries.library(record)), "2.21.0")
+        read_guard(written(tmp_path, libraries.library(record)), "2.21.0")
 
 
 def test_the_guard_of_another_release_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path, libraries.library(libraries.recorded("tensorflow_cpu-2.21.0")))
     with pytest.raises(GuardUnreadable, match=r"does not have: \[44, 45, 46, 47\]"):
-        binary.read_guard(path, "2.14.0")
+        read_guard(path, "2.14.0")
     path = written(tmp_path, libraries.library(libraries.recorded("tensorflow_cpu-2.14.0")))
     with pytest.raises(GuardUnreadable, match="does not ask for AVX512_FP16"):
-        binary.read_guard(path, "2.21.0")
+        read_guard(path, "2.21.0")
 
 
 def test_a_call_without_a_constant_is_refused_rather_than_left_out(tmp_path: Path) -> None:
@@ -76,7 +75,7 @@ def test_a_call_without_a_constant_is_refused_rather_than_left_out(tmp_path: Pat
     for function in record["functions"]:
         function["code"] = function["code"].replace("bf0c000000", "89df909090")  # mov $12,%edi -> mov %ebx,%edi; nops
     with pytest.raises(GuardUnreadable, match="no constant feature"):
-        binary.read_guard(written(tmp_path, libraries.library(record)), "2.21.0")
+        read_guard(written(tmp_path, libraries.library(record)), "2.21.0")
 
 
 def test_amx_shows_by_not_being_called_unused(tmp_path: Path) -> None:
@@ -85,7 +84,7 @@ def test_amx_shows_by_not_being_called_unused(tmp_path: Path) -> None:
     # The constant of AMX_TILE (41) becomes that of AMX_INT8 (42): nobody asks for AMX_TILE any more.
     assert body["code"].count("bf29000000") == 1
     body["code"] = body["code"].replace("bf29000000", "bf2a000000")
-    guard = binary.read_guard(written(tmp_path, libraries.library(record)), "2.21.0")
+    guard = read_guard(written(tmp_path, libraries.library(record)), "2.21.0")
     assert "AMX_TILE" in guard.compiled
     assert "AMX_TILE" not in guard.unused
 
@@ -95,19 +94,19 @@ def test_a_library_made_to_be_slow_is_refused(tmp_path: Path) -> None:
     body = next(f for f in record["functions"] if "CallOnceImpl" in f["name"])
     record["functions"] += [body | {"name": f"{body['name']}{index}", "code": ""} for index in range(40)]
     with pytest.raises(GuardUnreadable, match="42 functions"):
-        binary.read_guard(written(tmp_path, libraries.library(record)), "2.21.0")
+        read_guard(written(tmp_path, libraries.library(record)), "2.21.0")
 
 
 def test_on_aarch64_the_guard_knows_nothing(tmp_path: Path) -> None:
     content = libraries.library(libraries.recorded("tensorflow_cpu-2.21.0"), machine=183)
-    assert binary.read_guard(written(tmp_path, content), "2.21.0") == binary.Guard(compiled=(), unused=())
+    assert read_guard(written(tmp_path, content), "2.21.0") == Guard(compiled=(), unused=())
 
 
 def test_what_is_no_file_has_a_reason(tmp_path: Path) -> None:
     with pytest.raises(GuardUnreadable, match="cannot be read"):
-        binary.read_guard(tmp_path / "missing", "2.21.0")
+        read_guard(tmp_path / "missing", "2.21.0")
     with pytest.raises(GuardUnreadable):
-        binary.read_guard(written(tmp_path, b""), "2.21.0")
+        read_guard(written(tmp_path, b""), "2.21.0")
 
 
 WHOLE = libraries.library(libraries.recorded("tensorflow_cpu-2.21.0"))
@@ -115,14 +114,14 @@ WHOLE = libraries.library(libraries.recorded("tensorflow_cpu-2.21.0"))
 
 def refused_or_read(folder: Path, content: bytes) -> None:
     with suppress(GuardUnreadable):
-        binary.read_guard(written(folder, content), "2.21.0")
+        read_guard(written(folder, content), "2.21.0")
 
 
 @settings(max_examples=150)
 @given(cut=st.integers(0, len(WHOLE) - 1))
 def test_every_cut_off_library_is_refused_with_a_reason(cut: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     with pytest.raises(GuardUnreadable):
-        binary.read_guard(written(tmp_path_factory.getbasetemp(), WHOLE[:cut]), "2.21.0")
+        read_guard(written(tmp_path_factory.getbasetemp(), WHOLE[:cut]), "2.21.0")
 
 
 @settings(max_examples=300)

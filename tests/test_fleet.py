@@ -16,7 +16,7 @@ from tests.machines import machine, machines
 from tfbuild import cpu, facts, fleet, plan
 from tfbuild.cpu import Cpu, isa
 from tfbuild.errors import UnknownCpu, UsageError
-from tfbuild.fleet import Fleet, hosts, speed
+from tfbuild.fleet import Fleet, gains, hosts
 from tfbuild.fleet.hosts import FleetHost
 from tfbuild.plan import Request
 
@@ -130,10 +130,10 @@ def test_every_row_is_a_plan(found: list[FleetHost], most: int) -> None:
 @given(st.sets(st.sampled_from(X86)), st.sets(st.sampled_from(X86)))
 def test_more_features_never_count_for_less(some: set[str], more: set[str]) -> None:
     own, image = isa.closure(some | more), isa.closure(some)
-    for measure in speed.measures("x86_64"):
-        share = speed.loss(own, image, measure)
+    for measure in gains.measures("x86_64"):
+        share = gains.loss(own, image, measure)
         assert share is None or 0 <= share < 1
-        assert speed.loss(own, own, measure) in (0, None)
+        assert gains.loss(own, own, measure) in (0, None)
 
 
 # --- examples ------------------------------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ def test_every_spelling_is_read_back_as_the_same_set() -> None:
 
 
 def test_every_measured_row_is_of_its_measure_and_says_on_what() -> None:
-    table = facts.load("gains", speed.GainTable)
+    table = facts.load("gains", gains.GainTable)
     by = {row.name: row for row in table.measure}
     for gain in table.gain:
         measure = by[gain.measure]
@@ -206,7 +206,7 @@ def test_every_measured_row_is_of_its_measure_and_says_on_what() -> None:
         assert isa.resolve(gain.cpu, arch=measure.arch)
         assert measure.source
         assert measure.machine
-    assert not speed.measures("aarch64")
+    assert not gains.measures("aarch64")
 
 
 # --- where hosts come from -----------------------------------------------------------------------------------------

@@ -13,8 +13,7 @@ from tests.machines import machine
 from tfbuild import cpu, facts
 from tfbuild.cpu import isa
 from tfbuild.oci import client
-from tfbuild.publish import choose
-from tfbuild.publish import indexes as shelf
+from tfbuild.publish import choose, indexes
 from tfbuild.publish.choose import Published
 
 NAMES = ("avx", "avx2", "fma", "bmi2", "avx512f", "avx512_vnni")
@@ -76,8 +75,8 @@ def test_where_nothing_fits_the_nearest_is_named_with_what_is_missing(
 
 
 def index(published: list[Published]) -> client.Manifest:
-    rows = [shelf.IndexEntry(image=one, media_type=client.IMAGES[0], size=1) for one in published]
-    content = shelf.index(rows)
+    rows = [indexes.IndexEntry(image=one, media_type=client.IMAGES[0], size=1) for one in published]
+    content = indexes.index(rows)
     return client.Manifest(digest=client.digest_of(content), media_type=client.INDEX, content=content)
 
 
@@ -88,7 +87,7 @@ def test_an_index_leads_to_the_same_choice_in_whatever_order_a_registry_sends_it
     sent = index(published).json()
     random.Random(seed).shuffle(sent["manifests"])
     content = json.dumps(sent).encode()
-    read = shelf.read_index(client.Manifest(digest="", media_type=client.INDEX, content=content))
+    read = indexes.read_index(client.Manifest(digest="", media_type=client.INDEX, content=content))
     assert set(read) == set(published)
     assert choose.choose(read, platform="linux/amd64", features=features) == choose.choose(
         published, platform="linux/amd64", features=features
@@ -102,7 +101,7 @@ def test_the_first_of_the_fastest_that_fit_in_an_index_is_the_choice(
     """By that pull.sh chooses, which can neither compare releases nor times; plain docker takes the first."""
     rows = index(published).json()["manifests"]
     speeds = {row["digest"]: row["annotations"]["io.tfbuild.speed"] for row in rows}
-    here = [one for one in shelf.read_index(index(published)) if one.platform == "linux/amd64"]
+    here = [one for one in indexes.read_index(index(published)) if one.platform == "linux/amd64"]
     fitting = [one for one in here if one.features <= features]
     best = choose.choose(published, platform="linux/amd64", features=features).best
     assert max(fitting, key=lambda one: speeds[one.digest], default=None) == best
@@ -111,14 +110,14 @@ def test_the_first_of_the_fastest_that_fit_in_an_index_is_the_choice(
 
 
 def test_what_an_index_says_is_read_back_whole() -> None:
-    rows = [shelf.IndexEntry(image=one, media_type=client.IMAGES[0], size=7) for one in SHELF_OF_DIGESTS]
+    rows = [indexes.IndexEntry(image=one, media_type=client.IMAGES[0], size=7) for one in SHELF_OF_DIGESTS]
     sent = index(SHELF_OF_DIGESTS)
-    assert set(shelf._rows(sent)) == {row.image.digest for row in rows}
+    assert set(indexes._rows(sent)) == {row.image.digest for row in rows}
     # One that says other things than this tfbuild would is read from its image again.
     other = sent.json()
     other["manifests"][0]["annotations"]["io.tfbuild.cpuinfo"] = "sse"
     told = client.Manifest(digest="", media_type=client.INDEX, content=json.dumps(other).encode())
-    assert len(shelf._rows(told)) == len(rows) - 1
+    assert len(indexes._rows(told)) == len(rows) - 1
 
 
 times = st.datetimes(min_value=datetime(1970, 1, 2), max_value=datetime(2100, 1, 1))

@@ -12,7 +12,7 @@ from tfbuild.context import dockerfile, remote_cache
 from tfbuild.context.remote_cache import Remote
 from tfbuild.errors import UncertainFact, UsageError
 from tfbuild.facts import releases
-from tfbuild.pipeline import bazel_output as bazel
+from tfbuild.pipeline import bazel_output
 
 CACHE = "grpcs://cache.example.org:443"
 SCRIPT = dockerfile.TEMPLATES / "remote.py"
@@ -208,10 +208,10 @@ def test_what_does_not_answer_is_named(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, SCRIPT, "reach", rc], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith("tfbuild: the remote cache grpc://127.0.0.1:1 does not answer: ")
-    watch = bazel.BazelWatch()
+    watch = bazel_output.BazelWatch()
     watch(done.stderr)
     assert watch.no_remote
-    watch(f"{bazel.ALONE}\n")
+    watch(f"{bazel_output.ALONE}\n")
     assert watch.alone
     assert not watch.no_remote
-    assert f'echo "{bazel.ALONE}"' in (dockerfile.TEMPLATES / "compile.sh").read_text()
+    assert f'echo "{bazel_output.ALONE}"' in (dockerfile.TEMPLATES / "compile.sh").read_text()

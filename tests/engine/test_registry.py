@@ -40,8 +40,7 @@ from tfbuild.errors import NothingFits, RegistryRefused, VerificationFailed
 from tfbuild.oci import client, referrers
 from tfbuild.oci.client import Registry, Repository
 from tfbuild.plan import Build, Request
-from tfbuild.publish import attachments, described, image_contents, inventory
-from tfbuild.publish import indexes as shelf
+from tfbuild.publish import attachments, described, image_contents, indexes, inventory
 from tfbuild.publish.choose import Choice
 from tfbuild.util.progress import Progress
 from tfbuild.verify import report as reporting
@@ -214,7 +213,7 @@ def test_moving_tags_are_indexes_whose_first_image_runs_everywhere(
     latest = place.manifest("latest-mkl")
     assert latest is not None
     assert latest.media_type == client.INDEX
-    assert [(image.instruction_set, image.release) for image in shelf.read_index(latest)] == [
+    assert [(image.instruction_set, image.release) for image in indexes.read_index(latest)] == [
         ("x86-64-v2", "2.20.0"), ("x86-64-v3", "2.20.0"), ("x86-64-v3", "2.14.1"), ("x86-64-v4", "2.20.0")
     ]  # fmt: skip
     # What plain docker makes of it.
@@ -263,7 +262,7 @@ def test_two_pushes_at_once_are_both_in_the_index(
         list(pool.map(lambda image: push(engine, image, Registry(place.repository), tmp_path), images))
     index = place.manifest("latest-mkl")
     assert index is not None
-    assert len(shelf.read_index(index)) == len(CPUS)
+    assert len(indexes.read_index(index)) == len(CPUS)
 
 
 def arriving(place: Registry) -> dict[str, bytes]:
@@ -586,9 +585,9 @@ def test_a_replacement_that_dies_at_any_of_its_steps_leaves_a_whole_image(
             push(engine, new, Registry(place), tmp_path, force=True)
             assert described.check(direct, one.id, tmp_path / "reports").lacking == ()
             assert len(proxy.uploaded) == len(set(proxy.uploaded))
-    indexes = ("2.20-mkl", "2.20.0-mkl", "latest-mkl")
+    tags = ("2.20-mkl", "2.20.0-mkl", "latest-mkl")
     # When the tag was moved, at the arriving one's end, which is two requests here, and two of three indexes later.
-    moved = [indexes, indexes, indexes, indexes[1:], indexes[2:]]
+    moved = [tags, tags, tags, tags[1:], tags[2:]]
     assert [lacking for digest, lacking in states if digest == second] == moved
     assert {state for state in states if state[0] != second} == {(first, ())}
     assert len(states) > 10
@@ -649,7 +648,7 @@ def test_a_push_without_its_indexes_is_finished_by_them(
     new, folder = old_and_new
     path, name = copy_of_old(server), build("x86-64-v3").id
     place = Registry(Repository.parse(f"127.0.0.1:{server.port}/{path}"))
-    monkeypatch.setattr(shelf, "gather", ending)
+    monkeypatch.setattr(indexes, "gather", ending)
     with pytest.raises(RegistryRefused, match="the test ends here"):
         push(engine, new, place, folder)
     words = (name, "--registry", str(place.repository))

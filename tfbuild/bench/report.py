@@ -1,18 +1,15 @@
 """A benchmark as JSON, Markdown and a terminal table; written whole or not at all, and read back against its types."""
 
-import json
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-import msgspec
-
 from tfbuild.bench.wording import COLOURS, caveat, noise, table_row, verdict
 from tfbuild.context.labels import read_labels
 from tfbuild.errors import UsageError
-from tfbuild.measure import records
+from tfbuild.measure import documents, records
 from tfbuild.measure.experiments import Experiment
 from tfbuild.measure.intervals import spelled
 from tfbuild.measure.records import ArmResult, BenchReport, CaseResult, ExperimentResult
@@ -24,17 +21,12 @@ SCHEMA_FILE = Path(__file__).with_name("schema.json")
 
 def to_json(report: BenchReport) -> str:
     """The report as one JSON document; its schema is tfbuild/bench/schema.json."""
-    return msgspec.json.format(msgspec.json.encode(report), indent=2).decode()
+    return documents.to_json(report)
 
 
 def from_json(text: str | bytes) -> BenchReport:
     """A report out of its JSON; ValueError where it is none, or one of another schema."""
-    try:
-        report = msgspec.json.decode(text, type=BenchReport)
-    except msgspec.DecodeError as error:
-        raise ValueError(f"not a benchmark's report: {error}") from error
-    if report.schema != records.SCHEMA:
-        raise ValueError(f"a report of schema {report.schema!r}, not {records.SCHEMA!r}")
+    report = documents.from_json(text, BenchReport, records.SCHEMA, "a benchmark's report")
     if trouble := next(_contradictions(report), ""):
         raise ValueError(f"not a benchmark's report: {trouble}")
     return report
@@ -64,8 +56,7 @@ def read(path: Path) -> BenchReport:
 
 def schema() -> str:
     """The JSON Schema of a report; `python -m tfbuild.bench.report` writes it to tfbuild/bench/schema.json."""
-    described = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": records.SCHEMA}
-    return json.dumps(described | msgspec.json.schema(BenchReport), indent=2, sort_keys=True) + "\n"
+    return documents.json_schema(BenchReport, records.SCHEMA)
 
 
 def path(report: BenchReport, folder: Path, name: str = "") -> Path:

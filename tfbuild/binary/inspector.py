@@ -15,9 +15,8 @@ from typing import Any
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from tfbuild import facts
-from tfbuild.binary import guard as binary
 from tfbuild.binary import scan
-from tfbuild.binary.guard import Guard, GuardUnreadable
+from tfbuild.binary.guard import Guard, GuardUnreadable, read_guard
 from tfbuild.binary.scan import Found
 from tfbuild.cpu import isa
 from tfbuild.errors import BadWheel, TfbuildError
@@ -194,6 +193,6 @@ def _extract(archive: zipfile.ZipFile, name: str, folder: Path) -> Path:
 
 def guard_of(library: Path, release: str) -> Guard | None:
     try:
-        return binary.read_guard(library, release)
+        return read_guard(library, release)
     except GuardUnreadable:
         return None

@@ -13,6 +13,7 @@ from tfbuild.cli.options import (
     PLAN,
     REPORTS,
     TIMED,
+    engine_of,
     fill,
     registry_of,
     request_of,
@@ -193,13 +194,11 @@ def finish(report: "Report | None", image: str, *, json: bool) -> None:
 def inspect(subject: str, *, engine: str, full: bool, json: bool) -> None:
     """What SUBJECT (a wheel, an image or a library) was compiled for, by its machine code; nothing of it is run."""
     from tfbuild.binary import inspector
-    from tfbuild.engine import Engine
-    from tfbuild.engine import selection as choice
     from tfbuild.util.progress import Progress
     from tfbuild.verify import libraries
 
     if inspector.is_image(subject):
-        found = libraries.image(Engine.connect(chosen=choice.choose(engine)), subject, full=full, progress=Progress())
+        found = libraries.image(engine_of(engine), subject, full=full, progress=Progress())
     else:
         found = inspector.inspect(Path(subject), full=full, progress=Progress())
     if json:
@@ -220,18 +219,18 @@ def inspect(subject: str, *, engine: str, full: bool, json: bool) -> None:
 @verb({"stop": (False, "stop the engine that tfbuild started"), "json": JSON["json"]})
 def engine(*, stop: bool, json: bool) -> None:
     """Make sure that a container engine answers; install and start Debian's where none does and this is root."""
-    from tfbuild.engine import daemon as host
+    from tfbuild.engine import daemon
     from tfbuild.util.progress import Progress
 
     progress = Progress()
     if stop:
-        stopped = host.stop(progress)
+        stopped = daemon.stop(progress)
         if json:
             out({"stopped": stopped})
             return
         say("stopped the engine that tfbuild had started" if stopped else "no engine of tfbuild's own is running")
         return
-    answer = host.ensure(progress)
+    answer = daemon.ensure(progress)
     if json:
         out({"version": answer.version, "platform": answer.platform})
     else:

@@ -15,6 +15,7 @@ from tfbuild.plan import Request
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+    from tfbuild.engine import Engine
     from tfbuild.oci.client import Registry
     from tfbuild.pipeline.run import Run
 
@@ -112,6 +113,13 @@ def run_of(options: Mapping[str, Any]) -> "Run":
     from tfbuild.pipeline import run
 
     return run.run_of(fill(run.RunRequest, options), certificates(options["ca_cert"]))
+
+
+def engine_of(name: str) -> "Engine":
+    """Connect to the engine that --engine names; raises EngineMissing where none answers."""
+    from tfbuild.engine import Engine, selection
+
+    return Engine.connect(chosen=selection.choose(name))
 
 
 def fill(kind: type[T], options: Mapping[str, Any]) -> T:

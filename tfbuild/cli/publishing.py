@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfbuild.cli.options import ENGINE, JSON, PLAN, REGISTRY, REPORTS, certificates, host_cpu, registry_of
+from tfbuild.cli.options import ENGINE, JSON, PLAN, REGISTRY, REPORTS, certificates, engine_of, host_cpu, registry_of
 from tfbuild.cli.output import out, say
 from tfbuild.cli.verbs import verb
 from tfbuild.cpu import Cpu, isa
@@ -21,12 +21,10 @@ if TYPE_CHECKING:
 @verb({"engine": ENGINE["engine"]}, {"output": ("", "write it to this file (default: stdout)")}, JSON)
 def sbom(image: str, *, engine: str, output: str, json: bool) -> None:
     """The software bill of materials of IMAGE as CycloneDX 1.6, read out of its files."""
-    from tfbuild.engine import Engine
-    from tfbuild.engine import selection as choice
     from tfbuild.publish import attachments
     from tfbuild.publish import sbom as bills
 
-    connected = Engine.connect(chosen=choice.choose(engine))
+    connected = engine_of(engine)
     content = bills.of_image(connected, connected.image(image), image)
     if output:
         attachments.write(Path(output), content)
@@ -65,12 +63,11 @@ def push(
 ) -> None:
     """Publish IMAGE, which must be verified, with its SBOM and provenance, and in its release's indexes."""
     from tfbuild import publish
-    from tfbuild.engine import Engine
-    from tfbuild.engine import selection as choice
+    from tfbuild.engine import Engine, selection
     from tfbuild.publish import signing
     from tfbuild.util.progress import Progress
 
-    chosen = choice.choose(engine)
+    chosen = selection.choose(engine)
     place = registry_of(registry, ca_cert)
     words = signing.options(sign_options) if sign or sign_options else None
     if indexes and (force or words is not None):
@@ -132,12 +129,11 @@ def pull(
 ) -> None:
     """Pull the best image of a registry that this host can run, and say why not the others."""
     from tfbuild import publish
-    from tfbuild.engine import Engine
-    from tfbuild.engine import selection as engines
+    from tfbuild.engine import Engine, selection
     from tfbuild.publish import signing
     from tfbuild.util.progress import Progress
 
-    chosen = engines.choose(engine)
+    chosen = selection.choose(engine)
     words = signing.options(signed)
     place = registry_of(registry, ca_cert)
     host = running_cpu(cpuinfo, ca_cert, chosen)
@@ -182,11 +178,10 @@ def running_cpu(cpuinfo: str, ca_cert: str, chosen: "EngineChoice") -> Cpu:
 @verb({"engine": ENGINE["engine"]}, REGISTRY, JSON)
 def images(*, engine: str, registry: str, ca_cert: str, json: bool) -> None:
     """The images here and in the registry: size, age, instruction set, verified or not, whether this host runs them."""
-    from tfbuild.engine import Engine
-    from tfbuild.engine import selection as choice
+    from tfbuild.engine import Engine, selection
     from tfbuild.publish import inventory
 
-    chosen = choice.choose(engine)
+    chosen = selection.choose(engine)
     named = registry or os.environ.get("TFBUILD_REGISTRY")
     place = registry_of(registry, ca_cert) if named else None
     connected: Engine | None = None
@@ -247,11 +242,9 @@ def show_images(entries: Sequence["Entry"]) -> None:
 )
 def prune(*, engine: str, keep: list[str], dry_run: bool, yes: bool, json: bool) -> None:
     """Remove images of tfbuild's from the engine: failed, unverified and unnamed ones, or all but some. Asks first."""
-    from tfbuild.engine import Engine
-    from tfbuild.engine import selection as choice
     from tfbuild.publish import inventory
 
-    connected = Engine.connect(chosen=choice.choose(engine))
+    connected = engine_of(engine)
     going = inventory.prunable(inventory.local(connected, REPORTS, None, frozenset()), keep)
     for entry in going:
         say(f"{entry.name if entry.name != inventory.UNNAMED else entry.digest}  {inventory.age(entry.created)}")

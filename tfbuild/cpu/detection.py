@@ -1,9 +1,9 @@
-"""What a CPU can do: what each source says of it (tfbuild.recordings), and the rules where sources disagree.
+"""What a CPU can do: what each source says of it (tfbuild.cpu.recordings), and the rules where sources disagree.
 
 py-cpuinfo is the portable source. Its public ``get_cpu_info()`` sleeps a second to measure clocks and unions back in
 what the kernel has switched off (measured: ``rdseed``), so on Linux only its parser of /proc/cpuinfo is used (one
 millisecond), and the kernel's list, intersected over all cores, has the last word (hybrid CPUs differ by core).
-What no kernel prints comes from glibc's loader (tfbuild.cpuid).
+What no kernel prints comes from glibc's loader (tfbuild.cpu.cpuid).
 """
 
 import platform
@@ -97,7 +97,7 @@ def read(path: Path) -> str:
 
 
 def parse(text: str, *, origin: str = "cpuinfo", machine: str = "") -> Cpu:
-    """The CPU that a recording describes (formats: tfbuild.recordings); UnknownCpu where it describes none."""
+    """The CPU that a recording describes (formats: tfbuild.cpu.recordings); UnknownCpu where it describes none."""
     return settle(recordings.read(text, origin=origin, machine=machine))
 
 

@@ -20,8 +20,7 @@ from tfbuild.cpu import MOST_TEXT, isa
 from tfbuild.cpu.isa import InstructionSet
 from tfbuild.errors import UsageError
 from tfbuild.facts import base_images, releases
-from tfbuild.fleet import partition
-from tfbuild.fleet import speed as gains
+from tfbuild.fleet import gains, partition
 from tfbuild.fleet.hosts import FleetHost, Skipped
 from tfbuild.fleet.partition import Cover
 from tfbuild.plan import MACHINES

@@ -1,6 +1,7 @@
 """Times work in containers in interleaved rounds, and says what the ratios show.
 
 records.py      what came out: plain records
+documents.py    reports as JSON documents, each with a JSON Schema of its own
 probe.py        one probe in a container, its output read as untrusted
 protocol.py     questions to persistent workers, and the method's limits
 experiments.py  the rows of facts/experiments.toml: what is compared with what, and why

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from tfbuild.context import remote_cache as remotes
 from tfbuild.context.remote_cache import Remote
 from tfbuild.engine import selection
-from tfbuild.engine.selection import EngineChoice
+from tfbuild.engine.selection import USUAL, EngineChoice
 from tfbuild.errors import UsageError
 from tfbuild.pipeline import bundle as bundles
 from tfbuild.pipeline.bundle import Bundle
@@ -61,7 +61,7 @@ class Run:
     `work`: contexts and logs; `reports`: the proofs. `throughput`: whether verification compares speeds.
     """
 
-    engine: EngineChoice = field(default_factory=EngineChoice)
+    engine: EngineChoice = USUAL
     base: str = "auto"
     mirror: str = ""
     bundle: Bundle | None = None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tfbuild import __version__
 from tfbuild.errors import BuildFailed
-from tfbuild.pipeline import wheel_audit as audit
+from tfbuild.pipeline import wheel_audit
 from tfbuild.pipeline.wheel_audit import Audit
 from tfbuild.plan import Build, source
 
@@ -52,7 +52,7 @@ def collect(build: Build, scratch: Path, output: Path, *, context: str, base: st
     sidecar.unlink(missing_ok=True)
     sha256 = source.digest(wheel)
     built = _read(scratch / "build.txt")
-    audited = audit.check(wheel)
+    audited = wheel_audit.check(wheel)
     told = _facts(build, wheel, sha256, built, context=context, base=base) | {"audit": audited.to_json()}
     with _whole(sidecar) as part:
         part.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")

@@ -106,11 +106,11 @@ def asked_set(request: Request, arch: str, host: Cpu | None) -> InstructionSet |
     return isa.resolve(wanted, arch=arch, host=host)
 
 
-def headers(request: Request) -> tuple[str, ...]:
+def headers_word(request: Request) -> tuple[str, ...]:
     return ("headers",) if request.with_headers else ()
 
 
-def image(request: Request, base: base_images.BaseImage | None) -> dict[str, Any]:
+def image_fields(request: Request, base: base_images.BaseImage | None) -> dict[str, Any]:
     """The fields that say what the image stands on, the same for every way to a wheel; no `base`: the user's own."""
     return {
         "base_image": base.image if base is not None else request.base,

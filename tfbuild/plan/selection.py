@@ -17,8 +17,8 @@ from tfbuild.plan.rules import (
     asked_set,
     choose_platform,
     choose_python,
-    headers,
-    image,
+    headers_word,
+    image_fields,
     refuse_exclusive,
     refuse_unreadable,
 )
@@ -83,9 +83,9 @@ def _official(request: Request, target: str, place: str, host: Cpu | None) -> Bu
         threading="threadpool",
         **gpu_fields(capabilities(request, target, release), cuda_of(request, target, release)),
         wheel=wheels.official(row.requirement(release, target), releases.constraints(release)),
-        variant=headers(request),
+        variant=headers_word(request),
         notes=_source_would_add(compiled, asked, release),
-        **image(request, base_images.for_wheel(python) if request.base in BASES else None),
+        **image_fields(request, _base_of_wheel(request, python)),
     )
 
 
@@ -93,6 +93,11 @@ def _official_release(request: Request, arch: str) -> str:
     if request.release:
         return releases.find(request.release)
     return releases.newest_official(arch, request.python or base_images.default().python)
+
+
+def _base_of_wheel(request: Request, python: str) -> base_images.BaseImage | None:
+    """The base for a wheel that is there already; None where the user named one."""
+    return base_images.for_wheel(python) if request.base in BASES else None
 
 
 def _source_would_add(compiled: InstructionSet, wanted: InstructionSet | None, release: str) -> tuple[str, ...]:
@@ -139,8 +144,8 @@ def _from_file(request: Request, target: str, place: str, host: Cpu | None) -> B
         instruction_set=compiled,
         threading=wheels.threading(file),
         wheel=wheel,
-        variant=(wheel.sha256[:8], *headers(request)),
-        **image(request, base_images.for_wheel(python) if request.base in BASES else None),
+        variant=(wheel.sha256[:8], *headers_word(request)),
+        **image_fields(request, _base_of_wheel(request, python)),
     )
 
 

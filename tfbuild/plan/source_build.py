@@ -18,7 +18,7 @@ from tfbuild.plan.build import BUILD_PYTHON, PLATFORMS, Build, Request
 from tfbuild.plan.cuda_versions import CudaChoice
 from tfbuild.plan.failures import Circumstances
 from tfbuild.plan.gpus import capabilities, cuda_of, gpu_fields
-from tfbuild.plan.rules import BASES, asked_set, choose_python, headers, image
+from tfbuild.plan.rules import BASES, asked_set, choose_python, headers_word, image_fields
 from tfbuild.plan.source import Source
 
 
@@ -126,7 +126,7 @@ def _compiled(request: Request, target: str, place: str, release: str, asked: In
             *_as_official(flags.instruction_set, release),
             *_choices(request, given, patches, chosen, release, target, arch),
             *_other_cuda(release, cuda),
-            *headers(request),
+            *headers_word(request),
         ),
         notes=(
             *(f"{row.feature} is left out: {row.reason}" for row in flags.dropped),
@@ -139,7 +139,7 @@ def _compiled(request: Request, target: str, place: str, release: str, asked: In
             *(_in_place_of(row.name, row.note, release) for row in spelled_out),
             *([f"which commit {given.tag} must be is not known: the tag is taken as it is"] if unchecked else []),
         ),
-        **image(request, chosen.base),
+        **image_fields(request, chosen.base),
     )
 
 

@@ -13,8 +13,7 @@ from tfbuild.errors import NothingFits, RegistryRefused, UnknownImage, UsageErro
 from tfbuild.oci import client
 from tfbuild.oci.client import Manifest, Registry
 from tfbuild.plan import MACHINES
-from tfbuild.publish import attachments, choose, described, signing
-from tfbuild.publish import indexes as shelf
+from tfbuild.publish import attachments, choose, described, indexes, signing
 from tfbuild.publish.attachments import AttachedPapers
 from tfbuild.publish.choose import Choice, Published
 from tfbuild.util.progress import Progress
@@ -66,7 +65,7 @@ def push(
         # Before the upload: it may take an hour.
         _refuse_moving(ref, there, force=force)
         arrived = _arrive(engine, found.id, registry, identifier, progress)
-    published = shelf.of_config(registry.config(arrived), arrived.digest)
+    published = indexes.of_config(registry.config(arrived), arrived.digest)
     if published is None:
         raise RegistryRefused(f"{ref} has labels that cannot be read", hint="build it again with this tfbuild")
     if sign is not None:
@@ -77,7 +76,7 @@ def push(
         if arrived is not there:
             _fix(registry, ref, arrived, force=force)
         registry.discard(client.arriving_tag(found.id))
-        moved = shelf.gather(registry, published, progress)
+        moved = indexes.gather(registry, published, progress)
     if registry.digest(identifier) != arrived.digest:
         raise RegistryRefused(f"{ref} became another image meanwhile", hint="did somebody else push it just now?")
     return Pushed(
@@ -158,7 +157,7 @@ def rehearse(registry: Registry, asked: str) -> tuple[str, str]:
     return ref, there.digest if there is not None else ""
 
 
-def finish(registry: Registry, asked: str, reports: Path, note: shelf.Note = shelf.quietly) -> Pushed:
+def finish(registry: Registry, asked: str, reports: Path, note: indexes.Note = indexes.quietly) -> Pushed:
     """Brings the push of an image to its end that is in the registry with its papers: its indexes alone.
 
     `note` is told what is damaged there. Raises what described.check does, Unfinished where the image or its papers
@@ -168,7 +167,7 @@ def finish(registry: Registry, asked: str, reports: Path, note: shelf.Note = she
     return Pushed(
         ref=f"{registry.repository}:{found.id}",
         digest=found.digest,
-        moved=tuple(shelf.gather(registry, found.published, note)),
+        moved=tuple(indexes.gather(registry, found.published, note)),
         uploaded=False,
         papers=None,
         signed=None,
@@ -192,15 +191,15 @@ def select(
 
     Without a `release` it is the best of all of them.
     """
-    tag = f"{release or shelf.LATEST}-{target}"
+    tag = f"{release or indexes.LATEST}-{target}"
     index = registry.manifest(tag)
     if index is None:
         tags = registry.tags()
-        indexes = [name for name in tags if name.count("-") == 1]
+        offered = [name for name in tags if name.count("-") == 1]
         raise NothingFits(
-            f"{registry.repository} has no {tag}", hint=f"it has: {', '.join(indexes[:12]) or 'nothing of tfbuild yet'}"
+            f"{registry.repository} has no {tag}", hint=f"it has: {', '.join(offered[:12]) or 'nothing of tfbuild yet'}"
         )
-    known = choose.matching(shelf.read_index(index), release=release, target=target, python="")
+    known = choose.matching(indexes.read_index(index), release=release, target=target, python="")
     published = choose.matching(known, release=release, target=target, python=python)
     if known and not published:
         others = sorted({image.python for image in known}, key=lambda text: (len(text), text))
@@ -221,7 +220,7 @@ def pull(engine: Engine, registry: Registry, choice: Choice, progress: Progress)
     manifest = registry.manifest(best.digest)
     if manifest is None or manifest.media_type not in client.IMAGES:
         raise RegistryRefused(f"{registry.repository} lost {best.id} ({best.digest})", hint="push it again")
-    refuse_other(best, shelf.of_config(registry.config(manifest), best.digest))
+    refuse_other(best, indexes.of_config(registry.config(manifest), best.digest))
     reference = f"{registry.repository}@{best.digest}"
     transfer.again(lambda: engine.pull(reference, progress), progress)
     if engine.image(reference).id not in manifest.ids:

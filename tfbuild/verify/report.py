@@ -1,6 +1,5 @@
 """A report as JSON, Markdown and a terminal table; written whole or not at all, and read back against its types."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -8,6 +7,7 @@ from typing import IO, Any
 import msgspec
 
 from tfbuild.errors import UsageError, VerificationFailed
+from tfbuild.measure import documents
 from tfbuild.measure.records import Interval
 from tfbuild.util import terminal
 from tfbuild.util.files import replace_file
@@ -22,24 +22,17 @@ COLOURS = {"pass": "green", "warn": "yellow", "fail": "bold red", "skip": "dim"}
 
 def to_json(report: Report) -> str:
     """The report as one JSON document; its schema is tfbuild/verify/schema.json."""
-    return msgspec.json.format(msgspec.json.encode(report), indent=2).decode()
+    return documents.to_json(report)
 
 
 def from_json(text: str | bytes) -> Report:
     """A report out of its JSON; ValueError where it is none, or one of another schema."""
-    try:
-        report = msgspec.json.decode(text, type=Report)
-    except msgspec.DecodeError as error:
-        raise ValueError(f"not a report: {error}") from error
-    if report.schema != SCHEMA:
-        raise ValueError(f"a report of schema {report.schema!r}, not {SCHEMA!r}")
-    return report
+    return documents.from_json(text, Report, SCHEMA, "a report")
 
 
 def schema() -> str:
     """The JSON Schema of a report; `python -m tfbuild.verify.report` writes it to tfbuild/verify/schema.json."""
-    described = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": SCHEMA}
-    return json.dumps(described | msgspec.json.schema(Report), indent=2, sort_keys=True) + "\n"
+    return documents.json_schema(Report, SCHEMA)
 
 
 def path(report: Report, folder: Path) -> Path:

@@ -1,6 +1,6 @@
 """Against the mistakes that each faked a result once: folded constants, a cold start, work that goes on in idleness.
 
-Retracing is counted with each sample (found.py: Taken.traces); the host refuses more than one.
+Retracing is counted with each sample (records.py: Taken.traces); the host refuses more than one.
 """
 
 from __future__ import annotations

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tfbuild import facts
-from tfbuild.binary import guard as binary
-from tfbuild.binary.guard import Guard, GuardUnreadable
+from tfbuild.binary.guard import MOST_BYTES, Guard, GuardUnreadable, read_guard
 from tfbuild.context.planned import Planned
 from tfbuild.cpu import canonical
 from tfbuild.engine import Engine
@@ -25,10 +24,10 @@ def read(engine: Engine, ref: str, planned: Planned) -> Guard:
     path = libraries.site(planned.python, planned.release, releases.package(planned.release).framework)
     with tempfile.TemporaryDirectory(prefix="tfbuild-") as folder:
         try:
-            library = engine.read_file(ref, path, Path(folder) / "library", binary.MOST_BYTES)
+            library = engine.read_file(ref, path, Path(folder) / "library", MOST_BYTES)
         except OSError as error:
             raise GuardUnreadable(f"{path} cannot be taken out of the image: {error.strerror or error}") from error
-        return binary.read_guard(library, planned.release)
+        return read_guard(library, planned.release)
 
 
 def compare(

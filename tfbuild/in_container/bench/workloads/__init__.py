@@ -1,6 +1,6 @@
 """What is timed. Each module's functions that are marked with @workload build one, out of the row's parameters.
 
-Inputs are arguments and results are fetched; a pipeline gets a fresh iterator a sample (see guards.py).
+Inputs are arguments and results are fetched; a pipeline gets a fresh iterator a sample (see validity.py).
 """
 
 from __future__ import annotations
