@@ -1,11 +1,11 @@
 #!/bin/sh
-# pull.sh REPOSITORY [RELEASE [TARGET [PYTHON]]]: pulls the best image of a registry for this host, without Python here.
+# pull.sh REPOSITORY [RELEASE [TARGET [PYTHON]]]: pull the best image in a registry for this host, without Python.
 #
 #   curl -fsSL https://raw.githubusercontent.com/us/tfbuild/main/pull.sh | sh -s -- ghcr.io/us/tfbuild 2.20 mkl
 #
-# It reads /proc/cpuinfo and the index REPOSITORY:RELEASE-TARGET (default: latest-mkl, of all releases), in which `invoke
-# push` wrote what each image needs and how fast its instruction set is, of one speed the newest release and Python first.
-# DRY_RUN=1 prints the image and pulls nothing. `invoke pull` says more.
+# It reads /proc/cpuinfo and the index REPOSITORY:RELEASE-TARGET (default: latest-mkl, for all releases). In the index,
+# `invoke push` wrote the features that each image needs and the speed of its instruction set; of equal speeds, the
+# newest release and Python come first. DRY_RUN=1 prints the image without pulling it. `invoke pull` explains more.
 set -eu
 
 die() {
@@ -19,15 +19,15 @@ repository=$1 tag=${2:-latest}-${3:-mkl} python=${4:-}
 host=${repository%%/*} path=${repository#*/}
 name=${host%%:*}
 case $name in
-    \[*) die "$repository: an engine knows no registry by an IPv6 address: give it a name (in /etc/hosts)" 2 ;;
+    \[*) die "$repository has an IPv6 address, which no image name can contain: use a name from /etc/hosts" 2 ;;
     localhost) base=http://$host ;;
-    # Names that begin like an address of this machine are another's.
+    # Names that only start like a loopback address.
     127.*[!0-9.]*) base=https://$host ;;
     127.*.*.*) base=http://$host ;;
     docker.io) base=https://registry-1.docker.io ;;
     *.*) base=https://$host ;;
     *)
-        [ "$name" != "$host" ] || die "$repository names no registry's host" 2
+        [ "$name" != "$host" ] || die "$repository does not name the registry's host" 2
         base=https://$host
         ;;
 esac
@@ -49,20 +49,20 @@ features=$(awk '
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-# Some shells end by a signal without that.
+# Without these, some shells skip the EXIT trap when a signal ends them.
 trap 'exit 130' INT
 trap 'exit 143' HUP TERM
-# as SCHEME CREDENTIALS: with whom the next request is made. In a file, for all can read what a program is called with.
+# as SCHEME CREDENTIALS: sets the credentials of the next request. In a file, because all users can see arguments.
 as() { if [ -n "$2" ]; then printf 'header = "Authorization: %s %s"\n' "$1" "$2"; fi > "$work/as"; }
-# ask: the index into $work/index, the answer's status to stdout.
+# ask: writes the index to $work/index, and the status of the answer to stdout.
 ask() {
     curl --silent --show-error --location --retry 3 --max-filesize 4194304 --dump-header "$work/head" \
         --output "$work/index" --write-out '%{http_code}' --header 'Accept: application/vnd.oci.image.index.v1+json' \
         --config "$work/as" "$base/v2/$path/manifests/$tag"
 }
-# text NAME: what a credential helper says of it.
-text() { printf '%s' "$kept" | tr -d '\r\n' | sed -n "s/.*\"$1\" *: *\"\([^\"]*\)\".*/\1/p"; }
-# login: the name and password that `docker login` kept for this host, in base64; nothing where it kept none.
+# text NAME: this field of a credential helper's answer.
+text() { printf '%s' "$answer" | tr -d '\r\n' | sed -n "s/.*\"$1\" *: *\"\([^\"]*\)\".*/\1/p"; }
+# login: the name and password that `docker login` stored for this host, in base64; nothing if there are none.
 login() {
     config=${DOCKER_CONFIG:-$HOME/.docker}/config.json
     [ -r "$config" ] || return 0
@@ -74,22 +74,22 @@ login() {
     [ -n "$helper" ] || helper=$(printf '%s' "$flat" | sed -n 's/.*"credsStore":"\([^"]*\)".*/\1/p')
     if [ -z "$helper" ]; then
         printf '%s' "$flat" | sed -n "s/.*\"$pattern\":{[^}]*\"auth\":\"\([^\"]*\)\".*/\1/p"
-    elif kept=$(printf '%s' "$key" | "docker-credential-$helper" get 2> /dev/null); then
+    elif answer=$(printf '%s' "$key" | "docker-credential-$helper" get 2> /dev/null); then
         printf '%s:%s' "$(text Username)" "$(text Secret)" | base64 | tr -d '\n'
     fi
 }
 as Basic ''
 status=$(ask) || die "$host does not answer" 26
 if [ "$status" = 401 ]; then
-    said=$(tr -d '\r' < "$work/head" | grep -i '^www-authenticate: *\(bearer\|basic\) ' | tail -n 1)
-    field() { printf '%s\n' "$said" | sed -n "s/.*[ ,]$1=\"\([^\"]*\)\".*/\1/p"; }
+    challenge=$(tr -d '\r' < "$work/head" | grep -i '^www-authenticate: *\(bearer\|basic\) ' | tail -n 1)
+    field() { printf '%s\n' "$challenge" | sed -n "s/.*[ ,]$1=\"\([^\"]*\)\".*/\1/p"; }
     realm=$(field realm)
-    case $said in
+    case $challenge in
         *[Bb]asic\ *) as Basic "$(login)" ;;
         *)
-            # No password goes to where others can read it on the way. Of public images anybody gets a token.
+            # Passwords are never sent unencrypted. For public images, tokens need no password.
             case $realm in https://* | "$base"/*) as Basic "$(login)" ;; esac
-            # Whatever the registry names as realm: curl would read files and other options too.
+            # The realm is untrusted: without these options curl would also read files, or take it for an option.
             token=$(curl --silent --get --proto =http,https --max-filesize 4194304 --config "$work/as" \
                 --data-urlencode "service=$(field service)" --data-urlencode "scope=$(field scope)" --url "$realm" |
                 sed -n 's/.*"\(access_\)\{0,1\}token" *: *"\([^"]*\)".*/\2/p' | head -n 1)
@@ -100,36 +100,36 @@ if [ "$status" = 401 ]; then
 fi
 case $status in
     200) ;;
-    401 | 403) die "$host does not let you read $repository:$tag (it answers $status): docker login $host" 26 ;;
+    401 | 403) die "$host denies access to $repository:$tag (it answers $status): docker login $host" 26 ;;
     *) die "$repository has no $tag (the registry answers $status)" 26 ;;
 esac
-# An image, or the index of somebody who writes JSON in other lines.
-grep -q '^ *"io\.tfbuild\.' "$work/index" || die "$repository:$tag is no index of tfbuild's" 26
+# An image, or an index with other line breaks than those of tfbuild.
+grep -q '^ *"io\.tfbuild\.' "$work/index" || die "$repository:$tag is not an index of tfbuild" 26
 
 tr -d '\001-\010\013-\037\177' < "$work/index" > "$work/clean"
-found=$(awk -v features=" $features" -v platform="$platform" -v python="$python" '
+best=$(awk -v features=" $features" -v platform="$platform" -v python="$python" '
     function value() { sub(/^[^:]*: *"/, ""); sub(/",? *$/, ""); return $0 }
-    /^ *"digest": / { digest = value(); id = its = with = fast = "" }
+    /^ *"digest": / { digest = value(); id = its_platform = its_python = speed = "" }
     /^ *"io.tfbuild.id": / { id = value() }
-    /^ *"io.tfbuild.python": / { with = value() }
-    /^ *"io.tfbuild.platform": / { its = value() }
-    /^ *"io.tfbuild.speed": / { fast = value() }
+    /^ *"io.tfbuild.python": / { its_python = value() }
+    /^ *"io.tfbuild.platform": / { its_platform = value() }
+    /^ *"io.tfbuild.speed": / { speed = value() }
     /^ *"io.tfbuild.cpuinfo": / {
         count = split(value(), needed, " ")
         lacks = ""
         for (i = 1; i <= count; i++) if (index(features, " " needed[i] " ") == 0) lacks = lacks " " needed[i]
-        # As texts: as numbers, the Pythons 3.1 and 3.10 are the same.
-        if (its != platform || (python != "" && with "" != python "")) next
+        # Compared as text: as numbers, Python 3.1 and 3.10 are equal.
+        if (its_platform != platform || (python != "" && its_python "" != python "")) next
         if (lacks != "") printf "pull.sh: not %s: this CPU lacks%s\n", id, lacks > "/dev/stderr"
-        else if (best == "" || fast "" > fastest "") { best = digest " " id; fastest = fast }
+        else if (best == "" || speed "" > fastest "") { best = digest " " id; fastest = speed }
     }
     END { print best }
 ' "$work/clean")
-[ -n "$found" ] || die "nothing in $repository:$tag${python:+ with Python $python} runs on this host" 27
-digest=${found%% *} id=${found#* }
+[ -n "$best" ] || die "nothing in $repository:$tag${python:+ with Python $python} runs on this host" 27
+digest=${best%% *} id=${best#* }
 case $digest in
     sha256:*) ;;
-    *) die "$repository:$tag is no index of tfbuild's" 26 ;;
+    *) die "$repository:$tag is not an index of tfbuild" 26 ;;
 esac
 if [ -n "${DRY_RUN:-}" ]; then
     echo "$repository@$digest $id"

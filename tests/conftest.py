@@ -3,7 +3,6 @@
 import os
 import signal
 from collections.abc import Generator
-from pathlib import Path
 
 import hypothesis
 import pytest
@@ -12,19 +11,23 @@ from tfbuild.engine import Engine
 from tfbuild.errors import EngineMissing
 
 os.environ.setdefault("NO_COLOR", "1")
-# What an example takes is the machine's load, never the test's verdict.
-hypothesis.settings.register_profile("tfbuild", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
-hypothesis.settings.load_profile("tfbuild")
+# A slow example is a busy machine, never a failure. `invoke test --nightly` tries ten times as many.
+for profile, count in {"quick": 40, "thorough": 400}.items():
+    slow = [hypothesis.HealthCheck.too_slow]
+    hypothesis.settings.register_profile(profile, deadline=None, suppress_health_check=slow, max_examples=count)
+hypothesis.settings.load_profile("quick")
+# Made by no test: a folder of its own for each of thousands of tests would take longer than most of them.
+NO_ENGINE = "unix:///nonexistent/no-engine.sock"
 # Whoever runs the tests in the background or under nohup hands ignored signals on, to those that tests end as well.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True)
-def no_engine_in_reach(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def no_engine_in_reach(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is not marked `engine` talks to a socket that is not there."""
     if request.node.get_closest_marker("engine") is None:
-        monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no-engine.sock")
+        monkeypatch.setenv("DOCKER_HOST", NO_ENGINE)
         monkeypatch.delenv("DOCKER_CONTEXT", raising=False)
 
 

@@ -14,7 +14,7 @@ TENSORFLOW = {
     "test_bench", "test_bench_models", "test_build", "test_ci_steps", "test_image", "test_inspect", "test_old_release",
     "test_supply", "test_verify",
 }  # fmt: skip
-ROOMS = {"engine", "contract"}
+ROOMS = {"with_engine", "contract"}
 
 
 def lane(node: str) -> str:

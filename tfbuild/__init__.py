@@ -1,3 +1,3 @@
-"""tfbuild: TensorFlow images built for the CPU that runs them, and proof that they are."""
+"""tfbuild: TensorFlow images built for the CPU that runs them, and verified to be."""
 
 __version__ = "0.1.0"

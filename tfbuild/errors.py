@@ -1,7 +1,7 @@
-"""Every refusal and failure of tfbuild: one base class, one exit code a kind, a hint with each.
+"""The errors of tfbuild: one base class, and one class and exit code for each kind of failure.
 
-The exit codes are part of the command line's contract (docs/reference/exit-codes.md, generated from this
-file) and never change their meaning.
+The exit codes are part of the command line's contract (docs/reference/exit-codes.md, generated from this file) and
+never change their meaning.
 """
 
 import unicodedata
@@ -12,7 +12,7 @@ from invoke.exceptions import Exit
 class TfbuildError(Exit):
     """Base of all errors that tfbuild raises on purpose.
 
-    Invoke's program loop prints an ``Exit``'s message to stderr and leaves with its code, so no task has to catch it.
+    Invoke prints the message of an ``Exit`` to stderr and exits with its code, so no task has to catch it.
     """
 
     exit_code = 1
@@ -27,7 +27,7 @@ class TfbuildError(Exit):
 
 
 def fit(text: str) -> str:
-    """What a terminal may be shown: errors quote registries, images and logs, which may hold what steers it."""
+    """Remove control characters: errors quote registries, images and logs, which may hold terminal sequences."""
     return "".join(letter for letter in text if letter in "\n\t" or unicodedata.category(letter)[0] != "C")
 
 
@@ -37,7 +37,7 @@ class UsageError(TfbuildError):
     exit_code = 2
 
 
-class MklWithCuda(TfbuildError):
+class ConflictingTargets(TfbuildError):
     """oneDNN ("MKL-DNN", `mkl`) and CUDA were requested in one build."""
 
     exit_code = 10

@@ -3,8 +3,9 @@
     .venv/bin/python -m benchmarks.compiled ID [ID ...]
 
 For each identifier: `build/ID/plan.json`, `build/ID/sittings.jsonl` (the builder's record of each run),
-`reports/ID.json` (verification, once the image is built) and `reports/ID-isa.json` (from `invoke bench --only isa
---against`, where that was run). A compile without an end is written down as one that is under way.
+`reports/ID.json` (verification, once the image is built), `reports/bench-ID.json` (from `invoke bench --only isa
+--against`, where that was run) and the wheel beside its sidecar in `dist/` (from `invoke wheel`). A compile without an
+end is written down as one that is under way.
 """
 
 import argparse
@@ -22,12 +23,14 @@ def main() -> None:
     parser.add_argument("id", nargs="+", help="identifiers of builds, as `invoke plan` prints them")
     parser.add_argument("--build", type=Path, default=Path("build"), help="tfbuild's working folder (default: build)")
     parser.add_argument("--reports", type=Path, default=Path("reports"), help="(default: reports)")
+    parser.add_argument("--dist", type=Path, default=Path("dist"), help="(default: dist)")
     options = parser.parse_args()
-    results: dict[str, object] = {"builds": [read(name, options.build / name, options.reports) for name in options.id]}
+    builds = [read(name, options.build / name, options.reports, options.dist) for name in options.id]
+    results: dict[str, object] = {"builds": builds}
     print(record("compiled", results))
 
 
-def read(name: str, folder: Path, reports: Path) -> dict[str, object]:
+def read(name: str, folder: Path, reports: Path, dist: Path) -> dict[str, object]:
     """One build's record. Raises FileNotFoundError where it was never begun."""
     rows = [json.loads(line) for line in (folder / "sittings.jsonl").read_text(encoding="utf-8").splitlines()]
     plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
@@ -43,8 +46,9 @@ def read(name: str, folder: Path, reports: Path) -> dict[str, object]:
         "sittings": [sitting(row) for row in rows],
         "total": total(rows),
         "slowest": slowest(rows),
+        "wheel": wheel(name, dist),
         "verification": verification(reports / f"{name}.json"),
-        "gains": optional(reports / f"{name}-isa.json"),
+        "gains": gains(reports / f"bench-{name}.json"),
     }
 
 
@@ -78,6 +82,33 @@ def slowest(rows: list[dict[str, Any]]) -> list[dict[str, object]]:
             found[name] = max(seconds, found.get(name, 0.0))
     longest = sorted(found.items(), key=lambda pair: -pair[1])[:SLOWEST]
     return [{"action": name, "seconds": seconds} for name, seconds in longest]
+
+
+def wheel(name: str, folder: Path) -> dict[str, object] | None:
+    """The wheel's size in bytes and its digest, None where `invoke wheel` did not write it."""
+    for path in sorted(folder.glob("*.whl.json")):
+        sidecar = json.loads(path.read_text(encoding="utf-8"))
+        if sidecar["plan"]["id"] == name:
+            return {"name": path.stem, "bytes": path.with_suffix("").stat().st_size, "sha256": sidecar["sha256"]}
+    return None
+
+
+def gains(path: Path) -> dict[str, object] | None:
+    """The baseline's CPU time over this image's, case by case, with its interval; None where it was not measured."""
+    report = optional(path)
+    if report is None:
+        return None
+    cases = [case for row in report["experiments"] for case in row["cases"]]
+    return {
+        "created": report["created"],
+        "cpu": report["host"]["cpu"],
+        "against": report["image"]["against"],
+        "cases": [
+            {"name": case["name"], "rounds": len(case["rounds"]), **{key: arm[key] for key in ("cpu", "effect")}}
+            for case in cases
+            for arm in case["arms"][1:]
+        ],
+    }
 
 
 def verification(path: Path) -> dict[str, object] | None:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import debian, newbazel
-from tests.contract import archive
+from tests import debian
+from tests.contract import archive, newbazel
 from tests.contract.archive import Tree
 from tests.debian import Unavailable
 from tfbuild.engine import Engine

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import trees
-from tests.engine import mirror
+from tests.facts import trees
+from tests.with_engine import mirror
 from tfbuild import plan
 from tfbuild.context import dockerfile
 from tfbuild.facts import toolchains

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests import debian
-from tfbuild.ci import matrix
+from tfbuild.ci import formats, matrix
 
 
 @pytest.fixture(scope="module")
@@ -16,15 +16,15 @@ def buildx(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_bake_reads_every_row(buildx: Path, tmp_path: Path) -> None:
-    rows = matrix.select(matrix.Asked())
+    rows = matrix.select(matrix.MatrixRequest())
     file = tmp_path / "docker-bake.hcl"
-    file.write_text(matrix.to_bake(rows, tmp_path / "${contexts}"))
+    file.write_text(formats.to_bake(rows, tmp_path / "${contexts}"))
     done = subprocess.run(
         [buildx, "bake", "--file", file, "--print"], capture_output=True, text=True, check=False, timeout=120
     )
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
-    names = [matrix.target_name(build.id) for build in rows.rows]
+    names = [formats.target_name(build.id) for build in rows.rows]
     assert told["group"]["default"]["targets"] == names
     for name, build in zip(names, rows.rows, strict=True):
         assert told["target"][name] == {

@@ -13,12 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.contract.newbazel import OFFLINE
 from tests.contract.test_bazel import SECONDS
-from tests.newbazel import OFFLINE
-from tests.test_mirror import running
+from tests.pipeline.test_mirror import running
 from tfbuild.context import dockerfile
-from tfbuild.engine import Engine
-from tfbuild.engine.client import ContainerRun
+from tfbuild.engine import ContainerRun, Engine
 from tfbuild.pipeline import bundle, mirror
 from tfbuild.pipeline.mirror import Mirror, Upstream
 
@@ -105,7 +104,7 @@ def test_bazels_own_downloads_are_recorded_and_then_come_from_the_bundle(
     with mirror.serve(bundle.read(tmp_path / "bundle")) as server:
         done = compiled(engine, builder, server, sha256, COLLECT)
         assert done.exit_code == 0, done.stderr
-        assert "/files.example.org/lib-1.tar.gz" in server.asked
+        assert "/files.example.org/lib-1.tar.gz" in server.requested
 
 
 def test_what_the_mirror_lacks_is_named(engine: Engine, builder: str, tmp_path: Path) -> None:

@@ -1,17 +1,21 @@
-"""`invoke bench`: the performance guide's claims and questions, each answered by a measurement in an image.
+"""`invoke bench`: answer the performance guide's claims and questions by measurements in an image.
 
-session.py      the order of experiments, the budget, an end by Ctrl-C
-command.py      the verbs: options in, reports, comparisons and advice out
-inplace.py      pure: what an image sets of what the experiments set, before anything is advised
-models.py       `--model`: whole models by name (facts/models.toml)
-busy.py         how busy GPUs are on the trainings of `bottleneck`
-profiled.py     `--command`: a script of the user's own, watched by TensorFlow's profiler
-findings.py     pure: what follows beyond a ratio, such as what limits a training
-batch_size.py   pure: which batch size is enough
-wording.py      pure: how verdicts, times and caveats read, in every table, page and message
-report.py       JSON, Markdown, a table
-page.py         one HTML page of a report or a comparison; charts.py what is drawn in it
-compare.py      pure: reports side by side; gate.py what `--fail-if` makes of their totals
+command.py           the verbs: from options to reports, comparisons and advice
+session.py           a run: the order of experiments, the budget, Ctrl-C
+experiment_run.py    pure: an experiment while it is measured
+live.py              the table on a terminal during a run
+allocators.py        fetches allocators that an image lacks
+evidence.py          what is observed beside the times: primitives, memory, GPUs (gpu_use.py)
+models.py            `--model`: whole models by name (facts/models.toml)
+profiled.py          `--command`: a user's script under TensorFlow's profiler
+findings.py          pure: conclusions beyond a ratio, such as what limits a training
+batch_size.py        pure: which batch size is enough
+advise.py            pure: settings and lines of code with a measured gain
+current_settings.py  pure: which settings an image has already
+wording.py           pure: the text of verdicts, times and caveats in every table, page and message
+report.py            reports as JSON, Markdown and a terminal table; interchange.py writes pyperf's format
+page.py              HTML pages of a report or a comparison; charts.py draws their charts
+compare.py           pure: reports side by side; matching.py pairs their rows, gate.py applies `--fail-if`
 
-What times work in containers, and says what the ratios show, is tfbuild/measure/.
+tfbuild/measure/ times work in containers and judges the ratios.
 """

@@ -1,4 +1,4 @@
-"""Allocators that an image lacks, out of its own distribution's packages: files for the benchmark's containers."""
+"""Fetch allocators that an image lacks from its distribution's packages, as files for the benchmark's containers."""
 
 import io
 import tempfile
@@ -17,9 +17,9 @@ from tfbuild.util.progress import Progress
 # Where experiments.toml's LD_PRELOAD looks first.
 FOLDER = "/tfbuild-bench/lib"
 SECONDS = 120.0
-# Nothing is installed: each package's library is taken out of it, by the name that its programs know it by. Package
-# names differ between releases (libmimalloc2.0 and 3, libtcmalloc-minimal4t64). A mirror that does not answer is not
-# waited for. TCMalloc is fetched where the image's own loader finds none, since tfbuild's images have it.
+# Nothing is installed: the library is extracted from each package under the name by which programs load it. Package
+# names differ between releases (libmimalloc2.0 and 3, libtcmalloc-minimal4t64). Do not wait for a mirror that does not
+# answer. TCMalloc is fetched only if the image's loader finds none, since tfbuild's images have it.
 FETCH = r"""
 set -eu
 . /mnt/network.sh
@@ -56,26 +56,26 @@ COPY --from=fetched /out/ /
 
 @dataclass(frozen=True, kw_only=True)
 class Libraries:
-    """`files` by their paths in a container, and the `packages` ("libjemalloc2_5.3.0-1") that they are from."""
+    """`files` by their paths in a container, and the `packages` ("libjemalloc2_5.3.0-1") that they come from."""
 
     files: Mapping[str, bytes]
     packages: tuple[str, ...]
 
 
 def wanted(row: Experiment) -> bool:
-    """Whether an arm of the row preloads one of them."""
+    """Whether an arm of the row preloads a fetched allocator."""
     return any(FOLDER in arm.env.get("LD_PRELOAD", "") for case in row.case for arm in row.arms(case))
 
 
 def fetch(engine: Engine, image: str, ca: Path | None, seconds: float = SECONDS) -> Libraries:
-    """Raises TfbuildError, TimeoutError or OSError where the image has no apt, or no package can be had.
+    """Fetch the allocators for an image; the engine's build cache keeps them.
 
-    The engine's builder remembers what it fetched for an image.
+    Raises TfbuildError, TimeoutError or OSError if the image has no apt, or if no package can be downloaded.
     """
-    known = engine.image(image)
-    names = (*known.tags, *known.repo_digests)
+    details = engine.image(image)
+    names = (*details.tags, *details.repo_digests)
     if not names:
-        raise UnknownImage(f"{image} has no name, and FROM takes no bare id", hint="docker tag IMAGE NAME")
+        raise UnknownImage(f"{image} has no name, which FROM requires", hint="docker tag IMAGE NAME")
     with tempfile.TemporaryDirectory(prefix="tfbuild-bench-") as name:
         folder, output = Path(name, "context"), Path(name, "out")
         folder.mkdir()
@@ -85,7 +85,7 @@ def fetch(engine: Engine, image: str, ca: Path | None, seconds: float = SECONDS)
         settings = BuildSettings(
             secrets={"ca": ca} if ca else {},
             log=Path(name, "log"),
-            # Of two files nobody needs to be told stage by stage.
+            # Hide the progress: this build only copies a few files.
             progress=Progress(io.StringIO()),
             seconds=seconds,
         )
@@ -95,11 +95,11 @@ def fetch(engine: Engine, image: str, ca: Path | None, seconds: float = SECONDS)
 
 
 def bring(engine: Engine, image: str, ca: Path | None, seconds: float = SECONDS) -> tuple[Mapping[str, bytes], Finding]:
-    """Files for the containers, and where they came from or why there are none."""
+    """Return files for the containers, and a finding that says where they come from or why there are none."""
     try:
-        found = fetch(engine, image, ca, seconds)
+        libraries = fetch(engine, image, ca, seconds)
     except (TfbuildError, TimeoutError, OSError) as error:
         why = error.reason if isinstance(error, TfbuildError) else str(error)
         return {}, Finding(text=f"no other allocator could be fetched: {' '.join(why.split())[-300:]}", values={})
-    told = f"allocators beside the image, out of its distribution's packages: {', '.join(found.packages)}"
-    return found.files, Finding(text=told, values={})
+    text = f"allocators added from the packages of the image's distribution: {', '.join(libraries.packages)}"
+    return libraries.files, Finding(text=text, values={})

@@ -1,7 +1,7 @@
-"""Charts as SVG inside a page: drawn here with no browser near, coloured by the page's own CSS variables.
+"""Charts as SVG inside a page, drawn without a browser and coloured by the page's CSS variables.
 
-Text and width are those of a phone; where there is room, the page sets charts beside their tables. What a report calls
-its arms is data to Vega-Lite, never a field or an expression.
+Text and width fit a phone; if there is room, the page puts charts beside their tables. The names of a report's arms are
+data to Vega-Lite, never fields or expressions.
 """
 
 import hashlib
@@ -29,9 +29,9 @@ WIDTH = 340
 HEAD, LABEL, BAR, GAP = 20, 15, 15, 8
 TICK_DISTANCE = 40
 CURVE_HEIGHT = 200
-# Letters of a line and of a heading; longer ones are cut, and stand whole in the table.
+# Letters of a line and of a heading; longer ones are cut, but the table has them whole.
 LONGEST, LONGEST_HEAD = 52, 46
-# A ratio below it, or above its inverse, is no measurement's.
+# No measurement gives a ratio below this, or above its inverse.
 LEAST = 1e-9
 SVG = "http://www.w3.org/2000/svg"
 EFFECTS = (FASTER, SLOWER, NO_DIFFERENCE)
@@ -50,7 +50,7 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class LineGroup:
-    """Lines below a heading; `band`: the baseline against itself, drawn behind them."""
+    """Lines under a heading; `band`: the baseline against itself, drawn behind them."""
 
     title: str
     lines: tuple[Line, ...]
@@ -59,7 +59,7 @@ class LineGroup:
 
 @contextmanager
 def _checked_as_a_whole() -> Iterator[None]:
-    """Altair holds each part against its schema when it is made, and the whole when it is saved: once is enough."""
+    """Let Altair validate a chart only when it is saved, not each part when it is made."""
     from altair.utils import schemapi
 
     with schemapi.debug_mode(False):
@@ -67,7 +67,7 @@ def _checked_as_a_whole() -> Iterator[None]:
 
 
 def of(row: ExperimentResult) -> Iterator[str]:
-    """What there is to draw of an experiment, as elements for a page."""
+    """Draw an experiment's charts, as elements for a page."""
     for kind in experiments.purpose(row.name).charts:
         yield from DRAWN[kind](row)
 
@@ -78,7 +78,7 @@ def _ratios(row: ExperimentResult) -> Iterator[str]:
 
 
 def _rates(row: ExperimentResult) -> Iterator[str]:
-    """A curve a case; the ratios where no case has enough for one."""
+    """Draw a curve for each case; the ratios if no case has enough points."""
     curves = [curve for case in row.cases if (curve := rates(case))]
     yield from curves or _ratios(row)
 
@@ -106,12 +106,12 @@ def _label(arm: ArmResult) -> str:
 
 
 def _drawn(ratio: Interval | None) -> Interval | None:
-    """A logarithmic axis has no place for what is not above 0, nor for what nobody ever measured."""
+    """Return the ratio if a logarithmic axis can show it, else None."""
     return ratio if ratio and LEAST < ratio.low <= ratio.median <= ratio.high < 1 / LEAST else None
 
 
 def _cut(text: str, most: int) -> str:
-    """As long as there is room for. A NUL in its data ends vl-convert, and this process with it."""
+    """Cut a text to its room, without control characters: a NUL crashes vl-convert, and this process with it."""
     return shorten(fit(text), most, placeholder=" …")
 
 
@@ -120,7 +120,7 @@ def _cut(text: str, most: int) -> str:
 
 @_checked_as_a_whole()
 def ratios(title: str, groups: Sequence[LineGroup]) -> str:
-    """Intervals on one logarithmic axis, 1 marked; right of it is faster."""
+    """Draw intervals on one logarithmic axis with 1 marked; faster is to the right."""
     import altair as alt
 
     heads, bands, lines, height = _laid_out(groups)
@@ -145,8 +145,8 @@ def ratios(title: str, groups: Sequence[LineGroup]) -> str:
         .encode(alt.X("median:Q", scale=across, axis=axis), y=down, color=colour, shape=shape),
         *_texts(heads, names, down),
     )
-    told = [f"{group.title}: {line.label}: {spelled(line)}" for group in groups for line in group.lines]
-    return _svg(drawn, height, title, "; ".join(told))
+    description = [f"{group.title}: {line.label}: {spelled(line)}" for group in groups for line in group.lines]
+    return _svg(drawn, height, title, "; ".join(description))
 
 
 def spelled(line: Line) -> str:
@@ -156,7 +156,7 @@ def spelled(line: Line) -> str:
 def _laid_out(
     groups: Sequence[LineGroup],
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]], int]:
-    """Headings, bands and lines with their places, in pixels from the top; the height of all."""
+    """Return headings, bands and lines with their places in pixels from the top, and the whole height."""
     heads: list[dict[str, Any]] = []
     bands: list[dict[str, Any]] = []
     lines: list[dict[str, Any]] = []
@@ -166,14 +166,15 @@ def _laid_out(
         y += HEAD
         for line in group.lines:
             y += LABEL + BAR
-            at, told = line.ratio, intervals.spelled(line.ratio)
-            name = _cut(line.label, max(12, LONGEST - len(told)))
-            place = {"low": at.low, "median": at.median, "high": at.high, "y": y - BAR / 2}
+            ratio, number = line.ratio, intervals.spelled(line.ratio)
             lines.append(
                 {
-                    **place,
-                    "text": name,
-                    "told": told,
+                    "low": ratio.low,
+                    "median": ratio.median,
+                    "high": ratio.high,
+                    "y": y - BAR / 2,
+                    "text": _cut(line.label, max(12, LONGEST - len(number))),
+                    "number": number,
                     "effect": line.effect if line.effect in EFFECTS else NO_DIFFERENCE,
                 }
             )
@@ -184,16 +185,16 @@ def _laid_out(
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """Round numbers from `low` to `high` that do not touch on a logarithmic axis; 1 is one of them."""
+    """Choose round numbers from `low` to `high`, including 1, whose labels do not touch on a logarithmic axis."""
     decades = [10.0**power for power in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)]
     steps = ((1,), (2, 5), (1.5, 3, 7), (1.2, 1.1, 1.3, 1.4, 1.7, 8, 9), (1.05, 9.5))
-    wanted = [1.0, *(float(f"{step * decade:.3g}") for group in steps for decade in decades for step in group)]
-    taken: list[float] = []
+    candidates = [1.0, *(float(f"{step * decade:.3g}") for group in steps for decade in decades for step in group)]
+    chosen: list[float] = []
     room = math.log(high / low) * TICK_DISTANCE / WIDTH
-    for tick in wanted:
-        if low <= tick <= high and all(abs(math.log(tick / other)) >= room for other in taken):
-            taken.append(tick)
-    return sorted(taken)
+    for tick in candidates:
+        if low <= tick <= high and all(abs(math.log(tick / other)) >= room for other in chosen):
+            chosen.append(tick)
+    return sorted(chosen)
 
 
 # --- batch sizes -----------------------------------------------------------------------------------------------------
@@ -201,7 +202,7 @@ def ticks(low: float, high: float) -> list[float]:
 
 @_checked_as_a_whole()
 def rates(case: CaseResult) -> str:
-    """Items a second over the batch size, with the curve that a + b n seconds a step give; "" with nothing to draw."""
+    """Draw items a second over the batch size, with the curve for steps of a + b n seconds; "" if there is no curve."""
     import altair as alt
 
     points = _points(case)
@@ -229,18 +230,18 @@ def rates(case: CaseResult) -> str:
     )
     heading = alt.TitleParams(_cut(case.name, LONGEST_HEAD), anchor="start", offset=18)
     drawn = drawn.properties(title=heading)
-    told = [f"batch {point['n']}: {point['rate']:.4g} items a second" for point in points]
-    return _svg(drawn, CURVE_HEIGHT, f"{case.name}: items a second over the batch size", "; ".join(told))
+    description = [f"batch {point['n']}: {point['rate']:.4g} items a second" for point in points]
+    return _svg(drawn, CURVE_HEIGHT, f"{case.name}: items a second over the batch size", "; ".join(description))
 
 
 def _points(case: CaseResult) -> list[dict[str, Any]]:
-    found = []
+    points = []
     for arm in case.arms:
-        taken = seconds_per_item(case, arm)
-        if taken and taken.low > 0:
-            rates = {"rate": 1 / taken.median, "low": 1 / taken.high, "high": 1 / taken.low}
-            found.append({"n": arm.items, **rates})
-    return found
+        seconds = seconds_per_item(case, arm)
+        if seconds and seconds.low > 0:
+            rates = {"rate": 1 / seconds.median, "low": 1 / seconds.high, "high": 1 / seconds.low}
+            points.append({"n": arm.items, **rates})
+    return points
 
 
 def _between(low: float, high: float) -> list[float]:
@@ -248,7 +249,7 @@ def _between(low: float, high: float) -> list[float]:
 
 
 def _side_by_side(knees: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One label where several shares are reached by the same batch."""
+    """Return one label for all shares that the same batch reaches."""
     texts: dict[int, list[str]] = {}
     for knee in knees:
         texts.setdefault(knee["n"], []).append(knee["text"])
@@ -260,7 +261,7 @@ def _side_by_side(knees: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @_checked_as_a_whole()
 def memory(row: ExperimentResult) -> str:
-    """The process's resident memory, an arm a bar."""
+    """Draw the process's resident memory, a bar for each arm."""
     import altair as alt
 
     heads: list[dict[str, Any]] = []
@@ -272,9 +273,9 @@ def memory(row: ExperimentResult) -> str:
             y += HEAD
             for arm in shown:
                 y += LABEL + BAR
-                told = f"{arm.rss:.0f} MiB"
-                name = _cut(arm.name, LONGEST - len(told))
-                bars.append({"none": 0, "mib": arm.rss, "text": name, "told": told, "y": y - BAR / 2})
+                number = f"{arm.rss:.0f} MiB"
+                name = _cut(arm.name, LONGEST - len(number))
+                bars.append({"none": 0, "mib": arm.rss, "text": name, "number": number, "y": y - BAR / 2})
             y += GAP
     down = alt.Y("y:Q", scale=alt.Scale(domain=[y, 0], nice=False, zero=False), axis=None)
     across = alt.X("none:Q", axis=alt.Axis(title="MiB", tickCount=5, format="~d"), scale=alt.Scale(nice=False))
@@ -283,8 +284,8 @@ def memory(row: ExperimentResult) -> str:
         _marks(bars).mark_rule(strokeWidth=8, color="var(--same)").encode(across, x2="mib:Q", y=down),
         *_texts(heads, names, down),
     )
-    told = "; ".join(f"{bar['text']}: {bar['told']}" for bar in bars)
-    return _svg(drawn, y, f"{row.name}: memory of the process", told)
+    description = "; ".join(f"{bar['text']}: {bar['number']}" for bar in bars)
+    return _svg(drawn, y, f"{row.name}: memory of the process", description)
 
 
 # --- SVG -------------------------------------------------------------------------------------------------------------
@@ -297,7 +298,7 @@ def _marks(rows: Sequence[dict[str, Any]]) -> "Chart":
 
 
 def _texts(heads: Sequence[dict[str, Any]], names: Sequence[dict[str, Any]], y: Any) -> list["Chart"]:
-    """Headings, names on the left, numbers on the right, at places of `y`."""
+    """Draw headings, names on the left and numbers on the right, at places of `y`."""
     import altair as alt
 
     def text(rows: Sequence[dict[str, Any]], x: int, field: str, **style: Any) -> Any:
@@ -306,7 +307,7 @@ def _texts(heads: Sequence[dict[str, Any]], names: Sequence[dict[str, Any]], y: 
     return [
         text(heads, 0, "text", align="left", color="var(--ink)", fontWeight="bold", fontSize=12),
         text(names, 0, "text", align="left", color="var(--ink)", fontSize=11),
-        text(names, WIDTH, "told", align="right", color="var(--muted)", fontSize=11),
+        text(names, WIDTH, "number", align="right", color="var(--muted)", fontSize=11),
     ]
 
 
@@ -323,7 +324,7 @@ def _svg(chart: "LayerChart | FacetChart", height: int, title: str, description:
 
 
 def _named(text: str, title: str, description: str) -> str:
-    """Without a size of its own and what Vega says to machines; with a name for those who cannot see it."""
+    """Remove the size and Vega's own ARIA attributes; add a title and a description for screen readers."""
     ElementTree.register_namespace("", SVG)
     root = ElementTree.fromstring(text)
     for element in root.iter():
@@ -336,8 +337,8 @@ def _named(text: str, title: str, description: str) -> str:
     own = f"chart-{hashlib.sha256(f'{title} {description}'.encode()).hexdigest()[:12]}"
     root.set("role", "img")
     root.set("aria-labelledby", f"{own}-title {own}-desc")
-    for place, (tag, words) in enumerate((("title", title), ("desc", description))):
+    for index, (tag, content) in enumerate((("title", title), ("desc", description))):
         element = ElementTree.Element(f"{{{SVG}}}{tag}", {"id": f"{own}-{tag}"})
-        element.text = fit(words)
-        root.insert(place, element)
+        element.text = fit(content)
+        root.insert(index, element)
     return ElementTree.tostring(root, encoding="unicode")

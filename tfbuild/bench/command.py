@@ -1,4 +1,4 @@
-"""What stands between the command line and a benchmark: options in, a report out."""
+"""The verbs of the benchmark: from the command line's options to reports, comparisons and advice."""
 
 import re
 import sys
@@ -33,33 +33,35 @@ def settings(
     mount: str = "",
     ca: Path | None = None,
 ) -> Settings:
-    """UsageError where the options cannot be read or do not go together."""
+    """Return the settings that the options stand for; raise UsageError if they are invalid or contradict each other."""
     if quick + full + bool(budget) > 1:
-        raise UsageError("--quick, --full and --budget each say how long it takes", hint="give one of them")
+        raise UsageError("--quick, --full and --budget exclude each other", hint="give one of them")
     mode = "quick" if quick else "full" if full else "budget"
-    usual = {"quick": session.QUICK_SECONDS, "full": session.FULL_SECONDS, "budget": session.USUAL_SECONDS}
-    seconds = limit_seconds(budget, "--budget") or usual[mode]
-    watched = profiled.parse(command, mount)
-    return Settings(mode=mode, budget=seconds, against=against, command=watched, ca=ca)
+    defaults = {"quick": session.QUICK_SECONDS, "full": session.FULL_SECONDS, "budget": session.USUAL_SECONDS}
+    seconds = limit_seconds(budget, "--budget") or defaults[mode]
+    return Settings(mode=mode, budget=seconds, against=against, command=profiled.parse(command, mount), ca=ca)
 
 
 def rows_of(only: Sequence[str], chosen: Settings, named: Sequence[str], batch: str) -> tuple[Experiment, ...]:
-    """What to measure: the experiments, or the models that are `named`, or both where both are. UsageError.
+    """Return what to measure: the experiments of `only`, the models `named`, or both.
 
-    A command is watched alone: it stands for the row whose role it is.
+    A command is profiled alone and has no row here. Raises UsageError if the options contradict each other.
     """
     if chosen.command:
         own = experiments.in_role("command").name
         if {*only} - {own} or named or batch:
-            raise UsageError("--command is watched alone", hint=f"leave out --model and all --only but {own}")
+            raise UsageError(
+                "--command cannot be combined with other experiments",
+                hint=f"leave out --model, --batch-size and all --only but {own}",
+            )
         return ()
     if not named:
         if batch:
-            raise UsageError("--batch-size is a model's", hint="name the model: --model resnet50")
+            raise UsageError("--batch-size needs --model", hint="name the model: --model resnet50")
         return experiments.select(only, quick=chosen.quick)
-    mine = models.row(named, models.batch_size(batch))
+    model_row = models.row(named, models.batch_size(batch))
     others = experiments.select(only, quick=chosen.quick) if only else ()
-    return (*(row for row in others if row.name != mine.name), mine)
+    return (*(row for row in others if row.name != model_row.name), model_row)
 
 
 def run(
@@ -74,10 +76,11 @@ def run(
     named: Sequence[str] = (),
     batch: str = "",
 ) -> None:
-    """Measures, writes the report and prints it; raises Interrupted after that where Ctrl-C ended it."""
+    """Measure, write the report and print it; raise Interrupted afterwards if Ctrl-C ended the run."""
     if name and not NAME.fullmatch(name):
         raise UsageError(
-            f"{name!r} is no report's name", hint="--name before: letters, digits and ._+-; reports/before.json"
+            f"--name {name!r} is not a valid name",
+            hint="use letters, digits and ._+-, as in --name before for reports/before.json",
         )
     rows = rows_of(only, chosen, named, batch)
     progress, watch = live.watched()
@@ -91,11 +94,14 @@ def run(
         reporting.show(report)
         print(f"report {path.with_suffix('.html')}", file=sys.stderr)
     if report.interrupted:
-        raise Interrupted(f"interrupted; what was measured until then is in {path}")
+        raise Interrupted(f"interrupted; the results so far are in {path}")
 
 
 def write(report: BenchReport, folder: Path, name: str = "") -> Path:
-    """Write JSON, Markdown and a page, each whole or not at all; the path of the JSON. Raises UsageError."""
+    """Write JSON, Markdown and a page, each whole or not at all; return the path of the JSON.
+
+    Raises UsageError if a file cannot be written.
+    """
     target = reporting.path(report, folder, name)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -107,7 +113,7 @@ def write(report: BenchReport, folder: Path, name: str = "") -> Path:
 
 
 def export(report: str, *, html: str, pyperf: str) -> None:
-    """An existing report as a page, and in pyperf's format, where a file is named for it."""
+    """Write an existing report as a page and in pyperf's format, to the files that are given."""
     if html:
         page.write(page.to_html(reporting.read(Path(report))), Path(html))
     if pyperf:
@@ -123,15 +129,15 @@ def _export_pyperf(report: BenchReport, file: str) -> None:
 def show_rows(
     only: Sequence[str], chosen: Settings, *, json: bool, dry_run: bool, named: Sequence[str] = (), batch: str = ""
 ) -> None:
-    """What there is (--list), or what would run and for how long (--dry-run)."""
+    """Print the experiments (--list), or what would run and for how long (--dry-run)."""
     rows = rows_of(only, chosen, named, batch)
     if json:
-        # What is made of the numbers is this program's own business.
-        told = [
+        # The fields of Purpose are internal.
+        public = [
             {name: value for name, value in msgspec.to_builtins(row).items() if name not in Purpose.__struct_fields__}
             for row in rows
         ]
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(told), indent=2).decode() + "\n")
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(public), indent=2).decode() + "\n")
     else:
         reporting.listed(rows, quick=chosen.quick)
     if dry_run:
@@ -152,39 +158,42 @@ def _shares(rows: Sequence[Experiment], chosen: Settings) -> list[tuple[Experime
 
 
 def compare(paths: Sequence[str], fail_if: Sequence[str], html: str, *, json: bool) -> None:
-    """Print the reports side by side, write the page where one is asked for, then leave by what the gates say.
+    """Print the reports side by side, write the page if one is asked for, then enforce the gates.
 
-    Raises UsageError, and RegressionFound where a gate fails or cannot be judged.
+    Raises UsageError, and RegressionFound if a gate fails or cannot be judged.
     """
     if len(paths) < 2:
         raise UsageError(
-            "one report is nothing to compare", hint="two reports/bench-*.json or more, the baseline first"
+            "comparing needs two reports or more", hint="give reports/bench-*.json files, the baseline first"
         )
-    wanted = gate.gates(fail_if)
-    found = comparing.compare(*(reporting.read(Path(path)) for path in paths))
-    judged = gate.judge(comparing.judgeable(found), wanted)
+    gates = gate.gates(fail_if)
+    comparison = comparing.compare(*(reporting.read(Path(path)) for path in paths))
+    verdicts = gate.judge(comparing.judgeable(comparison), gates)
     if html:
-        page.write(page.comparison(found, judged), Path(html))
+        page.write(page.comparison(comparison, verdicts), Path(html))
     if json:
-        told = msgspec.to_builtins(found) | {"gates": msgspec.to_builtins(judged)}
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(told), indent=2).decode() + "\n")
+        document = msgspec.to_builtins(comparison) | {"gates": msgspec.to_builtins(verdicts)}
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n")
     else:
-        comparing.show(found, judged)
-    gate.enforce(judged)
+        comparing.show(comparison, verdicts)
+    gate.enforce(verdicts)
 
 
 def advise(report: str, env: str, *, json: bool) -> None:
-    """Print the env file (to `env` where it is given) and the lines of code. Raises UsageError."""
-    found = advising.advise(reporting.read(Path(report)))
+    """Print the settings and the lines of code; also write the settings to the file `env` if it is given.
+
+    Raises UsageError if a file cannot be read or written.
+    """
+    advices = advising.advise(reporting.read(Path(report)))
     if env:
         try:
-            Path(env).write_text(advising.env_file(found), encoding="utf-8")
+            Path(env).write_text(advising.env_file(advices), encoding="utf-8")
         except OSError as error:
             raise UsageError(f"--env-file {env}: {error}", hint="name a file that can be written") from error
     if json:
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n")
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(advices), indent=2).decode() + "\n")
         return
-    sys.stdout.write(f"# environment\n{advising.env_file(found)}\n# code\n{advising.lines_of_code(found)}")
-    if all(one.in_place for one in found):
-        more = " beyond what is in place" if found else ""
-        print(f"no change is shown to gain anything{more}", file=sys.stderr)
+    sys.stdout.write(f"# environment\n{advising.env_file(advices)}\n# code\n{advising.lines_of_code(advices)}")
+    if all(advice.in_place for advice in advices):
+        beyond = " beyond the current settings" if advices else ""
+        print(f"no change is shown to gain anything{beyond}", file=sys.stderr)

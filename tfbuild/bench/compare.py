@@ -1,8 +1,7 @@
-"""Reports side by side: hardware against hardware, image against image, release against release.
+"""Compare reports of different hardware, images or releases side by side, each with the first.
 
-The first is what each of the others is held against. They were not taken in the same rounds, so that what a machine did
-to one run as a whole is in the ratios, and nothing in two reports tells it from the image's own; only where both
-measured another image of the same id in the same rounds, on equal machines, is its time taken as the measure of both.
+The reports do not share rounds, so a disturbance of a whole run is in the ratios and cannot be told from the image's
+effect. Only if both measured the same other image in their rounds, on equal machines, are times taken relative to it.
 """
 
 import sys
@@ -11,33 +10,43 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import IO
 
-from tfbuild.bench import common, gate, wording
-from tfbuild.bench.common import TOO_FEW, ArmRatio, Lack, TimedArm
+from tfbuild.bench import gate, matching, wording
+from tfbuild.bench.matching import TOO_FEW, ArmRatio, Lack, TimedArm
 from tfbuild.context.labels import read_labels
 from tfbuild.errors import UsageError, fit
-from tfbuild.measure import intervals, means
-from tfbuild.measure.means import CaseRatio
+from tfbuild.measure import intervals, mean_ratio
+from tfbuild.measure.mean_ratio import CaseRatio
 from tfbuild.measure.records import FASTER, NO_DIFFERENCE, SLOWER, BenchReport, Interval
 
 THROUGHPUT, CPU = "throughput", "cpu"
-# Of what the first report measured: with more lost, what is left could hide as much as a gate is to find.
+# The largest share of the first report's rows that may be missing; more could hide what a gate looks for.
 MOST_LOST = 0.1
-# Reasons that are spelled out.
-MOST_TOLD = 3
+# At most this many reasons are listed.
+MOST_REASONS = 3
 NO_CPU = "no CPU time"
 ONE_RUN = "both reports are of the same run, sample by sample"
-# Labels that tell how an image was made; those of one build differ in them all from another's.
-TELLING = ("release", "target", "python", "instruction-set", "copts", "compiler", "allocator", "onednn", "threading")
+# Labels that say how an image was built.
+BUILD_LABELS = (
+    "release",
+    "target",
+    "python",
+    "instruction-set",
+    "copts",
+    "compiler",
+    "allocator",
+    "onednn",
+    "threading",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportComparison:
-    """`throughput` (by the clock), `cpu` (CPU time) and, by the clock, `experiments`: means of the rows that count.
+    """Totals are means over the rows that count: `throughput` and `experiments` by the clock, `cpu` of CPU time.
 
-    A total without such rows is None, or not there. `differs`: what sets the two apart, by name: the first's, the
-    second's; `lacks`: what only the first measured, `more`: what only the second did; `unjudged`: by a total's name,
-    why a gate cannot go by it; `smallest`: by name, the slowdown that its interval shows four times of five; `others`:
-    the first report against each further one.
+    A total without such rows is None or missing. `differs`: properties that differ, as (first's, second's); `lacks`:
+    rows that only the first has; `more`: rows that only the second has; `unjudged`: by the total's name, why no gate
+    may judge it; `smallest`: by name, the slowdown that its interval would show in four of five runs; `others`: the
+    first report against each further one.
     """
 
     first: str
@@ -56,27 +65,27 @@ class ReportComparison:
 
     @property
     def totals(self) -> dict[str, Interval]:
-        """What there is to show and to judge: throughput, CPU time, and each experiment."""
+        """Return all totals by name: throughput, CPU time and each experiment."""
         both = {THROUGHPUT: self.throughput, CPU: self.cpu}
         return {name: ratio for name, ratio in both.items() if ratio} | self.experiments
 
 
 def direction(ratio: Interval) -> str:
-    """What the whole interval says, drift included."""
+    """Return the verdict of the whole interval, drift included."""
     if ratio.coverage < intervals.CONFIDENCE or ratio.low <= 1 <= ratio.high:
         return NO_DIFFERENCE
     return FASTER if ratio.low > 1 else SLOWER
 
 
 def compare(first: BenchReport, *others: BenchReport) -> ReportComparison:
-    """What the first and each other measured alike; UsageError where that is nothing."""
-    found = [_pair(first, other, number) for number, other in enumerate(others, 2)]
-    return replace(found[0], others=tuple(found[1:]))
+    """Compare the first report with each other one; raise UsageError if two have nothing in common."""
+    pairs = [_pair(first, other, number) for number, other in enumerate(others, 2)]
+    return replace(pairs[0], others=tuple(pairs[1:]))
 
 
 def _pair(first: BenchReport, second: BenchReport, number: int) -> ReportComparison:
-    shared = common.shared(first, second)
-    rows = tuple(row for one in shared.both if (row := common.row(first, second, *one)))
+    shared = matching.shared(first, second)
+    rows = tuple(row for both in shared.both if (row := matching.row(first, second, *both)))
     if not rows:
         raise UsageError(
             f"reports 1 and {number} have no measurement in common", hint="run the same experiments for both"
@@ -84,7 +93,7 @@ def _pair(first: BenchReport, second: BenchReport, number: int) -> ReportCompari
     lacks = (*shared.lacks, *_timeless(shared.both, rows))
     names = dict.fromkeys([*(row.experiment for row in rows), *(lack.experiment for lack in lacks)])
     counting = [row for row in rows if not row.left_out]
-    made = ReportComparison(
+    comparison = ReportComparison(
         first=_title(first),
         second=_title(second),
         differs=differences(first, second),
@@ -98,12 +107,13 @@ def _pair(first: BenchReport, second: BenchReport, number: int) -> ReportCompari
         smallest={},
         notes=(),
     )
-    made = replace(made, smallest={name: round(means.smallest(ratio), 4) for name, ratio in made.totals.items()})
-    return replace(made, notes=tuple(_notes(first, second, made, number)))
+    smallest = {name: round(mean_ratio.smallest(ratio), 4) for name, ratio in comparison.totals.items()}
+    comparison = replace(comparison, smallest=smallest)
+    return replace(comparison, notes=tuple(_notes(first, second, comparison, number)))
 
 
 def differences(first: BenchReport, second: BenchReport) -> dict[str, tuple[str, str]]:
-    """What sets two subjects apart: machine, image, release, how it was made."""
+    """Return what differs between the reports: machine, image, release and build."""
     ours, theirs = _subject(first), _subject(second)
     names = dict.fromkeys([*ours, *theirs])
     both = {name: (fit(ours.get(name, "")), fit(theirs.get(name, ""))) for name in names}
@@ -111,7 +121,7 @@ def differences(first: BenchReport, second: BenchReport) -> dict[str, tuple[str,
 
 
 def _subject(report: BenchReport) -> dict[str, str]:
-    host, found, image = report.host, report.software, report.image
+    host, software, image = report.host, report.software, report.image
     labels = read_labels(image.labels)
     return {
         "CPU": host.cpu,
@@ -121,12 +131,12 @@ def _subject(report: BenchReport) -> dict[str, str]:
         "kernel": host.kernel,
         "image": image.ref,
         "image's id": image.id,
-        "TensorFlow": found.tensorflow,
-        "compiled by": found.compiler,
-        "Python": found.python,
-        "NumPy": found.numpy,
-        "malloc of": found.malloc,
-        **{f"label {name}": labels.get(name) for name in TELLING},
+        "TensorFlow": software.tensorflow,
+        "compiled by": software.compiler,
+        "Python": software.python,
+        "NumPy": software.numpy,
+        "malloc of": software.malloc,
+        **{f"label {name}": labels.get(name) for name in BUILD_LABELS},
         "tool": report.tool,
     }
 
@@ -135,50 +145,50 @@ def _subject(report: BenchReport) -> dict[str, str]:
 
 
 def _timeless(both: Sequence[tuple[TimedArm, TimedArm]], rows: Sequence[ArmRatio]) -> Iterator[Lack]:
-    """What both have without a ratio to show for it."""
-    found = {(row.experiment, row.case, row.arm) for row in rows}
+    """Yield what both have measured without a ratio as a result."""
+    with_ratio = {(row.experiment, row.case, row.arm) for row in rows}
     for ours, _ in both:
-        if ours.key not in found:
+        if ours.key not in with_ratio:
             experiment, case, arm = ours.key
             yield Lack(experiment=experiment, case=case, arm=arm, why=TOO_FEW)
 
 
 def _total(rows: Iterable[ArmRatio], metric: str = "") -> Interval | None:
-    """By the clock, or of CPU time."""
+    """Return the mean by the clock, or of CPU time."""
     timed = [(row, row.cpu if metric == CPU else row.wall) for row in rows]
-    return means.total(
+    return mean_ratio.total(
         [CaseRatio(experiment=row.experiment, case=row.case, ratio=ratio) for row, ratio in timed if ratio]
     )
 
 
 def _experiments(names: Iterable[str], rows: Sequence[ArmRatio]) -> dict[str, Interval]:
-    """By the clock. What is held against another image throughout does not drift as the others do."""
-    its = {name: [row for row in rows if row.experiment == name] for name in names}
-    found = {name: ratio for name, rows in its.items() if (ratio := _total(rows))}
+    """Return the means by the clock, widened by drift, unless all rows are relative to another image."""
+    by_name = {name: [row for row in rows if row.experiment == name] for name in names}
+    totals = {name: ratio for name, rows in by_name.items() if (ratio := _total(rows))}
     return {
         name: ratio
-        if all(row.held for row in its[name])
-        else means.widened(ratio, [other for one, other in found.items() if one != name])
-        for name, ratio in found.items()
+        if all(row.held for row in by_name[name])
+        else mean_ratio.widened(ratio, [total for other, total in totals.items() if other != name])
+        for name, ratio in totals.items()
     }
 
 
 def _unjudged(names: Iterable[str], rows: Sequence[ArmRatio], lacks: Sequence[Lack], every: str) -> dict[str, str]:
-    """By total's name, why no gate may go by it; `every`: why by none at all, if so."""
+    """Say by the total's name why no gate may judge it; `every`: a reason that holds for all totals, if any."""
     if every:
         return dict.fromkeys((THROUGHPUT, CPU, *names), every)
-    told = {
-        THROUGHPUT: _trouble([row.left_out for row in rows], lacks),
-        CPU: _trouble([row.left_out or ("" if row.cpu else NO_CPU) for row in rows], lacks),
+    reasons = {
+        THROUGHPUT: _objection([row.left_out for row in rows], lacks),
+        CPU: _objection([row.left_out or ("" if row.cpu else NO_CPU) for row in rows], lacks),
     }
     for name in names:
-        its = [row.left_out for row in rows if row.experiment == name]
-        told[name] = _trouble(its, [lack for lack in lacks if lack.experiment == name])
-    return {name: why for name, why in told.items() if why}
+        left_out = [row.left_out for row in rows if row.experiment == name]
+        reasons[name] = _objection(left_out, [lack for lack in lacks if lack.experiment == name])
+    return {name: why for name, why in reasons.items() if why}
 
 
-def _trouble(left_out: Sequence[str], lacks: Sequence[Lack]) -> str:
-    """Empty where enough of what the first report measured counts, and nothing of it broke."""
+def _objection(left_out: Sequence[str], lacks: Sequence[Lack]) -> str:
+    """Say why a total cannot be judged: something broke, or too little of what the first report measured counts."""
     reasons = [*filter(None, left_out), *(lack.why for lack in lacks)]
     every = len(left_out) + len(lacks)
     broken = [lack for lack in lacks if lack.broken]
@@ -190,11 +200,11 @@ def _trouble(left_out: Sequence[str], lacks: Sequence[Lack]) -> str:
     return ""
 
 
-def _counted(words: Iterable[str]) -> str:
-    """Each with how often it comes, the most frequent first."""
-    told = Counter(words).most_common()
-    rest = sum(number for _, number in told[MOST_TOLD:])
-    shown = [f"{number} {fit(word)}" for word, number in told[:MOST_TOLD]]
+def _counted(reasons: Iterable[str]) -> str:
+    """List the reasons with their counts, the most frequent first."""
+    counts = Counter(reasons).most_common()
+    rest = sum(number for _, number in counts[MOST_REASONS:])
+    shown = [f"{number} {fit(reason)}" for reason, number in counts[:MOST_REASONS]]
     return ", ".join([*shown, f"{rest} for other reasons"] if rest else shown)
 
 
@@ -202,92 +212,98 @@ def _title(report: BenchReport) -> str:
     return f"{report.image.ref} on {report.host.cpu} ({report.host.cpus} CPUs), TensorFlow {report.software.tensorflow}"
 
 
-def _notes(first: BenchReport, second: BenchReport, made: ReportComparison, number: int) -> Iterator[str]:
+def _notes(first: BenchReport, second: BenchReport, comparison: ReportComparison, number: int) -> Iterator[str]:
+    rows = comparison.rows
     for report in (first, second):
         yield f"{report.image.ref}, {report.created}: {wording.noise(report)}"
     if first.experiments == second.experiments:
         yield f"report {number}: {ONE_RUN}"
-    if left := [row.left_out for row in made.rows if row.left_out]:
-        yield f"report {number}: {len(left)} of {len(made.rows)} shared rows count in no total: {_counted(left)}"
-    lost = Counter(lack.experiment for lack in made.lacks)
-    every = lost + Counter(row.experiment for row in made.rows)
+    if left := [row.left_out for row in rows if row.left_out]:
+        yield f"report {number}: {len(left)} of {len(rows)} shared rows count in no total: {_counted(left)}"
+    lost = Counter(lack.experiment for lack in comparison.lacks)
+    every = lost + Counter(row.experiment for row in rows)
     if lost:
-        told = ", ".join(f"{name} {count} of {every[name]}" for name, count in lost.items())
-        yield f"report {number} lacks {lost.total()} of the {every.total()} rows that report 1 has: {told}"
-    if more := Counter(lack.experiment for lack in made.more):
-        told = ", ".join(f"{name} {count}" for name, count in more.items())
-        yield f"only report {number} has {more.total()} rows more: {told}"
-    if broken := [lack for lack in made.lacks if lack.broken]:
-        yield f"report {number}: {_trouble([], broken)}"
-    if slower := [name for name, ratio in made.experiments.items() if direction(ratio) == SLOWER]:
-        yield f"report {number}: slower by all of its interval: {', '.join(slower)}"
-    if shows := [f"{name} x{made.smallest[name]:.2f}" for name in (THROUGHPUT, CPU) if name in made.smallest]:
-        yield f"report {number}: the smallest slowdown that shows, four times of five: {', '.join(shows)}"
-    yield from _drift(first, second, made, number)
+        counts = ", ".join(f"{name} {count} of {every[name]}" for name, count in lost.items())
+        yield f"report {number} lacks {lost.total()} of the {every.total()} rows that report 1 has: {counts}"
+    if more := Counter(lack.experiment for lack in comparison.more):
+        counts = ", ".join(f"{name} {count}" for name, count in more.items())
+        yield f"report {number} has {more.total()} more rows: {counts}"
+    if broken := [lack for lack in comparison.lacks if lack.broken]:
+        yield f"report {number}: {_objection([], broken)}"
+    if slower := [name for name, ratio in comparison.experiments.items() if direction(ratio) == SLOWER]:
+        yield f"report {number}: slower over the whole interval: {', '.join(slower)}"
+    smallest = comparison.smallest
+    if shown := [f"{name} x{smallest[name]:.2f}" for name in (THROUGHPUT, CPU) if name in smallest]:
+        yield f"report {number}: the smallest slowdown that would show in four of five runs: {', '.join(shown)}"
+    yield from _drift(first, second, rows, number)
 
 
-def _drift(first: BenchReport, second: BenchReport, made: ReportComparison, number: int) -> Iterator[str]:
-    held = sum(bool(row.held) for row in made.rows)
+def _drift(first: BenchReport, second: BenchReport, rows: Sequence[ArmRatio], number: int) -> Iterator[str]:
+    held = sum(bool(row.held) for row in rows)
     if held:
-        yield f"report {number}: {held} of {len(made.rows)} rows are held against the same other image in their rounds"
+        yield f"report {number}: {held} of {len(rows)} rows are relative to the same other image in their rounds"
     if first.host.cpu != second.host.cpu or first.host.cpus != second.host.cpus:
         yield "two machines: the ratios are of machine and image together"
-    elif held < len(made.rows):
+    elif held < len(rows):
         yield (
-            "one after the other, not in the same rounds: what a shared machine did to a whole run is in the ratios "
-            "and in no interval (invoke bench --only isa --against IMAGE, in both, takes it out)"
+            "the runs were one after the other: a disturbance of a whole run is in the ratios but in no interval "
+            "(invoke bench --only isa --against IMAGE in both runs takes it out)"
         )
 
 
-# --- what is printed -------------------------------------------------------------------------------------------------
+# --- terminal --------------------------------------------------------------------------------------------------------
 
 
-def show(found: ReportComparison, judged: Sequence[gate.GateVerdict] = (), stream: IO[str] | None = None) -> None:
+def show(
+    comparison: ReportComparison, verdicts: Sequence[gate.GateVerdict] = (), stream: IO[str] | None = None
+) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    every = (found, *found.others)
+    pairs = (comparison, *comparison.others)
     stream = stream or sys.stdout
     console = Console(file=stream, width=None if stream.isatty() else 140, soft_wrap=False, highlight=False)
-    console.print(Text(f"1  {found.first}"))
-    for number, one in enumerate(every, 2):
-        console.print(Text(f"{number}  {one.second}"))
-        for name, (ours, theirs) in one.differs.items():
+    console.print(Text(f"1  {comparison.first}"))
+    for number, pair in enumerate(pairs, 2):
+        console.print(Text(f"{number}  {pair.second}"))
+        for name, (ours, theirs) in pair.differs.items():
             console.print(Text(f"   {name}: {ours or '-'} | {theirs or '-'}", "dim"))
     table = Table(box=None, pad_edge=False)
-    heads = [head for number in range(2, len(every) + 2) for head in (f"{number} against 1", "CPU time")]
+    heads = [head for number in range(2, len(pairs) + 2) for head in (f"{number} against 1", "CPU time")]
     for name in ("experiment", "case", "", *heads):
         table.add_column(name)
-    for key, rows in side_by_side(found):
+    for key, rows in side_by_side(comparison):
         table.add_row(*map(Text, (*key, *(cell for row in rows for cell in cells(row)))))
     console.print(table)
-    for name in dict.fromkeys(name for one in every for name in one.totals):
-        console.print(Text(f"{name:12}" + "  ".join(intervals.spelled(one.totals.get(name)) or "-" for one in every)))
-    for note in notes(found):
+    for name in dict.fromkeys(name for pair in pairs for name in pair.totals):
+        ratios = "  ".join(intervals.spelled(pair.totals.get(name)) or "-" for pair in pairs)
+        console.print(Text(f"{name:12}{ratios}"))
+    for note in notes(comparison):
         console.print(Text(note, "dim"))
-    for verdict in judged:
-        console.print(Text(gate.spelled(verdict, len(every))))
+    for verdict in verdicts:
+        console.print(Text(gate.spelled(verdict, len(pairs))))
 
 
-def judgeable(found: ReportComparison) -> tuple[gate.Totals, ...]:
-    """The totals that gates judge, a report each."""
-    return tuple(gate.Totals(ratios=one.totals, unjudged=one.unjudged) for one in (found, *found.others))
+def judgeable(comparison: ReportComparison) -> tuple[gate.Totals, ...]:
+    """Return the totals that gates judge, for each report."""
+    pairs = (comparison, *comparison.others)
+    return tuple(gate.Totals(ratios=pair.totals, unjudged=pair.unjudged) for pair in pairs)
 
 
-def side_by_side(found: ReportComparison) -> list[tuple[tuple[str, str, str], list[ArmRatio | None]]]:
-    """Each arm with its row in every comparison (None: not measured in that report)."""
-    every = (found, *found.others)
-    tables = [{(row.experiment, row.case, row.arm): row for row in one.rows} for one in every]
+def side_by_side(comparison: ReportComparison) -> list[tuple[tuple[str, str, str], list[ArmRatio | None]]]:
+    """Return each arm with its row in every comparison (None: not measured in that report)."""
+    pairs = (comparison, *comparison.others)
+    tables = [{(row.experiment, row.case, row.arm): row for row in pair.rows} for pair in pairs]
     return [(key, [table.get(key) for table in tables]) for key in dict.fromkeys(key for t in tables for key in t)]
 
 
 def cells(row: ArmRatio | None) -> tuple[str, str]:
-    """By the clock, with the reason where it counts in no total, and of CPU time."""
+    """Return the ratio by the clock, with the reason if it counts in no total, and that of CPU time."""
     if row is None:
         return "", ""
     return intervals.spelled(row.wall) + (f" ({row.left_out})" if row.left_out else ""), intervals.spelled(row.cpu)
 
 
-def notes(found: ReportComparison) -> list[str]:
-    return list(dict.fromkeys(note for one in (found, *found.others) for note in one.notes))
+def notes(comparison: ReportComparison) -> list[str]:
+    return list(dict.fromkeys(note for pair in (comparison, *comparison.others) for note in pair.notes))

@@ -1,10 +1,10 @@
-"""What shows what an arm really was, or what it needs: seen in processes of their own, never while one is timed."""
+"""Observe what an arm really runs or needs, in separate processes and never while something is timed."""
 
 import json
 import time
 from collections.abc import Callable, Sequence
 
-from tfbuild.bench import busy, findings
+from tfbuild.bench import findings, gpu_use
 from tfbuild.errors import TfbuildError
 from tfbuild.in_container.bench.records import Peak
 from tfbuild.in_container.smoke import judge
@@ -15,24 +15,24 @@ from tfbuild.measure.protocol import MeasurementError
 from tfbuild.measure.records import Finding
 from tfbuild.measure.workers import FOLDER, Key, Pool, files
 
-# TensorFlow's own contraction calls this one with oneDNN off too: it proves nothing.
+# TensorFlow's own contraction calls this primitive with oneDNN off too, so it proves nothing.
 UNPROVEN = "gemm_api"
-MOST_TOLD = 4
+MOST_LISTED = 4
 LEAST_SECONDS = 30.0
-# An experiment that has less is to time its cases, not to watch them all.
+# An experiment with less time observes only its first case.
 ALL_SECONDS = 60.0
-# Of an experiment's time.
+# The share of an experiment's time for observing.
 SHARE = 0.35
-# Batches grow by this factor until what the process needs has grown by so many MiB: an import alone takes 500.
+# Batches grow by this factor until the process's memory has grown by so many MiB; the import alone takes 500.
 STEP, GROWTH, MOST_POINTS = 4, 512.0, 7
-# Nobody's machine is to be filled for it.
+# The share of the machine's memory that may be filled.
 MOST_MEMORY = 0.25
-# What ends a worker; what it told before stands.
+# Errors that end a worker; its earlier answers stay valid.
 LOST = (TfbuildError, TimeoutError, MeasurementError)
 
 
 def of(row: Experiment, cases: Sequence[Case], pool: Pool, machine: Machine, seconds: float) -> tuple[Finding, ...]:
-    """Watch by the row's `evidence`, within a part of the `seconds` that it may take; nothing where it has none."""
+    """Observe what the row's `evidence` asks for, within a share of the experiment's `seconds`."""
     watch = WATCHED.get(row.evidence)
     return watch(row, cases, pool, machine, seconds) if watch else ()
 
@@ -43,7 +43,7 @@ def _switched(
     within = max(LEAST_SECONDS, SHARE * seconds / 2)
     if seconds < ALL_SECONDS:
         return (_primitives(row, cases[:1], pool, machine, "1", within),)
-    # One case is enough to see that it is off.
+    # One case is enough to show that oneDNN is off.
     return _primitives(row, cases, pool, machine, "1", within), _primitives(row, cases[:1], pool, machine, "0", within)
 
 
@@ -51,22 +51,22 @@ def _batch_memory(
     row: Experiment, cases: Sequence[Case], pool: Pool, machine: Machine, seconds: float
 ) -> tuple[Finding, ...]:
     end = time.monotonic() + SHARE * seconds
-    return tuple(found for case in cases if (found := _memory(row, case, pool, machine, end)))
+    return tuple(finding for case in cases if (finding := _memory(row, case, pool, machine, end)))
 
 
 def _pipeline_peaks(
     row: Experiment, cases: Sequence[Case], pool: Pool, machine: Machine, seconds: float
 ) -> tuple[Finding, ...]:
     end = time.monotonic() + SHARE * seconds
-    # The case of few arms is the one in which memory is the question.
-    few = sorted((case for case in cases if case.workload == "pipeline"), key=lambda case: len(row.arms(case)))
-    return tuple(found for case in few if (found := _peaks(row, case, pool, machine, end)))
+    # Begin with the case of the fewest arms, which is the one about memory.
+    pipelines = sorted((case for case in cases if case.workload == "pipeline"), key=lambda case: len(row.arms(case)))
+    return tuple(finding for case in pipelines if (finding := _peaks(row, case, pool, machine, end)))
 
 
 def _gpu_use(
     row: Experiment, cases: Sequence[Case], pool: Pool, machine: Machine, seconds: float
 ) -> tuple[Finding, ...]:
-    return busy.of(row, pool.engine, machine.image, machine.gpus)
+    return gpu_use.of(row, pool.engine, machine.image, machine.gpus)
 
 
 Watch = Callable[[Experiment, Sequence[Case], Pool, Machine, float], tuple[Finding, ...]]
@@ -84,34 +84,33 @@ WATCHED: dict[EvidenceKind, Watch] = {
 def _primitives(
     row: Experiment, cases: Sequence[Case], pool: Pool, machine: Machine, switch: str, seconds: float
 ) -> Finding:
-    """What oneDNN says that it runs for the workloads of these cases."""
-    told = [{"ask": "once", "workload": row.work(case), "params": case.params} for case in cases]
+    """List the primitives that oneDNN logs for the workloads of these cases."""
+    asked = [{"ask": "once", "workload": row.work(case), "params": case.params} for case in cases]
     env = {**protocol.QUIET, **judge.TALKATIVE, "TF_ENABLE_ONEDNN_OPTS": switch}
-    questions = "".join(f"{json.dumps(question)}\n" for question in told).encode()
+    questions = "".join(f"{json.dumps(question)}\n" for question in asked).encode()
     command = ["python", f"{FOLDER}/bench"]
     begin = f"TF_ENABLE_ONEDNN_OPTS={switch}: "
     try:
         run = pool.engine.run(machine.image, command, env=env, files=files(), stdin=questions, timeout=seconds)
     except TimeoutError as error:
-        return Finding(text=f"{begin}oneDNN could not be watched: {error}", values={})
+        return Finding(text=f"{begin}oneDNN's log could not be read: {error}", values={})
     if run.exit_code:
-        return Finding(
-            text=f"{begin}oneDNN could not be watched: {judge.Ended(run.exit_code, run.stderr).why}", values={}
-        )
+        why = judge.Ended(run.exit_code, run.stderr).why
+        return Finding(text=f"{begin}oneDNN's log could not be read: {why}", values={})
     return primitives(begin, run.stderr)
 
 
 def primitives(begin: str, text: str) -> Finding:
-    """A sentence that begins with `begin`, out of the lines that ONEDNN_VERBOSE=1 makes oneDNN print."""
+    """Return a finding that starts with `begin`, from the lines that oneDNN prints with ONEDNN_VERBOSE=1."""
     kinds = implementations(text)
-    told = judge.primitives(text)
+    log = judge.primitives(text)
     ran = "; ".join(f"{kind}: {_few(names)}" for kind, names in kinds.items())
-    where = f"oneDNN on {told.runtime} ({told.isa}) runs " if kinds else "no primitive of oneDNN runs"
+    where = f"oneDNN on {log.runtime} ({log.isa}) runs " if kinds else "no primitive of oneDNN runs"
     return Finding(text=f"{begin}{where}{ran}", values={kind: float(len(names)) for kind, names in kinds.items()})
 
 
 def implementations(text: str) -> dict[str, tuple[str, ...]]:
-    """By kind of primitive ("convolution"), the implementations that ran on the CPU, the most frequent one first."""
+    """Return the implementations that ran on the CPU by kind of primitive ("convolution"), the most frequent first."""
     counts: dict[str, dict[str, int]] = {}
     for match in judge.VERBOSE.finditer(text):
         kind, implementation = judge.executed(match.group(1).split(","))
@@ -125,15 +124,15 @@ def implementations(text: str) -> dict[str, tuple[str, ...]]:
 
 
 def _few(names: Sequence[str]) -> str:
-    more = len(names) - MOST_TOLD
-    return ", ".join(names[:MOST_TOLD]) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - MOST_LISTED
+    return ", ".join(names[:MOST_LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
 # --- what a batch needs ---------------------------------------------------------------------------------------------
 
 
 def _memory(row: Experiment, case: Case, pool: Pool, machine: Machine, end: float) -> Finding | None:
-    """Batches that grow, in a process that does nothing else: its peak is that of the largest one so far."""
+    """Run growing batches in a separate process, whose peak is that of the largest batch so far."""
     key = Key(image=machine.image, env=machine.key(case, row.arms(case)[0]).env, process=f"memory of {case.name}")
     workload = row.work(case)
     sizes = [arm.params["batch"] for arm in row.arms(case) if isinstance(arm.params.get("batch"), int)]
@@ -155,7 +154,7 @@ def _memory(row: Experiment, case: Case, pool: Pool, machine: Machine, end: floa
 
 
 def _peaks(row: Experiment, case: Case, pool: Pool, machine: Machine, end: float) -> Finding | None:
-    """The peak of each arm, in a process that does nothing else."""
+    """Measure the peak memory of each arm in a separate process."""
 
     def ask(arm: Arm) -> Peak:
         key = Key(image=machine.image, env=machine.key(case, arm).env, process=f"memory of {arm.name}")
@@ -167,38 +166,38 @@ def _peaks(row: Experiment, case: Case, pool: Pool, machine: Machine, end: float
         finally:
             pool.close(key)
 
-    return findings.peaks(case.name, seen(ask, row.arms(case), end))
+    return findings.peaks(case.name, peaks_by_arm(ask, row.arms(case), end))
 
 
-def seen(ask: Callable[[Arm], Peak], arms: Sequence[Arm], end: float) -> dict[str, float]:
-    """MiB by the arm's name, of those that ran before the `end` (monotonic)."""
-    told: dict[str, float] = {}
+def peaks_by_arm(ask: Callable[[Arm], Peak], arms: Sequence[Arm], end: float) -> dict[str, float]:
+    """Return MiB by the arm's name, of the arms that ran before the `end` (monotonic)."""
+    peaks: dict[str, float] = {}
     for arm in arms:
         if time.monotonic() > end:
             break
         try:
-            found = ask(arm)
+            answer = ask(arm)
         except LOST:
             continue
-        if not found.reason:
-            told[arm.name] = found.peak
-    return told
+        if not answer.reason:
+            peaks[arm.name] = answer.peak
+    return peaks
 
 
 def climb(ask: Callable[[int], Peak], sizes: Sequence[int], end: float) -> tuple[list[tuple[int, float]], float]:
-    """Items and MiB at the smallest of `sizes`, at the largest, and beyond; MiB that there are to be had."""
+    """Measure (items, MiB) at the smallest of `sizes`, the largest and beyond; return it with the MiB available."""
     points: list[tuple[int, float]] = []
     limit, batch = 0.0, min(sizes)
     for following in [max(sizes) * STEP**turn for turn in range(MOST_POINTS)]:
         try:
-            found = ask(batch)
+            answer = ask(batch)
         except LOST:
             break
-        if found.reason:
+        if answer.reason:
             break
-        points.append((found.items, found.peak))
-        limit = found.limit
-        grown = found.peak - points[0][1]
+        points.append((answer.items, answer.peak))
+        limit = answer.limit
+        grown = answer.peak - points[0][1]
         too_much = points[0][1] + grown * following / batch > MOST_MEMORY * limit
         if grown >= GROWTH or too_much or time.monotonic() > end:
             break

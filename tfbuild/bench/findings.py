@@ -1,4 +1,4 @@
-"""What follows from an experiment's numbers beyond a ratio, and how sure it is. Pure."""
+"""Conclusions from an experiment's numbers beyond a ratio, and how sure they are. Pure."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -11,12 +11,14 @@ from tfbuild.measure.evaluate import against, counted, interval, seconds_per_ite
 from tfbuild.measure.experiments import FindingKind
 from tfbuild.measure.records import FASTER, SLOWER, ArmResult, CaseResult, Finding, Interval, Sample
 
-# Step on the real pipeline over step alone (the tf.data guide's question, with limits that held in measurements).
+# Limits for the time of a step with its pipeline over the step alone (the tf.data guide's question); they held in
+# measurements.
 COMPUTE_BOUND, INPUT_BOUND = 1.1, 1.3
-# What both at once may save of the time that one after the other takes, and still be no gain: both are the processors'.
+# Input and step share the CPUs if running both at once is faster than one after the other by no more than this.
 SHARED = 1.1
-# MB/s of the guide's disks, and classes by range, for caches and hosts behind a virtual disk blur them.
+# MB/s of the guide's disks. Disks have classes by range, because caches and virtual disks blur their speed.
 GUIDE = (50, 150, 500, 2000)
+# KB of a photograph.
 PHOTOGRAPH = 63
 # Bytes of a number.
 WIDTHS = {"float32": 4, "bfloat16": 2, "int8": 1}
@@ -25,20 +27,24 @@ DISKS = ((200.0, "a spinning disk's"), (700.0, "a SATA SSD's"), (1500.0, "betwee
 
 
 def of(kind: FindingKind, cases: Sequence[CaseResult]) -> tuple[Finding, ...]:
-    """Say what follows by an experiment's `finding`; nothing where too little was measured."""
+    """Derive an experiment's findings by its `finding`; nothing if too little was measured."""
     derive = DERIVED.get(kind)
-    return tuple(_with_caveat(found, case) for case in cases if case.rounds for found in derive(case)) if derive else ()
+    if derive is None:
+        return ()
+    return tuple(_with_caveat(finding, case) for case in cases if case.rounds for finding in derive(case))
 
 
-def _with_caveat(found: Finding, case: CaseResult) -> Finding:
-    """What spoils the case's numbers spoils what follows from them."""
+def _with_caveat(finding: Finding, case: CaseResult) -> Finding:
+    """Append the caveat on the case's numbers, which holds for the finding too."""
     caveat = wording.caveat(case)
-    return replace(found, text=f"{found.text} ({caveat})") if caveat else found
+    return replace(finding, text=f"{finding.text} ({caveat})") if caveat else finding
 
 
 def bound(slower: float, low: float = 0.0, high: float = 0.0) -> str:
-    """What limits a training whose step takes `slower` times as long as the step alone; `low` and `high` are the ends
-    of that number's interval, where it has one: both must say the same."""
+    """Say what limits a training whose step takes `slower` times as long as the step alone.
+
+    `low` and `high`: the ends of that number's interval, if it has one; both must agree.
+    """
     first, last = (_bound(end or slower) for end in (low, high))
     if first == last:
         return BOUNDS[first]
@@ -49,12 +55,12 @@ def _bound(slower: float) -> int:
     return (slower >= COMPUTE_BOUND) + (slower > INPUT_BOUND)
 
 
-# A tensor or two of the optimiser's choosing, an arena that doubles: less is no growth to draw a line through.
+# A smaller growth in MiB may be a few temporary tensors or a doubled arena, and gives no line.
 LEAST_GROWTH = 128.0
 
 
 def memory(name: str, points: Sequence[tuple[int, float]], limit: float) -> Finding | None:
-    """What a batch needs by (items, MiB at most so far), and which one fills `limit` MiB; None where no line shows."""
+    """Fit memory over items from (items, peak MiB), and say which batch fills `limit` MiB; None if it is no line."""
     if len(points) < 2:
         return None
     (first, base), (last, most) = points[0], points[-1]
@@ -67,20 +73,20 @@ def memory(name: str, points: Sequence[tuple[int, float]], limit: float) -> Find
     rest = base - each * first
     largest = _two_digits((limit - rest) / each)
     text = (
-        f"{name}: an item of a batch takes {each * 1024:.3g} KiB beside {rest:.0f} MiB (seen up to batch {last}); the "
-        f"{limit:.0f} MiB of memory here are full at batch {largest:,}"
+        f"{name}: an item of a batch takes {each * 1024:.3g} KiB in addition to {rest:.0f} MiB (measured up to batch "
+        f"{last}); the {limit:.0f} MiB of memory here are full at batch {largest:,}"
     )
     values = {"mib_per_item": each, "mib_beside": rest, "mib_limit": limit, "memory_limit": float(largest)}
     return Finding(text=text, values=values)
 
 
-def peaks(name: str, found: Mapping[str, float]) -> Finding | None:
-    """What each arm took by the MiB that a process of its own had at most; None where that holds nothing together."""
-    if len(found) < 2:
+def peaks(name: str, mib_by_arm: Mapping[str, float]) -> Finding | None:
+    """List the arms' peak memory, each in its own process; None for fewer than two arms."""
+    if len(mib_by_arm) < 2:
         return None
-    told = ", ".join(f"{arm} {mib:.0f} MiB" for arm, mib in found.items())
-    text = f"{name}, the most that a process of its own took, seen once: {told}"
-    return Finding(text=text, values={f"peak of {arm}": mib for arm, mib in found.items()})
+    listed = ", ".join(f"{arm} {mib:.0f} MiB" for arm, mib in mib_by_arm.items())
+    text = f"{name}, peak memory in its own process, measured once: {listed}"
+    return Finding(text=text, values={f"peak of {arm}": mib for arm, mib in mib_by_arm.items()})
 
 
 def _two_digits(number: float) -> int:
@@ -88,83 +94,84 @@ def _two_digits(number: float) -> int:
 
 
 def _input_bound(case: CaseResult) -> list[Finding]:
-    """The baseline is the step alone: what a pipeline at no cost would give. An arm's input alone is the one with the
-    same parameters but for the step."""
-    found = []
+    """Say what limits each training. The baseline is the step alone, as if its pipeline cost nothing; the arm with the
+    same parameters but without the step is the input alone."""
+    conclusions = []
     base = case.arms[0]
-    alone = {_knobs(arm): arm for arm in case.arms if arm.workload == "pipeline" and not arm.params.get("step")}
+    inputs = {_options(arm): arm for arm in case.arms if arm.workload == "pipeline" and not arm.params.get("step")}
     for arm in case.arms[1:]:
         if arm.wall is None or not arm.params.get("step") or not _rate(arm):
             continue
         slower, low, high = 1 / arm.wall.median, 1 / arm.wall.high, 1 / arm.wall.low
-        given = alone.get(_knobs(arm))
-        word = _limit(arm, arm.wall)
+        input_alone = inputs.get(_options(arm))
+        limit = _limit(arm, arm.wall)
         values = {"real_over_synthetic": slower, "low": low, "high": high}
         rates = ""
-        if given and _rate(base) and _rate(given):
-            word = _together(case, arm, given, word)
-            rates = f" ({_rate(base):.0f} items/s computed, {_rate(given):.0f} read, {_rate(arm):.0f} both)"
-            values |= {"compute_rate": _rate(base), "input_rate": _rate(given), "combined_rate": _rate(arm)}
-        text = f"{arm.name}: {slower:.2f} [{low:.2f}, {high:.2f}] times the step alone: {word}{rates}"
-        found.append(Finding(text=text, values=values))
-    return found
+        if input_alone and _rate(base) and _rate(input_alone):
+            limit = _shared_limit(case, arm, input_alone, limit)
+            rates = f" ({_rate(base):.0f} items/s computed, {_rate(input_alone):.0f} read, {_rate(arm):.0f} both)"
+            values |= {"compute_rate": _rate(base), "input_rate": _rate(input_alone), "combined_rate": _rate(arm)}
+        text = f"{arm.name}: {slower:.2f} [{low:.2f}, {high:.2f}] times the step alone: {limit}{rates}"
+        conclusions.append(Finding(text=text, values=values))
+    return conclusions
 
 
-def _together(case: CaseResult, arm: ArmResult, given: ArmResult, word: str) -> str:
-    """What limits the arm where its input and its step together take as long as one after the other.
+def _shared_limit(case: CaseResult, arm: ArmResult, input_alone: ArmResult, limit: str) -> str:
+    """Say what limits the arm if its input and its step together take as long as one after the other.
 
-    A pipeline that prefetches does both at once: then it is the processors that they share, and whatever takes less
-    of them helps. One that does not waits by its own making.
+    A pipeline that prefetches runs both at once, so they share the CPUs, and making either cheaper helps. Without
+    prefetching they take turns.
     """
     base = case.arms[0]
-    both = [row.samples for row in counted(case.rounds) if {base.name, arm.name, given.name} <= row.samples.keys()]
+    names = {base.name, arm.name, input_alone.name}
+    rounds = [row.samples for row in counted(case.rounds) if names <= row.samples.keys()]
 
-    def item(arm: ArmResult, taken: Mapping[str, Sample]) -> float:
-        return wall(taken[arm.name]) / arm.items
+    def item(arm: ArmResult, samples: Mapping[str, Sample]) -> float:
+        return wall(samples[arm.name]) / arm.items
 
-    saved = interval([(item(base, taken) + item(given, taken)) / item(arm, taken) for taken in both])
-    if word == BOUNDS[0] or saved is None or not sure(saved) or saved.high > SHARED:
-        return word
+    saved = interval([(item(base, row) + item(input_alone, row)) / item(arm, row) for row in rounds])
+    if limit == BOUNDS[0] or saved is None or not sure(saved) or saved.high > SHARED:
+        return limit
     if not arm.params.get("prefetch"):
-        return f"{word}: input and step take turns, for nothing is prefetched"
-    step, read = 1 / _rate(base), 1 / _rate(given)
+        return f"{limit}: input and step take turns, because nothing is prefetched"
+    step, read = 1 / _rate(base), 1 / _rate(input_alone)
     larger, share = ("the step", step) if step >= read else ("the input", read)
     return (
-        f"the processors are the limit: input and step share them; {larger} is the larger part of their time "
-        f"({share / (step + read):.0%}), and the one to make cheaper first"
+        f"the CPUs are the limit: input and step share them; {larger} takes the larger part of their time "
+        f"({share / (step + read):.0%}) and should be made cheaper first"
     )
 
 
 def _limit(arm: ArmResult, ratio: Interval) -> str:
-    """What limits the arm, as far as its rounds show it."""
+    """Say what limits the arm, as far as its rounds show it."""
     if not sure(ratio):
         return "too few rounds to say what limits it"
-    word = bound(1 / ratio.median, 1 / ratio.high, 1 / ratio.low)
-    if word == BOUNDS[-1] and arm.effect != SLOWER:
+    limit = bound(1 / ratio.median, 1 / ratio.high, 1 / ratio.low)
+    if limit == BOUNDS[-1] and arm.effect != SLOWER:
         return "not sure, the step alone differs from itself as much"
-    return word
+    return limit
 
 
 def _rate(arm: ArmResult) -> float:
-    """Items a second by the clock, for reading; 0 where it was not measured."""
+    """Return items a second by the clock, for reading only; 0 if it was not measured."""
     return 1 / arm.seconds if arm.seconds else 0.0
 
 
-def _knobs(arm: ArmResult) -> str:
+def _options(arm: ArmResult) -> str:
     return repr(sorted((name, value) for name, value in arm.params.items() if name != "step"))
 
 
 def _items_per_second(case: CaseResult) -> list[Finding]:
-    """tf_cnn_benchmarks' "images/sec" by the clock, with the memory that it took in a process of its own."""
+    """List items a second by the clock, as tf_cnn_benchmarks' "images/sec", and the memory of separate processes."""
     timed = [arm for arm in case.arms if arm.seconds]
     if not timed:
         return []
     unit = "images/s" if case.arms[0].params.get("application") else "sequences/s"
-    # Arms that nothing in the environment sets apart take turns in one process.
+    # Arms with the same environment share one process.
     shared = any((arm.env, arm.image) == (case.arms[0].env, case.arms[0].image) for arm in case.arms[1:])
     memory = {arm.name: f" in {arm.rss:.0f} MiB" for arm in timed if arm.rss and not shared}
-    told = ", ".join(f"{arm.name} {_rate(arm):.3g} {unit}{memory.get(arm.name, '')}" for arm in timed)
-    return [Finding(text=f"{case.name}: {told}", values={arm.name: _rate(arm) for arm in timed})]
+    rates = ", ".join(f"{arm.name} {_rate(arm):.3g} {unit}{memory.get(arm.name, '')}" for arm in timed)
+    return [Finding(text=f"{case.name}: {rates}", values={arm.name: _rate(arm) for arm in timed})]
 
 
 def _disk_speed(case: CaseResult) -> list[Finding]:
@@ -172,8 +179,8 @@ def _disk_speed(case: CaseResult) -> list[Finding]:
     if arm.workload != "disk" or not arm.seconds:
         return []
     speed = _megabytes(arm.seconds)
-    taken = seconds_per_item(case, arm)
-    low, high = (_megabytes(taken.high), _megabytes(taken.low)) if taken else (speed, speed)
+    seconds = seconds_per_item(case, arm)
+    low, high = (_megabytes(seconds.high), _megabytes(seconds.low)) if seconds else (speed, speed)
     text = (
         f"this disk reads {speed:.0f} MB/s [{low:.0f}, {high:.0f}] past the page cache, {_disk(low, high)} "
         f"(a host's cache may lie behind it): {speed * 1e3 / PHOTOGRAPH:.0f} photographs of {PHOTOGRAPH} KB a second"
@@ -182,55 +189,54 @@ def _disk_speed(case: CaseResult) -> list[Finding]:
 
 
 def _bandwidth(case: CaseResult) -> list[Finding]:
-    """How fast memory was read: numbers of each width, where nothing else held them up, as fast as of any other."""
+    """Say how fast memory was read; if memory is the only limit, numbers of each width are read equally fast."""
     speeds = {
-        arm.name: _gigabytes(taken, WIDTHS[str(arm.params["dtype"])])
+        arm.name: _gigabytes(seconds, WIDTHS[str(arm.params["dtype"])])
         for arm in case.arms
-        if arm.workload == "bandwidth" and (taken := seconds_per_item(case, arm))
+        if arm.workload == "bandwidth" and (seconds := seconds_per_item(case, arm))
     }
     if len(speeds) < 2:
         return []
-    told = ", ".join(f"{name} at {one.median:.1f} [{one.low:.1f}, {one.high:.1f}] GB/s" for name, one in speeds.items())
-    shared = max(one.low for one in speeds.values()) <= min(one.high for one in speeds.values())
-    limit = "memory is what they wait for" if shared else "more than memory sets them apart"
-    values = {name: one.median for name, one in speeds.items()}
-    return [Finding(text=f"{case.name}: {told}: {limit}", values=values)]
+    listed = ", ".join(f"{name} at {at.median:.1f} [{at.low:.1f}, {at.high:.1f}] GB/s" for name, at in speeds.items())
+    equal = max(speed.low for speed in speeds.values()) <= min(speed.high for speed in speeds.values())
+    limit = "memory bandwidth is the limit" if equal else "memory bandwidth is not the only limit"
+    values = {name: speed.median for name, speed in speeds.items()}
+    return [Finding(text=f"{case.name}: {listed}: {limit}", values=values)]
 
 
-def _gigabytes(taken: Interval, width: int) -> Interval:
-    """GB/s out of seconds for 1 Mi numbers of `width` bytes."""
-    low, middle, high = (_megabytes(one) / 1e3 * width for one in (taken.high, taken.median, taken.low))
-    return replace(taken, median=middle, low=low, high=high)
+def _gigabytes(seconds: Interval, width: int) -> Interval:
+    """Convert seconds for 1 Mi numbers of `width` bytes to GB/s."""
+    low, middle, high = (_megabytes(end) / 1e3 * width for end in (seconds.high, seconds.median, seconds.low))
+    return replace(seconds, median=middle, low=low, high=high)
 
 
 def _megabytes(seconds: float) -> float:
-    """MB/s out of seconds a MiB."""
+    """Convert seconds for a MiB to MB/s."""
     return 2**20 / 1e6 / seconds
 
 
 def _disk(low: float, high: float) -> str:
-    """The class of disk, and the guide's, where both ends of the interval have the same; else from one to the other."""
+    """Return the disk's class and the guide's nearest disk, or ranges if the interval's ends differ in them."""
     first, last = _class(low), _class(high)
     slow, fast = _nearest(low), _nearest(high)
-    classes = f"{first} range" if first == last else f"anything from {first} range to {last}"
+    classes = f"{first} range" if first == last else f"from {first} range to {last}"
     guide = f"{slow} MB/s" if slow == fast else f"{slow} to {fast} MB/s"
     return f"{classes} and nearest to the guide's {guide}"
 
 
 def _page_faults(case: CaseResult) -> list[Finding]:
-    """What a ratio of times does not show: pages that the kernel had to give again, and memory that was kept."""
-    told = [(arm.name, arm.faults, arm.rss) for arm in case.arms if arm.faults is not None and arm.rss is not None]
-    if len(told) < 2:
+    """List page faults and memory, which a ratio of times does not show."""
+    arms = [(arm.name, arm.faults, arm.rss) for arm in case.arms if arm.faults is not None and arm.rss is not None]
+    if len(arms) < 2:
         return []
-    text = ", ".join(f"{name} {faults:.0f} faults and {rss:.0f} MiB" for name, faults, rss in told)
-    values = {f"faults of {name}": faults for name, faults, _ in told} | {
-        f"MiB of {name}": rss for name, _, rss in told
-    }
+    text = ", ".join(f"{name} {faults:.0f} faults and {rss:.0f} MiB" for name, faults, rss in arms)
+    values = {f"faults of {name}": faults for name, faults, _ in arms}
+    values |= {f"MiB of {name}": rss for name, _, rss in arms}
     return [Finding(text=f"{case.name}, page faults a call and memory: {text}", values=values)]
 
 
 def _class(speed: float) -> str:
-    return next((word for limit, word in DISKS if speed < limit), "an NVMe's")
+    return next((name for limit, name in DISKS if speed < limit), "an NVMe's")
 
 
 def _nearest(speed: float) -> int:
@@ -238,14 +244,14 @@ def _nearest(speed: float) -> int:
 
 
 def _first_calls(case: CaseResult) -> list[Finding]:
-    """What the first call of each arm takes, beside the baseline's: tracing and, for XLA, compiling."""
+    """List the seconds of each arm's first call, which traces and, with XLA, compiles."""
     base, *others = case.arms
-    told = [arm for arm in others if arm.seconds is not None]
-    if base.seconds is None or not told:
+    timed = [arm for arm in others if arm.seconds is not None]
+    if base.seconds is None or not timed:
         return []
-    text = ", ".join(f"{arm.name} {arm.first:.2f} s{_nodes(arm)}" for arm in (base, *told))
-    values = {f"first call of {arm.name}": arm.first for arm in (base, *told)}
-    return [Finding(text=f"{case.name}, the first call, seen once: {text}", values=values)]
+    text = ", ".join(f"{arm.name} {arm.first:.2f} s{_nodes(arm)}" for arm in (base, *timed))
+    values = {f"first call of {arm.name}": arm.first for arm in (base, *timed)}
+    return [Finding(text=f"{case.name}, the first call, measured once: {text}", values=values)]
 
 
 def _nodes(arm: ArmResult) -> str:
@@ -256,15 +262,14 @@ def _against_default(case: CaseResult) -> list[Finding]:
     timed = sorted((arm for arm in case.arms[1:] if arm.wall), key=_gain, reverse=True)
     better = [arm for arm in timed if arm.effect == FASTER]
     if better:
-        told = ", ".join(f"{arm.name} {intervals.spelled(arm.wall)}" for arm in better)
-        return [Finding(text=f"{case.name}: faster than the default: {told}", values={"gain": _gain(better[0])})]
+        listed = ", ".join(f"{arm.name} {intervals.spelled(arm.wall)}" for arm in better)
+        return [Finding(text=f"{case.name}: faster than the default: {listed}", values={"gain": _gain(better[0])})]
     known = [arm for arm in timed if sure(arm.wall)]
     if not known:
         return [Finding(text=f"{case.name}: too few rounds to say whether a setting beats the default", values={})]
-    told = (
-        f"{known[0].name} {intervals.spelled(known[0].wall)}, the default against itself {intervals.spelled(case.band)}"
-    )
-    return [Finding(text=f"{case.name}: no setting is shown to beat the default (the best: {told})", values={})]
+    best = f"{known[0].name} {intervals.spelled(known[0].wall)}"
+    band = f"the default against itself {intervals.spelled(case.band)}"
+    return [Finding(text=f"{case.name}: no setting is shown to beat the default (the best: {best}, {band})", values={})]
 
 
 def _gain(arm: ArmResult) -> float:
@@ -272,7 +277,7 @@ def _gain(arm: ArmResult) -> float:
 
 
 def _fused(case: CaseResult) -> list[Finding]:
-    """The fused one against the unfused one in each layout but the baseline's, of which the table tells."""
+    """Compare fused with unfused in each layout but the baseline's, which the table shows."""
     return [
         _pair(case, arm, other)
         for other in case.arms[1:]
@@ -282,7 +287,7 @@ def _fused(case: CaseResult) -> list[Finding]:
 
 
 def _map_and_batch(case: CaseResult) -> list[Finding]:
-    """map_and_batch against map, then batch, with as many calls."""
+    """Compare map_and_batch with map and batch, with the same number of calls."""
     return [
         _pair(case, arm, other)
         for arm in case.arms
@@ -301,11 +306,11 @@ def _without(arm: ArmResult, name: str) -> tuple[object, ...]:
 
 
 def _pair(case: CaseResult, arm: ArmResult, other: ArmResult) -> Finding:
-    """An arm against another one than the baseline, in the same rounds."""
+    """Compare an arm with an arm that is not the baseline, in the same rounds."""
     verdict = against(case, arm, other)
     ratio, time = (verdict.cpu, "CPU time") if case.metric == "cpu" else (verdict.wall, "wall time")
-    word = verdict.effect if sure(ratio) else wording.TOO_FEW
-    text = f"{case.name}: {arm.name} against {other.name}: {word}, {intervals.spelled(ratio)} in {time}"
+    effect = verdict.effect if sure(ratio) else wording.TOO_FEW
+    text = f"{case.name}: {arm.name} against {other.name}: {effect}, {intervals.spelled(ratio)} in {time}"
     return Finding(text=text, values={"median": ratio.median, "low": ratio.low, "high": ratio.high} if ratio else {})
 
 

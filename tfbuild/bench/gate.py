@@ -1,23 +1,23 @@
-"""`compare --fail-if`: a limit that a comparison may not go beyond, and that is never kept by what is missing."""
+"""`compare --fail-if`: limits that a comparison must keep; missing measurements never pass one."""
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tfbuild.errors import RegressionFound, UsageError
-from tfbuild.measure import intervals, means
+from tfbuild.measure import intervals, mean_ratio
 from tfbuild.measure.records import Interval
 
 GATE = re.compile(r"([a-z0-9]+) *(<=|<|>=|>) *(\d+(?:\.\d+)?)")
 EXAMPLES = "--fail-if 'throughput<0.95', 'cpu<0.95' or 'jpeg<0.9'"
 PASSED, FAILED, UNJUDGED = "passed", "failed", "cannot be judged"
-# Ratios beyond it are no comparison's: 95 is meant as a share, and would always fail.
+# A larger limit is a mistake: 95 was meant as a percentage, and would always fail.
 MOST = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gate:
-    """`name`: throughput (by the clock), cpu or an experiment; fails where all of its interval is beyond the limit."""
+    """`name`: throughput (by the clock), cpu or an experiment. It fails if the whole interval is beyond the limit."""
 
     name: str
     sign: str
@@ -37,7 +37,7 @@ class Gate:
 
 @dataclass(frozen=True, kw_only=True)
 class Totals:
-    """What gates judge of one report against the first; `unjudged`: by a total's name, why no gate may go by it."""
+    """The totals of one report against the first; `unjudged`: by the total's name, why no gate may judge it."""
 
     ratios: Mapping[str, Interval]
     unjudged: Mapping[str, str]
@@ -45,7 +45,7 @@ class Totals:
 
 @dataclass(frozen=True, kw_only=True)
 class GateVerdict:
-    """What a gate says of report `report` against the first; `told`: the figures, or why there are none."""
+    """A gate's verdict on report number `report` against the first; `told`: the figures, or why there are none."""
 
     gate: str
     report: int
@@ -54,39 +54,39 @@ class GateVerdict:
 
 
 def gates(texts: Sequence[str]) -> tuple[Gate, ...]:
-    """'throughput<0.95' as a gate; UsageError where one cannot be read, or no ratio could ever keep or miss it."""
-    found = []
+    """Parse gates such as 'throughput<0.95'; raise UsageError if one is invalid, or if its limit makes no sense."""
+    parsed = []
     for text in texts:
-        read = GATE.fullmatch(text.strip())
-        if read is None:
+        match = GATE.fullmatch(text.strip())
+        if match is None:
             raise UsageError(f"--fail-if {text!r} cannot be read", hint=EXAMPLES)
-        limit = float(read[3])
+        limit = float(match[3])
         if not 0 < limit <= MOST:
             raise UsageError(
-                f"--fail-if {text!r}: a limit is a ratio, above 0 and at most {MOST:g}",
-                hint=f"a twentieth slower is 0.95: {EXAMPLES}",
+                f"--fail-if {text!r}: the limit must be a ratio, above 0 and at most {MOST:g}",
+                hint=f"5 % slower is 0.95: {EXAMPLES}",
             )
-        found.append(Gate(name=read[1], sign=read[2], limit=limit))
-    return tuple(found)
+        parsed.append(Gate(name=match[1], sign=match[2], limit=limit))
+    return tuple(parsed)
 
 
-def judge(every: Sequence[Totals], wanted: Sequence[Gate]) -> tuple[GateVerdict, ...]:
-    """Judge each further report by each gate.
+def judge(reports: Sequence[Totals], gates: Sequence[Gate]) -> tuple[GateVerdict, ...]:
+    """Judge each report after the first by each gate.
 
-    Raises UsageError where a gate asks for what the first report has not.
+    Raises UsageError if the first report lacks what a gate judges.
     """
-    known = dict.fromkeys(name for one in every for name in (*one.ratios, *one.unjudged))
-    if unknown := [gate.name for gate in wanted if gate.name not in known]:
+    known = dict.fromkeys(name for totals in reports for name in (*totals.ratios, *totals.unjudged))
+    if unknown := [gate.name for gate in gates if gate.name not in known]:
         raise UsageError(f"--fail-if {unknown[0]}: report 1 did not measure that", hint=f"one of: {', '.join(known)}")
-    return tuple(_judged(one, number, gate) for number, one in enumerate(every, 2) for gate in wanted)
+    return tuple(_judged(totals, number, gate) for number, totals in enumerate(reports, 2) for gate in gates)
 
 
-def _judged(one: Totals, number: int, gate: Gate) -> GateVerdict:
-    ratio = one.ratios.get(gate.name)
-    if ratio is None or gate.name in one.unjudged:
-        why = one.unjudged.get(gate.name, "no row of it counts")
-        seen = f" (the rows that count: {intervals.spelled(ratio)})" if ratio else ""
-        return GateVerdict(gate=str(gate), report=number, outcome=UNJUDGED, told=f"{why}{seen}")
+def _judged(totals: Totals, number: int, gate: Gate) -> GateVerdict:
+    ratio = totals.ratios.get(gate.name)
+    if ratio is None or gate.name in totals.unjudged:
+        why = totals.unjudged.get(gate.name, "none of its rows counts")
+        counted = f" (the rows that count: {intervals.spelled(ratio)})" if ratio else ""
+        return GateVerdict(gate=str(gate), report=number, outcome=UNJUDGED, told=f"{why}{counted}")
     if gate.fails(ratio):
         return GateVerdict(gate=str(gate), report=number, outcome=FAILED, told=intervals.spelled(ratio))
     return GateVerdict(
@@ -95,27 +95,25 @@ def _judged(one: Totals, number: int, gate: Gate) -> GateVerdict:
 
 
 def _power(gate: Gate, ratio: Interval) -> str:
-    """A gate that nothing fails is none: from where on it would."""
+    """Say which true ratio this gate would catch, since a gate that nothing can fail is useless."""
     if gate.sign not in ("<", "<="):
         return ""
-    return f"; a true x{gate.limit * means.smallest(ratio):.2f} or less would fail, four times of five"
+    return f"; a true x{gate.limit * mean_ratio.smallest(ratio):.2f} or less would fail in four of five runs"
 
 
-def spelled(one: GateVerdict, count: int) -> str:
-    """A line for whoever reads; the report's number only where there are several."""
-    whose = f"report {one.report}: " if count > 1 else ""
-    return f"{whose}{one.gate}: {one.outcome}: {one.told}"
+def spelled(verdict: GateVerdict, count: int) -> str:
+    """Return the verdict as a line, with the report's number if there are several."""
+    report = f"report {verdict.report}: " if count > 1 else ""
+    return f"{report}{verdict.gate}: {verdict.outcome}: {verdict.told}"
 
 
-def enforce(judged: Sequence[GateVerdict]) -> None:
-    """RegressionFound with the gates that fail and those that cannot be judged: what is not known is not passed."""
-    count = max((one.report for one in judged), default=2) - 1
-    bad = [one for outcome in (FAILED, UNJUDGED) for one in judged if one.outcome == outcome]
+def enforce(verdicts: Sequence[GateVerdict]) -> None:
+    """Raise RegressionFound with the gates that fail or cannot be judged."""
+    count = max((verdict.report for verdict in verdicts), default=2) - 1
+    bad = [verdict for outcome in (FAILED, UNJUDGED) for verdict in verdicts if verdict.outcome == outcome]
     if not bad:
         return
-    told = "; ".join(spelled(one, count) for one in bad)
+    lines = "; ".join(spelled(verdict, count) for verdict in bad)
     if bad[0].outcome == FAILED:
-        raise RegressionFound(told, hint="measure again on a quiet machine before it is believed: invoke bench")
-    raise RegressionFound(
-        told, hint="measure the same again, with time enough (--budget) and nothing beside it: invoke bench"
-    )
+        raise RegressionFound(lines, hint="confirm it on a quiet machine: invoke bench")
+    raise RegressionFound(lines, hint="measure the same again with a longer --budget on a quiet machine: invoke bench")

@@ -1,4 +1,4 @@
-"""A report in pyperf's format, for the tools that read it: python -m pyperf stats, compare_to, hist."""
+"""Export a report in pyperf's format, for python -m pyperf stats, compare_to and hist."""
 
 import io
 from collections.abc import Iterator
@@ -15,12 +15,15 @@ NO_TAGS = ("", "all")
 
 
 def to_pyperf(report: BenchReport) -> str:
-    """One benchmark an arm, with seconds per item of every round in the metric that is judged. UsageError for none."""
-    found = {benchmark.get_name(): benchmark for benchmark in _benchmarks(report)}
-    if not found:
-        raise UsageError("this report has no samples to hand on", hint="measure something first: invoke bench IMAGE")
+    """Return a benchmark for each arm, with seconds per item of every round in the case's metric.
+
+    Raises UsageError if the report has no samples.
+    """
+    benchmarks = {benchmark.get_name(): benchmark for benchmark in _benchmarks(report)}
+    if not benchmarks:
+        raise UsageError("this report has no samples to export", hint="measure something first: invoke bench IMAGE")
     buffer = io.StringIO()
-    pyperf.BenchmarkSuite(list(found.values())).dump(buffer)
+    pyperf.BenchmarkSuite(list(benchmarks.values())).dump(buffer)
     return buffer.getvalue()
 
 
@@ -31,13 +34,13 @@ def _benchmarks(report: BenchReport) -> Iterator[pyperf.Benchmark]:
             for arm in case.arms:
                 if values := _values(case, arm):
                     own = _metadata(row, case, arm)
-                    # One process took them all: to pyperf that is one run.
+                    # One process measured them all, which pyperf calls one run.
                     run = pyperf.Run(values, metadata=_lines({**common, **own}), collect_metadata=False)
                     yield pyperf.Benchmark([run])
 
 
 def _values(case: CaseResult, arm: ArmResult) -> list[float]:
-    """pyperf knows no time of nothing."""
+    """Return seconds per item; pyperf accepts only positive values."""
     time = TIMES[case.metric]
     samples = [row.samples[arm.name] for row in case.rounds if arm.name in row.samples]
     return [value for sample in samples if (value := time(sample) / arm.items) > 0]
@@ -58,7 +61,7 @@ def _machine(report: BenchReport) -> dict[str, object]:
 
 
 def _date(created: str) -> str:
-    """As pyperf writes it: local to whoever measured, with no zone; "" where it cannot be read."""
+    """Return the time as pyperf writes it, without a time zone; "" if it cannot be read."""
     try:
         return datetime.fromisoformat(created).replace(tzinfo=None).isoformat(sep=" ")
     except ValueError:
@@ -81,6 +84,6 @@ def _metadata(row: ExperimentResult, case: CaseResult, arm: ArmResult) -> dict[s
 
 
 def _lines(metadata: dict[str, object]) -> dict[str, object]:
-    """pyperf takes neither empty values nor several lines."""
+    """Join lines and drop empty values, since pyperf accepts neither."""
     flat = {name: " ".join(value.split()) if isinstance(value, str) else value for name, value in metadata.items()}
     return {name: value for name, value in flat.items() if value not in ("", [])}

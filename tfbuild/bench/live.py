@@ -1,6 +1,6 @@
-"""What a benchmark shows on a terminal while it runs: the experiment's arms, and how much of the time is left.
+"""The display on a terminal during a benchmark: the experiment's arms and the time left.
 
-Drawn only where the run says so, between two samples: a thread that draws would be timed with what it shows.
+It is drawn only between two samples, when the run asks for it, because a drawing thread would disturb the timing.
 """
 
 import os
@@ -26,51 +26,51 @@ if TYPE_CHECKING:
 
 BAR_WIDTH = 30
 COLUMNS = ("case", "", "ratio", "verdict", "rounds")
-# Where a terminal is narrow, the case's name is cut, to so many letters at the least; a reason to so many at once.
+# On a narrow terminal the case's name is cut to at least so many letters; reasons are always cut to so many.
 LEAST_NAME, LONGEST_REASON = 8, 40
-# Of the terminal's height: heading, table's head, time, and what the step is at, with air around.
+# Lines of the terminal for the heading, the table's head, the time and the step's detail, and for spacing.
 OTHER_LINES = 7
 
 
 class LiveWatch(Protocol):
-    """Who looks on while a run is made."""
+    """A display that follows a run."""
 
     def plan(self, experiments: Sequence[str], end: float) -> None:
-        """What will be measured, until when (monotonic)."""
+        """Announce what will be measured, and until when (monotonic)."""
 
-    def cases(self, made: "Sequence[CaseRun]") -> None:
-        """These are measured from now on: one alone, or several that take turns."""
+    def cases(self, runs: "Sequence[CaseRun]") -> None:
+        """Announce the cases that are measured next: one, or several that take turns."""
 
     def draw(self) -> None:
-        """Nothing is being timed just now."""
+        """Draw now, as nothing is being timed."""
 
 
-class Nobody:
-    """For logs, which have their lines."""
+class NoWatch:
+    """No display, for logs."""
 
     def plan(self, experiments: Sequence[str], end: float) -> None: ...
-    def cases(self, made: "Sequence[CaseRun]") -> None: ...
+    def cases(self, runs: "Sequence[CaseRun]") -> None: ...
     def draw(self) -> None: ...
 
 
-class Told(Progress):
-    """Progress that a display of its own shows."""
+class DisplayedProgress(Progress):
+    """Progress on a display of its own."""
 
     def __init__(self, display: Display) -> None:
         self._display = display
 
 
 def watched(stream: TextIO | None = None) -> tuple[Progress, LiveWatch]:
-    """A live table where `stream` (default: stderr) is a terminal, plain lines elsewhere."""
+    """Return a live table if `stream` (default: stderr) is a terminal, else plain lines."""
     stream = stream or sys.stderr
     if not stream.isatty() or os.environ.get("TERM", "dumb") in ("dumb", "unknown"):
-        return Progress(stream), Nobody()
-    board = Board(stream)
-    return Told(board), board
+        return Progress(stream), NoWatch()
+    table = LiveTable(stream)
+    return DisplayedProgress(table), table
 
 
-class Board:
-    """The table on a terminal; what is done stays above it as lines."""
+class LiveTable:
+    """The table on a terminal; finished steps stay above it as lines."""
 
     def __init__(self, stream: TextIO) -> None:
         from rich.console import Console
@@ -89,8 +89,8 @@ class Board:
     def plan(self, experiments: Sequence[str], end: float) -> None:
         self._experiments, self._begin, self._end, self._done = tuple(experiments), time.monotonic(), end, 0
 
-    def cases(self, made: "Sequence[CaseRun]") -> None:
-        self._cases += made
+    def cases(self, runs: "Sequence[CaseRun]") -> None:
+        self._cases += runs
         self.draw()
 
     def draw(self) -> None:
@@ -106,7 +106,7 @@ class Board:
         from rich.live import Live
 
         self._step, self._cases, self._results = step, [], {}
-        # Streams are not redirected: stdout carries data. Before the experiments nothing is timed yet.
+        # stdout is for data, so streams are not redirected. Refresh automatically until the experiments begin.
         self._live = Live(
             get_renderable=self._render,
             console=self._console,
@@ -143,7 +143,7 @@ class Board:
             table = Table(box=None, pad_edge=False)
             for name in COLUMNS:
                 table.add_column(name, no_wrap=True, overflow="ellipsis", header_style="dim")
-            rows = [row for made in self._cases for row in self._rows(made)]
+            rows = [row for run in self._cases for row in self._rows(run)]
             rows = rows[-max(3, self._console.height - OTHER_LINES) :]
             others = [max((row[at].cell_len for row in rows), default=0) for at in range(1, len(COLUMNS))]
             others[-1] = len(COLUMNS[-1])
@@ -165,36 +165,35 @@ class Board:
             whole, left = self._end - self._begin, max(0.0, self._end - time.monotonic())
             grid = Table.grid(padding=(0, 1))
             number = min(self._done + 1, len(self._experiments))
-            told = f"{duration(left)} of {duration(whole)} left, experiment {number} of {len(self._experiments)}"
+            text = f"{duration(left)} of {duration(whole)} left, experiment {number} of {len(self._experiments)}"
             grid.add_row(
-                ProgressBar(total=max(whole, 1.0), completed=whole - left, width=BAR_WIDTH), Text(told, "cyan")
+                ProgressBar(total=max(whole, 1.0), completed=whole - left, width=BAR_WIDTH), Text(text, "cyan")
             )
             yield grid
 
-    def _rows(self, made: "CaseRun") -> "Iterator[tuple[Text, ...]]":
+    def _rows(self, run: "CaseRun") -> "Iterator[tuple[Text, ...]]":
         from rich.text import Text
 
-        found = self._result(made)
-        name = fit(made.case.name)
-        for side, arm in zip(made.runner.sides[1:-1], found.arms[1:], strict=False):
-            ratio = wording.judged(arm, found)
-            word, style = _word(side, arm.effect, bool(ratio and ratio.coverage >= intervals.CONFIDENCE))
-            told = intervals.spelled(ratio)
+        result = self._result(run)
+        name = fit(run.case.name)
+        for side, arm in zip(run.runner.sides[1:-1], result.arms[1:], strict=False):
+            ratio = wording.judged(arm, result)
+            verdict, style = _verdict(side, arm.effect, bool(ratio and ratio.coverage >= intervals.CONFIDENCE))
             yield (
                 Text(name, "dim"),
                 Text(fit(arm.name)),
-                Text(told),
-                Text(fit(word), style),
-                Text(str(len(made.rounds))),
+                Text(intervals.spelled(ratio)),
+                Text(fit(verdict), style),
+                Text(str(len(run.rounds))),
             )
             name = ""
 
-    def _result(self, made: "CaseRun") -> CaseResult:
-        """Worked out once for the same rounds."""
-        state = (len(made.rounds), tuple(side.status for side in made.runner.sides))
-        known = self._results.get(id(made))
+    def _result(self, run: "CaseRun") -> CaseResult:
+        """Return the result so far, computed once for the same rounds."""
+        state = (len(run.rounds), tuple(side.status for side in run.runner.sides))
+        known = self._results.get(id(run))
         if known is None or known[0] != state:
-            known = self._results[id(made)] = state, made.result()
+            known = self._results[id(run)] = state, run.result()
         return known[1]
 
 
@@ -202,8 +201,8 @@ def _unusual(outcome: str) -> str:
     return f" ({outcome})" if outcome and outcome != "done" else ""
 
 
-def _word(side: "Side", effect: str, sure: bool) -> tuple[str, str]:
-    """The verdict so far, and its style."""
+def _verdict(side: "Side", effect: str, sure: bool) -> tuple[str, str]:
+    """Return the verdict so far and its style."""
     if not side.live:
         return shorten(f"{side.status}: {side.reason}", LONGEST_REASON, placeholder=" …"), "yellow"
     return (effect, wording.COLOURS.get(effect, "dim")) if sure else ("…", "dim")

@@ -1,4 +1,4 @@
-"""A report as one HTML page: readable with no network, on a phone and in the dark. What a report says is escaped."""
+"""A report as one HTML page that works offline and on phones and supports dark mode. All text of reports is escaped."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,16 +20,16 @@ from tfbuild.util.files import replace_file
 
 TEMPLATES = Path(__file__).parents[2] / "templates"
 QUIET = "quiet"
-# Lines that stand open; a reader may unfold the others.
+# The number of lines shown; the reader can unfold the others.
 MOST = 3
-CUT_SHORT = "the time was over before all rounds were made: intervals are as wide as they are"
+CUT_SHORT = "stopped by the time budget before all rounds were done, so intervals are wider"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """What is advised: `setting` as it is to be typed; `anchor`: where its numbers are.
+    """A piece of advice. `setting`: as it is typed; `anchor`: of its numbers on the page.
 
-    `in_place`: why there is nothing to change, or nothing.
+    `in_place`: why there is nothing to change, else empty.
     """
 
     experiment: str
@@ -42,7 +42,7 @@ class Card:
 
 @dataclass(frozen=True, kw_only=True)
 class Missing:
-    """What has no number for the same reason; `places`: experiment, case, arm."""
+    """All that was not measured for the same reason; `places`: experiment, case and arm."""
 
     status: str
     reason: str
@@ -66,7 +66,7 @@ class RawRound:
 
 @dataclass(frozen=True, kw_only=True)
 class Raw:
-    """A case's rounds: two cells an arm."""
+    """A case's rounds, with two cells for each arm."""
 
     name: str
     arms: tuple[str, ...]
@@ -75,7 +75,7 @@ class Raw:
 
 @dataclass(frozen=True, kw_only=True)
 class PageSection:
-    """An experiment; `found`: its answer in a line or a few."""
+    """An experiment; `found`: its answer in a few lines."""
 
     row: ExperimentResult
     anchor: str
@@ -86,7 +86,7 @@ class PageSection:
 
 
 def to_html(report: BenchReport) -> str:
-    """The report as one page that asks nothing of anybody."""
+    """Render the report as one page that loads nothing else."""
     cards = _cards(report)
     return _render(
         "report",
@@ -102,37 +102,38 @@ def to_html(report: BenchReport) -> str:
     )
 
 
-def comparison(found: ReportComparison, judged: Sequence[GateVerdict] = ()) -> str:
-    """Reports side by side, as one page; with what the gates say of them."""
-    every = (found, *found.others)
+def comparison(reports: ReportComparison, verdicts: Sequence[GateVerdict] = ()) -> str:
+    """Render reports side by side as one page, with the verdicts of the gates."""
+    pairs = (reports, *reports.others)
     groups = [
         charts.LineGroup(
-            title=name, lines=tuple(line for number, one in enumerate(every, 2) if (line := _line(one, name, number)))
+            title=name,
+            lines=tuple(line for number, pair in enumerate(pairs, 2) if (line := _line(pair, name, number))),
         )
-        for name in dict.fromkeys(name for one in every for name in one.totals)
+        for name in dict.fromkeys(name for pair in pairs for name in pair.totals)
     ]
     return _render(
         "compare",
-        found=found,
-        every=every,
-        rows=side_by_side(found),
+        found=reports,
+        every=pairs,
+        rows=side_by_side(reports),
         cells=compare.cells,
         chart=Markup(charts.ratios("Throughput against the first report", groups)) if groups else "",
-        gates=[gate.spelled(one, len(every)) for one in judged],
-        notes=compare.notes(found),
+        gates=[gate.spelled(verdict, len(pairs)) for verdict in verdicts],
+        notes=compare.notes(reports),
     )
 
 
-def _line(one: ReportComparison, name: str, number: int) -> charts.Line | None:
-    """One of the totals, to be drawn for report `number`; None where these two reports do not share it."""
-    ratio = one.totals.get(name)
+def _line(pair: ReportComparison, name: str, number: int) -> charts.Line | None:
+    """Return the total `name` as a line of report `number`; None if the two reports do not share it."""
+    ratio = pair.totals.get(name)
     if ratio is None:
         return None
-    return charts.Line(label=f"{number}: {one.second}", ratio=ratio, effect=compare.direction(ratio))
+    return charts.Line(label=f"{number}: {pair.second}", ratio=ratio, effect=compare.direction(ratio))
 
 
 def write(text: str, path: Path, option: str = "--html") -> None:
-    """Whole or not at all; UsageError where it cannot be written."""
+    """Write the file whole or not at all; raise UsageError if it cannot be written."""
     try:
         replace_file(path, text)
     except OSError as error:
@@ -161,35 +162,40 @@ def _cards(report: BenchReport) -> list[Card]:
     anchors = {row.name: f"experiment-{number}" for number, row in enumerate(report.experiments, 1)}
     return [
         Card(
-            experiment=one.experiment,
-            anchor=anchors[one.experiment],
-            setting="\n".join([*(f"{name}={value}" for name, value in sorted(one.env.items())), one.code]).strip(),
-            gains=one.gains,
-            losses=one.losses,
-            in_place=one.in_place,
+            experiment=advice.experiment,
+            anchor=anchors[advice.experiment],
+            setting=_setting(advice),
+            gains=advice.gains,
+            losses=advice.losses,
+            in_place=advice.in_place,
         )
-        for one in advise.advise(report)
+        for advice in advise.advise(report)
     ]
 
 
-def _found(row: ExperimentResult) -> Iterator[str]:
-    """Its findings; else what each arm did to the baseline, case by case counted."""
+def _setting(advice: advise.Advice) -> str:
+    lines = [f"{name}={value}" for name, value in sorted(advice.env.items())]
+    return "\n".join([*lines, advice.code]).strip()
+
+
+def _answer(row: ExperimentResult) -> Iterator[str]:
+    """Yield its findings, and in how many cases each arm was faster or slower than the baseline."""
     yield from (finding.text for finding in row.findings)
     if experiments.purpose(row.name).answer_only and row.findings:
         return
     measured = [(case, arm) for case in row.cases for arm in case.arms if arm.effect]
     for effect in (records.FASTER, records.SLOWER):
-        told: dict[str, list[tuple[CaseResult, float]]] = {}
+        medians: dict[str, list[tuple[CaseResult, float]]] = {}
         for case, arm in measured:
             ratio = wording.judged(arm, case)
             if arm.effect == effect and ratio:
-                told.setdefault(arm.name, []).append((case, ratio.median))
-        for name, seen in told.items():
+                medians.setdefault(arm.name, []).append((case, ratio.median))
+        for name, pairs in medians.items():
             cases = sum(arm.name == name for _, arm in measured)
-            noisy = sum(case.noisy for case, _ in seen)
+            noisy = sum(case.noisy for case, _ in pairs)
             yield (
-                f"{name}: {effect} in {len(seen)} of {cases} {_plural('case', cases)}, "
-                f"{_range([median for _, median in seen])}" + (f" ({noisy} of them noisy)" if noisy else "")
+                f"{name}: {effect} in {len(pairs)} of {cases} {_plural('case', cases)}, "
+                f"{_range([median for _, median in pairs])}" + (f" ({noisy} of them noisy)" if noisy else "")
             )
     undecided = [(case, arm) for case, arm in measured if wording.undecided(arm, case)]
     if len(undecided) < len(measured) and all(arm.effect == records.NO_DIFFERENCE for _, arm in measured):
@@ -210,17 +216,17 @@ def _plural(word: str, number: int) -> str:
 
 
 def unmeasured(report: BenchReport) -> list[Missing]:
-    """What has no number, by reason, in the order of the report; then what has one of few rounds."""
-    found: dict[tuple[str, str], list[str]] = {}
+    """Return what was not measured, grouped by reason in the order of the report; then what had too few rounds."""
+    by_reason: dict[tuple[str, str], list[str]] = {}
     for row in report.experiments:
         for place, status, reason in _gaps(row):
-            found.setdefault((status, reason), []).append(place)
-    told = [Missing(status=status, reason=reason, places=tuple(places)) for (status, reason), places in found.items()]
-    return sorted(told, key=lambda one: one.reason == CUT_SHORT)
+            by_reason.setdefault((status, reason), []).append(place)
+    gaps = [Missing(status=status, reason=reason, places=tuple(at)) for (status, reason), at in by_reason.items()]
+    return sorted(gaps, key=lambda gap: gap.reason == CUT_SHORT)
 
 
 def _gaps(row: ExperimentResult) -> Iterator[tuple[str, str, str]]:
-    """The largest part of an experiment that shares a reason, as (where, status, reason)."""
+    """Yield the largest parts of an experiment that share a reason, as (where, status, reason)."""
     if not row.cases:
         yield row.name, row.status, row.reason
     for case in row.cases:
@@ -239,7 +245,7 @@ def _section(row: ExperimentResult, number: int) -> PageSection:
     return PageSection(
         row=row,
         anchor=f"experiment-{number}",
-        found=tuple(_found(row)),
+        found=tuple(_answer(row)),
         charts=tuple(Markup(chart) for chart in charts.of(row)),
         cases=tuple(_case(case) for case in row.cases),
         raw=tuple(_raw(case) for case in row.cases if case.rounds),
@@ -261,8 +267,8 @@ def _style(arm: ArmResult) -> str:
 
 
 def _raw(case: CaseResult) -> Raw:
-    taken = {name for row in case.rounds for name in row.samples}
-    names = [name for name in (*(arm.name for arm in case.arms), AGAIN) if name in taken]
+    sampled = {name for row in case.rounds for name in row.samples}
+    names = [name for name in (*(arm.name for arm in case.arms), AGAIN) if name in sampled]
     rounds = []
     for row in case.rounds:
         samples = [row.samples.get(name) for name in names]
@@ -275,20 +281,20 @@ def _raw(case: CaseResult) -> Raw:
 # --- the rest --------------------------------------------------------------------------------------------------------
 
 METHOD = (
-    "Persistent processes, all stopped but the one that is timed; rounds in random order, samples of 0.1 s and more.",
-    "A ratio is the baseline's time over the arm's, per item and per round; shown are the median of the rounds' ratios "
-    "and an interval of order statistics that holds the true one with 95 % or more (where it is less, it says so).",
+    "All processes are paused but the one that is timed. Rounds are in random order; a sample takes 0.1 s or more.",
+    "A ratio is the baseline's time over the arm's, per item and per round. Shown are the median of the rounds' ratios "
+    "and an interval of order statistics that contains the true median with 95 % confidence (if less, it says so).",
     "The baseline runs against itself in the same rounds. An effect is claimed only beyond that band and beyond 1.",
-    "CPU time is judged where neighbours would disturb the clock, wall time where waiting is the point.",
-    "A round that others disturbed is repeated up to twice; where too few are clean, all count and the case is noisy.",
-    "Absolute times and memory are for reading only: on a shared machine they drift, and memory is the whole process's,"
-    " which arms share where nothing in their environment sets them apart.",
+    "CPU time is judged if neighbours would disturb the clock, wall time if waiting is the point.",
+    "A disturbed round is repeated up to twice. If too few are clean, all count and the case is noisy.",
+    "Absolute times and memory are for reading only: times drift on a shared machine, and memory is that of the whole "
+    "process, which arms with the same environment share.",
 )
 
 
 def _environment(report: BenchReport) -> dict[str, str]:
-    host, found, image = report.host, report.software, report.image
-    told = {
+    host, software, image = report.host, report.software, report.image
+    properties = {
         "image": f"{image.ref} ({image.id})",
         "compared with": image.against,
         "CPU": f"{host.cpu}, {host.cpus} CPUs, {host.machine}",
@@ -296,10 +302,10 @@ def _environment(report: BenchReport) -> dict[str, str]:
         "memory": f"{host.memory} MiB",
         "kernel": host.kernel,
         "engine": host.engine,
-        "TensorFlow": f"{found.tensorflow} ({found.git}), compiled by {found.compiler}",
-        "Python": found.python,
-        "NumPy": found.numpy,
-        "malloc of": found.malloc,
+        "TensorFlow": f"{software.tensorflow} ({software.git}), compiled by {software.compiler}",
+        "Python": software.python,
+        "NumPy": software.numpy,
+        "malloc of": software.malloc,
         "image sets": ", ".join(f"{name}={value}" for name, value in sorted((image.env or {}).items())),
     }
-    return {name: value for name, value in told.items() if value}
+    return {name: value for name, value in properties.items() if value}

@@ -1,7 +1,7 @@
-"""`--command`: a script of the user's own, watched by TensorFlow's profiler: does it wait for its input or compute?
+"""`--command`: run a user's script under TensorFlow's profiler, to see whether it waits for its input or computes.
 
-It runs in a container without a network, as the user who asks, in a folder that it can only read: nothing of the
-user's can be changed by it, and what it writes below /tmp goes with the container.
+It runs in a container without a network, as the calling user, in a read-only folder, so it cannot change any of the
+user's files; what it writes to /tmp is deleted with the container.
 """
 
 import os
@@ -21,20 +21,20 @@ from tfbuild.util.progress import Progress
 
 FOLDER = "/tfbuild-command"
 SITE = "/tfbuild-bench/site/sitecustomize.py"
-# As the script's user, who may have no home in the image; the profiler's own messages would hide the script's.
+# The user may have no home in the image; TensorFlow's info messages would hide the script's output.
 ENV = {"HOME": "/tmp", "PYTHONDONTWRITEBYTECODE": "1", "TF_CPP_MIN_LOG_LEVEL": "1"}
-# A large trace takes as long to be read; so much of the budget is left for it.
+# This much of the budget is reserved for reading a large trace.
 READING_SECONDS = 20.0
 LEAST_SECONDS = 15.0
-# TensorFlow's import, twice, and the trace, on a machine that many others use.
+# Importing TensorFlow twice and reading the trace takes at most this long, on a machine with many other users.
 MOST_MORE = 900.0
-# Of a step's time, where it is neither the input's nor an operation's: as much as makes a pipeline the bottleneck.
+# The share of time spent neither waiting nor computing that is worth a remark: as much as makes input a bottleneck.
 MUCH_IDLE = 1 - 1 / findings.INPUT_BOUND
 
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """What to run, split as a shell would, in a `folder` of the engine's machine."""
+    """A command, split into words as a shell would, and the `folder` on the engine's machine in which it runs."""
 
     words: tuple[str, ...]
     folder: Path
@@ -44,10 +44,15 @@ class Command:
 
 
 def parse(text: str, mount: str) -> Command | None:
-    """The command of --command and --mount (default: the current folder); None where there is none. UsageError."""
+    """Parse --command and --mount (default: the current folder); None if neither is given.
+
+    Raises UsageError if they are invalid.
+    """
     if not text.strip():
-        if mount or text:
-            raise UsageError("--mount is for --command, which is empty", hint="--command 'python train.py'")
+        if mount:
+            raise UsageError("--mount needs --command", hint="--command 'python train.py'")
+        if text:
+            raise UsageError("--command is empty", hint="--command 'python train.py'")
         return None
     try:
         words = shlex.split(text)
@@ -55,38 +60,38 @@ def parse(text: str, mount: str) -> Command | None:
         raise UsageError(f"--command {text!r}: {error}", hint="quote it as for a shell") from error
     folder = Path(mount or ".").resolve()
     if not folder.is_dir():
-        raise UsageError(f"--mount {mount}: no such folder", hint="name the folder that the command is to run in")
+        raise UsageError(f"--mount {mount}: no such folder", hint="give the folder in which to run the command")
     return Command(words=tuple(words), folder=folder)
 
 
 def experiment(
     engine: Engine, image: str, command: Command, budget: float, progress: Progress, *, gpus: bool = False
 ) -> ExperimentResult:
-    """Runs the command, for `budget` seconds at most, with the engine's `gpus`, and says what limits it.
+    """Run the command for at most `budget` seconds, with the engine's `gpus`, and say what limits it.
 
-    Raises UsageError where the engine cannot see the folder, and CommandFailed where the command fails or TensorFlow's
-    profiler saw nothing of it.
+    Raises UsageError if the engine cannot see the folder, and CommandFailed if the command fails or TensorFlow's
+    profiler recorded nothing.
     """
     if not engine.local:
         raise UsageError(
-            "the engine is on another machine, which has no such folder", hint="run this on the engine's machine"
+            "the engine is on another machine, which does not have the folder", hint="run this on the engine's machine"
         )
     seconds = max(LEAST_SECONDS, budget - READING_SECONDS)
     with progress.step(f"bench: {command}") as step:
-        found = _watch(engine, image, command, seconds, gpus=gpus)
-        _refuse(command, found)
-        finding = judge(command, found)
+        profile = _profile(engine, image, command, seconds, gpus=gpus)
+        _refuse(command, profile)
+        finding = judge(command, profile)
         step.outcome = finding.text.removeprefix(f"{command}: ")
     row = experiments.in_role("command")
     return ExperimentResult(
         name=row.name,
         question=row.question,
-        compares=f"{command}, watched by TensorFlow's profiler, which costs some of its speed",
+        compares=f"{command} under TensorFlow's profiler, which slows it down a little",
         changes=row.changes,
         source="https://www.tensorflow.org/guide/data_performance_analysis",
         status=records.MEASURED,
-        reason="watched, not timed in rounds",
-        seconds=round(found.seconds, 1),
+        reason="profiled, not timed in rounds",
+        seconds=round(profile.seconds, 1),
         cases=(),
         findings=(finding,),
     )
@@ -94,12 +99,12 @@ def experiment(
 
 @cache
 def files() -> dict[str, bytes]:
-    """The benchmark's inner part, and the recorder where Python looks for it."""
+    """Return the files of the benchmark's inner part, and the recorder where Python imports it."""
     recorder = resources.files("tfbuild.in_container.bench").joinpath("recorder.py").read_bytes()
     return {**workers.files(), SITE: recorder}
 
 
-def _watch(engine: Engine, image: str, command: Command, seconds: float, *, gpus: bool) -> Profiled:
+def _profile(engine: Engine, image: str, command: Command, seconds: float, *, gpus: bool) -> Profiled:
     try:
         run = engine.run(
             image,
@@ -111,60 +116,60 @@ def _watch(engine: Engine, image: str, command: Command, seconds: float, *, gpus
             timeout=seconds + MOST_MORE,
             gpus=gpus,
         )
-        found = probe.records(run.stdout, (Profiled,))
+        profiles = probe.records(run.stdout, (Profiled,))
     except (TimeoutError, probe.UntrustedError) as error:
-        raise CommandFailed(f"{command} could not be watched: {error}", hint="a shorter --budget") from error
-    if not found:
-        told = "\n".join(run.stderr.splitlines()[-6:])
+        raise CommandFailed(f"{command} could not be profiled: {error}", hint="give a shorter --budget") from error
+    if not profiles:
+        output = "\n".join(run.stderr.splitlines()[-6:])
         raise CommandFailed(
-            f"{command} could not be watched: {told}", hint="invoke verify IMAGE says more of the image"
+            f"{command} could not be profiled: {output}", hint="invoke verify IMAGE may show what is wrong"
         )
-    first: Profiled = found[0]
-    return first
+    profile: Profiled = profiles[0]
+    return profile
 
 
-def _refuse(command: Command, found: Profiled) -> None:
-    told = "\n".join(found.tail)
-    if found.exit_code:
-        how = f"ended with exit code {found.exit_code}" if found.exit_code > 0 else f"died of signal {-found.exit_code}"
+def _refuse(command: Command, profile: Profiled) -> None:
+    output, code = "\n".join(profile.tail), profile.exit_code
+    if code:
+        end = f"exited with code {code}" if code > 0 else f"was killed by signal {-code}"
         raise CommandFailed(
-            f"{command} {how}{f':{chr(10)}{told}' if told else ''}",
-            hint="it runs without a network, in a folder that it can only read (--mount); /tmp is writable",
+            f"{command} {end}{f':{chr(10)}{output}' if output else ''}",
+            hint="it runs without a network, in a read-only folder (--mount); /tmp is writable",
         )
-    if not found.span or not found.compute + found.waiting:
+    if not profile.span or not profile.compute + profile.waiting:
         raise CommandFailed(
-            f"TensorFlow's profiler saw no step of {command} in {found.seconds:.0f} s"
-            + (f"; it printed:\n{told}" if told else ""),
-            hint="it must run TensorFlow, in a Python that reads PYTHONPATH, for more than a second or two",
+            f"TensorFlow's profiler saw no step of {command} in {profile.seconds:.0f} s"
+            + (f"; it printed:\n{output}" if output else ""),
+            hint="it must run TensorFlow for more than a second or two, in a Python that reads PYTHONPATH",
         )
 
 
-def _limit(found: Profiled, slower: float, idle: float) -> str:
-    """What all windows agree on; who neither waits nor computes for long is not bound by computing."""
-    each = [1 / max(1 - share, 1e-3) for share in found.waits] or [slower]
-    word = findings.bound(slower, min(*each, slower), max(*each, slower))
-    if word == findings.BOUNDS[0] and idle > MUCH_IDLE:
-        word = "not input-bound"
-    ends = f" [{min(each):.2f} to {max(each):.2f} by window]" if len(each) > 1 else ""
-    return f"{word}, {slower:.2f}{ends} times the step without its input"
+def _limit(profile: Profiled, slower: float, idle: float) -> str:
+    """Say what all windows agree on; a script that is mostly idle is not bound by computing."""
+    by_window = [1 / max(1 - share, 1e-3) for share in profile.waits] or [slower]
+    limit = findings.bound(slower, min(*by_window, slower), max(*by_window, slower))
+    if limit == findings.BOUNDS[0] and idle > MUCH_IDLE:
+        limit = "not input-bound"
+    ends = f" [{min(by_window):.2f} to {max(by_window):.2f} by window]" if len(by_window) > 1 else ""
+    return f"{limit}, {slower:.2f}{ends} times the step without its input"
 
 
-def judge(command: object, found: Profiled) -> Finding:
-    """The verdict, by the limits of the built-in one: a step's time over what it would be without the input."""
-    waiting, compute = found.waiting / found.span, found.compute / found.span
+def judge(command: object, profile: Profiled) -> Finding:
+    """Say what limits the command, with the limits of the experiment on input: a step's time with and without input."""
+    waiting, compute = profile.waiting / profile.span, profile.compute / profile.span
     idle = max(0.0, 1 - waiting - compute)
     slower = 1 / max(1 - waiting, 1e-3)
-    values = {"waiting": waiting, "compute": compute, "neither": idle, "seconds": found.span}
-    values |= {"real_over_synthetic": slower, "batches": float(found.asked)}
-    told = f"of {found.span:.1f} s it waited {waiting:.0%} for input, computed {compute:.0%}, did neither {idle:.0%}"
-    if found.asked:
-        word = _limit(found, slower, idle)
-        told += f" ({found.asked} batches)"
+    values = {"waiting": waiting, "compute": compute, "neither": idle, "seconds": profile.span}
+    values |= {"real_over_synthetic": slower, "batches": float(profile.asked)}
+    shares = f"of {profile.span:.1f} s it waited {waiting:.0%} for input, computed {compute:.0%}, neither {idle:.0%}"
+    if profile.asked:
+        limit = _limit(profile, slower, idle)
+        shares += f" ({profile.asked} batches)"
     else:
-        word = "no tf.data iterator was read"
+        limit = "no tf.data iterator was read"
     if idle > MUCH_IDLE:
-        word += "; held up between the steps, by Python or what else the profiler does not see"
-    if found.windows == 1:
-        told += "; seen in one window of the trace alone"
-    ended = "" if found.exit_code is not None else "; stopped when its time was over"
-    return Finding(text=f"{command}: {word}: {told}{ended}", values=values)
+        limit += "; idle between the steps, in Python or other code that the profiler does not see"
+    if profile.windows == 1:
+        shares += "; from only one window of the trace"
+    stopped = "" if profile.exit_code is not None else "; stopped by the time budget"
+    return Finding(text=f"{command}: {limit}: {shares}{stopped}", values=values)

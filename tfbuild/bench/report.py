@@ -1,4 +1,4 @@
-"""A benchmark as JSON, Markdown and a terminal table; written whole or not at all, and read back against its types."""
+"""A benchmark's report as JSON, Markdown and a terminal table; JSON is read back against its types."""
 
 import re
 import sys
@@ -20,20 +20,20 @@ SCHEMA_FILE = Path(__file__).with_name("schema.json")
 
 
 def to_json(report: BenchReport) -> str:
-    """The report as one JSON document; its schema is tfbuild/bench/schema.json."""
+    """Return the report as one JSON document; its schema is tfbuild/bench/schema.json."""
     return documents.to_json(report)
 
 
 def from_json(text: str | bytes) -> BenchReport:
-    """A report out of its JSON; ValueError where it is none, or one of another schema."""
+    """Read a report from JSON; raise ValueError if it is not a report, or of another schema."""
     report = documents.from_json(text, BenchReport, records.SCHEMA, "a benchmark's report")
-    if trouble := next(_contradictions(report), ""):
-        raise ValueError(f"not a benchmark's report: {trouble}")
+    if contradiction := next(_contradictions(report), ""):
+        raise ValueError(f"not a benchmark's report: {contradiction}")
     return report
 
 
 def _contradictions(report: BenchReport) -> Iterator[str]:
-    """What no measurement gives, and nothing can be worked out from."""
+    """Yield what no measurement can result in."""
     for case in (case for row in report.experiments for case in row.cases):
         if case.metric not in ("cpu", "wall"):
             yield f"{case.name} is judged by {case.metric!r}"
@@ -46,21 +46,23 @@ def _contradictions(report: BenchReport) -> Iterator[str]:
 
 
 def read(path: Path) -> BenchReport:
-    """The report at `path`; UsageError where it cannot be read."""
+    """Read the report at `path`; raise UsageError if that fails."""
     try:
         with path.open("rb") as file:
             return from_json(file.read(MOST_BYTES))
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: {error}", hint="a reports/bench-*.json, as invoke bench writes it") from error
+        raise UsageError(
+            f"{path}: {error}", hint="give a reports/bench-*.json that was written by invoke bench"
+        ) from error
 
 
 def schema() -> str:
-    """The JSON Schema of a report; `python -m tfbuild.bench.report` writes it to tfbuild/bench/schema.json."""
+    """Return the JSON Schema of reports; `python -m tfbuild.bench.report` writes it to tfbuild/bench/schema.json."""
     return documents.json_schema(BenchReport, records.SCHEMA)
 
 
 def path(report: BenchReport, folder: Path, name: str = "") -> Path:
-    """NAME.json; else bench-ID.json by the identifier that tfbuild gave the image, or by the image's own id."""
+    """Return NAME.json; without a name bench-ID.json, by tfbuild's identifier of the image or by the image's id."""
     if name:
         return folder / f"{name}.json"
     identifier = read_labels(report.image.labels).id or report.image.id.rpartition(":")[2][:12]
@@ -79,8 +81,9 @@ def _head(report: BenchReport) -> Iterator[str]:
     yield f"# Benchmark of `{report.image.ref}`{' (interrupted)' if report.interrupted else ''}"
     yield ""
     yield f"{report.created}, {report.seconds:.0f} s of {report.budget:.0f} s ({report.mode}), {report.tool};"
-    found, host = report.software, report.host
-    yield f"TensorFlow {found.tensorflow}, Python {found.python}, NumPy {found.numpy}, malloc of {found.malloc};"
+    software, host = report.software, report.host
+    yield f"TensorFlow {software.tensorflow}, Python {software.python}, NumPy {software.numpy},"
+    yield f"malloc of {software.malloc};"
     yield f"{cell(host.cpu)}, {host.cpus} CPUs (cgroup quota: {host.quota or 'none'}), {host.memory} MiB;"
     yield f"{noise(report)}."
 
@@ -114,27 +117,27 @@ def _band(case: CaseResult) -> str:
 
 
 def _columns(case: CaseResult, arm: ArmResult) -> Iterator[str]:
-    told = table_row(arm, case)
-    yield from map(cell, (case.name, told.name))
-    yield from (told.cpu, told.wall, told.time, told.faults, told.rss)
-    yield cell(told.verdict)
+    columns = table_row(arm, case)
+    yield from map(cell, (case.name, columns.name))
+    yield from (columns.cpu, columns.wall, columns.time, columns.faults, columns.rss)
+    yield cell(columns.verdict)
 
 
 def _method() -> Iterator[str]:
     yield "## Method"
     yield ""
-    yield "Persistent processes, all stopped but the one that is timed; rounds in random order, samples of 0.1 s and"
-    yield "more; ratios are the baseline's time over the arm's, per item and per round (above 1: the arm is faster),"
-    yield "with their median and an interval of order statistics that holds the true one with 95 % or more."
+    yield "All processes are paused but the one that is timed. Rounds are in random order; a sample takes 0.1 s or"
+    yield "more. Ratios are the baseline's time over the arm's, per item and per round (above 1: the arm is faster),"
+    yield "with their median and an interval of order statistics that contains the true median with 95 % confidence."
     yield "An effect is claimed only beyond 1 and beyond the baseline against itself in the same rounds."
-    yield "Absolute times are for reading only: on a shared machine they drift. The JSON has every sample."
+    yield "Absolute times are for reading only, because they drift on a shared machine. The JSON has every sample."
 
 
 # --- terminal --------------------------------------------------------------------------------------------------------
 
 
 def show(report: BenchReport, stream: IO[str] | None = None) -> None:
-    """Tables on `stream` (default: stdout); colours only on a terminal."""
+    """Print tables to `stream` (default: stdout), with colours on a terminal."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -151,9 +154,9 @@ def show(report: BenchReport, stream: IO[str] | None = None) -> None:
             if not case.arms:
                 table.add_row(Text(row.name), Text(case.name), "", "", "", Text(f"{case.status}: {case.reason}", "dim"))
             for arm in [arm for arm in case.arms if arm.name != case.baseline or not case.rounds]:
-                told = (row.name, case.name, arm.name, spelled(arm.cpu), spelled(arm.wall))
-                word = verdict(arm, case) + (f" ({caveat(case)})" if case.rounds and caveat(case) else "")
-                table.add_row(*map(Text, told), Text(word, COLOURS.get(arm.effect, "dim")))
+                columns = (row.name, case.name, arm.name, spelled(arm.cpu), spelled(arm.wall))
+                text = verdict(arm, case) + (f" ({caveat(case)})" if case.rounds and caveat(case) else "")
+                table.add_row(*map(Text, columns), Text(text, COLOURS.get(arm.effect, "dim")))
     console.print(table)
     for row in report.experiments:
         for finding in row.findings:
@@ -163,7 +166,7 @@ def show(report: BenchReport, stream: IO[str] | None = None) -> None:
 
 
 def listed(rows: tuple[Experiment, ...], *, quick: bool, stream: IO[str] | None = None) -> None:
-    """The experiments with their questions and cases, as a table on stdout."""
+    """Print the experiments with their questions and cases as a table."""
     for row in rows:
         print(f"{row.name:12}{row.question}", file=stream)
         print(f"{'':12}{row.compares}", file=stream)

@@ -1,18 +1,18 @@
-"""The order of the experiments, their shares of the budget, and an end by Ctrl-C that keeps what was measured."""
+"""Run experiments in order, divide the budget among them, and keep the results so far on Ctrl-C."""
 
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from tfbuild import __version__
 from tfbuild.bench import allocators, evidence, profiled, wording
-from tfbuild.bench.inplace import recorded
-from tfbuild.bench.live import LiveWatch, Nobody
-from tfbuild.bench.underway import Group, Underway
-from tfbuild.engine import Engine
+from tfbuild.bench.current_settings import recorded
+from tfbuild.bench.experiment_run import CaseGroup, ExperimentRun
+from tfbuild.bench.live import LiveWatch, NoWatch
+from tfbuild.engine import Engine, Image
 from tfbuild.errors import UnknownImage
 from tfbuild.in_container.smoke.records import Environment, TensorFlow
 from tfbuild.measure import probe, records, rounds, workers
@@ -27,26 +27,25 @@ from tfbuild.util.terminal import printable
 
 QUICK_SECONDS = 80.0
 USUAL_SECONDS = 300.0
-# What the rows say that they take by their weights, and some.
+# The time of all rows by their weights, and some more.
 FULL_SECONDS = 3000.0
 ROUNDS = {"quick": 7, "budget": 15, "full": 21}
-# Less than this is not enough for workers to start and for six rounds of the shortest samples.
+# Starting workers and six rounds of the shortest samples take at least this long.
 LEAST_SECONDS = 6.0
-# Of a case's time; the rest is for rounds.
+# The share of a case's time for preparing; the rest is for rounds.
 PREPARING = 0.6
-# Six rounds, which the smallest interval of 95 % needs, may take this many shares more, or seconds: a few experiments
-# with an interval are worth more than many with none. What comes later gets less then.
+# Six rounds, which an interval of 95 % needs, may take this many more shares, or seconds, at the expense of later
+# experiments: a few experiments with an interval are worth more than many without.
 GRACE = 2.0
 GRACE_SECONDS = 20.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """`mode`: quick, budget or full; `budget`: seconds of the whole run; `more`: further files for the workers.
+    """`mode`: quick, budget or full; `budget`: seconds for the whole run; `more`: further files for the workers.
 
-    `command`: a script of the user's own to watch, in its time.
-    `ca`: a company's CA certificates, for packages that are fetched.
-    `rounds`: of each case, in place of the mode's.
+    `command`: a user's script to profile; `ca`: a company's CA certificates, for fetching packages; `rounds`: for each
+    case, instead of the mode's number.
     """
 
     mode: str
@@ -69,20 +68,20 @@ class Settings:
 
 @dataclass
 class Clock:
-    """Shares out what is left of the budget by the weights of what is left to do."""
+    """Divides the remaining budget by the weights of the remaining work."""
 
     end: float
     weights: list[float]
 
     def share(self) -> float:
-        """Seconds for the next piece of work, which is then no longer to come; not too few, while there are enough."""
+        """Take the next piece of work; return its seconds, at least LEAST_SECONDS if there are as many."""
         left, total = self.end - time.monotonic(), sum(self.weights)
         return max(left * self.weights.pop(0) / (total or 1.0), min(left, LEAST_SECONDS))
 
 
 @dataclass(frozen=True)
 class BudgetShare:
-    """Until when (monotonic) an experiment should be over, and until when the whole run must be."""
+    """`end`: when (monotonic) the experiment should end; `last`: when the whole run must end."""
 
     end: float
     last: float
@@ -90,19 +89,19 @@ class BudgetShare:
 
 @dataclass
 class Session:
-    """One run on one image. `underway`: what was measured so far, whatever ends the run."""
+    """A run on one image. `runs`: the experiments so far, kept whatever ends the run."""
 
     engine: Engine
     settings: Settings
     machine: Machine
     progress: Progress
-    watch: LiveWatch = field(default_factory=Nobody)
-    underway: list[Underway] = field(default_factory=list)
+    watch: LiveWatch = field(default_factory=NoWatch)
+    runs: list[ExperimentRun] = field(default_factory=list)
     interrupted: bool = False
 
     @property
     def done(self) -> tuple[ExperimentResult, ...]:
-        return tuple(one.result() for one in self.underway)
+        return tuple(run.result() for run in self.runs)
 
     def run(self, rows: Sequence[Experiment]) -> None:
         clock = Clock(time.monotonic() + self.settings.budget, [self._weight(row) for row in rows])
@@ -119,7 +118,7 @@ class Session:
         return sum(self._seconds(row, case) for case in self._cases(row))
 
     def _seconds(self, row: Experiment, case: Case) -> float:
-        """0 where it cannot run here: then the others may have its time."""
+        """Return the seconds that a case takes, or 0 if it cannot run here, so that the others get its time."""
         return 0.0 if self.machine.lacks(row, case) else row.seconds(case)
 
     def _cases(self, row: Experiment) -> tuple[Case, ...]:
@@ -127,101 +126,101 @@ class Session:
 
     def _experiment(self, row: Experiment, pool: Pool, clock: Clock) -> None:
         share, begin = clock.share(), time.monotonic()
-        wanted = self._cases(row)
-        groups = [Group(row, cases) for cases in ([wanted] if row.together else [(case,) for case in wanted])]
-        # What it stays, whatever Ctrl-C hits.
-        one = Underway(row, groups, status=records.INTERRUPTED, reason="interrupted")
-        self.underway.append(one)
+        cases = self._cases(row)
+        groups = [CaseGroup(row, members) for members in ([cases] if row.together else [(case,) for case in cases])]
+        # The status if Ctrl-C ends it.
+        run = ExperimentRun(row, groups, status=records.INTERRUPTED, reason="interrupted")
+        self.runs.append(run)
         try:
             with self.progress.step(f"bench: {row.name}") as step:
-                if all(self.machine.lacks(row, case) for case in wanted):
-                    for group in one.groups:
+                if all(self.machine.lacks(row, case) for case in cases):
+                    for group in run.groups:
                         group.not_begun(self.machine)
-                    one.status = ""
+                    run.status = ""
                 elif share < LEAST_SECONDS:
-                    one.status, one.reason = records.SKIPPED, "the budget leaves no time for it"
+                    run.status, run.reason = records.SKIPPED, "the budget leaves no time for it"
                 else:
-                    step.detail = "what it really is"
-                    one.seen += self._beforehand(row, pool, share)
-                    self._groups(one, pool, BudgetShare(begin + share, clock.end), step)
+                    step.detail = "observing"
+                    run.observed += self._observe(row, pool, share)
+                    self._groups(run, pool, BudgetShare(begin + share, clock.end), step)
                     _close_special(pool)
-                    one.status = ""
-                status = one.result().status
+                    run.status = ""
+                status = run.result().status
                 step.outcome = "done" if status == records.MEASURED else status
         finally:
-            for line in wording.lines(list(one.cases())):
+            for line in wording.lines(list(run.cases())):
                 self.progress(line)
-            # Also where Ctrl-C ends it: what was measured until then stands.
-            one.seconds = time.monotonic() - begin
+            # Also on Ctrl-C, as the results so far are kept.
+            run.seconds = time.monotonic() - begin
 
-    def _beforehand(self, row: Experiment, pool: Pool, share: float) -> tuple[Finding, ...]:
-        found = evidence.of(row, self._cases(row), pool, self.machine, share)
-        # --quick reaches for no network.
+    def _observe(self, row: Experiment, pool: Pool, share: float) -> tuple[Finding, ...]:
+        observed = evidence.of(row, self._cases(row), pool, self.machine, share)
+        # --quick needs no network.
         if self.settings.quick or not allocators.wanted(row):
-            return found
-        files, told = allocators.bring(self.engine, self.machine.image, self.settings.ca, share)
+            return observed
+        files, origin = allocators.bring(self.engine, self.machine.image, self.settings.ca, share)
         pool.more = {**pool.more, **files}
-        return (*found, told)
+        return (*observed, origin)
 
-    def _groups(self, one: Underway, pool: Pool, share: BudgetShare, step: Step) -> None:
-        weights = [sum(self._seconds(one.row, case) for case in group.cases) for group in one.groups]
+    def _groups(self, run: ExperimentRun, pool: Pool, share: BudgetShare, step: Step) -> None:
+        weights = [sum(self._seconds(run.row, case) for case in group.cases) for group in run.groups]
         clock = Clock(share.end, weights)
-        shuffled = random.Random(f"{self.settings.seed} {one.row.name}")
-        for turn, group in enumerate(one.groups):
+        shuffled = random.Random(f"{self.settings.seed} {run.row.name}")
+        for turn, group in enumerate(run.groups):
             if turn and time.monotonic() > share.end:
                 group.not_begun(self.machine)
             else:
                 self._measure(group, pool, self._limits(clock.share(), share.last), shuffled, step)
 
-    def _measure(self, group: Group, pool: Pool, limits: RoundLimits, shuffled: random.Random, step: Step) -> None:
+    def _measure(self, group: CaseGroup, pool: Pool, limits: RoundLimits, shuffled: random.Random, step: Step) -> None:
         def tell(text: str) -> None:
             step.detail = text
             self.watch.draw()
 
-        made = group.begin(self.machine, pool, tell)
-        self.watch.cases(made)
+        runs = group.begin(self.machine, pool, tell)
+        self.watch.cases(runs)
         try:
-            rounds.prepare(made, time.monotonic() + PREPARING * (limits.latest - time.monotonic()))
-            rounds.run(made, limits, shuffled)
+            rounds.prepare(runs, time.monotonic() + PREPARING * (limits.latest - time.monotonic()))
+            rounds.run(runs, limits, shuffled)
             pool.forget()
         except KeyboardInterrupt:
-            group.keep(made, interrupted=True)
+            group.keep(runs, interrupted=True)
             raise
-        group.keep(made)
+        group.keep(runs)
         if group.row.fresh:
             _close_special(pool)
 
     def _rest(self, pool: Pool, end: float) -> None:
-        """What was cut gets the time until `end` that nothing else needed, for as long as that brings it further.
+        """Spend the time left until `end` on the cases that were cut, as long as they make progress.
 
-        What has least comes first: a first interval says more than a narrower one.
+        Cases with the least results go first: a first interval is worth more than a narrower one.
         """
         before: list[tuple[int, int]] = []
-        while cut := [(one, group) for one in self.underway for group in one.groups if group.cut]:
-            gained = [group.gained for _, group in cut]
-            if gained == before:
+        while cut := [(run, group) for run in self.runs for group in run.groups if group.cut]:
+            progress = [group.progress for _, group in cut]
+            if progress == before:
                 return
-            before = gained
-            cut.sort(key=lambda one: one[1].gained)
+            before = progress
+            cut.sort(key=lambda pair: pair[1].progress)
             clock = Clock(end, [group.missing(self.settings.most_rounds) for _, group in cut])
-            for one, group in cut:
+            for run, group in cut:
                 if end - time.monotonic() < LEAST_SECONDS:
                     return
-                self._go_on(one, group, pool, BudgetShare(time.monotonic() + clock.share(), end))
+                self._go_on(run, group, pool, BudgetShare(time.monotonic() + clock.share(), end))
 
-    def _go_on(self, one: Underway, group: Group, pool: Pool, share: BudgetShare) -> None:
-        begin, gained = time.monotonic(), group.gained
-        shuffled = random.Random(f"{self.settings.seed} {one.row.name} {gained}")
+    def _go_on(self, run: ExperimentRun, group: CaseGroup, pool: Pool, share: BudgetShare) -> None:
+        begin, before = time.monotonic(), group.progress
+        shuffled = random.Random(f"{self.settings.seed} {run.row.name} {before}")
         try:
-            with self.progress.step(f"bench: {one.row.name}, what was cut") as step:
+            with self.progress.step(f"bench: {run.row.name}, continued") as step:
                 self._measure(group, pool, self._limits(share.end - begin, share.last), shuffled, step)
                 _close_special(pool)
                 step.outcome = records.TRUNCATED if group.cut else "done"
         finally:
-            if group.gained > gained:
-                for line in wording.lines(group.told):
+            if group.progress > before:
+                for line in wording.lines(group.results):
                     self.progress(line)
-            one.seconds += time.monotonic() - begin
+            run.seconds += time.monotonic() - begin
 
     def _limits(self, seconds: float, last: float) -> RoundLimits:
         end = time.monotonic() + max(0.0, seconds)
@@ -237,10 +236,10 @@ def bench(
     progress: Progress,
     watch: LiveWatch | None = None,
 ) -> BenchReport:
-    """Measures `rows` in the image `ref`, which any tool may have made; `watch` is told how it goes.
+    """Measure `rows` in the image `ref`, which any tool may have built; `watch` displays the progress.
 
-    Raises UnknownImage where it is not there or has no TensorFlow that imports. Ctrl-C ends it early, which the report
-    says.
+    Raises UnknownImage if the image does not exist or cannot import TensorFlow. After Ctrl-C the report has the results
+    so far.
     """
     begin = time.monotonic()
     image = engine.image(ref)
@@ -254,13 +253,13 @@ def bench(
         cpus=environment.cpus,
         gpus=tensorflow.gpus,
         no_gpu=no_gpu,
-        sets=frozenset(name for name, _, value in (line.partition("=") for line in image.env) if value),
+        sets=_set_variables(image.env),
     )
-    # The start is part of the run: what it took is not there for the experiments.
+    # The start counts as part of the budget.
     left = max(0.0, settings.budget - (time.monotonic() - begin))
-    session = Session(engine, replace(settings, budget=left), machine, progress, watch or Nobody())
+    session = Session(engine, replace(settings, budget=left), machine, progress, watch or NoWatch())
     session.run(rows)
-    watched = (
+    profiles = (
         [profiled.experiment(engine, image.id, settings.command, left, progress, gpus=not no_gpu)]
         if settings.command
         else []
@@ -273,16 +272,10 @@ def bench(
         budget=settings.budget,
         seconds=round(time.monotonic() - begin, 1),
         interrupted=session.interrupted,
-        image=Subject(
-            ref=ref,
-            id=image.id,
-            labels=_labels(image.labels),
-            against=settings.against,
-            env=_labels(recorded(image.env)),
-        ),
+        image=_subject(ref, image, settings.against),
         host=probe.host(environment, engine),
         software=_software(environment, tensorflow),
-        experiments=(*session.done, *watched),
+        experiments=(*session.done, *profiles),
     )
 
 
@@ -290,21 +283,31 @@ def _start(engine: Engine, ref: str, image: str, *, gpus: bool) -> tuple[Environ
     outcome = probe.ask(engine, image, "start", (Environment, TensorFlow), gpus=gpus)
     environment, tensorflow = outcome.first(Environment), outcome.first(TensorFlow, 1)
     if environment is None or tensorflow is None:
-        why = outcome.broken or outcome.ended.why or "it ended without a word"
+        why = outcome.broken or outcome.ended.why or "it exited without output"
         raise UnknownImage(
-            f"{ref} has no TensorFlow that imports: {why}",
-            hint="its `python` must be the one with TensorFlow; invoke verify IMAGE says more of tfbuild's own images",
+            f"{ref} cannot import TensorFlow: {why}",
+            hint="its `python` must be the one with TensorFlow; for tfbuild's images, invoke verify IMAGE says more",
         )
     return environment, tensorflow
 
 
 def _close_special(pool: Pool) -> None:
-    """Workers that nothing sets apart serve the next experiment too: a started TensorFlow is worth keeping."""
+    """Close workers with special settings; the others serve the next experiment, since starting TensorFlow is slow."""
     pool.close(*(key for key in pool.running() if key.env or key.gpus or key.process not in ("", "again")))
 
 
-def _labels(labels: Mapping[str, str]) -> dict[str, str]:
-    return {name: printable(value) for name, value in labels.items()}
+def _set_variables(lines: Iterable[str]) -> frozenset[str]:
+    """Return the variables that an image's NAME=VALUE lines set to something."""
+    return frozenset(name for name, _, value in (line.partition("=") for line in lines) if value)
+
+
+def _subject(ref: str, image: Image, against: str) -> Subject:
+    labels, env = _printable(image.labels), _printable(recorded(image.env))
+    return Subject(ref=ref, id=image.id, labels=labels, against=against, env=env)
+
+
+def _printable(texts: Mapping[str, str]) -> dict[str, str]:
+    return {name: printable(value) for name, value in texts.items()}
 
 
 def _software(environment: Environment, tensorflow: TensorFlow) -> Software:

@@ -1,4 +1,4 @@
-"""How a benchmark's numbers read: verdicts, times, noise and caveats, for every table, page and message."""
+"""The text of a benchmark's verdicts, times, noise and caveats, for every table, page and message."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ DONE = (records.MEASURED, records.TRUNCATED, records.INTERRUPTED)
 
 
 def verdict(arm: ArmResult, case: CaseResult) -> str:
-    """The verdict in the metric that is judged, or why there is none."""
+    """Return the verdict in the case's metric, or why there is none."""
     if arm.name == case.baseline:
         return "baseline" if arm.status in DONE else f"{arm.status}: {arm.reason}"
     if arm.effect:
@@ -23,17 +23,17 @@ def verdict(arm: ArmResult, case: CaseResult) -> str:
 
 
 def undecided(arm: ArmResult, case: CaseResult) -> bool:
-    """No difference is shown, and none could be."""
+    """Whether no difference is shown because there were too few rounds to show one."""
     return arm.effect == records.NO_DIFFERENCE and not evaluate.sure(judged(arm, case))
 
 
 def judged(arm: ArmResult, case: CaseResult) -> Interval | None:
-    """The ratio in the metric that is judged."""
+    """Return the ratio in the case's metric."""
     return arm.cpu if case.metric == "cpu" else arm.wall
 
 
 def time(seconds: float | None) -> str:
-    """Seconds for reading: "1.23 ms"."""
+    """Format seconds, as "1.23 ms"."""
     if seconds is None:
         return ""
     for factor, unit in ((1, "s"), (1e3, "ms"), (1e6, "µs")):
@@ -56,22 +56,23 @@ def noise(report: BenchReport) -> str:
 
 
 def caveat(case: CaseResult) -> str:
-    """What makes a case's numbers less than they seem; empty where nothing does."""
-    told = [case.reason if case.status in (records.TRUNCATED, records.INTERRUPTED) else ""]
-    told.append(f"noisy: {case.clean} of {len(case.rounds)} rounds undisturbed" if case.noisy and case.rounds else "")
-    told.append(f"{case.throttled} periods throttled by the cgroup's quota" if case.throttled else "")
-    told.append(f"the baseline differs from itself: {spelled(case.band)}" if _off(case.band) else "")
-    return "; ".join(text for text in told if text)
+    """Say what makes a case's numbers less reliable than they seem; "" if nothing does."""
+    caveats = [
+        case.reason if case.status in (records.TRUNCATED, records.INTERRUPTED) else "",
+        f"noisy: {case.clean} of {len(case.rounds)} rounds undisturbed" if case.noisy and case.rounds else "",
+        f"{case.throttled} periods throttled by the cgroup's quota" if case.throttled else "",
+        f"the baseline differs from itself: {spelled(case.band)}" if _off(case.band) else "",
+    ]
+    return "; ".join(text for text in caveats if text)
 
 
 def _off(band: Interval | None) -> bool:
-    """The same work in the same rounds is faster or slower for certain, to the digits that are shown: others may be so
-    too, by as much."""
+    """Whether the baseline surely differs from itself, to the digits shown; other arms may be off by as much."""
     return band is not None and evaluate.sure(band) and not round(band.low, 2) <= 1 <= round(band.high, 2)
 
 
 def lines(cases: Sequence[CaseResult]) -> list[str]:
-    """What an experiment found, a line an arm, for whoever watches."""
+    """Return an experiment's results, a line for each arm, for the log."""
     return [
         f"  {case.name}: {arm.name}: {verdict(arm, case)} {spelled(judged(arm, case))}".rstrip()
         for case in cases
@@ -82,7 +83,7 @@ def lines(cases: Sequence[CaseResult]) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class TableRow:
-    """One side's numbers, spelled for a table; "" is what it has not."""
+    """One side's numbers as text for a table; "" if there are none."""
 
     name: str
     verdict: str

@@ -1,10 +1,10 @@
-"""Which CPU features a TensorFlow was compiled for, read out of its own CPU guard. Nothing of it is executed.
+"""Read from TensorFlow's own CPU guard which CPU features it was compiled for. Nothing is executed.
 
-libtensorflow_framework.so.2 carries the guard: its static constructor calls CheckFeatureOrDie(feature) once for each
-macro (__AVX2__ ...) that the compiler had defined, and the function behind its "rebuild TensorFlow" message asks for
-each one that was not. Both are found through .symtab; the features are the enum constants that the calls load
+libtensorflow_framework.so.2 has the guard. Its static constructor calls CheckFeatureOrDie(feature) for each macro
+(__AVX2__ ...) that the compiler defined, and the function behind its "rebuild TensorFlow" message tests each feature
+whose macro was not defined. Both are found through .symtab; the features are the enum constants that the calls load
 into %edi.
-The library is untrusted: whatever cannot be read is a GuardUnreadable with its reason.
+The library is untrusted: if it cannot be read, GuardUnreadable gives the reason.
 """
 
 import mmap
@@ -19,7 +19,7 @@ from tfbuild import facts
 from tfbuild.errors import BadWheel
 from tfbuild.facts.guard import known
 
-# What is read at most. TensorFlow 2.21: 65 MB, 60 sections, a symbol table of 3 MB and 10 MB of names, 2 KB functions.
+# Limits for reading. TensorFlow 2.21: 65 MB, 60 sections, a symbol table of 3 MB and 10 MB of names, 2 KB functions.
 MOST_BYTES = 700 * 1024 * 1024
 MOST_SECTIONS = 1000
 MOST_TABLE = 128 * 1024 * 1024
@@ -29,8 +29,8 @@ MOST_CODE = 64 * 1024
 
 CONSTRUCTOR = b"_GLOBAL__sub_I_cpu_feature_guard"
 MESSAGE = b"InfoAboutUnusedCPUFeatures"
-ASKING = (b"CheckFeatureOrDie", b"CheckIfFeatureUnused", b"TestCPUFeature")
-NAMES = re.compile(b"|".join((CONSTRUCTOR, MESSAGE, *ASKING)))
+TESTING = (b"CheckFeatureOrDie", b"CheckIfFeatureUnused", b"TestCPUFeature")
+NAMES = re.compile(b"|".join((CONSTRUCTOR, MESSAGE, *TESTING)))
 
 SYMBOL = struct.Struct("<IBBHQQ")  # Elf64_Sym: name, info, other, section, value, size
 RELOCATION = struct.Struct("<QQq")  # Elf64_Rela: offset, info, addend
@@ -43,9 +43,9 @@ class GuardUnreadable(BadWheel):
 
 @dataclass(frozen=True, kw_only=True)
 class Guard:
-    """`compiled`: features without which this TensorFlow stops; `unused`: those that it was not compiled for.
+    """`compiled`: features without which this TensorFlow stops. `unused`: those that it was not compiled for.
 
-    Names and order of TensorFlow's message. Both are empty for aarch64, where the guard knows no feature.
+    Both have the names and the order of TensorFlow's message, and are empty for aarch64, where the guard knows none.
     """
 
     compiled: tuple[str, ...]
@@ -53,13 +53,13 @@ class Guard:
 
 
 def compiled_features(path: Path, release: str) -> frozenset[str]:
-    """Canonical names of the features that the library was compiled for, among those that its guard knows."""
+    """Return the features, in canonical names, that the library was compiled for and its guard knows."""
     compiled = read_guard(path, release).compiled
     return frozenset(row.name for row in facts.features("x86_64") if row.tensorflow in compiled)
 
 
 def read_guard(path: Path, release: str) -> Guard:
-    """The guard in a libtensorflow_framework.so.2 of `release`; GuardUnreadable with the reason where there is none."""
+    """Read the guard of a libtensorflow_framework.so.2 of `release`; raises GuardUnreadable with the reason."""
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image:
             if len(image) > MOST_BYTES:
@@ -69,7 +69,7 @@ def read_guard(path: Path, release: str) -> Guard:
         raise
     except OSError as error:
         raise GuardUnreadable(f"{path.name} cannot be read: {error.strerror}") from error
-    except Exception as error:  # on garbage pyelftools raises whatever its parser stumbles over
+    except Exception as error:  # pyelftools raises anything for a broken file
         raise GuardUnreadable(f"{path.name} is not a whole ELF library: {type(error).__name__} {error}") from error
 
 
@@ -79,8 +79,8 @@ def _guard(library: "Library", release: str) -> Guard:
     if library.machine != "EM_X86_64":
         raise GuardUnreadable(f"the library is for {library.machine}, which TensorFlow's guard does not know")
     functions = library.functions()
-    compiled = _asked(library, functions, CONSTRUCTOR)
-    unused = _asked(library, functions, MESSAGE)
+    compiled = _tested(library, functions, CONSTRUCTOR)
+    unused = _tested(library, functions, MESSAGE)
     if not compiled:
         raise GuardUnreadable(
             "the CPU guard's constructor asks for no feature at all: this is not how TensorFlow is built"
@@ -92,9 +92,9 @@ def _named(release: str, compiled: frozenset[int], unused: frozenset[int]) -> Gu
     rows = known(release)
     if beyond := sorted((compiled | unused) - {row.number for row in rows}):
         raise GuardUnreadable(f"the guard asks for features that TensorFlow {release} does not have: {beyond}")
-    # A guard that calls AMX compiled-in says so only by not calling it unused (see facts/guard.toml).
+    # If such a feature (AMX) is compiled in, the guard only does not report it as unused (facts/guard.toml).
     silent = [row for row in rows if row.number not in compiled | unused]
-    if missing := [row.name for row in silent if not row.enum.startswith("AMX")]:
+    if missing := [row.name for row in silent if not row.silent]:
         raise GuardUnreadable(f"the guard does not ask for {' '.join(missing)}, as TensorFlow {release} does")
     held = compiled | {row.number for row in silent}
     return Guard(
@@ -154,7 +154,7 @@ class Library:
         return self.image[section.offset : section.offset + section.size]
 
     def code(self, address: int, size: int) -> bytes:
-        """At most `size` bytes of the code at a virtual address; empty where there is none."""
+        """Return at most `size` bytes of the code at a virtual address; empty if there is none."""
         for section in self.sections:
             inside = address - section.address
             if section.kind == "SHT_PROGBITS" and section.address and 0 <= inside < section.size:
@@ -163,28 +163,27 @@ class Library:
         return b""
 
     def functions(self) -> tuple[Function, ...]:
-        """The functions of the CPU guard."""
+        """Return the functions of the CPU guard."""
         names = _names(self.content(".strtab"))
-        found = tuple(
+        functions = tuple(
             Function(name=names[name], address=value, size=size)
             for name, info, _, section, value, size in _rows(SYMBOL, self.content(".symtab"))
             if name in names and info & 0xF == FUNCTION and section
         )
-        if not any(f.name.startswith(CONSTRUCTOR) for f in found):
+        if not any(function.name.startswith(CONSTRUCTOR) for function in functions):
             raise GuardUnreadable("the library's .symtab does not name the CPU guard: its symbols were stripped")
-        if len(found) > MOST_FUNCTIONS:
+        if len(functions) > MOST_FUNCTIONS:
             raise GuardUnreadable("the library's .symtab names the CPU guard far too often")
-        return found
+        return functions
 
     def imported(self) -> frozenset[int]:
-        """Addresses of the pointers (GOT slots) through which the library calls exported functions that ask."""
+        """Return the GOT slots (addresses of pointers) through which the library calls exported test functions."""
         names = _names(self.content(".dynstr"))
-        asking = {
-            index for index, row in enumerate(_rows(SYMBOL, self.content(".dynsym"))) if _asks(names.get(row[0], b""))
-        }
+        symbols = enumerate(_rows(SYMBOL, self.content(".dynsym")))
+        testing = {index for index, row in symbols if _tests(names.get(row[0], b""))}
         tables = [s.name for s in self.sections if s.kind == "SHT_RELA" and s.name in (".rela.plt", ".rela.dyn")]
         rows = (row for name in tables for row in _rows(RELOCATION, self.content(name)))
-        return frozenset(offset for offset, info, _ in rows if info >> 32 in asking)
+        return frozenset(offset for offset, info, _ in rows if info >> 32 in testing)
 
 
 def _rows(kind: struct.Struct, content: bytes) -> Iterator[tuple[int, ...]]:
@@ -192,36 +191,36 @@ def _rows(kind: struct.Struct, content: bytes) -> Iterator[tuple[int, ...]]:
 
 
 def _names(strings: bytes) -> dict[int, bytes]:
-    """Offset and text of the names in a string table that belong to the CPU guard."""
-    found: dict[int, bytes] = {}
+    """Return the names in a string table that belong to the CPU guard, by their offset."""
+    names: dict[int, bytes] = {}
     for match in NAMES.finditer(strings):
         start = strings.rfind(b"\0", 0, match.start()) + 1
-        found[start] = strings[start : strings.find(b"\0", match.end())]
-        if len(found) > MOST_FUNCTIONS:
+        names[start] = strings[start : strings.find(b"\0", match.end())]
+        if len(names) > MOST_FUNCTIONS:
             raise GuardUnreadable("the library names the CPU guard far too often")
-    return found
+    return names
 
 
-def _asks(name: bytes) -> bool:
-    # GCC splits a function's rare part off as NAME.part.0: that one no longer takes the feature, its caller asked.
-    return any(part in name for part in ASKING) and MESSAGE not in name and b".part." not in name
+def _tests(name: bytes) -> bool:
+    # GCC splits the rare part of a function off as NAME.part.0, which no longer takes the feature: its caller did.
+    return any(part in name for part in TESTING) and MESSAGE not in name and b".part." not in name
 
 
 # --- machine code --------------------------------------------------------------------------------------------------
 
 
-def _asked(library: Library, functions: tuple[Function, ...], part: bytes) -> frozenset[int]:
-    """Numbers of the features that the functions named with `part` ask for."""
-    direct = frozenset(f.address for f in functions if _asks(f.name))
+def _tested(library: Library, functions: tuple[Function, ...], part: bytes) -> frozenset[int]:
+    """Return the numbers of the features that the functions with `part` in their name test."""
+    direct = frozenset(function.address for function in functions if _tests(function.name))
     slots = library.imported()
-    bodies = [f for f in functions if part in f.name]
+    bodies = [function for function in functions if part in function.name]
     if len(bodies) > MOST_BODIES:
         raise GuardUnreadable(f"the library has {len(bodies)} functions of the CPU guard, far too many")
     return frozenset(number for body in bodies for number in _arguments(library, body, direct, slots))
 
 
 def _arguments(library: Library, body: Function, direct: frozenset[int], slots: frozenset[int]) -> Iterator[int]:
-    """The constant in %edi at each call, in one function's code, of something that asks for a feature."""
+    """Yield the constant in %edi at each call of a test function, in one function's code."""
     from capstone import CS_ARCH_X86, CS_GRP_CALL, CS_GRP_JUMP, CS_MODE_64, Cs
     from capstone.x86 import X86_OP_IMM, X86_REG_DI, X86_REG_DIL, X86_REG_EDI, X86_REG_RDI
 
@@ -244,7 +243,7 @@ def _arguments(library: Library, body: Function, direct: frozenset[int], slots: 
 
 
 def _called(library: Library, step: Any, direct: frozenset[int], slots: frozenset[int]) -> bool:
-    """True where this call goes to a function that asks, at once, through the PLT, or through a GOT slot."""
+    """Whether this call goes to a test function, directly, through the PLT or through a GOT slot."""
     from capstone.x86 import X86_OP_IMM
 
     target = step.operands[0]
@@ -254,7 +253,7 @@ def _called(library: Library, step: Any, direct: frozenset[int], slots: frozense
 
 
 def _through_plt(library: Library, address: int) -> int:
-    """The GOT slot that the PLT entry at `address` jumps through; -1 where there is no such entry."""
+    """Return the GOT slot that the PLT entry at `address` jumps through, or -1 if there is no such entry."""
     from capstone import CS_ARCH_X86, CS_MODE_64, Cs
 
     decoder = Cs(CS_ARCH_X86, CS_MODE_64)
@@ -268,7 +267,7 @@ def _through_plt(library: Library, address: int) -> int:
 
 
 def _slot(step: Any) -> int:
-    """The address that an instruction with a %rip-relative operand reads; -1 for any other operand."""
+    """Return the address that an instruction with a %rip-relative operand reads, or -1 for any other operand."""
     from capstone.x86 import X86_OP_MEM, X86_REG_RIP
 
     operand = step.operands[0]

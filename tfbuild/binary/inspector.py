@@ -1,6 +1,6 @@
-"""From a wheel or a library to what its machine code shows, beside what its CPU guard says of itself.
+"""Inspect a wheel or a library: what its machine code shows, and what its CPU guard says.
 
-Nothing of it is installed, started or executed.
+Nothing is installed, started or executed.
 """
 
 import os
@@ -17,7 +17,7 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from tfbuild import facts
 from tfbuild.binary import scan
 from tfbuild.binary.guard import Guard, GuardUnreadable, read_guard
-from tfbuild.binary.scan import Found
+from tfbuild.binary.scan import ScannedCode
 from tfbuild.cpu import isa
 from tfbuild.errors import BadWheel, TfbuildError
 from tfbuild.facts import guard as guards
@@ -25,9 +25,9 @@ from tfbuild.facts import releases
 from tfbuild.facts.release_table import Package
 from tfbuild.util.progress import Progress
 
-# Where TensorFlow's code is: all but the framework in the first of these that is there.
+# The library with all of TensorFlow's code but the framework: the first of these that exists.
 MAIN = ("libtensorflow_cc.so.2", "python/_pywrap_tensorflow_internal.so")
-# Of a wheel that is not TensorFlow's, so many libraries are read, the largest first.
+# In a wheel that is not TensorFlow's, so many libraries are read, the largest first.
 MOST_LIBRARIES = 4
 # TensorFlow 2.21's largest library has 788 MB.
 MOST_BYTES = 2 * 1024**3
@@ -35,30 +35,30 @@ MOST_BYTES = 2 * 1024**3
 
 @dataclass(frozen=True, kw_only=True)
 class Inspection:
-    """`libraries`: by name, the main one first; `guard`: TensorFlow's own word, None where it has none."""
+    """`libraries`: by name, the main one first. `guard`: TensorFlow's CPU guard, None if there is none."""
 
     subject: str
     release: str
-    libraries: dict[str, Found]
+    libraries: dict[str, ScannedCode]
     guard: Guard | None = None
 
     @property
-    def main(self) -> Found:
+    def main(self) -> ScannedCode:
         return next(iter(self.libraries.values()))
 
     @property
     def compiled(self) -> frozenset[str]:
         """The features that any of the libraries was compiled for."""
-        return frozenset().union(*(found.compiled for found in self.libraries.values()))
+        return frozenset().union(*(code.compiled for code in self.libraries.values()))
 
     def disagreements(self) -> tuple[str, ...]:
-        """Features of which the code of the main library shows another thing than the guard says, in words."""
+        """Describe the features on which the main library's code and the guard disagree."""
         if self.guard is None or not self.release or self.main.arch != "x86_64":
             return ()
         judged = guards.guard_features(self.release)
-        said = frozenset(row.name for row in facts.features("x86_64") if row.tensorflow in self.guard.compiled)
-        beyond = sorted((self.main.compiled & judged) - isa.closure(said))
-        absent = sorted((said & judged & scan.written()) - self.main.compiled)
+        guarded = frozenset(row.name for row in facts.features("x86_64") if row.tensorflow in self.guard.compiled)
+        beyond = sorted((self.main.compiled & judged) - isa.closure(guarded))
+        absent = sorted((guarded & judged & scan.written()) - self.main.compiled)
         return tuple(
             [f"the guard was compiled without {name}, and the code has it" for name in beyond]
             + [f"the guard was compiled for {name}, and the code lacks it" for name in absent]
@@ -73,29 +73,29 @@ class Inspection:
             "features": sorted(self.main.compiled),
             "guard": {"compiled": list(self.guard.compiled), "unused": list(self.guard.unused)} if self.guard else None,
             "disagreements": list(self.disagreements()),
-            "libraries": [_library(name, found) for name, found in self.libraries.items()],
+            "libraries": [_library(name, code) for name, code in self.libraries.items()],
         }
 
 
-def _library(name: str, found: Found) -> dict[str, Any]:
+def _library(name: str, code: ScannedCode) -> dict[str, Any]:
     return {
         "name": name,
-        "method": found.method,
-        "threshold": scan.threshold(found.method),
-        "instructions": found.instructions,
-        "regions": found.regions,
-        "coverage": round(found.coverage, 4),
-        "dispatched": found.dispatched,
+        "method": code.method,
+        "threshold": scan.threshold(code.method),
+        "instructions": code.instructions,
+        "regions": code.regions,
+        "coverage": round(code.coverage, 4),
+        "dispatched": code.dispatched,
         "features": {
             row.feature: {"per_1000": round(row.rate, 4), "share": round(row.share, 4), "compiled": row.compiled}
-            for row in found.families
+            for row in code.families
         },
     }
 
 
 def is_image(subject: str) -> bool:
-    """True for the name of an image, false for a file; BadWheel where it names a file that is not there."""
-    if os.path.isfile(subject):  # False for a name that is too long, too
+    """Whether `subject` is an image's name, not a file; raises BadWheel if it names a file that does not exist."""
+    if os.path.isfile(subject):  # false for a name that is too long, too
         return False
     path = Path(subject)
     named = subject.startswith(("/", ".")) or subject.endswith((".whl", ".so")) or ".so." in path.name
@@ -105,7 +105,7 @@ def is_image(subject: str) -> bool:
 
 
 def inspect(path: Path, *, full: bool, progress: Progress) -> Inspection:
-    """A wheel file or a library file; TfbuildError with what to do where it is none."""
+    """Inspect a wheel file or a library file; raises TfbuildError with a hint if it is none."""
     return wheel(path, full=full, progress=progress) if path.suffix == ".whl" else _file(path, full, progress)
 
 
@@ -113,7 +113,7 @@ def _file(path: Path, full: bool, progress: Progress) -> Inspection:
     return Inspection(subject=str(path), release="", libraries={path.name: read(path, path.name, full, progress)})
 
 
-def read(path: Path, name: str, full: bool, progress: Progress | None) -> Found:
+def read(path: Path, name: str, full: bool, progress: Progress | None) -> ScannedCode:
     if progress is None:
         return scan.read(path, name=name, full=full)
     with progress.step(f"inspect: {name}") as step:
@@ -124,26 +124,26 @@ def read(path: Path, name: str, full: bool, progress: Progress | None) -> Found:
 
 
 def wheel(path: Path, *, full: bool = False, progress: Progress | None = None) -> Inspection:
-    """A wheel file; BadWheel where it is none, or holds no code that can be read."""
+    """Inspect a wheel file; raises BadWheel if it is none, or has no readable code."""
     release = _release(path)
     with opened(path) as archive, tempfile.TemporaryDirectory(prefix="tfbuild-") as folder:
         package = releases.package(release)
         names = _members(archive, package)
         if not names:
             raise BadWheel(f"{path.name} has no library in it", hint="give a wheel with compiled code (*.so)")
-        found, guard = {}, None
+        libraries, guard = {}, None
         for name in names:
-            library = _extract(archive, name, Path(folder))
-            found[name] = read(library, name, full, progress)
+            file = _extract(archive, name, Path(folder))
+            libraries[name] = read(file, name, full, progress)
             if name.endswith(package.framework) and release:
-                guard = guard_of(library, release)
-            library.unlink()
-    return Inspection(subject=path.name, release=release, libraries=found, guard=guard)
+                guard = guard_of(file, release)
+            file.unlink()
+    return Inspection(subject=path.name, release=release, libraries=libraries, guard=guard)
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[zipfile.ZipFile]:
-    """The archive; whatever zipfile raises over a broken one comes as BadWheel."""
+    """Open an archive; anything that zipfile raises for a broken one becomes BadWheel."""
     try:
         with zipfile.ZipFile(path) as archive:
             yield archive
@@ -152,12 +152,12 @@ def opened(path: Path) -> Iterator[zipfile.ZipFile]:
     except OSError as error:
         raise BadWheel(f"{path.name} cannot be read: {error.strerror or error}", hint="is the disk full?") from error
     except Exception as error:  # zlib.error, RuntimeError (encrypted), NotImplementedError, EOFError, BadZipFile ...
-        told = f"{type(error).__name__} {error}"
-        raise BadWheel(f"{path.name} cannot be read: {told}", hint="download or build it again") from error
+        reason = f"{type(error).__name__} {error}"
+        raise BadWheel(f"{path.name} cannot be read: {reason}", hint="download or build it again") from error
 
 
 def _release(path: Path) -> str:
-    """The version that the wheel's name tells; empty where it tells none, or not TensorFlow's."""
+    """Return the version in the wheel's name, or "" if it has none or is not TensorFlow's."""
     try:
         project, version, _, _ = parse_wheel_filename(path.name)
     except InvalidWheelFilename:
@@ -166,7 +166,7 @@ def _release(path: Path) -> str:
 
 
 def _members(archive: zipfile.ZipFile, package: Package) -> list[str]:
-    """The libraries to read: TensorFlow's main one and its framework, or else the largest."""
+    """Return the libraries to read: TensorFlow's main one and its framework, or else the largest."""
     sizes = {info.filename: info.file_size for info in archive.infolist() if _is_library(info.filename)}
     main = [name for name in (f"{package.folder}/{library}" for library in MAIN) if name in sizes][:1]
     own = [*main, *(name for name in (f"{package.folder}/{package.framework}",) if name in sizes)]
@@ -178,7 +178,7 @@ def _is_library(name: str) -> bool:
 
 
 def _extract(archive: zipfile.ZipFile, name: str, folder: Path) -> Path:
-    """A member as a file in `folder`, under a name of ours; BadWheel where it is, or turns out, too large."""
+    """Extract a member to a file named by tfbuild in `folder`; raises BadWheel if it is, or turns out, too large."""
     if archive.getinfo(name).file_size > MOST_BYTES:
         raise BadWheel(f"{name} in it is too large to be a library", hint="give a wheel of TensorFlow")
     target, left = folder / "library", MOST_BYTES

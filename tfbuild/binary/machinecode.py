@@ -1,7 +1,7 @@
-"""Which CPU features machine code needs, instruction by instruction. Bytes in, counts out; nothing is executed.
+"""Count the instructions of machine code by the CPU features that they need. Nothing is executed.
 
-capstone gives lengths and names; what it does not know (its tables end before AMX, AVX-VNNI, GFNI, BF16 and
-AVX512-FP16) is read by its opcode. What needs which feature stands in facts/instructions.toml.
+capstone gives lengths and names. Instructions that it does not know (its tables end before AMX, AVX-VNNI, GFNI, BF16
+and AVX512-FP16) are read by their opcode. facts/instructions.toml says which instruction needs which feature.
 """
 
 import re
@@ -15,18 +15,13 @@ from typing import Any, NamedTuple
 from tfbuild import facts
 from tfbuild.facts import Facts
 
-# The largest piece that is decoded at once: the decoder makes 250 bytes out of each instruction.
+# The most that is decoded at once: the decoder needs 250 bytes for each instruction.
 PIECE = 16 * 1024
 LONGEST = 15  # bytes of an x86-64 instruction
 VEX2, VEX3, EVEX, XOP = 0xC5, 0xC4, 0x62, 0x8F
 PREFIXES = frozenset((0x26, 0x2E, 0x36, 0x3E, 0x64, 0x65, 0x66, 0x67, 0xF2, 0xF3))
 MANDATORY = ("", "66", "f3", "f2")
 IMMEDIATE = frozenset((0x70, 0x71, 0x72, 0x73, 0xC2, 0xC4, 0xC5, 0xC6))  # of map 0F; all of map 0F3A have one
-# Those of EVEX's that work on one element, and so need no AVX512VL.
-SCALAR = re.compile(
-    r"v(?!p)\w*s[sd]|vcvtt?s[sd]2u?si|vcvtu?si2s[sd]|vmov[dq]|vmov[hl]p[sd]|vmovhlps|vmovlhps|vextractps|vinsertps"
-    r"|vp(ext|ins)r[bwdq]"
-)
 NONE: frozenset[str] = frozenset()
 
 
@@ -52,6 +47,17 @@ class Coded(Facts, frozen=True):
     width: str = ""
 
 
+class Encoded(Facts, frozen=True):
+    """A feature that an encoding needs beyond the features of the other rows."""
+
+    feature: str
+    encoding: str
+    by_opcode: bool = False
+    widths: tuple[str, ...] = ()
+    unless: tuple[str, ...] = ()
+    scalar: str = ""
+
+
 class Word(Facts, frozen=True):
     """One row of A64 encodings."""
 
@@ -63,6 +69,7 @@ class Word(Facts, frozen=True):
 class InstructionTable(Facts, frozen=True):
     x86: tuple[Named, ...]
     opcode: tuple[Coded, ...]
+    encoded: tuple[Encoded, ...]
     arm: tuple[Word, ...]
 
 
@@ -79,7 +86,7 @@ class Opcode(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Counted:
-    """Instructions in all, and of each feature those that need it; `unread`: bytes that are no instruction."""
+    """All instructions, and those that need each feature. `unread`: bytes that are no instruction."""
 
     instructions: int
     needing: Counter[str]
@@ -87,23 +94,22 @@ class Counted:
 
 
 def count(code: bytes, arch: str) -> Counted:
-    """What the instructions of `code` need, which starts at one of them; `arch` "x86_64" or "aarch64"."""
-    found = _words(code) if arch == "aarch64" else _x86(code)
-    kinds = Counter(found)
-    unread = kinds.pop(None, 0)
+    """Count the instructions of `code`, which starts at one of them. `arch`: "x86_64" or "aarch64"."""
+    times = Counter(_words(code) if arch == "aarch64" else _x86(code))
+    unread = times.pop(None, 0)
     needing: Counter[str] = Counter()
-    for needed, times in kinds.items():
+    for needed, number in times.items():
         for feature in needed or ():
-            needing[feature] += times
-    return Counted(instructions=sum(kinds.values()), needing=needing, unread=unread)
+            needing[feature] += number
+    return Counted(instructions=sum(times.values()), needing=needing, unread=unread)
 
 
 def features(arch: str) -> frozenset[str]:
-    """The features whose instructions are told apart, in canonical names."""
+    """Return the features whose instructions are recognised, in canonical names."""
+    table = _table()
     if arch == "aarch64":
-        return frozenset(row.feature for row in _table().arm)
-    named, coded = (row.feature for row in _table().x86), (row.feature for row in _table().opcode)
-    return frozenset({*named, *coded, "avx512vl"})
+        return frozenset(row.feature for row in table.arm)
+    return frozenset(row.feature for rows in (table.x86, table.opcode, table.encoded) for row in rows)
 
 
 @cache
@@ -115,7 +121,7 @@ def _table() -> InstructionTable:
 
 
 def _x86(code: bytes) -> Iterator[frozenset[str] | None]:
-    """What each instruction needs; None for each byte that is none."""
+    """Yield the features that each instruction needs, or None for each byte that is no instruction."""
     decoder, start = _decoder(), 0
     while start < len(code):
         piece, at = code[start : start + PIECE], 0
@@ -126,7 +132,7 @@ def _x86(code: bytes) -> Iterator[frozenset[str] | None]:
             else:
                 yield _needs(name, _encoding(piece, address), _width(operands), "[" in operands)
         start += at
-        # The decoder stops at what it does not know, and where the piece ends within an instruction.
+        # The decoder stops at an unknown instruction, and where the piece ends within an instruction.
         if start >= len(code) or (at and len(piece) == PIECE and PIECE - at < LONGEST):
             continue
         opcode = read_opcode(code[start : start + LONGEST])
@@ -144,7 +150,7 @@ def _decoder() -> Any:
 
 @cache
 def _plain(name: str) -> bool:
-    """True where every CPU has the instruction, however it is encoded: nine in ten."""
+    """Whether every CPU has the instruction, however it is encoded: nine in ten are."""
     named = (re.fullmatch(row.names, name.split()[-1]) for row in _table().x86 if row.encoding not in ("evex", "xop"))
     return not name.startswith("v") and not any(named)
 
@@ -161,24 +167,35 @@ def _width(operands: str) -> str:
 
 @cache
 def _needs(name: str, encoding: str, width: str, memory: bool) -> frozenset[str]:
-    """`name`: the mnemonic, which can have a prefix in front ("lock cmpxchg16b")."""
+    """Return the features of an instruction; its mnemonic may have a prefix in front ("lock cmpxchg16b")."""
     name = name.split()[-1]
-    found: set[str] = set()
+    needed: set[str] = set()
     for row in _table().x86:
         fits = row.encoding in ("", encoding) and row.width in ("", width) and not (row.operands and memory)
         if fits and re.fullmatch(row.names, name):
-            found.add(row.feature)
+            needed.add(row.feature)
             if not row.adds:
                 break
-    if encoding == "evex" and width in ("xmm", "ymm") and not SCALAR.fullmatch(name):
-        found.add("avx512vl")
-    return frozenset(found) or NONE
+    return frozenset(needed | _of_encoding(encoding, width, needed, name)) or NONE
+
+
+def _of_encoding(encoding: str, width: str, needed: set[str], name: str = "") -> set[str]:
+    """Return what the encoding needs beyond `needed`; without `name`, of an instruction that was read by its opcode."""
+    return {
+        row.feature
+        for row in _table().encoded
+        if row.encoding == encoding
+        and not (row.by_opcode and name)
+        and (not row.widths or width in row.widths)
+        and not needed & set(row.unless)
+        and not (row.scalar and re.fullmatch(row.scalar, name))
+    }
 
 
 @lru_cache(maxsize=1 << 12)
 def _coded(opcode: Opcode) -> frozenset[str] | None:
-    """What an instruction needs that capstone does not know; None for what is in no row, and so rather data."""
-    found = {
+    """Return the features of an instruction that capstone does not know; None without a row: it is rather data."""
+    needed = {
         row.feature
         for row in _table().opcode
         if row.map == opcode.map
@@ -187,19 +204,11 @@ def _coded(opcode: Opcode) -> frozenset[str] | None:
         and row.prefix in (None, opcode.prefix)
         and row.width in ("", opcode.width)
     }
-    if not found:
-        return None
-    if "avx_vnni" in found:
-        found.discard("avx_vnni_int8")
-    if opcode.encoding == "evex":
-        found |= {"avx512f"} if opcode.width == "zmm" or "avx512_fp16" in found else {"avx512f", "avx512vl"}
-    elif opcode.encoding == "vex" and not found & {"amx_tile", "amx_int8", "amx_bf16", "amx_fp16"}:
-        found.add("avx")
-    return frozenset(found)
+    return frozenset(needed | _of_encoding(opcode.encoding, opcode.width, needed)) if needed else None
 
 
 def read_opcode(code: bytes) -> Opcode | None:
-    """The VEX, EVEX, 0F38 or 0F3A instruction at the start of `code`; None where there is none."""
+    """Return the VEX, EVEX, 0F38 or 0F3A instruction at the start of `code`, or None."""
     try:
         return _opcode(code)
     except IndexError:
@@ -226,7 +235,7 @@ def _opcode(code: bytes) -> Opcode | None:
 
 
 def _with_operands(code: bytes, at: int, encoding: str, table: int, fields: int, last: int = 0) -> Opcode | None:
-    """`at`: of the opcode byte; `fields`: the byte with the mandatory prefix in its low bits (VEX: and the length)."""
+    """Read on from the opcode byte. `fields`: the byte whose low bits are the mandatory prefix (VEX: and length)."""
     if table not in (1, 2, 3, 5, 6):
         return None
     opcode, modes = code[at], code[at + 1]

@@ -1,10 +1,10 @@
-"""What a library was compiled for, by its machine code. Nothing of it is executed; see facts/code.toml.
+"""Find what a library was compiled for from its machine code. Nothing is executed; see facts/code.toml.
 
-A library is cut into regions of equal size, and of each the first 16 KiB are decoded (with `full`, regions have 16 KiB
-themselves). A compiler uses a feature that it may use all over a library; code that is chosen at run time (oneDNN,
-XNNPACK) lies in a few places. So a feature counts as compiled in by the share of regions that need it, and where the
-library still names its functions, those that are known to be chosen at run time do not count at all.
-The library is untrusted: whatever cannot be read is a CodeUnreadable with its reason.
+A library is cut into regions of equal size, and the first 16 KiB of each are decoded (with `full`, regions have just
+16 KiB). A compiler uses the features it may use all over a library; code that is chosen at run time (oneDNN, XNNPACK)
+is in a few places. So a feature counts as compiled in if enough regions need it. If the library still names its
+functions, those known to be chosen at run time are not counted.
+The library is untrusted: if it cannot be read, CodeUnreadable gives the reason.
 """
 
 import mmap
@@ -28,19 +28,19 @@ from tfbuild.errors import BadWheel
 from tfbuild.facts import Facts
 from tfbuild.util.progress import Step
 
-# What is read at most. TensorFlow 2.21: 788 MB, 1.1 million symbols, 0.7 million functions.
+# Upper bounds of what is read. TensorFlow 2.21: 788 MB, 1.1 million symbols, 0.7 million functions.
 MOST_BYTES = 4 * 1024**3
 MOST_SYMBOLS = 20_000_000
 MOST_FUNCTIONS = 20_000_000
 ROWS = 16 * 1024  # of a table, read at once
-LONGEST_NAME = 512  # of which the start tells the project
-# 512 regions, of each 16 KiB: 8 MiB of 2.21's 332, which is two million instructions and two seconds.
+LONGEST_NAME = 512  # the start of a name tells the project
+# 512 regions of 16 KiB: 8 MiB of 2.21's 332, which are two million instructions and two seconds.
 REGIONS = 512
 WINDOW = 16 * 1024
-# Code that is no larger is read whole.
+# Code up to this size is read whole.
 SMALL = REGIONS * WINDOW
 ARCHES = {"EM_X86_64": "x86_64", "EM_AARCH64": "aarch64"}
-# Below so many regions, three at most make a share that counts; the shares were measured with about 500 regions.
+# With fewer regions, three or fewer already reach the share; the shares were measured with about 500 regions.
 FEW = 100
 EXECUTABLE = ".text"
 # .eh_frame_hdr as every linker writes it: version 1, and a table of pairs of 32-bit offsets from its own address.
@@ -54,7 +54,7 @@ class CodeUnreadable(BadWheel):
 
 
 class Dispatched(Facts, frozen=True):
-    """Functions that run only after a look at the CPU; see facts/code.toml."""
+    """Functions that run only after a check of the CPU; see facts/code.toml."""
 
     project: str
     symbols: str
@@ -63,7 +63,7 @@ class Dispatched(Facts, frozen=True):
 
 
 class Threshold(Facts, frozen=True):
-    """From which share of regions on a feature counts as compiled in."""
+    """The share of regions from which on a feature counts as compiled in."""
 
     method: str
     share: float
@@ -71,7 +71,7 @@ class Threshold(Facts, frozen=True):
 
 
 class Written(Facts, frozen=True):
-    """A feature that compilers use by themselves wherever they may."""
+    """A feature that compilers use on their own wherever they may."""
 
     feature: str
     measured: str
@@ -85,7 +85,7 @@ class CodeTable(Facts, frozen=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """Instructions that need one feature: `rate` per 1000, `share` of the regions that hold any."""
+    """Instructions that need one feature: `rate` per 1000, and the `share` of regions that have any."""
 
     feature: str
     rate: float
@@ -94,10 +94,10 @@ class Family:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class ScannedCode:
     """What a library's code shows. `coverage`: the part of its code that was decoded.
 
-    `method`: "symbols" or "spread" (see facts/code.toml); `dispatched`: instructions that were left out, by project.
+    `method`: "symbols" or "spread" (see facts/code.toml). `dispatched`: instructions that were not counted, by project.
     """
 
     arch: str
@@ -115,14 +115,14 @@ class Found:
 
     @property
     def name(self) -> str:
-        """The smallest instruction set that runs it, where every look at the CPU comes out right."""
+        """The smallest instruction set that runs it, if its code checks the CPU correctly."""
         return isa.instruction_set(self.compiled, self.arch).name
 
     def share(self, feature: str) -> float:
         return next((row.share for row in self.families if row.feature == feature), 0.0)
 
     def how(self) -> str:
-        """What was read, and how it was judged, in words."""
+        """Describe what was read, and how it was judged."""
         share = f"{100 * self.coverage:.1f} % of its code"
         read = f"{self.instructions:,} instructions in {self.regions} region{'s' * (self.regions > 1)}, {share}"
         if self.regions < FEW:
@@ -133,17 +133,17 @@ class Found:
         return f"{read}; without {sum(self.dispatched.values()):,} of {left}" if left else read
 
 
-def read(path: Path, *, name: str = "", full: bool = False, step: Step | None = None) -> Found:
-    """What the code of an ELF library shows; CodeUnreadable with the reason where there is none.
+def read(path: Path, *, name: str = "", full: bool = False, step: Step | None = None) -> ScannedCode:
+    """Scan the code of an ELF library; raises CodeUnreadable with the reason.
 
-    `name`: what it is called where it came from; `step`: gets how far it has come.
+    `name`: the library's name where it came from. `step`: shows the progress.
     """
     name = name or path.name
     try:
         with path.open("rb") as file:
             if (size := path.stat().st_size) > MOST_BYTES:
                 raise CodeUnreadable(f"{name} has {size} bytes: too large to be a library")
-            return _found(_opened(name, file.fileno()), full, step)
+            return _scan(_opened(name, file.fileno()), full, step)
     except OSError as error:
         raise CodeUnreadable(f"{name} cannot be read: {error.strerror}") from error
 
@@ -156,10 +156,10 @@ def _opened(name: str, file: int) -> "Code":
         raise
     except GuardUnreadable as error:
         raise CodeUnreadable(error.reason, hint="inspect reads 64-bit ELF libraries") from error
-    except Exception as error:  # on garbage pyelftools raises whatever its parser stumbles over
-        told = str(error) or type(error).__name__
+    except Exception as error:  # pyelftools raises anything for a broken file
+        reason = str(error) or type(error).__name__
         raise CodeUnreadable(
-            f"{name} is not a whole ELF library: {told}", hint="inspect reads 64-bit ELF libraries"
+            f"{name} is not a whole ELF library: {reason}", hint="inspect reads 64-bit ELF libraries"
         ) from error
 
 
@@ -169,13 +169,13 @@ def table() -> CodeTable:
 
 
 def written() -> frozenset[str]:
-    """Features that no library lacks that was compiled for them."""
+    """Return the features that show in every library that was compiled for them."""
     return frozenset(row.feature for row in table().written)
 
 
 @cache
 def threshold(method: str) -> float:
-    """The share of regions from which on a feature counts as compiled in."""
+    """Return the share of regions from which on a feature counts as compiled in."""
     return next(row.share for row in table().judged if row.method == method)
 
 
@@ -185,34 +185,34 @@ def _known() -> tuple[tuple[str, re.Pattern[bytes]], ...]:
 
 
 def project(name: bytes) -> str:
-    """The project whose run-time dispatch guards the function of that mangled name; empty where none does."""
+    """Return the project whose run-time dispatch guards the function of that mangled name, or ""."""
     return next((known for known, pattern in _known() if pattern.match(name)), "")
 
 
 # --- judgement -----------------------------------------------------------------------------------------------------
 
 
-def _found(code: "Code", full: bool, step: Step | None) -> Found:
+def _scan(code: "Code", full: bool, step: Step | None) -> ScannedCode:
     regions, dispatched, decoded = [], Counter[str](), 0
     method = "symbols" if code.symbols else "spread"
     for start, end in code.regions(full):
         instructions, needing = 0, Counter[str]()
         for begin, stop in code.functions(start, end):
-            found = machinecode.count(code.content(begin, stop), code.arch)
+            counted = machinecode.count(code.content(begin, stop), code.arch)
             decoded += stop - begin
             owner = project(code.name(begin)) if code.symbols else ""
             if owner:
-                dispatched[owner] += found.instructions
+                dispatched[owner] += counted.instructions
             else:
-                instructions += found.instructions
-                needing += found.needing
+                instructions += counted.instructions
+                needing += counted.needing
         if instructions:
             regions.append((instructions, needing))
         if step:
             step.detail = f"{100 * (end - code.section.address) // code.section.size} %"
     if not regions:
         raise CodeUnreadable("the library holds no machine code")
-    return Found(
+    return ScannedCode(
         arch=code.arch,
         method=method,
         instructions=sum(instructions for instructions, _ in regions),
@@ -224,7 +224,7 @@ def _found(code: "Code", full: bool, step: Step | None) -> Found:
 
 
 def _families(regions: list[tuple[int, Counter[str]]], least: float) -> Iterator[Family]:
-    """In the order of the facts; features that no instruction needs are left out."""
+    """Yield the families in the order of the facts, without features that no instruction needs."""
     instructions = sum(count for count, _ in regions)
     for row in facts.features():
         needing = [needing[row.name] for _, needing in regions]
@@ -241,8 +241,8 @@ def _families(regions: list[tuple[int, Counter[str]]], least: float) -> Iterator
 class Code:
     """The code of an open library. `starts`: sorted addresses of its functions.
 
-    `symbols`: sorted, see _symbols; empty where the library is stripped. `names`: where the names begin in the file.
-    It is read piece by piece: of a mapped file, the kernel would keep far more in memory than what was asked for.
+    `symbols`: sorted, see _symbols; empty if the library is stripped. `names`: the offset of the names in the file.
+    The file is read piece by piece: if it were mapped, the kernel would keep much more of it in memory.
     """
 
     file: int
@@ -269,18 +269,18 @@ class Code:
             arch=ARCHES[library.machine],
             section=section,
             starts=starts,
-            # A strip that keeps a few names (the guard's) leaves nothing to tell the functions apart by.
+            # If strip kept only a few names (the guard's), they cannot tell the functions apart.
             symbols=symbols if 2 * len(symbols) >= len(frames) else array("Q"),
             names=names.offset if names else 0,
         )
 
     def regions(self, full: bool) -> Iterator[tuple[int, int]]:
-        """Begin and end of what is decoded of each region: from the first function that starts in it.
+        """Yield begin and end of the decoded part of each region, from the first function that starts in it.
 
-        Where none does, from its own start: the decoder finds the instructions again after a few.
+        If none does, it begins at the region's start: the decoder recovers after a few instructions.
         """
         first, size = self.section.address, self.section.size
-        # All that is read comes in windows of one size, or shares could not be compared.
+        # All windows have one size; otherwise shares could not be compared.
         whole = full or size <= SMALL
         count = max(1, size // WINDOW if whole else REGIONS)
         edges = [first + (size * number // count & ~15) for number in range(count)] + [first + size]
@@ -293,7 +293,7 @@ class Code:
         return self.starts[index] if index < len(self.starts) and self.starts[index] < end else edge
 
     def functions(self, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """Begin and end of each function between two addresses; the last one may be cut off."""
+        """Yield begin and end of each function between two addresses; the last one may be cut off."""
         index = bisect_right(self.starts, start)
         while start < end:
             following = min(self.starts[index], end) if index < len(self.starts) else end
@@ -305,7 +305,7 @@ class Code:
         return os.pread(self.file, end - start, offset + start)
 
     def name(self, address: int) -> bytes:
-        """The mangled name of the function at, or next before, an address."""
+        """Return the mangled name of the function at an address, or of the last one before it."""
         index = bisect_left(self.symbols, (address - self.section.address + 1) << 32) - 1
         if index < 0:
             return b""
@@ -314,15 +314,15 @@ class Code:
 
 
 def _section(library: Library, name: str) -> Section | None:
-    """The section of that name; CodeUnreadable where the file ends before it does."""
-    found = next((s for s in library.sections if s.name == name and s.kind != "SHT_NOBITS"), None)
-    if found and found.offset + found.size > len(library.image):
+    """Return the section of that name; raises CodeUnreadable if the file ends before it does."""
+    section = next((row for row in library.sections if row.name == name and row.kind != "SHT_NOBITS"), None)
+    if section and section.offset + section.size > len(library.image):
         raise CodeUnreadable(f"the library's {name} is cut off", hint="download or build it again")
-    return found
+    return section
 
 
 def _symbols(library: Library, file: int, code: Section) -> Iterator[int]:
-    """The functions that .symtab names: offset from the code's address, and in the low 32 bits that of the name."""
+    """Yield the functions of .symtab: the offset from the code's address, and in the low 32 bits that of the name."""
     section = _section(library, ".symtab")
     if section is None:
         return
@@ -334,9 +334,9 @@ def _symbols(library: Library, file: int, code: Section) -> Iterator[int]:
 
 
 def _frames(library: Library, file: int, code: Section) -> Iterator[int]:
-    """Addresses of the functions that .eh_frame_hdr lists, which no strip takes away.
+    """Yield the addresses of the functions in .eh_frame_hdr, which strip never removes.
 
-    None where it has another form than that of GNU's and LLVM's linkers.
+    There are none if it does not have the form of GNU's and LLVM's linkers.
     """
     section = _section(library, ".eh_frame_hdr")
     if section is None or section.size < HEADER.size:
@@ -351,7 +351,7 @@ def _frames(library: Library, file: int, code: Section) -> Iterator[int]:
 
 
 def _rows(file: int, kind: struct.Struct, offset: int, count: int) -> Iterator[tuple[int, ...]]:
-    """`count` rows of a table in the file."""
+    """Yield `count` rows of a table in the file."""
     for first in range(0, count, ROWS):
         size = kind.size * min(ROWS, count - first)
         yield from kind.iter_unpack(os.pread(file, size, offset + first * kind.size))

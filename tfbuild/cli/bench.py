@@ -1,30 +1,31 @@
-"""The verbs that measure, and those that read what was measured."""
+"""The verbs that measure, and those that read the measurements."""
 
 from typing import Any
 
-from tfbuild.cli.options import JSON, REPORTS, certificates
+from tfbuild.cli.options import JSON, certificates
 from tfbuild.cli.verbs import verb
 from tfbuild.errors import UsageError
+from tfbuild.util.files import REPORTS
 
 
 @verb(
     {
-        "only": ([], "this experiment (again for more)"),
-        "quick": (False, "about a minute: one case or two of the main experiments"),
-        "full": (False, "up to fifty minutes: every case, the narrowest intervals"),
-        "budget": ("", "5m: seconds, minutes or hours that the whole run may take (default: 5m)"),
-        "model": ([], "this whole model, such as resnet50, at its real size and on JPEGs too (again for more)"),
-        "batch-size": ("", "items a step of --model (default: each model's own)"),
+        "only": ([], "measure only this experiment (repeatable)"),
+        "quick": (False, "about a minute: one or two cases of the main experiments"),
+        "full": (False, "up to fifty minutes: every case, with the narrowest intervals"),
+        "budget": ("", "time limit of the whole run, such as 90s, 5m or 1h (default: 5m)"),
+        "model": ([], "measure this whole model, such as resnet50, at its real size, also reading JPEGs (repeatable)"),
+        "batch-size": ("", "items per step of --model (default: each model's own)"),
         "command": (
             "",
-            "'python train.py': watch a script of your own by TensorFlow's profiler, and name its bottleneck",
+            "profile your own script, such as 'python train.py', and name its bottleneck",
         ),
-        "mount": ("", "the folder in which --command runs, and which it can only read (default: the current one)"),
-        "against": ("", "another image of the same release, which the experiments `isa` and `all` compare with"),
-        "name": ("", "of the report: reports/NAME.json (default: bench-IDENTIFIER, in place of an older one)"),
-        "pyperf": ("", "write all samples to this file too, for python -m pyperf stats or compare_to"),
-        "list": (False, "only say what can be measured, and why"),
-        "dry-run": (False, "only say what would be measured, and for how long"),
+        "mount": ("", "folder in which --command runs, mounted read-only (default: the current one)"),
+        "against": ("", "another image of the same release, for the experiments `isa` and `all` to compare with"),
+        "name": ("", "name of the report, reports/NAME.json (default: bench-IDENTIFIER, which replaces an older one)"),
+        "pyperf": ("", "also write all samples to this file, for python -m pyperf stats or compare_to"),
+        "list": (False, "only list what can be measured, and why"),
+        "dry-run": (False, "only show what would be measured, and how long it would take"),
     },
     JSON,
 )
@@ -41,27 +42,32 @@ def bench(
     batch_size: str,
     **options: Any,
 ) -> None:
-    """Measure the performance guide's claims in IMAGE on this machine. --list and --dry-run need none."""
+    """Measure the performance guide's claims in IMAGE on this machine; --list and --dry-run need no IMAGE."""
     from tfbuild.bench import command
 
-    chosen = command.settings(**options, ca=certificates(""))
+    settings = command.settings(**options, ca=certificates(""))
     if list or dry_run:
-        command.show_rows(only, chosen, json=json, dry_run=dry_run, named=model, batch=batch_size)
+        command.show_rows(only, settings, json=json, dry_run=dry_run, named=model, batch=batch_size)
     elif not image:
-        raise UsageError("bench needs an image", hint="invoke bench IMAGE; what can be measured: invoke bench --list")
+        raise UsageError(
+            "bench needs an image", hint="invoke bench IMAGE; invoke bench --list shows what can be measured"
+        )
     else:
-        command.run(image, only, chosen, REPORTS, json=json, name=name, pyperf=pyperf, named=model, batch=batch_size)
+        command.run(image, only, settings, REPORTS, json=json, name=name, pyperf=pyperf, named=model, batch=batch_size)
 
 
 @verb(
     {
-        "fail-if": ([], "'throughput<0.95': then leave with code 28 (or cpu, or an experiment's name; again for more)"),
-        "html": ("", "write it to this file too, as a page that needs no network"),
+        "fail-if": (
+            [],
+            "condition such as 'throughput<0.95' for exit code 28; also cpu, or an experiment's name (repeatable)",
+        ),
+        "html": ("", "also write the comparison to this file, as an HTML page that works offline"),
     },
     JSON,
 )
 def compare(*reports: str, fail_if: list[str], html: str, json: bool) -> None:
-    """Benchmarks side by side, each against the first of REPORTS...: images, machines or releases."""
+    """Compare benchmark REPORTS of images, machines or releases, each with the first one."""
     from tfbuild.bench import command
 
     command.compare(reports, fail_if, html, json=json)
@@ -69,14 +75,14 @@ def compare(*reports: str, fail_if: list[str], html: str, json: bool) -> None:
 
 @verb(
     {
-        "env-file": ("", "write the environment there, for docker run --env-file"),
-        "html": ("", "write the whole report to this file, as a page that needs no network"),
+        "env-file": ("", "write the environment to this file, for docker run --env-file"),
+        "html": ("", "write the whole report to this file, as an HTML page that works offline"),
         "pyperf": ("", "write all samples to this file, for python -m pyperf stats or compare_to"),
     },
     JSON,
 )
 def advise(report: str, *, env_file: str, html: str, pyperf: str, json: bool) -> None:
-    """Settings and lines of code for this machine, each with the gain that the benchmark REPORT has for it."""
+    """Suggest settings and code for this machine, each with its gain in the benchmark REPORT."""
     from tfbuild.bench import command
 
     command.export(report, html=html, pyperf=pyperf)

@@ -1,4 +1,4 @@
-"""The verbs that make images, wheels and bundles, and those that prove what one is."""
+"""The verbs that make images, wheels and bundles, and those that check them."""
 
 import sys
 from collections.abc import Mapping
@@ -11,7 +11,6 @@ from tfbuild.cli.options import (
     JSON,
     MAKE,
     PLAN,
-    REPORTS,
     TIMED,
     engine_of,
     fill,
@@ -20,10 +19,11 @@ from tfbuild.cli.options import (
     run_of,
 )
 from tfbuild.cli.output import out, say
-from tfbuild.cli.planning import select_and_tell, show_plan
+from tfbuild.cli.planning import select_and_print_notes, show_plan
 from tfbuild.cli.verbs import verb
 from tfbuild.errors import UsageError
 from tfbuild.plan import Build
+from tfbuild.util.files import REPORTS
 
 if TYPE_CHECKING:
     from tfbuild.verify.records import Report
@@ -34,82 +34,92 @@ if TYPE_CHECKING:
     MAKE,
     COMPILE,
     {
-        "reverify": (False, "verify again, though nothing changed since the stored report"),
-        "no-verify": (False, "build only; the image keeps the name IDENTIFIER-unverified"),
+        "reverify": (False, "verify again, even though nothing changed since the stored report"),
+        "no-verify": (False, "only build; the image is named IDENTIFIER-unverified"),
         **TIMED,
-        "dry-run": (False, "plan and render, start nothing"),
+        "dry-run": (False, "only plan, and write the build context"),
     },
     JSON,
 )
 def build(*, json: bool, dry_run: bool, **options: Any) -> None:
-    """Detect, plan, render, build, verify, tag, report."""
+    """Build an image for a CPU, verify it, and write a report."""
     from tfbuild.pipeline import Maker
 
     run = run_of(options)
-    chosen = select_and_tell(request_of(options), run)
-    made = Maker(run=run)
-    for note in unheeded(chosen, options):
+    chosen = select_and_print_notes(request_of(options), run)
+    maker = Maker(run=run)
+    for note in ignored_options(chosen, options):
         say(f"note: {note}")
     if dry_run:
-        context = made.render(chosen)
+        context = maker.render(chosen)
         out([chosen.to_json()]) if json else show_plan(chosen)
         say(f"dry run: the build context is in {context.folder}; nothing was started")
         return
-    result = made.build(chosen)
+    result = maker.build(chosen)
     finish(result.report, result.image, json=json)
 
 
-def unheeded(build: Build, options: Mapping[str, Any]) -> list[str]:
-    """Return notes on options for a compile where nothing is compiled: a CI matrix gives all its rows the same ones."""
+def ignored_options(build: Build, options: Mapping[str, Any]) -> list[str]:
+    """Return a note on compile options where nothing is compiled.
+
+    They are no error, because a CI matrix gives all of its rows the same options.
+    """
     from tfbuild.pipeline.run import RunRequest
 
-    used = fill(RunRequest, options).for_compiling() if build.wheel.kind != "source" else ()
-    return [f"{', '.join(used)}: of no use, for --wheel {build.wheel.kind} compiles nothing"] if used else []
+    ignored = fill(RunRequest, options).for_compiling() if build.wheel.kind != "source" else ()
+    return [f"{', '.join(ignored)}: ignored, because --wheel {build.wheel.kind} compiles nothing"] if ignored else []
 
 
 @verb(PLAN, MAKE, COMPILE, {"output": ("dist", "folder for the wheel")}, JSON)
 def wheel(*, output: str, json: bool, **options: Any) -> None:
-    """Compile the wheel alone, with a JSON beside it that says how."""
+    """Compile only the wheel, and write a JSON file beside it that says how."""
     from tfbuild.pipeline import Maker
 
     run = run_of(options)
-    chosen = select_and_tell(request_of(options), run)
-    made = Maker(run=run).wheel(chosen, Path(output))
+    chosen = select_and_print_notes(request_of(options), run)
+    exported = Maker(run=run).wheel(chosen, Path(output))
     if json:
-        out({"id": chosen.id, "wheel": str(made.wheel), "sidecar": str(made.sidecar), "sha256": made.sha256})
+        out(
+            {
+                "id": chosen.id,
+                "wheel": str(exported.wheel),
+                "sidecar": str(exported.sidecar),
+                "sha256": exported.sha256,
+            }
+        )
     else:
-        print(made.wheel)
+        print(exported.wheel)
 
 
 @verb(
     PLAN,
     MAKE,
     {
-        "output": ("bundle", "the folder; what is in it is not downloaded again"),
-        "wheel-only": (False, "what `invoke wheel` downloads, without what its image would"),
+        "output": ("bundle", "folder to fill; files that are there are not downloaded again"),
+        "wheel-only": (False, "only what `invoke wheel` downloads, not what an image needs"),
         "need-disk": COMPILE["need-disk"],
-        "dry-run": (False, "plan, start nothing"),
+        "dry-run": (False, "only plan"),
     },
     JSON,
 )
 def bundle(*, output: str, wheel_only: bool, dry_run: bool, json: bool, **options: Any) -> None:
-    """Download all that a build does into one folder, from which `--mirror FOLDER` builds without a network."""
+    """Download everything that a build needs into one folder, for building offline with `--mirror FOLDER`."""
     from tfbuild import pipeline
 
     run = run_of(options)
-    chosen = select_and_tell(request_of(options), run)
+    chosen = select_and_print_notes(request_of(options), run)
     if run.bundle:
-        raise UsageError("a bundle is not filled from another one", hint="copy the folder; or --mirror URL")
+        raise UsageError("a bundle cannot be filled from another one", hint="copy the folder, or use --mirror URL")
     if run.network not in ("", "host"):
         raise UsageError(
-            f"what fills a bundle is served on this machine, which --network {run.network} cannot reach",
+            f"a bundle is filled by a server on this machine, which --network {run.network} cannot reach",
             hint="leave out --network",
         )
     builds = pipeline.downloads(chosen, wheel_only=wheel_only)
     identifiers = [build.id for build in builds]
     if dry_run:
         out({"folder": output, "builds": identifiers}) if json else print(*identifiers, sep="\n")
-        say(f"dry run: what these builds download would go to {output}; nothing was started")
+        say(f"dry run: the downloads of these builds would go to {output}; nothing was started")
         return
     filled = pipeline.Maker(run=run).bundle(builds, Path(output))
     if json:
@@ -122,19 +132,19 @@ def bundle(*, output: str, wheel_only: bool, dry_run: bool, json: bool, **option
 @verb(
     MAKE,
     {
-        "registry": ("", "check the IMAGE that this repository (HOST/PATH) has; no layer is downloaded for that"),
-        "pull": (False, "with --registry: download it too, compare its SBOM with its files, and verify it in full"),
-        "context": ("", "with --registry: was it made from the context of this digest (`invoke dockerfile --json`)?"),
+        "registry": ("", "check IMAGE in this repository (HOST/PATH) instead, without downloading its layers"),
+        "pull": (False, "with --registry: also download it, compare its SBOM with its files, and verify it in full"),
+        "context": ("", "with --registry: require this digest of its build context (`invoke dockerfile --json`)"),
         "signed": (
             "",
-            "with --registry: demand a signature that cosign finds good by these options: '--key cosign.pub'",
+            "with --registry: require a signature that cosign accepts with these options: '--key cosign.pub'",
         ),
         **TIMED,
     },
     JSON,
 )
 def verify(image: str, *, json: bool, registry: str, pull: bool, context: str, signed: str, **options: Any) -> None:
-    """Prove that IMAGE is what its labels claim, or (--registry) what its provenance and SBOM describe."""
+    """Check that IMAGE is what its labels claim or, with --registry, what its provenance and SBOM describe."""
     if registry:
         verify_published(image, registry, pull=pull, context=context, signed=signed, json=json, **options)
         return
@@ -148,35 +158,35 @@ def verify(image: str, *, json: bool, registry: str, pull: bool, context: str, s
 def verify_published(
     image: str, registry: str, *, pull: bool, context: str, signed: str, json: bool, **options: Any
 ) -> None:
-    """Check that a registry's image is the one described; with `pull` check its files too, and verify it."""
+    """Check a registry's image by its description; with `pull`, also check its files and verify it."""
     from tfbuild.pipeline import Maker
     from tfbuild.publish import described, signing
 
     run = run_of(options)
-    words = signing.options(signed)
-    place = registry_of(registry, options["ca_cert"])
-    found = described.check(place, image, REPORTS)
-    for note in found.notes:
+    cosign_options = signing.options(signed)
+    published_in = registry_of(registry, options["ca_cert"])
+    published = described.check(published_in, image, REPORTS)
+    for note in published.notes:
         say(f"note: {note}")
     if context:
-        described.refuse_outdated(found, context)
-    described.refuse_unfinished(found)
-    if words:
-        signing.demand(found.reference, words, ca=place.ca)
+        described.refuse_outdated(published, context)
+    described.refuse_unfinished(published)
+    if cosign_options:
+        signing.demand(published.reference, cosign_options, ca=published_in.ca)
     if not pull:
         if json:
-            out({**found.to_json(), "signed": True if words else None})
+            out({**published.to_json(), "signed": True if cosign_options else None})
             return
-        print(f"{found.reference}")
-        say(f"{found.id} is the image that its provenance and its SBOM describe")
+        print(f"{published.reference}")
+        say(f"{published.id} is the image that its provenance and its SBOM describe")
         return
-    made = Maker(run=run)
-    described.pull(made.engine, place, found, made.progress)
-    finish(made.verify(found.reference), found.reference, json=json)
+    maker = Maker(run=run)
+    described.pull(maker.engine, published_in, published, maker.progress)
+    finish(maker.verify(published.reference), published.reference, json=json)
 
 
 def finish(report: "Report | None", image: str, *, json: bool) -> None:
-    """Print the outcome; a report that fails ends in VerificationFailed after it was printed."""
+    """Print the outcome, then raise VerificationFailed where the report fails."""
     from tfbuild.verify import report as reporting
 
     if report is None:
@@ -190,35 +200,39 @@ def finish(report: "Report | None", image: str, *, json: bool) -> None:
     reporting.raise_if_failed(report, image)
 
 
-@verb({"engine": ENGINE["engine"]}, {"full": (False, "read all of the code, not a sample: minutes")}, JSON)
+@verb(
+    {"engine": ENGINE["engine"]},
+    {"full": (False, "read all of the code instead of a sample, which takes minutes")},
+    JSON,
+)
 def inspect(subject: str, *, engine: str, full: bool, json: bool) -> None:
-    """What SUBJECT (a wheel, an image or a library) was compiled for, by its machine code; nothing of it is run."""
+    """Show what SUBJECT (a wheel, an image or a library) was compiled for, by its machine code, without running it."""
     from tfbuild.binary import inspector
     from tfbuild.util.progress import Progress
     from tfbuild.verify import libraries
 
     if inspector.is_image(subject):
-        found = libraries.image(engine_of(engine), subject, full=full, progress=Progress())
+        inspection = libraries.image(engine_of(engine), subject, full=full, progress=Progress())
     else:
-        found = inspector.inspect(Path(subject), full=full, progress=Progress())
+        inspection = inspector.inspect(Path(subject), full=full, progress=Progress())
     if json:
-        out(found.to_json())
+        out(inspection.to_json())
         return
-    print(f"{found.subject}: compiled for {found.main.name}")
-    for name, library in found.libraries.items():
+    print(f"{inspection.subject}: compiled for {inspection.main.name}")
+    for name, library in inspection.libraries.items():
         print(f"\n{name}: {library.how()}")
         print(f"{'feature':20}{'per 1000':>10}{'regions':>10}")
         for row in library.families:
             mark = "  compiled for it" if row.compiled else ""
             print(f"{row.feature:20}{row.rate:10.3f}{100 * row.share:8.1f} %{mark}")
-    if found.guard and found.guard.compiled:
-        print(f"\nguard: compiled for {' '.join(found.guard.compiled)}; unused {' '.join(found.guard.unused)}")
-        print(f"guard: {'; '.join(found.disagreements()) or 'agrees with the code'}")
+    if (guard := inspection.guard) and guard.compiled:
+        print(f"\nguard: compiled for {' '.join(guard.compiled)}; unused {' '.join(guard.unused)}")
+        print(f"guard: {'; '.join(inspection.disagreements()) or 'agrees with the code'}")
 
 
 @verb({"stop": (False, "stop the engine that tfbuild started"), "json": JSON["json"]})
 def engine(*, stop: bool, json: bool) -> None:
-    """Make sure that a container engine answers; install and start Debian's where none does and this is root."""
+    """Make sure that a container engine answers; as root on Debian or Ubuntu, install and start one if needed."""
     from tfbuild.engine import daemon
     from tfbuild.util.progress import Progress
 
@@ -230,8 +244,8 @@ def engine(*, stop: bool, json: bool) -> None:
             return
         say("stopped the engine that tfbuild had started" if stopped else "no engine of tfbuild's own is running")
         return
-    answer = daemon.ensure(progress)
+    running = daemon.ensure(progress)
     if json:
-        out({"version": answer.version, "platform": answer.platform})
+        out({"version": running.version, "platform": running.platform})
     else:
-        say(f"engine {answer.version} ({answer.platform}) answers")
+        say(f"engine {running.version} ({running.platform}) answers")

@@ -1,4 +1,4 @@
-"""The table of exit codes, docs/reference/exit-codes.md, from the errors themselves: `invoke docs` writes it."""
+"""Generate docs/reference/exit-codes.md from the error classes; `invoke docs` writes it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +27,7 @@ TAIL = """
 
 Any other code is that of the command that ran in the container.
 """
-# What no error class stands for.
+# Codes without an error class of their own.
 OTHERS = (
     (0, "", "Done, and verified where verification was requested."),
     (1, "`TfbuildError`", "Any other failure, or an unknown option."),

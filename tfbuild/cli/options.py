@@ -1,4 +1,4 @@
-"""The options that verbs share, and what they stand for: requests, runs, CPUs, certificates, registries."""
+"""The options that verbs share, and the values that they become: requests, runs, CPUs, certificates, registries."""
 
 import os
 from collections.abc import Mapping
@@ -21,80 +21,88 @@ if TYPE_CHECKING:
 
 # The checkout, with its docs/ and dockerfiles/.
 ROOT = Path(__file__).parents[2]
-REPORTS = Path("reports")
 T = TypeVar("T", bound="DataclassInstance")
 
 # Default and help of each option by its name, in the order of `invoke --help VERB`. Invoke takes an option's type from
 # its default and ignores annotations.
 Options = Mapping[str, tuple[Any, str]]
 
-# Of every verb that plans.
+# Options of every verb that plans.
 PLAN: Options = {
     "target": (targets.default(), targets.spelled(titles=True)),
-    "release": ("", "TensorFlow release, 2.21.0 or 2.21 (default: the newest that plans)"),
-    "python": ("", "Python of the image, 3.11 (default: the newest of the release that a base image has)"),
-    "cpu": ("", "the image's CPU: host, a level (x86-64-v3), a name (haswell), a list (avx2,fma) or a recorded file"),
-    "cpuinfo": ("", "read `host` from this recording (/proc/cpuinfo, sysctl -a, CPUID leaves, py-cpuinfo's JSON)"),
-    "compiler": ("", "gcc-12, clang-18 (default: the surest for the release that a base image has)"),
-    "prefer-vector-width": ("", "128, 256 or 512 bits, for loops that the compiler vectorises (default: measured)"),
+    "release": ("", "TensorFlow release, 2.21.0 or 2.21 (default: the newest one that fits the other options)"),
+    "python": ("", "Python of the image, 3.11 (default: the release's newest with a base image)"),
+    "cpu": (
+        "",
+        "CPU to build for: host, a level (x86-64-v3), a name (haswell), features (avx2,fma) or a recorded file",
+    ),
+    "cpuinfo": ("", "recording to use as `host` (/proc/cpuinfo, sysctl -a, CPUID leaves or py-cpuinfo's JSON)"),
+    "compiler": ("", "gcc-12, clang-18 (default: the best proven one for the release that a base image has)"),
+    "prefer-vector-width": (
+        "",
+        "vector width of loops that the compiler vectorises: 128, 256 or 512 bits (default: by measurements)",
+    ),
     "platform": ("", "linux/amd64 or linux/arm64 (default: this machine's)"),
     "wheel": ("", "official, or a wheel file (default: build from source)"),
     "source": ("", "TensorFlow's source: a tree, or an archive (default: the release's tag on GitHub)"),
-    "source-sha256": ("", "what the archive given as --source must have"),
-    "threading": ("", "openmp or threadpool, for oneDNN in a build from source"),
+    "source-sha256": ("", "expected SHA-256 of the archive given as --source"),
+    "threading": ("", "threads of oneDNN in a build from source: openmp or threadpool"),
     "compute-capabilities": (
         "",
-        f"of the GPUs that {targets.options('cuda')} is for: 8.0,9.0 (default: the official wheel's)",
+        f"compute capabilities of the GPUs for {targets.options('cuda')}: 8.0,9.0 (default: the official wheel's)",
     ),
-    "cuda": ("", "CUDA to compile with, 12.8 (default: the release's own, or one that compiles for the GPUs)"),
-    "cudnn": ("", "cuDNN to compile with, 9.8 (default: the release's own, or one that goes with the CUDA)"),
-    "bazel": ("", "force this Bazel version"),
-    "config": ([], "one more Bazel --config (again for more)"),
-    "bazel-flag": ([], "one more Bazel flag (again for more)"),
-    "patch": ([], "a unified diff for TensorFlow's tree (again for more, in their order)"),
-    "override-repository": ([], "NAME=FOLDER in place of an external repository (again for more)"),
-    "system-lib": ([], "take this library from the system: curl, or NAME=PACKAGE,PACKAGE (again for more)"),
-    "configure": ([], "NAME=VALUE, an answer for configure.py: TF_ENABLE_XLA=0 (again for more)"),
-    "without-fix": ([], "leave out this fix for a known failure, which the plan names (again for more)"),
+    "cuda": ("", "CUDA to compile with, 12.8 (default: the release's own, or one that supports the GPUs)"),
+    "cudnn": ("", "cuDNN to compile with, 9.8 (default: the release's own, or one that fits the CUDA version)"),
+    "bazel": ("", "Bazel version, 7.4.1 (default: the release's own)"),
+    "config": ([], "another Bazel --config (repeatable)"),
+    "bazel-flag": ([], "another Bazel flag (repeatable)"),
+    "patch": ([], "unified diff to apply to TensorFlow's tree (repeatable, applied in order)"),
+    "override-repository": ([], "NAME=FOLDER, a folder that replaces an external repository (repeatable)"),
+    "system-lib": ([], "library to take from the system: curl, or NAME=PACKAGE,PACKAGE (repeatable)"),
+    "configure": ([], "NAME=VALUE, an answer for configure.py: TF_ENABLE_XLA=0 (repeatable)"),
+    "without-fix": ([], "leave out this fix for a known failure; the plan lists them (repeatable)"),
     "with-headers": (False, "keep TensorFlow's headers, so that custom ops can be compiled"),
 }
 TIMED: Options = {
-    "no-throughput": (False, "verify without the comparison of speed, half a minute; the report says so"),
+    "no-throughput": (False, "verify without comparing speeds, which takes half a minute; the report notes it"),
 }
 JSON: Options = {"json": (False, "print JSON to stdout")}
 ENGINE: Options = {
-    "engine": ("", "another engine: ssh://HOST, tcp://HOST:PORT or a Docker context (default: the client's own)"),
-    "builder": ("", "a buildx builder by its name, for the build itself (default: the engine's own)"),
+    "engine": ("", "container engine: ssh://HOST, tcp://HOST:PORT or a Docker context (default: Docker's current one)"),
+    "builder": ("", "name of a buildx builder for the build itself (default: the engine's own)"),
 }
 MAKE: Options = {
     **ENGINE,
-    "base": ("auto", "auto (a registry, else bootstrap), bootstrap (mmdebstrap), registry, or an image's name"),
-    "ca-cert": ("", "a company's CA certificates in PEM (default: SSL_CERT_FILE, when set)"),
-    "mirror": ("", "a bundle's folder, or a URL: what is at https://HOST/PATH is asked for at URL/HOST/PATH"),
-    "network": ("", "of the build's steps: host, none or default"),
+    "base": (
+        "auto",
+        "base image: registry, bootstrap (by mmdebstrap), auto (registry, else bootstrap), or an image's name",
+    ),
+    "ca-cert": ("", "PEM file with a company's CA certificates (default: SSL_CERT_FILE, when set)"),
+    "mirror": ("", "where to download from: a bundle's folder, or a URL that has https://HOST/PATH at URL/HOST/PATH"),
+    "network": ("", "network of the build's steps: host, none or default"),
 }
 COMPILE: Options = {
-    "jobs": ("", "actions that Bazel runs at once (default: by processors and memory)"),
-    "time-limit": ("", "5h30m: then the compile stops, keeps its cache and leaves with code 75"),
-    "need-disk": ("", "gigabytes that must be free; 0: do not look (default: 86 for a compile)"),
-    "remote-cache": ("", "grpc://HOST:PORT, grpcs://, http:// or https://: a Bazel cache that machines share"),
-    "remote-executor": ("", "grpc://HOST:PORT or grpcs://: runs actions elsewhere (then give --jobs too)"),
-    "remote-instance": ("", "the instance's name there, where it has one"),
-    "remote-header-file": ("", "file of NAME=VALUE lines: headers that hold credentials"),
-    "remote-client-cert": ("", "PEM file to be known by there (with --remote-client-key)"),
-    "remote-client-key": ("", "its key"),
-    "remote-property": ([], "NAME=VALUE that the executor chooses workers by (again for more)"),
-    "remote-readonly": (False, "take from the remote cache, put nothing there (for untrusted jobs)"),
-    "no-cache": (False, "build every stage again (downloads and Bazel's cache stay where BuildKit keeps them)"),
+    "jobs": ("", "number of actions that Bazel runs at once (default: by processors and memory)"),
+    "time-limit": ("", "stop the compile after this time, such as 5h30m, keep its cache and exit with code 75"),
+    "need-disk": ("", "gigabytes that must be free; 0 skips the check (default: 86 for a compile)"),
+    "remote-cache": ("", "Bazel cache shared by machines: grpc://HOST:PORT, grpcs://, http:// or https://"),
+    "remote-executor": ("", "run actions remotely: grpc://HOST:PORT or grpcs:// (also give --jobs)"),
+    "remote-instance": ("", "instance name at the remote cache or executor, if it has one"),
+    "remote-header-file": ("", "file of NAME=VALUE lines: headers with credentials"),
+    "remote-client-cert": ("", "PEM file with the client certificate (with --remote-client-key)"),
+    "remote-client-key": ("", "PEM file with the key of --remote-client-cert"),
+    "remote-property": ([], "NAME=VALUE, by which the executor chooses workers (repeatable)"),
+    "remote-readonly": (False, "read the remote cache, but write nothing to it (for untrusted jobs)"),
+    "no-cache": (False, "rebuild every stage (downloads and Bazel's cache are kept)"),
 }
 REGISTRY: Options = {
-    "registry": ("", "the repository: HOST/PATH, ghcr.io/us/tfbuild (default: TFBUILD_REGISTRY, when set)"),
+    "registry": ("", "repository: HOST/PATH, such as ghcr.io/us/tfbuild (default: TFBUILD_REGISTRY, when set)"),
     "ca-cert": MAKE["ca-cert"],
 }
 
 
 def host_cpu(cpuinfo: str) -> Cpu | None:
-    """Return the CPU that "host" means; None where this machine's cannot be read (then only --cpu host is refused)."""
+    """Return the CPU that "host" means; None where it cannot be read, which only --cpu host refuses."""
     if cpuinfo:
         return detect_cpu(Path(cpuinfo))
     try:
@@ -104,44 +112,45 @@ def host_cpu(cpuinfo: str) -> Cpu | None:
 
 
 def request_of(options: Mapping[str, Any]) -> Request:
-    """Return what the planning options ask for."""
+    """Return the request that the planning options make."""
     return fill(Request, options)
 
 
 def run_of(options: Mapping[str, Any]) -> "Run":
-    """Return what the other options of the verbs that make images ask for."""
+    """Return the run that the other options of the verbs that make images describe."""
     from tfbuild.pipeline import run
 
     return run.run_of(fill(run.RunRequest, options), certificates(options["ca_cert"]))
 
 
 def engine_of(name: str) -> "Engine":
-    """Connect to the engine that --engine names; raises EngineMissing where none answers."""
+    """Connect to the engine that --engine names. Raises EngineMissing where none answers."""
     from tfbuild.engine import Engine, selection
 
     return Engine.connect(chosen=selection.choose(name))
 
 
 def fill(kind: type[T], options: Mapping[str, Any]) -> T:
-    """Make a dataclass of those options that are its fields; Invoke has lists, it has tuples."""
-    known = {field.name: options[field.name] for field in fields(kind) if field.name in options}
-    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in known.items()})
+    """Make a dataclass of the options that are its fields, with tuples in place of Invoke's lists."""
+    values = {field.name: options[field.name] for field in fields(kind) if field.name in options}
+    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
 
 
-def certificates(given: str) -> Path | None:
-    """Return the CA file for the engine: --ca-cert, else SSL_CERT_FILE where set; raises UsageError for no file."""
-    name = given or os.environ.get("SSL_CERT_FILE", "")
+def certificates(ca_cert: str) -> Path | None:
+    """Return the CA file: --ca-cert, else SSL_CERT_FILE if set. Raises UsageError where it is not a file."""
+    name = ca_cert or os.environ.get("SSL_CERT_FILE", "")
     path = Path(name) if name else None
     if path is not None and not path.is_file():
         raise UsageError(f"no CA certificates at {path}", hint="--ca-cert FILE or SSL_CERT_FILE must name a PEM file")
     return path
 
 
-def registry_of(given: str, ca_cert: str) -> "Registry":
-    """Return the registry that is named by --registry or TFBUILD_REGISTRY; raises UsageError where none is."""
-    from tfbuild.oci.client import Registry, Repository
+def registry_of(registry: str, ca_cert: str) -> "Registry":
+    """Return the registry that --registry or TFBUILD_REGISTRY names. Raises UsageError where neither does."""
+    from tfbuild.oci.client import Registry
+    from tfbuild.oci.references import Repository
 
-    name = given or os.environ.get("TFBUILD_REGISTRY", "")
+    name = registry or os.environ.get("TFBUILD_REGISTRY", "")
     if not name:
         raise UsageError("no registry is named", hint="--registry HOST/PATH, or TFBUILD_REGISTRY")
     return Registry(Repository.parse(name), ca=certificates(ca_cert))

@@ -1,4 +1,4 @@
-"""What a verb prints: data to stdout, everything else to stderr."""
+"""Print data to stdout, and everything else to stderr."""
 
 import json
 import os
@@ -21,18 +21,18 @@ def say(text: str) -> None:
 
 
 def up_to_date(path: Path, text: str) -> bool:
-    """Whether a generated file is what would be written now."""
+    """Return whether a generated file is what would be written now."""
     return path.is_file() and path.read_text(encoding="utf-8") == text
 
 
-def leave_where_nobody_reads() -> None:
-    """End the process where whoever read its output has gone (`| head`), as one that SIGPIPE kills ends.
+def exit_on_closed_pipe() -> None:
+    """Exit as a process killed by SIGPIPE does, where the reader of stdout is gone (`| head`).
 
-    Raises Exit then, and returns where somebody still reads.
+    Raises Exit then, and returns where stdout is still read.
     """
     poll = select.poll()
     poll.register(sys.stdout, 0)
     if poll.poll(0):
-        # Python flushes stdout once more at its end.
+        # Python flushes stdout once more when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise Exit(code=128 + signal.SIGPIPE)

@@ -1,4 +1,4 @@
-"""The verbs for images that are made: SBOM, registry, and what is on this machine."""
+"""The verbs for finished images: SBOM, registry, and the images on the engine."""
 
 import os
 import sys
@@ -6,21 +6,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfbuild.cli.options import ENGINE, JSON, PLAN, REGISTRY, REPORTS, certificates, engine_of, host_cpu, registry_of
+from tfbuild.cli.options import ENGINE, JSON, PLAN, REGISTRY, certificates, engine_of, host_cpu, registry_of
 from tfbuild.cli.output import out, say
 from tfbuild.cli.verbs import verb
 from tfbuild.cpu import Cpu, isa
 from tfbuild.cpu import detect as detect_cpu
 from tfbuild.errors import EngineMissing, Interrupted, TfbuildError, UsageError
+from tfbuild.util.files import REPORTS
 
 if TYPE_CHECKING:
     from tfbuild.engine.selection import EngineChoice
     from tfbuild.publish.inventory import Entry
 
 
-@verb({"engine": ENGINE["engine"]}, {"output": ("", "write it to this file (default: stdout)")}, JSON)
+@verb({"engine": ENGINE["engine"]}, {"output": ("", "file to write (default: stdout)")}, JSON)
 def sbom(image: str, *, engine: str, output: str, json: bool) -> None:
-    """The software bill of materials of IMAGE as CycloneDX 1.6, read out of its files."""
+    """Write the software bill of materials of IMAGE as CycloneDX 1.6, from its files."""
     from tfbuild.publish import attachments
     from tfbuild.publish import sbom as bills
 
@@ -40,11 +41,11 @@ def sbom(image: str, *, engine: str, output: str, json: bool) -> None:
     {"engine": ENGINE["engine"]},
     REGISTRY,
     {
-        "force": (False, "move the fixed tag, though it is another image in the registry"),
-        "sign": (False, "sign it with cosign, which must be installed, by the identity that you or the CI has"),
-        "sign-options": ("", "sign it by these options of `cosign sign`: '--key cosign.key'"),
-        "dry-run": (False, "only ask the registry whether it takes a push; IMAGE need not be there yet"),
-        "indexes": (False, "push no image: finish the push of one that is there but for its release's indexes"),
+        "force": (False, "move the fixed tag, even though it names another image in the registry"),
+        "sign": (False, "sign it with cosign, which must be installed, using your or the CI's identity"),
+        "sign-options": ("", "sign it with these options of `cosign sign`: '--key cosign.key'"),
+        "dry-run": (False, "only ask the registry whether it accepts a push; IMAGE need not exist yet"),
+        "indexes": (False, "push no image, but add one that is in the registry to its release's indexes"),
     },
     JSON,
 )
@@ -61,45 +62,47 @@ def push(
     dry_run: bool,
     json: bool,
 ) -> None:
-    """Publish IMAGE, which must be verified, with its SBOM and provenance, and in its release's indexes."""
+    """Publish a verified IMAGE with its SBOM and provenance, and add it to its release's indexes."""
     from tfbuild import publish
     from tfbuild.engine import Engine, selection
     from tfbuild.publish import signing
     from tfbuild.util.progress import Progress
 
     chosen = selection.choose(engine)
-    place = registry_of(registry, ca_cert)
-    words = signing.options(sign_options) if sign or sign_options else None
-    if indexes and (force or words is not None):
+    destination = registry_of(registry, ca_cert)
+    cosign_options = signing.options(sign_options) if sign or sign_options else None
+    if indexes and (force or cosign_options is not None):
         raise UsageError("--indexes pushes no image", hint="leave out --force and --sign")
     if dry_run:
-        ref, there = publish.rehearse(place, image)
+        ref, tagged = publish.rehearse(destination, image)
         if json:
-            out({"image": ref, "there": there or None})
+            out({"image": ref, "there": tagged or None})
             return
         print(ref)
-        say(f"may be pushed; {f'the tag is {there} now' if there else 'there is no such tag yet'}")
+        say(f"can be pushed; {f'the tag is {tagged} now' if tagged else 'the tag does not exist yet'}")
         return
     if indexes:
-        done = publish.finish(place, image, REPORTS, say)
+        pushed = publish.finish(destination, image, REPORTS, say)
     else:
         connected = Engine.connect(chosen=chosen)
-        done = publish.push(connected, image, place, REPORTS, force=force, progress=Progress(), sign=words)
+        pushed = publish.push(
+            connected, image, destination, REPORTS, force=force, progress=Progress(), sign=cosign_options
+        )
     if json:
         out(
             {
-                "image": done.ref,
-                "digest": done.digest,
-                "uploaded": done.uploaded,
-                "indexes": list(done.moved),
-                "sbom": done.papers.sbom if done.papers else None,
-                "provenance": done.papers.provenance if done.papers else None,
-                "signed": done.signed,
+                "image": pushed.ref,
+                "digest": pushed.digest,
+                "uploaded": pushed.uploaded,
+                "indexes": list(pushed.moved),
+                "sbom": pushed.papers.sbom if pushed.papers else None,
+                "provenance": pushed.papers.provenance if pushed.papers else None,
+                "signed": pushed.signed,
             }
         )
         return
-    print(f"{done.ref}@{done.digest}")
-    say(f"{'pushed' if done.uploaded else 'was there already'}; in {', '.join(done.moved)}")
+    print(f"{pushed.ref}@{pushed.digest}")
+    say(f"{'pushed' if pushed.uploaded else 'already in the registry'}; in {', '.join(pushed.moved)}")
 
 
 @verb(
@@ -107,10 +110,13 @@ def push(
     REGISTRY,
     {name: PLAN[name] for name in ("target", "cpuinfo")},
     {
-        "release": ("", "2.21.0 or 2.21 (default: any; the largest instruction set decides, then the newest release)"),
+        "release": (
+            "",
+            "TensorFlow release, 2.21.0 or 2.21 (default: that of the largest instruction set, then the newest)",
+        ),
         "python": ("", "Python of the image (default: the newest)"),
-        "signed": ("", "demand a signature that cosign finds good by these options: '--key cosign.pub'"),
-        "dry-run": (False, "choose, and download nothing"),
+        "signed": ("", "require a signature that cosign accepts with these options: '--key cosign.pub'"),
+        "dry-run": (False, "only choose, without downloading"),
     },
     JSON,
 )
@@ -127,46 +133,46 @@ def pull(
     dry_run: bool,
     json: bool,
 ) -> None:
-    """Pull the best image of a registry that this host can run, and say why not the others."""
+    """Pull the best image that this host can run from a registry, and say why others do not fit."""
     from tfbuild import publish
     from tfbuild.engine import Engine, selection
     from tfbuild.publish import signing
     from tfbuild.util.progress import Progress
 
     chosen = selection.choose(engine)
-    words = signing.options(signed)
-    place = registry_of(registry, ca_cert)
+    cosign_options = signing.options(signed)
+    source = registry_of(registry, ca_cert)
     host = running_cpu(cpuinfo, ca_cert, chosen)
     features = frozenset(isa.of_cpu(host).features)
-    choice = publish.select(place, host, features, release=release, target=target, python=python)
-    for one in choice.passed_over:
-        say(f"not {one.id}: {one.reason}")
-    told: dict[str, Any] = {
+    choice = publish.select(source, host, features, release=release, target=target, python=python)
+    for other in choice.passed_over:
+        say(f"not {other.id}: {other.reason}")
+    result: dict[str, Any] = {
         "id": None,
         "reference": None,
         "image": None,
-        "passed_over": [{"id": one.id, "reason": one.reason} for one in choice.passed_over],
+        "passed_over": [{"id": other.id, "reason": other.reason} for other in choice.passed_over],
         "nearest": choice.nearest.id if choice.nearest else None,
         "missing": list(choice.missing),
         "signed": None,
     }
     if choice.best is None:
         if json:
-            out(told)
-        raise publish.nothing_fits(place, choice)
-    digest = f"{place.repository}@{choice.best.digest}"
-    if words:
-        signing.demand(digest, words, ca=place.ca)
-    ref = "" if dry_run else publish.pull(Engine.connect(chosen=chosen), place, choice, Progress())
+            out(result)
+        raise publish.nothing_fits(source, choice)
+    digest = f"{source.repository}@{choice.best.digest}"
+    if cosign_options:
+        signing.demand(digest, cosign_options, ca=source.ca)
+    ref = "" if dry_run else publish.pull(Engine.connect(chosen=chosen), source, choice, Progress())
     if json:
-        known = {"id": choice.best.id, "reference": digest, "image": ref or None}
-        out({**told, **known, "signed": True if words else None})
+        best = {"id": choice.best.id, "reference": digest, "image": ref or None}
+        out({**result, **best, "signed": True if cosign_options else None})
     else:
         print(ref or digest)
 
 
 def running_cpu(cpuinfo: str, ca_cert: str, chosen: "EngineChoice") -> Cpu:
-    """Return the CPU that what is pulled will run on: the engine's machine's, where the user names none."""
+    """Return the CPU that will run the image: that of --cpuinfo, else that of the engine's machine."""
     if not cpuinfo and chosen.elsewhere():
         from tfbuild.pipeline import Maker
         from tfbuild.pipeline.run import Run
@@ -177,34 +183,34 @@ def running_cpu(cpuinfo: str, ca_cert: str, chosen: "EngineChoice") -> Cpu:
 
 @verb({"engine": ENGINE["engine"]}, REGISTRY, JSON)
 def images(*, engine: str, registry: str, ca_cert: str, json: bool) -> None:
-    """The images here and in the registry: size, age, instruction set, verified or not, whether this host runs them."""
+    """List images on the engine and in the registry: size, age, CPU, verified or not, and whether they run here."""
     from tfbuild.engine import Engine, selection
     from tfbuild.publish import inventory
 
     chosen = selection.choose(engine)
     named = registry or os.environ.get("TFBUILD_REGISTRY")
-    place = registry_of(registry, ca_cert) if named else None
+    remote = registry_of(registry, ca_cert) if named else None
     connected: Engine | None = None
     try:
         connected = Engine.connect(chosen=chosen)
         host = running_cpu("", ca_cert, chosen) if chosen.elsewhere() else host_cpu("")
     except EngineMissing as error:
-        if place is None:
+        if remote is None:
             raise
         connected, host = None, host_cpu("")
-        say(f"note: {error.reason}: the registry alone is listed, for the CPU of this machine")
+        say(f"note: {error.reason}; listing only the registry, for the CPU of this machine")
     features = frozenset(isa.of_cpu(host).features) if host else frozenset()
-    found = inventory.local(connected, REPORTS, host, features) if connected is not None else []
-    if place is not None:
-        found += inventory.remote(place, host, features, say)
+    entries = inventory.local(connected, REPORTS, host, features) if connected is not None else []
+    if remote is not None:
+        entries += inventory.remote(remote, host, features, say)
     if json:
-        out([entry.to_json() for entry in found])
+        out([entry.to_json() for entry in entries])
     else:
-        show_images(found)
+        show_images(entries)
 
 
 def show_images(entries: Sequence["Entry"]) -> None:
-    """Print one row an image."""
+    """Print one row per image."""
     from rich.console import Console
     from rich.table import Table
 
@@ -213,7 +219,7 @@ def show_images(entries: Sequence["Entry"]) -> None:
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
     table = Table("image", "for", "size", "age", "verified", "runs here", box=None, pad_edge=False)
     for entry in entries:
-        verified = {True: "yes", False: "no", None: "by who pushed it"}[entry.verified]
+        verified = {True: "yes", False: "no", None: "by its publisher"}[entry.verified]
         if entry.offered is False:
             verified = "not offered"
         runs = "yes" if entry.runs else f"no, lacks {' '.join(entry.lacks)}"
@@ -232,16 +238,16 @@ def show_images(entries: Sequence["Entry"]) -> None:
     {
         "keep": (
             [],
-            "keep only identifiers that fit this glob, again for more (default: all but failed and unverified)",
+            "keep only identifiers that match this glob (repeatable; default: all but failed and unverified ones)",
         ),
-        "dry-run": (False, "show what would go, and remove nothing"),
-        "yes": (False, "do not ask"),
+        "dry-run": (False, "only show what would be removed"),
+        "yes": (False, "do not ask for confirmation"),
     },
     {"engine": ENGINE["engine"]},
     JSON,
 )
 def prune(*, engine: str, keep: list[str], dry_run: bool, yes: bool, json: bool) -> None:
-    """Remove images of tfbuild's from the engine: failed, unverified and unnamed ones, or all but some. Asks first."""
+    """Remove tfbuild's failed, unverified and unnamed images from the engine, or all but those to keep; asks first."""
     from tfbuild.publish import inventory
 
     connected = engine_of(engine)
@@ -257,13 +263,18 @@ def prune(*, engine: str, keep: list[str], dry_run: bool, yes: bool, json: bool)
     else:
         say(f"would remove {len(going)} images" if dry_run else f"removed {len(removed)} images")
     if kept:
-        told = "; ".join(f"{entry.name}: {reason}" for entry, reason in kept.items())
-        raise TfbuildError(f"{len(kept)} images stay: {told}", hint="end what uses them, and prune again")
+        reasons = "; ".join(f"{entry.name}: {reason}" for entry, reason in kept.items())
+        raise TfbuildError(
+            f"{len(kept)} images could not be removed: {reasons}",
+            hint="stop the containers that use them, and prune again",
+        )
 
 
 def confirmed(question: str) -> bool:
-    """Return the user's answer; raises UsageError where nobody can be asked."""
+    """Return the user's answer. Raises UsageError where stdin is not a terminal."""
     if not sys.stdin.isatty():
-        raise UsageError("nobody is here to be asked", hint="--yes, or --dry-run to see what would go")
+        raise UsageError(
+            "cannot prompt: stdin is not a terminal", hint="--yes, or --dry-run to see what would be removed"
+        )
     say(f"{question} [y/N]")
     return input().strip().lower() in ("y", "yes")

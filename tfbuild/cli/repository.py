@@ -1,4 +1,4 @@
-"""The verbs for those who work on tfbuild itself."""
+"""The verbs for developing tfbuild itself."""
 
 from pathlib import Path
 
@@ -8,23 +8,21 @@ from tfbuild.cli.verbs import verb
 from tfbuild.errors import TfbuildError
 
 
-@verb({"check": (False, "compare only, and fail where a file is stale")})
+@verb({"check": (False, "only compare, and fail where a file is out of date")})
 def dockerfiles(*, check: bool, folder: Path = ROOT / "dockerfiles") -> None:
-    """Write the committed build contexts under dockerfiles/ again."""
+    """Regenerate the committed build contexts in dockerfiles/."""
     from tfbuild.context import committed
 
     stale = committed.stale(folder) if check else committed.write(folder)
     for name in stale:
         print(name)
     if check and stale:
-        raise TfbuildError(
-            "files under dockerfiles/ are not what the facts and templates say now", hint="invoke dockerfiles"
-        )
+        raise TfbuildError("files in dockerfiles/ are out of date", hint="invoke dockerfiles")
 
 
-@verb({"check": (False, "compare only, and fail where a page is stale")})
+@verb({"check": (False, "only compare, and fail where a page is out of date")})
 def docs(*, check: bool, root: Path = ROOT) -> None:
-    """Write the generated pages again: docs/support.md and docs/reference/exit-codes.md."""
+    """Regenerate docs/support.md and docs/reference/exit-codes.md."""
     from tfbuild.cli import exit_codes
     from tfbuild.plan import support as table
 
@@ -40,12 +38,12 @@ def docs(*, check: bool, root: Path = ROOT) -> None:
 
 @verb(
     {
-        "pure": (False, "only the tests that need neither an engine nor sshd nor a browser"),
-        "nightly": (False, "only those that take long and change seldom, which the others leave out"),
+        "pure": (False, "run only the tests that need no engine, sshd or browser"),
+        "nightly": (False, "run only the slow tests that other runs leave out"),
     }
 )
 def test(path: str = "", *, pure: bool, nightly: bool) -> None:  # noqa: PT028 - no test
-    """Lint, types, generated files and all tests but the nightly ones; or every test of one folder or file, PATH."""
+    """Check lint, types and generated files, and run all but the nightly tests; with PATH, only the tests there."""
     from tfbuild.cli import testing
 
     testing.run(ROOT, path=path, pure=pure, nightly=nightly)

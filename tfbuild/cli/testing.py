@@ -1,4 +1,4 @@
-"""`invoke test`: lint, types, generated files and tests, and the programs that the tests need of this machine."""
+"""`invoke test`: lint, types, generated files and tests, and the programs that the tests need."""
 
 import os
 import shutil
@@ -14,13 +14,15 @@ from tfbuild.util.progress import Progress
 
 PURE = "not engine and not sshd and not browser and not nightly"
 QUICK = "not nightly"
-# What times something runs after all others, and nothing beside it.
+# Property tests are in every run; at night they try more examples (tests/conftest.py).
+NIGHTLY = "nightly or hypothesis"
+# Tests that measure time run last, with nothing beside them.
 ALONE = "alone"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Need:
-    """A program that tests look for, the package of Debian that has it, and what is skipped without it."""
+    """A program that tests need, its Debian package, and what is skipped without it."""
 
     program: str
     package: str
@@ -34,7 +36,7 @@ NEEDS = (
     Need(program="ip", package="iproute2", skipped="builds without a network"),
     Need(program="chromium", package="chromium", skipped="pages in a browser"),
 )
-# Where Debian keeps what is a system's own: not on every user's PATH.
+# Debian's folders of system programs, which are not on every user's PATH.
 SYSTEM = ("/usr/sbin", "/sbin")
 
 
@@ -44,7 +46,7 @@ def missing() -> tuple[Need, ...]:
 
 
 def provide(root: Path, progress: Progress) -> None:
-    """Installs what the tests need, as root on Debian and its like; elsewhere says what is skipped without it."""
+    """Install what the tests need, as root on Debian or a derivative; elsewhere report what is skipped."""
     needs = missing()
     if not needs:
         return
@@ -53,43 +55,46 @@ def provide(root: Path, progress: Progress) -> None:
         debian.install(packages, root / "build" / "apt.log", progress)
     else:
         skipped = ", ".join(f"{need.skipped} ({need.program})" for need in needs)
-        progress(f"skipped for want of a program: {skipped}; to have them: sudo apt-get install {' '.join(packages)}")
+        progress(
+            f"skipped, because a program is missing: {skipped}; to run them: sudo apt-get install {' '.join(packages)}"
+        )
 
 
 def run(root: Path, *, path: str, pure: bool, nightly: bool) -> None:
-    """What is asked for, each a process of its own; the first step that fails ends it.
+    """Run each step as a process of its own, until one fails.
 
-    Types and generated files are checked beside the first tests, which wait for downloads.
+    Types and generated files are checked in parallel with the first tests, which wait for downloads.
     """
     if pure and nightly:
-        raise UsageError("--pure and --nightly are two sets", hint="give one of them")
+        raise UsageError("--pure and --nightly select different tests", hint="give only one of them")
     chosen = _chosen(root, path)
     if not pure:
         provide(root, Progress())
     if path or nightly:
-        selected = PURE if pure else "nightly" if nightly else ""
-        _pytest(root, chosen, selected=selected, parallel=(root / chosen).is_dir() and not nightly)
+        selected = PURE if pure else NIGHTLY if nightly else ""
+        more = ["--hypothesis-profile=thorough"] if nightly else []
+        _pytest(root, *more, chosen, selected=selected, parallel=(root / chosen).is_dir() and not nightly)
         return
     _step(root, "ruff", "check", ".")
     _step(root, "ruff", "format", "--check", ".")
     with ThreadPoolExecutor(1) as pool:
-        beside = pool.submit(_checks, root)
+        checks = pool.submit(_checks, root)
         if pure:
             _pytest(root, selected=PURE)
         else:
             _pytest(root, selected=f"{QUICK} and not {ALONE}")
-        beside.result()
+        checks.result()
     if not pure:
         _pytest(root, selected=f"{QUICK} and {ALONE}", parallel=False)
 
 
 def _chosen(root: Path, path: str) -> str:
-    """As pytest takes it; a room or a file may be named without tests/."""
+    """Return the path for pytest; the user may leave out tests/."""
     file = path.partition("::")[0]
     for prefix in ("", "tests/"):
         if (root / f"{prefix}{file}").exists():
             return f"{prefix}{path}" if path else ""
-    raise UsageError(f"no tests at {path}", hint="invoke test tests/engine, or a file there")
+    raise UsageError(f"no tests at {path}", hint="invoke test tests/with_engine, or a file there")
 
 
 def _checks(root: Path) -> None:
@@ -98,23 +103,23 @@ def _checks(root: Path) -> None:
     _step(root, "invoke", "docs", "--check", quiet=True)
 
 
-def _pytest(root: Path, path: str = "", *, selected: str, parallel: bool = True) -> None:
-    words = ["-q", "-p", "tests.files", "-o", "console_output_style=classic", "--durations=10"]
-    # In the order of the files: the long lanes of tests/lanes.py come first.
-    words += ["-p", "tests.lanes", "--numprocesses=auto", "--no-loadscope-reorder"] if parallel else []
-    _step(root, "pytest", *words, *(["-m", selected] if selected else []), *([path] if path else []))
+def _pytest(root: Path, *more: str, selected: str, parallel: bool = True) -> None:
+    arguments = ["-q", "-p", "tests.files", "-o", "console_output_style=classic", "--durations=10"]
+    # Keep the order of the files, so that the long lanes of tests/lanes.py come first.
+    arguments += ["-p", "tests.lanes", "--numprocesses=auto", "--no-loadscope-reorder"] if parallel else []
+    _step(root, "pytest", *arguments, *(["-m", selected] if selected else []), *filter(None, more))
 
 
-def _step(root: Path, *words: str, quiet: bool = False) -> None:
-    """`quiet`: its output comes in one piece, after its end, for something else prints meanwhile."""
-    _say(f"$ {' '.join(words)}")
-    command = [sys.executable, "-m", *words]
+def _step(root: Path, *arguments: str, quiet: bool = False) -> None:
+    """Run a module. `quiet`: print its output when it has ended, because another step prints meanwhile."""
+    _say(f"$ {' '.join(arguments)}")
+    command = [sys.executable, "-m", *arguments]
     stdout, stderr = (subprocess.PIPE, subprocess.STDOUT) if quiet else (None, None)
-    done = subprocess.run(command, cwd=root, check=False, text=True, stdout=stdout, stderr=stderr)
-    if done.stdout:
-        _say(done.stdout.rstrip())
-    if done.returncode:
-        raise TfbuildError(f"`{' '.join(words)}` failed", hint="its output is above")
+    completed = subprocess.run(command, cwd=root, check=False, text=True, stdout=stdout, stderr=stderr)
+    if completed.stdout:
+        _say(completed.stdout.rstrip())
+    if completed.returncode:
+        raise TfbuildError(f"`{' '.join(arguments)}` failed", hint="see its output above")
 
 
 def _say(line: str) -> None:

@@ -1,1 +1,1 @@
-"""Build -> a folder that `docker build` takes, and the labels that an image carries."""
+"""Build -> a folder for `docker build`, and the labels of an image."""

@@ -1,6 +1,6 @@
-"""The generated files that stand in the repository, under dockerfiles/: written, and compared with what is committed.
+"""Write the generated files under dockerfiles/, and compare them with what is committed.
 
-They are the files that a context does not share with every other one; `invoke dockerfile` writes the whole folder.
+They are the files that differ between contexts; `invoke dockerfile` writes a whole context.
 """
 
 import shutil
@@ -11,7 +11,7 @@ from tfbuild.context import dockerfile
 from tfbuild.facts import Facts
 from tfbuild.plan import Build, Request
 
-# The rest of a context is the same in each: templates' own scripts and the smoke benchmark.
+# The other files are the same in every context: the scripts of templates/ and the smoke benchmark.
 NAMES = ("Dockerfile", "bazelrc", "constraints.txt", "entrypoint.sh", "plan.json", "requirements.txt")
 
 
@@ -28,7 +28,7 @@ class CommittedTable(Facts, frozen=True):
 
 
 def builds() -> tuple[Build, ...]:
-    """The builds whose files are committed, in the order of facts/committed.toml."""
+    """Return the builds whose files are committed, in the order of facts/committed.toml."""
     rows = facts.load("committed", CommittedTable).build
     requests = (
         Request(release=row.release, target=row.target, wheel=row.wheel, cpu=row.cpu, platform=row.platform)
@@ -38,7 +38,7 @@ def builds() -> tuple[Build, ...]:
 
 
 def expected() -> dict[str, str]:
-    """The text of each committed file by its path below dockerfiles/."""
+    """Return the text of each committed file by its path below dockerfiles/."""
     texts = {build.id: dockerfile.files(build) for build in builds()}
     return {
         f"{key}/{name}": text for key, files in sorted(texts.items()) for name, text in files.items() if name in NAMES
@@ -46,15 +46,15 @@ def expected() -> dict[str, str]:
 
 
 def stale(folder: Path) -> list[str]:
-    """Paths that are missing, superfluous or other than what the facts and templates give now."""
+    """Return the paths that are missing, superfluous or different from what the facts and templates give now."""
     wanted = expected()
-    there = {path.relative_to(folder).as_posix() for path in folder.glob("*/*") if path.is_file()}
-    same = {name for name in there & wanted.keys() if (folder / name).read_text(encoding="utf-8") == wanted[name]}
-    return sorted((there | wanted.keys()) - same)
+    existing = {path.relative_to(folder).as_posix() for path in folder.glob("*/*") if path.is_file()}
+    same = {name for name in existing & wanted.keys() if (folder / name).read_text(encoding="utf-8") == wanted[name]}
+    return sorted((existing | wanted.keys()) - same)
 
 
 def write(folder: Path) -> list[str]:
-    """Makes `folder` hold exactly the expected files; returns the paths that changed."""
+    """Write exactly the expected files to `folder`, and return the paths that changed."""
     wanted = expected()
     changed = stale(folder)
     for name in changed:

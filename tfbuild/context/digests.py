@@ -6,7 +6,7 @@
 | context | every file of a written context, and its mode       | `digest` of `invoke dockerfile --json`         |
 | image   | a context's digest and that of the base             | the label `io.tfbuild.context`                 |
 
-A recipe is known without a folder, a wheel or a source at hand. An image is built again where its digest differs.
+A recipe needs neither a folder nor a wheel nor a source. An image is built again if its digest differs.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ def recipe_digest(texts: Iterable[tuple[str, str]]) -> str:
 
 
 def context_digest(folder: Path, leave_out: Collection[str]) -> str:
-    """Return the digest of all files in `folder` but `leave_out`, which count by the digests that lie beside them."""
+    """Return the digest of all files in `folder` but `leave_out`, whose digests are in files beside them."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     names = ((path, path.relative_to(folder).as_posix()) for path in files)
     return _of_lines(

@@ -1,7 +1,7 @@
-"""The name and the labels of an image: written from a `Build`, and read from whatever an engine or a registry has.
+"""The name and the labels of an image: written from a `Build`, and read from what an engine or a registry has.
 
-They are inherited and anybody may write them: what is read is text of any content, until whoever uses it checks it.
-The annotations of a registry's index have the same names.
+Images inherit labels, and anybody can write them: until it is checked, what is read is text with any content. The
+annotations of a registry's index have the same names.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ CONTAINER = f"{PREFIX}container"
 OCI = "org.opencontainers.image."
 BASE_NAME = f"{OCI}base.name"
 BASE_DIGEST = f"{OCI}base.digest"
-# Python refuses to read a number of more than 4300 digits, which is no InvalidVersion; no release is nearly so long.
+# Python raises another error than InvalidVersion for more than 4300 digits. No release is nearly that long.
 MOST_VERSION = 64
 
 
@@ -84,13 +84,13 @@ def prefixed(values: Mapping[str, str]) -> dict[str, str]:
 
 
 def _gpus(build: "Build") -> dict[str, str]:
-    found = {"compute-capabilities": " ".join(build.compute_capabilities)}
-    # Of a wheel file it is not known.
-    return found | ({"cuda": build.cuda, "cudnn": build.cudnn} if build.cuda else {})
+    capabilities = {"compute-capabilities": " ".join(build.compute_capabilities)}
+    # The CUDA of a wheel file is not known.
+    return capabilities | ({"cuda": build.cuda, "cudnn": build.cudnn} if build.cuda else {})
 
 
 def _source(build: "Build") -> dict[str, str]:
-    """What was to be compiled: a tag and its commit, where that is known, or an archive's digest, or just a tree."""
+    """Return what was compiled: a tag and its commit, if that is known, or an archive's digest, or "tree"."""
     if build.source is None:
         return {}
     named = "@".join(part for part in (build.source.tag, build.source.commit) if part)
@@ -103,10 +103,7 @@ def _source(build: "Build") -> dict[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageLabels:
-    """What an image says of itself. Nothing of it is checked, and what it does not say is "".
-
-    `own`: tfbuild's labels, by their names without the prefix.
-    """
+    """The labels of an image, unchecked; a missing one is "". `own`: tfbuild's, by their names without the prefix."""
 
     own: Mapping[str, str] = field(default_factory=dict)
     base_name: str = ""
@@ -137,25 +134,25 @@ def read_labels(labels: object) -> ImageLabels:
 
 
 def of_configuration(configuration: Mapping[str, object]) -> dict[str, str]:
-    """Return an image's labels out of its configuration, which may be of any shape; what is no text becomes text."""
+    """Return the labels in an image's configuration, which may have any shape; other values become text."""
     inner = configuration.get("config")
     return as_text(inner.get("Labels") if isinstance(inner, dict) else None)
 
 
 def as_text(labels: object) -> dict[str, str]:
-    """Return the labels as texts by name; empty where they are no mapping."""
+    """Return the labels as texts by name; empty if they are no mapping."""
     return {str(name): str(value) for name, value in labels.items()} if isinstance(labels, Mapping) else {}
 
 
 def identifier(image: str, labels: object) -> str:
-    """Return the identifier in the labels of `image`; raises UnknownImage where they have none."""
-    if not (found := read_labels(labels).id):
+    """Return the identifier in the labels of `image`; raises UnknownImage if they have none."""
+    if not (own_id := read_labels(labels).id):
         raise UnknownImage(f"{image} was not made by tfbuild: it has no io.tfbuild labels", hint="invoke build")
-    return found
+    return own_id
 
 
 def is_version(text: str) -> bool:
-    """Whether a label holds a version, of a length that can be read."""
+    """Whether a label is a version, and short enough to be read."""
     if len(text) > MOST_VERSION:
         return False
     try:

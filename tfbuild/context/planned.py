@@ -1,4 +1,4 @@
-"""What an image claims to be: its labels, read once and checked, and the known defects of its release."""
+"""The plan in an image's labels, read once and checked, and the known defects of its release."""
 
 import re
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ NEEDED = ("id", "release", "python", "target", "platform", "features", "allocato
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-    """The plan that the labels carry; `features` in canonical names."""
+    """The plan in an image's labels. `features` are canonical names."""
 
     id: str
     release: str
@@ -31,35 +31,35 @@ class Planned:
 
     @classmethod
     def of(cls, ref: str, labels: Mapping[str, str], architecture: str) -> "Planned":
-        """UnknownImage where the labels are not those of an image of that architecture ("amd64") that tfbuild made."""
-        found = read_labels(labels)
-        told = {name: found.get(name) for name in (*NEEDED, "threading", "wheel")}
-        if missing := [PREFIX + name for name in NEEDED if name not in found.own]:
+        """Read the labels; raises UnknownImage if tfbuild made no such image for that architecture ("amd64")."""
+        image = read_labels(labels)
+        values = {name: image.get(name) for name in (*NEEDED, "threading", "wheel")}
+        if missing := [PREFIX + name for name in NEEDED if name not in image.own]:
             raise UnknownImage(f"{ref} was not made by tfbuild: it has no label {missing[0]}", hint="invoke build")
         readable = {
-            "id": bool(IDENTIFIER.fullmatch(told["id"])),
-            "python": bool(PYTHON.fullmatch(told["python"])),
-            "release": is_version(told["release"]),
-            "target": targets.find(told["target"]) is not None,
-            "allocator": told["allocator"] == ALLOCATOR,
-            "platform": told["platform"] == f"linux/{architecture}",
+            "id": bool(IDENTIFIER.fullmatch(values["id"])),
+            "python": bool(PYTHON.fullmatch(values["python"])),
+            "release": is_version(values["release"]),
+            "target": targets.find(values["target"]) is not None,
+            "allocator": values["allocator"] == ALLOCATOR,
+            "platform": values["platform"] == f"linux/{architecture}",
         }
         if bad := [name for name, good in readable.items() if not good]:
-            raise UnknownImage(f"{ref} has an unreadable label {PREFIX}{bad[0]}: {told[bad[0]][:40]!r}")
+            raise UnknownImage(f"{ref} has an unreadable label {PREFIX}{bad[0]}: {values[bad[0]][:40]!r}")
         return cls(
-            id=told["id"],
-            release=told["release"],
-            python=told["python"],
-            target=told["target"],
-            arch="aarch64" if told["platform"].endswith("arm64") else "x86_64",
-            features=frozenset(told["features"].split()),
-            threading=told["threading"],
-            allocator=told["allocator"],
-            wheel=told["wheel"],
+            id=values["id"],
+            release=values["release"],
+            python=values["python"],
+            target=values["target"],
+            arch="aarch64" if values["platform"].endswith("arm64") else "x86_64",
+            features=frozenset(values["features"].split()),
+            threading=values["threading"],
+            allocator=values["allocator"],
+            wheel=values["wheel"],
         )
 
     def smoke(self) -> judge.Plan:
-        """What the smoke benchmark's judgement needs of it."""
+        """Return what the smoke benchmark's judgement needs."""
         return judge.Plan(
             release=self.release,
             python=self.python,

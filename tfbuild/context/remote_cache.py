@@ -1,6 +1,6 @@
 """A cache or an executor that machines share (Bazel's remote execution API, or a cache over HTTP).
 
-What the options mean, which Bazel can do what (facts/remote.toml), and the lines that Bazel gets.
+It has the options, the abilities of each Bazel (facts/remote.toml), and the lines for Bazel.
 """
 
 import re
@@ -29,11 +29,11 @@ Name = Literal[
 ]
 CACHES = ("grpc", "grpcs", "http", "https")
 EXECUTORS = ("grpc", "grpcs")
-# compile.sh puts the digest of the builder in its place.
+# compile.sh replaces it with the digest of the builder.
 BUILDER = "@BUILDER@"
 SILO = "cache-silo-key"
 HEADER = re.compile(r"[A-Za-z0-9._-]+")
-# Printable ASCII but what Bazel's own files take for syntax inside quotes.
+# Printable ASCII except for what is syntax inside quotes in Bazel's files.
 VALUE = re.compile(r"[ -&(-\[\]-~]+")
 PROPERTY = re.compile(r"[A-Za-z0-9._-]+=[!-&(-\[\]-~]+")
 INSTANCE = re.compile(r"[A-Za-z0-9._/-]*")
@@ -42,7 +42,7 @@ PATH = re.compile(r"[A-Za-z0-9._~/%-]*")
 
 
 class Ability(Facts, frozen=True, kw_only=True):
-    """What Bazel can from one version on (and before another, if one is named)."""
+    """Something that Bazel can do since one version (and before another, if one is named)."""
 
     name: Name
     option: str
@@ -58,7 +58,7 @@ class RemoteTable(Facts, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Remote:
-    """URLs and what goes with them. `headers`, `certificate` and `key` are credentials: nothing prints them."""
+    """URLs and their settings. `headers`, `certificate` and `key` are credentials: nothing prints them."""
 
     cache: str = ""
     executor: str = ""
@@ -71,16 +71,16 @@ class Remote:
 
     @property
     def name(self) -> str:
-        """For people."""
-        shown = [f"cache {self.cache}" + (", read only" if self.readonly else "")] if self.cache else []
-        return "; ".join([*shown, *([f"executor {self.executor}"] if self.executor else [])])
+        """The name for people."""
+        parts = [f"cache {self.cache}" + (", read only" if self.readonly else "")] if self.cache else []
+        return "; ".join([*parts, *([f"executor {self.executor}"] if self.executor else [])])
 
     @property
     def over_grpc(self) -> bool:
         return self.cache.startswith("grpc")
 
     def secrets(self) -> dict[str, Path]:
-        """The files that the builder gets as they are."""
+        """Return the files that the builder gets unchanged."""
         return {"remote-certificate": self.certificate, "remote-key": self.key} if self.certificate and self.key else {}
 
 
@@ -98,30 +98,30 @@ def options(
     certificate: str = "",
     key: str = "",
 ) -> Remote | None:
-    """The command line's words, None where there are none; UsageError, which never quotes a credential."""
+    """Read the options, None without any; raises UsageError, which never quotes a credential."""
     if not cache and not executor:
         if any((instance, properties, readonly, header_file, certificate, key)):
             raise UsageError(
-                "there is neither a remote cache nor a remote executor that the other --remote-... options go with",
+                "the other --remote-... options need a remote cache or a remote executor",
                 hint="--remote-cache grpcs://HOST:PORT",
             )
         return None
     if readonly and executor:
         raise UsageError(
-            "--remote-readonly does not go with --remote-executor: an executor keeps what it made",
+            "--remote-readonly does not work with --remote-executor: an executor stores its results",
             hint="leave out one of the two",
         )
     if executor and cache.startswith("http"):
         raise UsageError(
-            "an executor takes its inputs from a cache over gRPC, and --remote-cache is one over HTTP",
-            hint="leave out --remote-cache (an executor has one), or name a grpc:// or grpcs:// one",
+            "an executor needs a cache over gRPC, and --remote-cache is one over HTTP",
+            hint="leave out --remote-cache (an executor has its own), or name a grpc:// or grpcs:// one",
         )
     if bool(certificate) != bool(key):
         raise UsageError(
             "a client certificate needs its key", hint="--remote-client-cert FILE --remote-client-key FILE"
         )
     if not INSTANCE.fullmatch(instance):
-        raise UsageError(f"--remote-instance {instance!r} is no instance's name", hint="--remote-instance main")
+        raise UsageError(f"--remote-instance {instance!r} is not an instance name", hint="--remote-instance main")
     return Remote(
         cache=_url("--remote-cache", cache, CACHES),
         executor=_url("--remote-executor", executor, EXECUTORS),
@@ -139,7 +139,7 @@ def _url(option: str, text: str, schemes: tuple[str, ...]) -> str:
         return ""
     url = urlsplit(text)
     if "@" in text:
-        # Whoever lists the machine's processes reads it there.
+        # Everyone on the machine can read it in the list of processes.
         raise UsageError(f"{option} holds a user or a password", hint="--remote-header-file, with Authorization=...")
     grpc = url.scheme.startswith("grpc")
     if (
@@ -151,13 +151,13 @@ def _url(option: str, text: str, schemes: tuple[str, ...]) -> str:
         or url.fragment
         or _port(text) is None
     ):
-        likes = " or ".join(f"{scheme}://HOST:PORT" for scheme in schemes)
-        raise UsageError(f"{option} {text!r} is no address of one", hint=likes)
+        examples = " or ".join(f"{scheme}://HOST:PORT" for scheme in schemes)
+        raise UsageError(f"{option} {text!r} is not a valid address", hint=examples)
     return text.rstrip("/") if grpc else text
 
 
 def _port(url: str) -> int | None:
-    """0: the scheme's own; None: not to be read."""
+    """Return the port, 0 for the scheme's own, None if it cannot be read."""
     try:
         return urlsplit(url).port or 0
     except ValueError:
@@ -170,30 +170,30 @@ def _property(text: str) -> str:
             f"--remote-property {text!r} cannot be read", hint="--remote-property container-image=docker://..."
         )
     if text.startswith(f"{SILO}="):
-        raise UsageError(f"{SILO} is what tfbuild keeps builders apart by", hint="leave it out")
+        raise UsageError(f"tfbuild itself sets {SILO}, to keep builders apart", hint="leave it out")
     return text
 
 
 def _headers(path: Path) -> tuple[tuple[str, str], ...]:
-    """NAME=VALUE lines; empty ones and those that begin with # are left out."""
+    """Read NAME=VALUE lines, without empty ones and those that begin with #."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read --remote-header-file {path}", hint="a text file of NAME=VALUE lines") from error
-    found = []
+    headers = []
     for number, line in enumerate(lines, start=1):
         if not line.strip() or line.startswith("#"):
             continue
         name, equals, value = line.partition("=")
         if not equals or not HEADER.fullmatch(name) or not VALUE.fullmatch(value):
             raise UsageError(
-                f"line {number} of {path} is no header",
+                f"line {number} of {path} is not a header",
                 hint="NAME=VALUE in printable ASCII, without single quotes and backslashes",
             )
-        found.append((name, value))
-    if not found:
+        headers.append((name, value))
+    if not headers:
         raise UsageError(f"there is no header in {path}", hint="a text file of NAME=VALUE lines")
-    return tuple(found)
+    return tuple(headers)
 
 
 def _pem(option: str, name: str) -> Path:
@@ -203,11 +203,11 @@ def _pem(option: str, name: str) -> Path:
     except OSError:
         good = False
     if not good:
-        raise UsageError(f"{option} {name} is no PEM file", hint="a file with -----BEGIN ... in it")
+        raise UsageError(f"{option} {name} is not a PEM file", hint="a file with -----BEGIN ... in it")
     return path
 
 
-# --- what Bazel can ---------------------------------------------------------------------------------------------------
+# --- abilities of Bazel -----------------------------------------------------------------------------------------------
 
 
 @cache
@@ -216,7 +216,7 @@ def abilities() -> dict[str, Ability]:
 
 
 def can(bazel: str, name: Name) -> bool:
-    """Whether that Bazel can; UncertainFact for a version of which nobody knows."""
+    """Whether that Bazel has the ability; raises UncertainFact for a version that was not tried."""
     row, version = abilities()[name], Version(bazel)
     if row.before and version >= Version(row.before):
         return False
@@ -238,10 +238,10 @@ def _need(bazel: str, name: Name) -> None:
 
 
 def silo(bazel: str, release: str, instruction_set: str) -> str:
-    """The Bazel flag that keeps apart, in every cache, what another builder, release or instruction set made.
+    """Return the Bazel flag that separates builders, releases and instruction sets in every cache.
 
-    A property of the platform is part of each action's key from Bazel 0.26.1 on, over gRPC and HTTP and on disk, and of
-    nothing else: unlike --action_env it reaches host tools too and fetches no repository again.
+    From Bazel 0.26.1 on, a property of the platform is part of each action's key, over gRPC and HTTP and on disk, and
+    of nothing else. Unlike --action_env it reaches host tools too, and no repository is fetched again.
     """
     value = f"{release}-{instruction_set}-{BUILDER}"
     if can(bazel, "exec-properties"):
@@ -250,7 +250,7 @@ def silo(bazel: str, release: str, instruction_set: str) -> str:
 
 
 def keeps_disk(remote: Remote, bazel: str) -> bool:
-    """Whether Bazel can use its disk cache too. Where nobody knows, it goes without: that is never wrong."""
+    """Whether Bazel can use its disk cache too. If that is not known, it goes without, which is always safe."""
     try:
         if remote.executor and not can(bazel, "disk-beside-executor"):
             return False
@@ -260,8 +260,8 @@ def keeps_disk(remote: Remote, bazel: str) -> bool:
 
 
 def bazelrc(remote: Remote, bazel: str) -> str:
-    """Bazel's lines, credentials included; UsageError where this Bazel cannot do what is asked for."""
-    # A failure of the executor is no end: the action is run here.
+    """Return the lines for Bazel, with credentials; raises UsageError if this Bazel lacks an ability."""
+    # If the executor fails, the action runs locally.
     flags = [f"--remote_executor={remote.executor}", "--remote_local_fallback"] if remote.executor else []
     if remote.executor and not can(bazel, "executes-by-default"):
         flags += ["--spawn_strategy=remote", "--genrule_strategy=remote"]
@@ -288,8 +288,8 @@ def bazelrc(remote: Remote, bazel: str) -> str:
 
 
 def notes(remote: Remote, bazel: str) -> list[str]:
-    """What a user would not expect of this Bazel."""
+    """Return notes about what a user would not expect of this Bazel."""
     if keeps_disk(remote, bazel):
         return []
-    lost = "nothing is kept of a build that ends early" if remote.readonly else "what is compiled is kept there alone"
-    return [f"Bazel {bazel} cannot use its disk cache beside this remote cache: {lost}"]
+    effect = "nothing is kept of a build that ends early" if remote.readonly else "what is compiled is kept there alone"
+    return [f"Bazel {bazel} cannot use its disk cache beside this remote cache: {effect}"]

@@ -1,4 +1,4 @@
-"""Text that describes a CPU -> features -> instruction set -> compiler flags."""
+"""A text that describes a CPU -> features -> instruction set -> compiler flags."""
 
 from tfbuild.cpu.detection import ARCHITECTURES, CPUINFO, MOST_TEXT, RULES, Cpu, canonical, detect, parse, read
 

@@ -1,4 +1,4 @@
-"""Compilers: which were tried, and what is known to go wrong between one, a feature and a TensorFlow release."""
+"""The compilers that were tried, and known problems of a compiler with a feature and a TensorFlow release."""
 
 import re
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ class Compiler(Facts, frozen=True):
 
 
 class Extra(Facts, frozen=True):
-    """A flag that `compiler` needs for sets with `feature` (only for sets that lack the level `below`, if named)."""
+    """A flag that `compiler` needs for sets with `feature` (if `below` is named: that lack this level)."""
 
     compiler: str
     feature: str
@@ -30,7 +30,7 @@ class Extra(Facts, frozen=True):
 
 
 class Slow(Facts, frozen=True):
-    """A name whose tuning makes Eigen's GEMM `ratio` as fast as plain -mavx."""
+    """A name whose tuning runs Eigen's GEMM at `ratio` of plain -mavx."""
 
     name: str
     compiler: str
@@ -40,9 +40,9 @@ class Slow(Facts, frozen=True):
 
 
 class Broken(Facts, frozen=True, kw_only=True, rename={"start": "from"}):
-    """A feature whose flag does not let the release compile (only for sets that lack the level `below`).
+    """A feature whose flag breaks the compile of a release (if `below` is named: for sets that lack this level).
 
-    Releases and compilers are half-open ranges, 0 and "" for no bound.
+    Releases and compilers are half-open ranges; 0 and "" mean no bound.
     """
 
     feature: str
@@ -77,9 +77,9 @@ def table() -> CompilerTable:
     return facts.load("compilers", CompilerTable)
 
 
-def find(asked: str) -> tuple[str, int]:
-    """("gcc", 12) out of "gcc-12"; UnknownCompiler with the nearest that was tried."""
-    match = SPELLED.fullmatch(asked.strip().lower())
+def find(text: str) -> tuple[str, int]:
+    """Return ("gcc", 12) for "gcc-12"; raises UnknownCompiler with the nearest ones that were tried."""
+    match = SPELLED.fullmatch(text.strip().lower())
     tried = {row.name: row.versions for row in table().compiler}
     if match and int(match[2]) in tried[match[1]]:
         return match[1], int(match[2])
@@ -88,20 +88,21 @@ def find(asked: str) -> tuple[str, int]:
         options = ", ".join(f"{match[1]}-{version}" for version in near)
     else:
         options = ", ".join(f"{name}-{versions[-1]}" for name, versions in tried.items())
-    raise UnknownCompiler(f"unknown compiler {asked!r}", hint=f"its flags were tried with: {options}")
+    raise UnknownCompiler(f"unknown compiler {text!r}", hint=f"its flags were tried with: {options}")
 
 
 def takes_vector_width(compiler: str, version: int) -> bool:
+    """Whether the compiler knows -mprefer-vector-width=."""
     return next(row for row in table().compiler if row.name == compiler).prefer_vector_width <= version
 
 
 def broken(compiler: str, version: int, release: str) -> Iterator[Broken]:
-    """Features that break this release with this compiler; none where the release is ""."""
+    """Return the features that break this release with this compiler; none for the release ""."""
     return (row for row in table().broken if row.concerns(compiler, version, release))
 
 
 def slow(name: str, compiler: str, version: int, arch: str) -> Slow | None:
-    """The row of a CPU's name that this compiler tunes badly for."""
+    """Return the row of a CPU's name that this compiler tunes badly for, or None."""
     for row in table().slow:
         fits = row.compiler == compiler and row.since <= version and (not row.until or version < row.until)
         if fits and names.same(name, row.name, arch):

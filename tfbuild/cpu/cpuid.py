@@ -1,8 +1,8 @@
-"""CPUID: raw words of the instruction, and the features whose bits are set in them (`cpuid` of facts/features.toml).
+"""CPUID: the raw words of the instruction, and the features whose bits they set (`cpuid` of facts/features.toml).
 
-On Linux they come from glibc's loader (``ld.so --list-diagnostics``, since glibc 2.33; one millisecond), which also
-says which registers the operating system saves: its "active" words. It sees what this process sees, also in an
-emulator, and knows features that no kernel prints. It asks the one core that it runs on.
+On Linux they come from glibc's loader (``ld.so --list-diagnostics``, since glibc 2.33; one millisecond). Its "active"
+words also tell which registers the operating system saves. The loader sees what this process sees, even in an emulator,
+and knows features that no kernel prints. It only queries the core that it runs on.
 """
 
 import re
@@ -19,7 +19,7 @@ from tfbuild import facts
 REGISTERS = ("eax", "ebx", "ecx", "edx")
 Words = Mapping[tuple[int, int], tuple[int, int, int, int]]
 
-# The path is part of the x86-64 psABI; musl and others have no file there, or one that knows no such option.
+# The path is part of the x86-64 psABI; musl and others have no file there, or one without that option.
 LOADER = Path("/lib64/ld-linux-x86-64.so.2")
 LOADER_SECONDS = 5
 # glibc's index of a leaf (sysdeps/x86/include/cpu-features.h, enum cpuid_register_index).
@@ -30,45 +30,45 @@ DIAGNOSED = re.compile(
 # One leaf a line, in decimal: leaf, sub-leaf, eax, ebx, ecx, edx.
 LEAF = re.compile(r"[ \t]*" + r"[ \t]*,[ \t]*".join([r"(\d{1,10})"] * 6) + r"[ \t]*")
 
-# The features that stand for registers which the operating system must save (XCR0): AVX's, AVX-512's and AMX's.
-STATES = frozenset({"avx", "avx512f", "amx_tile"})
+# Whether the operating system saves registers at all.
 OSXSAVE = "1.0.ecx.27"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnostics:
-    """What CPUID has for this process, and what of it can be used since the operating system saves its registers."""
+    """The features that CPUID has for this process, and those whose registers the operating system saves."""
 
     cpuid: frozenset[str]
     usable: frozenset[str]
 
 
 def features(words: Words) -> frozenset[str]:
-    """The features, by canonical name, whose bits are set."""
+    """Return the features, by canonical name, whose bits are set."""
     return frozenset(row.name for row in facts.features("x86_64") if row.cpuid and is_set(words, row.cpuid))
 
 
 def is_set(words: Words, bit: str) -> bool:
-    leaf, register, number = _place(bit)
+    """Whether a bit such as "7.0.ebx.5" is set."""
+    leaf, register, number = _position(bit)
     return leaf in words and bool(words[leaf][register] >> number & 1)
 
 
 @cache
-def _place(bit: str) -> tuple[tuple[int, int], int, int]:
+def _position(bit: str) -> tuple[tuple[int, int], int, int]:
     leaf, sub, register, number = bit.split(".")
     return (int(leaf, 16), int(sub)), REGISTERS.index(register), int(number)
 
 
 def leaves(text: str) -> Words:
-    """The words of a recording with one leaf a line; empty where the first line is none."""
-    found: dict[tuple[int, int], tuple[int, int, int, int]] = {}
+    """Return the words of a recording with one leaf a line; empty if the first line is none."""
+    words: dict[tuple[int, int], tuple[int, int, int, int]] = {}
     for line in text.strip().splitlines():
         match = LEAF.fullmatch(line)
         if not match:
             break
         leaf, sub, a, b, c, d = map(int, match.groups())
-        found[leaf, sub] = (a, b, c, d)
-    return found
+        words[leaf, sub] = (a, b, c, d)
+    return words
 
 
 def vendor(words: Words) -> str:
@@ -86,10 +86,10 @@ def _text(*words: int) -> str:
 
 
 def diagnostics(text: str) -> Diagnostics | None:
-    """What the loader's diagnostics in `text` say; None where there are none.
+    """Read the loader's diagnostics in `text`; None if there are none.
 
-    A feature is usable where CPUID has it and the registers that it works on are active. So glibc does itself for
-    those that it knows (update_active in sysdeps/x86/cpu-features.c); an older glibc knows fewer than CPUID has.
+    A feature is usable if CPUID has it and the registers that it works on are active. glibc does the same for the
+    features that it knows (update_active in sysdeps/x86/cpu-features.c), which can be fewer than CPUID has.
     """
     words: dict[str, dict[tuple[int, int], list[int]]] = {"cpuid": {}, "active": {}}
     for index, kind, register, value in DIAGNOSED.findall(text):
@@ -98,15 +98,16 @@ def diagnostics(text: str) -> Diagnostics | None:
     if not words["cpuid"] or not words["active"]:
         return None
     cpuid, active = (features({leaf: (*row,) for leaf, row in words[k].items()}) for k in ("cpuid", "active"))  # type: ignore[misc]
-    usable = (name for name in cpuid if facts.closure([name]) & STATES <= active)
+    registers = {row.name for row in facts.features("x86_64") if row.registers}
+    usable = (name for name in cpuid if facts.closure([name]) & registers <= active)
     return Diagnostics(cpuid=cpuid, usable=frozenset(usable))
 
 
 @cache
 def loader(path: Path = LOADER) -> str:
-    """What this machine's loader prints about the CPU; "" where there is no glibc that does.
+    """Return what this machine's loader prints about the CPU, or "" without a glibc that can.
 
-    The environment is left out: GLIBC_TUNABLES could mask features, and has no say in what TensorFlow can use.
+    The environment is empty: GLIBC_TUNABLES could mask features, but does not change what TensorFlow can use.
     """
     try:
         done = subprocess.run(

@@ -1,9 +1,9 @@
-"""What a CPU can do: what each source says of it (tfbuild.cpu.recordings), and the rules where sources disagree.
+"""Find out what a CPU can do: from each source (tfbuild.cpu.recordings), and by rules where sources disagree.
 
-py-cpuinfo is the portable source. Its public ``get_cpu_info()`` sleeps a second to measure clocks and unions back in
-what the kernel has switched off (measured: ``rdseed``), so on Linux only its parser of /proc/cpuinfo is used (one
-millisecond), and the kernel's list, intersected over all cores, has the last word (hybrid CPUs differ by core).
-What no kernel prints comes from glibc's loader (tfbuild.cpu.cpuid).
+py-cpuinfo is the portable source. Its public ``get_cpu_info()`` sleeps a second to measure clocks and adds what the
+kernel switched off (measured: ``rdseed``). So on Linux only its parser of /proc/cpuinfo is used (one millisecond), and
+the kernel's list, intersected over all cores, decides (the cores of hybrid CPUs differ). Features that no kernel prints
+come from glibc's loader (tfbuild.cpu.cpuid).
 """
 
 import platform
@@ -21,8 +21,8 @@ ARCHITECTURES = recordings.ARCHITECTURES
 CPUINFO = Path("/proc/cpuinfo")
 MOST_TEXT = 64 * 1024 * 1024
 
-# Where sources disagree, one of these rules decides. Each makes the answer smaller but for `unprinted`, without which
-# features that no kernel prints could never be found.
+# Where sources disagree, one of these rules decides. All but `unprinted` remove a feature; without that one, features
+# that no kernel prints could never be found.
 RULES = {
     "cores": "some cores lack it, and a program may be moved to any core: off",
     "kernel": "CPUID has it, and the kernel does not list it (switched off, or unknown to it): off",
@@ -35,7 +35,7 @@ RULES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Disagreement:
-    """A feature of which sources say different things; the rule that decided, a key of RULES, and its answer."""
+    """A feature on which sources disagree, and the rule that decided, a key of RULES."""
 
     feature: str
     rule: str
@@ -51,7 +51,7 @@ class Disagreement:
 
 @dataclass(frozen=True, kw_only=True)
 class Cpu:
-    """One machine's CPU: `features` are canonical names that every core has and the system lets programs use."""
+    """One machine's CPU. `features`: canonical names of those that every core has and programs may use."""
 
     vendor: str
     model: str
@@ -61,15 +61,15 @@ class Cpu:
 
     @property
     def level(self) -> str:
-        """The largest level all of whose features are there, e.g. ``x86-64-v3``; empty where not even the smallest."""
+        """The largest level that the CPU has completely, such as ``x86-64-v3``; empty if it lacks even the smallest."""
         held = frozenset(self.features)
         return next((level.name for level in reversed(facts.levels(self.arch)) if level.features <= held), "")
 
 
 def detect(path: Path | None = None) -> Cpu:
-    """This machine's CPU, or the one that a recording describes.
+    """Return this machine's CPU, or the one that a recording describes.
 
-    Raises UnknownCpu where the file cannot be read, holds no CPU, or the architecture is neither x86-64 nor aarch64.
+    Raises UnknownCpu if the file cannot be read, describes no CPU, or the architecture is neither x86-64 nor aarch64.
     """
     if path is not None:
         return parse(read(path), origin=str(path))
@@ -79,30 +79,30 @@ def detect(path: Path | None = None) -> Cpu:
 
 @cache
 def _linux(path: str) -> Cpu:
-    # Between the two an empty line: the diagnostics are no part of the last core's block.
+    # An empty line separates the diagnostics from the last core's block.
     return parse(f"{read(Path(path))}\n\n{cpuid.loader()}", origin=path, machine=platform.machine())
 
 
 def read(path: Path) -> str:
-    """The text of a recording; UnknownCpu where there is none to read."""
+    """Return the text of a recording; raises UnknownCpu if it cannot be read."""
     try:
         with path.open("rb") as file:
             data = file.read(MOST_TEXT)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-        why = getattr(error, "strerror", None) or error
-        raise UnknownCpu(f"cannot read {path}: {why}", hint="record one with: cat /proc/cpuinfo > FILE") from error
+        reason = getattr(error, "strerror", None) or error
+        raise UnknownCpu(f"cannot read {path}: {reason}", hint="record one with: cat /proc/cpuinfo > FILE") from error
     # PowerShell writes UTF-16 where output is redirected to a file.
     encoding = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
     return data.decode(encoding, errors="replace")
 
 
 def parse(text: str, *, origin: str = "cpuinfo", machine: str = "") -> Cpu:
-    """The CPU that a recording describes (formats: tfbuild.cpu.recordings); UnknownCpu where it describes none."""
+    """Return the CPU that a recording describes (formats: tfbuild.cpu.recordings); raises UnknownCpu if it has none."""
     return settle(recordings.read(text, origin=origin, machine=machine))
 
 
 def settle(reading: Reading) -> Cpu:
-    """One answer out of all that a reading says, with the rule behind each disagreement."""
+    """Reduce a reading to one answer, with the rule behind each disagreement."""
     listed = frozenset.union(*reading.cores)
     decided = {row.feature: row for row in _disagreements(reading)}
     held = {name for name in listed if name not in decided} | {row.feature for row in decided.values() if row.held}
@@ -116,7 +116,7 @@ def settle(reading: Reading) -> Cpu:
 
 
 def _disagreements(reading: Reading) -> Iterator[Disagreement]:
-    """Of several that concern one feature, the last decides."""
+    """Yield the disagreements; the last one about a feature decides."""
     listed = frozenset.union(*reading.cores)
     everywhere = frozenset.intersection(*reading.cores)
     yield from (Disagreement(feature=name, rule="cores") for name in listed - everywhere)
@@ -134,7 +134,7 @@ def _disagreements(reading: Reading) -> Iterator[Disagreement]:
 
 
 def canonical(names: frozenset[str], arch: str) -> tuple[str, ...]:
-    """Canonical names of the features that a kernel or library spells `names`, sorted; unknown ones are left out."""
+    """Return the canonical names of features that a kernel or library spells `names`, sorted, without unknown ones."""
     return tuple(sorted(recordings.canonical(names, arch)))
 
 

@@ -1,8 +1,8 @@
-"""Instruction sets, and the compiler flags that stand for them.
+"""Instruction sets and their compiler flags.
 
-An instruction set is a list of features closed over what they need. Its flags are a level (``-march=x86-64-v3``) plus
-the features beyond it, never ``-march=native`` (which means another thing on each machine) and never the bare list
-(which makes Clang tune for nothing: Eigen's GEMM at half of plain ``-mavx``) or a CPU's name (some tune as badly).
+An instruction set is a list of features with all that they need. Its flags are a level (``-march=x86-64-v3``) and the
+features beyond it. They are never ``-march=native`` (which differs between machines), a list without a level (for which
+Clang does not tune: Eigen's GEMM runs at half of plain ``-mavx``) or a CPU's name (some of which tune as badly).
 """
 
 import difflib
@@ -18,7 +18,7 @@ from tfbuild.cpu.detection import Cpu, detect
 from tfbuild.errors import UnknownCompiler, UnknownCpu, UsageError
 from tfbuild.facts import FullLevel
 
-# A name spells at most so many features beyond its level out; more become a fingerprint, for a tag has 128 characters.
+# A name spells out at most so many features beyond its level; more become a fingerprint: a tag has 128 characters.
 MOST_SPELLED = 3
 WIDTH = "-mprefer-vector-width="
 MACHINES = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}
@@ -27,7 +27,7 @@ closure = facts.closure
 
 @dataclass(frozen=True, kw_only=True)
 class InstructionSet:
-    """`features`: canonical names, sorted, closed over what they need; `level`: the largest level they contain."""
+    """`features`: canonical names, sorted, with all that they need. `level`: the largest level that they contain."""
 
     name: str
     arch: str
@@ -45,10 +45,10 @@ class DroppedFeature:
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    """The flags for one compiler, in the order they must stand: level, features, extras.
+    """The flags for one compiler, in the necessary order: level, features, extras.
 
-    `instruction_set` is what they switch on: what was asked for without the `dropped` features, so that nothing is
-    promised of those (on aarch64 with ``asimd``, which no compiler leaves out). `notes` are for the reader.
+    `instruction_set` is what they switch on: the requested one without the `dropped` features, which are not promised
+    (on aarch64 with ``asimd``, which every compiler switches on). `notes` are for the user.
     """
 
     compiler: str
@@ -63,42 +63,42 @@ class Flags:
 
 
 def instruction_set(names: Iterable[str], arch: str) -> InstructionSet:
-    """The smallest instruction set that holds `names`, named after its level and what lies beyond it."""
+    """Return the smallest instruction set with `names`, named after its level and the features beyond it."""
     held = closure(names)
     level = largest_level(held, arch)
     return InstructionSet(name=_name(held, level), arch=arch, level=level.name, features=tuple(sorted(held)))
 
 
 def largest_level(held: frozenset[str], arch: str) -> FullLevel:
-    """The largest level within `held`; the architecture's smallest where even that is not in it."""
+    """Return the largest level within `held`, or the architecture's smallest if none is."""
     known = facts.levels(arch)
     return next((level for level in reversed(known) if level.features <= held), known[0])
 
 
-def option(asked: InstructionSet) -> str:
-    """What `--cpu` takes for exactly this set: its level and the features beyond, without those that others bring."""
-    level = next(row for row in facts.levels(asked.arch) if row.name == asked.level)
-    beyond = frozenset(asked.features) - level.features
+def option(isa: InstructionSet) -> str:
+    """Return the value of `--cpu` for exactly this set: its level and the features beyond, without implied ones."""
+    level = next(row for row in facts.levels(isa.arch) if row.name == isa.level)
+    beyond = frozenset(isa.features) - level.features
     return ",".join((level.name, *sorted(beyond - _implied(beyond))))
 
 
 def intersection(sets: Iterable[InstructionSet]) -> InstructionSet:
-    """The largest instruction set that is in all of `sets`; that of closed sets is closed itself.
+    """Return the largest instruction set within all of `sets`; the intersection of closed sets is closed, too.
 
-    Raises UsageError where there are none, or they are of several architectures: nothing runs on both.
+    Raises UsageError if there are no sets, or they have different architectures.
     """
     members = tuple(sets)
     archs = sorted({member.arch for member in members})
     if len(archs) != 1:
-        what = " and ".join(archs) or "no instruction set at all"
-        raise UsageError(f"no instruction set is common to {what}", hint="name machines of one architecture")
+        machines = " and ".join(archs) or "no instruction set at all"
+        raise UsageError(f"no instruction set is common to {machines}", hint="name machines of one architecture")
     return instruction_set(frozenset.intersection(*(frozenset(member.features) for member in members)), archs[0])
 
 
 def _name(held: frozenset[str], level: FullLevel) -> str:
     beyond = held - level.features
     spelled = sorted(beyond - _implied(beyond))
-    # The smallest level of all says nothing in front of a list: "avx", not "x86-64-v1-avx".
+    # The smallest level adds nothing to a list: "avx", not "x86-64-v1-avx".
     front = [] if spelled and level == facts.levels(level.arch)[0] else [level.name]
     if len(spelled) > MOST_SPELLED:
         return f"{level.name}-{hashlib.sha256(' '.join(sorted(beyond)).encode()).hexdigest()[:8]}"
@@ -110,14 +110,14 @@ def _implied(names: Iterable[str]) -> frozenset[str]:
 
 
 def of_cpu(cpu: Cpu) -> InstructionSet:
-    """All that this CPU can be used for; a feature whose needs a hypervisor hides is left out (see `hidden`)."""
-    out = {item.feature for item in hidden(cpu)}
-    usable = (name for name in cpu.features if facts.feature(name).use and name not in out)
+    """Return all that programs can use on this CPU, without features that need what a hypervisor masks (`hidden`)."""
+    masked = {item.feature for item in hidden(cpu)}
+    usable = (name for name in cpu.features if facts.feature(name).use and name not in masked)
     return instruction_set(usable, cpu.arch)
 
 
 def hidden(cpu: Cpu) -> tuple[DroppedFeature, ...]:
-    """Features of this CPU that cannot be used since one that they need is masked."""
+    """Return the features of this CPU that cannot be used because one that they need is masked."""
     held = frozenset(cpu.features)
     lacking = ((name, sorted(closure([name]) - held)) for name in cpu.features)
     return tuple(
@@ -127,30 +127,30 @@ def hidden(cpu: Cpu) -> tuple[DroppedFeature, ...]:
     )
 
 
-def resolve(asked: str, *, arch: str, host: Cpu | None = None) -> InstructionSet:
-    """The instruction set of "host", a level, a microarchitecture, a feature list, or a recorded machine's file.
+def resolve(text: str, *, arch: str, host: Cpu | None = None) -> InstructionSet:
+    """Return the instruction set of "host", a level, a microarchitecture, a feature list, or a recorded machine's file.
 
     Raises UnknownCpu with the nearest known names.
     """
-    if asked == "host":
+    if text == "host":
         if host is None:
             known = ", ".join(level.name for level in facts.levels(arch))
             raise UnknownCpu("no host CPU is known here", hint=f"name a CPU or a level: --cpu {known}")
         return of_cpu(host)
-    if facts.squeeze(asked) in _levels(arch):
-        return instruction_set(_levels(arch)[facts.squeeze(asked)], arch)
-    if (held := names.features(asked, arch)) is not None:
+    if facts.squeeze(text) in _levels(arch):
+        return instruction_set(_levels(arch)[facts.squeeze(text)], arch)
+    if (held := names.features(text, arch)) is not None:
         return instruction_set(held, arch)
     try:
-        return instruction_set(_listed(asked, arch), arch)
+        return instruction_set(_listed(text, arch), arch)
     except UnknownCpu:
-        if os.sep not in asked and not os.path.isfile(asked):
+        if os.sep not in text and not os.path.isfile(text):
             raise
-    return of_cpu(same_architecture(detect(Path(asked)), arch, asked))
+    return of_cpu(same_architecture(detect(Path(text)), arch, text))
 
 
 def same_architecture(cpu: Cpu, arch: str, origin: str) -> Cpu:
-    """UnknownCpu where a recorded machine is not one of the platform's."""
+    """Return `cpu`; raises UnknownCpu if it has another architecture than the platform."""
     if cpu.arch != arch:
         raise UnknownCpu(
             f"{origin} describes an {cpu.arch} CPU, not an {arch} one", hint=f"--platform {MACHINES[cpu.arch]}"
@@ -162,50 +162,50 @@ def _levels(arch: str) -> dict[str, frozenset[str]]:
     return {facts.squeeze(level.name): level.features for level in facts.levels(arch)}
 
 
-def _listed(asked: str, arch: str) -> frozenset[str]:
-    """The features of a comma-separated list of levels and features: ``x86-64-v4,avx512_vnni``."""
+def _listed(text: str, arch: str) -> frozenset[str]:
+    """Return the features of a comma-separated list of levels and features: ``x86-64-v4,avx512_vnni``."""
     held: set[str] = set()
     levels = _levels(arch)
-    parts = [part.strip() for part in asked.split(",") if part.strip()]
+    parts = [part.strip() for part in text.split(",") if part.strip()]
     for part in parts:
         row = facts.spelled(part, arch)
         if row is None and facts.squeeze(part) not in levels:
             raise UnknownCpu(f"unknown CPU, level or feature {part!r} for {arch}", hint=_nearest(part, arch))
         held |= {row.name} if row is not None else levels[facts.squeeze(part)]
     if not parts:
-        raise UnknownCpu(f"{asked!r} names no CPU, level or feature", hint=_nearest(asked, arch))
+        raise UnknownCpu(f"{text!r} names no CPU, level or feature", hint=_nearest(text, arch))
     return frozenset(held)
 
 
-def _nearest(asked: str, arch: str) -> str:
-    for other, place in MACHINES.items():
-        if other != arch and _is_known(asked, other):
-            return f"{asked} is for {other}: --platform {place}"
+def _nearest(name: str, arch: str) -> str:
+    for other, platform in MACHINES.items():
+        if other != arch and _is_known(name, other):
+            return f"{name} is for {other}: --platform {platform}"
     levels, features = ([row.name for row in rows] for rows in (facts.levels(arch), facts.features(arch)))
-    generic = {facts.squeeze(name) for name in (arch, *levels, *features)}
-    known = levels + features + [name for name in names.known(arch) if facts.squeeze(name) not in generic]
-    near = difflib.get_close_matches(asked.lower(), known, n=3, cutoff=0.5) or known[:4]
+    generic = {facts.squeeze(known) for known in (arch, *levels, *features)}
+    candidates = levels + features + [known for known in names.known(arch) if facts.squeeze(known) not in generic]
+    near = difflib.get_close_matches(name.lower(), candidates, n=3, cutoff=0.5) or candidates[:4]
     return f"nearest: {', '.join(near)}; or --cpu host"
 
 
-def _is_known(asked: str, arch: str) -> bool:
-    levelled = facts.squeeze(asked) in _levels(arch) or facts.spelled(asked, arch) is not None
-    return levelled or names.features(asked, arch) is not None
+def _is_known(name: str, arch: str) -> bool:
+    is_fact = facts.squeeze(name) in _levels(arch) or facts.spelled(name, arch) is not None
+    return is_fact or names.features(name, arch) is not None
 
 
 # --- flags -----------------------------------------------------------------------------------------------------------
 
 
 def flags(
-    isa: InstructionSet, asked: str, *, release: str = "", prefer_vector_width: str = "", named: str = ""
+    isa: InstructionSet, compiler: str, *, release: str = "", prefer_vector_width: str = "", named: str = ""
 ) -> Flags:
-    """The flags of an instruction set for a compiler such as "gcc-12".
+    """Return the flags of an instruction set for a compiler such as "gcc-12".
 
-    Left out, with the reason: what that version does not know, and what breaks `release` where one is given.
-    `named`: what the user called the CPU, for a note where the name itself would tune badly.
-    Raises UnknownCompiler where the compiler was not tried, UsageError where the vector width changes nothing.
+    Features that this version does not know, or that break `release`, are dropped with the reason. `named`: the user's
+    name for the CPU, for a note if the name itself would tune badly.
+    Raises UnknownCompiler if the compiler was not tried, UsageError if the vector width would change nothing.
     """
-    name, version = compilers.find(asked)
+    name, version = compilers.find(compiler)
     dropped = dict(_unusable(isa, name, version, release))
     level = _level_for(frozenset(isa.features) - dropped.keys(), isa.arch, name, version)
     dropped |= dict(_unknown(frozenset(isa.features) - level.features - dropped.keys(), name, version))
@@ -222,7 +222,7 @@ def flags(
 
 
 def _unusable(isa: InstructionSet, name: str, version: int, release: str) -> Iterator[tuple[str, str]]:
-    """Features that no flag is for, or that break the release, with the reason."""
+    """Yield features without a flag, and those that break the release, with the reason."""
     held = frozenset(isa.features)
     for feature in held:
         if not facts.feature(feature).use:
@@ -236,14 +236,14 @@ def _unusable(isa: InstructionSet, name: str, version: int, release: str) -> Ite
 
 
 def _has_flag(feature: str, held: frozenset[str], arch: str) -> bool:
-    """Whether a flag switches the feature on: its own, its level's, or that of another one."""
+    """Whether a flag switches the feature on: its own, its level's, or another feature's."""
     if facts.feature(feature).flag or feature in largest_level(held, arch).features:
         return True
     return any(feature in switched_on(other) for other in held)
 
 
 def _level_for(held: frozenset[str], arch: str, name: str, version: int) -> FullLevel:
-    """The largest level within `held` that the compiler knows; the smallest is the architecture itself."""
+    """Return the largest level within `held` that the compiler knows; the smallest is the architecture itself."""
     known = [level for level in facts.levels(arch) if getattr(level, name) <= version]
     return next((level for level in reversed(known) if level.features <= held), facts.levels(arch)[0])
 
@@ -258,7 +258,7 @@ def _unknown(features: frozenset[str], name: str, version: int) -> Iterator[tupl
 
 
 def _without(isa: InstructionSet, dropped: dict[str, str]) -> dict[str, str]:
-    """Those that need a dropped feature."""
+    """Return the features that need a dropped one, with the reason."""
     lacking = {name: sorted((closure([name]) - {name}) & dropped.keys()) for name in isa.features}
     return {
         name: f"needs {', '.join(miss)}, which is dropped"
@@ -269,8 +269,8 @@ def _without(isa: InstructionSet, dropped: dict[str, str]) -> dict[str, str]:
 
 def _x86(kept: frozenset[str], level: FullLevel) -> tuple[str, ...]:
     beyond = kept - level.features
-    brought = {needed for name in beyond for needed in switched_on(name)}
-    return (f"-march={level.march}", *(facts.feature(name).flag for name in sorted(beyond - brought)))
+    implied = {needed for name in beyond for needed in switched_on(name)}
+    return (f"-march={level.march}", *(facts.feature(name).flag for name in sorted(beyond - implied)))
 
 
 def _arm(kept: frozenset[str], level: FullLevel) -> tuple[str, ...]:
@@ -279,22 +279,22 @@ def _arm(kept: frozenset[str], level: FullLevel) -> tuple[str, ...]:
 
 
 def switched_on(name: str) -> frozenset[str]:
-    """What every compiler switches on with this feature's flag, so that it needs no flag of its own."""
+    """Return what every compiler switches on with this feature's flag, and so needs no flag of its own."""
     direct = facts.feature(name).implies
     return frozenset(direct).union(*(switched_on(needed) for needed in direct))
 
 
 def _extras(held: frozenset[str], arch: str, name: str, version: int, width: str) -> tuple[str, ...]:
     rows = (row for row in compilers.table().extra if row.compiler == name and row.feature in held)
-    found = [row.flag for row in rows if not row.below or not _holds_level(held, row.below, arch)]
+    extras = [row.flag for row in rows if not row.below or not _holds_level(held, row.below, arch)]
     if not width:
-        return tuple(found)
+        return tuple(extras)
     refuse_vector_width(held, name, version, width)
-    return (*(flag for flag in found if not flag.startswith(WIDTH)), f"{WIDTH}{width}")
+    return (*(flag for flag in extras if not flag.startswith(WIDTH)), f"{WIDTH}{width}")
 
 
 def refuse_vector_width(held: frozenset[str], name: str, version: int, width: str) -> None:
-    """A width that is none, or that this instruction set or compiler can make nothing of."""
+    """Raise an error for an unknown width, or one that this instruction set or compiler does not support."""
     if width not in compilers.WIDTHS:
         raise UsageError(
             f"{width!r} is no vector width", hint=f"--prefer-vector-width {', '.join(compilers.WIDTHS)} (in bits)"

@@ -1,13 +1,14 @@
-"""Recorded machines: what a text that describes a CPU says, whichever tool printed it.
+"""Read a text that describes a CPU, whichever tool printed it.
 
-Four formats, told apart by their content: Linux's /proc/cpuinfo (with the output of ``ld.so --list-diagnostics`` behind
-it, if there is one), macOS's ``sysctl -a``, raw CPUID leaves (archspec's recordings of Windows machines), and
-``python -m cpuinfo --json`` (py-cpuinfo, anywhere).
+There are four formats, recognised by their content: Linux's /proc/cpuinfo (followed by the output of
+``ld.so --list-diagnostics``, if there is any), macOS's ``sysctl -a``, raw CPUID leaves (archspec's recordings of
+Windows machines), and ``python -m cpuinfo --json`` (py-cpuinfo, anywhere).
 """
 
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -27,8 +28,6 @@ IMPLEMENTERS = {
     "0x61": "Apple",
     "0xc0": "Ampere",
 }
-# macOS's numbers behind names; without them "AVX1.0" could not be told from the later AVX10.
-MACOS = {"avx1.0": "avx", "avx1_0": "avx", "avx2_0": "avx2"}
 LISTED = re.compile(r"^[ \t]*(flags|Features)[ \t]*:(.*)$", re.MULTILINE)
 SYSCTL = re.compile(r"^((?:machdep\.cpu|hw\.optional)\.[\w.]+)[ \t]*[:=][ \t]*(.*)$", re.MULTILINE)
 LISTS = ("machdep.cpu.features", "machdep.cpu.leaf7_features", "machdep.cpu.extfeatures")
@@ -36,11 +35,11 @@ LISTS = ("machdep.cpu.features", "machdep.cpu.leaf7_features", "machdep.cpu.extf
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """What one source says, in canonical names; the rules of tfbuild.cpu make a Cpu of it.
+    """What one source says, in canonical names; the rules of tfbuild.cpu turn it into a Cpu.
 
-    `cores`: what each core lists. `kernel`: it is Linux's own list, which is without what the kernel switched off.
-    `saved`: whether the operating system saves registers at all (OSXSAVE), None where the source cannot say.
-    `switched_off`: features that the source lists, and elsewhere calls switched off.
+    `cores`: the features that each core lists. `kernel`: the list is Linux's own, without what the kernel switched off.
+    `saved`: whether the operating system saves registers at all (OSXSAVE), None if the source does not say.
+    `switched_off`: features that the source lists, and elsewhere reports as switched off.
     """
 
     arch: str
@@ -54,7 +53,7 @@ class Reading:
 
 
 class RecordedLibrary(msgspec.Struct):
-    """What tfbuild takes of py-cpuinfo's JSON."""
+    """The part of py-cpuinfo's JSON that tfbuild uses."""
 
     arch: str
     flags: list[str]
@@ -63,7 +62,7 @@ class RecordedLibrary(msgspec.Struct):
 
 
 def read(text: str, *, origin: str, machine: str = "") -> Reading:
-    """What `text` says; UnknownCpu where it describes no x86-64 or aarch64 CPU. `machine`: what uname calls it."""
+    """Read `text`; raises UnknownCpu if it describes no x86-64 or aarch64 CPU. `machine`: uname's name for it."""
     text = text.replace("\r\n", "\n")
     if text.lstrip().startswith("{"):
         return _library(text, origin)
@@ -75,14 +74,21 @@ def read(text: str, *, origin: str, machine: str = "") -> Reading:
 
 
 def canonical(names: Iterable[str], arch: str) -> frozenset[str]:
-    """Canonical names of the features that some tool spells `names`; what no row knows is left out."""
-    found = (facts.spelled(MACOS.get(name.lower(), name), arch) for name in names)
-    return frozenset(row.name for row in found if row is not None)
+    """Return the canonical names of features that some tool spells `names`, without unknown ones."""
+    rows = (facts.spelled(_macos().get(name.lower(), name), arch) for name in names)
+    return frozenset(row.name for row in rows if row is not None)
 
 
-def refusal(origin: str, why: str) -> UnknownCpu:
+@cache
+def _macos() -> dict[str, str]:
+    """Return the canonical names of macOS's spellings with a version."""
+    return {spelling: row.name for row in facts.features() for spelling in row.macos}
+
+
+def refusal(origin: str, reason: str) -> UnknownCpu:
+    """Return the error for a text that describes no CPU."""
     return UnknownCpu(
-        f"{origin} does not describe a CPU: {why}",
+        f"{origin} does not describe a CPU: {reason}",
         hint="record one on the machine itself with: cat /proc/cpuinfo > FILE (on macOS: sysctl -a > FILE)",
     )
 
@@ -91,17 +97,17 @@ def refusal(origin: str, why: str) -> UnknownCpu:
 
 
 def _kernel(text: str, origin: str, machine: str) -> Reading:
-    # Line by line, as the entry point does: between the cores there need not be an empty line in a recording.
+    # Line by line, as the entry point does: a recording may have no empty line between the cores.
     lists = [(key, frozenset(names.split())) for key, names in LISTED.findall(text)]
     arch = _arch(lists)
     if not arch:
         raise refusal(origin, "it has no `flags` of an x86-64 or `Features` of an aarch64 CPU")
     if arch != ARCHITECTURES.get(machine.lower(), arch):
         raise refusal(origin, f"this is {machine}, and it lists an {arch} CPU, as an emulator shows that of its host")
-    first, seen_by_library = _first_core(text), _py_cpuinfo(text)
+    first, from_library = _first_core(text), _py_cpuinfo(text)
     return Reading(
         vendor=first.get("vendor_id") or IMPLEMENTERS.get(first.get("CPU implementer", ""), "unknown"),
-        model=str(seen_by_library.get("brand_raw") or first.get("CPU part", "unknown")),
+        model=str(from_library.get("brand_raw") or first.get("CPU part", "unknown")),
         arch=arch,
         cores=tuple(canonical(names, arch) for _, names in lists),
         kernel=True,
@@ -110,20 +116,20 @@ def _kernel(text: str, origin: str, machine: str) -> Reading:
 
 
 def _first_core(text: str) -> dict[str, str]:
-    """What stands first behind each key."""
+    """Return the first value of each key."""
     pairs = (line.partition(":") for line in reversed(text.splitlines()) if ":" in line)
     return {key.strip(): value.strip() for key, _, value in pairs}
 
 
 def _arch(lists: list[tuple[str, frozenset[str]]]) -> str:
-    """By what only a 64-bit list has: on Arm, ``asimd`` (a 32-bit one says ``neon``, also on a 64-bit CPU)."""
+    """Return the architecture of a 64-bit list. On Arm it has ``asimd``; a 32-bit list has ``neon``, on any CPU."""
     if any(key == "Features" and "asimd" in names for key, names in lists):
         return "aarch64"
     return "x86_64" if any(key == "flags" and "lm" in names for key, names in lists) else ""
 
 
 def _py_cpuinfo(text: str) -> Mapping[str, Any]:
-    """What py-cpuinfo itself reads out of the same text; it takes the text from a DataSource, as in its own tests."""
+    """Let py-cpuinfo read the same text, which it takes from a DataSource, as in its own tests."""
     from cpuinfo import cpuinfo as library
 
     class Recorded(library.DataSource):  # type: ignore[misc]
@@ -146,7 +152,7 @@ def _py_cpuinfo(text: str) -> Mapping[str, Any]:
 
 
 def _sysctl(pairs: Mapping[str, str], origin: str) -> Reading:
-    """Intel Macs list names; Apple's own CPUs have a switch for each (``hw.optional.arm.FEAT_LSE: 1``)."""
+    """Read names on Intel Macs, and one switch for each feature (``hw.optional.arm.FEAT_LSE: 1``) on Apple's CPUs."""
     switches = {key.rpartition(".")[2]: value for key, value in pairs.items() if key.startswith("hw.optional.")}
     listed = [name.lower() for key in LISTS for name in pairs.get(key, "").split()]
     arch = "x86_64" if "em64t" in listed else "aarch64" if switches.get("arm64") == "1" else ""
@@ -166,7 +172,7 @@ def _sysctl(pairs: Mapping[str, str], origin: str) -> Reading:
 
 
 def _implied(names: Iterable[str]) -> Iterable[str]:
-    """FEAT_FP16 stands for the scalar and the vector half, which Linux lists one by one."""
+    """Return implied features: FEAT_FP16 means both the scalar and the vector half, which Linux lists separately."""
     return (needed for name in names for needed in facts.feature(name).implies)
 
 
@@ -174,7 +180,7 @@ def _implied(names: Iterable[str]) -> Iterable[str]:
 
 
 def _leaves(words: cpuid.Words, origin: str) -> Reading:
-    """XCR0 is no part of CPUID: which registers are saved is known by OSXSAVE alone."""
+    """Read raw leaves. XCR0 is not among them, so only OSXSAVE tells whether registers are saved."""
     if (0x1, 0) not in words or (0x80000001, 0) not in words:
         raise refusal(origin, "of CPUID's leaves, 1 or 80000001h is missing")
     return Reading(
@@ -188,17 +194,18 @@ def _leaves(words: cpuid.Words, origin: str) -> Reading:
 
 def _library(text: str, origin: str) -> Reading:
     try:
-        found = msgspec.json.decode(text, type=RecordedLibrary)
+        record = msgspec.json.decode(text, type=RecordedLibrary)
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
         raise refusal(origin, f"it begins as py-cpuinfo's JSON does, and is none: {error}") from error
-    arch = {"X86_64": "x86_64", "ARM_8": "aarch64"}.get(found.arch, "")
+    arch = {"X86_64": "x86_64", "ARM_8": "aarch64"}.get(record.arch, "")
     if not arch:
-        raise refusal(origin, f"py-cpuinfo calls its architecture {found.arch}, and tfbuild knows X86_64 and ARM_8")
-    return of_library(found, arch, origin)
+        raise refusal(origin, f"py-cpuinfo calls its architecture {record.arch}, and tfbuild knows X86_64 and ARM_8")
+    return of_library(record, arch, origin)
 
 
-def of_library(found: RecordedLibrary, arch: str, origin: str) -> Reading:
-    """py-cpuinfo joins its sources: what a kernel has switched off can be in its list, and OSXSAVE need not be."""
-    if not found.flags:  # its answer without a PATH, and on Apple's own CPUs
+def of_library(record: RecordedLibrary, arch: str, origin: str) -> Reading:
+    """Read py-cpuinfo's answer. It merges sources: it may list what a kernel switched off, and may lack OSXSAVE."""
+    if not record.flags:  # without a PATH, and on Apple's own CPUs
         raise refusal(origin, "it has no flags at all")
-    return Reading(arch=arch, vendor=found.vendor_id_raw, model=found.brand_raw, cores=(canonical(found.flags, arch),))
+    cores = (canonical(record.flags, arch),)
+    return Reading(arch=arch, vendor=record.vendor_id_raw, model=record.brand_raw, cores=cores)

@@ -1,6 +1,9 @@
 """The container engine: everything that talks to Docker."""
 
-from tfbuild.engine.client import ContainerRun, Engine, Files, Image
+from tfbuild.engine.client import Engine
+from tfbuild.engine.containers import ContainerRun
+from tfbuild.engine.copy_out import Files
+from tfbuild.engine.image import Image
 from tfbuild.engine.worker import Worker, WorkerDied
 from tfbuild.util.progress import Progress
 

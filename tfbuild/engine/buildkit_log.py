@@ -1,4 +1,4 @@
-"""BuildKit's `--progress=plain` text, line by line, as events. Recorded samples: tests/data/buildkit."""
+"""Parse BuildKit's `--progress=plain` output into events. Recorded samples: tests/data/buildkit."""
 
 import re
 from collections import deque
@@ -9,7 +9,7 @@ TIMED = re.compile(r"(?P<seconds>\d+\.\d+) (?P<text>.*)")
 ENDED = re.compile(r"(?:DONE (?P<done>[\d.]+)s|(?P<cached>CACHED)|(?P<canceled>CANCELED)|ERROR: (?P<error>.*))$")
 # "[wheel 2/5] RUN ...", "[2/5] RUN ..." and, where several platforms are built, "[linux/amd64 wheel 2/5] RUN ...".
 INSTRUCTION = re.compile(r"\[(?:(?P<stage>[^\]]*?) )?(?P<index>\d+)/(?P<count>\d+)\] (?P<text>.*)")
-# Terminal control sequences, and control characters but tab, in what a build step prints.
+# Terminal control sequences, and all control characters except tab, in the output of a build step.
 CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0a-\x1f\x7f]")
 UNNAMED_STAGE = "image"
 TAIL_LINES = 20
@@ -27,9 +27,9 @@ class Instruction:
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """`kind`: "start" (title in `text`), "output", "done" (took `seconds`), "cached", "canceled", "error".
+    """`kind`: "start" (title in `text`), "output", "done" (after `seconds`), "cached", "canceled", "error".
 
-    And "text", which belongs to no step.
+    Or "text", which belongs to no step.
     """
 
     kind: str
@@ -39,11 +39,11 @@ class Event:
 
 
 def parse(line: str) -> Event | None:
-    """The event of one line; None for one that says nothing (blank, a digest, a switch between steps)."""
+    """Return the event of one line; None for a line without information (blank, a digest, a switch between steps)."""
     line = CONTROL.sub("", _last_state(line)).rstrip()
     match = LINE.fullmatch(line)
     if match is None:
-        # Rules, and the title above the failed step's last lines, which are repeated.
+        # Skip rules, and the title above the last lines of a failed step, which BuildKit repeats.
         return None if not line.strip("- ") or line.startswith(" > [") else Event(kind="text", step=0, text=line)
     step, rest = int(match["step"]), match["rest"].strip()
     if not rest or rest == "..." or rest.startswith("sha256:"):
@@ -58,16 +58,16 @@ def parse(line: str) -> Event | None:
 
 
 def _last_state(line: str) -> str:
-    """What a terminal shows of a line that a progress bar redrew by carriage returns; BuildKit's prefix is kept."""
+    """Return what a terminal shows of a line that a progress bar redrew by carriage returns, with BuildKit's prefix."""
     head, *redrawn = line.rstrip("\r\n").split("\r")
-    if not (shown := [part for part in redrawn if part.strip()]):
+    if not (states := [part for part in redrawn if part.strip()]):
         return head
     prefix = re.match(r"#\d+ \d+\.\d+ ", head)
-    return (prefix[0] if prefix else "") + shown[-1]
+    return (prefix[0] if prefix else "") + states[-1]
 
 
 def instruction(title: str) -> Instruction | None:
-    """The Dockerfile's line that a step's title names; None for BuildKit's internal steps."""
+    """Return the Dockerfile instruction that a step's title names; None for BuildKit's internal steps."""
     match = INSTRUCTION.fullmatch(title)
     if match is None:
         return None
@@ -76,7 +76,7 @@ def instruction(title: str) -> Instruction | None:
 
 
 class Tail:
-    """The last lines that explain a failure: what the failed steps printed, then the client's last word."""
+    """The last lines that explain a failure: the output of the failed steps, then the client's last line."""
 
     def __init__(self) -> None:
         self._output: dict[int, deque[str]] = {}
@@ -95,5 +95,5 @@ class Tail:
 
     def lines(self) -> list[str]:
         printed = [line for step in self._failed for line in self._output.get(step, ()) if line.strip()]
-        last_word = list(self._text)[-1:] if printed else list(self._text)
-        return [*printed[-TAIL_LINES:], *last_word]
+        texts = list(self._text)[-1:] if printed else list(self._text)
+        return [*printed[-TAIL_LINES:], *texts]

@@ -1,4 +1,4 @@
-"""A buildx builder that the user names: what it is, whether it answers, and what it cannot see of the engine."""
+"""The buildx builder that the user named: its driver, and whether it answers."""
 
 import re
 import subprocess
@@ -9,16 +9,16 @@ from tfbuild.engine import docker_contexts
 from tfbuild.errors import EngineMissing
 
 FIELD = re.compile(r"^(Driver|Endpoint): *(\S*)$", re.MULTILINE)
-# The builder that is an engine's own BuildKit; buildx names it after the engine's context.
+# The driver of an engine's own BuildKit; buildx names that builder after the engine's context.
 INSIDE = "docker"
 INSPECT_SECONDS = 60.0
-# A container or a pod may have to be started for it, and its image to be pulled first.
+# Starting one may mean pulling an image and starting a container or pod.
 START_SECONDS = 600.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Builder:
-    """`driver`: docker-container, kubernetes or remote. The engine's images are not among those that it has."""
+    """`driver`: docker-container, kubernetes or remote. Such a builder does not see the engine's images."""
 
     name: str
     driver: str
@@ -28,41 +28,43 @@ class Builder:
 
 
 def own(environ: Mapping[str, str]) -> str:
-    """What buildx calls the engine's own builder; "default" is the one that DOCKER_HOST reaches."""
+    """Return buildx's name of the engine's own builder; "default" is the one behind DOCKER_HOST."""
     return docker_contexts.endpoint(environ).context or docker_contexts.DEFAULT
 
 
 def named(environ: Mapping[str, str]) -> str:
-    """The builder that the user names; empty where that is none, or the engine's own."""
+    """Return the builder that the user named; "" for none, and for the engine's own."""
     name = environ.get("BUILDX_BUILDER", "")
     return "" if name == own(environ) else name
 
 
 def find(name: str, program: str, environ: Mapping[str, str]) -> Builder:
-    """The builder `name`, started where it was not. Raises EngineMissing where it is not usable beside the engine."""
-    code, out, said = _buildx(program, environ, INSPECT_SECONDS, "inspect", name)
-    found = dict(reversed(FIELD.findall(out)))  # of several nodes the first
-    driver = found.get("Driver", "")
+    """Return the builder `name`, started if necessary. Raises EngineMissing where the engine cannot use it."""
+    code, out, errors = _buildx(program, environ, INSPECT_SECONDS, "inspect", name)
+    fields = dict(reversed(FIELD.findall(out)))  # the first of several nodes
+    driver = fields.get("Driver", "")
     if code != 0 or not driver:
-        raise EngineMissing(f"the buildx builder {name!r} cannot be used: {_why(said or out)}", hint="docker buildx ls")
+        raise EngineMissing(
+            f"the buildx builder {name!r} cannot be used: {_reason(errors or out)}", hint="docker buildx ls"
+        )
     if driver == INSIDE:
         raise EngineMissing(
             f"the builder {name} is another engine's own, in which the image would stay",
-            hint=f"--engine {found.get('Endpoint') or name} builds and verifies there",
+            hint=f"--engine {fields.get('Endpoint') or name} builds and verifies there",
         )
-    chosen = Builder(name=name, driver=driver)
-    code, out, said = _buildx(program, environ, START_SECONDS, "inspect", "--bootstrap", name)
+    builder = Builder(name=name, driver=driver)
+    code, out, errors = _buildx(program, environ, START_SECONDS, "inspect", "--bootstrap", name)
     if code != 0:
         raise EngineMissing(
-            f"{chosen} does not answer: {_why(said or out)}", hint=f"docker buildx inspect --bootstrap {name}"
+            f"{builder} does not answer: {_reason(errors or out)}", hint=f"docker buildx inspect --bootstrap {name}"
         )
-    return chosen
+    return builder
 
 
-def _buildx(program: str, environ: Mapping[str, str], seconds: float, *words: str) -> tuple[int, str, str]:
+def _buildx(program: str, environ: Mapping[str, str], seconds: float, *arguments: str) -> tuple[int, str, str]:
     try:
         done = subprocess.run(
-            [program, "buildx", *words],
+            [program, "buildx", *arguments],
             env=environ,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -74,7 +76,7 @@ def _buildx(program: str, environ: Mapping[str, str], seconds: float, *words: st
     return done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
 
 
-def _why(said: str) -> str:
-    """The last line, which is the reason; above it stands the progress."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    return lines[-1].removeprefix("ERROR: ").removeprefix("Error: ").strip() if lines else "it says nothing"
+def _reason(output: str) -> str:
+    """Return the last line, which is the reason; the lines above it are progress."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    return lines[-1].removeprefix("ERROR: ").removeprefix("Error: ").strip() if lines else "buildx printed no reason"

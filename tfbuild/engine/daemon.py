@@ -1,4 +1,4 @@
-"""An engine for a machine that has none: Debian's docker.io, with data of its own, stopped by its process id."""
+"""Start and stop tfbuild's own engine on a machine without one: Debian's docker.io, with a data folder of its own."""
 
 import fcntl
 import os
@@ -26,7 +26,7 @@ PACKAGES = ("docker.io", "ca-certificates")
 CLIENT_PACKAGES = ("docker-cli", "docker-buildx")
 CGROUP_MOUNTER = "cgroupfs-mount"
 START_SECONDS = 60.0
-# dockerd gives its containers 15 s to end before it ends itself.
+# dockerd gives its containers 15 s to end before it exits.
 STOP_SECONDS = 40.0
 SOCKET = Path("/var/run/docker.sock")
 FOLDER = Path("/var/lib/tfbuild/engine")
@@ -36,12 +36,13 @@ FOLDER = Path("/var/lib/tfbuild/engine")
 class DaemonPlace:
     """Where an engine of tfbuild's own lives: its socket, and a folder for its data, log and pid file.
 
-    A short folder: the kernel gives a socket's path 107 bytes, and containerd's lie three folders down.
+    Keep the folder's path short: the kernel limits a socket's path to 107 bytes, and containerd's sockets are three
+    levels down.
     """
 
     socket: Path = SOCKET
     folder: Path = FOLDER
-    # Bytes that the build cache is sized by; 0: those of the disk that it is on.
+    # The size of the disk in bytes, for the limits of the build cache; 0: ask the disk itself.
     disk: int = 0
 
     @property
@@ -79,7 +80,7 @@ class DaemonPlace:
 
 @dataclass(frozen=True, kw_only=True)
 class Situation:
-    """What decides between starting an engine here and telling the user what to do; `cause`: why none answers."""
+    """What decides whether tfbuild starts an engine or tells the user what to do; `cause`: why no engine answers."""
 
     cause: BaseException
     named_host: str
@@ -89,18 +90,21 @@ class Situation:
     dockerd: bool
 
 
-def advice(here: Situation) -> str:
-    """What the user must do, as a hint; empty where tfbuild can install and start an engine by itself."""
+def advice(situation: Situation) -> str:
+    """Return what the user must do, as a hint; "" where tfbuild can install and start an engine itself."""
     rows: tuple[tuple[bool, str], ...] = (
-        (bool(here.named_host), f"{here.named_host} names that engine: start it, or choose this machine's own"),
-        (here.system == "darwin", "start Docker Desktop, or: brew install colima docker && colima start"),
-        (here.system != "linux", "start Docker Desktop"),
-        (_denied(here.cause), "sudo usermod -aG docker $USER, then log in anew; or run this command by sudo"),
-        (here.root and here.apt, ""),
-        (here.dockerd and here.root, "the engine is installed but down: systemctl start docker"),
-        (here.dockerd, "the engine is installed but down: sudo systemctl start docker, or (rootless) "
+        (
+            bool(situation.named_host),
+            f"{situation.named_host} names that engine: start it, or choose the engine of this machine",
+        ),
+        (situation.system == "darwin", "start Docker Desktop, or: brew install colima docker && colima start"),
+        (situation.system != "linux", "start Docker Desktop"),
+        (_denied(situation.cause), "sudo usermod -aG docker $USER, then log in again; or run this command with sudo"),
+        (situation.root and situation.apt, ""),
+        (situation.dockerd and situation.root, "the engine is installed but down: systemctl start docker"),
+        (situation.dockerd, "the engine is installed but down: sudo systemctl start docker, or (rootless) "
          "systemctl --user start docker"),
-        (here.apt, "sudo apt-get install docker.io; or run this command by sudo, which does that; without root: "
+        (situation.apt, "sudo apt-get install docker.io; or run this command with sudo, which does that; without root: "
          "rootless Docker (https://docs.docker.com/engine/security/rootless/)"),
     )  # fmt: skip
     install = "install Docker (https://docs.docker.com/engine/install/) and start it: systemctl start docker"
@@ -127,7 +131,7 @@ def _situation(cause: BaseException, named_host: str) -> Situation:
 
 
 def named_host(environ: Mapping[str, str], own: str) -> str:
-    """How the user names an engine other than that at `own`; empty where he does not."""
+    """Return how the user named an engine other than that at `own`; "" where none is named."""
     if host := environ.get("DOCKER_HOST"):
         return "" if host == own else f"DOCKER_HOST={host}"
     context = environ.get("DOCKER_CONTEXT") or get_current_context_name()
@@ -135,9 +139,9 @@ def named_host(environ: Mapping[str, str], own: str) -> str:
 
 
 def ensure(progress: Progress, place: DaemonPlace | None = None) -> Engine:
-    """An engine that answers: the one that does, or one that is installed and started now (Debian or Ubuntu, root).
+    """Return an engine that answers; as root on Debian or Ubuntu, install and start one where none does.
 
-    Raises EngineMissing with what to do. `place`: an engine of one's own elsewhere than at the usual socket.
+    `place`: tfbuild's own engine at another place than the default one. Raises EngineMissing with what to do.
     """
     host, named = (place.host, "") if place else ("", named_host(os.environ, DaemonPlace().host))
     place = place or DaemonPlace()
@@ -147,8 +151,8 @@ def ensure(progress: Progress, place: DaemonPlace | None = None) -> Engine:
         if hint := advice(_situation(error, named)):
             raise EngineMissing(error.reason, hint=hint) from error
     place.folder.mkdir(parents=True, exist_ok=True)
-    with _alone(place):
-        # Another run may have been first, and a package's own service comes up by itself.
+    with _locked(place):
+        # Another run may have started one meanwhile, and a package's service may come up by itself.
         with suppress(EngineMissing):
             return Engine.connect(host)
         if shutil.which("dockerd") is None:
@@ -161,19 +165,22 @@ def ensure(progress: Progress, place: DaemonPlace | None = None) -> Engine:
 
 
 def _refuse_beside_another(place: DaemonPlace) -> None:
-    """Two dockerd in one network namespace share the bridge docker0, and can take it from each other's containers."""
+    """Raise EngineMissing where another dockerd runs in this network namespace.
+
+    The two would share the bridge docker0, and could cut off each other's containers.
+    """
     network = os.stat("/proc/self/ns/net")
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if (path / "comm").read_text().strip() == "dockerd" and os.path.samestat((path / "ns/net").stat(), network):
                 raise EngineMissing(
                     f"dockerd (process {path.name}) runs already, but does not answer at {place.host}",
-                    hint="name its socket: export DOCKER_HOST=unix:///...",
+                    hint="set DOCKER_HOST to its socket: export DOCKER_HOST=unix:///...",
                 )
 
 
 @contextmanager
-def _alone(place: DaemonPlace) -> Iterator[None]:
+def _locked(place: DaemonPlace) -> Iterator[None]:
     with (place.folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -209,13 +216,13 @@ def _start(place: DaemonPlace, host: str) -> Engine:
 
 
 def _spawn(place: DaemonPlace) -> int:
-    """Starts dockerd in a session of its own, so that it outlives this process and its terminal."""
-    # A run that was killed leaves its file, and dockerd trusts any process that has the old id.
+    """Start dockerd in a session of its own, so that it outlives this process and its terminal."""
+    # A killed dockerd leaves its pid file, and the next one takes any process with the old id for a running dockerd.
     place.pid_file.unlink(missing_ok=True)
     place.socket.parent.mkdir(parents=True, exist_ok=True)
     program = shutil.which("dockerd")
     if program is None:
-        raise EngineMissing("docker.io is installed, but there is no dockerd on PATH", hint="add /usr/sbin to PATH")
+        raise EngineMissing("docker.io is installed, but dockerd is not on PATH", hint="add /usr/sbin to PATH")
     configuration = gc_policy.write(place.configuration, place.disk or shutil.disk_usage(place.folder).total)
     command = [
         program,
@@ -244,25 +251,25 @@ def _poll(host: str, alive: Callable[[], bool]) -> Engine | None:
 
 
 def stop(progress: Progress, place: DaemonPlace | None = None, *, remove_data: bool = False) -> bool:
-    """Stops the engine that tfbuild started, and only that; False where there is none.
+    """Stop the engine that tfbuild started, and no other; return False where it does not run.
 
-    `remove_data`: its images, containers and caches go as well. Raises EngineMissing where it does not end.
+    `remove_data`: remove its images, containers and caches too. Raises EngineMissing where it cannot be stopped.
     """
     place = place or DaemonPlace()
     if not place.folder.is_dir():
         return False
-    with _alone(place):
-        found = running(place.pid_file, str(place.pid_file)) is not None
-        if found:
+    with _locked(place):
+        was_running = running(place.pid_file, str(place.pid_file)) is not None
+        if was_running:
             with progress.step("engine: stop"):
                 _stop(place)
         if remove_data:
             _remove_data(place)
-    return found
+    return was_running
 
 
 def _remove_data(place: DaemonPlace) -> None:
-    """A dockerd that was killed leaves its mounts, which keep their folders from being removed."""
+    """Remove images, containers and caches. A killed dockerd leaves mounts, which must go before their folders can."""
     mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
     for point in reversed(mounts):
         if Path(point).is_relative_to(place.folder):
@@ -272,23 +279,23 @@ def _remove_data(place: DaemonPlace) -> None:
 
 
 def _stop(place: DaemonPlace) -> None:
-    """Ends dockerd, then what it may have left of its containerd."""
+    """End dockerd, then its containerd where that is left."""
     for pid_file, mark in ((place.pid_file, place.pid_file), (place.containerd_pid_file, place.exec_root)):
-        for number, seconds in ((signal.SIGTERM, STOP_SECONDS), (signal.SIGKILL, 5.0)):
+        for signal_number, seconds in ((signal.SIGTERM, STOP_SECONDS), (signal.SIGKILL, 5.0)):
             pid = running(pid_file, str(mark))
-            if pid is None or _end(pid, number, seconds, str(mark)):
+            if pid is None or _end(pid, signal_number, seconds, str(mark)):
                 break
         else:
-            raise EngineMissing(f"process {pid} of the engine does not end", hint=f"its log: {place.log}")
+            raise EngineMissing(f"process {pid} of the engine does not end", hint=f"the full log: {place.log}")
     place.pid_file.unlink(missing_ok=True)
 
 
-def _end(pid: int, number: int, seconds: float, mark: str) -> bool:
+def _end(pid: int, signal_number: int, seconds: float, mark: str) -> bool:
     with suppress(ProcessLookupError):
-        os.kill(pid, number)
+        os.kill(pid, signal_number)
     deadline = time.monotonic() + seconds
     while _command_line(pid, mark):
-        # It is this process's child where this process started it, and stays as a zombie until it is waited for.
+        # Where this process started it, it stays a zombie until this process waits for it.
         with suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)
         if time.monotonic() > deadline:
@@ -298,7 +305,10 @@ def _end(pid: int, number: int, seconds: float, mark: str) -> bool:
 
 
 def running(pid_file: Path, mark: str) -> int | None:
-    """The process of a pid file, if it runs and its command line has `mark`: ids are used again after a reboot."""
+    """Return the process id in a pid file where that process runs and its command line contains `mark`.
+
+    The id alone proves nothing: ids are reused after a reboot.
+    """
     try:
         pid = int(pid_file.read_text())
     except (OSError, ValueError):
@@ -307,7 +317,7 @@ def running(pid_file: Path, mark: str) -> int | None:
 
 
 def _command_line(pid: int, mark: str) -> bool:
-    """True for a process whose command line has `mark`; a zombie has none."""
+    """Return whether a process's command line contains `mark`; that of a zombie is empty."""
     try:
         return mark.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
@@ -315,7 +325,7 @@ def _command_line(pid: int, mark: str) -> bool:
 
 
 def free_disk(engine: Engine) -> int | None:
-    """Free bytes where the engine keeps its images; None where that is on another machine (or in one's VM)."""
+    """Return the free bytes where the engine keeps its images; None where that is on another machine or in a VM."""
     root = engine.data_root
     if not engine.local or not root.is_dir():
         return None
@@ -323,10 +333,10 @@ def free_disk(engine: Engine) -> int | None:
 
 
 def need_disk(engine: Engine, required: int) -> None:
-    """Raises DiskFull where fewer than `required` bytes are free at the engine's data root."""
+    """Raise DiskFull where fewer than `required` bytes are free at the engine's data root."""
     free = free_disk(engine)
     if free is not None and free < required:
         raise DiskFull(
             f"{required / 1e9:.1f} GB are needed on {engine.data_root}, {free / 1e9:.1f} GB are free",
-            hint="docker builder prune and docker image prune free what is unused",
+            hint="free unused data: docker builder prune, docker image prune",
         )

@@ -1,4 +1,4 @@
-"""What Debian and its relatives need: which system this is, its package sources, and packages installed by apt."""
+"""Debian and its derivatives: recognise them, read their package sources, install packages with apt."""
 
 import os
 import re
@@ -20,13 +20,13 @@ class AptFailed(TfbuildError):
 
 
 def os_release(text: str) -> dict[str, str]:
-    """The fields of an os-release file (https://www.freedesktop.org/software/systemd/man/os-release.html)."""
+    """Parse an os-release file (https://www.freedesktop.org/software/systemd/man/os-release.html)."""
     pairs = (line.partition("=") for line in text.splitlines() if "=" in line and not line.lstrip().startswith("#"))
     return {key.strip(): "".join(shlex.split(value)[:1]) for key, _, value in pairs}
 
 
 def this_system(path: Path = OS_RELEASE) -> dict[str, str]:
-    """The fields of this machine's os-release; empty where there is none (macOS)."""
+    """Parse this machine's os-release; return an empty dict where there is none (macOS)."""
     try:
         return os_release(path.read_text(errors="replace"))
     except (OSError, ValueError):
@@ -34,19 +34,19 @@ def this_system(path: Path = OS_RELEASE) -> dict[str, str]:
 
 
 def has_apt(system: dict[str, str]) -> bool:
-    """True for Debian, Ubuntu and what calls itself like one of them."""
+    """Return whether the system is Debian, Ubuntu or a derivative of them."""
     return not {"debian", "ubuntu"}.isdisjoint([system.get("ID", ""), *system.get("ID_LIKE", "").split()])
 
 
 def install(packages: Sequence[str], log: Path, progress: Progress, *, if_known: Sequence[str] = ()) -> None:
-    """Installs packages, and those of `if_known` that this release has, without asking and without recommended ones.
+    """Install packages, and those of `if_known` that this release has, without prompts or recommended packages.
 
     Needs root. Raises AptFailed.
     """
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "NEEDRESTART_SUSPEND": "1", "LC_ALL": "C.UTF-8"}
     apt = ["apt-get", "-o", "DPkg::Lock::Timeout=300"]
     with progress.step(f"apt: install {' '.join(packages)}"):
-        # An update may fail for somebody's broken third-party source; what counts is whether the packages come.
+        # A broken third-party source can make the update fail; what counts is whether the packages install.
         logged([*apt, "update"], env, log)
         known = [name for name in if_known if logged(["apt-cache", "show", name], env, log) == 0]
         if logged([*apt, "install", "--yes", "--no-install-recommends", *packages, *known], env, log) != 0:
@@ -54,17 +54,17 @@ def install(packages: Sequence[str], log: Path, progress: Progress, *, if_known:
 
 
 def sources(distribution: str, folder: Path = APT) -> list[str]:
-    """This machine's own sources of a Debian release, as one-line entries: a site's mirror, where it has one.
+    """Return this machine's sources of a Debian release as one-line entries; they may name a local mirror.
 
-    Third parties' sources are left out: they use suites of other names, or components that Debian has not.
+    Third-party sources are left out: their suites have other names, or they lack the component "main".
     """
     files = [folder / "sources.list", *sorted((folder / "sources.list.d").glob("*"))]
-    found: list[str] = []
+    entries: list[str] = []
     for file in files:
         if file.suffix in (".list", ".sources") and file.is_file():
             parser = _deb822 if file.suffix == ".sources" else _one_line
-            found += parser(file.read_text(errors="replace"), distribution)
-    return list(dict.fromkeys(found))
+            entries += parser(file.read_text(errors="replace"), distribution)
+    return list(dict.fromkeys(entries))
 
 
 def _suites(distribution: str) -> set[str]:
@@ -86,7 +86,7 @@ def _one_line(text: str, distribution: str) -> Iterator[str]:
 def _deb822(text: str, distribution: str) -> Iterator[str]:
     for stanza in re.split(r"\n\s*\n", text):
         lines = (line.partition(":") for line in stanza.splitlines() if not line.startswith("#"))
-        # A field's further lines (a key written out in Signed-By) have no name of their own and drop out.
+        # Continuation lines (of a key inside Signed-By) have no name and are dropped.
         fields = {name.strip().lower(): value.strip() for name, _, value in lines if not name.startswith((" ", "\t"))}
         components = fields.get("components", "")
         if fields.get("enabled", "yes") == "no" or "deb" not in fields.get("types", "").split():

@@ -1,4 +1,4 @@
-"""Which `docker` program to use: the SDK cannot build with BuildKit, and the first one on PATH often cannot either."""
+"""Find a `docker` program that builds with BuildKit: the SDK cannot, and the first one on PATH often cannot either."""
 
 import os
 import re
@@ -13,53 +13,53 @@ from tfbuild.engine.selection import USUAL, EngineChoice
 from tfbuild.errors import EngineMissing
 
 PROBE_SECONDS = 20.0
-# BuildKit came into the client with 18.09; since 23.0 it is reached through the buildx plugin alone
+# The client can use BuildKit since 18.09; since 23.0, only through the buildx plugin
 # (https://docs.docker.com/engine/release-notes/23.0/).
 BUILDKIT_INSIDE = (18, 9)
 BUILDX_ONLY = (23, 0)
-OF_TLS = ("DOCKER_TLS", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH")
+TLS_VARIABLES = ("DOCKER_TLS", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH")
 VERSION = re.compile(r"Docker version (\d+)\.(\d+)")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cli:
-    """A `docker` program that answers for the engine; `buildx` where that plugin is its way to BuildKit."""
+    """A `docker` program that reaches the engine; `buildx`: whether it uses BuildKit through that plugin."""
 
     path: str
     buildx: bool
 
 
 def find_cli(host: str = "", *, plugin: bool = False, chosen: EngineChoice = USUAL) -> Cli:
-    """The first `docker` on PATH that can build with BuildKit on the engine at `host` (default: the chosen one).
+    """Return the first `docker` on PATH that can build with BuildKit on the engine at `host` (default: the chosen one).
 
-    `plugin`: by the buildx plugin alone, without which builders' names are not heeded. Raises EngineMissing where none
-    can.
+    `plugin`: require the buildx plugin, without which the name of a builder is ignored. Raises EngineMissing where
+    none can.
     """
-    told = chosen.environment(os.environ)
-    return _find(told.get("PATH", os.defpath), host or told.get("DOCKER_HOST", ""), plugin, chosen)
+    environ = chosen.environment(os.environ)
+    return _find(environ.get("PATH", os.defpath), host or environ.get("DOCKER_HOST", ""), plugin, chosen)
 
 
 def environment(host: str = "", chosen: EngineChoice = USUAL) -> dict[str, str]:
-    """The environment in which a `docker` program talks to `host`; an empty one leaves the user's choice alone."""
-    told = chosen.environment(os.environ)
+    """Return the environment in which a `docker` program talks to `host`; without one, to what is `chosen`."""
+    environ = chosen.environment(os.environ)
     if not host:
-        return told
-    # A context's name would only be warned of, but TLS would be tried on a socket too.
-    others = {"DOCKER_CONTEXT", *(OF_TLS if host.startswith("unix://") else ())}
-    return {**{name: value for name, value in told.items() if name not in others}, "DOCKER_HOST": host}
+        return environ
+    # The client only warns about a context's name, but it would try TLS on a socket.
+    dropped = {"DOCKER_CONTEXT", *(TLS_VARIABLES if host.startswith("unix://") else ())}
+    return {**{name: value for name, value in environ.items() if name not in dropped}, "DOCKER_HOST": host}
 
 
 @cache
 def _find(path: str, host: str, plugin: bool, chosen: EngineChoice) -> Cli:
-    looked_at = []
+    refused = []
     for program in _programs(path):
-        can, why_not = _probe(program, environment(host, chosen), plugin=plugin)
-        if can is not None:
-            return can
-        looked_at.append(f"{program} {why_not}")
+        cli, why_not = _probe(program, environment(host, chosen), plugin=plugin)
+        if cli is not None:
+            return cli
+        refused.append(f"{program} {why_not}")
     raise EngineMissing(
         f"no docker program can {'use a buildx builder' if plugin else 'build with BuildKit'} here"
-        + "".join(f"\n  {line}" for line in looked_at),
+        + "".join(f"\n  {line}" for line in refused),
         hint="install the package docker-buildx (Debian 13, Ubuntu) or docker-buildx-plugin (Docker's own repository)"
         + ("" if plugin else ", or docker.io (Debian 12)"),
     )
@@ -75,14 +75,14 @@ def _programs(path: str) -> Iterator[str]:
 
 
 def _probe(program: str, env: dict[str, str], *, plugin: bool) -> tuple[Cli | None, str]:
-    """The usable program, or why it is none (Podman's `docker` says "podman version")."""
+    """Return the program, or why it cannot be used (Podman's `docker` prints "podman version")."""
     version = VERSION.match(_output([program, "--version"], env))
     if version is None:
         return None, "is not Docker's client"
     major_minor = (int(version[1]), int(version[2]))
-    needs_it = plugin or major_minor >= BUILDX_ONLY
-    buildx = needs_it and bool(_output([program, "buildx", "version"], env))
-    if (needs_it and not buildx) or major_minor < BUILDKIT_INSIDE:
+    needs_buildx = plugin or major_minor >= BUILDX_ONLY
+    buildx = needs_buildx and bool(_output([program, "buildx", "version"], env))
+    if (needs_buildx and not buildx) or major_minor < BUILDKIT_INSIDE:
         return None, f"{version[1]}.{version[2]} has no buildx plugin"
     if not _output([program, "version", "--format", "{{.Server.Version}}"], env):
         return None, f"{version[1]}.{version[2]} gets no answer from the engine"
@@ -90,11 +90,11 @@ def _probe(program: str, env: dict[str, str], *, plugin: bool) -> tuple[Cli | No
 
 
 def _output(command: list[str], env: dict[str, str]) -> str:
-    """What a program that succeeds prints; nothing where it fails, hangs or is no program."""
+    """Return what a program prints; "" where it fails, hangs or cannot be executed."""
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             command, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=PROBE_SECONDS, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return ""
-    return done.stdout.decode(errors="replace").strip()
+    return completed.stdout.decode(errors="replace").strip()

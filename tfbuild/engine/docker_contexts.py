@@ -1,6 +1,6 @@
-"""Where the engine is: the environment's word, else a Docker context, read as Docker's own client writes them.
+"""Where the engine is: at the address in the environment, else in the current Docker context.
 
-The SDK finds contexts only where a config.json lies beside them, which `docker context create` does not make.
+The SDK finds contexts only beside a config.json, which `docker context create` does not write.
 https://docs.docker.com/engine/manage-resources/contexts/
 """
 
@@ -19,12 +19,12 @@ from tfbuild.errors import EngineMissing
 SOCKET = "unix:///var/run/docker.sock"
 DEFAULT = "default"
 META = "meta.json"
-# Files of this machine, whatever process listens behind them.
+# Sockets and pipes are files of this machine, whatever listens behind them.
 LOCAL = ("unix://", "npipe://")
 
 
 class Docker(msgspec.Struct, frozen=True):
-    """A context's endpoint of the kind "docker"; a context can have others beside it."""
+    """A context's endpoint of the kind "docker"; a context can also have endpoints of other kinds."""
 
     host: str = msgspec.field(default="", name="Host")
     skip_tls_verify: bool = msgspec.field(default=False, name="SkipTLSVerify")
@@ -35,7 +35,7 @@ class Endpoints(msgspec.Struct, frozen=True):
 
 
 class Meta(msgspec.Struct, frozen=True):
-    """A context's meta.json, as far as it is needed."""
+    """The fields of a context's meta.json that are needed here."""
 
     name: str = msgspec.field(name="Name")
     endpoints: Endpoints = msgspec.field(default=Endpoints(), name="Endpoints")
@@ -43,7 +43,7 @@ class Meta(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoint:
-    """An engine's `address` (unix://, tcp://, ssh://), what TLS it is spoken to with, and its context's name if any."""
+    """An engine's `address` (unix://, tcp://, ssh://), its TLS settings, and the name of its context if it has one."""
 
     address: str
     tls: TLSConfig | None = None
@@ -51,24 +51,24 @@ class Endpoint:
 
     @property
     def local(self) -> bool:
-        """True where the address is a file of this machine."""
+        """Whether the address is a file of this machine."""
         return self.address.startswith(LOCAL)
 
 
 def endpoint(environ: Mapping[str, str]) -> Endpoint:
-    """The engine that Docker's own client would talk to in this environment.
+    """Return the engine that Docker's own client would talk to in this environment.
 
-    Raises EngineMissing for a context that there is not, in place of which the SDK would take the engine on this
-    machine, and for TLS files that are not there.
+    Raises EngineMissing for missing TLS files and for an unknown context; for the latter the SDK would silently use
+    the engine on this machine.
     """
     try:
         if host := environ.get("DOCKER_HOST"):
-            return Endpoint(address=host, tls=_environments_tls(environ))
+            return Endpoint(address=host, tls=_environment_tls(environ))
         name = environ.get("DOCKER_CONTEXT") or get_current_context_name() or DEFAULT
         if name == DEFAULT:
             return Endpoint(address=SOCKET)
-        found = read(name, environ)
-        return Endpoint(address=found.host or SOCKET, tls=_contexts_tls(name, found, environ), context=name)
+        docker = read(name, environ)
+        return Endpoint(address=docker.host or SOCKET, tls=_context_tls(name, docker, environ), context=name)
     except TLSParameterError as error:
         raise EngineMissing(
             f"the engine's TLS certificates cannot be used: {str(error).split(' TLS configurations')[0]}",
@@ -77,7 +77,7 @@ def endpoint(environ: Mapping[str, str]) -> Endpoint:
 
 
 def read(name: str, environ: Mapping[str, str]) -> Docker:
-    """The Docker endpoint of the context `name`; EngineMissing where there is none, or it cannot be read."""
+    """Return the Docker endpoint of the context `name`. Raises EngineMissing where it is missing or unreadable."""
     file = _folder(environ, "meta", name) / META
     try:
         return msgspec.json.decode(file.read_bytes(), type=Meta).endpoints.docker
@@ -93,14 +93,14 @@ def read(name: str, environ: Mapping[str, str]) -> Docker:
 
 
 def names(environ: Mapping[str, str]) -> list[str]:
-    """All contexts that can be read, the default one included."""
-    found = {DEFAULT}
+    """Return the names of all readable contexts, including the default one."""
+    contexts = {DEFAULT}
     for file in (_configuration(environ) / "contexts" / "meta").glob(f"*/{META}"):
         try:
-            found.add(msgspec.json.decode(file.read_bytes(), type=Meta).name)
+            contexts.add(msgspec.json.decode(file.read_bytes(), type=Meta).name)
         except (OSError, msgspec.DecodeError):
             continue
-    return sorted(found)
+    return sorted(contexts)
 
 
 def _configuration(environ: Mapping[str, str]) -> Path:
@@ -111,15 +111,15 @@ def _folder(environ: Mapping[str, str], kind: str, name: str) -> Path:
     return _configuration(environ) / "contexts" / kind / hashlib.sha256(name.encode()).hexdigest()
 
 
-def _contexts_tls(name: str, found: Docker, environ: Mapping[str, str]) -> TLSConfig | None:
+def _context_tls(name: str, docker: Docker, environ: Mapping[str, str]) -> TLSConfig | None:
     folder = _folder(environ, "tls", name) / "docker"
     if not folder.is_dir():
-        return TLSConfig(verify=False) if found.skip_tls_verify and found.host.startswith("tcp://") else None
-    return _tls(folder, verify=not found.skip_tls_verify)
+        return TLSConfig(verify=False) if docker.skip_tls_verify and docker.host.startswith("tcp://") else None
+    return _tls(folder, verify=not docker.skip_tls_verify)
 
 
-def _environments_tls(environ: Mapping[str, str]) -> TLSConfig | None:
-    """As Docker's client reads them: any value is a yes, and certificates alone ask for nothing."""
+def _environment_tls(environ: Mapping[str, str]) -> TLSConfig | None:
+    """Read the TLS variables as Docker's client does: any value means yes, and certificates alone enable nothing."""
     verify, path = bool(environ.get("DOCKER_TLS_VERIFY")), environ.get("DOCKER_CERT_PATH", "")
     if not (verify or environ.get("DOCKER_TLS")) or not environ["DOCKER_HOST"].startswith("tcp://"):
         return None
@@ -127,7 +127,7 @@ def _environments_tls(environ: Mapping[str, str]) -> TLSConfig | None:
 
 
 def _tls(folder: Path, *, verify: bool) -> TLSConfig:
-    """A client need not show a certificate of its own, where the engine asks for none."""
+    """Read the certificates in a folder; the client's own may be missing, since not every engine asks for one."""
     ca, certificate, key = (folder / name for name in ("ca.pem", "cert.pem", "key.pem"))
     pair = (str(certificate), str(key)) if certificate.is_file() or key.is_file() else None
     return TLSConfig(client_cert=pair, ca_cert=str(ca) if ca.is_file() else None, verify=verify)

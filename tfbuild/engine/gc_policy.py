@@ -1,8 +1,8 @@
-"""When an engine of tfbuild's own throws build cache away: layers long before Bazel's cache mounts.
+"""The build cache policy of tfbuild's own engine: it removes layers long before Bazel's cache mounts.
 
 Debian's 20.10 keeps everything until the disk is full (60 GB in a day of tests). Docker's default policy, where it is
-switched on, is no better here: it takes cache mounts that were not used for two days first, and with them what an
-interrupted compile goes on from (docs.docker.com, build garbage collection, "default policies").
+enabled, is no better here: it first removes cache mounts that were unused for two days, from which an interrupted
+compile would resume (docs.docker.com, build garbage collection, "default policies").
 """
 
 import json
@@ -11,31 +11,31 @@ from typing import Any
 
 from tfbuild.errors import EngineMissing
 
-# The configuration of the machine's own engine, where there is one: its mirrors and proxies hold for ours too.
+# The configuration of the machine's own engine, if any: its mirrors and proxies apply to ours too.
 SYSTEM = Path("/etc/docker/daemon.json")
-# Of the disk, for the whole of the build cache: beyond the first share layers and sources go, the least lately used
-# first; beyond the second everything does.
+# Limits of the whole build cache, as shares of the disk: beyond the first, layers and sources are removed, least
+# recently used first; beyond the second, everything is.
 LAYERS_SHARE, ALL_SHARE = 0.2, 0.5
-# What BuildKit calls the records that a build makes again in minutes.
+# BuildKit's types of the records that a build recreates in minutes.
 CHEAP = ("regular", "source.local", "source.git.checkout", "internal")
 
 
 def policy(disk: int) -> dict[str, Any]:
-    """The value of "builder" in daemon.json for a disk of so many bytes. Sizes there have no decimal units."""
+    """Return the value of "builder" in daemon.json for a disk of `disk` bytes. Sizes there have no decimal units."""
     layers, everything = (str(int(disk * share)) for share in (LAYERS_SHARE, ALL_SHARE))
     rules = [{"keepStorage": layers, "filter": [f"type={kind}"]} for kind in CHEAP]
     return {"gc": {"enabled": True, "policy": [*rules, {"keepStorage": everything, "all": True}]}}
 
 
 def write(path: Path, disk: int, system: Path = SYSTEM) -> Path:
-    """Writes the engine's configuration to `path`: the machine's own, and the policy where that says nothing of it.
+    """Write the engine's configuration to `path`: the machine's own, plus the policy where that sets none.
 
-    Raises EngineMissing where the machine's own cannot be read, as dockerd itself would.
+    Raises EngineMissing where the machine's own is unreadable, as dockerd would refuse it too.
     """
     try:
-        given = json.loads(system.read_text(encoding="utf-8")) if system.is_file() else {}
-        known = {"builder": policy(disk), **given}
+        machine = json.loads(system.read_text(encoding="utf-8")) if system.is_file() else {}
+        configuration = {"builder": policy(disk), **machine}
     except (ValueError, TypeError) as error:
-        raise EngineMissing(f"{system} cannot be read: {error}", hint="mend it, or move it away") from None
-    path.write_text(json.dumps(known, indent=2) + "\n", encoding="utf-8")
+        raise EngineMissing(f"{system} cannot be read: {error}", hint="correct it, or move it away") from None
+    path.write_text(json.dumps(configuration, indent=2) + "\n", encoding="utf-8")
     return path

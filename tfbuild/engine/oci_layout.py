@@ -1,4 +1,4 @@
-"""An image that only the engine has, as a folder that a builder elsewhere can be handed: an OCI image layout.
+"""Write an image that only the engine has into an OCI image layout, which a builder elsewhere can read.
 
 https://github.com/opencontainers/image-spec/blob/main/image-layout.md
 """
@@ -17,14 +17,14 @@ from tfbuild.engine.sdk_errors import translated
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 CONFIG = "application/vnd.oci.image.config.v1+json"
 LAYER = "application/vnd.oci.image.layer.v1.tar"
-# Engines that keep images with containerd save layers as they were pulled; the ending of LAYER by the first bytes.
+# Engines that keep images in containerd save layers as they were pulled; the suffix of LAYER by a layer's first bytes.
 COMPRESSED = ((b"\x1f\x8b", "+gzip"), (b"\x28\xb5\x2f\xfd", "+zstd"))
 MAGIC = max(len(magic) for magic, _ in COMPRESSED)
 INDEX = "application/vnd.oci.image.index.v1+json"
 
 
 def write(engine: Engine, ref: str, folder: Path) -> str:
-    """Writes the image into the folder, which is made anew, and gives its manifest's digest."""
+    """Write the image into the folder, which is recreated, and return its manifest's digest."""
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "blobs" / "sha256").mkdir(parents=True)
     with tempfile.TemporaryFile(dir=folder) as saved:
@@ -34,14 +34,14 @@ def write(engine: Engine, ref: str, folder: Path) -> str:
         saved.seek(0)
         manifest = _unpack(saved, folder)
     content = json.dumps(manifest).encode()
-    found = {"mediaType": MANIFEST, **_keep(folder, content)}
-    (folder / "index.json").write_text(json.dumps({"schemaVersion": 2, "mediaType": INDEX, "manifests": [found]}))
+    descriptor = {"mediaType": MANIFEST, **_keep(folder, content)}
+    (folder / "index.json").write_text(json.dumps({"schemaVersion": 2, "mediaType": INDEX, "manifests": [descriptor]}))
     (folder / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
-    return str(found["digest"])
+    return str(descriptor["digest"])
 
 
 def _unpack(saved: IO[bytes], folder: Path) -> dict[str, Any]:
-    """The manifest of the one image in what `docker save` wrote, whose blobs go into the folder."""
+    """Unpack the blobs of what `docker save` wrote into the folder, and return the manifest of its one image."""
     with tarfile.open(fileobj=saved) as archive:
         (row,) = json.loads(_read(archive, "manifest.json"))
         config = _read(archive, row["Config"])
@@ -55,20 +55,23 @@ def _unpack(saved: IO[bytes], folder: Path) -> dict[str, Any]:
 
 
 def _layer(archive: tarfile.TarFile, name: str, folder: Path) -> dict[str, Any]:
-    """A layer's descriptor; its blob goes into the folder by its own digest, not by that of what it unpacks to."""
+    """Copy a layer's blob into the folder and return its descriptor.
+
+    The digest is that of the blob as it is stored, not of what it unpacks to.
+    """
     source = archive.extractfile(name)
     assert source is not None
     part = folder / "layer"
     with part.open("w+b") as out:
         shutil.copyfileobj(source, out)
         out.seek(0)
-        begin = out.read(MAGIC)
-        ending = next((ending for magic, ending in COMPRESSED if begin.startswith(magic)), "")
+        start = out.read(MAGIC)
+        suffix = next((suffix for magic, suffix in COMPRESSED if start.startswith(magic)), "")
         out.seek(0)
         digest = f"sha256:{hashlib.file_digest(out, 'sha256').hexdigest()}"
     size = part.stat().st_size
     part.replace(_blob(folder, digest))
-    return {"mediaType": f"{LAYER}{ending}", "digest": digest, "size": size}
+    return {"mediaType": f"{LAYER}{suffix}", "digest": digest, "size": size}
 
 
 def _read(archive: tarfile.TarFile, name: str) -> bytes:

@@ -1,4 +1,4 @@
-"""The `docker` SDK's many errors as the few of ours."""
+"""Translate the many errors of the `docker` SDK into the few of ours."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,21 +9,21 @@ import requests
 from tfbuild.errors import EngineMissing, TfbuildError, UnknownImage
 from tfbuild.oci import credentials
 
-# What the SDK raises where an engine or a registry behind it refuses, or is not reached.
+# The SDK raises these where an engine, or a registry behind it, refuses or cannot be reached.
 REFUSED = (docker.errors.APIError, requests.exceptions.RequestException)
 NO_ANSWER = "no container engine answers: "
 
 
 @contextmanager
 def translated(ref: str = "") -> Iterator[None]:
-    """Turns the SDK's errors into ours, in one place: no engine, no such image, anything else that it refuses.
+    """Turn the SDK's errors into EngineMissing, UnknownImage, or TfbuildError for anything else that it refuses.
 
-    The SDK reads a registry's credentials as well: where it cannot, that is RegistryRefused.
+    The SDK also reads registry credentials; where it cannot, the error becomes RegistryRefused.
     """
     try:
         yield
     except docker.errors.ImageNotFound as error:
-        raise UnknownImage(f"no image {ref!r} on this engine", hint="docker image ls lists what is there") from error
+        raise UnknownImage(f"no image {ref!r} on this engine", hint="docker image ls lists its images") from error
     except docker.errors.APIError as error:
         raise TfbuildError(f"the container engine refused: {error.explanation or error}") from error
     except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
@@ -33,7 +33,7 @@ def translated(ref: str = "") -> Iterator[None]:
 
 
 def reason(error: BaseException) -> str:
-    """The innermost cause in words ("No such file or directory"): the SDK wraps it four times."""
+    """Return the message of the innermost cause ("No such file or directory"); the SDK wraps it four times."""
     while (inner := error.__cause__ or error.__context__) is not None:
         error = inner
     return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__

@@ -1,4 +1,4 @@
-"""Which engine and builder a run talks to: the user's word goes before the environment's."""
+"""Which engine and builder a run uses: what the user names takes precedence over the environment."""
 
 import os
 from collections.abc import Mapping
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from tfbuild.engine import docker_contexts
 from tfbuild.util import ssh
 
-# Docker's own client heeds these for the address in DOCKER_HOST, and not for a context.
-OF_ADDRESSES = ("DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH")
+# Docker's own client applies these to the address in DOCKER_HOST, not to a context.
+ADDRESS_VARIABLES = ("DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH")
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineChoice:
-    """What the user names; empty fields leave the environment's choice alone.
+    """What the user names; an empty field leaves the choice to the environment.
 
     `engine`: ssh://HOST, tcp://HOST:PORT, unix://PATH or a Docker context's name; `builder`: a buildx builder's.
     """
@@ -23,27 +23,27 @@ class EngineChoice:
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Return the environment in which Docker's own client makes this choice."""
-        told = dict(environ)
+        variables = dict(environ)
         if "://" in self.engine:
-            told.pop("DOCKER_CONTEXT", None)
-            told["DOCKER_HOST"] = self.engine
+            variables.pop("DOCKER_CONTEXT", None)
+            variables["DOCKER_HOST"] = self.engine
         elif self.engine:
-            for name in OF_ADDRESSES:
-                told.pop(name, None)
-            told["DOCKER_CONTEXT"] = self.engine
-        return told | ({"BUILDX_BUILDER": self.builder} if self.builder else {})
+            for name in ADDRESS_VARIABLES:
+                variables.pop(name, None)
+            variables["DOCKER_CONTEXT"] = self.engine
+        return variables | ({"BUILDX_BUILDER": self.builder} if self.builder else {})
 
     def elsewhere(self) -> bool:
-        """Whether the engine is not at a socket of this machine's; nothing is asked of it."""
+        """Return whether the engine is not at a socket of this machine, without connecting to it."""
         return not docker_contexts.endpoint(self.environment(os.environ)).local
 
 
-# What nobody named: the environment's choice.
+# The environment's choice, where the user names nothing.
 USUAL = EngineChoice()
 
 
 def choose(engine: str, builder: str = "") -> EngineChoice:
-    """Check what the user names; raises EngineMissing for an unknown context, UsageError for what ssh cannot take."""
+    """Check what the user names. Raises EngineMissing for an unknown context, UsageError for a bad ssh address."""
     if engine.startswith("ssh://"):
         ssh.destination(engine)
     elif engine and "://" not in engine and engine != docker_contexts.DEFAULT:

@@ -1,8 +1,8 @@
-"""An engine that ssh reaches, at a socket here: each connection to it is a `docker system dial-stdio` over there.
+"""A local socket for an engine behind ssh: each connection to it runs `docker system dial-stdio` on that machine.
 
-The SDK's own way by ssh needs a second implementation of ssh, and waits for ever; Docker's client asks for passwords.
-Here one ssh in BatchMode, with the user's own keys and settings, carries the connections of the process. Where the
-server refuses it another session (MaxSessions), ssh logs in anew for that one.
+The SDK's own ssh support needs a second implementation of ssh, and waits forever; Docker's client prompts for
+passwords. Here one ssh in BatchMode, with the user's keys and settings, carries all connections of the process. Where
+the server refuses another session (MaxSessions), ssh logs in again for that connection.
 """
 
 import atexit
@@ -23,45 +23,45 @@ from tfbuild.util.process import Attached
 from tfbuild.util.ssh import Destination
 
 CONNECT_SECONDS = 10
-# Docker's client there may look for its engine for some seconds.
+# The remote Docker client may take some seconds to find its engine.
 ANSWER_SECONDS = 30.0
 END_SECONDS = 2.0
-# A network that is gone is noticed after 45 s, and all connections end.
+# A lost network is noticed after 45 s, and all connections end.
 ALIVE = ("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=3")
-# It prints the engine's version, and then lives for as long as its stdin is open: it ends with this process, however
-# that ends. Docker's client prints an empty line where no engine answers.
+# Prints the engine's version, then runs until its stdin closes: it ends with this process, however that ends.
+# Docker's client prints an empty line where no engine answers.
 KEEP = "sh -c 'v=$(docker version --format {{.Server.Version}}) && echo $v && exec cat >/dev/null'"
 DIAL = "docker system dial-stdio"
-LISTENING = 16
-# Beside those of ssh itself; the first that fits.
+BACKLOG = 16
+# Tried before the hints of ssh itself; the first match is used.
 HINTS = (
     ("Cannot connect to the Docker daemon", "start the engine there: ssh {host} sudo systemctl start docker"),
     ("permission denied while trying", "that user may not use the engine there: sudo usermod -aG docker USER"),
-    ("docker: ", "install Docker there, on the PATH that commands by ssh get: ssh {host} docker version"),
+    ("docker: ", "install Docker there, on the PATH of commands run through ssh: ssh {host} docker version"),
     ("timed out", "is it switched on, and reachable from here?"),
 )
-OTHERWISE = "see what this says: ssh -o BatchMode=yes {host} docker version"
+OTHERWISE = "see what this prints: ssh -o BatchMode=yes {host} docker version"
 
 
 class Tunnel:
-    """A socket, at the address `host`, behind which the engine of another machine answers. Raises EngineMissing."""
+    """A socket at the address `host`, behind which the engine of another machine answers. Raises EngineMissing."""
 
-    def __init__(self, where: Destination) -> None:
+    def __init__(self, destination: Destination) -> None:
         program = ssh.find()
         if program is None:
-            raise EngineMissing(f"{where} needs ssh, which is not on PATH", hint="apt-get install openssh-client")
-        # A short name, for the kernel gives a socket's path 107 bytes, of which ssh takes 17 for itself.
+            raise EngineMissing(f"{destination} needs ssh, which is not on PATH", hint="apt-get install openssh-client")
+        # A short name: the kernel limits a socket's path to 107 bytes, of which ssh needs 17.
         self._folder = Path(tempfile.mkdtemp(prefix="tfbuild-ssh-"))
-        self._where, self._program = where, program
+        self._destination, self._program = destination, program
         self._control = ("-o", f"ControlPath={self._folder}/m", "-o", "ControlPersist=no", *ALIVE)
-        self._dialled: list[subprocess.Popen[bytes]] = []
-        self._listening = socket.socket(socket.AF_UNIX)
+        self._connections: list[subprocess.Popen[bytes]] = []
+        self._listener = socket.socket(socket.AF_UNIX)
         try:
             self._master = self._connect()
-            self._listening.bind(str(self._folder / "engine"))
-            self._listening.listen(LISTENING)
+            self._listener.bind(str(self._folder / "engine"))
+            self._listener.listen(BACKLOG)
         except BaseException:
-            self._listening.close()
+            self._listener.close()
             shutil.rmtree(self._folder, ignore_errors=True)
             raise
         self.host = f"unix://{self._folder}/engine"
@@ -84,41 +84,41 @@ class Tunnel:
             master.close()
             raise
         master.close()
-        hint = ssh.advice(self._where, why, (*HINTS, *ssh.HINTS), OTHERWISE)
-        raise EngineMissing(f"no container engine answers at {self._where}: {why}", hint=hint)
+        hint = ssh.advice(self._destination, why, (*HINTS, *ssh.HINTS), OTHERWISE)
+        raise EngineMissing(f"no container engine answers at {self._destination}: {why}", hint=hint)
 
-    def _ssh(self, run: str, master: str) -> list[str]:
+    def _ssh(self, command: str, master: str) -> list[str]:
         options = ("-o", master, *self._control)
-        return ssh.command(self._program, self._where, run, *options, timeout=CONNECT_SECONDS)
+        return ssh.command(self._program, self._destination, command, *options, timeout=CONNECT_SECONDS)
 
     def _serve(self) -> None:
-        """Hands each connection to an ssh of its own, which goes through the first one."""
+        """Hand each connection to an ssh of its own, which goes through the first one."""
         while True:
             try:
-                near, _ = self._listening.accept()
+                local, _ = self._listener.accept()
             except OSError:
                 return
-            # Where no process can be had, whoever connected sees the connection end.
-            with near, suppress(OSError):
-                dialled = subprocess.Popen(
+            # Where no process can be started, the connection is closed.
+            with local, suppress(OSError):
+                dial = subprocess.Popen(
                     self._ssh(DIAL, "ControlMaster=no"),
-                    stdin=near.fileno(),
-                    stdout=near.fileno(),
+                    stdin=local.fileno(),
+                    stdout=local.fileno(),
                     stderr=subprocess.DEVNULL,
-                    # Ctrl-C must not reach it before the containers are taken down.
+                    # Ctrl-C must not reach it before the containers are removed.
                     start_new_session=True,
                 )
-                self._dialled = [*(one for one in self._dialled if one.poll() is None), dialled]
+                self._connections = [*(process for process in self._connections if process.poll() is None), dial]
 
     def close(self) -> None:
-        """Ends all of its processes, and removes the socket."""
+        """End all processes of the tunnel, and remove the socket."""
         with suppress(OSError):
-            self._listening.shutdown(socket.SHUT_RDWR)
-        self._listening.close()
-        # The SDK keeps connections open that it may use again.
-        for one in self._dialled:
-            one.kill()
-            one.wait()
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        # The SDK keeps connections open to reuse them.
+        for process in self._connections:
+            process.kill()
+            process.wait()
         self._master.stdin.close()
         with suppress(subprocess.TimeoutExpired):
             self._master.process.wait(END_SECONDS)
@@ -128,7 +128,7 @@ class Tunnel:
 
 @cache
 def to(address: str) -> str:
-    """The address here of the engine at ssh://HOST; it answers until this process ends. Raises EngineMissing."""
+    """Return the local address of the engine at ssh://HOST, valid until this process ends. Raises EngineMissing."""
     tunnel = Tunnel(ssh.destination(address))
     atexit.register(tunnel.close)
     return tunnel.host

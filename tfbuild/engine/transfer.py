@@ -1,4 +1,4 @@
-"""What the engine tells of a push or a pull, layer by layer, as one share and one line."""
+"""Follow a push or a pull as the engine reports it, layer by layer, and explain a failure."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -14,65 +14,65 @@ from tfbuild.oci import refusals
 from tfbuild.util.progress import Progress, Step
 
 MOVING = ("Pushing", "Downloading")
-# The engine has tried each layer five times by then.
+# The engine itself has tried each layer five times by then.
 TRIES = 3
 WAIT_SECONDS = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Refusal:
-    """`words` in the engine's free text, what to do about them, and whether the same transfer may succeed later.
+    """A `phrase` in the engine's error text, what to do about it, and whether a retry may help (`passing`).
 
-    `expires`: it may, where something had been moved: what was good when it began is out of date. `pushing`: None for
-    both directions.
+    `expires`: a retry may help where some data had been moved, because the credentials expired meanwhile.
+    `pushing`: the direction that it applies to; None for both.
     """
 
-    words: str
+    phrase: str
     hint: str
     passing: bool = False
     expires: bool = False
     pushing: bool | None = None
 
 
-# The first that fits decides.
+# The first match decides.
 REFUSALS = (
-    Refusal(words="toomanyrequests", hint=refusals.BUSY, passing=True),
-    Refusal(words="too many requests", hint=refusals.BUSY, passing=True),
-    Refusal(words="immutable", hint=refusals.IMMUTABLE),
-    Refusal(words="name unknown", hint=refusals.UNKNOWN_NAME),
-    Refusal(words="no space left", hint="make room on the engine's disk: docker system df", pushing=False),
-    # Behind those above, for some have quotas of requests.
-    *(Refusal(words=words, hint=refusals.FULL) for words in refusals.SPACE),
-    Refusal(words="413 request entity too large", hint=refusals.FULL),
-    Refusal(words="no basic auth", hint="docker login"),
-    Refusal(words="unauthorized", hint="docker login", expires=True),
-    Refusal(words="denied", hint="docker login as somebody who may; does the repository exist?"),
-    Refusal(words="x509", hint="the engine must trust the registry's CA: /etc/docker/certs.d/HOST/ca.crt"),
+    Refusal(phrase="toomanyrequests", hint=refusals.BUSY, passing=True),
+    Refusal(phrase="too many requests", hint=refusals.BUSY, passing=True),
+    Refusal(phrase="immutable", hint=refusals.IMMUTABLE),
+    Refusal(phrase="name unknown", hint=refusals.UNKNOWN_NAME),
+    Refusal(phrase="no space left", hint="make room on the engine's disk: docker system df", pushing=False),
+    # After the rate limits, because some of these phrases also appear in quotas of requests.
+    *(Refusal(phrase=phrase, hint=refusals.FULL) for phrase in refusals.SPACE),
+    Refusal(phrase="413 request entity too large", hint=refusals.FULL),
+    Refusal(phrase="no basic auth", hint="docker login"),
+    Refusal(phrase="unauthorized", hint="docker login", expires=True),
+    Refusal(phrase="denied", hint="docker login as a user with access; does the repository exist?"),
+    Refusal(phrase="x509", hint="the engine must trust the registry's CA: /etc/docker/certs.d/HOST/ca.crt"),
     Refusal(
-        words="http response to https client",
-        hint="put TLS before that registry, or name it in the engine's own insecure-registries",
+        phrase="http response to https client",
+        hint="serve that registry with TLS, or add it to the engine's insecure-registries",
     ),
 )
 UNKNOWN = Refusal(
-    words="", hint="the same command goes on where it stopped: layers that arrived are kept", passing=True
+    phrase="", hint="the same command goes on where it stopped: layers that arrived are kept", passing=True
 )
 
 
 class TransferFailed(TfbuildError):
-    """The engine could not move an image to or from a registry. `passing`: the same again may succeed."""
+    """The engine could not move an image to or from a registry. `passing`: a retry may succeed."""
 
     exit_code = 26
 
     def __init__(self, error: str, *, pushing: bool, begun: bool = False) -> None:
-        """`begun`: something had been moved by then."""
-        rows = (row for row in REFUSALS if row.words in error.lower() and row.pushing in (None, pushing))
-        found = next(rows, UNKNOWN)
-        self.passing = found.passing or (found.expires and begun)
-        super().__init__(error.strip(), hint=found.hint)
+        """`begun`: some data had been moved by then."""
+        rows = (row for row in REFUSALS if row.phrase in error.lower() and row.pushing in (None, pushing))
+        refusal = next(rows, UNKNOWN)
+        self.passing = refusal.passing or (refusal.expires and begun)
+        super().__init__(error.strip(), hint=refusal.hint)
 
 
 def again(transfer: Callable[[], None], progress: Progress) -> None:
-    """Tries a transfer again where that can help."""
+    """Run a transfer, and retry it where that can help."""
     for attempt in range(1, TRIES + 1):
         try:
             transfer()
@@ -85,12 +85,12 @@ def again(transfer: Callable[[], None], progress: Progress) -> None:
 
 
 def follow(events: Iterable[dict[str, Any]], step: Step, *, pushing: bool) -> None:
-    """Shows the events of a transfer in `step` until its end; TransferFailed with the engine's reason.
+    """Show the events of a transfer in `step` until it ends. Raises TransferFailed with the engine's reason.
 
-    Of an engine that breaks off too: the SDK hands on what the layers below it raise there.
+    That includes an engine that breaks off, where the SDK passes on what the layers below it raise.
     """
     layers: dict[str, tuple[int, int]] = {}
-    # Read to its end, so that the connection to the engine is given back.
+    # Read to the end, so that the connection to the engine is released.
     failures = []
     try:
         for event in events:

@@ -1,4 +1,4 @@
-"""A container whose stdin and stdout stay open: one line out for each line in."""
+"""A container that answers each line on stdin with one line on stdout."""
 
 import time
 from collections.abc import Callable
@@ -15,7 +15,7 @@ MOST_STDERR = 64 * 1024
 
 
 class WorkerDied(TfbuildError):
-    """The process in the container ended (with `worker_exit_code`), or broke the protocol (-1), before it answered."""
+    """The process in the container ended (with `worker_exit_code`) or broke the protocol (-1) instead of answering."""
 
     def __init__(self, why: str, *, exit_code: int, stderr_tail: str) -> None:
         self.worker_exit_code = exit_code
@@ -24,7 +24,7 @@ class WorkerDied(TfbuildError):
 
 
 class Worker:
-    """Use it as a context manager, or call close(): the container goes with it."""
+    """A running worker; use it as a context manager, or call close(), to remove its container."""
 
     def __init__(self, container: Any, attached: Attached, exit_code: Callable[[], int], cleanup: ExitStack) -> None:
         self.name: str = container.name
@@ -35,10 +35,10 @@ class Worker:
         self._lost = ""
 
     def ask(self, line: str, timeout: float) -> str:
-        """The line that answers `line`, within `timeout` seconds.
+        """Send `line` and return the line that answers it, within `timeout` seconds.
 
-        Raises TimeoutError, or WorkerDied (its exit code, the end of its stderr). After either the worker is lost:
-        a late answer would be taken for that of the next question.
+        Raises TimeoutError, or WorkerDied with the exit code and the end of stderr. After either the worker is lost:
+        a late answer would be taken for that of the next line.
         """
         if self._lost:
             raise WorkerDied(self._lost, exit_code=-1, stderr_tail=self._stderr_tail())
@@ -70,14 +70,14 @@ class Worker:
         return self._attached.err[-MOST_STDERR:].decode(errors="replace").strip()
 
     def pause(self) -> None:
-        """Stops the worker's process with all its threads, so that an idle one's spinning steals no CPU; or WorkerDied.
+        """Stop the worker's process with all its threads, so that idle threads do not spin. Raises WorkerDied.
 
-        By signal, not by the engine's freezer: under load the freezer of older runc fails ("unable to freeze").
+        Uses a signal, not the engine's freezer: under load the freezer of older runc fails ("unable to freeze").
         """
         self._signal("SIGSTOP")
 
     def resume(self) -> None:
-        """Lets a paused worker run on."""
+        """Resume a paused worker."""
         self._signal("SIGCONT")
 
     def _signal(self, name: str) -> None:
@@ -88,7 +88,7 @@ class Worker:
             self._fail(f"the worker cannot be sent {name}: {error.reason}")
 
     def close(self) -> None:
-        """Removes the container; may be called twice."""
+        """Remove the container; may be called twice."""
         self._lost = self._lost or "the worker was closed"
         self._cleanup.close()
 

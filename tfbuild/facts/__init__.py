@@ -1,7 +1,7 @@
-"""The only reader of the facts: rows in TOML beside this file, validated against a type on the way in.
+"""The only reader of the facts: rows in TOML beside this file, validated against a type as they are read.
 
-A row that has an unknown key, lacks a needed one or has the wrong type is refused with its table and position, so a
-slip in a fact cannot become a wrong build.
+A row with an unknown key, a missing key or a value of the wrong type is refused with its table and position, so a slip
+in a fact cannot become a wrong build.
 """
 
 import re
@@ -20,13 +20,15 @@ T = TypeVar("T")
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of every table and row: immutable, named fields only, no key that the type does not know."""
+    """Base of every table and row: immutable, with named fields only, and no unknown keys."""
 
 
 class Feature(Facts, frozen=True):
-    """One CPU feature. `flag` is the compiler's switch (x86-64) or the extension behind ``-march=LEVEL+`` (aarch64);
-    `gcc` and `clang` are the first major versions that know it; `implies` is what every compiler
-    switches on with it, `needs` what only some do; `cpuid` is its bit, e.g. ``7.0.ebx.5`` (x86-64).
+    """One CPU feature. `flag` is the compiler's flag (x86-64) or the extension behind ``-march=LEVEL+`` (aarch64).
+
+    `gcc` and `clang` are the first major versions that know the flag. Every compiler switches on what the feature
+    `implies`, only some what it `needs`. `cpuid` is its bit, such as ``7.0.ebx.5`` (x86-64); the operating system must
+    save its `registers`.
     """
 
     name: str
@@ -40,17 +42,19 @@ class Feature(Facts, frozen=True):
     needs: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
     cpuid: str = ""
+    macos: tuple[str, ...] = ()
+    registers: bool = False
     tensorflow: str = ""
     use: bool = True
 
     @property
     def cpuinfo(self) -> str:
-        """The name in Linux's /proc/cpuinfo; empty where no kernel prints this feature."""
+        """The name in Linux's /proc/cpuinfo; empty if no kernel prints this feature."""
         return self.name if self.kernel is None else self.kernel
 
 
 class Level(Facts, frozen=True):
-    """A psABI or Arm architecture level; `features` are those it adds to the level that it `includes`."""
+    """A psABI or Arm architecture level. `features` are those that it adds to the level that it `includes`."""
 
     name: str
     march: str
@@ -67,7 +71,7 @@ class FeatureTable(Facts, frozen=True):
 
 
 def parse(text: str, kind: type[T], origin: str) -> T:
-    """Facts out of TOML text; ValueError names `origin`, the table and the row that does not fit `kind`."""
+    """Read facts from TOML text; raises ValueError with `origin`, the table and the row that does not fit `kind`."""
     try:
         return msgspec.convert(tomllib.loads(text), kind)
     except (msgspec.ValidationError, tomllib.TOMLDecodeError) as error:
@@ -75,11 +79,11 @@ def parse(text: str, kind: type[T], origin: str) -> T:
 
 
 def load(name: str, kind: type[T]) -> T:
-    """The file ``NAME.toml`` as `kind`; read once a process."""
+    """Return the file ``NAME.toml`` as `kind`; it is read once a process."""
     return cast(T, _load(name, kind))  # type: ignore[arg-type]
 
 
-@cache  # which forgets types
+@cache  # it loses the types, which load() restores
 def _load(name: str, kind: type) -> object:
     file = resources.files(__name__) / f"{name}.toml"
     return parse(file.read_text(encoding="utf-8"), kind, file.name)
@@ -87,54 +91,54 @@ def _load(name: str, kind: type) -> object:
 
 @cache
 def _by_name() -> dict[str, Feature]:
-    return {f.name: f for f in load("features", FeatureTable).feature}
+    return {row.name: row for row in load("features", FeatureTable).feature}
 
 
 @cache
 def _by_spelling() -> dict[tuple[str, str], Feature]:
     rows = load("features", FeatureTable).feature
-    found = {(f.arch, squeeze(s)): f for f in rows for s in (*f.aliases, f.cpuinfo or f.name)}
-    return found | {(f.arch, squeeze(f.name)): f for f in rows}
+    others = {(row.arch, squeeze(name)): row for row in rows for name in (*row.aliases, row.cpuinfo or row.name)}
+    return others | {(row.arch, squeeze(row.name)): row for row in rows}
 
 
 def squeeze(name: str) -> str:
-    """A spelling with everything dropped that the world's spellings differ in: case, '-', '_' and '.'."""
+    """Drop everything in which spellings differ: case, '-', '_', '.' and spaces."""
     return re.sub(r"[-_.\s]", "", name).lower()
 
 
 def features(arch: str = "") -> tuple[Feature, ...]:
-    """All features, or those of one architecture ("x86_64", "aarch64"), in the file's order."""
-    return tuple(f for f in load("features", FeatureTable).feature if arch in ("", f.arch))
+    """Return all features, or those of one architecture ("x86_64", "aarch64"), in the file's order."""
+    return tuple(row for row in load("features", FeatureTable).feature if arch in ("", row.arch))
 
 
 def feature(name: str) -> Feature:
-    """The feature of that canonical name; UnknownCpu where there is none."""
+    """Return the feature of that canonical name; raises UnknownCpu if there is none."""
     if name not in _by_name():
         raise UnknownCpu(f"unknown CPU feature {name!r}")
     return _by_name()[name]
 
 
 def closure(names: Iterable[str]) -> frozenset[str]:
-    """The features with all that they need (``avx512f`` needs ``fma``: GCC refuses Eigen without it)."""
-    found: set[str] = set()
+    """Return the features with all that they need (``avx512f`` needs ``fma``: GCC refuses Eigen without it)."""
+    closed: set[str] = set()
     todo = list(names)
     while todo:
         name = todo.pop()
-        if name not in found:
-            found.add(name)
+        if name not in closed:
+            closed.add(name)
             row = feature(name)
             todo.extend((*row.implies, *row.needs))
-    return frozenset(found)
+    return frozenset(closed)
 
 
 def spelled(name: str, arch: str) -> Feature | None:
-    """The feature that some tool spells `name` on `arch`, or None."""
+    """Return the feature that some tool spells `name` on `arch`, or None."""
     return _by_spelling().get((arch, squeeze(name)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class FullLevel:
-    """A level with everything that it and the levels below it contain."""
+    """A level with the features of all levels below it."""
 
     name: str
     march: str
@@ -146,11 +150,11 @@ class FullLevel:
 
 @cache
 def levels(arch: str) -> tuple[FullLevel, ...]:
-    """The levels of one architecture, smallest first."""
-    found: dict[str, FullLevel] = {}
+    """Return the levels of one architecture, smallest first."""
+    full: dict[str, FullLevel] = {}
     for row in load("features", FeatureTable).level:
-        below = found[row.includes].features if row.includes else frozenset[str]()
-        found[row.name] = FullLevel(
+        below = full[row.includes].features if row.includes else frozenset[str]()
+        full[row.name] = FullLevel(
             name=row.name,
             march=row.march,
             arch=row.arch,
@@ -158,4 +162,4 @@ def levels(arch: str) -> tuple[FullLevel, ...]:
             clang=row.clang,
             features=below | frozenset(row.features),
         )
-    return tuple(level for level in found.values() if level.arch == arch)
+    return tuple(level for level in full.values() if level.arch == arch)

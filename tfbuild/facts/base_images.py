@@ -1,7 +1,7 @@
-"""Base images, and which of them a release is built on: the typed view on facts/images.toml, and the choice.
+"""Base images, and the choice of one for a release: the typed view on facts/images.toml.
 
-The newest Python of the release for which a base has one of its compilers; the surest compiler that a base with that
-Python has; among those bases a supported Debian with the compiler in its own archive, and then the oldest glibc.
+The choice is the newest Python of the release for which a base has one of its compilers; the surest compiler that a
+base with that Python has; a base on a supported Debian with that compiler in its own archive; then the oldest glibc.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,12 +15,12 @@ from tfbuild.errors import UnknownCompiler, UnknownPython
 from tfbuild.facts import Facts, releases, toolchains
 from tfbuild.facts.toolchains import Distribution
 
-# How a note begins that says what may turn out otherwise.
+# The first words of a note about something that may turn out wrong.
 NOT_CERTAIN = "not certain: "
 
 
 class BaseImage(Facts, frozen=True):
-    """A registry's image with one Python, on one Debian release; `until`: when it was last rebuilt, "" while it is."""
+    """A registry's image with one Python, on one Debian release. `until`: its last rebuild, "" while it is rebuilt."""
 
     python: str
     distribution: str
@@ -33,13 +33,13 @@ class BaseImage(Facts, frozen=True):
 
     @property
     def debian(self) -> Distribution:
-        found = toolchains.distribution(self.distribution)
-        assert found is not None  # a test of the facts
-        return found
+        debian = toolchains.distribution(self.distribution)
+        assert debian is not None  # a test of the facts
+        return debian
 
     @property
     def bootstrap(self) -> str:
-        """The Debian release whose own python3 makes the same base; "" where that is another Python."""
+        """The Debian release whose own python3 makes the same base, or "" if its Python is another one."""
         return self.distribution if self.debian.python == self.python else ""
 
 
@@ -49,7 +49,7 @@ class BaseImageTable(Facts, frozen=True):
 
 @dataclass(frozen=True, kw_only=True)
 class BaseChoice:
-    """What a release is built with; no `base`: one that the user named. `notes`: what was passed over, and why."""
+    """What a release is built with. `base` is None if the user named one; `notes` say what was passed over, and why."""
 
     python: str
     compiler: str
@@ -67,52 +67,52 @@ def default() -> BaseImage:
 
 
 def pythons() -> tuple[str, ...]:
-    """The Pythons that bases have, oldest first."""
+    """Return the Pythons that bases have, oldest first."""
     return tuple(dict.fromkeys(row.python for row in bases()))
 
 
 def of(python: str) -> tuple[BaseImage, ...]:
-    """The bases with that Python, the oldest Debian first; UnknownPython where there is none."""
-    found = tuple(row for row in bases() if row.python == python)
-    if not found:
+    """Return the bases with that Python, the oldest Debian first; raises UnknownPython if there is none."""
+    matches = tuple(row for row in bases() if row.python == python)
+    if not matches:
         raise UnknownPython(
             f"no base image with Python {python} is known", hint=f"one of: {', '.join(pythons())}; or --base NAME"
         )
-    return found
+    return matches
 
 
 def find(image: str) -> BaseImage | None:
-    """The base of that name; None for an image that nobody has looked into."""
+    """Return the base of that name, or None for an image that is not known."""
     return next((row for row in bases() if row.image == image), None)
 
 
 def for_wheel(python: str) -> BaseImage:
-    """The base for a wheel that is there already: one that can be made without a registry, else a supported one."""
+    """Return the base for an existing wheel: one that can be made without a registry, else a supported one."""
     return min(of(python), key=lambda row: (not row.bootstrap, bool(row.debian.ended)))
 
 
 def compiler(release: str) -> str:
-    """The compiler that a release is built with by default; Debian 12's own for no release ("")."""
+    """Return the default compiler of a release; Debian 12's own for no release ("")."""
     return choose(release, releases.pythons(release)[::-1]).compiler if release else releases.DEFAULT_COMPILER
 
 
 @cache
-def choose(release: str, pythons: tuple[str, ...], asked: str = "", *, bootstrap: bool = False) -> BaseChoice:
-    """The first of `pythons` that can be, with its base and compiler (`asked`, where one was), for a release.
+def choose(release: str, pythons: tuple[str, ...], compiler: str = "", *, bootstrap: bool = False) -> BaseChoice:
+    """Return the first of `pythons` that has a base with `compiler` (default: with a compiler of the release).
 
-    `bootstrap`: prefer bases that can be made without a registry. Raises UnknownCompiler where no base has the
-    compiler, UnknownPython where there is no base at all.
+    `bootstrap`: prefer bases that can be made without a registry. Raises UnknownCompiler if no base has the compiler,
+    UnknownPython if no base has the Python.
     """
     for python in pythons:
-        for compiler in [asked] if asked else [row.name for row in releases.compilers(release)]:
-            if able := _with(python, compiler, bootstrap):
-                notes = tuple(_notes(release, able, compiler))
-                return BaseChoice(python=python, compiler=compiler, base=able[0], notes=notes)
-    raise _refusal(release, pythons, asked)
+        for name in [compiler] if compiler else [row.name for row in releases.compilers(release)]:
+            if able := _with(python, name, bootstrap):
+                notes = tuple(_notes(release, able, name))
+                return BaseChoice(python=python, compiler=name, base=able[0], notes=notes)
+    raise _refusal(release, pythons, compiler)
 
 
 def _with(python: str, compiler: str, bootstrap: bool = False) -> list[BaseImage]:
-    """The bases with that Python that can install the compiler, the best first."""
+    """Return the bases with that Python that can install the compiler, the best first."""
 
     def worse(row: BaseImage) -> tuple[bool, bool, bool]:
         return bootstrap and not row.bootstrap, compiler not in row.debian.compilers, bool(row.debian.ended)
@@ -121,24 +121,24 @@ def _with(python: str, compiler: str, bootstrap: bool = False) -> list[BaseImage
     return sorted(able, key=worse)
 
 
-def _refusal(release: str, asked_pythons: Sequence[str], compiler: str) -> UnknownCompiler | UnknownPython:
-    there = next((python for python in asked_pythons if python in pythons()), "")
-    if not there:
-        known = [python for python in releases.pythons(release) if python in pythons()]
+def _refusal(release: str, wanted: Sequence[str], compiler: str) -> UnknownCompiler | UnknownPython:
+    python = next((name for name in wanted if name in pythons()), "")
+    if not python:
+        known = [name for name in releases.pythons(release) if name in pythons()]
         return UnknownPython(
-            f"no base image with Python {' or '.join(asked_pythons)} is known",
+            f"no base image with Python {' or '.join(wanted)} is known",
             hint=f"one of: {', '.join(known)}; or --base NAME",
         )
-    rows = of(there)
-    had = dict.fromkeys(name for row in rows for name in toolchains.compilers(row.debian))
+    rows = of(python)
+    compilers = dict.fromkeys(name for row in rows for name in toolchains.compilers(row.debian))
     return UnknownCompiler(
         f"{compiler or 'no compiler of the release'} is not in {', '.join(row.distribution for row in rows)}, which "
-        f"the base images with Python {there} are made of",
-        hint=f"--compiler with one of: {', '.join(had)}",
+        f"the base images with Python {python} are made of",
+        hint=f"--compiler with one of: {', '.join(compilers)}",
     )
 
 
-# --- why -------------------------------------------------------------------------------------------------------------
+# --- notes ------------------------------------------------------------------------------------------------------------
 
 
 def _notes(release: str, able: Sequence[BaseImage], compiler: str) -> Iterator[str]:
@@ -164,15 +164,15 @@ def _why_not(base: BaseImage, compiler: str) -> str:
 
 def _about_python(release: str, python: str) -> Iterator[str]:
     names = [row.name for row in releases.compilers(release)]
-    newer = [one for one in releases.pythons(release) if Version(one) > Version(python)]
-    if out := [one for one in newer if not any(_with(one, name) for name in names)]:
-        yield f"no base image has Python {' or '.join(out)} with a compiler of TensorFlow {release}"
+    newer = [other for other in releases.pythons(release) if Version(other) > Version(python)]
+    if without_base := [other for other in newer if not any(_with(other, name) for name in names)]:
+        yield f"no base image has Python {' or '.join(without_base)} with a compiler of TensorFlow {release}"
 
 
 def _about_compiler(release: str, python: str, compiler: str) -> Iterator[str]:
     known = releases.compilers(release)
     row = next((row for row in known if row.name == compiler), None)
-    better = [one.name for one in known[: known.index(row) if row else None] if not _with(python, one.name)]
+    better = [other.name for other in known[: known.index(row) if row else None] if not _with(python, other.name)]
     if better:
         yield f"{' or '.join(better)} would come first, and no base image with Python {python} has it"
     if row is None:

@@ -1,4 +1,4 @@
-"""Wrong results that a TensorFlow release is known to give (facts/defects.toml). The image is not to blame for them."""
+"""Wrong results that a TensorFlow release is known to give, whatever the image: facts/defects.toml."""
 
 from packaging.version import Version
 
@@ -7,7 +7,7 @@ from tfbuild.facts import Facts
 
 
 class Defect(Facts, frozen=True):
-    """`part` of the numerics check is wrong from `since` on, and right again in `until`."""
+    """A `part` of the numerics check that is wrong from `since` on, and right again in `until`."""
 
     part: str
     since: str
@@ -21,6 +21,6 @@ class DefectTable(Facts, frozen=True):
 
 
 def known(release: str) -> tuple[str, ...]:
-    """Parts of the numerics check that a release is known to get wrong."""
+    """Return the parts of the numerics check that a release is known to get wrong."""
     rows: tuple[Defect, ...] = facts.load("defects", DefectTable).defect
     return tuple(row.part for row in rows if Version(row.since) <= Version(release) < Version(row.until))

@@ -16,6 +16,7 @@ class Known(Facts, frozen=True):
     number: int
     since: str
     certain: str = ""
+    silent: bool = False
 
 
 class KnownTable(Facts, frozen=True):
@@ -23,22 +24,22 @@ class KnownTable(Facts, frozen=True):
 
 
 def known(release: str) -> tuple[Known, ...]:
-    """What the guard of a release knows, in the order of its message."""
+    """Return what the guard of a release knows, in the order of its message."""
     return tuple(row for row in _table() if Version(row.since) <= Version(release))
 
 
 def judged(release: str) -> frozenset[str]:
-    """Names of the features of which the guard of a release tells whether a build has them."""
+    """Return the features for which the guard of a release can tell whether a build has them."""
     return frozenset(row.name for row in known(release) if Version(row.certain or row.since) <= Version(release))
 
 
 def guard_features(release: str) -> frozenset[str]:
-    """As `judged`, in canonical names."""
+    """Return `judged` in canonical names."""
     return frozenset(row.name for row in facts.features("x86_64") if row.tensorflow in judged(release))
 
 
 def spelling(release: str, features: frozenset[str] | set[str]) -> tuple[str, ...]:
-    """Canonical names as the message of a release spells and orders them; those that its guard does not know go."""
+    """Return canonical names as the message of a release spells and orders them, without those unknown to its guard."""
     names = {row.tensorflow for row in facts.features("x86_64") if row.name in features}
     return tuple(row.name for row in known(release) if row.name in names)
 

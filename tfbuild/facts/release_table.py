@@ -1,4 +1,4 @@
-"""The rows of facts/releases.toml: their types, and what must be true of them together.
+"""The types of the rows in facts/releases.toml, and the checks that they fit together.
 
 tfbuild/facts/releases.py answers questions with them.
 """
@@ -15,7 +15,7 @@ from tfbuild import facts
 from tfbuild.facts import Facts
 
 Sure = Literal["tree", "docs", "wheel", "index", "packagers", "reports", "measured", "unknown"]
-# What such a row says is planned, with a note.
+# A build that relies on such a row is planned with a note.
 UNCERTAIN = ("reports", "unknown")
 Step = Literal["run", "build"]
 
@@ -26,7 +26,7 @@ def version(text: str) -> Version:
 
 
 class Release(Facts, frozen=True, kw_only=True):
-    """`commit`: whole, abbreviated (a prefix), or "" where it was not seen."""
+    """One release. `commit` is whole, abbreviated (a prefix), or "" where it was not seen."""
 
     version: str
     sure: Literal["exact", "near-exact", "bracketed", "inherited"]
@@ -38,7 +38,7 @@ class Release(Facts, frozen=True, kw_only=True):
 
 
 class RangeRow(Facts, frozen=True, kw_only=True):
-    """A fact that holds for the releases in [since, before), without `before` for all from `since` on."""
+    """A fact that holds for the releases in [since, before); without `before`, for all since `since`."""
 
     since: str = msgspec.field(name="from")
     before: str = ""
@@ -51,18 +51,18 @@ class RangeRow(Facts, frozen=True, kw_only=True):
         return ""
 
     def covers(self, release: str) -> bool:
-        asked = version(release)
-        return version(self.since) <= asked and (not self.before or asked < version(self.before))
+        number = version(release)
+        return version(self.since) <= number and (not self.before or number < version(self.before))
 
 
 class Sourced(RangeRow, frozen=True, kw_only=True):
-    """A row that names its own source (the others' is in the file, above their table)."""
+    """A row that names its own source. The source of other rows is in the file, above their table."""
 
     source: str
 
 
 class Config(RangeRow, frozen=True, kw_only=True):
-    """A config that .bazelrc has; `expands`: the flags it stands for, where that matters here."""
+    """A config of .bazelrc. `expands`: the flags that are passed instead, where it is not certain that it exists."""
 
     name: str
     expands: tuple[str, ...] = ()
@@ -86,25 +86,22 @@ class Python(Sourced, frozen=True, kw_only=True):
 
 
 class Bazel(Sourced, frozen=True, kw_only=True):
-    """`oldest` and `newest`: what configure.py accepts ("": everything). `aarch64`: the version there, if another."""
+    """`aarch64`: the version for that architecture, if it differs. `candidates`: if `version` is not certain."""
 
     version: str = ""
     aarch64: str = ""
     candidates: tuple[str, ...] = ()
-    oldest: str = ""
-    newest: str = ""
 
 
 class ReleaseCompiler(Sourced, frozen=True, kw_only=True):
-    """`wheel`: what the official wheels of the releases `measured` were built with."""
+    """`wheel`: the compiler of the official wheels of the releases `measured`."""
 
-    documented: str
     wheel: str
     measured: tuple[str, ...]
 
 
 class KnownCompiler(Sourced, frozen=True, kw_only=True):
-    """What a release can be built with; `patches`: what others changed for it."""
+    """A compiler that can build a release. `patches`: what packagers changed because of it."""
 
     name: str
     patches: str = ""
@@ -118,23 +115,14 @@ class KnownCompiler(Sourced, frozen=True, kw_only=True):
         return self.sure not in UNCERTAIN
 
 
-class BuilderImage(Sourced, frozen=True, kw_only=True):
-    """The system of TensorFlow's own build images."""
-
-    image: str = ""
-    candidates: tuple[str, ...] = ()
-
-
 class WheelTarget(Sourced, frozen=True, kw_only=True):
-    """How a wheel comes out: by the program `script` that `target` builds, or as `target` itself in folder `output`.
+    """How the wheel is made: `target` is a program that packs it (`step` "script"), or the wheel itself ("bazel").
 
-    `cpu` and `gpu` are the options that name the wheel tensorflow_cpu or tensorflow; `flags` go to bazel besides.
+    `cpu` and `gpu` are the options that name the wheel tensorflow_cpu or tensorflow; `flags` are further ones of Bazel.
     """
 
     target: str
     step: Literal["script", "bazel"]
-    script: str = ""
-    output: str = ""
     cpu: str
     gpu: str = ""
     flags: tuple[str, ...] = ()
@@ -145,6 +133,8 @@ class HermeticPython(Sourced, frozen=True, kw_only=True):
 
 
 class HostTool(Sourced, frozen=True, kw_only=True):
+    """A program that the tree calls, besides a compiler."""
+
     name: str
 
     @property
@@ -153,7 +143,7 @@ class HostTool(Sourced, frozen=True, kw_only=True):
 
 
 class Constraint(Sourced, frozen=True, kw_only=True):
-    """A pip requirement that holds a package back when the wheel is installed ("run") or built ("build")."""
+    """A pip requirement that holds a package back, for installing the wheel ("run") or for building it ("build")."""
 
     requirement: str
     applies: tuple[Step, ...]
@@ -164,7 +154,7 @@ class Constraint(Sourced, frozen=True, kw_only=True):
 
 
 class OneDnn(Sourced, frozen=True, kw_only=True):
-    """Whether a build for `arch` has oneDNN in it without any --config; it is on by default on CPUs with `on_with`."""
+    """Whether a build for `arch` has oneDNN without any --config. It is on by default on CPUs with one of `on_with`."""
 
     arch: str
     compiled: bool
@@ -176,7 +166,7 @@ class OneDnn(Sourced, frozen=True, kw_only=True):
 
 
 class Threading(Sourced, frozen=True, kw_only=True):
-    """The config that puts oneDNN on each of two runtimes ("": there is none), and the one to take ("": not known)."""
+    """The config that runs oneDNN on each of two runtimes ("": none), and the `default` runtime ("": not known)."""
 
     arch: str
     default: Literal["", "openmp", "threadpool"] = ""
@@ -196,7 +186,7 @@ class ThreadEnv(Facts, frozen=True, kw_only=True):
 
 
 class OnednnEnv(Sourced, frozen=True, kw_only=True):
-    """A variable that an image sets whose target promises oneDNN."""
+    """A variable that an image sets if its target promises oneDNN."""
 
     variable: str
     value: str
@@ -207,17 +197,17 @@ class OnednnEnv(Sourced, frozen=True, kw_only=True):
 
 
 class Package(Sourced, frozen=True, kw_only=True):
-    """The folder of a wheel that holds TensorFlow's libraries, and the one of them that has the CPU guard."""
+    """The `folder` of a wheel with TensorFlow's libraries, and the library with the CPU guard (`framework`)."""
 
     folder: str
     framework: str
 
 
 class Configure(RangeRow, frozen=True, kw_only=True):
-    """A variable that answers a question of configure.py; `compiler`: only for builds with that one.
+    """A variable that answers a question of configure.py. `compiler`: only for builds with that compiler.
 
-    `cuda`: only asked of builds with CUDA (true), or of those without (false). A target's own answer beats `value`.
-    `overridden`: why a config of the tree's .bazelrc wins over configure's answer ("": none does).
+    `cuda`: only asked of builds with CUDA (true) or without (false). A target's own answer replaces `value`.
+    `overridden`: why a config of the tree's .bazelrc overrides configure's answer ("": none does).
     """
 
     variable: str
@@ -228,19 +218,12 @@ class Configure(RangeRow, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        asked = {None: "", True: "cuda", False: "without cuda"}[self.cuda]
-        return " ".join((self.variable, asked, self.compiler))
-
-
-class Opt(Sourced, frozen=True, kw_only=True):
-    """What configure.py makes of --config=opt: the default CC_OPT_FLAGS, and what host tools get."""
-
-    default: str
-    host: str
+        builds = {None: "", True: "cuda", False: "without cuda"}[self.cuda]
+        return " ".join((self.variable, builds, self.compiler))
 
 
 class Cuda(Sourced, frozen=True, kw_only=True):
-    """The release's own CUDA and cuDNN, and `others` that it takes by the `evidence`."""
+    """The release's own CUDA and cuDNN, and the `others` that it takes according to the `evidence`."""
 
     version: str
     cudnn: str
@@ -251,21 +234,14 @@ class Cuda(Sourced, frozen=True, kw_only=True):
     evidence: str = ""
 
 
-class ReleaseGuard(Sourced, frozen=True, kw_only=True):
-    """TensorFlow's message about unused features; group 1 of `pattern` (multi-line) holds their names."""
-
-    message: str
-    pattern: str
-    place: Literal["first op", "import"]
-
-
 class WheelRow(Sourced, frozen=True, kw_only=True):
+    """The official wheels for `arch`: `cpu` and `gpu` are pip requirements."""
+
     arch: str
     cpu: str
     gpu: str = ""
     features: tuple[str, ...]
     flags: tuple[str, ...] = ()
-    manylinux: str
     onednn: bool
 
     @property
@@ -274,7 +250,7 @@ class WheelRow(Sourced, frozen=True, kw_only=True):
 
 
 class ReleaseTable(Facts, frozen=True, kw_only=True):
-    """The file, as it is."""
+    """The whole file."""
 
     known_until: str
     release: tuple[Release, ...]
@@ -284,7 +260,6 @@ class ReleaseTable(Facts, frozen=True, kw_only=True):
     bazel: tuple[Bazel, ...]
     compiler: tuple[ReleaseCompiler, ...]
     known_compiler: tuple[KnownCompiler, ...]
-    builder: tuple[BuilderImage, ...]
     wheel_target: tuple[WheelTarget, ...]
     hermetic_python: tuple[HermeticPython, ...]
     host_tool: tuple[HostTool, ...]
@@ -295,77 +270,64 @@ class ReleaseTable(Facts, frozen=True, kw_only=True):
     onednn_env: tuple[OnednnEnv, ...]
     package: tuple[Package, ...]
     configure: tuple[Configure, ...]
-    opt: tuple[Opt, ...]
     cuda: tuple[Cuda, ...]
-    guard: tuple[ReleaseGuard, ...]
     official_wheel: tuple[WheelRow, ...]
 
 
 # Tables with a row for every release.
-WHOLE = (
-    "python",
-    "bazel",
-    "compiler",
-    "known_compiler",
-    "builder",
-    "wheel_target",
-    "opt",
-    "cuda",
-    "guard",
-    "package",
-)
+COMPLETE_TABLES = ("python", "bazel", "compiler", "known_compiler", "wheel_target", "cuda", "package")
 
 
-def check(found: ReleaseTable) -> None:
-    """ValueError where rows overlap, leave a release out, or cannot hold for any; it names the file and the row."""
+def check(releases: ReleaseTable) -> None:
+    """Raise ValueError, with the file and the row, if rows overlap, leave a release out, or cannot hold for any."""
     try:
-        _check_releases(found)
+        _check_releases(releases)
         for name in ReleaseTable.__struct_fields__:
             if name != "known_until":
-                _check_table(name, [row for row in getattr(found, name) if isinstance(row, RangeRow)], found)
+                _check_rows(name, [row for row in getattr(releases, name) if isinstance(row, RangeRow)], releases)
     except ValueError as error:  # InvalidVersion is one too
         raise ValueError(f"releases.toml: {error}") from error
 
 
-def _check_releases(found: ReleaseTable) -> None:
-    known = [version(row.version) for row in found.release]
-    if known != sorted(set(known)):
+def _check_releases(releases: ReleaseTable) -> None:
+    numbers = [version(row.version) for row in releases.release]
+    if numbers != sorted(set(numbers)):
         raise ValueError("[[release]]: not in ascending order, or twice the same")
-    if known[-1] >= version(found.known_until):
-        newest = found.release[-1].version
+    if numbers[-1] >= version(releases.known_until):
+        newest = releases.release[-1].version
         raise ValueError(
-            f"[[release]] {newest}: known_until is {found.known_until}, and rows without `before` end there"
+            f"[[release]] {newest}: known_until is {releases.known_until}, and rows without `before` end there"
         )
 
 
-def _check_table(name: str, rows: list[RangeRow], found: ReleaseTable) -> None:
+def _check_rows(name: str, rows: list[RangeRow], releases: ReleaseTable) -> None:
     for key in {row.key for row in rows}:
         check_ranges(f"[[{name}]] {key}".strip(), [row for row in rows if row.key == key])
-    if name in WHOLE:
-        _check_whole(name, rows, [row.version for row in found.release])
+    if name in COMPLETE_TABLES:
+        _check_complete(name, rows, [row.version for row in releases.release])
 
 
-def check_ranges(what: str, rows: Sequence[RangeRow]) -> None:
-    """ValueError where a range is empty, or two of them overlap."""
+def check_ranges(label: str, rows: Sequence[RangeRow]) -> None:
+    """Raise ValueError, beginning with `label`, if a range is empty or two of them overlap."""
     rows = sorted(rows, key=lambda row: version(row.since))
     for row in rows:
         if row.before and version(row.since) >= version(row.before):
-            raise ValueError(f"{what}: the range from {row.since} before {row.before} is empty")
-    for one, two in pairwise(rows):
-        if not one.before or version(two.since) < version(one.before):
-            end = f" before {one.before}" if one.before else ", which has no end"
-            raise ValueError(f"{what}: the row from {two.since} overlaps the one from {one.since}{end}")
+            raise ValueError(f"{label}: the range from {row.since} before {row.before} is empty")
+    for earlier, later in pairwise(rows):
+        if not earlier.before or version(later.since) < version(earlier.before):
+            end = f" before {earlier.before}" if earlier.before else ", which has no end"
+            raise ValueError(f"{label}: the row from {later.since} overlaps the one from {earlier.since}{end}")
 
 
-def _check_whole(what: str, rows: list[RangeRow], known: list[str]) -> None:
-    for release in known:
+def _check_complete(name: str, rows: list[RangeRow], releases: list[str]) -> None:
+    for release in releases:
         if not any(row.covers(release) for row in rows):
-            raise ValueError(f"[[{what}]]: no row holds for {release}")
+            raise ValueError(f"[[{name}]]: no row holds for {release}")
 
 
 @cache
 def table() -> ReleaseTable:
-    """The facts, read and checked once a process."""
-    found: ReleaseTable = facts.load("releases", ReleaseTable)
-    check(found)
-    return found
+    """Return the facts, read and checked once a process."""
+    releases: ReleaseTable = facts.load("releases", ReleaseTable)
+    check(releases)
+    return releases

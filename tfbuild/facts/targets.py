@@ -1,4 +1,4 @@
-"""What an image can be made for: the typed view on facts/targets.toml."""
+"""The targets that an image can be made for: the typed view on facts/targets.toml."""
 
 import re
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from tfbuild.facts import Facts
 
 
 class Target(Facts, frozen=True, kw_only=True):
-    """One target; the file says what each field means."""
+    """One target; the file explains each field."""
 
     name: str
     title: str
@@ -36,16 +36,16 @@ class Target(Facts, frozen=True, kw_only=True):
         return self.accelerator == "cuda"
 
     def column(self, cpu: str, gpu: str) -> str:
-        """That of a fact about wheels which is this target's; "" where none is."""
+        """Return this target's value of a fact about wheels, or "" if it has none."""
         return {"": "", "cpu": cpu, "gpu": gpu}[self.wheel]
 
-    def wished(self, words: Iterable[str]) -> bool:
-        """Whether one of `words`, in lower case, asks for it."""
+    def requested_by(self, words: Iterable[str]) -> bool:
+        """Whether one of `words`, in lower case, requests this target."""
         return any(re.search(self.asked_by or re.escape(self.name), word) for word in words)
 
     @property
     def titled(self) -> str:
-        """The name, with what it is for where that says more: mkl (oneDNN)."""
+        """The name, with the title where that says more: mkl (oneDNN)."""
         return self.name if self.title.lower() == self.name else f"{self.name} ({self.title})"
 
 
@@ -57,7 +57,7 @@ class Exclusion(Facts, frozen=True, kw_only=True):
 
 
 class TargetTable(Facts, frozen=True, kw_only=True):
-    """The file, as it is."""
+    """The whole file."""
 
     target: tuple[Target, ...]
     exclusion: tuple[Exclusion, ...]
@@ -65,23 +65,24 @@ class TargetTable(Facts, frozen=True, kw_only=True):
 
 @cache
 def table() -> TargetTable:
-    """The facts, read and checked once a process."""
-    found: TargetTable = facts.load("targets", TargetTable)
-    check(found)
-    return found
+    """Return the facts, read and checked once a process."""
+    rows: TargetTable = facts.load("targets", TargetTable)
+    check(rows)
+    return rows
 
 
-def check(found: TargetTable) -> None:
-    """ValueError where rows contradict each other or name a target that is none."""
-    known = [row.name for row in found.target]
+def check(rows: TargetTable) -> None:
+    """Raise ValueError if rows contradict each other or name an unknown target."""
+    known = [row.name for row in rows.target]
     if len(set(known)) != len(known):
         raise ValueError("targets.toml: two rows have the same name")
-    if sum(row.default for row in found.target) != 1:
+    if sum(row.default for row in rows.target) != 1:
         raise ValueError("targets.toml: exactly one target is the default")
-    named = [*(row.baseline for row in found.target if row.baseline), *(n for x in found.exclusion for n in x.targets)]
-    if unknown := sorted(set(named) - set(known)):
+    baselines = [row.baseline for row in rows.target if row.baseline]
+    excluded = [name for exclusion in rows.exclusion for name in exclusion.targets]
+    if unknown := sorted({*baselines, *excluded} - set(known)):
         raise ValueError(f"targets.toml: there is no target {unknown[0]!r}")
-    for row in found.target:
+    for row in rows.target:
         try:
             re.compile(row.asked_by)
         except re.error as error:
@@ -89,44 +90,44 @@ def check(found: TargetTable) -> None:
 
 
 def names() -> tuple[str, ...]:
-    """All targets, in the file's order."""
+    """Return all targets, in the file's order."""
     return tuple(row.name for row in table().target)
 
 
 def find(name: str) -> Target | None:
-    """The target of that name, None where there is none."""
+    """Return the target of that name, or None if there is none."""
     return next((row for row in table().target if row.name == name), None)
 
 
 def get(name: str) -> Target:
-    """The target of that name; UsageError with all names where there is none."""
-    if (found := find(name)) is None:
+    """Return the target of that name; raises UsageError with all names if there is none."""
+    if (target := find(name)) is None:
         raise UsageError(f"unknown target {name!r}", hint=f"one of: {', '.join(names())}")
-    return found
+    return target
 
 
 def default() -> str:
-    """The target that is planned where none is asked for."""
+    """Return the target that is planned if none is requested."""
     return next(row.name for row in table().target if row.default)
 
 
 def of_matrix() -> tuple[str, ...]:
-    """Those that `invoke matrix` makes rows of where none is asked for."""
+    """Return the targets for which `invoke matrix` makes rows if none is requested."""
     return tuple(row.name for row in table().target if row.matrix)
 
 
 def spelled(*, titles: bool = False) -> str:
-    """All targets in words for the help: cpu, mkl or cuda."""
+    """Return all targets in words for the help: cpu, mkl or cuda."""
     *first, last = (row.titled if titles else row.name for row in table().target)
     return f"{', '.join(first)} or {last}"
 
 
 def options(fits: str) -> str:
-    """The options that choose a target with that field, for a hint: ``--target mkl``."""
+    """Return the options that choose a target with that field, for a hint: ``--target mkl``."""
     return " or ".join(f"--target {row.name}" for row in table().target if getattr(row, fits))
 
 
 def exclusions(words: tuple[str, ...]) -> tuple[Exclusion, ...]:
-    """Those whose targets are all asked for by some of `words`, in lower case."""
-    asked = {row.name for row in table().target if row.wished(words)}
-    return tuple(row for row in table().exclusion if asked.issuperset(row.targets))
+    """Return the exclusions whose targets are all requested by some of `words`, in lower case."""
+    requested = {row.name for row in table().target if row.requested_by(words)}
+    return tuple(row for row in table().exclusion if requested.issuperset(row.targets))

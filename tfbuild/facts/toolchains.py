@@ -1,4 +1,4 @@
-"""What a builder image needs: the typed view on facts/toolchains.toml, and where a compiler is installed from."""
+"""What a builder image needs, and where a compiler comes from: the typed view on facts/toolchains.toml."""
 
 from functools import cache
 
@@ -11,7 +11,7 @@ from tfbuild.facts import Facts, releases
 
 
 class BazeliskRow(Facts, frozen=True):
-    """`sha256`: of its Linux binary, by architecture."""
+    """Bazelisk. `sha256`: of its Linux binary, by architecture."""
 
     version: str
     sha256: dict[str, str]
@@ -24,7 +24,7 @@ class BazelBinary(Facts, frozen=True):
 
 
 class BazelFlags(Facts, frozen=True):
-    """What a Bazel older than `before` is told; where rows follow each other, the first that fits."""
+    """The flags for a Bazel older than `before`. The first row that fits holds."""
 
     before: str
     flags: tuple[str, ...]
@@ -33,8 +33,8 @@ class BazelFlags(Facts, frozen=True):
 class Distribution(Facts, frozen=True):
     """A Debian release and its compiler packages, as tfbuild names compilers ("gcc-12", "clang-16").
 
-    `libstdcxx`: what Clang takes there; `python`: of its own package python3; `ended`: the last day of its long-term
-    support, "" while it has some.
+    `libstdcxx`: the one that Clang uses there. `python`: the version of its package python3. `ended`: the last day of
+    its long-term support, "" while it is supported.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Distribution(Facts, frozen=True):
 
 
 class Llvm(Facts, frozen=True):
-    """LLVM's apt repository, its signing key, and the compilers that Debian releases get from there."""
+    """LLVM's apt repository, its signing key, and the compilers that each Debian release gets from it."""
 
     url: str
     key: str
@@ -55,7 +55,7 @@ class Llvm(Facts, frozen=True):
 
 
 class PythonPackages(Facts, frozen=True):
-    """`hermetic` false: only for releases that build with the builder's own Python."""
+    """Packages for TensorFlow's own build. `hermetic` false: only for releases that build with the builder's Python."""
 
     names: tuple[str, ...]
     hermetic: bool = True
@@ -75,12 +75,12 @@ class ToolchainTable(Facts, frozen=True):
 
 @cache
 def table() -> ToolchainTable:
-    """The facts, read and checked once a process."""
+    """Return the facts, read once a process."""
     return facts.load("toolchains", ToolchainTable)
 
 
 def bazel(release: str, arch: str) -> str:
-    """The Bazel to build a release with there; UnknownRelease where it has no binary for that architecture."""
+    """Return the Bazel to build a release with; raises UnknownRelease if it has no binary for `arch`."""
     version, first = releases.bazel(release, arch), table().first_bazel.get(arch, "0")
     if Version(version) < Version(first):
         raise UnknownRelease(
@@ -91,22 +91,22 @@ def bazel(release: str, arch: str) -> str:
 
 
 def bazel_sha256(version: str, arch: str) -> str:
-    """The digest of that Bazel's binary; "" where it is not known."""
+    """Return the digest of that Bazel's binary, or "" if it is not known."""
     return next((row.sha256 for row in table().bazel if (row.version, row.arch) == (version, arch)), "")
 
 
 def profile_flags(version: str) -> tuple[str, ...]:
-    """Bazel's options that make its --profile a JSON trace."""
+    """Return Bazel's options that make its --profile a JSON trace."""
     return _flags(table().profile, version)
 
 
 def compile_once_flags(version: str) -> tuple[str, ...]:
-    """Bazel's options for a machine that runs what it compiles; () for a Bazel that has no such options."""
+    """Return Bazel's options for a machine that can run what it compiles; () for a Bazel without such options."""
     return _flags(table().compile_once, version)
 
 
 def host_apart_flags(version: str) -> tuple[str, ...]:
-    """Bazel's options that keep the target's flags away from host tools; () for a Bazel that always does."""
+    """Return Bazel's options that keep the target's flags away from host tools; () for a Bazel that always does."""
     return _flags(table().host_apart, version)
 
 
@@ -115,27 +115,27 @@ def _flags(rows: tuple[BazelFlags, ...], version: str) -> tuple[str, ...]:
 
 
 def distribution(name: str) -> Distribution | None:
-    """Debian's release of that name; None for one that was not looked at."""
+    """Return Debian's release of that name, or None if it is not known."""
     return next((row for row in table().distribution if row.name == name), None)
 
 
 def compilers(distribution: Distribution) -> tuple[str, ...]:
-    """All that can be installed there, the distribution's own first."""
+    """Return all compilers that can be installed there, the distribution's own first."""
     return (*distribution.compilers, *table().llvm.compilers.get(distribution.name, ()))
 
 
 def llvm_suite(name: str, compiler: str) -> str:
-    """The suite of LLVM's repository that the compiler comes from there; "" where the distribution has it itself."""
+    """Return the suite of LLVM's repository with that compiler, or "" if it does not come from there."""
     if compiler not in table().llvm.compilers.get(name, ()):
         return ""
     return f"llvm-toolchain-{name}-{compiler.partition('-')[2]}"
 
 
 def python_requirements(release: str) -> tuple[str, ...]:
-    """What pip installs for TensorFlow's own build, sorted; the release's constraints take the plain name's place."""
+    """Return what pip installs for TensorFlow's own build, sorted. The release's constraints replace plain names."""
     hermetic = releases.hermetic(release)
     constraints = releases.constraints(release, "build")
     # Pip before 20.3 refuses a name that is given twice.
-    taken = {Requirement(text).name for text in constraints}
+    constrained = {Requirement(text).name for text in constraints}
     names = {name for row in table().python_package if row.hermetic or not hermetic for name in row.names}
-    return tuple(sorted((names - taken) | set(constraints)))
+    return tuple(sorted((names - constrained) | set(constraints)))

@@ -1,5 +1,6 @@
 """Many CPUs -> the fewest builds that cover them."""
 
-from tfbuild.fleet.fleet import Fleet, choose, read, show, to_json
+from tfbuild.fleet.fleet import Fleet, choose, read, to_json
+from tfbuild.fleet.listing import show
 
 __all__ = ["Fleet", "choose", "read", "show", "to_json"]

@@ -1,7 +1,7 @@
 """Which images a fleet needs: what its CPUs have in common, and the best cover with at most K builds.
 
-Best is, in this order: the least speed given up by the estimate (summed over the hosts), the fewest features given up
-where no estimate exists (aarch64), the fewest images, the fewest features given up at all. tfbuild.cover proves it.
+The best cover gives up, in this order: the least estimated speed (summed over the hosts), the fewest features where
+there is no estimate (aarch64), the fewest images, and the fewest features overall. partition.py proves that it is best.
 """
 
 import itertools
@@ -10,8 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from statistics import mean
-from typing import IO, TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -21,27 +20,20 @@ from tfbuild.cpu.isa import InstructionSet
 from tfbuild.errors import UsageError
 from tfbuild.facts import base_images, releases
 from tfbuild.fleet import gains, partition
+from tfbuild.fleet.gains import SpeedRow
 from tfbuild.fleet.hosts import FleetHost, Skipped
 from tfbuild.fleet.partition import Cover
 from tfbuild.plan import MACHINES
-from tfbuild.util import terminal
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.table import Table
-    from rich.text import Text
 
 SCHEMA = "tfbuild.fleet/1"
-# Losses are summed as whole numbers of 0.01 percent; features break ties below one of them.
+# Losses are summed as whole multiples of 0.01 percent; the number of unused features breaks ties.
 UNIT = 10_000
 TIES = 10**12
-MOST_NAMED = 3
-NOT_PROVED = " (not proved to be the best)"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Compiled:
-    """An instruction set on a platform; `platform` and `cpu` are the plan's options for it."""
+    """An instruction set on a platform; `platform` and `cpu` are the options of `invoke plan` for it."""
 
     platform: str
     cpu: str
@@ -52,10 +44,10 @@ class Compiled:
 
 @dataclass(frozen=True, kw_only=True)
 class FleetImage(Compiled):
-    """One build, and the hosts that it is for.
+    """One build, and the hosts it is for.
 
-    `speed`: over the official wheel's flags, by measure. `official_wheel`: by the first of them the official wheel,
-    which needs no build, runs on all of these hosts and is as fast.
+    `speed`: relative to the official wheel's flags, by measure. `official_wheel`: by the first measure, the official
+    wheel is as fast and runs on all of these hosts, so no build is needed.
     """
 
     hosts: tuple[str, ...]
@@ -65,9 +57,9 @@ class FleetImage(Compiled):
 
 @dataclass(frozen=True, kw_only=True)
 class Placed:
-    """A host, the place of its image in the list of images, and what it gives up there.
+    """A host, the position of its image in the list of images, and what it gives up with that image.
 
-    `loss`: share of the speed that an image for this CPU alone would have, by measure; None is "not measured".
+    `loss`: the share of the speed of an image built for this CPU alone, by measure; None if it was not measured.
     """
 
     name: str
@@ -82,9 +74,9 @@ class Placed:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """What a name in `speed` and `loss` stands for; platforms without one have no measurement.
+    """What a name in `speed` and `loss` stands for; a platform without an estimate was not measured.
 
-    `measured`: the instruction sets that were timed. Any other one counts as the best of those within it.
+    `measured`: the instruction sets that were timed. Any other set counts as the best of those it contains.
     """
 
     name: str
@@ -97,7 +89,8 @@ class Estimate:
 
 @dataclass(frozen=True, kw_only=True)
 class Fleet:
-    """The whole answer, as `--json` prints it. `common`: the largest instruction set of all hosts, one a platform.
+    """The result, as `--json` prints it. `common`: the largest instruction set that all hosts have, one per platform.
+
     `proved`: no cover with at most `allowed` images is better.
     """
 
@@ -116,118 +109,115 @@ def to_json(fleet: Fleet) -> str:
 
 
 def read(path: Path) -> Fleet:
-    """A fleet out of the file that `invoke fleet --json` wrote; UsageError where it is none."""
+    """Read a fleet from a file that `invoke fleet --json` wrote. Raises UsageError if it is not one."""
     try:
         with path.open("rb") as file:
-            found = msgspec.json.decode(file.read(MOST_TEXT), type=Fleet)
+            fleet = msgspec.json.decode(file.read(MOST_TEXT), type=Fleet)
     except (OSError, msgspec.DecodeError) as error:
-        raise UsageError(f"{path} holds no fleet: {error}", hint="invoke fleet HOSTS --json > FILE") from error
-    if found.schema != SCHEMA:
-        raise UsageError(f"{path} is of schema {found.schema!r}, not {SCHEMA!r}", hint="make it again: invoke fleet")
-    return found
+        raise UsageError(f"{path} does not hold a fleet: {error}", hint="invoke fleet HOSTS --json > FILE") from error
+    if fleet.schema != SCHEMA:
+        raise UsageError(f"{path} has schema {fleet.schema!r}, not {SCHEMA!r}", hint="create it again: invoke fleet")
+    return fleet
 
 
 # --- the choice ----------------------------------------------------------------------------------------------------
 
 
 def choose(hosts: Sequence[FleetHost], most: int, skipped: Sequence[Skipped] = ()) -> Fleet:
-    """The best images for these hosts, at most `most`; UsageError where the platforms alone need more."""
-    kinds = [_Kind(arch, hosts) for arch in sorted({host.cpu.arch for host in hosts})]
-    if most < len(kinds):
+    """The best images for these hosts, at most `most`. Raises UsageError if each platform cannot have one."""
+    parts = [_Architecture(arch, hosts) for arch in sorted({host.cpu.arch for host in hosts})]
+    if most < len(parts):
         raise UsageError(
-            f"--images {most} is too few for {len(kinds)} platforms: {', '.join(kind.platform for kind in kinds)}",
-            hint=f"--images {len(kinds)} at least",
+            f"--images {most} is too few for {len(parts)} platforms: {', '.join(part.platform for part in parts)}",
+            hint=f"use --images {len(parts)} or more",
         )
-    chosen = min(_ways(kinds, most), key=lambda way: tuple(map(sum, zip(*way, strict=True))))
-    covers = [kind.covers[images - 1] for kind, (_, _, images, _) in zip(kinds, chosen, strict=True)]
-    images, placed = _laid_out(kinds, covers)
+    chosen = min(_allocations(parts, most), key=lambda losses: tuple(map(sum, zip(*losses, strict=True))))
+    covers = [part.covers[images - 1] for part, (_, _, images, _) in zip(parts, chosen, strict=True)]
+    images, placed = _place(parts, covers)
     return Fleet(
         schema=SCHEMA,
         allowed=most,
-        proved=all(found.proved for kind in kinds for found in kind.covers),
-        common=tuple(Compiled(**_options(isa.intersection(kind.sets))) for kind in kinds),
+        proved=all(cover.proved for part in parts for cover in part.covers),
+        common=tuple(Compiled(**_fields(isa.intersection(part.sets))) for part in parts),
         images=images,
         hosts=tuple(placed[host.name] for host in hosts),
         skipped=tuple(skipped),
-        estimates=tuple(
-            Estimate(
-                name=row.name,
-                platform=kind.platform,
-                what=row.what,
-                measured=gains.measured(row),
-                machine=row.machine,
-                source=row.source,
-            )
-            for kind in kinds
-            for row in gains.measures(kind.arch)
-        ),
+        estimates=tuple(_estimate(row, part.platform) for part in parts for row in gains.measures(part.arch)),
     )
 
 
-class _Kind:
-    """The hosts of one architecture, those of equal sets taken together, and their best covers of 1, 2, ... images."""
+def _estimate(row: SpeedRow, platform: str) -> Estimate:
+    return Estimate(
+        name=row.name,
+        platform=platform,
+        what=row.what,
+        measured=gains.measured(row),
+        machine=row.machine,
+        source=row.source,
+    )
+
+
+class _Architecture:
+    """The hosts of one architecture, grouped by equal instruction sets, and their best covers with 1, 2, ... images."""
 
     def __init__(self, arch: str, hosts: Sequence[FleetHost]) -> None:
         self.arch = arch
         self.platform = MACHINES[arch]
         self.hosts = [(host, isa.of_cpu(host.cpu)) for host in hosts if host.cpu.arch == arch]
-        counted = Counter(own for _, own in self.hosts)
-        self.sets = sorted(counted, key=lambda own: own.features)
-        self.weights = [counted[own] for own in self.sets]
-        self.bits = [
-            sum(1 << place for place, row in enumerate(self._rows) if row in own.features) for own in self.sets
-        ]
+        counts = Counter(own for _, own in self.hosts)
+        self.sets = sorted(counts, key=lambda own: own.features)
+        self.weights = [counts[own] for own in self.sets]
+        self.bits = [sum(1 << bit for bit, name in enumerate(self._names) if name in own.features) for own in self.sets]
         self.covers: list[Cover] = []
         self.measured = bool(gains.measures(arch))
 
     @property
-    def _rows(self) -> list[str]:
+    def _names(self) -> list[str]:
         return [row.name for row in facts.features(self.arch)]
 
     def find(self, most: int) -> None:
-        """Fills `covers` up to `most` images, or to the first with which nothing is lost; each starts from the last."""
+        """Fill `covers` up to `most` images, or the first that loses nothing; each search starts from the last."""
         cost = cache(self._cost)
         for images in range(1, min(most, len(self.sets)) + 1):
             self.covers.append(partition.cover(self.bits, images, cost, self.covers[-1] if self.covers else None))
-            if not any(self.merits(images)[:2]):
+            if not any(self.losses(images)[:2]):
                 break
 
     def _cost(self, index: int, image: int) -> int:
-        """What all hosts with this set lose with an image: the estimate first, then the number of features."""
+        """What all hosts with this set lose with an image: estimated speed first, then the number of features."""
         own = frozenset(self.sets[index].features)
-        held = frozenset(row for place, row in enumerate(self._rows) if image >> place & 1)
-        decides = gains.measures(self.arch)[:1]
-        lost = gains.loss(own, held, decides[0]) if decides else 0
+        held = frozenset(name for bit, name in enumerate(self._names) if image >> bit & 1)
+        measures = gains.measures(self.arch)
+        lost = gains.loss(own, held, measures[0]) if measures else 0
         return self.weights[index] * (round((lost or 0) * UNIT) * TIES + len(own - held))
 
-    def merits(self, images: int) -> tuple[int, int, int, int]:
-        """Of the best cover with so many images: speed given up, features where none is measured, images, features."""
+    def losses(self, images: int) -> tuple[int, int, int, int]:
+        """What the best cover with so many images gives up: speed, features if not measured, images, all features."""
         lost, unused = divmod(self.covers[images - 1].cost, TIES)
         return lost, 0 if self.measured else unused, images, unused
 
 
-def _ways(kinds: Sequence[_Kind], most: int) -> Iterator[tuple[tuple[int, int, int, int], ...]]:
-    """The merits of every way to share at most `most` images out among the architectures, each with one at least."""
-    for kind in kinds:
-        kind.find(most - len(kinds) + 1)
-    counts = itertools.product(*(range(1, len(kind.covers) + 1) for kind in kinds))
-    for shares in counts:
-        if sum(shares) <= most:
-            yield tuple(kind.merits(images) for kind, images in zip(kinds, shares, strict=True))
+def _allocations(parts: Sequence[_Architecture], most: int) -> Iterator[tuple[tuple[int, int, int, int], ...]]:
+    """The losses of every allocation of at most `most` images to the architectures, each of which gets at least one."""
+    for part in parts:
+        part.find(most - len(parts) + 1)
+    for counts in itertools.product(*(range(1, len(part.covers) + 1) for part in parts)):
+        if sum(counts) <= most:
+            yield tuple(part.losses(images) for part, images in zip(parts, counts, strict=True))
 
 
-# --- the answer ----------------------------------------------------------------------------------------------------
+# --- the result ----------------------------------------------------------------------------------------------------
 
 
-def _laid_out(kinds: Sequence[_Kind], covers: Sequence[Cover]) -> tuple[tuple[FleetImage, ...], dict[str, Placed]]:
-    """The images, the widest set of each platform first, and each host by its name."""
+def _place(parts: Sequence[_Architecture], covers: Sequence[Cover]) -> tuple[tuple[FleetImage, ...], dict[str, Placed]]:
+    """The images, with the widest set of each platform first, and the placed hosts by name."""
     images: list[FleetImage] = []
     placed: dict[str, Placed] = {}
-    for kind, found in zip(kinds, covers, strict=True):
-        groups = [[kind.sets[index] for index in group] for group in found.groups]
+    for part, cover in zip(parts, covers, strict=True):
+        groups = [[part.sets[index] for index in group] for group in cover.groups]
         for group in sorted(groups, key=lambda sets: (-len(isa.intersection(sets).features), sets[0].features)):
             compiled = isa.intersection(group)
-            served = [(host, own) for host, own in kind.hosts if own in group]
+            served = [(host, own) for host, own in part.hosts if own in group]
             images.append(_image(compiled, tuple(sorted(host.name for host, _ in served))))
             placed |= {host.name: _placed(host, own, compiled, len(images) - 1) for host, own in served}
     return tuple(images), placed
@@ -236,33 +226,33 @@ def _laid_out(kinds: Sequence[_Kind], covers: Sequence[Cover]) -> tuple[tuple[Fl
 def _image(compiled: InstructionSet, hosts: tuple[str, ...]) -> FleetImage:
     held = frozenset(compiled.features)
     speed = {row.name: gains.speed(held, row) for row in gains.measures(compiled.arch)}
-    decides = next(iter(speed.values()), None)
+    first = next(iter(speed.values()), None)
     return FleetImage(
-        **_options(compiled),
+        **_fields(compiled),
         hosts=hosts,
         speed=speed,
-        official_wheel=decides is not None and decides <= 1 and _official(compiled.arch) <= held,
+        official_wheel=first is not None and first <= 1 and _official(compiled.arch) <= held,
     )
 
 
 def _official(arch: str) -> frozenset[str]:
-    """What a CPU must have for the newest official wheel."""
+    """The features that the newest official wheel needs."""
     release = releases.newest_official(arch, base_images.default().python)
     return isa.closure(releases.official_wheel(release, arch).features)
 
 
-def _options(asked: InstructionSet) -> dict[str, Any]:
+def _fields(compiled: InstructionSet) -> dict[str, Any]:
     return {
-        "platform": MACHINES[asked.arch],
-        "cpu": isa.option(asked),
-        "instruction_set": asked.name,
-        "level": asked.level,
-        "features": asked.features,
+        "platform": MACHINES[compiled.arch],
+        "cpu": isa.option(compiled),
+        "instruction_set": compiled.name,
+        "level": compiled.level,
+        "features": compiled.features,
     }
 
 
 def _placed(host: FleetHost, own: InstructionSet, compiled: InstructionSet, image: int) -> Placed:
-    held, given = frozenset(own.features), frozenset(compiled.features)
+    own_features, image_features = frozenset(own.features), frozenset(compiled.features)
     return Placed(
         name=host.name,
         model=host.cpu.model,
@@ -270,97 +260,6 @@ def _placed(host: FleetHost, own: InstructionSet, compiled: InstructionSet, imag
         instruction_set=own.name,
         level=own.level,
         image=image,
-        loss={row.name: gains.loss(held, given, row) for row in gains.measures(own.arch)},
-        unused=tuple(sorted(held - given)),
+        loss={row.name: gains.loss(own_features, image_features, row) for row in gains.measures(own.arch)},
+        unused=tuple(sorted(own_features - image_features)),
     )
-
-
-# --- terminal ------------------------------------------------------------------------------------------------------
-
-
-def show(fleet: Fleet, stream: IO[str] | None = None) -> None:
-    """Images, then hosts, those alike on one line, then what the figures are."""
-    from rich.text import Text
-
-    parts: list[RenderableType] = [*_head(fleet), *_images(fleet), "", _hosts(fleet), ""]
-    parts += [Text(line, "dim") for line in _told(fleet)]
-    terminal.write(terminal.console(stream), parts)
-
-
-def _head(fleet: Fleet) -> Iterator["Text"]:
-    sets = {(host.platform, host.instruction_set) for host in fleet.hosts}
-    yield _line(f"fleet      {_many(len(fleet.hosts), 'host')}, {_many(len(sets), 'different instruction set')}")
-    for row in fleet.common:
-        yield _line(f"in common  --platform {row.platform} --cpu {row.cpu}")
-    if given := _average(fleet.hosts):
-        yield _line(f"gives up   {given} on average (estimate)")
-    yield _line(f"images     {len(fleet.images)} of at most {fleet.allowed}{'' if fleet.proved else NOT_PROVED}")
-
-
-def _average(hosts: Sequence[Placed]) -> str:
-    """The mean of what hosts give up, by measure, of those for which it is known."""
-    names = dict.fromkeys(name for host in hosts for name in host.loss)
-    known = {name: [share for host in hosts if (share := host.loss.get(name)) is not None] for name in names}
-    return ", ".join(f"{name} {_share(mean(shares))}" for name, shares in known.items() if shares)
-
-
-def _images(fleet: Fleet) -> Iterator["Text"]:
-    for place, image in enumerate(fleet.images, start=1):
-        yield _line("")
-        yield _line(f"image {place}: {image.instruction_set}, for {_many(len(image.hosts), 'host')}", "bold")
-        yield _line(f"  --platform {image.platform} --cpu {image.cpu}", "green")
-        known = [f"{name} {ratio:.2f}" for name, ratio in image.speed.items() if ratio is not None]
-        if known:
-            yield _line(f"  estimated speed over the official wheel's flags: {', '.join(known)}")
-        if image.official_wheel:
-            yield _line("  the official wheel does as well: --wheel official")
-
-
-def _hosts(fleet: Fleet) -> "Table":
-    """One line for all hosts of one instruction set; a column of what they give up for each measure."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    measures = list(dict.fromkeys(row.name for row in fleet.estimates))
-    for title in ("host", "image", *measures, "unused features"):
-        table.add_column(title, overflow="fold", justify="right" if title in ("image", *measures) else "left")
-    alike: dict[tuple[int, str], list[Placed]] = {}
-    for host in fleet.hosts:
-        alike.setdefault((host.image, host.instruction_set), []).append(host)
-    for (image, _), hosts in sorted(alike.items()):
-        losses = (_share(hosts[0].loss.get(name)) for name in measures)
-        cells = (_few([host.name for host in hosts], 1), str(image + 1), *losses, _few(hosts[0].unused, MOST_NAMED))
-        table.add_row(*map(Text, cells))
-    return table
-
-
-def _line(text: str, style: str = "") -> "Text":
-    """A line with what is to be pasted."""
-    from rich.text import Text
-
-    return Text(text, style, no_wrap=True)
-
-
-def _share(loss: float | None) -> str:
-    return "?" if loss is None else f"{loss:.0%}"
-
-
-def _few(names: Sequence[str], most: int) -> str:
-    few = " ".join(names[:most])
-    return f"{few} and {len(names) - most} more" if len(names) > most else few or "none"
-
-
-def _told(fleet: Fleet) -> Iterator[str]:
-    if not fleet.proved:
-        yield "The search was stopped at its limit: a better cover may exist."
-    if fleet.estimates:
-        yield "The share of its speed that a host gives up is an estimate, and 0% no promise (?: not measured)."
-    for row in fleet.estimates:
-        yield f"{row.name}: {row.what}. Timed: {' '.join(row.measured)}, on {row.machine}."
-    if bare := sorted({host.platform for host in fleet.hosts} - {row.platform for row in fleet.estimates}):
-        yield f"{', '.join(bare)}: not measured; images are chosen by the number of unused features."
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count} {what}" + ("s" if count != 1 else "")

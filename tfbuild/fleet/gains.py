@@ -1,4 +1,4 @@
-"""What an instruction set is worth, from the measured rows of facts/gains.toml: estimates, and none for aarch64."""
+"""Estimates of an instruction set's speed, from the measurements in facts/gains.toml; there are none for aarch64."""
 
 from functools import cache
 from statistics import median
@@ -9,7 +9,7 @@ from tfbuild.facts import Facts
 
 
 class SpeedRow(Facts, frozen=True):
-    """What was timed; `by`: the compiler or setting of each ratio."""
+    """A measurement; `by`: the compiler or setting of each ratio."""
 
     name: str
     arch: str
@@ -20,7 +20,7 @@ class SpeedRow(Facts, frozen=True):
 
 
 class Gain(Facts, frozen=True):
-    """The speed of code compiled for `cpu`, over that compiled with -mavx."""
+    """The speed of code compiled for `cpu`, relative to code compiled with -mavx."""
 
     measure: str
     cpu: str
@@ -33,7 +33,7 @@ class GainTable(Facts, frozen=True):
 
 
 def measures(arch: str = "") -> tuple[SpeedRow, ...]:
-    """All measures, or those of one architecture, the one that decides first."""
+    """All measures, or those of one architecture. The first one decides which images are chosen."""
     return tuple(row for row in facts.load("gains", GainTable).measure if arch in ("", row.arch))
 
 
@@ -43,20 +43,22 @@ def measured(measure: SpeedRow) -> tuple[str, ...]:
 
 
 @cache
-def _steps(measure: str, arch: str) -> tuple[tuple[frozenset[str], float], ...]:
+def _ratios(measure: str, arch: str) -> tuple[tuple[frozenset[str], float], ...]:
     rows = (row for row in facts.load("gains", GainTable).gain if row.measure == measure)
     return tuple((frozenset(isa.resolve(row.cpu, arch=arch).features), median(row.ratios)) for row in rows)
 
 
 def speed(features: frozenset[str], measure: SpeedRow) -> float | None:
-    """Estimated speed over -mavx: that of the best measured set within; None where there is none."""
-    return max((ratio for held, ratio in _steps(measure.name, measure.arch) if held <= features), default=None)
+    """Estimated speed relative to -mavx: that of the fastest measured set within `features`; None if there is none."""
+    return max(
+        (ratio for measured_set, ratio in _ratios(measure.name, measure.arch) if measured_set <= features), default=None
+    )
 
 
 def loss(own: frozenset[str], image: frozenset[str], measure: SpeedRow) -> float | None:
-    """The share of the speed that a CPU with the features `own` gives up by running what is compiled for `image`.
+    """The share of speed that a CPU with the features `own` gives up with an image compiled for `image`.
 
-    None where no row says anything of one of the two.
+    None if either has no estimate.
     """
-    most, got = speed(own, measure), speed(image, measure)
-    return None if most is None or got is None else round(1 - got / most, 4)
+    best, actual = speed(own, measure), speed(image, measure)
+    return None if best is None or actual is None else round(1 - actual / best, 4)

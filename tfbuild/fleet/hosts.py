@@ -1,4 +1,4 @@
-"""The machines of a fleet: recorded /proc/cpuinfo files, folders of them, and hosts that ssh reaches."""
+"""The machines of a fleet: recorded /proc/cpuinfo files, folders of them, and hosts reached by ssh."""
 
 import os
 import re
@@ -26,7 +26,7 @@ class FleetHost:
 
 @dataclass(frozen=True, kw_only=True)
 class Skipped:
-    """A machine of which nothing could be read, and what to do about it."""
+    """A machine that could not be read, and what to do about it."""
 
     name: str
     reason: str
@@ -39,54 +39,54 @@ class Gathered:
     skipped: tuple[Skipped, ...]
 
 
-def gather(words: Sequence[str], *, timeout: int = SECONDS, config: Path | None = None, skip: bool = False) -> Gathered:
-    """All machines that the words name, each once, in their order.
+def gather(
+    sources: Sequence[str], *, timeout: int = SECONDS, config: Path | None = None, skip: bool = False
+) -> Gathered:
+    """All machines that the sources name, each once, in their order.
 
-    A word is a recorded file, a folder of them, a file that lists ssh hosts, or ``ssh://host``. Raises UsageError where
-    a word names nothing, and UnknownCpu for machines that cannot be read, all at once, unless they are to be skipped.
+    A source is a recorded file, a folder of them, a file that lists ssh hosts, or ``ssh://host``. Raises UsageError if
+    a source names nothing. Raises UnknownCpu, which lists all machines that cannot be read, unless `skip` is set.
     """
-    named = (place for word in words for place in _places(word))
-    # Links count as machines of their own: several of one kind can be told so.
-    places = [*{os.path.abspath(place) if isinstance(place, Path) else place: place for place in named}.values()]
+    all_places = (place for source in sources for place in _places(source))
+    # Links count as separate machines, which is how to list several of one kind.
+    places = [*{os.path.abspath(place) if isinstance(place, Path) else place: place for place in all_places}.values()]
     destinations = [place for place in places if isinstance(place, Destination)]
     answers: dict[Path | Destination, ssh.Answer] = dict(
         zip(destinations, ssh.fetch(destinations, timeout=timeout, config=config), strict=True)
     )
     names = _names(places)
-    read = [_read(names[place], place, answers.get(place)) for place in places]
-    found = Gathered(
-        hosts=tuple(one for one in read if isinstance(one, FleetHost)),
-        skipped=tuple(one for one in read if isinstance(one, Skipped)),
-    )
-    if found.skipped and not skip:
-        raise UnknownCpu(_told(found.skipped), hint="mend that, or go on without them: --skip-unreachable")
-    if not found.hosts:
-        raise UnknownCpu("not one machine could be read" + (f": {_told(found.skipped)}" if found.skipped else ""))
-    return found
+    machines = [_read(names[place], place, answers.get(place)) for place in places]
+    hosts = tuple(machine for machine in machines if isinstance(machine, FleetHost))
+    skipped = tuple(machine for machine in machines if isinstance(machine, Skipped))
+    if skipped and not skip:
+        raise UnknownCpu(_list(skipped), hint="fix that, or leave them out: --skip-unreachable")
+    if not hosts:
+        raise UnknownCpu("no machine could be read" + (f": {_list(skipped)}" if skipped else ""))
+    return Gathered(hosts=hosts, skipped=skipped)
 
 
-def _told(skipped: Sequence[Skipped]) -> str:
-    few = "\n".join(f"  {one.name}: {one.reason}\n    {one.hint}".rstrip() for one in skipped)
-    return f"{len(skipped)} of the machines cannot be read\n{few}"
+def _list(skipped: Sequence[Skipped]) -> str:
+    lines = "\n".join(f"  {machine.name}: {machine.reason}\n    {machine.hint}".rstrip() for machine in skipped)
+    return f"{len(skipped)} of the machines cannot be read\n{lines}"
 
 
-def _places(word: str) -> list[Path | Destination]:
-    path = Path(word)
-    # os.path's tests are False where the system refuses to look (a name that is too long, a folder that is closed).
+def _places(source: str) -> list[Path | Destination]:
+    path = Path(source)
+    # os.path's tests return False if the system refuses to look (the name is too long, the folder is not readable).
     if os.path.isdir(path):
         files = _inside(path)
         if not files:
             raise UsageError(
-                f"there is no file in {word}", hint="record one a machine: cat /proc/cpuinfo > FOLDER/NAME"
+                f"there is no file in {source}", hint="record one per machine: cat /proc/cpuinfo > FOLDER/NAME"
             )
         return [place for file in files for place in _listed(file)]
     if os.path.isfile(path):
         return _listed(path)
-    if BY_SSH.match(word):
-        return [ssh.destination(word)]
+    if BY_SSH.match(source):
+        return [ssh.destination(source)]
     raise UsageError(
-        f"{word} is no file, no folder and no ssh host",
-        hint="a recorded /proc/cpuinfo, a folder of them, a file of lines `ssh host`, or ssh://user@host",
+        f"{source} is not a file, a folder or an ssh host",
+        hint="name a recorded /proc/cpuinfo, a folder of them, a file of lines `ssh host`, or ssh://user@host",
     )
 
 
@@ -94,35 +94,39 @@ def _inside(folder: Path) -> list[Path]:
     try:
         return sorted(file for file in folder.iterdir() if os.path.isfile(file) and not file.name.startswith("."))
     except OSError as error:
-        raise UsageError(f"cannot read {folder}: {error.strerror}", hint="name files, or a folder of yours") from error
+        raise UsageError(
+            f"cannot read {folder}: {error.strerror}", hint="name files, or a folder that you can read"
+        ) from error
 
 
 def _listed(file: Path) -> list[Path | Destination]:
-    """The hosts that a file lists, or the file itself where its first line names none."""
+    """The hosts that a file lists, or the file itself if its first line does not name one."""
     try:
         lines = [line.partition("#")[0].strip() for line in cpus.read(file).splitlines()]
     except TfbuildError:
-        return [file]  # told with all others that cannot be read
-    named = [line for line in lines if line]
-    return [ssh.destination(line) for line in named] if named and BY_SSH.match(named[0]) else [file]
+        return [file]  # reported with all others that cannot be read
+    entries = [line for line in lines if line]
+    return [ssh.destination(line) for line in entries] if entries and BY_SSH.match(entries[0]) else [file]
 
 
 def _names(places: Sequence[Path | Destination]) -> dict[Path | Destination, str]:
-    """A file goes by its name alone where no other one has the same."""
-    often = Counter(place.name for place in places if isinstance(place, Path))
-    return {place: place.name if isinstance(place, Path) and often[place.name] == 1 else str(place) for place in places}
+    """A file is called by its name alone unless another one has the same name."""
+    counts = Counter(place.name for place in places if isinstance(place, Path))
+    return {
+        place: place.name if isinstance(place, Path) and counts[place.name] == 1 else str(place) for place in places
+    }
 
 
 def _read(name: str, place: Path | Destination, answer: ssh.Answer | None) -> FleetHost | Skipped:
     if answer is not None and answer.reason:
         return Skipped(name=name, reason=answer.reason, hint=answer.hint)
     try:
-        found = cpus.parse(answer.text if answer else cpus.read(Path(str(place))), origin=name)
+        cpu = cpus.parse(answer.text if answer else cpus.read(Path(str(place))), origin=name)
     except TfbuildError as error:
-        listed = "" if answer else "; a list of hosts has lines such as: ssh web1"
-        return Skipped(name=name, reason=error.reason, hint=f"{error.hint}{listed}")
-    if not found.level:
-        least = facts.levels(found.arch)[0]
-        reason = f"its CPU is below {least.name}, and no TensorFlow is built for that"
+        list_hint = "" if answer else "; a list of hosts has lines such as: ssh web1"
+        return Skipped(name=name, reason=error.reason, hint=f"{error.hint}{list_hint}")
+    if not cpu.level:
+        lowest = facts.levels(cpu.arch)[0]
+        reason = f"its CPU is below {lowest.name}, for which no TensorFlow is built"
         return Skipped(name=name, reason=reason, hint="")
-    return FleetHost(name=name, cpu=found)
+    return FleetHost(name=name, cpu=cpu)

@@ -1,10 +1,9 @@
-"""Exact covers: CPUs in at most K groups, each of which runs what all of its members have.
+"""Exact covers: CPUs in at most K groups, each with one image for the features that all of its members have.
 
-An image that runs on some CPUs may as well be compiled for all that they have in common. So images are intersections of
-subsets of the CPUs, and a choice of images is a partition of the CPUs. The search goes through partitions (branch and
-bound) and ends with a proof that none is better, for up to MOST_EXACT different CPUs and MOST_NODES partial partitions;
-in the worst case there are K^n / K! of them. Beyond either limit the best partition found so far is the answer, and
-`proved` is false.
+An image for a group of CPUs is best compiled for all that they have in common. So images are intersections of subsets
+of the CPUs, and a choice of images is a partition of the CPUs. The search (branch and bound over partitions) proves
+that no other is better, for up to MOST_EXACT different CPUs and MOST_NODES partial partitions; in the worst case there
+are K^n / K! of them. Beyond either limit it returns the best partition so far, and `proved` is false.
 """
 
 import itertools
@@ -15,7 +14,7 @@ from functools import cache
 MOST_EXACT = 64
 MOST_NODES = 50_000
 
-# What a CPU (a bit set) loses with an image (another one, within it): monotone, 0 for its own set.
+# What a CPU (its index) loses with an image (a bit set within its own): monotone, 0 for its own set.
 Cost = Callable[[int, int], int]
 
 
@@ -36,19 +35,21 @@ class _Group:
 
 
 def cover(members: Sequence[int], most: int, cost: Cost, known: Cover | None = None) -> Cover:
-    """The cheapest partition into at most `most` groups; `known`: one already found, to be bettered.
+    """The cheapest partition into at most `most` groups; `known`: one to improve on.
 
     `cost(index, image)`: what the member at that index loses with an image.
     """
     if most >= len(members):
         return Cover(groups=tuple((index,) for index in range(len(members))), cost=0, proved=True)
-    found = _Search(members=members, most=most, cost=cost)
+    search = _Search(members=members, most=most, cost=cost)
     for start in (_merged(members, most, cost), known.groups if known else ()):
         if start:
-            found.offer([_group(members, group, cost) for group in start])
+            search.offer([_group(members, group, cost) for group in start])
     if len(members) <= MOST_EXACT:
-        found.run()
-    return Cover(groups=found.best, cost=found.least, proved=found.nodes <= MOST_NODES and len(members) <= MOST_EXACT)
+        search.run()
+    return Cover(
+        groups=search.best, cost=search.least, proved=search.nodes <= MOST_NODES and len(members) <= MOST_EXACT
+    )
 
 
 def _group(members: Sequence[int], indices: Sequence[int], cost: Cost) -> _Group:
@@ -59,7 +60,7 @@ def _group(members: Sequence[int], indices: Sequence[int], cost: Cost) -> _Group
 
 
 def _merged(members: Sequence[int], most: int, cost: Cost) -> list[tuple[int, ...]]:
-    """A good start: from one group each, the two whose union costs least more become one, until they are few enough."""
+    """A good start: one group per member, then merge the two that add the least cost, until there are few enough."""
 
     @cache
     def costs(group: tuple[int, ...]) -> int:
@@ -78,7 +79,7 @@ def _merged(members: Sequence[int], most: int, cost: Cost) -> list[tuple[int, ..
 
 @dataclass(kw_only=True)
 class _Search:
-    """Branch and bound over partitions; `best` is the cheapest seen, of cost `least`."""
+    """Branch and bound over partitions; `best` is the cheapest one seen, and `least` its cost."""
 
     members: Sequence[int]
     most: int
@@ -100,7 +101,7 @@ class _Search:
         self._place(0, [])
 
     def _spread(self) -> list[int]:
-        """Members that have least in common first: they open the groups, and bounds grow early."""
+        """Put the members with the least in common first: they open the groups, so that bounds grow early."""
         left = list(range(len(self.members)))
         order = [max(left, key=lambda i: (sum(self.pairs[i]), -i))]
         while len(order) < len(left):
@@ -109,7 +110,7 @@ class _Search:
         return order
 
     def _place(self, at: int, groups: list[_Group]) -> None:
-        """Puts the member at `at` of the order into each group, or one of its own, where that can still be best."""
+        """Try the member at position `at` in each group and in one of its own, unless that cannot become the best."""
         if at == len(self.order):
             self.offer(groups)
             return
@@ -117,21 +118,21 @@ class _Search:
         if self.nodes > MOST_NODES or self._bound(at, groups) >= self.least:
             return
         index = self.order[at]
-        ways = [(self._joined(group, index), place) for place, group in enumerate(groups)]
-        ways.sort(key=lambda way: (way[0].cost - groups[way[1]].cost, way[1]))
+        unions = [(self._joined(group, index), place) for place, group in enumerate(groups)]
+        unions.sort(key=lambda union: (union[0].cost - groups[union[1]].cost, union[1]))
         if len(groups) < self.most:
             self._place(at + 1, [*groups, _Group(image=self.members[index], members=(index,), cost=0)])
-        for union, place in ways:
+        for union, place in unions:
             self._place(at + 1, [*groups[:place], union, *groups[place + 1 :]])
 
     def _joined(self, group: _Group, index: int) -> _Group:
         return _group(self.members, (*group.members, index), self.cost)
 
     def _bound(self, at: int, groups: list[_Group]) -> int:
-        """What any completion costs at least.
+        """The least that any completion costs.
 
-        A member still to be placed opens a group (as many as there are slots may do that for nothing), or shares one
-        that stands, or one with another member to be placed: its image is then within what the two have in common.
+        A member that is left opens a group (for nothing, as long as there are slots), joins an existing one, or shares
+        one with another member that is left: then its image is within what the two have in common.
         """
         rest = self.order[at:]
         slots = self.most - len(groups)

@@ -1,4 +1,4 @@
-"""The sides of a comparison: where each runs, with what, and what became of it. Nothing is started or asked here."""
+"""The sides of a comparison: where each runs, with what, and its status. Nothing is started or asked here."""
 
 from dataclasses import dataclass, field, replace
 
@@ -13,10 +13,9 @@ from tfbuild.measure.workers import Key
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """Where arms run: the image and the one it is compared with, this machine's processors and GPUs.
+    """Where arms run: the image, the image `against` which it is compared, and this machine's CPUs and GPUs.
 
-    `sets`: the variables that the image's own environment sets, which an arm may take away; `no_gpu`: why there is
-    none, in words.
+    `sets`: variables that the image sets and an arm may unset; `no_gpu`: why there is no GPU.
     """
 
     image: str
@@ -27,16 +26,16 @@ class Machine:
     no_gpu: str = ""
 
     def fill(self, text: str) -> str:
-        """A row's text with this machine's processors in it, or half of them, or four times as many."""
+        """Fill in the number of this machine's CPUs, half of it, or four times as many."""
         return text.format(cpus=self.cpus, fourfold=4 * self.cpus, half=max(1, self.cpus // 2))
 
     def params(self, case: Case, arm: Arm) -> dict[str, records.Value]:
-        """What the arm's workload gets here: where a row has such a text, the number that it stands for."""
-        given = {**case.params, **arm.params}
-        return {name: int(self.fill(str(value))) if _varies(value) else value for name, value in given.items()}
+        """Return the parameters of the arm's workload, with texts like "{cpus}" replaced by their numbers."""
+        params = {**case.params, **arm.params}
+        return {name: int(self.fill(str(value))) if _varies(value) else value for name, value in params.items()}
 
     def arms(self, row: Experiment, case: Case) -> tuple[Arm, ...]:
-        """The case's arms, without those whose number is another arm's on this machine."""
+        """Return the case's arms, without those that equal another arm on this machine."""
         seen: set[Key] = set()
         kept = []
         for arm in row.arms(case):
@@ -49,31 +48,31 @@ class Machine:
     def key(self, case: Case, arm: Arm) -> Key:
         env = {name: self.fill(value) for name, value in {**case.env, **arm.env}.items()}
         image = self.against if arm.image == "against" else self.image
-        # TensorFlow puts on a GPU whatever it can: only what asks for one gets one, all else is about processors.
+        # TensorFlow uses a GPU for whatever it can, so only cases that need one get one: the others measure CPUs.
         return Key(image=image, env=tuple(sorted(env.items())), process=arm.process, gpus=case.needs == "gpu")
 
     def lacks(self, row: Experiment, case: Case) -> str:
-        """What the case needs and is not here, in words; or nothing."""
+        """Say what the case needs and cannot have here; "" if nothing is missing."""
         if case.needs == "gpu" and not self.gpus:
             return self.no_gpu or "TensorFlow in this image sees no GPU"
         if case.needs == "against" and not self.against:
             return "there is no other image to compare with (--against IMAGE)"
-        taken = sorted({name for arm in row.arms(case) for name, value in arm.env.items() if not value})
-        if case.needs == "tuning" and not self.sets & set(taken):
-            return f"this image sets none of {', '.join(taken)}: there is nothing to take away"
+        unset = sorted({name for arm in row.arms(case) for name, value in arm.env.items() if not value})
+        if case.needs == "tuning" and not self.sets & set(unset):
+            return f"this image sets none of {', '.join(unset)}: there is nothing to unset"
         return ""
 
 
 def _varies(value: object) -> bool:
-    """Whether it is a text of a row that stands for a number of this machine's."""
+    """Whether it is a text of a row, like "{cpus}", that stands for a number of this machine."""
     return isinstance(value, str) and "{" in value
 
 
 @dataclass
 class Side:
-    """An arm as it runs: its worker, and what was found of it so far.
+    """An arm as it runs: its worker and its state so far.
 
-    `home`: the start of its worker in which its workload was built (0: in none yet).
+    `home`: which start of its worker built its workload (0: none yet).
     """
 
     name: str
@@ -94,18 +93,18 @@ class Side:
     def give_up(self, status: str, reason: str) -> None:
         self.status, self.reason = status, reason
 
-    def does_what(self, other: "Side") -> bool:
-        """The same work, whoever runs it."""
+    def same_work(self, other: "Side") -> bool:
+        """Whether it does the same work as the other side, in whichever worker."""
         return (self.workload, self.params) == (other.workload, other.params)
 
 
 def line_up(row: Experiment, case: Case, machine: Machine) -> list[Side]:
-    """A side for each arm, the baseline first, and the baseline again at the end."""
+    """Return a side for each arm, the baseline first, and the baseline again at the end."""
     sides = []
     for arm in machine.arms(row, case):
         params, workload = machine.params(case, arm), row.work(case, arm)
-        mine = structs.replace(arm, name=machine.fill(arm.name), code=machine.fill(arm.code))
-        sides.append(Side(name=mine.name, arm=mine, key=machine.key(case, arm), params=params, workload=workload))
+        filled = structs.replace(arm, name=machine.fill(arm.name), code=machine.fill(arm.code))
+        sides.append(Side(name=filled.name, arm=filled, key=machine.key(case, arm), params=params, workload=workload))
     first = sides[0]
     apart = any(side.key != first.key for side in sides)
     key = replace(first.key, process=f"{first.key.process} again".strip()) if apart else first.key
@@ -113,7 +112,7 @@ def line_up(row: Experiment, case: Case, machine: Machine) -> list[Side]:
 
 
 def wrong_allocator(arm: Arm, hello: Hello) -> str:
-    """Why the arm's process is not what the arm is named after, or nothing."""
+    """Say why the process has not the allocator that the arm is about; "" if it has."""
     if arm.malloc and arm.malloc not in hello.malloc.rpartition("/")[2]:
-        return f"the image has no {arm.malloc}: malloc is that of {hello.malloc or 'nobody'}"
+        return f"the image has no {arm.malloc}: malloc comes from {hello.malloc or 'an unknown library'}"
     return ""

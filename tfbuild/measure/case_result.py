@@ -1,4 +1,4 @@
-"""What a case's sides and rounds come to: a record with its verdicts, or why there is none. Pure."""
+"""Turn a case's sides and rounds into a record with verdicts, or with the reason why there are none. Pure."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from tfbuild.measure.evaluate import AGAIN, FEWEST, Verdict, cpu, evaluate, wall
 from tfbuild.measure.experiments import Case, Experiment
 from tfbuild.measure.records import ArmResult, CaseResult, Round, Sample
 
-# Two ways to the same number differ by rounding, in the order of additions mostly.
+# Two ways to compute the same number differ by rounding, mostly because of the order of additions.
 SAME = 2e-3
 
 
 @dataclass(frozen=True, kw_only=True)
 class CaseOutcome:
-    """What is there when the measuring ends, however it ends."""
+    """All that is known of a case when measuring ends, however it ends."""
 
     row: Experiment
     case: Case
@@ -47,56 +47,56 @@ class CaseOutcome:
         if self.interrupted:
             return f"interrupted after {len(self.rounds)} rounds"
         if self.truncated:
-            return f"its time was over after {len(self.rounds)} rounds"
+            return f"stopped by the time budget after {len(self.rounds)} rounds"
         if not self.rounds:
-            return next((side.reason for side in self.sides if side.reason), "no round could be finished")
+            return next((side.reason for side in self.sides if side.reason), "no round was completed")
         return ""
 
 
-def result(found: CaseOutcome) -> CaseResult:
-    """The rounds in which all that still run took part, judged."""
-    metric = found.case.metric or found.row.metric
-    live = {side.name: side.ready.items for side in found.arms if side.live}
-    rounds = tuple(row for row in found.rounds if live.keys() | {AGAIN} <= row.samples.keys())
-    if not rounds or found.baseline.name not in live:
-        status = found.status(measured=False)
+def result(outcome: CaseOutcome) -> CaseResult:
+    """Judge the rounds in which all sides that still run took part."""
+    metric = outcome.case.metric or outcome.row.metric
+    live = {side.name: side.ready.items for side in outcome.arms if side.live}
+    rounds = tuple(row for row in outcome.rounds if live.keys() | {AGAIN} <= row.samples.keys())
+    if not rounds or outcome.baseline.name not in live:
+        status = outcome.status(measured=False)
         return CaseResult(
-            name=found.case.name,
+            name=outcome.case.name,
             metric=metric,
             status=status,
-            reason=found.why(),
-            baseline=found.baseline.name,
-            arms=tuple(_arm(side, (), None, None, status) for side in found.arms),
+            reason=outcome.why(),
+            baseline=outcome.baseline.name,
+            arms=tuple(_arm(side, (), None, None, status) for side in outcome.arms),
         )
-    judged = evaluate(rounds, found.baseline.name, live, metric)
+    evaluation = evaluate(rounds, outcome.baseline.name, live, metric)
     return CaseResult(
-        name=found.case.name,
+        name=outcome.case.name,
         metric=metric,
-        status=found.status(measured=True),
-        reason=found.why(),
-        baseline=found.baseline.name,
+        status=outcome.status(measured=True),
+        reason=outcome.why(),
+        baseline=outcome.baseline.name,
         arms=tuple(
-            _arm(side, judged.used, judged.arms.get(side.name), _agrees(found, side), records.TRUNCATED)
-            for side in found.arms
+            _arm(side, evaluation.used, evaluation.arms.get(side.name), _agrees(outcome, side), records.TRUNCATED)
+            for side in outcome.arms
         ),
         rounds=rounds,
-        band=judged.band,
-        clean=judged.clean,
-        noisy=judged.noisy,
-        foreign=judged.foreign,
-        throttled=judged.throttled,
+        band=evaluation.band,
+        clean=evaluation.clean,
+        noisy=evaluation.noisy,
+        foreign=evaluation.foreign,
+        throttled=evaluation.throttled,
     )
 
 
-def _agrees(found: CaseOutcome, side: Side) -> bool | None:
-    mine, first = side.ready.value, found.baseline.ready.value
-    if not found.row.same or mine is None or first is None or side is found.baseline:
+def _agrees(outcome: CaseOutcome, side: Side) -> bool | None:
+    value, reference = side.ready.value, outcome.baseline.ready.value
+    if not outcome.row.same or value is None or reference is None or side is outcome.baseline:
         return None
-    return abs(mine - first) <= SAME * max(abs(first), 1e-6)
+    return abs(value - reference) <= SAME * max(abs(reference), 1e-6)
 
 
 def _arm(side: Side, used: Sequence[Round], verdict: Verdict | None, same: bool | None, unmeasured: str) -> ArmResult:
-    """`unmeasured`: its status where nothing is wrong with it and there is no number all the same."""
+    """`unmeasured`: the status of an arm without a number although nothing is wrong with it."""
     samples = [row.samples[side.name] for row in used if side.name in row.samples]
     measured = side.live and len(samples) >= FEWEST
 

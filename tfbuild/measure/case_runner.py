@@ -1,4 +1,4 @@
-"""The sides of one case in their workers: started, made ready, asked for samples, and lost."""
+"""Run the sides of one case in their workers: start them, prepare them, ask them for samples, and lose them."""
 
 import time
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from functools import partial
 from typing import TypeVar
 
 from tfbuild.errors import TfbuildError
-from tfbuild.in_container.bench.records import Calibrated, Hello, Idle, Ready, Taken
+from tfbuild.in_container.bench.records import Calibrated, Hello, Idle, Ready, WorkerSample
 from tfbuild.measure import protocol, records
 from tfbuild.measure.arms import Side, wrong_allocator
 from tfbuild.measure.evaluate import AGAIN
@@ -17,18 +17,18 @@ from tfbuild.measure.workers import Key, Pool
 T = TypeVar("T")
 
 MOST_IDLE = 0.2
-# A ResNet-50 took 52 s to its first step on a machine that twenty others were using.
+# The first step of a ResNet-50 took 52 s on a machine with twenty other users.
 PREPARE_SECONDS = 240.0
-LEAST_SAMPLES = 4
-# A sample that takes so many times the least with another side's number of calls: this side is slower, and needs fewer.
+MOST_TRIES = 4
+# If a sample takes this many times the shortest with another side's number of calls, this side needs fewer calls.
 LONG = 3.0
 
 
 @dataclass
 class CaseRunner:
-    """`sides`: the baseline first, the baseline again last. `name`: of the case, by which workers remember its work.
+    """`sides`: the baseline first, the baseline again last. `name`: the case's, part of the workers' keys for its work.
 
-    `strict`: the first trouble is raised; otherwise it becomes a side's status, and the others go on.
+    `strict`: raise the first error; otherwise it becomes the side's status, and the other sides go on.
     """
 
     name: str
@@ -46,7 +46,7 @@ class CaseRunner:
         return [side for side in self.sides if side.live]
 
     def comparable(self) -> bool:
-        """An arm, the baseline, and the baseline again, without which there is nothing to hold an effect against."""
+        """Whether an arm, the baseline and the baseline again still run; without all three, nothing can be judged."""
         again = self.sides[-1]
         if not again.live and self.baseline.live:
             self.baseline.give_up(again.status, again.reason)
@@ -55,8 +55,8 @@ class CaseRunner:
     # --- workers ----------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """All workers at once where they can; one by one where one of them dies."""
-        self.tell("workers start")
+        """Start all workers at once; if one of them dies, start them one by one."""
+        self.tell("starting workers")
         try:
             hellos = self.pool.start([side.key for side in self.sides])
         except (TfbuildError, TimeoutError, MeasurementError):
@@ -73,7 +73,7 @@ class CaseRunner:
         hellos |= self.pool.start([side.key])
 
     def guarded(self, side: Side, work: Callable[[], object]) -> None:
-        """What goes wrong in `work` is the side's, unless it is strict."""
+        """Run `work`; unless strict, an error in it becomes the side's status."""
         if self.strict:
             work()
             return
@@ -86,7 +86,7 @@ class CaseRunner:
             side.give_up(records.FAILED, f"its process was lost: {_last_line(reason)}")
 
     def lost_with(self, side: Side) -> None:
-        """Where its process is gone, those that shared it have none either."""
+        """Give up the sides that shared a lost side's process."""
         if side.live or side.key in self.pool.running():
             return
         for other in self.live:
@@ -99,21 +99,21 @@ class CaseRunner:
     # --- work -------------------------------------------------------------------------------------------------------
 
     def make_ready(self, end: float) -> None:
-        """The baseline and its second self first: without them no other side is worth the wait until `end`."""
+        """Prepare the sides until `end`, the baseline and the baseline again first: the others need both."""
         waiting = sorted(self.sides, key=lambda side: side.name != AGAIN and side is not self.baseline)
         while waiting:
             side = waiting.pop(0)
             if not side.live:
                 continue
             if time.monotonic() > end:
-                side.give_up(records.TRUNCATED, "the time was over before it was ready")
+                side.give_up(records.TRUNCATED, "the time budget ended before it was ready")
                 continue
-            self.tell(f"{side.name} gets ready")
+            self.tell(f"preparing {side.name}")
             self.guarded(side, partial(self._make_ready, side))
             if side.key not in self.pool.running():
-                # It took its process with it: those that share it are built anew, without it.
-                again = [other for other in self.live if other.key == side.key]
-                waiting = [*again, *(other for other in waiting if other not in again)]
+                # Its process is gone: build the sides that shared it again, in a new one.
+                shared = [other for other in self.live if other.key == side.key]
+                waiting = [*shared, *(other for other in waiting if other not in shared)]
 
     def _make_ready(self, side: Side) -> None:
         if side.key not in self.pool.running():
@@ -127,7 +127,7 @@ class CaseRunner:
         return side.home != 0 and side.home == self.pool.turn(side.key)
 
     def build(self, side: Side) -> None:
-        """Its workload, warm, and nothing that works on while nobody asks."""
+        """Build and warm up its workload; raise MeasurementError if it works in the background while idle."""
         side.ready = self._ask(side, Ready, ask="prepare", workload=side.workload, params=side.params)
         if side.ready.reason and self.strict:
             raise MeasurementError(side.ready.reason)
@@ -138,32 +138,32 @@ class CaseRunner:
             raise MeasurementError(side.ready.guard)
         idle = self._ask(side, Idle, ask="idle").share
         if idle > MOST_IDLE:
-            # Whatever works on would be timed with the others.
+            # Its background work would be timed with the other sides.
             self.pool.close(side.key)
-            raise MeasurementError(f"it used {idle:.0%} of a processor while it was idle: work goes on behind it")
+            raise MeasurementError(f"it used {idle:.0%} of a CPU while idle: it works in the background")
         side.home = self.pool.turn(side.key)
 
     def _rehearse(self, side: Side) -> None:
-        """Calls for a sample: those of a side that does the same work, where they take about as long here."""
-        like = [other for other in self.live if other.inner > 1 and other is not side and other.does_what(side)]
-        if like:
-            side.inner = like[0].inner
+        """Choose the calls for a sample: those of a side with the same work, if they take about as long here."""
+        alike = [other for other in self.live if other.inner > 1 and other is not side and other.same_work(side)]
+        if alike:
+            side.inner = alike[0].inner
             if self.sample(side).wall <= LONG * SHORTEST_SAMPLE:
                 return
         side.inner = self._ask(side, Calibrated, ask="calibrate").inner
         self.sample(side)
 
-    def sample(self, side: Side) -> Taken:
-        """A tenth of a second or more: where the machine became faster, the next sample gets more calls."""
+    def sample(self, side: Side) -> WorkerSample:
+        """Take a sample of a tenth of a second or more; if it is shorter, try again with more calls."""
         if not self._at_home(side):
             raise MeasurementError("its process was lost with another case's")
-        for _ in range(LEAST_SAMPLES):
-            taken = self._ask(side, Taken, ask="sample", inner=side.inner)
-            protocol.checked(side.name, taken)
+        for _ in range(MOST_TRIES):
+            taken = self._ask(side, WorkerSample, ask="sample", inner=side.inner)
+            protocol.check(side.name, taken)
             if taken.wall >= SHORTEST_SAMPLE:
                 return taken
             side.inner = protocol.bounded(side.inner * 1.2 * SHORTEST_SAMPLE / taken.wall)
-        raise MeasurementError("no sample of it takes a tenth of a second")
+        raise MeasurementError(f"{MOST_TRIES} samples took less than a tenth of a second")
 
 
 def _last_line(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Reports as JSON documents, each with a JSON Schema of its own."""
+"""Reports as JSON documents, each with its own JSON Schema."""
 
 import json
 from typing import Protocol, TypeVar
@@ -21,12 +21,12 @@ def to_json(report: Document) -> str:
     return msgspec.json.format(msgspec.json.encode(report), indent=2).decode()
 
 
-def from_json(text: str | bytes, kind: type[T], schema: str, called: str) -> T:
-    """Return the report in a document; raises ValueError where it is not what it is `called`, or of another schema."""
+def from_json(text: str | bytes, kind: type[T], schema: str, noun: str) -> T:
+    """Return the report in a document; raise ValueError if it is not a `noun`, or of another schema."""
     try:
         report = msgspec.json.decode(text, type=kind)
     except msgspec.DecodeError as error:
-        raise ValueError(f"not {called}: {error}") from error
+        raise ValueError(f"not {noun}: {error}") from error
     if report.schema != schema:
         raise ValueError(f"a report of schema {report.schema!r}, not {schema!r}")
     return report
@@ -34,5 +34,5 @@ def from_json(text: str | bytes, kind: type[T], schema: str, called: str) -> T:
 
 def json_schema(kind: type[Document], schema: str) -> str:
     """Return the JSON Schema of reports of a kind."""
-    described = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": schema}
-    return json.dumps(described | msgspec.json.schema(kind), indent=2, sort_keys=True) + "\n"
+    header = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": schema}
+    return json.dumps(header | msgspec.json.schema(kind), indent=2, sort_keys=True) + "\n"

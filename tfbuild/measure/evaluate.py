@@ -1,4 +1,4 @@
-"""Rounds -> ratios, their intervals and a verdict. Pure."""
+"""Turn rounds into ratios, their intervals and verdicts. Pure."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,15 +8,15 @@ from tfbuild.measure import intervals
 from tfbuild.measure.protocol import FEWEST_CLEAN, MOST_FOREIGN
 from tfbuild.measure.records import NO_DIFFERENCE, ArmResult, CaseResult, Interval, Round, Sample
 
-# The baseline once more, in each round: what it differs from itself is the machine's doing.
+# The name of the baseline's second run in each round: a difference from the first is due to the machine.
 AGAIN = "again"
-# Fewer give no interval at all, not even one of little confidence.
+# Fewer ratios give no interval at all, not even one of low confidence.
 FEWEST = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """An arm's ratios to the baseline, above 1: faster; None where there are too few rounds."""
+    """An arm's ratios to the baseline (above 1: faster); None if there are too few rounds."""
 
     cpu: Interval | None
     wall: Interval | None
@@ -25,7 +25,7 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """`used` of the rounds counted: the clean ones where they are enough, else all (`noisy`)."""
+    """`used`: the rounds that count, which are the clean ones, or all (`noisy`) if too few are clean."""
 
     used: tuple[Round, ...]
     clean: int
@@ -37,7 +37,7 @@ class Evaluation:
 
 
 def evaluate(rounds: Sequence[Round], baseline: str, items: Mapping[str, int], metric: str) -> Evaluation:
-    """`items` of each arm a call: ratios are of the time per item. `metric`: "cpu" or "wall", which is judged."""
+    """Judge the arms. `items`: of each arm in a call, as ratios are of time per item; `metric`: "cpu" or "wall"."""
     clean = undisturbed(rounds)
     used = counted(rounds)
 
@@ -46,11 +46,11 @@ def evaluate(rounds: Sequence[Round], baseline: str, items: Mapping[str, int], m
         return interval([units * time(row.samples[baseline]) / time(row.samples[arm]) for row in used])
 
     band = ratio(AGAIN, TIMES[metric]) if any(AGAIN in row.samples for row in used) else None
-    found = {}
+    verdicts = {}
     for arm in items:
         if arm not in (baseline, AGAIN):
-            both = {name: ratio(arm, time) for name, time in TIMES.items()}
-            found[arm] = Verdict(cpu=both["cpu"], wall=both["wall"], effect=effect(both[metric], band))
+            ratios = {name: ratio(arm, time) for name, time in TIMES.items()}
+            verdicts[arm] = Verdict(cpu=ratios["cpu"], wall=ratios["wall"], effect=effect(ratios[metric], band))
     return Evaluation(
         used=used,
         clean=len(clean),
@@ -58,24 +58,24 @@ def evaluate(rounds: Sequence[Round], baseline: str, items: Mapping[str, int], m
         foreign=sum(row.foreign for row in rounds) / max(1, len(rounds)),
         throttled=sum(sample.throttled for row in rounds for sample in row.samples.values()),
         band=band,
-        arms=found,
+        arms=verdicts,
     )
 
 
 def against(case: CaseResult, arm: ArmResult, other: ArmResult) -> Verdict:
-    """An arm against any other one, in the rounds that hold both.
+    """Judge an arm against any other one, in the rounds that have both.
 
-    Where the other is not the baseline, the band counts both ways: which of two equals is the slower one is chance.
+    If the other is not the baseline, the band counts in both directions: which of two equals is slower is chance.
     """
     if other.name == case.arms[0].name:
         return Verdict(cpu=arm.cpu, wall=arm.wall, effect=arm.effect or NO_DIFFERENCE)
-    both = [row.samples for row in counted(case.rounds) if {arm.name, other.name} <= row.samples.keys()]
+    rounds = [row.samples for row in counted(case.rounds) if {arm.name, other.name} <= row.samples.keys()]
     units = arm.items / other.items
-    found = {
-        name: interval([units * time(taken[other.name]) / time(taken[arm.name]) for taken in both])
+    ratios = {
+        name: interval([units * time(samples[other.name]) / time(samples[arm.name]) for samples in rounds])
         for name, time in TIMES.items()
     }
-    return Verdict(cpu=found["cpu"], wall=found["wall"], effect=effect(found[case.metric], _both_ways(case.band)))
+    return Verdict(cpu=ratios["cpu"], wall=ratios["wall"], effect=effect(ratios[case.metric], _both_ways(case.band)))
 
 
 def _both_ways(band: Interval | None) -> Interval | None:
@@ -90,18 +90,18 @@ def undisturbed(rounds: Sequence[Round]) -> tuple[Round, ...]:
 
 
 def counted(rounds: Sequence[Round]) -> tuple[Round, ...]:
-    """The clean ones where they are enough, else all."""
+    """Return the clean rounds, or all rounds if too few are clean."""
     clean = undisturbed(rounds)
     return clean if len(clean) >= FEWEST_CLEAN else tuple(rounds)
 
 
 def cpu(sample: Sample) -> float:
-    """Seconds of CPU time a call."""
+    """Return seconds of CPU time for each call."""
     return sample.cpu / sample.inner
 
 
 def wall(sample: Sample) -> float:
-    """Seconds a call."""
+    """Return seconds by the clock for each call."""
     return sample.wall / sample.inner
 
 
@@ -109,19 +109,19 @@ TIMES: dict[str, Callable[[Sample], float]] = {"cpu": cpu, "wall": wall}
 
 
 def seconds_per_item(case: CaseResult, arm: ArmResult) -> Interval | None:
-    """An interval of the median of seconds per item, in the case's metric, over the rounds that count."""
+    """Return the median of seconds per item with its interval, in the case's metric, over the rounds that count."""
     time = TIMES[case.metric]
     rounds = [row.samples for row in counted(case.rounds) if arm.name in row.samples]
     return interval([time(samples[arm.name]) / arm.items for samples in rounds])
 
 
 def sure(ratio: Interval | None) -> bool:
-    """Out of enough rounds for a verdict."""
+    """Whether the ratio has enough rounds for a verdict."""
     return ratio is not None and ratio.coverage >= intervals.CONFIDENCE
 
 
 def interval(ratios: Sequence[float]) -> Interval | None:
-    """As intervals.interval; for two to five ratios their whole range, with the little confidence that it has."""
+    """Return intervals.interval; for two to five ratios their whole range, which has less confidence."""
     if len(ratios) < FEWEST:
         return None
     if len(ratios) >= intervals.FEWEST:
@@ -131,7 +131,7 @@ def interval(ratios: Sequence[float]) -> Interval | None:
 
 
 def effect(ratio: Interval | None, band: Interval | None) -> str:
-    """A difference is claimed with full confidence only: beyond 1, and beyond the baseline against itself."""
+    """Return the verdict. A difference must lie beyond 1 and beyond the baseline against itself, at full confidence."""
     if ratio is None or band is None or not (sure(ratio) and sure(band)):
         return NO_DIFFERENCE
     return intervals.effect(ratio, band)

@@ -1,4 +1,4 @@
-"""The experiments as rows: a question of the guide, what is compared to answer it, and what the answer would change."""
+"""The experiments as rows: a question from the performance guide, how it is answered, and what the answer changes."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -13,11 +13,11 @@ from tfbuild.facts import Facts
 
 Value = bool | int | float | str | list[int]
 METRICS = ("cpu", "wall")
-# What a row may need: a GPU, which its workers alone get; --against's image; "tuning": the image sets what an arm takes
-# away.
+# What a case may need: a GPU, which only its workers get; the image of --against; "tuning": variables set by the image
+# that an arm unsets.
 NEEDS = ("", "gpu", "against", "tuning")
-# The values of a row's purpose; reading the facts refuses any other. Each has its function in a table of tfbuild/bench,
-# to which a new value is added too: a test compares the two.
+# The values of a row's purpose; reading the facts refuses any other. Each value has its function in a table of
+# tfbuild/bench, and a test compares the two.
 FindingKind = Literal[  # findings.py: DERIVED
     "",
     "against_default",
@@ -34,7 +34,7 @@ FindingKind = Literal[  # findings.py: DERIVED
 AdviceKind = Literal["code", "setting", "image", "batch_size"]  # advise.py: LINES and ENVIRONMENT
 ChartKind = Literal["ratios", "rates", "memory"]  # charts.py: DRAWN
 EvidenceKind = Literal["", "primitives", "batch_memory", "pipeline_peaks", "gpu_use"]  # evidence.py: WATCHED
-# What asks for one row by what it does: --model, --command, and verification's throughput check.
+# The uses that need a certain row: --model, --command, and verification's throughput check.
 Role = Literal["", "model", "command", "verification"]
 ROLES: tuple[Role, ...] = ("model", "command", "verification")
 
@@ -42,10 +42,10 @@ ROLES: tuple[Role, ...] = ("model", "command", "verification")
 class Arm(Facts, frozen=True):
     """One side of a comparison; the first of an experiment is its baseline.
 
-    `env`: what differs in its environment ("": as if not set); arms that differ in it, in `process` or in `image` get a
-    process of their own. `malloc`: whose allocator it must be, in the file's name. `code`: the line that takes the
-    arm's gain into a program. In their texts {cpus} is the number of processors here, {half} half of it, {fourfold}
-    four times that; an arm is left out where such a number makes its environment another arm's.
+    `env`: variables to set ("": to unset); arms with different `env`, `process` or `image` run in separate processes.
+    `malloc`: part of the file name of the allocator that it must have. `code`: the line that brings the arm's gain to a
+    program. In texts, {cpus} is the number of CPUs here, {half} half of it and {fourfold} four times it; an arm is left
+    out if such a number makes its environment equal to another arm's.
     """
 
     name: str
@@ -59,8 +59,8 @@ class Arm(Facts, frozen=True):
 
 
 class Case(Facts, frozen=True):
-    """All arms on the same work; `params` go to each of them. `quick`: part of --quick. `arm`: in place of the
-    experiment's own; `metric` likewise."""
+    """The arms on the same work. `params`: given to each arm; `quick`: part of --quick; `arm` and `metric`: replace the
+    experiment's."""
 
     name: str
     workload: str = ""
@@ -73,9 +73,9 @@ class Case(Facts, frozen=True):
 
 
 class Purpose(Facts, frozen=True, kw_only=True):
-    """What is made of an experiment's numbers; experiments.toml says what each field and value means.
+    """What is made of an experiment's numbers; experiments.toml explains each field and value.
 
-    The defaults are those of a plain comparison, and of an experiment in a report that no row here knows.
+    The defaults are for a plain comparison, and for an experiment of a report that has no row here.
     """
 
     finding: FindingKind = ""
@@ -88,12 +88,12 @@ class Purpose(Facts, frozen=True, kw_only=True):
 
 
 class Experiment(Purpose, frozen=True):
-    """`question`: the guide's, in its words; `compares`: how it is answered; `changes`: what the answer is good for.
+    """`question`: from the guide, in its words; `compares`: how it is answered; `changes`: what the answer changes.
 
-    `metric`: "cpu" where neighbours would disturb the clock, "wall" where waiting is the point; `same`: the arms claim
-    to compute the same; `fresh`: each case gets new processes, for the memory of one would show in the
-    next; `together`: its cases take turns in each round, so that they have one mean; `weight`: seconds that one arm
-    took in the rounds of --full on two quiet cores, its start included, by which the time is shared out.
+    `metric`: "cpu" if neighbours would disturb the clock, "wall" if waiting is the point; `same`: the arms claim to
+    compute the same; `fresh`: each case gets new processes, because one case's memory would show in the next;
+    `together`: the cases take turns in each round and have one mean; `weight`: seconds that one arm took for all rounds
+    of --full on two quiet cores, including its start, by which the budget is divided.
     """
 
     name: str
@@ -114,11 +114,11 @@ class Experiment(Purpose, frozen=True):
         return case.arm or self.arm
 
     def work(self, case: Case, arm: Arm | None = None) -> str:
-        """The workload of an arm, or the one that a case's arms share: the nearest row that names one."""
+        """Return the workload of the arm, the case or the experiment, whichever names one first."""
         return (arm.workload if arm else "") or case.workload or self.workload
 
     def seconds(self, case: Case) -> float:
-        """What a case takes for all of its rounds; the baseline is timed twice in each."""
+        """Return the seconds that all rounds of a case take; each round times the baseline twice."""
         return self.weight * (len(self.arms(case)) + 1)
 
     def cases(self, quick: bool) -> tuple[Case, ...]:
@@ -131,24 +131,24 @@ class Table(Facts, frozen=True):
 
 @cache
 def known() -> tuple[Experiment, ...]:
-    """All experiments, in the order in which they run."""
+    """Return all experiments in the order in which they run."""
     rows = facts.load("experiments", Table).experiment
     check_all(rows)
     return rows
 
 
 def purpose(name: str) -> Purpose:
-    """Look up what is made of a report's experiment; the usual where it has no row, as in reports of other versions."""
+    """Look up what is made of a report's experiment; the default if it has no row, as in reports of other versions."""
     return next((row for row in known() if row.name == name), Purpose())
 
 
 def in_role(role: Role) -> Experiment:
-    """Return the one row that has this role."""
+    """Return the row with this role."""
     return next(row for row in known() if row.role == role)
 
 
 def check_all(rows: Sequence[Experiment]) -> None:
-    """Raise ValueError where a row contradicts itself or another one."""
+    """Raise ValueError if a row contradicts itself or another one."""
     for row in rows:
         check(row)
     if len({row.name for row in rows}) != len(rows):
@@ -156,20 +156,22 @@ def check_all(rows: Sequence[Experiment]) -> None:
     roles = Counter(row.role for row in rows)
     if wrong := [role for role in ROLES if roles[role] != 1]:
         raise ValueError(f"experiments: exactly one row has the role {wrong[0]!r}")
-    turns = [row.setting_order for row in rows if row.setting_order]
-    if len(set(turns)) != len(turns):
+    orders = [row.setting_order for row in rows if row.setting_order]
+    if len(set(orders)) != len(orders):
         raise ValueError("experiments: two rows have the same setting_order")
 
 
 def check(row: Experiment) -> None:
-    """ValueError where a row contradicts itself."""
+    """Raise ValueError if a row contradicts itself."""
     if not row.case:
         raise ValueError(f"experiment {row.name} has no case")
     if ("setting" in row.advises) != (row.setting_order > 0):
-        raise ValueError(f'experiment {row.name}: a setting_order from 1 on goes with advises = ["setting"]')
+        raise ValueError(
+            f'experiment {row.name}: advises = ["setting"] needs a setting_order of 1 or more, and only it'
+        )
     metrics = {row.metric, *(case.metric or row.metric for case in row.case)}
     if not metrics <= set(METRICS) or any(case.needs not in NEEDS for case in row.case):
-        raise ValueError(f"experiment {row.name}: a metric or a need that nobody knows")
+        raise ValueError(f"experiment {row.name}: unknown metric or need")
     for case in row.case:
         names = [arm.name for arm in row.arms(case)]
         if len(set(names)) != len(names) or len(names) < 2:
@@ -179,9 +181,12 @@ def check(row: Experiment) -> None:
 
 
 def select(only: Sequence[str], *, quick: bool) -> tuple[Experiment, ...]:
-    """Those that `only` names, or all; for --quick those that have a quick case, unless named. UsageError."""
+    """Return the experiments that `only` names, or all; with `quick`, of all only those with a quick case.
+
+    Raises UsageError if a name is unknown.
+    """
     rows = {row.name: row for row in known()}
     if unknown := [name for name in only if name not in rows]:
-        raise UsageError(f"no experiment is called {unknown[0]!r}", hint=f"one of: {', '.join(rows)}")
-    wanted = [rows[name] for name in rows if not only or name in only]
-    return tuple(row for row in wanted if only or row.cases(quick))
+        raise UsageError(f"unknown experiment {unknown[0]!r}", hint=f"one of: {', '.join(rows)}")
+    selected = [rows[name] for name in rows if not only or name in only]
+    return tuple(row for row in selected if only or row.cases(quick))

@@ -1,4 +1,4 @@
-"""Ratios out of paired rounds: median, an interval from order statistics, and what may be concluded. Pure."""
+"""The ratios of paired rounds: their median, an interval from order statistics, and the conclusion. Pure."""
 
 import math
 from collections.abc import Sequence
@@ -7,15 +7,15 @@ from statistics import median
 from tfbuild.measure.records import Interval
 
 CONFIDENCE = 0.95
-# Under six samples no two of them enclose the median with 95 % confidence.
+# With fewer than six samples, no two of them enclose the median with 95 % confidence.
 FEWEST = 6
 SLOWER = 0.95
 
 
 def interval(ratios: Sequence[float]) -> Interval:
-    """The median and the order statistics around it: no assumption about the distribution.
+    """Return the median and the order statistics around it, which assumes nothing about the distribution.
 
-    ValueError for fewer than six ratios.
+    Raises ValueError for fewer than six ratios.
     """
     ordered, count = sorted(ratios), len(ratios)
     if count < FEWEST:
@@ -27,7 +27,7 @@ def interval(ratios: Sequence[float]) -> Interval:
 
 
 def _coverage(count: int, cut: int) -> float:
-    """Chance that the median lies between the samples that are left when `cut` are dropped at each end."""
+    """Return the chance that the median lies within the samples that remain if `cut` are dropped at each end."""
     return float(sum(math.comb(count, index) for index in range(cut + 1, count - cut)) / 2**count)
 
 
@@ -36,7 +36,7 @@ def geometric_mean(values: Sequence[float]) -> float:
 
 
 def effect(ratio: Interval, band: Interval) -> str:
-    """ "faster" or "slower" only beyond 1 and beyond what the same image against itself shows in the same run."""
+    """Return "faster" or "slower" only beyond 1 and beyond the `band` of the same image against itself in this run."""
     if ratio.low > max(1.0, band.high):
         return "faster"
     if ratio.high < min(1.0, band.low):
@@ -45,7 +45,7 @@ def effect(ratio: Interval, band: Interval) -> str:
 
 
 def spelled(interval: Interval | None) -> str:
-    """ "x1.39 [1.36, 1.41]"; the confidence only where it is under 95 %."""
+    """Format as "x1.39 [1.36, 1.41]", with the confidence if it is less than 95 %."""
     if interval is None:
         return ""
     confidence = "" if interval.coverage >= CONFIDENCE else f" at {interval.coverage:.0%}"
@@ -53,10 +53,10 @@ def spelled(interval: Interval | None) -> str:
 
 
 def too_slow(ratio: Interval) -> bool:
-    """The whole interval lies under 0.95 of the baseline's speed."""
+    """Whether the whole interval lies below 0.95 of the baseline's speed."""
     return ratio.high < SLOWER
 
 
 def too_noisy(band: Interval) -> bool:
-    """The same image against itself shows a difference as large as the one that would be judged."""
+    """Whether the same image against itself differs by as much as the limit of too_slow()."""
     return band.high < SLOWER or band.low > 1 / SLOWER

@@ -1,4 +1,4 @@
-"""One ratio for cases that took turns in each round: the geometric mean of a round's, and what the rounds say. Pure."""
+"""One ratio for cases that took turns in each round: the geometric mean of each round, judged over all rounds. Pure."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ Time = Callable[[Sample], float]
 
 @dataclass(frozen=True, kw_only=True)
 class Mean:
-    """An arm's ratios to the baseline over all cases, above 1: faster. `clean` of the `rounds` were undisturbed.
+    """An arm's ratios to the baseline over all cases (above 1: faster). `clean` of the `rounds` were undisturbed.
 
-    `foreign`: mean share of the machine's time that others used.
+    `foreign`: the mean share of the machine's time that others used.
     """
 
     cpu: Interval
@@ -28,55 +28,59 @@ class Mean:
 
 
 def mean(cases: Sequence[CaseResult], arm: str) -> Mean | None:
-    """Of the clean rounds alone where they are enough; None where some case lacks the arm, or all have too few."""
+    """Return the mean of the clean rounds, or of all rounds if too few are clean.
+
+    None if a case lacks the arm, if the cases differ in their rounds, or if there are too few rounds.
+    """
     lengths = {len(case.rounds) for case in cases}
     if len(lengths) != 1 or not all(arm in row.samples for case in cases for row in case.rounds):
         return None
-    rows = list(zip(*(case.rounds for case in cases), strict=True))
-    clean = [row for row in rows if all(one.foreign <= MOST_FOREIGN for one in row)]
-    used = clean if len(clean) >= FEWEST_CLEAN else rows
+    turns = list(zip(*(case.rounds for case in cases), strict=True))
+    clean = [turn for turn in turns if all(row.foreign <= MOST_FOREIGN for row in turn)]
+    used = clean if len(clean) >= FEWEST_CLEAN else turns
 
     def combined(name: str, time: Time) -> Interval | None:
-        return interval([intervals.geometric_mean(_ratios(cases, row, name, time)) for row in used])
+        return interval([intervals.geometric_mean(_ratios(cases, turn, name, time)) for turn in used])
 
     by_cpu, by_wall = combined(arm, cpu), combined(arm, wall)
     judged, time = (by_cpu, cpu) if cases[0].metric == "cpu" else (by_wall, wall)
     band = combined(AGAIN, time)
     if by_cpu is None or by_wall is None or band is None:
         return None
-    shares = [one.foreign for row in rows for one in row]
+    shares = [row.foreign for turn in turns for row in turn]
     return Mean(
         cpu=by_cpu,
         wall=by_wall,
         band=band,
         effect=effect(judged, band),
-        rounds=len(rows),
+        rounds=len(turns),
         clean=len(clean),
         foreign=sum(shares) / len(shares),
     )
 
 
-def _ratios(cases: Sequence[CaseResult], row: Sequence[Round], name: str, time: Time) -> list[float]:
-    found = []
-    for case, one in zip(cases, row, strict=True):
+def _ratios(cases: Sequence[CaseResult], turn: Sequence[Round], name: str, time: Time) -> list[float]:
+    ratios = []
+    for case, row in zip(cases, turn, strict=True):
         items = {arm.name: arm.items for arm in case.arms}
         units = items.get(name, items[case.baseline]) / items[case.baseline]
-        found.append(units * time(one.samples[case.baseline]) / time(one.samples[name]))
-    return found
+        ratios.append(units * time(row.samples[case.baseline]) / time(row.samples[name]))
+    return ratios
 
 
 def findings(cases: Sequence[CaseResult]) -> tuple[Finding, ...]:
-    """A sentence for each arm that has a mean."""
+    """Return a sentence for each arm that has a mean."""
     names = [arm.name for arm in cases[0].arms if arm.name != cases[0].baseline] if cases else []
-    return tuple(_finding(cases, name, found) for name in names if (found := mean(cases, name)) is not None)
+    means = {name: mean(cases, name) for name in names}
+    return tuple(_finding(cases, name, pooled) for name, pooled in means.items() if pooled is not None)
 
 
-def _finding(cases: Sequence[CaseResult], arm: str, found: Mean) -> Finding:
-    ratio = found.cpu if cases[0].metric == "cpu" else found.wall
+def _finding(cases: Sequence[CaseResult], arm: str, pooled: Mean) -> Finding:
+    ratio = pooled.cpu if cases[0].metric == "cpu" else pooled.wall
     text = (
-        f"all {len(cases)} together (geometric mean): {arm}: {found.effect}, {intervals.spelled(ratio)} of the speed "
+        f"all {len(cases)} together (geometric mean): {arm}: {pooled.effect}, {intervals.spelled(ratio)} of the speed "
         f"of {cases[0].baseline}"
     )
-    if found.clean < min(found.rounds, FEWEST_CLEAN):
-        text += f" (noisy: {found.clean} of {found.rounds} rounds undisturbed)"
-    return Finding(text=text, values={"cpu": found.cpu.median, "wall": found.wall.median})
+    if pooled.clean < min(pooled.rounds, FEWEST_CLEAN):
+        text += f" (noisy: {pooled.clean} of {pooled.rounds} rounds undisturbed)"
+    return Finding(text=text, values={"cpu": pooled.cpu.median, "wall": pooled.wall.median})

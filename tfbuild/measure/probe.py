@@ -1,6 +1,6 @@
-"""Runs a probe in a container and reads what comes back as untrusted: bounded, checked against types, no NaN.
+"""Run a probe in a container and read its output as untrusted: bounded in size, checked against types, without NaN.
 
-The container gets this tfbuild's own copy of smoke/; the image's copy is never asked.
+The container gets this tfbuild's own copy of smoke/; the image's copy is never used.
 """
 
 import math
@@ -25,31 +25,31 @@ MOST_LINE = 256 * 1024
 MOST_TEXT = 4096
 MOST_ITEMS = 5000
 LARGEST = 1e12
-# Logs at their most talkative, since TensorFlow's message about instructions is read out of them.
+# Log everything, because TensorFlow's message about instructions is read from the log.
 LOUD = {"TF_CPP_MIN_LOG_LEVEL": "0"}
 
 
 class UntrustedError(ValueError):
-    """What came back is not what the protocol allows."""
+    """The output is not what the protocol allows."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """`found`: what the probe sent before it ended; `broken`: why the rest cannot be trusted, else empty."""
+    """`records`: what the probe sent before it ended; `broken`: why the rest cannot be trusted, else empty."""
 
-    found: tuple[Any, ...]
+    records: tuple[Any, ...]
     ended: Ended
     output: str
     broken: str = ""
 
     def first(self, kind: type[T], index: int = 0) -> T | None:
-        """The record at `index`, where there is one of that kind."""
-        record = self.found[index] if index < len(self.found) else None
+        """Return the record at `index` if it is of this kind, else None."""
+        record = self.records[index] if index < len(self.records) else None
         return record if isinstance(record, kind) else None
 
 
 def host(environment: Environment, engine: Engine) -> Host:
-    """Say where the containers ran, by what a probe in one of them found."""
+    """Return where the containers ran, as a probe in one of them reported it."""
     return Host(
         cpu=environment.cpu_model,
         flags=environment.cpu_flags,
@@ -64,7 +64,7 @@ def host(environment: Environment, engine: Engine) -> Host:
 
 @cache
 def files() -> dict[str, bytes]:
-    """The smoke benchmark as files to be put into a container."""
+    """Return the smoke benchmark's files by their paths in a container."""
     folder = resources.files("tfbuild.in_container.smoke")
     return {f"{FOLDER}/{file.name}": file.read_bytes() for file in folder.iterdir() if file.name.endswith(".py")}
 
@@ -72,42 +72,42 @@ def files() -> dict[str, bytes]:
 def ask(
     engine: Engine, ref: str, name: str, kinds: Sequence[type], env: Mapping[str, str] = {}, *, gpus: bool = False
 ) -> Outcome:
-    """Runs the probe `name` behind the image's own entry point; it sends one record of each of `kinds`, in order."""
+    """Run the probe `name` through the image's own entry point; it sends one record of each of `kinds`, in order."""
     command = ["python", FOLDER, "probe", name]
     try:
         run = engine.run(ref, command, env={**LOUD, **env}, files=files(), timeout=SECONDS, gpus=gpus)
     except TimeoutError:
-        return Outcome(found=(), ended=Ended(1, "", timed_out=True), output="")
+        return Outcome(records=(), ended=Ended(1, "", timed_out=True), output="")
     ended = Ended(run.exit_code, run.stderr)
     try:
-        found = records(run.stdout, kinds)
+        sent = records(run.stdout, kinds)
     except UntrustedError as error:
         broken = f"the probe's output cannot be trusted: {error}"
-        return Outcome(found=(), ended=ended, output=run.stderr, broken=broken)
-    broken = "" if found or ended.why else "the probe ended without a word"
-    return Outcome(found=found, ended=ended, output=run.stderr, broken=broken)
+        return Outcome(records=(), ended=ended, output=run.stderr, broken=broken)
+    broken = "" if sent or ended.why else "the probe exited without output"
+    return Outcome(records=sent, ended=ended, output=run.stderr, broken=broken)
 
 
 def records(text: str, kinds: Sequence[type]) -> tuple[Any, ...]:
-    """The records in a probe's output, at most one of each of `kinds`; UntrustedError with the reason."""
+    """Return the records in a probe's output, at most one of each of `kinds`; raise UntrustedError with the reason."""
     lines = text.split("\n")
     if lines.pop():
         raise UntrustedError("its last line is cut off")
     if len(lines) > len(kinds):
-        raise UntrustedError(f"{len(lines)} lines where at most {len(kinds)} belong")
+        raise UntrustedError(f"{len(lines)} lines instead of at most {len(kinds)}")
     return tuple(record(line, kind) for line, kind in zip(lines, kinds, strict=False))
 
 
 def record(line: str, kind: type[T]) -> T:
-    """One record of `kind` out of one line of JSON; UntrustedError with the reason."""
+    """Return the record of `kind` in one line of JSON; raise UntrustedError with the reason."""
     if len(line) > MOST_LINE:
         raise UntrustedError(f"a line has {len(line)} characters")
     try:
-        found = msgspec.json.decode(line, type=kind)
+        value = msgspec.json.decode(line, type=kind)
     except (msgspec.DecodeError, RecursionError, UnicodeEncodeError) as error:
         raise UntrustedError(str(error)[:200]) from error
-    _refuse_absurd(msgspec.to_builtins(found))
-    return found
+    _refuse_absurd(msgspec.to_builtins(value))
+    return value
 
 
 def _refuse_absurd(value: object) -> None:

@@ -1,11 +1,11 @@
-"""Questions to persistent workers, what their samples say of the machine, and the method's limits."""
+"""Questions to persistent workers, checks of their samples, and the method's limits."""
 
 import json
 from collections.abc import Sequence
 from typing import TypeVar
 
 from tfbuild.engine import Worker
-from tfbuild.in_container.bench.records import Taken
+from tfbuild.in_container.bench.records import WorkerSample
 from tfbuild.measure import probe
 
 T = TypeVar("T")
@@ -14,15 +14,15 @@ SECONDS = 60.0
 SHORTEST_SAMPLE = 0.1
 MOST_INNER = 100_000
 MOST_FOREIGN = 0.12
-# Clean rounds that are enough to leave the others out.
+# With this many clean rounds, the others are left out.
 FEWEST_CLEAN = 7
 MOST_REPEATS = 2
-# NumPy's own threads would spin beside TensorFlow's.
+# NumPy's own threads would compete with TensorFlow's.
 QUIET = {"OPENBLAS_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
 
 
 class MeasurementError(Exception):
-    """A worker broke the protocol or the method: no number of this run may be used."""
+    """A worker broke the protocol or the method, so that its numbers must not be used."""
 
 
 def ask(worker: Worker, kind: type[T], timeout: float = SECONDS, **question: object) -> T:
@@ -33,7 +33,7 @@ def ask(worker: Worker, kind: type[T], timeout: float = SECONDS, **question: obj
 
 
 def alone(worker: Worker, kind: type[T], timeout: float = SECONDS, **question: object) -> T:
-    """Asks a worker that is stopped, and stops it again."""
+    """Resume a paused worker, ask it, and pause it again."""
     worker.resume()
     answer = ask(worker, kind, timeout, **question)
     worker.pause()
@@ -41,22 +41,21 @@ def alone(worker: Worker, kind: type[T], timeout: float = SECONDS, **question: o
 
 
 def bounded(inner: float) -> int:
-    """Inner calls of a sample as a whole number, rounded up."""
+    """Round the calls of a sample to a whole number; raise MeasurementError if they are too many."""
     if not 1 <= inner <= MOST_INNER:
-        raise MeasurementError(f"a sample would need {inner:.0f} calls")
+        raise MeasurementError(f"a sample would need {inner:.0f} calls, and at most {MOST_INNER} are allowed")
     return round(inner + 0.5)
 
 
-def checked(name: str, sample: Taken) -> Taken:
-    """The sample, where it holds to the method; MeasurementError where TensorFlow traced, or no time passed."""
+def check(name: str, sample: WorkerSample) -> None:
+    """Raise MeasurementError if TensorFlow traced the function again, or if no time passed."""
     if sample.traces != 1:
-        raise MeasurementError(f"{name} was traced {sample.traces} times: what was timed is TensorFlow's tracing")
+        raise MeasurementError(f"{name} was traced {sample.traces} times: the time is that of TensorFlow's tracing")
     if not (sample.wall > 0 and sample.cpu > 0 and sample.cpus > 0):
         raise MeasurementError(f"{name} took no time at all")
-    return sample
 
 
-def foreign(samples: Sequence[Taken]) -> float:
-    """Share of the machine's time in which others ran: all that was busy, less what the samples used themselves."""
+def foreign(samples: Sequence[WorkerSample]) -> float:
+    """Return the share of the machine's time that others used: its busy time, less what the samples used."""
     others = sum(sample.busy - sample.cpu for sample in samples)
     return max(0.0, others / sum(sample.wall * sample.cpus for sample in samples))

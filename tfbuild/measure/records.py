@@ -1,10 +1,10 @@
-"""What was measured: plain records. A benchmark's report (schema tfbuild.bench/1) is made of them."""
+"""Plain records of what was measured, of which a benchmark's report (schema tfbuild.bench/1) consists."""
 
 from dataclasses import dataclass
 
 SCHEMA = "tfbuild.bench/1"
 
-# Status of an arm, a case, an experiment. "failed": the method's own guard refused it, or its process died.
+# The status of an arm, a case or an experiment. "failed": the method's checks refused it, or its process died.
 MEASURED, TRUNCATED, SKIPPED, FAILED, INTERRUPTED = "measured", "truncated", "skipped", "failed", "interrupted"
 FASTER, SLOWER, NO_DIFFERENCE = "faster", "slower", "no difference shown"
 Value = bool | int | float | str | list[int]

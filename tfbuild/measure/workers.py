@@ -1,4 +1,4 @@
-"""Persistent workers in containers, found by what makes them different; all are stopped but the one that is asked."""
+"""Persistent workers in containers, looked up by what sets them apart; all are paused but the one that is asked."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -15,15 +15,15 @@ from tfbuild.measure import protocol
 T = TypeVar("T")
 
 FOLDER = "/tfbuild-bench/in_container"
-# An import of TensorFlow on a busy machine; a network that is built, traced and compiled.
+# Importing TensorFlow takes this long on a busy machine.
 START_SECONDS = 120.0
-# An engine whose own runtime is NVIDIA's gives its GPUs to whoever asks for none, too.
+# An engine whose default runtime is NVIDIA's gives its GPUs even to containers that ask for none.
 NO_GPU = {"CUDA_VISIBLE_DEVICES": "-1"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Key:
-    """What a worker is started with; `process` only keeps processes apart; `gpus`: all that the engine offers."""
+    """What a worker is started with. `process` only separates processes; `gpus`: all that the engine offers."""
 
     image: str
     env: tuple[tuple[str, str], ...] = ()
@@ -33,18 +33,18 @@ class Key:
 
 @cache
 def files() -> dict[str, bytes]:
-    """The benchmark's inner part, with the smoke benchmark beside it, as files to be put into a container."""
-    found = {}
+    """Return the files of the benchmark's inner part and of the smoke benchmark, by their paths in a container."""
+    contents = {}
     for package in ("smoke", "bench", "bench/workloads"):
         for file in resources.files("tfbuild.in_container").joinpath(package).iterdir():
             if file.name.endswith(".py"):
-                found[f"{FOLDER}/{package}/{file.name}"] = file.read_bytes()
-    return found
+                contents[f"{FOLDER}/{package}/{file.name}"] = file.read_bytes()
+    return contents
 
 
 @dataclass
 class Pool:
-    """The workers that run now. `more`: further files for the containers, by path."""
+    """The running workers. `more`: further files for the containers, by path."""
 
     engine: Engine
     more: Mapping[str, bytes] = field(default_factory=dict)
@@ -52,7 +52,10 @@ class Pool:
     _turns: dict[Key, int] = field(default_factory=dict)
 
     def start(self, keys: list[Key]) -> dict[Key, Hello]:
-        """All of `keys`; those that are new import TensorFlow at the same time. Raises WorkerDied or TimeoutError."""
+        """Start the workers of `keys` that do not run yet; they import TensorFlow at the same time.
+
+        Raises WorkerDied or TimeoutError.
+        """
         new: dict[Key, Worker] = {}
         try:
             for key in dict.fromkeys(keys):
@@ -77,11 +80,11 @@ class Pool:
         return self.engine.worker(key.image, command, env=env, files={**files(), **self.more}, gpus=key.gpus)
 
     def turn(self, key: Key) -> int:
-        """Which start of this worker runs now, from 1 on; 0: none."""
+        """Return which start of this worker runs now, counted from 1; 0 if none does."""
         return self._turns[key] if key in self._running else 0
 
     def ask(self, key: Key, kind: type[T], timeout: float = protocol.SECONDS, /, **question: object) -> T:
-        """One answer of a worker that runs; it alone unless others are asked too. After an error it is gone."""
+        """Ask a running worker while the others are paused; close it after an error."""
         worker = self._running[key][0]
         try:
             return protocol.alone(worker, kind, timeout, **question)
@@ -90,13 +93,13 @@ class Pool:
             raise
 
     def forget(self) -> None:
-        """All workloads; a worker that cannot is closed."""
+        """Drop all workloads; close a worker that fails to."""
         for key in self.running():
             with suppress(TfbuildError, TimeoutError, protocol.MeasurementError):
                 self.ask(key, Dropped, ask="drop")
 
     def close(self, *keys: Key) -> None:
-        """Ends these workers, where they run."""
+        """Close these workers if they run."""
         for key in keys:
             if running := self._running.pop(key, None):
                 running[0].close()
@@ -108,6 +111,6 @@ class Pool:
 @contextmanager
 def pool(engine: Engine, more: Mapping[str, bytes]) -> Iterator[Pool]:
     with ExitStack() as stack:
-        made = Pool(engine, more)
-        stack.callback(lambda: made.close(*made.running()))
-        yield made
+        workers = Pool(engine, more)
+        stack.callback(lambda: workers.close(*workers.running()))
+        yield workers

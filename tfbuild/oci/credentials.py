@@ -1,4 +1,4 @@
-"""What `docker login` stored for a registry, in its helper or its file: read by the engine's own SDK, as it does."""
+"""What `docker login` stored for a registry, in its helper or its file, read by the engine's own SDK."""
 
 import warnings
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from tfbuild.errors import RegistryRefused
 
 @dataclass(frozen=True, kw_only=True)
 class Credentials:
-    """A name and its secret, or an identity token in their place; "" for what there is not."""
+    """A name and its secret, or an identity token instead; "" for what is not stored."""
 
     name: str = ""
     secret: str = ""
@@ -27,21 +27,21 @@ class Credentials:
 
 
 def stored(host: str | None) -> Credentials:
-    """Those for a registry's host; None is Docker Hub. Raises RegistryRefused where they cannot be read."""
+    """The credentials for a registry's host; None is Docker Hub. Raises RegistryRefused if they cannot be read."""
     with readable():
-        found = auth.resolve_authconfig(auth.load_config(), registry=host) or {}
-    if token := found.get("IdentityToken"):
+        entry = auth.resolve_authconfig(auth.load_config(), registry=host) or {}
+    if token := entry.get("IdentityToken"):
         return Credentials(identity=str(token))
-    name, secret = found.get("Username", found.get("username")), found.get("Password", found.get("password"))
+    name, secret = entry.get("Username", entry.get("username")), entry.get("Password", entry.get("password"))
     return Credentials(name=str(name or ""), secret=str(secret or ""))
 
 
 @contextmanager
 def readable() -> Iterator[None]:
-    """Turns what the SDK raises where it reads credentials into RegistryRefused."""
+    """Turn what the SDK raises when it reads credentials into RegistryRefused."""
     try:
         with warnings.catch_warnings():
-            # That a helper is not installed, which the error says too.
+            # It warns if a helper is not installed, which the error says too.
             warnings.simplefilter("ignore", UserWarning)
             yield
     except requests.exceptions.RequestException:
@@ -50,21 +50,21 @@ def readable() -> Iterator[None]:
         if (refusal := refused(error)) is None:
             raise
         raise refusal from error
-    # A helper that prints something else, or an "auth" that is no base64 of "name:secret".
+    # The helper printed something unexpected, or an "auth" is not base64 of "name:secret".
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _unreadable(f"{type(error).__name__}: {error}") from error
 
 
 def refused(error: Exception) -> RegistryRefused | None:
-    """The refusal that is meant where a helper failed, or its file has another shape; None for all else."""
+    """The refusal for a helper that failed or a file of another shape; None for any other error."""
     if isinstance(error.__cause__, StoreError):
         return _unreadable(str(error.__cause__))
     return _unreadable(str(error)) if isinstance(error, InvalidConfigFile) else None
 
 
-def _unreadable(why: str) -> RegistryRefused:
+def _unreadable(reason: str) -> RegistryRefused:
     return RegistryRefused(
-        f"the stored credentials cannot be read: {why.strip()}",
-        hint="look at auths, credsStore and credHelpers in Docker's config.json: "
-        "a helper must be on PATH as docker-credential-NAME, or docker login again",
+        f"the stored credentials cannot be read: {reason.strip()}",
+        hint="check auths, credsStore and credHelpers in Docker's config.json (a helper must be on PATH as "
+        "docker-credential-NAME), or run docker login again",
     )

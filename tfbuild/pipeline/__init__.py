@@ -1,4 +1,4 @@
-"""The way from a `Build` to a verified, named image; the only room that orders the others."""
+"""From a `Build` to a verified, named image; the only room that orders the others."""
 
 from tfbuild.pipeline.maker import DISK, Maker, disk_full, downloads, refuse_base_without_cuda
 

@@ -1,4 +1,4 @@
-"""Base images: by digest from a registry, or the same Debian release made from the distribution's packages."""
+"""Base images: from a registry by digest, or the same Debian release made from its packages."""
 
 import os
 import shutil
@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from tfbuild.context import labels
-from tfbuild.engine import debian, oci_layout
-from tfbuild.engine.client import Engine, Image, split
+from tfbuild.engine import Engine, Image, debian, oci_layout
+from tfbuild.engine.image import split_tag
 from tfbuild.engine.sdk_errors import REFUSED, reason, translated
 from tfbuild.errors import BaseUnavailable
 from tfbuild.pipeline import bundle as bundles
@@ -24,18 +24,18 @@ REPOSITORY = "tfbuild-base"
 REGISTRY_SECONDS = 20.0
 PULL_SECONDS = 1800.0
 FRESH = timedelta(days=7)
-# Files get this time, so that the same packages make the same layer; zip archives know none before 1980.
+# The time of all files, so that the same packages make the same layer; zip archives cannot store one before 1980.
 EPOCH = int(datetime(1980, 1, 1, tzinfo=UTC).timestamp())
 LEFT_OUT = ("man", "info", "locale", "doc", "doc-base", "groff", "lintian", "linda", "bug")
-# Licences oblige whoever passes an image on to keep the copyright files.
+# Licences require whoever distributes an image to keep the copyright files.
 KEPT = ("doc/*/copyright", "locale/locale.alias")
-# A site's packages may come over https by its own CA; apt's list of sources outlives this, its CA must not.
+# A site may serve packages over https with its own CA. apt's sources stay in the image; that CA must not.
 CA_OPTION = "/etc/apt/apt.conf.d/99tfbuild-ca"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResolvedBase:
-    """`reference` is what FROM gets, `name` what people call it, `digest` "sha256:..." (an import's: of its layer)."""
+    """`reference`: for FROM; `name`: for people; `digest`: "sha256:...", for an imported image that of its layer."""
 
     reference: str
     name: str
@@ -52,9 +52,9 @@ def resolve(
     log: Path,
     ca_cert: Path | None = None,
 ) -> ResolvedBase:
-    """The base image that is there after this call; `mode`: "auto", "registry", "bootstrap", or an image's name.
+    """Make sure that the engine has the base image. `mode`: "auto", "registry", "bootstrap", or an image's name.
 
-    `image_name` is asked of a registry, `distribution` ("bookworm") is bootstrapped; mmdebstrap's output goes to `log`.
+    `image_name` comes from a registry, `distribution` ("bookworm") is bootstrapped; mmdebstrap's output goes to `log`.
     Raises BaseUnavailable.
     """
     if mode == "registry":
@@ -63,7 +63,7 @@ def resolve(
         _need_distribution(image_name, distribution)
         return bootstrap(engine, distribution, progress=progress, log=log, ca_cert=ca_cert)
     if mode != "auto":
-        return named(engine, mode, progress)
+        return by_name(engine, mode, progress)
     try:
         return from_registry(engine, image_name, progress)
     except BaseUnavailable as error:
@@ -72,11 +72,11 @@ def resolve(
         return bootstrap(engine, distribution, progress=progress, log=log, ca_cert=ca_cert)
 
 
-def handed(engine: Engine, base: ResolvedBase, folder: Path, progress: Progress) -> dict[str, str]:
-    """The base for a builder that is not in the engine, as BuildKit's named contexts; none where it can pull it."""
+def named_contexts(engine: Engine, base: ResolvedBase, folder: Path, progress: Progress) -> dict[str, str]:
+    """Return BuildKit's named contexts for a builder outside the engine; none where it can pull the base itself."""
     if "@sha256:" in base.reference:
         return {}
-    with progress.step(f"base: hand {base.name} to the builder"):
+    with progress.step(f"base: pass {base.name} to the builder"):
         digest = oci_layout.write(engine, base.reference, folder)
     return {base.reference: f"oci-layout://{folder.resolve()}@{digest}"}
 
@@ -84,23 +84,23 @@ def handed(engine: Engine, base: ResolvedBase, folder: Path, progress: Progress)
 # --- in a bundle ------------------------------------------------------------------------------------------------------
 
 
-def asked(image_name: str, mode: str) -> str:
-    """What a bundle knows a base by: the plan's image, or the one that the user names."""
+def bundle_key(image_name: str, mode: str) -> str:
+    """Return the name under which a bundle lists a base: the plan's image, or the one that the user named."""
     return image_name if mode in ("auto", "registry", "bootstrap") else mode
 
 
-def keep(engine: Engine, base: ResolvedBase, asked: str, bundle: bundles.Bundle) -> None:
-    """Puts the image into the bundle, as `docker save` does, where it is not there already."""
+def keep(engine: Engine, base: ResolvedBase, key: str, bundle: bundles.Bundle) -> None:
+    """Save the image into the bundle, as `docker save` does, unless the bundle has it."""
     image = engine.image(base.reference).id
     path = f"{bundles.IMAGES}/{image.removeprefix('sha256:')}.tar"
     if bundle.find(path) is None:
-        # An image that was pulled by digest has no name to be saved under, and FROM takes no bare id.
+        # An image that was pulled by digest has no name to save it under, and FROM does not accept a bare id.
         with translated(base.reference), bundle.place(path, f"docker-image:{base.name}") as part:
             for chunk in engine.client.images.get(base.reference).save():
                 part.write(chunk)
     bundle.keep_base(
         bundles.BundledBase(
-            asked=asked,
+            asked=key,
             platform=engine.platform,
             path=path,
             image=image,
@@ -112,10 +112,10 @@ def keep(engine: Engine, base: ResolvedBase, asked: str, bundle: bundles.Bundle)
 
 
 def from_bundle(engine: Engine, kept: bundles.BundledBase, folder: Path, progress: Progress) -> ResolvedBase:
-    """The image that the bundle has, loaded where the engine has it not, under a name that says so."""
+    """Load the bundle's image where the engine lacks it, under a name that says where it comes from."""
     reference = f"{REPOSITORY}:bundle-{kept.image.removeprefix('sha256:')[:12]}"
     if not engine.exists(kept.image):
-        title = f"base: load {kept.name} out of the bundle"
+        title = f"base: load {kept.name} from the bundle"
         with progress.step(title), translated(kept.name), (folder / kept.path).open("rb") as file:
             engine.client.images.load(file)
     if not engine.exists(reference):
@@ -127,13 +127,13 @@ def _need_distribution(image_name: str, distribution: str) -> None:
     if not distribution:
         raise BaseUnavailable(
             f"no registry gives {image_name}, and it cannot be made from packages: no Debian release has its Python",
-            hint="another --python (Debian has 3.9, 3.11 and 3.13), or --base NAME with an image that has this one",
+            hint="choose another --python (Debian has 3.9, 3.11 and 3.13), or --base NAME with an image that has it",
         )
 
 
 @contextmanager
-def _patience(engine: Engine, seconds: float) -> Iterator[None]:
-    """Bounds the engine's answer, for it waits for a registry much longer than anybody here."""
+def _answer_within(engine: Engine, seconds: float) -> Iterator[None]:
+    """Limit the time of an answer; the engine itself waits much longer for a registry."""
     before, engine.client.api.timeout = engine.client.api.timeout, seconds
     try:
         yield
@@ -142,8 +142,8 @@ def _patience(engine: Engine, seconds: float) -> Iterator[None]:
 
 
 def from_registry(engine: Engine, name: str, progress: Progress) -> ResolvedBase:
-    """The image that a registry calls `name`, pulled by digest; a local copy of one, where no registry answers."""
-    repository = split(name)[0]
+    """Pull `name` by its digest in the registry; where no registry answers, use a local copy that was pulled before."""
+    repository = split_tag(name)[0]
     try:
         digest = _registry_digest(engine, name, progress)
     except REFUSED as error:
@@ -162,13 +162,13 @@ def from_registry(engine: Engine, name: str, progress: Progress) -> ResolvedBase
 
 
 def _registry_digest(engine: Engine, name: str, progress: Progress) -> str:
-    with progress.step(f"base: ask the registry for {name}") as step, _patience(engine, REGISTRY_SECONDS):
+    with progress.step(f"base: look up {name} in the registry") as step, _answer_within(engine, REGISTRY_SECONDS):
         try:
-            found: str = engine.client.images.get_registry_data(name).id
+            digest: str = engine.client.images.get_registry_data(name).id
         except REFUSED:
-            step.failed = ""  # the caller says why, and what it does instead
+            step.failed = ""  # the caller reports why, and what it does instead
             raise
-    return found
+    return digest
 
 
 def _pulled_before(engine: Engine, name: str) -> ResolvedBase | None:
@@ -180,7 +180,7 @@ def _pulled_before(engine: Engine, name: str) -> ResolvedBase | None:
 
 def _pull(engine: Engine, reference: str, progress: Progress) -> None:
     try:
-        with progress.step(f"base: pull {reference}"), _patience(engine, PULL_SECONDS):
+        with progress.step(f"base: pull {reference}"), _answer_within(engine, PULL_SECONDS):
             engine.client.images.pull(reference, platform=engine.platform)
     except REFUSED as error:
         why = getattr(error, "explanation", "") or reason(error)
@@ -190,11 +190,11 @@ def _pull(engine: Engine, reference: str, progress: Progress) -> None:
         ) from error
 
 
-def named(engine: Engine, name: str, progress: Progress) -> ResolvedBase:
-    """Any image that is on the engine or can be pulled, as it is."""
+def by_name(engine: Engine, name: str, progress: Progress) -> ResolvedBase:
+    """Return any image as it is: one that the engine has, or that can be pulled."""
     if not engine.exists(name):
         # Without a tag the SDK would pull all of them.
-        _pull(engine, name if "@" in name else ":".join(split(name)), progress)
+        _pull(engine, name if "@" in name else ":".join(split_tag(name)), progress)
     image = engine.image(name)
     digest = image.repo_digests[0].partition("@")[2] if image.repo_digests else image.id
     return ResolvedBase(reference=name, name=name, digest=digest)
@@ -203,10 +203,10 @@ def named(engine: Engine, name: str, progress: Progress) -> ResolvedBase:
 def bootstrap(
     engine: Engine, distribution: str, *, progress: Progress, log: Path, ca_cert: Path | None = None
 ) -> ResolvedBase:
-    """Debian `distribution` as the image tfbuild-base:<distribution>, made by mmdebstrap; reused for seven days."""
+    """Make Debian `distribution` as the image tfbuild-base:<distribution> with mmdebstrap; reuse it for seven days."""
     if distribution not in DISTRIBUTIONS:
         raise BaseUnavailable(
-            f"{distribution!r} is no Debian release that can be bootstrapped",
+            f"{distribution!r} is not a Debian release that can be bootstrapped",
             hint=f"one of: {', '.join(DISTRIBUTIONS)}",
         )
     name = f"{REPOSITORY}:{distribution}"
@@ -224,18 +224,18 @@ def bootstrap(
 
 
 def made_before(engine: Engine) -> str:
-    """Any bootstrapped base that the engine has, old or new; "" where it has none."""
-    names = [tag for image in engine.labelled(labels.BASE) for tag in image.tags if split(tag)[0] == REPOSITORY]
-    right = (name for name in sorted(names) if engine.image(name).architecture == engine.platform.partition("/")[2])
-    return next(right, "")
+    """Return any bootstrapped base that the engine has, however old; "" where it has none."""
+    names = [tag for image in engine.labelled(labels.BASE) for tag in image.tags if split_tag(tag)[0] == REPOSITORY]
+    architecture = engine.platform.partition("/")[2]
+    return next((name for name in sorted(names) if engine.image(name).architecture == architecture), "")
 
 
 def _fresh(engine: Engine, name: str, distribution: str) -> bool:
     image: Image = engine.image(name)
     with translated(name):
-        made = datetime.fromisoformat(engine.client.images.get(name).attrs["Created"])
-    right = image.labels.get(labels.BASE) == distribution and image.architecture == engine.platform.partition("/")[2]
-    return right and datetime.now(UTC) - made < FRESH
+        created = datetime.fromisoformat(engine.client.images.get(name).attrs["Created"])
+    fits = image.labels.get(labels.BASE) == distribution and image.architecture == engine.platform.partition("/")[2]
+    return fits and datetime.now(UTC) - created < FRESH
 
 
 def _need_mmdebstrap(log: Path, progress: Progress) -> None:
@@ -269,7 +269,7 @@ def _mmdebstrap(archive: Path, distribution: str, platform: str, log: Path, ca_c
 
 
 def _ca_hooks(ca_cert: Path | None) -> list[str]:
-    """mmdebstrap's apt runs outside of the new system, with its configuration: the CA's path serves it, then goes."""
+    """Return hooks that configure the CA for mmdebstrap's apt, which runs outside the new system, then remove it."""
     if ca_cert is None:
         return []
     quoted = str(ca_cert.resolve()).replace("'", "'\\''")
@@ -280,7 +280,7 @@ def _ca_hooks(ca_cert: Path | None) -> list[str]:
 
 
 def _import(engine: Engine, archive: Path, name: str, distribution: str) -> None:
-    repository, tag = split(name)
+    repository, tag = split_tag(name)
     changes = [f"LABEL {labels.BASE}={distribution}", 'CMD ["bash"]']
     with translated(name):
         engine.client.api.import_image_from_file(str(archive), repository=repository, tag=tag, changes=changes)

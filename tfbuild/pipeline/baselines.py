@@ -1,6 +1,6 @@
-"""What an image's speed is compared with: planned where the build is planned, and made before verification begins.
+"""What an image's speed is compared with: planned with the build, and made before its verification.
 
-An official wheel is compared with itself without the tuning; any other with the image of the official wheel.
+An official wheel is compared with itself without the tuning; any other wheel with the image of the official one.
 """
 
 from collections.abc import Mapping
@@ -16,14 +16,14 @@ from tfbuild.facts import releases, targets
 from tfbuild.plan import MACHINES, Build, Request
 from tfbuild.verify.verification import Baseline
 
-NOT_ASKED_FOR = "it was left out (--no-throughput)"
+LEFT_OUT = "it was left out (--no-throughput)"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
     """What to compare an image of `release` with, as a plan; no image is made yet.
 
-    `wheel`: the official one; None with `lacks` empty: the image itself. `lacks`: why there is nothing to compare with.
+    `wheel`: the official one; None with an empty `lacks` means the image itself. `lacks`: why there is no baseline.
     """
 
     release: str
@@ -32,14 +32,14 @@ class Comparison:
 
 
 def for_build(build: Build, base: str) -> Comparison:
-    """Plan what the image of `build` is compared with, on the base that the user asked for."""
+    """Plan what the image of `build` is compared with, on the base that the user named."""
     return _comparison(build.wheel.kind, build.release, build.target, build.python, build.platform, base)
 
 
 def for_image(planned: Planned, base: str) -> Comparison:
-    """Plan what an image is compared with that was made before, by what its labels claim."""
-    place = MACHINES[planned.arch]
-    return _comparison(planned.wheel, planned.release, planned.target, planned.python, place, base)
+    """Plan what an existing image is compared with, by what its labels claim."""
+    platform = MACHINES[planned.arch]
+    return _comparison(planned.wheel, planned.release, planned.target, planned.python, platform, base)
 
 
 def _comparison(kind: str, release: str, target: str, python: str, platform: str, base: str) -> Comparison:
@@ -52,7 +52,7 @@ def _comparison(kind: str, release: str, target: str, python: str, platform: str
 
 
 def official(release: str, target: str, python: str, platform: str, base: str) -> Build:
-    """The official wheel that a compiled one is compared with: where it has no oneDNN, its target's baseline."""
+    """Plan the official wheel that a compiled one is compared with; without oneDNN, that of its target's baseline."""
     request = Request(target=target, release=release, python=python, platform=platform, base=base, wheel="official")
     arch = plan.PLATFORMS[plan.choose_platform(request, target)]
     baseline = targets.get(target).baseline
@@ -62,7 +62,7 @@ def official(release: str, target: str, python: str, platform: str, base: str) -
 
 
 def untuned(release: str) -> Mapping[str, str]:
-    """An image's tuning switched off: glibc's malloc and TensorFlow's own choice about oneDNN."""
+    """Return the environment without an image's tuning: glibc's malloc, and TensorFlow's default for oneDNN."""
     return {"LD_PRELOAD": "", **{name: "" for name, _ in releases.onednn_env(release)}}
 
 
@@ -79,12 +79,12 @@ def itself(ref: str, release: str) -> Baseline:
 def image(engine: Engine, ref: str, release: str) -> Baseline:
     """Return the official wheel's image `ref` as a baseline.
 
-    It is run by its id: another run may be at its verification, whose end takes the name ID-unverified away.
+    It is run by its id, because another run may be verifying it, and then removes the name ID-unverified.
     """
     return Baseline(ref=ref, env=untuned(release), id=engine.image(ref).id)
 
 
 def missing(wheel: Build) -> str:
     """Say why an image has no baseline, though one could be made."""
-    words = dockerfile.command(wheel).removeprefix("invoke dockerfile ")
-    return f"{image_name(wheel)}, which it is compared with, is not on this engine: invoke build {words}"
+    options = dockerfile.command(wheel).removeprefix("invoke dockerfile ")
+    return f"{image_name(wheel)}, which it is compared with, is not on this engine: invoke build {options}"

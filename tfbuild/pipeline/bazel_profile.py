@@ -1,6 +1,6 @@
-"""Bazel's JSON trace of a compile: which actions took how long. Recorded samples: tests/data/bazel.
+"""Read Bazel's JSON trace of a compile: which actions took how long. Recorded samples: tests/data/bazel.
 
-The format is Chrome's: one event a line, times in microseconds. A Bazel that was killed leaves it without an end.
+The format is Chrome's: one event per line, times in microseconds. A Bazel that was killed leaves the trace unfinished.
 """
 
 import gzip
@@ -13,9 +13,9 @@ from tfbuild.util.progress import duration
 
 ACTION = "action processing"
 GZIP = b"\x1f\x8b"
-# The list's end, alone on its line: in 0.26 all of the file is that list.
+# The end of the list of events, on a line of its own; in 0.26 the whole file is that list.
 END = ("\n]", "\n  ]\n}", "\n  ]}")
-# Up to 3.x an event does not name its action's mnemonic; these begin its text. Bazel's own names stand on the right.
+# Up to 3.x an event does not hold its action's mnemonic: how its text begins, and the mnemonic that Bazel has for it.
 MNEMONICS = (
     ("Compiling ", "CppCompile"),
     ("Linking ", "CppLink"),
@@ -29,7 +29,7 @@ LISTED = 50
 
 @dataclass(frozen=True, kw_only=True)
 class Action:
-    """`seconds`: from its begin to its end, with what it waited for processors and memory."""
+    """`seconds`: from start to end, including waits for processors and memory."""
 
     name: str
     mnemonic: str
@@ -38,9 +38,9 @@ class Action:
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """The actions that ran, or whose results were brought from a cache, the slowest first.
+    """The actions that ran, or whose results came from a cache, the slowest first.
 
-    `complete` is False where Bazel did not live to write the end.
+    `complete`: False where Bazel was killed before it wrote the end.
     """
 
     actions: tuple[Action, ...]
@@ -48,19 +48,19 @@ class Profile:
 
     @property
     def seconds(self) -> float:
-        """All actions' time together: with N of them at once, about N times what the clock showed."""
+        """The sum of all actions' times: with N actions at once, about N times the elapsed time."""
         return sum(action.seconds for action in self.actions)
 
     def by_mnemonic(self) -> list[tuple[str, int, float]]:
-        """Each kind of action with its count and its seconds, the costliest first."""
+        """Return each kind of action with its count and its seconds, the slowest first."""
         kinds: dict[str, list[float]] = {}
         for action in self.actions:
             kinds.setdefault(action.mnemonic, []).append(action.seconds)
-        return sorted(((name, len(all_of), sum(all_of)) for name, all_of in kinds.items()), key=lambda kind: -kind[2])
+        return sorted(((name, len(times), sum(times)) for name, times in kinds.items()), key=lambda kind: -kind[2])
 
 
 def read(path: Path) -> Profile:
-    """The profile at `path`, compressed or not."""
+    """Read the profile at `path`, compressed or not."""
     content = path.read_bytes()
     text = (gzip.decompress(content) if content.startswith(GZIP) else content).decode(errors="replace")
     actions = [_action(event) for event in _events(text) if event.get("cat") == ACTION and "dur" in event]
@@ -71,7 +71,7 @@ def read(path: Path) -> Profile:
 
 
 def _events(text: str) -> Iterator[dict[str, object]]:
-    """The events, each on a line of its own; a last line that was cut off is no event."""
+    """Yield the events, one per line; a last line that was cut off is skipped."""
     for line in text.splitlines():
         try:
             event = json.loads(line.strip().rstrip(","))
@@ -82,26 +82,28 @@ def _events(text: str) -> Iterator[dict[str, object]]:
 
 
 def _action(event: dict[str, object]) -> Action:
-    name, args, taken = str(event.get("name", "")), event.get("args"), event["dur"]
-    known = args.get("mnemonic") if isinstance(args, dict) else None
+    name, args, microseconds = str(event.get("name", "")), event.get("args"), event["dur"]
+    mnemonic = args.get("mnemonic") if isinstance(args, dict) else None
     return Action(
         name="".join(letter for letter in name if letter.isprintable()),
-        mnemonic=str(known or next((word for start, word in MNEMONICS if name.startswith(start)), "other")),
-        seconds=taken / 1e6 if isinstance(taken, int | float) else 0.0,
+        mnemonic=str(mnemonic or next((kind for start, kind in MNEMONICS if name.startswith(start)), "other")),
+        seconds=microseconds / 1e6 if isinstance(microseconds, int | float) else 0.0,
     )
 
 
 def lines(profile: Profile, count: int) -> list[str]:
-    """The slowest `count` actions, a line each."""
-    shown = profile.actions[:count]
-    width = max((len(one.mnemonic) for one in shown), default=0)
-    return [f"{duration(one.seconds):>12}  {one.mnemonic:{width}}  {one.name}" for one in shown]
+    """Return the slowest `count` actions, one line each."""
+    slowest = profile.actions[:count]
+    width = max((len(action.mnemonic) for action in slowest), default=0)
+    return [f"{duration(action.seconds):>12}  {action.mnemonic:{width}}  {action.name}" for action in slowest]
 
 
 def table(profile: Profile) -> str:
-    """The kinds of actions by their time, then the slowest actions."""
+    """Return the kinds of actions by their time, then the slowest actions."""
     kinds = [f"{duration(total):>12}  {name:28} {count:,}" for name, count, total in profile.by_mnemonic()]
-    head = f"{len(profile.actions):,} actions, {duration(profile.seconds)} of them together"
-    unfinished = [] if profile.complete else ["(Bazel did not live to write the end: what ran last is missing)"]
+    head = f"{len(profile.actions):,} actions, {duration(profile.seconds)} in total"
+    unfinished = (
+        [] if profile.complete else ["(Bazel was killed before it wrote the end: the last actions are missing)"]
+    )
     parts = [head, *unfinished, "", "by kind:", *kinds, "", "the slowest:", *lines(profile, LISTED)]
     return "\n".join(parts) + "\n"

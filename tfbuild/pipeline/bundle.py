@@ -21,13 +21,13 @@ from tfbuild.plan import source
 
 SCHEMA = "tfbuild.bundle/1"
 LIST = "bundle.json"
-# What is not whole yet has this in front of its name; a run that was killed leaves it behind.
+# The prefix of files that are not complete yet; a killed run leaves them behind.
 PART = ".part-"
 IMAGES = "images"
 
 
 class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`path`: in the folder, HOST/PATH; `url`: where it came from, "" where a person put it there."""
+    """`path`: in the folder, HOST/PATH; `url`: where it came from, "" where the user put it there."""
 
     path: str
     url: str
@@ -36,19 +36,22 @@ class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BundledRepository(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One tag of a bare git repository at `path`; "": all of it, by its HEAD. Git checks content by the commit."""
+    """One tag of a bare git repository at `path`, or with the tag "" all of it, by its HEAD.
+
+    Git checks the content by the commit.
+    """
 
     path: str
     tag: str
     commit: str
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         return f"the tag {self.tag}" if self.tag else "the clone"
 
 
 class BundledBase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A base image, at `path` as `docker save` writes it; `image`: its id. `asked`: what a plan calls it."""
+    """A base image, at `path` as `docker save` writes it; `image`: its id; `asked`: its name in a plan."""
 
     asked: str
     platform: str
@@ -60,7 +63,7 @@ class BundledBase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Listing(msgspec.Struct, forbid_unknown_fields=True):
-    """bundle.json. `builds`: the identifiers of the plans that it was made for."""
+    """The content of bundle.json. `builds`: the identifiers of the plans that it was made for."""
 
     schema: str = SCHEMA
     builds: list[str] = []
@@ -70,8 +73,8 @@ class Listing(msgspec.Struct, forbid_unknown_fields=True):
 
 
 @dataclass
-class Part:
-    """A file on its way into the bundle; `path`: where its bytes are until it is kept."""
+class PartialFile:
+    """A file that is being written into the bundle; `path`: where it is until it is complete."""
 
     path: Path
     stream: IO[bytes]
@@ -105,17 +108,17 @@ class Bundle:
         return sum(row.size for row in self._files.values())
 
     def find(self, path: str) -> File | None:
-        """What is listed at HOST/PATH."""
+        """Return what is listed at HOST/PATH."""
         with self._lock:
             return self._files.get(path)
 
     @contextmanager
-    def place(self, path: str, url: str) -> Iterator[Part]:
-        """A file to write, which is in the bundle once the block ends well, and else leaves nothing behind."""
+    def place(self, path: str, url: str) -> Iterator[PartialFile]:
+        """Yield a file to write; it is added to the bundle when the block succeeds, and removed when it fails."""
         target = self.folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
-        number, name = tempfile.mkstemp(prefix=PART, dir=target.parent)
-        part = Part(path=Path(name), stream=os.fdopen(number, "wb"))
+        descriptor, name = tempfile.mkstemp(prefix=PART, dir=target.parent)
+        part = PartialFile(path=Path(name), stream=os.fdopen(descriptor, "wb"))
         try:
             with part.stream:
                 yield part
@@ -129,16 +132,16 @@ class Bundle:
         with self._lock:
             self._files[row.path] = row
 
-    def base(self, asked: str, platform: str) -> BundledBase | None:
-        """The image that was a plan's base when the bundle was made."""
-        return next((row for row in self.listing.bases if (row.asked, row.platform) == (asked, platform)), None)
+    def base(self, key: str, platform: str) -> BundledBase | None:
+        """Return the image that was the base of a plan when the bundle was made."""
+        return next((row for row in self.listing.bases if (row.asked, row.platform) == (key, platform)), None)
 
     def keep_base(self, row: BundledBase) -> None:
         same = self.base(row.asked, row.platform)
         self.listing.bases = [*(other for other in self.listing.bases if other != same), row]
 
     def write(self, *builds: str) -> None:
-        """Writes the list, whole or not at all; `builds` are now in it."""
+        """Add `builds` to the list, and write it whole or not at all."""
         with self._lock:
             self.listing.files = sorted(self._files.values(), key=lambda row: row.path)
             self.listing.builds = sorted({*self.listing.builds, *builds})
@@ -152,24 +155,25 @@ class Bundle:
 
 
 def read(folder: Path) -> Bundle:
-    """The bundle in `folder`, with every file checked by its digest. Raises BadMirror."""
+    """Read the bundle in `folder`, and check every file by its digest. Raises BadMirror."""
     if not (folder / LIST).is_file():
-        raise BadMirror(f"{folder} is no bundle: it has no {LIST}", hint=f"invoke bundle ... --output {folder}")
+        raise BadMirror(f"{folder} is not a bundle: it has no {LIST}", hint=f"invoke bundle ... --output {folder}")
     return _checked(folder)
 
 
 def fill(folder: Path) -> Bundle:
-    """The bundle to fill in `folder`, which may be new, or hold one, or files laid out HOST/PATH that came another way.
+    """Return the bundle to fill in `folder`: a new one, the one that is there, or one of files laid out HOST/PATH.
 
-    Those are taken in as they are. Raises BadMirror where the folder is anything else, or was changed.
+    Such files are added as they are. Raises BadMirror for a folder of anything else, and for a bundle that was changed.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    known = (folder / LIST).is_file()
-    bundle = _checked(folder) if known else Bundle(folder, Listing())
-    for path in _strangers(bundle):
-        if not known and "." not in (top := Path(path).parts[0]) and top != IMAGES:
+    listed = (folder / LIST).is_file()
+    bundle = _checked(folder) if listed else Bundle(folder, Listing())
+    for path in _unlisted(bundle):
+        if not listed and "." not in (top := Path(path).parts[0]) and top != IMAGES:
             raise BadMirror(
-                f"{folder} holds {path}, which no host's name begins", hint="--output with a new or an empty folder"
+                f"{folder} holds {path}, which does not begin with a host's name",
+                hint="--output with a new or an empty folder",
             )
         size, sha256 = _digest(folder / path)
         bundle.add(File(path=path, url="", sha256=sha256, size=size))
@@ -177,24 +181,24 @@ def fill(folder: Path) -> Bundle:
 
 
 def _checked(folder: Path) -> Bundle:
-    again = "a file of another bundle, or a damaged one? invoke bundle into a new folder"
+    hint = "a file of another bundle, or a damaged one? invoke bundle into a new folder"
     try:
         listing = msgspec.json.decode((folder / LIST).read_bytes(), type=Listing)
     except (msgspec.DecodeError, OSError) as error:
-        raise BadMirror(f"{folder / LIST} cannot be read: {error}", hint=again) from error
+        raise BadMirror(f"{folder / LIST} cannot be read: {error}", hint=hint) from error
     if listing.schema != SCHEMA:
         raise BadMirror(f"{folder / LIST} is {listing.schema}, not {SCHEMA}", hint="invoke bundle into a new folder")
-    for row in listing.files:
-        path = folder / row.path
+    for file in listing.files:
+        path = folder / file.path
         if not path.resolve().is_relative_to(folder.resolve()) or not path.is_file():
-            raise BadMirror(f"{folder} lacks {row.path}, which its list names", hint=again)
-        # A size that differs is known at once, in a gigabyte that is not.
-        if path.stat().st_size != row.size or _digest(path) != (row.size, row.sha256):
-            raise BadMirror(f"{path} was changed: it is not the file of the bundle's list", hint=again)
-    for kept in listing.repositories:
-        path = folder / kept.path
-        if not is_repository(path) or not _has(path, kept):
-            raise BadMirror(f"{path} lacks {kept.told} at {kept.commit}, which its list names", hint=again)
+            raise BadMirror(f"{folder} lacks {file.path}, which its list names", hint=hint)
+        # The size is compared first, because hashing a gigabyte takes time.
+        if path.stat().st_size != file.size or _digest(path) != (file.size, file.sha256):
+            raise BadMirror(f"{path} was changed: it is not the file of the bundle's list", hint=hint)
+    for row in listing.repositories:
+        path = folder / row.path
+        if not is_repository(path) or not _has(path, row):
+            raise BadMirror(f"{path} lacks {row.description} at {row.commit}, which its list names", hint=hint)
     return Bundle(folder, listing)
 
 
@@ -202,8 +206,8 @@ def _digest(path: Path) -> tuple[int, str]:
     return path.stat().st_size, source.digest(path)
 
 
-def _strangers(bundle: Bundle) -> Iterator[str]:
-    """Files in the folder that are on no list; halves that a killed run left are removed."""
+def _unlisted(bundle: Bundle) -> Iterator[str]:
+    """Yield the files in the folder that are not listed; remove the incomplete files of a killed run."""
     for top, names, files in os.walk(bundle.folder):
         if is_repository(Path(top)):
             names.clear()
@@ -221,26 +225,26 @@ def _strangers(bundle: Bundle) -> Iterator[str]:
 
 
 def is_repository(folder: Path) -> bool:
-    """Whether git's own server can serve it: a bare repository, or a tree with one."""
+    """Return whether git's own server can serve the folder: a bare repository, or a tree with one."""
     return (folder / "HEAD").is_file() or (folder / ".git").is_dir()
 
 
 def keep_tag(bundle: Bundle, url: str, path: str, tag: str, commit: str, ca: Path | None) -> None:
-    """Has one tag of the repository at `url`, without its history, in the bundle at `path`, checked by its commit."""
+    """Fetch one tag of the repository at `url` into the bundle at `path`, without history; check it by its commit."""
     folder = bundle.folder / path
     if not is_repository(folder):
         folder.mkdir(parents=True, exist_ok=True)
         _git(folder, ca, "init", "--quiet", "--bare")
     if tag not in _git(folder, ca, "tag", "--list", tag).split():
         _git(folder, ca, "fetch", "--quiet", "--depth", "1", url, f"refs/tags/{tag}:refs/tags/{tag}")
-    found = _commit(folder, tag)
-    if not found.startswith(commit):
-        raise BadSource(f"the tag {tag} of {url} is the commit {found}, and not {commit}", hint="a tag that was moved?")
-    _list(bundle, BundledRepository(path=path, tag=tag, commit=found))
+    tagged = _commit(folder, tag)
+    if not tagged.startswith(commit):
+        raise BadSource(f"the tag {tag} of {url} is the commit {tagged}, not {commit}", hint="was the tag moved?")
+    _list(bundle, BundledRepository(path=path, tag=tag, commit=tagged))
 
 
 def keep_clone(bundle: Bundle, url: str, path: str, ca: Path | None) -> None:
-    """Clones the whole repository at `url` into the bundle at `path`: trees clone some by a commit, not by a tag."""
+    """Clone the whole repository at `url` into the bundle at `path`: source trees clone some by commit, not by tag."""
     target = bundle.folder / path
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=PART, dir=target.parent) as scratch:
@@ -254,7 +258,7 @@ def _list(bundle: Bundle, row: BundledRepository) -> None:
 
 
 def _has(folder: Path, row: BundledRepository) -> bool:
-    """Whether it is there at its commit; a repository that git cannot read is not."""
+    """Return whether the repository is at its commit; one that git cannot read is not."""
     try:
         return _commit(folder, row.tag) == row.commit
     except BadMirror as error:
@@ -268,18 +272,25 @@ def _commit(folder: Path, tag: str) -> str:
     return _git(folder, None, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}").strip()
 
 
-def _git(folder: Path, ca: Path | None, *words: str) -> str:
+def _git(folder: Path, ca: Path | None, *arguments: str) -> str:
     env = {**os.environ, "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", **({"GIT_SSL_CAINFO": str(ca)} if ca else {})}
     try:
         # The folder may have come from another machine, with another owner.
-        done = subprocess.run(
-            ["git", "-c", "safe.directory=*", *words], cwd=folder, env=env, capture_output=True, text=True, check=True
+        completed = subprocess.run(
+            ["git", "-c", "safe.directory=*", *arguments],
+            cwd=folder,
+            env=env,
+            capture_output=True,
+            text=True,
+            check=True,
         )
     except FileNotFoundError as error:
-        raise BadMirror("git is not here, which fetches the source", hint="install git; or --source") from error
-    except subprocess.CalledProcessError as error:
-        said = error.stderr.strip().splitlines()
         raise BadMirror(
-            f"git {words[0]}: {said[-1] if said else error}", hint="the same command goes on from there"
+            "git, which fetches the source, is not installed", hint="install git, or use --source"
         ) from error
-    return done.stdout
+    except subprocess.CalledProcessError as error:
+        lines = error.stderr.strip().splitlines()
+        raise BadMirror(
+            f"git {arguments[0]}: {lines[-1] if lines else error}", hint="the same command goes on from there"
+        ) from error
+    return completed.stdout

@@ -1,6 +1,7 @@
-"""What a run of the builder gets beside its context, and what a failed compile means.
+"""Run the builder: what it gets beside its context, and what a failed compile means.
 
-All of it goes in as BuildKit secrets. They shape no cache key: another machine or mirror compiles nothing again.
+It gets all of that as BuildKit secrets, which are not part of cache keys: a change of machine or mirror recompiles
+nothing.
 """
 
 import io
@@ -23,16 +24,16 @@ from tfbuild.pipeline.run import Run
 from tfbuild.plan import Build, failures
 from tfbuild.util.progress import Progress, duration
 
-# Bazel is asked to stop at the limit; this much later everything is stopped.
+# Bazel is told to stop at the limit; this much later, everything is stopped.
 GRACE_SECONDS = 90.0
 FETCH_SECONDS = 60.0
-# The slowest actions that are told on the terminal.
+# The number of slowest actions shown on the terminal.
 SHOWN = 5
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuilderWork:
-    """What the builder is to make of a context: an image called `tag`, or `stage`, whose files go to `output`."""
+    """What the builder makes of a context: an image called `tag`, or the files of `stage` in `output`."""
 
     context: Path
     tag: str = ""
@@ -48,14 +49,14 @@ class BuilderWork:
 
 @dataclass(frozen=True, kw_only=True)
 class Compile:
-    """One run of the builder, and what is known of it before its start.
+    """One run of the builder.
 
-    `machine_flags`: Bazel's, for this machine alone; they shape how the work is done, not what comes out of it.
-    `served`: the mirror that this process has for it; `share`: of the machine, None where nothing is compiled.
+    `machine_flags`: Bazel's flags for this machine only; they change how the work is done, not its result.
+    `served`: the mirror that this process serves for it; `share`: of the machine, None where nothing is compiled.
     """
 
     build: Build
-    asked: Run
+    run: Run
     engine: Engine
     settings: BuildSettings
     work: BuilderWork
@@ -64,132 +65,135 @@ class Compile:
     share: MachineShare | None = None
 
 
-def run(one: Compile) -> None:
-    """Runs the builder, and turns what a compile says of its end into the error that helps.
+def execute(job: Compile) -> None:
+    """Run the builder, and turn a failed compile into the error that names its cause.
 
-    What Bazel left of its run goes beside the log. Raises TimeUp at the time limit, BadMirror where a download failed
-    for want of something there, BuildFailed with a setting to change where memory ran out or a remote cache did not
-    answer, and all that the builder raises.
+    Bazel's own files of the run go beside the log. Raises TimeUp at the time limit, BadMirror where the mirror lacked
+    a download, BuildFailed with a setting to change where memory ran out or a remote cache did not answer, and all
+    that the builder raises.
     """
-    asked = one.asked
-    if asked.bundle is None:
-        _run(one)
+    run = job.run
+    if run.bundle is None:
+        _execute(job)
         return
-    upstream = Upstream(base=asked.mirror, ca=asked.ca) if asked.recording else None
-    with mirrors.serve(asked.bundle, upstream) as mirror:
-        _run(replace(one, asked=replace(asked, mirror=mirror.url, network="host"), served=mirror))
+    upstream = Upstream(base=run.mirror, ca=run.ca) if run.recording else None
+    with mirrors.serve(run.bundle, upstream) as mirror:
+        _execute(replace(job, run=replace(run, mirror=mirror.url, network="host"), served=mirror))
 
 
-def _run(one: Compile) -> None:
-    asked, watch = one.asked, BazelWatch()
-    if one.build.wheel.kind == "source":
-        one = replace(one, share=_share(one))
-        _introduce(one)
-    left = asked.started + asked.seconds + GRACE_SECONDS - time.time() if asked.seconds else None
+def _execute(job: Compile) -> None:
+    run, watch = job.run, BazelWatch()
+    if job.build.wheel.kind == "source":
+        job = replace(job, share=_share(job))
+        _introduce(job)
+    left = run.started + run.seconds + GRACE_SECONDS - time.time() if run.seconds else None
     with tempfile.TemporaryDirectory(prefix="tfbuild-") as folder:
-        settings = replace(one.settings, secrets=_secrets(one, Path(folder)), network=asked.network)
-        one = replace(one, settings=settings)
+        settings = replace(job.settings, secrets=_secrets(job, Path(folder)), network=run.network)
+        job = replace(job, settings=settings)
         try:
-            one.work.start(one.engine, replace(settings, watch=watch, seconds=left))
+            job.work.start(job.engine, replace(settings, watch=watch, seconds=left))
         except TimeoutError:
-            _keep(one, watch)
-            raise _time_up(asked, watch) from None
+            _keep(job, watch)
+            raise _time_up(run, watch) from None
         except BuildFailed as error:
-            # Should the builder have cut off Bazel's words, the clock tells it too.
-            late = watch.out_of_time or (asked.seconds > 0 and time.time() >= asked.started + asked.seconds)
-            _keep(one, watch)
-            answer = _time_up(asked, watch) if late else _answer(error, watch, one)
+            # Fall back to the clock, in case the builder truncated Bazel's output.
+            late = watch.out_of_time or (run.seconds > 0 and time.time() >= run.started + run.seconds)
+            _keep(job, watch)
+            answer = _time_up(run, watch) if late else _answer(error, watch, job)
             if watch.began and answer is error:
-                answer = _known(one.build.release, error, settings.log, settings.progress)
+                answer = _known(job.build.release, error, settings.log, settings.progress)
             raise answer from None
-        if watch.alone and asked.remote:
-            settings.progress(f"the remote {asked.remote.name} went away; from there on all was compiled here")
+        if watch.alone and run.remote:
+            settings.progress(f"lost the remote {run.remote.name}; compiled the rest locally")
         if watch.summary:
             settings.progress(f"bazel: {watch.summary}")
-        _keep(one, watch)
+        _keep(job, watch)
 
 
-def _share(one: Compile) -> MachineShare:
-    """What of the engine's machine the compile takes."""
-    engine, limits = one.engine, resources.of_this_process(local=one.engine.local)
-    return resources.share(cpus=engine.cpus, memory=engine.memory, limits=limits, jobs=one.asked.jobs)
+def _share(job: Compile) -> MachineShare:
+    """Return the share of the engine's machine for the compile."""
+    engine, limits = job.engine, resources.of_this_process(local=job.engine.local)
+    return resources.share(cpus=engine.cpus, memory=engine.memory, limits=limits, jobs=job.run.jobs)
 
 
-def _introduce(one: Compile) -> None:
-    """Tells how the compile is going to be done."""
-    progress, asked = one.settings.progress, one.asked
-    assert one.share is not None  # something is compiled
-    progress(f"bazel {one.share.reason}")
-    if one.machine_flags:
+def _introduce(job: Compile) -> None:
+    """Report how the compile will run."""
+    progress, run = job.settings.progress, job.run
+    assert job.share is not None  # something is compiled
+    progress(f"bazel {job.share.reason}")
+    if job.machine_flags:
         progress("bazel compiles host tools and target once: this machine runs what it compiles")
-    if one.engine.builder and not asked.jobs:
-        progress(f"note: that is the engine's machine; for another of {one.engine.builder}, give --jobs")
-    for line in [f"remote {asked.remote.name}", *remotes.notes(asked.remote, one.build.bazel)] if asked.remote else []:
+    if job.engine.builder and not run.jobs:
+        progress(f"note: that is for the engine's machine; give --jobs if that of {job.engine.builder} is another one")
+    for line in [f"remote {run.remote.name}", *remotes.notes(run.remote, job.build.bazel)] if run.remote else []:
         progress(line)
 
 
-def _keep(one: Compile, watch: BazelWatch) -> None:
-    """Puts what Bazel left of this run beside the log, and tells of the slowest actions. It hinders nothing."""
+def _keep(job: Compile, watch: BazelWatch) -> None:
+    """Copy Bazel's own files of this run beside the log, and show the slowest actions. A failure is only noted."""
     if not watch.began:
         return
-    folder, progress = one.settings.log.parent, one.settings.progress
+    folder, progress = job.settings.log.parent, job.settings.progress
     table = folder / "slowest.txt"
     for old in (*folder.glob("profile.json*"), folder / "bazel.log", table):
         old.unlink(missing_ok=True)
     try:
         with tempfile.TemporaryDirectory(prefix="bazel-", dir=folder) as scratch:
-            _fetch(one, Path(scratch), folder / "kept.log")
+            _fetch(job, Path(scratch), folder / "kept.log")
             for file in Path(scratch).iterdir():
                 file.replace(folder / file.name)
         path = next(folder.glob("profile.json*"), folder / "profile.json")
-        found = bazel_profile.read(path)
-        table.write_text(bazel_profile.table(found), encoding="utf-8")
+        profile = bazel_profile.read(path)
+        table.write_text(bazel_profile.table(profile), encoding="utf-8")
     except (TfbuildError, OSError, EOFError, zlib.error) as error:
         why = (str(error).splitlines() or [repr(error)])[0]
-        progress(f"note: Bazel's profile cannot be had ({why}): {folder / 'kept.log'}")
+        progress(f"note: cannot get Bazel's profile ({why}): {folder / 'kept.log'}")
         return
     progress(f"profile: {path} (chrome://tracing and ui.perfetto.dev show it); the slowest actions, more in {table}:")
-    for line in bazel_profile.lines(found, SHOWN):
+    for line in bazel_profile.lines(profile, SHOWN):
         progress(line)
 
 
-def _fetch(one: Compile, output: Path, log: Path) -> None:
-    """Takes what Bazel left out of the builder's cache; by its argument, this stage is never taken from a cache."""
-    quietly = replace(
-        one.settings,
+def _fetch(job: Compile, output: Path, log: Path) -> None:
+    """Copy Bazel's files out of the builder's cache. RUN_ID keeps this stage itself from being cached."""
+    settings = replace(
+        job.settings,
         log=log,
         progress=Progress(io.StringIO()),
-        build_args={**one.settings.build_args, "RUN_ID": str(time.time_ns())},
+        build_args={**job.settings.build_args, "RUN_ID": str(time.time_ns())},
         no_cache=False,
         seconds=FETCH_SECONDS,
     )
-    one.engine.export(one.work.context, quietly, stage="kept", output=output)
+    job.engine.export(job.work.context, settings, stage="kept", output=output)
 
 
 def _known(release: str, error: BuildFailed, log: Path, progress: Progress) -> BuildFailed:
-    """The error with what helps, where the log of a failed compile shows a known failure of its release."""
+    """Return the error with its workaround, where the log of a failed compile shows a known failure of the release."""
     text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
-    found = failures.matching(release, text)
-    if not found:
+    rows = failures.matching(release, text)
+    if not rows:
         progress(f"the log shows no known failure of TensorFlow {release}")
         return error
-    for row in found:
-        progress(f"known of TensorFlow {release} ({row.id}): {row.symptom}; what helps: {row.workaround}")
-    return BuildFailed(error.reason, hint=f"a known failure ({found[0].id}): {found[0].workaround}; {error.hint}")
+    for row in rows:
+        progress(f"known failure of TensorFlow {release} ({row.id}): {row.symptom}; workaround: {row.workaround}")
+    return BuildFailed(error.reason, hint=f"a known failure ({rows[0].id}): {rows[0].workaround}; {error.hint}")
 
 
-def _secrets(one: Compile, folder: Path) -> dict[str, Path]:
-    """What the builder is handed, by name, each in a file; `folder` is this user's alone and goes away with the run."""
-    asked = one.asked
-    secrets = {"ca": asked.ca} if asked.ca else {}
-    kind = ("recording" if asked.recording else "bundle") if asked.bundle else ""
-    texts = {"mirror": f"{asked.mirror}\n{kind}\n" if asked.mirror else ""}
-    if one.share is not None:
-        texts["machine"] = one.share.bazelrc() + "".join(f"build {flag}\n" for flag in one.machine_flags)
-        texts["deadline"] = f"{asked.started + asked.seconds:.0f}\n" if asked.seconds else ""
-        if asked.remote:
-            texts["remote"] = remotes.bazelrc(asked.remote, one.build.bazel)
-            secrets |= asked.remote.secrets()
+def _secrets(job: Compile, folder: Path) -> dict[str, Path]:
+    """Write the builder's secrets into files, and return them by name.
+
+    `folder` is readable by this user only, and removed after the run.
+    """
+    run = job.run
+    secrets = {"ca": run.ca} if run.ca else {}
+    kind = ("recording" if run.recording else "bundle") if run.bundle else ""
+    texts = {"mirror": f"{run.mirror}\n{kind}\n" if run.mirror else ""}
+    if job.share is not None:
+        texts["machine"] = job.share.bazelrc() + "".join(f"build {flag}\n" for flag in job.machine_flags)
+        texts["deadline"] = f"{run.started + run.seconds:.0f}\n" if run.seconds else ""
+        if run.remote:
+            texts["remote"] = remotes.bazelrc(run.remote, job.build.bazel)
+            secrets |= run.remote.secrets()
     for name, text in texts.items():
         if text:
             secrets[name] = folder / name
@@ -198,44 +202,44 @@ def _secrets(one: Compile, folder: Path) -> dict[str, Path]:
     return secrets
 
 
-def _answer(error: BuildFailed, watch: BazelWatch, one: Compile) -> TfbuildError:
-    """The error with what to do about it, where that is known."""
-    asked, share = one.asked, one.share
+def _answer(error: BuildFailed, watch: BazelWatch, job: Compile) -> TfbuildError:
+    """Return the error with what to do about it, where that is known."""
+    run, share = job.run, job.share
     if watch.killed and share is not None:
         return BuildFailed(
             f"a compiler or Bazel was killed, most likely for want of memory ({share.reason})\n{error.reason}",
-            hint=f"{less(share)}; what is compiled is kept. {error.hint}",
+            hint=f"{memory_hint(share)}; what is compiled is kept. {error.hint}",
         )
-    if watch.no_remote and asked.remote:
+    if watch.no_remote and run.remote:
         return BuildFailed(
-            f"the remote {asked.remote.name} cannot be used\n{error.reason}",
-            hint="is it up, and does it know the credentials? Its address is that of the build's steps (--network host "
-            f"for one on this machine); or go on without it, with what is compiled so far. {error.hint}",
+            f"the remote {run.remote.name} cannot be used\n{error.reason}",
+            hint="is it up, and does it accept the credentials? The build's steps must reach it (--network host for "
+            f"one on this machine). Without it, the build goes on from what is compiled so far. {error.hint}",
         )
     explained = diagnosis.explain(error)
-    # A cause with a name of its own says more than the mirror, and the mirror more than any other failure.
-    if not asked.mirror or type(explained) is not BuildFailed:
+    # A specific cause says more than the mirror, and the mirror says more than a general failure.
+    if not run.mirror or type(explained) is not BuildFailed:
         return explained
-    answer = one.served.explain(error) if one.served else mirrors.explain(error, asked.mirror)
+    answer = job.served.explain(error) if job.served else mirrors.explain(error, run.mirror)
     if isinstance(answer, BadMirror) and watch.refused:
         return BadMirror("\n  ".join((answer.reason, *watch.refused)), hint=answer.hint)
     return answer
 
 
-def less(share: MachineShare) -> str:
-    """What to change where memory ran out."""
+def memory_hint(share: MachineShare) -> str:
+    """Return what to change where memory ran out."""
     if share.jobs == 1:
-        return "one action at a time is too much already: give the engine more memory (a cgroup's limit counts too)"
+        return "one action at a time is already too much: give the engine more memory (a cgroup's limit counts too)"
     return f"--jobs {share.jobs // 2}"
 
 
-def _time_up(asked: Run, watch: BazelWatch) -> TimeUp:
+def _time_up(run: Run, watch: BazelWatch) -> TimeUp:
     if watch.share is None:
         return TimeUp(
-            f"stopped at the time limit of {duration(asked.seconds)}, before anything was compiled",
-            hint="the same command goes on from there; each run begins with Bazel's analysis: give it more time",
+            f"stopped at the time limit of {duration(run.seconds)}, before anything was compiled",
+            hint="give it more time: each run begins with Bazel's analysis; the same command goes on from there",
         )
     return TimeUp(
-        f"stopped at the time limit of {duration(asked.seconds)}; what is compiled is kept in the engine's cache",
+        f"stopped at the time limit of {duration(run.seconds)}; what is compiled is kept in the engine's cache",
         hint="the same command goes on from there",
     )

@@ -1,7 +1,7 @@
-"""A bundle served on loopback while a build runs: what is at https://HOST/PATH is asked for at URL/HOST/PATH.
+"""Serve a bundle on loopback while a build runs: https://HOST/PATH is at URL/HOST/PATH.
 
-A mirror that records fetches what the bundle lacks from where it belongs, hands it on as it comes, and keeps it: what
-the build asked for is then in the bundle, by construction.
+A recording mirror fetches what the bundle lacks from its host, passes it on as it arrives, and keeps it. So the bundle
+holds exactly what the build requested.
 """
 
 import errno
@@ -25,18 +25,18 @@ from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
 from tfbuild.errors import BadMirror, BuildFailed, DiskFull, TfbuildError
-from tfbuild.pipeline.bundle import Bundle, File, Part, is_repository, keep_clone
+from tfbuild.pipeline.bundle import Bundle, File, PartialFile, is_repository, keep_clone
 
 CHUNK = 1 << 18
 CONNECT_SECONDS, READ_SECONDS = 20.0, 120.0
 BUSY = (429, 502, 503, 504)
 INDEX = "index.html"
-# A page that lists links is kept with these relative, so that any web server can serve the folder.
+# The links of an index page are stored as relative ones, so that any web server can serve the folder.
 LINK = re.compile(rb"""(?P<before>href=["']?)https?://(?P<rest>[^"'>\s]+)""", re.IGNORECASE)
-# apt checks signatures itself, so that its hosts may be asked without TLS, as most sources do.
+# apt checks signatures itself, so its hosts may be reached without TLS, as in most source lists.
 APT = "Debian APT"
-# What pip, apt, curl, git, Bazelisk, Bazel and the build's own scripts say of a download that went wrong, each in words
-# that no compiler uses. A warning is not the end: all of them try again or elsewhere.
+# What pip, apt, curl, git, Bazelisk, Bazel and the build's own scripts print of a failed download, in phrases that no
+# compiler prints. Warnings do not count: all of these tools retry, or try elsewhere.
 BROKEN = re.compile(
     r"(?!.*WARNING).*(?:IncompleteRead|Connection broken|No matching distribution|DO NOT MATCH THE HASHES"
     r"|Unable to locate package|no installation candidate|Failed to fetch|Hash Sum mismatch|curl: \(\d+\)"
@@ -47,7 +47,7 @@ BROKEN = re.compile(
 
 @dataclass
 class Upstream:
-    """Where a mirror that records gets what it lacks: the hosts themselves, or a mirror at the URL `base`."""
+    """Where a recording mirror fetches from: the hosts themselves, or another mirror at the URL `base`."""
 
     base: str = ""
     ca: Path | None = None
@@ -55,14 +55,14 @@ class Upstream:
 
     def __post_init__(self) -> None:
         self.session = requests.Session()
-        # The headers of a client that knows no compression: the bytes are kept as they are.
+        # Request no compression, so that the bytes are kept as they are.
         self.session.headers.update({"Accept-Encoding": "identity", "User-Agent": "tfbuild"})
         retry = Retry(total=3, connect=1, backoff_factor=0.5, status_forcelist=BUSY, raise_on_status=False)
         for scheme in ("https://", "http://"):
             self.session.mount(scheme, HTTPAdapter(max_retries=retry, pool_maxsize=16))
 
     def get(self, path: str, *, signed: bool) -> requests.Response:
-        """What is at HOST/PATH; `signed`: the client checks signatures, so that plain http will do."""
+        """Request HOST/PATH; `signed`: the client checks signatures, so plain http is allowed."""
         if self.base:
             return self._get(self.url(path))
         host = path.partition("/")[0]
@@ -76,19 +76,19 @@ class Upstream:
         return self._get(f"http{'' if signed else 's'}://{path}")
 
     def url(self, path: str) -> str:
-        """Where HOST/PATH is."""
+        """Return the URL of HOST/PATH."""
         return f"{self.base}/{path}" if self.base else f"https://{path}"
 
     def _get(self, url: str) -> requests.Response:
         accept = {"Accept": "text/html"} if url.endswith("/") else {}
-        # Said each time: a session's own word gives way to what the environment names.
+        # Set for each request: the environment overrides a session's setting.
         verify = str(self.ca) if self.ca else True
         seconds = (CONNECT_SECONDS, READ_SECONDS)
         return self.session.get(url, stream=True, timeout=seconds, headers=accept, verify=verify)
 
 
 class Mirror(ThreadingHTTPServer):
-    """Serves `bundle` on a port of its own; `upstream`: where to get what it lacks, None to get nothing."""
+    """Serves `bundle` on a port of its own; `upstream`: where to fetch what it lacks, None to fetch nothing."""
 
     daemon_threads = True
 
@@ -96,8 +96,8 @@ class Mirror(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.bundle = bundle
         self.upstream = upstream
-        self.asked: list[str] = []
-        # Why what was asked for could not be had, by HOST/PATH. Some is asked for only to see whether it is there.
+        self.requested: list[str] = []
+        # Why a request failed, by HOST/PATH. Some requests only test whether a file exists.
         self.failures: dict[str, str] = {}
         self.disk_full = False
         self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
@@ -107,46 +107,44 @@ class Mirror(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}"
 
     def lock(self, path: str) -> threading.Lock:
-        """Two clients that want the same file: the second gets what the first one brought."""
+        """Return the lock of a path: of two clients that request a file, the second gets what the first one fetched."""
         return self._locks[path]
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away, as one does that is stopped, is no error of the mirror's."""
+        """Ignore a client that disconnects, as a stopped one does."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 
     def explain(self, error: BuildFailed) -> TfbuildError:
-        """The error that helps, where the build failed for want of something from here; else `error` itself."""
+        """Return the error that names what the build could not download from here; else `error` itself."""
         folder = self.bundle.folder
         if self.disk_full:
             return DiskFull(
                 f"no space is left for the bundle in {folder}",
-                hint="free some; then the same command goes on from there",
+                hint="free some space; then the same command goes on from there",
             )
         if "is expired (invalid since" in error.reason:
-            return BadMirror(
-                f"the package lists in {folder} are past their date\n{error.reason}", hint="fill a new folder"
-            )
+            return BadMirror(f"the package lists in {folder} have expired\n{error.reason}", hint="fill a new folder")
         if not self.failures or not complaint(error):
             return error
-        named = {path: why for path, why in self.failures.items() if path in error.reason}
-        failures = named or self.failures
-        shown = "".join(f"\n  https://{path}: {why}" for path, why in list(failures.items())[-5:])
+        mentioned = {path: why for path, why in self.failures.items() if path in error.reason}
+        failures = mentioned or self.failures
+        lines = "".join(f"\n  https://{path}: {why}" for path, why in list(failures.items())[-5:])
         if self.upstream is not None:
             return BadMirror(
-                f"what the build downloads cannot be had:{shown}\n{error.reason}",
-                hint="the same command goes on from there: what came is kept. Where a package is gone, the lists "
-                "in the folder are too old: fill a new one",
+                f"cannot download what the build needs:{lines}\n{error.reason}",
+                hint="the same command goes on from there: what was downloaded is kept. Where a package is gone, the "
+                "lists in the folder are too old: fill a new one",
             )
         return BadMirror(
-            f"the bundle {folder} was not made for this build, which asks for more:{shown}\n{error.reason}",
-            hint=f"invoke bundle with the same options and --output {folder}, where there is a network",
+            f"the bundle {folder} was not made for this build, which needs more:{lines}\n{error.reason}",
+            hint=f"invoke bundle with the same options and --output {folder}, on a machine with a network",
         )
 
 
 @contextmanager
 def serve(bundle: Bundle, upstream: Upstream | None = None) -> Iterator[Mirror]:
-    """The mirror, for as long as the block runs."""
+    """Run the mirror while the block runs."""
     server = Mirror(bundle, upstream)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
     thread.start()
@@ -159,16 +157,16 @@ def serve(bundle: Bundle, upstream: Upstream | None = None) -> Iterator[Mirror]:
 
 
 def complaint(error: BuildFailed) -> str:
-    """The line of a failed build's last ones that complains of a download; "" where none does."""
+    """Return the line among a failed build's last ones that reports a failed download; "" where none does."""
     return next((line.strip() for line in error.reason.splitlines() if BROKEN.match(line)), "")
 
 
 def explain(error: BuildFailed, url: str) -> TfbuildError:
-    """The error that names the mirror at `url`, through which all downloads go, where one failed; else `error`."""
+    """Return the error that names the mirror at `url`, where a download through it failed; else `error` itself."""
     if line := complaint(error):
         return BadMirror(
             f"the mirror {url} lacks something, or broke off: {line}\n{error.reason}",
-            hint="what is at https://HOST/PATH must be whole at its HOST/PATH; then the same command goes on",
+            hint="the mirror must serve all of https://HOST/PATH at its own HOST/PATH; then the same command goes on",
         )
     return error
 
@@ -187,17 +185,17 @@ class Handler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def do_GET(self) -> None:
-        self.server.asked.append(self.path)
-        asked, _, query = self.path.partition("?")
-        path = unquote(asked).lstrip("/")
+        self.server.requested.append(self.path)
+        quoted, _, query = self.path.partition("?")
+        path = unquote(quoted).lstrip("/")
         if not path or ".." in path.split("/"):
             self.send_error(HTTPStatus.NOT_FOUND)
         elif self._repository("/info/refs") or self._cloned("/info/refs"):
             self._git()
         else:
-            kept = (f"{path}{INDEX}" if path.endswith("/") else path) + (f"?{quote(query, safe='')}" if query else "")
-            with self.server.lock(kept):
-                self._answer(kept, self.path.lstrip("/"))
+            stored = (f"{path}{INDEX}" if path.endswith("/") else path) + (f"?{quote(query, safe='')}" if query else "")
+            with self.server.lock(stored):
+                self._answer(stored, self.path.lstrip("/"))
 
     def do_POST(self) -> None:
         if self._repository("/git-upload-pack"):
@@ -206,15 +204,18 @@ class Handler(BaseHTTPRequestHandler):
             self.send_error(HTTPStatus.NOT_FOUND)
 
     def _repository(self, service: str) -> bool:
-        """Whether this asks for a service of a repository that is here."""
-        path, found, _ = unquote(self.path).lstrip("/").partition(service)
-        return bool(found) and ".." not in path.split("/") and is_repository(self.server.bundle.folder / path)
+        """Return whether this requests a service of a repository in the bundle."""
+        path, separator, _ = unquote(self.path).lstrip("/").partition(service)
+        return bool(separator) and ".." not in path.split("/") and is_repository(self.server.bundle.folder / path)
 
     def _cloned(self, service: str) -> bool:
-        """Whether the repository that this asks for can be had, and is here now: trees clone some by commit."""
-        path, found, _ = unquote(self.path).lstrip("/").partition(service)
+        """Clone the requested repository into the bundle where possible; return whether it is there.
+
+        Source trees clone some repositories by commit.
+        """
+        path, separator, _ = unquote(self.path).lstrip("/").partition(service)
         upstream = self.server.upstream
-        if not found or upstream is None or "service=git-upload-pack" not in self.path:
+        if not separator or upstream is None or "service=git-upload-pack" not in self.path:
             return False
         with self.server.lock(path):
             if not is_repository(self.server.bundle.folder / path):
@@ -225,13 +226,13 @@ class Handler(BaseHTTPRequestHandler):
                     return False
         return True
 
-    def _answer(self, kept: str, asked: str) -> None:
-        if (row := self.server.bundle.find(kept)) is not None:
+    def _answer(self, stored: str, requested: str) -> None:
+        if (row := self.server.bundle.find(stored)) is not None:
             self._send(row)
         elif self.server.upstream is None:
-            self._fail(asked, "not in the bundle", HTTPStatus.NOT_FOUND)
+            self._fail(requested, "not in the bundle", HTTPStatus.NOT_FOUND)
         else:
-            self._record(self.server.upstream, kept, asked)
+            self._record(self.server.upstream, stored, requested)
 
     def _send(self, row: File) -> None:
         self._head(row.size, row.path)
@@ -247,47 +248,47 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(size))
         self.end_headers()
 
-    def _fail(self, asked: str, why: str, status: int) -> None:
-        self.server.failures[asked] = why
+    def _fail(self, requested: str, why: str, status: int) -> None:
+        self.server.failures[requested] = why
         self.send_error(status, explain=why)
 
-    def _record(self, upstream: Upstream, kept: str, asked: str) -> None:
+    def _record(self, upstream: Upstream, stored: str, requested: str) -> None:
         started = False
         try:
-            with upstream.get(asked, signed=APT in self.headers.get("User-Agent", "")) as response:
+            with upstream.get(requested, signed=APT in self.headers.get("User-Agent", "")) as response:
                 if response.status_code != HTTPStatus.OK:
                     why = f"{response.status_code} {response.reason}"
-                    return self._fail(asked, why, response.status_code)
+                    return self._fail(requested, why, response.status_code)
                 length = response.headers.get("Content-Length", "")
-                # A client waits for the first bytes only so long, so what is large goes on to it as it comes.
-                started = length.isdigit() and not kept.endswith(INDEX) and "Content-Encoding" not in response.headers
+                # A client waits only so long for the first bytes, so a file of known size is passed on as it arrives.
+                started = length.isdigit() and not stored.endswith(INDEX) and "Content-Encoding" not in response.headers
                 if started:
-                    self._head(int(length), kept)
-                with self.server.bundle.place(kept, response.url) as part:
-                    self._copy(response, part, upstream if kept.endswith(INDEX) else None, started=started)
+                    self._head(int(length), stored)
+                with self.server.bundle.place(stored, response.url) as part:
+                    self._copy(response, part, upstream if stored.endswith(INDEX) else None, started=started)
         except requests.RequestException as error:
-            self._broken(asked, f"{type(error).__name__}: {error}", HTTPStatus.BAD_GATEWAY, started=started)
+            self._broken(requested, f"{type(error).__name__}: {error}", HTTPStatus.BAD_GATEWAY, started=started)
             return None
         except OSError as error:
             if isinstance(error, ConnectionError):
                 raise
             self.server.disk_full |= error.errno in (errno.ENOSPC, errno.EDQUOT)
-            self._broken(asked, error.strerror or str(error), HTTPStatus.INSUFFICIENT_STORAGE, started=started)
+            self._broken(requested, error.strerror or str(error), HTTPStatus.INSUFFICIENT_STORAGE, started=started)
             return None
-        self.server.failures.pop(asked, None)
-        if not started and (row := self.server.bundle.find(kept)) is not None:
+        self.server.failures.pop(requested, None)
+        if not started and (row := self.server.bundle.find(stored)) is not None:
             self._send(row)
         return None
 
-    def _broken(self, asked: str, why: str, status: int, *, started: bool) -> None:
-        """Where the answer has begun, all that can be said is that it ends too soon."""
+    def _broken(self, requested: str, why: str, status: int, *, started: bool) -> None:
+        """Report a failure; once the answer has begun, the only way is to end it early."""
         self.close_connection = True
         if started:
-            self.server.failures[asked] = why
+            self.server.failures[requested] = why
         else:
-            self._fail(asked, why, status)
+            self._fail(requested, why, status)
 
-    def _copy(self, response: requests.Response, part: Part, page_of: Upstream | None, *, started: bool) -> None:
+    def _copy(self, response: requests.Response, part: PartialFile, page_of: Upstream | None, *, started: bool) -> None:
         if page_of is not None:
             part.write(relative(response.content, self.path, page_of.base))
             return
@@ -297,7 +298,7 @@ class Handler(BaseHTTPRequestHandler):
                 self.wfile.write(chunk)
 
     def _git(self) -> None:
-        """git's own server, as any web server runs it: a shallow clone needs one."""
+        """Run git's own server, as any web server does: a shallow clone needs it."""
         path, _, query = self.path.partition("?")
         env = os.environ | {
             "GIT_PROJECT_ROOT": str(self.server.bundle.folder.resolve()),
@@ -314,8 +315,8 @@ class Handler(BaseHTTPRequestHandler):
             "GIT_CONFIG_VALUE_0": "*",
         }
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        done = subprocess.run(["git", "http-backend"], env=env, input=body, capture_output=True, check=False)
-        head, separator, content = done.stdout.partition(b"\r\n\r\n")
+        completed = subprocess.run(["git", "http-backend"], env=env, input=body, capture_output=True, check=False)
+        head, separator, content = completed.stdout.partition(b"\r\n\r\n")
         if not separator:
             self._fail(path.lstrip("/"), "git cannot serve it", HTTPStatus.INTERNAL_SERVER_ERROR)
             return
@@ -328,16 +329,16 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
 
-def relative(page: bytes, asked: str, base: str = "") -> bytes:
-    """A page of links with each link to a host as a path in the folder; `asked`: the page's own path, /HOST/PATH/.
+def relative(page: bytes, path: str, base: str = "") -> bytes:
+    """Turn a page's links to hosts into relative paths in the folder; `path`: that of the page, /HOST/PATH/.
 
-    `base`: the URL of the mirror that the page is from; its own links may name it.
+    `base`: the URL of the mirror that the page comes from, which its links may name.
     """
-    up = b"../" * (asked.strip("/").count("/") + 1)
-    below = base.partition("://")[2].encode() + b"/" if base else b""
+    up = b"../" * (path.strip("/").count("/") + 1)
+    prefix = base.partition("://")[2].encode() + b"/" if base else b""
 
     def link(match: re.Match[bytes]) -> bytes:
         rest = match["rest"]
-        return match["before"] + up + (rest.removeprefix(below) if below else rest)
+        return match["before"] + up + (rest.removeprefix(prefix) if prefix else rest)
 
     return LINK.sub(link, page)

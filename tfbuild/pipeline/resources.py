@@ -1,20 +1,20 @@
-"""How much of a machine Bazel may take: processors and memory, by the engine's word and the cgroup's limits."""
+"""How much of a machine Bazel may use: processors and memory, by the engine's numbers and the cgroup's limits."""
 
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-# A C++ action of TensorFlow's takes up to about this much; Bazel's own server about one action's share.
+# One of TensorFlow's C++ actions takes up to about this much; Bazel's server takes about as much as one action.
 ACTION_BYTES = 2 << 30
 SERVER_BYTES = 2 << 30
-# cgroup v1 says "no limit" by a number that no machine has.
+# cgroup v1 writes "no limit" as a number larger than any machine's memory.
 NO_LIMIT = 1 << 60
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What may be used at most; None: no limit. `cpus` can be a fraction; `memory` in bytes."""
+    """The most that may be used; None: no limit. `cpus` can be a fraction; `memory` in bytes."""
 
     cpus: float | None = None
     memory: int | None = None
@@ -33,21 +33,21 @@ class MachineShare:
 
 
 def share(*, cpus: int, memory: int, limits: Limits, jobs: int = 0) -> MachineShare:
-    """What Bazel gets of a machine with `cpus` and `memory` bytes; `jobs`, where not 0, is the user's word."""
+    """Return Bazel's share of a machine with `cpus` and `memory` bytes; `jobs`: the user's choice, 0 for none."""
     usable_cpus = min(float(cpus), limits.cpus if limits.cpus is not None else float(cpus))
     usable = min(memory, limits.memory if limits.memory is not None else memory)
     by_memory = max(1, (usable - SERVER_BYTES) // ACTION_BYTES)
     by_cpus = max(1, int(usable_cpus))
-    chosen = jobs or min(by_cpus, by_memory)
+    count = jobs or min(by_cpus, by_memory)
     ram = max(usable // 2, usable - SERVER_BYTES) >> 20
     why = f"{by_cpus} by processors, {by_memory} by {usable / (1 << 30):.1f} GiB of memory at 2 GiB an action"
     if limits.cpus is not None or limits.memory is not None:
         why += ", within this cgroup's limits"
-    return MachineShare(jobs=chosen, ram=ram, reason=f"--jobs={chosen}: {'as asked for; ' if jobs else ''}{why}")
+    return MachineShare(jobs=count, ram=ram, reason=f"--jobs={count}: {'as asked for; ' if jobs else ''}{why}")
 
 
 def limits(root: Path = Path("/")) -> Limits:
-    """The tightest limits of this process's cgroup and those above it, v1 or v2; `root` is where / is."""
+    """Return the tightest limits of this process's cgroup and its parents, v1 or v2; `root`: in place of /."""
     try:
         lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -63,7 +63,7 @@ def limits(root: Path = Path("/")) -> Limits:
 
 
 def _folders(top: Path, controllers: str, path: str) -> Iterator[Path]:
-    """A cgroup's folder and those above it. In a container the path can be the host's: then only the top is there."""
+    """Yield a cgroup's folder and its parents. In a container the path can be the host's: then only the top exists."""
     mounted = top / controllers if controllers else top
     if not controllers and (top / "unified").is_dir():
         mounted = top / "unified"
@@ -92,5 +92,5 @@ def _text(path: Path) -> str:
 
 
 def of_this_process(*, local: bool) -> Limits:
-    """This process's limits where the engine shares its machine; none where the engine is elsewhere."""
+    """Return this process's limits where the engine is on the same machine; none where it is elsewhere."""
     return limits() if local and os.name == "posix" else Limits()

@@ -1,6 +1,6 @@
-"""What the user asked of a run, beside what is to be built: where and how it is done. Nothing here acts.
+"""What the user asked of a run beside the build itself: where and how it is done. Nothing here acts.
 
-`RunRequest` holds the words of the command line, `Run` what they mean; it goes unchanged from there to the engine.
+`RunRequest` holds the options as they were typed, `Run` what they mean; a `Run` goes unchanged to the engine.
 """
 
 import time
@@ -15,15 +15,13 @@ from tfbuild.engine.selection import USUAL, EngineChoice
 from tfbuild.errors import UsageError
 from tfbuild.pipeline import bundle as bundles
 from tfbuild.pipeline.bundle import Bundle
+from tfbuild.util.files import REPORTS, WORK
 from tfbuild.util.quantities import COUNT, gigabytes, limit_seconds
-
-WORK = Path("build")
-REPORTS = Path("reports")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunRequest:
-    """The options of the verbs that make images, word for word, in the order in which messages name them."""
+    """The options of the verbs that make images, as they were typed, in the order in which messages name them."""
 
     engine: str = ""
     builder: str = ""
@@ -47,18 +45,19 @@ class RunRequest:
     reverify: bool = False
 
     def for_compiling(self) -> tuple[str, ...]:
-        """Return the options given that say how to compile: of no use where nothing is compiled."""
+        """Return the given options that only matter to a compile."""
         names = ("jobs", *(name for name in RunRequest.__dataclass_fields__ if name.startswith("remote_")))
         return tuple(f"--{name.replace('_', '-')}" for name in names if getattr(self, name))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What holds for everything that one command makes.
+    """What applies to everything that one command makes.
 
-    `mirror`: a URL; `bundle` takes its place, and is filled from it where `recording`. `jobs`: 0 for as many as fit;
-    `seconds`: 0 for no time limit, counted from `started`. `disk`: bytes that must be free, None for the usual.
-    `work`: contexts and logs; `reports`: the proofs. `throughput`: whether verification compares speeds.
+    `mirror`: a URL; `bundle` replaces it, and is filled from it where `recording`. `jobs`: 0 for as many as fit;
+    `seconds`: the time limit from `started` on, 0 for none. `disk`: bytes that must be free, None for the default.
+    `work`: the folder of contexts and logs; `reports`: that of verification reports. `throughput`: whether
+    verification compares speeds.
     """
 
     engine: EngineChoice = USUAL
@@ -81,29 +80,29 @@ class Run:
     started: float = field(default_factory=time.time)
 
 
-def run_of(asked: RunRequest, ca: Path | None) -> Run:
-    """Read the words of a request; `ca`: a company's CA certificates. Raises UsageError, BadMirror, EngineMissing."""
-    engine = selection.choose(asked.engine, asked.builder)
-    elsewhere = asked.mirror.startswith(("http://", "https://"))
-    if asked.jobs and not COUNT.fullmatch(asked.jobs):
-        raise UsageError(f"--jobs {asked.jobs!r} is no count", hint="--jobs 4")
-    if asked.network not in ("", "host", "none", "default"):
-        raise UsageError(f"unknown network {asked.network!r}", hint="one of: default, host, none")
+def run_of(request: RunRequest, ca: Path | None) -> Run:
+    """Read the options; `ca`: a company's CA certificates. Raises UsageError, BadMirror, EngineMissing."""
+    engine = selection.choose(request.engine, request.builder)
+    is_url = request.mirror.startswith(("http://", "https://"))
+    if request.jobs and not COUNT.fullmatch(request.jobs):
+        raise UsageError(f"--jobs {request.jobs!r} must be a positive integer", hint="--jobs 4")
+    if request.network not in ("", "host", "none", "default"):
+        raise UsageError(f"unknown network {request.network!r}", hint="one of: default, host, none")
     return Run(
         engine=engine,
-        base=asked.base,
-        mirror=_address(asked.mirror) if elsewhere else "",
-        bundle=None if elsewhere else _bundle(asked.mirror, asked.network),
-        network=asked.network,
+        base=request.base,
+        mirror=_address(request.mirror) if is_url else "",
+        bundle=None if is_url else _bundle(request.mirror, request.network),
+        network=request.network,
         ca=ca,
-        remote=_remote(asked),
-        jobs=int(asked.jobs or 0),
-        seconds=limit_seconds(asked.time_limit),
-        disk=gigabytes(asked.need_disk),
-        no_cache=asked.no_cache,
-        verify=not asked.no_verify,
-        throughput=not asked.no_throughput,
-        reverify=asked.reverify,
+        remote=_remote(request),
+        jobs=int(request.jobs or 0),
+        seconds=limit_seconds(request.time_limit),
+        disk=gigabytes(request.need_disk),
+        no_cache=request.no_cache,
+        verify=not request.no_verify,
+        throughput=not request.no_throughput,
+        reverify=request.reverify,
     )
 
 
@@ -111,7 +110,7 @@ def _address(mirror: str) -> str:
     if "@" in urlsplit(mirror).netloc:
         raise UsageError(
             "--mirror holds a user or a password, which builds would print",
-            hint="a mirror that everybody in its network may read, or a folder that `invoke bundle` filled",
+            hint="use a mirror that needs no login, or a folder that `invoke bundle` filled",
         )
     return mirror.rstrip("/")
 
@@ -124,24 +123,24 @@ def _bundle(mirror: str, network: str) -> Bundle | None:
             f"--mirror {mirror!r} is neither a folder nor an http:// or https:// address",
             hint="invoke bundle makes such a folder",
         )
-    found = bundles.read(Path(mirror))
+    bundle = bundles.read(Path(mirror))
     if network not in ("", "host"):
         raise UsageError(
             f"a folder as --mirror is served on this machine, which --network {network} cannot reach",
             hint="leave out --network",
         )
-    return found
+    return bundle
 
 
-def _remote(asked: RunRequest) -> Remote | None:
-    """The remote cache or executor that the options name."""
+def _remote(request: RunRequest) -> Remote | None:
+    """Return the remote cache or executor that the options name."""
     return remotes.options(
-        cache=asked.remote_cache,
-        executor=asked.remote_executor,
-        instance=asked.remote_instance,
-        properties=asked.remote_property,
-        readonly=asked.remote_readonly,
-        header_file=asked.remote_header_file,
-        certificate=asked.remote_client_cert,
-        key=asked.remote_client_key,
+        cache=request.remote_cache,
+        executor=request.remote_executor,
+        instance=request.remote_instance,
+        properties=request.remote_property,
+        readonly=request.remote_readonly,
+        header_file=request.remote_header_file,
+        certificate=request.remote_client_cert,
+        key=request.remote_client_key,
     )

@@ -1,4 +1,4 @@
-"""A compiled wheel outside any image: its file, and beside it a JSON of how it was built."""
+"""Export a compiled wheel: its file, and beside it a JSON file that says how it was built."""
 
 import json
 import shutil
@@ -18,7 +18,7 @@ SCHEMA = "tfbuild.wheel/1"
 
 @dataclass(frozen=True, kw_only=True)
 class Built:
-    """What the builder wrote down: its own digest, and the compiler and Bazel by their own words."""
+    """What the builder recorded: its own digest, and the versions that the compiler and Bazel print."""
 
     builder: str
     compiler: str
@@ -35,10 +35,10 @@ class Exported:
 
 
 def collect(build: Build, scratch: Path, output: Path, *, context: str, base: str) -> Exported:
-    """Moves the wheel from the builder's `scratch` folder to `output`, and writes its sidecar there.
+    """Move the wheel from the builder's `scratch` folder to `output`, and write its sidecar there.
 
     `context` and `base`: digests. Raises BuildFailed where the builder made no wheel, more than one, or one without
-    machine code in it.
+    machine code.
     """
     wheels = sorted(scratch.glob("*.whl"))
     if len(wheels) != 1:
@@ -48,20 +48,20 @@ def collect(build: Build, scratch: Path, output: Path, *, context: str, base: st
     sidecar = output / f"{wheel.name}.json"
     with _whole(wheel) as part:
         shutil.move(wheels[0], part)
-    # An earlier wheel's says nothing of this one, should this one be refused below.
+    # The sidecar of an earlier wheel must not stay beside this one, should this one be refused below.
     sidecar.unlink(missing_ok=True)
     sha256 = source.digest(wheel)
     built = _read(scratch / "build.txt")
-    audited = wheel_audit.check(wheel)
-    told = _facts(build, wheel, sha256, built, context=context, base=base) | {"audit": audited.to_json()}
+    audit = wheel_audit.check(wheel)
+    content = _facts(build, wheel, sha256, built, context=context, base=base) | {"audit": audit.to_json()}
     with _whole(sidecar) as part:
-        part.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
-    return Exported(wheel=wheel, sidecar=sidecar, sha256=sha256, audit=audited)
+        part.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    return Exported(wheel=wheel, sidecar=sidecar, sha256=sha256, audit=audit)
 
 
 @contextmanager
 def _whole(path: Path) -> Iterator[Path]:
-    """Another name for what is on its way to `path`, which is there whole or not at all."""
+    """Yield a temporary path that becomes `path` when the block succeeds, so that `path` is whole or missing."""
     part = path.with_name(f".{path.name}.part")
     try:
         yield part
@@ -88,5 +88,5 @@ def _facts(build: Build, wheel: Path, sha256: str, built: Built, *, context: str
 
 def _read(path: Path) -> Built:
     lines = (line.partition("=") for line in path.read_text(encoding="utf-8").splitlines())
-    said = {name: value for name, _, value in lines}
-    return Built(**{name: said.get(name, "") for name in Built.__dataclass_fields__})
+    recorded = {name: value for name, _, value in lines}
+    return Built(**{name: recorded.get(name, "") for name in Built.__dataclass_fields__})

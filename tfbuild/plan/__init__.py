@@ -1,4 +1,4 @@
-"""What is built: a request, the facts and a CPU become a `Build`, or a refusal; nothing is started."""
+"""Request + facts + CPU -> a `Build` or a refusal. Nothing is started."""
 
 from tfbuild.plan.build import BUILD_PYTHON, MACHINES, PLATFORMS, Build, Request
 from tfbuild.plan.rules import BASES, asked_set, choose_platform

@@ -1,6 +1,6 @@
-"""What a user changes about TensorFlow's tree: patches, repositories, system libraries, configure's answers.
+"""The user's changes to TensorFlow's tree: patches, repositories, system libraries, answers to configure.py.
 
-Each travels in the build context, so that its contents are part of the image's key.
+Each is part of the build context, so its contents are part of the image's key.
 """
 
 import re
@@ -13,7 +13,7 @@ from tfbuild.errors import BadSource, UsageError
 from tfbuild.facts import Facts
 from tfbuild.plan import source
 
-# What Bazel takes as a repository's name (https://bazel.build/rules/lib/globals/workspace).
+# What Bazel accepts as a repository's name (https://bazel.build/rules/lib/globals/workspace).
 REPOSITORY = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 LIBRARY = re.compile(r"[a-z0-9_]+", re.IGNORECASE)
 # Debian policy, 5.6.1.
@@ -35,7 +35,7 @@ class Patch:
 
 @dataclass(frozen=True, kw_only=True)
 class Override:
-    """A folder that takes the place of an external repository: Bazel's --override_repository."""
+    """A folder that replaces an external repository: Bazel's --override_repository."""
 
     name: str
     path: Path
@@ -60,12 +60,12 @@ class SystemLibraryTable(Facts, frozen=True):
 
 @cache
 def known_libraries() -> dict[str, SystemLibrary]:
-    """The libraries whose packages are known, by name."""
+    """Return the libraries whose packages are known, by name."""
     return {row.name: row for row in facts.load("system_libs", SystemLibraryTable).system_lib}
 
 
 def patch(text: str) -> Patch:
-    """The patch at a path. Raises BadSource where there is none, or it is no diff."""
+    """Return the patch at a path; raises BadSource if there is no file, or it is no diff."""
     path = Path(text)
     try:
         content = path.read_bytes()
@@ -77,7 +77,7 @@ def patch(text: str) -> Patch:
 
 
 def override(text: str) -> Override:
-    """NAME=FOLDER. Raises UsageError where it cannot be read, BadSource where the folder is no repository."""
+    """Read NAME=FOLDER; raises UsageError for other text, BadSource if the folder is no repository."""
     name, equals, folder = text.partition("=")
     if not equals or not REPOSITORY.fullmatch(name) or not folder:
         raise UsageError(
@@ -95,7 +95,7 @@ def override(text: str) -> Override:
 
 
 def system_library(text: str) -> SystemLibrary:
-    """NAME, or NAME=PACKAGE,PACKAGE for one whose packages tfbuild does not know. Raises UsageError."""
+    """Read NAME, or NAME=PACKAGE,PACKAGE for a library whose packages tfbuild does not know. Raises UsageError."""
     name, equals, packages = text.partition("=")
     row = known_libraries().get(name)
     if not equals and row is not None:
@@ -110,7 +110,7 @@ def system_library(text: str) -> SystemLibrary:
 
 
 def configure_value(text: str) -> tuple[str, str]:
-    """NAME=VALUE, a variable of configure.py. Raises UsageError."""
+    """Read NAME=VALUE, a variable of configure.py; raises UsageError for other text."""
     name, equals, value = text.partition("=")
     if not equals or not VARIABLE.fullmatch(name):
         raise UsageError(f"--configure {text!r} is not NAME=VALUE", hint="--configure TF_ENABLE_XLA=0")
@@ -118,14 +118,14 @@ def configure_value(text: str) -> tuple[str, str]:
 
 
 def refuse_repeated(option: str, names: list[str]) -> None:
-    """UsageError where one name is given twice."""
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise UsageError(f"{option} names {twice} twice", hint="once is enough")
+    """Raise UsageError if a name is given twice."""
+    if repeated := next((name for name in names if names.count(name) > 1), None):
+        raise UsageError(f"{option} names {repeated} twice", hint="once is enough")
 
 
 def configured(
     own: tuple[tuple[str, str], ...], libraries: tuple[SystemLibrary, ...], given: tuple[tuple[str, str], ...]
 ) -> tuple[tuple[str, str], ...]:
-    """The release's answers with the user's in their place; system libraries in TF_SYSTEM_LIBS."""
+    """Return the release's answers, replaced by the user's `given` ones; system libraries go into TF_SYSTEM_LIBS."""
     names = ",".join(sorted(row.name for row in libraries))
     return tuple((dict(own) | ({SYSTEM_LIBS: names} if names else {}) | dict(given)).items())

@@ -1,4 +1,4 @@
-"""What is asked for, and what is decided: two frozen values."""
+"""What is requested, and what is decided: two frozen values."""
 
 from dataclasses import dataclass, fields
 
@@ -18,7 +18,7 @@ BUILD_PYTHON = "/opt/build/bin/python3"
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What the user asked for, word for word; empty means "choose for me"."""
+    """The user's options, as they were given; empty means "choose for me"."""
 
     target: str = targets.default()
     release: str = ""
@@ -49,10 +49,10 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Build:
-    """One image, with everything resolved. The instruction set's features are what a CPU must have to run it.
+    """One image, with everything resolved. A CPU must have the instruction set's features to run it.
 
-    Empty `bazel`, `bazel_target`, `configs` and `configure_env`: nothing is compiled. `copts` and `compiler` are then
-    what the wheel was compiled with, as far as that is known.
+    If nothing is compiled, `bazel`, `bazel_target`, `configs` and `configure_env` are empty; `copts` and `compiler` are
+    then those of the existing wheel, as far as they are known.
     """
 
     release: str
@@ -72,19 +72,19 @@ class Build:
     bazel_flags: tuple[str, ...] = ()
     configure_env: tuple[tuple[str, str], ...] = ()
     threading: str = ""
-    # Of the kernels for GPUs, as the release spells them; () where the target has no CUDA.
+    # Those of the GPU kernels, as the release spells them; () without CUDA.
     compute_capabilities: tuple[str, ...] = ()
-    # What it is compiled with; "" where the target has no CUDA.
+    # The versions that it is compiled with; "" without CUDA.
     cuda: str = ""
     cudnn: str = ""
     source: Source | None = None
     patches: tuple[Patch, ...] = ()
     overrides: tuple[Override, ...] = ()
     system_libs: tuple[SystemLibrary, ...] = ()
-    # Of known failures, applied to the tree and to Bazel's flags.
+    # The known failures whose fixes change the tree or Bazel's flags.
     fixes: tuple[Failure, ...] = ()
     notes: tuple[str, ...] = ()
-    # What sets it apart from the default build of the same release, target, Python and instruction set.
+    # How it differs from the default build of the same release, target, Python and instruction set.
     variant: tuple[str, ...] = ()
     asked: Request = Request()
 
@@ -96,10 +96,10 @@ class Build:
 
     def to_json(self) -> dict[str, object]:
         """The plan's documented JSON: every field, with the instruction set as its name and features."""
-        shown = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "asked"}
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "asked"}
         return (
             {"id": self.id}
-            | shown
+            | values
             | {
                 "instruction_set": self.instruction_set.name,
                 "level": self.instruction_set.level,

@@ -1,8 +1,8 @@
 """CUDA compute capabilities: which GPUs the kernels of a build run on.
 
-As TensorFlow's configure.py spells and explains them (v2.14.0): "x.y" or "compute_xy" stands for virtual and binary GPU
-code, "sm_xy" for the binary code alone. Binary code runs on GPUs of the same major version and at least its minor one;
-the driver compiles virtual code for every GPU that is not older (CUDA C++ Programming Guide, "Compute Capability").
+They are spelled as TensorFlow's configure.py explains them (v2.14.0): "x.y" or "compute_xy" means virtual and binary
+GPU code, "sm_xy" binary code only. Binary code runs on GPUs of the same major version and at least its minor one; the
+driver compiles virtual code for every GPU that is not older (CUDA C++ Programming Guide, "Compute Capability").
 """
 
 import re
@@ -17,7 +17,7 @@ OLDEST = (3, 5)
 
 @dataclass(frozen=True, kw_only=True)
 class Capability:
-    """`name`: as asked; `code`: as configure.py is told; `number`: 86 for 8.6; `virtual`: later GPUs run it too."""
+    """`name`: as requested; `code`: for configure.py; `number`: 86 for 8.6; `virtual`: later GPUs run it too."""
 
     name: str
     code: str
@@ -27,29 +27,29 @@ class Capability:
 
     @property
     def figure(self) -> str:
-        """As NVIDIA writes it: "8.6"."""
+        """The spelling of NVIDIA: "8.6"."""
         return f"{self.major}.{self.number % 10}"
 
 
 def parse(text: str, *, named: bool = True) -> tuple[Capability, ...]:
-    """The comma-separated list `text`, in its order; `named`: whether the release knows "sm_80" and "compute_80".
+    """Read the comma-separated list `text`. `named`: whether the release knows "sm_80" and "compute_80".
 
-    Raises UsageError where a word is no capability, or one that the release cannot read.
+    Raises UsageError for a word that is no capability, or that the release cannot read.
     """
     return tuple(_capability(word.strip(), named) for word in text.split(","))
 
 
 def _capability(word: str, named: bool) -> Capability:
-    found = SPELLED.fullmatch(word)
-    if found is None:
+    match = SPELLED.fullmatch(word)
+    if match is None:
         raise UsageError(f"{word!r} is no CUDA compute capability", hint="--compute-capabilities 8.0,9.0")
-    major, minor = int(found["major"]), int(found["minor"])
+    major, minor = int(match["major"]), int(match["minor"])
     if (major, minor) < OLDEST:
         raise UsageError(f"TensorFlow supports compute capabilities from 3.5, not {major}.{minor}", hint="leave it out")
-    if found["kind"] and not named:
+    if match["kind"] and not named:
         raise UsageError(f"this release reads {major}.{minor}, not {word}", hint=f"write {major}.{minor}")
     number = 10 * major + minor
-    # From 2.5 on, of a list of "x.y" alone, only the greatest one is compiled as virtual code, and "12.0" is less than
-    # "8.9" there (cuda_configure.bzl, v2.14.0; master, 2025-04).
-    code = f"compute_{number}" if named and not found["kind"] else word
-    return Capability(name=word, code=code, major=major, number=number, virtual=found["kind"] != "sm_")
+    # From 2.5 on, if all are spelled "x.y", only the greatest is compiled as virtual code, and "12.0" counts as less
+    # than "8.9" (cuda_configure.bzl, v2.14.0; master, 2025-04).
+    code = f"compute_{number}" if named and not match["kind"] else word
+    return Capability(name=word, code=code, major=major, number=number, virtual=match["kind"] != "sm_")

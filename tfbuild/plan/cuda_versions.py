@@ -1,13 +1,14 @@
-"""Which CUDA and cuDNN a build takes, given the GPUs it compiles for: the typed view on facts/cuda.toml.
+"""The CUDA and cuDNN of a build, chosen by the GPUs that it compiles for: the typed view on facts/cuda.toml.
 
-The ones asked for, else the release's own, else the nearest of those the release takes that compile for the GPUs. What
-no CUDA of the release compiles for is refused, with a release and a CUDA that can.
+They are the requested ones, else the release's own, else the nearest that the release takes and that compile for the
+GPUs. If no CUDA of the release compiles for the GPUs, the build is refused with a release and a CUDA that can.
 """
 
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from typing import Literal
 
 import msgspec
 
@@ -50,7 +51,7 @@ class CudaTable(Facts, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class CudaChoice:
-    """`configs`: Bazel configs that the choice needs; `notes`: what the user should know about it."""
+    """A CUDA and a cuDNN, the Bazel `configs` that they need, and `notes` for the user."""
 
     cuda: str
     cudnn: str
@@ -69,39 +70,40 @@ def compiles(cuda: str, gpus: tuple[Capability, ...]) -> bool:
 
 
 def own(release: str) -> CudaChoice:
-    card = releases.cuda(release)
-    return CudaChoice(cuda=card.version, cudnn=card.cudnn, configs=(), notes=())
+    """Return the release's own CUDA and cuDNN."""
+    fact = releases.cuda(release)
+    return CudaChoice(cuda=fact.version, cudnn=fact.cudnn, configs=(), notes=())
 
 
 def choose(
     release: str, gpus: tuple[Capability, ...], *, compiler: str = "", cuda: str = "", cudnn: str = ""
 ) -> CudaChoice:
-    """The CUDA and cuDNN of a build of `release` for `gpus`; UnknownRelease where none fits."""
+    """Return the CUDA and cuDNN of a build of `release` for `gpus`; raises UnknownRelease if none fits."""
     refuse_unknown(gpus)
-    card = releases.cuda(release)
-    taken = _asked(release, cuda, "CUDA") if cuda else _nearest(card, gpus)
-    if not taken:
+    own = releases.cuda(release)
+    chosen = _requested(release, cuda, "CUDA") if cuda else _nearest(own, gpus)
+    if not chosen:
         raise UnknownRelease(
-            f"none of the CUDAs that TensorFlow {release} takes ({', '.join(_takes(card))}) compiles for compute "
-            f"capability {_figures(_impossible(card, gpus))}",
+            f"none of the CUDAs that TensorFlow {release} takes ({', '.join(_takes(own))}) compiles for compute "
+            f"capability {_figures(_impossible(own, gpus))}",
             hint=_advice(release, gpus),
         )
-    if missing := _missing(taken, gpus):
+    if missing := _missing(chosen, gpus):
         raise UnknownRelease(
-            f"CUDA {taken} does not compile for compute capability {_figures(missing)}",
-            hint=_advice(release, gpus, cuda=_nearest(card, gpus)),
+            f"CUDA {chosen} does not compile for compute capability {_figures(missing)}",
+            hint=_advice(release, gpus, cuda=_nearest(own, gpus)),
         )
     configs, notes = _device_compiler(release, gpus, compiler)
     return CudaChoice(
-        cuda=taken,
-        cudnn=_cudnn(release, card, taken, cudnn),
+        cuda=chosen,
+        cudnn=_cudnn(release, own, chosen, cudnn),
         configs=configs,
-        notes=(*_newer(release, card, taken, gpus), *notes),
+        notes=(*_newer(release, own, chosen, gpus), *notes),
     )
 
 
 def refuse_unknown(gpus: tuple[Capability, ...]) -> None:
-    """UsageError for a capability that no CUDA knows, such as 9.9."""
+    """Raise UsageError for a capability that no CUDA knows, such as 9.9."""
     known = [row.name for row in table().capability]
     if unknown := [gpu for gpu in gpus if gpu.figure not in known]:
         raise UsageError(
@@ -110,8 +112,8 @@ def refuse_unknown(gpus: tuple[Capability, ...]) -> None:
         )
 
 
-def _takes(card: Cuda) -> tuple[str, ...]:
-    return (card.version, *card.others)
+def _takes(fact: Cuda) -> tuple[str, ...]:
+    return (fact.version, *fact.others)
 
 
 def _missing(cuda: str, gpus: tuple[Capability, ...]) -> list[Capability]:
@@ -119,97 +121,97 @@ def _missing(cuda: str, gpus: tuple[Capability, ...]) -> list[Capability]:
     return [gpu for gpu in gpus if gpu.figure not in able]
 
 
-def _impossible(card: Cuda, gpus: tuple[Capability, ...]) -> tuple[Capability, ...]:
-    """Those that no CUDA of the release compiles for; all of `gpus` where only their combination is the trouble."""
-    return tuple(gpu for gpu in gpus if not any(compiles(one, (gpu,)) for one in _takes(card))) or gpus
+def _impossible(fact: Cuda, gpus: tuple[Capability, ...]) -> tuple[Capability, ...]:
+    """Return the GPUs that no CUDA of the release compiles for; all of them if only their combination is impossible."""
+    return tuple(gpu for gpu in gpus if not any(compiles(cuda, (gpu,)) for cuda in _takes(fact))) or gpus
 
 
 def _figures(gpus: Iterable[Capability]) -> str:
     return ", ".join(dict.fromkeys(gpu.figure for gpu in gpus))
 
 
-def _nearest(card: Cuda, gpus: tuple[Capability, ...]) -> str:
-    """The release's own CUDA, else the newest patch of the first minor version that compiles for `gpus`; "" if none."""
-    able = [one for one in _takes(card) if compiles(one, gpus)]
-    return able[0] if card.version in able else _newest_patch(able, _minor(able[0])) if able else ""
+def _nearest(fact: Cuda, gpus: tuple[Capability, ...]) -> str:
+    """Return the release's own CUDA, else the newest patch of the first minor version that compiles for `gpus`."""
+    able = [cuda for cuda in _takes(fact) if compiles(cuda, gpus)]
+    return able[0] if fact.version in able else _newest_patch(able, _minor(able[0])) if able else ""
 
 
 def _minor(cuda: str) -> str:
     return ".".join(cuda.split(".")[:2])
 
 
-def _newest_patch(among: Iterable[str], asked: str) -> str:
-    """The newest of those that are `asked` or a patch of it; "" where none is."""
-    return max((one for one in among if f"{one}.".startswith(f"{asked}.")), key=version, default="")
+def _newest_patch(among: Iterable[str], prefix: str) -> str:
+    """Return the newest version that is `prefix` or a patch of it, or ""."""
+    return max((name for name in among if f"{name}.".startswith(f"{prefix}.")), key=version, default="")
 
 
-def _asked(release: str, text: str, what: str) -> str:
-    """The version that --cuda or --cudnn names among those that the release takes."""
+def _requested(release: str, text: str, library: Literal["CUDA", "cuDNN"]) -> str:
+    """Return the version that --cuda or --cudnn names, among those that the release takes."""
     if not VERSION.fullmatch(text):
         raise UsageError(
-            f"{text!r} is no {what} version", hint=f"--{what.lower()} {'12.8' if what == 'CUDA' else '9.8'}"
+            f"{text!r} is no {library} version", hint=f"--{library.lower()} {'12.8' if library == 'CUDA' else '9.8'}"
         )
-    card = releases.cuda(release)
-    known = _takes(card) if what == "CUDA" else (card.cudnn, *card.others_cudnn)
-    if found := _newest_patch(known, text):
-        return found
-    # Up to 2.17 the base has cuDNN, and configure.py finds what it has of that major version.
-    if what == "cuDNN" and not card.hermetic and text.split(".")[0] == card.cudnn.split(".")[0]:
+    fact = releases.cuda(release)
+    known = _takes(fact) if library == "CUDA" else (fact.cudnn, *fact.others_cudnn)
+    if patch := _newest_patch(known, text):
+        return patch
+    # Up to 2.17 the base has cuDNN, and configure.py finds any version of that major one.
+    if library == "cuDNN" and not fact.hermetic and text.split(".")[0] == fact.cudnn.split(".")[0]:
         return text
-    more = _release_with(release, text) if what == "CUDA" else ""
+    more = _release_with(release, text) if library == "CUDA" else ""
     raise UnknownRelease(
-        f"TensorFlow {release} is not known to build with {what} {text}", hint=f"it takes {', '.join(known)}{more}"
+        f"TensorFlow {release} is not known to build with {library} {text}", hint=f"it takes {', '.join(known)}{more}"
     )
 
 
 def _release_with(release: str, cuda: str) -> str:
-    found = next((one for one in _others(release) if _newest_patch(_takes(releases.cuda(one)), cuda)), "")
-    return f"; --release {found} takes CUDA {cuda}" if found else f"; no release is known to take CUDA {cuda}"
+    other = next((name for name in _others(release) if _newest_patch(_takes(releases.cuda(name)), cuda)), "")
+    return f"; --release {other} takes CUDA {cuda}" if other else f"; no release is known to take CUDA {cuda}"
 
 
 def _others(release: str) -> tuple[str, ...]:
-    """The other releases: newer ones oldest first, then older ones newest first."""
+    """Return the other releases: newer ones oldest first, then older ones newest first."""
     names = [row.version for row in releases.releases()]
-    place = names.index(release)
-    return (*names[place + 1 :], *reversed(names[:place]))
+    index = names.index(release)
+    return (*names[index + 1 :], *reversed(names[:index]))
 
 
 def _advice(release: str, gpus: tuple[Capability, ...], cuda: str = "") -> str:
-    """Where kernels for `gpus` can be compiled: by another CUDA of the release, else by the nearest other release's."""
+    """Suggest what compiles for `gpus`: another CUDA of the release, else the nearest other release's."""
     if cuda:
         return f"--cuda {cuda}, which does; or ask for other GPUs (--compute-capabilities)"
     for other in _others(release):
-        if found := _nearest(releases.cuda(other), gpus):
+        if able := _nearest(releases.cuda(other), gpus):
             which = "first" if version(other) > version(release) else "last"
-            return f"--release {other} is the {which} that takes a CUDA that does, {found}; or ask for other GPUs"
-    able = sorted({row.since for row in table().capability if compiles(row.since, gpus)}, key=version)
-    if not able:
+            return f"--release {other} is the {which} that takes a CUDA that does, {able}; or ask for other GPUs"
+    cudas = sorted({row.since for row in table().capability if compiles(row.since, gpus)}, key=version)
+    if not cudas:
         return "no CUDA compiles for all of them: ask for fewer GPUs"
-    return f"CUDA {able[0]} is the first that does, and no release is known to take it: ask for other GPUs"
+    return f"CUDA {cudas[0]} is the first that does, and no release is known to take it: ask for other GPUs"
 
 
-def _cudnn(release: str, card: Cuda, cuda: str, asked: str) -> str:
-    """The cuDNN asked for, else the release's own, else the one known to go with another CUDA."""
-    if asked:
-        return _asked(release, asked, "cuDNN")
-    paired = [row.version for row in table().cudnn if cuda != card.version and row.covers(cuda)]
-    return next((one for one in paired if one in card.others_cudnn), card.cudnn)
+def _cudnn(release: str, fact: Cuda, cuda: str, requested: str) -> str:
+    """Return the requested cuDNN, else the one known to work with a CUDA that is not the release's, else its own."""
+    if requested:
+        return _requested(release, requested, "cuDNN")
+    paired = [row.version for row in table().cudnn if cuda != fact.version and row.covers(cuda)]
+    return next((name for name in paired if name in fact.others_cudnn), fact.cudnn)
 
 
-def _newer(release: str, card: Cuda, cuda: str, gpus: tuple[Capability, ...]) -> Iterator[str]:
-    if cuda == card.version:
+def _newer(release: str, fact: Cuda, cuda: str, gpus: tuple[Capability, ...]) -> Iterator[str]:
+    if cuda == fact.version:
         return
-    if missing := _missing(card.version, gpus):
-        yield f"CUDA {cuda} is taken: the release's own, {card.version}, does not compile for {_figures(missing)}"
-    yield f"not certain: that TensorFlow {release} builds with CUDA {cuda}; {card.evidence}"
+    if missing := _missing(fact.version, gpus):
+        yield f"CUDA {cuda} is taken: the release's own, {fact.version}, does not compile for {_figures(missing)}"
+    yield f"not certain: that TensorFlow {release} builds with CUDA {cuda}; {fact.evidence}"
 
 
 def _device_compiler(
     release: str, gpus: tuple[Capability, ...], compiler: str
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The config and the note of a build whose Clang cannot compile the kernels: nvcc does, with Clang for the rest.
+    """Return the config and the note of a build whose Clang cannot compile the kernels: nvcc does, Clang the rest.
 
-    .bazelrc's own rbe_linux_cuda_nvcc is that: cuda_clang, then cuda_nvcc (2025-04 to 2026-06).
+    .bazelrc's own rbe_linux_cuda_nvcc does the same: cuda_clang, then cuda_nvcc (2025-04 to 2026-06).
     """
     name, _, major = compiler.partition("-")
     first = {row.name: row.clang for row in table().capability}

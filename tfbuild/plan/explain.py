@@ -1,7 +1,6 @@
-"""Every feature of an architecture: in the CPU, in which level, kept as which flag or why not, used by what.
+"""Explain every feature of an architecture: whether the CPU has it, its level, its flag or why none, and its users.
 
-Nothing here refuses: what of a request cannot be understood becomes a note, and the table is filled as far as the rest
-of it tells.
+Nothing here refuses: anything that cannot be parsed is reported as a note, and the table is filled from the rest.
 """
 
 import platform as host_platform
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 NOT_KNOWN = "not known"
 UNKNOWN = "unknown"
-# The table's columns and their widths, 0 for what is left of the line; together no wider than 80 characters.
+# The table's columns and their widths, 0 for the rest of the line; together at most 80 characters.
 COLUMNS = {"feature": 19, "CPU": 7, "flag, or why none": 0, "used by": 26}
 LEAST_REASON = 24
 
@@ -47,9 +46,9 @@ class UseTable(Facts, frozen=True):
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureRow:
-    """One feature. `cpu`: "yes", "no", "masked" or "not known"; `kept`: whether it is compiled for, None where that
-    cannot be told; `flag`: what switches it on; `level`: the smallest that holds it ("" where none does); `used_by`:
-    empty where nothing is known of its use.
+    """One feature. `cpu`: "yes", "no", "masked" or "not known". `kept`: whether it is compiled for, None if unknown.
+
+    `flag`: what switches it on. `level`: the smallest level with it, or "". `used_by`: empty if no use is known.
     """
 
     feature: str
@@ -63,7 +62,7 @@ class FeatureRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """The whole answer; an empty field is one that could not be told, and `notes` say why."""
+    """The whole answer. An empty field is unknown, and `notes` say why."""
 
     platform: str
     cpu: str
@@ -76,43 +75,42 @@ class Explanation:
     notes: tuple[str, ...]
 
     def to_json(self) -> dict[str, object]:
-        shown = asdict(self)
-        return {key: (value if value != "" else None) for key, value in shown.items()}
+        return {key: (value if value != "" else None) for key, value in asdict(self).items()}
 
 
 def explain(request: Request) -> Explanation:
-    """The table for the CPU, compiler, release and platform of `request`, whatever they are."""
+    """Return the table for the CPU, compiler, release and platform of `request`, whatever they are."""
     notes: list[str] = []
     if request.cpuinfo and not _means_host(request):
         notes.append(f"--cpuinfo {request.cpuinfo} is not read: --cpu {request.cpu} names another CPU than the host")
     host = _attempt(notes, lambda: _host(request))
-    arch, asked = _asked(request, host, notes)
-    fitting = host if host is not None and host.arch == arch and _means_host(request) else None
+    arch, requested = _requested(request, host, notes)
+    cpu = host if host is not None and host.arch == arch and _means_host(request) else None
     release = _attempt(notes, lambda: releases.find(request.release or releases.newest_first()[0])) or ""
     compiler = request.compiler or base_images.compiler(release)
-    asked_of = asked or _smallest(arch)
-    flags = _attempt(notes, lambda: isa.flags(asked_of, compiler, release=release, named=request.cpu))
-    notes += flags.notes if flags and asked else ()
-    # A plan that is refused has no fixes, and its reason is no answer to what was asked here.
+    known = requested or _smallest(arch)
+    flags = _attempt(notes, lambda: isa.flags(known, compiler, release=release, named=request.cpu))
+    notes += flags.notes if flags and requested else ()
+    # A refused plan has no fixes, and the reason of the refusal does not matter here.
     planned = _attempt([], lambda: selection.select(replace(request, release=release), host))
     notes += failures.notes(planned.fixes) if planned else ()
-    compiled = flags.instruction_set if flags and asked else asked  # without what is dropped, as copts and plan say it
-    seen = _Seen(cpu=fitting, whole=fitting is not None and _whole(request), asked=asked, flags=flags)
+    compiled = flags.instruction_set if flags and requested else requested  # without dropped features, like the plan
+    knowledge = _Knowledge(cpu=cpu, whole=cpu is not None and _whole(request), requested=requested, flags=flags)
     return Explanation(
         platform=MACHINES[arch],
-        cpu=fitting.model if fitting else asked.name if asked else "",
+        cpu=cpu.model if cpu else requested.name if requested else "",
         instruction_set=compiled.name if compiled else "",
         level=compiled.level if compiled else "",
         compiler=flags.compiler if flags else "",
         release=release,
-        copts=flags.copts if flags and asked else (),
-        features=tuple(_row(feature, seen, release) for feature in facts.features(arch)),
+        copts=flags.copts if flags and requested else (),
+        features=tuple(_row(feature, knowledge, release) for feature in facts.features(arch)),
         notes=tuple(dict.fromkeys(notes)),
     )
 
 
 def _attempt(notes: list[str], call: Callable[[], T]) -> T | None:
-    """What `call` gives, or None and one more note."""
+    """Return the result of `call`, or None and add a note."""
     try:
         return call()
     except TfbuildError as error:
@@ -120,7 +118,7 @@ def _attempt(notes: list[str], call: Callable[[], T]) -> T | None:
         return None
 
 
-# --- what was asked ------------------------------------------------------------------------------------------------
+# --- the request ---------------------------------------------------------------------------------------------------
 
 
 def _means_host(request: Request) -> bool:
@@ -128,36 +126,40 @@ def _means_host(request: Request) -> bool:
 
 
 def _host(request: Request) -> Cpu | None:
-    """The CPU that "host" means, where the request means one."""
+    """Return the CPU that "host" means, if the request means the host."""
     if not _means_host(request):
         return None
     return cpus.detect(Path(request.cpuinfo) if request.cpuinfo else None)
 
 
 def _whole(request: Request) -> bool:
-    """Whether that CPU's description has CPUID's words, too: they tell of what no kernel prints."""
+    """Whether that CPU's description has CPUID's words, which have the features that no kernel prints."""
     text = cpus.read(Path(request.cpuinfo)) if request.cpuinfo else cpuid.loader()
     return cpuid.diagnostics(text) is not None
 
 
-def _asked(request: Request, host: Cpu | None, notes: list[str]) -> tuple[str, InstructionSet | None]:
-    """The architecture and the instruction set; a name of another architecture than this one's is looked for there."""
-    place = _attempt(notes, lambda: rules.choose_platform(Request(platform=request.platform)))
-    arch = PLATFORMS[place] if place else ARCHITECTURES.get(request.platform.rpartition("/")[2], "") or _this_machine()
+def _requested(request: Request, host: Cpu | None, notes: list[str]) -> tuple[str, InstructionSet | None]:
+    """Return the architecture and the instruction set; an unknown name is looked up in the other architecture, too."""
+    platform = _attempt(notes, lambda: rules.choose_platform(Request(platform=request.platform)))
+    arch = (
+        PLATFORMS[platform]
+        if platform
+        else ARCHITECTURES.get(request.platform.rpartition("/")[2], "") or _this_machine()
+    )
     if _means_host(request):
         if host is None:
             return arch, None
-        if request.platform and place and host.arch != arch:
-            notes.append(f"{host.model} is {host.arch}, not {place}; leave out --platform {request.platform}")
+        if request.platform and platform and host.arch != arch:
+            notes.append(f"{host.model} is {host.arch}, not {platform}; leave out --platform {request.platform}")
             return arch, None
         return host.arch, isa.of_cpu(host)
-    found = _attempt(notes, lambda: isa.resolve(request.cpu, arch=arch))
+    requested = _attempt(notes, lambda: isa.resolve(request.cpu, arch=arch))
     other = next(name for name in PLATFORMS.values() if name != arch)
-    there = None if found or request.platform else _attempt([], lambda: isa.resolve(request.cpu, arch=other))
-    if there is None:
-        return arch, found
+    of_other = None if requested or request.platform else _attempt([], lambda: isa.resolve(request.cpu, arch=other))
+    if of_other is None:
+        return arch, requested
     notes[-1] = f"{request.cpu} is for {other}: shown for {MACHINES[other]}"
-    return other, there
+    return other, of_other
 
 
 def _this_machine() -> str:
@@ -165,7 +167,7 @@ def _this_machine() -> str:
 
 
 def _smallest(arch: str) -> InstructionSet:
-    """Stands in where no CPU is known: the compiler is told of all the same."""
+    """Return a stand-in for an unknown CPU, so that the compiler is explained all the same."""
     return isa.instruction_set(facts.levels(arch)[0].features, arch)
 
 
@@ -173,12 +175,12 @@ def _smallest(arch: str) -> InstructionSet:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Seen:
-    """What is known of the machine and the compile; None where it is not; `whole`: what no kernel prints, too."""
+class _Knowledge:
+    """What is known about the machine and the compile. `whole`: including the features that no kernel prints."""
 
     cpu: Cpu | None
     whole: bool
-    asked: InstructionSet | None
+    requested: InstructionSet | None
     flags: Flags | None
 
     @property
@@ -187,17 +189,17 @@ class _Seen:
 
     @property
     def disputed(self) -> dict[str, str]:
-        """Why a feature that some source lists is none of this CPU's."""
+        """Why this CPU lacks a feature that some source lists."""
         rows = self.cpu.disagreements if self.cpu else ()
         return {row.feature: row.reason for row in rows if not row.held}
 
 
-def _row(feature: Feature, seen: _Seen, release: str) -> FeatureRow:
-    found = _in_cpu(feature, seen)
-    kept, flag, reason = _kept(feature, seen, found)
+def _row(feature: Feature, known: _Knowledge, release: str) -> FeatureRow:
+    in_cpu = _in_cpu(feature, known)
+    kept, flag, reason = _kept(feature, known, in_cpu)
     return FeatureRow(
         feature=feature.name,
-        cpu=found,
+        cpu=in_cpu,
         level=next((level.name for level in facts.levels(feature.arch) if feature.name in level.features), ""),
         kept=kept,
         flag=flag,
@@ -206,40 +208,40 @@ def _row(feature: Feature, seen: _Seen, release: str) -> FeatureRow:
     )
 
 
-def _in_cpu(feature: Feature, seen: _Seen) -> str:
-    if seen.cpu is not None:
-        if feature.name in seen.masked:
+def _in_cpu(feature: Feature, known: _Knowledge) -> str:
+    if known.cpu is not None:
+        if feature.name in known.masked:
             return "masked"
-        absent = "no" if feature.cpuinfo or seen.whole else NOT_KNOWN
-        return "yes" if feature.name in seen.cpu.features else absent
-    if seen.asked is not None:
-        absent = "no" if feature.use else NOT_KNOWN  # of a name, a level or a list only what gets a flag is kept
-        return "yes" if feature.name in seen.asked.features else absent
+        absent = "no" if feature.cpuinfo or known.whole else NOT_KNOWN
+        return "yes" if feature.name in known.cpu.features else absent
+    if known.requested is not None:
+        absent = "no" if feature.use else NOT_KNOWN  # names, levels and lists keep only features with flags
+        return "yes" if feature.name in known.requested.features else absent
     return NOT_KNOWN
 
 
-def _kept(feature: Feature, seen: _Seen, found: str) -> tuple[bool | None, str, str]:
-    """Whether it is compiled for, the flag that does it (or would), and why it is not."""
+def _kept(feature: Feature, known: _Knowledge, in_cpu: str) -> tuple[bool | None, str, str]:
+    """Return whether it is compiled for, the flag that does it (or would), and why it is not."""
     if not feature.use:
         return False, feature.flag, "never a flag: reached by intrinsics alone"
-    if seen.asked is not None and feature.name not in seen.asked.features:
-        masked = seen.masked.get(feature.name, "")
-        told = {
+    if known.requested is not None and feature.name not in known.requested.features:
+        masked = known.masked.get(feature.name, "")
+        reasons = {
             "masked": masked,
-            "no": seen.disputed.get(feature.name, "not in this CPU"),
+            "no": known.disputed.get(feature.name, "not in this CPU"),
             NOT_KNOWN: "no kernel tells of it",
         }
-        return False, feature.flag, told.get(found, "not asked for")
-    if seen.asked is None or seen.flags is None:
-        return None, feature.flag, _known_from(feature, seen.flags.compiler if seen.flags else "")
-    dropped = {item.feature: item.reason for item in seen.flags.dropped}
+        return False, feature.flag, reasons.get(in_cpu, "not asked for")
+    if known.requested is None or known.flags is None:
+        return None, feature.flag, _known_from(feature, known.flags.compiler if known.flags else "")
+    dropped = {item.feature: item.reason for item in known.flags.dropped}
     if feature.name in dropped:
         return False, feature.flag, dropped[feature.name]
-    return True, _carrier(feature, seen.asked, seen.flags), ""
+    return True, _carrier(feature, known.requested, known.flags), ""
 
 
 def _known_from(feature: Feature, compiler: str) -> str:
-    """Which compilers know the flag; empty where the one that was named does."""
+    """Say which compilers know the flag; "" if the named one does."""
     name, _, version = compiler.partition("-")
     if not feature.flag or (version and getattr(feature, name) <= int(version)):
         return ""
@@ -247,7 +249,7 @@ def _known_from(feature: Feature, compiler: str) -> str:
 
 
 def _carrier(feature: Feature, asked: InstructionSet, flags: Flags) -> str:
-    """The flag among `flags` that switches the feature on: the level's, its own, or that of one that implies it."""
+    """Return the flag that switches the feature on: the level's, its own, or that of a feature that implies it."""
     march, *extensions = flags.flags[0].split("+")
     level = next((level for level in facts.levels(asked.arch) if f"-march={level.march}" == march), None)
     if level is not None and feature.name in level.features:
@@ -265,7 +267,7 @@ def _carrier(feature: Feature, asked: InstructionSet, flags: Flags) -> str:
 
 
 def used_by(feature: Feature, release: str) -> tuple[str, ...]:
-    """The parts of TensorFlow that are known to use the feature; "guard" where its message of that release names it."""
+    """Return the parts of TensorFlow that are known to use the feature; "guard" if the release's message names it."""
     parts = [use.part for use in uses() if feature.name in use.features]
     named = feature.tensorflow and release and feature.tensorflow in releases.guard_names(release)
     return (*parts, "guard") if named else tuple(parts)
@@ -278,25 +280,25 @@ def uses() -> tuple[Use, ...]:
 # --- terminal ------------------------------------------------------------------------------------------------------
 
 
-def show(found: Explanation, stream: IO[str] | None = None) -> None:
-    """The table on `stream` (default: stdout), a section a level."""
+def show(explanation: Explanation, stream: IO[str] | None = None) -> None:
+    """Print the table to `stream` (default: stdout), with a section for each level."""
     from rich.table import Table
     from rich.text import Text
 
     console = terminal.console(stream)
     head = Table.grid(padding=(0, 2, 0, 0))
-    for name, value in _head(found):
+    for name, value in _head(explanation):
         head.add_row(name, Text(value))
     sections = [
         part
-        for place, (title, rows) in enumerate(_sections(found))
-        for part in ("", Text(title, "bold"), _table(rows, console.width, header=place == 0))
+        for number, (title, rows) in enumerate(_sections(explanation))
+        for part in ("", Text(title, "bold"), _table(rows, console.width, header=number == 0))
     ]
     terminal.write(console, (head, *sections, "", Text(_legend(), "dim")))
 
 
 def _table(rows: list[FeatureRow], width: int, *, header: bool) -> "Table":
-    """One section; all have the same columns, so that they stand below each other."""
+    """Return one section; all have the same columns."""
     from rich.table import Table
     from rich.text import Text
 
@@ -310,20 +312,20 @@ def _table(rows: list[FeatureRow], width: int, *, header: bool) -> "Table":
     return table
 
 
-def _head(found: Explanation) -> Iterable[tuple[str, str]]:
-    yield "CPU", found.cpu or NOT_KNOWN
-    yield "platform", found.platform
-    yield "compiled for", found.instruction_set or NOT_KNOWN
-    yield "compiler", found.compiler or NOT_KNOWN
-    yield "release", found.release or NOT_KNOWN
-    yield "copts", " ".join(found.copts) or NOT_KNOWN
+def _head(explanation: Explanation) -> Iterable[tuple[str, str]]:
+    yield "CPU", explanation.cpu or NOT_KNOWN
+    yield "platform", explanation.platform
+    yield "compiled for", explanation.instruction_set or NOT_KNOWN
+    yield "compiler", explanation.compiler or NOT_KNOWN
+    yield "release", explanation.release or NOT_KNOWN
+    yield "copts", " ".join(explanation.copts) or NOT_KNOWN
 
 
-def _sections(found: Explanation) -> Iterable[tuple[str, list[FeatureRow]]]:
-    for level in facts.levels(PLATFORMS[found.platform]):
-        if rows := [row for row in found.features if row.level == level.name]:
+def _sections(explanation: Explanation) -> Iterable[tuple[str, list[FeatureRow]]]:
+    for level in facts.levels(PLATFORMS[explanation.platform]):
+        if rows := [row for row in explanation.features if row.level == level.name]:
             yield f"{level.name}: {_held(rows)}", rows
-    yield "in no level", [row for row in found.features if not row.level]
+    yield "in no level", [row for row in explanation.features if not row.level]
 
 
 def _held(rows: list[FeatureRow]) -> str:
@@ -334,9 +336,9 @@ def _held(rows: list[FeatureRow]) -> str:
 
 
 def _cells(row: FeatureRow) -> tuple[str, ...]:
-    told = row.flag if row.kept else f"{row.flag}: {row.reason}" if row.kept is None and row.reason else row.reason
-    seen = UNKNOWN if row.cpu == NOT_KNOWN else row.cpu
-    return row.feature, seen, told or row.flag or "no flag of its own", " ".join(row.used_by) or UNKNOWN
+    text = row.flag if row.kept else f"{row.flag}: {row.reason}" if row.kept is None and row.reason else row.reason
+    in_cpu = UNKNOWN if row.cpu == NOT_KNOWN else row.cpu
+    return row.feature, in_cpu, text or row.flag or "no flag of its own", " ".join(row.used_by) or UNKNOWN
 
 
 def _legend() -> str:

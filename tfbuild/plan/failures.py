@@ -1,4 +1,4 @@
-"""What is known to go wrong with a release, and the fixes that a build gets by itself: facts/failures.toml."""
+"""Known failures of a release's build, and the fixes that builds get automatically: facts/failures.toml."""
 
 import json
 import re
@@ -18,7 +18,7 @@ from tfbuild.facts.toolchains import Distribution
 
 
 class Edit(Facts, frozen=True, kw_only=True):
-    """Replaces `find` wherever it stands in the files of a pattern, relative to the tree's root."""
+    """Replace `find` wherever it occurs in the files that match a pattern, relative to the tree's root."""
 
     files: str
     find: str
@@ -26,7 +26,7 @@ class Edit(Facts, frozen=True, kw_only=True):
 
 
 class Failure(Sourced, frozen=True, kw_only=True):
-    """One way to fail, and what helps; the file says what each condition means. `match`: in a line of the log."""
+    """One known failure and its workaround; the file explains the conditions. `match` finds it in a line of the log."""
 
     id: str
     symptom: str
@@ -53,7 +53,7 @@ class Failure(Sourced, frozen=True, kw_only=True):
 
     @property
     def fix(self) -> str:
-        """What the fix is, in a few words."""
+        """A short description of the fix."""
         parts = [
             " ".join(self.flags),
             f"the patch {self.id}.patch" if self.patch else "",
@@ -64,7 +64,7 @@ class Failure(Sourced, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Circumstances:
-    """What a build is made with; `base`: the Debian release under it, None where that is not known."""
+    """The conditions of a build that failures depend on. `base`: its Debian release, None if it is not known."""
 
     release: str
     target: str
@@ -79,71 +79,71 @@ class FailureTable(Facts, frozen=True, kw_only=True):
 
 @cache
 def table() -> FailureTable:
-    """The facts, read and checked once a process."""
-    found: FailureTable = facts.load("failures", FailureTable)
-    for key in {row.id for row in found.failure}:
-        check_ranges(f"failures.toml: {key}", [row for row in found.failure if row.id == key])
-    for row in found.failure:
+    """Return the facts, read and checked once a process."""
+    rows: FailureTable = facts.load("failures", FailureTable)
+    for key in {row.id for row in rows.failure}:
+        check_ranges(f"failures.toml: {key}", [row for row in rows.failure if row.id == key])
+    for row in rows.failure:
         if unknown := set(row.targets) - set(targets.names()):
             raise ValueError(f"failures.toml: {row.id}: there is no target {unknown.pop()!r}")
         try:
             re.compile(row.match)
         except re.error as error:
             raise ValueError(f"failures.toml: {row.id}: match is no regular expression: {error}") from error
-    return found
+    return rows
 
 
 def known(release: str) -> tuple[Failure, ...]:
-    """All that is known to go wrong with a release, whatever it is built with."""
+    """Return all known failures of a release, whatever it is built with."""
     return releases.rows(table().failure, release)
 
 
-def concerning(made: Circumstances, without: Iterable[str] = ()) -> tuple[Failure, ...]:
-    """What is known to go wrong under these circumstances; `without`: ids that the user does not want fixed.
+def concerning(circumstances: Circumstances, without: Iterable[str] = ()) -> tuple[Failure, ...]:
+    """Return the known failures under these circumstances. `without`: ids that the user does not want fixed.
 
-    Raises UsageError where one of those is no fix of this build.
+    Raises UsageError if one of those is no fix of this build.
     """
-    found = tuple(row for row in known(made.release) if _concerns(row, made))
-    fixes = [row.id for row in found if row.fixed]
+    rows = tuple(row for row in known(circumstances.release) if _concerns(row, circumstances))
+    fixes = [row.id for row in rows if row.fixed]
     if unknown := [name for name in without if name not in fixes]:
         raise UsageError(
             f"--without-fix {unknown[0]}: this build gets no such fix",
             hint=f"it gets: {', '.join(fixes)}" if fixes else "it gets none: leave it out",
         )
-    return tuple(row for row in found if not (row.fixed and row.id in without))
+    return tuple(row for row in rows if not (row.fixed and row.id in without))
 
 
-def _concerns(row: Failure, made: Circumstances) -> bool:
-    name, number = compilers.find(made.compiler)
-    library = number if name == "gcc" else made.base.libstdcxx if made.base else None
+def _concerns(row: Failure, build: Circumstances) -> bool:
+    name, number = compilers.find(build.compiler)
+    library = number if name == "gcc" else build.base.libstdcxx if build.base else None
     return (
         row.compiler in ("", name)
         and row.compiler_from <= number
         and (not row.compiler_before or number < row.compiler_before)
         and (library is None or row.libstdcxx <= library)
-        and (not row.glibc or made.base is None or version(row.glibc) <= version(made.base.glibc))
-        and (not row.features or bool(set(row.features) & set(made.features)))
-        and (not row.targets or made.target in row.targets)
+        and (not row.glibc or build.base is None or version(row.glibc) <= version(build.base.glibc))
+        and (not row.features or bool(set(row.features) & set(build.features)))
+        and (not row.targets or build.target in row.targets)
     )
 
 
 def notes(rows: Iterable[Failure]) -> tuple[str, ...]:
-    """What a plan says of them: each fix with its reason, and what a compiler is known to fail at without one."""
+    """Return the notes of a plan: each fix with its reason, and failures of its compiler that have no fix."""
     return tuple(
         f"fix {row.id}: {row.symptom}: {row.fix}"
         if row.fixed
-        else f"known to fail ({row.id}): {row.symptom}; what helps: {row.workaround}"
+        else f"known to fail ({row.id}): {row.symptom}; workaround: {row.workaround}"
         for row in rows
         if row.fixed or row.compiler
     )
 
 
 def matching(release: str, log: str) -> tuple[Failure, ...]:
-    """The failures of a release that a line of the log tells of."""
+    """Return the failures of a release that match a line of the log."""
     return tuple(row for row in known(release) if row.match and re.search(row.match, log, re.MULTILINE))
 
 
 def edits(rows: Iterable[Failure]) -> str:
-    """What templates/edit.py is given."""
-    found = [{"fix": row.id, **msgspec.to_builtins(edit)} for row in rows for edit in row.edits]
-    return json.dumps(found, indent=2) + "\n"
+    """Return the edits as JSON for templates/edit.py."""
+    entries = [{"fix": row.id, **msgspec.to_builtins(edit)} for row in rows for edit in row.edits]
+    return json.dumps(entries, indent=2) + "\n"

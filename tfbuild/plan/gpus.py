@@ -11,7 +11,7 @@ from tfbuild.plan.cuda_versions import CudaChoice
 
 
 def capabilities(request: Request, target: str, release: str) -> tuple[Capability, ...]:
-    """Those asked for, else the ones that the official wheels are made for; none where nothing is compiled for GPUs."""
+    """Return the requested compute capabilities, else those of the official wheels; () without CUDA."""
     for_cuda = targets.get(target).cuda
     if request.compute_capabilities and not for_cuda:
         raise UsageError(
@@ -26,7 +26,7 @@ def capabilities(request: Request, target: str, release: str) -> tuple[Capabilit
 def cuda_of(
     request: Request, target: str, release: str, gpus: tuple[Capability, ...] = (), compiler: str = ""
 ) -> CudaChoice:
-    """The CUDA that it is compiled with; an official wheel has the release's own, another target none."""
+    """Return the CUDA to compile with; an official wheel has the release's own, and a target without CUDA none."""
     if not targets.get(target).cuda:
         if request.cuda or request.cudnn:
             name = "cuda" if request.cuda else "cudnn"

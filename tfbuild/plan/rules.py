@@ -1,4 +1,4 @@
-"""The rules that every way to a wheel shares: what cannot be read or combined, which platform, Python and CPU."""
+"""The rules for every kind of wheel: which requests are refused, and which platform, Python and CPU are chosen."""
 
 import platform as host_platform
 import re
@@ -8,21 +8,21 @@ from typing import Any
 from tfbuild import facts
 from tfbuild.cpu import ARCHITECTURES, Cpu, isa
 from tfbuild.cpu.isa import InstructionSet
-from tfbuild.errors import MklNeedsLinux, MklWithCuda, UnknownCpu, UnknownPython, UsageError
+from tfbuild.errors import ConflictingTargets, MklNeedsLinux, UnknownCpu, UnknownPython, UsageError
 from tfbuild.facts import base_images, targets
 from tfbuild.plan.build import MACHINES, PLATFORMS, Request
 
-# --base values that mean the row of facts/images.toml; everything else names an image that nobody has looked into.
+# --base values that mean a row of facts/images.toml; everything else names an unknown image.
 BASES = ("auto", "bootstrap", "registry")
 BAZEL = re.compile(r"\d+\.\d+(\.\d+)?(rc\d+)?")
 IMAGE = re.compile(r"[\w./:@-]+")
 CONFIG = re.compile(r"[\w.+,-]+")
-# --define=enable_mkl=false and TF_NEED_CUDA=0 ask for nothing.
+# --define=enable_mkl=false and TF_NEED_CUDA=0 request nothing.
 SWITCHED_OFF = re.compile(r"=(0|false|no)$")
 
 
 def refuse_unreadable(request: Request) -> None:
-    """UsageError for values that are no words: they go into Dockerfiles and shell."""
+    """Raise UsageError for values that must not go into a Dockerfile or a shell command."""
     texts = [text for field in fields(request) for text in _texts(getattr(request, field.name))]
     if bad := next((text for text in texts if not text.isprintable()), None):
         raise UsageError(f"an option's value has control characters in it: {bad!r}", hint="one line of plain text")
@@ -41,28 +41,28 @@ def _texts(value: object) -> tuple[str, ...]:
 
 
 def refuse_exclusive(request: Request) -> str:
-    """The one target asked for. Two that exclude each other are refused in every spelling of the wish.
+    """Return the requested target. Targets that exclude each other are refused, however they are requested.
 
-    Raises MklWithCuda for those, named after the first such pair, and UsageError for an unknown target.
+    Raises ConflictingTargets for those, and UsageError for an unknown target.
     """
-    asked: list[str] = re.findall(r"[^\s,+]+", request.target.lower())
+    names: list[str] = re.findall(r"[^\s,+]+", request.target.lower())
     flags = (*request.bazel_flag, *request.configure)
-    words = [*asked, *request.config, *(word for flag in flags for word in flag.split())]
-    wished = tuple(word.lower() for word in words if not SWITCHED_OFF.search(word.lower()))
-    for row in targets.exclusions(wished):
-        raise MklWithCuda(row.reason, hint=f"choose {' or '.join(f'--target {name}' for name in row.targets)}")
-    unknown = [name for name in asked if targets.find(name) is None]
-    if not unknown and len(asked) != 1:
+    words = [*names, *request.config, *(word for flag in flags for word in flag.split())]
+    switched_on = tuple(word.lower() for word in words if not SWITCHED_OFF.search(word.lower()))
+    for row in targets.exclusions(switched_on):
+        raise ConflictingTargets(row.reason, hint=f"choose {' or '.join(f'--target {name}' for name in row.targets)}")
+    unknown = [name for name in names if targets.find(name) is None]
+    if not unknown and len(names) != 1:
         unknown = [request.target]
-    return targets.get([*unknown, *asked][0]).name
+    return targets.get([*unknown, *names][0]).name
 
 
 def choose_platform(request: Request, target: str = "") -> str:
-    """The platform asked for, else this machine's. `target`: may be for Linux only; images of all are Linux ones."""
+    """Return the requested platform, else this machine's. `target`: refused if it can be requested on Linux only."""
     if request.platform in PLATFORMS:
         return request.platform
-    asked = request.platform or f"{host_platform.system().lower()}/{host_platform.machine().lower()}"
-    system, _, machine = asked.partition("/")
+    name = request.platform or f"{host_platform.system().lower()}/{host_platform.machine().lower()}"
+    system, _, machine = name.partition("/")
     if target and system != "linux" and (reason := targets.get(target).linux_only):
         raise MklNeedsLinux(
             f"{target} is for Linux only, and this is {system!r}: {reason}",
@@ -70,7 +70,7 @@ def choose_platform(request: Request, target: str = "") -> str:
         )
     arch = ARCHITECTURES.get(machine, "")
     if request.platform and (system != "linux" or not arch):
-        raise UsageError(f"unknown platform {asked!r}", hint=f"one of: {', '.join(PLATFORMS)}")
+        raise UsageError(f"unknown platform {name!r}", hint=f"one of: {', '.join(PLATFORMS)}")
     if not arch:
         raise UnknownCpu(
             f"no TensorFlow image can be built for a {machine!r} CPU", hint="name one: --platform linux/amd64"
@@ -78,40 +78,41 @@ def choose_platform(request: Request, target: str = "") -> str:
     return MACHINES[arch]
 
 
-def choose_python(request: Request, release: str, fitting: tuple[str, ...]) -> str:
-    """The Python asked for, else the default base's where the release has it, else the newest that the release has."""
+def choose_python(request: Request, release: str, supported: tuple[str, ...]) -> str:
+    """Return the requested Python, else the default base's if the release supports it, else the newest supported."""
     if not request.python:
         default = base_images.default().python
-        return default if default in fitting else fitting[-1]
-    if request.python in fitting:
+        return default if default in supported else supported[-1]
+    if request.python in supported:
         return request.python
     raise UnknownPython(
-        f"TensorFlow {release} and Python {request.python!r} do not go together", hint=f"one of: {', '.join(fitting)}"
+        f"TensorFlow {release} and Python {request.python!r} do not go together", hint=f"one of: {', '.join(supported)}"
     )
 
 
 def asked_set(request: Request, arch: str, host: Cpu | None) -> InstructionSet | None:
-    """The instruction set of --cpu (a --cpuinfo alone means its "host"), or None where nothing was asked for."""
-    wanted = request.cpu or ("host" if request.cpuinfo else "")
-    if not wanted:
+    """Return the instruction set of --cpu, or None without one. --cpuinfo alone means the CPU that it describes."""
+    name = request.cpu or ("host" if request.cpuinfo else "")
+    if not name:
         return None
     if host is not None and request.cpuinfo:
         isa.same_architecture(host, arch, request.cpuinfo)
-    if host is not None and wanted == "host" and host.arch != arch:
-        asked, own = MACHINES[arch], MACHINES[host.arch]
+    if host is not None and name == "host" and host.arch != arch:
+        requested, own = MACHINES[arch], MACHINES[host.arch]
         raise UnknownCpu(
-            f"this host's CPU is {host.arch}, and the platform asked for is {asked}",
-            hint=f"name a CPU of {asked}: --cpu {facts.levels(arch)[-1].name}; or --platform {own}",
+            f"this host's CPU is {host.arch}, and the platform asked for is {requested}",
+            hint=f"name a CPU of {requested}: --cpu {facts.levels(arch)[-1].name}; or --platform {own}",
         )
-    return isa.resolve(wanted, arch=arch, host=host)
+    return isa.resolve(name, arch=arch, host=host)
 
 
 def headers_word(request: Request) -> tuple[str, ...]:
+    """Return the word of the identifier for an image with headers."""
     return ("headers",) if request.with_headers else ()
 
 
 def image_fields(request: Request, base: base_images.BaseImage | None) -> dict[str, Any]:
-    """The fields that say what the image stands on, the same for every way to a wheel; no `base`: the user's own."""
+    """Return the fields about the base, the same for every kind of wheel. `base` is None if the user named one."""
     return {
         "base_image": base.image if base is not None else request.base,
         "base_distribution": base.bootstrap if base is not None else "",

@@ -1,6 +1,6 @@
-"""Decides what to build: a request, the facts and a CPU become a `Build`, or a refusal. Nothing here acts.
+"""Decide what to build: a request, the facts and a CPU become a `Build`, or a refusal. Nothing here acts.
 
-Read this first. `select` is the whole decision; each rule that refuses is a function of its own, here or in rules.py.
+Start reading here. `select` is the whole decision; each rule that refuses is a function, here or in rules.py.
 """
 
 from pathlib import Path
@@ -24,7 +24,7 @@ from tfbuild.plan.rules import (
 )
 from tfbuild.plan.source_build import from_source
 
-# What only a compile can heed.
+# Options that only a build from source uses.
 COMPILE_OPTIONS = (
     "compiler",
     "prefer_vector_width",
@@ -46,20 +46,20 @@ COMPILE_OPTIONS = (
 
 
 def select(request: Request, host: Cpu | None) -> Build:
-    """The build that answers `request`; `host` is the CPU that "host" means (None where it cannot be read).
+    """Return the build for `request`. `host` is the CPU that "host" means (None if it cannot be read).
 
-    Raises the error of the first rule that refuses, each with a hint (tfbuild.errors).
+    Raises the error of the first rule that refuses, with a hint (tfbuild.errors).
     """
     refuse_unreadable(request)
     target = refuse_exclusive(request)
-    place = choose_platform(request, target)
-    way = {"official": _official, "": from_source, "source": from_source}.get(request.wheel, _from_file)
-    return way(request, target, place, host)
+    platform = choose_platform(request, target)
+    plan = {"official": _official, "": from_source, "source": from_source}.get(request.wheel, _from_file)
+    return plan(request, target, platform, host)
 
 
-def _official(request: Request, target: str, place: str, host: Cpu | None) -> Build:
-    """The wheel from PyPI. It has the instruction set that it was compiled for, never the host's."""
-    arch = PLATFORMS[place]
+def _official(request: Request, target: str, platform: str, host: Cpu | None) -> Build:
+    """Plan an image with the wheel from PyPI. Its instruction set is the wheel's, never the host's."""
+    arch = PLATFORMS[platform]
     refuse_compile_options(request)
     release = _official_release(request, arch)
     row = releases.official_wheel(release, arch)
@@ -70,13 +70,13 @@ def _official(request: Request, target: str, place: str, host: Cpu | None) -> Bu
             hint="take a newer release, or build this one from source: leave out --wheel official",
         )
     compiled = isa.instruction_set(row.features, arch)
-    asked = asked_set(request, arch, host)
-    refuse_unfit(compiled, asked, request)
+    requested = asked_set(request, arch, host)
+    refuse_unfit(compiled, requested, request)
     return Build(
         release=release,
         python=python,
         target=target,
-        platform=place,
+        platform=platform,
         instruction_set=compiled,
         compiler=row.compiler,
         copts=tuple(f"--copt={flag}" for flag in row.flags),
@@ -84,7 +84,7 @@ def _official(request: Request, target: str, place: str, host: Cpu | None) -> Bu
         **gpu_fields(capabilities(request, target, release), cuda_of(request, target, release)),
         wheel=wheels.official(row.requirement(release, target), releases.constraints(release)),
         variant=headers_word(request),
-        notes=_source_would_add(compiled, asked, release),
+        notes=_source_would_add(compiled, requested, release),
         **image_fields(request, _base_of_wheel(request, python)),
     )
 
@@ -96,7 +96,7 @@ def _official_release(request: Request, arch: str) -> str:
 
 
 def _base_of_wheel(request: Request, python: str) -> base_images.BaseImage | None:
-    """The base for a wheel that is there already; None where the user named one."""
+    """Return the base for an existing wheel, or None if the user named one."""
     return base_images.for_wheel(python) if request.base in BASES else None
 
 
@@ -108,7 +108,7 @@ def _source_would_add(compiled: InstructionSet, wanted: InstructionSet | None, r
 
 
 def refuse_compile_options(request: Request) -> None:
-    """Options that only a build from source can heed are refused where nothing is compiled, never ignored."""
+    """Raise UsageError for options of builds from source: they are refused, never ignored."""
     used = [f"--{name.replace('_', '-')}" for name in COMPILE_OPTIONS if getattr(request, name)]
     if used:
         raise UsageError(
@@ -117,9 +117,9 @@ def refuse_compile_options(request: Request) -> None:
         )
 
 
-def refuse_unfit(compiled: InstructionSet, asked: InstructionSet | None, request: Request) -> None:
-    """The official wheel for a CPU that cannot run it."""
-    lacking = sorted(set(compiled.features) - set(asked.features)) if asked is not None else []
+def refuse_unfit(compiled: InstructionSet, requested: InstructionSet | None, request: Request) -> None:
+    """Raise UnknownCpu if the requested CPU cannot run the official wheel."""
+    lacking = sorted(set(compiled.features) - set(requested.features)) if requested is not None else []
     if lacking:
         raise UnknownCpu(
             f"the official wheel is compiled for {compiled.name}; {request.cpu} has no {' '.join(lacking)}",
@@ -127,20 +127,20 @@ def refuse_unfit(compiled: InstructionSet, asked: InstructionSet | None, request
         )
 
 
-def _from_file(request: Request, target: str, place: str, host: Cpu | None) -> Build:
-    """A wheel file. Its name, tags and contents must be the plan's; its own guard says what it was compiled for."""
+def _from_file(request: Request, target: str, platform: str, host: Cpu | None) -> Build:
+    """Plan an image with a wheel file, which must fit by name, tags and contents. Its guard tells the features."""
     refuse_compile_options(request)
     file = wheels.read(Path(request.wheel), target)
     release = releases.find(request.release or file.version)
     python = request.python or file.python
-    wheels.refuse_misfit(file, release=release, python=python, arch=PLATFORMS[place])
+    wheels.refuse_misfit(file, release=release, python=python, arch=PLATFORMS[platform])
     wheel = wheels.from_file(file, releases.constraints(release))
-    compiled = wheels.instruction_set(file, release, claimed=asked_set(request, PLATFORMS[place], host))
+    compiled = wheels.instruction_set(file, release, claimed=asked_set(request, PLATFORMS[platform], host))
     return Build(
         release=release,
         python=python,
         target=target,
-        platform=place,
+        platform=platform,
         instruction_set=compiled,
         threading=wheels.threading(file),
         wheel=wheel,
@@ -150,7 +150,7 @@ def _from_file(request: Request, target: str, place: str, host: Cpu | None) -> B
 
 
 def unused_by_official_wheel(cpu: Cpu) -> tuple[str, ...]:
-    """What TensorFlow's own message names at start: in the CPU, known to its guard, not compiled into the wheel.
+    """Return the features that TensorFlow reports at start: in the CPU, known to its guard, not used by the wheel.
 
     In TensorFlow's names and order, for the newest release that has an official wheel for this architecture.
     """

@@ -1,6 +1,6 @@
 """TensorFlow's source: the release's tag, an archive with its digest, or a tree on this machine.
 
-A tree or an archive travels in the build context as one file, source/source.tar, beside its digest.
+A tree or an archive is one file in the build context, source/source.tar, with its digest beside it.
 """
 
 import hashlib
@@ -18,19 +18,19 @@ from tfbuild.facts import releases
 
 REPOSITORY = "https://github.com/tensorflow/tensorflow"
 FILE = "source.tar"
-# What makes a tree TensorFlow's; each stands in every release from 1.15 to 2.21.
+# Paths that every TensorFlow tree has, from 1.15 to 2.21.
 SIGNS = ("configure.py", ".bazelrc", "tensorflow/tools/pip_package")
-# Where a tree says which version it is of: up to 2.19, and later.
-SAYS = ("tensorflow/tools/pip_package/setup.py", "tensorflow/tf_version.bzl")
+# The files with a tree's version: up to 2.19, and later.
+VERSION_FILES = ("tensorflow/tools/pip_package/setup.py", "tensorflow/tf_version.bzl")
 VERSION = re.compile(r"""^(?:_|TF_)VERSION = ['"]([^'"]+)['"]""", re.MULTILINE)
-# Beside the source proper: history, and Bazel's links into its output.
+# Not part of the source: history, and Bazel's links into its output.
 SKIPPED = re.compile(r"\.git|bazel-.*|\.tf_configure\.bazelrc|\.bazelrc\.user")
 CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """`kind`: "git" (of `tag`, checked against `commit` where that is known), "archive" (of `sha256`) or "tree"."""
+    """`kind`: "git" (a `tag`, checked against `commit` if that is known), "archive" (with `sha256`) or "tree"."""
 
     kind: str
     tag: str = ""
@@ -49,13 +49,13 @@ class Source:
 
 
 def tag(release: str) -> Source:
-    """The release's tag on GitHub."""
+    """Return the release's tag on GitHub."""
     row = releases.get(release)
     return Source(kind="git", tag=row.tag, commit=row.commit)
 
 
 def read(path: Path, sha256: str) -> Source:
-    """The tree or archive at `path`; BadSource where there is none, or it is not what it should be."""
+    """Return the tree or archive at `path`; raises BadSource if there is none, or it is not TensorFlow's."""
     if path.is_dir():
         _refuse_foreign(path)
         if sha256:
@@ -65,25 +65,25 @@ def read(path: Path, sha256: str) -> Source:
         raise BadSource(f"no source at {path}", hint="--source names a tree of TensorFlow or an archive of one")
     if not sha256:
         raise BadSource(f"{path.name} is an archive, which is taken by its digest", hint="--source-sha256 HEX")
-    found = digest(path)
-    if found != sha256.lower():
+    actual = digest(path)
+    if actual != sha256.lower():
         raise BadSource(
-            f"{path.name} has the sha256 {found}, not {sha256}", hint="fetch it again, or correct --source-sha256"
+            f"{path.name} has the sha256 {actual}, not {sha256}", hint="fetch it again, or correct --source-sha256"
         )
     _refuse_foreign_archive(path)
-    return Source(kind="archive", path=path, sha256=found)
+    return Source(kind="archive", path=path, sha256=actual)
 
 
 def version(source: Source) -> str:
-    """The version that a tree says it is of; "" where it does not say so, and for all other sources."""
-    places = [source.path / name for name in SAYS] if source.kind == "tree" and source.path else []
-    texts = "".join(path.read_text(encoding="utf-8") for path in places if path.is_file())
-    found = VERSION.search(texts)
-    return found[1] if found else ""
+    """Return the version in a tree's own files, or "" if they have none, and for all other sources."""
+    paths = [source.path / name for name in VERSION_FILES] if source.kind == "tree" and source.path else []
+    texts = "".join(path.read_text(encoding="utf-8") for path in paths if path.is_file())
+    match = VERSION.search(texts)
+    return match[1] if match else ""
 
 
 def place(source: Source, folder: Path) -> None:
-    """Puts source.tar and SHA256SUMS into `folder`, which is made; an archive is linked, a tree packed."""
+    """Make `folder` with source.tar and SHA256SUMS; an archive is linked, a tree is packed."""
     assert source.path is not None
     folder.mkdir()
     target = folder / FILE
@@ -98,7 +98,7 @@ def place(source: Source, folder: Path) -> None:
 
 
 def digest(path: Path) -> str:
-    """The sha256 of a file's contents, in hex."""
+    """Return the sha256 of a file's contents, in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -110,7 +110,7 @@ def _refuse_foreign(path: Path) -> None:
 
 
 def _refuse_foreign_archive(path: Path) -> None:
-    """BadSource for a file that the builder's tar would not unpack to TensorFlow's tree. Reads it to its end."""
+    """Raise BadSource if the builder's tar could not unpack the file to TensorFlow's tree. Reads all of it."""
     try:
         with tarfile.open(path) as tar:
             names = {name.partition("/")[2] for name in tar.getnames()}
@@ -119,7 +119,7 @@ def _refuse_foreign_archive(path: Path) -> None:
             f"{path.name} is no tar archive, or one that is cut off: {str(error).splitlines()[0]}",
             hint="--source takes what tar, gzip, bzip2 or xz made; fetch it again",
         ) from None
-    missing = [name for name in SIGNS if not any(found == name or found.startswith(f"{name}/") for found in names)]
+    missing = [name for name in SIGNS if not any(member == name or member.startswith(f"{name}/") for member in names)]
     if missing:
         raise BadSource(
             f"{path.name} is not TensorFlow's source: it has no {missing[0]}",
@@ -128,8 +128,9 @@ def _refuse_foreign_archive(path: Path) -> None:
 
 
 def pack(tree: Path, target: Path) -> None:
-    """The same bytes for the same tree: sorted names, no times, no owners, git's modes. One folder on top, as archives
-    have it.
+    """Pack a tree into the same bytes each time: sorted names, no times, no owners, git's modes.
+
+    It gets one folder on top, as GitHub's archives have.
     """
 
     def plain(member: tarfile.TarInfo) -> tarfile.TarInfo:

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tfbuild import facts
@@ -10,142 +10,242 @@ from tfbuild.cpu import Cpu, compilers, isa
 from tfbuild.cpu.isa import InstructionSet
 from tfbuild.errors import BadSource, UncertainFact, UnknownRelease, UsageError
 from tfbuild.facts import base_images, releases, targets, toolchains
+from tfbuild.facts.release_table import Config
 from tfbuild.plan import amendments, cuda_versions, failures
 from tfbuild.plan import source as sources
 from tfbuild.plan import wheel as wheels
-from tfbuild.plan.amendments import Patch
-from tfbuild.plan.build import BUILD_PYTHON, PLATFORMS, Build, Request
+from tfbuild.plan.amendments import Override, Patch, SystemLibrary
+from tfbuild.plan.build import BUILD_PYTHON, MACHINES, PLATFORMS, Build, Request
+from tfbuild.plan.compute_capability import Capability
 from tfbuild.plan.cuda_versions import CudaChoice
-from tfbuild.plan.failures import Circumstances
+from tfbuild.plan.failures import Circumstances, Failure
 from tfbuild.plan.gpus import capabilities, cuda_of, gpu_fields
 from tfbuild.plan.rules import BASES, asked_set, choose_python, headers_word, image_fields
 from tfbuild.plan.source import Source
 
 
-def from_source(request: Request, target: str, place: str, host: Cpu | None) -> Build:
-    """A compile by Bazel, for the CPU asked for (default: this machine's)."""
-    arch = PLATFORMS[place]
-    asked = asked_set(request, arch, host) or asked_set(replace(request, cpu="host"), arch, host)
-    assert asked is not None  # "host" is asked for where nothing else is
+def from_source(request: Request, target: str, platform: str, host: Cpu | None) -> Build:
+    """Plan a compile by Bazel for the requested CPU (default: this machine's)."""
+    arch = PLATFORMS[platform]
+    wanted = asked_set(request, arch, host) or asked_set(replace(request, cpu="host"), arch, host)
+    assert wanted is not None  # "host" stands for no request
 
-    given = sources.read(Path(request.source), request.source_sha256) if request.source else None
-    release = _release_of(given, request.release) if given else request.release
+    own = sources.read(Path(request.source), request.source_sha256) if request.source else None
+    release = _release_of(own, request.release) if own else request.release
 
-    def attempt(release: str) -> Build:
-        return _compiled(request, target, place, release, asked, given or sources.tag(release))
+    def plan(release: str) -> Build:
+        return _build(_decide(request, target, arch, release, wanted, own or sources.tag(release)))
 
-    return attempt(releases.find(release) if release else releases.newest(attempt))
+    return plan(releases.find(release) if release else releases.newest(plan))
 
 
-def _release_of(given: Source, asked: str) -> str:
-    """The release that a source is of: what was asked for, else what a tree says itself; they must agree."""
-    found = sources.version(given)
-    if found and asked and releases.find(asked) != found:
+def _release_of(source: Source, requested: str) -> str:
+    """Return the requested release, or the one that the source says it is; they must agree."""
+    version = sources.version(source)
+    if version and requested and releases.find(requested) != version:
         raise BadSource(
-            f"{given.path} is TensorFlow {found}, and --release says {asked}", hint=f"leave out --release {asked}"
+            f"{source.path} is TensorFlow {version}, and --release says {requested}",
+            hint=f"leave out --release {requested}",
         )
-    if not found and not asked:
-        raise UsageError(f"{given.path} does not say which release it is", hint="name it: --release 2.20.0")
-    return asked or found
+    if not version and not requested:
+        raise UsageError(f"{source.path} does not say which release it is", hint="name it: --release 2.20.0")
+    return requested or version
 
 
-def _compiled(request: Request, target: str, place: str, release: str, asked: InstructionSet, given: Source) -> Build:
-    arch = PLATFORMS[place]
+@dataclass(frozen=True, kw_only=True)
+class _Decisions:
+    """All that is decided about one compile before it becomes a `Build`; `failures`: those that concern it."""
+
+    request: Request
+    target: str
+    release: str
+    arch: str
+    source: Source
+    onednn: "_Configs"
+    bazel: str
+    choice: base_images.BaseChoice
+    gpus: tuple[Capability, ...]
+    cuda: CudaChoice
+    flags: isa.Flags
+    configure_env: tuple[tuple[str, str], ...]
+    libraries: tuple[SystemLibrary, ...]
+    overrides: tuple[Override, ...]
+    patches: tuple[Patch, ...]
+    failures: tuple[Failure, ...]
+
+    @property
+    def fixes(self) -> tuple[Failure, ...]:
+        return tuple(row for row in self.failures if row.fixed)
+
+
+def _decide(
+    request: Request, target: str, arch: str, release: str, wanted: InstructionSet, source: Source
+) -> _Decisions:
+    """Decide in the order in which refusals are reported."""
+    onednn = _onednn(request, target, release, arch)
+    bazel = request.bazel or toolchains.bazel(release, arch)
+    choice = _choose(request, release)
+    gpus = capabilities(request, target, release)
+    cuda = cuda_of(request, target, release, gpus, choice.compiler)
+    flags = isa.flags(
+        wanted, choice.compiler, release=release, prefer_vector_width=request.prefer_vector_width, named=request.cpu
+    )
+    configure_env = _configure_env(release, target, flags.compiler, gpus, cuda)
+    libraries, overrides, patches = _amendments(request)
+    return _Decisions(
+        request=request,
+        target=target,
+        release=release,
+        arch=arch,
+        source=source,
+        onednn=onednn,
+        bazel=bazel,
+        choice=choice,
+        gpus=gpus,
+        cuda=cuda,
+        flags=flags,
+        configure_env=configure_env,
+        libraries=libraries,
+        overrides=overrides,
+        patches=patches,
+        failures=_failures(request, target, release, choice, flags),
+    )
+
+
+def _build(decided: _Decisions) -> Build:
+    request, release = decided.request, decided.release
+    answers = tuple(amendments.configure_value(text) for text in request.configure)
+    return Build(
+        release=release,
+        python=decided.choice.python,
+        target=decided.target,
+        platform=MACHINES[decided.arch],
+        instruction_set=decided.flags.instruction_set,
+        compiler=decided.flags.compiler,
+        copts=decided.flags.copts,
+        configs=tuple(dict.fromkeys((*decided.onednn.configs, *decided.cuda.configs, *request.config))),
+        bazel=decided.bazel,
+        bazel_target=releases.wheel_target(release),
+        bazel_flags=_bazel_flags(decided),
+        configure_env=amendments.configured(decided.configure_env, decided.libraries, answers),
+        threading=decided.onednn.threading,
+        **gpu_fields(decided.gpus, decided.cuda),
+        source=decided.source,
+        patches=decided.patches,
+        overrides=decided.overrides,
+        system_libs=decided.libraries,
+        fixes=decided.fixes,
+        wheel=wheels.source(releases.constraints(release)),
+        variant=_variant(decided),
+        notes=_notes(decided),
+        **image_fields(request, decided.choice.base),
+    )
+
+
+# --- the parts of a build ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Configs:
+    """The runtime of oneDNN and the configs of the target; `spelled_out`: those whose flags are passed instead."""
+
+    threading: str
+    configs: tuple[str, ...]
+    spelled_out: tuple[Config, ...]
+
+
+def _onednn(request: Request, target: str, release: str, arch: str) -> _Configs:
     onednn = targets.get(target).onednn
     if request.threading and not onednn:
         raise UsageError(
             f"--threading is oneDNN's, and --target {target} promises none", hint=targets.options("onednn")
         )
     threading = releases.threading(release, arch, request.threading) if onednn else "threadpool"
-    configs = releases.configs(release, target, arch, threading)
-    spelled_out = releases.spelled_out(release, target, arch, threading)
-    bazel = request.bazel or toolchains.bazel(release, arch)
-    chosen = _choose(request, release)
-    python = chosen.python
-    gpus = capabilities(request, target, release)
-    cuda = cuda_of(request, target, release, gpus, chosen.compiler)
-    flags = isa.flags(
-        asked, chosen.compiler, release=release, prefer_vector_width=request.prefer_vector_width, named=request.cpu
+    return _Configs(
+        threading=threading,
+        configs=releases.configs(release, target, arch, threading),
+        spelled_out=releases.spelled_out(release, target, arch, threading),
     )
-    program = f"/usr/bin/{flags.compiler}"
-    places = releases.Places(python=BUILD_PYTHON, clang=program, gcc=program)
-    configure_env = releases.configure_env(
+
+
+def _configure_env(
+    release: str, target: str, compiler: str, gpus: tuple[Capability, ...], cuda: CudaChoice
+) -> tuple[tuple[str, str], ...]:
+    """Return the answers to configure.py that the release needs."""
+    program = f"/usr/bin/{compiler}"
+    return releases.configure_env(
         release,
         target,
-        compiler=flags.compiler,
-        places=places,
+        compiler=compiler,
+        places=releases.Places(python=BUILD_PYTHON, clang=program, gcc=program),
         capabilities=",".join(gpu.code for gpu in gpus),
         cuda=cuda.cuda,
         cudnn=cuda.cudnn,
     )
-    unchecked = given.kind == "git" and not given.commit
+
+
+def _amendments(request: Request) -> tuple[tuple[SystemLibrary, ...], tuple[Override, ...], tuple[Patch, ...]]:
+    """Read what the user changes about the tree; each library and repository may be named once."""
     libraries = tuple(amendments.system_library(text) for text in request.system_lib)
     amendments.refuse_repeated("--system-lib", [row.name for row in libraries])
     overrides = tuple(amendments.override(text) for text in request.override_repository)
     amendments.refuse_repeated("--override-repository", [row.name for row in overrides])
-    patches = tuple(amendments.patch(text) for text in request.patch)
-    made = Circumstances(
+    return libraries, overrides, tuple(amendments.patch(text) for text in request.patch)
+
+
+def _failures(
+    request: Request, target: str, release: str, choice: base_images.BaseChoice, flags: isa.Flags
+) -> tuple[Failure, ...]:
+    """Return the known failures that concern the build, without the fixes that the user refuses."""
+    base = choice.base or base_images.find(request.base)
+    circumstances = Circumstances(
         release=release,
         target=target,
         compiler=flags.compiler,
         features=flags.instruction_set.features,
-        base=base.debian if (base := chosen.base or base_images.find(request.base)) else None,
+        base=base.debian if base else None,
     )
-    concerned = failures.concerning(made, request.without_fix)
-    fixes = tuple(row for row in concerned if row.fixed)
-    return Build(
-        release=release,
-        python=python,
-        target=target,
-        platform=place,
-        instruction_set=flags.instruction_set,
-        compiler=flags.compiler,
-        copts=flags.copts,
-        configs=tuple(dict.fromkeys((*configs, *cuda.configs, *request.config))),
-        bazel=bazel,
-        bazel_target=releases.wheel_target(release),
-        bazel_flags=(
-            *_wheel_flags(release, target, python),
-            *releases.repo_env(release, configure_env),
-            *(flag for row in spelled_out for flag in row.expands),
-            *(flag for row in fixes for flag in row.flags),
-            *request.bazel_flag,
-        ),
-        configure_env=amendments.configured(
-            configure_env, libraries, tuple(amendments.configure_value(text) for text in request.configure)
-        ),
-        threading=threading,
-        **gpu_fields(gpus, cuda),
-        source=given,
-        patches=patches,
-        overrides=overrides,
-        system_libs=libraries,
-        fixes=fixes,
-        wheel=wheels.source(releases.constraints(release)),
-        variant=(
-            *_as_official(flags.instruction_set, release),
-            *_choices(request, given, patches, chosen, release, target, arch),
-            *_other_cuda(release, cuda),
-            *headers_word(request),
-        ),
-        notes=(
-            *(f"{row.feature} is left out: {row.reason}" for row in flags.dropped),
-            *flags.notes,
-            *cuda.notes,
-            *failures.notes(concerned),
-            *_unguarded(flags.instruction_set),
-            *chosen.notes,
-            *_without_cuda(request, cuda, release, target),
-            *(_in_place_of(row.name, row.note, release) for row in spelled_out),
-            *([f"which commit {given.tag} must be is not known: the tag is taken as it is"] if unchecked else []),
-        ),
-        **image_fields(request, chosen.base),
+    return failures.concerning(circumstances, request.without_fix)
+
+
+def _bazel_flags(decided: _Decisions) -> tuple[str, ...]:
+    """Return Bazel's flags; the user's are last."""
+    return (
+        *_wheel_flags(decided.release, decided.target, decided.choice.python),
+        *releases.repo_env(decided.release, decided.configure_env),
+        *(flag for row in decided.onednn.spelled_out for flag in row.expands),
+        *(flag for row in decided.fixes for flag in row.flags),
+        *decided.request.bazel_flag,
     )
 
 
-def _without_cuda(request: Request, cuda: CudaChoice, release: str, target: str) -> tuple[str, ...]:
-    if request.base not in BASES or not releases.cuda_from_base(release, target):
+# --- notes ------------------------------------------------------------------------------------------------------------
+
+
+def _notes(decided: _Decisions) -> tuple[str, ...]:
+    return (
+        *(f"{row.feature} is left out: {row.reason}" for row in decided.flags.dropped),
+        *decided.flags.notes,
+        *decided.cuda.notes,
+        *failures.notes(decided.failures),
+        *_unguarded(decided.flags.instruction_set),
+        *decided.choice.notes,
+        *_without_cuda(decided),
+        *(_in_place_of(row.name, row.note, decided.release) for row in decided.onednn.spelled_out),
+        *_unchecked(decided.source),
+    )
+
+
+def _unchecked(source: Source) -> tuple[str, ...]:
+    if source.kind != "git" or source.commit:
         return ()
+    return (f"which commit {source.tag} must be is not known: the tag is taken as it is",)
+
+
+def _without_cuda(decided: _Decisions) -> tuple[str, ...]:
+    if decided.request.base not in BASES or not releases.cuda_from_base(decided.release, decided.target):
+        return ()
+    cuda = decided.cuda
     return (f"no known base image has CUDA: name one with CUDA {cuda.cuda} and cuDNN {cuda.cudnn} by --base",)
 
 
@@ -165,62 +265,68 @@ def _unguarded(planned: InstructionSet) -> tuple[str, ...]:
     )
 
 
+# --- words of the identifier ------------------------------------------------------------------------------------------
+
+
+def _variant(decided: _Decisions) -> tuple[str, ...]:
+    return (
+        *_as_official(decided.flags.instruction_set, decided.release),
+        *_choices(decided),
+        *_other_cuda(decided.release, decided.cuda),
+        *headers_word(decided.request),
+    )
+
+
 def _other_cuda(release: str, cuda: CudaChoice) -> tuple[str, ...]:
-    """Words for a CUDA and a cuDNN that are not the release's own."""
+    """Return words for a CUDA and a cuDNN that are not the release's own."""
     if not cuda.cuda:
         return ()
     own = cuda_versions.own(release)
-    words = (("cuda", cuda.cuda, own.cuda), ("cudnn", cuda.cudnn, own.cudnn))
-    return tuple(f"{name}{chosen}" for name, chosen, usual in words if chosen != usual)
+    versions = (("cuda", cuda.cuda, own.cuda), ("cudnn", cuda.cudnn, own.cudnn))
+    return tuple(f"{name}{chosen}" for name, chosen, usual in versions if chosen != usual)
 
 
-def _choices(
-    request: Request,
-    given: Source,
-    patches: tuple[Patch, ...],
-    chosen: base_images.BaseChoice,
-    release: str,
-    target: str,
-    arch: str,
-) -> tuple[str, ...]:
-    """Words for what the user chose otherwise than the release does; free text becomes a fingerprint."""
-    bazel = _own(lambda: toolchains.bazel(release, arch))
-    threading = _own(lambda: releases.threading(release, arch) if targets.get(target).onednn else "")
+def _choices(decided: _Decisions) -> tuple[str, ...]:
+    """Return words for what the user chose differently from the release; free text becomes a fingerprint."""
+    request, release, target = decided.request, decided.release, decided.target
+    bazel = _own(lambda: toolchains.bazel(release, decided.arch))
+    threading = _own(lambda: releases.threading(release, decided.arch) if targets.get(target).onednn else "")
     gpus = releases.cuda(release).capabilities if targets.get(target).cuda else ""
     free = (
         request.bazel if request.bazel != bazel else "",
         request.compute_capabilities if request.compute_capabilities != gpus else "",
         *request.config,
         *request.bazel_flag,
-        given.sha256,
-        *(patch.sha256 for patch in patches),
+        decided.source.sha256,
+        *(patch.sha256 for patch in decided.patches),
         *(text.partition("=")[0] for text in request.override_repository),
         *request.system_lib,
         *request.configure,
         *request.without_fix,
     )
     text = " ".join(free).strip()
-    default = _choose(replace(request, python=chosen.python, compiler=""), release)
+    choice = decided.choice
+    default = _choose(replace(request, python=choice.python, compiler=""), release)
     words = (
         request.threading if request.threading != threading else "",
-        chosen.compiler if chosen.compiler != default.compiler else "",
+        choice.compiler if choice.compiler != default.compiler else "",
         f"prefer{request.prefer_vector_width}" if request.prefer_vector_width else "",
-        "tree" if given.kind == "tree" else "",
+        "tree" if decided.source.kind == "tree" else "",
         hashlib.sha256(text.encode()).hexdigest()[:8] if text else "",
     )
     return tuple(word for word in words if word)
 
 
-def _own(find: Callable[[], str]) -> str:
-    """What the release itself has; "" where that is not certain, or nothing: then every choice differs from it."""
+def _own(look_up: Callable[[], str]) -> str:
+    """Return what the release itself has, or "" if it is uncertain or does not exist: then every choice differs."""
     try:
-        return find()
+        return look_up()
     except (UncertainFact, UnknownRelease):
         return ""
 
 
 def _as_official(compiled: InstructionSet, release: str) -> tuple[str, ...]:
-    """A word that tells a compile from the official wheel, where both have the same instruction set."""
+    """Return a word that distinguishes a compile from an official wheel with the same instruction set."""
     try:
         official = releases.official_wheel(release, compiled.arch)
     except UnknownRelease:
@@ -230,22 +336,18 @@ def _as_official(compiled: InstructionSet, release: str) -> tuple[str, ...]:
 
 
 def _choose(request: Request, release: str) -> base_images.BaseChoice:
-    """The Python, base and compiler. Of a base that the user named nothing is known: the compiler may be there."""
+    """Choose the Python, base and compiler. A base that the user named is unknown: it may have any compiler."""
     compiler = "-".join(map(str, compilers.find(request.compiler))) if request.compiler else ""
-    fitting = releases.pythons(release)
+    supported = releases.pythons(release)
     if request.base not in BASES:
-        python = choose_python(request, release, fitting)
+        python = choose_python(request, release, supported)
         return base_images.BaseChoice(python=python, compiler=compiler or releases.compiler(release))
-    wanted = (choose_python(request, release, fitting),) if request.python else fitting[::-1]
-    return base_images.choose(release, wanted, compiler, bootstrap=request.base == "bootstrap")
+    pythons = (choose_python(request, release, supported),) if request.python else supported[::-1]
+    return base_images.choose(release, pythons, compiler, bootstrap=request.base == "bootstrap")
 
 
 def _wheel_flags(release: str, target: str, python: str) -> tuple[str, ...]:
-    """The Bazel flags that name the wheel and choose the hermetic Python, where the release takes them from Bazel."""
-    made = releases.wheel(release)
-    name = targets.get(target).column(made.cpu, made.gpu)
-    return tuple(
-        flag
-        for flag in (name if made.step == "bazel" else "", *made.flags, releases.python_flag(release, python))
-        if flag
-    )
+    """Return the Bazel flags that name the wheel and choose the hermetic Python, if the release has such flags."""
+    wheel = releases.wheel(release)
+    name = targets.get(target).column(wheel.cpu, wheel.gpu) if wheel.step == "bazel" else ""
+    return tuple(flag for flag in (name, *wheel.flags, releases.python_flag(release, python)) if flag)

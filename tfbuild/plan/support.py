@@ -1,6 +1,6 @@
-"""The support table: release x Python x target x platform, each planned or refused, how certain, on what evidence.
+"""The support table: each release x Python x target x platform, planned or refused, with doubts and evidence.
 
-`invoke docs` writes it as docs/support.md, from the plans themselves and facts/evidence.toml.
+`invoke docs` writes it to docs/support.md, from the plans themselves and facts/evidence.toml.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,12 +17,12 @@ from tfbuild.plan.build import PLATFORMS, Build, Request
 
 SCHEMA = "tfbuild.support/1"
 FILE = Path("docs") / "support.md"
-# The instruction set asked for: which one changes neither base nor compiler.
+# The instruction set of each plan: it changes neither base nor compiler.
 CPUS = {"linux/amd64": "x86-64-v3", "linux/arm64": "armv8.2-a"}
 
 
 class Evidence(Facts, frozen=True, kw_only=True):
-    """What was done with a combination; `cpu`: of a build from source, `by`: what shows it."""
+    """What was done with a combination. `cpu`: of a build from source. `by`: the test or result that shows it."""
 
     release: str
     target: str
@@ -39,7 +39,7 @@ class EvidenceTable(Facts, frozen=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Combination:
-    """One combination: its `build`, or the reason why there is none."""
+    """One combination: its `build`, or the `reason` why there is none."""
 
     release: str
     python: str
@@ -57,12 +57,12 @@ class Combination:
 
     @property
     def own_base(self) -> bool:
-        """Whether only a base that the user names can have what the build needs: CUDA."""
+        """Whether the build needs a base with CUDA, which only the user can name."""
         return self.build is not None and releases.cuda_from_base(self.release, self.target)
 
     @property
     def status(self) -> str:
-        steps = {one.step for one in self.evidence}
+        steps = {row.step for row in self.evidence}
         done = next((step for step in ("compiled", "analysed") if step in steps), "")
         return done or ("no" if self.build is None else "own base" if self.own_base else "planned")
 
@@ -79,7 +79,7 @@ class Combination:
             "compiler": self.build.compiler if self.build else None,
             "base_image": self.build.base_image if self.build else None,
             "bazel": self.build.bazel if self.build else None,
-            "evidence": [{"step": one.step, "cpu": one.cpu, "by": one.by} for one in self.evidence],
+            "evidence": [{"step": row.step, "cpu": row.cpu, "by": row.by} for row in self.evidence],
         }
 
 
@@ -88,9 +88,9 @@ def evidence() -> tuple[Evidence, ...]:
 
 
 def rows() -> Iterator[Combination]:
-    """Every combination for whose Python there is a base image; the newest release first."""
+    """Yield every combination whose Python has a base image, the newest release first."""
     for release in releases.newest_first():
-        for python in (one for one in releases.pythons(release) if one in base_images.pythons()):
+        for python in (name for name in releases.pythons(release) if name in base_images.pythons()):
             for platform in PLATFORMS:
                 yield from (_row(release, python, target, platform) for target in targets.names())
 
@@ -98,19 +98,20 @@ def rows() -> Iterator[Combination]:
 def _row(release: str, python: str, target: str, platform: str) -> Combination:
     key = (release, target, python, platform)
     request = Request(release=release, python=python, target=target, platform=platform, cpu=CPUS[platform])
-    found = tuple(one for one in evidence() if (one.release, one.target, one.python, one.platform) == key)
+    shown_by = tuple(row for row in evidence() if (row.release, row.target, row.python, row.platform) == key)
     build, reason = None, ""
     try:
         build = selection.select(request, None)
     except TfbuildError as error:
         reason = error.reason
     return Combination(
-        release=release, python=python, target=target, platform=platform, build=build, reason=reason, evidence=found
+        release=release, python=python, target=target, platform=platform, build=build, reason=reason, evidence=shown_by
     )
 
 
-def to_json(found: Iterable[Combination]) -> dict[str, object]:
-    return {"schema": SCHEMA, "rows": [row.to_json() for row in found]}
+def to_json(combinations: Iterable[Combination]) -> dict[str, object]:
+    """Return the table's documented JSON."""
+    return {"schema": SCHEMA, "rows": [row.to_json() for row in combinations]}
 
 
 # --- Markdown ---------------------------------------------------------------------------------------------------------
@@ -142,36 +143,36 @@ class Notes:
         self.numbers: dict[str, int] = {}
 
     def mark(self, row: Combination) -> str:
-        """The status of a combination, with the numbers of what there is to say of it."""
-        said = row.uncertain or ((row.reason,) if row.reason else ())
-        told = [one.replace(f"TensorFlow {row.release}", "TensorFlow R") for one in said]
-        numbers = ", ".join(str(self.numbers.setdefault(one, len(self.numbers) + 1)) for one in told)
+        """Return the status of a combination, with the numbers of its reasons."""
+        reasons = row.uncertain or ((row.reason,) if row.reason else ())
+        texts = [reason.replace(f"TensorFlow {row.release}", "TensorFlow R") for reason in reasons]
+        numbers = ", ".join(str(self.numbers.setdefault(text, len(self.numbers) + 1)) for text in texts)
         return f"{row.status} ({numbers})" if numbers else row.status
 
 
-def to_markdown(found: Iterable[Combination]) -> str:
-    """The table, with releases in one line where they differ in nothing."""
+def to_markdown(combinations: Iterable[Combination]) -> str:
+    """Return the table; releases without differences share a line."""
     notes = Notes()
-    lines = [(release, _lines(group, notes)) for release, group in groupby(found, key=lambda row: row.release)]
+    lines = [(release, _lines(group, notes)) for release, group in groupby(combinations, key=lambda row: row.release)]
     columns = ("TensorFlow", "Python", "platform", *targets.names(), "compiler", "Debian", "Bazel")
     text = f"{HEAD}| {' | '.join(columns)} |\n|{'---|' * len(columns)}\n"
     for cells, group in groupby(lines, key=lambda line: line[1]):
         names = [release for release, _ in group]
         span = names[0] if len(names) == 1 else f"{names[-1]} to {names[0]}"
         text += "".join(f"| {span} | {' | '.join(cell)} |\n" for cell in cells)
-    told = "".join(f"{number}. {text}\n" for text, number in notes.numbers.items())
-    return f"{text}\n## Reasons\n\nR is the release.\n\n{told}\n{_evidence()}"
+    reasons = "".join(f"{number}. {reason}\n" for reason, number in notes.numbers.items())
+    return f"{text}\n## Reasons\n\nR is the release.\n\n{reasons}\n{_evidence()}"
 
 
-def _lines(found: Iterable[Combination], notes: Notes) -> tuple[Cell, ...]:
-    """A release's lines: Pythons and platforms that have the same cells share one."""
+def _lines(combinations: Iterable[Combination], notes: Notes) -> tuple[Cell, ...]:
+    """Return a release's lines; Pythons and platforms with the same cells share a line."""
     cells: dict[Cell, dict[str, list[str]]] = {}
-    for (python, platform), group in groupby(found, key=lambda row: (row.python, row.platform)):
+    for (python, platform), group in groupby(combinations, key=lambda row: (row.python, row.platform)):
         row_by_target = list(group)
         build = next((row.build for row in row_by_target if row.build), None)
         base = base_images.find(build.base_image) if build else None
-        by = (build.compiler, base.distribution, build.bazel) if build and base else ("", "", "")
-        cell = (*(notes.mark(row) for row in row_by_target), *by)
+        tools = (build.compiler, base.distribution, build.bazel) if build and base else ("", "", "")
+        cell = (*(notes.mark(row) for row in row_by_target), *tools)
         cells.setdefault(cell, {}).setdefault(platform.removeprefix("linux/"), []).append(python)
     return tuple(
         (", ".join(pythons), ", ".join(platforms), *cell)
@@ -181,18 +182,18 @@ def _lines(found: Iterable[Combination], notes: Notes) -> tuple[Cell, ...]:
 
 
 def _shared(by_platform: dict[str, list[str]]) -> list[tuple[tuple[str, ...], list[str]]]:
-    """Platforms with the same Pythons, together."""
-    found: dict[tuple[str, ...], list[str]] = {}
+    """Group platforms with the same Pythons."""
+    by_pythons: dict[tuple[str, ...], list[str]] = {}
     for platform, pythons in by_platform.items():
-        found.setdefault(tuple(pythons), []).append(platform)
-    return list(found.items())
+        by_pythons.setdefault(tuple(pythons), []).append(platform)
+    return list(by_pythons.items())
 
 
 def _evidence() -> str:
     text = "## Evidence\n\nWhat was done beyond planning. "
     text += "**wheel**: the official wheel went into an image that passed verification.\n\n"
     text += "| TensorFlow | target | Python | platform | CPU | step | by |\n|---|---|---|---|---|---|---|\n"
-    for one in evidence():
-        cells = (one.release, one.target, one.python, one.platform, one.cpu or "the wheel's own", one.step, one.by)
+    for row in evidence():
+        cells = (row.release, row.target, row.python, row.platform, row.cpu or "the wheel's own", row.step, row.by)
         text += f"| {' | '.join(cells)} |\n"
     return text

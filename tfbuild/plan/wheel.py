@@ -1,7 +1,7 @@
 """The wheel that goes into an image: the official one, a file, or what a build from source will make.
 
-A file is read, never installed or executed, and must be what the plan says before anything starts: its name, version,
-Python, platform and the CPU guard inside it.
+A file is read, never installed or executed. Its name, version, Python, platform and the CPU guard inside it must fit
+the plan before anything starts.
 """
 
 import hashlib
@@ -22,11 +22,11 @@ from tfbuild.facts import Facts, releases
 from tfbuild.facts import guard as guards
 
 ARCHES = ("x86_64", "aarch64")
-# A wheel's name goes into Dockerfiles and shell; packaging lets tags be anything.
+# A wheel's name goes into Dockerfiles and shell commands, and packaging allows any text in its tags.
 SAFE = re.compile(r"[A-Za-z0-9_.+-]+")
 LINUX = re.compile(r"manylinux|linux_")
 CPYTHON = re.compile(r"cp3(\d+)")
-# A compiled TensorFlow's framework library has 20 to 70 MB; ten times that is no TensorFlow.
+# TensorFlow's framework library has 20 to 70 MB; ten times that is not TensorFlow's.
 MOST_BYTES = 700 * 1024 * 1024
 
 
@@ -42,7 +42,7 @@ class WheelNameTable(Facts, frozen=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Wheel:
-    """`kind`: "official" | "file" | "source". `requirement`: what pip is asked for, or the file's name."""
+    """`kind`: "official" | "file" | "source". `requirement`: pip's requirement, or the file's name."""
 
     kind: str
     requirement: str
@@ -61,7 +61,7 @@ class Wheel:
 
 @dataclass(frozen=True, kw_only=True)
 class WheelFile:
-    """What a wheel's file name says: the normalised project name, version, Python ("3.11") and architecture."""
+    """The parts of a wheel's file name: the normalised project, version, Python ("3.11") and architecture."""
 
     path: Path
     project: str
@@ -79,15 +79,15 @@ def source(constraints: tuple[str, ...]) -> Wheel:
 
 
 def from_file(file: WheelFile, constraints: tuple[str, ...]) -> Wheel:
-    """The wheel file with its sha256, which stands for it in the build's key."""
+    """Return the wheel file with its sha256, which represents it in the build's key."""
     with file.path.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
     return Wheel(kind="file", requirement=file.path.name, constraints=constraints, path=file.path, sha256=digest)
 
 
 def read(path: Path, target: str) -> WheelFile:
-    """What the file's name says of a TensorFlow wheel for Linux; BadWheel where it is none."""
-    if not os.path.isfile(path):  # nor where the name is too long to be looked for
+    """Read the file name of a TensorFlow wheel for Linux; raises BadWheel if it is none."""
+    if not os.path.isfile(path):  # false for a name that is too long, too
         raise BadWheel(f"no wheel at {path}", hint="--wheel takes `official` or the path of a .whl file")
     try:
         if not SAFE.fullmatch(path.name):
@@ -114,38 +114,38 @@ def read(path: Path, target: str) -> WheelFile:
 
 
 def refuse_misfit(file: WheelFile, *, release: str, python: str, arch: str) -> None:
-    """BadWheel where the file's name contradicts the plan."""
-    pairs = (("release", file.version, release), ("Python", file.python, python), ("architecture", file.arch, arch))
-    for what, has, wanted in pairs:
-        if has != wanted:
+    """Raise BadWheel if the file's name contradicts the plan."""
+    parts = (("release", file.version, release), ("Python", file.python, python), ("architecture", file.arch, arch))
+    for part, own, planned in parts:
+        if own != planned:
             raise BadWheel(
-                f"{file.path.name} is for {what} {has}, the plan for {wanted}",
-                hint=f"leave the option out to take the wheel's own {what}, or give another wheel",
+                f"{file.path.name} is for {part} {own}, the plan for {planned}",
+                hint=f"leave the option out to take the wheel's own {part}, or give another wheel",
             )
 
 
 def instruction_set(file: WheelFile, release: str, *, claimed: InstructionSet | None) -> InstructionSet:
-    """What the wheel was compiled for, by the CPU guard inside it.
+    """Return what the wheel was compiled for, according to the CPU guard inside it.
 
-    The guard knows a dozen features (AVX512F, but none of its subsets), so the machine code is asked for the others. A
-    claim may say more than the guard, and must agree on those features that it knows; BadWheel otherwise.
+    The guard knows a dozen features (AVX512F, but none of its subsets); the machine code tells the others. `claimed`
+    may have more features than the guard knows, and must agree with it on those that it knows; else raises BadWheel.
     """
     compiled = _guard(file, release)
     if claimed is None:
         return isa.instruction_set(_rounded(compiled | _code(file), file.arch), file.arch)
     known = guards.guard_features(release)
-    told = frozenset(claimed.features) & known
-    if told != compiled & known:
+    expected = frozenset(claimed.features) & known
+    if expected != compiled & known:
         raise BadWheel(
             f"{file.path.name} was compiled for {' '.join(sorted(compiled)) or 'no feature'}, "
-            f"not for {claimed.name}: {_difference(told, compiled & known)}",
+            f"not for {claimed.name}: {_difference(expected, compiled & known)}",
             hint="leave --cpu out to take what the wheel itself says",
         )
     return claimed
 
 
-def _difference(told: frozenset[str], compiled: frozenset[str]) -> str:
-    parts = (("lacks", told - compiled), ("has beyond it", compiled - told))
+def _difference(expected: frozenset[str], compiled: frozenset[str]) -> str:
+    parts = (("lacks", expected - compiled), ("has beyond it", compiled - expected))
     return "; ".join(f"it {verb} {' '.join(sorted(names))}" for verb, names in parts if names)
 
 
@@ -163,12 +163,12 @@ def _guard(file: WheelFile, release: str) -> frozenset[str]:
 
 
 def projects() -> tuple[str, ...]:
-    """The names under which TensorFlow's wheels go."""
+    """Return the names of TensorFlow's wheels."""
     return tuple(row.name for row in facts.load("wheels", WheelNameTable).name)
 
 
 def _rounded(held: frozenset[str], arch: str) -> frozenset[str]:
-    """The x86-64 level that holds these features, where it goes beyond them by what machine code never shows (cx16)."""
+    """Return the x86-64 level with these features if its others never show in machine code (cx16), else `held`."""
     from tfbuild.binary import scan
 
     levels = (level.features for level in facts.levels(arch) if arch == "x86_64")
@@ -177,7 +177,7 @@ def _rounded(held: frozenset[str], arch: str) -> frozenset[str]:
 
 
 def _code(file: WheelFile) -> frozenset[str]:
-    """What the machine code needs; empty where it cannot be read, which verification will say."""
+    """Return the features that the machine code needs; empty if it is unreadable, which verification reports."""
     from tfbuild.binary import inspector
     from tfbuild.binary.scan import CodeUnreadable
 
@@ -188,5 +188,5 @@ def _code(file: WheelFile) -> frozenset[str]:
 
 
 def threading(file: WheelFile) -> str:
-    """ "openmp" or "threadpool" where the project's name tells it, else ""."""
+    """Return "openmp" or "threadpool" if the project's name determines it, else ""."""
     return next(row.threading for row in facts.load("wheels", WheelNameTable).name if row.name == file.project)

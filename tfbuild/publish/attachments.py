@@ -1,14 +1,15 @@
-"""An image's SBOM and provenance: made at a push, written beside the report, and attached in the registry."""
+"""An image's SBOM and provenance: created by a push, written next to the report, and attached in the registry."""
 
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tfbuild.context.labels import read_labels
+from tfbuild.context.labels import REPOSITORY, read_labels
 from tfbuild.engine import Engine, Image
 from tfbuild.errors import UsageError, VerificationFailed
 from tfbuild.oci import referrers
-from tfbuild.oci.client import Manifest, Registry
+from tfbuild.oci.client import Registry
+from tfbuild.oci.manifests import Manifest
 from tfbuild.oci.referrers import Attachment
 from tfbuild.publish import ci_run, image_contents, provenance, sbom
 from tfbuild.publish.image_contents import Contents
@@ -18,7 +19,7 @@ from tfbuild.verify import report as reporting
 
 @dataclass(frozen=True, kw_only=True)
 class Papers:
-    """What goes with an image, besides its report."""
+    """The documents that accompany an image, besides its report."""
 
     sbom: bytes
     provenance: bytes
@@ -26,17 +27,17 @@ class Papers:
 
 @dataclass(frozen=True, kw_only=True)
 class AttachedPapers:
-    """By the digests of the manifests that attach them."""
+    """The digests of the manifests that attach them."""
 
     sbom: str
     provenance: str
 
 
 def attach(engine: Engine, image: Image, registry: Registry, manifest: Manifest, reports: Path) -> AttachedPapers:
-    """Makes the papers of an image that is in the registry, attaches them there and writes them to `reports`."""
+    """Create the papers of an image in the registry, attach them there, and write them to `reports`."""
     identifier = read_labels(image.labels).id
-    found = image_contents.read(engine, image.id)
-    papers = make(replace(image, id=manifest.config), found, str(registry.repository), manifest.digest, reports)
+    contents = image_contents.read(engine, image.id)
+    papers = make(replace(image, id=manifest.config), contents, str(registry.repository), manifest.digest, reports)
     names = (provenance.sbom_name(identifier), f"{identifier}.provenance.json")
     digests = []
     for media_type, name, content in zip(referrers.NEEDED, names, (papers.sbom, papers.provenance), strict=True):
@@ -46,33 +47,35 @@ def attach(engine: Engine, image: Image, registry: Registry, manifest: Manifest,
     return AttachedPapers(sbom=digests[0], provenance=digests[1])
 
 
-def make(image: Image, found: Contents, repository: str, digest: str, reports: Path) -> Papers:
-    """The papers of an image whose report is in `reports`; `digest`: of its manifest in `repository`.
+def make(image: Image, contents: Contents, repository: str, digest: str, reports: Path) -> Papers:
+    """The papers of an image whose report is in `reports`; `digest`: that of its manifest in `repository`.
 
-    The image's `id` is its configuration's digest here, whatever the engine knows it by.
+    The `id` of `image` must be its configuration's digest, even if the engine uses another one.
     """
     identifier = read_labels(image.labels).id
     report = reporting.stored(reports, identifier)
     if report is None:
-        raise VerificationFailed(f"no report on {identifier} is in {reports}", hint="invoke verify")
-    bill = sbom.document(image, found)
-    told = provenance.statement(
+        raise VerificationFailed(
+            f"there is no report on {identifier} in {reports}", hint=f"invoke verify {REPOSITORY}:{identifier}"
+        )
+    bill = sbom.document(image, contents)
+    statement = provenance.statement(
         image,
         repository=repository,
         digest=digest,
-        built=found.built,
-        wheel_sha256=sbom.wheel_digest(found),
+        built=contents.built,
+        wheel_sha256=sbom.wheel_digest(contents),
         git_version=report.software.git if report.software else "",
         report=(reports / provenance.report_name(identifier)).read_bytes(),
         verified=report.created,
         sbom=bill,
         run=ci_run.this_run(os.environ),
     )
-    return Papers(sbom=bill, provenance=provenance.to_json(told))
+    return Papers(sbom=bill, provenance=provenance.to_json(statement))
 
 
 def write(path: Path, content: bytes) -> None:
-    """Whole or not at all. Raises UsageError."""
+    """Write the whole file or nothing. Raises UsageError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, content)

@@ -1,12 +1,12 @@
-"""Which published image a host should run. Nothing here acts.
+"""Which published image a host should run. This only decides; it pulls nothing.
 
-An image fits where the host has all of its features. Of those that fit, a set that contains another is better; between
-sets of which neither does, the wider vectors decide (facts/vectors.toml), then the number of features. Between images
-of one set the newer release wins, then the newer Python, then the newer build, which may only say in what order CI
-came to build them.
+An image fits if the host has all of its features. Of two sets that fit, one that contains the other is better;
+otherwise the wider vectors decide (facts/vectors.toml), then the number of features. Of images with the same set the
+newer release wins, then the newer Python, then the newer build (which may only reflect the order in which CI built
+them).
 
-Across releases the set goes first too: whoever names no release asks for the fastest image for this CPU, and no release
-is published for all CPUs. A newer release that is passed over for that is told with its reason.
+The set also decides across releases: without --release the user wants the fastest image for this CPU, and no release
+is published for all CPUs. A newer release that is passed over for that reason is reported with it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -44,19 +44,19 @@ class Published:
     created: str
 
 
-# Of an image that does not say when it was made.
+# For an image without a creation time.
 NEVER = datetime(1, 1, 1, tzinfo=UTC)
 
 
 def moment(created: str) -> datetime | None:
-    """An RFC 3339 time in UTC (without an offset it is taken for that); None where it is none.
+    """Parse an RFC 3339 time; without an offset it is UTC. None if it is not one.
 
-    As texts "10:00:00.5Z" would come before "10:00:00Z", and "11:00+02:00" behind both.
+    Compared as text, "10:00:00.5Z" would come before "10:00:00Z", and "11:00+02:00" after both.
     """
     try:
-        # Engines give nanoseconds, of which Python reads six digits.
-        found = datetime.fromisoformat(created)
-        return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+        # Engines write nanoseconds, of which Python keeps six digits.
+        time = datetime.fromisoformat(created)
+        return time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
     except (ValueError, OverflowError):
         return None
 
@@ -69,7 +69,7 @@ class PassedOver:
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """`best` None: nothing fits; `nearest` is then the one that lacks the fewest features, which are `missing`."""
+    """`best` is None if nothing fits; `nearest` is then the image with the fewest `missing` features."""
 
     best: Published | None
     nearest: Published | None
@@ -78,30 +78,32 @@ class Choice:
 
 
 def choose(published: Iterable[Published], *, platform: str, features: frozenset[str]) -> Choice:
-    """The best image for a host with `features`; the same for every order of `published`."""
+    """The best image for a host with `features`, whatever the order of `published`."""
     ranked = sorted(set(published), key=rank, reverse=True)
-    here = [image for image in ranked if image.platform == platform]
-    fitting = [image for image in here if image.features <= features]
+    for_platform = [image for image in ranked if image.platform == platform]
+    fitting = [image for image in for_platform if image.features <= features]
     best = fitting[0] if fitting else None
-    nearest = None if best else min(here, key=lambda image: (len(image.features - features), image.id), default=None)
+    nearest = (
+        None if best else min(for_platform, key=lambda image: (len(image.features - features), image.id), default=None)
+    )
     missing = tuple(sorted(nearest.features - features)) if nearest else ()
-    passed = tuple(
+    passed_over = tuple(
         PassedOver(id=image.id, reason=_reason(image, best, platform, features)) for image in ranked if image != best
     )
-    return Choice(best=best, nearest=nearest, missing=missing, passed_over=passed)
+    return Choice(best=best, nearest=nearest, missing=missing, passed_over=passed_over)
 
 
 def rank(image: Published) -> tuple[tuple[bool, ...], int, Version, Version, datetime, str, str]:
-    """Larger is better, among the images of one platform."""
-    made = moment(image.created) or NEVER
-    return *speed(image), Version(image.release), Version(image.python), made, image.id, image.digest
+    """A sort key for images of one platform: larger is better."""
+    created = moment(image.created) or NEVER
+    return *speed(image), Version(image.release), Version(image.python), created, image.id, image.digest
 
 
 def speed(image: Published) -> tuple[tuple[bool, ...], int]:
-    """Larger is faster; always larger for a set than for one within it."""
+    """A sort key: larger is faster, and a set is always larger than one that it contains."""
     rows = facts.load("vectors", VectorTable).vector
-    telling = next(row.features for row in rows if row.arch == PLATFORMS[image.platform])
-    return tuple(name in image.features for name in telling), len(image.features)
+    vectors = next(row.features for row in rows if row.arch == PLATFORMS[image.platform])
+    return tuple(name in image.features for name in vectors), len(image.features)
 
 
 def _reason(image: Published, best: Published | None, platform: str, features: frozenset[str]) -> str:
@@ -109,20 +111,20 @@ def _reason(image: Published, best: Published | None, platform: str, features: f
         return f"for {image.platform}"
     if lacking := sorted(image.features - features):
         return f"this CPU lacks {' '.join(lacking)}"
-    assert best is not None  # this one fits, so that there is a best
+    assert best is not None  # this one fits, so there is a best one
     if speed(image) < speed(best):
         newer = Version(image.release) > Version(best.release)
-        asked = f"; --release {image.release} chooses among its own" if newer else ""
-        return f"{best.instruction_set} uses more of this CPU than {image.instruction_set}{asked}"
+        advice = f"; --release {image.release} chooses among its images" if newer else ""
+        return f"{best.instruction_set} uses more of this CPU than {image.instruction_set}{advice}"
     if image.release != best.release:
         return f"{best.release} is newer"
     if image.python != best.python:
-        return f"Python {best.python} is newer; --python {image.python} chooses among such images"
+        return f"Python {best.python} is newer; --python {image.python} chooses among its images"
     return "an older build"
 
 
 def matching(published: Iterable[Published], *, release: str, target: str, python: str) -> Sequence[Published]:
-    """Those of a release ("2.21" means every 2.21.x; "" any), a target and a Python ("" any)."""
+    """The images of a release ("2.21" means every 2.21.x, "" any), a target, and a Python ("" means any)."""
     return [
         image
         for image in published

@@ -1,4 +1,4 @@
-"""Which run of a CI this is, by the CI's own variables: they are worth what whoever sets them is worth.
+"""The CI run that this is, by the CI's own variables, which are only as trustworthy as whoever sets them.
 
 Sources: docs.github.com/en/actions/reference/workflows-and-actions/variables; docs.gitlab.com/ci/variables/
 predefined_variables; slsa.dev/spec/v1.0/provenance, "builder.id" (who must be trusted) and "invocationId".
@@ -19,7 +19,7 @@ class CiRun:
 
 
 def this_run(env: Mapping[str, str]) -> CiRun | None:
-    """None where this is no CI that says all of it."""
+    """The current CI run; None outside of a CI, or if it does not set all variables."""
     if env.get("GITHUB_ACTIONS") == "true":
         return _github(env)
     if env.get("GITLAB_CI") == "true":

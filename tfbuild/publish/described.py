@@ -1,7 +1,7 @@
-"""Whether an image in a registry is the one that its SBOM, its provenance and its report describe.
+"""Check that an image in a registry is the one that its SBOM, its provenance and its report describe.
 
-No layer is downloaded for that: the manifest names the layers and the configuration by their digests. What is attached
-is worth what the registry's owner is worth, for whoever may push may attach: a signature (`push --sign`) says who did.
+No layer is downloaded: the manifest names the layers and the configuration by their digests. Attachments are only as
+trustworthy as the registry's owner, because whoever can push can attach; a signature (`push --sign`) says who did.
 """
 
 from collections.abc import Mapping
@@ -12,22 +12,23 @@ from tfbuild.context.digests import image_digest
 from tfbuild.context.labels import REPOSITORY, of_configuration, read_labels
 from tfbuild.engine import Engine, transfer
 from tfbuild.errors import Outdated, RegistryRefused, Unfinished, UnknownImage, UsageError, VerificationFailed
-from tfbuild.oci import client, referrers
-from tfbuild.oci.client import Manifest, Registry
+from tfbuild.oci import manifests, references, referrers
+from tfbuild.oci.client import Registry
+from tfbuild.oci.manifests import Manifest
 from tfbuild.publish import indexes, provenance, sbom
 from tfbuild.publish.choose import Published
 from tfbuild.publish.provenance import Statement
 from tfbuild.util.progress import Progress
 from tfbuild.verify import report as reporting
 
-HINT = "the image or what is attached was changed after the push: do not use it, and push it again"
+HINT = "the image or an attachment was changed after the push: do not use it, and push it again"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Described:
-    """An image that is the one described. `reference`: by digest; `report`: whether the one named is here.
+    """An image that is the one described. `reference`: by digest; `report`: whether the local report was compared.
 
-    `lacking`: the indexes that should offer it and do not; () for one that was asked for by its digest.
+    `lacking`: the indexes that should offer it and do not; () if the image was given by its digest.
     """
 
     id: str
@@ -47,40 +48,40 @@ class Described:
             "reference": self.reference,
             "digest": self.digest,
             "config": self.config,
-            "sbom": client.digest_of(self.bill),
+            "sbom": manifests.digest_of(self.bill),
             "report_compared": self.report,
             "notes": list(self.notes),
             "described": True,
         }
 
 
-def check(registry: Registry, asked: str, reports: Path) -> Described:
-    """The image that `asked` names in the registry, if it is the one described.
+def check(registry: Registry, name: str, reports: Path) -> Described:
+    """The image that `name` (an identifier, a digest, or a reference with either) means, if it is the one described.
 
-    `asked`: an identifier, a digest, or a reference with either. Raises VerificationFailed with what differs,
-    UnknownImage where there is no such image, Unfinished where nothing is attached to it and no index offers it.
+    Raises VerificationFailed with what differs, UnknownImage if there is no such image, Unfinished if nothing is
+    attached to it and no index offers it.
     """
-    tag = tag_of(registry, asked)
+    tag = tag_of(registry, name)
     manifest = _manifest(registry, tag)
     labels = of_configuration(registry.config(manifest))
     identifier = read_labels(labels).id
-    # It names files, and is printed.
-    if not client.TAG.fullmatch(identifier):
-        raise UnknownImage(f"{asked} was not made by tfbuild: it has no io.tfbuild labels", hint="invoke images")
+    # It is used as a file name, and printed.
+    if not references.TAG.fullmatch(identifier):
+        raise UnknownImage(f"{name} was not made by tfbuild: it has no io.tfbuild labels", hint="invoke images")
     if tag not in (identifier, manifest.digest):
-        raise VerificationFailed(f"{registry.repository}:{tag} is {identifier} by its labels", hint=HINT)
+        raise VerificationFailed(f"{registry.repository}:{tag} has the labels of {identifier}", hint=HINT)
     published = indexes.of_config(registry.config(manifest), manifest.digest)
     if published is None:
-        raise VerificationFailed(f"{identifier} has labels that cannot be read", hint="push it again with this tfbuild")
+        raise VerificationFailed(f"the labels of {identifier} are invalid", hint="push it again with this tfbuild")
     standing = indexes.standing(registry, published)
     if not standing.named and not referrers.complete(registry, manifest.digest):
         raise Unfinished(
-            f"{identifier} has no SBOM or no provenance there, and no index offers it: its push came to no end",
-            hint="push it again; where that image is gone, push another one with --force",
+            f"{identifier} has no SBOM or no provenance, and no index offers it: its push did not finish",
+            hint="push it again; if that image is gone, push another one with --force",
         )
-    told = _statement(registry, manifest, labels)
-    bill = _bill(registry, manifest, told, identifier)
-    compared, note = _compare_report(reports, identifier, manifest, told)
+    statement = _statement(registry, manifest, labels)
+    bill = _bill(registry, manifest, statement, identifier)
+    compared, note = _compare_report(reports, identifier, manifest, statement)
     return Described(
         id=identifier,
         published=published,
@@ -95,132 +96,139 @@ def check(registry: Registry, asked: str, reports: Path) -> Described:
     )
 
 
-def refuse_unfinished(found: Described) -> None:
-    """Unfinished where an index that should offer the image does not."""
-    if found.lacking:
+def refuse_unfinished(image: Described) -> None:
+    """Raise Unfinished if an index that should offer the image does not."""
+    if image.lacking:
         raise Unfinished(
-            f"{found.id} is not offered by {', '.join(found.lacking)}: its push came to no end",
-            hint=f"invoke push {found.id} --indexes",
+            f"{image.id} is not offered by {', '.join(image.lacking)}: its push did not finish",
+            hint=f"invoke push {image.id} --indexes",
         )
 
 
-def refuse_outdated(found: Described, context: str) -> None:
-    """Outdated where the image was made from another context than the one with the digest `context`.
+def refuse_outdated(image: Described, context: str) -> None:
+    """Raise Outdated if the image was made from another context than the one with the digest `context`.
 
-    On what base makes no difference: the image names its own.
+    The base image is not compared: the image names its own.
     """
-    if not client.DIGEST.fullmatch(context):
-        raise UsageError(f"{context!r} is no context's digest", hint="the one that `invoke dockerfile --json` gives")
-    labels = read_labels(found.labels)
+    if not references.DIGEST.fullmatch(context):
+        raise UsageError(
+            f"{context!r} is not the digest of a context", hint="use the one that `invoke dockerfile --json` prints"
+        )
+    labels = read_labels(image.labels)
     if labels.context != image_digest(context, labels.base_digest):
         raise Outdated(
-            f"{found.id} was made from another context: facts, templates or tfbuild itself changed since",
+            f"{image.id} was made from another context: facts, templates or tfbuild have changed since",
             hint="build it again, and push it with --force",
         )
 
 
-def tag_of(registry: Registry, asked: str) -> str:
+def tag_of(registry: Registry, name: str) -> str:
     """The tag or digest in "ID", "sha256:...", "tfbuild:ID", "HOST/PATH:ID" or "HOST/PATH@sha256:..."."""
-    if asked.startswith("sha256:"):
-        return asked
-    name, at, digest = asked.partition("@")
-    repository, colon, tag = name.rpartition(":")
+    if name.startswith("sha256:"):
+        return name
+    before, at, digest = name.partition("@")
+    repository, colon, tag = before.rpartition(":")
     if at:
-        repository, tag = (repository if colon and "/" not in tag else name), digest
+        repository, tag = (repository if colon and "/" not in tag else before), digest
     elif not colon or "/" in tag:
-        return _only_tag(asked)
+        return _bare_tag(name)
     if "/" in repository and repository != str(registry.repository):
-        raise UsageError(f"{asked} is not in {registry.repository}", hint=f"--registry {repository}")
+        raise UsageError(f"{name} is not in {registry.repository}", hint=f"--registry {repository}")
     return tag
 
 
-def _only_tag(asked: str) -> str:
-    if "/" in asked:
-        raise UsageError(f"{asked!r} names no image in a repository", hint="its identifier, as `invoke images` has it")
-    return asked
+def _bare_tag(name: str) -> str:
+    if "/" in name:
+        raise UsageError(
+            f"{name!r} does not name an image in a repository", hint="use an identifier from `invoke images`"
+        )
+    return name
 
 
 def _manifest(registry: Registry, tag: str) -> Manifest:
-    found = registry.manifest(tag)
-    if found is None:
-        raise UnknownImage(f"{registry.repository} has no {tag}", hint="invoke images --registry has them all")
-    if found.media_type not in client.IMAGES:
-        ids = ", ".join(image.id for image in indexes.read_index(found))
-        raise UsageError(f"{tag} gathers several images", hint=f"one of: {ids}")
-    return found
+    manifest = registry.manifest(tag)
+    if manifest is None:
+        raise UnknownImage(f"{registry.repository} has no {tag}", hint="invoke images --registry lists all images")
+    if manifest.media_type not in manifests.IMAGES:
+        ids = ", ".join(image.id for image in indexes.read_index(manifest))
+        raise UsageError(f"{tag} is an index of several images", hint=f"one of: {ids}")
+    return manifest
 
 
 def _statement(registry: Registry, manifest: Manifest, labels: Mapping[str, str]) -> Statement:
-    """The provenance that describes this image; where several are attached, the last that does."""
+    """The attached provenance that describes this image; the last one if there are several."""
     failures: list[VerificationFailed] = []
     for content in reversed(referrers.documents(registry, manifest, referrers.PROVENANCE)):
         try:
-            told = provenance.from_json(content)
-            provenance.refuse_other(told, digest=manifest.digest, config=manifest.config, labels=labels)
+            statement = provenance.from_json(content)
+            provenance.refuse_other(statement, digest=manifest.digest, config=manifest.config, labels=labels)
         except ValueError as error:
             failures.append(VerificationFailed(f"the attached provenance is {error}", hint=HINT))
         except VerificationFailed as error:
             failures.append(error)
         else:
-            return told
+            return statement
     raise failures[0] if failures else _missing(manifest, "provenance")
 
 
-def _bill(registry: Registry, manifest: Manifest, told: Statement, identifier: str) -> bytes:
+def _bill(registry: Registry, manifest: Manifest, statement: Statement, identifier: str) -> bytes:
     """The attached SBOM that the provenance names."""
     bills = referrers.documents(registry, manifest, referrers.SBOM)
     if not bills:
         raise _missing(manifest, "SBOM")
-    wanted = told.resource(provenance.sbom_name(identifier)).sha256
-    bill = next((one for one in bills if client.digest_of(one) == wanted), None)
+    named = statement.resource(provenance.sbom_name(identifier)).sha256
+    bill = next((bill for bill in bills if manifests.digest_of(bill) == named), None)
     if bill is None:
-        raise VerificationFailed(f"no attached SBOM is the one that the provenance names ({wanted})", hint=HINT)
+        raise VerificationFailed(f"no attached SBOM is the one that the provenance names ({named})", hint=HINT)
     try:
-        about = sbom.subject(bill)
+        subject = sbom.subject(bill)
     except ValueError as error:
         raise VerificationFailed(f"the attached SBOM is {error}", hint=HINT) from error
-    if about != manifest.config:
-        raise VerificationFailed(f"the SBOM is about another image ({about})", hint=HINT)
+    if subject != manifest.config:
+        raise VerificationFailed(f"the SBOM is about another image ({subject})", hint=HINT)
     return bill
 
 
-def _missing(manifest: Manifest, what: str) -> VerificationFailed:
+def _missing(manifest: Manifest, document: str) -> VerificationFailed:
     return VerificationFailed(
-        f"no {what} is attached to {manifest.digest}", hint="push it again with this tfbuild, which attaches it"
+        f"no {document} is attached to {manifest.digest}",
+        hint="push the image again with this tfbuild, which attaches it",
     )
 
 
-def _compare_report(reports: Path, identifier: str, manifest: Manifest, told: Statement) -> tuple[bool, str]:
-    """Whether the report here was compared, and why not. VerificationFailed where it is the one named, but changed."""
+def _compare_report(reports: Path, identifier: str, manifest: Manifest, statement: Statement) -> tuple[bool, str]:
+    """Whether the local report was compared, and why not. Raises VerificationFailed if it was changed."""
     path = reports / provenance.report_name(identifier)
-    named = told.resource(provenance.report_name(identifier))
-    wanted = named.sha256
-    if not wanted:
+    named = statement.resource(provenance.report_name(identifier))
+    digest = named.sha256
+    if not digest:
         raise VerificationFailed("the provenance names no report", hint=HINT)
     if not path.is_file():
-        return False, f"{path} is not here: the report is known by its digest alone ({wanted})"
-    if client.digest_of(path.read_bytes()) == wanted:
+        return False, f"{path} is missing: only the digest of the report is known ({digest})"
+    if manifests.digest_of(path.read_bytes()) == digest:
         return True, ""
-    found = reporting.stored(reports, identifier)
+    report = reporting.stored(reports, identifier)
     verified = named.annotations.get("created")
-    if found is not None and (found.image.id not in manifest.ids or found.created != verified):
-        return False, f"{path} is of another verification than the one named ({wanted}): not compared"
+    if report is not None and (report.image.id not in manifest.ids or report.created != verified):
+        return False, f"{path} is from another verification than the published one ({digest}) and was not compared"
     raise VerificationFailed(
-        f"{path} was changed: it is not the report that the provenance names ({wanted})",
-        hint=f"invoke verify {REPOSITORY}:{identifier}, and push it again",
+        f"{path} was changed: it is not the report that the provenance names ({digest})",
+        hint=f"invoke verify {REPOSITORY}:{identifier}; then push it again",
     )
 
 
-def pull(engine: Engine, registry: Registry, found: Described, progress: Progress) -> None:
-    """Downloads the image, and compares its SBOM with what is in its files. Raises VerificationFailed."""
-    transfer.again(lambda: engine.pull(found.reference, progress), progress)
-    image = engine.image(found.reference)
-    if image.id not in (found.config, found.digest):
-        raise RegistryRefused(f"{found.reference} is another image on this engine", hint="docker image rm it")
+def pull(engine: Engine, registry: Registry, described: Described, progress: Progress) -> None:
+    """Download the image, and compare its SBOM with its files. Raises VerificationFailed."""
+    transfer.again(lambda: engine.pull(described.reference, progress), progress)
+    image = engine.image(described.reference)
+    if image.id not in (described.config, described.digest):
+        raise RegistryRefused(
+            f"{described.reference} is another image on this engine", hint=f"docker image rm {described.reference}"
+        )
     with progress.step("verify: compare the SBOM with the files"):
-        here = sbom.of_image(engine, image, image.id)
-    if differing := sorted(sbom.named(here) ^ sbom.named(found.bill)):
+        actual = sbom.of_image(engine, image, image.id)
+    if differing := sorted(sbom.named(actual) ^ sbom.named(described.bill)):
         raise VerificationFailed(
-            f"the SBOM is not what is in the image: {len(differing)} differ, the first: {', '.join(differing[:5])}",
+            f"the SBOM differs from the image in {len(differing)} components, such as {', '.join(differing[:5])}",
             hint=HINT,
         )

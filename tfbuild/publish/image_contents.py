@@ -1,6 +1,6 @@
-"""What is in an image: Python's and Debian's packages and the builder's own notes, read out of its files.
+"""What an image contains: Python and Debian packages and the builder's own notes, read from its files.
 
-Nothing of the image is started, and nothing is guessed: what no file tells stays out.
+The image is not started, and nothing is guessed: facts that no file states are left out.
 """
 
 import hashlib
@@ -19,29 +19,29 @@ from tfbuild.engine import Engine, Files
 from tfbuild.errors import TfbuildError
 
 STATUS = "/var/lib/dpkg/status"
-# Images without dpkg (distroless) have a file for each package.
+# Images without dpkg (distroless) have one file per package.
 STATUS_FOLDER = "/var/lib/dpkg/status.d/"
 SYSTEM = ("/etc/os-release", "/usr/lib/os-release")
-# What the builder wrote down, where the wheel was compiled (templates/compile.sh).
+# The builder's notes, if the wheel was compiled (templates/compile.sh).
 BUILT = "/opt/tfbuild/build.txt"
 COPYRIGHT = re.compile(r"/usr/share/doc/(?P<package>[^/]+)/copyright")
 DOC = re.compile(r"/usr/share/doc/[^/]+")
 METADATA = re.compile(r".*\.(?:dist-info/METADATA|egg-info/PKG-INFO)")
 DIRECT_URL = re.compile(r".*\.dist-info/direct_url\.json")
-# Where auditwheel and delvewheel put the shared libraries that a wheel brings.
+# Where auditwheel and delvewheel put the shared libraries bundled in a wheel.
 BUNDLED = re.compile(r"(?P<site>.*)/(?P<package>[^/]+)\.libs/(?P<library>[^/]+)")
 NOTICES = re.compile(r".*/tensorflow/THIRD_PARTY_NOTICES\.txt")
 NOTICE = re.compile(r"^== (?P<name>.+)$", re.MULTILINE)
 SHA256, DIGEST, COMMIT = (re.compile(shape) for shape in ("[0-9a-f]{64}", "sha256:[0-9a-f]{64}", "[0-9a-f]{40}"))
-# All that is read of an image. The image of 2.21.0 has 34 MB of libraries that wheels bring.
+# The most that is read of an image. The image of 2.21.0 has 34 MB of libraries bundled in wheels.
 MOST_BYTES = 512 << 20
-# A License field may hold a licence's whole text; what is longer than this is no name.
+# A License field may hold the whole text of a licence; anything longer than this is not a name.
 LONGEST_NAME = 100
 
 
 @dataclass(frozen=True, kw_only=True)
 class BundledLibrary:
-    """A shared library that a wheel brings, by its file's name (that of the library, a hash, its version)."""
+    """A shared library bundled in a wheel, by its file name (the library's name, a hash, its version)."""
 
     file: str
     sha256: str
@@ -49,7 +49,7 @@ class BundledLibrary:
 
 @dataclass(frozen=True, kw_only=True)
 class PythonPackage:
-    """`path`: of its metadata; `expression`: SPDX's; `licences`: names as written; `wheel_sha256`: of a wheel file."""
+    """`path`: of its metadata; `expression`: SPDX; `licences`: names as written; `wheel_sha256`: of a wheel file."""
 
     name: str
     version: str
@@ -62,7 +62,7 @@ class PythonPackage:
 
 @dataclass(frozen=True, kw_only=True)
 class DebianPackage:
-    """`licences`: the short names in its copyright file, where a machine can read that."""
+    """`licences`: the short names in its copyright file, if that is machine-readable."""
 
     name: str
     version: str
@@ -73,7 +73,7 @@ class DebianPackage:
 
 @dataclass(frozen=True, kw_only=True)
 class Contents:
-    """`system`: os-release; `built`: the builder's own notes; `notices`: whose licences TensorFlow carries."""
+    """`system`: os-release; `built`: the builder's notes; `notices`: projects whose licences TensorFlow includes."""
 
     python: tuple[PythonPackage, ...]
     debian: tuple[DebianPackage, ...]
@@ -83,12 +83,12 @@ class Contents:
 
 
 def read(engine: Engine, ref: str) -> Contents:
-    """Reads the image through; some seconds for a gigabyte. Raises UnknownImage, or TfbuildError."""
+    """Read the whole image; takes some seconds per gigabyte. Raises UnknownImage or TfbuildError."""
     try:
         return of_files(engine.read_files(ref, _wanted, MOST_BYTES))
     except (OSError, tarfile.TarError) as error:
         raise TfbuildError(
-            f"the files of {ref} cannot be read: {error}", hint="is the engine well? try again"
+            f"the files of {ref} cannot be read: {error}", hint="check the container engine, and try again"
         ) from error
 
 
@@ -98,13 +98,13 @@ def _wanted(path: str) -> bool:
     return any(pattern.fullmatch(path) for pattern in (COPYRIGHT, DOC, METADATA, DIRECT_URL, BUNDLED, NOTICES))
 
 
-def of_files(found: Files) -> Contents:
-    text = {path: content.decode(errors="replace") for path, content in found.files.items() if _is_text(path)}
+def of_files(files: Files) -> Contents:
+    text = {path: content.decode(errors="replace") for path, content in files.files.items() if _is_text(path)}
     notices = [path for path in text if NOTICES.fullmatch(path)]
     names = {match["name"].strip() for path in notices for match in NOTICE.finditer(text[path])}
     return Contents(
-        python=tuple(sorted(_python(found), key=lambda one: (one.name, one.path))),
-        debian=tuple(sorted(_debian(text, found.links), key=lambda one: (one.name, one.architecture))),
+        python=tuple(sorted(_python(files), key=lambda package: (package.name, package.path))),
+        debian=tuple(sorted(_debian(text, files.links), key=lambda package: (package.name, package.architecture))),
         system=next((_assignments(text[path]) for path in SYSTEM if path in text), {}),
         built=_built(text.get(BUILT, "")),
         notices=tuple(sorted(names - {"--"}, key=str.casefold)),
@@ -121,40 +121,40 @@ def _assignments(text: str) -> dict[str, str]:
 
 
 def _built(text: str) -> dict[str, str]:
-    """The builder's notes; a digest that is none is left out."""
-    told = _assignments(text)
-    told["wheel"] = told.get("wheel", "").partition(" ")[0]
+    """The builder's notes, without invalid digests."""
+    notes = _assignments(text)
+    notes["wheel"] = notes.get("wheel", "").partition(" ")[0]
     shapes = {"wheel": SHA256, "builder": DIGEST, "source_commit": COMMIT}
-    return {name: value for name, value in told.items() if name not in shapes or shapes[name].fullmatch(value)}
+    return {name: value for name, value in notes.items() if name not in shapes or shapes[name].fullmatch(value)}
 
 
 # --- Python ---
 
 
-def _python(found: Files) -> Iterator[PythonPackage]:
-    libraries = _libraries(found.files)
-    for path, content in found.files.items():
+def _python(files: Files) -> Iterator[PythonPackage]:
+    libraries = _libraries(files.files)
+    for path, content in files.files.items():
         if not METADATA.fullmatch(path):
             continue
-        told, _ = parse_email(content)
-        name, version = told.get("name", ""), told.get("version", "")
+        metadata, _ = parse_email(content)
+        name, version = metadata.get("name", ""), metadata.get("version", "")
         if not name or not version:
             continue
         folder = PurePosixPath(path).parent
-        direct = found.files.get(f"{folder}/direct_url.json", b"")
+        direct = files.files.get(f"{folder}/direct_url.json", b"")
         yield PythonPackage(
             name=str(canonicalize_name(name)),
             version=version,
             path=str(folder),
-            expression=told.get("license_expression", ""),
-            licences=tuple(_licences(told.get("license", ""), told.get("classifiers", []))),
+            expression=metadata.get("license_expression", ""),
+            licences=tuple(_licences(metadata.get("license", ""), metadata.get("classifiers", []))),
             wheel_sha256=_wheel_digest(direct),
             libraries=tuple(libraries.get((str(folder.parent), str(canonicalize_name(name))), ())),
         )
 
 
 def _licences(field: str, classifiers: Iterable[str]) -> list[str]:
-    """What the License field says, where it is a name; else what the classifiers say."""
+    """The License field if it is a name, otherwise the classifiers."""
     name = field.strip()
     if name and "\n" not in name and len(name) <= LONGEST_NAME and name.upper() != "UNKNOWN":
         return [name]
@@ -162,17 +162,17 @@ def _licences(field: str, classifiers: Iterable[str]) -> list[str]:
 
 
 def _libraries(files: Mapping[str, bytes]) -> dict[tuple[str, str], list[BundledLibrary]]:
-    """By the folder of packages and the package's name."""
-    found: dict[tuple[str, str], list[BundledLibrary]] = {}
+    """Bundled libraries by site folder and package name."""
+    libraries: dict[tuple[str, str], list[BundledLibrary]] = {}
     for path, content in sorted(files.items()):
         if match := BUNDLED.fullmatch(path):
             library = BundledLibrary(file=match["library"], sha256=hashlib.sha256(content).hexdigest())
-            found.setdefault((match["site"], str(canonicalize_name(match["package"]))), []).append(library)
-    return found
+            libraries.setdefault((match["site"], str(canonicalize_name(match["package"]))), []).append(library)
+    return libraries
 
 
 def _wheel_digest(direct_url: bytes) -> str:
-    """What pip noted of a wheel that it took from a file or an address (PEP 610); "" for one out of an index."""
+    """The digest that pip noted for a wheel from a file or an address (PEP 610); "" for a wheel from an index."""
     try:
         archive = json.loads(direct_url or b"{}").get("archive_info") or {}
         hashes = archive.get("hashes") or {}
@@ -202,7 +202,7 @@ def _debian(text: Mapping[str, str], links: Mapping[str, str]) -> Iterator[Debia
 
 
 def _copyright(package: str, text: Mapping[str, str], links: Mapping[str, str]) -> str:
-    """A package's copyright file; its folder may be a link to that of another of the same source."""
+    """A package's copyright file; its folder may be a link to that of another package from the same source."""
     folder = f"/usr/share/doc/{package}"
     if folder in links:
         folder = f"/usr/share/doc/{PurePosixPath(links[folder]).name}"
@@ -210,12 +210,12 @@ def _copyright(package: str, text: Mapping[str, str], links: Mapping[str, str]) 
 
 
 def _short_names(text: str) -> list[str]:
-    """The licences of a machine-readable copyright file (DEP 5), as it names them; [] for other files."""
+    """The licences that a machine-readable copyright file (DEP 5) names; [] for other files."""
     if not text.startswith("Format:"):
         return []
     try:
         stanzas = list(Deb822.iter_paragraphs(text.splitlines(keepends=True), use_apt_pkg=False))
     except ValueError:
         return []
-    firsts = {stanza["License"].strip().partition("\n")[0].strip() for stanza in stanzas if stanza.get("License")}
-    return sorted(name for name in firsts if name and len(name) <= LONGEST_NAME)
+    names = {stanza["License"].strip().partition("\n")[0].strip() for stanza in stanzas if stanza.get("License")}
+    return sorted(name for name in names if name and len(name) <= LONGEST_NAME)

@@ -1,11 +1,11 @@
-"""What is published of tfbuild's in a repository: images under fixed tags, gathered in an index per release and target.
+"""The images that tfbuild published in a repository: fixed tags, and an index of them per release and target.
 
-A fixed tag is a build's identifier (2.20.0-mkl-py3.13-x86-64-v3) and is never moved to another image. A moving tag
-(2.20-mkl, 2.20.0-mkl, latest-mkl) is an OCI index over fixed tags' images: its descriptors carry the labels by which a
-host chooses, so that nothing is downloaded for the choice. The index of a release names all of its images, the latest
-one of all releases: for each platform, Python and instruction set the newest release that has it, for no release has
-them all. The slowest stand first, and the best of one speed before the others: plain `docker pull` takes the first of
-its platform, and pull.sh the first of the highest speed that fits.
+A fixed tag is a build's identifier (2.20.0-mkl-py3.13-x86-64-v3) and never moves to another image. A moving tag
+(2.20-mkl, 2.20.0-mkl, latest-mkl) is an OCI index of images with fixed tags. Its descriptors repeat the labels by which
+a host chooses, so that nothing is downloaded for the choice. The index of a release names all of its images. The latest
+index names, for each platform, Python and instruction set, the image of the newest release that has it, because no
+release has them all. The slowest images come first, and of equally fast ones the best: plain `docker pull` takes the
+first one of its platform, and pull.sh the first one of the highest speed that fits.
 """
 
 import json
@@ -20,26 +20,27 @@ from packaging.version import Version
 from tfbuild import facts, plan
 from tfbuild.context import labels
 from tfbuild.errors import RegistryRefused
-from tfbuild.oci import client, referrers
-from tfbuild.oci.client import Manifest, Registry
+from tfbuild.oci import manifests, references, referrers, transport
+from tfbuild.oci.client import Registry
+from tfbuild.oci.manifests import Manifest
 from tfbuild.publish import choose
 from tfbuild.publish.choose import Published
 from tfbuild.util.terminal import printable
 
 LATEST = "latest"
-# Labels of an image that its descriptor in an index repeats.
+# Labels of an image that are repeated in its descriptor in an index.
 LABELS = ("id", "release", "target", "python", "platform", "instruction-set", "features")
-# What the values of LABELS look like: anybody may have written them, and they are printed.
+# The values of LABELS. They are checked because anybody may have written them, and they are printed.
 VALUE = re.compile(r"[\w.,+/-]*( [\w.,+/-]+)*", re.ASCII)
 MOST_TIME = 64
-# Two pushes at once may overwrite each other's index: each looks again, and mends it, so often.
+# Two pushes at once may overwrite each other's index. Each reads it again and repairs it, up to this many times.
 MENDS = 5
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 Note = Callable[[str], None]
 
 
 def quietly(_: str) -> None:
-    """A Note that nobody reads."""
+    """A Note that is discarded."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,82 +54,82 @@ class IndexEntry:
 
 def moving_tags(release: str, target: str) -> tuple[str, str]:
     """("2.20-mkl", "2.20.0-mkl"): the indexes that an image of a release belongs to, besides the latest."""
-    found = Version(release)
-    return f"{found.major}.{found.minor}-{target}", f"{release}-{target}"
+    version = Version(release)
+    return f"{version.major}.{version.minor}-{target}", f"{release}-{target}"
 
 
 def images(registry: Registry, tags: Iterable[str], note: Note = quietly) -> list[tuple[Published, Manifest]]:
-    """The images behind those of `tags` that are fixed; what is not tfbuild's, or not what it says, is left out.
+    """The images under the fixed tags among `tags`, without images that are not tfbuild's or whose labels do not match.
 
-    So is one that is damaged, which `note` is told.
+    Damaged images are also left out, and reported to `note`.
     """
     damage: list[str] = []
-    found = [pair for pair in _at_once(lambda tag: _fixed(registry, tag, damage.append), tags) if pair is not None]
-    _tell(damage, note)
-    return found
+    pairs = _parallel(lambda tag: _read_fixed(registry, tag, damage.append), tags)
+    _report(damage, note)
+    return [pair for pair in pairs if pair is not None]
 
 
-def _fixed(registry: Registry, tag: str, note: Note) -> tuple[Published, Manifest] | None:
+def _read_fixed(registry: Registry, tag: str, note: Note) -> tuple[Published, Manifest] | None:
     manifest = registry.manifest(tag)
-    if manifest is None or manifest.media_type not in client.IMAGES:
+    if manifest is None or manifest.media_type not in manifests.IMAGES:
         return None
     try:
         image = of_config(registry.config(manifest), manifest.digest)
-    except client.Damaged as error:
-        # One image that is lost must not keep all the others from being listed and offered.
+    except manifests.Damaged as error:
+        # One damaged image must not hide all the others.
         note(f"note: {registry.repository}:{tag} is left out: {error.reason}; {error.hint}")
         return None
     return (image, manifest) if image is not None and image.id == tag else None
 
 
-def _tell(damage: Iterable[str], note: Note) -> None:
+def _report(damage: Iterable[str], note: Note) -> None:
     for line in sorted(set(damage)):
         note(line)
 
 
-def _at_once(ask: Callable[[str], Answer], names: Iterable[str]) -> list[Answer]:
-    """What `ask` says of each name, in their order, some at a time."""
-    with ThreadPoolExecutor(client.WORKERS) as pool:
-        return list(pool.map(ask, names))
+def _parallel(read: Callable[[str], Result], names: Iterable[str]) -> list[Result]:
+    """The results of `read` for each name, in the order of names, from several requests at once."""
+    with ThreadPoolExecutor(transport.WORKERS) as pool:
+        return list(pool.map(read, names))
 
 
 def of_config(config: dict[str, Any], digest: str) -> Published | None:
-    """The image that a configuration describes by its labels; None where they are not tfbuild's, or not whole."""
+    """The image that a configuration's labels describe; None if they are not tfbuild's, or incomplete."""
     return of_labels(labels.of_configuration(config), config.get("created"), digest)
 
 
-def of_labels(given: object, created: object, digest: str) -> Published | None:
-    """Return the image that labels or annotations describe; None where they are not tfbuild's, or not whole."""
-    told = labels.read_labels(given).own
-    if not all(labels.is_version(told.get(name, "")) for name in ("release", "python")):
+def of_labels(raw: object, created: object, digest: str) -> Published | None:
+    """Return the image that labels or annotations describe; None if they are not tfbuild's, or incomplete."""
+    own = labels.read_labels(raw).own
+    if not all(labels.is_version(own.get(name, "")) for name in ("release", "python")):
         return None
-    if told.get("platform") not in plan.PLATFORMS or not all(told.get(name) for name in ("id", "target")):
+    if own.get("platform") not in plan.PLATFORMS or not all(own.get(name) for name in ("id", "target")):
         return None
-    # Without a list of features an image would fit every host: only x86-64-v1 has an empty one.
-    if "features" not in told or not all(VALUE.fullmatch(told.get(name, "")) for name in LABELS):
+    # An image without a list of features would fit every host: only that of x86-64-v1 is empty.
+    if "features" not in own or not all(VALUE.fullmatch(own.get(name, "")) for name in LABELS):
         return None
-    if not client.TAG.fullmatch(told["id"]) or not client.DIGEST.fullmatch(digest):
+    if not references.TAG.fullmatch(own["id"]) or not references.DIGEST.fullmatch(digest):
         return None
     return Published(
-        id=told["id"],
+        id=own["id"],
         digest=digest,
-        release=told["release"],
-        target=told["target"],
-        python=told["python"],
-        platform=told["platform"],
-        instruction_set=told.get("instruction-set", ""),
-        features=frozenset(told.get("features", "").split()),
+        release=own["release"],
+        target=own["target"],
+        python=own["python"],
+        platform=own["platform"],
+        instruction_set=own.get("instruction-set", ""),
+        features=frozenset(own.get("features", "").split()),
         created=printable(str(created or ""), MOST_TIME),
     )
 
 
-def index(found: Iterable[IndexEntry]) -> bytes:
-    """The OCI index over these images, the same bytes for the same images."""
-    best_first = sorted(found, key=lambda row: choose.rank(row.image), reverse=True)
+def index(entries: Iterable[IndexEntry]) -> bytes:
+    """The OCI index of these images; the same bytes for the same images."""
+    best_first = sorted(entries, key=lambda row: choose.rank(row.image), reverse=True)
     order = sorted(best_first, key=lambda row: (row.image.platform, choose.speed(row.image)))
     document = {
         "schemaVersion": 2,
-        "mediaType": client.INDEX,
+        "mediaType": manifests.INDEX,
         "manifests": [_descriptor(row) for row in order],
         "annotations": labels.prefixed({"schema": labels.SCHEMA}),
     }
@@ -138,7 +139,7 @@ def index(found: Iterable[IndexEntry]) -> bytes:
 def _descriptor(row: IndexEntry) -> dict[str, object]:
     image = row.image
     system, _, architecture = image.platform.partition("/")
-    told = {
+    annotations = {
         "id": image.id,
         "release": image.release,
         "target": image.target,
@@ -154,101 +155,102 @@ def _descriptor(row: IndexEntry) -> dict[str, object]:
         "digest": image.digest,
         "size": row.size,
         "platform": {"os": system, "architecture": architecture},
-        "annotations": labels.prefixed(told) | {referrers.CREATED: image.created},
+        "annotations": labels.prefixed(annotations) | {referrers.CREATED: image.created},
     }
 
 
 def _speed(image: Published) -> str:
-    """choose.speed as a text, for pull.sh: the larger text is the larger speed."""
-    telling, count = choose.speed(image)
-    return f"{''.join('01'[has] for has in telling)}{count:04}"
+    """choose.speed as text, for pull.sh: a larger text is a larger speed."""
+    vectors, count = choose.speed(image)
+    return f"{''.join('01'[has] for has in vectors)}{count:04}"
 
 
 def _in_cpuinfo(feature: str) -> str:
-    """The kernel's name, for pull.sh, which knows no other; what no kernel prints keeps its own, and fits nowhere."""
+    """The kernel's name, the only one pull.sh knows; a feature that no kernel prints keeps its own, and never fits."""
     return next((row.cpuinfo for row in facts.features() if row.name == feature), "") or feature
 
 
 def read_index(manifest: Manifest) -> list[Published]:
-    """The images that an index names; RegistryRefused where it is none of tfbuild's."""
+    """The images that an index names. Raises RegistryRefused if it is not an index."""
     rows = manifest.json().get("manifests")
-    if manifest.media_type not in client.LISTS or not isinstance(rows, list):
-        raise RegistryRefused(f"{manifest.digest} is no index of images", hint="was it pushed by tfbuild?")
-    found = [_of_descriptor(row) for row in rows if isinstance(row, dict)]
-    return [image for image in found if image is not None]
+    if manifest.media_type not in manifests.LISTS or not isinstance(rows, list):
+        raise RegistryRefused(f"{manifest.digest} is not an index of images", hint="check that tfbuild pushed it")
+    images = [_of_descriptor(row) for row in rows if isinstance(row, dict)]
+    return [image for image in images if image is not None]
 
 
 def _of_descriptor(row: dict[str, Any]) -> Published | None:
-    notes = row.get("annotations")
-    created = notes.get(referrers.CREATED) if isinstance(notes, dict) else None
-    return of_labels(notes, created, str(row.get("digest", "")))
+    annotations = row.get("annotations")
+    created = annotations.get(referrers.CREATED) if isinstance(annotations, dict) else None
+    return of_labels(annotations, created, str(row.get("digest", "")))
 
 
 def _rows(index: Manifest | None) -> dict[str, IndexEntry]:
-    """What an index of this tfbuild's making says, by digest; what it would write otherwise now is left out."""
-    rows = index.json().get("manifests") if index is not None and index.media_type in client.LISTS else None
-    found = [(raw, _row(raw)) for raw in rows if isinstance(raw, dict)] if isinstance(rows, list) else []
-    return {row.image.digest: row for raw, row in found if row is not None and _descriptor(row) == raw}
+    """The entries of an index by digest, without those that this version of tfbuild would write differently."""
+    rows = index.json().get("manifests") if index is not None and index.media_type in manifests.LISTS else None
+    pairs = [(raw, _row(raw)) for raw in rows if isinstance(raw, dict)] if isinstance(rows, list) else []
+    return {row.image.digest: row for raw, row in pairs if row is not None and _descriptor(row) == raw}
 
 
 def _row(raw: dict[str, Any]) -> IndexEntry | None:
     image, size = _of_descriptor(raw), raw.get("size")
-    if image is None or raw.get("mediaType") not in client.IMAGES or not isinstance(size, int):
+    if image is None or raw.get("mediaType") not in manifests.IMAGES or not isinstance(size, int):
         return None
     return IndexEntry(image=image, media_type=str(raw["mediaType"]), size=size)
 
 
 def gather(registry: Registry, image: Published, note: Note = quietly) -> list[str]:
-    """Puts the indexes that may name `image` in order, by the fixed tags that are there now; those that do offer it.
+    """Update the indexes that may name `image` from the current fixed tags, and return those that offer it.
 
-    An image without SBOM and provenance is in none: its push is not over, or came to no end. Where it is in none of its
-    release's for that, or because its fixed tag stands for another one, RegistryRefused says so. What is damaged is
-    left out, and `note` is told.
-    An index follows from the fixed tags, so that whoever is last heals what two pushes at once lost. What an index says
-    of another image under the same digest is believed, for it was read from that image, and whoever pulls it compares:
-    else each push would read all images again.
+    Images without SBOM and provenance are not in any index, because their push did not finish. Raises RegistryRefused
+    if no index offers `image` for that reason, or because its fixed tag names another image. Damaged images are left
+    out, and reported to `note`.
+
+    Indexes are computed from the fixed tags, so the last of several pushes repairs what the others overwrote. What an
+    index says about another image with the same digest is trusted: it was read from that image, and a pull compares it.
+    Otherwise each push would read all images again.
     """
     tags = indexes(image)
     damage: list[str] = []
     for _ in range(MENDS):
-        there = {tag: registry.manifest(tag) for tag in tags}
-        known = {digest: row for index in there.values() for digest, row in _rows(index).items()}
+        current = {tag: registry.manifest(tag) for tag in tags}
+        known = {digest: row for index in current.values() for digest, row in _rows(index).items()}
         known.pop(image.digest, None)
         view = View(registry, image.target, known, damage.append)
         rows = {tag: view.rows(tag.removesuffix(f"-{image.target}")) for tag in tags}
-        wanted = {tag: index(found) for tag, found in rows.items()}
-        late = [tag for tag in tags if (found := there[tag]) is None or found.content != wanted[tag]]
-        if not late:
-            _tell(damage, note)
+        wanted = {tag: index(entries) for tag, entries in rows.items()}
+        stale = [tag for tag in tags if (old := current[tag]) is None or old.content != wanted[tag]]
+        if not stale:
+            _report(damage, note)
             return _offering(registry, image, rows)
-        for tag in late:
-            registry.put(tag, wanted[tag], client.INDEX)
+        for tag in stale:
+            registry.put(tag, wanted[tag], manifests.INDEX)
     raise RegistryRefused(
-        f"{registry.repository}:{', '.join(late)} keeps changing", hint="push again when the others are done"
+        f"{registry.repository}:{', '.join(stale)} keeps changing", hint="push again when other pushes are done"
     )
 
 
 def _offering(registry: Registry, image: Published, rows: Mapping[str, list[IndexEntry]]) -> list[str]:
-    found = [tag for tag, named in rows.items() if any(row.image.digest == image.digest for row in named)]
-    if not found:
+    tags = [tag for tag, entries in rows.items() if any(entry.image.digest == image.digest for entry in entries)]
+    if not tags:
         raise RegistryRefused(
             f"no index of {registry.repository} offers {image.digest}: {image.id} is another image there, "
             "or its SBOM and its provenance are gone",
-            hint="did somebody else push it just now? else push it again",
+            hint="push it again, unless somebody else has just pushed it",
         )
-    return found
+    return tags
 
 
 def indexes(image: Published) -> tuple[str, ...]:
-    """The tags of the indexes that may have to name an image."""
+    """The tags of the indexes that may name an image."""
     return (*moving_tags(image.release, image.target), f"{LATEST}-{image.target}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """`lacking`: the indexes that should offer an image just as its labels say, and do not.
+    """`lacking`: the indexes that should offer an image exactly as its labels describe it, and do not.
 
-    `named`: whether any of them offers an image of its identifier, be it another one.
+    `named`: whether any of them offers an image with the same identifier, even if it is another one.
     """
 
     lacking: tuple[str, ...]
@@ -256,42 +258,41 @@ class Standing:
 
 
 def standing(registry: Registry, image: Published) -> Standing:
-    there = {tag: index for tag in indexes(image) if (index := registry.manifest(tag)) is not None}
-    named = {tag: read_index(index) for tag, index in there.items()}
+    named = {tag: read_index(index) for tag in indexes(image) if (index := registry.manifest(tag)) is not None}
     return Standing(
         lacking=tuple(tag for tag in indexes(image) if not _offers(tag, named.get(tag, []), image)),
-        named=any(one.id == image.id for rows in named.values() for one in rows),
+        named=any(other.id == image.id for images in named.values() for other in images),
     )
 
 
 def offered(registry: Registry, images: Iterable[Published]) -> set[Published]:
-    """Those of `images` that an index names just as their labels say, so that `pull` may choose them."""
+    """Those of `images` that an index describes exactly as their labels do, so that `pull` may choose them."""
     tags = sorted({tag for image in images for tag in indexes(image)})
-    there = _at_once(registry.manifest, tags)
-    indexed = [index for index in there if index is not None and index.media_type in client.LISTS]
-    named = {one for index in indexed for one in read_index(index)}
+    all_manifests = _parallel(registry.manifest, tags)
+    lists = [index for index in all_manifests if index is not None and index.media_type in manifests.LISTS]
+    named = {image for index in lists for image in read_index(index)}
     return {image for image in images if image in named}
 
 
 def _offers(tag: str, named: Iterable[Published], image: Published) -> bool:
-    if tag.startswith(f"{LATEST}-") and any(_replaces(one, image) for one in named):
+    if tag.startswith(f"{LATEST}-") and any(_replaces(other, image) for other in named):
         return True
     return image in named
 
 
-def _replaces(one: Published, image: Published) -> bool:
-    return _kind(one.id) == _kind(image.id) and Version(one.release) > Version(image.release)
+def _replaces(other: Published, image: Published) -> bool:
+    return _kind(other.id) == _kind(image.id) and Version(other.release) > Version(image.release)
 
 
 def _kind(tag: str) -> str:
-    """What a fixed tag says behind its release: target, Python, instruction set (by its hash where no name has it)."""
+    """A fixed tag without its release: target, Python, instruction set (its name, or its hash if it has no name)."""
     return tag.partition("-")[2]
 
 
 class View:
-    """The whole images of one target, as they stand behind their fixed tags now; each tag is asked for once.
+    """The completely pushed images of one target under their current fixed tags; each tag is read only once.
 
-    `known`: rows by digest that need not be read again; `note` is told what is damaged.
+    `known`: entries by digest that need not be read again; damaged images are reported to `note`.
     """
 
     def __init__(self, registry: Registry, target: str, known: Mapping[str, IndexEntry], note: Note = quietly) -> None:
@@ -300,39 +301,39 @@ class View:
         self._seen: dict[str, IndexEntry | None] = {}
 
     def rows(self, kind: str) -> list[IndexEntry]:
-        """Those of a release ("2.20": of all its patches), or for "latest" the newest one of each kind."""
+        """The entries of a release ("2.20": of all its patches); for "latest", the newest one of each kind."""
         if kind == LATEST:
             return self._newest()
-        return self._whole([name for name in self._tags if name.startswith((f"{kind}-", f"{kind}."))])
+        return self._complete([name for name in self._tags if name.startswith((f"{kind}-", f"{kind}."))])
 
     def _newest(self) -> list[IndexEntry]:
-        """One that is not whole, for its push goes on or came to no end, leaves its place to the release before."""
+        """The newest entry of each kind; one whose push did not finish is replaced by that of the release before."""
         released = [(release, name) for name in self._tags if (release := _release(name)) is not None]
         queues: dict[str, list[str]] = {}
         for _, name in sorted(released):
             queues.setdefault(_kind(name), []).append(name)
-        found: list[IndexEntry] = []
+        entries: list[IndexEntry] = []
         while queues:
-            rows = self._whole([names.pop() for names in queues.values()])
-            ended = {_kind(row.image.id) for row in rows}
-            queues = {kind: names for kind, names in queues.items() if names and kind not in ended}
-            found += rows
-        return found
+            rows = self._complete([names.pop() for names in queues.values()])
+            done = {_kind(row.image.id) for row in rows}
+            queues = {kind: names for kind, names in queues.items() if names and kind not in done}
+            entries += rows
+        return entries
 
-    def _whole(self, names: list[str]) -> list[IndexEntry]:
+    def _complete(self, names: list[str]) -> list[IndexEntry]:
         new = [name for name in names if name not in self._seen]
-        self._seen.update(zip(new, _at_once(self._read, new), strict=True))
+        self._seen.update(zip(new, _parallel(self._read, new), strict=True))
         return [row for name in names if (row := self._seen[name]) is not None]
 
     def _read(self, tag: str) -> IndexEntry | None:
-        """The image behind a fixed tag, if its push came to its end."""
+        """The image under a fixed tag, if its push finished."""
         row = self._known.get(self._registry.digest(tag))
         if row is not None and row.image.id == tag:
             return row
-        found = _fixed(self._registry, tag, self._note)
-        if found is None or found[0].target != self._target or not referrers.complete(self._registry, found[0].digest):
+        pair = _read_fixed(self._registry, tag, self._note)
+        if pair is None or pair[0].target != self._target or not referrers.complete(self._registry, pair[0].digest):
             return None
-        image, manifest = found
+        image, manifest = pair
         return IndexEntry(image=image, media_type=manifest.media_type, size=len(manifest.content))
 
 

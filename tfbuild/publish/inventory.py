@@ -1,11 +1,11 @@
-"""What images are here and in a registry, which of them this host can run, and which may go.
+"""The images here and in a registry, which of them this host can run, and which may be removed.
 
-Labels are inherited: whatever anybody builds FROM an image of tfbuild's has them too. So what may go is known by two
-things more. The name is one that tfbuild gives (or a registry's moving tag), whatever the repository; and the last step
-of the image's history is the LABEL that ends tfbuild's Dockerfile, with the labels that the image has now. Any
-instruction, `docker commit` and an import leave another last step. What that cannot tell from an image of tfbuild's is
-one whose Dockerfile is nothing but its FROM, or ends by repeating all of these labels, and one that a tool changed
-without a word in the history.
+Labels are inherited: an image that anybody builds FROM one of tfbuild's has them too. So only images that meet two more
+conditions may be removed. The name is one that tfbuild gives (or a registry's moving tag), in any repository; and the
+last step of the image's history is the LABEL that ends tfbuild's Dockerfile, with the labels that the image has now.
+Any instruction, `docker commit` and an import leave another last step. Three kinds of images cannot be told from
+tfbuild's: one whose Dockerfile has only a FROM, one whose Dockerfile ends by repeating all of these labels, and one
+that a tool changed without adding to the history.
 """
 
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -18,7 +18,7 @@ from tfbuild.context import labels
 from tfbuild.context.labels import REPOSITORY
 from tfbuild.cpu import Cpu
 from tfbuild.engine import Engine
-from tfbuild.engine.client import split
+from tfbuild.engine.image import split_tag
 from tfbuild.errors import EngineMissing, TfbuildError, UnknownImage
 from tfbuild.oci.client import Registry
 from tfbuild.plan import MACHINES
@@ -27,22 +27,22 @@ from tfbuild.publish.choose import Published
 from tfbuild.verify import report as reporting
 
 HERE = "here"
-# Labels by which an image's last step is known for the one that tfbuild gave it.
+# Labels in the last step of the images that tfbuild built.
 REPEATED = (*indexes.LABELS, "context")
 # An image that lost its name to a newer build of the same identifier.
 UNNAMED = "(unnamed)"
-# Behind the identifier, in the name of an image that failed its verification or did not have it yet.
+# Suffixes in the name of an image that failed its verification, or is not verified yet.
 UNPROVEN = ("-failed", "-unverified")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """An image. `place`: "here" or a repository; `size` in bytes, in a registry as it is transferred (compressed).
+    """An image. `place`: "here" or a repository; `size` in bytes, compressed for an image in a registry.
 
-    `verified` None: not known (a registry has verified images alone, whose reports are where they were made).
-    `offered`: whether an index of the registry names it, so that `pull` may choose it; None for an image that is here.
-    `ours`: whether it is known to be tfbuild's own under a name that tfbuild gave, which `prune` may take away.
-    `runs`: whether this host has all of its features; `lacks`: which it has not.
+    `verified`: None if not known (a registry only has verified images, whose reports are where they were built).
+    `offered`: whether an index of the registry names it, so that `pull` may choose it; None for a local image.
+    `ours`: whether tfbuild built it and gave it this name, so that `prune` may remove it.
+    `runs`: whether this host has all of its features; `lacks`: those that it does not have.
     """
 
     place: str
@@ -80,8 +80,8 @@ class Entry:
 
 
 def local(engine: Engine, reports: Path, host: Cpu | None, features: frozenset[str]) -> list[Entry]:
-    """The engine's images with tfbuild's labels, by name; those that lost their name last."""
-    found = []
+    """The engine's images with tfbuild's labels, sorted by name; unnamed ones come last."""
+    entries = []
     for image in engine.labelled(labels.ID):
         published = indexes.of_labels(image.labels, image.created, image.id)
         if published is None:
@@ -91,41 +91,41 @@ def local(engine: Engine, reports: Path, host: Cpu | None, features: frozenset[s
         own = [tag for tag in image.tags if tag.startswith(f"{REPOSITORY}:")]
         names = own or list(image.tags) or list(image.repo_digests) or [UNNAMED]
         try:
-            made = _made_by_tfbuild(image.labels, engine.history(image.id))
-        except UnknownImage:  # somebody removed it just now
+            built_here = _built_by_tfbuild(image.labels, engine.history(image.id))
+        except UnknownImage:  # somebody has just removed it
             continue
-        found += [
+        entries += [
             replace(
                 _entry(published, HERE, name, verified=verified, size=image.size, host=host, features=features),
-                ours=made and _name_given(name, published),
+                ours=built_here and _name_given(name, published),
             )
             for name in names
         ]
     return sorted(
-        found, key=lambda entry: (entry.name == UNNAMED, entry.name, choose.moment(entry.created) or choose.NEVER)
+        entries, key=lambda entry: (entry.name == UNNAMED, entry.name, choose.moment(entry.created) or choose.NEVER)
     )
 
 
-def _made_by_tfbuild(given: Mapping[str, str], history: Sequence[str]) -> bool:
-    """Whether the last step that made an image is the one that gave it the labels which it has now."""
+def _built_by_tfbuild(image_labels: Mapping[str, str], history: Sequence[str]) -> bool:
+    """Whether the last step in an image's history is the one that set its current labels."""
     last = history[0] if history else ""
-    own = labels.read_labels(given).own
-    told = labels.prefixed({name: own[name] for name in REPEATED if name in own})
-    whole = len(told) == len(REPEATED) and last.startswith("LABEL ")
-    return whole and all(f" {name}={value} " in f"{last} " for name, value in told.items())
+    own = labels.read_labels(image_labels).own
+    repeated = labels.prefixed({name: own[name] for name in REPEATED if name in own})
+    complete = len(repeated) == len(REPEATED) and last.startswith("LABEL ")
+    return complete and all(f" {name}={value} " in f"{last} " for name, value in repeated.items())
 
 
 def _name_given(name: str, image: Published) -> bool:
-    """Whether a name is one of tfbuild's: an identifier, with or without an end, a moving tag, a digest, or none."""
+    """Whether tfbuild gave a name: an identifier (with or without a suffix), a moving tag, a digest, or none."""
     if name == UNNAMED or "@" in name:
         return True
-    return split(name)[1] in (image.id, *(f"{image.id}{end}" for end in UNPROVEN), *indexes.indexes(image))
+    return split_tag(name)[1] in (image.id, *(f"{image.id}{suffix}" for suffix in UNPROVEN), *indexes.indexes(image))
 
 
 def remote(
     registry: Registry, host: Cpu | None, features: frozenset[str], note: indexes.Note = indexes.quietly
 ) -> list[Entry]:
-    """The images behind a repository's fixed tags, by name; `note` is told what is damaged there."""
+    """The images under a repository's fixed tags, sorted by name; damaged ones are reported to `note`."""
     place = str(registry.repository)
     pairs = indexes.images(registry, registry.tags(), note)
     offered = indexes.offered(registry, [image for image, _ in pairs])
@@ -166,19 +166,19 @@ def _entry(
 
 
 def prunable(entries: Iterable[Entry], keep: Sequence[str]) -> list[Entry]:
-    """What may go of tfbuild's own: images without a name, failed and unverified ones.
+    """Those of tfbuild's images that may be removed: unnamed, failed and unverified ones.
 
-    With `keep`, all whose identifier (or tag) none of its globs fits. One that was pulled by its digest stays without,
-    until what was pulled later has the name that it had.
+    With `keep`, all images whose identifier and tag fit none of its globs. Without it, an image pulled by its digest
+    stays until another image that was pulled later has its name.
     """
-    here = [entry for entry in entries if entry.place == HERE and entry.ours]
-    names = {entry.name for entry in here}
-    return [entry for entry in here if not _kept(entry, keep, names)]
+    ours = [entry for entry in entries if entry.place == HERE and entry.ours]
+    names = {entry.name for entry in ours}
+    return [entry for entry in ours if not _kept(entry, keep, names)]
 
 
 def _kept(entry: Entry, keep: Sequence[str], names: Set[str]) -> bool:
     repository, at, _ = entry.name.partition("@")
-    tag = entry.id if at else split(entry.name)[1]
+    tag = entry.id if at else split_tag(entry.name)[1]
     if keep:
         return any(fnmatchcase(name, glob) for name in (entry.id, tag) for glob in keep)
     if at:
@@ -187,7 +187,7 @@ def _kept(entry: Entry, keep: Sequence[str], names: Set[str]) -> bool:
 
 
 def remove(engine: Engine, entries: Iterable[Entry]) -> dict[Entry, str]:
-    """Takes these names away; those that the engine keeps (a container may run one), each with its reason."""
+    """Remove these names, and return those that the engine keeps (for a running container, say) with the reason."""
     kept = {}
     for entry in entries:
         try:
@@ -200,9 +200,9 @@ def remove(engine: Engine, entries: Iterable[Entry]) -> dict[Entry, str]:
 
 
 def age(created: str, now: datetime | None = None) -> str:
-    """ "3 h", "12 d": since an RFC 3339 time; "?" where it is none."""
-    then = choose.moment(created)
-    if then is None:
+    """ "3 h" or "12 d" since an RFC 3339 time; "?" if it is not one."""
+    start = choose.moment(created)
+    if start is None:
         return "?"
-    hours = ((now or datetime.now(UTC)) - then).total_seconds() / 3600
+    hours = ((now or datetime.now(UTC)) - start).total_seconds() / 3600
     return f"{hours:.0f} h" if hours < 48 else f"{hours / 24:.0f} d"

@@ -1,4 +1,4 @@
-"""What made an image, as an in-toto statement. The same image, SBOM, report and run of a CI give the same bytes.
+"""How an image was built, as an in-toto statement. The same image, SBOM, report and CI run give the same bytes.
 
 Sources: github.com/in-toto/attestation, spec/v1/statement.md (v1.1.0); slsa.dev/spec/v1.0/provenance.
 """
@@ -11,15 +11,15 @@ import msgspec
 from tfbuild.context.labels import ImageLabels, read_labels
 from tfbuild.engine import Image
 from tfbuild.errors import VerificationFailed
-from tfbuild.oci import client
+from tfbuild.oci import manifests
 from tfbuild.publish.ci_run import CiRun
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "https://slsa.dev/provenance/v1"
 BUILD = "urn:tfbuild:image:1"
 BUILDER = "urn:tfbuild:local"
-# What was asked for, and what tfbuild made of it; SLSA keeps the two apart.
-ASKED = ("release", "target", "python", "platform", "wheel", "requirement", "source", "compute-capabilities")
+# The request, and what tfbuild decided; SLSA separates the two.
+REQUESTED = ("release", "target", "python", "platform", "wheel", "requirement", "source", "compute-capabilities")
 DECIDED = (
     "instruction-set", "features", "copts", "compiler", "bazel", "allocator", "threading", "onednn", "context"
 )  # fmt: skip
@@ -27,7 +27,7 @@ TENSORFLOW = "git+https://github.com/tensorflow/tensorflow"
 
 
 class Resource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A thing by its digests ("sha256" or "gitCommit" in hexadecimal)."""
+    """An artifact with its digests ("sha256" or "gitCommit" in hexadecimal)."""
 
     name: str = ""
     uri: str = ""
@@ -36,7 +36,7 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def sha256(self) -> str:
-        """ "sha256:...", or "" where it has none."""
+        """ "sha256:...", or "" if it has none."""
         return f"sha256:{self.digest['sha256']}" if "sha256" in self.digest else ""
 
 
@@ -76,8 +76,8 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True, rename={"type": "_typ
     predicate: Predicate
 
     def resource(self, name: str) -> Resource:
-        """The by-product of that name; an empty one where there is none."""
-        return next((one for one in self.predicate.run_details.byproducts if one.name == name), Resource())
+        """The by-product with that name; an empty one if there is none."""
+        return next((item for item in self.predicate.run_details.byproducts if item.name == name), Resource())
 
 
 def sbom_name(identifier: str) -> str:
@@ -101,14 +101,13 @@ def statement(
     sbom: bytes,
     run: CiRun | None,
 ) -> Statement:
-    """The statement on an image in a registry. `digest`: of its manifest; `built`: the builder's own notes.
+    """The statement about an image in a registry. `digest`: that of its manifest; `built`: the builder's notes.
 
-    `git_version`: what TensorFlow itself said of its commit when it was verified, which was at `verified` (RFC 3339).
-    `run`: of the CI that publishes it.
+    `git_version`: the version that TensorFlow itself reported in the verification at `verified` (RFC 3339).
+    `run`: the CI run that publishes the image.
     """
     labels, known = image.labels, read_labels(image.labels)
     identifier = known.id
-    toolchain = [_resource("toolchain", built["builder"])] if built.get("builder") else []
     return Statement(
         type=STATEMENT,
         subject=(_resource(f"{repository}:{identifier}", digest),),
@@ -116,55 +115,60 @@ def statement(
         predicate=Predicate(
             build_definition=Definition(
                 build_type=BUILD,
-                external_parameters=parameters(labels, ASKED),
-                internal_parameters=parameters(labels, DECIDED)
-                | {"labels": dict(sorted(labels.items()))}
-                | {f"found-{name}": built[name] for name in ("compiler", "bazel") if built.get(name)}
-                | ({"found-git-version": git_version} if git_version else {}),
+                external_parameters=parameters(labels, REQUESTED),
+                internal_parameters=_internal_parameters(labels, built, git_version),
                 resolved_dependencies=tuple(_dependencies(known, built, wheel_sha256, run)),
             ),
             run_details=Details(
-                builder=ProvenanceBuilder(
-                    id=run.builder if run else BUILDER,
-                    version={"tfbuild": known.get("version")},
-                    builder_dependencies=tuple(toolchain),
-                ),
-                metadata=Metadata(
-                    invocation_id=run.invocation if run else known.context,
-                    finished_on=image.created,
-                ),
+                builder=_builder(known, built, run),
+                metadata=Metadata(invocation_id=run.invocation if run else known.context, finished_on=image.created),
                 byproducts=(
                     _resource("configuration", image.id),
-                    _resource(report_name(identifier), client.digest_of(report), created=verified),
-                    _resource(sbom_name(identifier), client.digest_of(sbom)),
+                    _resource(report_name(identifier), manifests.digest_of(report), created=verified),
+                    _resource(sbom_name(identifier), manifests.digest_of(sbom)),
                 ),
             ),
         ),
     )
 
 
+def _internal_parameters(labels: Mapping[str, str], built: Mapping[str, str], git_version: str) -> dict[str, Any]:
+    measured = {f"found-{name}": built[name] for name in ("compiler", "bazel") if built.get(name)}
+    version = {"found-git-version": git_version} if git_version else {}
+    return parameters(labels, DECIDED) | {"labels": dict(sorted(labels.items()))} | measured | version
+
+
+def _builder(labels: ImageLabels, built: Mapping[str, str], run: CiRun | None) -> ProvenanceBuilder:
+    toolchain = built.get("builder", "")
+    return ProvenanceBuilder(
+        id=run.builder if run else BUILDER,
+        version={"tfbuild": labels.get("version")},
+        builder_dependencies=(_resource("toolchain", toolchain),) if toolchain else (),
+    )
+
+
 def parameters(labels: Mapping[str, str], names: tuple[str, ...]) -> dict[str, Any]:
-    """Those of the labels that say something; lists as lists."""
+    """The labels with these names that are not empty; lists as lists."""
     known = read_labels(labels)
-    told = {name: known.get(name) for name in names}
+    values = {name: known.get(name) for name in names}
     lists = ("features", "copts", "compute-capabilities")
-    return {name: value.split() if name in lists else value for name, value in told.items() if value}
+    return {name: value.split() if name in lists else value for name, value in values.items() if value}
 
 
 def _dependencies(
     labels: ImageLabels, built: Mapping[str, str], wheel_sha256: str, run: CiRun | None
 ) -> list[Resource]:
-    """The base, TensorFlow's source and its wheel, as far as their digests are known, and the CI's checkout."""
-    found = []
+    """The base image, TensorFlow's source and its wheel if their digests are known, and the CI's checkout."""
+    resources = []
     if base := labels.base_digest:
-        found.append(_resource(f"base {labels.base_name}".strip(), base))
+        resources.append(_resource(f"base {labels.base_name}".strip(), base))
     if commit := built.get("source_commit", ""):
-        found.append(Resource(name="tensorflow source", uri=TENSORFLOW, digest={"gitCommit": commit}))
+        resources.append(Resource(name="tensorflow source", uri=TENSORFLOW, digest={"gitCommit": commit}))
     if wheel_sha256:
-        found.append(Resource(name="tensorflow wheel", digest={"sha256": wheel_sha256}))
+        resources.append(Resource(name="tensorflow wheel", digest={"sha256": wheel_sha256}))
     if run is not None:
-        found.append(Resource(name="checkout", uri=run.source, digest={"gitCommit": run.commit}))
-    return found
+        resources.append(Resource(name="checkout", uri=run.source, digest={"gitCommit": run.commit}))
+    return resources
 
 
 def _resource(name: str, digest: str, **annotations: str) -> Resource:
@@ -172,40 +176,39 @@ def _resource(name: str, digest: str, **annotations: str) -> Resource:
     return Resource(name=name, digest={algorithm: value} if value else {}, annotations=annotations)
 
 
-def to_json(told: Statement) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(told, order="sorted"), indent=2) + b"\n"
+def to_json(statement: Statement) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(statement, order="sorted"), indent=2) + b"\n"
 
 
 def from_json(content: bytes) -> Statement:
-    """A statement of tfbuild's on an image; ValueError where it is none."""
+    """Parse a statement that tfbuild wrote. Raises ValueError if it is not one."""
     try:
-        found = msgspec.json.decode(content, type=Statement)
+        statement = msgspec.json.decode(content, type=Statement)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise ValueError(f"no provenance statement: {error}") from error
-    if (found.type, found.predicate_type) != (STATEMENT, PREDICATE):
-        raise ValueError(f"a {found.predicate_type} and no SLSA provenance v1")
-    if found.predicate.build_definition.build_type != BUILD:
-        raise ValueError(f"of {found.predicate.build_definition.build_type}, and not of tfbuild")
-    return found
+        raise ValueError(f"not a provenance statement: {error}") from error
+    if (statement.type, statement.predicate_type) != (STATEMENT, PREDICATE):
+        raise ValueError(f"a {statement.predicate_type}, not an SLSA provenance v1")
+    if statement.predicate.build_definition.build_type != BUILD:
+        raise ValueError(f"of build type {statement.predicate.build_definition.build_type}, not tfbuild's")
+    return statement
 
 
-def refuse_other(told: Statement, *, digest: str, config: str, labels: Mapping[str, str]) -> None:
-    """VerificationFailed where the statement is on another image than this one, or differs from its labels."""
+def refuse_other(statement: Statement, *, digest: str, config: str, labels: Mapping[str, str]) -> None:
+    """Raise VerificationFailed if the statement is about another image, or differs from the image's labels."""
     hint = "the image or its provenance was changed after the push: do not use it, and push it again"
-    wanted = digest.removeprefix("sha256:")
-    if [one.digest.get("sha256") for one in told.subject] != [wanted]:
+    if [subject.digest.get("sha256") for subject in statement.subject] != [digest.removeprefix("sha256:")]:
         raise VerificationFailed(f"the provenance is about another image than {digest}", hint=hint)
-    if told.resource("configuration").sha256 != config:
+    if statement.resource("configuration").sha256 != config:
         raise VerificationFailed(f"the provenance names another configuration than {config}", hint=hint)
-    definition = told.predicate.build_definition
-    said = definition.internal_parameters.get("labels")
-    if said != dict(labels):
-        changed = _differing(said if isinstance(said, dict) else {}, labels)
+    definition = statement.predicate.build_definition
+    recorded = definition.internal_parameters.get("labels")
+    if recorded != dict(labels):
+        changed = _differing(recorded if isinstance(recorded, dict) else {}, labels)
         raise VerificationFailed(f"the image's labels differ from its provenance: {', '.join(changed)}", hint=hint)
     decided = {name: definition.internal_parameters.get(name) for name in parameters(labels, DECIDED)}
-    if definition.external_parameters != parameters(labels, ASKED) or decided != parameters(labels, DECIDED):
+    if definition.external_parameters != parameters(labels, REQUESTED) or decided != parameters(labels, DECIDED):
         raise VerificationFailed("the provenance's parameters differ from the image's labels", hint=hint)
 
 
-def _differing(said: Mapping[str, Any], labels: Mapping[str, str]) -> list[str]:
-    return sorted(name for name in {*said, *labels} if said.get(name) != labels.get(name))
+def _differing(recorded: Mapping[str, Any], labels: Mapping[str, str]) -> list[str]:
+    return sorted(name for name in {*recorded, *labels} if recorded.get(name) != labels.get(name))

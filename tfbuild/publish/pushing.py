@@ -1,4 +1,4 @@
-"""Push and pull: from a verified image to a registry, and from a registry to the host that it fits."""
+"""Push a verified image to a registry, and pull the one that fits a host."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -10,8 +10,9 @@ from tfbuild.context.labels import REPOSITORY
 from tfbuild.cpu import Cpu
 from tfbuild.engine import Engine, transfer
 from tfbuild.errors import NothingFits, RegistryRefused, UnknownImage, UsageError, VerificationFailed
-from tfbuild.oci import client
-from tfbuild.oci.client import Manifest, Registry
+from tfbuild.oci import manifests, references
+from tfbuild.oci.client import Registry
+from tfbuild.oci.manifests import Manifest
 from tfbuild.plan import MACHINES
 from tfbuild.publish import attachments, choose, described, indexes, signing
 from tfbuild.publish.attachments import AttachedPapers
@@ -22,9 +23,9 @@ from tfbuild.verify import report as reporting
 
 @dataclass(frozen=True, kw_only=True)
 class Pushed:
-    """`ref`: the fixed tag; `moved`: the indexes that gather it; `uploaded` false: the registry had it already.
+    """`ref`: the fixed tag; `moved`: the indexes that offer it; `uploaded`: whether the registry lacked the image.
 
-    `papers`: what was attached to it; `papers` and `signed` are None where neither was looked at.
+    `papers`: its SBOM and provenance; `papers` and `signed` are None if only the indexes were updated.
     """
 
     ref: str
@@ -45,137 +46,139 @@ def push(
     progress: Progress,
     sign: tuple[str, ...] | None = None,
 ) -> Pushed:
-    """Publishes a verified image under its identifier and in the indexes of its release and target.
+    """Publish a verified image under its identifier and in the indexes of its release and target.
 
-    It arrives under a tag of its own; cosign signs its digest (with `sign`, cosign's options), SBOM and provenance are
-    attached to it, and only then does its fixed tag name it, and the indexes after that.
-    Raises VerificationFailed where no report says that this very image passed, RegistryRefused where the fixed tag is
-    another image and `force` is not given.
+    It is uploaded under an arriving tag. Then cosign signs its digest (with `sign`, cosign's options), and SBOM and
+    provenance are attached. Only after that the fixed tag names it, and then the indexes.
+    Raises VerificationFailed if no report says that this image passed, RegistryRefused if the fixed tag is another
+    image and `force` is not set.
     """
     if sign is not None:
         signing.need()
-    found = engine.image(image)
-    identifier = labels.identifier(image, found.labels)
-    refuse_unverified(image, identifier, found.id, reports)
+    local = engine.image(image)
+    identifier = labels.identifier(image, local.labels)
+    _refuse_unverified(image, identifier, local.id, reports)
     ref = f"{registry.repository}:{identifier}"
-    there = registry.manifest(identifier)
-    if _is(there, found.id):
-        arrived = there
+    existing = registry.manifest(identifier)
+    if _is(existing, local.id):
+        arrived = existing
     else:
-        # Before the upload: it may take an hour.
-        _refuse_moving(ref, there, force=force)
-        arrived = _arrive(engine, found.id, registry, identifier, progress)
+        # Before the upload, which may take an hour.
+        _refuse_moving(ref, existing, force=force)
+        arrived = _arrive(engine, local.id, registry, identifier, progress)
     published = indexes.of_config(registry.config(arrived), arrived.digest)
     if published is None:
-        raise RegistryRefused(f"{ref} has labels that cannot be read", hint="build it again with this tfbuild")
+        raise RegistryRefused(f"the labels of {ref} are invalid", hint="build it again with this tfbuild")
     if sign is not None:
         signing.sign(f"{registry.repository}@{arrived.digest}", sign, ca=registry.ca)
     with progress.step("push: SBOM and provenance"):
-        papers = attachments.attach(engine, found, registry, arrived, reports)
+        papers = attachments.attach(engine, local, registry, arrived, reports)
     with progress.step("push: tags and indexes"):
-        if arrived is not there:
-            _fix(registry, ref, arrived, force=force)
-        registry.discard(client.arriving_tag(found.id))
+        if arrived is not existing:
+            _tag(registry, ref, arrived, force=force)
+        registry.discard(references.arriving_tag(local.id))
         moved = indexes.gather(registry, published, progress)
     if registry.digest(identifier) != arrived.digest:
-        raise RegistryRefused(f"{ref} became another image meanwhile", hint="did somebody else push it just now?")
+        raise RegistryRefused(
+            f"{ref} was changed to another image during the push", hint="somebody else may be pushing it"
+        )
     return Pushed(
         ref=ref,
         digest=arrived.digest,
         moved=tuple(moved),
-        uploaded=arrived is not there,
+        uploaded=arrived is not existing,
         papers=papers,
         signed=sign is not None,
     )
 
 
-def _is(there: Manifest | None, image: str) -> TypeGuard[Manifest]:
-    return there is not None and image in there.ids
+def _is(manifest: Manifest | None, image_id: str) -> TypeGuard[Manifest]:
+    return manifest is not None and image_id in manifest.ids
 
 
-def _refuse_moving(ref: str, there: Manifest | None, *, force: bool) -> None:
-    """RegistryRefused where the fixed tag `ref` stands for another image, `there`, and is not to be moved."""
-    if there is not None and not force:
+def _refuse_moving(ref: str, existing: Manifest | None, *, force: bool) -> None:
+    """Raise RegistryRefused if the fixed tag `ref` is another image, `existing`, and `force` is not set."""
+    if existing is not None and not force:
         raise RegistryRefused(
-            f"{ref} is another image there ({there.digest})",
-            hint="a fixed tag is not moved; --force moves it all the same",
+            f"{ref} is another image there ({existing.digest})",
+            hint="fixed tags are only moved with --force",
         )
 
 
-def _arrive(engine: Engine, image: str, registry: Registry, identifier: str, progress: Progress) -> Manifest:
-    """Uploads an image under its arriving tag, which nothing offers or lists, unless it is there."""
-    tag = client.arriving_tag(image)
+def _arrive(engine: Engine, image_id: str, registry: Registry, identifier: str, progress: Progress) -> Manifest:
+    """Upload an image under its arriving tag, which is not listed or offered, unless it is there already."""
+    tag = references.arriving_tag(image_id)
     ref = f"{registry.repository}:{tag}"
     arrived = registry.manifest(tag)
-    if _is(arrived, image):
+    if _is(arrived, image_id):
         return arrived
-    transfer.again(lambda: _upload(engine, image, ref, progress), progress)
-    # Where the same image was pushed twice at once, the other push has its fixed tag name it, and took this one away.
+    transfer.again(lambda: _upload(engine, image_id, ref, progress), progress)
+    # If the same image is pushed twice at once, the other push may have set the fixed tag and removed this one.
     for name in (tag, identifier):
         arrived = registry.manifest(name)
-        if _is(arrived, image):
+        if _is(arrived, image_id):
             return arrived
-    raise RegistryRefused(f"{ref} is not the image that was pushed", hint="did somebody else push it just now?")
+    raise RegistryRefused(f"{ref} is not the image that was pushed", hint="somebody else may be pushing it")
 
 
-def _upload(engine: Engine, image: str, ref: str, progress: Progress) -> None:
-    engine.tag(image, ref)
+def _upload(engine: Engine, image_id: str, ref: str, progress: Progress) -> None:
+    engine.tag(image_id, ref)
     try:
         engine.push(ref, progress)
     finally:
-        # Pushes of the same image at once have one name, which the first that ends takes away.
+        # Simultaneous pushes of the same image share this name, and the first one to end removes it.
         with suppress(UnknownImage):
-            # An image goes with its last name.
-            if engine.image(image).tags != (ref,):
+            # Removing the last name of an image would remove the image.
+            if engine.image(image_id).tags != (ref,):
                 engine.untag(ref)
 
 
-def _fix(registry: Registry, ref: str, arrived: Manifest, *, force: bool) -> None:
-    """Lets the fixed tag `ref` name what arrived.
+def _tag(registry: Registry, ref: str, arrived: Manifest, *, force: bool) -> None:
+    """Point the fixed tag `ref` to the image that arrived.
 
-    The protocol has no "only if nobody else did": between the look and the move there is one request.
+    The protocol has no conditional update: another push may set the tag between the check and the update.
     """
     identifier = ref.rpartition(":")[2]
-    there = registry.manifest(identifier)
-    if there is not None and there.digest == arrived.digest:
+    existing = registry.manifest(identifier)
+    if existing is not None and existing.digest == arrived.digest:
         return
-    _refuse_moving(ref, there, force=force)
+    _refuse_moving(ref, existing, force=force)
     registry.put(identifier, arrived.content, arrived.media_type)
 
 
-def rehearse(registry: Registry, asked: str) -> tuple[str, str]:
-    """The fixed tag that a push of `asked` would make, and the digest that it stands for now, or "".
+def rehearse(registry: Registry, image: str) -> tuple[str, str]:
+    """The fixed tag that a push of `image` would set, and the digest that it stands for now, or "".
 
-    Nothing is asked of the image, which may be yet to come. Raises RegistryRefused where the registry takes no push.
+    The image need not exist yet. Raises RegistryRefused if pushing is not allowed.
     """
-    identifier = described.tag_of(registry, asked)
-    if not client.TAG.fullmatch(identifier):
-        raise UsageError(f"{asked!r} names no tag", hint="its identifier, as `invoke plan` has it")
+    identifier = described.tag_of(registry, image)
+    if not references.TAG.fullmatch(identifier):
+        raise UsageError(f"{image!r} does not name a tag", hint="use an identifier from `invoke plan`")
     registry.refuse_unless_writable()
     ref = f"{registry.repository}:{identifier}"
-    there = registry.manifest(identifier)
-    return ref, there.digest if there is not None else ""
+    existing = registry.manifest(identifier)
+    return ref, existing.digest if existing is not None else ""
 
 
-def finish(registry: Registry, asked: str, reports: Path, note: indexes.Note = indexes.quietly) -> Pushed:
-    """Brings the push of an image to its end that is in the registry with its papers: its indexes alone.
+def finish(registry: Registry, image: str, reports: Path, note: indexes.Note = indexes.quietly) -> Pushed:
+    """Finish the push of an image that is in the registry with its papers: only update its indexes.
 
-    `note` is told what is damaged there. Raises what described.check does, Unfinished where the image or its papers
-    never arrived.
+    Damaged images are reported to `note`. Raises what described.check does; Unfinished if the image or its papers are
+    missing.
     """
-    found = described.check(registry, asked, reports)
+    checked = described.check(registry, image, reports)
     return Pushed(
-        ref=f"{registry.repository}:{found.id}",
-        digest=found.digest,
-        moved=tuple(indexes.gather(registry, found.published, note)),
+        ref=f"{registry.repository}:{checked.id}",
+        digest=checked.digest,
+        moved=tuple(indexes.gather(registry, checked.published, note)),
         uploaded=False,
         papers=None,
         signed=None,
     )
 
 
-def refuse_unverified(image: str, identifier: str, image_id: str, reports: Path) -> None:
-    """VerificationFailed where `reports` has no report that says that this very image passed."""
+def _refuse_unverified(image: str, identifier: str, image_id: str, reports: Path) -> None:
+    """Raise VerificationFailed unless a report in `reports` says that this image passed."""
     report = reporting.stored(reports, identifier)
     if report is None or not report.passed or report.image.id != image_id:
         raise VerificationFailed(
@@ -187,22 +190,22 @@ def refuse_unverified(image: str, identifier: str, image_id: str, reports: Path)
 def select(
     registry: Registry, host: Cpu, features: frozenset[str], *, release: str, target: str, python: str
 ) -> Choice:
-    """What this host should run, by the registry's index; nothing of an image is downloaded. Raises NothingFits.
+    """The image that this host should run, by the registry's index; no image is downloaded. Raises NothingFits.
 
-    Without a `release` it is the best of all of them.
+    Without a `release`, this is the best of all releases.
     """
     tag = f"{release or indexes.LATEST}-{target}"
     index = registry.manifest(tag)
     if index is None:
-        tags = registry.tags()
-        offered = [name for name in tags if name.count("-") == 1]
+        offered = [name for name in registry.tags() if name.count("-") == 1]
         raise NothingFits(
-            f"{registry.repository} has no {tag}", hint=f"it has: {', '.join(offered[:12]) or 'nothing of tfbuild yet'}"
+            f"{registry.repository} has no {tag}",
+            hint=f"it has: {', '.join(offered[:12]) or 'no images of tfbuild yet'}",
         )
-    known = choose.matching(indexes.read_index(index), release=release, target=target, python="")
-    published = choose.matching(known, release=release, target=target, python=python)
-    if known and not published:
-        others = sorted({image.python for image in known}, key=lambda text: (len(text), text))
+    all_pythons = choose.matching(indexes.read_index(index), release=release, target=target, python="")
+    published = choose.matching(all_pythons, release=release, target=target, python=python)
+    if all_pythons and not published:
+        others = sorted({image.python for image in all_pythons}, key=lambda text: (len(text), text))
         raise NothingFits(
             f"{registry.repository}:{tag} has no image with Python {python}", hint=f"it has: {', '.join(others)}"
         )
@@ -210,17 +213,17 @@ def select(
 
 
 def pull(engine: Engine, registry: Registry, choice: Choice, progress: Progress) -> str:
-    """Downloads the chosen image; its name on this engine. What arrives must be what the index said.
+    """Download the chosen image, and return its name on this engine.
 
-    Raises NothingFits where nothing was chosen, RegistryRefused where the image is another than it claims to be.
+    Raises NothingFits if nothing was chosen, RegistryRefused if the image is not the one that the index describes.
     """
     best = choice.best
     if best is None:
         raise nothing_fits(registry, choice)
     manifest = registry.manifest(best.digest)
-    if manifest is None or manifest.media_type not in client.IMAGES:
+    if manifest is None or manifest.media_type not in manifests.IMAGES:
         raise RegistryRefused(f"{registry.repository} lost {best.id} ({best.digest})", hint="push it again")
-    refuse_other(best, indexes.of_config(registry.config(manifest), best.digest))
+    _refuse_other(best, indexes.of_config(registry.config(manifest), best.digest))
     reference = f"{registry.repository}@{best.digest}"
     transfer.again(lambda: engine.pull(reference, progress), progress)
     if engine.image(reference).id not in manifest.ids:
@@ -230,19 +233,19 @@ def pull(engine: Engine, registry: Registry, choice: Choice, progress: Progress)
     return name
 
 
-def refuse_other(promised: Published, found: Published | None) -> None:
-    """RegistryRefused where an image's own labels are not what its index says of it."""
-    if found != promised:
+def _refuse_other(indexed: Published, actual: Published | None) -> None:
+    """Raise RegistryRefused if an image's own labels differ from those in its index."""
+    if actual != indexed:
         raise RegistryRefused(
-            f"{promised.id} has other labels than its index says: one of them was changed",
-            hint="tell whoever publishes it; another --release may be sound",
+            f"{indexed.id} has other labels than its index says: one of them was changed",
+            hint="tell whoever publishes it; another --release may be intact",
         )
 
 
 def nothing_fits(registry: Registry, choice: Choice) -> NothingFits:
-    near = choice.nearest
-    lacking = f"; the nearest is {near.id}, for which this CPU lacks {' '.join(choice.missing)}" if near else ""
+    nearest = choice.nearest
+    lacking = f"; the nearest is {nearest.id}, for which this CPU lacks {' '.join(choice.missing)}" if nearest else ""
     return NothingFits(
         f"nothing of what was asked for in {registry.repository} runs on this host{lacking}",
-        hint="build one here: invoke build --cpu host; --release and --python leave images out",
+        hint="build one here: invoke build --cpu host; or leave out --release and --python, which exclude images",
     )

@@ -27,21 +27,22 @@ DECLARED = LicenseAcknowledgement.DECLARED
 
 
 def of_image(engine: Engine, image: Image, ref: str) -> bytes:
-    """The SBOM of an image on this engine; reads all of it."""
+    """The SBOM of an image on this engine; this reads the whole image."""
     return document(image, image_contents.read(engine, ref))
 
 
-def document(image: Image, found: Contents) -> bytes:
+def document(image: Image, contents: Contents) -> bytes:
+    """The SBOM of an image with these contents."""
     bom = Bom(serial_number=uuid.uuid5(uuid.NAMESPACE_URL, image.id))
     bom.metadata.timestamp = choose.moment(image.created) or datetime.fromtimestamp(0, UTC)
     bom.metadata.tools = ToolRepository(
         components=[Component(type=ComponentType.APPLICATION, name="tfbuild", version=__version__)]
     )
-    subject = _subject(image, found)
+    subject = _subject(image, contents)
     bom.metadata.component = subject
     components = [*_base(image.labels), *_interpreter(image.env)]
-    components += [_of_python(package, image.labels, found) for package in found.python]
-    components += [_of_debian(package, found.system) for package in found.debian]
+    components += [_of_python(package, image.labels, contents) for package in contents.python]
+    components += [_of_debian(package, contents.system) for package in contents.debian]
     for component in components:
         bom.components.add(component)
     bom.register_dependency(subject, components)
@@ -49,25 +50,25 @@ def document(image: Image, found: Contents) -> bytes:
 
 
 def subject(bill: bytes) -> str:
-    """The configuration's digest of the image that a bill is about. ValueError where it is no bill of tfbuild's."""
+    """The configuration's digest of the image that an SBOM is about. Raises ValueError if tfbuild did not write it."""
     try:
-        found = json.loads(bill)
-        told = {row["name"]: row["value"] for row in found["metadata"]["component"]["properties"]}
-        if found["bomFormat"] == "CycloneDX":
-            return str(told[CONFIG])
+        content = json.loads(bill)
+        properties = {row["name"]: row["value"] for row in content["metadata"]["component"]["properties"]}
+        if content["bomFormat"] == "CycloneDX":
+            return str(properties[CONFIG])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"no SBOM of an image: {error}") from error
-    raise ValueError("no CycloneDX document")
+        raise ValueError(f"not an SBOM of an image: {error}") from error
+    raise ValueError("not a CycloneDX document")
 
 
 def named(bill: bytes) -> set[str]:
-    """Its components by their references in it."""
+    """The references of all components."""
     return {str(row.get("bom-ref")) for row in json.loads(bill).get("components", [])}
 
 
-def _subject(image: Image, found: Contents) -> Component:
+def _subject(image: Image, contents: Contents) -> Component:
     properties = [Property(name=CONFIG, value=image.id)]
-    properties += [Property(name="tfbuild:note", value=note) for note in notes(image.labels, found)]
+    properties += [Property(name="tfbuild:note", value=note) for note in notes(image.labels, contents)]
     return Component(
         type=ComponentType.CONTAINER,
         name="tfbuild",
@@ -77,23 +78,23 @@ def _subject(image: Image, found: Contents) -> Component:
     )
 
 
-def notes(labels: Mapping[str, str], found: Contents) -> list[str]:
-    """What this bill lacks, and why."""
-    told = []
-    packages = [package for package in found.python if package.name in wheel.projects()]
+def notes(labels: Mapping[str, str], contents: Contents) -> list[str]:
+    """What the SBOM lacks, and why."""
+    lines = []
+    packages = [package for package in contents.python if package.name in wheel.projects()]
     if not packages:
-        told.append("no Python package of TensorFlow is in the image")
-    elif not wheel_digest(found):
-        told.append("the digest of TensorFlow's wheel is not known: pip notes it only for a wheel out of a file")
-    if packages and not _commit(found):
-        told.append("TensorFlow's source commit is not known: only a build from source writes it down")
+        lines.append("no Python package of TensorFlow is in the image")
+    elif not wheel_digest(contents):
+        lines.append("the digest of TensorFlow's wheel is not known: pip notes it only for a wheel out of a file")
+    if packages and not _commit(contents):
+        lines.append("TensorFlow's source commit is not known: only a build from source writes it down")
     if packages:
-        told.append("the libraries that are linked into TensorFlow are not known, nor their versions")
-    if not found.debian:
-        told.append("no Debian package is in the image")
+        lines.append("the libraries that are linked into TensorFlow are not known, nor their versions")
+    if not contents.debian:
+        lines.append("no Debian package is in the image")
     if not read_labels(labels).base_digest:
-        told.append("the base image is not known")
-    return told
+        lines.append("the base image is not known")
+    return lines
 
 
 def _base(labels: Mapping[str, str]) -> Iterator[Component]:
@@ -111,9 +112,9 @@ def _base(labels: Mapping[str, str]) -> Iterator[Component]:
 
 
 def _interpreter(env: tuple[str, ...]) -> Iterator[Component]:
-    """The official Python images compile their own, and say which: no package manager knows it."""
-    told = dict(entry.partition("=")[::2] for entry in env)
-    if version := told.get("PYTHON_VERSION", ""):
+    """The official Python images compile their own Python and state its version; no package manager knows it."""
+    variables = dict(entry.partition("=")[::2] for entry in env)
+    if version := variables.get("PYTHON_VERSION", ""):
         yield Component(
             type=ComponentType.APPLICATION,
             name="python",
@@ -126,21 +127,21 @@ def _interpreter(env: tuple[str, ...]) -> Iterator[Component]:
 def _purl(
     kind: str, name: str, version: str, namespace: str = "", qualifiers: Mapping[str, str] = {}
 ) -> PackageURL | None:
-    """A package's URL; None where it has a name that no package can have."""
+    """A package's URL; None if its name is not valid."""
     try:
         purl = PackageURL(kind, namespace=namespace, name=name, version=version, qualifiers=dict(qualifiers))
-        purl.to_string()  # some names are refused only here
+        purl.to_string()  # some names are only refused here
         return purl
     except (ValueError, TypeError):
         return None
 
 
-def _of_python(package: PythonPackage, labels: Mapping[str, str], found: Contents) -> Component:
+def _of_python(package: PythonPackage, labels: Mapping[str, str], contents: Contents) -> Component:
     purl = _purl("pypi", package.name, package.version)
     reference = f"{purl}#{package.path}"
     is_tensorflow = package.name in wheel.projects()
-    digest = wheel_digest(found) if is_tensorflow else package.wheel_sha256
-    commit = _commit(found) if is_tensorflow else ""
+    digest = wheel_digest(contents) if is_tensorflow else package.wheel_sha256
+    commit = _commit(contents) if is_tensorflow else ""
     properties = [Property(name="tfbuild:path", value=package.path)]
     return Component(
         type=ComponentType.LIBRARY,
@@ -151,7 +152,7 @@ def _of_python(package: PythonPackage, labels: Mapping[str, str], found: Content
         licenses=_licences(package),
         hashes=[HashType(alg=HashAlgorithm.SHA_256, content=digest)] if digest else [],
         pedigree=Pedigree(commits=[Commit(uid=commit)]) if commit else None,
-        properties=[*properties, *(_of_tensorflow(labels, found) if is_tensorflow else ())],
+        properties=[*properties, *(_of_tensorflow(labels, contents) if is_tensorflow else ())],
         components=[
             Component(
                 type=ComponentType.FILE,
@@ -164,28 +165,28 @@ def _of_python(package: PythonPackage, labels: Mapping[str, str], found: Content
     )
 
 
-def _of_tensorflow(labels: Mapping[str, str], found: Contents) -> Iterator[Property]:
+def _of_tensorflow(labels: Mapping[str, str], contents: Contents) -> Iterator[Property]:
     known = read_labels(labels)
     for name in ("release", "wheel", "requirement", "instruction-set", "copts", "compiler", "bazel", "source"):
         if value := known.get(name):
             yield Property(name=f"tfbuild:tensorflow:{name}", value=value)
-    # Whose licence it carries may be linked in, or belong to another variant: so this is no list of components.
-    if found.notices:
-        yield Property(name="tfbuild:tensorflow:third-party-notices", value=", ".join(found.notices))
+    # TensorFlow also includes licences of projects that only other variants link: this is not a list of components.
+    if contents.notices:
+        yield Property(name="tfbuild:tensorflow:third-party-notices", value=", ".join(contents.notices))
 
 
-def wheel_digest(found: Contents) -> str:
-    """Of the wheel that TensorFlow was installed from: by pip's note, or by the builder's."""
-    noted = (package.wheel_sha256 for package in found.python if package.name in wheel.projects())
-    return next(filter(None, noted), "") or found.built.get("wheel", "")
+def wheel_digest(contents: Contents) -> str:
+    """The digest of TensorFlow's wheel, as pip or the builder noted it; "" if neither did."""
+    noted = (package.wheel_sha256 for package in contents.python if package.name in wheel.projects())
+    return next(filter(None, noted), "") or contents.built.get("wheel", "")
 
 
-def _commit(found: Contents) -> str:
-    return found.built.get("source_commit", "")
+def _commit(contents: Contents) -> str:
+    return contents.built.get("source_commit", "")
 
 
 def _licences(package: PythonPackage) -> list[License]:
-    """CycloneDX takes one expression, or any number of names."""
+    """CycloneDX allows one expression, or any number of names."""
     factory = LicenseFactory()
     if package.expression:
         try:
@@ -198,11 +199,11 @@ def _licences(package: PythonPackage) -> list[License]:
 
 
 def _of_debian(package: DebianPackage, system: Mapping[str, str]) -> Component:
-    """Debian's short names of licences are not SPDX's ("GPL-2+", "Expat"): they stay names."""
+    """Debian's short names of licences are not SPDX's ("GPL-2+", "Expat"), so they stay names."""
     vendor, release = system.get("ID", "debian"), system.get("VERSION_ID", "")
     qualifiers = {"arch": package.architecture, "distro": f"{vendor}-{release}" if release else ""}
-    told = {name: value for name, value in qualifiers.items() if value}
-    purl = _purl("deb", package.name, package.version, vendor, told)
+    known = {name: value for name, value in qualifiers.items() if value}
+    purl = _purl("deb", package.name, package.version, vendor, known)
     return Component(
         type=ComponentType.LIBRARY,
         name=package.name,

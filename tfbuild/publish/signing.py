@@ -1,8 +1,8 @@
-"""Signatures, by cosign alone: tfbuild has no keys, and cosign says what a signature is worth.
+"""Signatures, made and checked by cosign: tfbuild has no keys of its own.
 
 Source: github.com/sigstore/cosign, doc/cosign_sign.md (commit 07133b7): a reference by digest is signed, never a tag,
-which may move meanwhile; `--yes` answers its questions; without `--key` it signs by the identity that an OpenID Connect
-provider vouches for (the CI's, or somebody's in a browser). Run against cosign 2.5.0 and 3.1.1.
+which may move meanwhile; `--yes` answers its questions; without `--key` it signs with an identity that an OpenID
+Connect provider confirms (the CI, or a user in a browser). Tested with cosign 2.5.0 and 3.1.1.
 """
 
 import shlex
@@ -17,47 +17,49 @@ PROGRAM = "cosign"
 
 
 def need() -> str:
-    """cosign's path; TfbuildError where it is not installed."""
-    found = shutil.which(PROGRAM)
-    if found is None:
+    """The path of cosign. Raises TfbuildError if it is not installed."""
+    path = shutil.which(PROGRAM)
+    if path is None:
         raise TfbuildError(
             "signatures need cosign, which is not on PATH",
             hint="install cosign (github.com/sigstore/cosign, or your distribution's package)",
         )
-    return found
+    return path
 
 
 def options(text: str) -> tuple[str, ...]:
-    """Words for cosign, such as "--key cosign.key", split as a shell does it. UsageError where a quote has no end."""
+    """Split options for cosign, such as "--key cosign.key", as a shell does. Raises UsageError for an open quote."""
     try:
         return tuple(shlex.split(text))
     except ValueError as error:
-        raise UsageError(f"{text!r} are no options of cosign: {error}", hint="write them as in a shell") from None
+        raise UsageError(
+            f"{text!r} cannot be split into options for cosign: {error}", hint="quote them as in a shell"
+        ) from None
 
 
-def sign(reference: str, words: tuple[str, ...], *, ca: Path | None) -> None:
-    """Signs "repository@sha256:...". It may ask, so that it has this terminal; data on stdout stays tfbuild's own."""
-    command = [need(), "sign", "--yes", *trust(ca), *words, reference]
+def sign(reference: str, options: tuple[str, ...], *, ca: Path | None) -> None:
+    """Sign "repository@sha256:...". cosign may prompt, so it gets the terminal, but not stdout, which is for data."""
+    command = [need(), "sign", "--yes", *trust(ca), *options, reference]
     if subprocess.run(command, stdout=sys.stderr, check=False).returncode != 0:
         raise TfbuildError(
             f"cosign did not sign {reference}",
-            hint="its own words are above; the same push goes on from here",
+            hint="its own message is above; the same push command continues from here",
         )
 
 
-def demand(reference: str, words: tuple[str, ...], *, ca: Path | None) -> None:
-    """VerificationFailed where "repository@sha256:..." has no signature that `cosign verify` takes with `words`."""
-    command = [need(), "verify", *trust(ca), *words, reference]
+def demand(reference: str, options: tuple[str, ...], *, ca: Path | None) -> None:
+    """Raise VerificationFailed if `cosign verify` with `options` accepts no signature of "repository@sha256:..."."""
+    command = [need(), "verify", *trust(ca), *options, reference]
     done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
-        why = [line for line in lines if line.startswith("Error: ")] or lines[-1:]
+        reasons = [line for line in lines if line.startswith("Error: ")] or lines[-1:]
         raise VerificationFailed(
-            "\n".join([f"{reference} has no signature that cosign finds good", *why]),
-            hint=f"do not use it; asked was: cosign verify {shlex.join(words)}",
+            "\n".join([f"{reference} has no signature that cosign accepts", *reasons]),
+            hint=f"do not use it; the check was: cosign verify {shlex.join(options)}",
         )
 
 
 def trust(ca: Path | None) -> tuple[str, ...]:
-    """The registry's CA; those of Sigstore's own services are the system's, or SSL_CERT_FILE's."""
+    """The option for the registry's CA; Sigstore's own services use the system's CAs, or SSL_CERT_FILE."""
     return ("--registry-cacert", str(ca)) if ca is not None else ()

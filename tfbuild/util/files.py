@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and folders that one process at a time works in."""
+"""The folders that tfbuild writes to, files written whole or not at all, and folders locked by one process."""
 
 import fcntl
 import os
@@ -7,9 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+# In the current folder: build contexts and logs, and the reports of verifications and benchmarks.
+WORK = Path("build")
+REPORTS = Path("reports")
+
 
 def replace_file(path: Path, content: bytes | str) -> Path:
-    """Put `content` at `path`, text as UTF-8; whoever reads it meanwhile gets the old or the new. Raises OSError."""
+    """Write `content` to `path`, text as UTF-8; a reader sees the old or the new content whole. Raises OSError."""
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         part.write_bytes(content.encode() if isinstance(content, str) else content)
@@ -20,10 +24,10 @@ def replace_file(path: Path, content: bytes | str) -> Path:
 
 
 @contextmanager
-def alone(folder: Path, waiting: Callable[[], None]) -> Iterator[None]:
-    """`folder` for this process alone; where another one has it, `waiting` is called and its end awaited.
+def locked(folder: Path, waiting: Callable[[], None]) -> Iterator[None]:
+    """Lock `folder` for this process; where another process holds it, call `waiting` and wait until it ends.
 
-    The kernel's lock goes with the process that holds it, however it ends. Raises OSError.
+    The kernel releases the lock when its process ends, in whatever way. Raises OSError.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as lock:

@@ -1,4 +1,4 @@
-"""Processes with bounded pipes, and an end that leaves nothing running."""
+"""Run processes with bounded pipes, and end them so that nothing keeps running."""
 
 import os
 import selectors
@@ -16,7 +16,7 @@ CHUNK = 64 * 1024
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """SIGTERM inside the block is a KeyboardInterrupt, so that all is cleaned up (signals: in the main thread only)."""
+    """Turn SIGTERM into KeyboardInterrupt inside the block, so that it cleans up; only in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -32,14 +32,14 @@ def interruptible() -> Iterator[None]:
 
 
 def stop_group(process: subprocess.Popen[bytes], *, first: int = signal.SIGINT, grace: float = 20) -> None:
-    """Ends the process group that `process` leads: first by `first`, after `grace` seconds by SIGKILL."""
+    """End the process group that `process` leads: with the signal `first`, and after `grace` seconds with SIGKILL."""
     try:
         with suppress(subprocess.TimeoutExpired):
             if process.poll() is None:
                 os.killpg(process.pid, first)
             process.wait(timeout=grace)
     finally:
-        # Also where a second Ctrl-C ends the wait.
+        # Also if a second Ctrl-C ends the wait.
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
@@ -52,11 +52,10 @@ def logged(
     each: Callable[[str], None] = lambda _: None,
     seconds: float | None = None,
 ) -> int:
-    """Runs a long command to its exit code; what it prints goes to `log` (appended), and line by line to `each`.
+    """Run a long command and return its exit code; append its output to `log`, and pass each line to `each`.
 
-    After `seconds` it is ended as by Ctrl-C, and TimeoutError raised.
-
-    Ctrl-C or SIGTERM: the command gets SIGINT, its whole group SIGKILL if that does not end it; then KeyboardInterrupt.
+    After `seconds`, or on Ctrl-C or SIGTERM, the command gets SIGINT and, if that does not end it, its whole group
+    SIGKILL. Then TimeoutError or KeyboardInterrupt is raised.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with (
@@ -68,18 +67,18 @@ def logged(
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            # A group of its own: Ctrl-C reaches this process alone, which then ends the command in good order.
+            # A group of its own: Ctrl-C reaches only this process, which then ends the command in order.
             start_new_session=True,
         ) as process,
     ):
         try:
-            with _ended_after(seconds, process) as over:
+            with _ended_after(seconds, process) as timed_out:
                 for line in process.stdout or ():
                     file.write(line)
                     file.flush()
                     each(line.decode(errors="replace"))
                 code = process.wait()
-            if over.is_set():
+            if timed_out.is_set():
                 raise TimeoutError
             return code
         except BaseException:
@@ -89,24 +88,24 @@ def logged(
 
 @contextmanager
 def _ended_after(seconds: float | None, process: subprocess.Popen[bytes]) -> Iterator[threading.Event]:
-    """Ends the process when the time is up; the event is set then."""
-    over = threading.Event()
+    """End the process after `seconds`, and set the event then."""
+    timed_out = threading.Event()
 
     def end() -> None:
-        over.set()
+        timed_out.set()
         stop_group(process)
 
     timer = threading.Timer(0 if seconds is None else max(0.0, seconds), end)
     if seconds is not None:
         timer.start()
     try:
-        yield over
+        yield timed_out
     finally:
         timer.cancel()
 
 
 def last_lines(log: Path, count: int = 10, most: int = 64 * 1024) -> str:
-    """The end of a log, indented, for an error message; empty where there is no log."""
+    """Return the end of a log, indented, for an error message; empty where there is no log."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - most))
@@ -117,13 +116,13 @@ def last_lines(log: Path, count: int = 10, most: int = 64 * 1024) -> str:
 
 
 class Attached:
-    """A program with its three pipes, moved by one selector in the caller's thread.
+    """A program whose three pipes are served by one selector in the caller's thread.
 
-    Nothing is read between two calls of `pump`, so a program that floods its pipes stops by itself.
+    Nothing is read between two calls of `pump`, so a program that floods its pipes blocks.
     """
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str]) -> None:
-        # A group of its own: Ctrl-C at the terminal must not reach it before its container is taken down.
+        # A group of its own: Ctrl-C must not reach it before its container is removed.
         self.process = subprocess.Popen(
             command,
             env=env,
@@ -146,7 +145,7 @@ class Attached:
         os.set_blocking(self.stdin.fileno(), False)
 
     def send(self, data: bytes, *, close: bool = False) -> None:
-        """Queues `data` for the program's stdin; `pump` writes it."""
+        """Queue `data` for the program's stdin; `pump` writes it."""
         self._unsent += data
         self._close_when_sent = close
         if self._unsent and not self.stdin.closed and self.stdin not in self._selector.get_map():
@@ -156,11 +155,11 @@ class Attached:
 
     @property
     def open(self) -> bool:
-        """True until the program has closed its stdout and its stderr."""
+        """Whether the program has not yet closed both stdout and stderr."""
         return any(key.data is not None for key in self._selector.get_map().values())
 
     def pump(self, deadline: float) -> None:
-        """Moves what the pipes have ready; TimeoutError once time.monotonic() has passed `deadline`."""
+        """Move the data that is ready. Raises TimeoutError once time.monotonic() has passed `deadline`."""
         events = self._selector.select(max(0.0, deadline - time.monotonic()))
         if not events and time.monotonic() >= deadline:
             raise TimeoutError
@@ -184,7 +183,7 @@ class Attached:
                 self.stdin.close()
 
     def close(self) -> None:
-        """Ends the program and its pipes; at once, for nothing of it is worth waiting for."""
+        """Kill the program at once, and close its pipes."""
         stop_group(self.process, first=signal.SIGKILL)
         self._selector.close()
         for pipe in (self.stdin, self.process.stdout, self.process.stderr):

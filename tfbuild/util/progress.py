@@ -1,4 +1,4 @@
-"""What a long piece of work shows on stderr: a live line a step on a terminal, plain lines elsewhere."""
+"""Show the progress of long work on stderr: one live line per step on a terminal, plain lines elsewhere."""
 
 import os
 import sys
@@ -18,9 +18,9 @@ GOOD = ("done", "cached", "pass", "skip")
 
 
 class Step:
-    """A named piece of work that takes time; `detail` says what it is at just now, `share` (0 to 1) how far it is.
+    """A named piece of work; `detail` is what it does at the moment, `share` (0 to 1) how much is done.
 
-    `outcome` and `failed` are the words for how a block around it ends, the latter where it raises.
+    `outcome` is shown where its block succeeds, `failed` where it raises.
     """
 
     def __init__(self, title: str) -> None:
@@ -55,21 +55,21 @@ class Progress:
         self._display.note(line)
 
     def start(self, title: str) -> Step:
-        """Begins a step; finish() ends it."""
+        """Begin a step; finish() ends it."""
         step = Step(title)
         self._display.began(step)
         return step
 
     def finish(self, step: Step, outcome: str = "done", seconds: float | None = None) -> None:
-        """Ends a step; `outcome` is a word for the reader: done, cached, failed, canceled; "" where a note says it.
+        """End a step; `outcome`: done, cached, failed or canceled, or "" where a note reports it.
 
-        `seconds`: how long it took, where somebody knows better than the time since start().
+        `seconds`: its duration, where that is not the time since start().
         """
         self._display.ended(step, outcome, duration(step.seconds if seconds is None else seconds))
 
     @contextmanager
     def step(self, title: str) -> Iterator[Step]:
-        """A step around a block; it has failed where the block raises."""
+        """Run a block as a step, which has failed where the block raises."""
         step = self.start(title)
         try:
             yield step
@@ -80,7 +80,7 @@ class Progress:
 
 
 def duration(seconds: float) -> str:
-    """ "3.4 s", "2 min 05 s", "1 h 02 min"."""
+    """Format a duration as "3.4 s", "2 min 05 s" or "1 h 02 min"."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(int(seconds), 60)
@@ -88,7 +88,7 @@ def duration(seconds: float) -> str:
 
 
 class Plain:
-    """For logs: a line at each step's start and end, and one a minute so that nobody takes a long step for a hang."""
+    """For logs: a line at the start and end of each step, and one per minute to show that a long step does not hang."""
 
     def __init__(self, stream: TextIO, heartbeat: float) -> None:
         self._stream = stream
@@ -101,29 +101,29 @@ class Plain:
 
     def began(self, step: Step) -> None:
         self.note(f"{step.title} ...")
-        over = threading.Event()
-        beats = threading.Thread(target=self._beat, args=(step, over), daemon=True)
-        self._running[step] = over, beats
-        beats.start()
+        finished = threading.Event()
+        heartbeat = threading.Thread(target=self._beat, args=(step, finished), daemon=True)
+        self._running[step] = finished, heartbeat
+        heartbeat.start()
 
     def ended(self, step: Step, outcome: str, took: str) -> None:
-        over, beats = self._running.pop(step)
-        over.set()
-        # Else a sign of life could come behind the step's end.
-        beats.join()
+        finished, heartbeat = self._running.pop(step)
+        finished.set()
+        # Otherwise a heartbeat could follow the end of the step.
+        heartbeat.join()
         if outcome:
             self.note(f"{step.title}: {outcome} ({took})")
 
-    def _beat(self, step: Step, over: threading.Event) -> None:
-        while not over.wait(self._heartbeat):
+    def _beat(self, step: Step, finished: threading.Event) -> None:
+        while not finished.wait(self._heartbeat):
             self.note(f"{step.title}: {duration(step.seconds)} so far" + (f", at {step.detail}" if step.detail else ""))
 
 
 class Live:
-    """For terminals: a spinner line for each step that runs; finished ones stay above. Rich honours NO_COLOR."""
+    """For terminals: a line with a spinner for each running step, below the finished ones. Rich honours NO_COLOR."""
 
     def __init__(self, stream: TextIO) -> None:
-        # Rich takes a twentieth of a second to import, which commands that show no progress need not pay.
+        # Importing rich takes a twentieth of a second, which commands without progress save.
         from rich.console import Console
         from rich.spinner import Spinner
 
@@ -140,7 +140,7 @@ class Live:
 
         self._running = [*self._running, step]
         if self._live is None:
-            # Streams are not redirected: stdout carries data.
+            # Streams are not redirected, because stdout carries data.
             self._live = RichLive(
                 console=self._console,
                 get_renderable=self._render,
@@ -162,8 +162,8 @@ class Live:
             return
         good = outcome in GOOD
         mark = Text("✓ " if good else "✗ ", style="green" if good else "red")
-        how = Text(f"  {took}" + ("" if outcome == "done" else f" ({outcome})"), style="dim")
-        self._console.print(Text.assemble(mark, step.title, how))
+        result = Text(f"  {took}" + ("" if outcome == "done" else f" ({outcome})"), style="dim")
+        self._console.print(Text.assemble(mark, step.title, result))
 
     def _render(self) -> "RenderableType":
         from rich.progress_bar import ProgressBar

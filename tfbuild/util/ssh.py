@@ -1,6 +1,7 @@
-"""What the CPUs of other machines say, fetched by the system's own ssh with the user's own keys and settings.
+"""Read the CPUs of other machines through the system's ssh, with the user's keys and settings.
 
-Nothing is installed there: `cat` and, where glibc's loader is, its list of CPUID words, for what no kernel prints.
+Nothing is installed there. It runs `cat` and, where glibc has it, the loader's list of CPUID words, because kernels do
+not print all features.
 """
 
 import re
@@ -13,36 +14,36 @@ from pathlib import Path
 
 from tfbuild.errors import UsageError
 
-# By sh, whatever shell the user has there. The empty line keeps the loader's words out of the last core's block.
+# Run by sh, whatever the user's shell. The empty line separates the loader's output from the last core's block.
 LOADER = "/lib64/ld-linux-x86-64.so.2"
 COMMAND = f"sh -c 'cat /proc/cpuinfo && echo && {{ env -i {LOADER} --list-diagnostics 2>/dev/null || true; }}'"
 AT_ONCE = 16
-# ssh's own exit code where it did not get as far as the command.
+# ssh's own exit code where it did not reach the command.
 NOT_CONNECTED = 255
-# Never an option: a destination starts with neither "-" nor a character that a shell would read.
+# A destination cannot be taken for an option, nor begin with a character that is special to a shell.
 DESTINATION = re.compile(
     r"ssh(://|\s+)(?P<user>[A-Za-z0-9_][\w.+-]*@)?(?P<host>[A-Za-z0-9_][\w.-]*|\[[0-9A-Fa-f:.%\w]+\])(:(?P<port>\d{1,5}))?/?"
 )
-# It stands above ssh's last line, which says no more than that of a host that is not known yet.
+# Printed above ssh's last line, which is the same as for an unknown host.
 CHANGED = "IDENTIFICATION HAS CHANGED"
 HINTS = (
-    (CHANGED, "its key is another than before: find out why, then ssh-keygen -R"),
-    ("Permission denied", "BatchMode asks nothing: give it a key (ssh-copy-id {host}), or load yours (ssh-add)"),
-    ("Host key verification failed", "look at its key and accept it once by hand: ssh {host}"),
-    ("Could not resolve hostname", "is the name right? ~/.ssh/config is heeded"),
+    (CHANGED, "its host key has changed: find out why, then ssh-keygen -R"),
+    ("Permission denied", "ssh must not prompt: install a key (ssh-copy-id {host}), or load yours (ssh-add)"),
+    ("Host key verification failed", "check its key and accept it once by hand: ssh {host}"),
+    ("Could not resolve hostname", "is the name right? ~/.ssh/config applies"),
     ("Connection refused", "no sshd answers on that port: ssh://{host}:PORT"),
     ("No route to host", "is it switched on, and reachable from here?"),
-    ("timed out", "is it switched on, and reachable from here? --timeout gives it more seconds"),
+    ("timed out", "is it switched on, and reachable from here? --timeout gives it more time"),
 )
-OF_RECORDINGS = ("/proc/cpuinfo", "it is no Linux: record its CPU there and name the file")
-# What a user's own settings may hold that is in the way of one command.
+OF_RECORDINGS = ("/proc/cpuinfo", "it does not run Linux: record its CPU there, and give the file")
+# Override settings of the user that would interfere with a single command.
 OPTIONS = ("-T", "-o", "BatchMode=yes", "-o", "RemoteCommand=none", "-o", "ClearAllForwardings=yes")
-OTHERWISE = "see what this says: ssh -o BatchMode=yes {host} cat /proc/cpuinfo"
+OTHERWISE = "see what this prints: ssh -o BatchMode=yes {host} cat /proc/cpuinfo"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Destination:
-    """Where ssh goes; `port` is 0 for ssh's own choice."""
+    """The host to connect to; `port`: 0 for the default of ssh."""
 
     host: str
     port: int = 0
@@ -53,7 +54,7 @@ class Destination:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What came back: the text of a recording, or why there is none and what to do about it."""
+    """A machine's recording, or why there is none and what to do about it."""
 
     text: str = ""
     reason: str = ""
@@ -61,17 +62,17 @@ class Answer:
 
 
 def destination(text: str) -> Destination:
-    """The destination of ``ssh://user@host:port`` or ``ssh user@host``; UsageError for anything else."""
-    found = DESTINATION.fullmatch(text)
-    if found is None or int(found["port"] or 0) > 65535:
+    """Parse ``ssh://user@host:port`` or ``ssh user@host``. Raises UsageError for anything else."""
+    match = DESTINATION.fullmatch(text)
+    if match is None or int(match["port"] or 0) > 65535:
         raise UsageError(f"{text!r} names no ssh host", hint="ssh://user@host, ssh://user@host:2222 or ssh host")
-    return Destination(host=(found["user"] or "") + found["host"].strip("[]"), port=int(found["port"] or 0))
+    return Destination(host=(match["user"] or "") + match["host"].strip("[]"), port=int(match["port"] or 0))
 
 
 def fetch(destinations: Sequence[Destination], *, timeout: int, config: Path | None = None) -> list[Answer]:
-    """What each machine says, in their order, AT_ONCE asked at a time for at most `timeout` seconds each.
+    """Return the answers of all machines in order; AT_ONCE run at a time, for at most `timeout` seconds each.
 
-    `config` takes the place of the user's ~/.ssh/config. Raises UsageError where there is no ssh.
+    `config` replaces the user's ~/.ssh/config. Raises UsageError where there is no ssh.
     """
     if not destinations:
         return []
@@ -80,52 +81,52 @@ def fetch(destinations: Sequence[Destination], *, timeout: int, config: Path | N
         raise UsageError("there is no ssh on PATH", hint="apt-get install openssh-client, or record the CPUs in files")
     pool = ThreadPoolExecutor(max_workers=AT_ONCE)
     try:
-        return list(pool.map(lambda one: _ask(program, one, timeout, config), destinations))
+        return list(pool.map(lambda machine: _ask(program, machine, timeout, config), destinations))
     finally:
-        pool.shutdown(cancel_futures=True)  # interrupted: those that have not been asked are not
+        pool.shutdown(cancel_futures=True)  # on an interrupt, skip the machines still waiting
 
 
 def find() -> str | None:
-    """The path of the system's ssh; None where it has none."""
+    """Return the path of the system's ssh; None where it has none."""
     return shutil.which("ssh")
 
 
-def command(program: str, where: Destination, run: str, *options: str, timeout: int) -> list[str]:
-    """The call of ssh that runs the command line `run` there; `timeout`: seconds until it is connected."""
-    port = ("-p", str(where.port)) if where.port else ()
-    return [program, *OPTIONS, "-o", f"ConnectTimeout={timeout}", *options, *port, "--", where.host, run]
+def command(program: str, machine: Destination, run: str, *options: str, timeout: int) -> list[str]:
+    """Return the ssh command that runs the command line `run` there; `timeout`: seconds to connect."""
+    port = ("-p", str(machine.port)) if machine.port else ()
+    return [program, *OPTIONS, "-o", f"ConnectTimeout={timeout}", *options, *port, "--", machine.host, run]
 
 
-def _ask(program: str, where: Destination, timeout: int, config: Path | None) -> Answer:
+def _ask(program: str, machine: Destination, timeout: int, config: Path | None) -> Answer:
     options = ("-F", str(config)) if config else ()
     try:
-        done = subprocess.run(
-            command(program, where, COMMAND, *options, timeout=timeout),
+        completed = subprocess.run(
+            command(program, machine, COMMAND, *options, timeout=timeout),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=timeout,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return _failed(where, f"timed out: no answer within {timeout} s")
-    if done.returncode == 0:
-        return Answer(text=done.stdout.decode("utf-8", errors="replace"))
-    return _failed(where, reason(done.stderr.decode("utf-8", errors="replace"), done.returncode))
+        return _failed(machine, f"timed out: no answer within {timeout} s")
+    if completed.returncode == 0:
+        return Answer(text=completed.stdout.decode("utf-8", errors="replace"))
+    return _failed(machine, reason(completed.stderr.decode("utf-8", errors="replace"), completed.returncode))
 
 
-def reason(said: str, code: int) -> str:
-    """The last line that ssh or the command wrote: the ones before it are banners and warnings."""
-    lines = ["".join(filter(str.isprintable, line)).strip() for line in said.splitlines()]
+def reason(output: str, code: int) -> str:
+    """Return the last line of ssh or the command; the lines before it are banners and warnings."""
+    lines = ["".join(filter(str.isprintable, line)).strip() for line in output.splitlines()]
     last = next((line for line in reversed(lines) if line), "")
     if any(CHANGED in line for line in lines) and last:
         return f"{CHANGED}: {last}"
     return last or (f"ssh ended with {code}" if code == NOT_CONNECTED else f"the command there ended with {code}")
 
 
-def advice(where: Destination, reason: str, rows: Sequence[tuple[str, str]], otherwise: str) -> str:
-    """What to do about `reason`: the first of the rows (a part of the reason, the hint) that fits it."""
-    return next((hint for part, hint in rows if part in reason), otherwise).format(host=where.host)
+def advice(machine: Destination, reason: str, rows: Sequence[tuple[str, str]], otherwise: str) -> str:
+    """Return the hint of the first row (a part of the reason, the hint) that matches `reason`."""
+    return next((hint for part, hint in rows if part in reason), otherwise).format(host=machine.host)
 
 
-def _failed(where: Destination, reason: str) -> Answer:
-    return Answer(reason=reason, hint=advice(where, reason, (*HINTS, OF_RECORDINGS), OTHERWISE))
+def _failed(machine: Destination, reason: str) -> Answer:
+    return Answer(reason=reason, hint=advice(machine, reason, (*HINTS, OF_RECORDINGS), OTHERWISE))

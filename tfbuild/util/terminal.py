@@ -1,4 +1,4 @@
-"""Tables for people: as wide as the terminal and in colour on one, plain lines elsewhere."""
+"""Print tables: as wide as the terminal and in colour there, plain lines elsewhere."""
 
 import sys
 from collections.abc import Iterable
@@ -7,24 +7,24 @@ from typing import IO, TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-# Characters in a line where there is no terminal to say.
+# Characters per line without a terminal.
 PLAIN_WIDTH = 120
-# What a report keeps of a text from an image.
+# The most characters that a report keeps of a text from an image.
 MOST_LETTERS = 600
 
 
 def printable(text: str, most: int = MOST_LETTERS) -> str:
-    """Make somebody else's words fit for a line on a terminal: no control characters, at most `most` characters."""
+    """Make foreign text safe for one line on a terminal: no control characters, at most `most` characters."""
     return "".join(letter if letter.isprintable() else " " for letter in text)[:most]
 
 
 def markdown_cell(text: str) -> str:
-    """Escape what would end a cell of a Markdown table, or be taken for HTML."""
+    """Escape characters that would end a cell of a Markdown table, or be read as HTML."""
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
 
 
 def console(stream: IO[str] | None = None) -> "Console":
-    """What draws on `stream` (default: stdout)."""
+    """Return a console for `stream` (default: stdout)."""
     from rich.console import Console
 
     stream = stream or sys.stdout
@@ -32,9 +32,9 @@ def console(stream: IO[str] | None = None) -> "Console":
 
 
 def write(on: "Console", parts: Iterable["RenderableType"]) -> None:
-    """The parts, one below the other, without the blanks that fill a table's lines up.
+    """Print the parts one below the other, without the trailing blanks of table rows.
 
-    A text that is not to be wrapped is left to the terminal, so that what is copied from it stays in one piece.
+    Text with `no_wrap` is left to the terminal to wrap, so that it can be copied in one piece.
     """
     from rich.text import Text
 

@@ -1,7 +1,7 @@
-"""Proves that an image is what its labels claim: image -> Report.
+"""Verify that an image is what its labels claim: image -> Report.
 
-verification.py  an image while it is verified, and what a check of it is made of
-checks/          one file a check: its claim, when it applies, its probe and its judge
-libraries.py     TensorFlow's libraries, taken out of an image
-session.py       walks the checks; what they found becomes the report
+verification.py  the state of a verification, and the parts of a check
+checks/          one file per check: its claim, when it applies, its probe and its judge
+libraries.py     TensorFlow's libraries, copied out of an image
+session.py       runs the checks, and makes the report of their results
 """

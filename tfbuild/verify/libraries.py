@@ -1,11 +1,11 @@
-"""TensorFlow's libraries in an image, which is not started for it, and what their machine code shows."""
+"""Inspect the machine code of TensorFlow's libraries in an image, without starting it."""
 
 import tempfile
 from pathlib import Path
 
 from tfbuild.binary import inspector, scan
 from tfbuild.binary.guard import Guard
-from tfbuild.binary.scan import Found
+from tfbuild.binary.scan import ScannedCode
 from tfbuild.context.planned import Planned
 from tfbuild.engine import Engine
 from tfbuild.facts import releases
@@ -15,26 +15,26 @@ SITE = "/opt/tensorflow/lib/python{python}/site-packages/{package}/{library}"
 
 
 def image(engine: Engine, ref: str, *, full: bool, progress: Progress) -> inspector.Inspection:
-    """An image that tfbuild made; UnknownImage where it is none."""
-    found = engine.image(ref)
-    planned = Planned.of(ref, found.labels, found.architecture)
-    libraries, guard = taken_out(engine, found.id, planned.python, planned.release, full=full, progress=progress)
+    """Inspect an image that tfbuild made. Raises UnknownImage for any other."""
+    inspected = engine.image(ref)
+    planned = Planned.of(ref, inspected.labels, inspected.architecture)
+    libraries, guard = read(engine, inspected.id, planned.python, planned.release, full=full, progress=progress)
     return inspector.Inspection(subject=ref, release=planned.release, libraries=libraries, guard=guard)
 
 
 def site(python: str, release: str, library: str) -> str:
-    """Where an image has one of TensorFlow's libraries."""
+    """Return the path of one of TensorFlow's libraries in an image."""
     return SITE.format(python=python, package=releases.package(release).folder, library=library)
 
 
-def taken_out(
+def read(
     engine: Engine, ref: str, python: str, release: str, *, full: bool = False, progress: Progress | None = None
-) -> tuple[dict[str, Found], Guard | None]:
-    """TensorFlow's libraries in an image, which is not started for it, and its guard.
+) -> tuple[dict[str, ScannedCode], Guard | None]:
+    """Read TensorFlow's libraries in an image, and its guard, without starting the image.
 
-    CodeUnreadable with the reason where they cannot be had.
+    Raises CodeUnreadable with the reason.
     """
-    libraries: dict[str, Found] = {}
+    libraries: dict[str, ScannedCode] = {}
     guard = None
     with tempfile.TemporaryDirectory(prefix="tfbuild-") as folder:
         framework = releases.package(release).framework
@@ -42,17 +42,17 @@ def taken_out(
             if name == inspector.MAIN[-1] and libraries:
                 continue
             try:
-                inside = site(python, release, name)
-                path = engine.read_file(ref, inside, Path(folder) / "library", inspector.MOST_BYTES)
+                source = site(python, release, name)
+                path = engine.read_file(ref, source, Path(folder) / "library", inspector.MOST_BYTES)
             except FileNotFoundError:
                 continue
             except OSError as error:
-                told = error.strerror or str(error)
-                raise scan.CodeUnreadable(f"{name} cannot be taken out of the image: {told}") from error
+                reason = error.strerror or str(error)
+                raise scan.CodeUnreadable(f"{name} cannot be copied out of the image: {reason}") from error
             libraries[name] = inspector.read(path, name, full, progress)
             if name == framework:
                 guard = inspector.guard_of(path, release)
             path.unlink()
     if not libraries:
-        raise scan.CodeUnreadable("the image has none of TensorFlow's libraries in it")
+        raise scan.CodeUnreadable("the image has none of TensorFlow's libraries")
     return libraries, guard

@@ -1,4 +1,4 @@
-"""What a verification found: plain records, which report.py writes, shows and reads back (schema tfbuild.report/1)."""
+"""The results of a verification, as records that report.py writes, shows and reads back (schema tfbuild.report/1)."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ SCHEMA = "tfbuild.report/1"
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """Seconds by the clock and of CPU time for a sample's `inner` calls."""
+    """Seconds of wall time and of CPU time for a sample's `inner` calls."""
 
     wall: float
     cpu: float
@@ -17,7 +17,7 @@ class Timing:
 
 @dataclass(frozen=True, kw_only=True)
 class Triple:
-    """One workload in one round. `foreign`: share of the machine's time that others used meanwhile."""
+    """One workload in one round. `foreign`: share of the machine's time that other processes used meanwhile."""
 
     image: Timing
     baseline: Timing
@@ -27,7 +27,7 @@ class Triple:
 
 @dataclass(frozen=True, kw_only=True)
 class Benchmark:
-    """One workload: `inner` calls a sample, all rounds, and what follows from those that were used."""
+    """One workload: `inner` calls per sample, all rounds, and the result of the rounds that were used."""
 
     name: str
     inner: int
@@ -40,11 +40,11 @@ class Benchmark:
 
 @dataclass(frozen=True, kw_only=True)
 class Throughput:
-    """Ratios of the baseline's time to the image's, above 1: the image is faster. Geometric means of each round's.
+    """Ratios of the baseline's time to the image's, as geometric means of each round; above 1 the image is faster.
 
-    `metric`: what is judged ("cpu" time); `band`: the image against itself in the same rounds; `clean` of the `rounds`
-    were undisturbed; `foreign`: mean share of the machine's time that others used; `retuned`: what the baseline's
-    environment changed.
+    `metric`: what is judged ("cpu" time); `band`: the image against itself in the same rounds; `clean`: how many of the
+    `rounds` were undisturbed; `foreign`: mean share of the machine's time that other processes used; `retuned`: what
+    the baseline's environment changed.
     """
 
     metric: str
@@ -62,7 +62,7 @@ class Throughput:
 
 @dataclass(frozen=True, kw_only=True)
 class Measure:
-    """One number behind a check; `limit` in words, empty where the number only informs."""
+    """One number behind a check; `limit` as text, empty where the number is only informative."""
 
     name: str
     value: float
@@ -71,9 +71,9 @@ class Measure:
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """`status`: pass, warn, fail or skip; `detail`: what was seen.
+    """`status`: pass, warn, fail or skip; `detail`: what was observed.
 
-    `proves`, `how`, `fix`: what a pass means, how it was found, and what to do about a failure.
+    `proves`, `how`, `fix`: what a pass means, how it was tested, and what to do about a failure.
     """
 
     name: str
@@ -88,7 +88,7 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageFacts:
-    """`size` in bytes; `digests`: under which a registry knows it."""
+    """`size` in bytes; `digests`: those in registries."""
 
     ref: str
     id: str
@@ -100,7 +100,7 @@ class ImageFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanFacts:
-    """The plan that the labels carry."""
+    """The plan in the labels."""
 
     release: str
     python: str
@@ -120,7 +120,7 @@ class PlanFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Software:
-    """What is in the image, as found. `compiled_for`: by the CPU guard inside TensorFlow, in its names."""
+    """The software in the image. `compiled_for`: the features of TensorFlow's CPU guard, in its names."""
 
     tensorflow: str
     git: str
@@ -134,7 +134,7 @@ class Software:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """One verification. `source_would_add`: what this CPU has and the build leaves unused, in TensorFlow's names."""
+    """One verification. `source_would_add`: the CPU's features that the build leaves unused, in TensorFlow's names."""
 
     schema: str
     kind: str
@@ -153,5 +153,5 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """Nothing failed. A warning (a known defect of the release) passes."""
+        """Whether nothing failed. A warning (a known defect of the release) passes."""
         return self.verdict in ("pass", "warn")

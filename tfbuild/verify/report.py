@@ -1,4 +1,4 @@
-"""A report as JSON, Markdown and a terminal table; written whole or not at all, and read back against its types."""
+"""Write a report as JSON, Markdown and a terminal table, and read its JSON back against its types."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,32 +21,32 @@ COLOURS = {"pass": "green", "warn": "yellow", "fail": "bold red", "skip": "dim"}
 
 
 def to_json(report: Report) -> str:
-    """The report as one JSON document; its schema is tfbuild/verify/schema.json."""
+    """Return the report as one JSON document; its schema is tfbuild/verify/schema.json."""
     return documents.to_json(report)
 
 
 def from_json(text: str | bytes) -> Report:
-    """A report out of its JSON; ValueError where it is none, or one of another schema."""
+    """Read a report from its JSON. Raises ValueError for anything else, and for another schema."""
     return documents.from_json(text, Report, SCHEMA, "a report")
 
 
 def schema() -> str:
-    """The JSON Schema of a report; `python -m tfbuild.verify.report` writes it to tfbuild/verify/schema.json."""
+    """Return the JSON Schema of a report; `python -m tfbuild.verify.report` writes it to tfbuild/verify/schema.json."""
     return documents.json_schema(Report, SCHEMA)
 
 
 def path(report: Report, folder: Path) -> Path:
-    """ID.json, or ID-failed.json: a failure never takes the place of the report of an image that is in use."""
+    """Return ID.json or ID-failed.json, so that a failure never replaces the report of an image in use."""
     return folder / f"{report.id}{'' if report.passed else '-failed'}.json"
 
 
 def write(report: Report, folder: Path) -> Path:
-    """Writes the report as JSON and Markdown, each whole or not at all; the path of the JSON. Raises UsageError."""
-    place = path(report, folder)
+    """Write the report as JSON and Markdown, each whole or not at all; return the JSON's path. Raises UsageError."""
+    file = path(report, folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        replace_file(place.with_suffix(".md"), to_markdown(report))
-        return replace_file(place, to_json(report) + "\n")
+        replace_file(file.with_suffix(".md"), to_markdown(report))
+        return replace_file(file, to_json(report) + "\n")
     except OSError as error:
         raise UsageError(
             f"cannot write to {folder}: {error.strerror}", hint="make it writable, or run elsewhere"
@@ -54,7 +54,7 @@ def write(report: Report, folder: Path) -> Path:
 
 
 def stored(folder: Path, identifier: str) -> Report | None:
-    """The report of an earlier verification; None where there is none that can be read and trusted."""
+    """Return the report of an earlier verification; None where it is missing, unreadable or of another image."""
     try:
         with (folder / f"{identifier}.json").open("rb") as file:
             report = from_json(file.read(MOST_BYTES))
@@ -64,7 +64,7 @@ def stored(folder: Path, identifier: str) -> Report | None:
 
 
 def raise_if_failed(report: Report, image: str) -> None:
-    """VerificationFailed where a check failed, with what to do about the first."""
+    """Raise VerificationFailed where a check failed, with what to do about the first one."""
     if report.passed:
         return
     failed = [check for check in report.checks if check.status == "fail"]
@@ -98,21 +98,21 @@ def _table(report: Report) -> Iterator[str]:
 
 
 def _speed(report: Report) -> Iterator[str]:
-    found = report.throughput
-    if found is None:
+    throughput = report.throughput
+    if throughput is None:
         return
     yield "## Throughput"
     yield ""
-    yield f"Against `{found.baseline}`{_retuned(report)}: {found.effect}."
+    yield f"Against `{throughput.baseline}`{_retuned(report)}: {throughput.effect}."
     yield "Ratios are the baseline's time over the image's: above 1 the image is faster."
     yield ""
     yield "| workload | CPU time | wall time | image against itself | |"
     yield "|---|---|---|---|---|"
-    yield from (_speed_row(row.name, row) for row in found.benchmarks)
-    yield _speed_row("**all** (geometric mean)", found)
+    yield from (_speed_row(row.name, row) for row in throughput.benchmarks)
+    yield _speed_row("**all** (geometric mean)", throughput)
     yield ""
-    yield f"{found.clean} of {found.rounds} rounds were undisturbed;"
-    yield f"others used {found.foreign:.0%} of the machine on average."
+    yield f"{throughput.clean} of {throughput.rounds} rounds were undisturbed;"
+    yield f"others used {throughput.foreign:.0%} of the machine on average."
 
 
 def _speed_row(name: str, row: Benchmark | Throughput) -> str:
@@ -144,10 +144,10 @@ def _details(report: Report) -> Iterator[str]:
     if host := report.host:
         limits = f"{host.cpus} CPUs (cgroup quota: {host.quota or 'none'}), {host.memory} MiB"
         yield f"- host: {cell(host.cpu)}, {limits}, kernel {host.kernel}, engine {host.engine}"
-    if found := report.software:
-        built = f"TensorFlow {found.tensorflow} ({found.git}), compiled by {found.compiler}"
-        yield f"- found: {cell(built)}; malloc of {found.malloc}"
-        yield f"- packages: {_plain(found.packages)}"
+    if software := report.software:
+        built = f"TensorFlow {software.tensorflow} ({software.git}), compiled by {software.compiler}"
+        yield f"- found: {cell(built)}; malloc of {software.malloc}"
+        yield f"- packages: {_plain(software.packages)}"
     yield ""
     yield "| label | value |"
     yield "|---|---|"
@@ -166,7 +166,7 @@ def spelled(interval: Interval) -> str:
 
 
 def show(report: Report, stream: IO[str] | None = None) -> None:
-    """A table on `stream` (default: stdout); colours only on a terminal."""
+    """Print a table to `stream` (default: stdout), in colour on a terminal."""
     from rich.table import Table
     from rich.text import Text
 

@@ -1,4 +1,4 @@
-"""Walks the list of checks: one that cannot run is skipped with the reason. What they found becomes the report."""
+"""Run the checks in order, skip those that cannot run with the reason, and make the report of their results."""
 
 import time
 from datetime import UTC, datetime
@@ -23,15 +23,15 @@ NO_BASELINE = "there is no baseline to compare with"
 def verify(
     engine: Engine, ref: str, *, baseline: Baseline | None, progress: Progress, untimed: str = NO_BASELINE
 ) -> Report:
-    """Run every check on the image `ref`; without a `baseline` the throughput is skipped, for the reason `untimed`.
+    """Run every check on the image `ref`; without a `baseline` skip the throughput, for the reason `untimed`.
 
-    Raises UnknownImage where it is not there or was not made by tfbuild, EngineMissing where the engine goes away. An
-    image that is not what it claims to be is no error: the report says so.
+    Raises UnknownImage where the image is missing or was not made by tfbuild, EngineMissing where the engine stops
+    answering. An image that is not what it claims to be is not an error: the report says so.
     """
     begin = time.monotonic()
     image = engine.image(ref)
     planned = Planned.of(ref, image.labels, image.architecture)
-    # By its id from here on: another build may move the name meanwhile.
+    # Use the id from here on, because another build may move the name meanwhile.
     verification = Verification(engine=engine, ref=image.id, planned=planned, baseline=baseline or untimed)
     for check in CHECKS:
         verification.checks.append(_timed(check, verification, progress))
@@ -39,20 +39,20 @@ def verify(
 
 
 def _timed(check: VerificationCheck, verification: Verification, progress: Progress) -> Check:
-    """The check as a step of `progress`, with its seconds and its claim."""
+    """Run a check as a step of `progress`, and add its seconds and its claim."""
     with progress.step(f"verify: {check.name}") as step:
         why = check.skip(verification)
-        found = judge.skipped(check.name, why) if why else check.run(verification)
-        step.outcome = found.status
+        result = judge.skipped(check.name, why) if why else check.run(verification)
+        step.outcome = result.status
     return Check(
         name=check.name,
-        status=found.status,
-        detail=printable(found.detail),
+        status=result.status,
+        detail=printable(result.detail),
         seconds=round(step.seconds, 2),
-        measures=tuple(Measure(name=m.name, value=m.value, limit=m.limit) for m in found.measures),
+        measures=tuple(Measure(name=m.name, value=m.value, limit=m.limit) for m in result.measures),
         proves=check.claim.proves,
         how=check.claim.how,
-        fix=check.claim.fix if found.status == judge.FAIL else "",
+        fix=check.claim.fix if result.status == judge.FAIL else "",
     )
 
 
@@ -69,7 +69,7 @@ def _report(verification: Verification, image: Image, ref: str, seconds: float) 
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         tool=f"tfbuild {__version__}",
         seconds=round(seconds, 1),
-        verdict=judge.verdict([judge.Check(check.name, check.status, "") for check in verification.checks]),
+        verdict=judge.verdict([judge.Judgement(check.name, check.status, "") for check in verification.checks]),
         image=_image_facts(image, ref),
         plan=_plan_facts(image),
         host=probe.host(environment, verification.engine) if environment else None,
@@ -94,15 +94,15 @@ def _image_facts(image: Image, ref: str) -> ImageFacts:
 def _plan_facts(image: Image) -> PlanFacts:
     labels = read_labels(image.labels)
 
-    def told(name: str) -> str:
+    def label(name: str) -> str:
         return printable(labels.get(name))
 
     names = ("release", "python", "target", "platform", "compiler", "bazel", "threading", "allocator", "onednn")
     return PlanFacts(
-        **{name: told(name) for name in (*names, "wheel", "requirement")},
-        instruction_set=told("instruction-set"),
-        features=tuple(told("features").split()),
-        copts=tuple(told("copts").split()),
+        **{name: label(name) for name in (*names, "wheel", "requirement")},
+        instruction_set=label("instruction-set"),
+        features=tuple(label("features").split()),
+        copts=tuple(label("copts").split()),
     )
 
 

@@ -1,4 +1,4 @@
-"""An image while it is verified, and what a check of it is made of."""
+"""The state of a verification, and the parts of a check."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,9 +17,9 @@ NO_START = "the image does not start on this host (see guard)"
 
 @dataclass(frozen=True, kw_only=True)
 class Baseline:
-    """What the throughput is compared with: an image, and what to change in its environment (empty: as if not set).
+    """What the throughput is compared with: an image, and changes of its environment (empty values: unset).
 
-    `ref`: what reports call it; `id`: by what it is run, where its name may go to another one meanwhile.
+    `ref`: its name in reports; `id`: what to run, where its name may move to another image meanwhile.
     """
 
     ref: str
@@ -33,7 +33,7 @@ class Baseline:
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """What the first probe found; `why`: the reason for which nothing that needs TensorFlow can run, else empty."""
+    """The result of the first probe; `why`: why nothing that needs TensorFlow can run, else empty."""
 
     outcome: Outcome
     why: str = ""
@@ -47,16 +47,16 @@ class Start:
         return self.outcome.first(TensorFlow, 1)
 
 
-NOT_STARTED = Start(outcome=Outcome(found=(), ended=judge.Ended(1, ""), output=""), why=NO_START)
+NOT_STARTED = Start(outcome=Outcome(records=(), ended=judge.Ended(1, ""), output=""), why=NO_START)
 NO_GUARD = Guard(compiled=(), unused=())
 
 
 @dataclass(kw_only=True)
 class Verification:
-    """What checks ask of the image `ref`, and what those before them found.
+    """A verification of the image `ref` in progress, with the results of earlier checks.
 
-    `baseline`: what to compare with, or why there is nothing; `checks`: those that are done. `start` is set by the
-    check import, `guard` by isa, `throughput` by throughput.
+    `baseline`: what to compare with, or why there is none; `checks`: those that are done. `start` is set by the check
+    import, `guard` by isa, `throughput` by throughput.
     """
 
     engine: Engine
@@ -73,13 +73,13 @@ class Verification:
         return probe.ask(self.engine, self.ref, name, kinds, env)
 
     def failed(self, name: str) -> bool:
-        """Say whether the check `name` was made and failed."""
+        """Return whether the check `name` ran and failed."""
         return any(check.name == name and check.status == judge.FAIL for check in self.checks)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """What a check proves, how it is found, and what to do where it fails: for the report's reader."""
+    """What a check proves, how it tests that, and what to do where it fails, for the reader of a report."""
 
     proves: str
     how: str
@@ -87,7 +87,7 @@ class Claim:
 
 
 def always(_: Verification) -> str:
-    """Apply to every image, whatever was found before."""
+    """Never skip: the check applies to every image, whatever the earlier results."""
     return ""
 
 
@@ -102,10 +102,10 @@ class VerificationCheck:
 
     name: str
     claim: Claim
-    run: Callable[[Verification], judge.Check]
+    run: Callable[[Verification], judge.Judgement]
     skip: Callable[[Verification], str] = always
 
 
-def unpromised(unasked: judge.Check) -> str:
-    """Why the plan promises nothing of it, by what the judge says of no answer at all; else empty."""
-    return unasked.detail if unasked.status == judge.SKIP else ""
+def unpromised(unprobed: judge.Judgement) -> str:
+    """Return why the plan promises nothing here, from the judge's result without a probe; else empty."""
+    return unprobed.detail if unprobed.status == judge.SKIP else ""

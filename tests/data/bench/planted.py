@@ -1,10 +1,10 @@
-"""Workloads with a mistake or an effect planted in them, for the benchmark's own tests; put beside the real ones."""
+"""Workloads with a planted mistake or effect, for the benchmark's own tests; copied beside the real ones."""
 
 import time
 
 import tensorflow as tf
 
-from . import Function, Work, workload
+from . import FunctionWork, Work, workload
 from .compute import normal
 
 
@@ -14,12 +14,12 @@ def small():
 
 @workload
 def plain(size=128):
-    return Function(small(), normal(1, size, size))
+    return FunctionWork(small(), normal(1, size, size))
 
 
-class Delayed(Function):
-    """A tenth more of a whole sample, busy or asleep. A sleep a call would be twice a tenth of a millisecond: the
-    kernel's slack and the waking take as long. The end of a sleep is waited for awake."""
+class Delayed(FunctionWork):
+    """Make a sample a tenth longer, busy or asleep. Sleeping in each call would take twice a tenth of a millisecond,
+    because of the kernel's timer slack and waking up. The last part of the sleep is spent awake."""
 
     how = ""
 
@@ -38,13 +38,13 @@ class Delayed(Function):
 
 @workload
 def delayed(how, size=128):
-    made = Delayed(small(), normal(1, size, size))
-    made.how = how
-    return made
+    work = Delayed(small(), normal(1, size, size))
+    work.how = how
+    return work
 
 
 class Exact(Work):
-    """So many seconds of CPU time a call, whoever else runs."""
+    """Take `seconds` of CPU time in each call, whatever else runs."""
 
     def __init__(self, seconds):
         self.seconds = seconds
@@ -57,8 +57,8 @@ class Exact(Work):
 
 @workload
 def trifle(size=128):
-    """A constant of a few numbers, as Keras' LSTM has one, is none of the mistakes."""
-    return Function(lambda x: small()(x) * tf.reduce_max(tf.constant([1.0, 0.5])), normal(1, size, size))
+    """Use a constant of a few numbers, as Keras' LSTM does, which is no mistake."""
+    return FunctionWork(lambda x: small()(x) * tf.reduce_max(tf.constant([1.0, 0.5])), normal(1, size, size))
 
 
 @workload
@@ -66,7 +66,7 @@ def exact(seconds):
     return Exact(seconds)
 
 
-class Retraced(Function):
+class Retraced(FunctionWork):
     turn = 0
 
     def call(self):
@@ -88,11 +88,13 @@ def retraced():
 @workload
 def constant():
     a, b = normal(1, 512, 512), normal(2, 512, 512)
-    return Function(lambda x: tf.reduce_sum(tf.matmul(tf.constant(a.numpy()), tf.constant(b.numpy()))) + x, tf.ones([]))
+    return FunctionWork(
+        lambda x: tf.reduce_sum(tf.matmul(tf.constant(a.numpy()), tf.constant(b.numpy()))) + x, tf.ones([])
+    )
 
 
 class Kept(Work):
-    """An iterator that stays, with a buffer that is never full: it works on while others are timed."""
+    """Keep an iterator whose buffer is never full, so that it works on while others are timed."""
 
     def __init__(self):
         body = lambda index: tf.reduce_sum(tf.tanh(tf.ones([10**5]) * tf.cast(index, tf.float32)))  # noqa: E731
@@ -107,8 +109,8 @@ def kept():
     return Kept()
 
 
-class Cold(Function):
-    """Slow in its first calls, as where code is compiled on the way."""
+class Cold(FunctionWork):
+    """Be slow in the first calls, as code that is compiled on the way."""
 
     calls = 0
 
@@ -126,7 +128,7 @@ def cold():
 
 @workload
 def unfit():
-    return Function(lambda x: tf.raw_ops.NoSuchOperation(x=x), normal(1, 2))
+    return FunctionWork(lambda x: tf.raw_ops.NoSuchOperation(x=x), normal(1, 2))
 
 
 @workload

@@ -1,13 +1,14 @@
-"""The benchmark's part inside an image. Standard library, NumPy and TensorFlow alone; Python 3.7 and later.
+"""The part of the benchmark that runs inside an image: standard library, NumPy and TensorFlow, on Python 3.7 and later.
 
-`invoke bench` puts this folder, and smoke/ beside it, into a container as files, so that any image with TensorFlow can
-be measured; what is timed against what, and what follows from it, is the host's (tfbuild/bench/).
+`invoke bench` copies this folder and smoke/ into a container, so that it can measure any image with TensorFlow. The
+host (tfbuild/bench/) decides what is compared and what follows from the results.
 
-    records.py    what a worker answers: plain records, one JSON line each
-    worker.py     the question-and-answer loop, timing.py, a sample
-    base.py       what workloads are made of
-    validity.py   the mistakes that once faked a result: each is refused or named, never timed
-    gpu_utilisation.py  how busy GPUs are meanwhile
-    script_profile.py   a script of the user's, watched by TensorFlow's profiler (recorder.py, timeline.py)
-    workloads/    what is timed: a function a workload, found by its name
+    records.py          a worker's answers: plain records, one line of JSON each
+    worker.py           the loop that answers questions
+    timing.py           one sample of a workload
+    base.py             base classes and inputs of workloads
+    validity.py         checks against mistakes that once faked a result
+    gpu_utilisation.py  how busy the GPUs are
+    script_profile.py   a user's script under TensorFlow's profiler (recorder.py, timeline.py)
+    workloads/          the work that is timed: one function for each workload, looked up by name
 """

@@ -1,6 +1,7 @@
-"""Runs this folder as `python .../in_container/bench [VARIABLE ...]`: a worker without these environment variables.
+"""Run this folder as a program.
 
-Or as `... --profile SECONDS FOLDER COMMAND...`, which watches a command.
+`python .../in_container/bench [VARIABLE ...]` is a worker that unsets these environment variables;
+`python .../in_container/bench --profile SECONDS FOLDER COMMAND...` profiles a command.
 """
 
 import os

@@ -1,4 +1,7 @@
-"""What workloads are made of. Inputs are arguments and results are fetched: constants would be folded away."""
+"""Base classes and inputs of workloads.
+
+Inputs are arguments and results are fetched, because TensorFlow would fold constants away.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ IMAGES = 16
 
 
 class Workload:
-    """`call` does one unit; `traces` counts how often TensorFlow has traced it (it must stay at one)."""
+    """Work to be timed. `call` does it once; `traces` is how often TensorFlow has traced it, which must stay 1."""
 
     def call(self) -> None:
         raise NotImplementedError
@@ -30,7 +33,7 @@ class Workload:
 
 
 class Traced(Workload):
-    """A tf.function of tensors that returns one scalar."""
+    """A tf.function that takes tensors and returns a scalar."""
 
     def __init__(self, body: Callable[..., Any], *inputs: Any, **options: Any) -> None:
         self.function = tf.function(body, **options)
@@ -49,7 +52,7 @@ def normal(seed: int, *shape: int) -> Any:
 
 
 def photographs() -> Any:
-    """JPEGs with a photograph's entropy (63 KB at 375x500): smooth shapes alone would decode far too fast."""
+    """Return JPEGs with the entropy of photographs (63 KB at 375x500); smooth shapes would decode far too fast."""
     random = np.random.default_rng(7)
     return tf.stack([tf.io.encode_jpeg(photograph(random), quality=90) for _ in range(IMAGES)])
 

@@ -1,4 +1,4 @@
-"""How busy GPUs are while something runs, by nvidia-smi: the share of time in which any kernel ran, no more."""
+"""How busy the GPUs are, as nvidia-smi reports it: the share of time in which any kernel ran."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ import threading
 from typing import Any, Callable, List
 
 QUERY = ["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
-# It looks back over a sixth of a second to a second.
+# nvidia-smi averages over a sixth of a second to one second.
 EVERY_SECONDS = 0.5
 ANSWER_SECONDS = 10.0
 
 
 def busy(work: Callable[[], Any], fewest: int = 10) -> float:
-    """Percent of the time, the median over samples of all GPUs, while `work` is called over and over.
+    """Return the GPUs' utilisation in percent while `work` is called over and over: the median of the samples.
 
-    Raises OSError where there is no nvidia-smi, ValueError where it answers with something else.
+    Raises OSError if there is no nvidia-smi, and ValueError if its output has no utilisation.
     """
-    found: List[float] = []
-    failed: List[Exception] = []
+    samples: List[float] = []
+    errors: List[Exception] = []
     over = threading.Event()
 
     def sample() -> None:
         try:
-            while len(found) < fewest and not over.wait(EVERY_SECONDS):
-                found.append(asked())
+            while len(samples) < fewest and not over.wait(EVERY_SECONDS):
+                samples.append(query())
         except Exception as error:
-            failed.append(error)
+            errors.append(error)
         finally:
             over.set()
 
@@ -39,20 +39,20 @@ def busy(work: Callable[[], Any], fewest: int = 10) -> float:
     finally:
         over.set()
         thread.join()
-    if failed:
-        raise failed[0]
-    return statistics.median(found)
+    if errors:
+        raise errors[0]
+    return statistics.median(samples)
 
 
-def asked() -> float:
-    """One answer of nvidia-smi: the mean of its GPUs."""
+def query() -> float:
+    """Ask nvidia-smi once; return the mean over the GPUs."""
     done = subprocess.run(QUERY, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=ANSWER_SECONDS)
-    return parsed(done.stdout.decode(errors="replace"))
+    return parse(done.stdout.decode(errors="replace"))
 
 
-def parsed(text: str) -> float:
-    """ "41\\n97\\n" as 69.0; a GPU that cannot tell ("[N/A]") is left out. ValueError where none can."""
-    numbers = [float(line) for line in text.splitlines() if line.strip().isdigit()]
-    if not numbers:
-        raise ValueError("nvidia-smi tells no utilisation: " + text.strip()[:100])
-    return sum(numbers) / len(numbers)
+def parse(text: str) -> float:
+    """Return 69.0 for "41\\n97\\n". GPUs that report "[N/A]" are left out; raises ValueError if all of them do."""
+    percents = [float(line) for line in text.splitlines() if line.strip().isdigit()]
+    if not percents:
+        raise ValueError("nvidia-smi reports no utilisation: " + text.strip()[:100])
+    return sum(percents) / len(percents)

@@ -1,6 +1,7 @@
-"""Records a script with TensorFlow's profiler, in windows of time, without a line of its own.
+"""Record an unchanged script with TensorFlow's profiler, in windows of time.
 
-It lies as sitecustomize.py in a folder on PYTHONPATH, where Python imports it before the script; standard library only.
+This file is installed as sitecustomize.py in a folder on PYTHONPATH, so that Python imports it before the script. It
+uses the standard library only.
 """
 
 import atexit
@@ -13,9 +14,9 @@ import threading
 from typing import List
 
 VARIABLE = "TFBUILD_PROFILE"
-# The file that says that TensorFlow is imported.
+# The file that marks that TensorFlow has been imported.
 BEGUN = "begun"
-# What begins in one window and ends in another is in neither, so that windows get longer; a large one is the last to.
+# An event that crosses a window's border is recorded in neither window, so windows get longer, until one is LARGE.
 SECONDS = 2.0
 MOST_SECONDS = 16.0
 LARGE = 32 * 1024 * 1024
@@ -24,19 +25,19 @@ POLL_SECONDS = 0.05
 
 
 def watch(folder: str, over: threading.Event) -> None:
-    """Windows, one after the other, from when TensorFlow is imported until the process ends; the last few are kept."""
+    """Record window after window from TensorFlow's import until the process ends; keep the first and the last few."""
     while not _imported("tensorflow"):
         if over.wait(POLL_SECONDS):
             return
     open(os.path.join(folder, BEGUN), "w").close()
     profiler = sys.modules["tensorflow"].profiler.experimental
     seconds = SECONDS
-    made: List[str] = []
+    windows: List[str] = []
     while not over.is_set():
-        window = os.path.join(folder, "{}-{:06d}".format(os.getpid(), len(made)))
+        window = os.path.join(folder, "{}-{:06d}".format(os.getpid(), len(windows)))
         try:
             profiler.start(window)
-        except Exception:  # the script is recording itself: wait until it has done so
+        except Exception:  # the script is using the profiler itself: try again later
             over.wait(seconds)
             continue
         over.wait(seconds)
@@ -45,16 +46,16 @@ def watch(folder: str, over: threading.Event) -> None:
         except Exception:  # the script stopped it
             continue
         open(os.path.join(window, "whole"), "w").close()
-        made.append(window)
+        windows.append(window)
         if _bytes(window) < LARGE:
             seconds = min(MOST_SECONDS, 2 * seconds)
-        # The first stays: it is the one that is left out, where there are others.
-        if len(made) > KEPT:
-            shutil.rmtree(made[-KEPT], ignore_errors=True)
+        # The first window stays: the reader leaves it out if there are others.
+        if len(windows) > KEPT:
+            shutil.rmtree(windows[-KEPT], ignore_errors=True)
 
 
 def _imported(name: str) -> bool:
-    """True when the import is over: the profiler needs all of it."""
+    """Whether the module is imported to its end, which the profiler needs."""
     module = sys.modules.get(name)
     return module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False)
 
@@ -63,10 +64,10 @@ def _bytes(folder: str) -> int:
     return sum(os.path.getsize(os.path.join(at, name)) for at, _, names in os.walk(folder) for name in names)
 
 
-def _shadowed() -> None:
-    """The environment's own sitecustomize, which this one hides."""
-    here = os.path.dirname(os.path.abspath(__file__))
-    others = [path for path in sys.path if os.path.abspath(path) != here]
+def _run_shadowed() -> None:
+    """Run the environment's own sitecustomize, which this one hides."""
+    own_folder = os.path.dirname(os.path.abspath(__file__))
+    others = [path for path in sys.path if os.path.abspath(path) != own_folder]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
     if spec is not None and spec.loader is not None:
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
@@ -84,7 +85,7 @@ def main() -> None:
             thread.join()
 
         atexit.register(end)
-    _shadowed()
+    _run_shadowed()
 
 
 if __name__ == "sitecustomize":

@@ -1,4 +1,4 @@
-"""What a worker answers. Each record is one line of JSON; the host checks it against these types first."""
+"""A worker's answers. Each record is one line of JSON, which the host checks against these types."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Optional, Tuple
 
 @dataclass(frozen=True)
 class Hello:
-    """The worker has TensorFlow; `malloc`: the file whose mapping holds malloc; `gpus`: that TensorFlow sees."""
+    """The worker has imported TensorFlow. `malloc`: the file that holds malloc; `gpus`: how many TensorFlow sees."""
 
     tensorflow: str
     malloc: str
@@ -17,11 +17,11 @@ class Hello:
 
 @dataclass(frozen=True)
 class Ready:
-    """A workload is built and warm, or `reason` says why it cannot run here, or `guard` what would fake its result.
+    """A workload is built and warm; or `reason` says why it cannot run here, or `guard` what would fake its result.
 
-    `build`: seconds until it could be called; `first`: of its first call, which traces and compiles; `calls`: until its
-    times were steady; `items`: units of work in a call; `value`: what it computes, for a comparison with the others;
-    `error`: against a reference, relative; `nodes`: of its graph; `note`: what else the reader must know.
+    `build`: seconds until it could be called; `first`: seconds of its first call, which traces and compiles; `calls`:
+    calls until its times were steady; `items`: units of work in a call; `value`: its result, to compare with the other
+    arms'; `error`: relative error against a reference; `nodes`: of its graph; `note`: what else the reader must know.
     """
 
     reason: str = ""
@@ -38,18 +38,18 @@ class Ready:
 
 @dataclass(frozen=True)
 class Calibrated:
-    """So many calls of a workload take about a tenth of a second."""
+    """`inner` calls of the workload take about a tenth of a second."""
 
     inner: int
 
 
 @dataclass(frozen=True)
-class Taken:
-    """A sample: seconds by the clock and of this process's CPU time for `inner` calls.
+class WorkerSample:
+    """A sample: `wall` seconds by the clock and `cpu` seconds of this process's CPU time for `inner` calls.
 
-    `busy`: CPU seconds that the whole machine was busy meanwhile, `cpus`: its CPUs; `traces`: times that TensorFlow has
-    traced the function so far (more than one: what was timed is partly Python); page `faults`; `throttled`: periods in
-    which the cgroup's quota stopped it; `rss`: MiB after it.
+    `busy`: CPU seconds that the whole machine was busy meanwhile; `cpus`: the machine's CPUs; `traces`: how often
+    TensorFlow has traced the function so far (more than once: part of the time was Python's); `faults`: page faults;
+    `throttled`: periods in which the cgroup's quota stopped the container; `rss`: MiB afterwards.
     """
 
     wall: float
@@ -64,7 +64,7 @@ class Taken:
 
 @dataclass(frozen=True)
 class Peak:
-    """A workload ran twice: `items` a call, MiB that the process had at most until now (`peak`) and may have (`limit`).
+    """A workload ran twice. `items` a call; `peak`: the process's largest memory so far in MiB; `limit`: MiB available.
 
     `reason`: why it did not run.
     """
@@ -77,14 +77,14 @@ class Peak:
 
 @dataclass(frozen=True)
 class Idle:
-    """`share`: CPUs that the process used while it was asked to do nothing."""
+    """`share`: CPUs that the process used while it should have been idle."""
 
     share: float
 
 
 @dataclass(frozen=True)
-class Busy:
-    """Percent of the time in which GPUs ran kernels (gpus.py), or the `reason` why nobody can tell."""
+class GpuUtilisation:
+    """Percent of the time in which the GPUs ran kernels (gpu_utilisation.py), or the `reason` why it is unknown."""
 
     percent: float = 0.0
     reason: str = ""
@@ -92,18 +92,19 @@ class Busy:
 
 @dataclass(frozen=True)
 class Dropped:
-    """So many workloads are forgotten."""
+    """`count` workloads were dropped."""
 
     count: int
 
 
 @dataclass(frozen=True)
 class Profiled:
-    """A command that was watched (profiled.py) for `seconds`: its `exit_code` (None: it was stopped), its last lines.
+    """A command that was profiled (script_profile.py) for `seconds`. `exit_code`: None if it was stopped; `tail`: the
+    last lines of its output.
 
-    `span` seconds of it, out of so many `windows`, are known: the part in which steps were `waiting` for input, and in
-    which their operations `compute`d; `asked`: how often an iterator was asked for a batch; `waits`: what part of each
-    window was waiting.
+    The trace covers `span` seconds in `windows` windows: of these, steps were `waiting` for input, and their operations
+    took `compute` seconds. `asked`: how often an iterator was asked for a batch; `waits`: the share of each window that
+    was waiting.
     """
 
     exit_code: Optional[int]
@@ -118,5 +119,5 @@ class Profiled:
 
 
 def printable(text: str) -> str:
-    """One line that the host accepts."""
+    """Return the text as one line that the host accepts."""
     return "".join(letter if letter.isprintable() else " " for letter in text)[:300]

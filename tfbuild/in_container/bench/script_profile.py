@@ -1,4 +1,4 @@
-"""Runs somebody's command under the recorder, then reads what TensorFlow's profiler saw of it.
+"""Run a command under the recorder, then read the traces of TensorFlow's profiler.
 
 `python .../in_container/bench --profile SECONDS FOLDER COMMAND...` answers with one record (records.py: Profiled).
 """
@@ -18,15 +18,15 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 from ..smoke import channel as channels
 from . import recorder, timeline
 from .records import Profiled, printable
-from .timeline import Event, Shares, matters
+from .timeline import Shares, TraceEvent, matters
 
 SITE = "/tfbuild-bench/site"
 TAIL_BYTES = 8192
 TAIL_LINES = 12
-# Two seconds where nobody else computes; a minute was seen where ten did.
+# The import takes two seconds on an idle machine; a minute was seen on one with ten other users.
 IMPORT_SECONDS = 300.0
 POLL_SECONDS = 0.2
-# Where TensorFlow has the traces' format: it has moved about.
+# Where releases of TensorFlow have the format of traces.
 FORMATS = ("tsl/profiler/protobuf/xplane_pb2.py", "core/profiler/protobuf/xplane_pb2.py")
 
 
@@ -36,22 +36,24 @@ def main(arguments: List[str]) -> int:
     traces = tempfile.mkdtemp(prefix="tfbuild-profile-")
     begin = time.monotonic()
     try:
-        code, tail = watched(command, folder, traces, seconds)
+        code, tail = run(command, folder, traces, seconds)
     except OSError as error:
         code, tail = 127, [str(error)]
     took = time.monotonic() - begin
     windows = [] if code else read(traces)
-    waits = tuple(each.waiting / each.span for each in windows)
-    found = vars(timeline.total(windows))
+    waits = tuple(window.waiting / window.span for window in windows)
+    total = vars(timeline.total(windows))
     lines = tuple(printable(line) for line in tail)
-    told = Profiled(exit_code=code, tail=lines, seconds=took, windows=len(windows), waits=waits, **found)
-    channels.send(channel, told)
+    profile = Profiled(exit_code=code, tail=lines, seconds=took, windows=len(windows), waits=waits, **total)
+    channels.send(channel, profile)
     return 0
 
 
-def watched(command: List[str], folder: str, traces: str, seconds: float) -> Tuple[Optional[int], List[str]]:
-    """Runs the command to its end, or for `seconds` after TensorFlow's import: its exit code, or None, and its last
-    lines."""
+def run(command: List[str], folder: str, traces: str, seconds: float) -> Tuple[Optional[int], List[str]]:
+    """Run the command to its end, or for `seconds` after TensorFlow's import.
+
+    Return its exit code (None if it was stopped) and its last lines.
+    """
     paths = [SITE, *filter(None, [os.environ.get("PYTHONPATH")])]
     env = dict(os.environ, PYTHONPATH=os.pathsep.join(paths), PYTHONUNBUFFERED="1", **{recorder.VARIABLE: traces})
     process = subprocess.Popen(
@@ -66,9 +68,9 @@ def watched(command: List[str], folder: str, traces: str, seconds: float) -> Tup
     tail = bytearray()
     reader = threading.Thread(target=keep, args=(process.stdout, tail), daemon=True)
     reader.start()
-    code = ended(process, os.path.join(traces, recorder.BEGUN), seconds)
+    code = wait(process, os.path.join(traces, recorder.BEGUN), seconds)
     if code is None:
-        # What it would do at its end is not waited for: whole windows are there, and nothing of it is kept.
+        # It need not end cleanly: the traces of whole windows are written already.
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     reader.join(timeout=5)
@@ -78,8 +80,8 @@ def watched(command: List[str], folder: str, traces: str, seconds: float) -> Tup
     return code, lines[-TAIL_LINES:]
 
 
-def ended(process: Any, begun: str, seconds: float) -> Optional[int]:
-    """The exit code within `seconds` after the file `begun` is there, which may be long in coming; or None."""
+def wait(process: Any, begun: str, seconds: float) -> Optional[int]:
+    """Return the exit code, or None if the process still runs `seconds` after the file `begun` appeared."""
     end = time.monotonic() + max(seconds, IMPORT_SECONDS)
     while time.monotonic() < end:
         try:
@@ -91,24 +93,26 @@ def ended(process: Any, begun: str, seconds: float) -> Optional[int]:
 
 
 def keep(stream: Any, tail: bytearray) -> None:
-    """Reads a stream to its end; its last bytes are kept."""
+    """Read a stream to its end, and keep its last bytes in `tail`."""
     for chunk in iter(lambda: stream.read1(1 << 16), b""):
         tail += chunk
         del tail[:-TAIL_BYTES]
 
 
 def read(traces: str) -> List[Shares]:
-    """What the process that computed most did with its time, window by window.
+    """Return the shares of the process that computed most, window by window.
 
-    Where there are others, the first window is left out: functions are traced and compiled in it.
+    The first window is left out if there are others, because functions are traced and compiled in it.
     """
     processes: Dict[str, List[Shares]] = {}
     for whole in sorted(glob.glob(os.path.join(traces, "*", "whole"))):
         window = os.path.dirname(whole)
         shares = [timeline.shares(list(threads(path))) for path in planes(window)]
         processes.setdefault(os.path.basename(window).partition("-")[0], []).extend(shares)
-    best: List[Shares] = max(processes.values(), key=lambda found: sum(each.compute for each in found), default=[])
-    busy = [each for each in best if each.compute or each.waiting]
+    largest: List[Shares] = max(
+        processes.values(), key=lambda windows: sum(window.compute for window in windows), default=[]
+    )
+    busy = [window for window in largest if window.compute or window.waiting]
     return busy[1:] if len(busy) > 1 else busy
 
 
@@ -116,8 +120,8 @@ def planes(window: str) -> List[str]:
     return glob.glob(os.path.join(window, "**", "*.xplane.pb"), recursive=True)
 
 
-def threads(path: str) -> Iterator[Tuple[bool, List[Event]]]:
-    """The events of each thread of the host, and of each stream of a device (True), in seconds."""
+def threads(path: str) -> Iterator[Tuple[bool, List[TraceEvent]]]:
+    """Yield the events of each thread of the host (False) and of each stream of a device (True)."""
     space = _xspace()
     with open(path, "rb") as file:
         space.ParseFromString(file.read())
@@ -125,21 +129,21 @@ def threads(path: str) -> Iterator[Tuple[bool, List[Event]]]:
         device = plane.name.startswith("/device:")
         if not device and not plane.name.startswith("/host:CPU"):
             continue
-        names = {key: found.name for key, found in plane.event_metadata.items() if device or matters(found.name)}
-        ids = [key for key, found in plane.stat_metadata.items() if found.name in ("id", "step_id")]
+        names = {key: kind.name for key, kind in plane.event_metadata.items() if device or matters(kind.name)}
+        ids = [key for key, kind in plane.stat_metadata.items() if kind.name in ("id", "step_id")]
         for line in plane.lines:
             base = line.timestamp_ns * 1e-9
             yield device, [_event(event, base, names, ids) for event in line.events if event.metadata_id in names]
 
 
-def _event(event: Any, base: float, names: Dict[int, str], ids: List[int]) -> Event:
+def _event(event: Any, base: float, names: Dict[int, str], ids: List[int]) -> TraceEvent:
     begin = base + event.offset_ps * 1e-12
     step = next((stat.int64_value or stat.uint64_value for stat in event.stats if stat.metadata_id in ids), 0)
-    return Event(names[event.metadata_id], begin, begin + event.duration_ps * 1e-12, step)
+    return TraceEvent(names[event.metadata_id], begin, begin + event.duration_ps * 1e-12, step)
 
 
 def _xspace() -> Any:
-    """An empty trace of the profiler's own format, out of TensorFlow's files, without the import of all of it."""
+    """Return an empty trace in the profiler's format, from TensorFlow's files but without importing TensorFlow."""
     package = importlib.util.find_spec("tensorflow")
     for root in (package.submodule_search_locations or []) if package else []:
         for part in FORMATS:

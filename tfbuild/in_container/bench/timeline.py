@@ -1,6 +1,6 @@
-"""Events of a trace -> the seconds in which a script waited for input, computed, or did neither. Pure.
+"""Turn the events of a trace into the seconds in which a script waited for input, computed, or did neither. Pure.
 
-The names are those that TensorFlow's own profiler goes by (xla/tsl/profiler/utils/xplane_schema.cc).
+The event names are those that TensorFlow's own profiler uses (xla/tsl/profiler/utils/xplane_schema.cc).
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from typing import Iterable, List, NamedTuple, Sequence, Set, Tuple
 
 Span = Tuple[float, float]
 
-# A step asks its iterator for the next batch; what it then waits is the input's doing.
+# A step asks its iterator for the next batch, and waits for the input until it gets one.
 ASKS = ("IteratorGetNextOp::DoCompute", "IteratorGetNextAsOptionalOp::DoCompute")
-# tf.data's own work, which goes on beside the steps.
+# tf.data's own work, which runs in parallel with the steps.
 INPUT = ("Iterator::", "InstantiatedCapturedFunction::", "ParallelMapProduce", "PrefetchProduce", "MapAndBatchProduce")
 CAPTURED = "InstantiatedCapturedFunction::"
-# A function's operations run inside this one; outside of functions an operation runs inside the other.
+# The operations of a function run inside GRAPH; outside of functions, an operation runs inside EAGER.
 GRAPH = "ExecutorState::Process"
 EAGER = "EagerKernelExecute"
 FUNCTION = "FunctionRun"
 
 
-class Event(NamedTuple):
-    """Seconds since some beginning; `step`: the run of a function to which it belongs, or 0."""
+class TraceEvent(NamedTuple):
+    """`begin` and `end`: seconds since some fixed time; `step`: the run of a function to which it belongs, or 0."""
 
     name: str
     begin: float
@@ -32,7 +32,7 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True)
 class Shares:
-    """Seconds: `span` in all, in which steps were `waiting` for input or `compute` ran; `asked`: batches."""
+    """Seconds of the whole `span`, of `waiting` for input and of `compute`; `asked`: batches asked for."""
 
     span: float = 0.0
     waiting: float = 0.0
@@ -41,12 +41,12 @@ class Shares:
 
 
 def matters(name: str) -> bool:
-    """True for the events that shares() looks at; most of a trace is others."""
+    """Whether shares() uses events of this name; it ignores most of a trace."""
     return name in (*ASKS, GRAPH, FUNCTION) or name.startswith((EAGER, *INPUT))
 
 
-def shares(threads: Sequence[Tuple[bool, List[Event]]]) -> Shares:
-    """What was done with the time from the first step to the last one; a device's streams are all of them steps."""
+def shares(threads: Sequence[Tuple[bool, List[TraceEvent]]]) -> Shares:
+    """Sum up the time from the first step to the last. All events on a device's stream (True) belong to steps."""
     captured = {event.step for _, events in threads for event in events if event.name.startswith(CAPTURED)} - {0}
     waits: List[Span] = []
     runs: List[Span] = []
@@ -55,32 +55,32 @@ def shares(threads: Sequence[Tuple[bool, List[Event]]]) -> Shares:
         if device:
             runs += [(event.begin, event.end) for event in events]
             continue
-        mine, running, around = _thread(sorted(events, key=lambda event: (event.begin, -event.end)), captured)
-        waits += mine
-        # An operation that waits on its own thread computes nothing meanwhile.
-        runs += without(union(running), union(mine))
-        steps += around
-    # Where other operations run on, nobody waits.
+        own_waits, own_runs, calls = _thread(sorted(events, key=lambda event: (event.begin, -event.end)), captured)
+        waits += own_waits
+        # An operation computes nothing while it waits on its own thread.
+        runs += without(union(own_runs), union(own_waits))
+        steps += calls
+    # While other operations still run, the script does not wait.
     waiting = without(union(waits), union(runs))
-    both = union([*runs, *steps, *waiting])
-    if not both:
+    covered = union([*runs, *steps, *waiting])
+    if not covered:
         return Shares()
     return Shares(
-        span=both[-1][1] - both[0][0],
+        span=covered[-1][1] - covered[0][0],
         waiting=length(waiting),
-        compute=length(without(both, waiting)),
+        compute=length(without(covered, waiting)),
         asked=len(waits),
     )
 
 
-def _thread(events: Sequence[Event], captured: Set[int]) -> Tuple[List[Span], List[Span], List[Span]]:
-    """One thread's waits for input, its steps' operations, and the calls that only wait for a function's operations on
-    other threads; out of events in the order of their begin."""
+def _thread(events: Sequence[TraceEvent], captured: Set[int]) -> Tuple[List[Span], List[Span], List[Span]]:
+    """Return a thread's waits for input, the operations of its steps, and its calls of functions, whose operations run
+    on other threads. `events` are in the order of their begin."""
     waits: List[Span] = []
     runs: List[Span] = []
     calls: List[Span] = []
-    outer: List[Event] = []
-    for place, event in enumerate(events):
+    outer: List[TraceEvent] = []
+    for index, event in enumerate(events):
         while outer and outer[-1].end <= event.begin:
             outer.pop()
         background = event.step in captured or any(around.name.startswith(INPUT) for around in outer)
@@ -89,36 +89,35 @@ def _thread(events: Sequence[Event], captured: Set[int]) -> Tuple[List[Span], Li
             continue
         if event.name in ASKS:
             waits.append((event.begin, event.end))
-        elif event.name.startswith(EAGER) and _function(events, place):
+        elif event.name.startswith(EAGER) and _calls_function(events, index):
             calls.append((event.begin, event.end))
         elif event.name == GRAPH or event.name.startswith(EAGER):
             runs.append((event.begin, event.end))
     return waits, runs, calls
 
 
-def _function(events: Sequence[Event], place: int) -> bool:
-    """True where the event at `place` runs a function."""
-    inner = place + 1
-    # A slice would copy all that follows, for each event once more.
-    while inner < len(events) and events[inner].begin < events[place].end:
+def _calls_function(events: Sequence[TraceEvent], index: int) -> bool:
+    """Whether the event at `index` calls a function."""
+    inner = index + 1
+    # A slice would copy the rest of the list for each event.
+    while inner < len(events) and events[inner].begin < events[index].end:
         if events[inner].name == FUNCTION:
             return True
         inner += 1
     return False
 
 
-def total(found: Iterable[Shares]) -> Shares:
-    listed = list(found)
+def total(windows: Sequence[Shares]) -> Shares:
     return Shares(
-        span=sum(each.span for each in listed),
-        waiting=sum(each.waiting for each in listed),
-        compute=sum(each.compute for each in listed),
-        asked=sum(each.asked for each in listed),
+        span=sum(window.span for window in windows),
+        waiting=sum(window.waiting for window in windows),
+        compute=sum(window.compute for window in windows),
+        asked=sum(window.asked for window in windows),
     )
 
 
 def union(spans: Iterable[Span]) -> List[Span]:
-    """The same time in spans that do not touch, in order."""
+    """Merge spans that overlap or touch; return them in order."""
     joined: List[Span] = []
     for begin, end in sorted(spans):
         if joined and begin <= joined[-1][1]:
@@ -129,21 +128,21 @@ def union(spans: Iterable[Span]) -> List[Span]:
 
 
 def without(spans: Sequence[Span], others: Sequence[Span]) -> List[Span]:
-    """What of `spans` is in none of `others`; both as union() gives them."""
-    left: List[Span] = []
-    place = 0
+    """Return the parts of `spans` that none of `others` covers; both are as union() returns them."""
+    rest: List[Span] = []
+    index = 0
     for begin, end in spans:
-        while place and others[place - 1][1] > begin:
-            place -= 1
-        while place < len(others) and others[place][0] < end:
-            if others[place][1] > begin:
-                if others[place][0] > begin:
-                    left.append((begin, others[place][0]))
-                begin = max(begin, others[place][1])
-            place += 1
+        while index and others[index - 1][1] > begin:
+            index -= 1
+        while index < len(others) and others[index][0] < end:
+            if others[index][1] > begin:
+                if others[index][0] > begin:
+                    rest.append((begin, others[index][0]))
+                begin = max(begin, others[index][1])
+            index += 1
         if begin < end:
-            left.append((begin, end))
-    return left
+            rest.append((begin, end))
+    return rest
 
 
 def length(spans: Iterable[Span]) -> float:

@@ -1,4 +1,4 @@
-"""One sample of a workload, and how many calls it takes."""
+"""Take one sample of a workload, and find out how many calls a sample needs."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import time
 from typing import Any
 
 from . import validity
-from .records import Taken
+from .records import WorkerSample
 
 SECONDS = 0.12
 
 
 def calibrate(workload: Any) -> int:
-    """Calls that take about SECONDS."""
+    """Return the number of calls that take about SECONDS."""
     inner = 1
     while True:
         wall = max(workload.sample(inner)[0], 1e-6)
@@ -23,12 +23,12 @@ def calibrate(workload: Any) -> int:
         inner = max(inner + 1, int(inner * min(10.0, SECONDS / wall)))
 
 
-def sample(workload: Any, inner: int) -> Taken:
+def sample(workload: Any, inner: int) -> WorkerSample:
     throttled, before, faulted = validity.throttled(), busy(), faults()
     begin = time.perf_counter(), time.process_time()
     wall, cpu = workload.sample(inner)
     whole = time.perf_counter() - begin[0], time.process_time() - begin[1]
-    return Taken(
+    return WorkerSample(
         wall=wall,
         cpu=cpu,
         busy=validity.beside(busy() - before, whole, (wall, cpu)),
@@ -41,12 +41,12 @@ def sample(workload: Any, inner: int) -> Taken:
 
 
 def faults() -> int:
-    """Page faults of this process so far that needed no disk."""
+    """Return this process's page faults so far that needed no disk access."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 def busy() -> float:
-    """CPU seconds since boot that the machine was not idle, by /proc/stat (a container sees its host's)."""
+    """Return the machine's busy CPU seconds since boot, by /proc/stat (in a container: the host's)."""
     with open("/proc/stat") as file:
         ticks = [int(field) for field in file.readline().split()[1:9]]
     return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")

@@ -1,6 +1,6 @@
-"""Against the mistakes that each faked a result once: folded constants, a cold start, work that goes on in idleness.
+"""Check for mistakes that each faked a result once: folded constants, a cold start, background work while idle.
 
-Retracing is counted with each sample (records.py: Taken.traces); the host refuses more than one.
+Retracing is counted with each sample (records.py: WorkerSample.traces); the host refuses more than one trace.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from typing import Any
 FEWEST_CALLS = 6
 MOST_CALLS = 60
 MOST_SECONDS = 10.0
-# Three calls no more than this much faster than the three before: it does not get faster any more.
+# Times are steady once the median of three calls is at least this share of the median of the three before.
 STEADY = 0.8
 IDLE_SECONDS = 0.15
-# OpenMP's threads spin for 200 ms after their work (KMP_BLOCKTIME's default), which is none of a workload's fault.
+# OpenMP's threads spin for 200 ms after their work (KMP_BLOCKTIME's default), which is not the workload's fault.
 SPIN_SECONDS = 0.5
 MOST_IDLE = 0.2
-# What is worth timing; where all its inputs are constants, the optimiser computes it once, before the first sample.
+# Operations worth timing. If all inputs of one are constants, the optimiser computes it once, before the first sample.
 COSTLY = (
     *("MatMul", "BatchMatMulV2", "Conv2D", "DepthwiseConv2dNative", "Exp", "Tanh", "Sum", "Mean", "Einsum"),
     *("Erf", "Log", "Max", "Softmax", "Cumsum", "ArgMax", "FusedBatchNormV3", "BlockLSTM", "ResizeBilinear"),
 )
-# Numbers that a costly operation gets at the least.
+# An operation on fewer numbers is not costly.
 FEW = 1024
 
 
 class Unfit(Exception):
-    """A workload cannot run here, for a reason that the reader gets."""
+    """A workload cannot run here; the message is the reason that the report shows."""
 
 
 def warm_up(workload: Any) -> int:
-    """Calls it until its times are steady; how many that took."""
+    """Call the workload until its times are steady; return the number of calls."""
     times: list[float] = []
     begin = time.perf_counter()
     while len(times) < MOST_CALLS and time.perf_counter() - begin < MOST_SECONDS:
@@ -50,17 +50,17 @@ def steady(times: list[float]) -> bool:
 
 
 def folded(workload: Any) -> str:
-    """What of a traced workload depends on no input, so that the optimiser would compute it but once; or nothing."""
+    """Name the costly operations that depend on no input, which the optimiser would compute only once; "" if none."""
     graph = workload.graph()
     if graph is None:
         return ""
     fed = _fed(graph)
-    idle = sorted({op.type for op in graph.get_operations() if costly(op) and op.name not in fed})
-    return "constant folding: {} with no input in it".format(", ".join(idle)) if idle else ""
+    constant = sorted({op.type for op in graph.get_operations() if costly(op) and op.name not in fed})
+    return "constant folding: {} (depending on no input)".format(", ".join(constant)) if constant else ""
 
 
 def costly(op: Any) -> bool:
-    """Keras' LSTM takes the largest of a few constants: nobody's time is saved by folding that."""
+    """Whether folding the operation would save time. The maximum of a few constants, as in Keras' LSTM, is cheap."""
     if op.type not in COSTLY:
         return False
     counts = [tensor.shape.num_elements() for tensor in op.inputs]
@@ -68,7 +68,7 @@ def costly(op: Any) -> bool:
 
 
 def _fed(graph: Any) -> set[str]:
-    """Names of the operations that an argument or a variable reaches; what has a state counts as one."""
+    """Return the names of the operations that depend on an argument or a variable."""
     fed: set[str] = set()
     for op in graph.get_operations():  # inputs come first
         if op.type in ("Placeholder", "ReadVariableOp") or any(tensor.op.name in fed for tensor in op.inputs):
@@ -77,7 +77,7 @@ def _fed(graph: Any) -> set[str]:
 
 
 def idle_share() -> float:
-    """CPUs in use while nothing is asked for; measured again where threads may only have been spinning down."""
+    """Return the CPUs in use while the process should be idle; measure again if threads may still be spinning."""
     time.sleep(0.05)
     share = _share()
     if share > MOST_IDLE:
@@ -93,23 +93,23 @@ def _share() -> float:
 
 
 def beside(busy: float, whole: tuple[float, float], timed: tuple[float, float]) -> float:
-    """CPU seconds that the machine was busy in the timed part of a sample, out of those in the `whole` of it.
+    """Return the CPU seconds that the machine was busy in the `timed` part of a sample, out of `busy` in the `whole`.
 
-    Both as (wall, CPU) seconds: what a workload does itself before its time begins (a pipeline's first batches, files
-    that are forgotten) is nobody else's load, and that of others lies evenly over all of it.
+    Both parts are (wall, CPU) seconds. What a workload does before its timed part (a pipeline's first batches, dropping
+    files from the cache) is not foreign load; the load of others is taken as even over the whole sample.
     """
     others = max(0.0, busy - whole[1])
     return timed[1] + others * min(1.0, timed[0] / whole[0])
 
 
 def peak() -> float:
-    """MiB that this process had in memory at most."""
+    """Return this process's largest resident memory so far, in MiB."""
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) for line in file if line.startswith("VmHWM:")) / 1024
 
 
 def memory() -> float:
-    """MiB that this container may use: the machine's, or the cgroup's limit (version 2, then 1) where that is less."""
+    """Return the MiB that this container may use: the machine's memory, or a lower cgroup limit (version 2, then 1)."""
     whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**20
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
@@ -122,13 +122,13 @@ def memory() -> float:
 
 
 def rss() -> float:
-    """MiB of this process in memory."""
+    """Return this process's resident memory in MiB."""
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def throttled() -> int:
-    """Periods so far in which the cgroup's quota stopped this container (version 2, then 1); 0 where nobody counts."""
+    """Return the periods in which the cgroup's quota has stopped this container (version 2, then 1); 0 if unknown."""
     for path in ("/sys/fs/cgroup/cpu.stat", "/sys/fs/cgroup/cpu/cpu.stat"):
         try:
             with open(path) as file:

@@ -1,4 +1,4 @@
-"""Answers the host's questions, one line of JSON for each: {"ask": "prepare", "calibrate", "sample", "idle" ...}."""
+"""Answer the host's questions, each one line of JSON: {"ask": "prepare", ...}, "calibrate", "sample", "idle" ..."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ..smoke import channel as channels
 from ..smoke.probes import EAGER, allocator
 from ..smoke.probes import gpus as gpus_of
 from . import gpu_utilisation, timing, validity
-from .records import Busy, Calibrated, Dropped, Hello, Idle, Peak, Ready, Taken, printable
+from .records import Calibrated, Dropped, GpuUtilisation, Hello, Idle, Peak, Ready, WorkerSample, printable
 from .validity import Unfit
 
 
 def main(arguments: list[str]) -> int:
-    """`arguments`: environment variables that are to be as if never set, since an engine can only empty them."""
+    """Run the loop. `arguments`: environment variables to unset, since an engine can only set them to ""."""
     os.environ.setdefault(*EAGER)
     for name in arguments:
         os.environ.pop(name, None)
@@ -29,84 +29,84 @@ def main(arguments: list[str]) -> int:
 
     from . import workloads
 
-    desk = Desk(workloads.registered(), workloads.missing())
+    handler = QuestionHandler(workloads.registered(), workloads.missing())
     hello = Hello(tensorflow=tf.__version__, malloc=allocator(), gpus=len(gpus_of(tf)))
     for line in sys.stdin:
         question = json.loads(line)
         ask = question.pop("ask")
-        channels.send(channel, hello if ask == "hello" else getattr(desk, ask)(**question))
+        channels.send(channel, hello if ask == "hello" else getattr(handler, ask)(**question))
     return 0
 
 
-class Desk:
-    """The workloads of this process, by the host's key; a method a question."""
+class QuestionHandler:
+    """This process's workloads by the host's key. Each public method answers one question."""
 
     def __init__(self, known: dict[str, Callable[..., Any]], missing: str) -> None:
         self.known, self.missing = known, missing
         self.warm: dict[str, Any] = {}
 
     def prepare(self, key: str, workload: str, params: dict[str, Any]) -> Ready:
-        """Builds and warms a workload. Operations come and go between releases: what is not there is a reason."""
+        """Build and warm up a workload. An operation that this release lacks becomes the `reason`."""
         if workload not in self.known:
             return Ready(reason=printable("no workload is called " + workload + self.missing))
         begin = time.perf_counter()
         try:
-            made = self.known[workload](**params)
+            work = self.known[workload](**params)
             build = time.perf_counter() - begin
-            ready = self.warmed(made, build)
-        except Exception as error:  # any: of TensorFlow's, NumPy's or Python's own
+            ready = self.warm_up(work, build)
+        except Exception as error:  # of TensorFlow, NumPy or Python
             return Ready(reason=cause(error))
-        self.warm[key] = made
+        self.warm[key] = work
         return ready
 
-    def warmed(self, made: Any, build: float) -> Ready:
+    def warm_up(self, work: Any, build: float) -> Ready:
         begin = time.perf_counter()
-        made.call()
+        work.call()
         first = time.perf_counter() - begin
-        guard = validity.folded(made)
-        calls = 0 if guard else validity.warm_up(made)
-        value = made.value()
+        guard = validity.folded(work)
+        calls = 0 if guard else validity.warm_up(work)
+        value = work.value()
         return Ready(
             guard=guard,
             build=build,
             first=first,
             calls=calls,
-            items=made.items,
-            # Not a number is no number to compare, and none that JSON has.
+            items=work.items,
+            # NaN cannot be compared, and JSON has none.
             value=value if value is not None and abs(value) < 1e12 else None,
-            error=made.error(),
-            nodes=made.nodes(),
-            note=made.note,
+            error=work.error(),
+            nodes=work.nodes(),
+            note=work.note,
         )
 
     def calibrate(self, key: str) -> Calibrated:
         return Calibrated(inner=timing.calibrate(self.warm[key]))
 
-    def sample(self, key: str, inner: int) -> Taken:
+    def sample(self, key: str, inner: int) -> WorkerSample:
         return timing.sample(self.warm[key], inner)
 
     def idle(self, key: str) -> Idle:
-        """After a sample of `key`: whoever still works in the background would be timed with the others."""
+        """Run one sample of `key`, then measure: work that goes on behind it would be timed with the other arms."""
         self.warm[key].sample(1)
         return Idle(share=validity.idle_share())
 
-    def busy(self, key: str) -> Busy:
-        made = self.warm[key]
+    def busy(self, key: str) -> GpuUtilisation:
+        work = self.warm[key]
         try:
-            return Busy(percent=gpu_utilisation.busy(lambda: made.sample(8)))
+            return GpuUtilisation(percent=gpu_utilisation.busy(lambda: work.sample(8)))
         except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-            return Busy(reason=cause(error))
+            return GpuUtilisation(reason=cause(error))
 
     def once(self, workload: str, params: dict[str, Any]) -> Peak:
-        """Builds a workload and calls it twice, untimed: for what it needs, or what a library says that it runs."""
+        """Build a workload and call it twice, untimed, to see its memory or a library's log of what it runs."""
         items, reason = 0, ""
         try:
-            made = self.known[workload](**params)
-            items = made.items
-            made.call()
-            made.call()
-            del made
-        except Exception as error:  # any, as in prepare
+            work = self.known[workload](**params)
+            items = work.items
+            work.call()
+            work.call()
+            del work
+        except Exception as error:  # of TensorFlow, NumPy or Python
             reason = cause(error)
         gc.collect()
         return Peak(items=items, peak=validity.peak(), limit=validity.memory(), reason=reason)
@@ -119,7 +119,7 @@ class Desk:
 
 
 def cause(error: Exception) -> str:
-    """An error in one line. TensorFlow puts the place in the graph before its message, and the node after it."""
+    """Return an error as one line. TensorFlow's message stands between its place in the graph and the node."""
     if isinstance(error, Unfit):
         return printable(str(error))
     lines = [line.strip() for line in str(error).split("[[")[0].splitlines() if line.strip()]

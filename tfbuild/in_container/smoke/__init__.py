@@ -1,13 +1,13 @@
-"""The smoke benchmark: what runs inside an image to prove it. Standard library, NumPy and TensorFlow alone.
+"""The smoke test that runs inside an image to verify it, with the standard library, NumPy and TensorFlow only.
 
-Written for Python 3.7 and later, since old releases run on old Pythons. `invoke verify` puts its own copy of this
-folder into a container and judges on the host; `docker run IMAGE tfbuild-smoke` runs the image's copy and
-judges by itself.
+It supports Python 3.7 and later, because old releases run on old Pythons. `invoke verify` copies this folder into a
+container and judges the results on the host; `docker run IMAGE tfbuild-smoke` runs the image's own copy, which judges
+them itself.
 
-    records.py   what a probe finds: plain records, one JSON line each
+    records.py   the results of probes, as records of one JSON line each
     channel.py   the line protocol on a file descriptor that no library prints to
     probes.py    the probes; each runs in a process of its own
     numerics.py  results against float64 references
-    judge.py     pure: what was found + what was planned -> a check; used inside the image and by the host
+    judge.py     pure: results + plan -> a check; used inside the image and on the host
     command.py   `tfbuild-smoke`
 """

@@ -1,12 +1,12 @@
-"""Runs this folder: `python .../smoke` is tfbuild-smoke; `probe NAME` serves its children and the host."""
+"""Run this folder: `python .../smoke` is tfbuild-smoke; with `probe NAME` it runs one probe."""
 
 import os
 import sys
 
 if __name__ == "__main__":
-    here = os.path.dirname(os.path.abspath(__file__))
-    sys.path[0] = os.path.dirname(here)
-    os.environ["TFBUILD_SMOKE"] = here
+    folder = os.path.dirname(os.path.abspath(__file__))
+    sys.path[0] = os.path.dirname(folder)
+    os.environ["TFBUILD_SMOKE"] = folder
     probing = sys.argv[1:2] == ["probe"]
     if probing:
         from smoke.probes import main as run

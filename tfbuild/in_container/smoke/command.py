@@ -1,4 +1,4 @@
-"""`tfbuild-smoke`: what can be judged from inside the image. The instruction set and the throughput need the host.
+"""`tfbuild-smoke`: the checks that work inside the image. Those of instruction set and throughput need the host.
 
 Exit code 0: nothing failed; 1: a check failed; 2: the command line or the plan file cannot be read.
 """
@@ -13,19 +13,21 @@ import sys
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Type
 
 from . import judge
-from .judge import Check, Ended, Plan
-from .records import Cuda, Environment, Faults, OneDnn, Part, TensorFlow
+from .judge import Ended, Judgement, Plan
+from .records import Environment, Faults, GpuConvolution, OneDnnConvolution, Part, TensorFlow
 
 SECONDS = 120
 PLAN_FILE = "/opt/tfbuild/plan.json"
-# By target, as in facts/targets.toml, which is in no image.
+# By target, as in facts/targets.toml, which images do not contain.
 CHECKS = {"mkl": ("onednn",), "cuda": ("cuda",)}
 MARKS = {judge.PASS: "ok", judge.WARN: "WARN", judge.FAIL: "FAIL", judge.SKIP: "skip"}
 
 
 def main(arguments: List[str]) -> int:
-    parser = argparse.ArgumentParser(prog="tfbuild-smoke", description="Proves from inside what this image promises.")
-    parser.add_argument("--plan", default=PLAN_FILE, metavar="FILE", help="what the image is planned to be")
+    parser = argparse.ArgumentParser(
+        prog="tfbuild-smoke", description="Check from inside that this image is what it promises to be."
+    )
+    parser.add_argument("--plan", default=PLAN_FILE, metavar="FILE", help="the plan of this image, as JSON")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
     try:
@@ -40,7 +42,7 @@ def main(arguments: List[str]) -> int:
 
 
 def read_plan(path: str, needed: bool) -> Plan:
-    """The plan in a JSON file; without one only what the environment tells is expected. Unknown keys are left alone."""
+    """Read the plan from a JSON file, ignoring unknown keys; without a file, derive it from the environment."""
     if not needed and not os.path.exists(path):
         target = "mkl" if os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "1" else ""
         return Plan(
@@ -49,16 +51,16 @@ def read_plan(path: str, needed: bool) -> Plan:
             checks=CHECKS.get(target, ()),
         )
     with open(path) as file:
-        told: Dict[str, Any] = json.load(file)
-    if not isinstance(told, dict):
+        content: Dict[str, Any] = json.load(file)
+    if not isinstance(content, dict):
         raise ValueError("is not a JSON object")
-    words = ("release", "python", "target", "threading", "allocator")
-    defects = told.get("known_defects", [])
-    known = {word: str(told.get(word) or "") for word in words}
-    return Plan(known_defects=tuple(map(str, defects)), checks=CHECKS.get(known["target"], ()), **known)
+    names = ("release", "python", "target", "threading", "allocator")
+    defects = content.get("known_defects", [])
+    values = {name: str(content.get(name) or "") for name in names}
+    return Plan(known_defects=tuple(map(str, defects)), checks=CHECKS.get(values["target"], ()), **values)
 
 
-def run(plan: Plan) -> List[Check]:
+def run(plan: Plan) -> List[Judgement]:
     start, ended, stderr = probe("start", (Environment, TensorFlow))
     environment = start[0] if start else None
     tensorflow = start[1] if len(start) > 1 else None
@@ -71,37 +73,37 @@ def run(plan: Plan) -> List[Check]:
     return [first, *(check(plan, environment, stderr) for check in (_tcmalloc, _onednn, _numerics, _cuda))]
 
 
-def _tcmalloc(plan: Plan, environment: Optional[Environment], stderr: str) -> Check:
+def _tcmalloc(plan: Plan, environment: Optional[Environment], stderr: str) -> Judgement:
     if plan.allocator != "tcmalloc":
         return judge.tcmalloc(environment, None, stderr, Ended(0, ""), plan)
-    found, ended, _ = probe("faults", (Faults,), **judge.NO_ONEDNN)
-    return judge.tcmalloc(environment, found[0] if found else None, stderr, ended, plan)
+    records, ended, _ = probe("faults", (Faults,), **judge.NO_ONEDNN)
+    return judge.tcmalloc(environment, records[0] if records else None, stderr, ended, plan)
 
 
-def _onednn(plan: Plan, environment: Optional[Environment], _: str) -> Check:
+def _onednn(plan: Plan, environment: Optional[Environment], _: str) -> Judgement:
     if "onednn" not in plan.checks:
         return judge.onednn("", environment, None, Ended(0, ""), plan)
-    found, ended, stderr = probe("onednn", (OneDnn,), **judge.TALKATIVE)
-    return judge.onednn(stderr, environment, found[0] if found else None, ended, plan)
+    records, ended, stderr = probe("onednn", (OneDnnConvolution,), **judge.TALKATIVE)
+    return judge.onednn(stderr, environment, records[0] if records else None, ended, plan)
 
 
-def _numerics(plan: Plan, _: Optional[Environment], __: str) -> Check:
-    found, ended, _stderr = probe("numerics", (Part,) * len(judge.LIMITS))
-    return judge.numerics(found, ended, plan)
+def _numerics(plan: Plan, _: Optional[Environment], __: str) -> Judgement:
+    records, ended, _stderr = probe("numerics", (Part,) * len(judge.LIMITS))
+    return judge.numerics(records, ended, plan)
 
 
-def _cuda(plan: Plan, _: Optional[Environment], __: str) -> Check:
+def _cuda(plan: Plan, _: Optional[Environment], __: str) -> Judgement:
     if "cuda" not in plan.checks:
         return judge.cuda(None, Ended(0, ""), plan)
-    found, ended, _stderr = probe("cuda", (Cuda,))
-    return judge.cuda(found[0] if found else None, ended, plan)
+    records, ended, _stderr = probe("cuda", (GpuConvolution,))
+    return judge.cuda(records[0] if records else None, ended, plan)
 
 
 def probe(name: str, kinds: Sequence[Type[Any]], **environment: str) -> Tuple[List[Any], Ended, str]:
-    """A probe in a process of its own: what it found, how it ended, what it printed."""
+    """Run a probe in a process of its own; return its records, how it ended, and its stderr."""
     command = [sys.executable, os.environ["TFBUILD_SMOKE"], "probe", name]
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             command,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -110,24 +112,24 @@ def probe(name: str, kinds: Sequence[Type[Any]], **environment: str) -> Tuple[Li
         )
     except subprocess.TimeoutExpired:
         return [], Ended(1, "", timed_out=True), ""
-    stderr = done.stderr.decode(errors="replace")
-    lines = done.stdout.decode().splitlines()
+    stderr = completed.stderr.decode(errors="replace")
+    lines = completed.stdout.decode().splitlines()
     # A probe that died sent fewer lines. (zip has no `strict` before Python 3.10.)
-    found = [kind(**tuples(json.loads(line))) for kind, line in zip(kinds, lines)]  # noqa: B905
-    return found, Ended(done.returncode, stderr), stderr
+    records = [kind(**tuples(json.loads(line))) for kind, line in zip(kinds, lines)]  # noqa: B905
+    return records, Ended(completed.returncode, stderr), stderr
 
 
 def tuples(record: Dict[str, Any]) -> Dict[str, Any]:
     return {key: tuple(value) if isinstance(value, list) else value for key, value in record.items()}
 
 
-def as_text(checks: Sequence[Check], verdict: str) -> str:
+def as_text(checks: Sequence[Judgement], verdict: str) -> str:
     lines = ["{:4}  {:9} {}".format(MARKS[check.status], check.name, check.detail) for check in checks]
     return "\n".join([*lines, "verdict: {}".format(verdict)])
 
 
-def as_json(checks: Sequence[Check], verdict: str) -> str:
-    shown = [
+def as_json(checks: Sequence[Judgement], verdict: str) -> str:
+    rows = [
         {
             "name": check.name,
             "status": check.status,
@@ -136,4 +138,4 @@ def as_json(checks: Sequence[Check], verdict: str) -> str:
         }
         for check in checks
     ]
-    return json.dumps({"schema": "tfbuild.smoke/1", "verdict": verdict, "checks": shown}, indent=2)
+    return json.dumps({"schema": "tfbuild.smoke/1", "verdict": verdict, "checks": rows}, indent=2)

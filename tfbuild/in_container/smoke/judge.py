@@ -1,6 +1,6 @@
-"""From what was found and what was planned to a check: pass, warn, fail, or skip with a reason. Nothing runs here.
+"""Judge the results of probes by the plan: pass, warn, fail, or skip with a reason. Nothing runs here.
 
-`warn` is a defect of the release that is known and listed in the facts: it is shown, and the image is not to blame.
+`warn` is a known defect of the release, listed in the facts: it is shown, but is not the image's fault.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import signal
 from dataclasses import dataclass
 from typing import Iterable, List, Optional, Sequence, Tuple
 
-from .records import Cuda, Environment, Faults, OneDnn, Part, TensorFlow
+from .records import Environment, Faults, GpuConvolution, OneDnnConvolution, Part, TensorFlow
 
 PASS, WARN, FAIL, SKIP = "pass", "warn", "fail", "skip"
 
 GUARD_EXIT = 86
-# glibc's malloc: 10,241 faults for a 40 MiB tensor (one for each 4 KiB page); TCMalloc: 0. A count: no load changes it.
+# glibc's malloc: 10,241 faults for a 40 MiB tensor (one per 4 KiB page); TCMalloc: 0. Load does not change a count.
 MOST_FAULTS = 1000
 MOST_GPU_ERROR = 1e-3
-# The largest errors seen on seven wheels were 7e-7, exp 2e-7, gradient 1e-10, xla 3e-7, training 0.12.
+# The largest errors on seven wheels were 7e-7, exp 2e-7, gradient 1e-10, xla 3e-7, training 0.12.
 LIMITS = {
     "matmul": 1e-5,
     "convolution": 1e-5,
@@ -33,9 +33,9 @@ LIMITS = {
     "xla": 1e-4,
     "training": 0.6,
 }
-# Parts that need not be in every build.
+# Parts that a build may lack.
 OPTIONAL = ("max_pool_nchw_after_nhwc", "avg_pool_nchw_after_nhwc", "xla")
-# What oneDNN's name of an implementation must hold on a CPU with all of these features, best first.
+# What the name of oneDNN's implementation must contain on a CPU with all of these features, best first.
 ONEDNN_ISAS = (
     ("avx512_core", ("avx512f", "avx512bw", "avx512dq", "avx512vl")),
     ("avx2", ("avx2",)),
@@ -44,9 +44,9 @@ ONEDNN_ISAS = (
 )
 # Other names for the same code: up to oneDNN 2 for convolutions in AVX-512, in MKL-DNN 0.x for SSE4.1.
 ALIASES = {"avx512_core": ("avx512_core", "avx512_common"), "sse41": ("sse41", "sse42")}
-# Every release's way to switch oneDNN off (up to 2.4, and in later builds by --config=mkl: TF_DISABLE_MKL).
+# Switches oneDNN off in every release (up to 2.4, and in later builds with --config=mkl: TF_DISABLE_MKL).
 NO_ONEDNN = {"TF_ENABLE_ONEDNN_OPTS": "0", "TF_DISABLE_MKL": "1"}
-# oneDNN's, DNNL's and MKL-DNN's variable.
+# The variables of oneDNN, DNNL and MKL-DNN.
 TALKATIVE = {"ONEDNN_VERBOSE": "1", "DNNL_VERBOSE": "1", "MKLDNN_VERBOSE": "1"}
 # MKL-DNN's line about the CPU.
 DETECTED = "Detected ISA is "
@@ -63,7 +63,7 @@ MESSAGES = (
 class Plan:
     """What the image is planned to be, as far as it is known; an empty field is not compared.
 
-    `checks`: those that its target makes beside the ones that every image has to pass.
+    `checks`: those of its target, beside the ones that every image has to pass.
     """
 
     release: str = ""
@@ -85,7 +85,7 @@ class Ended:
 
     @property
     def why(self) -> str:
-        """Empty where it ended well."""
+        """The reason of a failure; empty where it succeeded."""
         if self.timed_out:
             return "did not end in time"
         number = -self.code if self.code < 0 else self.code - 128 if self.code > 128 else 0
@@ -97,8 +97,8 @@ class Ended:
 
 
 @dataclass(frozen=True)
-class Measure:
-    """One number behind a check; `limit` in words, empty where it only informs."""
+class Measurement:
+    """One number behind a check; `limit` as text, empty where the number is only informative."""
 
     name: str
     value: float
@@ -106,11 +106,11 @@ class Measure:
 
 
 @dataclass(frozen=True)
-class Check:
+class Judgement:
     name: str
     status: str
     detail: str
-    measures: Tuple[Measure, ...] = ()
+    measures: Tuple[Measurement, ...] = ()
 
 
 def _signal_name(number: int) -> str:
@@ -121,35 +121,37 @@ def _signal_name(number: int) -> str:
 
 
 def last_line(text: str) -> str:
-    """The last line that says something, cut to 300 characters."""
+    """Return the last line that is not blank, cut to 300 characters."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1][:300] if lines else "it printed nothing"
 
 
-def skipped(name: str, reason: str) -> Check:
-    return Check(name, SKIP, reason)
+def skipped(name: str, reason: str) -> Judgement:
+    return Judgement(name, SKIP, reason)
 
 
-def guard(ended: Ended) -> Check:
-    """Python itself starts behind the image's entry point."""
+def guard(ended: Ended) -> Judgement:
+    """Judge whether Python starts behind the image's entry point."""
     if ended.code == GUARD_EXIT:
-        return Check("guard", FAIL, last_line(ended.stderr))
+        return Judgement("guard", FAIL, last_line(ended.stderr))
     if ended.why:
-        return Check("guard", FAIL, "Python does not start: " + ended.why)
-    return Check("guard", PASS, "the entry point finds all required features on this CPU and starts Python")
+        return Judgement("guard", FAIL, "Python does not start: " + ended.why)
+    return Judgement("guard", PASS, "the entry point finds all required features on this CPU and starts Python")
 
 
-def importing(environment: Optional[Environment], tensorflow: Optional[TensorFlow], ended: Ended, plan: Plan) -> Check:
-    """TensorFlow imports, runs an operation, and is the planned one."""
+def importing(
+    environment: Optional[Environment], tensorflow: Optional[TensorFlow], ended: Ended, plan: Plan
+) -> Judgement:
+    """Judge whether TensorFlow imports, runs an operation, and is the planned one."""
     if tensorflow is None or ended.why:
-        told = "NumPy {}; ".format(environment.numpy) if environment and environment.numpy else ""
-        return Check("import", FAIL, told + (ended.why or "the probe ended without a result"))
+        numpy = "NumPy {}; ".format(environment.numpy) if environment and environment.numpy else ""
+        return Judgement("import", FAIL, numpy + (ended.why or "the probe ended without a result"))
     wrong = list(_differences(environment, tensorflow, plan))
-    measures = (Measure("import_s", tensorflow.seconds), Measure("peak_mib", tensorflow.peak_mib))
+    measures = (Measurement("import_s", tensorflow.seconds), Measurement("peak_mib", tensorflow.peak_mib))
     if wrong:
-        return Check("import", FAIL, "; ".join(wrong), measures)
-    told = "TensorFlow {} ({})".format(tensorflow.version, tensorflow.compiler)
-    return Check("import", PASS, told + (" on Python " + environment.python if environment else ""), measures)
+        return Judgement("import", FAIL, "; ".join(wrong), measures)
+    detail = "TensorFlow {} ({})".format(tensorflow.version, tensorflow.compiler)
+    return Judgement("import", PASS, detail + (" on Python " + environment.python if environment else ""), measures)
 
 
 def _differences(environment: Optional[Environment], tensorflow: TensorFlow, plan: Plan) -> Iterable[str]:
@@ -162,7 +164,7 @@ def _differences(environment: Optional[Environment], tensorflow: TensorFlow, pla
 
 
 def message(stderr: str) -> Tuple[str, ...]:
-    """The features that TensorFlow's own "rebuild TensorFlow" message names; empty where it printed none."""
+    """Return the features in TensorFlow's own "rebuild TensorFlow" message; empty where it printed none."""
     for pattern in MESSAGES:
         match = pattern.search(stderr)
         if match:
@@ -172,30 +174,32 @@ def message(stderr: str) -> Tuple[str, ...]:
 
 def tcmalloc(
     environment: Optional[Environment], faults: Optional[Faults], stderr: str, ended: Ended, plan: Plan
-) -> Check:
-    """malloc is TCMalloc's, the loader had no complaint, and it shows in what the kernel has to do."""
+) -> Judgement:
+    """Judge whether malloc is TCMalloc's, the loader reported no error, and page faults are few enough."""
     if plan.allocator != "tcmalloc":
         return skipped("tcmalloc", "the plan names no TCMalloc (allocator: {})".format(plan.allocator or "unknown"))
     refused = NOT_PRELOADED.search(stderr)
     if refused:
-        return Check("tcmalloc", FAIL, refused.group(0)[:300])
+        return Judgement("tcmalloc", FAIL, refused.group(0)[:300])
     if environment is None or "tcmalloc" not in environment.malloc.rsplit("/", 1)[-1]:
-        return Check("tcmalloc", FAIL, "malloc is that of {}".format(environment.malloc if environment else "nobody"))
+        return Judgement(
+            "tcmalloc", FAIL, "malloc is that of {}".format(environment.malloc if environment else "nobody")
+        )
     if faults is None or ended.why:
-        return Check("tcmalloc", FAIL, "page faults were not counted: " + (ended.why or "no result"))
-    measures = (Measure("faults_per_40_mib_tensor", faults.per_tensor, "< {}".format(MOST_FAULTS)),)
+        return Judgement("tcmalloc", FAIL, "page faults were not counted: " + (ended.why or "no result"))
+    measures = (Measurement("faults_per_40_mib_tensor", faults.per_tensor, "< {}".format(MOST_FAULTS)),)
     if faults.per_tensor >= MOST_FAULTS:
-        told = "malloc is {}, but each 40 MiB tensor costs {:.0f} page faults".format(
+        detail = "malloc is {}, but each 40 MiB tensor costs {:.0f} page faults".format(
             environment.malloc, faults.per_tensor
         )
-        return Check("tcmalloc", FAIL, told, measures)
-    told = "malloc is that of {}; {:.0f} page faults a 40 MiB tensor (glibc: 10,241)"
-    return Check("tcmalloc", PASS, told.format(environment.malloc, faults.per_tensor), measures)
+        return Judgement("tcmalloc", FAIL, detail, measures)
+    detail = "malloc is that of {}; {:.0f} page faults a 40 MiB tensor (glibc: 10,241)"
+    return Judgement("tcmalloc", PASS, detail.format(environment.malloc, faults.per_tensor), measures)
 
 
 @dataclass(frozen=True)
 class Primitives:
-    """What ONEDNN_VERBOSE=1 told: the runtime ("threadpool", "openmp"), and which implementations convolved."""
+    """What ONEDNN_VERBOSE=1 printed: the runtime ("threadpool", "openmp"), and the implementations of convolutions."""
 
     runtime: str
     isa: str
@@ -203,70 +207,73 @@ class Primitives:
 
 
 def primitives(text: str) -> Primitives:
-    """oneDNN's lines out of mixed output.
+    """Parse oneDNN's lines in mixed output.
 
-    `gemm_api` lines come with oneDNN off as well: TensorFlow's own contraction calls it. They prove nothing.
+    Lines about `gemm_api` prove nothing: TensorFlow's own contraction calls it even with oneDNN off.
     """
     runtime, isa = "", ""
-    found: List[str] = []
+    implementations: List[str] = []
     for match in VERBOSE.finditer(text):
         fields = match.group(1).split(",")
         kind, implementation = executed(fields)
         if kind == "convolution":
-            found.append(implementation)
-        runtime = _told(fields, "runtime:").lower() or runtime
-        isa = _told(fields, "isa:") or match.group(1).partition(DETECTED)[2] or isa
-    return Primitives(runtime, isa, tuple(sorted(set(found))))
+            implementations.append(implementation)
+        runtime = _field(fields, "runtime:").lower() or runtime
+        isa = _field(fields, "isa:") or match.group(1).partition(DETECTED)[2] or isa
+    return Primitives(runtime, isa, tuple(sorted(set(implementations))))
 
 
 def executed(fields: Sequence[str]) -> Tuple[str, str]:
-    """The kind of primitive that ran on the CPU by a line's fields, and its implementation; empty where none did.
+    """Return the kind and implementation of the primitive that a line reports on the CPU; empty where there is none.
 
-    "[v1,primitive,]exec,cpu,KIND,IMPLEMENTATION,..." (1.x to 3.x; a time stamp may stand in front); MKL-DNN 0.x knows
-    nothing but CPUs: "exec,KIND,IMPLEMENTATION,...".
+    "[v1,primitive,]exec,cpu,KIND,IMPLEMENTATION,..." (1.x to 3.x; a time stamp may come first); MKL-DNN 0.x supports
+    only CPUs: "exec,KIND,IMPLEMENTATION,...".
     """
-    ran = list(fields[fields.index("exec") + 1 :]) if "exec" in fields else []
-    if ran[:1] == ["cpu"]:
-        ran = ran[1:]
-    return (ran[0], ran[1]) if len(ran) > 1 and ran[0] != "gpu" else ("", "")
+    primitive = list(fields[fields.index("exec") + 1 :]) if "exec" in fields else []
+    if primitive[:1] == ["cpu"]:
+        primitive = primitive[1:]
+    return (primitive[0], primitive[1]) if len(primitive) > 1 and primitive[0] != "gpu" else ("", "")
 
 
-def _told(fields: Sequence[str], what: str) -> str:
-    """The value of "cpu,runtime:threadpool": lines about the GPU have the same fields."""
+def _field(fields: Sequence[str], prefix: str) -> str:
+    """Return the value in "cpu,runtime:threadpool"; lines about the GPU, which have the same fields, do not count."""
     if "cpu" not in fields:
         return ""
-    return next((field[len(what) :] for field in fields if field.startswith(what)), "")
+    return next((field[len(prefix) :] for field in fields if field.startswith(prefix)), "")
 
 
 def expected_isa(flags: Sequence[str]) -> str:
-    """What oneDNN's implementation must be written for on a CPU with these kernel flags; empty where it is not x86."""
+    """Return the instruction set that oneDNN must use on a CPU with these kernel flags; empty where it is not x86."""
     return next((name for name, needed in ONEDNN_ISAS if set(needed) <= set(flags)), "")
 
 
-def onednn(output: str, environment: Optional[Environment], ran: Optional[OneDnn], ended: Ended, plan: Plan) -> Check:
-    """A convolution ran in oneDNN, in an implementation for this CPU, on the planned threading runtime."""
+def onednn(
+    output: str, environment: Optional[Environment], record: Optional[OneDnnConvolution], ended: Ended, plan: Plan
+) -> Judgement:
+    """Judge whether a convolution ran in oneDNN, in an implementation for this CPU, on the planned runtime."""
     if "onednn" not in plan.checks:
         return skipped("onednn", "target {} promises nothing about oneDNN".format(plan.target or "unknown"))
-    if ran is None or ended.why:
-        return Check("onednn", FAIL, "the convolution did not run: " + (ended.why or "no result"))
-    told = primitives(output)
-    if not ran.finite:
-        return Check("onednn", FAIL, "the convolution gave something that is not a number")
-    # MKL-DNN does not say what it runs on.
-    runtime = told.runtime or ("openmp" if ran.openmp else "")
-    if not told.convolutions:
-        return Check("onednn", FAIL, "no convolution ran in oneDNN" + (": it is off" if told.runtime else ""))
+    if record is None or ended.why:
+        return Judgement("onednn", FAIL, "the convolution did not run: " + (ended.why or "no result"))
+    verbose = primitives(output)
+    if not record.finite:
+        return Judgement("onednn", FAIL, "the convolution gave something that is not a number")
+    # MKL-DNN does not print its runtime.
+    runtime = verbose.runtime or ("openmp" if record.openmp else "")
+    if not verbose.convolutions:
+        return Judgement("onednn", FAIL, "no convolution ran in oneDNN" + (": it is off" if verbose.runtime else ""))
     isa = expected_isa(environment.cpu_flags if environment else ())
-    bad = [name for name in told.convolutions if not _fits(name, isa)]
+    bad = [name for name in verbose.convolutions if not _fits(name, isa)]
     if bad:
-        return Check(
+        return Judgement(
             "onednn", FAIL, "a convolution ran as {}, not as JIT code for {}".format(bad[0], isa or "this CPU")
         )
     if plan.threading and runtime != plan.threading:
-        return Check("onednn", FAIL, "its threading is {}, not {}".format(runtime or "unknown", plan.threading))
-    where = runtime if told.runtime else ran.openmp or "an unknown runtime"
-    detail = "a convolution ran as {} on {} ({})".format(", ".join(told.convolutions), where, told.isa)
-    return Check("onednn", PASS, detail)
+        return Judgement("onednn", FAIL, "its threading is {}, not {}".format(runtime or "unknown", plan.threading))
+    shown_runtime = runtime if verbose.runtime else record.openmp or "an unknown runtime"
+    convolutions = ", ".join(verbose.convolutions)
+    detail = "a convolution ran as {} on {} ({})".format(convolutions, shown_runtime, verbose.isa)
+    return Judgement("onednn", PASS, detail)
 
 
 def _fits(implementation: str, isa: str) -> bool:
@@ -274,28 +281,30 @@ def _fits(implementation: str, isa: str) -> bool:
     return bool(re.search(r"jit|brg|acl", implementation)) and any(name in implementation for name in names)
 
 
-def numerics(parts: Sequence[Part], ended: Ended, plan: Plan) -> Check:
-    """Every part is within its limit; a known defect of the release warns."""
+def numerics(parts: Sequence[Part], ended: Ended, plan: Plan) -> Judgement:
+    """Judge whether every part is within its limit; a known defect of the release is a warning."""
     known = {part.name: part for part in parts}
     missing = [name for name in LIMITS if name not in known]
     if ended.why or missing:
-        return Check("numerics", FAIL, "ended before {}: {}".format(missing[0] if missing else "its end", ended.why))
+        return Judgement(
+            "numerics", FAIL, "ended before {}: {}".format(missing[0] if missing else "its end", ended.why)
+        )
     wrong = [name for name in LIMITS if not within(known[name])]
     absent = [name for name in LIMITS if known[name].error is None and name not in wrong]
     measures = tuple(
-        Measure(name, known[name].error or 0.0, "<= {:g}".format(limit))
+        Measurement(name, known[name].error or 0.0, "<= {:g}".format(limit))
         for name, limit in LIMITS.items()
         if known[name].error is not None
     )
     blamed = [name for name in wrong if name not in plan.known_defects]
-    told = ["{} {}".format(name, _error(known[name])) for name in blamed or wrong]
-    told += ["{}: {}".format(name, known[name].note or "absent") for name in absent]
+    details = ["{} {}".format(name, _error(known[name])) for name in blamed or wrong]
+    details += ["{}: {}".format(name, known[name].note or "absent") for name in absent]
     if blamed:
-        return Check("numerics", FAIL, "; ".join(told), measures)
+        return Judgement("numerics", FAIL, "; ".join(details), measures)
     if wrong:
-        return Check("numerics", WARN, "a known defect of this release: " + "; ".join(told), measures)
-    worst = "{} of {} parts within their limits".format(len(measures), len(LIMITS))
-    return Check("numerics", PASS, "; ".join([worst, *told]), measures)
+        return Judgement("numerics", WARN, "a known defect of this release: " + "; ".join(details), measures)
+    summary = "{} of {} parts within their limits".format(len(measures), len(LIMITS))
+    return Judgement("numerics", PASS, "; ".join([summary, *details]), measures)
 
 
 def within(part: Part) -> bool:
@@ -310,23 +319,23 @@ def _error(part: Part) -> str:
     return "is off by {:.2g} (limit {:g})".format(part.error, LIMITS[part.name])
 
 
-def cuda(found: Optional[Cuda], ended: Ended, plan: Plan) -> Check:
-    """An operation on the GPU gives what the CPU gives. Not run on a GPU so far."""
+def cuda(record: Optional[GpuConvolution], ended: Ended, plan: Plan) -> Judgement:
+    """Judge whether an operation on the GPU gives the CPU's result. Not run on a GPU so far."""
     if "cuda" not in plan.checks:
         return skipped("cuda", "target {}".format(plan.target or "unknown"))
-    if found is None or ended.why:
-        return Check("cuda", FAIL, "the GPU was not tried: " + (ended.why or "no result"))
-    if not found.gpus:
+    if record is None or ended.why:
+        return Judgement("cuda", FAIL, "the GPU was not tried: " + (ended.why or "no result"))
+    if not record.gpus:
         return skipped("cuda", "no GPU is visible in the container")
-    if found.error is None or not found.error <= MOST_GPU_ERROR or "GPU" not in found.device:
-        return Check("cuda", FAIL, "{} differs from the CPU by {}".format(found.device or "the GPU", found.error))
-    measures = (Measure("gpu_error", found.error, "<= {:g}".format(MOST_GPU_ERROR)),)
-    return Check("cuda", PASS, "{} agrees with the CPU".format(found.device), measures)
+    if record.error is None or not record.error <= MOST_GPU_ERROR or "GPU" not in record.device:
+        return Judgement("cuda", FAIL, "{} differs from the CPU by {}".format(record.device or "the GPU", record.error))
+    measures = (Measurement("gpu_error", record.error, "<= {:g}".format(MOST_GPU_ERROR)),)
+    return Judgement("cuda", PASS, "{} agrees with the CPU".format(record.device), measures)
 
 
-def verdict(checks: Sequence[Check]) -> str:
-    """fail where any check fails, else warn where any warns, else pass; skipped ones alone prove nothing: fail."""
-    held = [check.status for check in checks]
-    if FAIL in held or not set(held) & {PASS, WARN}:
+def verdict(checks: Sequence[Judgement]) -> str:
+    """Return fail where any check fails, else warn where any warns, else pass; only skipped checks are a fail."""
+    statuses = {check.status for check in checks}
+    if FAIL in statuses or not statuses & {PASS, WARN}:
         return FAIL
-    return WARN if WARN in held else PASS
+    return WARN if WARN in statuses else PASS

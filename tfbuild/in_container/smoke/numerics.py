@@ -1,4 +1,4 @@
-"""Results against float64 references, on the CPU. Wrong results are real: see the known defects of 2.2 to 2.15."""
+"""Compare results on the CPU with float64 references. Wrong ones do occur: see the known defects of 2.2 to 2.15."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import tensorflow as tf
 from .records import Part
 
 STEPS = 200
-# How a build says that it lacks something (a layout, XLA).
+# The errors of a build that lacks something (a layout, XLA).
 ABSENT = (tf.errors.UnimplementedError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError, ImportError)
 
 
 def parts() -> Iterator[Part]:
-    """Every part, each judged by its limit in judge.py. An exception in one is a result without a number."""
+    """Yield every part, to be judged by its limit in judge.py. An exception in one is a result without a number."""
     random = np.random.default_rng(0)
     with tf.device("/CPU:0"):
         for name, compute in CHECKS:
@@ -27,7 +27,7 @@ def measured(compute: Callable[[Any], float], random: Any) -> Tuple[Optional[flo
     try:
         error = float(compute(random))
     except ABSENT as reason:
-        # In a graph TensorFlow puts the place before its message.
+        # In a graph, TensorFlow puts the location before the message.
         return None, "not in this build: {}".format(str(reason).split("\n")[0].rpartition("}} ")[2][:200])
     return (error, "") if np.isfinite(error) else (None, "")
 
@@ -37,7 +37,7 @@ def relative(result: Any, reference: Any) -> float:
 
 
 def normal(random: Any, *shape: int) -> Any:
-    """A float64 array that float32 holds exactly, so that rounding the input is no error."""
+    """Return a float64 array that float32 represents exactly, so that rounding the input adds no error."""
     return random.standard_normal(shape).astype(np.float32).astype(np.float64)
 
 
@@ -46,10 +46,10 @@ def single(array: Any) -> Any:
 
 
 def both(body: Callable[..., Any], *inputs: Any) -> List[Any]:
-    """What `body` gives in eager mode, where this build can run it there, and in a graph.
+    """Run `body` in eager mode, where this build can, and in a graph.
 
-    Up to 2.4 oneDNN's operations are in graphs alone. Its cache of primitives belongs to a thread, and in eager mode
-    all runs in one: what goes wrong with a cached one does so each time.
+    Up to 2.4, oneDNN's operations exist only in graphs. Its cache of primitives belongs to a thread; eager mode runs
+    everything in one thread, so an error with a cached primitive occurs each time.
     """
     try:
         eager = [body(*inputs)]
@@ -59,7 +59,7 @@ def both(body: Callable[..., Any], *inputs: Any) -> List[Any]:
 
 
 def worst(errors: Iterable[float]) -> float:
-    """The largest; not a number where one is none, which Python's max() would hide."""
+    """Return the largest error, or NaN where one is NaN, which Python's max() would hide."""
     return float(np.max(list(errors)))
 
 
@@ -105,7 +105,7 @@ def batch_norm(random: Any) -> float:
 
 
 def gradient(random: Any) -> float:
-    """The gradient of a float64 convolution against central differences, at every seventh weight."""
+    """Compare the gradient of a float64 convolution with central differences, at every seventh weight."""
     x, w = tf.constant(normal(random, 1, 5, 5, 2)), normal(random, 3, 3, 2, 3)
 
     def loss(kernel: Any) -> Any:
@@ -114,19 +114,19 @@ def gradient(random: Any) -> float:
     variable = tf.Variable(w)
     with tf.GradientTape() as tape:
         value = loss(variable)
-    found = tape.gradient(value, variable).numpy().ravel()
-    worst = 0.0
+    slopes = tape.gradient(value, variable).numpy().ravel()
+    largest = 0.0
     for index in range(0, w.size, 7):
         moved = [w.ravel().copy() for _ in range(2)]
         moved[0][index] += 1e-5
         moved[1][index] -= 1e-5
         up, down = (float(loss(tf.constant(m.reshape(w.shape)))) for m in moved)
-        worst = max(worst, abs(found[index] - (up - down) / 2e-5))
-    return worst / float(np.abs(found).max())
+        largest = max(largest, abs(slopes[index] - (up - down) / 2e-5))
+    return largest / float(np.abs(slopes).max())
 
 
 def pooling(kind: str, data_format: str) -> Callable[[Any], float]:
-    """Absolute error: a maximum is exact. Both layouts in one process: that is where 2.2 to 2.15 go wrong."""
+    """Absolute error, because a maximum is exact. Both layouts run in one process, where 2.2 to 2.15 go wrong."""
 
     def compute(_: Any) -> float:
         x = normal(np.random.default_rng(1), 2, 12, 12, 8)
@@ -156,7 +156,7 @@ def xla(random: Any) -> float:
 
 
 def training(random: Any) -> float:
-    """Last loss over first loss of a small network that learns a product's sign."""
+    """Return the last loss over the first one of a small network that learns a product's sign."""
     x = single(normal(random, 512, 16))
     y = tf.cast(x[:, :1] * x[:, 1:2] > 0, tf.float32)
     weights = [tf.Variable(single(normal(random, *shape) * 0.3)) for shape in ((16, 64), (64, 1))]

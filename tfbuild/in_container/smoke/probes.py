@@ -1,4 +1,4 @@
-"""What is asked of an image; each probe is a process of its own, so that its death says what it died of."""
+"""The probes of an image; each is a process of its own, so that a crash shows which one caused it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import time
 from typing import IO, Any, Callable, Dict, List, Optional, Tuple
 
 from . import channel as channels
-from .records import Cuda, Environment, Faults, OneDnn, TensorFlow
+from .records import Environment, Faults, GpuConvolution, OneDnnConvolution, TensorFlow
 
 TENSOR_MIB = 40
 TENSORS = 8
 WARM_UP = 4
-# Makes 1.15 behave as 2.x; from 2.0 on this is the default.
+# Makes 1.15 behave like 2.x, where this is the default.
 EAGER = ("TF2_BEHAVIOR", "1")
 
 
@@ -29,7 +29,7 @@ def main(arguments: List[str]) -> int:
 
 
 def start(channel: IO[str]) -> None:
-    """The environment, then TensorFlow: a line each, so that the first is there where the second kills the process."""
+    """Send the environment, then TensorFlow, on a line each: the first arrives even if TensorFlow kills the process."""
     channels.send(channel, environment())
     channels.send(channel, tensorflow())
 
@@ -58,23 +58,23 @@ def packages() -> Tuple[str, ...]:
     except ImportError:  # Python 3.7
         listed = installed(sys.path)
     else:
-        listed = [(str(found.metadata["Name"]), found.version) for found in metadata.distributions()]
+        listed = [(str(package.metadata["Name"]), package.version) for package in metadata.distributions()]
     versions = {name.lower().replace("_", "-"): version for name, version in listed}
     return tuple(sorted("{}=={}".format(name, version) for name, version in versions.items()))
 
 
 def installed(folders: List[str]) -> List[Tuple[str, str]]:
-    """Packages and versions by the names of their folders: numpy-1.18.5.dist-info, gast-0.2.2-py3.7.egg-info."""
+    """Read packages and versions from folder names: numpy-1.18.5.dist-info, gast-0.2.2-py3.7.egg-info."""
     paths = [path for folder in folders for path in glob.glob(os.path.join(folder, "*-*.*-info"))]
     parts = [os.path.basename(path).rpartition(".")[0].split("-") for path in paths]
     return [(name, version) for name, version, *_ in parts]
 
 
 def allocator() -> str:
-    """The file whose mapping holds the malloc that calls go to.
+    """Return the file whose mapping contains the malloc that is called.
 
-    In a program that is linked to a fixed address and uses malloc's address (Debian's Python), the dynamic linker's
-    answer is the program's own stub: that one is followed, on x86-64; elsewhere posix_memalign stands for it.
+    In a program linked to a fixed address that takes malloc's address (Debian's Python), the dynamic linker returns the
+    program's own stub. On x86-64 that stub is followed; elsewhere posix_memalign is looked up instead.
     """
     program = os.path.realpath("/proc/self/exe")
     address = resolved("malloc")
@@ -90,7 +90,7 @@ def resolved(function: str) -> int:
 
 
 def behind_stub(address: int) -> int:
-    """The target of `[endbr64] [bnd] jmp *offset(%rip)`; the address itself where there is no such stub."""
+    """Return the target of `[endbr64] [bnd] jmp *offset(%rip)`; the address itself where there is no such stub."""
     code = ctypes.string_at(address, 16)
     start = (4 if code.startswith(b"\xf3\x0f\x1e\xfa") else 0) + (1 if b"\xf2\xff\x25" in code[:7] else 0)
     if code[start : start + 2] != b"\xff\x25":
@@ -100,7 +100,7 @@ def behind_stub(address: int) -> int:
 
 
 def owner(address: int) -> str:
-    """The file mapped at `address`; empty where there is none."""
+    """Return the file mapped at `address`; empty where there is none."""
     with open("/proc/self/maps") as maps:
         for line in maps:
             fields = line.split()
@@ -111,7 +111,7 @@ def owner(address: int) -> str:
 
 
 def cpu() -> Tuple[Tuple[str, ...], str]:
-    """The kernel's feature names that every core has, and the model."""
+    """Return the features that every core has, in the kernel's names, and the model."""
     with open("/proc/cpuinfo") as file:
         lines = [line.partition(":") for line in file]
     lists = [set(value.split()) for key, _, value in lines if key.strip() in ("flags", "Features")]
@@ -120,18 +120,18 @@ def cpu() -> Tuple[Tuple[str, ...], str]:
 
 
 def quota() -> Optional[float]:
-    """CPUs' worth of time that the cgroup grants (version 2, then 1); TensorFlow does not look at it."""
+    """Return the CPU quota of the cgroup (version 2, else 1), in CPUs; TensorFlow ignores it."""
     try:
         with open("/sys/fs/cgroup/cpu.max") as file:
-            given, period = file.read().split()
-        return None if given == "max" else float(given) / float(period)
+            limit, period = file.read().split()
+        return None if limit == "max" else float(limit) / float(period)
     except (OSError, ValueError):
         pass
     try:
         with open("/sys/fs/cgroup/cpu/cpu.cfs_quota_us") as file:
-            limit = int(file.read())
+            microseconds = int(file.read())
         with open("/sys/fs/cgroup/cpu/cpu.cfs_period_us") as file:
-            return limit / int(file.read()) if limit > 0 else None
+            return microseconds / int(file.read()) if microseconds > 0 else None
     except (OSError, ValueError):
         return None
 
@@ -156,12 +156,12 @@ def tensorflow() -> TensorFlow:
 
 
 def gpus(tf: Any) -> List[Any]:
-    """Every release has the function under this name; since 2.1 it is no longer experimental."""
+    """List GPUs; every release has the function under this name, though since 2.1 it is no longer experimental."""
     return list(tf.config.experimental.list_physical_devices("GPU"))
 
 
 def faults(channel: IO[str]) -> None:
-    """With oneDNN on TensorFlow's own pool hides what malloc does, so this one runs with judge.NO_ONEDNN."""
+    """Count page faults, with judge.NO_ONEDNN: with oneDNN on, TensorFlow's own pool hides what malloc does."""
     import tensorflow as tf
 
     tensor = tf.ones([TENSOR_MIB * 2**20 // 4])
@@ -176,20 +176,20 @@ def faults(channel: IO[str]) -> None:
 
 
 def onednn(channel: IO[str]) -> None:
-    """A convolution; judge.TALKATIVE makes oneDNN say on stderr which implementation ran.
+    """Run a convolution; judge.TALKATIVE makes oneDNN print on stderr which implementation ran.
 
-    In a graph: up to 2.4 TensorFlow puts oneDNN's operations into graphs alone.
+    It runs in a graph, because up to 2.4 TensorFlow uses oneDNN's operations only there.
     """
     import tensorflow as tf
 
     image, kernel = tf.random.normal([4, 16, 16, 32]), tf.random.normal([3, 3, 32, 32])
     convolve = tf.function(lambda x, w: tf.nn.relu(tf.nn.conv2d(x, w, 1, "SAME")))
     result = float(tf.reduce_sum(convolve(image, kernel)))
-    channels.send(channel, OneDnn(finite=result == result, openmp=openmp()))
+    channels.send(channel, OneDnnConvolution(finite=result == result, openmp=openmp()))
 
 
 def openmp() -> str:
-    """The OpenMP runtime that is loaded, by its file: libiomp5.so, libgomp.so.1 or libomp.so.5."""
+    """Return the file of the loaded OpenMP runtime: libiomp5.so, libgomp.so.1 or libomp.so.5."""
     with open("/proc/self/maps") as maps:
         files = {os.path.basename(line.split()[-1]) for line in maps if "/" in line}
     return next((name for name in sorted(files) if name.startswith(("libiomp", "libgomp", "libomp"))), "")
@@ -203,15 +203,15 @@ def numerics(channel: IO[str]) -> None:
 
 
 def cuda(channel: IO[str]) -> None:
-    """The same convolution on the first GPU, where there is one, and on the CPU."""
+    """Run the same convolution on the first GPU, if any, and on the CPU."""
     import numpy as np
     import tensorflow as tf
 
-    found = gpus(tf)
-    if not found:
-        channels.send(channel, Cuda(gpus=0, device="", error=None))
+    devices = gpus(tf)
+    if not devices:
+        channels.send(channel, GpuConvolution(gpus=0, device="", error=None))
         return
-    # TensorFloat-32 keeps ten bits of the mantissa: it would hide a wrong kernel. (Before 2.4 nothing uses it.)
+    # TensorFloat-32 keeps only ten bits of the mantissa, which would hide a wrong kernel. (Unused before 2.4.)
     if hasattr(tf.config.experimental, "enable_tensor_float_32_execution"):
         tf.config.experimental.enable_tensor_float_32_execution(False)
     image, kernel = tf.random.normal([4, 16, 16, 32]), tf.random.normal([3, 3, 32, 32])
@@ -220,9 +220,11 @@ def cuda(channel: IO[str]) -> None:
         with tf.device(device):
             return tf.nn.conv2d(image, kernel, 1, "SAME")
 
-    there, here = on("/GPU:0"), on("/CPU:0").numpy()
-    error = float(np.abs(there.numpy() - here).max() / np.abs(here).max())
-    channels.send(channel, Cuda(gpus=len(found), device=there.device, error=error if error == error else None))
+    on_gpu, on_cpu = on("/GPU:0"), on("/CPU:0").numpy()
+    error = float(np.abs(on_gpu.numpy() - on_cpu).max() / np.abs(on_cpu).max())
+    channels.send(
+        channel, GpuConvolution(gpus=len(devices), device=on_gpu.device, error=error if error == error else None)
+    )
 
 
 PROBES: Dict[str, Callable[[IO[str]], None]] = {

@@ -1,4 +1,4 @@
-"""What the probes find. Each record is one line of JSON; the host checks it against these types first."""
+"""The records of the probes. Each is one line of JSON, which the host checks against these types first."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Optional, Tuple
 
 @dataclass(frozen=True)
 class Environment:
-    """The container before TensorFlow is touched.
+    """The container before TensorFlow is imported.
 
-    `malloc`: file whose mapping holds the function malloc; `cpus`: those this process may use; `quota`: CPUs' worth of
-    time that the cgroup grants (None: no limit); `memory`: MiB of the machine; `packages`: "name==version", sorted.
+    `malloc`: the file whose mapping contains malloc; `cpus`: those that this process may use; `quota`: CPU quota of the
+    cgroup, in CPUs (None: no limit); `memory`: MiB of the machine; `packages`: "name==version", sorted.
     """
 
     python: str
@@ -29,7 +29,7 @@ class Environment:
 
 @dataclass(frozen=True)
 class TensorFlow:
-    """TensorFlow after an import that worked and one operation; `seconds`: the import alone."""
+    """TensorFlow after a successful import and one operation; `seconds`: of the import only."""
 
     version: str
     git: str
@@ -42,16 +42,16 @@ class TensorFlow:
 
 @dataclass(frozen=True)
 class Faults:
-    """Page faults for each 40 MiB tensor that was made and dropped, with oneDNN's own pool out of the way."""
+    """Page faults for each 40 MiB tensor that was made and dropped, without oneDNN's own pool."""
 
     per_tensor: float
 
 
 @dataclass(frozen=True)
 class Part:
-    """One numerical result: the error against its reference, relative unless judge.py says otherwise.
+    """One numerical result: its error against a reference, relative unless numerics.py says otherwise.
 
-    `error` is None where the result was not a finite number, or, with a `note`, where there was nothing to compare.
+    `error` is None where the result was not finite or, with a `note`, where there was nothing to compare.
     """
 
     name: str
@@ -60,16 +60,16 @@ class Part:
 
 
 @dataclass(frozen=True)
-class OneDnn:
-    """A convolution ran. `finite`: it gave a number; `openmp`: file of the OpenMP runtime that is loaded ("": none)."""
+class OneDnnConvolution:
+    """A convolution that ran. `finite`: its result is; `openmp`: file of the loaded OpenMP runtime ("": none)."""
 
     finite: bool
     openmp: str
 
 
 @dataclass(frozen=True)
-class Cuda:
-    """`error`: largest relative difference of a convolution on the GPU to the same on the CPU (None: no GPU)."""
+class GpuConvolution:
+    """`error`: largest relative difference between a convolution on the GPU and on the CPU (None: no GPU)."""
 
     gpus: int
     device: str

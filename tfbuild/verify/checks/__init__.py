@@ -1,9 +1,9 @@
-"""What an image has to pass: one file a check, each with its claim, when it applies, its probe and its judge."""
+"""The checks that an image has to pass: one file each, with its claim, when it applies, its probe and its judge."""
 
 from tfbuild.verify.checks import code, cuda, guard, imports, isa, numerics, onednn, tcmalloc, throughput
 from tfbuild.verify.verification import VerificationCheck
 
-# In this order: a check may go by what those before it found.
+# In this order: a check may use the results of earlier ones.
 CHECKS: tuple[VerificationCheck, ...] = (
     guard.CHECK,
     imports.CHECK,

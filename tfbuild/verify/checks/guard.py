@@ -9,16 +9,16 @@ NO_FEATURES = "/tmp/tfbuild-no-features"
 UNFIT = 86
 
 
-def _run(verification: Verification) -> judge.Check:
+def _run(verification: Verification) -> judge.Judgement:
     command = ["python", "-c", f"print('{ALIVE}')"]
     try:
         run = verification.engine.run(verification.ref, command, timeout=probe.SECONDS)
     except TimeoutError:
         return judge.guard(judge.Ended(1, "", timed_out=True))
     if run.exit_code == 0 and run.stdout != f"{ALIVE}\n":
-        return judge.Check("guard", judge.FAIL, "the entry point does not start the command that it is given")
+        return judge.Judgement("guard", judge.FAIL, "the entry point does not start the command that it is given")
     if run.exit_code == 0 and not _stops_on_a_lesser_cpu(verification):
-        return judge.Check("guard", judge.FAIL, "the entry point starts Python on a CPU that has no feature at all")
+        return judge.Judgement("guard", judge.FAIL, "the entry point starts Python on a CPU that has no feature at all")
     return judge.guard(judge.Ended(run.exit_code, run.stderr))
 
 

@@ -1,4 +1,4 @@
-"""The import check: TensorFlow imports and computes; whatever needs it is skipped where it does not."""
+"""The import check: TensorFlow imports and computes; where it does not, all checks that need it are skipped."""
 
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.records import Environment, TensorFlow
@@ -9,11 +9,11 @@ def _skip(verification: Verification) -> str:
     return NO_START if verification.failed("guard") else ""
 
 
-def _run(verification: Verification) -> judge.Check:
+def _run(verification: Verification) -> judge.Judgement:
     outcome = verification.ask("start", Environment, TensorFlow)
     start = Start(outcome=outcome)
     if outcome.broken:
-        check = judge.Check("import", judge.FAIL, outcome.broken)
+        check = judge.Judgement("import", judge.FAIL, outcome.broken)
     else:
         check = judge.importing(start.environment, start.tensorflow, outcome.ended, verification.planned.smoke())
     if check.status == judge.FAIL and not start.tensorflow:

@@ -15,66 +15,71 @@ from tfbuild.in_container.smoke import judge
 from tfbuild.verify import libraries
 from tfbuild.verify.verification import Claim, Verification, VerificationCheck
 
-# Every x86-64 has these, so no plan names them, and the guard asks for them in every build.
+# Every x86-64 has these, so no plan names them; the guard checks them in every build.
 BASE = frozenset({"SSE", "SSE2"})
 
 
 def read(engine: Engine, ref: str, planned: Planned) -> Guard:
-    """The guard of the TensorFlow in an image, which is not started for it; GuardUnreadable with the reason."""
+    """Read the guard of TensorFlow in an image without starting it. Raises GuardUnreadable with the reason."""
     path = libraries.site(planned.python, planned.release, releases.package(planned.release).framework)
     with tempfile.TemporaryDirectory(prefix="tfbuild-") as folder:
         try:
             library = engine.read_file(ref, path, Path(folder) / "library", MOST_BYTES)
         except OSError as error:
-            raise GuardUnreadable(f"{path} cannot be taken out of the image: {error.strerror or error}") from error
+            raise GuardUnreadable(f"{path} cannot be copied out of the image: {error.strerror or error}") from error
         return read_guard(library, planned.release)
 
 
 def compare(
     planned: Planned, guard: Guard, flags: Sequence[str], message: Sequence[str] | None, why: str
-) -> judge.Check:
+) -> judge.Judgement:
     """Judge the guard by the plan.
 
-    `flags`: the CPU's, in the kernel's names; `message`: what TensorFlow says it leaves unused (None: `why`).
+    `flags`: the CPU's, in the kernel's names; `message`: the features that TensorFlow reports as unused; where that is
+    None, `why`.
     """
     judged = guards.judged(planned.release)
     wanted = (BASE | set(guards.spelling(planned.release, planned.features))) & judged
     compiled = set(guard.compiled) & judged
     faults = [
-        f"{what} {' '.join(sorted(names))}"
-        for what, names in (("lacks", wanted - compiled), ("has beyond its plan", compiled - wanted))
+        f"{fault} {' '.join(sorted(names))}"
+        for fault, names in (("lacks", wanted - compiled), ("has beyond its plan", compiled - wanted))
         if names
     ]
     if faults:
-        return judge.Check("isa", judge.FAIL, f"compiled for {' '.join(guard.compiled)}: it {' and it '.join(faults)}")
-    told = f"compiled for {' '.join(guard.compiled)}, as planned"
+        return judge.Judgement(
+            "isa", judge.FAIL, f"compiled for {' '.join(guard.compiled)}: it {' and it '.join(faults)}"
+        )
+    summary = f"compiled for {' '.join(guard.compiled)}, as planned"
     if message is None:
-        return judge.Check("isa", judge.PASS, f"{told}; not cross-checked with TensorFlow's message, since {why}")
+        return judge.Judgement(
+            "isa", judge.PASS, f"{summary}; not cross-checked with TensorFlow's message, since {why}"
+        )
     expected = _seen_by_kernel(unused(guard, flags))
     if _seen_by_kernel(message) != expected:
-        return judge.Check("isa", judge.FAIL, _disagreement(message, expected))
-    return judge.Check(
-        "isa", judge.PASS, f"{told}; TensorFlow's own message agrees ({' '.join(message) or 'none unused'})"
+        return judge.Judgement("isa", judge.FAIL, _disagreement(message, expected))
+    return judge.Judgement(
+        "isa", judge.PASS, f"{summary}; TensorFlow's own message agrees ({' '.join(message) or 'none unused'})"
     )
 
 
 def unused(guard: Guard, flags: Sequence[str]) -> tuple[str, ...]:
-    """What this CPU has and the build leaves unused, in the guard's names and order."""
+    """Return the features of this CPU that the build leaves unused, in the guard's names and order."""
     held = set(canonical(frozenset(flags), "x86_64"))
     names = {row.tensorflow for row in facts.features("x86_64") if row.name in held}
     return tuple(name for name in guard.unused if name in names)
 
 
 def _seen_by_kernel(names: Sequence[str]) -> tuple[str, ...]:
-    """Without those that no kernel prints (AMX_FP16): TensorFlow asks the CPU itself."""
+    """Leave out features that no kernel prints (AMX_FP16): TensorFlow asks the CPU itself."""
     hidden = {row.tensorflow for row in facts.features("x86_64") if row.tensorflow and not row.cpuinfo}
     return tuple(name for name in names if name not in hidden)
 
 
 def _disagreement(message: Sequence[str], expected: Sequence[str]) -> str:
-    said = " ".join(message) or "nothing"
-    read = " ".join(expected) or "nothing"
-    return f"its guard leaves {read} of this CPU unused, but TensorFlow's own message says {said}"
+    by_message = " ".join(message) or "nothing"
+    by_guard = " ".join(expected) or "nothing"
+    return f"its guard leaves {by_guard} of this CPU unused, but TensorFlow's own message says {by_message}"
 
 
 def _skip(verification: Verification) -> str:
@@ -82,12 +87,12 @@ def _skip(verification: Verification) -> str:
     return "" if arch == "x86_64" else f"TensorFlow's guard knows no feature of {arch}"
 
 
-def _run(verification: Verification) -> judge.Check:
+def _run(verification: Verification) -> judge.Judgement:
     planned, start = verification.planned, verification.start
     try:
         guard = read(verification.engine, verification.ref, planned)
     except GuardUnreadable as error:
-        return judge.Check("isa", judge.FAIL, error.reason)
+        return judge.Judgement("isa", judge.FAIL, error.reason)
     verification.guard = guard
     flags = start.environment.cpu_flags if start.environment else ()
     message = judge.message(start.outcome.output) if start.tensorflow else None

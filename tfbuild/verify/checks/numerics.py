@@ -5,11 +5,11 @@ from tfbuild.in_container.smoke.records import Part
 from tfbuild.verify.verification import Claim, Verification, VerificationCheck, needs_tensorflow
 
 
-def _run(verification: Verification) -> judge.Check:
+def _run(verification: Verification) -> judge.Judgement:
     outcome = verification.ask("numerics", *(Part for _ in judge.LIMITS))
     if outcome.broken:
-        return judge.Check("numerics", judge.FAIL, outcome.broken)
-    return judge.numerics(outcome.found, outcome.ended, verification.planned.smoke())
+        return judge.Judgement("numerics", judge.FAIL, outcome.broken)
+    return judge.numerics(outcome.records, outcome.ended, verification.planned.smoke())
 
 
 CHECK = VerificationCheck(

@@ -1,21 +1,21 @@
 """The onednn check: convolutions run in oneDNN, in an implementation for this CPU, on the planned runtime."""
 
 from tfbuild.in_container.smoke import judge
-from tfbuild.in_container.smoke.records import OneDnn
+from tfbuild.in_container.smoke.records import OneDnnConvolution
 from tfbuild.verify.verification import Claim, Verification, VerificationCheck, needs_tensorflow, unpromised
 
 
 def _skip(verification: Verification) -> str:
-    unasked = judge.onednn("", None, None, judge.Ended(0, ""), verification.planned.smoke())
-    return needs_tensorflow(verification) or unpromised(unasked)
+    unprobed = judge.onednn("", None, None, judge.Ended(0, ""), verification.planned.smoke())
+    return needs_tensorflow(verification) or unpromised(unprobed)
 
 
-def _run(verification: Verification) -> judge.Check:
-    outcome = verification.ask("onednn", OneDnn, **judge.TALKATIVE)
+def _run(verification: Verification) -> judge.Judgement:
+    outcome = verification.ask("onednn", OneDnnConvolution, **judge.TALKATIVE)
     if outcome.broken:
-        return judge.Check("onednn", judge.FAIL, outcome.broken)
-    environment, ran = verification.start.environment, outcome.first(OneDnn)
-    return judge.onednn(outcome.output, environment, ran, outcome.ended, verification.planned.smoke())
+        return judge.Judgement("onednn", judge.FAIL, outcome.broken)
+    environment, record = verification.start.environment, outcome.first(OneDnnConvolution)
+    return judge.onednn(outcome.output, environment, record, outcome.ended, verification.planned.smoke())
 
 
 CHECK = VerificationCheck(

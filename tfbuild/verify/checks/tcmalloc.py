@@ -6,14 +6,14 @@ from tfbuild.verify.verification import Claim, Verification, VerificationCheck, 
 
 
 def _skip(verification: Verification) -> str:
-    unasked = judge.tcmalloc(None, None, "", judge.Ended(0, ""), verification.planned.smoke())
-    return needs_tensorflow(verification) or unpromised(unasked)
+    unprobed = judge.tcmalloc(None, None, "", judge.Ended(0, ""), verification.planned.smoke())
+    return needs_tensorflow(verification) or unpromised(unprobed)
 
 
-def _run(verification: Verification) -> judge.Check:
+def _run(verification: Verification) -> judge.Judgement:
     outcome = verification.ask("faults", Faults, **judge.NO_ONEDNN)
     if outcome.broken:
-        return judge.Check("tcmalloc", judge.FAIL, outcome.broken)
+        return judge.Judgement("tcmalloc", judge.FAIL, outcome.broken)
     start, faults = verification.start, outcome.first(Faults)
     plan = verification.planned.smoke()
     return judge.tcmalloc(start.environment, faults, start.outcome.output, outcome.ended, plan)

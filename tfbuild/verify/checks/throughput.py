@@ -1,7 +1,7 @@
 """The throughput check: all cases of the experiment in the role "verification", against this image's own baseline.
 
-No absolute time is judged. The ratio is baseline over image (above 1: the image is faster) of CPU time, which
-neighbours disturb least; the image runs twice, and what it differs from itself is the band.
+No absolute time is judged. The ratio is the CPU time of the baseline over that of the image (above 1: the image is
+faster), because CPU time is disturbed least by other processes. The image runs twice; its ratio to itself is the band.
 """
 
 import math
@@ -24,64 +24,64 @@ from tfbuild.verify.records import Benchmark, Throughput, Timing, Triple
 from tfbuild.verify.verification import Baseline, Claim, Verification, VerificationCheck, needs_tensorflow
 
 ROUNDS = 9
-# The rounds' share of the minute that a verification may take. A machine so busy that six rounds do not fit into it
-# gets up to LONGEST.
+# The rounds' share of the minute that a verification may take. On a machine so busy that six rounds do not fit, they
+# may take up to LONGEST.
 SECONDS = 20.0
 LONGEST = 90.0
 
 
 class TooBusyError(Exception):
-    """The machine is so busy that too few rounds fitted into the time: nothing is known of the image."""
+    """The machine is so busy that too few rounds fitted into the time to judge the image."""
 
 
 def measure(engine: Engine, ref: str, baseline: Baseline, *, seed: int = 0) -> Throughput:
-    """Raises MeasurementError, TooBusyError, WorkerDied or TimeoutError."""
+    """Measure the image against its baseline. Raises MeasurementError, TooBusyError, WorkerDied or TimeoutError."""
     row = against(baseline)
-    # Nothing that the row does is filled with the machine's numbers.
+    # No placeholder in the row depends on the machine's numbers.
     machine = Machine(image=ref, against=baseline.image, cpus=0, gpus=0)
     with workers.pool(engine, {}) as pool:
-        made = [
+        runs = [
             CaseRun(row=row, case=case, machine=machine, pool=pool, tell=lambda _: None, strict=True)
             for case in row.case
         ]
-        rounds.prepare(made, math.inf)
+        rounds.prepare(runs, math.inf)
         begin = time.monotonic()
         limits = RoundLimits(rounds=ROUNDS, end=begin + SECONDS, latest=begin + LONGEST)
-        rounds.run(made, limits, random.Random(seed))
-    done = min(len(one.rounds) for one in made)
+        rounds.run(runs, limits, random.Random(seed))
+    done = min(len(run.rounds) for run in runs)
     if done < intervals.FEWEST:
         raise TooBusyError(f"the machine is too busy: only {done} rounds fitted into {LONGEST:g} s")
-    return throughput([one.result() for one in made], baseline)
+    return throughput([run.result() for run in runs], baseline)
 
 
 def against(baseline: Baseline) -> Experiment:
-    """The experiment with this baseline in place of its own, which is the image itself without its tuning."""
+    """Return the experiment with this baseline; its own is the image itself without its tuning."""
     row = experiments.in_role("verification")
     image, other = row.arm
     other = replace(other, image="against", env=dict(baseline.env), process="baseline")
     return replace(row, arm=(image, other), case=tuple(replace(case, needs="against") for case in row.case))
 
 
-# --- the benchmark's records as verification's: pure ------------------------------------------------------------------
+# --- the benchmark's records as those of a verification: pure ---------------------------------------------------------
 
 
 def throughput(cases: Sequence[CaseResult], baseline: Baseline) -> Throughput:
-    """ValueError where the cases have no mean: they lack rounds."""
+    """Combine the cases. Raises ValueError where they have too few rounds for a mean."""
     (arm,) = {arm.name for case in cases for arm in case.arms if arm.name != case.baseline}
-    found = pooled.mean(cases, arm)
-    if found is None:
+    mean = pooled.mean(cases, arm)
+    if mean is None:
         raise ValueError("too few rounds for a ratio")
     return Throughput(
         metric=cases[0].metric,
         baseline=baseline.ref,
         retuned=dict(baseline.env),
-        cpu=inverse(found.cpu),
-        wall=inverse(found.wall),
-        band=inverse(found.band),
-        effect=intervals.effect(inverse(found.cpu), inverse(found.band)),
-        rounds=found.rounds,
-        clean=found.clean,
-        foreign=found.foreign,
+        cpu=inverse(mean.cpu),
+        wall=inverse(mean.wall),
+        band=inverse(mean.band),
+        effect=intervals.effect(inverse(mean.cpu), inverse(mean.band)),
+        rounds=mean.rounds,
+        clean=mean.clean,
+        foreign=mean.foreign,
         benchmarks=tuple(_benchmark(case, arm) for case in cases),
     )
 
@@ -113,12 +113,12 @@ def _triple(row: Round, image: str, baseline: str, inner: int) -> Triple:
 
 
 def _timing(sample: Sample, inner: int) -> Timing:
-    """For `inner` calls: a sample that was too short was taken again with more."""
+    """Scale to `inner` calls: a sample that was too short was repeated with more."""
     return Timing(wall=sample.wall * (inner / sample.inner), cpu=sample.cpu * (inner / sample.inner))
 
 
 def inverse(ratio: Interval) -> Interval:
-    """The benchmark's baseline is the image: its ratios are the other way round."""
+    """Invert a ratio: the benchmark's baseline is the image."""
     return Interval(median=1 / ratio.median, low=1 / ratio.high, high=1 / ratio.low, coverage=ratio.coverage)
 
 
@@ -127,44 +127,47 @@ def inverse(ratio: Interval) -> Interval:
 
 def _skip(verification: Verification) -> str:
     if verification.failed("onednn"):
-        return "oneDNN is not what was planned (see onednn), and a time would only say that again"
+        return "oneDNN is not what was planned (see onednn), and a time would only show the same"
     baseline = verification.baseline
     return needs_tensorflow(verification) or (baseline if isinstance(baseline, str) else "")
 
 
-def _run(verification: Verification) -> judge.Check:
+def _run(verification: Verification) -> judge.Judgement:
     baseline = verification.baseline
     if isinstance(baseline, str):
         return judge.skipped("throughput", baseline)
     try:
-        found = measure(verification.engine, verification.ref, baseline)
+        result = measure(verification.engine, verification.ref, baseline)
     except TooBusyError as error:
         return judge.skipped("throughput", str(error))
     except (MeasurementError, WorkerDied, TimeoutError) as error:
-        return judge.Check("throughput", judge.FAIL, f"could not be measured: {error}")
-    verification.throughput = found
-    return judge_speed(found)
+        return judge.Judgement("throughput", judge.FAIL, f"could not be measured: {error}")
+    verification.throughput = result
+    return judge_speed(result)
 
 
-def judge_speed(found: Throughput) -> judge.Check:
-    """Fails only where the whole interval of the CPU-time ratio lies under 0.95 of the baseline's speed."""
-    told = (
-        f"{found.effect}: {_ratio(found.cpu)} of the baseline's speed in CPU time, {_ratio(found.wall)} in wall time; "
-        f"the image against itself {_ratio(found.band)}; {found.clean} of {found.rounds} rounds undisturbed"
+def judge_speed(result: Throughput) -> judge.Judgement:
+    """Fail only where the whole interval of the CPU-time ratio lies under 0.95 of the baseline's speed."""
+    summary = (
+        f"{result.effect}: {_ratio(result.cpu)} of the baseline's speed in CPU time, {_ratio(result.wall)} in wall "
+        "time; "
+        f"the image against itself {_ratio(result.band)}; {result.clean} of {result.rounds} rounds undisturbed"
     )
     measures = tuple(
-        judge.Measure(name, value, limit)
+        judge.Measurement(name, value, limit)
         for name, value, limit in (
-            ("cpu_ratio", found.cpu.median, ""),
-            ("cpu_ratio_high", found.cpu.high, f">= {intervals.SLOWER}"),
-            ("wall_ratio", found.wall.median, ""),
-            ("band_low", found.band.low, ""),
-            ("band_high", found.band.high, ""),
+            ("cpu_ratio", result.cpu.median, ""),
+            ("cpu_ratio_high", result.cpu.high, f">= {intervals.SLOWER}"),
+            ("wall_ratio", result.wall.median, ""),
+            ("band_low", result.band.low, ""),
+            ("band_high", result.band.high, ""),
         )
     )
-    if intervals.too_noisy(found.band):
-        return judge.Check("throughput", judge.SKIP, f"the machine is too noisy to tell; {told}", measures)
-    return judge.Check("throughput", judge.FAIL if intervals.too_slow(found.cpu) else judge.PASS, told, measures)
+    if intervals.too_noisy(result.band):
+        return judge.Judgement("throughput", judge.SKIP, f"the machine is too noisy to tell; {summary}", measures)
+    return judge.Judgement(
+        "throughput", judge.FAIL if intervals.too_slow(result.cpu) else judge.PASS, summary, measures
+    )
 
 
 def _ratio(interval: Interval) -> str:

@@ -1,4 +1,4 @@
-"""Ends in an error of its own."""
+"""Fail with an error in the script itself."""
 
 import tensorflow as tf
 

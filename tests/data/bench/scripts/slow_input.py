@@ -1,4 +1,4 @@
-"""A training through Keras whose rows take far longer than its steps: one after the other, nothing ahead."""
+"""Train with Keras on rows that take far longer than the steps, without prefetching."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""A training in a loop of its own whose steps take far longer than its batches, which are ready ahead of them."""
+"""Train in a custom loop whose steps take far longer than its prefetched batches."""
 
 import time
 

@@ -1,6 +1,6 @@
-"""What is timed. Each module's functions that are marked with @workload build one, out of the row's parameters.
+"""The work that is timed. Functions marked with @workload build it from a row's parameters.
 
-Inputs are arguments and results are fetched; a pipeline gets a fresh iterator a sample (see validity.py).
+Inputs are arguments and results are fetched; a pipeline gets a fresh iterator for each sample (see validity.py).
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ def workload(make: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def registered() -> dict[str, Callable[..., Any]]:
-    """The workloads of all modules in this folder that this Python and this TensorFlow can import, by name."""
+    """Return the workloads by name, of all modules in this folder that this Python and TensorFlow can import."""
     for module in pkgutil.iter_modules([os.path.dirname(os.path.abspath(__file__))]):
         try:
             importlib.import_module(__name__ + "." + module.name)
-        except Exception as error:  # any: of TensorFlow's, NumPy's or Python's own
+        except Exception as error:  # of TensorFlow, NumPy or Python
             _MISSING[module.name] = error
     return _KNOWN
 
 
 def missing() -> str:
-    """Which modules could not be imported and why, in words; or nothing."""
-    told = ["{}.py: {}: {}".format(name, type(error).__name__, error) for name, error in _MISSING.items()]
-    return " ({})".format("; ".join(told)) if told else ""
+    """Say which modules could not be imported and why; "" if all could."""
+    reasons = ["{}.py: {}: {}".format(name, type(error).__name__, error) for name, error in _MISSING.items()]
+    return " ({})".format("; ".join(reasons)) if reasons else ""
 
 
 class Work(Workload):
-    """`items`: units of work in a call; `note`: what the reader must know of this one's result."""
+    """`items`: units of work in a call; `note`: what the reader must know about the result."""
 
     items = 1
     note = ""
 
     def value(self) -> Any:
-        """What it computes, where others that claim the same can be compared by it."""
+        """Return the result, to compare arms that claim to compute the same; None if it cannot be compared."""
         return None
 
     def error(self) -> Any:
-        """Against a reference, relative root mean square."""
+        """Return the relative root mean square error against a reference; None if there is no reference."""
         return None
 
     def nodes(self) -> int:
@@ -60,8 +60,8 @@ class Work(Workload):
         return None
 
 
-class Function(Traced, Work):
-    """A tf.function of tensors that returns one scalar, `items` units of work."""
+class FunctionWork(Traced, Work):
+    """A tf.function that takes tensors and returns a scalar; a call does `items` units of work."""
 
     def __init__(self, body: Callable[..., Any], *inputs: Any, items: int = 1, **options: Any) -> None:
         super().__init__(body, *inputs, **options)

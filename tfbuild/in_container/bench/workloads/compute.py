@@ -1,4 +1,4 @@
-"""Operation families, and small networks' training steps."""
+"""Single operations, and training steps of small networks."""
 
 from __future__ import annotations
 
@@ -11,48 +11,48 @@ import tensorflow as tf
 from .. import validity
 from ..base import normal
 from ..validity import Unfit
-from . import Function, workload
+from . import FunctionWork, workload
 
 
 def compiled(xla: bool) -> Any:
     return {"jit_compile": True} if xla else {}
 
 
-def training(loss: Callable[..., Any], weights: list[Any], x: Any, items: int, xla: bool = False) -> Function:
-    """One training step: the loss, its gradients, an update too small to matter, so that all samples are alike."""
+def training(loss: Callable[..., Any], weights: list[Any], x: Any, items: int, xla: bool = False) -> FunctionWork:
+    """Return a training step: loss, gradients, and an update too small to make one sample differ from the next."""
     variables = [tf.Variable(weight) for weight in weights]
 
     def step(batch: Any) -> Any:
         with tf.GradientTape() as tape:
-            lost = loss(batch, *variables)
-        for variable, slope in zip(variables, tape.gradient(lost, variables)):
+            value = loss(batch, *variables)
+        for variable, slope in zip(variables, tape.gradient(value, variables)):
             variable.assign_sub(1e-6 * slope)
-        return lost
+        return value
 
-    return Function(step, x, items=items, **compiled(xla))
+    return FunctionWork(step, x, items=items, **compiled(xla))
 
 
 @workload
-def matmul(size: int = 768, xla: bool = False) -> Function:
+def matmul(size: int = 768, xla: bool = False) -> FunctionWork:
     product = lambda a, b: tf.reduce_sum(tf.matmul(a, b))  # noqa: E731
-    return Function(product, normal(1, size, size), normal(2, size, size), **compiled(xla))
+    return FunctionWork(product, normal(1, size, size), normal(2, size, size), **compiled(xla))
 
 
 @workload
-def elementwise(size: int = 2**20, xla: bool = False) -> Function:
+def elementwise(size: int = 2**20, xla: bool = False) -> FunctionWork:
     def body(x: Any) -> Any:
         return tf.reduce_sum(tf.tanh(x * 1.1 + 0.3) * tf.sigmoid(x) + tf.exp(-x * x))
 
-    return Function(body, normal(3, size), **compiled(xla))
+    return FunctionWork(body, normal(3, size), **compiled(xla))
 
 
 @workload
-def exponential(size: int = 2**20, xla: bool = False) -> Function:
-    return Function(lambda x: tf.reduce_sum(tf.exp(x)), normal(3, size), **compiled(xla))
+def exponential(size: int = 2**20, xla: bool = False) -> FunctionWork:
+    return FunctionWork(lambda x: tf.reduce_sum(tf.exp(x)), normal(3, size), **compiled(xla))
 
 
 def _first(y: Any) -> Any:
-    """One number of all: a sum would be a second operation in the time, and nothing computes a part of it alone."""
+    """Return one of the numbers. A sum would add its own time, and no operation here computes only a part."""
     return tf.cast(tf.reshape(y, [-1])[0], tf.float32)
 
 
@@ -79,39 +79,39 @@ FAMILIES: dict[str, Callable[[Any], Any]] = {
 
 
 @workload
-def operation(family: str, rows: int = 1024, xla: bool = False) -> Function:
-    """One operation, or two that belong together, on [rows, 1024] numbers."""
+def operation(family: str, rows: int = 1024, xla: bool = False) -> FunctionWork:
+    """One operation, or a few that belong together, on [rows, 1024] numbers."""
     if family not in FAMILIES:
-        raise Unfit("no operation family is called {}; one of: {}".format(family, ", ".join(FAMILIES)))
-    return Function(lambda x: _first(FAMILIES[family](x)), normal(3, rows, 1024), **compiled(xla))
+        raise Unfit("unknown operation family {}; one of: {}".format(family, ", ".join(FAMILIES)))
+    return FunctionWork(lambda x: _first(FAMILIES[family](x)), normal(3, rows, 1024), **compiled(xla))
 
 
 @workload
-def double(size: int = 384) -> Function:
-    """A matrix product in float64, which is Eigen's own code: oneDNN has none for it."""
+def double(size: int = 384) -> FunctionWork:
+    """A matrix product in float64, which Eigen computes, because oneDNN does not support it."""
     a, b = (tf.cast(normal(seed, size, size), tf.float64) for seed in (1, 2))
-    return Function(lambda x, y: _first(tf.matmul(x, y)), a, b)
+    return FunctionWork(lambda x, y: _first(tf.matmul(x, y)), a, b)
 
 
 @workload
-def streams(size: int = 2**22, turns: int = 3, xla: bool = False) -> Function:
-    """Bound by memory: each operation reads and writes everything unless they are fused. Additions alone would not do:
-    TensorFlow's own optimiser makes one operation of them."""
+def streams(size: int = 2**22, turns: int = 3, xla: bool = False) -> FunctionWork:
+    """Element-wise operations bound by memory: each reads and writes everything unless they are fused. Not additions
+    only, because TensorFlow's own optimiser merges those into one operation."""
 
     def body(x: Any, y: Any, z: Any) -> Any:
         for _ in range(turns):
             x = (x + y) * z
         return tf.reduce_sum(x)
 
-    return Function(body, normal(3, size), normal(4, size), 0.5 + 0.1 * normal(5, size), **compiled(xla))
+    return FunctionWork(body, normal(3, size), normal(4, size), 0.5 + 0.1 * normal(5, size), **compiled(xla))
 
 
 @workload
-def depthwise(batch: int = 8, size: int = 56, channels: int = 64) -> Function:
+def depthwise(batch: int = 8, size: int = 56, channels: int = 64) -> FunctionWork:
     def body(x: Any, w: Any) -> Any:
         return tf.reduce_sum(tf.nn.depthwise_conv2d(x, w, [1, 1, 1, 1], "SAME"))
 
-    return Function(body, normal(1, batch, size, size, channels), normal(2, 3, 3, channels, 1), items=batch)
+    return FunctionWork(body, normal(1, batch, size, size, channels), normal(2, 3, 3, channels, 1), items=batch)
 
 
 @workload
@@ -124,8 +124,8 @@ def convolution(
     layout: str = "NHWC",
     norm: bool = False,
     xla: bool = False,
-) -> Function:
-    """The same weights and the same input in either layout (weights are HWIO in both); `norm`: with batch norm."""
+) -> FunctionWork:
+    """Convolutions with the same weights and input in either layout (weights are HWIO in both); `norm`: batch norm."""
     x = normal(6, batch, size, size, channels)
     x = tf.transpose(x, [0, 3, 1, 2]) if layout == "NCHW" else x
 
@@ -141,11 +141,11 @@ def convolution(
     weights = [normal(seed, 3, 3, channels, channels) * 0.05 for seed in range(layers)]
     if train:
         return training(loss, weights, x, batch, xla)
-    return Function(loss, x, *weights, items=batch, **compiled(xla))
+    return FunctionWork(loss, x, *weights, items=batch, **compiled(xla))
 
 
 @workload
-def mlp(batch: int = 128, width: int = 512, layers: int = 3, xla: bool = False) -> Function:
+def mlp(batch: int = 128, width: int = 512, layers: int = 3, xla: bool = False) -> FunctionWork:
     def loss(y: Any, *weights: Any) -> Any:
         for weight in weights:
             y = tf.nn.gelu(tf.matmul(y, weight))
@@ -156,8 +156,8 @@ def mlp(batch: int = 128, width: int = 512, layers: int = 3, xla: bool = False) 
 
 
 @workload
-def attention(batch: int = 4, length: int = 64, width: int = 128, heads: int = 4, xla: bool = False) -> Function:
-    """A training step of one transformer block: self-attention and a feed-forward part, each behind a layer norm."""
+def attention(batch: int = 4, length: int = 64, width: int = 128, heads: int = 4, xla: bool = False) -> FunctionWork:
+    """A training step of one transformer block: self-attention and a feed-forward part, each after a layer norm."""
 
     def norm(y: Any) -> Any:
         mean, variance = tf.nn.moments(y, [-1], keepdims=True)
@@ -187,8 +187,8 @@ def batch_norm(
     size: int = 32,
     channels: int = 64,
     xla: bool = False,
-) -> Function:
-    """Batch normalisation with the batch's own statistics, in one operation or out of elementary ones."""
+) -> FunctionWork:
+    """Batch normalisation with the batch's own statistics, as one fused operation or as elementary ones."""
     x = normal(1, batch, size, size, channels)
     x = tf.transpose(x, [0, 3, 1, 2]) if layout == "NCHW" else x
     axes, shape = ([0, 2, 3], [1, channels, 1, 1]) if layout == "NCHW" else ([0, 1, 2], [1, 1, 1, channels])
@@ -206,51 +206,52 @@ def batch_norm(
     def slopes(y: Any, *arguments: Any) -> Any:
         with tf.GradientTape() as tape:
             tape.watch((y, *arguments))
-            lost = loss(y, *arguments)
-        return lost + tf.add_n([tf.reduce_sum(tf.abs(slope)) for slope in tape.gradient(lost, (y, *arguments))])
+            value = loss(y, *arguments)
+        return value + tf.add_n([tf.reduce_sum(tf.abs(slope)) for slope in tape.gradient(value, (y, *arguments))])
 
-    return Function(slopes if train else loss, x, *weights, items=batch, **compiled(xla))
+    return FunctionWork(slopes if train else loss, x, *weights, items=batch, **compiled(xla))
 
 
 @workload
-def large_tensors(mib: int = 40) -> Function:
-    """Makes and drops tensors of `mib` MiB: beyond 32 MiB glibc maps and unmaps each."""
-    return Function(lambda x, factor: tf.reduce_max(x * factor), tf.ones([mib * 2**18]), tf.constant(1.5))
+def large_tensors(mib: int = 40) -> FunctionWork:
+    """Allocate and free tensors of `mib` MiB: above 32 MiB glibc maps and unmaps each."""
+    return FunctionWork(lambda x, factor: tf.reduce_max(x * factor), tf.ones([mib * 2**18]), tf.constant(1.5))
 
 
-# By the bytes of a number: reduced as integers of that width, which no processor has to compute for. TensorFlow's
-# maximum of bfloat16 takes nine times as long as memory does, that of float32 a fifth longer, for it looks for NaN.
-WORDS = {4: tf.int32, 2: tf.uint16, 1: tf.int8}
-# Two arms of float32 and smaller ones are there at the same time.
+# The integer type of each width in bytes: the maximum of integers costs no computing. TensorFlow's maximum of bfloat16
+# takes nine times as long as reading memory, and that of float32 a fifth longer, because it checks for NaN.
+INTEGERS = {4: tf.int32, 2: tf.uint16, 1: tf.int8}
+# The share of memory for one arm: two arms of float32 and smaller ones exist at the same time.
 MOST_MEMORY = 0.2
-TIMED = 5
+TIMED_CALLS = 5
 
 
-class Read(Function):
-    """`note`: the speed of the fastest of a few calls; how it compares is for the rounds to say."""
+class MemoryRead(FunctionWork):
+    """`note`: the speed of the fastest of a few calls, for reading only; the rounds compare the arms."""
 
     size = 0
 
     @property
     def note(self) -> str:  # type: ignore[override]
-        took = []
-        for _ in range(TIMED):
+        times = []
+        for _ in range(TIMED_CALLS):
             begin = time.perf_counter()
             self.call()
-            took.append(time.perf_counter() - begin)
-        return "{} MiB a call, at {:.1f} GB/s before the rounds".format(self.size // 2**20, self.size / min(took) / 1e9)
+            times.append(time.perf_counter() - begin)
+        speed = self.size / min(times) / 1e9
+        return "{} MiB a call, at {:.1f} GB/s before the rounds".format(self.size // 2**20, speed)
 
 
 @workload
-def bandwidth(dtype: str = "float32", millions: int = 256) -> Read:
-    """Reads `millions` Mi numbers once: more than caches hold in any of the types."""
+def bandwidth(dtype: str = "float32", millions: int = 256) -> MemoryRead:
+    """Read `millions` Mi numbers once, which is more than caches hold in any of the types."""
     block = tf.cast(normal(1, 2**20) * 20, dtype)
     size = millions * 2**20 * block.dtype.size
     if size > MOST_MEMORY * validity.memory() * 2**20:
         raise Unfit("{} MiB are too much for the {:.0f} MiB of memory".format(size // 2**20, validity.memory()))
-    words = WORDS[block.dtype.size]
+    integer = INTEGERS[block.dtype.size]
     x = tf.tile(block, [millions])
-    x = x if x.dtype == words else tf.bitcast(x, words)
-    made = Read(lambda data: tf.cast(tf.reduce_max(data), tf.float32), x, items=millions)
-    made.size = size
-    return made
+    x = x if x.dtype == integer else tf.bitcast(x, integer)
+    work = MemoryRead(lambda data: tf.cast(tf.reduce_max(data), tf.float32), x, items=millions)
+    work.size = size
+    return work

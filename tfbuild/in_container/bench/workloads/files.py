@@ -1,4 +1,4 @@
-"""Many small files against one TFRecord file with the same records, with the page cache and without it."""
+"""Read many small files, or one TFRecord file with the same records, with and without the page cache."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from .images import options, parallel
 BATCH = 100
 
 
-class Read(Work):
-    """Reads all records once a call; `cold`: the kernel is asked to forget the files before each, outside the time."""
+class FileRead(Work):
+    """Read all records in each call. `cold`: ask the kernel to drop the files from its cache before, untimed."""
 
     def __init__(self, records: Any, count: int, files: Tuple[str, ...], cold: bool) -> None:
         self.batches, self.items, self.files, self.cold = records.batch(BATCH), count, files, cold
@@ -31,12 +31,12 @@ class Read(Work):
     def sample(self, inner: int) -> Timing:
         wall = cpu = 0.0
         for _ in range(inner):
-            self.forget()
-            once = super().sample(1)
-            wall, cpu = wall + once[0], cpu + once[1]
+            self.drop_cache()
+            timing = super().sample(1)
+            wall, cpu = wall + timing[0], cpu + timing[1]
         return wall, cpu
 
-    def forget(self) -> None:
+    def drop_cache(self) -> None:
         for path in self.files if self.cold else ():
             file = os.open(path, os.O_RDONLY)
             try:
@@ -47,7 +47,7 @@ class Read(Work):
 
 @lru_cache(maxsize=None)
 def stored(small: bool, count: int, size: int) -> Tuple[str, ...]:
-    """`count` records of `size` bytes in the container's /tmp, written once for all arms."""
+    """Write `count` records of `size` bytes into the container's /tmp, once for all arms; return the files."""
     folder = tempfile.mkdtemp(prefix="tfbuild-bench-")
     random = np.random.default_rng(1)
     data = [random.bytes(size) for _ in range(count)]
@@ -61,25 +61,25 @@ def stored(small: bool, count: int, size: int) -> Tuple[str, ...]:
         with tf.io.TFRecordWriter(files[0]) as writer:
             for record in data:
                 writer.write(record)
-    # What was not written yet cannot be forgotten.
+    # The kernel can only drop pages that are on disk.
     os.sync()
     return tuple(files)
 
 
 @workload
-def reading(small: bool, cold: bool, calls: int = 0, count: int = 4000, size: int = 3000) -> Read:
-    """All records, each a file of its own or all in one TFRecord file."""
+def reading(small: bool, cold: bool, calls: int = 0, count: int = 4000, size: int = 3000) -> FileRead:
+    """Read all records, each from a file of its own or all from one TFRecord file."""
     files = stored(small, count, size)
     if small:
         paths = tf.data.Dataset.from_tensor_slices(list(files))
         records = paths.map(tf.io.read_file, num_parallel_calls=parallel(calls))
     else:
         records = tf.data.TFRecordDataset(list(files))
-    return Read(records.with_options(options(False, False)), count, files, cold)
+    return FileRead(records.with_options(options(False, False)), count, files, cold)
 
 
 class Disk(Work):
-    """Reads one file of `mib` MiB past the page cache (O_DIRECT); a unit is a MiB."""
+    """Read a file of `mib` MiB past the page cache (O_DIRECT); an item is a MiB."""
 
     CHUNK = 4 * 2**20
 
@@ -91,7 +91,7 @@ class Disk(Work):
             os.write(file, block)
         os.fsync(file)
         os.close(file)
-        # O_DIRECT wants memory at a page's border.
+        # O_DIRECT requires memory aligned to a page.
         self.buffer = mmap.mmap(-1, self.CHUNK)
 
     def call(self) -> None:

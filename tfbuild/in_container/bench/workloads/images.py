@@ -1,4 +1,4 @@
-"""JPEGs and the pipelines that decode them: synthetic ones with a photograph's entropy (63 KB at 375x500)."""
+"""Decode JPEGs, alone or in an input pipeline. They are synthetic, with a photograph's entropy (63 KB at 375x500)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from ..base import BATCHES_DISCARDED, IMAGES, Timing, normal, photographs
 from ..validity import Unfit
-from . import Function, Work, workload
+from . import FunctionWork, Work, workload
 
 CROP = [75, 138, 224, 224]
 SIZE = 128
@@ -25,8 +25,8 @@ def pictures() -> Any:
     return photographs()
 
 
-class Decode(Function):
-    """Every picture once, by the same function of its bytes and a window."""
+class Decode(FunctionWork):
+    """Decode each picture once, by one function of its bytes and a window."""
 
     def __init__(self, body: Callable[..., Any], window: list[int]) -> None:
         self.pictures = tf.unstack(pictures())
@@ -40,18 +40,18 @@ class Decode(Function):
 
 @workload
 def decode(fused: bool, window: list[int]) -> Decode:
-    """`window`: top, left, height and width in a picture of 375x500. The value is the mean of its inside, since border
-    pixels may differ by a few grey levels (chroma is scaled up with other neighbours)."""
+    """`window`: top, left, height and width in a picture of 375x500. The value is the mean of its inside, because
+    border pixels may differ by a few grey levels (chroma is scaled up with other neighbours)."""
 
     def body(data: Any, crop: Any) -> Any:
         image = cropped(data, crop, fused)
         return tf.cast(image[2, 2, 0], tf.float32)
 
-    made = Decode(body, window)
-    inside = cropped(made.pictures[0], made.window, fused)[2:-2, 2:-2]
+    work = Decode(body, window)
+    inside = cropped(work.pictures[0], work.window, fused)[2:-2, 2:-2]
     mean = float(tf.reduce_mean(tf.cast(inside, tf.float32)))
-    made.value = lambda: mean  # type: ignore[method-assign]
-    return made
+    work.value = lambda: mean  # type: ignore[method-assign]
+    return work
 
 
 def cropped(data: Any, crop: Any, fused: bool) -> Any:
@@ -61,8 +61,8 @@ def cropped(data: Any, crop: Any, fused: bool) -> Any:
 
 
 class Batches(Work):
-    """A tf.data pipeline, alone or with a step on each batch. A fresh iterator a sample: an idle one would go on
-    filling its buffers while others are timed, and the first batches come out of them."""
+    """A tf.data pipeline, alone or with a step on each batch. Each sample has a fresh iterator and discards its first
+    batches, because an idle iterator would go on filling its buffers while others are timed."""
 
     def __init__(
         self,
@@ -84,9 +84,9 @@ class Batches(Work):
         begin = time.perf_counter(), time.process_time()
         for _ in range(inner):
             self.use(next(iterator))
-        took = time.perf_counter() - begin[0], time.process_time() - begin[1]
+        timing = time.perf_counter() - begin[0], time.process_time() - begin[1]
         del iterator
-        return took
+        return timing
 
     def use(self, batch: Any) -> None:
         if self.step is not None:
@@ -98,22 +98,25 @@ class Batches(Work):
 
 
 def options(defaults: bool, autotune: bool) -> Any:
-    """Without both, tf.data does what the rows say and nothing else; by default it makes the slow way fast."""
-    made = tf.data.Options()
-    if not (hasattr(made, "autotune") and hasattr(made, "experimental_optimization")):
-        raise Unfit("this release's tf.data cannot be told to optimise nothing")
-    made.experimental_optimization.apply_default_optimizations = defaults
-    made.autotune.enabled = autotune
-    return made
+    """Return options with tf.data's default optimisations and autotuning on or off.
+
+    With both off, tf.data does only what the rows say; its defaults would speed up the slow arms too.
+    """
+    options = tf.data.Options()
+    if not (hasattr(options, "autotune") and hasattr(options, "experimental_optimization")):
+        raise Unfit("tf.data's optimisations cannot be switched off in this release")
+    options.experimental_optimization.apply_default_optimizations = defaults
+    options.autotune.enabled = autotune
+    return options
 
 
 def parallel(count: int) -> Any:
-    """-1: as TensorFlow finds best; 0: not at all."""
+    """Return the number of parallel calls; -1: chosen by TensorFlow; 0: none."""
     return {0: None, -1: tf.data.AUTOTUNE}.get(count, count)
 
 
 def network(fused: bool = True, channels: int = 32) -> Any:
-    """A training step of three convolutions with batch norm on 128x128 pictures."""
+    """Return a training step of three convolutions with batch norm on 128x128 pictures."""
     shapes = [[3, 3, 3, channels], [3, 3, channels, channels], [3, 3, channels, channels]]
     weights = [tf.Variable(normal(seed, *shape) * 0.05) for seed, shape in enumerate(shapes)]
     scales = [tf.Variable(tf.ones([channels])) for _ in shapes]
@@ -154,8 +157,8 @@ def pipeline(
     shuffle: str = "",
     batch: int = 16,
 ) -> Batches:
-    """Decode, crop, resize to 128x128, batch; each knob by a parameter. `cache`: "", "bytes" or "decoded"; `shuffle`
-    likewise, through a buffer of 256."""
+    """Decode, crop, resize to 128x128 and batch, with a parameter for each option of tf.data. `cache`: "", "bytes" or
+    "decoded"; `shuffle`: likewise, through a buffer of 256."""
     windows = tf.constant(inception() if random_crops else [CROP] * IMAGES)
 
     def read(index: Any, data: Any) -> Any:
@@ -165,27 +168,27 @@ def pipeline(
     rows = tf.data.Dataset.from_tensor_slices((np.arange(IMAGES), pictures()))
     if cache == "bytes":
         rows = rows.cache()
-    many = parallel(calls)
+    threads = parallel(calls)
     if map_and_batch:
-        joined = tf.data.experimental.map_and_batch(read, batch, drop_remainder=True, num_parallel_calls=many)
+        joined = tf.data.experimental.map_and_batch(read, batch, drop_remainder=True, num_parallel_calls=threads)
         batches = rows.repeat().apply(joined)
     elif cache == "decoded":
-        batches = rows.map(read, num_parallel_calls=many).cache().repeat().batch(batch, drop_remainder=True)
+        batches = rows.map(read, num_parallel_calls=threads).cache().repeat().batch(batch, drop_remainder=True)
     elif shuffle == "bytes":
         shuffled = rows.repeat().shuffle(SHUFFLED, seed=1)
-        batches = shuffled.map(read, num_parallel_calls=many).batch(batch, drop_remainder=True)
+        batches = shuffled.map(read, num_parallel_calls=threads).batch(batch, drop_remainder=True)
     elif shuffle == "decoded":
-        shuffled = rows.repeat().map(read, num_parallel_calls=many).shuffle(SHUFFLED, seed=1)
+        shuffled = rows.repeat().map(read, num_parallel_calls=threads).shuffle(SHUFFLED, seed=1)
         batches = shuffled.batch(batch, drop_remainder=True)
     else:
-        batches = rows.repeat().map(read, num_parallel_calls=many).batch(batch, drop_remainder=True)
+        batches = rows.repeat().map(read, num_parallel_calls=threads).batch(batch, drop_remainder=True)
     if prefetch:
         batches = batches.prefetch(parallel(prefetch))
     return Batches(batches.with_options(options(defaults, autotune)), batch, network(fused_norm) if step else None)
 
 
 def photographs_of(size: int, batch: int) -> Any:
-    """The JPEGs over and over, each one's centre scaled to `size`, by a call a processor, one batch ahead."""
+    """Return endless batches of the JPEGs' centres, scaled to `size`: a call for each CPU, one batch ahead."""
 
     def read(data: Any) -> Any:
         image = tf.image.convert_image_dtype(cropped(data, tf.constant(CROP), True), tf.float32)
@@ -198,7 +201,7 @@ def photographs_of(size: int, batch: int) -> Any:
 
 @workload
 def python_feed(batch: int = 16, fused_norm: bool = True, step: bool = True) -> Batches:
-    """What feed_dict was: Python reads and decodes one picture after the other and hands NumPy arrays over."""
+    """Feed as feed_dict did: Python reads and decodes one picture after another and passes NumPy arrays."""
     files = [bytes(picture) for picture in pictures().numpy()]
 
     def feed() -> Any:
@@ -215,15 +218,15 @@ def python_feed(batch: int = 16, fused_norm: bool = True, step: bool = True) -> 
 
 
 @workload
-def synthetic(batch: int = 16, fused_norm: bool = True) -> Function:
-    """The step on one batch that is there already: what an input pipeline at no cost would give."""
+def synthetic(batch: int = 16, fused_norm: bool = True) -> FunctionWork:
+    """Run the step on one batch that is ready in memory, as if the input pipeline cost nothing."""
     step = network(fused_norm)
-    return Function(lambda x: step(x), normal(5, batch, SIZE, SIZE, 3), items=batch)
+    return FunctionWork(lambda x: step(x), normal(5, batch, SIZE, SIZE, 3), items=batch)
 
 
 @workload
 def remote(cycle: int, calls: int, latency: int = 2000, readers: int = 4) -> Batches:
-    """`readers` sources that take `latency` microseconds a record, as storage behind a network does."""
+    """Read from `readers` sources that take `latency` microseconds for each record, as remote storage does."""
     try:
         from tensorflow.python.data.experimental.ops import testing
     except ImportError as error:
@@ -238,7 +241,7 @@ def remote(cycle: int, calls: int, latency: int = 2000, readers: int = 4) -> Bat
 
 
 def inception() -> list[list[int]]:
-    """A window a picture, with 8 to 100 percent of its area; the same ones each time."""
+    """Return a window for each picture, with 8 to 100 percent of its area, always the same ones."""
     random = np.random.default_rng(11)
     windows = []
     for _ in range(IMAGES):

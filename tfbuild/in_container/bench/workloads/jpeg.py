@@ -1,4 +1,4 @@
-"""The input pipeline that verification times: decoding as every release since 2.2 can do it."""
+"""The input pipeline that verification times: decoding in a way that every release since 2.2 supports."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from .images import CROP, Batches, cropped, pictures
 
 @workload
 def jpeg(calls: int = 2, batch: int = 8) -> Batches:
-    """Decode, slice and batch, by `calls` threads."""
+    """Decode, slice and batch with `calls` threads."""
     options = tf.data.Options()
-    # The parallelism is given, or autotuning would wander between samples. (2.4 and older have no such option.)
+    # The parallelism is fixed; autotuning would change it between samples. (2.4 and older have no such option.)
     if hasattr(options, "autotune"):
         options.autotune.enabled = False
     decoded = (

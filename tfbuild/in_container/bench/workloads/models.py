@@ -1,4 +1,4 @@
-"""Whole models through Keras: training steps, random weights; on one batch that is there already, or on JPEGs."""
+"""Training steps of whole Keras models with random weights, on one batch in memory or on JPEGs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from ..base import normal
 from ..validity import Unfit
-from . import Function, Work, workload
+from . import FunctionWork, Work, workload
 from .compute import compiled
 from .images import Batches, photographs_of
 
@@ -21,12 +21,12 @@ def _lstm(batch: int) -> Tuple[Any, Any]:
 
 def _transformer(batch: int) -> Tuple[Any, Any]:
     length, width = 64, 128
-    given = tf.keras.Input((length, width))
-    mixed = tf.keras.layers.MultiHeadAttention(num_heads=4, key_dim=width // 4)(given, given)
-    y = tf.keras.layers.LayerNormalization()(tf.keras.layers.Add()([given, mixed]))
+    x = tf.keras.Input((length, width))
+    mixed = tf.keras.layers.MultiHeadAttention(num_heads=4, key_dim=width // 4)(x, x)
+    y = tf.keras.layers.LayerNormalization()(tf.keras.layers.Add()([x, mixed]))
     wide = tf.keras.layers.Dense(4 * width, activation="gelu")(y)
     y = tf.keras.layers.LayerNormalization()(tf.keras.layers.Add()([y, tf.keras.layers.Dense(width)(wide)]))
-    return tf.keras.Model(given, y), normal(1, batch, length, width)
+    return tf.keras.Model(x, y), normal(1, batch, length, width)
 
 
 MODELS = {"lstm": _lstm, "transformer": _transformer}
@@ -35,7 +35,7 @@ MODELS = {"lstm": _lstm, "transformer": _transformer}
 def _application(name: str, batch: int, size: int, classes: int) -> Tuple[Any, Any]:
     make = getattr(tf.keras.applications, name, None)
     if make is None:
-        raise Unfit("this release's Keras has no application {}".format(name))
+        raise Unfit("Keras has no application {} in this release".format(name))
     shape = (size, size, 3)
     return make(weights=None, input_shape=shape, classes=classes), normal(1, batch, *shape)
 
@@ -50,25 +50,25 @@ def model(
     classes: int = 10,
     jpegs: bool = False,
 ) -> Work:
-    """One training step of Keras' `application` on pictures of `size`, or of two LSTM layers of 128 units ("lstm") or
-    one transformer block ("transformer"). `jpegs`: each batch is read, decoded and scaled while the last one computes.
+    """A training step of Keras' `application` on pictures of `size`, of two LSTM layers of 128 units ("lstm") or of one
+    transformer block ("transformer"). `jpegs`: read, decode and scale each batch while the step on the last one runs.
     """
     if not application and name not in MODELS:
-        raise Unfit("no model is called {}; one of: {}".format(name, ", ".join(sorted(MODELS))))
+        raise Unfit("unknown model {}; one of: {}".format(name, ", ".join(sorted(MODELS))))
     net, x = _application(application, batch, size, classes) if application else MODELS[name](batch)
 
     def step(data: Any) -> Any:
         with tf.GradientTape() as tape:
-            lost = tf.reduce_mean(tf.square(net(data, training=True)))
+            loss = tf.reduce_mean(tf.square(net(data, training=True)))
         variables = net.trainable_variables
-        for variable, slope in zip(variables, tape.gradient(lost, variables)):
+        for variable, slope in zip(variables, tape.gradient(loss, variables)):
             variable.assign_sub(1e-6 * slope)
-        return lost
+        return loss
 
     if jpegs:
-        # One batch is ready when a step begins, and so it is after the first step.
+        # From the second step on, one batch is ready when a step begins.
         return Batches(photographs_of(size, batch), batch, tf.function(step, **compiled(xla)), discarded=1)
-    made = Function(step, x, items=batch, **compiled(xla))
-    # Weights are drawn anew in each process.
-    made.value = lambda: None  # type: ignore[method-assign]
-    return made
+    work = FunctionWork(step, x, items=batch, **compiled(xla))
+    # Each process draws its own weights.
+    work.value = lambda: None  # type: ignore[method-assign]
+    return work

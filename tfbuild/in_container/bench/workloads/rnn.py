@@ -1,4 +1,4 @@
-"""One LSTM layer in four ways: a while loop, unrolled, the fused block operation, and Keras."""
+"""One LSTM layer in four ways: as a while loop, unrolled, as the fused block operation, and by Keras."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 import tensorflow as tf
 
 from ..base import normal
-from . import Function, workload
+from . import FunctionWork, workload
 
 
 @workload
 def lstm(
     kind: str, train: bool = False, batch: int = 4, steps: int = 50, inputs: int = 32, units: int = 64
-) -> Function:
+) -> FunctionWork:
     """The loss is the mean square of all outputs. `kind`: loop, unrolled, block, keras or keras-unrolled."""
     x = normal(1, steps, batch, inputs)
     weights = [normal(2, inputs + units, 4 * units) * 0.1, normal(3, 4 * units) * 0.1]
@@ -41,19 +41,19 @@ def lstm(
     def slopes(data: Any, *arguments: Any) -> Any:
         with tf.GradientTape() as tape:
             tape.watch((data, *arguments))
-            lost = loss(data, *arguments)
-        wanted = (data, *arguments, *(layer.trainable_variables if keras else ()))
-        return lost + tf.add_n([tf.reduce_sum(tf.abs(slope)) for slope in tape.gradient(lost, wanted)])
+            value = loss(data, *arguments)
+        sources = (data, *arguments, *(layer.trainable_variables if keras else ()))
+        return value + tf.add_n([tf.reduce_sum(tf.abs(slope)) for slope in tape.gradient(value, sources)])
 
-    made = Function(slopes if train else loss, x, *weights, items=batch)
+    work = FunctionWork(slopes if train else loss, x, *weights, items=batch)
     if keras:
-        # Its own initial weights: another value, the same work.
-        made.value = lambda: None  # type: ignore[method-assign]
-    return made
+        # Keras draws its own initial weights: another value, the same work.
+        work.value = lambda: None  # type: ignore[method-assign]
+    return work
 
 
 def _cell(x: Any, state: Any, cell: Any, w: Any, b: Any) -> Any:
-    """The gates in the order of BlockLSTM (input, cell, forget, output), forget bias 1."""
+    """Compute one step, with BlockLSTM's order of gates (input, cell, forget, output) and a forget bias of 1."""
     i, c, f, o = tf.split(tf.matmul(tf.concat([x, state], 1), w) + b, 4, axis=1)
     cell = tf.sigmoid(f + 1.0) * cell + tf.sigmoid(i) * tf.tanh(c)
     return tf.sigmoid(o) * tf.tanh(cell), cell

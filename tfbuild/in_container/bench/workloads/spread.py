@@ -1,4 +1,4 @@
-"""tf.distribute strategies: on virtual devices of this CPU, where no speed-up can come of it, or on all GPUs."""
+"""tf.distribute strategies on all GPUs, or on virtual devices of this CPU, where they cannot speed anything up."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..validity import Unfit
 from . import Work, workload
 
 
-class Step(Work):
+class StrategyStep(Work):
     def __init__(self, function: Any, x: Any, items: int, note: str) -> None:
         self.function, self.x, self.items, self.note = function, x, items, note
 
@@ -23,11 +23,11 @@ class Step(Work):
 
 
 def devices(kind: str, replicas: int, device: str) -> List[str]:
-    """Names of the replicas' devices: all GPUs, or as many CPUs as this one is made to look like."""
+    """Return the names of the replicas' devices: all GPUs, or as many virtual CPUs as `replicas`."""
     physical = tf.config.list_physical_devices(device)
     if device == "GPU":
         if kind in ("mirrored", "central") and len(physical) < 2:
-            raise Unfit("there are fewer than two GPUs")
+            raise Unfit("this needs two GPUs or more")
         return [f"GPU:{index}" for index in range(len(physical))]
     if kind in ("mirrored", "central"):
         tf.config.set_logical_device_configuration(physical[0], [tf.config.LogicalDeviceConfiguration()] * replicas)
@@ -38,8 +38,8 @@ def devices(kind: str, replicas: int, device: str) -> List[str]:
 def distributed(
     kind: str, replicas: int = 2, batch: int = 64, width: int = 512, layers: int = 3, device: str = "CPU"
 ) -> Work:
-    """A training step of dense layers on `batch` rows in all. `kind`: none, one, mirrored or central; `replicas`: of
-    the CPU; of GPUs as many as there are."""
+    """A training step of dense layers on `batch` rows in all. `kind`: none, one, mirrored or central; `replicas`: on
+    the CPU (with GPUs, all of them are used)."""
     names = devices(kind, replicas, device)
     strategy = {
         "none": tf.distribute.get_strategy,
@@ -68,4 +68,4 @@ def distributed(
     def step(data: Any) -> Any:
         return strategy.reduce("SUM", strategy.run(replica, args=(data,)), axis=None)
 
-    return Step(step, x, batch // shared * shared, f"{shared} replica(s)")
+    return StrategyStep(step, x, batch // shared * shared, f"{shared} replica(s)")

@@ -1,0 +1,202 @@
+"""The page in a real browser without a network: it requests nothing, nothing overflows, dark mode works."""
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.bench.test_page import every_number, hostile, mixed
+from tests.bench.test_report import RECORDED, elsewhere, slower_report
+from tfbuild.bench import compare, page, wording
+from tfbuild.bench import report as reporting
+from tfbuild.measure import intervals
+
+pytestmark = [
+    pytest.mark.browser,
+    # Pages that a closed browser leaves behind are playwright's own affair.
+    pytest.mark.filterwarnings("default::ResourceWarning"),
+]
+PHONE, DESKTOP = (375, 812), (1280, 900)
+FOLDED = "document.querySelectorAll('details').forEach(one => one.open = {})"
+# The contrast of text on what is behind it, as WCAG 2 counts it; the least of all elements that hold text.
+CONTRAST = """() => {
+  const light = colour => {
+    const [r, g, b] = colour.match(/[\\d.]+/g).slice(0, 3).map(part => {
+      const x = part / 255;
+      return x <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4;
+    });
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const behind = element => {
+    for (let at = element; at; at = at.parentElement) {
+      const colour = getComputedStyle(at).backgroundColor;
+      if (colour !== 'rgba(0, 0, 0, 0)') return colour;
+    }
+    throw 'nothing behind';
+  };
+  const seen = [...document.body.querySelectorAll('*')].filter(element =>
+    [...element.childNodes].some(node => node.nodeType === 3 && node.data.trim()) && element.getClientRects().length);
+  return Math.min(...seen.map(element => {
+    const style = getComputedStyle(element);
+    const text = light(element.tagName === 'text' ? style.fill : style.color), ground = light(behind(element));
+    return (Math.max(text, ground) + 0.05) / (Math.min(text, ground) + 0.05);
+  }));
+}"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if program is None:
+        if os.environ.get("CI"):
+            raise FileNotFoundError("chromium: apt-get install chromium")
+        pytest.skip("no chromium: apt-get install chromium")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=program)
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Return a measured report, one with everything, a hostile one, and a comparison."""
+    folder = tmp_path_factory.mktemp("pages")
+    first = mixed()
+    texts = {
+        "recorded": page.to_html(reporting.read(RECORDED)),
+        "mixed": page.to_html(first),
+        "hostile": page.to_html(hostile()),
+        "comparison": page.comparison(compare.compare(slower_report(1.0), slower_report(2.0), elsewhere(first))),
+    }
+    for name, text in texts.items():
+        (folder / f"{name}.html").write_text(text, encoding="utf-8")
+    return {name: folder / f"{name}.html" for name in texts}
+
+
+class OpenPage:
+    """An open page, with its requests and its console messages."""
+
+    def __init__(self, browser: Any, path: Path, size: tuple[int, int] = DESKTOP, mode: str = "light") -> None:
+        self.context = browser.new_context(
+            viewport={"width": size[0], "height": size[1]}, color_scheme=mode, offline=True
+        )
+        self.page = self.context.new_page()
+        self.requests: list[str] = []
+        self.complaints: list[str] = []
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.on("console", lambda message: self.complaints.append(message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("dialog", self._dialog)
+        self.address = path.as_uri()
+        self.page.goto(self.address)
+
+    def _dialog(self, dialog: Any) -> None:
+        self.complaints.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
+
+    def ask(self, script: str) -> Any:
+        return self.page.evaluate(script)
+
+    def __enter__(self) -> "OpenPage":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.context.close()
+
+
+@pytest.mark.parametrize("name", ["recorded", "mixed", "hostile", "comparison"])
+def test_a_page_asks_for_itself_alone_and_complains_of_nothing(browser: Any, pages: dict[str, Path], name: str) -> None:
+    with OpenPage(browser, pages[name]) as seen:
+        seen.ask(FOLDED.format("true"))
+        assert seen.requests == [seen.address]
+        assert seen.complaints == []
+
+
+@pytest.mark.parametrize("size", [PHONE, DESKTOP], ids=["phone", "desktop"])
+@pytest.mark.parametrize("name", ["recorded", "mixed", "hostile", "comparison"])
+def test_a_page_is_never_wider_than_its_window(
+    browser: Any, pages: dict[str, Path], name: str, size: tuple[int, int]
+) -> None:
+    with OpenPage(browser, pages[name], size) as seen:
+        for state in ("false", "true"):
+            seen.ask(FOLDED.format(state))
+            assert seen.ask("document.documentElement.scrollWidth") <= size[0]
+            assert seen.ask("[...document.querySelectorAll('.scroll')].every(box => box.clientWidth <= innerWidth)")
+        # A table that has no room scrolls in its own box.
+        wide = seen.ask("[...document.querySelectorAll('.scroll')].filter(b => b.scrollWidth > b.clientWidth).length")
+        assert wide or size == DESKTOP
+
+
+@pytest.mark.parametrize("mode", ["light", "dark"])
+@pytest.mark.parametrize("size", [PHONE, DESKTOP], ids=["phone", "desktop"])
+@pytest.mark.parametrize("name", ["recorded", "mixed", "comparison"])
+def test_charts_are_there_and_can_be_read(
+    browser: Any, pages: dict[str, Path], name: str, size: tuple[int, int], mode: str
+) -> None:
+    with OpenPage(browser, pages[name], size, mode) as seen:
+        boxes = seen.ask(
+            "[...document.querySelectorAll('svg')].map(e => (b => [b.width, b.height])(e.getBoundingClientRect()))"
+        )
+        assert boxes
+        assert all(width > 250 and height > 40 for width, height in boxes)
+        cut = """[...document.querySelectorAll('svg')].flatMap(svg => [...svg.querySelectorAll('text')].filter(text => {
+          const inner = text.getBoundingClientRect(), outer = svg.getBoundingClientRect();
+          return inner.right > outer.right + 1 || inner.left < outer.left - 1;
+        }).map(text => text.textContent))"""
+        assert seen.ask(cut) == [], "no word runs out of its chart"
+        small = seen.ask(
+            "Math.min(...[...document.querySelectorAll('svg text')].map(text => text.getBoundingClientRect().height))"
+        )
+        assert small >= 10, "pixels a line of text"
+        assert seen.ask(CONTRAST) >= 4.5
+
+
+def test_the_dark_changes_everything_and_charts_follow(browser: Any, pages: dict[str, Path]) -> None:
+    script = """() => {
+      const of = (selector, name) => getComputedStyle(document.querySelector(selector))[name];
+      return [of('body', 'backgroundColor'), of('body', 'color'), of('svg text', 'fill'),
+              of('svg [fill*=faster]', 'fill'), of('svg [fill*=band]', 'fill'), of('.swatch', 'backgroundColor')];
+    }"""
+    shown = {}
+    for mode in ("light", "dark"):
+        with OpenPage(browser, pages["mixed"], mode=mode) as seen:
+            shown[mode] = seen.ask(script)
+    assert all(light != dark for light, dark in zip(shown["light"], shown["dark"], strict=True))
+    assert all(re.match(r"rgb\(", colour) for colours in shown.values() for colour in colours)
+
+
+def test_the_numbers_that_are_seen_are_the_report_s(browser: Any, pages: dict[str, Path]) -> None:
+    recorded = reporting.read(RECORDED)
+    with OpenPage(browser, pages["recorded"]) as seen:
+        seen.ask(FOLDED.format("true"))
+        text = seen.ask("document.body.innerText")
+        levels = seen.ask("[...document.querySelectorAll('h1, h2, h3, h4')].map(e => [+e.tagName[1], e.innerText])")
+        places = seen.ask(
+            "[...document.querySelectorAll('section')].map(s => [...s.querySelectorAll('td')].map(td => td.innerText))"
+        )
+    for row, cells in zip(recorded.experiments, places, strict=True):
+        for number in every_number(row):
+            assert number in text
+        for one in row.cases:
+            for arm in one.arms:
+                assert {intervals.spelled(arm.cpu), intervals.spelled(arm.wall), wording.time(arm.seconds)} <= {
+                    *cells,
+                    "",
+                }
+    assert levels[0] == [1, f"Benchmark of {recorded.image.ref}"]
+    assert [text for level, text in levels if level == 2] == [
+        "What to change",
+        "What is in place already",
+        "What was found",
+        "What was not measured",
+        "The experiments",
+        "Method",
+        "Raw numbers",
+        "Environment",
+    ]

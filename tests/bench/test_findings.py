@@ -1,0 +1,338 @@
+"""Findings beyond a benchmark's ratios, and what was observed beside them."""
+
+import random
+import time
+from dataclasses import replace
+
+import pytest
+
+from tests.bench.test_report import case, sizes
+from tests.measure.test_evaluate import sample
+from tfbuild.bench import allocators, batch_size, evidence, findings, wording
+from tfbuild.engine import WorkerDied
+from tfbuild.in_container.bench import validity
+from tfbuild.in_container.bench.records import Peak
+from tfbuild.measure import experiments, records
+from tfbuild.measure.evaluate import AGAIN, evaluate
+from tfbuild.measure.experiments import Arm, FindingKind
+from tfbuild.measure.records import CaseResult, Interval, Round, Value
+
+
+def test_memory_is_reported_only_if_it_fits_a_line() -> None:
+    line = [(n, 600 + 0.25 * n) for n in (1, 256, 1024, 4096)]
+    finding = findings.memory("dense", line, 16000.0)
+    assert finding is not None
+    assert finding.values["mib_per_item"] == pytest.approx(0.25)
+    assert finding.values["memory_limit"] == pytest.approx(62000, rel=0.02), "what else is in memory counts too"
+    assert finding.text.startswith(
+        "dense: an item of a batch takes 256 KiB in addition to 600 MiB (measured up to batch 4096)"
+    )
+    assert findings.memory("dense", [], 16000.0) is None
+    assert findings.memory("dense", line[:1], 16000.0) is None
+    assert findings.memory("dense", [(1, 600.0), (4096, 650.0)], 16000.0) is None, "too little to tell from noise"
+    assert findings.memory("dense", [(1, 600.0), (256, 1600.0), (1024, 1700.0)], 16000.0) is None, "no line"
+
+
+def climbed(
+    mib_per_item: float, *, limit: float = 24000.0, fails_at: int = 10**9, dies: bool = False
+) -> list[tuple[int, float]]:
+    def ask(batch: int) -> Peak:
+        if batch >= fails_at and dies:
+            raise WorkerDied("killed", exit_code=137, stderr_tail="")
+        if batch >= fails_at:
+            return Peak(items=0, peak=0.0, limit=limit, reason="ResourceExhaustedError")
+        return Peak(items=batch, peak=500 + mib_per_item * batch, limit=limit)
+
+    points, available = evidence.climb(ask, [1, 2, 64, 16], time.monotonic() + 3600)
+    assert available == limit or not points
+    return points
+
+
+def test_batches_grow_until_memory_has_grown_and_no_further() -> None:
+    assert [n for n, _ in climbed(0.5)] == [1, 64, 256, 1024, 4096]
+    assert [n for n, _ in climbed(16.0)] == [1, 64], "1024 MiB more at once"
+    assert [n for n, _ in climbed(4.0, limit=4000.0)] == [1, 64], "the next one would take more than a quarter"
+    assert [n for n, _ in climbed(0.5, fails_at=300)] == [1, 64, 256]
+    assert [n for n, _ in climbed(0.5, fails_at=300, dies=True)] == [1, 64, 256], "what was seen before it died stands"
+    assert len(climbed(0.0)) == evidence.MOST_POINTS
+    assert climbed(0.5, fails_at=1) == []
+
+
+def test_the_peaks_of_arms_are_listed_if_two_or_more_ran() -> None:
+    def ask(arm: Arm) -> Peak:
+        if arm.name == "dies":
+            raise WorkerDied("killed", exit_code=137, stderr_tail="")
+        return Peak(items=16, peak=700.4, limit=1.0, reason="no such operation" if arm.name == "cannot" else "")
+
+    arms = [Arm(name=name) for name in ("decoded", "dies", "cannot", "bytes")]
+    peaks = evidence.peaks_by_arm(ask, arms, time.monotonic() + 3600)
+    assert list(peaks) == ["decoded", "bytes"]
+    assert evidence.peaks_by_arm(ask, arms, time.monotonic() - 1) == {}, "its time is over"
+    finding = findings.peaks("shuffle", peaks)
+    assert finding is not None
+    assert finding.text == ("shuffle, peak memory in its own process, measured once: decoded 700 MiB, bytes 700 MiB")
+    assert findings.peaks("shuffle", {"decoded": 700.0}) is None
+
+
+VERBOSE = """\
+onednn_verbose,v1,info,oneDNN v3.7.3 (commit x)
+onednn_verbose,v1,info,cpu,runtime:threadpool,nthr:2
+onednn_verbose,v1,info,cpu,isa:Intel AVX-512 with bfloat16
+onednn_verbose,v1,primitive,exec,cpu,convolution,brg_conv_fwd:avx512_core,forward_training,src,attr,,mb8,0.1
+onednn_verbose,v1,primitive,exec,cpu,convolution,jit:avx512_core,backward_weights,src,attr,,mb8,0.1
+onednn_verbose,v1,primitive,exec,cpu,convolution,jit:avx512_core,backward_weights,src,attr,,mb8,0.1
+onednn_verbose,v1,primitive,exec,cpu,gemm_api,,undef,src,attr,,mb8,0.1
+2026-11-21 10:00:00 something else
+onednn_verbose,v1,primitive,exec,cpu,matmul,brg_matmul:avx512_core,undef,src,attr,,8x8,0.1
+"""
+
+
+def test_the_primitives_that_ran_are_listed_by_kind() -> None:
+    finding = evidence.primitives("on: ", VERBOSE)
+    assert finding.values == {"convolution": 2, "matmul": 1}
+    assert finding.text == (
+        "on: oneDNN on threadpool (Intel AVX-512 with bfloat16) runs convolution: jit:avx512_core, "
+        "brg_conv_fwd:avx512_core; matmul: brg_matmul:avx512_core"
+    )
+    off = evidence.primitives("off: ", "onednn_verbose,v1,primitive,exec,cpu,gemm_api,,undef,src,attr,,mb8,0.1\n")
+    assert (off.text, off.values) == ("off: no primitive of oneDNN runs", {})
+
+
+def test_the_first_call_of_each_arm_is_listed() -> None:
+    measured = case(0.5, name="adds")
+    arms = tuple(replace(arm, first=0.5 + index, nodes=7 * index) for index, arm in enumerate(measured.arms))
+    (finding,) = findings.of("first_call", [replace(measured, arms=arms)])
+    assert finding.text == "adds, the first call, measured once: baseline 0.50 s, arm 1.50 s (7 nodes)"
+    assert findings.of("first_call", [replace(measured, arms=arms[:1])]) == ()
+
+
+def test_only_the_allocators_need_what_an_image_may_lack() -> None:
+    assert [row.name for row in experiments.known() if allocators.wanted(row)] == ["allocator"]
+    (row,) = experiments.select(["allocator"], quick=True)
+    preloaded = [arm.env["LD_PRELOAD"] for case in row.cases(True) for arm in row.arms(case)]
+    assert preloaded, "one case is quick"
+    own = [path.rpartition(":")[2] for path in preloaded if path]
+    assert own, "an allocator is compared with glibc"
+    assert not [path for path in own if allocators.FOLDER in path], "--quick takes what the image itself has"
+
+
+def test_faults_and_memory_of_each_allocator_are_listed() -> None:
+    measured = case(0.5, name="large")
+    glibc, other = measured.arms
+    arms = (replace(glibc, faults=10241.0, rss=534.0), replace(other, faults=0.0, rss=582.0))
+    (finding,) = findings.of("page_faults", [replace(measured, arms=arms)])
+    assert finding.text == (
+        "large, page faults a call and memory: baseline 10241 faults and 534 MiB, arm 0 faults and 582 MiB"
+    )
+    assert findings.of("page_faults", [measured]) == (), "nothing was counted"
+
+
+def test_work_before_the_timed_part_is_not_foreign_load() -> None:
+    alone = validity.beside(0.5, (0.3, 0.5), (0.1, 0.15))
+    assert alone == pytest.approx(0.15), "0.35 s of the 0.5 s were its own first batches"
+    assert validity.beside(0.8, (0.3, 0.5), (0.1, 0.15)) == pytest.approx(0.25), "a third of the others' 0.3 s"
+    assert validity.beside(0.8, (0.3, 0.5), (0.3, 0.5)) == pytest.approx(0.8), "all of it was timed"
+    assert validity.beside(0.4, (0.3, 0.5), (0.1, 0.15)) == pytest.approx(0.15), "ticks of 10 ms are coarse"
+
+
+# --- no more is said than the rounds show ----------------------------------------------------------------------------
+
+
+def stepped(median: float, low: float, high: float, *, effect: str = records.SLOWER, coverage: float = 0.96) -> str:
+    """Return the finding for a pipeline with which the step takes so many times as long."""
+    measured = case(1.0, metric="wall")
+    ratio = Interval(median=1 / median, low=1 / high, high=1 / low, coverage=coverage)
+    arm = replace(measured.arms[1], params={"step": True}, wall=ratio, effect=effect)
+    (finding,) = findings.of("input_bound", [replace(measured, arms=(measured.arms[0], arm))])
+    return finding.text
+
+
+def test_a_bottleneck_is_named_only_where_the_whole_interval_says_so() -> None:
+    assert stepped(1.5, 1.4, 1.6) == "arm: 1.50 [1.40, 1.60] times the step alone: input-bound"
+    assert stepped(1.5, 1.05, 2.2).endswith("not sure, from compute-bound to input-bound")
+    assert stepped(1.35, 1.2, 1.5).endswith("not sure, from balanced to input-bound")
+    assert stepped(0.98, 0.95, 1.05, effect=records.NO_DIFFERENCE).endswith(": compute-bound")
+    assert stepped(1.5, 1.4, 1.6, coverage=0.75).endswith("too few rounds to say what limits it")
+    wide = stepped(1.5, 1.4, 1.6, effect=records.NO_DIFFERENCE)
+    assert wide.endswith("not sure, the step alone differs from itself as much"), "the band is as wide"
+
+
+def threads(*ratios: tuple[float, str], coverage: float = 0.96) -> str:
+    measured = case(1.0, metric="wall", name="conv")
+    arms = [
+        replace(
+            measured.arms[1],
+            name=f"intra-op {n}",
+            effect=effect,
+            wall=Interval(median=x, low=x - 0.1, high=x + 0.1, coverage=coverage),
+        )
+        for n, (x, effect) in enumerate(ratios, 1)
+    ]
+    (finding,) = findings.of("against_default", [replace(measured, arms=(measured.arms[0], *arms))])
+    return finding.text
+
+
+def test_a_number_of_threads_is_faster_by_its_interval_or_not_at_all() -> None:
+    same = records.NO_DIFFERENCE
+    assert threads((0.8, records.SLOWER), (1.2, records.FASTER), (1.32, records.FASTER)) == (
+        "conv: faster than the default: intra-op 3 x1.32 [1.22, 1.42], intra-op 2 x1.20 [1.10, 1.30]"
+    ), "which of two is the best is nothing that was compared"
+    none_faster = threads((1.32, same), (0.9, same))
+    assert none_faster.startswith(
+        "conv: no setting is shown to beat the default (the best: intra-op 1 x1.32 [1.22, 1.42], the"
+    )
+    assert "the default against itself x1.0" in none_faster
+    few = threads((1.32, same), coverage=0.75)
+    assert few == "conv: too few rounds to say whether a setting beats the default", "too few rounds give no finding"
+
+
+def test_findings_carry_the_caveat_of_their_case() -> None:
+    measured = replace(case(0.5, metric="wall", name="conv"), noisy=True, clean=3)
+    kinds: tuple[FindingKind, ...] = ("against_default", "items_per_second", "first_call")
+    for kind in kinds:
+        (finding,) = findings.of(kind, [measured])
+        assert finding.text.endswith("(noisy: 3 of 15 rounds undisturbed)"), kind
+
+
+def test_a_batch_size_has_the_range_that_its_noise_leaves() -> None:
+    steady = sizes(1e-3, 1e-4, 1, 2, 4, 8, 16, 32, 64, 128, spread=0.001)
+    (finding,) = findings.of("batch_size", [steady])
+    assert "batch 64 gives 90%" in finding.text
+    assert finding.values["measured_90%_low"] == finding.values["measured_90%_high"] == 64
+    (finding,) = findings.of("batch_size", [sizes(1e-3, 1e-4, 1, 2, 4, 8, 16, 32, 64, 128, spread=0.3)])
+    assert finding.values["measured_90%_low"] < finding.values["measured_90%"] <= finding.values["measured_90%_high"]
+    assert f"batch 64 ({finding.values['measured_90%_low']:.0f} to " in finding.text
+
+
+def test_a_line_that_misses_its_points_says_nothing_of_others() -> None:
+    points = [(1, 1.0), (2, 3.0), (4, 1.2), (8, 5.0), (16, 2.0), (32, 12.0)]
+    assert batch_size.fit(points) is None
+    assert batch_size.fit([(n, 0.5 + 0.1 * n) for n, _ in points]) is not None
+
+
+# --- what follows from two arms that are no baseline ----------------------------------------------------------------
+
+
+def timed(*arms: tuple[str, float, dict[str, Value]], metric: str = "wall", spread: float = 0.01) -> CaseResult:
+    """Return a case of pipeline arms: name, seconds for an item, and parameters."""
+    noise = random.Random(5)
+    times = {name: seconds for name, seconds, _ in arms} | {AGAIN: arms[0][1]}
+    rounds = tuple(
+        Round(samples={name: sample(time * noise.gauss(1, spread)) for name, time in times.items()}, foreign=0.0)
+        for _ in range(15)
+    )
+    evaluation = evaluate(rounds, arms[0][0], {name: 1 for name, _, _ in arms}, metric)
+    results = []
+    for name, seconds, params in arms:
+        verdict = evaluation.arms.get(name)
+        results.append(
+            replace(
+                case(1.0).arms[0],
+                name=name,
+                workload="synthetic" if name == "step" else "pipeline",
+                params=params,
+                seconds=seconds,
+                cpu=verdict.cpu if verdict else None,
+                wall=verdict.wall if verdict else None,
+                effect=verdict.effect if verdict else "",
+            )
+        )
+    first = arms[0][0]
+    return replace(
+        case(1.0, metric=metric), name="x", baseline=first, arms=tuple(results), rounds=rounds, band=evaluation.band
+    )
+
+
+def test_fused_is_compared_with_unfused_in_the_layout_that_is_not_the_baseline() -> None:
+    nchw: dict[str, Value] = {"layout": "NCHW"}
+    measured = timed(
+        ("unfused NHWC", 2.0, {"fused": False}),
+        ("fused NHWC", 1.0, {"fused": True}),
+        ("unfused NCHW", 5.0, {"fused": False, **nchw}),
+        ("fused NCHW", 1.0, {"fused": True, **nchw}),
+        metric="cpu",
+    )
+    (finding,) = findings.of("fused", [measured])
+    assert finding.text.startswith("x: fused NCHW against unfused NCHW: faster, x")
+    assert finding.text.endswith(" in CPU time")
+    assert finding.values["median"] == pytest.approx(5.0, rel=0.02)
+    assert findings.of("fused", [replace(measured, arms=measured.arms[:3])]) == ()
+
+
+def test_map_and_batch_is_compared_with_map_with_as_many_calls() -> None:
+    measured = timed(
+        ("sequential", 2.0, {}),
+        ("num_parallel_calls=2", 1.0, {"calls": 2}),
+        ("num_parallel_calls=8", 1.1, {"calls": 8}),
+        ("map_and_batch, 2 calls", 1.0, {"calls": 2, "map_and_batch": True}),
+    )
+    (finding,) = findings.of("map_and_batch", [measured])
+    assert finding.text.startswith("x: map_and_batch, 2 calls against num_parallel_calls=2: no difference shown, x")
+    assert finding.values["low"] < 1 < finding.values["high"]
+
+
+def overlapped(step: float, read: float, both: float, **knobs: Value) -> str:
+    measured = timed(("step", step, {}), ("both", both, {"step": True, **knobs}), ("input", read, knobs))
+    (finding,) = findings.of("input_bound", [measured])
+    return finding.text.partition("alone: ")[2].partition(" (1")[0]
+
+
+def test_input_and_step_that_share_the_processors_are_no_input_bound() -> None:
+    """Measured on two cores: 969 items/s computed, 2137 read, 635 both; one after the other it would be 667."""
+    shared = overlapped(1 / 969, 1 / 2137, 1 / 635, prefetch=-1)
+    assert shared.startswith("the CPUs are the limit: input and step share them; the step takes the larger part")
+    assert "(69%)" in shared
+    assert "the input takes the larger part" in overlapped(0.4, 1.0, 1.4, prefetch=2)
+    assert overlapped(0.6, 1.0, 1.05, prefetch=2).startswith("input-bound ("), "the step costs nothing beside it"
+    assert overlapped(1.0, 0.05, 1.04, prefetch=2).startswith("compute-bound"), "the input takes nothing to share"
+    turns = overlapped(1.0, 1.0, 2.0)
+    assert turns.startswith("input-bound: input and step take turns, because nothing is prefetched")
+
+
+def test_the_end_of_a_sweep_is_no_knee() -> None:
+    rising = sizes(1e-2, 1e-5, 1, 2, 4, 8, 16, 32)
+    (finding,) = findings.of("batch_size", [rising])
+    assert "; 80%, 90% and 95% only at the end of the sweep: the rate may still be growing there" in finding.text
+    (finding,) = findings.of("batch_size", [sizes(1e-3, 1e-4, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512)])
+    assert "end of the sweep" not in finding.text
+
+
+def test_no_line_is_reported_if_the_largest_batches_refute_it() -> None:
+    """Measured with three dense layers, 512 wide: the largest batch is faster than the line's limit."""
+    micros = {1: 1350, 4: 372, 16: 135, 64: 50.2, 128: 42.3, 256: 37.8, 512: 28, 1024: 24.8}
+    line = sizes(1e-3, 1e-4, *micros)
+    arms = tuple(replace(arm, seconds=micros[arm.items] * 1e-6) for arm in line.arms)
+    assert batch_size.fit([(n, n * each * 1e-6) for n, each in micros.items()]) is not None
+    (finding,) = findings.of("batch_size", [replace(line, arms=arms)])
+    assert "no line a + b * n fits" in finding.text
+    assert "fitted_90%" not in finding.values
+
+
+def test_a_baseline_that_differs_from_itself_is_said() -> None:
+    measured = case(0.5)
+    off = Interval(median=1.28, low=1.17, high=1.42, coverage=0.98)
+    assert wording.caveat(measured) == ""
+    assert wording.caveat(replace(measured, band=off)) == "the baseline differs from itself: x1.28 [1.17, 1.42]"
+    assert wording.caveat(replace(measured, band=replace(off, coverage=0.75))) == "", "too few rounds to say so"
+    nearly = Interval(median=0.99, low=0.98, high=0.998, coverage=0.98)
+    assert wording.caveat(replace(measured, band=nearly)) == "", "1.00, as it is shown"
+
+
+@pytest.mark.parametrize(
+    ("int8", "limit"), [(4.0, "memory bandwidth is the limit"), (2.0, "memory bandwidth is not the only limit")]
+)
+def test_memory_is_the_limit_where_every_width_is_read_equally_fast(int8: float, limit: str) -> None:
+    """Read a quarter of the bytes in a quarter of the time, or in half of it; an item is 2**20 numbers."""
+    taken = {"float32": 2**20 * 4 / 10e9, "int8": 2**20 * 4 / 10e9 / int8}
+    rng = random.Random(1)
+    rounds = tuple(
+        Round(samples={name: sample(one * rng.uniform(0.99, 1.01)) for name, one in taken.items()}, foreign=0.0)
+        for _ in range(9)
+    )
+    arms = tuple(
+        replace(arm, name=name, workload="bandwidth", params={"dtype": name}, items=1, seconds=one)
+        for arm, (name, one) in zip(case(1.0).arms, taken.items(), strict=True)
+    )
+    (finding,) = findings.of("bandwidth", (replace(case(1.0), metric="wall", arms=arms, rounds=rounds, clean=9),))
+    assert finding.values["float32"] == pytest.approx(10.0, rel=0.02)
+    assert limit in finding.text

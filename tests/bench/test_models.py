@@ -1,0 +1,156 @@
+"""The rows of --model name what exists; findings on models, on the bottleneck and on the other image."""
+
+import ast
+import json
+import re
+from dataclasses import replace
+
+import pytest
+
+from tests.bench.test_report import case
+from tests.measure.test_experiments import ROOT, workloads
+from tfbuild.bench import command, findings, models
+from tfbuild.bench.session import Settings
+from tfbuild.errors import UsageError
+from tfbuild.measure import experiments
+from tfbuild.measure.arms import Machine
+
+SETTINGS = Settings(mode="budget", budget=300)
+
+
+def test_the_named_models_take_the_place_of_the_short_ones() -> None:
+    (row,) = command.rows_of((), SETTINGS, ["resnet50", "lstm"], "")
+    assert row.name == "models"
+    assert [case.name for case in row.case] == [
+        "resnet50, batch 4, 224x224",
+        "resnet50, batch 4, 224x224, its data",
+        "lstm, batch 16",
+        "lstm, batch 16: XLA",
+    ]
+    synthetic, jpegs = row.case[1].arm
+    assert (synthetic.params.get("jpegs"), jpegs.params["jpegs"]) == (None, True)
+    assert [arm.name for arm in row.arms(row.case[0])] == ["oneDNN off", "oneDNN on"]
+    assert [arm.name for arm in row.arms(row.case[2])] == ["oneDNN off", "oneDNN on"]
+    assert [arm.name for arm in row.arms(row.case[3])] == ["without XLA", "XLA"]
+
+
+def test_xla_is_measured_beside_the_same_onednn() -> None:
+    machine = Machine(image="sha256:1", against="", cpus=2, gpus=0)
+    (short,) = experiments.select(["models"], quick=False)
+    for row in (short, models.row(["lstm", "transformer"])):
+        xla_cases = [case for case in row.case if any(arm.params.get("xla") for arm in row.arms(case))]
+        assert len(xla_cases) == 2
+        for each in xla_cases:
+            keys = [machine.key(each, arm) for arm in row.arms(each)]
+            assert {key.env for key in keys} == {(("TF_ENABLE_ONEDNN_OPTS", "1"),)}
+            assert len(set(keys)) == 2, "XLA has a process of its own"
+
+
+def test_a_model_s_data_is_compared_by_the_clock_in_one_process() -> None:
+    (row,) = command.rows_of((), SETTINGS, ["vgg16"], "2")
+    machine = Machine(image="sha256:1", against="", cpus=2, gpus=0)
+    its_data = row.case[1]
+    assert its_data.metric == "wall"
+    assert its_data.params["batch"] == 2
+    assert len({machine.key(its_data, arm) for arm in its_data.arm}) == 1
+
+
+def test_experiments_may_be_named_beside_models() -> None:
+    assert [row.name for row in command.rows_of(["jpeg", "models"], SETTINGS, ["lstm"], "8")] == ["jpeg", "models"]
+    assert [row.name for row in command.rows_of(["jpeg"], SETTINGS, [], "")] == ["jpeg"]
+
+
+@pytest.mark.parametrize(
+    ("named", "batch", "why"),
+    [
+        (["resnet51"], "", r"unknown model 'resnet51'[\s\S]*densenet121.*inception3.*lstm.*resnet50, .*vgg16"),
+        (["lstm"], "many", "--batch-size 'many' is invalid"),
+        (["lstm"], "0", "--batch-size '0' is invalid"),
+        (["lstm"], "²", "--batch-size '²' is invalid"),
+        ([], "8", r"--batch-size needs --model[\s\S]*--model resnet50"),
+    ],
+)
+def test_what_cannot_be_a_model_or_its_batch_is_refused(named: list[str], batch: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        command.rows_of((), SETTINGS, named, batch)
+
+
+def test_every_model_is_one_that_the_workload_can_make() -> None:
+    """A model is an application of Keras, by its class, or built in the workloads' module."""
+    takes = {argument.arg for argument in workloads()["model"].args.args}
+    tree = ast.parse((ROOT / "tfbuild" / "in_container" / "bench" / "workloads" / "models.py").read_text())
+    (built,) = (
+        ast.literal_eval(ast.List([*node.value.keys], ast.Load()))  # type: ignore[list-item]
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict)
+    )
+    for name, model in models.known().items():
+        assert (name in built) != bool(model.application), name
+        assert bool(model.application) == bool(model.size), name
+        assert re.fullmatch(r"[A-Z]\w+|", model.application), name
+        for each in models.row([name]).case:
+            assert {*each.params, "jpegs", "xla"} <= takes, name
+
+
+def test_the_list_has_the_models(capsys: pytest.CaptureFixture[str]) -> None:
+    command.show_rows((), SETTINGS, json=True, dry_run=False, named=["inception3"])
+    (shown,) = json.loads(capsys.readouterr().out)
+    assert shown["case"][0]["params"]["size"] == 299
+
+
+def test_a_model_s_rates_are_listed_with_their_memory() -> None:
+    measured = case(0.5, name="resnet50, batch 4, 224x224")
+    arms = tuple(replace(arm, params={"application": "ResNet50"}, rss=1234.0) for arm in measured.arms)
+    (finding,) = findings.of("items_per_second", [replace(measured, arms=arms)])
+    assert finding.text == "resnet50, batch 4, 224x224: baseline 10 images/s in 1234 MiB, arm 20 images/s in 1234 MiB"
+    assert finding.values == {"baseline": pytest.approx(10), "arm": pytest.approx(20)}
+
+
+TIMES = r"\d\.\d\d \[\d\.\d\d, \d\.\d\d\]"
+
+
+def test_the_bottleneck_is_reported_with_three_rates() -> None:
+    measured = case(2.0, metric="wall")
+    alone, both = measured.arms
+    alone = replace(alone, workload="synthetic", params={})
+    both = replace(both, workload="pipeline", params={"step": True, "calls": 2})
+    given = replace(both, name="input", params={"calls": 2}, seconds=0.125)
+    other = replace(both, name="other input", params={"calls": 1}, seconds=0.5)
+    (finding,) = findings.of("input_bound", [replace(measured, arms=(alone, both, given, other))])
+    assert re.fullmatch(
+        rf"arm: {TIMES} times the step alone: input-bound \(10 items/s computed, 8 read, 5 both\)", finding.text
+    )
+    (finding,) = findings.of("input_bound", [replace(measured, arms=(alone, both))])
+    assert re.fullmatch(rf"arm: {TIMES} times the step alone: input-bound", finding.text)
+
+
+def test_the_before_of_all_runs_in_the_other_image_and_the_after_in_this_one() -> None:
+    (row,) = experiments.select(["all"], quick=False)
+    machine = Machine(image="sha256:this", against="sha256:stock", cpus=2, gpus=0)
+    (across,) = (each for each in row.case if each.needs == "against")
+    images = [machine.key(across, arm).image for arm in row.arms(across)]
+    assert images == ["sha256:stock", "sha256:stock", "sha256:this", "sha256:this"]
+    (alone,) = (each for each in row.case if not each.needs)
+    assert {machine.key(alone, arm).image for arm in row.arms(alone)} == {"sha256:this"}
+    assert row.arms(across)[0].params == row.arms(alone)[0].params, "the same training script"
+
+
+def test_virtual_devices_are_never_taken_for_gpus() -> None:
+    (row,) = experiments.select(["strategy"], quick=False)
+    for each in row.case:
+        assert (each.params.get("device") == "GPU") == (each.needs == "gpu"), each.name
+
+
+def test_an_arm_whose_memory_is_listed_shares_its_process_with_no_other() -> None:
+    machine = Machine(image="sha256:this", against="", cpus=2, gpus=0)
+    (short,) = experiments.select(["models"], quick=False)
+    for row in (short, models.row(sorted(models.known()))):
+        assert row.fresh, "what the last case took would be in the next one's memory"
+        for each in row.case:
+            keys = [machine.key(each, arm) for arm in row.arms(each)]
+            shared = any(key.env == keys[0].env for key in keys[1:])
+            assert shared or len(set(keys)) == len(keys), each.name
+    measured = case(0.5, name="its data", env={})
+    arms = tuple(replace(arm, params={"application": "ResNet50"}, rss=1234.0) for arm in measured.arms)
+    (finding,) = findings.of("items_per_second", [replace(measured, arms=arms)])
+    assert finding.text == "its data: baseline 10 images/s, arm 20 images/s", "both are in the one process"

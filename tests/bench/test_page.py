@@ -1,0 +1,435 @@
+"""The page shows the whole report, loads nothing else, and escapes all text."""
+
+import json
+import math
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.bench.test_report import ENV, RECORDED, SKIPPED, case, elsewhere, experiment, report, sizes, slower_report
+from tests.commandline import invoke
+from tfbuild.bench import charts, command, compare, page, wording
+from tfbuild.bench import report as reporting
+from tfbuild.errors import UsageError
+from tfbuild.measure import intervals
+from tfbuild.measure.records import BenchReport, CaseResult, ExperimentResult, Interval
+
+ROOT = Path(__file__).parents[2]
+HOSTILE = """</td></svg><script>alert(1)</script><img src=x onerror="alert(2)">"'`{{ 7 * 7 }}${datum}"""
+# What an HTML element names to be loaded or followed.
+ADDRESSES = {"src", "href", "srcset", "action", "data", "poster", "xlink:href"}
+VOID = {"meta", "br"}
+
+
+class ParsedPage(HTMLParser):
+    """Tags with their attributes, headings, and the text of everything."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.texts: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.texts).split())
+
+    @property
+    def headings(self) -> list[int]:
+        return [int(tag[1]) for tag, _ in self.tags if re.fullmatch("h[1-6]", tag)]
+
+    @property
+    def addresses(self) -> set[str]:
+        return {value or "" for _, attributes in self.tags for name, value in attributes.items() if name in ADDRESSES}
+
+
+def drawings(text: str) -> Iterator[ElementTree.Element]:
+    for drawing in re.findall(r"<svg.*?</svg>", text, re.DOTALL):
+        yield ElementTree.fromstring(drawing)
+
+
+def mixed() -> BenchReport:
+    """Return a report with gains, losses, no differences, skipped cases, a curve and memory."""
+    memory = case(0.4, name="40 MiB tensors", env={"LD_PRELOAD": "libtcmalloc.so"})
+    memory = replace(memory, arms=tuple(replace(arm, rss=500.0 + n * 60) for n, arm in enumerate(memory.arms)))
+    return report(
+        experiment("onednn", case(0.5), case(1.0, name="element-wise"), case(1.4, name="small")),
+        experiment("jpeg", case(0.7, env={}, code="tf.io.decode_and_crop_jpeg(data, window)")),
+        experiment("batchsize", curve()),
+        experiment("allocator", memory),
+        experiment("layout", SKIPPED),
+    )
+
+
+@cache
+def mixed_page() -> str:
+    return page.to_html(mixed())
+
+
+def curve() -> CaseResult:
+    return replace(sizes(1e-3, 1e-4, 1, 2, 4, 8, 16, 32), baseline="batch 1")
+
+
+def every_number(row: ExperimentResult) -> Iterator[str]:
+    for measured in row.cases:
+        yield intervals.spelled(measured.band)
+        for arm in measured.arms:
+            yield from (intervals.spelled(arm.cpu), intervals.spelled(arm.wall), wording.time(arm.seconds))
+        for number in measured.rounds:
+            yield from (f"{raw.cpu / raw.inner * 1e3:.4g}" for raw in number.samples.values())
+
+
+@pytest.mark.parametrize("original", [reporting.read(RECORDED), mixed()], ids=["recorded", "mixed"])
+def test_what_is_in_the_report_is_on_the_page(original: BenchReport) -> None:
+    read = ParsedPage(page.to_html(original))
+    assert not read.open, "every element is closed"
+    cells = set(read.texts)
+    for row in original.experiments:
+        for number in every_number(row):
+            assert not number or number in cells, number
+        assert row.question in read.text
+    for name, value in original.image.labels.items():
+        assert name in read.text
+        assert value in read.text
+    assert original.host.cpu in read.text
+
+
+def test_it_begins_with_what_to_change() -> None:
+    read = ParsedPage(mixed_page())
+    order = ["What to change", "What was found", "What was not measured", "The experiments", "Method", "Raw numbers"]
+    places = [read.text.index(heading) for heading in order]
+    assert places == sorted(places)
+    advised = read.text[places[0] : places[1]]
+    assert "tf.io.decode_and_crop_jpeg(data, window)" in advised
+    assert "15 of 15 rounds undisturbed" in advised
+    assert "LD_PRELOAD=libtcmalloc.so" in advised
+    assert "TF_ENABLE_ONEDNN_OPTS" not in advised, "it lost in one case"
+    assert "What is in place already" not in read.text
+    assert "arm: faster in 1 of 3 cases, x2.0" in read.text[places[1] : places[2]]
+    assert "arm: slower in 1 of 3 cases" in read.text[places[1] : places[2]]
+    assert "TensorFlow in this image sees no GPU (layout: on a GPU)" in read.text[places[2] : places[3]]
+
+
+def test_what_is_in_place_is_no_change() -> None:
+    row = experiment("onednn", case(0.5), case(0.7, name="matmul"))
+    rows = (row, experiment("xla", case(0.5, env={}, code="jit"), case(1.3, name="conv", env={}, code="jit")))
+    read = ParsedPage(page.to_html(replace(report(*rows), image=replace(report().image, env=ENV))))
+    places = [read.text.index(heading) for heading in ("What to change", "What is in place already", "What was found")]
+    assert places == sorted(places)
+    change, kept = read.text[places[0] : places[1]], read.text[places[1] : places[2]]
+    assert "TF_ENABLE_ONEDNN_OPTS=1" not in change
+    assert "TF_ENABLE_ONEDNN_OPTS=1 the image sets it arm x2.0" in kept
+    assert "but it was slower there: arm x0.7" in change
+    read = ParsedPage(page.to_html(replace(report(row), image=replace(report().image, env=ENV))))
+    assert "No change is shown to gain anything beyond what is in place." in read.text
+    assert "TF_ENABLE_ONEDNN_OPTS=1" in read.text[read.text.index("Environment") :]
+
+
+def test_the_headings_leave_no_level_out() -> None:
+    for text in (mixed_page(), page.comparison(compare.compare(report(), elsewhere(report())))):
+        levels = ParsedPage(text).headings
+        assert levels[0] == 1
+        assert levels.count(1) == 1
+        assert all(deeper <= level + 1 for level, deeper in pairwise(levels))
+
+
+def test_a_report_without_anything_is_a_page_too() -> None:
+    nothing = replace(report(experiment("layout", SKIPPED)), image=replace(report().image, labels={}), interrupted=True)
+    text = ParsedPage(page.to_html(nothing)).text
+    assert "No change is shown to gain anything." in text
+    assert "Interrupted: the rest was not measured." in text
+
+
+def hostile() -> BenchReport:
+    """Return a report with the worst text that an image or a file may contain."""
+    recorded = mixed()
+    rows = []
+    for row in recorded.experiments:
+        cases = tuple(
+            replace(
+                one,
+                name=f"{one.name} {HOSTILE}",
+                reason=HOSTILE,
+                arms=tuple(replace(arm, note=HOSTILE, reason=HOSTILE, code=HOSTILE) for arm in one.arms),
+            )
+            for one in row.cases
+        )
+        rows.append(replace(row, question=HOSTILE, compares=HOSTILE, changes=HOSTILE, source=HOSTILE, cases=cases))
+    return replace(
+        recorded,
+        tool=HOSTILE,
+        created=HOSTILE,
+        image=replace(recorded.image, ref=HOSTILE, labels={HOSTILE: HOSTILE, "io.tfbuild.target": HOSTILE}),
+        host=replace(recorded.host, cpu=HOSTILE, flags=(HOSTILE,)),
+        software=replace(recorded.software, tensorflow=HOSTILE, malloc=HOSTILE),
+        experiments=tuple(rows),
+    )
+
+
+def test_nothing_in_a_report_is_markup() -> None:
+    compared = page.comparison(compare.compare(hostile(), replace(hostile(), image=report().image)))
+    for text in (page.to_html(hostile()), compared):
+        read = ParsedPage(text)
+        assert not {"script", "img"} & {tag for tag, _ in read.tags}
+        assert not any(name.startswith("on") for _, attributes in read.tags for name in attributes)
+        assert read.addresses <= {f"#experiment-{number}" for number in range(1, 6)}
+        assert HOSTILE in read.text, "it is shown as it is"
+
+
+def test_the_page_loads_nothing_else() -> None:
+    text = mixed_page()
+    read = ParsedPage(text)
+    assert all(address.startswith("#") for address in read.addresses)
+    assert not {"script", "link", "iframe", "object", "embed", "image", "use"} & {tag for tag, _ in read.tags}
+    assert not re.search(r"url\(|@import", text)
+    assert """default-src 'none'; style-src 'unsafe-inline'""" in text
+    targets = {attributes.get("id") for _, attributes in read.tags}
+    assert {address[1:] for address in read.addresses} <= targets
+    names = [attributes["id"] for _, attributes in read.tags if "id" in attributes]
+    assert len(set(names)) == len(names)
+
+
+def test_a_full_report_stays_small() -> None:
+    """It has as many experiments, cases and rounds as --full."""
+    rows = [experiment(f"x{n}", *(case(0.5 + m / 5, name=f"case {m}", count=21) for m in range(7))) for n in range(20)]
+    assert len(page.to_html(report(*rows)).encode()) < 2_000_000
+
+
+# --- charts ----------------------------------------------------------------------------------------------------------
+
+
+def shift(element: ElementTree.Element) -> tuple[float, float]:
+    x, y = re.fullmatch(r"translate\(([-\d.e]+),([-\d.e]+)\)", element.get("transform", "")).groups()  # type: ignore[union-attr]
+    return float(x), float(y)
+
+
+def marked(drawing: ElementTree.Element, kind: str) -> list[ElementTree.Element]:
+    """Return the marks of the layers of `kind` in the order in which they were drawn."""
+    groups = [e for e in drawing.iter() if f"mark-{kind} role-mark" in e.get("class", "")]
+    return [mark for group in groups for mark in group]
+
+
+def test_a_chart_s_places_are_the_logarithms_of_its_ratios() -> None:
+    medians = [0.5, 0.9, 1.0, 2.0, 8.0]
+    effects = ["slower", "no difference shown", "no difference shown", "faster", "faster"]
+    lines = tuple(
+        charts.Line(label=str(m), ratio=Interval(median=m, low=m / 1.1, high=m * 1.1, coverage=0.95), effect=effect)
+        for m, effect in zip(medians, effects, strict=True)
+    )
+    band = Interval(median=1.0, low=0.95, high=1.06, coverage=0.95)
+    (drawing,) = drawings(charts.ratios("x", [charts.LineGroup(title="case", lines=lines, band=band)]))
+    points = marked(drawing, "symbol")
+    places = [shift(point)[0] for point in points]
+    scale = (places[-1] - places[0]) / math.log(medians[-1] / medians[0])
+    for place, ratio in zip(places, medians, strict=True):
+        assert place - places[0] == pytest.approx(scale * math.log(ratio / medians[0]), abs=0.01)
+    assert [point.get("fill") for point in points] == [
+        "var(--slower)",
+        "var(--same)",
+        "var(--same)",
+        "var(--faster)",
+        "var(--faster)",
+    ]
+    assert all(0 <= place <= charts.WIDTH for place in places)
+    down = [shift(point)[1] for point in points]
+    assert down == sorted(down)
+    spans = [
+        (shift(rule)[0], float(rule.get("x2", "0")))
+        for rule in marked(drawing, "rule")
+        if rule.get("stroke") in charts.COLOURS
+    ]
+    assert len(spans) == len(medians)
+    for (begin, length), place in zip(spans, places, strict=True):
+        assert min(begin, begin + length) < place < max(begin, begin + length)
+        assert abs(length) == pytest.approx(scale * math.log(1.21), abs=0.01)
+    assert len(marked(drawing, "rect")) == len(medians), "the band lies behind each of them"
+
+
+def test_a_chart_says_in_words_what_it_shows() -> None:
+    for drawing in drawings(mixed_page()):
+        title, description = (drawing.find(f"{{{charts.SVG}}}{tag}") for tag in ("title", "desc"))
+        assert title is not None
+        assert description is not None
+        assert drawing.get("role") == "img"
+        assert drawing.get("aria-labelledby") == f"{title.get('id')} {description.get('id')}"
+        assert re.search(r"x\d|items a second|MiB", description.text or "")
+        assert not any(name in element.attrib for element in drawing.iter() for name in ("aria-roledescription",))
+
+
+def test_experiments_have_the_charts_that_answer_them() -> None:
+    names = {row.name: [title(chart) for chart in charts.of(row)] for row in mixed().experiments}
+    assert names["onednn"] == ["onednn: ratios to the baseline"]
+    assert names["batchsize"] == ["dense: items a second over the batch size"]
+    assert names["allocator"] == ["allocator: ratios to the baseline", "allocator: memory of the process"]
+    assert names["layout"] == []
+
+
+def title(chart: str) -> str:
+    return ElementTree.fromstring(chart).findtext(f"{{{charts.SVG}}}title") or ""
+
+
+def test_the_batch_size_s_points_lie_on_their_curve() -> None:
+    (chart,) = charts.of(experiment("batchsize", curve()))
+    (drawing,) = drawings(chart)
+    points = [shift(point) for point in marked(drawing, "symbol")]
+    assert len(points) == 6
+    (line,) = marked(drawing, "line")
+    path = [tuple(map(float, pair.split(","))) for pair in re.findall(r"[-\d.e]+,[-\d.e]+", line.get("d", ""))]
+    for x, y in points:
+        near = min(path, key=lambda place: abs(place[0] - x))
+        assert near[1] == pytest.approx(y, abs=4), "made of the very line that is fitted"
+    texts = [mark.text for mark in marked(drawing, "text")]
+    assert texts == ["80%", "90%, 95%"], "of the best measured rate: batches 16 and 32"
+
+
+def test_what_no_logarithm_takes_is_left_out() -> None:
+    measured = case(0.5)
+    zero = replace(measured.arms[1], cpu=Interval(median=0.0, low=0.0, high=1.0, coverage=0.95))
+    assert list(charts.of(experiment("onednn", replace(measured, arms=(measured.arms[0], zero))))) == []
+
+
+def test_letters_that_no_xml_may_hold_are_left_out() -> None:
+    measured = case(0.5, name="a\x00b\x1b[2Jc\ufffe")
+    measured = replace(measured, arms=tuple(replace(arm, effect="\x00") for arm in measured.arms))
+    (drawing,) = drawings(next(charts.of(experiment("onednn", measured))))
+    assert "ab[2Jc" in [mark.text for mark in marked(drawing, "text")]
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(0.9, 1.1), (0.99, 1.01), (0.5, 2.0), (0.01, 300.0), (0.2, 1.1), (0.9, 40.0), (1e-9, 1e9)]
+)
+def test_ticks_are_round_apart_and_hold_1(low: float, high: float) -> None:
+    ticks = charts.ticks(low, high)
+    assert 1.0 in ticks
+    assert all(low <= tick <= high for tick in ticks)
+    places = [math.log(tick / low) / math.log(high / low) * charts.WIDTH for tick in ticks]
+    assert all(after - before >= charts.TICK_DISTANCE - 0.01 for before, after in pairwise(places))
+    assert all(float(f"{tick:.3g}") == tick for tick in ticks)
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_page_is_made_of_an_old_report(tmp_path: Path) -> None:
+    command.export(str(RECORDED), html=str(tmp_path / "page.html"), pyperf="")
+    assert (tmp_path / "page.html").read_text() == page.to_html(reporting.read(RECORDED))
+    with pytest.raises(UsageError, match=r"--html .*No such file"):
+        command.export(str(RECORDED), html=str(tmp_path / "none" / "page.html"), pyperf="")
+
+
+def test_the_comparison_has_a_page() -> None:
+    comparison = compare.compare(report(), slower_report(2.0), elsewhere(slower_report(0.5)))
+    text = page.comparison(comparison)
+    read = ParsedPage(text)
+    assert not read.open
+    for one in (comparison, *comparison.others):
+        for row in one.rows:
+            assert intervals.spelled(row.wall) in read.texts
+            assert intervals.spelled(row.cpu) in read.texts
+    assert "Nothing: the same image on the same machine." in read.text
+    assert "TensorFlow 2.21.0 2.14.0" in read.text
+    (drawing,) = drawings(text)
+    points = marked(drawing, "symbol")
+    assert [point.get("fill") for point in points] == ["var(--slower)", "var(--faster)"] * 3
+
+
+def test_the_command_line_takes_any_number_of_reports(tmp_path: Path) -> None:
+    paths = []
+    for number, each in enumerate((report(), slower_report(1.02), elsewhere(slower_report(2.0)))):
+        paths.append(str(tmp_path / f"{number}.json"))
+        Path(paths[-1]).write_text(reporting.to_json(each))
+    html = str(tmp_path / "page.html")
+    arguments = ["compare", paths[0], "--fail-if", "throughput<0.9", paths[1], "--html", html, "--json", paths[2]]
+    done = invoke(*arguments, code=28)
+    assert done.stderr.startswith("error: report 3: throughput<0.9: failed: x0.50")
+    shown = json.loads(done.stdout)
+    assert [one["second"].split()[0] for one in (shown, *shown["others"])] == ["tfbuild:x", "tfbuild:y"]
+    assert Path(html).stat().st_size > 1000
+
+
+def test_samples_are_read_by_pyperf(tmp_path: Path) -> None:
+    files = [tmp_path / "a.json", tmp_path / "b.json"]
+    for file, each in zip(files, (report(), slower_report(2.0)), strict=True):
+        (tmp_path / f"{file.stem}.report").write_text(reporting.to_json(each))
+        command.export(str(tmp_path / f"{file.stem}.report"), html="", pyperf=str(file))
+    table = pyperf("compare_to", *map(str, files))
+    assert re.search(r"^onednn/centre/baseline: Mean \+- std dev: .*: 2\.00x slower$", table, re.MULTILINE), table
+    shown = pyperf("stats", str(files[0]))
+    assert "Number of value per run: 15" in shown
+    assert "cpu_model_name: AMD EPYC" in pyperf("metadata", str(files[0]))
+
+
+def pyperf(*arguments: str) -> str:
+    done = subprocess.run([sys.executable, "-m", "pyperf", *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_pyperf_gets_seconds_an_item(tmp_path: Path) -> None:
+    command.export(str(RECORDED), html="", pyperf=str(tmp_path / "p.json"))
+    import pyperf as reader
+
+    suite = reader.BenchmarkSuite.load(str(tmp_path / "p.json"))
+    measured = {
+        f"{row.name}/{one.name}/{arm.name}": arm.cpu_seconds
+        for row in reporting.read(RECORDED).experiments
+        for one in row.cases
+        for arm in one.arms
+        if arm.cpu_seconds is not None
+    }
+    assert {bench.get_name(): bench.median() for bench in suite} == pytest.approx(measured)
+
+
+def test_a_report_without_samples_has_none_to_hand_on(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text(reporting.to_json(report(experiment("layout", SKIPPED))))
+    with pytest.raises(UsageError, match="no samples"):
+        command.export(str(tmp_path / "x.json"), html="", pyperf=str(tmp_path / "p.json"))
+
+
+def test_other_verbs_do_not_pay_for_charts() -> None:
+    heavy = "{'altair', 'vl_convert', 'pyperf', 'psutil', 'playwright'}"
+    script = f"import sys, tasks, tfbuild.bench.compare; sys.exit(bool({heavy} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=False).returncode == 0
+
+
+def test_too_few_rounds_are_not_reported_as_no_difference() -> None:
+    few = case(0.5, count=4)
+    read = ParsedPage(page.to_html(report(experiment("jpeg", few))))
+    summary = read.text[read.text.index("What was found") : read.text.index("What was not measured")]
+    assert "too few rounds for a verdict: 1 of 1 comparisons" in summary
+    assert "no difference shown" not in summary
+    assert "no difference shown (too few rounds for a verdict)" in read.text, "in the table"
+    enough = ParsedPage(page.to_html(report(experiment("jpeg", case(1.0)))))
+    assert "too few rounds" not in enough.text
+
+
+def test_noise_is_counted_where_a_gain_is_summed_up() -> None:
+    noisy = replace(case(0.5), noisy=True, clean=2)
+    read = ParsedPage(page.to_html(report(experiment("jpeg", noisy, case(0.5, name="other")))))
+    assert "arm: faster in 2 of 2 cases" in read.text
+    assert "(1 of them noisy)" in read.text

@@ -1,0 +1,182 @@
+"""Experiments are rows, whose fields say what is made of their numbers: a new one needs no code."""
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from tests import checkout
+from tests.bench.test_report import case, experiment, report
+from tfbuild import facts
+from tfbuild.bench import advise, charts, evidence, findings
+from tfbuild.bench import report as reporting
+from tfbuild.bench.experiment_run import CaseGroup, ExperimentRun
+from tfbuild.measure import experiments, records
+from tfbuild.measure.arms import Machine, line_up
+from tfbuild.measure.evaluate import AGAIN
+from tfbuild.measure.experiments import Experiment, Purpose
+from tfbuild.measure.records import CaseResult
+
+FILE = Path(facts.__file__).with_name("experiments.toml")
+NAME, SWITCH = "denormals", "TF_MADE_UP_SWITCH"
+# No claim that such a switch exists.
+ROW = f"""
+[[experiment]]
+name = "{NAME}"
+question = "What does a made-up switch gain?"
+compares = "the switch off against on"
+changes = "{SWITCH} in the environment"
+source = "made up"
+advises = ["setting"]
+setting_order = 9
+charts = ["ratios", "memory"]
+finding = "page_faults"
+answer_only = true
+workload = "matmul"
+arm = [
+    {{ name = "baseline", env = {{ {SWITCH} = "0" }} }},
+    {{ name = "arm", env = {{ {SWITCH} = "1" }} }},
+]
+case = [{{ name = "matmul 768x768" }}]
+"""
+# Strings in code that are an experiment's name as well, and mean something else there.
+OTHERS = {
+    ("compare.py", "onednn"),  # labels of images
+    ("compare.py", "allocator"),
+    ("evidence.py", "pipeline"),  # a workload
+    ("findings.py", "pipeline"),
+    ("findings.py", "int8"),  # a width of numbers
+    ("interchange.py", "all"),  # a tag that pyperf refuses
+    ("models.py", "models"),  # a file of facts
+    ("models.py", "xla"),  # a parameter of a workload
+    ("experiments.py", "tuning"),  # what a case needs
+    ("arms.py", "tuning"),
+    ("throughput.py", "onednn"),  # a verification check
+}
+
+
+def parsed(text: str) -> tuple[Experiment, ...]:
+    return facts.parse(text, experiments.Table, FILE.name).experiment
+
+
+def measured() -> CaseResult:
+    """Return a possible result of the row's case: twice as fast, in a tenth more memory."""
+    measured_case = case(0.5, name="matmul 768x768", env={SWITCH: "1"})
+    base, arm = (replace(one, rss=500.0, faults=20.0) for one in measured_case.arms)
+    return replace(measured_case, arms=(base, replace(arm, rss=550.0)))
+
+
+@pytest.fixture(scope="module")
+def with_row(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a copy of the project with this row added."""
+    copy = checkout.copy(tmp_path_factory.mktemp("experiment") / "copy", "tfbuild/", "templates/", "tasks.py")
+    with (copy / "tfbuild" / "facts" / FILE.name).open("a", encoding="utf-8") as rows:
+        rows.write(ROW)
+    return copy
+
+
+def invoke(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    done = subprocess.run(
+        [sys.executable, "-m", "invoke", *arguments], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_an_experiment_is_a_row(with_row: Path) -> None:
+    planned = invoke(with_row, "bench", "--only", NAME, "--dry-run", "--json")
+    (plan,) = json.loads(planned.stdout)
+    assert [arm["env"] for arm in plan["arm"]] == [{SWITCH: "0"}, {SWITCH: "1"}]
+    assert f"of 300 s: {NAME} 300 s" in planned.stderr
+
+
+def test_its_cases_are_lined_up_and_its_finding_follows() -> None:
+    (row,) = parsed(ROW)
+    machine = Machine(image="sha256:1", against="", cpus=2, gpus=0)
+    assert [side.name for side in line_up(row, row.case[0], machine)] == ["baseline", "arm", AGAIN]
+    result = ExperimentRun(row, [CaseGroup(row, row.case, results=[measured()])]).result()
+    assert result.status == records.MEASURED
+    assert [one.text.partition(": ")[2] for one in result.findings] == [
+        "baseline 20 faults and 500 MiB, arm 20 faults and 550 MiB"
+    ]
+
+
+def test_it_is_advised_and_charted_by_its_fields_alone(with_row: Path) -> None:
+    original = report(experiment(NAME, measured(), findings=findings.of("page_faults", [measured()])))
+    (with_row / "made.json").write_text(reporting.to_json(original), encoding="utf-8")
+    printed = invoke(with_row, "advise", "made.json", "--html", "page.html", "--json").stdout
+    (advice,) = json.loads(printed)
+    assert (advice["experiment"], advice["env"]) == (NAME, {SWITCH: "1"})
+    page = (with_row / "page.html").read_text(encoding="utf-8")
+    assert f"{NAME}: ratios to the baseline" in page
+    assert f"{NAME}: memory of the process" in page
+    assert "20 faults and 500 MiB" in page
+    assert "faster in 1 of 1 case" not in page, "its findings are the whole answer"
+
+
+def test_an_experiment_without_a_row_is_a_plain_comparison() -> None:
+    """Reports of other versions have such experiments."""
+    assert experiments.purpose(NAME) == Purpose()
+    original = report(experiment(NAME, measured()))
+    assert advise.advise(original) == (), "an environment is no line of code"
+    assert len(list(charts.of(original.experiments[0]))) == 1
+
+
+# --- the rows ---------------------------------------------------------------------------------------------------------
+
+
+def test_each_value_of_a_field_has_its_function() -> None:
+    assert set(findings.DERIVED) == set(get_args(experiments.FindingKind)) - {""}
+    assert {*advise.LINES, *advise.ENVIRONMENT} == set(get_args(experiments.AdviceKind))
+    assert set(charts.DRAWN) == set(get_args(experiments.ChartKind))
+    assert set(evidence.WATCHED) == set(get_args(experiments.EvidenceKind)) - {""}
+    assert set(experiments.ROLES) == set(get_args(experiments.Role)) - {""}
+
+
+def test_the_file_explains_each_field_and_value() -> None:
+    head = FILE.read_text(encoding="utf-8").partition("[[experiment]]")[0]
+    kinds = (experiments.FindingKind, experiments.AdviceKind, experiments.ChartKind, experiments.EvidenceKind)
+    values = [value for kind in (*kinds, experiments.Role) for value in get_args(kind) if value]
+    assert [value for value in values if f'"{value}"' not in head] == []
+    fields = Purpose.__struct_fields__
+    assert [name for name in fields if not re.search(rf"^#   {name}  ", head, re.MULTILINE)] == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "complaint"),
+    [
+        ('finding = "page_faults"', 'finding = "speed"', "Invalid enum value 'speed'"),
+        ('advises = ["setting"]', 'advises = ["settings"]', "Invalid enum value 'settings'"),
+        ('charts = ["ratios", "memory"]', 'charts = ["pie"]', "Invalid enum value 'pie'"),
+        ("answer_only = true", 'evidence = "hearsay"', "Invalid enum value 'hearsay'"),
+        ("answer_only = true", 'role = "leading"', "Invalid enum value 'leading'"),
+        ("answer_only = true", 'role = "command"', "exactly one row has the role 'command'"),
+        (f'name = "{NAME}"', 'name = "jpeg"', "two rows have the same name"),
+        ("setting_order = 9\n", "", 'advises = ["setting"] needs a setting_order'),
+        ('advises = ["setting"]\n', "", 'advises = ["setting"] needs a setting_order'),
+        ("setting_order = 9", "setting_order = 1", "two rows have the same setting_order"),
+    ],
+)
+def test_a_slip_in_a_row_is_refused(before: str, after: str, complaint: str) -> None:
+    assert before in ROW
+    with pytest.raises(ValueError, match=re.escape(complaint)):
+        experiments.check_all(parsed(FILE.read_text(encoding="utf-8") + ROW.replace(before, after)))
+
+
+def test_no_code_names_an_experiment() -> None:
+    names = {row.name for row in experiments.known()}
+    package = checkout.ROOT / "tfbuild"
+    code = [*(package / "bench").glob("*.py"), *(package / "measure").glob("*.py")]
+    seen = {
+        (path.name, node.value)
+        for path in (*code, package / "verify" / "checks" / "throughput.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and node.value in names
+    }
+    assert seen == OTHERS

@@ -1,0 +1,115 @@
+"""Instructions and the CPU features that GNU as says each needs: an oracle for tfbuild/binary/machinecode.py.
+
+`python -m tests.binary.assembled x86_64` assembles tests/data/machinecode/x86_64.s and prints one row an instruction:
+its bytes, its text, and every feature without which GNU as refuses it. The rows are kept beside it as x86_64.tsv.
+"""
+
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from elftools.elf.elffile import ELFFile
+
+DATA = Path(__file__).parents[1] / "data" / "machinecode"
+# How GNU as calls a feature; those that are not here it calls as tfbuild does.
+SPELLED = {
+    "sse4_1": "sse4.1",
+    "sse4_2": "sse4.2",
+    "pclmulqdq": "pclmul",
+    "bmi1": "bmi",
+    "lahf_lm": "lahf_sahf",
+    "rdrand": "rdrnd",
+    "sha_ni": "sha",
+}
+PROGRAMS = {"x86_64": "as", "aarch64": "aarch64-linux-gnu-as"}
+# Extensions of A64 as GNU as calls them.
+ARM = {
+    "atomics": "lse",
+    "crc32": "crc",
+    "asimdrdm": "rdma",
+    "asimddp": "dotprod",
+    "lrcpc": "rcpc",
+    "bf16": "bf16",
+    "i8mm": "i8mm",
+    "sve": "sve",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """`needs`: all features, those included that another one brings."""
+
+    code: bytes
+    text: str
+    needs: frozenset[str]
+
+
+def recorded(arch: str) -> list[Row]:
+    lines = (DATA / f"{arch}.tsv").read_text(encoding="utf-8").splitlines()
+    fields = (line.split("\t") for line in lines)
+    return [Row(code=bytes.fromhex(code), text=text, needs=frozenset(needs.split())) for code, text, needs in fields]
+
+
+def source(arch: str) -> list[str]:
+    return (DATA / f"{arch}.s").read_text(encoding="utf-8").splitlines()
+
+
+def assembled(arch: str, names: list[str]) -> list[Row]:
+    """What GNU as on this machine says of each instruction, asked for each feature of `names`."""
+    lines = source(arch)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        refused = {feature: _refused(arch, feature, lines, folder) for feature in names}
+        code = list(_code(arch, lines, folder))
+    needs = [frozenset(f for f, numbers in refused.items() if i in numbers) for i in range(len(lines))]
+    return [Row(code=c, text=t, needs=n) for c, t, n in zip(code, lines, needs, strict=True)]
+
+
+def _refused(arch: str, feature: str, lines: list[str], folder: Path) -> set[int]:
+    """Numbers of the lines that GNU as refuses where the feature is off."""
+    file = folder / "off.s"
+    if arch == "x86_64":
+        head = f".arch .no{SPELLED.get(feature, feature)}"
+    else:
+        others = "+".join(["armv8.2-a", *(name for other, name in ARM.items() if other != feature)])
+        head = f".arch {others}+no{ARM[feature]}"
+    file.write_text("\n".join([head, *lines]) + "\n", encoding="utf-8")
+    done = subprocess.run([PROGRAMS[arch], "-o", folder / "off.o", file], capture_output=True, text=True, check=False)
+    numbers = {int(number) - 2 for number in re.findall(r"off\.s:(\d+): Error", done.stderr)}
+    if -1 in numbers:
+        raise ValueError(f"GNU as does not know {feature}: {done.stderr.splitlines()[1]}")
+    return numbers
+
+
+def _code(arch: str, lines: list[str], folder: Path) -> Iterator[bytes]:
+    """The bytes of each line, by a label in front of it."""
+    file = folder / "on.s"
+    head = [] if arch == "x86_64" else [".arch " + "+".join(["armv8.2-a", *ARM.values()])]
+    labelled = [f"l{number}: {line}" for number, line in enumerate(lines)]
+    file.write_text("\n".join([*head, *labelled, "end:"]) + "\n", encoding="utf-8")
+    subprocess.run([PROGRAMS[arch], "--keep-locals", "-o", folder / "on.o", file], check=True)
+    with (folder / "on.o").open("rb") as stream:
+        sections: dict[str, Any] = {section.name: section for section in ELFFile(stream).iter_sections()}
+        code = sections[".text"].data()
+        symbols = {s.name: s["st_value"] for s in sections[".symtab"].iter_symbols()}
+    ends = [symbols[f"l{number}"] for number in range(1, len(lines))] + [symbols["end"]]
+    for number, end in enumerate(ends):
+        yield code[symbols[f"l{number}"] : end]
+
+
+def names(arch: str) -> list[str]:
+    """The features that GNU as 2.40 can switch off by itself."""
+    from tfbuild.binary import machinecode
+
+    known = sorted(machinecode.features(arch))
+    return [name for name in known if name not in ("avx_vnni_int16", "lahf_lm")]
+
+
+if __name__ == "__main__":
+    for row in assembled(sys.argv[1], names(sys.argv[1])):
+        print(row.code.hex(), row.text, " ".join(sorted(row.needs)), sep="\t")

@@ -1,0 +1,408 @@
+"""What a library was compiled for, on small ELF files; those of real wheels: tests/with_engine/test_inspect.py."""
+
+import io
+import json
+import struct
+import zipfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.binary import assembled, libraries
+from tests.binary.libraries import PROGBITS, STRTAB, SYMTAB, Part
+from tests.commandline import invoke
+from tests.context.test_planned import planned
+from tfbuild import facts
+from tfbuild.binary import inspector, scan
+from tfbuild.binary.guard import Guard
+from tfbuild.binary.inspector import Inspection
+from tfbuild.binary.scan import CodeUnreadable, ScannedCode
+from tfbuild.cpu import isa
+from tfbuild.errors import BadWheel
+from tfbuild.plan import wheel
+from tfbuild.util.progress import Progress
+from tfbuild.verify.checks import code
+
+BASE = 0x1000
+NOP, RETURN = bytes.fromhex("0f1f840000000000"), b"\xc3"
+CODE = {row.text: row.code for row in assembled.recorded("x86_64")}
+AVX, AVX2, ZMM, BMI2 = (
+    CODE[text]
+    for text in (
+        "vaddps %xmm1,%xmm2,%xmm3",
+        "vpaddd %ymm1,%ymm2,%ymm3",
+        "vaddps %zmm1,%zmm2,%zmm3",
+        "shlx %rax,%rbx,%rcx",
+    )
+)
+SIZE = 1024  # of a function
+REGIONS = 64
+FUNCTIONS = REGIONS * scan.WINDOW // SIZE
+Name = Callable[[int], str]
+AVX_512 = {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+AVX_512 |= {"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "lzcnt", "popcnt"}
+
+
+def eigen(number: int) -> str:
+    return f"_ZN5Eigen8internal{len(str(number)) + 1}f{number}Ev"
+
+
+def function(*instructions: bytes) -> bytes:
+    body = b"".join(instructions)
+    return body + NOP * ((SIZE - len(body) - 1) // len(NOP)) + RETURN * ((SIZE - len(body) - 1) % len(NOP) + 1)
+
+
+def library(
+    content: Callable[[int], bytes], name: Name | None = eigen, *, frames: bool = True, count: int = FUNCTIONS
+) -> bytes:
+    """An x86-64 library of `count` functions; without `name` it is stripped."""
+    text = b"".join(function(AVX, content(number)) for number in range(count))
+    addresses = [BASE + number * SIZE for number in range(count)]
+    parts = [Part(name=".text", kind=PROGBITS, address=BASE, content=text)]
+    if frames:
+        head = BASE + len(text)
+        rows = b"".join(struct.pack("<ii", address - head, 0) for address in addresses)
+        header = scan.HEADER.pack(*scan.FRAMES, 0, count)
+        parts.append(Part(name=".eh_frame_hdr", kind=PROGBITS, address=head, content=header + rows))
+    if name:
+        strings, table = libraries._symbols([(name(number), a, SIZE) for number, a in enumerate(addresses)])
+        parts.append(Part(name=".symtab", kind=SYMTAB, address=0, content=table))
+        parts.append(Part(name=".strtab", kind=STRTAB, address=0, content=strings))
+    return libraries._elf(parts, libraries.X86_64)
+
+
+@pytest.fixture
+def scanned(tmp_path: Path) -> Callable[..., ScannedCode]:
+    def read(content: bytes, *, full: bool = False) -> ScannedCode:
+        path = tmp_path / "lib.so"
+        path.write_bytes(content)
+        return scan.read(path, full=full)
+
+    return read
+
+
+def everywhere(*instructions: bytes) -> Callable[[int], bytes]:
+    return lambda number: b"".join(instructions) if number % 10 == 0 else b""
+
+
+def in_one_place(*instructions: bytes) -> Callable[[int], bytes]:
+    return lambda number: b"".join(instructions) * 40 if number < 8 else b""
+
+
+def test_what_is_all_over_a_library_it_was_compiled_for(scanned: Callable[..., ScannedCode]) -> None:
+    shown = scanned(library(everywhere(AVX2, BMI2)))
+    assert shown.compiled == {"avx", "avx2", "bmi2"}
+    assert (shown.method, shown.arch, shown.regions) == ("symbols", "x86_64", REGIONS)
+    assert shown.share("avx") == 1.0
+    assert shown.coverage == 1.0
+    assert shown.name == "avx2-bmi2"
+
+
+@pytest.mark.parametrize(
+    ("name", "project"),
+    [
+        ("xnn_f32_gemm_minmax_ukernel_7x16__avx512f_broadcast_{}", "XNNPACK"),
+        ("_ZN3ynn31sum_squared_int8_int32_avx512bwEmmmmmmmPKvmPv{}", "YNNPACK"),
+        ("_ZN3ruy16Kernel8bitAvx512ERKNS_16KernelParams8bitILi16ELi16EEE{}", "ruy"),
+        ("_ZN4dnnl4impl3cpu3x645gemm{}", "oneDNN"),
+        ("jsimd_idct_islow_avx2.{}", "libjpeg-turbo"),
+        ("sha1_block_data_order_avx2.{}", "BoringSSL"),
+        ("_ZN3jxl6N_AVX312_GLOBAL__N_117TransformToPixelsENS_14AcStrategyTypeE{}", "Highway (libjxl)"),
+        ("_ZZN3jxl9N_AVX10_211InvHSqueezeERNS_5ImageEjjPNS_10ThreadPoolEE{}", "Highway (libjxl)"),
+        ("dgemm_kernel_{}_SKYLAKEX", "OpenBLAS"),
+    ],
+)
+def test_code_chosen_at_run_time_does_not_count(scanned: Callable[..., ScannedCode], name: str, project: str) -> None:
+    def named(number: int) -> str:
+        return name.format(number) if number % 10 == 0 else eigen(number)
+
+    shown = scanned(library(everywhere(AVX2, ZMM), named))
+    assert shown.compiled == {"avx"}
+    assert list(shown.dispatched) == [project]
+    assert shown.share("avx512f") == 0.0
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["_ZN5Eigen8internal11gebp_kernelINS_4halfES2_lE", "_ZN10tensorflow3xnn_", "_ZN10tensorflow4dnnlE", "MatMulAVX2"],
+)
+def test_other_code_counts(name: str) -> None:
+    assert scan.project(name.encode()) == ""
+
+
+def test_a_stripped_library_is_judged_by_how_far_a_feature_is_spread(scanned: Callable[..., ScannedCode]) -> None:
+    one_place = scanned(library(in_one_place(ZMM, AVX2), None))
+    assert one_place.method == "spread"
+    assert one_place.compiled == {"avx"}
+    assert "no symbols" in one_place.how()
+    assert one_place.regions < scan.FEW
+    assert "so few that one function" in one_place.how()
+    # More than all of what is spread in the next one: a rate could not tell them apart.
+    spread = scanned(library(everywhere(ZMM), None))
+    assert spread.compiled == {"avx", "avx512f"}
+    rates = [next(row.rate for row in shown.families if row.feature == "avx512f") for shown in (one_place, spread)]
+    assert rates[0] > rates[1]
+
+
+def test_a_library_with_a_few_names_left_is_a_stripped_one(scanned: Callable[..., ScannedCode]) -> None:
+    content = library(everywhere(AVX2), lambda number: "guard" if number else "xnn_all_that_follows")
+    assert scanned(content).method == "symbols"
+    table = content.replace(b".symtab", b".symtax")
+    assert scanned(table).method == "spread"
+
+
+def test_without_a_table_of_frames_the_symbols_say_where_functions_start(scanned: Callable[..., ScannedCode]) -> None:
+    assert scanned(library(everywhere(AVX2), frames=False)).compiled == {"avx", "avx2"}
+
+
+def test_without_any_table_the_whole_is_sampled_all_the_same(
+    scanned: Callable[..., ScannedCode], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scan, "SMALL", 0)
+    shown = scanned(library(everywhere(AVX2), None, frames=False))
+    assert (shown.regions, shown.coverage) == (scan.REGIONS, 1.0)
+    assert shown.compiled == {"avx", "avx2"}
+
+
+def test_a_large_library_is_sampled_and_full_reads_all(
+    scanned: Callable[..., ScannedCode], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scan, "SMALL", 0)
+    monkeypatch.setattr(scan, "WINDOW", 4 * SIZE)
+    monkeypatch.setattr(scan, "REGIONS", 64)
+    content = library(everywhere(AVX2), None)
+    sample, again, full = scanned(content), scanned(content), scanned(content, full=True)
+    assert sample == again
+    assert (sample.regions, sample.coverage) == (64, 0.25)
+    assert (full.regions, full.coverage) == (256, 1.0)
+    assert sample.compiled == full.compiled == {"avx", "avx2"}
+    # Of windows of one size, so that what is rare in the one is no more often in the other.
+    assert full.share("avx2") == pytest.approx(sample.share("avx2"), abs=0.1)
+
+
+# --- odd input -----------------------------------------------------------------------------------------------------
+
+WHOLE = library(everywhere(AVX2))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\x7fELF", b"MZ" + bytes(100), WHOLE[:100], WHOLE[:5000], WHOLE[:-64], bytes(10_000)],
+    ids=["empty", "magic alone", "another format", "header alone", "cut off", "a section cut off", "zeros"],
+)
+def test_what_is_no_library_is_refused(scanned: Callable[..., ScannedCode], content: bytes) -> None:
+    with pytest.raises(CodeUnreadable):
+        scanned(content)
+
+
+def test_odd_libraries_are_refused_with_the_reason(scanned: Callable[..., ScannedCode]) -> None:
+    with pytest.raises(CodeUnreadable, match="x86-64 and AArch64"):
+        scanned(libraries._elf([Part(name=".text", kind=PROGBITS, address=BASE, content=NOP)], 8))
+    with pytest.raises(CodeUnreadable, match=r"no \.text"):
+        scanned(libraries._elf([Part(name=".data", kind=PROGBITS, address=BASE, content=NOP)], libraries.X86_64))
+
+
+def test_a_lie_about_counts_is_bounded_by_the_file(scanned: Callable[..., ScannedCode]) -> None:
+    frames = scan.HEADER.pack(*scan.FRAMES, 0, FUNCTIONS)
+    lying = scan.HEADER.pack(*scan.FRAMES, 0, 0xFFFFFFFF)
+    assert scanned(library(everywhere(AVX2), None).replace(frames, lying)).compiled == {"avx", "avx2"}
+
+
+def test_no_place_for_damage_is_a_traceback(scanned: Callable[..., ScannedCode]) -> None:
+    """One byte after another of the headers is spoiled; what is left is read or refused."""
+    small = library(everywhere(AVX2), count=20)
+    table = struct.unpack_from("<Q", small, 40)[0]
+    for place in (*range(16, 64), *range(table, len(small), 2)):
+        spoiled = bytearray(small)
+        spoiled[place] ^= 0xFF
+        with suppress(CodeUnreadable):
+            assert scanned(bytes(spoiled)).instructions
+
+
+def zipped(path: Path, members: dict[str, bytes]) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return path
+
+
+def look(subject: Path | str) -> Inspection:
+    assert not inspector.is_image(str(subject))
+    return inspector.inspect(Path(subject), full=False, progress=Progress(io.StringIO()))
+
+
+def test_a_wheel_of_tensorflow_is_its_main_library_and_its_framework(tmp_path: Path) -> None:
+    members = {
+        "tensorflow/libtensorflow_cc.so.2": library(everywhere(AVX2)),
+        "tensorflow/python/_pywrap_tensorflow_internal.so": b"not read",
+        "tensorflow/other.so": b"not read",
+    }
+    name = "tensorflow_cpu-2.14.0-cp311-cp311-manylinux_2_17_x86_64.whl"
+    shown = look(zipped(tmp_path / name, members))
+    assert list(shown.libraries) == ["tensorflow/libtensorflow_cc.so.2"]
+    assert shown.release == "2.14.0"
+    assert shown.compiled == {"avx", "avx2"}
+
+
+def test_another_wheel_is_its_largest_libraries(tmp_path: Path) -> None:
+    members = {f"pack/{number}.cpython-311-x86_64-linux-gnu.so": WHOLE + bytes(number) for number in range(6)}
+    shown = look(zipped(tmp_path / "pack-1.0-py3-none-any.whl", {**members, "pack/a.py": b""}))
+    assert [name[5] for name in shown.libraries] == ["5", "4", "3", "2"]
+    assert shown.release == ""
+    assert shown.to_json()["guard"] is None
+
+
+def test_broken_wheels_are_refused_with_a_hint(tmp_path: Path) -> None:
+    good = zipped(tmp_path / "good-1.0-py3-none-any.whl", {"a.so": WHOLE}).read_bytes()
+    central = good.index(b"PK\x01\x02")
+    huge = bytearray(good)
+    struct.pack_into("<I", huge, central + 24, 0xFFFFFFF0)  # the size that the member is said to have
+    locked = bytearray(good)
+    locked[central + 8] |= 1
+    locked[6] |= 1
+    spoiled = bytearray(good)
+    spoiled[60:90] = bytes(30)
+    empty = zipped(tmp_path / "empty.zip", {"a.py": b""}).read_bytes()
+    broken = {"huge": huge, "locked": locked, "spoiled": spoiled, "cut": good[:-30], "none": b"", "empty": empty}
+    for name, content in broken.items():
+        path = tmp_path / f"{name}-1.0-py3-none-any.whl"
+        path.write_bytes(bytes(content))
+        with pytest.raises(BadWheel) as caught:
+            look(path)
+        assert caught.value.hint, name
+
+
+def test_a_broken_library_goes_by_its_name_in_the_wheel(tmp_path: Path) -> None:
+    path = zipped(tmp_path / "pack-1.0-py3-none-any.whl", {"pack/text.so": b"text"})
+    with pytest.raises(BadWheel, match=r"^error: pack/text.so is not a whole ELF library"):
+        look(path)
+
+
+def test_a_broken_wheel_is_refused_by_the_plan_too(tmp_path: Path) -> None:
+    name = "tensorflow_cpu-2.14.0-cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64.whl"
+    library = "tensorflow/libtensorflow_framework.so.2"
+    whole = zipped(tmp_path / name, {library: bytes(range(256)) * 100}).read_bytes()
+    start = 30 + len(library)
+    path = tmp_path / name
+    for content in (whole[:start] + b"\xff" * 20 + whole[start + 20 :], whole[:-30], b""):
+        path.write_bytes(content)
+        with pytest.raises(BadWheel, match="cannot be read") as caught:
+            wheel.instruction_set(wheel.read(path, "cpu"), "2.14.0", claimed=None)
+        assert caught.value.hint
+    zipped(path, {"a.so": b""})
+    with pytest.raises(BadWheel, match=r"has no tensorflow/libtensorflow_framework\.so\.2 in it"):
+        wheel.instruction_set(wheel.read(path, "cpu"), "2.14.0", claimed=None)
+    with pytest.raises(BadWheel, match="no wheel at"):
+        wheel.read(tmp_path / ("a" * 300 + ".whl"), "cpu")
+
+
+@pytest.mark.parametrize("subject", ["/nowhere/lib.so", "./none", "none.whl", "lib.so.2", "/", "/" + "a" * 300 + ".so"])
+def test_a_path_to_nothing_is_no_image(subject: str) -> None:
+    with pytest.raises(BadWheel, match="no wheel or library"):
+        look(subject)
+
+
+def test_the_verb_gives_json_and_ends_in_the_project_s_errors(tmp_path: Path) -> None:
+    path = tmp_path / "lib.so"
+    path.write_bytes(WHOLE)
+    shown = json.loads(invoke("inspect", path, "--json").stdout)
+    assert shown["instruction_set"] == "avx2"
+    assert shown["libraries"][0]["features"]["avx2"]["compiled"] is True
+    assert invoke("inspect", path).stdout.startswith(f"{path}: compiled for avx2\n")
+    path.write_bytes(WHOLE[:1000])
+    failed = invoke("inspect", path, code=16)
+    assert "hint: " in failed.stderr
+    assert "Traceback" not in failed.stderr
+
+
+# --- judgement -----------------------------------------------------------------------------------------------------
+
+
+def seen(*features: str, least: str = "symbols") -> ScannedCode:
+    family = scan.Family
+    rows = [family(feature=name, rate=1.0, share=0.1, compiled=True) for name in features]
+    rows.append(family(feature="avx512f", rate=0.1, share=0.001, compiled=False))
+    return ScannedCode(
+        arch="x86_64",
+        method=least,
+        instructions=1000,
+        regions=512,
+        coverage=0.03,
+        families=tuple(rows),
+        dispatched={"oneDNN": 100},
+    )
+
+
+def test_code_as_labelled_passes() -> None:
+    check = code.compare(planned("avx"), {"cc": seen("avx", "popcnt"), "framework": seen("avx")})
+    assert (check.name, check.status) == ("code", "pass")
+    assert {measure.name: measure.limit for measure in check.measures} == {
+        "avx_share": ">= 0.02",
+        "avx512f_share": "< 0.02",
+    }
+
+
+def test_code_beyond_its_labels_fails_in_any_library() -> None:
+    check = code.compare(planned("avx"), {"cc": seen("avx"), "framework": seen("avx", "bmi2")})
+    assert check.status == "fail"
+    assert "framework needs bmi2 beyond its labels" in check.detail
+
+
+def test_code_that_makes_no_use_of_its_labels_fails() -> None:
+    check = code.compare(planned("avx2", "bmi2", "aes", "movbe"), {"cc": seen("avx", "avx2")})
+    assert check.status == "fail"
+    assert "it makes no use of bmi2, for which it is labelled" in check.detail
+
+
+def test_code_for_another_processor_fails() -> None:
+    arm = ScannedCode(
+        arch="aarch64", method="spread", instructions=1, regions=1, coverage=1, families=(), dispatched={}
+    )
+    assert code.compare(planned("avx"), {"cc": arm}).status == "fail"
+
+
+def test_the_guard_is_compared_with_the_code() -> None:
+    avx = ("SSE", "SSE2", "SSE3", "SSE4.1", "SSE4.2", "AVX")
+    unused = ("AVX2", "AVX512F", "FMA")
+
+    def said(compiled: tuple[str, ...], *features: str) -> tuple[str, ...]:
+        guard = Guard(compiled=compiled, unused=unused)
+        return Inspection(subject="x", release="2.14.0", libraries={"cc": seen(*features)}, guard=guard).disagreements()
+
+    # BMI2 and F16C are none of the guard's.
+    assert said(avx, "avx", "bmi2", "f16c") == ()
+    assert said(avx, "avx", "avx2") == ("the guard was compiled without avx2, and the code has it",)
+    assert said((*avx, "AVX2"), "avx") == ("the guard was compiled for avx2, and the code lacks it",)
+
+
+@pytest.mark.parametrize(
+    ("held", "rounded"),
+    [
+        # What code never shows (cx16, lahf_lm) is all that is missing of the level.
+        (AVX_512, "x86-64-v4"),
+        ({"sse4_2"}, "x86-64-v2"),
+        # Of x86-64-v3 more is missing than that.
+        ({"avx"}, "avx"),
+        ({"avx", "f16c"}, "f16c"),
+        (AVX_512 - {"avx512bw"}, ""),
+        (set[str](), "x86-64-v1"),
+    ],
+)
+def test_a_wheel_s_features_are_rounded_to_a_level_by_what_code_never_shows(held: set[str], rounded: str) -> None:
+    resolved = isa.instruction_set(wheel._rounded(frozenset(held), "x86_64"), "x86_64")
+    assert resolved.name == rounded or (not rounded and resolved.level != "x86-64-v4")
+    assert wheel._rounded(frozenset({"atomics"}), "aarch64") == {"atomics"}
+
+
+# --- facts ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_row_names_known_features() -> None:
+    rows = scan.table()
+    names = {facts.feature(row.feature).name for row in rows.written}
+    assert {"avx", "avx2", "avx512f"} <= names
+    assert {row.method for row in rows.judged} == {"symbols", "spread"}
+    assert all(0 < row.share < 0.05 and row.measured for row in rows.judged)
+    assert all(row.reason and row.source for row in rows.dispatched)

@@ -1,0 +1,325 @@
+"""This repository's CI: its files are valid and free of findings, and its steps run unchanged."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import checkout
+from tests.ci.steps import EXPRESSION, GITHUB, ROOT, Github, read, scripts
+from tests.commandline import invoke
+from tests.facts import newest
+from tfbuild.ci import formats, matrix, runners
+from tfbuild.ci.matrix import MatrixRequest
+
+WORKFLOWS = sorted(GITHUB.glob("*.yml"))
+
+
+def run(*words: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        words, cwd=ROOT, capture_output=True, text=True, check=False, env={**os.environ, **env}, timeout=120
+    )
+
+
+def tool(name: str) -> Path:
+    return Path(sys.executable).with_name(name)
+
+
+def test_workflows_match_githubs_schema() -> None:
+    done = run(tool("check-jsonschema"), "--builtin-schema", "vendor.github-workflows", *WORKFLOWS)
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_pipeline_matches_gitlabs_schema(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.yml"
+    rows.write_text(invoke("matrix", "--format", "gitlab").stdout)
+    schema = ("--builtin-schema", "vendor.gitlab-ci", "--data-transform", "gitlab-ci")
+    done = run(tool("check-jsonschema"), *schema, ROOT / ".gitlab-ci.yml", rows)
+    assert done.returncode == 0, done.stdout
+    assert read(rows)["build"]["extends"] in read(ROOT / ".gitlab-ci.yml")
+
+
+def test_workflows_have_no_security_findings() -> None:
+    done = run(tool("zizmor"), "--offline", "--no-progress", ROOT / ".github" / "workflows")
+    assert done.returncode == 0, done.stdout
+
+
+def test_every_action_is_pinned_by_its_commit() -> None:
+    jobs = [job for path in WORKFLOWS for job in read(path)["jobs"].values()]
+    used = [step["uses"] for job in jobs for step in job.get("steps", ()) if "uses" in step]
+    assert used
+    assert all(len(name.partition("@")[2]) == 40 for name in used)
+
+
+SCRIPTS = dict(scripts())
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_every_step_is_clean_shell(name: str, tmp_path: Path) -> None:
+    assert "${{" not in SCRIPTS[name]  # values come from the environment, where they cannot become commands
+    path = tmp_path / "step.sh"
+    path.write_text(f"#!/bin/bash -e\n{SCRIPTS[name]}\n")
+    done = run(tool("shellcheck"), path)
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_scripts_are_clean_shell() -> None:
+    done = run(tool("shellcheck"), ROOT / "ci" / "image.sh", ROOT / "pull.sh", ROOT / ".ci" / "run")
+    assert done.returncode == 0, done.stdout
+
+
+# --- expressions ------------------------------------------------------------------------------------------------------
+
+# The names used here that GitHub itself has values for.
+GITHUBS = {"github.token", "github.actor", "github.ref", "runner.temp"}
+NAME = re.compile(r"\b(?:needs|steps|inputs|secrets|vars|matrix|github|runner)\.[\w.-]+")
+
+
+def expressions(part: object) -> Iterator[str]:
+    """Every expression in a part of a workflow; an `if` is one without braces."""
+    if isinstance(part, dict):
+        for key, value in part.items():
+            yield from [str(value)] if key == "if" else expressions(value)
+    elif isinstance(part, list):
+        for value in part:
+            yield from expressions(value)
+    elif isinstance(part, str):
+        yield from (match[1] for match in EXPRESSION.finditer(part))
+
+
+def known(workflow: dict[str, Any], job: dict[str, Any]) -> set[str]:
+    """The names that expressions in this job can use."""
+    triggers = workflow["on"]
+    given = [trigger or {} for trigger in triggers.values() if not isinstance(trigger, list)]
+    names = {f"inputs.{name}" for trigger in given for name in trigger.get("inputs", ())}
+    names |= {f"secrets.{name}" for trigger in given for name in trigger.get("secrets", ())}
+    for step in job.get("steps", ()):
+        outputs = re.findall(r"(\w+)=.*GITHUB_OUTPUT", step.get("run", ""))
+        names |= {f"steps.{step['id']}.outputs.{output}" for output in outputs if "id" in step}
+    needed = job.get("needs", [])
+    for name in [needed] if isinstance(needed, str) else needed:
+        outputs = workflow["jobs"][name].get("outputs", ())
+        names |= {f"needs.{name}.result", *(f"needs.{name}.outputs.{output}" for output in outputs)}
+    return names
+
+
+SETTINGS = {
+    "vars.TFBUILD_BUILD_OPTIONS",
+    "vars.TFBUILD_PUSH_OPTIONS",
+    "vars.TFBUILD_REMOTE_CACHE",
+    "vars.TFBUILD_RUNNERS",
+    "secrets.TFBUILD_REMOTE_HEADERS",
+}
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_every_expression_has_a_value(path: Path) -> None:
+    workflow = read(path)
+    row = json.loads(formats.to_github(runners.schedule(matrix.select(MatrixRequest()), "github", ())))["include"][0]
+    rows = {f"matrix.{name}" for name in row}
+    for job in workflow["jobs"].values():
+        used = {name for text in expressions(job) for name in NAME.findall(text)}
+        assert used <= GITHUBS | SETTINGS | rows | known(workflow, job)
+
+
+def test_the_settings_are_documented() -> None:
+    text = (ROOT / "docs" / "ci.md").read_text()
+    assert all(name.partition(".")[2] in text for name in SETTINGS)
+
+
+def test_each_link_calls_with_what_the_workflow_takes() -> None:
+    taken = read(GITHUB / "image.yml")
+    call = taken["on"]["workflow_call"]
+    links = [job for job in read(GITHUB / "images.yml")["jobs"].values() if "uses" in job]
+    assert [job["with"]["link"] for job in links] == ["first", "second", "last"]
+    for job in links:
+        assert set(job["with"]) == set(call["inputs"])
+        assert set(job["secrets"]) <= set(call["secrets"])
+
+
+# --- steps ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def runner(tmp_path: Path) -> Callable[..., Github]:
+    def make(checkout: Path, values: Mapping[str, str], **env: str) -> Github:
+        return Github(checkout=checkout, temp=tmp_path / "temp", values=values, env=env)
+
+    return make
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """A checkout that uses the environment of this one."""
+    folder = checkout.copy(tmp_path / "checkout", "tfbuild/", "templates/", "tasks.py", "ci/")
+    (folder / ".venv").symlink_to(Path(sys.executable).parent.parent)
+    return folder
+
+
+def test_the_step_that_makes_the_rows_runs(runner: Callable[..., Github], copy: Path) -> None:
+    values = {"inputs.only || '*'": "*-mkl-py3.11-*", "vars.TFBUILD_RUNNERS": "source=large official:linux/arm64=arm"}
+    done = runner(copy, values).run("images.yml", "Rows")
+    assert done.code == 0, done.stderr
+    rows = json.loads(done.outputs["rows"])["include"]
+    labels = {row["runner"] for row in rows if row["id"] == newest.official()}
+    assert labels == {"ubuntu-24.04"}
+    assert "::warning::" not in done.stdout
+
+
+def test_rows_without_a_runner_show_on_the_runs_page(runner: Callable[..., Github], copy: Path) -> None:
+    done = runner(copy, {"inputs.only || '*'": "*", "vars.TFBUILD_RUNNERS": ""}).run("images.yml", "Rows")
+    assert done.code == 0, done.stderr
+    assert {row["wheel"] for row in json.loads(done.outputs["rows"])["include"]} == {"official"}
+    assert "::warning::24 rows are left out: no linux/amd64 runner hosted by github" in done.stdout
+
+
+def test_the_step_that_makes_the_rows_fails_if_the_verb_does(runner: Callable[..., Github], copy: Path) -> None:
+    done = runner(copy, {"inputs.only || '*'": "no-such-row", "vars.TFBUILD_RUNNERS": ""}).run("images.yml", "Rows")
+    assert (done.code, done.outputs) == (2, {})
+    assert "fits none of" in done.stdout
+
+
+def rest(runner: Callable[..., Github], copy: Path, link: str, before: str, *unfinished: str) -> str:
+    rows = {"include": [{"id": name, "runner": "x"} for name in ("a", "b-1.0", "c")]}
+    machine = runner(copy, {f"needs.{before}.outputs.rows": json.dumps(rows)})
+    folder = machine.temp / "unfinished"
+    folder.mkdir(parents=True)
+    for name in unfinished:
+        (folder / name).touch()
+    done = machine.run("images.yml", "Rest", job=f"after-{link}")
+    assert done.code == 0, done.stderr
+    return done.outputs["rows"]
+
+
+@pytest.mark.parametrize(("link", "before"), [("first", "matrix"), ("second", "after-first")])
+def test_the_next_link_has_the_unfinished_rows(
+    link: str, before: str, runner: Callable[..., Github], copy: Path
+) -> None:
+    remaining = rest(runner, copy, link, before, "c", "b-1.0")
+    assert [row["id"] for row in json.loads(remaining)["include"]] == ["b-1.0", "c"]
+
+
+def test_there_is_no_next_link_if_all_rows_are_done(runner: Callable[..., Github], copy: Path) -> None:
+    assert rest(runner, copy, "first", "matrix") == ""
+
+
+def test_the_folder_may_be_missing_if_the_last_link_finished_all_rows(
+    runner: Callable[..., Github], copy: Path
+) -> None:
+    """download-artifact creates none if no artifact matches."""
+    machine = runner(copy, {"needs.matrix.outputs.rows": '{"include":[{"id":"a"}]}'})
+    done = machine.run("images.yml", "Rest", job="after-first")
+    assert (done.code, done.outputs) == (0, {"rows": ""})
+
+
+ROW = {
+    "matrix.id": "x", "matrix.options": "--wheel official", "inputs.link": "first",
+    "secrets.remote-headers": "", "vars.TFBUILD_REMOTE_CACHE": "", "vars.TFBUILD_BUILD_OPTIONS": "",
+    "vars.TFBUILD_PUSH_OPTIONS": "",
+}  # fmt: skip
+
+
+def scripted(folder: Path, text: str) -> Path:
+    """A checkout whose ci/image.sh has this text."""
+    script = folder / "row" / "ci" / "image.sh"
+    script.parent.mkdir(parents=True)
+    script.write_text(f"#!/bin/sh\n{text}\n")
+    script.chmod(0o755)
+    return script.parent.parent
+
+
+def test_a_repository_with_capitals_publishes_in_lower_case(runner: Callable[..., Github], tmp_path: Path) -> None:
+    folder = scripted(tmp_path, 'echo "$TFBUILD_REGISTRY $*"')
+    done = runner(folder, ROW, GITHUB_REPOSITORY="Us/TfBuild").run("image.yml", "Build, verify and publish")
+    assert (done.code, done.stdout) == (0, "ghcr.io/us/tfbuild x --wheel official\n")
+
+
+def test_credentials_of_the_cache_are_in_a_file_that_only_the_job_can_read(
+    runner: Callable[..., Github], tmp_path: Path
+) -> None:
+    folder = scripted(tmp_path, 'stat -c %a "$TFBUILD_REMOTE_HEADER_FILE"; cat "$TFBUILD_REMOTE_HEADER_FILE"')
+    values = {**ROW, "secrets.remote-headers": "a=b\nc=d"}
+    done = runner(folder, values, GITHUB_REPOSITORY="us/x").run("image.yml", "Build, verify and publish")
+    assert (done.code, done.stdout) == (0, "600\na=b\nc=d\n")
+
+
+@pytest.mark.parametrize(
+    ("link", "script_code", "code", "unfinished"),
+    [("first", 75, 0, True), ("second", 75, 0, True), ("last", 75, 75, False), ("first", 23, 23, False)],
+)
+def test_an_unfinished_compile_continues_in_the_next_link(
+    link: str, script_code: int, code: int, unfinished: bool, runner: Callable[..., Github], tmp_path: Path
+) -> None:
+    machine = runner(scripted(tmp_path, f"exit {script_code}"), {**ROW, "inputs.link": link}, GITHUB_REPOSITORY="us/x")
+    done = machine.run("image.yml", "Build, verify and publish")
+    assert (done.code, done.outputs) == (code, {"unfinished": "true"} if unfinished else {})
+    assert ("::notice::x is not done yet" in done.stdout) == unfinished
+    assert (machine.temp / "unfinished" / "x").is_file() == unfinished
+
+
+INVOKE = """#!/bin/sh
+verb=$1
+case "$*" in *--dry-run*) verb=ask ;; *--indexes*) verb=indexes ;; *--force*) verb=force ;; esac
+echo "$verb" >> calls
+echo "$*" >> words
+if [ "$verb" = dockerfile ]; then printf '{\n  "id": "x",\n  "digest": "sha256:%s"\n}\n' 0a1; fi
+if [ "$verb" = verify ]; then echo "error: the reason" >&2; fi
+eval "exit \\$code_$verb"
+"""
+VERBS = ("dockerfile", "verify", "build", "push", "indexes", "force", "ask")
+
+
+@pytest.mark.parametrize(
+    ("codes", "code", "calls"),
+    [
+        ({"verify": 0}, 0, ["verify"]),
+        ({"verify": 25}, 0, ["verify", "ask", "build", "push"]),
+        ({"verify": 24}, 24, ["verify"]),
+        ({"verify": 26}, 26, ["verify"]),
+        ({"verify": 29}, 0, ["verify", "ask", "build", "force"]),
+        ({"verify": 30}, 0, ["verify", "indexes"]),
+        ({"verify": 30, "indexes": 30}, 0, ["verify", "indexes", "ask", "build", "force"]),
+        ({"verify": 30, "indexes": 26}, 26, ["verify", "indexes"]),
+        ({"verify": 25, "build": 75}, 75, ["verify", "ask", "build"]),
+        ({"verify": 25, "build": 24}, 24, ["verify", "ask", "build"]),
+        ({"verify": 25, "push": 26}, 26, ["verify", "ask", "build", "push"]),
+        ({"verify": 25, "ask": 26}, 26, ["verify", "ask"]),
+        ({"dockerfile": 12}, 12, []),
+    ],
+)
+def test_a_row_is_built_unless_it_is_published_completely(
+    codes: dict[str, int], code: int, calls: list[str], tmp_path: Path
+) -> None:
+    invoke = tmp_path / "invoke"
+    invoke.write_text(INVOKE)
+    invoke.chmod(0o755)
+    done = subprocess.run(
+        ["dash", ROOT / "ci" / "image.sh", "x", "--wheel official"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+        env={"PATH": os.environ["PATH"], "INVOKE": str(invoke), "TFBUILD_REGISTRY": "ghcr.io/us/x"}
+        | {f"code_{name}": str(codes.get(name, 0)) for name in VERBS},
+    )  # fmt: skip
+    assert (done.returncode, (tmp_path / "calls").read_text().split()) == (code, ["dockerfile", *calls])
+    assert ("the reason" in done.stderr) == (calls == ["verify"] and code != 0)
+    if calls:
+        assert "verify x --registry ghcr.io/us/x --context sha256:0a1" in (tmp_path / "words").read_text()
+
+
+def test_an_environment_without_its_python_is_recreated(tmp_path: Path) -> None:
+    lock = "no-such-package==1 --hash=sha256:" + 64 * "0" + "\n"
+    (tmp_path / "install.sh").write_text((ROOT / "install.sh").read_text())
+    (tmp_path / "requirements.lock").write_text(lock)
+    stale = tmp_path / ".venv" / "bin"
+    stale.mkdir(parents=True)
+    (stale / "python").symlink_to(tmp_path / "gone")
+    (tmp_path / ".venv" / "requirements.lock").write_text(lock)
+    done = run("sh", tmp_path / "install.sh", PIP_NO_INDEX="1")
+    # The old environment's record of installed packages must be ignored.
+    assert "no-such-package" in done.stderr
+    assert done.returncode != 0

@@ -1,0 +1,224 @@
+"""The CI matrix: each row's options plan the same build again, the order is stable, and systems' limits are kept."""
+
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import checkout
+from tests.facts import newest
+from tfbuild import facts, pipeline, plan
+from tfbuild.ci import formats, matrix, runners
+from tfbuild.ci.matrix import MatrixRequest
+from tfbuild.ci.runners import Schedule
+from tfbuild.cli import planning
+from tfbuild.errors import UsageError
+from tfbuild.plan import Request
+
+ROOT = Path(__file__).parents[2]
+COMPILED = f"{newest.RELEASE}-mkl-py3.13-x86-64-v3"
+ALL = matrix.select(MatrixRequest())
+LARGE = ("source=large", "source:linux/arm64=large-arm")
+
+
+def test_the_default_rows_are_official_wheels_and_every_level() -> None:
+    identifiers = [build.id for build in ALL.rows]
+    assert {
+        newest.official(),
+        f"{newest.RELEASE}-mkl-py3.10-x86-64-v4",
+        f"{newest.RELEASE}-cpu-py3.13-armv8.2-a",
+    } <= set(identifiers)
+    assert len(set(identifiers)) == len(identifiers)
+    assert ALL.refused == ()
+
+
+@pytest.mark.parametrize("build", ALL.rows, ids=lambda build: build.id)
+def test_a_rows_options_plan_the_same_build_again(build: plan.Build) -> None:
+    words = formats.options(build).split()
+    options: dict[str, Any] = dict(zip(words[::2], words[1::2], strict=True))
+    request = Request(**{name.removeprefix("--").replace("-", "_"): value for name, value in options.items()})
+    again = plan.select(request, None)
+    assert again.id == build.id
+    assert replace(again, asked=build.asked) == build
+
+
+def test_the_order_of_rows_does_not_depend_on_the_order_of_the_request() -> None:
+    request = MatrixRequest(releases=("2.14.1", "2.9.3", "2.15.1"), pythons=("3.11", "3.10"), targets=("mkl", "cpu"))
+    first = [build.id for build in matrix.select(request).rows]
+    for seed in range(5):
+        shuffle = random.Random(seed).sample
+        shuffled = MatrixRequest(
+            releases=tuple(shuffle(request.releases, 3)),
+            pythons=tuple(shuffle(request.pythons, 2)),
+            targets=tuple(shuffle(request.targets, 2)),
+        )
+        assert [build.id for build in matrix.select(shuffled).rows] == first
+    # 2.9 comes before 2.14: they are compared as versions, not as text.
+    assert first[0].startswith("2.9.3-cpu")
+
+
+def test_only_keeps_rows_that_fit_a_glob() -> None:
+    kept = matrix.select(MatrixRequest(only=(f"*-mkl-py3.11-{newest.ISA}", f"*-cpu-py3.12-{newest.ISA}")))
+    assert [build.id for build in kept.rows] == [newest.official("cpu", "3.12"), newest.official()]
+
+
+@pytest.mark.parametrize(
+    ("matrix_request", "message"),
+    [
+        (MatrixRequest(only=("nothing",)), "the matrix is empty: --only nothing fits none of"),
+        (MatrixRequest(wheels=("mine",)), "unknown wheel 'mine'"),
+        (MatrixRequest(platforms=("linux/riscv64",)), "unknown platform 'linux/riscv64'"),
+        (MatrixRequest(releases=("9.9",)), "the matrix is empty: "),
+    ],
+)
+def test_an_empty_matrix_is_refused(matrix_request: MatrixRequest, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        matrix.select(matrix_request)
+
+
+def test_github_gets_one_line_of_strings() -> None:
+    text = formats.to_github(runners.schedule(ALL, "github", LARGE))
+    assert "\n" not in text
+    rows = json.loads(text)["include"]
+    assert [row["id"] for row in rows] == [build.id for build in ALL.rows]
+    assert {(row["wheel"], row["platform"], row["runner"]) for row in rows} == {
+        ("official", "linux/amd64", "ubuntu-24.04"),
+        ("official", "linux/arm64", "ubuntu-24.04-arm"),
+        ("source", "linux/amd64", "large"),
+        ("source", "linux/arm64", "large-arm"),
+    }
+    assert all(isinstance(value, str) for row in rows for value in row.values())
+
+
+WRITERS: tuple[tuple[Callable[[Schedule], str], int], ...] = ((formats.to_github, 256), (formats.to_gitlab, 200))
+
+
+@pytest.mark.parametrize(("write", "most"), WRITERS)
+def test_more_rows_than_a_system_accepts_are_refused(write: Callable[[Schedule], str], most: int) -> None:
+    rows = tuple((replace(ALL.rows[0], python=f"3.{number}"), "any") for number in range(most + 1))
+    write(Schedule(rows=rows[:most], notes=()))
+    with pytest.raises(UsageError, match=f"more than the {most} jobs"):
+        write(Schedule(rows=rows, notes=()))
+
+
+@pytest.mark.parametrize(("write", "bytes_"), [(formats.to_github, 1_000_000), (formats.to_gitlab, 5_000_000)])
+def test_more_text_than_a_system_accepts_is_refused(write: Callable[[Schedule], str], bytes_: int) -> None:
+    """GitHub counts two bytes per character."""
+    build = ALL.rows[0]
+    write(Schedule(rows=((build, "a" * (bytes_ // 2 - 1000)),), notes=()))
+    with pytest.raises(UsageError, match=f"more than the {bytes_:,} that"):
+        write(Schedule(rows=((build, "a" * bytes_),), notes=()))
+
+
+@pytest.mark.parametrize("system", ["github", "gitlab"])
+def test_a_row_without_a_machine_that_can_hold_it_is_left_out(system: str) -> None:
+    hosted = {row.label: row for row in facts.load("matrix", matrix.MatrixTable).runner if row.system == system}
+    schedule = runners.schedule(ALL, system, ())
+    for build, label in schedule.rows:
+        assert hosted[label].platform == build.platform
+        assert hosted[label].disk * 10**9 >= pipeline.DISK[build.wheel.kind]
+    left_out = len(ALL.rows) - len(schedule.rows)
+    assert left_out == sum(int(note.split()[0]) for note in schedule.notes)
+    assert left_out > 0
+    assert all("86 GB" in note and "--runner source:linux/" in note for note in schedule.notes)
+
+
+def test_a_matrix_is_refused_if_no_machine_can_hold_any_row() -> None:
+    compiled = matrix.select(MatrixRequest(wheels=("source",)))
+    with pytest.raises(UsageError, match=r"the matrix is empty: .* rows are left out: no .* runner hosted by github"):
+        runners.schedule(compiled, "github", ())
+    assert len(runners.schedule(compiled, "github", ["source=large"]).rows) == len(compiled.rows)
+
+
+@pytest.mark.parametrize("option", ["large", "source=", "mine=large", "source:linux/riscv64=large", "=large"])
+def test_a_runner_that_cannot_be_parsed_is_refused(option: str) -> None:
+    with pytest.raises(UsageError, match=r"is not WHEEL\[:PLATFORM\]=LABEL"):
+        runners.schedule(ALL, "github", [option])
+
+
+def test_gitlab_gets_a_child_pipeline_with_a_job_per_row() -> None:
+    child = json.loads(formats.to_gitlab(runners.schedule(ALL, "gitlab", LARGE)))
+    rows = child["build"]["parallel"]["matrix"]
+    assert [row["TFBUILD_ID"] for row in rows] == [build.id for build in ALL.rows]
+    assert child["build"]["extends"] == formats.GITLAB_JOB
+
+
+def test_no_system_gets_a_matrix_without_rows_if_nothing_changed() -> None:
+    none = runners.schedule(replace(ALL, rows=()), "github", ())
+    assert formats.to_github(none) == ""
+    jobs = json.loads(formats.to_gitlab(none))
+    assert [list(job) for job in jobs.values()] == [["script"]]
+
+
+def test_bake_gets_a_target_and_a_context_per_row(tmp_path: Path) -> None:
+    rows = matrix.select(MatrixRequest(only=(f"{newest.RELEASE}-mkl-py3.11-*",)))
+    formats.write_contexts(rows, tmp_path, lambda _: None)
+    text = formats.to_bake(rows, tmp_path)
+    assert text.count('target "') == len(rows.rows)
+    for build in rows.rows:
+        assert f'target "{formats.target_name(build.id)}" {{' in text
+        assert f'context = "{tmp_path / build.id}"' in text
+        assert (tmp_path / build.id / "Dockerfile").is_file()
+
+
+def test_hcl_templates_in_text_are_escaped(tmp_path: Path) -> None:
+    rows = matrix.select(MatrixRequest(only=(newest.official(),)))
+    assert f'"$${{X}}%%{{y}}/{newest.official()}"' in formats.to_bake(rows, Path("${X}%{y}"))
+
+
+def test_a_row_is_changed_if_its_files_are() -> None:
+    build = matrix.select(MatrixRequest(only=(newest.official(),))).rows[0]
+    digests = [matrix.context_digest(row) for row in (build, replace(build), replace(build, with_headers=True))]
+    assert digests[0] == digests[1] != digests[2]
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    return checkout.copy(tmp_path / "copy", "tfbuild/", "templates/", "tasks.py")
+
+
+def changed(folder: Path, commit: str, code: int = 0) -> list[str]:
+    options = [f"--only={newest.official()}", f"--only={COMPILED}", f"--changed={commit}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "invoke", "matrix", *options], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == code, done.stderr
+    return [row["id"] for row in json.loads(done.stdout)["rows"]] if code == 0 else [done.stderr]
+
+
+def test_changed_keeps_the_rows_whose_files_differ(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"):
+        monkeypatch.delenv(name, raising=False)
+    assert changed(copy, "HEAD") == []
+    assert list((copy / "tfbuild" / "cli" / "__pycache__").glob("planning.*.pyc")), "the next command compiles nothing"
+    compile_script = copy / "templates" / "compile.sh"
+    compile_script.write_text(compile_script.read_text() + "# changed\n")
+    assert changed(copy, "HEAD") == [COMPILED]
+    slim = copy / "templates" / "slim.sh"
+    slim.write_text(slim.read_text() + "# changed\n")
+    assert changed(copy, "HEAD") == [newest.official(), COMPILED]
+    assert not (copy / ".git" / "worktrees").exists() or not list((copy / ".git" / "worktrees").iterdir())
+    (message,) = changed(copy, "no-such-commit", code=2)
+    assert "this repository has no commit 'no-such-commit'" in message
+
+
+def test_changed_without_git_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UsageError, match="--changed needs git"):
+        matrix.changed(ALL, "HEAD", [], ROOT)
+
+
+def test_runners_are_refused_for_formats_without_jobs() -> None:
+    with pytest.raises(UsageError, match="--runner applies to CI jobs only"):
+        planning.matrix(format="json", output="", changed="", runner=["source=large"])
+
+
+def test_an_unknown_format_is_refused() -> None:
+    with pytest.raises(UsageError, match="one of: github, gitlab, bake, json"):
+        planning.matrix(format="jenkins", output="", changed="")

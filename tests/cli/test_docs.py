@@ -1,0 +1,114 @@
+"""The documentation: a short README, valid links, and generated pages that are up to date."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+from tests.ci.steps import read
+from tfbuild import errors
+from tfbuild.cli import exit_codes, repository
+from tfbuild.cli.verbs import VERBS
+from tfbuild.errors import TfbuildError
+from tfbuild.plan import support
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+TEXTS = (*(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")), *PAGES)
+FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+ +(.+?) *$", re.MULTILINE)
+# Pages of GitHub itself beside the files of a repository: workflows, badges, advisories.
+GITHUB_PAGES = re.compile(r"(\.\./)+(actions|security|issues|pulls)/")
+
+
+def prose(path: Path) -> str:
+    """Return the text without its code blocks."""
+    return FENCE.sub("", path.read_text(encoding="utf-8"))
+
+
+def links(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield the relative links of a page: the path ("" for the page itself) and the anchor."""
+    for target in LINK.findall(prose(path)):
+        if not re.match(r"[a-z]+:", target) and not GITHUB_PAGES.match(target):
+            name, _, anchor = target.partition("#")
+            yield unquote(name), anchor
+
+
+def anchors(path: Path) -> set[str]:
+    """Return the anchors of a page's headings on GitHub and in MkDocs."""
+    names: set[str] = set()
+    for heading in HEADING.findall(prose(path)):
+        base = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        assert "--" not in base, f"{path}: GitHub and MkDocs name {heading!r} differently"
+        assert base not in names, f"{path}: two headings are called {heading!r}"
+        names.add(base)
+    return names
+
+
+def test_the_readme_is_short() -> None:
+    text = README.read_bytes()
+    assert len(text.splitlines()) <= 200
+    assert len(text) <= 10_000
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_relative_link_is_valid(page: Path) -> None:
+    for name, anchor in links(page):
+        target = page.parent / name if name else page
+        assert target.exists(), f"{name} in {page.name}"
+        assert not anchor or anchor in anchors(target), f"{name}#{anchor} in {page.name}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(DOCS)))
+def test_a_page_links_only_to_pages(page: Path) -> None:
+    """MkDocs publishes only what is in docs/."""
+    for name, _ in links(page):
+        assert (page.parent / name).resolve().is_relative_to(DOCS), f"{name} in {page.name}"
+
+
+def test_every_page_is_in_the_navigation_and_in_the_contents() -> None:
+    pages = {str(path.relative_to(DOCS)) for path in PAGES}
+    assert set(leaves(read(ROOT / "mkdocs.yml")["nav"])) == pages
+    assert {name for name, _ in links(DOCS / "index.md")} == pages - {"index.md"}
+
+
+def test_every_verb_has_a_row() -> None:
+    assert set(re.findall(r"^\| `(\w+)", prose(DOCS / "reference" / "verbs.md"), re.MULTILINE)) == set(VERBS)
+
+
+def leaves(part: object) -> Iterator[str]:
+    if isinstance(part, str):
+        yield part
+    elif isinstance(part, dict | list):
+        for inner in part.values() if isinstance(part, dict) else part:
+            yield from leaves(inner)
+
+
+# --- generated --------------------------------------------------------------------------------------------------------
+
+
+def test_the_committed_exit_codes_are_those_of_the_errors() -> None:
+    assert (ROOT / exit_codes.FILE).read_text(encoding="utf-8") == exit_codes.to_markdown(), "invoke docs"
+
+
+def test_every_error_has_a_row() -> None:
+    rows = Counter(int(code) for code in re.findall(r"^\| (\d+) \|", exit_codes.to_markdown(), re.MULTILINE))
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, TfbuildError)]
+    assert rows == Counter([0, 86, 141, *(kind.exit_code for kind in kinds)])
+
+
+def test_the_verb_updates_stale_pages_and_compares(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    repository.docs(check=True)
+    with pytest.raises(TfbuildError, match=r"not up to date: docs/support\.md, docs/reference/exit-codes\.md"):
+        repository.docs(check=True, root=tmp_path)
+    repository.docs(check=False, root=tmp_path)
+    assert capsys.readouterr().out.split() == [str(support.FILE), str(exit_codes.FILE)]
+    repository.docs(check=True, root=tmp_path)
+    repository.docs(check=False, root=tmp_path)
+    assert not capsys.readouterr().out

@@ -1,0 +1,178 @@
+"""`invoke test`: what it runs, what it reports of missing programs, and one line for each file."""
+
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tfbuild.cli import testing
+from tfbuild.engine import debian
+from tfbuild.errors import TfbuildError, UsageError
+from tfbuild.util.progress import Progress
+
+ROOT = Path(__file__).parents[2]
+THOROUGH = "--hypothesis-profile=thorough"
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Record the commands that are run, without the interpreter; each succeeds."""
+    commands: list[list[str]] = []
+
+    def run(command: list[str], **_: object) -> "subprocess.CompletedProcess[str]":
+        assert command[:2] == [sys.executable, "-m"]
+        commands.append(command[2:])
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(testing, "missing", lambda: ())
+    return commands
+
+
+def selected(command: list[str]) -> str:
+    return command[command.index("-m") + 1] if "-m" in command else ""
+
+
+def test_all_that_is_checked_without_an_engine(steps: list[list[str]]) -> None:
+    testing.run(ROOT, path="", pure=True, nightly=False)
+    assert [row[0] for row in steps[:2]] == ["ruff", "ruff"]
+    assert sorted(row[0] for row in steps[2:]) == ["invoke", "invoke", "mypy", "pytest"]
+    (tests,) = (row for row in steps if row[0] == "pytest")
+    assert selected(tests) == "not engine and not sshd and not browser and not nightly"
+    assert "--numprocesses=auto" in tests
+
+
+def test_tests_that_measure_time_run_last_and_alone(steps: list[list[str]]) -> None:
+    testing.run(ROOT, path="", pure=False, nightly=False)
+    first, last = (row for row in steps if row[0] == "pytest")
+    assert (selected(first), selected(last)) == ("not nightly and not alone", "not nightly and alone")
+    assert "--numprocesses=auto" in first
+    assert "--numprocesses=auto" not in last
+    assert steps[-1] == last
+
+
+@pytest.mark.parametrize(
+    ("path", "options", "marks", "words"),
+    [
+        ("tests/measure/test_aa.py", {}, "", ["tests/measure/test_aa.py"]),
+        ("measure/test_aa.py::test_x[1]", {}, "", ["tests/measure/test_aa.py::test_x[1]"]),
+        ("with_engine", {}, "", ["--numprocesses=auto", "--no-loadscope-reorder", "tests/with_engine"]),
+        ("with_engine", {"nightly": True}, testing.NIGHTLY, [THOROUGH, "tests/with_engine"]),
+        ("", {"nightly": True}, testing.NIGHTLY, [THOROUGH]),
+    ],
+)
+def test_a_path_is_all_that_is_run(
+    path: str, options: dict[str, bool], marks: str, words: list[str], steps: list[list[str]]
+) -> None:
+    testing.run(ROOT, path=path, pure=False, nightly=options.get("nightly", False))
+    (only,) = steps
+    assert only[0] == "pytest"
+    assert selected(only) == marks
+    assert only[-len(words) :] == words
+
+
+def test_contradicting_options_are_refused(steps: list[list[str]]) -> None:
+    with pytest.raises(UsageError, match="no tests at nowhere"):
+        testing.run(ROOT, path="nowhere", pure=False, nightly=False)
+    with pytest.raises(UsageError, match="select different tests"):
+        testing.run(ROOT, path="", pure=True, nightly=True)
+    assert steps == []
+
+
+@pytest.mark.parametrize("fails", ["ruff", "mypy", "invoke", "pytest"])
+def test_a_step_that_fails_is_an_error(fails: str, steps: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    run = subprocess.run
+
+    def failing(command: list[str], **options: object) -> "subprocess.CompletedProcess[str]":
+        completed = run(command, **options)  # type: ignore[call-overload]
+        completed.returncode = int(command[2] == fails)
+        return completed  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(subprocess, "run", failing)
+    with pytest.raises(TfbuildError, match=f"`{fails}.*` failed"):
+        testing.run(ROOT, path="", pure=True, nightly=False)
+
+
+def test_a_missing_program_is_installed_or_reported_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(testing, "SYSTEM", ())
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for program in ("docker-registry", "aarch64-linux-gnu-as", "ip"):
+        (tmp_path / program).write_text("")
+        (tmp_path / program).chmod(0o755)
+    assert [need.program for need in testing.missing()] == ["sshd", "chromium"]
+    output, installed = io.StringIO(), list[list[str]]()
+    monkeypatch.setattr(debian, "install", lambda packages, log, progress: installed.append(packages))
+    monkeypatch.setattr(debian, "this_system", lambda: {"ID": "debian"})
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    testing.provide(tmp_path, Progress(output))
+    assert installed == []
+    assert output.getvalue() == (
+        "skipped, because a program is missing: hosts and engines by ssh (sshd), pages in a browser (chromium); "
+        "to run them: sudo apt-get install openssh-server chromium\n"
+    )
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    testing.provide(tmp_path, Progress(output))
+    assert installed == [["openssh-server", "chromium"]]
+
+
+PASSES = "def test_a(): pass\ndef test_b(): pass\n"
+FAILS = "import pytest\n@pytest.fixture\ndef gone(): raise OSError\ndef test_a(): assert 0\ndef test_b(gone): pass\n"
+SKIPS = "import pytest\ndef test_a(): pytest.skip('none')\n"
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_each_file_is_one_line_when_it_has_ended(workers: str, tmp_path: Path) -> None:
+    for name, text in (("a", PASSES), ("b", FAILS), ("c", SKIPS)):
+        (tmp_path / f"test_{name}.py").write_text(text)
+    words = ["-q", "-p", "tests.files", "-o", "console_output_style=classic", "-n", workers, "--rootdir", str(tmp_path)]
+    command = [sys.executable, "-m", "pytest", "-c", "/dev/null", *words, str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    lines = done.stdout.partition("\n=")[0].split("\n")
+    results = {line.partition("] ")[2].partition(" (")[0] for line in lines if line.startswith("[")}
+    assert results == {"test_a.py: 2 passed", "test_b.py: 1 failed, 1 error", "test_c.py: 1 skipped"}
+    assert {line for line in lines if line.startswith(("FAILED", "ERROR"))} == {
+        "FAILED test_b.py::test_a",
+        "ERROR test_b.py::test_b",
+    }
+    assert "[3/3]" in done.stdout
+    assert not {".", "F", "E", "s"} & {line.strip() for line in lines}
+
+
+LANES = """
+import os, time
+import pytest
+@pytest.mark.parametrize("step", range(3))
+def test_it(step):
+    time.sleep(0.1)
+    open("{seen}", "a").write("{file} " + os.environ["PYTEST_XDIST_WORKER"] + "\\n")
+"""
+
+
+def test_files_that_share_something_run_in_one_worker(tmp_path: Path) -> None:
+    """The two long lanes run in parallel, each in one worker; pytest-xdist by itself distributes single tests."""
+    seen = tmp_path / "seen"
+    for file in (
+        "with_engine/test_build",
+        "with_engine/test_verify",
+        "with_engine/test_compile",
+        "contract/test_bazel",
+        "test_x",
+    ):
+        path = tmp_path / f"{file}.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(LANES.format(seen=seen, file=file))
+    words = ["-q", "-p", "tests.lanes", "-n", "2", "--no-loadscope-reorder", "--rootdir", str(tmp_path)]
+    command = [sys.executable, "-m", "pytest", "-c", "/dev/null", *words, str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    pairs = {line.partition(" ")[::2] for line in seen.read_text().splitlines()}
+    worker = dict(pairs)
+    assert len(pairs) == len(worker) == 5
+    assert worker["with_engine/test_build"] == worker["with_engine/test_verify"]
+    assert worker["with_engine/test_compile"] == worker["contract/test_bazel"] != worker["with_engine/test_build"]

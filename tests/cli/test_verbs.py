@@ -1,0 +1,132 @@
+"""The command line as its users see it."""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from inspect import signature
+from pathlib import Path
+
+import pytest
+
+import tasks
+from tests.commandline import invoke
+from tfbuild.cli.verbs import VERBS
+from tfbuild.errors import UsageError
+from tfbuild.util import quantities
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_closed_pipe_is_no_error() -> None:
+    end, pipe = os.pipe()
+    os.close(end)
+    with os.fdopen(pipe, "w") as stdout:
+        done = subprocess.run(
+            [sys.executable, "-m", "invoke", "plan", "--release", "2.20.0", "--cpu", "avx"],
+            cwd=ROOT, stdout=stdout, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_every_verb_is_found_by_invoke() -> None:
+    assert set(tasks.namespace.task_names) == set(VERBS)
+
+
+def test_the_command_line_starts_without_what_only_some_verbs_use() -> None:
+    rooms = ("bench", "ci", "context", "engine", "fleet", "measure", "pipeline", "publish", "verify")
+    code = "import sys, tasks; print(*sys.modules, sep='\\n')"
+    loaded = set(subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True).split())
+    assert {"invoke", "tfbuild.cli.planning"} <= loaded
+    libraries = {"altair", "auditwheel", "capstone", "cyclonedx", "docker", "elftools", "jinja2", "requests", "rich"}
+    assert loaded & {*libraries, *(f"tfbuild.{room}" for room in rooms)} == set()
+
+
+@pytest.mark.parametrize("name", sorted(VERBS))
+def test_every_verb_takes_the_options_that_it_offers(name: str) -> None:
+    offered = [
+        parameter.name for parameter in signature(tasks.namespace[name].body).parameters.values()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    ]  # fmt: skip
+    body = signature(VERBS[name].body)
+    positional = [
+        parameter for parameter in body.parameters.values() if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+    ]
+    body.bind(*positional, **dict.fromkeys(offered))
+
+
+def dry_run(folder: Path, *words: str, **env: str) -> str:
+    """Return what `invoke build --dry-run` prints to stderr."""
+    return str(invoke("build", "--dry-run", "--platform", "linux/amd64", *words, cwd=folder, env=env).stderr)
+
+
+def test_ignored_compile_options_are_noted_where_nothing_is_compiled(tmp_path: Path) -> None:
+    shared = ("--release", "2.20.0", "--remote-cache", "grpc://cache:9092", "--jobs", "2")
+    output = dry_run(tmp_path, "--wheel", "official", *shared)
+    assert "note: --jobs, --remote-cache: ignored, because --wheel official compiles nothing" in output
+    assert "ignored" not in dry_run(tmp_path, "--cpu", "x86-64-v3", *shared)
+
+
+def test_credentials_from_a_pipe_are_read_once_whatever_the_engine(tmp_path: Path) -> None:
+    end, pipe = os.pipe()
+    with os.fdopen(pipe, "w") as headers:
+        headers.write("Authorization=Bearer x\n")
+    shared = ("--release", "2.20.0", "--remote-cache", "grpc://cache:9092", "--remote-header-file", f"/dev/fd/{end}")
+    output = dry_run(tmp_path, "--cpu", "x86-64-v3", *shared, DOCKER_HOST="tcp://127.0.0.1:1")
+    assert "nothing was started" in output
+    os.close(end)
+
+
+@pytest.mark.parametrize("text", ["²", "-1", "1.5", "many"])
+def test_invalid_gigabytes_are_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        quantities.gigabytes(text)
+    assert [quantities.gigabytes(text) for text in ("40", "0", "")] == [40 * 10**9, 0, None]
+
+
+def test_copts_of_a_release_are_those_of_its_own_compiler_as_plan_gives_them() -> None:
+    words = ("--cpu", "sapphirerapids", "--release", "2.9.0", "--platform", "linux/amd64", "--json")
+    copts, (plan,) = json.loads(invoke("copts", *words).stdout), json.loads(invoke("plan", *words).stdout)
+    for key in ("compiler", "instruction_set", "copts"):
+        assert copts[key] == plan[key]
+
+
+def test_the_host_is_not_of_another_platform() -> None:
+    own, other = ("linux/amd64", "linux/arm64") if platform.machine() == "x86_64" else ("linux/arm64", "linux/amd64")
+    for words in (("copts", "--cpu", "host"), ("copts",), ("plan",)):
+        errors = invoke(*words, "--platform", other, code=14).stderr
+        assert f"the platform asked for is {other}" in errors
+        assert f"or --platform {own}" in errors
+
+
+@pytest.mark.parametrize("verb", ["fleet", "inspect", "verify", "compare"])
+def test_help_after_a_verb_is_not_an_argument(verb: str) -> None:
+    assert f"hint: invoke --help {verb}" in invoke(verb, "--help", code=2).stderr
+
+
+def test_what_can_be_measured_is_listed_without_an_image() -> None:
+    assert "decode_and_crop_jpeg" in invoke("bench", "--list", "--only", "jpeg").stdout
+    assert invoke("bench", "--only=jpeg", "--list").stdout == invoke("bench", "x", "--only", "jpeg", "--list").stdout
+    assert "of 80 s: jpeg 80 s" in invoke("bench", "--quick", "--dry-run", "--only", "jpeg").stderr
+    errors = invoke("bench", "--only", "jpeg", code=2).stderr
+    assert errors.startswith("error: bench needs an image\nhint: invoke bench IMAGE")
+    assert "--image" in invoke("--help", "bench").stdout
+    assert "is not a valid name" in invoke("bench", "x", "--name", "../x", code=2).stderr
+
+
+def test_sigterm_ends_a_verb_as_ctrl_c_does(tmp_path: Path) -> None:
+    """The verb waits for a pipe that nobody writes to."""
+    waiting = tmp_path / "cpuinfo"
+    os.mkfifo(waiting)
+    command = [sys.executable, "-m", "invoke", "explain", "--cpuinfo", str(waiting)]
+    with (
+        subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process,
+        waiting.open("w"),  # it reads
+    ):
+        process.terminate()
+        _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors.splitlines()[:1]) == (
+        130,
+        ["error: interrupted; everything that ran was stopped and cleaned up"],
+    )

@@ -1,0 +1,172 @@
+"""archives.py, which gives Bazels before 4 what a mirror has, and source.sh's patches: the scripts themselves, run."""
+
+import hashlib
+import http.server
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tfbuild.context import dockerfile
+
+SCRIPT = dockerfile.TEMPLATES / "archives.py"
+GOOD, OTHER = b"the archive", b"another file of the same name"
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def mirror(tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    folder = tmp_path / "mirror"
+    folder.mkdir()
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}", folder
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def tree(folder: Path, *rules: str) -> Path:
+    """A workspace with these rules, one in a function, as TensorFlow has them."""
+    folder.mkdir()
+    (folder / "WORKSPACE").write_text("".join(rules[:1]))
+    body = "".join(f"    {line}\n" for rule in rules[1:] for line in rule.splitlines()) or "    pass\n"
+    (folder / "workspace.bzl").write_text(f"def workspace():\n{body}")
+    return folder
+
+
+def rule(content: bytes, *urls: str) -> str:
+    sha256 = hashlib.sha256(content).hexdigest()
+    return f'http_archive(\n    name = "x",\n    sha256 = "{sha256}",\n    urls = {list(urls)!r},\n)\n'
+
+
+def run(url: str, folder: Path, cache: Path) -> str:
+    done = subprocess.run([sys.executable, SCRIPT, url, folder, cache], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def kept(cache: Path, content: bytes) -> Path:
+    return cache / "content_addressable/sha256" / hashlib.sha256(content).hexdigest() / "file"
+
+
+def place(folder: Path, path: str, content: bytes) -> None:
+    (folder / path).parent.mkdir(parents=True, exist_ok=True)
+    (folder / path).write_bytes(content)
+
+
+def test_an_archive_is_taken_by_its_digest_from_the_first_place_that_has_it(
+    mirror: tuple[str, Path], tmp_path: Path
+) -> None:
+    url, folder = mirror
+    place(folder, "two.example/a.tar.gz", GOOD)
+    rules = rule(GOOD, "https://one.example/a.tar.gz", "https://two.example/a.tar.gz")
+    said = run(url, tree(tmp_path / "tree", "", rules), tmp_path / "cache")
+    assert kept(tmp_path / "cache", GOOD).read_bytes() == GOOD
+    assert said == "tfbuild: 1 of 1 archives that the tree names are here; Bazel asks for the others\n"
+
+
+def test_files_of_one_name_and_other_contents_do_not_meet(mirror: tuple[str, Path], tmp_path: Path) -> None:
+    url, folder = mirror
+    place(folder, "one.example/v1.tar.gz", GOOD)
+    place(folder, "two.example/v1.tar.gz", OTHER)
+    rules = rule(GOOD, "https://one.example/v1.tar.gz"), rule(OTHER, "https://two.example/v1.tar.gz")
+    assert "2 of 2" in run(url, tree(tmp_path / "tree", *rules), tmp_path / "cache")
+    assert [kept(tmp_path / "cache", content).read_bytes() for content in (GOOD, OTHER)] == [GOOD, OTHER]
+
+
+def test_another_file_in_its_place_is_not_taken_and_told_with_both_digests(
+    mirror: tuple[str, Path], tmp_path: Path
+) -> None:
+    url, folder = mirror
+    place(folder, "one.example/a.tar.gz", OTHER)
+    said = run(url, tree(tmp_path / "tree", "", rule(GOOD, "https://one.example/a.tar.gz")), tmp_path / "cache")
+    assert not kept(tmp_path / "cache", GOOD).exists()
+    assert "https://one.example/a.tar.gz has the sha256 " + hashlib.sha256(OTHER).hexdigest() in said
+    assert hashlib.sha256(GOOD).hexdigest() in said
+
+
+def test_what_the_mirror_lacks_is_left_to_bazel(mirror: tuple[str, Path], tmp_path: Path) -> None:
+    url, _ = mirror
+    said = run(url, tree(tmp_path / "tree", rule(GOOD, "https://one.example/a.tar.gz")), tmp_path / "cache")
+    assert said.startswith("tfbuild: 0 of 1 archives")
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        'SHA = "{sha256}"\nURLS = ["{url}"]\nhttp_archive(sha256 = SHA, urls = URLS)\n',
+        'external(name = "x", sha256_urls = {{"{sha256}": ["{url}"]}})\n',
+    ],
+    ids=["variables", "table"],
+)
+def test_digests_and_urls_are_found_wherever_a_rule_has_them(
+    rules: str, mirror: tuple[str, Path], tmp_path: Path
+) -> None:
+    url, folder = mirror
+    place(folder, "one.example/a.tar.gz", GOOD)
+    text = rules.format(sha256=hashlib.sha256(GOOD).hexdigest(), url="https://one.example/a.tar.gz")
+    assert "1 of 1" in run(url, tree(tmp_path / "tree", "", text), tmp_path / "cache")
+
+
+def test_what_is_here_already_is_not_asked_for(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    place(cache, f"content_addressable/sha256/{hashlib.sha256(GOOD).hexdigest()}/file", GOOD)
+    rules = rule(GOOD, "https://one.example/a.tar.gz")
+    # Nothing answers there.
+    assert "1 of 1" in run("http://127.0.0.1:9", tree(tmp_path / "tree", rules), cache)
+
+
+def test_rules_that_python_cannot_read_are_passed_over(mirror: tuple[str, Path], tmp_path: Path) -> None:
+    url, folder = mirror
+    place(folder, "one.example/a.tar.gz", GOOD)
+    source_tree = tree(tmp_path / "tree", rule(GOOD, "https://one.example/a.tar.gz"))
+    (source_tree / "odd.bzl").write_text("def f(:\n")
+    assert "1 of 1" in run(url, source_tree, tmp_path / "cache")
+
+
+def patched(tmp_path: Path, *patches: str) -> subprocess.CompletedProcess[str]:
+    """source.sh on a small tree, with its places below `tmp_path`."""
+    source, mnt = tmp_path / "made", tmp_path / "mnt"
+    for name in ("configure.py", ".bazelrc", "tensorflow/tools/pip_package/setup.py"):
+        place(source, f"top/{name}", b"print(1)\n")
+    (mnt / "source").mkdir(parents=True)
+    (mnt / "patches").mkdir()
+    (tmp_path / "opt/tfbuild").mkdir(parents=True)
+    subprocess.run(["tar", "-cf", mnt / "source/source.tar", "-C", source, "top"], check=True)
+    digest = hashlib.sha256((mnt / "source/source.tar").read_bytes()).hexdigest()
+    (mnt / "source/SHA256SUMS").write_text(f"{digest}  {mnt}/source/source.tar\n")
+    (mnt / "network.sh").write_text("mirror=\n")
+    for number, text in enumerate(patches, 1):
+        (mnt / f"patches/{number:02}-x.patch").write_text(text)
+    script = (dockerfile.TEMPLATES / "source.sh").read_text()
+    for name in ("mnt", "src", "opt"):
+        script = script.replace(f"/{name}", f"{tmp_path}/{name}")
+    return subprocess.run(["sh", "-c", script, "source.sh", "archive"], capture_output=True, text=True, check=False)
+
+
+PATCH = "--- a/configure.py\n+++ b/configure.py\n@@ -1 +1 @@\n-print({})\n+print({})\n"
+
+
+def test_patches_are_applied_in_their_order_and_written_down(tmp_path: Path) -> None:
+    done = patched(tmp_path, PATCH.format(1, 2), PATCH.format(2, 3))
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "src/configure.py").read_text() == "print(3)\n"
+    digest = hashlib.sha256(PATCH.format(1, 2).encode()).hexdigest()
+    assert f"patch/01-x.patch={digest}\n" in (tmp_path / "opt/tfbuild/source").read_text()
+
+
+def test_a_patch_that_does_not_apply_is_named(tmp_path: Path) -> None:
+    done = patched(tmp_path, PATCH.format(1, 2), PATCH.format(1, 2))
+    assert done.returncode != 0
+    assert "tfbuild: 02-x.patch does not apply to this tree" in done.stderr

@@ -1,0 +1,638 @@
+"""The build context: what is in its files, that linters accept them, and that the guard does what it says."""
+
+import hashlib
+import os
+import re
+import shutil
+import signal
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jinja2 import StrictUndefined, UndefinedError
+
+from tests.cpu.machines import Machine, machine, machines
+from tfbuild import cpu, facts, plan
+from tfbuild.context import committed, dockerfile
+from tfbuild.context.digests import image_digest
+from tfbuild.context.labels import labels_of
+from tfbuild.cpu import isa
+from tfbuild.errors import UsageError
+from tfbuild.plan import Build, Request
+from tfbuild.plan.source import Source
+from tfbuild.plan.wheel import Wheel
+
+ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+WHEEL = "tensorflow_cpu-2.14.0-cp311-cp311-manylinux_2_17_x86_64.whl"
+
+
+def official(**changes: object) -> Build:
+    build = Build(
+        release="2.21.0",
+        python="3.11",
+        target="mkl",
+        platform="linux/amd64",
+        instruction_set=isa.resolve("avx", arch="x86_64"),
+        wheel=Wheel(kind="official", requirement="tensorflow-cpu==2.21.0", constraints=("numpy<3",)),
+        base_image="python:3.11-slim-bookworm",
+        base_distribution="bookworm",
+        with_headers=False,
+        compiler="clang-18",
+        copts=("--copt=-mavx",),
+        threading="threadpool",
+    )
+    return replace(build, **changes)  # type: ignore[arg-type]
+
+
+def from_file(path: Path, sha256: str = "0" * 64) -> Build:
+    wheel = Wheel(kind="file", requirement=WHEEL, constraints=("numpy<2",), path=path, sha256=sha256)
+    return official(release="2.14.0", wheel=wheel)
+
+
+def from_source(**changes: object) -> Build:
+    build = official(
+        wheel=Wheel(kind="source", requirement="", constraints=()),
+        source=Source(kind="git", tag="v2.21.0", commit="a481b10260d"),
+        instruction_set=isa.resolve("x86-64-v3", arch="x86_64"),
+        copts=("--copt=-march=x86-64-v3",),
+        configs=("mkl_threadpool",),
+        bazel="7.4.1",
+        bazel_target="//tensorflow/tools/pip_package:wheel",
+        configure_env=(("CC_OPT_FLAGS", "-Wno sign"), ("TF_NEED_CUDA", "0")),
+    )
+    return replace(build, **changes)  # type: ignore[arg-type]
+
+
+def kinds(tmp_path: Path) -> dict[str, Build]:
+    wheel = tmp_path / WHEEL
+    wheel.write_bytes(b"a wheel")
+    return {
+        "official": official(),
+        "headers": official(with_headers=True),
+        "cpu": official(target="cpu"),
+        "file": from_file(wheel),
+        "source": from_source(),
+        "old source": from_source(release="2.14.0", bazel_target="//tensorflow/tools/pip_package:build_pip_package"),
+        "arm": official(platform="linux/arm64", instruction_set=isa.resolve("armv8.2-a", arch="aarch64")),
+    }
+
+
+KINDS = ("official", "headers", "cpu", "file", "source", "old source", "arm")
+
+
+def tool(*words: object) -> subprocess.CompletedProcess[str]:
+    program = BIN / str(words[0])
+    return subprocess.run([program, *map(str, words[1:])], capture_output=True, text=True, check=False)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+# --- the folder -------------------------------------------------------------------------------------------------------
+
+
+def test_a_context_holds_all_that_docker_build_needs(tmp_path: Path) -> None:
+    context = dockerfile.write(official(), tmp_path / "context")
+    names = set(contents(context.folder))
+    copied = re.findall(r"^COPY (\S+) ", (context.folder / "Dockerfile").read_text(), re.MULTILINE)
+    mounted = re.findall(r"type=bind,source=([^,]+),", (context.folder / "Dockerfile").read_text())
+    for needed in (*copied, *mounted):
+        if not needed.startswith("--from"):
+            assert needed in names or any(name.startswith(f"{needed}/") for name in names), needed
+    assert not any("__pycache__" in name for name in names)
+    for program in ("entrypoint.sh", "tfbuild-smoke"):
+        assert (context.folder / program).stat().st_mode & 0o777 == 0o755
+
+
+def test_writing_again_gives_the_same_bytes_and_digest(tmp_path: Path) -> None:
+    first = dockerfile.write(official(), tmp_path / "context")
+    before = contents(first.folder)
+    second = dockerfile.write(official(), tmp_path / "context")
+    assert second == first
+    assert contents(second.folder) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["context"]
+
+
+def test_a_stale_file_of_an_earlier_context_is_gone(tmp_path: Path) -> None:
+    dockerfile.write(from_source(), tmp_path / "context")
+    dockerfile.write(official(), tmp_path / "context")
+    assert not (tmp_path / "context" / "bazelrc").exists()
+
+
+def test_an_empty_folder_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert (dockerfile.write(official(), tmp_path / "empty").folder / "Dockerfile").is_file()
+
+
+@pytest.mark.parametrize("name", ["Dockerfile", "thesis.tex"])
+def test_a_folder_of_somebody_else_is_refused_and_left_alone(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("FROM scratch\n")
+    with pytest.raises(UsageError, match="not written by tfbuild"):
+        dockerfile.write(official(), tmp_path)
+    assert contents(tmp_path) == {name: b"FROM scratch\n"}
+
+
+def test_a_file_in_the_folders_place_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(UsageError):
+        dockerfile.write(official(), tmp_path / "file")
+
+
+def test_a_failure_leaves_the_earlier_context_and_nothing_else(tmp_path: Path) -> None:
+    before = contents(dockerfile.write(official(), tmp_path / "context").folder)
+    with pytest.raises(UsageError, match="No such file"):
+        dockerfile.write(from_file(tmp_path / "gone.whl"), tmp_path / "context")
+    assert contents(tmp_path / "context") == before
+    assert [path.name for path in tmp_path.iterdir()] == ["context"]
+
+
+# --- the digest -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"release": "2.20.0"},
+        {"python": "3.12"},
+        {"target": "cpu"},
+        {"instruction_set": isa.resolve("x86-64-v3", arch="x86_64")},
+        {"with_headers": True},
+        {"base_image": "debian:bookworm"},
+        {"copts": ("--copt=-mavx2",)},
+        {"threading": "openmp"},
+        {"wheel": Wheel(kind="official", requirement="tensorflow-cpu==2.21.0", constraints=())},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_whatever_shapes_the_image_changes_the_digest(tmp_path: Path, change: dict[str, object]) -> None:
+    plain = dockerfile.write(official(), tmp_path / "plain")
+    assert dockerfile.write(official(**change), tmp_path / "changed").digest != plain.digest
+
+
+def test_the_wheels_contents_change_the_digest_and_its_path_does_not(tmp_path: Path) -> None:
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / WHEEL).write_bytes(b"a wheel")
+    here = dockerfile.write(from_file(tmp_path / "here" / WHEEL), tmp_path / "a").digest
+    assert dockerfile.write(from_file(tmp_path / "there" / WHEEL), tmp_path / "b").digest == here
+    assert dockerfile.write(from_file(tmp_path / "here" / WHEEL, "1" * 64), tmp_path / "c").digest != here
+
+
+def test_the_base_is_part_of_the_images_digest(tmp_path: Path) -> None:
+    context = dockerfile.Context(folder=tmp_path, digest="sha256:1")
+    digests = {image_digest(context.digest, digest) for digest in ("", "sha256:a", "sha256:b")}
+    assert len(digests) == 3
+    arguments = dockerfile.build_args(Base(digest="sha256:a"), context)
+    assert arguments["CONTEXT_DIGEST"] in digests
+    assert [arguments[name] for name in ("BASE", "BASE_NAME", "BASE_DIGEST")] == [
+        "tfbuild-base:1",
+        "debian",
+        "sha256:a",
+    ]
+
+
+class Base:
+    reference = "tfbuild-base:1"
+    name = "debian"
+
+    def __init__(self, digest: str) -> None:
+        self.digest = digest
+
+
+# --- golden files and linters -----------------------------------------------------------------------------------------
+
+
+def test_every_argument_of_the_dockerfile_is_given() -> None:
+    declared = set(re.findall(r"^ARG (\w+)", dockerfile.files(official())["Dockerfile"], re.MULTILINE))
+    assert declared == set(dockerfile.build_args(Base(digest=""), dockerfile.Context(folder=ROOT, digest="")))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_generated_files_say_so_and_name_the_command(tmp_path: Path, kind: str) -> None:
+    build = kinds(tmp_path)[kind]
+    files = dockerfile.files(build)
+    for name in {"Dockerfile", "entrypoint.sh", "bazelrc"} & set(files):
+        assert f"{dockerfile.MARKER}: invoke dockerfile --target {build.target} " in files[name]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_hadolint_and_its_shellcheck_accept_the_dockerfile(tmp_path: Path, kind: str) -> None:
+    context = dockerfile.write(kinds(tmp_path)[kind], tmp_path / "context")
+    done = tool("hadolint", "--config", ROOT / ".hadolint.yaml", context.folder / "Dockerfile")
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_shellcheck_accepts_every_run_and_every_script(tmp_path: Path, kind: str) -> None:
+    folder = dockerfile.write(kinds(tmp_path)[kind], tmp_path / "context").folder
+    scripts = [folder / name for name in ("entrypoint.sh", "tfbuild-smoke", "slim.sh", "network.sh")]
+    scripts += [folder / name for name in ("toolchain.sh", "source.sh", "compile.sh") if (folder / name).exists()]
+    for number, command in enumerate(runs((folder / "Dockerfile").read_text())):
+        scripts.append(tmp_path / f"run-{number}.sh")
+        # The sourced file is checked by itself; its variable is what the Dockerfile's line uses.
+        scripts[-1].write_text(f"#!/bin/sh\n# shellcheck disable=SC1091,SC2154\n{command}\n")
+    assert len(scripts) >= 8
+    done = tool("shellcheck", "--shell=dash", *scripts)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def runs(text: str) -> Iterator[str]:
+    """The shell command of each RUN, without its mounts."""
+    for line in text.replace("\\\n", " ").splitlines():
+        if line.startswith("RUN "):
+            yield re.sub(r"--mount=\S+", "", line.removeprefix("RUN ")).strip()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_mounted_where_it_would_leave_a_file_in_the_image(tmp_path: Path, kind: str) -> None:
+    text = dockerfile.files(kinds(tmp_path)[kind])["Dockerfile"]
+    for line in text.replace("\\\n", " ").splitlines():
+        mounts = re.findall(r"--mount=type=(\w+),(?:\S*?,)?target=(\S+)", line)
+        for mount, target in mounts:
+            within = target.startswith("/mnt/") and ("tmpfs", "/mnt") in mounts
+            assert within or mount == "tmpfs", (mount, target)
+
+
+def test_the_committed_files_are_what_the_facts_and_templates_say_now() -> None:
+    assert committed.expected()
+    assert committed.stale(ROOT / "dockerfiles") == []
+
+
+def test_what_differs_between_contexts_is_committed() -> None:
+    seen: dict[str, set[str]] = {}
+    for build in (*committed.builds(), from_source(release="2.12.1", python="3.11")):
+        for name, text in dockerfile.files(build).items():
+            seen.setdefault(name, set()).add(text)
+    assert {name for name, texts in seen.items() if len(texts) > 1} <= set(committed.NAMES)
+
+
+def test_a_name_that_nobody_gives_is_an_error() -> None:
+    assert dockerfile.environment_of_templates().undefined is StrictUndefined
+    with pytest.raises(UndefinedError, match="'requirement' is undefined"):
+        dockerfile.render("Dockerfile.j2", header="", build=official(), environment=[], labels=[])
+
+
+@given(st.text(st.characters(codec="ascii", exclude_categories=["Cc"])))
+def test_a_quoted_label_is_read_back_as_it_was(value: str) -> None:
+    """By the Dockerfile's rule: a backslash takes the next character as it is, a bare quote ends the word."""
+    inside = dockerfile.quoted(value)[1:-1]
+    assert re.fullmatch(r'(?:[^"\\]|\\.)*', inside)
+    assert re.sub(r"\\(.)", r"\1", inside) == value
+
+
+# --- what the files say -----------------------------------------------------------------------------------------------
+
+
+def test_headers_are_kept_only_when_asked_for() -> None:
+    assert "slim.sh /opt/tensorflow no-headers" in dockerfile.files(official())["Dockerfile"]
+    assert "slim.sh /opt/tensorflow headers" in dockerfile.files(official(with_headers=True))["Dockerfile"]
+
+
+def test_onednn_is_switched_on_for_mkl_alone_and_its_label_says_so() -> None:
+    for target, label in (("mkl", "on"), ("cpu", "default"), ("cuda", "default")):
+        build = official(target=target)
+        assert dockerfile.environment(build).get("TF_ENABLE_ONEDNN_OPTS") == ("1" if target == "mkl" else None)
+        assert labels_of(build)["io.tfbuild.onednn"] == label
+    assert "TF_ENABLE_ONEDNN_OPTS" not in dockerfile.environment(official(release="2.0.4"))
+
+
+PLANNED = "invoke dockerfile --target mkl --release {} --python 3.11 --platform linux/amd64 "
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (official(), PLANNED.format("2.21.0") + "--wheel official"),
+        (official(with_headers=True), PLANNED.format("2.21.0") + "--wheel official --with-headers"),
+        (from_file(Path("/somewhere") / WHEEL), PLANNED.format("2.14.0") + f"--wheel {WHEEL}"),
+        (from_source(), PLANNED.format("2.21.0") + "--cpu x86-64-v3 --compiler clang-18"),
+        (
+            from_source(asked=Request(bazel="7.4.1", config=("a", "b"), bazel_flag=("--jobs=4",), threading="openmp")),
+            PLANNED.format("2.21.0") + "--cpu x86-64-v3 --compiler clang-18 --threading openmp --bazel 7.4.1 "
+            "--config a --config b --bazel-flag=--jobs=4",
+        ),
+    ],
+    ids=["official", "headers", "file", "source", "options"],
+)
+def test_the_command_says_which_wheel_and_all_that_was_asked_for(build: Build, words: str) -> None:
+    assert dockerfile.command(build) == words
+
+
+TOOLS = {"bzip2", "ca-certificates", "curl", "git", "patchelf", "python3", "rsync", "unzip", "xz-utils", "zip"}
+
+
+@pytest.mark.parametrize(("compiler", "own"), [("gcc-12", {"gcc-12", "g++-12"}), ("clang-18", {"clang-18", "lld-18"})])
+def test_the_toolchain_is_the_compiler_s_packages_and_the_build_s_tools_in_order(compiler: str, own: set[str]) -> None:
+    packages = dockerfile.toolchain(compiler)
+    assert set(packages) == TOOLS | own
+    assert packages == sorted(packages)
+    command = next(
+        line for line in runs(dockerfile.files(from_source(compiler=compiler))["Dockerfile"]) if "toolchain.sh" in line
+    )
+    assert f"--no-install-recommends {' '.join(packages)} " in re.sub(r"\s+", " ", command)
+
+
+def test_labels_come_last_so_that_they_cost_no_layer_its_cache() -> None:
+    lines = dockerfile.files(official())["Dockerfile"].replace("\\\n", " ").splitlines()
+    words = [line.split()[0] for line in lines if line and not line.startswith("#")]
+    assert words[-4:] == ["ARG", "ARG", "ARG", "LABEL"]
+
+
+def test_a_wheel_file_is_checked_against_the_plans_digest(tmp_path: Path) -> None:
+    (tmp_path / WHEEL).write_bytes(b"a wheel")
+    folder = dockerfile.write(from_file(tmp_path / WHEEL), tmp_path / "context").folder
+    assert (folder / "wheel" / WHEEL).read_bytes() == b"a wheel"
+    assert (folder / "wheel" / "SHA256SUMS").read_text() == f"{'0' * 64}  /mnt/wheel/{WHEEL}\n"
+    assert "sha256sum --check --strict /mnt/wheel/SHA256SUMS" in (folder / "Dockerfile").read_text()
+
+
+def test_a_build_from_source_has_its_flags_in_bazelrc_and_generic_ones_for_the_host() -> None:
+    lines = dockerfile.files(from_source(bazel_flags=("--jobs=4",)))["bazelrc"].splitlines()
+    assert [line for line in lines if not line.startswith("#")] == [
+        "build --config=mkl_threadpool",
+        "build --compilation_mode=opt",
+        "build --copt=-march=x86-64-v3",
+        "build --host_copt=-march=x86-64",
+        "build --remote_default_exec_properties=cache-silo-key=2.21.0-x86-64-v3-@BUILDER@",
+        "build --jobs=4",
+    ]
+
+
+def test_a_tree_cannot_give_host_tools_the_targets_flags_and_the_user_can() -> None:
+    lines = dockerfile.files(from_source(bazel="5.3.0", bazel_flags=("--jobs=4",)))["bazelrc"].splitlines()
+    assert lines.index("build --distinct_host_configuration=true") < lines.index("build --jobs=4")
+
+
+def test_a_build_from_source_compiles_with_the_plans_bazel_compiler_and_settings() -> None:
+    text = dockerfile.files(from_source())["Dockerfile"]
+    for part in (
+        " python3.11 7.4.1 ",
+        " clang-18 ",
+        " lld-18 ",
+        'source.sh git v2.21.0 "a481b10260d"',
+        "CC=/usr/bin/clang-18",
+    ):
+        assert part in text
+    assert "export CC_OPT_FLAGS='-Wno sign'" in text
+    assert "cp -r bazel-bin/tensorflow/tools/pip_package/wheel_house/. /wheel/" in text
+
+
+def test_a_hermetic_cuda_wheel_brings_cuda_by_its_extra() -> None:
+    assert dockerfile.requirement(from_source(target="cuda")) == '"$(echo /mnt/wheel/*.whl)[and-cuda]"'
+    assert dockerfile.requirement(from_source(target="cuda", release="2.14.1")) == "/mnt/wheel/*.whl"
+    assert dockerfile.requirement(from_source()) == "/mnt/wheel/*.whl"
+
+
+def test_up_to_2_16_bazel_makes_a_tool_that_makes_the_wheel() -> None:
+    target = "//tensorflow/tools/pip_package:build_pip_package"
+    assert dockerfile.collect(target) == "bazel-bin/tensorflow/tools/pip_package/build_pip_package /wheel"
+
+
+def test_a_trust_store_holds_every_certificate_once(tmp_path: Path) -> None:
+    """Read back by the format's own rules; that Java takes it was tried with keytool 17."""
+    pems = (machine_made("a"), machine_made("b"))
+    (tmp_path / "in.pem").write_text("# a comment\n" + "".join(pems) + pems[0])
+    script = dockerfile.TEMPLATES / "truststore.py"
+    subprocess.run([sys.executable, script, tmp_path / "in.pem", tmp_path / "out.jks"], check=True)
+    written = (tmp_path / "out.jks").read_bytes()
+    assert written[:12] == bytes.fromhex("feedfeed 00000002 00000002")
+    assert all(written.count(der) == 1 for der in (b"certificate a", b"certificate b"))
+    sealed = "changeit".encode("utf-16-be") + b"Mighty Aphrodite" + written[:-20]
+    assert written[-20:] == hashlib.sha1(sealed).digest()
+
+
+def machine_made(name: str) -> str:
+    return ssl.DER_cert_to_PEM_cert(f"certificate {name}".encode())
+
+
+# --- the guard --------------------------------------------------------------------------------------------------------
+
+SHELLS = {"sh": ["sh"], "dash": ["dash"], "bash": ["bash", "--posix"], "busybox": ["busybox", "sh"]}
+SHELLS = {name: words for name, words in SHELLS.items() if shutil.which(words[0])}
+X86 = [row for row in machines() if row.arch == "x86_64"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guard:
+    """The entry point of an image, run by a shell on a recorded machine."""
+
+    folder: Path
+    build: Build
+    cpuinfo: str
+    shell: str = "sh"
+    before: Path | None = None
+
+    def run(self, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        recorded, script = self.folder / "cpuinfo", self.folder / "entrypoint"
+        recorded.write_text(self.cpuinfo)
+        script.write_text(dockerfile.entrypoint(self.build, cpuinfo=str(recorded)))
+        path = f"{self.before}:{os.environ['PATH']}" if self.before else os.environ["PATH"]
+        if self.shell == "busybox" and not (self.folder / "awk").exists():
+            (self.folder / "awk").symlink_to(str(shutil.which("busybox")))
+            path = f"{self.folder}:{path}"
+        return subprocess.run(
+            [*SHELLS[self.shell], script, *(command or ("echo", "started"))],
+            capture_output=True, text=True, check=False, timeout=30, env={"PATH": path, **environment},
+        )  # fmt: skip
+
+
+def image(name: str) -> Build:
+    return official(release="2.14.1", instruction_set=isa.resolve(name, arch="x86_64"))
+
+
+def expected_advice(build: Build, flags: set[str]) -> str:
+    """By the levels' own definition (x86-64 psABI) in the kernel's words, not by the code under test."""
+    v2 = {"cx16", "lahf_lm", "popcnt", "pni", "sse4_1", "sse4_2", "ssse3"}
+    v3 = v2 | {"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave"}
+    v4 = v3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+    avx = {"avx", "pni", "popcnt", "sse4_1", "sse4_2", "ssse3", "xsave"}
+    known = {"x86-64-v4": v4, "x86-64-v3": v3, "avx": avx, "x86-64-v2": v2}
+    fitting = [name for name, needs in known.items() if needs <= flags and name != build.instruction_set.name]
+    return f"use the image tfbuild:2.14.1-mkl-py3.11-{fitting[0]}" if fitting else "invoke build --cpu host"
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("name", ["avx", "x86-64-v2", "x86-64-v3", "x86-64-v4"])
+def test_the_guard_on_every_recorded_machine(tmp_path: Path, shell: str, name: str) -> None:
+    build = image(name)
+    needed = set(dockerfile.kernel_names(build.instruction_set.features))
+    for recorded in X86:
+        flags = set(recorded.flags.split())
+        done = Guard(folder=tmp_path, build=build, cpuinfo=recorded.cpuinfo(), shell=shell).run()
+        if needed <= flags:
+            assert (done.returncode, done.stdout, done.stderr) == (0, "started\n", ""), recorded.name
+        else:
+            assert (done.returncode, done.stdout) == (86, ""), recorded.name
+            assert done.stderr.count("\n") == 1
+            assert f"lacks {' '.join(sorted(needed - flags))}, and" in done.stderr
+            assert done.stderr.endswith(f"{expected_advice(build, flags)}\n")
+
+
+@pytest.mark.parametrize("row", machines(), ids=lambda row: row.name)
+def test_the_guard_and_detect_say_the_same_of_every_recorded_machine(row: Machine, tmp_path: Path) -> None:
+    cores = row.core(1, without=("avx2", "asimdrdm")).rstrip() + "\n" + row.core(0)  # with no empty line between them
+    place = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}[row.arch]
+    wider = {"x86_64": "avx,aes,gfni", "aarch64": "crypto,asimddp"}[row.arch]
+    for text in (row.cpuinfo(), cores):
+        held = set(cpu.parse(text).features)
+        for name in (*(level.name for level in facts.levels(row.arch)), wider):
+            build = official(platform=place, instruction_set=isa.resolve(name, arch=row.arch))
+            started = Guard(folder=tmp_path, build=build, cpuinfo=text).run().returncode == 0
+            assert started == (set(build.instruction_set.features) <= held), name
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_guard_reads_arm_machines(tmp_path: Path, shell: str) -> None:
+    build = official(platform="linux/arm64", instruction_set=isa.resolve("armv8.2-a", arch="aarch64"))
+    new, old = machine("rhel8-neoverse_v1").cpuinfo(), machine("amazon-cortex_a72").cpuinfo()
+    assert Guard(folder=tmp_path, build=build, cpuinfo=new, shell=shell).run().returncode == 0
+    refused = Guard(folder=tmp_path, build=build, cpuinfo=old, shell=shell).run()
+    assert refused.returncode == 86
+    assert refused.stderr.endswith("use the image tfbuild:2.21.0-mkl-py3.11-armv8-a\n")
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_one_core_without_a_feature_is_enough(tmp_path: Path, shell: str) -> None:
+    zen = machine("rocky9-zen5")
+    mixed = zen.core(0) + "\n" + zen.core(1, without=("avx512vl",))
+    refused = Guard(folder=tmp_path, build=image("x86-64-v4"), cpuinfo=mixed, shell=shell).run()
+    assert refused.returncode == 86
+    assert "lacks avx512vl, and" in refused.stderr
+
+
+def test_a_feature_is_a_whole_word(tmp_path: Path) -> None:
+    fake = "flags\t\t: avx2 pni popcnt sse4_1 sse4_2 ssse3 xsave xavx avx_vnni\n"
+    assert "lacks avx, and" in Guard(folder=tmp_path, build=image("avx"), cpuinfo=fake).run().stderr
+
+
+@pytest.mark.parametrize("cpuinfo", ["", "processor\t: 0\n", "vmx flags\t: avx\n"])
+def test_what_cannot_be_read_is_refused(tmp_path: Path, cpuinfo: str) -> None:
+    refused = Guard(folder=tmp_path, build=image("avx"), cpuinfo=cpuinfo).run()
+    assert (refused.returncode, refused.stdout) == (86, "")
+    assert "no CPU features can be read" in refused.stderr
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("more", ["rocky9-zen5", "gone", "empty", "folder", "no flags", "newline in name\n"])
+def test_the_override_cannot_weaken_the_guard(tmp_path: Path, shell: str, more: str) -> None:
+    (tmp_path / "rocky9-zen5").write_text(machine("rocky9-zen5").cpuinfo())
+    (tmp_path / "empty").write_text("")
+    (tmp_path / "no flags").write_text("flags\t\t:\n")
+    (tmp_path / "folder").mkdir()
+    old = machine("scientificfermi6-piledriver").cpuinfo()
+    refused = Guard(folder=tmp_path, build=image("x86-64-v3"), cpuinfo=old, shell=shell).run(
+        TFBUILD_CPUINFO=str(tmp_path / more)
+    )
+    assert (refused.returncode, refused.stdout) == (86, "")
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_override_can_make_it_stricter(tmp_path: Path, shell: str) -> None:
+    (tmp_path / "old").write_text(machine("scientificfermi6-piledriver").cpuinfo())
+    guard = Guard(folder=tmp_path, build=image("x86-64-v3"), cpuinfo=machine("rocky9-zen5").cpuinfo(), shell=shell)
+    assert guard.run().returncode == 0
+    assert guard.run(TFBUILD_CPUINFO=str(tmp_path / "old")).returncode == 86
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_command_gets_its_arguments_exit_code_and_preload_untouched(tmp_path: Path, shell: str) -> None:
+    guard = Guard(folder=tmp_path, build=image("avx"), cpuinfo=machine("rocky9-zen5").cpuinfo(), shell=shell)
+    said = guard.run("sh", "-c", 'printf "%s|" "$@"; exit 7', "sh", "a b", "", "*", "$x")
+    assert (said.returncode, said.stdout) == (7, "a b||*|$x|")
+    assert guard.run("no-such-program").returncode == 127
+    # The loader complains for the shell and for the command, never for the helpers. A static busybox has no loader.
+    kept = guard.run("env", LD_PRELOAD="/no/such/library.so")
+    assert "LD_PRELOAD=/no/such/library.so" in kept.stdout.splitlines()
+    complaints = kept.stderr.count("/no/such/library.so")
+    assert complaints == 2 or (shell == "busybox" and complaints == 0)
+    assert "LD_PRELOAD" not in guard.run("env").stdout
+
+
+GPUS = "sm_60,sm_70,compute_80"
+# What nvidia-smi prints of the GPUs, and whether one of them runs kernels that were compiled for GPUS.
+SEEN = {
+    "6.0": True, "6.1": True, "5.2": False, "7.5": True, "6.2\n3.5": True, "8.0": True, "8.6": True, "9.0": True,
+    "12.0": True, "3.5\n5.2": False, "": True, "[N/A]": True, "No devices were found": True,
+    "Field \"compute_cap\" is not a valid field to query.": True, "[N/A]\n5.2": False,
+}  # fmt: skip
+
+
+def cuda_image(capabilities: str) -> Build:
+    asked = Request(target="cuda", release="2.14.1", cpu="avx", platform="linux/amd64", base="with-cuda:1")
+    return plan.select(replace(asked, compute_capabilities=capabilities), None)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("seen", SEEN)
+def test_a_gpu_for_which_nothing_was_compiled_stops_the_image(tmp_path: Path, shell: str, seen: str) -> None:
+    (tmp_path / "seen").write_text(f"{seen}\n")
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\ncat {tmp_path}/seen\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    guard = Guard(
+        folder=tmp_path, build=cuda_image(GPUS), cpuinfo=machine("rocky9-zen5").cpuinfo(), shell=shell, before=tmp_path
+    )
+    done = guard.run()
+    assert (done.returncode, done.stdout) == ((0, "started\n") if SEEN[seen] else (86, ""))
+    if not SEEN[seen]:
+        gpus = ",".join(line for line in seen.split() if line[0].isdigit())
+        assert f"--compute-capabilities {gpus};" in done.stderr
+
+
+def test_without_a_gpu_the_image_starts(tmp_path: Path) -> None:
+    guard = Guard(folder=tmp_path, build=cuda_image(GPUS), cpuinfo=machine("rocky9-zen5").cpuinfo())
+    assert guard.run().stdout == "started\n"
+
+
+def test_the_guard_of_another_target_asks_for_no_gpu() -> None:
+    assert "nvidia-smi" in dockerfile.entrypoint(cuda_image(GPUS))
+    assert "nvidia-smi" not in dockerfile.entrypoint(image("avx"))
+
+
+def test_compute_capabilities_reach_configure_the_label_and_the_identifier() -> None:
+    own, asked = cuda_image(""), cuda_image("8.6,sm_90")
+    # Of "8.6" alone configure.py would make virtual code for the greatest one only.
+    assert dict(asked.configure_env)["TF_CUDA_COMPUTE_CAPABILITIES"] == "compute_86,sm_90"
+    assert labels_of(asked)["io.tfbuild.compute-capabilities"] == "8.6 sm_90"
+    assert labels_of(own)["io.tfbuild.compute-capabilities"].split()[0] == "sm_35"
+    assert asked.id != own.id
+    assert "--compute-capabilities 8.6,sm_90" in dockerfile.command(asked)
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "target", "release", "said"),
+    [
+        ("86", "cuda", "2.14.1", "'86' is no CUDA compute capability"),
+        ("8.6,", "cuda", "2.14.1", "'' is no CUDA compute capability"),
+        ("3.0", "cuda", "2.14.1", "from 3.5, not 3.0"),
+        ("sm_90a", "cuda", "2.14.1", "'sm_90a' is no"),
+        ("sm_70", "cuda", "2.3.4", "reads 7.0, not sm_70"),
+        ("8.6", "mkl", "2.14.1", "--target mkl has none"),
+    ],
+)
+def test_other_compute_capabilities_are_refused(capabilities: str, target: str, release: str, said: str) -> None:
+    asked = Request(target=target, release=release, cpu="avx", platform="linux/amd64", base="with-cuda:1")
+    with pytest.raises(UsageError, match=said):
+        plan.select(replace(asked, compute_capabilities=capabilities), None)
+
+
+def test_a_signal_reaches_the_command(tmp_path: Path) -> None:
+    guard = Guard(folder=tmp_path, build=image("avx"), cpuinfo=machine("rocky9-zen5").cpuinfo())
+    assert guard.run("sh", "-c", "kill -TERM $$").returncode == -signal.SIGTERM
+
+
+def test_candidates_are_the_largest_first_and_never_the_image_itself() -> None:
+    def names(build: Build) -> list[str]:
+        return [candidate.id.removeprefix("2.14.1-mkl-py3.11-") for candidate in dockerfile.candidates(build)]
+
+    assert names(image("avx")) == ["x86-64-v4", "x86-64-v3", "x86-64-v2"]
+    assert names(image("x86-64-v3")) == ["x86-64-v4", "avx", "x86-64-v2"]
+    # What tfbuild refuses to build is never advised: the oldest official wheels for Arm have no oneDNN.
+    assert dockerfile.candidates(official(release="2.3.4", platform="linux/arm64", python="3.8")) == ()

@@ -1,0 +1,88 @@
+"""Labels as they are written, and as anybody may have written them."""
+
+from pathlib import Path
+
+import pytest
+
+from tfbuild import plan
+from tfbuild.context import labels
+from tfbuild.context.labels import labels_of, read_labels
+from tfbuild.context.planned import Planned
+from tfbuild.engine import Engine, Image
+from tfbuild.errors import UnknownImage
+from tfbuild.plan import Request
+from tfbuild.publish import inventory
+
+DIGEST = f"sha256:{64 * 'a'}"
+# More digits than Python reads as a number.
+ENDLESS = "2." + 5001 * "1"
+
+
+def build() -> plan.Build:
+    return plan.select(Request(target="cuda", release="2.20.0", cpu="x86-64-v3", platform="linux/amd64"), None)
+
+
+def test_what_is_written_is_read() -> None:
+    planned_build = build()
+    image_labels = read_labels(labels_of(planned_build))
+    assert image_labels.id == planned_build.id
+    assert image_labels.get("features").split() == list(planned_build.instruction_set.features)
+    assert (image_labels.get("target"), image_labels.get("cuda")) == ("cuda", planned_build.cuda)
+    # The Dockerfile's arguments, which the builder fills in.
+    assert (image_labels.context, image_labels.base_name, image_labels.base_digest) == (
+        "${CONTEXT_DIGEST}", "${BASE_NAME}", "${BASE_DIGEST}"
+    )  # fmt: skip
+    assert image_labels.get("none of tfbuild's") == ""
+    assert set(labels.prefixed(image_labels.own)) <= set(labels_of(planned_build))
+
+
+@pytest.mark.parametrize(
+    "given", [None, "x", ["io.tfbuild.id"], 1, {}, {"id": "x"}, {1: {2: 3}}, {"io.tfbuild.": None}]
+)
+def test_labels_of_any_shape_are_read(given: object) -> None:
+    image_labels = read_labels(given)
+    assert (image_labels.id, image_labels.context, image_labels.base_digest) == ("", "", "")
+    with pytest.raises(UnknownImage, match=r"x was not made by tfbuild: it has no io\.tfbuild labels"):
+        labels.identifier("x", given)
+
+
+@pytest.mark.parametrize("text", ["", "newest", ENDLESS, 5001 * "9", "1" * 200, "2.20.0\n\x1b", "²"])
+def test_what_is_no_release_is_told_from_one(text: str) -> None:
+    assert not labels.is_version(text)
+    assert labels.is_version("2.20.0rc1")
+
+
+class Holding(Engine):
+    """An engine that has these images."""
+
+    def __init__(self, *images: Image) -> None:
+        self.images = images
+
+    def labelled(self, label: str) -> list[Image]:
+        return [image for image in self.images if label in image.labels]
+
+    def history(self, ref: str) -> tuple[str, ...]:
+        return ()
+
+
+def image(given: dict[str, str], *tags: str) -> Image:
+    return Image(
+        id=DIGEST, labels=given, size=1, env=(), entrypoint=(), architecture="amd64", repo_digests=(), tags=tags,
+        created="2026-11-01T00:00:00Z",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["release", "python", "id", "platform", "features", "instruction-set", "target"])
+@pytest.mark.parametrize("value", [ENDLESS, 5001 * "1", "\x1b[2J", ""])
+def test_an_image_with_labels_of_any_content_does_not_break_a_listing(name: str, value: str, tmp_path: Path) -> None:
+    good = labels_of(build())
+    foreign = image(good | {labels.PREFIX + name: value}, "foreign:1")
+    engine = Holding(foreign, image(good, "tfbuild:x"))
+    listed = inventory.local(engine, tmp_path, None, frozenset())
+    assert "tfbuild:x" in [entry.name for entry in listed]
+
+
+@pytest.mark.parametrize("release", [ENDLESS, 5001 * "1"])
+def test_a_release_that_cannot_be_read_is_an_unreadable_label(release: str) -> None:
+    with pytest.raises(UnknownImage, match=r"unreadable label io\.tfbuild\.release"):
+        Planned.of("x", labels_of(build()) | {"io.tfbuild.release": release}, "amd64")

@@ -1,0 +1,69 @@
+"""The verbs for another architecture than this machine's: the plan, its flags and its context for an Arm server."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import commandline
+from tests.cpu.machines import machine
+from tfbuild import cpu, plan
+from tfbuild.cpu import isa
+from tfbuild.errors import UnknownRelease
+from tfbuild.facts import releases, toolchains
+
+FLAGS = "-march=armv8.2-a+dotprod+fp16fml+fp16+bf16+crypto+i8mm+rcpc+sve"
+ARM = ("--platform", "linux/arm64", "--cpu", "neoverse-v1", "--json")
+
+
+def invoke(*words: str) -> Any:
+    return json.loads(commandline.invoke(*words).stdout)
+
+
+def test_copts() -> None:
+    run = invoke("copts", *ARM, "--compiler", "gcc-12")
+    assert run["copts"] == [f"--copt={FLAGS}"]
+    assert run["dropped"] == []
+
+
+def test_plan() -> None:
+    (build,) = invoke("plan", *ARM)
+    assert build["platform"] == "linux/arm64"
+    assert build["configs"] == ["mkl_aarch64_threadpool"]
+    assert build["copts"] == [f"--copt={FLAGS}"]
+    assert {"sve", "bf16", "i8mm", "asimddp", "atomics"} <= set(build["features"])
+
+
+def test_dockerfile(tmp_path: Path) -> None:
+    invoke("dockerfile", *ARM, "--output", str(tmp_path / "context"))
+    text = {path.name: path.read_text() for path in (tmp_path / "context").iterdir() if path.is_file()}
+    assert f"build --copt={FLAGS}\n" in text["bazelrc"]
+    assert "build --host_copt=-march=armv8-a\n" in text["bazelrc"]
+    # The kernel's names: `aes` is tfbuild's crypto.
+    assert "compare aes asimd asimddp asimdfhm asimdhp asimdrdm atomics bf16 " in text["entrypoint.sh"]
+    bazelisk = toolchains.table().bazelisk
+    assert f"{bazelisk.version} {bazelisk.sha256['aarch64']} arm64 " in " ".join(text["Dockerfile"].split())
+
+
+@pytest.mark.parametrize("feature", ["asimddp", "asimdfhm", "i8mm"])
+def test_what_no_assembler_takes_below_a_level_stands_behind_it(feature: str) -> None:
+    assert isa.resolve(feature, arch="aarch64").level == "armv8.2-a"
+
+
+def test_an_arm_machine_that_hides_atomics_gets_no_dot_products() -> None:
+    masked = cpu.parse(machine("amazon-neoverse_n1").core(without=("atomics",)))
+    assert "asimddp" not in isa.of_cpu(masked).features
+    assert "asimddp" in {item.feature for item in isa.hidden(masked)}
+
+
+def test_bazel_is_one_that_has_a_binary_for_arm() -> None:
+    def planned(release: str, bazel: str = "") -> plan.Build:
+        request = plan.Request(release=release, target="cpu", platform="linux/arm64", cpu="armv8.2-a", bazel=bazel)
+        return plan.select(request, None)
+
+    assert planned("2.4.4").bazel == "3.7.2"
+    assert planned("2.5.3").bazel == releases.bazel("2.5.3")
+    with pytest.raises(UnknownRelease, match=r"needs Bazel 2\.0\.0, and the first for Linux on aarch64 is 3\.4\.0"):
+        planned("2.2.3")
+    assert planned("2.2.3", bazel="3.4.0").bazel == "3.4.0"

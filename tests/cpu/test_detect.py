@@ -1,0 +1,330 @@
+"""Detection: recorded machines against archspec's database, and the kernel's list over all cores."""
+
+import json
+import platform
+from pathlib import Path
+
+import pytest
+from archspec.cpu import TARGETS
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.cpu.machines import Machine, Recording, machine, machines, recording, recordings
+from tfbuild import cpu, facts
+from tfbuild.cli import planning
+from tfbuild.cpu import cpuid, isa
+from tfbuild.errors import UnknownCpu
+
+
+@pytest.mark.parametrize("row", machines(), ids=lambda row: row.name)
+def test_recorded_machine_has_all_that_archspec_says_of_it_but_what_is_hidden(row: Machine) -> None:
+    parsed = cpu.parse(row.cpuinfo())
+    spelled = (facts.spelled(name, parsed.arch) for name in TARGETS[row.microarchitecture].features)
+    expected = {feature.name for feature in spelled if feature is not None}
+    assert expected - set(parsed.features) == set(row.hides)
+    assert (parsed.level, parsed.arch) == (row.level, row.arch)
+    assert row.model in ("", parsed.model)
+    assert row.vendor in ("", parsed.vendor)
+
+
+def test_nothing_is_found_that_the_kernel_does_not_print() -> None:
+    for row in machines():
+        printed = set(row.flags.split())
+        features_held = [facts.feature(name) for name in cpu.parse(row.cpuinfo()).features]
+        assert {feature.cpuinfo or feature.name for feature in features_held} <= printed
+
+
+@pytest.mark.parametrize("between", ["\n", "", " \n"], ids=["empty line", "nothing", "a blank"])
+def test_features_are_those_of_all_cores_whatever_stands_between_them(between: str) -> None:
+    row = machine("kvm-zen5-guest")
+    hybrid = row.core(1, without=("avx512f", "avx512_vnni")).rstrip("\n") + "\n" + between + row.core(0)
+    one, both = cpu.parse(row.core(0)), cpu.parse(hybrid)
+    assert set(one.features) - set(both.features) == {"avx512f", "avx512_vnni"}
+    assert both.level == "x86-64-v3"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "\n\n",
+        "processor : 0\n",
+        "flags : fpu sse sse2\n",
+        "Features : neon\nCPU architecture: 7\n",
+        "\0\0\0",
+        "a" * 99,
+    ],
+)
+def test_text_that_describes_no_cpu_is_refused_with_the_way_to_record_one(text: str) -> None:
+    with pytest.raises(UnknownCpu) as refusal:
+        cpu.parse(text, origin="FILE")
+    assert "FILE" in str(refusal.value)
+    assert "hint: record one" in str(refusal.value)
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnknownCpu, match="No such file"):
+        cpu.detect(tmp_path / "none")
+
+
+def test_windows_line_ends_and_a_file_without_its_end_are_read() -> None:
+    row = machine("rhel7-haswell")
+    whole = cpu.parse(row.cpuinfo())
+    assert cpu.parse(row.cpuinfo().replace("\n", "\r\n")) == whole
+    assert cpu.parse(row.cpuinfo().rstrip()) == whole
+
+
+@given(st.text(max_size=400))
+def test_no_text_raises_anything_but_the_projects_error(text: str) -> None:
+    try:
+        cpu.parse(text)
+    except UnknownCpu:
+        return
+
+
+@given(st.sampled_from(machines()), st.integers(0, 3000), st.integers(0, 3000))
+def test_no_cut_raises_anything_but_the_projects_error_and_none_adds_a_feature(
+    row: Machine, start: int, end: int
+) -> None:
+    """What is found stands as a word in what is left."""
+    text = row.cpuinfo()
+    left = text[:start] + text[end:]
+    try:
+        parsed = cpu.parse(left)
+    except UnknownCpu:
+        return
+    if start <= end:
+        assert parsed.arch == row.arch
+    assert {facts.feature(name).cpuinfo or name for name in parsed.features} <= set(left.split())
+
+
+@given(st.sampled_from(machines()), st.integers(0), st.integers(0))
+def test_no_cut_between_words_finds_more_than_the_whole(row: Machine, start: int, end: int) -> None:
+    text = row.cpuinfo()
+    gaps = [place for place, letter in enumerate(text) if letter.isspace()]
+    try:
+        parsed = cpu.parse(text[: gaps[start % len(gaps)]] + text[gaps[end % len(gaps)] :])
+    except UnknownCpu:
+        return
+    assert set(parsed.features) <= set(cpu.parse(text).features)
+
+
+# --- recordings in other formats --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("row", recordings(), ids=lambda row: row.name)
+def test_recording_is_read_as_its_source_says(row: Recording) -> None:
+    if row.refused:
+        with pytest.raises(UnknownCpu, match=row.name):
+            cpu.parse(row.text, origin=row.name)
+        return
+    parsed = cpu.parse(row.text, origin=row.name)
+    assert " ".join(parsed.features) == row.features
+    assert (parsed.level, parsed.vendor, parsed.model) == (row.level, row.vendor, row.model)
+
+
+@pytest.mark.parametrize("row", [row for row in recordings() if row.microarchitecture], ids=lambda row: row.name)
+def test_recording_has_all_that_archspec_says_of_its_microarchitecture(row: Recording) -> None:
+    parsed = cpu.parse(row.text)
+    spelled = (facts.spelled(name, parsed.arch) for name in TARGETS[row.microarchitecture].features)
+    assert {feature.name for feature in spelled if feature is not None} <= set(parsed.features)
+
+
+def test_avx_whose_registers_nobody_saves_is_off_in_every_format() -> None:
+    guest = cpu.parse(recording("py-cpuinfo-osx-10-9-x86-64").text)
+    assert [(row.feature, row.rule, row.held) for row in guest.disagreements] == [("avx2", "saved", False)]
+    mac = recording("darwin-mojave-skylake").text
+    assert cpu.parse(mac.replace(" OSXSAVE", "")).level == "x86-64-v2"
+    leaves = recording("windows-cpuid-icelake").text
+    unsaved = cpu.parse(leaves.replace("2147154943", str(2147154943 & ~(1 << 27))))
+    assert unsaved.level == "x86-64-v2"
+    assert {"avx", "avx2", "fma", "avx512f"} <= {row.feature for row in unsaved.disagreements}
+    linux = cpu.parse(machine("rocky9-zen5").core(without=("xsave",)))
+    assert isa.of_cpu(linux).level == "x86-64-v2"
+    assert "avx" in {item.feature for item in isa.hidden(linux)}
+    assert not any("avx" in name for name in isa.of_cpu(linux).features)
+
+
+def test_a_switch_of_macos_that_is_off_wins() -> None:
+    text = recording("darwin-mojave-skylake").text
+    both = cpu.parse(text + "hw.optional.avx2_0: 0\nhw.optional.avx1_0: 1\n")
+    assert "avx2" not in both.features
+    assert "avx" in both.features
+    assert [(row.feature, row.rule) for row in both.disagreements] == [("avx2", "switch")]
+    neither = cpu.parse(text.replace(" OSXSAVE", "") + "hw.optional.avx2_0: 0\n")
+    assert {row.rule for row in neither.disagreements} == {"saved"}
+    assert "avx2" not in neither.features
+
+
+# --- the rules --------------------------------------------------------------------------------------------------------
+# The recorded diagnostics have CPUID leaf 7.1 in features[0x6]; what is changed here are its bits, by hand.
+GUEST = recording("kvm-sapphirerapids-guest").text
+NEWER = [
+    ("[0x6].cpuid[0x0]=0x1c30", "[0x6].cpuid[0x0]=0xa01c30"),
+    ("[0x6].cpuid[0x3]=0x84000", "[0x6].cpuid[0x3]=0x84030"),
+]
+
+
+def edited(*changes: tuple[str, str]) -> str:
+    text = GUEST
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    return text
+
+
+def test_sources_that_agree_dispute_nothing() -> None:
+    assert cpu.parse(GUEST).disagreements == ()
+
+
+def test_what_the_kernel_switched_off_is_off_though_cpuid_has_it() -> None:
+    parsed = cpu.parse(edited((" rdseed ", " ")))
+    assert [(row.feature, row.rule, row.held) for row in parsed.disagreements] == [("rdseed", "kernel", False)]
+    assert "rdseed" not in parsed.features
+
+
+def test_what_no_kernel_prints_comes_from_the_loader_also_where_an_older_glibc_has_no_active_bit_for_it() -> None:
+    parsed = cpu.parse(edited(*NEWER))
+    unprinted = {"amx_fp16", "avx_ifma", "avx_ne_convert", "avx_vnni_int8"}
+    assert {row.feature for row in parsed.disagreements if row.rule == "unprinted" and row.held} == unprinted
+    assert unprinted <= set(parsed.features)
+    assert "-mavxvnniint8" in isa.flags(isa.of_cpu(parsed), "gcc-13").flags
+
+
+def test_registers_that_the_system_does_not_save_switch_off_all_that_works_on_them() -> None:
+    no_tiles = cpu.parse(edited(*NEWER, ("[0x1].active[0x3]=0x3c14010", "[0x1].active[0x3]=0x2c14010")))
+    assert {row.feature for row in no_tiles.disagreements if row.rule == "saved"} == {
+        "amx_bf16",
+        "amx_fp16",
+        "amx_int8",
+        "amx_tile",
+    }
+    assert "avx_ifma" in no_tiles.features
+    no_zmm = cpu.parse(edited(("[0x1].active[0x1]=0xf1af0b38", "[0x1].active[0x1]=0xf1ae0b38")))
+    assert no_zmm.level == "x86-64-v3"
+    assert not any(name.startswith("avx512") for name in no_zmm.features)
+    assert {row.rule for row in no_zmm.disagreements} == {"saved"}
+
+
+def test_an_emulated_process_has_what_its_own_cpuid_says_and_not_its_hosts_list() -> None:
+    haswell = edited(
+        ("[0x1].cpuid[0x1]=0xf1bf2ffb", "[0x1].cpuid[0x1]=0x000007ab"),
+        ("[0x1].cpuid[0x2]=0x1a415f46", "[0x1].cpuid[0x2]=0x0"),
+        ("[0x1].cpuid[0x3]=0x23c14010", "[0x1].cpuid[0x3]=0x0"),
+        ("[0x6].cpuid[0x0]=0x1c30", "[0x6].cpuid[0x0]=0x0"),
+    )
+    parsed = cpu.parse(haswell)
+    assert parsed.level == "x86-64-v3"
+    assert {"avx512f", "amx_tile", "avx_vnni", "gfni"} <= {
+        row.feature for row in parsed.disagreements if row.rule == "process"
+    }
+    assert set(parsed.features) == set(cpu.parse(GUEST).features) - {row.feature for row in parsed.disagreements}
+
+
+def test_another_architectures_list_is_refused() -> None:
+    with pytest.raises(UnknownCpu, match="emulator"):
+        cpu.parse(machine("rhel7-haswell").cpuinfo(), machine="aarch64")
+    with pytest.raises(UnknownCpu, match="emulator"):
+        cpu.parse(machine("asahi-m1").cpuinfo(), machine="x86_64")
+
+
+def test_every_disagreement_of_a_hybrid_cpu_is_told() -> None:
+    row = machine("kvm-zen5-guest")
+    both = cpu.parse(row.core(0) + "\n" + row.core(1, without=("avx512f", "avx512_vnni")))
+    assert [(item.feature, item.rule) for item in both.disagreements] == [
+        ("avx512_vnni", "cores"),
+        ("avx512f", "cores"),
+    ]
+
+
+def test_this_machines_loader_agrees_with_its_kernel() -> None:
+    """The real sources of the machine that runs this: both say the same, but for what a kernel chose."""
+    if platform.system() != "Linux" or platform.machine() != "x86_64" or not cpuid.loader():
+        pytest.skip("no glibc for x86-64 here")
+    parsed = cpu.detect()
+    assert {row.rule for row in parsed.disagreements} <= {"kernel", "unprinted"}
+    assert parsed.features
+
+
+def test_a_system_without_glibcs_loader_is_read_without_it(tmp_path: Path) -> None:
+    assert cpuid.loader(tmp_path / "none") == ""
+    other = tmp_path / "ld.so"
+    other.write_text("#!/bin/sh\nexit 127\n")
+    other.chmod(0o755)
+    assert cpuid.loader(other) == ""
+
+
+def test_windows_is_read_by_py_cpuinfo_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its real answer about this machine, through the code that runs where there is no /proc/cpuinfo."""
+    if platform.machine() != "x86_64":
+        pytest.skip("py-cpuinfo reads CPUID on x86-64 alone")
+    monkeypatch.setattr(platform, "system", lambda: "Windows")
+    parsed = cpu.detect()
+    assert parsed.arch == "x86_64"
+    assert {"sse3", "ssse3"} <= set(parsed.features)
+    assert parsed.disagreements == ()
+
+
+def test_macos_without_its_sysctl_is_an_error_with_a_way_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    if platform.system() == "Darwin":
+        pytest.skip("it has its sysctl here")
+    monkeypatch.setattr(platform, "system", lambda: "Darwin")
+    with pytest.raises(UnknownCpu, match="hint"):
+        cpu.detect()
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_what_powershell_writes_is_read(tmp_path: Path, encoding: str) -> None:
+    row = recording("windows-cpuid-icelake")
+    (tmp_path / "file").write_text(row.text, encoding=encoding)
+    assert " ".join(cpu.detect(tmp_path / "file").features) == row.features
+
+
+def test_detect_prints_each_disagreement_with_its_rule(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "cpuinfo"
+    file.write_text(edited((" rdseed ", " "), *NEWER), encoding="utf-8")
+    planning.detect(cpuinfo=str(file), json=True)
+    printed_json = json.loads(capsys.readouterr().out)
+    assert {row["feature"]: row["held"] for row in printed_json["disagreements"]} == {
+        "amx_fp16": True,
+        "avx_ifma": True,
+        "avx_ne_convert": True,
+        "avx_vnni_int8": True,
+        "rdseed": False,
+    }
+    planning.detect(cpuinfo=str(file), json=False)
+    assert f"disputed  rdseed: {cpu.RULES['kernel']}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "{}",
+        '{"arch": 5}',
+        '{"arch": "X86_64", "flags": [1]}',
+        '{"arch": "X86_64", "flags": []}',
+        '{"arch": "ARM_8", "brand_raw": "Apple M1"}',
+        '{"arch": ' + "[" * 100_000,
+        "1, 0, 1, 2, 3, 4\n",
+        "1, 0, " + "9" * 99_999,
+        "9999999999, 0, 9999999999, 9999999999, 9999999999, 9999999999\n" * 2,
+        "machdep.cpu.features:\n",
+        "hw.optional.arm64: 0\n",
+        "Features : half thumb fastmult vfp edsp neon crc32\nCPU architecture: 8\n",
+    ],
+)
+def test_broken_recordings_of_each_format_are_refused(text: str) -> None:
+    with pytest.raises(UnknownCpu, match="hint: record one"):
+        cpu.parse(text)
+
+
+@given(st.sampled_from(recordings()), st.integers(0, 5000), st.integers(0, 5000), st.text(max_size=20))
+def test_no_damaged_recording_raises_anything_but_the_projects_error(
+    row: Recording, start: int, end: int, put: str
+) -> None:
+    try:
+        parsed = cpu.parse(row.text[:start] + put + row.text[end:])
+    except UnknownCpu:
+        return
+    assert set(isa.of_cpu(parsed).features) <= {feature.name for feature in facts.features(parsed.arch)}

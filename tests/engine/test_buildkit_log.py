@@ -1,0 +1,185 @@
+"""BuildKit's plain output, as recorded from real builds: tests/data/buildkit."""
+
+import io
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tfbuild.engine import build, buildkit_log
+from tfbuild.engine.buildkit_log import Event, Instruction
+from tfbuild.errors import BuildFailed, DiskFull
+from tfbuild.pipeline import bazel_output
+from tfbuild.util.progress import Progress, Step
+
+LOGS = Path(__file__).parents[1] / "data" / "buildkit"
+
+
+def events(name: str) -> list[Event]:
+    lines = (LOGS / f"{name}.log").read_bytes().decode().splitlines(keepends=True)
+    return [event for line in lines if (event := buildkit_log.parse(line))]
+
+
+def progress_lines(name: str, outcome: str) -> list[str]:
+    """Return what a build shows on a stream that is not a terminal, without its times."""
+    stream = io.StringIO()
+    stages = build.Stages(Progress(stream))
+    for event in events(name):
+        stages.add(event)
+    stages.end(outcome)
+    return [re.sub(r" \([\d.]+ s\)", "", line) for line in stream.getvalue().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("line", "event"),
+    [
+        ("#7 [wheel 2/5] RUN x\n", Event(kind="start", step=7, text="[wheel 2/5] RUN x")),
+        ("#7 12.3 text\n", Event(kind="output", step=7, text="text")),
+        ("#7 0.250   indented\n", Event(kind="output", step=7, text="  indented")),
+        ("#7 DONE 3.4s\n", Event(kind="done", step=7, text="", seconds=3.4)),
+        ("#7 CACHED\n", Event(kind="cached", step=7, text="")),
+        ("#7 CANCELED\n", Event(kind="canceled", step=7, text="")),
+        ("#7 ERROR: exit code: 7\n", Event(kind="error", step=7, text="exit code: 7")),
+        ("#7 1.5 ERROR: a tool's own message\n", Event(kind="output", step=7, text="ERROR: a tool's own message")),
+        ("#10 1.296 a\rb\rc\n", Event(kind="output", step=10, text="c")),
+        ("#10 1.296 \x1b[31mred\x1b[0m\x07\n", Event(kind="output", step=10, text="red")),
+        ("context canceled\n", Event(kind="text", step=0, text="context canceled")),
+        ("#7 ...\n", None),
+        ("#7 sha256:0123\n", None),
+        ("------\n", None),
+        ("\n", None),
+    ],
+)
+def test_a_line_is_read(line: str, event: Event | None) -> None:
+    assert buildkit_log.parse(line) == event
+
+
+@given(st.text())
+def test_no_line_breaks_the_parser_or_passes_control_characters_on(line: str) -> None:
+    for text in (line, f"#3 {line}", f"#3 0.1 {line}"):
+        event = buildkit_log.parse(text)
+        assert event is None or not re.search(r"[\x00-\x08\x0a-\x1f\x7f]", event.text)
+
+
+@pytest.mark.parametrize(
+    ("title", "instruction"),
+    [
+        ("[wheel 2/5] RUN x", Instruction(stage="wheel", index=2, count=5, text="RUN x")),
+        ("[2/5] RUN [a]", Instruction(stage="image", index=2, count=5, text="RUN [a]")),
+        ("[linux/amd64 wheel 2/5] RUN x", Instruction(stage="wheel", index=2, count=5, text="RUN x")),
+        ("[internal] load build context", None),
+        ("exporting to image", None),
+    ],
+)
+def test_a_title_is_read(title: str, instruction: Instruction | None) -> None:
+    assert buildkit_log.instruction(title) == instruction
+
+
+@pytest.mark.parametrize("name", ["success", "buildx-success"])
+def test_each_stage_is_shown_once(name: str) -> None:
+    lines = progress_lines(name, "done")
+    assert sorted(lines) == sorted(
+        [f"build: {stage} ..." for stage in ("base", "runtime", "wheel", "export")]
+        + ["build: base: cached", "build: runtime: done", "build: wheel: done", "build: export: done"]
+    )
+
+
+def test_cached_stages_are_shown_as_cached() -> None:
+    assert {"build: wheel: cached", "build: runtime: cached"} <= set(progress_lines("cached", "done"))
+
+
+def test_parallel_stages_get_their_own_times() -> None:
+    stream = io.StringIO()
+    stages = build.Stages(Progress(stream))
+    for event in events("parallel"):
+        stages.add(event)
+    assert "build: left: done (8.6 s)" in stream.getvalue()
+    assert "build: right: done (8.6 s)" in stream.getvalue()
+
+
+def recording(started: list[Step]) -> Progress:
+    """Return a Progress that appends each step to `started` when it begins."""
+
+    class Recording(Progress):
+        def start(self, title: str) -> Step:
+            started.append(super().start(title))
+            return started[-1]
+
+    return Recording(io.StringIO())
+
+
+def test_a_step_shows_how_far_its_compile_is() -> None:
+    started: list[Step] = []
+    stages = build.Stages(recording(started), bazel_output.BazelWatch())
+    for event in (
+        Event(kind="start", step=7, text="[build 2/2] RUN sh /mnt/compile.sh"),
+        Event(kind="output", step=7, text="[5,000 / 20,000] Compiling a.cc"),
+        Event(kind="output", step=7, text="a.cc:1: warning: unused"),
+    ):
+        stages.add(event)
+    assert [(step.title, step.share) for step in started] == [("build: build", 0.25)]
+    assert started[0].detail.startswith("5,000 / 20,000 actions, 25 %")
+    stages.add(Event(kind="start", step=8, text="[wheel 2/2] RUN pip install"))
+    stages.add(Event(kind="output", step=8, text="Collecting numpy"))
+    assert [(step.title, step.share) for step in started] == [("build: build", 0.25), ("build: wheel", None)]
+
+
+@pytest.mark.parametrize("outcome", ["done", "cached"])
+def test_a_long_instruction_is_shown_on_one_line_and_only_while_it_runs(outcome: str) -> None:
+    started: list[Step] = []
+    stages = build.Stages(recording(started))
+    stages.add(Event(kind="start", step=7, text=f"[wheel 1/3] RUN --mount=type=tmpfs,target=/mnt apt-get {'x ' * 90}"))
+    (step,) = started
+    assert step.detail.startswith("1/3 RUN apt-get x x")
+    assert step.detail.endswith(" ...")
+    assert len(step.detail) < 70
+    stages.add(Event(kind=outcome, step=7, text=""))
+    assert step.detail == ""
+
+
+def test_a_failed_stage_and_a_canceled_one_are_distinguished() -> None:
+    lines = progress_lines("parallel-failure", "failed")
+    assert "build: b: failed" in lines
+    assert "build: a: canceled" in lines
+    assert "build: runtime: canceled" in progress_lines("canceled", "interrupted")
+
+
+@pytest.mark.parametrize("name", ["failure", "buildx-failure"])
+def test_a_failure_ends_with_what_the_step_printed_and_the_reason(name: str) -> None:
+    tail = buildkit_log.Tail()
+    for event in events(name):
+        tail.add(event)
+    *printed, last = tail.lines()
+    assert len(printed) == buildkit_log.TAIL_LINES
+    assert "ERROR: no matching distribution" in printed
+    assert "line 30" in printed
+    assert "line 1" not in printed
+    assert last.endswith("exit code: 7")
+    assert not any(line.startswith((" >", "---")) for line in [*printed, last])
+
+
+def test_a_failure_outside_of_all_steps_is_reported() -> None:
+    tail = buildkit_log.Tail()
+    for event in events("syntax"):
+        tail.add(event)
+    assert len(tail.lines()) == 1
+    assert tail.lines()[0].endswith("unknown instruction: RUNX")
+
+
+def test_a_full_disk_has_its_own_error() -> None:
+    assert isinstance(build.failure(["write /x: no space left on device"], Path("l")), DiskFull)
+    error = build.failure(["boom"], Path("/tmp/build.log"))
+    assert isinstance(error, BuildFailed)
+    assert "boom" in str(error)
+    assert "/tmp/build.log" in str(error)
+
+
+def test_proxies_are_passed_by_name_only() -> None:
+    environ = {"HTTPS_PROXY": "http://user:secret@proxy", "no_proxy": "localhost", "HTTP_PROXY": "", "PATH": "/bin"}
+    assert build.proxy_options(environ) == ["--build-arg=HTTPS_PROXY", "--build-arg=no_proxy"]
+
+
+def test_a_secret_s_path_may_hold_commas_and_quotes() -> None:
+    assert build.secret("ca", Path('/a,b/"c"')) == 'id=ca,"src=/a,b/""c"""'

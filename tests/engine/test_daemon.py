@@ -1,0 +1,247 @@
+"""Choosing a Docker client, advising the user and recognising the daemon's process, without an engine."""
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tfbuild.engine import daemon, debian, docker_cli
+from tfbuild.engine.client import Engine
+from tfbuild.engine.daemon import DaemonPlace, Situation
+from tfbuild.engine.image import split_tag
+from tfbuild.errors import EngineMissing
+
+BUILDX = 'if [ "$1" = buildx ]; then echo github.com/docker/buildx v0.12; exit; fi; '
+NO_BUILDX = 'if [ "$1" = buildx ]; then echo "docker: unknown command: docker buildx" >&2; exit 1; fi; '
+SERVER = 'if [ "$1" = version ]; then echo 20.10.24; exit; fi; '
+NO_SERVER = 'if [ "$1" = version ]; then exit 1; fi; '
+
+
+def client(folder: Path, version: str, rest: str = SERVER) -> str:
+    folder.mkdir()
+    program = folder / "docker"
+    program.write_text(f'#!/bin/sh\nif [ "$1" = --version ]; then echo "{version}"; exit; fi; {rest}\nexit 9\n')
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    return str(folder)
+
+
+NEW = "Docker version 28.2.2, build e6534b4"
+OLD = "Docker version 20.10.24+dfsg1, build 297e128"
+ANCIENT = "Docker version 17.12.1-ce, build 7390fc6"
+
+
+@pytest.mark.parametrize(
+    ("version", "rest", "buildx"),
+    [
+        (NEW, BUILDX + SERVER, True),
+        (OLD, NO_BUILDX + SERVER, False),
+        ("Docker version 18.09.1, build x", SERVER, False),
+    ],
+)
+def test_a_client_with_buildkit_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, rest: str, buildx: bool
+) -> None:
+    folder = client(tmp_path / "a", version, rest)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    assert docker_cli.find_cli("unix:///x") == docker_cli.Cli(path=f"{folder}/docker", buildx=buildx)
+
+
+def test_clients_that_cannot_build_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folders = [
+        str(tmp_path / "missing"),
+        client(tmp_path / "new", NEW, NO_BUILDX + SERVER),
+        client(tmp_path / "podman", "podman version 4.3.1", BUILDX + SERVER),
+        client(tmp_path / "ancient", ANCIENT, BUILDX + SERVER),
+        client(tmp_path / "too-new", NEW, BUILDX + NO_SERVER),
+        client(tmp_path / "old", OLD, NO_BUILDX + SERVER),
+    ]
+    monkeypatch.setenv("PATH", os.pathsep.join(folders))
+    assert docker_cli.find_cli("unix:///y").path == f"{tmp_path}/old/docker"
+
+
+def test_a_builder_needs_a_client_with_buildx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An older client builds without buildx, and ignores the name of a builder."""
+    folders = [client(tmp_path / "old", OLD, NO_BUILDX + SERVER), client(tmp_path / "both", OLD, BUILDX + SERVER)]
+    monkeypatch.setenv("PATH", os.pathsep.join(folders))
+    assert docker_cli.find_cli("unix:///b").path == f"{tmp_path}/old/docker"
+    assert docker_cli.find_cli("unix:///b", plugin=True) == docker_cli.Cli(path=f"{tmp_path}/both/docker", buildx=True)
+    monkeypatch.setenv("PATH", folders[0])
+    with pytest.raises(EngineMissing, match=r"no docker program can use a buildx builder"):
+        docker_cli.find_cli("unix:///b", plugin=True)
+
+
+def test_where_no_client_fits_each_reason_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folders = [client(tmp_path / "new", NEW, NO_BUILDX), client(tmp_path / "podman", "podman version 4.3.1")]
+    monkeypatch.setenv("PATH", os.pathsep.join(folders))
+    with pytest.raises(EngineMissing) as caught:
+        docker_cli.find_cli("unix:///z")
+    assert "new/docker 28.2 has no buildx plugin" in str(caught.value)
+    assert "podman/docker is not Docker's client" in str(caught.value)
+    assert "docker-buildx" in caught.value.hint
+
+
+def test_the_client_is_looked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = client(tmp_path / "a", OLD, f"echo x >> {tmp_path}/calls; {SERVER}")
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    assert docker_cli.find_cli("unix:///once") is docker_cli.find_cli("unix:///once")
+    assert (tmp_path / "calls").read_text().count("x") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "apt"),
+    [
+        ('ID=debian\nVERSION_CODENAME="bookworm"\n', True),
+        ("ID=ubuntu\nID_LIKE=debian\n", True),
+        ('ID=linuxmint\nID_LIKE="ubuntu debian"\n', True),
+        ('ID="rocky"\nID_LIKE="rhel centos fedora"\n', False),
+        ("# ID=debian\nID=alpine\n", False),
+        ("", False),
+    ],
+)
+def test_systems_with_apt(text: str, apt: bool) -> None:
+    assert debian.has_apt(debian.os_release(text)) is apt
+
+
+def situation(
+    cause: BaseException | None = None,
+    *,
+    named_host: str = "",
+    system: str = "linux",
+    apt: bool = True,
+    root: bool = True,
+    dockerd: bool = False,
+) -> Situation:
+    cause = cause or ConnectionRefusedError()
+    return Situation(cause=cause, named_host=named_host, system=system, apt=apt, root=root, dockerd=dockerd)
+
+
+def denied() -> BaseException:
+    error = EngineMissing("no engine")
+    error.__cause__ = PermissionError(13, "Permission denied")
+    return error
+
+
+@pytest.mark.parametrize(
+    ("situation", "hint"),
+    [
+        (situation(named_host="DOCKER_HOST=tcp://build:2375"), "DOCKER_HOST=tcp://build:2375"),
+        (situation(system="darwin", apt=False), "Docker Desktop"),
+        (situation(denied(), root=False, dockerd=True), "usermod -aG docker"),
+        (situation(root=False, dockerd=True), "sudo systemctl start docker"),
+        (situation(root=False), "apt-get install docker.io"),
+        (situation(apt=False, dockerd=True), "systemctl start docker"),
+        (situation(apt=False), "https://docs.docker.com/engine/install/"),
+    ],
+)
+def test_the_advice_fits_the_situation(situation: Situation, hint: str) -> None:
+    assert hint in daemon.advice(situation)
+
+
+@pytest.mark.parametrize("situation", [situation(), situation(dockerd=True)])
+def test_debian_with_root_needs_no_advice(situation: Situation) -> None:
+    assert daemon.advice(situation) == ""
+
+
+def test_a_host_that_the_user_names_is_not_replaced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    own = "unix:///var/run/docker.sock"
+    assert daemon.named_host({}, own) == ""
+    assert daemon.named_host({"DOCKER_HOST": own}, own) == ""
+    assert daemon.named_host({"DOCKER_HOST": "tcp://b:1"}, own) == "DOCKER_HOST=tcp://b:1"
+    assert daemon.named_host({"DOCKER_CONTEXT": "colima"}, own) == "Docker's context colima"
+
+
+@pytest.mark.parametrize(
+    ("address", "hint"),
+    [("unix:///nonexistent/docker.sock", "invoke engine"), ("tcp://127.0.0.1:1", "docker --host tcp://127.0.0.1:1")],
+)
+def test_a_missing_engine_is_one_line_with_a_hint(address: str, hint: str) -> None:
+    with pytest.raises(EngineMissing) as caught:
+        Engine.connect(address)
+    assert "\n" not in caught.value.reason
+    assert hint in caught.value.hint
+
+
+def test_a_process_is_recognised_by_its_command_line_too(tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    command = [sys.executable, "-c", "print(flush=True); input()", str(file)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        file.write_text(f"{process.pid}\n")
+        assert daemon.running(file, str(file)) == process.pid
+        assert daemon.running(file, "/another/engine.pid") is None
+        process.communicate(b"\n")
+    assert daemon.running(file, str(file)) is None
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "0"])
+def test_a_bad_pid_file_names_no_process(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "pid"
+    file.write_text(text)
+    assert daemon.running(file, "") is None
+    assert daemon.running(tmp_path / "missing", "") is None
+
+
+def test_stop_leaves_a_stranger_s_process_alone(tmp_path: Path) -> None:
+    from tfbuild.util.progress import Progress
+
+    place = DaemonPlace(socket=tmp_path / "s", folder=tmp_path)
+    with subprocess.Popen(["sleep", "30"]) as process:
+        place.pid_file.write_text(str(process.pid))
+        assert daemon.stop(Progress(), place) is False
+        assert process.poll() is None
+        process.kill()
+
+
+def test_names_are_split_at_the_tag() -> None:
+    assert split_tag("a/b:c") == ("a/b", "c")
+    assert split_tag("localhost:5000/a") == ("localhost:5000/a", "latest")
+    assert split_tag("localhost:5000/a:c") == ("localhost:5000/a", "c")
+
+
+DEB822 = """Types: deb deb-src
+URIs: http://mirror.site/debian
+Suites: bookworm bookworm-updates
+Components: main contrib
+Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
+
+# a comment
+Types: deb
+URIs: http://mirror.site/debian
+Suites: trixie
+Components: main
+
+Enabled: no
+Types: deb
+URIs: http://off.site/debian
+Suites: bookworm
+Components: main
+
+Types: deb
+URIs: https://packages.site/tool
+Suites: nodistro
+Components: main
+"""
+ONE_LINE = """deb [arch=amd64 signed-by=/k.gpg] https://mirror.site/debian-security bookworm-security main # site
+deb-src https://mirror.site/debian bookworm main
+deb https://packages.site/apt tool-bookworm main
+deb https://download.site/linux/debian bookworm stable
+"""
+
+
+def test_the_site_s_own_mirror_is_used_and_third_parties_are_not(tmp_path: Path) -> None:
+    (tmp_path / "sources.list.d").mkdir()
+    (tmp_path / "sources.list").write_text(ONE_LINE)
+    (tmp_path / "sources.list.d" / "debian.sources").write_text(DEB822)
+    (tmp_path / "sources.list.d" / "old.save").write_text("deb http://old.site/debian bookworm main\n")
+    keyring = "[signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]"
+    assert debian.sources("bookworm", tmp_path) == [
+        "deb [signed-by=/k.gpg] https://mirror.site/debian-security bookworm-security main",
+        f"deb {keyring} http://mirror.site/debian bookworm main contrib",
+        f"deb {keyring} http://mirror.site/debian bookworm-updates main contrib",
+    ]
+    assert debian.sources("bullseye", tmp_path) == []

@@ -1,0 +1,134 @@
+"""Locating the engine by the environment and by contexts as Docker's client writes them."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from tfbuild.engine import buildx, docker_cli, docker_contexts, selection
+from tfbuild.engine.docker_contexts import SOCKET
+from tfbuild.errors import EngineMissing, UsageError
+
+
+def context(folder: Path, name: str, host: str, *, skip: bool = False, files: tuple[str, ...] = ()) -> None:
+    """Write a context as `docker context create` does, without a config.json."""
+    digest = hashlib.sha256(name.encode()).hexdigest()
+    meta = folder / "contexts" / "meta" / digest
+    meta.mkdir(parents=True)
+    endpoint = {"Host": host, "SkipTLSVerify": skip}
+    (meta / "meta.json").write_text(json.dumps({"Name": name, "Metadata": {}, "Endpoints": {"docker": endpoint}}))
+    for file in files:
+        tls = folder / "contexts" / "tls" / digest / "docker"
+        tls.mkdir(parents=True, exist_ok=True)
+        (tls / file).write_text("PEM")
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    context(tmp_path, "far", "ssh://builder")
+    context(tmp_path, "near", "unix:///run/near.sock")
+    context(tmp_path, "tls", "tcp://10.0.0.1:2376", files=("ca.pem", "cert.pem", "key.pem"))
+    context(tmp_path, "ca-alone", "tcp://10.0.0.1:2376", files=("ca.pem",))
+    context(tmp_path, "half", "tcp://10.0.0.1:2376", files=("ca.pem", "cert.pem"))
+    context(tmp_path, "trusting", "tcp://10.0.0.1:2376", skip=True)
+    context(tmp_path, "bare", "tcp://10.0.0.1:2375")
+    return {"DOCKER_CONFIG": str(tmp_path)}
+
+
+@pytest.mark.parametrize(
+    ("variables", "address", "local"),
+    [
+        ({}, SOCKET, True),
+        ({"DOCKER_CONTEXT": "default"}, SOCKET, True),
+        ({"DOCKER_CONTEXT": "far"}, "ssh://builder", False),
+        ({"DOCKER_CONTEXT": "near"}, "unix:///run/near.sock", True),
+        ({"DOCKER_HOST": "tcp://b:1", "DOCKER_CONTEXT": "far"}, "tcp://b:1", False),
+    ],
+)
+def test_the_address_takes_precedence_over_the_context(
+    environ: dict[str, str], variables: dict[str, str], address: str, local: bool
+) -> None:
+    endpoint = docker_contexts.endpoint(environ | variables)
+    assert (endpoint.address, endpoint.local, endpoint.tls) == (address, local, None)
+
+
+def test_the_current_context_is_used(environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`docker context use` stores it; its engine is elsewhere, though no variable says so."""
+    monkeypatch.delenv("DOCKER_HOST")
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    assert not selection.USUAL.elsewhere()
+    (tmp_path / "config.json").write_text('{"currentContext": "far"}')
+    assert docker_contexts.endpoint(environ).context == "far"
+    assert selection.USUAL.elsewhere()
+
+
+@pytest.mark.parametrize(
+    ("name", "client", "verify"), [("tls", True, True), ("ca-alone", False, True), ("trusting", False, False)]
+)
+def test_a_context_uses_its_own_tls_files(
+    environ: dict[str, str], tmp_path: Path, name: str, client: bool, verify: bool
+) -> None:
+    # The TLS variables belong to DOCKER_HOST and do not apply to a context.
+    others = {"DOCKER_TLS_VERIFY": "1", "DOCKER_CERT_PATH": "/nowhere"}
+    tls = docker_contexts.endpoint(environ | others | {"DOCKER_CONTEXT": name}).tls
+    assert tls is not None
+    assert (tls.cert is not None, bool(tls.verify)) == (client, verify)
+    assert tls.ca_cert is None or Path(tls.ca_cert).is_relative_to(tmp_path)
+    assert docker_contexts.endpoint(environ | others | {"DOCKER_CONTEXT": "bare"}).tls is None
+
+
+def test_missing_certificates_are_an_error(environ: dict[str, str]) -> None:
+    with pytest.raises(EngineMissing, match=r"TLS certificates cannot be used"):
+        docker_contexts.endpoint(environ | {"DOCKER_CONTEXT": "half"})
+
+
+def test_the_environment_s_tls_is_for_tcp_only(environ: dict[str, str], tmp_path: Path) -> None:
+    for name in ("ca.pem", "cert.pem", "key.pem"):
+        (tmp_path / name).write_text("PEM")
+    variables = {"DOCKER_TLS_VERIFY": "1", "DOCKER_CERT_PATH": str(tmp_path)}
+    tls = docker_contexts.endpoint(environ | variables | {"DOCKER_HOST": "tcp://b:2376"}).tls
+    assert tls is not None
+    assert tls.ca_cert == str(tmp_path / "ca.pem")
+    assert docker_contexts.endpoint(environ | variables | {"DOCKER_HOST": "unix:///x"}).tls is None
+    # Certificates alone do not enable TLS, as with Docker's own client.
+    certificates_only = {**variables, "DOCKER_TLS_VERIFY": "", "DOCKER_HOST": "tcp://b:2375"}
+    assert docker_contexts.endpoint(environ | certificates_only).tls is None
+
+
+def test_an_unknown_context_is_refused_with_the_known_ones(environ: dict[str, str], tmp_path: Path) -> None:
+    with pytest.raises(EngineMissing, match=r"no Docker context 'near-by'") as caught:
+        docker_contexts.endpoint(environ | {"DOCKER_CONTEXT": "near-by"})
+    assert "bare, ca-alone, default, far" in caught.value.hint
+    next(tmp_path.glob("contexts/meta/*/meta.json")).write_text("{")
+    assert len(docker_contexts.names(environ)) == 7
+
+
+def test_an_unreadable_context_is_an_error(environ: dict[str, str], tmp_path: Path) -> None:
+    file = tmp_path / "contexts" / "meta" / hashlib.sha256(b"far").hexdigest() / "meta.json"
+    file.write_text('{"Name": 3}')
+    with pytest.raises(EngineMissing, match=r"'far' cannot be read"):
+        docker_contexts.endpoint(environ | {"DOCKER_CONTEXT": "far"})
+
+
+def test_the_engine_s_own_builder_does_not_count_as_named(environ: dict[str, str]) -> None:
+    assert buildx.named(environ) == ""
+    assert buildx.named(environ | {"BUILDX_BUILDER": "default"}) == ""
+    assert buildx.named(environ | {"BUILDX_BUILDER": "farm"}) == "farm"
+    assert buildx.named(environ | {"BUILDX_BUILDER": "tls", "DOCKER_CONTEXT": "tls"}) == ""
+    assert buildx.named(environ | {"BUILDX_BUILDER": "tls"}) == "tls"
+
+
+@pytest.mark.parametrize("address", ["ssh://", "ssh://-oProxyCommand=id", "ssh://host/run/docker.sock", "ssh://a b"])
+def test_ssh_is_given_nothing_but_a_host(address: str) -> None:
+    with pytest.raises(UsageError, match=r"names no ssh host"):
+        selection.choose(address)
+
+
+def test_a_socket_is_used_without_the_tls_of_another_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_TLS_VERIFY", "1")
+    monkeypatch.setenv("DOCKER_CONTEXT", "far")
+    variables = docker_cli.environment("unix:///x")
+    assert variables["DOCKER_HOST"] == "unix:///x"
+    assert not {"DOCKER_TLS_VERIFY", "DOCKER_CONTEXT"} & set(variables)
+    assert docker_cli.environment("tcp://b:1")["DOCKER_TLS_VERIFY"] == "1"

@@ -1,0 +1,226 @@
+"""Which base, Python and compiler a release gets, what is said of the choice, and where the compiler comes from."""
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.version import Version
+
+from tfbuild import plan
+from tfbuild.context import dockerfile
+from tfbuild.errors import UnknownCompiler, UnknownPython
+from tfbuild.facts import base_images, releases, toolchains
+from tfbuild.plan import Build, Request
+
+DISTRIBUTIONS = toolchains.table().distribution
+LLVM = toolchains.table().llvm
+
+
+def chosen(release: str, **options: Any) -> Build:
+    request = Request(release=release, target="mkl", cpu="x86-64-v3", platform="linux/amd64", **options)
+    return plan.select(request, None)
+
+
+# --- the facts --------------------------------------------------------------------------------------------------------
+
+
+def test_every_base_stands_on_a_known_debian_and_one_is_the_default() -> None:
+    names = [row.name for row in DISTRIBUTIONS]
+    assert len({(row.python, row.distribution) for row in base_images.bases()}) == len(base_images.bases())
+    assert {row.distribution for row in base_images.bases()} == set(names)
+    assert [row.image for row in base_images.bases() if row.default] == ["python:3.11-slim-bookworm"]
+    assert list(base_images.pythons()) == sorted(base_images.pythons(), key=Version)
+    assert [row.glibc for row in DISTRIBUTIONS] == sorted((row.glibc for row in DISTRIBUTIONS), key=Version)
+
+
+def test_mmdebstrap_makes_the_bases_with_debians_own_python() -> None:
+    bootstraps = {row.image: row.bootstrap for row in base_images.bases() if row.bootstrap}
+    assert bootstraps == {
+        "python:3.9-slim-bullseye": "bullseye",
+        "python:3.11-slim-bookworm": "bookworm",
+        "python:3.13-slim-trixie": "trixie",
+    }
+
+
+def test_llvms_repository_adds_only_what_debian_lacks() -> None:
+    for name, added in LLVM.compilers.items():
+        distribution = toolchains.distribution(name)
+        assert distribution is not None
+        assert not set(added) & set(distribution.compilers)
+    assert len(LLVM.fingerprint) == 40
+
+
+def test_every_sure_word_of_a_compilers_row_has_a_place_in_the_order() -> None:
+    for release in releases.newest_first():
+        known = releases.compilers(release)
+        assert [row.certain for row in known] == sorted((row.certain for row in known), reverse=True)
+
+
+# --- the choice -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("release", "python", "distribution", "compiler"),
+    [
+        ("1.15.5", "3.7", "bullseye", "gcc-9"),
+        ("2.0.4", "3.7", "bullseye", "gcc-9"),
+        ("2.2.3", "3.8", "bullseye", "gcc-10"),
+        ("2.4.4", "3.8", "bullseye", "gcc-9"),
+        ("2.7.4", "3.9", "bullseye", "gcc-9"),
+        ("2.8.4", "3.10", "bullseye", "gcc-9"),
+        ("2.11.1", "3.10", "bookworm", "gcc-11"),
+        ("2.12.1", "3.11", "bookworm", "gcc-11"),
+        ("2.14.1", "3.11", "bookworm", "clang-16"),
+        ("2.15.1", "3.11", "trixie", "clang-17"),
+        ("2.17.1", "3.12", "trixie", "clang-17"),
+        ("2.19.1", "3.12", "trixie", "clang-18"),
+        ("2.20.0", "3.13", "trixie", "clang-18"),
+    ],
+)
+def test_the_default(release: str, python: str, distribution: str, compiler: str) -> None:
+    build = chosen(release)
+    assert (build.python, build.compiler) == (python, compiler)
+    assert build.base_image == f"python:{python}-slim-{distribution}"
+    assert build.id == f"{release}-mkl-py{python}-x86-64-v3"
+    assert base_images.compiler(release) == compiler
+
+
+def test_a_python_that_is_named_gets_the_surest_compiler_that_its_bases_have() -> None:
+    assert chosen("2.12.1", python="3.8").compiler == "gcc-11"
+    assert chosen("2.20.0", python="3.9").base_image == "python:3.9-slim-trixie"
+
+
+def test_a_compiler_that_is_named_decides_the_base_and_stands_in_the_identifier() -> None:
+    build = chosen("2.14.1", compiler="GCC10")
+    assert (build.base_image, build.id) == ("python:3.11-slim-bullseye", "2.14.1-mkl-py3.11-x86-64-v3-gcc-10")
+    assert chosen("2.0.4", compiler="gcc-9", python="3.7").id == chosen("2.0.4").id
+
+
+def test_bases_that_can_be_made_here_come_first_where_that_was_asked_for() -> None:
+    build = chosen("2.15.1", base="bootstrap")
+    assert (build.base_image, build.base_distribution) == ("python:3.11-slim-bookworm", "bookworm")
+
+
+def test_a_base_of_ones_own_has_the_official_wheels_compiler() -> None:
+    build = chosen("2.0.4", base="mine:1")
+    assert (build.compiler, build.base_image, build.base_distribution) == ("gcc-7", "mine:1", "")
+
+
+@pytest.mark.parametrize(
+    ("python", "image"),
+    [("3.8", "python:3.8-slim-bookworm"), ("3.9", "python:3.9-slim-bullseye"), ("3.13", "python:3.13-slim-trixie")],
+)
+def test_the_base_of_a_wheel_is_one_that_can_be_made_here_else_a_supported_one(python: str, image: str) -> None:
+    assert base_images.for_wheel(python).image == image
+
+
+def test_refusals_name_what_there_is() -> None:
+    with pytest.raises(UnknownCompiler, match=r"gcc-16 is not in bullseye, bookworm, which .* Python 3\.7") as refusal:
+        chosen("2.0.4", compiler="gcc-16")
+    assert refusal.value.hint.startswith("--compiler with one of: gcc-9, gcc-10")
+    with pytest.raises(UnknownPython, match=r"no base image with Python 3\.6") as missing:
+        chosen("2.0.4", python="3.6")
+    assert missing.value.hint == "one of: 3.7; or --base NAME"
+
+
+# --- what is said of it -----------------------------------------------------------------------------------------------
+
+
+def test_notes_say_what_was_passed_over_and_how_sure_the_choice_is() -> None:
+    first, sure, old = chosen("2.8.4").notes[:3]
+    assert first == "gcc-7 would come first, and no base image with Python 3.10 has it"
+    assert sure.startswith("gcc-9 works for others: EasyBuild")
+    assert old.endswith("not rebuilt since 2025-08-06")
+    assert any(note.startswith("not certain: whether gcc-9 compiles it: ") for note in chosen("2.0.4").notes)
+    assert any(
+        "python:3.11-slim-bullseye has an older glibc" in note and "ended on 2026-08-31" in note
+        for note in chosen("2.14.1").notes
+    )
+
+
+def test_a_release_that_takes_cuda_from_its_base_says_so() -> None:
+    request = Request(release="2.14.1", target="cuda", cpu="x86-64-v3", platform="linux/amd64")
+    assert (
+        "no known base image has CUDA: name one with CUDA 11.8 and cuDNN 8.7 by --base"
+        in plan.select(request, None).notes
+    )
+
+
+# --- LLVM's own packages ----------------------------------------------------------------------------------------------
+
+
+def test_clang_comes_from_llvm_where_debian_lacks_it() -> None:
+    build = chosen("2.15.1", base="bootstrap")
+    files = dockerfile.files(build)
+    command = f"sh /mnt/llvm.sh https://apt.llvm.org llvm-toolchain-bookworm-17 {LLVM.key} {LLVM.fingerprint} "
+    assert command in files["Dockerfile"]
+    assert files["Dockerfile"].index(command) < files["Dockerfile"].index(" ca-certificates clang-17 ")
+    assert "source=llvm.sh,target=/mnt/llvm.sh" in files["Dockerfile"]
+    assert any("comes from https://apt.llvm.org (llvm-toolchain-bookworm-17)" in note for note in build.notes)
+    own = dockerfile.files(chosen("2.15.1"))
+    assert "llvm.sh" not in own
+    assert "llvm.sh" not in own["Dockerfile"]
+
+
+GPG = """#!/bin/sh
+echo "pub:-:4096:1:15CF4D18AF4F7421:1363023916:::-:::scSC::::::23::0:"
+echo "fpr:::::::::{found}:"
+echo "sub:-:4096:1:0000000000000000:1363023916::::::e::::::23:"
+echo "fpr:::::::::{sub}:"
+"""
+
+
+def run(tmp_path: Path, script: str) -> "subprocess.CompletedProcess[str]":
+    """llvm.sh with programs of ours, in a folder in place of /mnt and /etc/apt."""
+    bin_, mnt = tmp_path / "bin", tmp_path / "mnt"
+    for folder in (bin_, mnt, tmp_path / "apt" / "sources.list.d"):
+        folder.mkdir(parents=True)
+    for name, text in (
+        ("gpg", script),
+        ("apt-get", f'#!/bin/sh\necho "$*" >> {mnt}/apt-get\n'),
+        ("curl", f'#!/bin/sh\nfor word; do :; done\necho "$word" > {mnt}/asked\necho key > {mnt}/llvm.asc\n'),
+    ):
+        (bin_ / name).write_text(text)
+        (bin_ / name).chmod(0o755)
+    for name in ("llvm.sh", "network.sh"):
+        text = (dockerfile.TEMPLATES / name).read_text(encoding="utf-8")
+        (mnt / name).write_text(text.replace("/mnt/", f"{mnt}/").replace("/etc/apt", str(tmp_path / "apt")))
+    (mnt / "mirror").write_text("http://127.0.0.1:9\nbundle\n")
+    words = [LLVM.url, "llvm-toolchain-bookworm-17", LLVM.key, LLVM.fingerprint]
+    return subprocess.run(
+        ["sh", mnt / "llvm.sh", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PATH": f"{bin_}:/usr/bin:/bin"},
+    )
+
+
+def test_the_repository_is_trusted_by_its_key_and_goes_through_the_mirror(tmp_path: Path) -> None:
+    done = run(tmp_path, GPG.format(found=LLVM.fingerprint, sub="0" * 40))
+    assert done.returncode == 0, done.stderr
+    mnt, apt = tmp_path / "mnt", tmp_path / "apt"
+    assert (mnt / "asked").read_text() == "http://127.0.0.1:9/apt.llvm.org/llvm-snapshot.gpg.key\n"
+    assert (apt / "keyrings" / "llvm.asc").read_text() == "key\n"
+    signed = f"deb [signed-by={apt}/keyrings/llvm.asc]"
+    suite = "apt.llvm.org/bookworm/ llvm-toolchain-bookworm-17 main\n"
+    assert (apt / "sources.list.d" / "llvm.list").read_text() == f"{signed} https://{suite}"
+    assert (mnt / "sources" / "llvm.list").read_text() == f"{signed} http://127.0.0.1:9/{suite}"
+    assert (mnt / "apt-get").read_text().splitlines()[-1] == "update"
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        GPG.format(found="0" * 40, sub=LLVM.fingerprint),
+        GPG.format(found=LLVM.fingerprint, sub="") + GPG.format(found="1" * 40, sub="")[10:],
+        "#!/bin/sh\nexit 2\n",
+    ],
+    ids=["LLVM's key as a part of another", "a second key", "no key"],
+)
+def test_another_key_is_refused(tmp_path: Path, script: str) -> None:
+    done = run(tmp_path, script)
+    assert done.returncode == 1
+    assert LLVM.fingerprint in done.stderr
+    assert not (tmp_path / "apt" / "keyrings").exists()

@@ -1,0 +1,485 @@
+"""The facts of all releases, compared with an oracle: data/releases_oracle.json.
+
+The oracle has the values as they were read from the source trees, the documentation and the official wheels of each
+release, before they were joined into ranges: {fact: [[first release, last release, value], ...]}.
+"""
+
+import json
+import re
+import time
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+from tests.facts import newest
+from tfbuild import facts
+from tfbuild.context import dockerfile
+from tfbuild.cpu import compilers, isa
+from tfbuild.errors import UncertainFact, UnknownPython, UnknownRelease, UsageError
+from tfbuild.facts import releases, toolchains
+from tfbuild.facts.release_table import RangeRow, ReleaseTable, Sourced, check, table
+from tfbuild.plan import failures
+
+FILE = resources.files("tfbuild.facts") / "releases.toml"
+ORACLE = json.loads((Path(__file__).parents[1] / "data" / "releases_oracle.json").read_text(encoding="utf-8"))
+ALL = tuple(ORACLE["releases"])
+ARCHES = ("x86_64", "aarch64")
+
+
+@cache
+def oracle(fact: str) -> dict[str, Any]:
+    """Return the oracle's value of one fact for each release."""
+    runs = [(ALL.index(first), ALL.index(last), value) for first, last, value in ORACLE["facts"][fact]]
+    return {release: value for start, end, value in runs for release in ALL[start : end + 1]}
+
+
+def all_rows() -> list[Any]:
+    return [
+        pytest.param(row, id=f"{name} {row.key} {row.since}".replace("  ", " "))
+        for name in ReleaseTable.__struct_fields__
+        if name != "known_until"
+        for row in getattr(table(), name)
+        if isinstance(row, RangeRow)
+    ]
+
+
+# --- every row -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("row", all_rows())
+def test_every_row_has_a_source_and_holds_for_a_release(row: RangeRow) -> None:
+    assert not isinstance(row, Sourced) or len(row.source) > 3
+    older = bool(row.before) and Version(row.before) <= Version(ALL[0])
+    assert older or any(row.covers(release) for release in ALL)
+
+
+def test_releases_and_their_commits_equal_the_oracle() -> None:
+    assert {row.version: row.commit for row in releases.releases()[: len(ALL)]} == oracle("commit")
+    assert all(re.fullmatch("[0-9a-f]{11}|[0-9a-f]{40}|", row.commit) for row in releases.releases())
+    assert releases.get("2.14.1").tag == "v2.14.1"
+
+
+@pytest.mark.parametrize(
+    ("fact", "look_up"),
+    [
+        ("pythons", lambda r: list(releases.pythons(r))),
+        ("guard", lambda r: list(releases.guard_names(r))),
+        ("wheel_target", releases.wheel_target),
+        ("host_tools", lambda r: list(releases.host_tools(r))),
+        ("hermetic_python", lambda r: bool(releases.python_flag(r, "3.11"))),
+        ("hermetic_cuda", lambda r: releases.cuda(r).hermetic),
+        ("onednn", lambda r: releases.row(table().onednn, r, "x86_64").compiled),
+    ],
+)
+def test_a_fact_equals_the_oracle_for_every_release(fact: str, look_up: Any) -> None:
+    assert {release: look_up(release) for release in ALL} == oracle(fact)
+
+
+@pytest.mark.parametrize("release", ALL)
+def test_bazel_is_the_one_that_the_release_names(release: str) -> None:
+    """For 2.19 two sources disagree; packagers build it with the documented version."""
+    disputed = release.startswith("2.19.")
+    assert releases.bazel(release) == (
+        oracle("bazel_file" if not disputed else "bazel_docs")[release] or oracle("bazel_docs")[release]
+    )
+
+
+@pytest.mark.parametrize("release", ALL)
+def test_compilers(release: str) -> None:
+    installable = {name for row in toolchains.table().distribution for name in toolchains.compilers(row)}
+    for known in releases.compilers(release):
+        assert known.name not in installable or "-".join(map(str, compilers.find(known.name))) == known.name
+    first = releases.compilers(release)[0]
+    if first.sure == "wheel":
+        assert releases.row(table().compiler, release).wheel.startswith(f"{first.name}.")
+    version_string = oracle("wheel_compiler")[release]
+    assert bool(version_string) == bool(releases.wheel_compiler(release))
+    if version_string:
+        name, _, number = releases.wheel_compiler(release).partition("-")
+        assert number in version_string
+        assert ("Clang" in version_string) == (name == "clang")
+
+
+@pytest.mark.parametrize("release", ALL)
+def test_cuda(release: str) -> None:
+    row = releases.cuda(release)
+    assert row.version.startswith(oracle("cuda")[release])
+    assert row.cudnn.startswith(oracle("cudnn")[release])
+    assert row.capabilities == (oracle("capabilities")[release] or "3.5,7.0")
+
+
+@pytest.mark.parametrize("release", ALL)
+def test_wheels_are_collected_where_the_oracle_says(release: str) -> None:
+    row = releases.wheel(release)
+    output, pattern = oracle("wheel_output")[release].rsplit("/", 1)
+    assert pattern == "*.whl"
+    if row.step == "script":
+        assert output == "OUTDIR"
+        assert dockerfile.collect(row.target) == "bazel-bin/tensorflow/tools/pip_package/build_pip_package /wheel"
+    else:
+        assert dockerfile.collect(row.target) == f"cp -r {output}/. /wheel/"
+    assert (row.step == "script") == row.target.endswith("build_pip_package")
+
+
+# --- configs ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted({row.name for row in table().config}))
+def test_config_exists_where_the_oracle_says_and_unknown_stays_unknown(name: str) -> None:
+    there, unknown = oracle("configs"), oracle("unknown_configs")
+    expected = {release: None if name in unknown[release] else name in there[release] for release in ALL}
+    assert {release: releases.config(name, release) for release in ALL} == expected
+
+
+def test_a_config_without_any_row_is_unknown() -> None:
+    assert releases.config("no-such-config", "2.14.1") is None
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+@pytest.mark.parametrize("release", ALL)
+def test_threading_is_what_its_config_compiles(release: str, arch: str) -> None:
+    """From 2.5 on, configs with build_with_openmp are for OpenMP, others for the thread pool."""
+    for runtime in ("openmp", "threadpool"):
+        try:
+            names = releases.configs(release, "mkl", arch, releases.threading(release, arch, runtime))
+        except UnknownRelease:
+            continue
+        flags = [flag for name in names for flag in oracle("mkl")[release][name] or ()]
+        flags += [flag for row in releases.spelled_out(release, "mkl", arch, runtime) for flag in row.expands]
+        if flags and Version(release) >= Version("2.5"):
+            assert ("--define=build_with_openmp=true" in flags) == (runtime == "openmp")
+
+
+def test_the_thread_pool_is_the_default_wherever_it_exists() -> None:
+    for arch in ARCHES:
+        for row in table().threading:
+            assert row.arch != arch or row.default == ("threadpool" if row.threadpool else "openmp") or not row.default
+
+
+def test_the_flags_of_configs_that_may_be_gone_are_passed_instead() -> None:
+    assert releases.configs("2.21.0", "mkl", "x86_64", "threadpool") == ()
+    (row,) = releases.spelled_out("2.21.0", "mkl", "x86_64", "threadpool")
+    assert "--define=enable_mkl=true" in row.expands
+    assert releases.spelled_out("2.20.0", "mkl", "x86_64", "threadpool") == ()
+
+
+def test_a_config_that_may_be_gone_is_refused_if_its_flags_are_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = tuple(msgspec.structs.replace(row, expands=()) for row in table().config)
+    monkeypatch.setattr(releases, "table", lambda: msgspec.structs.replace(table(), config=rows))
+    with pytest.raises(UncertainFact) as refusal:
+        releases.spelled_out("2.21.0", "mkl", "x86_64", "threadpool")
+    assert "--release 2.20.0" in refusal.value.hint
+    assert "--config mkl_threadpool" in refusal.value.hint
+
+
+def test_newest_returns_the_newest_release_that_is_not_refused() -> None:
+    assert releases.newest(lambda r: releases.threading(r, "x86_64", "threadpool")) == newest.RELEASE
+    assert releases.newest(lambda r: releases.get(r if r == "2.14.1" else "none")) == "2.14.1"
+    with pytest.raises(UnknownRelease):
+        releases.newest(lambda r: releases.threading(r, "sparc"))
+
+
+def test_cuda_wheel_is_passed_where_it_exists() -> None:
+    assert releases.configs("2.17.1", "cuda", "x86_64", "threadpool") == ("cuda",)
+    assert releases.configs("2.18.0", "cuda", "x86_64", "threadpool") == ("cuda", "cuda_wheel")
+    assert releases.configs("2.18.0", "cpu", "x86_64", "threadpool") == ()
+
+
+@pytest.mark.parametrize(
+    ("release", "arch", "asked", "error", "text"),
+    [
+        ("2.2.0", "x86_64", "threadpool", UnknownRelease, "it has: openmp"),
+        ("2.9.0", "aarch64", "threadpool", UnknownRelease, "it has: openmp"),
+        ("2.3.0", "aarch64", "", UnknownRelease, "no oneDNN build for aarch64"),
+        ("2.4.0", "aarch64", "threadpool", UnknownRelease, "it has: openmp"),
+        ("2.14.0", "x86_64", "tbb", UsageError, "openmp, threadpool"),
+    ],
+)
+def test_threading_that_a_release_lacks_is_refused(
+    release: str, arch: str, asked: str, error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        releases.threading(release, arch, asked)
+
+
+# --- configure -------------------------------------------------------------------------------------------------------
+
+# Questions of configure.py that a Linux build never meets: those of other systems, or after another question's "yes".
+NEVER = {
+    "TF_OVERRIDE_EIGEN_STRONG_INLINE",
+    "TF_CONFIGURE_IOS",
+    "HOST_CXX_COMPILER",
+    "HOST_C_COMPILER",
+    "COMPUTECPP_TOOLKIT_PATH",
+    "TRISYCL_INCLUDE_DIR",
+    "TF_NEED_COMPUTECPP",
+    "MPI_HOME",
+    "TF_TENSORRT_VERSION",
+}
+CUDA_ONLY = {"TF_CUDA_CLANG", "TF_NEED_TENSORRT", "CLANG_CUDA_COMPILER_PATH", "GCC_HOST_COMPILER_PATH"}
+CPU_ONLY = {"TF_NEED_CLANG", "CLANG_COMPILER_PATH"}
+OF_COMPILER = {
+    "gcc": {"CLANG_CUDA_COMPILER_PATH", "CLANG_COMPILER_PATH"},
+    "clang": {"GCC_HOST_COMPILER_PATH"},
+}
+
+
+@pytest.mark.parametrize("compiler", ["gcc-12", "clang-18"])
+@pytest.mark.parametrize("target", ["cpu", "mkl", "cuda"])
+@pytest.mark.parametrize("release", ALL)
+def test_configure_has_an_answer_to_each_question_and_no_other(release: str, target: str, compiler: str) -> None:
+    answers = dict(releases.configure_env(release, target, compiler=compiler))
+    assert len(answers) == len(releases.configure_env(release, target, compiler=compiler))
+    questions = set(oracle("prompts")[release]) - NEVER - OF_COMPILER[compiler.partition("-")[0]]
+    of_cuda = {name for name in questions if "CUD" in name or "NCCL" in name} | CUDA_ONLY
+    questions -= CPU_ONLY if target == "cuda" else of_cuda
+    questions |= {"TF_NEED_CUDA", "USE_DEFAULT_PYTHON_LIB_PATH"}
+    if Version(release) >= Version("2.14"):
+        questions -= {"TF_DOWNLOAD_CLANG"}  # its function still exists, but nothing calls it
+    local = {name for name in answers if name.startswith("LOCAL_")}
+    assert set(answers) - local == questions
+    assert bool(local) == (target == "cuda" and releases.cuda(release).hermetic)
+    assert answers["TF_NEED_CUDA"] == ("1" if target == "cuda" else "0")
+    assert not any("{" in value for value in answers.values())
+    assert "native" not in answers["CC_OPT_FLAGS"]
+
+
+def test_configure_gets_the_builders_paths_and_the_releases_own_compiler() -> None:
+    places = releases.Places(python="/opt/python", clang="/opt/clang")
+    answers = dict(releases.configure_env("2.14.1", "cpu", places=places))
+    assert answers["PYTHON_BIN_PATH"] == "/opt/python"
+    assert (answers["TF_NEED_CLANG"], answers["CLANG_COMPILER_PATH"]) == ("1", "/opt/clang")
+    assert dict(releases.configure_env("2.14.1", "cpu", compiler="gcc-12"))["TF_NEED_CLANG"] == "0"
+
+
+def test_the_hermetic_pythons_variable() -> None:
+    flags = [releases.python_flag(release, "3.11") for release in ("2.13.1", "2.17.1", "2.18.0")]
+    assert flags == ["", "--repo_env=TF_PYTHON_VERSION=3.11", "--repo_env=HERMETIC_PYTHON_VERSION=3.11"]
+
+
+# --- the official wheels ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("release", ALL)
+def test_official_wheels(release: str) -> None:
+    wheel = releases.official_wheel(release, "x86_64")
+    assert wheel.onednn == oracle("onednn")[release]
+    assert set(wheel.pythons) <= set(oracle("pythons")[release])
+    assert [*wheel.pythons] == sorted(wheel.pythons, key=Version)
+    assert isa.instruction_set(wheel.features, "x86_64").name == {
+        "2.4.0": "avx2-fma",
+        "2.21.0": "f16c",
+    }.get(release, "avx")
+    for target in ("cpu", "mkl", "cuda"):
+        assert Requirement(wheel.requirement(release, target)).specifier.contains(release)
+
+
+def test_official_wheels_for_aarch64_begin_with_2_10() -> None:
+    with pytest.raises(UnknownRelease, match=re.escape("the first with one is 2.10.0")):
+        releases.official_wheel("2.9.3", "aarch64")
+    wheel = releases.official_wheel("2.21.0", "aarch64")
+    assert isa.instruction_set(wheel.features, "aarch64").name == "armv8-a"
+    assert wheel.requirement("2.21.0", "mkl") == "tensorflow==2.21.0"
+    with pytest.raises(UnknownRelease, match="CUDA"):
+        wheel.requirement("2.21.0", "cuda")
+
+
+@pytest.mark.parametrize(
+    ("release", "target", "requirement"),
+    [
+        ("2.21.0", "mkl", "tensorflow-cpu==2.21.0"),
+        ("2.0.4", "cpu", "tensorflow==2.0.4"),
+        ("2.0.4", "cuda", "tensorflow-gpu==2.0.4"),
+        ("2.13.1", "cuda", "tensorflow==2.13.1"),
+        ("2.15.1", "cuda", "tensorflow[and-cuda]==2.15.1"),
+    ],
+)
+def test_requirement(release: str, target: str, requirement: str) -> None:
+    assert releases.official_wheel(release, "x86_64").requirement(release, target) == requirement
+
+
+def test_newest_official_wheel_for_a_python() -> None:
+    assert [releases.newest_official("x86_64", name) for name in ("3.7", "3.8", "3.9", "3.13")] == [
+        "2.11.0",
+        "2.13.1",
+        "2.20.0",
+        "2.21.0",
+    ]
+    with pytest.raises(UnknownPython, match=re.escape("3.12, 3.13")):
+        releases.newest_official("x86_64", "3.14")
+
+
+def test_the_compiler_of_a_wheel_that_was_not_looked_at_is_unknown() -> None:
+    assert releases.official_wheel("2.14.0", "x86_64").compiler == "clang-16"
+    assert releases.official_wheel("2.14.1", "x86_64").compiler == ""
+    assert releases.official_wheel("2.14.0", "aarch64").compiler == ""
+
+
+@pytest.mark.parametrize(
+    ("release", "expected"),
+    [
+        ("2.21.0", ()),
+        ("2.18.0", ()),
+        ("2.17.1", ("numpy<2",)),
+        ("2.14.0", ("numpy<2",)),
+        ("2.11.1", ("numpy<2", "protobuf<3.20")),
+        ("2.4.4", ("numpy<2", "protobuf<3.20")),
+        ("2.0.4", ("numpy<2", "numpy<1.19", "h5py<3", "protobuf<3.20")),
+    ],
+)
+def test_the_constraints_of_an_install(release: str, expected: tuple[str, ...]) -> None:
+    assert releases.constraints(release) == expected
+
+
+@pytest.mark.parametrize("release", ALL)
+def test_constraints_are_requirements_and_hermetic_builds_need_none(release: str) -> None:
+    for step in ("run", "build"):
+        for line in releases.constraints(release, step):
+            assert Requirement(line).specifier
+    assert bool(releases.constraints(release, "build")) == (Version(release) < Version("2.14"))
+
+
+@pytest.mark.parametrize(
+    ("release", "folder", "env"),
+    [
+        ("2.21.0", "tensorflow", (("TF_ENABLE_ONEDNN_OPTS", "1"),)),
+        ("2.5.0", "tensorflow", (("TF_ENABLE_ONEDNN_OPTS", "1"),)),
+        ("2.4.4", "tensorflow", ()),
+        ("2.1.4", "tensorflow_core", ()),
+        ("1.15.5", "tensorflow_core", ()),
+        ("99.0", "tensorflow", ()),  # an image of a newer tfbuild
+    ],
+)
+def test_the_folder_of_a_wheels_code_and_the_variables_that_switch_onednn_on(
+    release: str, folder: str, env: object
+) -> None:
+    assert (releases.package(release).folder, releases.onednn_env(release)) == (folder, env)
+    assert releases.package(release).framework.endswith(".so.1") == (release == "1.15.5")
+
+
+# --- the message -----------------------------------------------------------------------------------------------------
+
+
+def test_guard_spelling_is_in_tensorflows_words_and_order() -> None:
+    held = {"fma", "avx512_vnni", "avx2", "avx512_fp16", "adx"}
+    assert releases.guard_spelling("2.8.4", held) == ("AVX2", "FMA")
+    assert releases.guard_spelling("2.14.0", held) == ("AVX2", "AVX512_VNNI", "FMA")
+    assert releases.guard_spelling("2.21.0", held) == ("AVX2", "AVX512_VNNI", "AVX512_FP16", "FMA")
+
+
+# --- names of releases -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "release"),
+    [
+        ("2.21", "2.21.0"),
+        ("v2.21.0", "2.21.0"),
+        ("2.6", "2.6.5"),
+        ("2.1", "2.1.4"),
+        (" 2.16 ", "2.16.2"),
+        ("1.15", "1.15.5"),
+    ],
+)
+def test_find(text: str, release: str) -> None:
+    assert releases.find(text) == release
+
+
+@pytest.mark.parametrize(
+    ("text", "nearest"),
+    [
+        ("2.16.0", "2.15.0, 2.15.1, 2.16.1, 2.16.2"),
+        ("2.999", ", ".join(releases.newest_first()[1::-1])),
+        ("1.14.0", "1.15.0, 1.15.2"),
+        ("2,14,0", "2.14.0"),
+        ("latest", newest.RELEASE),
+        ("2", "1.15.5, 2.0.0, 2.0.1"),
+        ("", newest.RELEASE),
+    ],
+)
+def test_an_unknown_release_is_refused_with_the_nearest(text: str, nearest: str) -> None:
+    with pytest.raises(UnknownRelease) as refusal:
+        releases.find(text)
+    assert nearest in refusal.value.hint
+
+
+@given(st.text(max_size=20) | st.from_regex(r"v?\d{1,3}(\.\d{1,3}){0,3}", fullmatch=True))
+def test_any_text_gives_a_release_or_unknown_release(text: str) -> None:
+    try:
+        release = releases.find(text)
+    except UnknownRelease:
+        return
+    assert release in ALL
+
+
+def test_facts_of_an_unknown_release_are_refused() -> None:
+    for look_up in (releases.pythons, releases.bazel, releases.constraints, failures.known, releases.guard_names):
+        with pytest.raises(UnknownRelease):
+            look_up("2.99.0")
+    with pytest.raises(UnknownRelease):
+        releases.config("mkl", "2.99.0")
+
+
+def test_openmp_gets_its_environment_and_the_thread_pool_none() -> None:
+    assert releases.thread_env("openmp") == (("KMP_BLOCKTIME", "0"),)
+    assert releases.thread_env("threadpool") == ()
+
+
+# --- planted mistakes ------------------------------------------------------------------------------------------------
+
+ROW = '[[python]]\nfrom = "2.4"\nbefore = "2.5"\nversions = ["3.6", "3.7", "3.8"]\nsure = "docs"\nsource = "docs"\n'
+
+
+@pytest.mark.parametrize(
+    ("row", "complaint"),
+    [
+        (ROW.replace('"2.5"', '"2.5.1"'), "[[python]]: the row from 2.5 overlaps the one from 2.4 before 2.5.1"),
+        (ROW + ROW, "[[python]]: the row from 2.4 overlaps the one from 2.4 before 2.5"),
+        (
+            ROW.replace('before = "2.5"\n', ""),
+            "[[python]]: the row from 2.5 overlaps the one from 2.4, which has no end",
+        ),
+        (ROW.replace('"2.5"', '"2.4.4"'), "[[python]]: no row holds for 2.4.4"),
+        ("", "[[python]]: no row holds for 2.4.0"),
+        (ROW.replace('"2.5"', '"2.3"'), "[[python]]: the range from 2.4 before 2.3 is empty"),
+        (ROW + 'bazel = "3.1.0"\n', "unknown field `bazel` - at `$.python[3]`"),
+        (ROW.replace('["3.6", "3.7", "3.8"]', '"3.6"'), "Expected `array`, got `str` - at `$.python[3].versions`"),
+        (ROW.replace('"3.6"', "3.6"), "Expected `str`, got `float` - at `$.python[3].versions[0]`"),
+        (ROW.replace('source = "docs"\n', ""), "missing required field `source` - at `$.python[3]`"),
+        (ROW.replace('sure = "docs"', 'sure = "guess"'), "Invalid enum value 'guess' - at `$.python[3].sure`"),
+        (ROW.replace('"2.5"', '"two"'), "'two'"),
+        (ROW.replace("[[python]]", "[[pithon]]"), "unknown field `pithon`"),
+        (ROW.replace('"2.4"', '"2.4'), "line"),
+    ],
+)
+def test_a_mistake_in_the_file_is_refused_with_its_row(row: str, complaint: str) -> None:
+    text = FILE.read_text(encoding="utf-8")
+    assert ROW in text
+    assert facts.parse(text, ReleaseTable, "releases.toml") == table()
+    with pytest.raises(ValueError, match=r"^releases\.toml: ") as refusal:
+        check(facts.parse(text.replace(ROW, row), ReleaseTable, "releases.toml"))
+    assert complaint in str(refusal.value)
+
+
+def test_a_release_twice_is_refused() -> None:
+    text = FILE.read_text(encoding="utf-8").replace('version = "2.14.1"', 'version = "2.14.0"')
+    with pytest.raises(ValueError, match=re.escape("[[release]]: not in ascending order, or twice the same")):
+        check(facts.parse(text, ReleaseTable, "releases.toml"))
+
+
+def test_reading_and_checking_the_file_takes_less_than_60_ms_of_cpu() -> None:
+    text = FILE.read_text(encoding="utf-8")
+    spent = []
+    for _ in range(5):
+        start = time.process_time()
+        check(facts.parse(text, ReleaseTable, "releases.toml"))
+        spent.append(time.process_time() - start)
+    assert min(spent) < 0.060

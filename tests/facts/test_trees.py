@@ -1,0 +1,240 @@
+"""The facts of all releases, compared with real trees: data/trees.json, written by `python -m tests.facts.trees`.
+
+Every release up to 2.15.0 has its own tree there. A newer release is compared with the trees of master before and after
+it: if both agree, the fact has their value; if they differ, the fact has the value of one of them, or is not certain.
+"""
+
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.version import Version
+
+from tests.facts import trees
+from tests.facts.trees import Facts, Tree
+from tfbuild import plan
+from tfbuild.errors import TfbuildError, UncertainFact
+from tfbuild.facts import releases, targets, toolchains
+from tfbuild.facts.release_table import table
+
+ALL = tuple(row.version for row in releases.releases())
+CONFIGS = sorted({row.name for row in table().config})
+EXACT = tuple(release for release in ALL if trees.of(release))
+LATER = tuple(release for release in ALL if release not in EXACT)
+# Questions that a Linux build never meets: those of other systems, or after a "yes" that is never given.
+NEVER = re.compile(
+    "ANDROID_.*|MPI_HOME|HOST_C(XX)?_COMPILER|TF_(OVERRIDE_EIGEN_STRONG_INLINE|CONFIGURE_IOS|TENSORRT_VERSION)|"
+    "COMPUTECPP_TOOLKIT_PATH|TRISYCL_INCLUDE_DIR|TF_NEED_COMPUTECPP"
+)
+CUDA = re.compile(
+    "(TF|HERMETIC|LOCAL)_(CUDA|CUDNN|NCCL)_.*|TF_NEED_TENSORRT|CLANG_CUDA_COMPILER_PATH|GCC_HOST_COMPILER_PATH"
+)
+CPU = {"TF_NEED_CLANG", "CLANG_COMPILER_PATH"}
+
+
+def facts_around(release: str) -> tuple[Facts, ...]:
+    return tuple(tree.facts for tree in trees.around(release))
+
+
+def values_around(release: str, value: Callable[[Facts], Any]) -> list[Any]:
+    """Return the different values of a fact in the trees around a release."""
+    values = [value(facts) for facts in facts_around(release)]
+    return [value for index, value in enumerate(values) if value not in values[:index]]
+
+
+# --- the table -------------------------------------------------------------------------------------------------------
+
+
+def test_releases_up_to_2_15_0_have_their_own_tree_and_later_ones_lie_between_two() -> None:
+    assert ALL[: len(EXACT)] == EXACT
+    assert EXACT[-1] == "2.15.0"
+    assert all(len(trees.around(release)) == 2 for release in LATER)
+    dates = [tree.facts.dated for tree in trees.trees() if not tree.exact]
+    assert dates == sorted(set(dates))
+
+
+@pytest.mark.parametrize("tree", [tree for tree in trees.trees() if tree.exact], ids=lambda tree: tree.name)
+def test_a_trees_commit_and_version_are_the_releases(tree: Tree) -> None:
+    row = releases.get(tree.name)
+    assert (row.sure, row.commit) == ("exact", tree.commit)
+    assert tree.facts.version == tree.name
+
+
+def test_dumping_the_trees_writes_the_same_table() -> None:
+    assert trees.dump(trees.trees()) == trees.FILE.read_text(encoding="utf-8")
+
+
+# --- Bazel -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("release", ALL)
+def test_bazel_is_the_trees_own_and_within_what_configure_accepts(release: str) -> None:
+    versions = values_around(release, lambda facts: facts.bazelversion)
+    try:
+        assert releases.bazel(release) in versions or versions == [""]
+    except UncertainFact:
+        assert sorted(releases.row(table().bazel, release).candidates) == sorted(versions)
+    ((oldest, newest),) = values_around(release, lambda facts: (facts.oldest_bazel, facts.newest_bazel))
+    if oldest:
+        assert Version(oldest) <= Version(releases.bazel(release)) <= Version(newest)
+
+
+# --- configs ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_config_exists_exactly_where_its_rows_say(name: str) -> None:
+    for release in ALL:
+        exists = values_around(release, lambda facts: name in facts.config_names)
+        known = releases.config(name, release)
+        assert known is None or known in exists, release
+        assert known is not None or len(exists) == 2, release
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_only_an_uncertain_config_has_flags_and_they_are_flags_of_the_config(name: str) -> None:
+    """The plan passes these flags instead of the config."""
+    for release in ALL:
+        for row in releases.rows(table().config, release, name):
+            assert not row.expands or row.sure == "unknown"
+            flags = set(shlex.split(" ".join(row.expands)))
+            of_config = values_around(release, lambda facts: facts.configs.get(name))
+            assert any(flags <= set(expansion or ()) for expansion in of_config), release
+
+
+@pytest.mark.parametrize("target", targets.names())
+@pytest.mark.parametrize("platform", plan.PLATFORMS)
+@pytest.mark.parametrize("release", ALL)
+def test_every_config_of_a_default_plan_is_in_the_tree(release: str, platform: str, target: str) -> None:
+    try:
+        threading = releases.threading(release, plan.PLATFORMS[platform]) if target == "mkl" else ""
+        configs = releases.configs(release, target, plan.PLATFORMS[platform], threading)
+    except TfbuildError:
+        return
+    in_tree = [set(configs) <= set(facts.config_names) for facts in facts_around(release)]
+    assert any(in_tree)
+    assert all(in_tree) or release in LATER
+
+
+# --- the wheel, Python -----------------------------------------------------------------------------------------------
+
+
+def test_host_tools_are_generic_though_a_tree_gives_them_the_targets_configuration() -> None:
+    shared = "--distinct_host_configuration=false"
+    sharing = {name for name in EXACT if any(shared in facts.configs.get("linux", ()) for facts in facts_around(name))}
+    assert {"2.6.0", "2.12.1"} <= sharing
+    assert not {"2.5.3", "2.13.0"} & sharing
+    for release in sharing:
+        assert toolchains.host_apart_flags(releases.bazel(release, "x86_64")) == ("--distinct_host_configuration=true",)
+
+
+@pytest.mark.parametrize("release", ALL)
+def test_the_wheels_target_is_in_its_build_file(release: str) -> None:
+    around = facts_around(release)
+    with_target = [facts for facts in around if releases.wheel_target(release) in facts.wheel_targets]
+    assert with_target == list(around) or release in LATER
+    assert with_target
+
+
+@pytest.mark.parametrize("release", ALL)
+def test_pythons_of_a_hermetic_build_have_a_lock_file(release: str) -> None:
+    locked = values_around(release, lambda facts: set(facts.lock_files))
+    assert releases.hermetic(release) == any(locked)
+    if releases.hermetic(release):
+        assert any(set(releases.pythons(release)) <= names for names in locked)
+        assert release in LATER or [set(releases.pythons(release))] == locked
+
+
+# --- configure.py ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("compiler", ["gcc-12", "clang-18"])
+@pytest.mark.parametrize("target", targets.names())
+@pytest.mark.parametrize("release", ALL)
+def test_every_question_that_configure_asks_is_answered(release: str, target: str, compiler: str) -> None:
+    answered = {name for name, _ in releases.configure_env(release, target, compiler=compiler)}
+    other = "GCC_HOST" if compiler.startswith("clang") else "CLANG"
+    questions = [
+        {
+            name
+            for name in facts.questions
+            if not NEVER.fullmatch(name)
+            and not (name in CPU if target == "cuda" else CUDA.fullmatch(name))
+            and not (name.startswith(other) and name.endswith("COMPILER_PATH"))
+        }
+        for facts in facts_around(release)
+    ]
+    assert any(names <= answered for names in questions), [sorted(names - answered) for names in questions]
+    assert release in LATER or all(names <= answered for names in questions)
+
+
+@pytest.mark.parametrize("target", targets.names())
+@pytest.mark.parametrize("release", EXACT)
+def test_no_variable_is_set_that_configure_does_not_know(release: str, target: str) -> None:
+    (facts,) = facts_around(release)
+    for compiler in ("gcc-12", "clang-18"):
+        answered = {name for name, _ in releases.configure_env(release, target, compiler=compiler)}
+        assert answered <= {*facts.questions, *facts.reads}
+
+
+# --- the reader ------------------------------------------------------------------------------------------------------
+
+CONFIGURE = """
+_TF_MIN_BAZEL_VERSION = '1.0.0'
+_TF_MAX_BAZEL_VERSION = '2.0.0'
+def get_var(environ_cp, var_name, query):
+  var = environ_cp.get(var_name)
+def write(var_name, var):
+  pass
+def check_bazel_version(oldest, newest):
+  pass
+def unused(environ_cp):
+  get_var(environ_cp, 'TF_UNUSED', 'x')
+def nested(environ_cp):
+  get_var(environ_cp, query='x', var_name='TF_NAMED')
+  if 'TF_READ' in environ_cp:
+    write('TF_WRITTEN', environ_cp['TF_TAKEN'])
+def main():
+  check_bazel_version(_TF_MIN_BAZEL_VERSION, _TF_MAX_BAZEL_VERSION)
+  get_var(environ_cp, 'TF_ASKED', 'x')
+  nested(environ_cp)
+"""
+
+
+def test_a_trees_facts_are_read(tmp_path: Path) -> None:
+    files = {
+        ".bazelversion": "1.2.3\n# a note\n",
+        ".bazelrc": "build:mkl --define=a=1 # so\nbuild:mkl -c opt\ncommon:other --x\ntest:tests --y\n",
+        "configure.py": CONFIGURE,
+        "tensorflow/tools/pip_package/BUILD": 'py_wheel(\n    name = "wheel",\n)\n',
+        "tensorflow/tools/pip_package/setup.py": "_VERSION = '2.18.0'\n",
+        "tensorflow/core/public/version.h": "#define TF_GRAPH_DEF_VERSION 7  // Updated: 2024/7/9\n",
+        "requirements_lock_3_9.txt": "",
+        "requirements_lock_3_10.txt": "",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    tree = trees.tree("here", str(tmp_path))
+    assert (tree.name, tree.exact) == ("2024-07-09", False)
+    facts = tree.facts
+    assert (facts.version, facts.bazelversion, facts.oldest_bazel, facts.newest_bazel) == (
+        "2.18.0",
+        "1.2.3",
+        "1.0.0",
+        "2.0.0",
+    )
+    assert facts.config_names == ("mkl", "other")
+    assert facts.configs == {"mkl": ("--define=a=1", "-c", "opt")}
+    assert facts.wheel_targets == ("//tensorflow/tools/pip_package:wheel",)
+    assert facts.questions == ("TF_ASKED", "TF_NAMED")
+    assert facts.reads == ("TF_READ", "TF_TAKEN")
+    assert facts.lock_files == ("3.9", "3.10")
+
+
+def test_a_newer_tree_has_its_version_in_another_file() -> None:
+    files = {"tensorflow/tf_version.bzl": 'TF_VERSION = "2.22.0"\nMAJOR = TF_VERSION.split(".")[0]\n'}
+    assert trees.extract(files.get, []).version == "2.22.0"

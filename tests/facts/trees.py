@@ -1,0 +1,344 @@
+"""What TensorFlow's source trees say of their own build, read once and kept in data/trees.json.
+
+    python -m tests.facts.trees SOURCE=FOLDER[@REVISION] ... > tests/data/trees.json
+
+FOLDER is a tree, or a git directory where a revision is named; SOURCE says where it is from. The table holds each fact
+as [first, last, value] over trees in a row.
+"""
+
+import ast
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from packaging.version import Version
+
+from tests.contract import bazelrc
+from tfbuild.context import dockerfile
+from tfbuild.facts import releases
+from tfbuild.facts.release_table import table
+from tfbuild.plan import failures
+
+FILE = Path(__file__).parents[1] / "data" / "trees.json"
+PIP = "tensorflow/tools/pip_package"
+# What the facts say something about, and --config=linux, which gives host tools the target's flags in some releases.
+CONFIGS = tuple(sorted({row.name for row in table().config} | {"linux"}))
+TARGETS = tuple(sorted({row.target for row in table().wheel_target}))
+# What fixes change, by name: an edit's text and the files that it is looked for in; a patch.
+EDITS = {f"{row.id} {edit.files}": edit for row in failures.table().failure for edit in row.edits}
+TREE_PATCHES = dockerfile.TEMPLATES / "patches"
+PATCHES = {row.id: TREE_PATCHES / f"{row.id}.patch" for row in failures.table().failure if row.patch}
+LOCK = re.compile(r"requirements_lock_(\d+)_(\d+)\.txt")
+
+# A file's text by its path, None where the tree has no such file.
+Read = Callable[[str], str | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """`version`: as the tree has it, with "-dev"; `dated`: the day of the last change of TF_GRAPH_DEF_VERSION.
+
+    `oldest_bazel` and `newest_bazel`: what configure.py insists on; `questions`: the variables that answer it;
+    `reads`: the other variables that it reads; `configs`: what each of CONFIGS stands for, where .bazelrc has it;
+    `wheel_targets`: those of TARGETS that are there; `lock_files`: Pythons with a file of pinned packages.
+    """
+
+    version: str
+    dated: str
+    bazelversion: str
+    oldest_bazel: str
+    newest_bazel: str
+    config_names: tuple[str, ...]
+    configs: dict[str, tuple[str, ...]]
+    wheel_targets: tuple[str, ...]
+    questions: tuple[str, ...]
+    reads: tuple[str, ...]
+    lock_files: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tree:
+    """`exact`: the commit is the release's own; `fixes`: how many files each of EDITS and PATCHES would change."""
+
+    name: str
+    source: str
+    commit: str
+    exact: bool
+    facts: Facts
+    fixes: Mapping[str, int]
+
+
+# --- the table -------------------------------------------------------------------------------------------------------
+
+
+@cache
+def trees() -> tuple[Tree, ...]:
+    """Those in the table: releases in their order, then snapshots of master by their date."""
+    table = json.loads(FILE.read_text(encoding="utf-8"))
+    names = [row["name"] for row in table["trees"]]
+    values: dict[str, dict[str, Any]] = {name: {"configs": {}} for name in names}
+    fixes: dict[str, dict[str, int]] = {name: {} for name in names}
+    for key, name, value in _spread(table["facts"], names):
+        values[name][key] = _frozen(value)
+    for key, name, value in _spread(table["configs"], names):
+        values[name]["configs"][key] = _frozen(value)
+    for key, name, value in _spread(table["fixes"], names):
+        fixes[name][key] = value
+    return tuple(Tree(**row, facts=Facts(**values[row["name"]]), fixes=fixes[row["name"]]) for row in table["trees"])
+
+
+def of(release: str) -> Tree | None:
+    """The release's own tree."""
+    return next((tree for tree in trees() if tree.exact and tree.name == release), None)
+
+
+def around(release: str) -> tuple[Tree, ...]:
+    """The release's own tree, or the last one before it and the first one after it (by version and date)."""
+    own = of(release)
+    if own:
+        return (own,)
+    before = [tree for tree in trees() if _version(tree) <= Version(release)]
+    after = [tree for tree in trees() if _version(tree) > Version(release)]
+    return (*before[-1:], *after[:1])
+
+
+def _version(tree: Tree) -> Version:
+    """Master says 2.20.0-dev from the day on which 2.19's branch was cut: before 2.20.0, after 2.19's last patch."""
+    return Version(tree.facts.version)
+
+
+def _spread(runs: dict[str, list[tuple[str, str, Any]]], names: list[str]) -> Iterator[tuple[str, str, Any]]:
+    for key, rows in runs.items():
+        for first, last, value in rows:
+            for name in names[names.index(first) : names.index(last) + 1]:
+                yield key, name, value
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def dump(trees: Iterable[Tree]) -> str:
+    """The table as JSON, a line a run."""
+    rows = list(trees)
+    names = [tree.name for tree in rows]
+    keys = [field.name for field in fields(Facts) if field.name != "configs"]
+    columns = {key: [getattr(tree.facts, key) for tree in rows] for key in keys}
+    configs = {key: [tree.facts.configs.get(key) for tree in rows] for key in CONFIGS}
+    fixes = {key: [tree.fixes.get(key) for tree in rows] for key in (*EDITS, *PATCHES)}
+    about = [{key: value for key, value in asdict(tree).items() if key not in ("facts", "fixes")} for tree in rows]
+    return (
+        '{"trees": [\n'
+        + ",\n".join(json.dumps(row) for row in about)
+        + '],\n"facts": '
+        + _runs(columns, names)
+        + ',\n"configs": '
+        + _runs(configs, names)
+        + ',\n"fixes": '
+        + _runs(fixes, names)
+        + "}\n"
+    )
+
+
+def _runs(columns: dict[str, list[Any]], names: list[str]) -> str:
+    """[first, last, value] for each run of equal values; none for None."""
+    shown = []
+    for key, values in columns.items():
+        groups = [
+            list(group) for _, group in itertools.groupby(zip(names, values, strict=True), key=lambda one: one[1])
+        ]
+        lines = [json.dumps([group[0][0], group[-1][0], group[0][1]]) for group in groups if group[0][1] is not None]
+        shown.append(f"{json.dumps(key)}: [\n" + ",\n".join(lines) + "]")
+    return "{\n" + ",\n".join(shown) + "}"
+
+
+# --- a tree ----------------------------------------------------------------------------------------------------------
+
+
+def extract(read: Read, names: Iterable[str]) -> Facts:
+    """The facts of one tree; `names`: the files at its root."""
+    rc = bazelrc.parse(read(".bazelrc") or "")
+    configure = ast.parse(read("configure.py") or "")
+    constants = _constants(configure)
+    insists = bool(list(_calls(configure, "check_bazel_version")))
+    questions, reads = _variables(configure)
+    return Facts(
+        version=_version_in(read),
+        dated=_graph_date(read),
+        bazelversion=(read(".bazelversion") or "").partition("\n")[0].strip(),
+        oldest_bazel=constants.get("_TF_MIN_BAZEL_VERSION", "") if insists else "",
+        newest_bazel=constants.get("_TF_MAX_BAZEL_VERSION", "") if insists else "",
+        config_names=tuple(sorted(rc.configs)),
+        configs={name: rc.options.get(f"common:{name}", ()) + rc.build(name) for name in CONFIGS if name in rc.configs},
+        wheel_targets=tuple(target for target in TARGETS if _has_target(read, target)),
+        questions=questions,
+        reads=reads,
+        lock_files=tuple(sorted((f"{one[1]}.{one[2]}" for one in map(LOCK.fullmatch, names) if one), key=Version)),
+    )
+
+
+def _version_in(read: Read) -> str:
+    """In setup.py, from 2.20 on in tf_version.bzl."""
+    newer = read("tensorflow/tf_version.bzl") or ""
+    if match := re.search(r'^TF_VERSION = "(.+)"$', newer, re.M):
+        # On master only: a release's branch has the plain version, and no suffix by default.
+        return match[1]
+    for path in (f"{PIP}/setup.py", f"{PIP}/v2/setup.py"):
+        if match := re.search(r"^_VERSION = '(.+)'$", read(path) or "", re.M):
+            return match[1]
+    return ""
+
+
+def _graph_date(read: Read) -> str:
+    match = re.search(r"Updated: (\d+)/(\d+)/(\d+)", read("tensorflow/core/public/version.h") or "")
+    return f"{int(match[1]):04}-{int(match[2]):02}-{int(match[3]):02}" if match else ""
+
+
+def _has_target(read: Read, target: str) -> bool:
+    package, _, name = target.removeprefix("//").partition(":")
+    return re.search(rf'^ *name = "{name}",$', read(f"{package}/BUILD") or "", re.M) is not None
+
+
+def _constants(module: ast.Module) -> dict[str, str]:
+    return {
+        name.id: text
+        for node in module.body
+        if isinstance(node, ast.Assign)
+        for name in node.targets
+        if isinstance(name, ast.Name)
+        for text in _text(node.value)
+    }
+
+
+def _calls(tree: ast.AST, name: str) -> Iterator[ast.Call]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name:
+            yield node
+
+
+def _variables(module: ast.Module) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The variables that answer a question of what main() can come to, and the others that are read there.
+
+    A function that takes `environ_cp` and `var_name` asks for that variable; those of `environ_cp` are read.
+    """
+    functions = {node.name: node for node in module.body if isinstance(node, ast.FunctionDef)}
+    reached, left = set[str](), ["main"]
+    while left:
+        name = left.pop()
+        if name in functions and name not in reached:
+            reached.add(name)
+            left += [node.id for node in ast.walk(functions[name]) if isinstance(node, ast.Name)]
+    asked, read = set[str](), set[str]()
+    for name in reached:
+        for node in ast.walk(functions[name]):
+            asked |= set(_asked(node, functions))
+            read |= set(_read(node))
+    return tuple(sorted(asked)), tuple(sorted(read - asked))
+
+
+def _asked(node: ast.AST, functions: dict[str, ast.FunctionDef]) -> Iterator[str]:
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in functions):
+        return
+    parameters = [argument.arg for argument in functions[node.func.id].args.args]
+    if {"environ_cp", "var_name"} <= set(parameters):
+        given = dict(zip(parameters, node.args, strict=False)) | {word.arg or "": word.value for word in node.keywords}
+        yield from _text(given.get("var_name"))
+
+
+def _read(node: ast.AST) -> Iterator[str]:
+    """environ_cp.get('NAME'), environ_cp['NAME'] and 'NAME' in environ_cp."""
+    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load) and _is_environment(node.value):
+        yield from _text(node.slice)
+    if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn):
+        yield from _text(node.left) if _is_environment(node.comparators[0]) else ()
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get":
+        yield from _text(node.args[0]) if _is_environment(node.func.value) else ()
+
+
+def _is_environment(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) and node.id in ("environ_cp", "env")
+
+
+def _text(node: ast.AST | None) -> Iterator[str]:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+
+
+# --- places ----------------------------------------------------------------------------------------------------------
+
+
+def tree(source: str, place: str) -> Tree:
+    """The tree at FOLDER or FOLDER@REVISION."""
+    folder, _, revision = place.partition("@")
+    commit = _git(folder, "rev-parse", f"{revision}^{{commit}}").strip() if revision else ""
+    facts, fixes = _in_git(folder, commit) if commit else (_in_folder(Path(folder)), {})
+    own = next((row.commit for row in releases.releases() if row.version == facts.version), "")
+    exact = bool(commit and own) and commit.startswith(own)
+    return Tree(
+        name=facts.version if exact else facts.dated,
+        source=source,
+        commit=commit,
+        exact=exact,
+        facts=facts,
+        fixes=fixes,
+    )
+
+
+def _in_folder(folder: Path) -> Facts:
+    def read(path: str) -> str | None:
+        file = folder / path
+        return file.read_text(encoding="utf-8") if file.is_file() else None
+
+    return extract(read, [path.name for path in folder.iterdir()])
+
+
+def _in_git(folder: str, commit: str) -> tuple[Facts, dict[str, int]]:
+    names = set(_git(folder, "ls-tree", "-r", "--name-only", commit).splitlines())
+
+    def read(path: str) -> str | None:
+        return _git(folder, "show", f"{commit}:{path}") if path in names else None
+
+    edited = {
+        name: len(_git(folder, "grep", "-lF", edit.find, commit, "--", f":(glob){edit.files}", allowed=1).splitlines())
+        for name, edit in EDITS.items()
+    }
+    patched = {name: _patched(folder, commit, patch) for name, patch in PATCHES.items()}
+    return extract(read, names), {name: count for name, count in {**edited, **patched}.items() if count}
+
+
+def _patched(folder: str, commit: str, patch: Path) -> int:
+    """How many files the patch changes; 0 where it does not apply."""
+    with tempfile.TemporaryDirectory() as scratch:
+        own = {**os.environ, "GIT_INDEX_FILE": f"{scratch}/index", "GIT_WORK_TREE": scratch}
+        _git(folder, "read-tree", commit, env=own)
+        applied = ["git", "-C", folder, "apply", "--cached", str(patch)]
+        if subprocess.run(applied, capture_output=True, env=own).returncode:
+            return 0
+        return len(_git(folder, "diff", "--cached", "--name-only", commit, env=own).splitlines())
+
+
+def _git(folder: str, *words: str, allowed: int = 0, env: Mapping[str, str] | None = None) -> str:
+    """What git says; `allowed`: an exit code that is no failure."""
+    done = subprocess.run(["git", "-C", folder, *words], capture_output=True, text=True, env=env)
+    if done.returncode not in (0, allowed):
+        raise ChildProcessError(done.stderr)
+    return done.stdout
+
+
+def main(words: list[str]) -> None:
+    trees = [tree(*word.split("=", 1)) for word in words]
+    order = {row.version: place for place, row in enumerate(releases.releases())}
+    print(dump(sorted(trees, key=lambda row: (not row.exact, order.get(row.name, 0), row.name))), end="")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

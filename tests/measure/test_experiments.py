@@ -1,0 +1,339 @@
+"""Every row names what exists, and the command line's options are understood or refused."""
+
+import ast
+import io
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from tests import clock
+from tests.clock import Stopped
+from tfbuild import facts
+from tfbuild.bench import allocators, command, session
+from tfbuild.engine import Engine
+from tfbuild.errors import UsageError
+from tfbuild.measure import experiments
+from tfbuild.measure.arms import Machine, line_up
+from tfbuild.measure.evaluate import AGAIN
+from tfbuild.measure.experiments import Arm, Case, Experiment
+from tfbuild.measure.workers import FOLDER, files
+from tfbuild.util.progress import Progress
+
+ROOT = Path(__file__).parents[2]
+WORKLOADS = ROOT / "tfbuild" / "in_container" / "bench" / "workloads"
+ASKED_FOR = """
+layout batchnorm jpeg rnn pipeline files allocator isa onednn bottleneck batchsize int8 xla strategy threads all models
+tuning
+"""
+
+
+@pytest.fixture
+def stopped(monkeypatch: pytest.MonkeyPatch) -> Stopped:
+    return clock.stop(monkeypatch, session)
+
+
+def workloads() -> dict[str, ast.FunctionDef]:
+    """Return the functions marked with @workload, read from their source, as TensorFlow is only inside images."""
+    return {
+        node.name: node
+        for file in WORKLOADS.glob("*.py")
+        for node in ast.parse(file.read_text()).body
+        if isinstance(node, ast.FunctionDef)
+        and any(isinstance(mark, ast.Name) and mark.id == "workload" for mark in node.decorator_list)
+    }
+
+
+def arms() -> list[tuple[Experiment, Case, Arm]]:
+    return [(row, case, arm) for row in experiments.known() for case in row.case for arm in row.arms(case)]
+
+
+def test_every_experiment_of_the_guide_is_there_once() -> None:
+    names = [row.name for row in experiments.known()]
+    assert sorted(names) == sorted(ASKED_FOR.split())
+
+
+@pytest.mark.parametrize("row", experiments.known(), ids=lambda row: row.name)
+def test_a_row_says_why_it_is_there(row: Experiment) -> None:
+    assert row.question.endswith(("?", "."))
+    assert all((row.compares, row.changes, row.source))
+    assert len({case.name for case in row.case}) == len(row.case)
+
+
+def test_every_arm_s_parameters_are_its_workload_s() -> None:
+    known = workloads()
+    for row, case, arm in arms():
+        name = arm.workload or case.workload or row.workload
+        where = f"{row.name}/{case.name}/{arm.name}: {name}"
+        assert name in known, where
+        takes = known[name].args
+        allowed = {argument.arg for argument in takes.args}
+        given = {**case.params, **arm.params}
+        assert given.keys() <= allowed, f"{where} takes no {given.keys() - allowed}"
+        needed = [argument.arg for argument in takes.args[: len(takes.args) - len(takes.defaults)]]
+        assert set(needed) <= given.keys(), f"{where} needs {needed}"
+
+
+def test_both_layouts_are_measured_with_batch_norm_too() -> None:
+    (row,) = experiments.select(["layout"], quick=False)
+    (normed,) = (case for case in row.case if case.params.get("norm"))
+    assert {arm.params["layout"] for arm in row.arms(normed)} == {"NHWC", "NCHW"}
+
+
+def test_each_knob_of_the_pipeline_is_turned_alone() -> None:
+    (row,) = experiments.select(["pipeline"], quick=False)
+    turned = {name for case in row.case for arm in row.arms(case) if len(arm.params) == 1 for name in arm.params}
+    assert turned >= {"calls", "prefetch", "cache", "shuffle"}
+    (remote,) = (case for case in row.case if case.workload == "remote")
+    assert {arm.params["cycle"] for arm in row.arms(remote)} == {1, 4}, "interleave"
+    assert any(arm.params.get("map_and_batch") for case in row.case for arm in row.arms(case))
+
+
+def test_layouts_are_never_compared_in_one_process() -> None:
+    """TensorFlow 2.2 to 2.15 give wrong results if one process uses both (tensorflow#61482)."""
+    for row in experiments.known():
+        for case in row.case:
+            processes: dict[str, set[str]] = {}
+            for arm in row.arms(case):
+                layout = str({**case.params, **arm.params}.get("layout", "NHWC"))
+                processes.setdefault(arm.process, set()).add(layout)
+            assert all(len(layouts) == 1 for layouts in processes.values()), (row.name, case.name)
+
+
+def test_quick_is_a_few_cases_and_only_names_what_it_is_asked_for() -> None:
+    quick = experiments.select((), quick=True)
+    alone = [case for row in quick for case in row.cases(True) if not row.together]
+    assert 1 <= len(alone) <= 5
+    assert [row.name for row in quick if row.together] == ["tuning"]
+    assert [row.name for row in experiments.select(["jpeg", "onednn"], quick=False)] == ["onednn", "jpeg"]
+    assert [row.name for row in experiments.select(["files"], quick=True)] == ["files"]
+    with pytest.raises(UsageError, match="unknown experiment 'jpg'"):
+        experiments.select(["jpg"], quick=False)
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        (Experiment(name="x", question="", compares="", changes="", source=""), "has no case"),
+        (
+            Experiment(
+                name="x",
+                question="",
+                compares="",
+                changes="",
+                source="",
+                case=(Case(name="c", workload="w", arm=(Arm(name="a"),)),),
+            ),
+            "two arms",
+        ),
+        (
+            Experiment(
+                name="x",
+                question="",
+                compares="",
+                changes="",
+                source="",
+                metric="fps",
+                case=(Case(name="c", workload="w", arm=(Arm(name="a"), Arm(name="b"))),),
+            ),
+            "metric",
+        ),
+        (
+            Experiment(
+                name="x",
+                question="",
+                compares="",
+                changes="",
+                source="",
+                case=(Case(name="c", arm=(Arm(name="a"), Arm(name="b"))),),
+            ),
+            "no workload",
+        ),
+    ],
+)
+def test_a_row_that_contradicts_itself_is_refused(row: Experiment, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        experiments.check(row)
+
+
+def test_a_slip_in_a_row_is_refused() -> None:
+    with pytest.raises(ValueError, match="unknown field"):
+        facts.parse('[[experiment]]\nname = "x"\nquick = true\n', experiments.Table, "experiments.toml")
+
+
+def test_arms_share_a_process_unless_something_sets_them_apart() -> None:
+    machine = Machine(image="sha256:1", against="sha256:2", cpus=3, gpus=0)
+    case = Case(name="c", env={"A": "1"})
+    plain = machine.key(case, Arm(name="x"))
+    assert plain == machine.key(case, Arm(name="y"))
+    assert dict(plain.env) == {"A": "1"}
+    assert dict(machine.key(case, Arm(name="x", env={"N": "{fourfold}"})).env) == {"A": "1", "N": "12"}
+    assert machine.key(case, Arm(name="x", image="against")).image == "sha256:2"
+    assert machine.key(case, Arm(name="x", process="NCHW")) != plain
+
+
+@pytest.mark.parametrize(
+    ("options", "mode", "budget"),
+    [
+        ({"quick": True}, "quick", 80),
+        ({"full": True}, "full", 3000),
+        ({}, "budget", 300),
+        ({"budget": "2m30s"}, "budget", 150),
+    ],
+)
+def test_how_long_it_may_take(options: dict[str, object], mode: str, budget: float) -> None:
+    given = {"quick": False, "full": False, "budget": "", "against": "", **options}
+    chosen = command.settings(**given)  # type: ignore[arg-type]
+    assert (chosen.mode, chosen.budget) == (mode, budget)
+
+
+def test_times_that_contradict_each_other_or_cannot_be_read_are_refused() -> None:
+    with pytest.raises(UsageError, match="give one of them"):
+        command.settings(quick=True, full=True, budget="", against="")
+    with pytest.raises(UsageError, match=r"--budget 'soon' cannot be read[\s\S]*--budget 5h30m"):
+        command.settings(quick=False, full=False, budget="soon", against="")
+
+
+def test_the_list_needs_no_engine(capsys: pytest.CaptureFixture[str]) -> None:
+    chosen = command.settings(quick=False, full=False, budget="", against="")
+    command.show_rows((), chosen, json=True, dry_run=False)
+    shown = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in shown] == [row.name for row in experiments.known()]
+    command.show_rows(("jpeg",), chosen, json=False, dry_run=True)
+    printed = capsys.readouterr()
+    assert "decode_and_crop_jpeg: up to 30 percent" in printed.out
+    assert "nothing was started; of 300 s: jpeg 300 s" in printed.err
+
+
+def test_what_runs_inside_an_image_needs_nothing_of_the_host() -> None:
+    """It imports the standard library, NumPy, TensorFlow and its own modules."""
+    assert f"{FOLDER}/bench/worker.py" in files()
+    assert f"{FOLDER}/smoke/channel.py" in files()
+    allowed = {*sys.stdlib_module_names, "numpy", "tensorflow"}
+    for path, content in files().items():
+        tree = ast.parse(content, feature_version=(3, 7))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                imported = {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                imported = {str(node.module).partition(".")[0]}
+            else:
+                continue
+            assert imported <= allowed | {"in_container", "smoke"}, (path, imported)
+
+
+def test_whatever_the_files_import_of_each_other_is_among_them() -> None:
+    """A module that cannot be imported would only show as missing workloads."""
+    there = {path.removeprefix(f"{FOLDER}/") for path in files()}
+    for path in sorted(there):
+        for node in ast.walk(ast.parse(files()[f"{FOLDER}/{path}"])):
+            if isinstance(node, ast.ImportFrom) and node.level and node.module:
+                module = Path(path).parents[node.level - 1].joinpath(*node.module.split("."))
+                assert {f"{module}.py", f"{module}/__init__.py"} & there, (path, node.module)
+
+
+def test_a_worker_starts_out_of_its_files_alone(tmp_path: Path) -> None:
+    """Without any installed package (-S) it gets as far as importing TensorFlow."""
+    for path, content in files().items():
+        file = tmp_path / path.lstrip("/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+    command = [sys.executable, "-I", "-S", str(tmp_path / FOLDER.lstrip("/") / "bench")]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    raised_in = re.findall(r'File "(.+)", line \d+', done.stderr)[-1]
+    assert raised_in == str(tmp_path / FOLDER.lstrip("/") / "bench" / "worker.py"), done.stderr
+    assert done.stderr.endswith("\nModuleNotFoundError: No module named 'tensorflow'\n")
+
+
+def test_what_the_budget_leaves_no_time_for_is_skipped_with_the_reason() -> None:
+    machine = Machine(image="sha256:1", against="", cpus=2, gpus=0)
+    settings = command.settings(quick=True, full=False, budget="", against="")
+    run = session.Session(cast(Engine, None), replace(settings, budget=1.0), machine, Progress(io.StringIO()))
+    run.run(experiments.known())
+    assert [row.name for row in run.done] == [row.name for row in experiments.known()]
+    assert {row.status for row in run.done} == {"skipped"}
+    reasons = {row.name: row.reason for row in run.done}
+    assert reasons.pop("isa") == "there is no other image to compare with (--against IMAGE)", (
+        "more time would not mend it"
+    )
+    assert "there is nothing to unset" in reasons.pop("tuning")
+    assert set(reasons.values()) == {"the budget leaves no time for it"}
+    assert not run.interrupted
+
+
+def test_what_cannot_run_here_takes_no_time_from_the_others(stopped: Stopped) -> None:
+    (isa,) = experiments.select(["isa"], quick=False)
+    (layout,) = experiments.select(["layout"], quick=False)
+    settings = command.settings(quick=False, full=False, budget="", against="")
+
+    def weight(row: Experiment, against: str, gpus: int) -> float:
+        machine = Machine(image="sha256:1", against=against, cpus=2, gpus=gpus)
+        return session.Session(cast(Engine, None), settings, machine, Progress(io.StringIO()))._weight(row)
+
+    assert weight(isa, "", 0) == 0
+    assert weight(isa, "sha256:2", 0) == 3 * isa.weight * len(isa.case), "two arms, and the baseline again"
+    gpu = sum(layout.seconds(case) for case in layout.case if case.needs == "gpu")
+    assert weight(layout, "", 0) == weight(layout, "", 1) - gpu < weight(layout, "", 1)
+    assert session.Clock(stopped.now + 100, [0.0]).share() == session.LEAST_SECONDS
+
+
+def test_what_is_left_of_the_budget_is_shared_by_weight(stopped: Stopped) -> None:
+    left = session.Clock(stopped.now + 100, [30.0, 10.0, 60.0])
+    assert left.share() == pytest.approx(30)
+    assert left.share() == pytest.approx(100 / 7), "nothing of the first share was used"
+    stopped.now += 40
+    assert left.share() == pytest.approx(60)
+    assert session.Clock(stopped.now + 20, [1.0, 99.0]).share() == session.LEAST_SECONDS
+    assert session.Clock(stopped.now + 2, [1.0, 99.0]).share() == 2
+
+
+def test_full_holds_what_the_rows_say_that_they_take() -> None:
+    assert sum(row.seconds(case) for row in experiments.known() for case in row.case) <= session.FULL_SECONDS
+
+
+def machine(cpus: int) -> Machine:
+    return Machine(image="sha256:1", against="sha256:2", cpus=cpus, gpus=1)
+
+
+def test_rows_speak_of_this_machine_s_processors() -> None:
+    """All texts of all rows can be filled in, and workloads get numbers."""
+    every = [side for row in experiments.known() for case in row.case for side in line_up(row, case, machine(6))]
+    texts = [str((side.name, side.key.env, *side.params.values(), side.arm.code)) for side in every]
+    assert [text for text in texts if "{" in text] == []
+    (pipeline,) = experiments.select(["pipeline"], quick=False)
+    sides = [side for case in pipeline.case for side in line_up(pipeline, case, machine(6))]
+    assert {side.params["calls"] for side in sides if side.workload == "pipeline" and "calls" in side.params} == {-1, 6}
+    assert any("num_parallel_calls=6" in side.arm.code for side in sides)
+
+
+@pytest.mark.parametrize(
+    ("cpus", "intra"), [(1, ["1", "4"]), (2, ["1", "2", "8"]), (3, ["1", "3", "12"]), (8, ["1", "4", "8", "32"])]
+)
+def test_no_number_of_threads_is_tried_twice(cpus: int, intra: list[str]) -> None:
+    (threads,) = experiments.select(["threads"], quick=False)
+    sides = line_up(threads, threads.case[0], machine(cpus))
+    tried = [value for side in sides for name, value in side.key.env if name == "TF_NUM_INTRAOP_THREADS"]
+    assert tried == intra
+    assert [side.name for side in sides][:: len(sides) - 1] == ["the default", AGAIN]
+    assert any(dict(side.key.env) == {"TF_NUM_INTEROP_THREADS": "1"} for side in sides)
+
+
+def test_only_what_asks_for_a_gpu_gets_one_and_is_timed_by_the_clock() -> None:
+    """CPU time does not include a GPU's work."""
+    for row, case, arm in arms():
+        asks = case.needs == "gpu"
+        assert machine(2).key(case, arm).gpus is asks
+        assert not asks or (case.metric or row.metric) == "wall", (row.name, case.name)
+
+
+def test_every_preloaded_library_is_one_that_is_fetched() -> None:
+    for row, case, arm in arms():
+        for file in arm.env.get("LD_PRELOAD", "").split(":"):
+            name = file.removeprefix(f"{allocators.FOLDER}/lib")
+            assert name == file or name in allocators.FETCH, (row.name, case.name, file)

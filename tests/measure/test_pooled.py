@@ -1,0 +1,82 @@
+"""Cases that take turns have one mean; cases that do not share their rounds have none."""
+
+from typing import cast
+
+import pytest
+
+from tests.measure.test_evaluate import made_up
+from tfbuild.in_container.bench.records import Ready
+from tfbuild.measure import pooled
+from tfbuild.measure.arms import Machine, Side
+from tfbuild.measure.experiments import Arm, Case, Experiment
+from tfbuild.measure.records import CaseResult
+from tfbuild.measure.rounds import CaseRun
+from tfbuild.measure.workers import Pool
+
+MACHINE = Machine(image="sha256:1", against="", cpus=2, gpus=0)
+ARMS = (Arm(name="baseline"), Arm(name="arm", process="other"))
+
+
+def case(factor: float, count: int = 9, *, seed: int = 1, items: int = 1, foreign: float = 0.0) -> CaseResult:
+    """Return a case whose arm takes `factor` of the baseline's time for a call of `items`."""
+    one = Case(name=f"{factor:g}", workload="w", arm=ARMS)
+    row = Experiment(name="x", question="-", compares="-", changes="-", source="-", case=(one,))
+    run = CaseRun(row=row, case=one, machine=MACHINE, pool=cast(Pool, None), tell=lambda _: None)
+    run.runner.sides[1].ready = Ready(items=items)
+    run.rounds = made_up(factor, count, seed=seed, foreign=foreign)
+    return run.result()
+
+
+def test_the_mean_is_the_geometric_one_of_each_round() -> None:
+    mean = pooled.mean([case(0.5), case(2.0, seed=2), case(0.25, seed=3)], "arm")
+    assert mean is not None
+    assert mean.cpu.median == pytest.approx(4 ** (1 / 3), rel=0.02)
+    assert (mean.effect, mean.rounds, mean.clean) == ("faster", 9, 9)
+    assert mean.band.median == pytest.approx(1.0, rel=0.02)
+
+
+def test_items_count() -> None:
+    mean = pooled.mean([case(1.0, items=4), case(1.0, items=4, seed=2)], "arm")
+    assert mean is not None
+    assert mean.cpu.median == pytest.approx(4.0, rel=0.02)
+
+
+def test_cases_without_the_same_rounds_have_no_mean() -> None:
+    assert pooled.mean([case(0.5), case(0.5, 8)], "arm") is None
+    assert pooled.mean([case(0.5, 1), case(0.5, 1)], "arm") is None
+    assert pooled.mean([case(0.5), case(0.5)], "another arm") is None
+    assert pooled.mean([], "arm") is None
+    assert pooled.findings([]) == ()
+
+
+def test_few_rounds_claim_nothing() -> None:
+    mean = pooled.mean([case(0.5, 4), case(0.5, 4)], "arm")
+    assert mean is not None
+    assert mean.effect == "no difference shown"
+
+
+def test_what_the_mean_says_is_a_sentence() -> None:
+    (finding,) = pooled.findings([case(2.0), case(2.0, seed=2)])
+    assert finding.text.startswith("all 2 together (geometric mean): arm: slower, x0.50 [")
+    assert finding.text.endswith("] of the speed of baseline")
+    (few,) = pooled.findings([case(2.0, 4), case(2.0, 4, seed=2)])
+    assert "no difference shown, x0.5" in few.text
+    assert few.text.endswith("] at 88% of the speed of baseline")
+    (noisy,) = pooled.findings([case(2.0, foreign=0.5), case(2.0, seed=2)])
+    assert noisy.text.endswith("] of the speed of baseline (noisy: 0 of 9 rounds undisturbed)")
+    assert finding.values["cpu"] == pytest.approx(0.5, rel=0.02)
+
+
+def test_an_arm_that_is_lost_in_one_case_has_no_mean() -> None:
+    lost = case(0.5)
+    for row in lost.rounds:
+        row.samples.pop("arm")
+    assert pooled.mean([case(0.5), lost], "arm") is None
+
+
+def test_sides_that_do_the_same_work_share_their_number_of_calls() -> None:
+    def side(**params: int) -> Side:
+        return Side(name="s", arm=ARMS[0], key=MACHINE.key(Case(name="c"), ARMS[0]), params={**params}, workload="w")
+
+    assert side(size=1).same_work(side(size=1))
+    assert not side(size=1).same_work(side(size=2))

@@ -1,0 +1,101 @@
+"""Whatever an image sends back becomes a record of the right type or an error with a reason."""
+
+import json
+from contextlib import suppress
+from dataclasses import asdict
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.verify.test_judge import ENVIRONMENT, TENSORFLOW
+from tfbuild.in_container.bench.records import Calibrated, Dropped, Hello, Idle, Ready, WorkerSample
+from tfbuild.in_container.smoke.records import Environment, Faults, Part, TensorFlow
+from tfbuild.measure import probe
+from tfbuild.measure.probe import UntrustedError
+
+KINDS = (Environment, TensorFlow, Faults, Part, Hello, Ready, Calibrated, WorkerSample, Idle, Dropped)
+
+
+def test_records_come_back_as_sent() -> None:
+    text = f"{json.dumps(asdict(ENVIRONMENT))}\n{json.dumps(asdict(TENSORFLOW))}\n"
+    assert probe.records(text, (Environment, TensorFlow)) == (ENVIRONMENT, TENSORFLOW)
+
+
+def test_fewer_lines_are_a_probe_that_ended_early() -> None:
+    assert probe.records(f"{json.dumps(asdict(ENVIRONMENT))}\n", (Environment, TensorFlow)) == (ENVIRONMENT,)
+    assert probe.records("", (Environment,)) == ()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"per_tensor": NaN}',
+        '{"per_tensor": Infinity}',
+        '{"per_tensor": 1e999}',
+        '{"per_tensor": 1e300}',
+        '{"per_tensor": "0"}',
+        '{"per_tensor": null}',
+        '{"per_tensor": true}',
+        "{}",
+        "[]",
+        "0",
+        "null",
+        "",
+        "hello",
+        "[" * 100_000,
+        '{"per_tensor": ' + "9" * 400 + "}",
+        '{"per_tensor": 0, "more": "' + "x" * probe.MOST_LINE + '"}',
+        '{"per_tensor": 0} {"per_tensor": 0}',
+        '{"per_tensor": 0}\udcff',
+    ],
+)
+def test_absurd_numbers_and_shapes_are_refused(line: str) -> None:
+    with pytest.raises(UntrustedError):
+        probe.record(line, Faults)
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "a\x1b[31mred", "line\nline", "\u202egnp.exe"])
+def test_texts_that_would_fool_a_terminal_are_refused(name: str) -> None:
+    with pytest.raises(UntrustedError):
+        probe.record(json.dumps({"name": name, "error": 0.0}), Part)
+
+
+def test_endless_lists_are_refused() -> None:
+    with pytest.raises(UntrustedError):
+        probe.record(json.dumps(asdict(ENVIRONMENT) | {"packages": ["a"] * 6000}), Environment)
+
+
+def test_more_lines_than_records_are_refused() -> None:
+    with pytest.raises(UntrustedError, match="2 lines instead of at most 1"):
+        probe.records('{"per_tensor": 0}\n{"per_tensor": 0}\n', (Faults,))
+
+
+def test_a_cut_off_line_is_refused() -> None:
+    with pytest.raises(UntrustedError, match="cut off"):
+        probe.records('{"per_tensor": 0}', (Faults,))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4),
+    max_leaves=10,
+)
+
+
+@given(line=st.text(max_size=200) | JSON.map(json.dumps), kind=st.sampled_from(KINDS))
+def test_any_line_is_a_record_or_a_reason(line: str, kind: type) -> None:
+    with suppress(UntrustedError):
+        assert isinstance(probe.record(line, kind), kind)
+
+
+@given(field=st.sampled_from(sorted(asdict(ENVIRONMENT))), value=JSON)
+def test_a_record_with_one_strange_field_is_a_record_or_a_reason(field: str, value: object) -> None:
+    with suppress(UntrustedError):
+        assert isinstance(probe.record(json.dumps(asdict(ENVIRONMENT) | {field: value}), Environment), Environment)
+
+
+def test_the_container_gets_the_whole_smoke_benchmark() -> None:
+    names = {path.rsplit("/", 1)[1] for path in probe.files()}
+    assert {"__main__.py", "probes.py", "judge.py", "records.py"} <= names
+    assert all(path.startswith(probe.FOLDER) for path in probe.files())

@@ -1,0 +1,118 @@
+"""Results of cases that could not be measured, or not to their end. Nothing is started here."""
+
+import random
+from dataclasses import replace
+from typing import cast
+
+import pytest
+
+from tests.measure.test_evaluate import made_up
+from tfbuild.in_container.bench.records import Ready
+from tfbuild.measure import rounds
+from tfbuild.measure.arms import Machine, Side
+from tfbuild.measure.evaluate import AGAIN
+from tfbuild.measure.experiments import Arm, Case, Experiment
+from tfbuild.measure.rounds import CaseRun, RoundLimits
+from tfbuild.measure.workers import Key, Pool
+
+MACHINE = Machine(image="sha256:1", against="", cpus=2, gpus=0)
+
+
+def comparison(*, needs: str = "", same: bool = False, machine: Machine = MACHINE, **env: str) -> CaseRun:
+    case = Case(name="c", workload="w", needs=needs, arm=(Arm(name="baseline"), Arm(name="arm", env=env)))
+    row = Experiment(name="x", question="-", compares="-", changes="-", source="-", same=same, case=(case,))
+    return CaseRun(row=row, case=case, machine=machine, pool=cast(Pool, None), tell=lambda _: None)
+
+
+def sides(*values: float) -> list[Side]:
+    key = Key(image="sha256:1")
+    return [
+        Side(name=name, arm=Arm(name=name), key=key, params={}, workload="w", ready=Ready(value=value))
+        for name, value in zip(("baseline", "arm", AGAIN), values, strict=True)
+    ]
+
+
+def test_what_was_measured_before_an_interruption_is_judged() -> None:
+    run = comparison()
+    run.runner.sides, run.rounds = sides(1, 1, 1), made_up(0.5, 8)
+    result = run.result(interrupted=True)
+    assert (result.status, result.reason) == ("interrupted", "interrupted after 8 rounds")
+    assert result.arms[1].effect == "faster"
+    assert len(result.rounds) == 8
+
+
+def test_an_interruption_before_the_start_has_no_numbers() -> None:
+    result = comparison().result(interrupted=True)
+    assert (result.status, result.rounds, result.band) == ("interrupted", (), None)
+    assert [(arm.name, arm.status, arm.seconds, arm.effect) for arm in result.arms] == [
+        ("baseline", "interrupted", None, ""),
+        ("arm", "interrupted", None, ""),
+    ]
+
+
+def test_where_no_other_arm_can_run_the_case_is_skipped_with_its_reason() -> None:
+    run = comparison()
+    run.runner.sides = sides(1, 1, 1)
+    run.runner.sides[1].give_up("skipped", "this release has no such operation")
+    assert not run.runner.comparable()
+    result = run.result()
+    assert (result.status, result.reason) == ("skipped", "this release has no such operation")
+    assert [arm.status for arm in result.arms] == ["skipped", "skipped"]
+    assert all(arm.seconds is None and not arm.effect for arm in result.arms)
+
+
+def test_an_arm_that_is_lost_on_the_way_leaves_the_others_their_rounds() -> None:
+    run = comparison()
+    run.runner.sides, run.rounds = [*sides(1, 1, 1)], made_up(0.5, 9)
+    lost = Side(name="third", arm=Arm(name="third"), key=Key(image="sha256:1"), params={}, workload="w")
+    lost.give_up("failed", "its process was lost")
+    run.runner.sides.insert(2, lost)
+    result = run.result()
+    assert result.status == "measured"
+    assert [(arm.status, arm.effect) for arm in result.arms] == [
+        ("measured", ""),
+        ("measured", "faster"),
+        ("failed", ""),
+    ]
+
+
+@pytest.mark.parametrize(("value", "same"), [(1.001, True), (1.01, False)])
+def test_arms_that_claim_the_same_are_held_to_it(value: float, same: bool) -> None:
+    run = comparison(same=True)
+    run.runner.sides, run.rounds = sides(1.0, value, 1.0), made_up(0.5, 9)
+    assert run.result().arms[1].same is same
+    run = comparison()
+    run.runner.sides, run.rounds = sides(1.0, value, 1.0), made_up(0.5, 9)
+    assert run.result().arms[1].same is None, "nobody claims it"
+
+
+@pytest.mark.parametrize(
+    ("needs", "reason"),
+    [("gpu", "sees no GPU"), ("against", "--against IMAGE"), ("tuning", "sets none of LD_PRELOAD")],
+)
+def test_what_is_not_here_is_said_before_anything_starts(needs: str, reason: str) -> None:
+    run = comparison(needs=needs, LD_PRELOAD="", N="1")
+    rounds.prepare([run], 0)
+    rounds.run([run], RoundLimits(rounds=7, end=0, latest=0), random.Random(1))
+    result = run.result()
+    assert result.status == "skipped"
+    assert reason in result.reason
+
+
+def test_where_the_engine_gives_no_gpu_its_own_reason_is_told() -> None:
+    run = comparison(needs="gpu", machine=replace(MACHINE, no_gpu="the engine offers no GPU"))
+    assert run.machine.lacks(run.row, run.case) == "the engine offers no GPU"
+    seen = replace(MACHINE, gpus=1, no_gpu="the engine offers no GPU")
+    assert seen.lacks(run.row, run.case) == "", "an engine whose own runtime gives one to all need not say so"
+
+
+def test_an_image_that_sets_a_variable_can_be_measured_without_it() -> None:
+    machine = replace(MACHINE, sets=frozenset({"LD_PRELOAD"}))
+    run = comparison(needs="tuning", machine=machine, LD_PRELOAD="", TF_ENABLE_ONEDNN_OPTS="")
+    assert not machine.lacks(run.row, run.case)
+    assert [dict(side.key.env) for side in run.runner.sides] == [
+        {},
+        {"LD_PRELOAD": "", "TF_ENABLE_ONEDNN_OPTS": ""},
+        {},
+    ]
+    assert run.runner.sides[0].key != run.runner.sides[2].key, "the baseline again is a process of its own"

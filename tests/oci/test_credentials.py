@@ -1,0 +1,134 @@
+"""Which credentials are sent to a registry and its token server, and the errors if they cannot be read."""
+
+import base64
+import json
+import os
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.oci.test_untrusted import FakeRegistry, connect, fake
+from tfbuild.errors import RegistryRefused
+
+__all__ = ["fake"]  # a fixture
+
+
+def test_the_engines_credentials_override_those_of_netrc(
+    fake: type[FakeRegistry], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded = base64.b64encode(b"engine:secret").decode()
+    host: str = fake.host  # type: ignore[attr-defined]
+    (tmp_path / "config.json").write_text(json.dumps({"auths": {host: {"auth": encoded}}}))
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login another password secret\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    fake.needs = f"Basic {encoded}"
+    assert connect(fake).tags() == []
+    assert fake.authorizations == ["", f"Basic {encoded}"]
+
+
+class TokenServer(BaseHTTPRequestHandler):
+    """Issues tokens; `received`: the method, body and credentials of each request."""
+
+    received: list[tuple[str, str, str]]
+
+    def do_GET(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", "0"))).decode()
+        self.received.append((self.command, body, self.headers.get("Authorization", "")))
+        content = b'{"access_token": "issued"}'
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    do_POST = do_GET  # noqa: N815
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+def token_request(fake: type[FakeRegistry]) -> tuple[str, str, str]:
+    """The request that the token server gets: its method, body and credentials."""
+    received: list[tuple[str, str, str]] = []
+    handler = type("Here", (TokenServer,), {"received": received})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        fake.needs, fake.realm = "Bearer issued", f"http://127.0.0.1:{server.server_port}/token"
+        assert connect(fake).tags() == []
+        server.shutdown()
+    (request,) = received
+    return request
+
+
+def install_helper(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Install a credential helper and name it in the engine's configuration."""
+    program = folder / "docker-credential-tests"
+    program.write_text(f"#!/bin/sh\ncat > /dev/null\n{text}\n")
+    program.chmod(0o755)
+    (folder / "config.json").write_text(json.dumps({"credsStore": "tests"}))
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
+IDENTITY = "grant_type=refresh_token&client_id=tfbuild&refresh_token=an+identity&service=x&scope=pull"
+
+
+def test_an_identity_token_in_the_configuration_is_exchanged_for_a_token(
+    fake: type[FakeRegistry], tmp_path: Path
+) -> None:
+    host: str = fake.host  # type: ignore[attr-defined]
+    entry = {
+        "auth": base64.b64encode(b"00000000-0000-0000-0000-000000000000:").decode(),
+        "identitytoken": "an identity",
+    }
+    (tmp_path / "config.json").write_text(json.dumps({"auths": {host: entry}}))
+    assert token_request(fake) == ("POST", IDENTITY, "")
+
+
+def test_an_identity_token_from_a_helper_is_exchanged_for_a_token(
+    fake: type[FakeRegistry], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install_helper(
+        tmp_path, """echo '{"ServerURL": "x", "Username": "<token>", "Secret": "an identity"}'""", monkeypatch
+    )
+    assert token_request(fake) == ("POST", IDENTITY, "")
+
+
+def test_a_name_and_secret_from_a_helper_are_exchanged_for_a_token(
+    fake: type[FakeRegistry], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install_helper(tmp_path, """echo '{"ServerURL": "x", "Username": "us", "Secret": "secret"}'""", monkeypatch)
+    assert token_request(fake) == ("GET", "", f"Basic {base64.b64encode(b'us:secret').decode()}")
+    install_helper(tmp_path, "echo credentials not found in native keychain; exit 1", monkeypatch)
+    assert token_request(fake) == ("GET", "", "")
+
+
+UNREADABLE = [
+    (None, "docker-credential-tests not installed or not available in PATH"),
+    ("echo the keyring is locked; exit 1", "docker-credential-tests exited with .the keyring is locked"),
+    ("echo hello", "JSONDecodeError"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), UNREADABLE)
+def test_a_helper_that_fails_is_named(
+    text: str | None, message: str, fake: type[FakeRegistry], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install_helper(tmp_path, text or "", monkeypatch)
+    if text is None:
+        (tmp_path / "docker-credential-tests").unlink()
+    fake.needs = "Basic x"
+    with pytest.raises(
+        RegistryRefused, match=f"(?s)stored credentials cannot be read: .*{message}.*docker login again"
+    ):
+        connect(fake).tags()
+
+
+@pytest.mark.parametrize("entry", [{"auth": "no base64!"}, {"auth": "bm8gY29sb24="}, {"auth": 1}, "x"])
+def test_a_malformed_configuration_is_reported(entry: object, fake: type[FakeRegistry], tmp_path: Path) -> None:
+    host: str = fake.host  # type: ignore[attr-defined]
+    (tmp_path / "config.json").write_text(json.dumps({"auths": {host: entry}}))
+    fake.needs = "Basic x"
+    with pytest.raises(RegistryRefused, match="stored credentials cannot be read"):
+        connect(fake).tags()

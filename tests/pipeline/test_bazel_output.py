@@ -1,0 +1,207 @@
+"""Reading Bazel's output and the options of a compile, and running compile.sh."""
+
+import fcntl
+import hashlib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tfbuild.context import dockerfile
+from tfbuild.errors import UsageError
+from tfbuild.pipeline import bazel_output
+from tfbuild.pipeline.bazel_output import BazelWatch
+from tfbuild.pipeline.run import RunRequest, run_of
+from tfbuild.util import quantities
+
+RECORDED = Path(__file__).parents[1] / "data" / "bazel"
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_progress_has_an_eta_by_the_rate_of_the_last_minutes() -> None:
+    clock = Clock()
+    watch = BazelWatch(clock)
+    assert watch("[1,000 / 20,345] 8 actions running") == "1,000 / 20,345 actions, 4 %: 8 actions running"
+    clock.now += 60
+    assert watch("[1,600 / 20,345] Compiling a.cc; 3s local") == (
+        "1,600 / 20,345 actions, 7 %, about 31 min 14 s left: Compiling a.cc; 3s local"
+    )
+    # An hour later only the last minutes count.
+    clock.now += 3600
+    assert "left" not in watch("[9,000 / 20,345] x")
+    clock.now += 100
+    assert "about 17 min 14 s left" in watch("[10,000 / 20,345] x")
+
+
+def test_newer_bazels_print_the_time_in_front() -> None:
+    assert BazelWatch()("(11:02:03) [1,234 / 20,345] 8 actions, 7 running") == (
+        "1,234 / 20,345 actions, 6 %: 8 actions, 7 running"
+    )
+
+
+@pytest.mark.parametrize("line", ["", "INFO: Found 1 target...", "[Prepa] x", "a[1]", "Loading: 0 packages loaded"])
+def test_other_lines_show_nothing(line: str) -> None:
+    assert BazelWatch()(line) == ""
+
+
+def test_a_recorded_build_is_followed_to_its_end() -> None:
+    watch = BazelWatch()
+    texts = [text for line in (RECORDED / "double-0.26.1.log").read_text().splitlines() if (text := watch(line))]
+    assert texts[0].startswith("0 / 4 actions")
+    assert len(texts) >= 4
+    assert watch.share == pytest.approx(15 / 18)
+    assert watch.summary == "13 processes: 13 processwrapper-sandbox."
+    assert not watch.killed
+    assert not watch.out_of_time
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "gcc: fatal error: Killed signal terminated program cc1plus",
+        "clang: error: unable to execute command: Killed",
+        "Server terminated abruptly (error code: 14, error message: 'Socket closed', log file: '/x/server/jvm.out')",
+        "collect2: fatal error: ld terminated with signal 9 [Killed]",
+        "java.lang.OutOfMemoryError: Java heap space",
+    ],
+)
+def test_a_lack_of_memory_is_recognised(line: str) -> None:
+    watch = BazelWatch()
+    watch(line)
+    assert watch.killed
+
+
+def test_a_stop_at_the_time_limit_is_recognised() -> None:
+    watch = BazelWatch()
+    watch(f"{bazel_output.TIME_LIMIT}; what is compiled so far is kept")
+    assert watch.out_of_time
+    script = Path(__file__).parents[2] / "templates" / "compile.sh"
+    assert bazel_output.TIME_LIMIT in script.read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("", 0), ("5h30m", 19800), ("90m", 5400), ("45s", 45), ("1h", 3600), ("1h2m3s", 3723)]
+)
+def test_a_time_limit_is_read(text: str, seconds: float) -> None:
+    assert quantities.limit_seconds(text) == seconds
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"time_limit": "5"},
+        {"time_limit": "m"},
+        {"time_limit": "0m"},
+        {"time_limit": "-1h"},
+        {"jobs": "0"},
+        {"jobs": "many"},
+        {"jobs": "²"},
+        {"time_limit": "9999999999999h"},
+        {"mirror": "ftp://example.org"},
+        {"mirror": "file:///srv"},
+        {"network": "bridge2"},
+    ],
+)
+def test_invalid_options_are_refused(options: dict[str, str]) -> None:
+    with pytest.raises(UsageError) as caught:
+        run_of(RunRequest(**options), None)  # type: ignore[arg-type]
+    assert caught.value.hint
+
+
+# --- compile.sh, with a script in place of Bazel that writes the same files -------------------------------------------
+
+BAZEL = """#!/bin/sh
+case "$*" in
+*" build "*) ;;
+*) exit 0 ;;
+esac
+echo "[1 / 2] compiling"
+profile=$(sed -n 's/^build --profile=//p' ROOT/mnt/all.bazelrc)
+echo '[]' > "$profile"
+PROFILE
+exit CODE
+"""
+
+
+def compile_in(
+    root: Path, *, code: int = 0, profile: str = "", secrets: dict[str, str] | None = None
+) -> "subprocess.CompletedProcess[str]":
+    """Run compile.sh with its folders below `root`; `profile`: shell code run before Bazel ends."""
+    script = (dockerfile.TEMPLATES / "compile.sh").read_text()
+    for name in ("mnt", "src", "opt", "wheel", "var"):
+        script = re.sub(rf"(?<![\w./$}}])/{name}\b", f"{root}/{name}", script)
+        (root / name).mkdir(exist_ok=True)
+    (root / "opt/tfbuild").mkdir(exist_ok=True)
+    texts = {
+        "mnt/network.sh": "mirror=\n",
+        "mnt/bazelrc": "build --copt=-mavx\n",
+        "src/configure.py": "",
+        "opt/tfbuild/builder": "b1\n",
+        "opt/tfbuild/source": "source_commit=\n",
+        "bin/bazel": BAZEL.replace("PROFILE", profile).replace("ROOT", str(root)).replace("CODE", str(code)),
+        "compile.sh": script,
+    }
+    for name, text in texts.items():
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_text(text)
+    (root / "bin/bazel").chmod(0o755)
+    for name in ("archives.py", "relay.py", "remote.py", "sitting.py", "system.sh"):
+        (root / "mnt" / name).write_bytes((dockerfile.TEMPLATES / name).read_bytes())
+    for name, text in (secrets or {}).items():
+        (root / "mnt" / name).write_text(text)
+    env = os.environ | {"PATH": f"{root}/bin:{os.environ['PATH']}", "PYTHON_BIN_PATH": sys.executable, "CC": "true"}
+    collect = [sys.executable, "-m", "zipfile", "--create", f"{root}/wheel/thing.whl", "compile.sh"]
+    command = ["sh", "compile.sh", "//:wheel", *collect]
+    return subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, check=False)
+
+
+def test_bazel_s_files_are_kept_by_the_digest_of_its_flags(tmp_path: Path) -> None:
+    for code in (0, 7):
+        completed = compile_in(tmp_path, code=code)
+        assert completed.returncode == code, completed.stderr
+        kept = tmp_path / "mnt/cache/runs" / hashlib.sha256(b"build --copt=-mavx\n").hexdigest()
+        assert {file.name for file in kept.iterdir()} == {"bazel.log", "profile.json.gz", "sittings.jsonl"}
+
+
+def test_a_broken_profile_does_not_fail_the_compile(tmp_path: Path) -> None:
+    completed = compile_in(tmp_path, profile='echo other > "$profile.gz"')
+    assert completed.returncode == 0, completed.stderr
+    assert (tmp_path / "wheel/build.txt").is_file()
+
+
+def test_a_second_compile_with_the_same_flags_leaves_the_first_ones_files_alone(tmp_path: Path) -> None:
+    assert compile_in(tmp_path).returncode == 0
+    (kept,) = [file for file in (tmp_path / "mnt/cache/runs").iterdir() if file.is_dir()]
+    log = kept / "bazel.log"
+    log.write_text("the first one's\n")
+    with Path(f"{kept}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        completed = compile_in(tmp_path)
+    assert completed.returncode == 0, completed.stderr
+    assert "another compile with the same flags is running" in completed.stdout
+    assert log.read_text() == "the first one's\n"
+
+
+# Once Bazel has begun, its remote cache is one that does not answer.
+DIES = "echo build --remote_cache=grpc://127.0.0.1:1 > ROOT/mnt/remote"
+
+
+@pytest.mark.parametrize(("deadline", "goes_on"), [("9999999999", True), ("1", False)])
+def test_a_compile_goes_on_without_a_remote_cache_that_died_but_not_beyond_the_time_limit(
+    deadline: str, goes_on: bool, tmp_path: Path
+) -> None:
+    completed = compile_in(
+        tmp_path, code=7, profile=DIES, secrets={"remote": "build --x\n", "deadline": f"{deadline}\n"}
+    )
+    assert completed.returncode != 0
+    assert (bazel_output.ALONE in completed.stdout) == goes_on
+    assert (bazel_output.TIME_LIMIT in completed.stdout) != goes_on

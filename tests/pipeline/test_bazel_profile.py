@@ -1,0 +1,147 @@
+"""Traces of the test double, written by Bazel versions of several years, and the tables made from them."""
+
+import gzip
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tfbuild.facts import toolchains
+from tfbuild.pipeline import bazel_profile
+from tfbuild.pipeline.bazel_profile import Action, Profile
+
+RECORDED = Path(__file__).parents[1] / "data" / "bazel"
+RELAY = Path(__file__).parents[2] / "templates" / "relay.py"
+KERNEL = "Compiling tensorflow/double/kernel.cc"
+
+
+@pytest.fixture(params=["double-0.26.1", "double-7.7.1"])
+def recorded(request: pytest.FixtureRequest) -> Path:
+    return RECORDED / f"{request.param}.json.gz"
+
+
+def test_the_kernels_are_what_took_the_time(recorded: Path) -> None:
+    profile = bazel_profile.read(recorded)
+    assert profile.complete
+    assert [(action.name, action.mnemonic) for action in profile.actions[:6]] == [(KERNEL, "CppCompile")] * 6
+    times = [action.seconds for action in profile.actions]
+    assert times == sorted(times, reverse=True)
+    kinds = {name: (count, seconds) for name, count, seconds in profile.by_mnemonic()}
+    assert next(iter(kinds)) == "CppCompile"
+    assert kinds["CppCompile"][0] == 8
+    assert kinds["CppLink"][0] == 2
+    assert kinds["Genrule"][0] == 1
+    assert sum(seconds for _, seconds in kinds.values()) == pytest.approx(profile.seconds)
+
+
+def test_a_mnemonic_that_old_traces_lack_is_derived_from_the_text() -> None:
+    old, new = (bazel_profile.read(RECORDED / f"double-{version}.json.gz") for version in ("0.26.1", "7.7.1"))
+    kinds = [{action.mnemonic for action in profile.actions if action.name == KERNEL} for profile in (old, new)]
+    assert kinds == [{"CppCompile"}, {"CppCompile"}]
+    assert "TfWheel" in {action.mnemonic for action in new.actions}
+
+
+def test_a_failed_compile_has_a_complete_profile() -> None:
+    profile = bazel_profile.read(RECORDED / "double-failed-0.26.1.json.gz")
+    assert profile.complete
+    names = [action.name for action in profile.actions]
+    assert not [name for name in names if name.startswith("Linking tensorflow/double/libtensorflow_double")]
+
+
+def test_a_trace_without_its_end_is_read_as_far_as_it_goes(recorded: Path, tmp_path: Path) -> None:
+    whole, text = bazel_profile.read(recorded), gzip.decompress(recorded.read_bytes())
+    path = tmp_path / "profile.json"
+    path.write_bytes(text)
+    assert bazel_profile.read(path) == whole
+    # In the middle of the tenth action's line.
+    parts = text.split(b"action processing", 10)
+    path.write_bytes(b"action processing".join(parts[:10]) + b"action proc")
+    profile = bazel_profile.read(path)
+    assert not profile.complete
+    assert len(profile.actions) == 9
+    assert "Bazel was killed before it wrote the end" in bazel_profile.table(profile)
+    path.write_bytes(b"")
+    assert bazel_profile.read(path) == Profile(actions=(), complete=False)
+
+
+def test_the_table_has_kinds_and_the_slowest() -> None:
+    profile = Profile(
+        actions=(
+            Action(name="Compiling a.cc", mnemonic="CppCompile", seconds=3725.0),
+            Action(name="Linking a.so", mnemonic="CppLink", seconds=61.0),
+            Action(name="Compiling b.cc", mnemonic="CppCompile", seconds=0.5),
+        ),
+        complete=True,
+    )
+    assert bazel_profile.table(profile) == (
+        "3 actions, 1 h 03 min in total\n"
+        "\n"
+        "by kind:\n"
+        "  1 h 02 min  CppCompile                   2\n"
+        "  1 min 01 s  CppLink                      1\n"
+        "\n"
+        "the slowest:\n"
+        "  1 h 02 min  CppCompile  Compiling a.cc\n"
+        "  1 min 01 s  CppLink     Linking a.so\n"
+        "       0.5 s  CppCompile  Compiling b.cc\n"
+    )
+    assert bazel_profile.lines(profile, 1) == ["  1 h 02 min  CppCompile  Compiling a.cc"]
+
+
+@pytest.mark.parametrize(
+    ("version", "flags"),
+    [("0.26.1", ("--experimental_generate_json_trace_profile",)), ("0.29.0", ()), ("7.4.1", ()), ("9.0.0rc1", ())],
+)
+def test_old_bazels_are_asked_for_json(version: str, flags: tuple[str, ...]) -> None:
+    assert toolchains.profile_flags(version) == flags
+
+
+@pytest.mark.parametrize(
+    ("version", "once", "apart"),
+    [
+        ("0.26.1", ("--distinct_host_configuration=false", "--force_pic"), ("--distinct_host_configuration=true",)),
+        ("5.3.0", ("--distinct_host_configuration=false",), ("--distinct_host_configuration=true",)),
+        ("6.0.0", (), ()),
+        ("7.4.1", (), ()),
+    ],
+)
+def test_the_flags_for_host_tools_go_to_each_bazel_that_knows_them(
+    version: str, once: tuple[str, ...], apart: tuple[str, ...]
+) -> None:
+    assert toolchains.compile_once_flags(version) == once
+    assert toolchains.host_apart_flags(version) == apart
+
+
+# --- the log of a long compile ----------------------------------------------------------------------------------------
+
+
+# However long the script takes, it sees all of its lines within the same second.
+AT_ONCE = """
+import runpy, sys, time
+time.monotonic = lambda: 1000.0
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def relay(text: str, log: Path) -> str:
+    command = [sys.executable, "-c", AT_ONCE, str(RELAY), str(log)]
+    completed = subprocess.run(command, input=text.encode(), capture_output=True, check=True)
+    assert log.read_bytes() == text.encode()
+    return completed.stdout.decode()
+
+
+def test_a_short_log_passes_as_it_is(tmp_path: Path) -> None:
+    text = "Loading:\n[1 / 2] Compiling a.cc\nERROR: x\nwithout an end"
+    assert relay(text, tmp_path / "log") == text
+
+
+def test_the_end_of_a_flood_is_shown_and_the_rest_is_in_the_log(tmp_path: Path) -> None:
+    flood = [f"a.cc:{number}: warning: something unimportant" for number in range(60000)]
+    end = ["a.cc:7:1: error: no such thing", "  int x = y;", "  ^", "ERROR: Build did NOT complete successfully"]
+    output = relay("\n".join([*flood, *end]) + "\n", tmp_path / "log")
+    # BuildKit limits the output per second, and in total.
+    assert len(output) < 200 << 10
+    assert output.splitlines()[-4:] == end
+    assert "lines are in Bazel's own log alone" in output

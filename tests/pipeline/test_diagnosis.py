@@ -1,0 +1,104 @@
+"""Recorded last lines of failed builds, and the errors that they become."""
+
+import pytest
+
+from tfbuild.errors import (
+    BadSource,
+    BaseUnavailable,
+    BuildFailed,
+    TfbuildError,
+    UnknownCompiler,
+    UnknownPython,
+    UnknownRelease,
+    UsageError,
+)
+from tfbuild.pipeline import diagnosis
+
+CONFIGURE = """the image could not be built
+  Traceback (most recent call last):
+    File "/src/configure.py", line 1, in <module>
+  RuntimeError: no such toolkit
+  tfbuild: this tree's configure.py failed
+  executor failed running [/bin/sh -c sh /mnt/compile.sh]: exit code: 1"""
+
+
+@pytest.mark.parametrize(
+    ("output", "error", "message"),
+    [
+        (
+            "  Cloning into '/src'...\n"
+            "  tfbuild: https://github.com/tensorflow/tensorflow has no tag v9.9.9, or does not answer",
+            BadSource,
+            "https://github.com/tensorflow/tensorflow has no tag v9.9.9, or does not answer",
+        ),
+        ("  tfbuild: the tag v2.13.1 is the commit abc, and not def", BadSource, "the tag v2.13.1 is the commit abc"),
+        (
+            "  tfbuild: this is not TensorFlow's source: it has no .bazelrc",
+            BadSource,
+            "this is not TensorFlow's source",
+        ),
+        ("  tfbuild: 02-my.patch does not apply to this tree", BadSource, "my.patch does not apply to this tree"),
+        (
+            "  ERROR: Config value mkl_threadpool is not defined in any .rc file",
+            UnknownRelease,
+            "no --config=mkl_threadpool;",
+        ),
+        (
+            "  ERROR: Config value 'zz' is not defined in any .rc file",
+            UnknownRelease,
+            "this TensorFlow has no --config=zz;",
+        ),
+        (
+            "  ERROR: Unrecognized option: --zz\n  INFO: Elapsed time: 0.1s",
+            UsageError,
+            "this Bazel does not know --zz;",
+        ),
+        (
+            "  ERROR: Skipping '//tensorflow/tools/pip_package:wheel': no such target "
+            "'//tensorflow/tools/pip_package:wheel': target 'wheel' not declared in package",
+            UnknownRelease,
+            "this TensorFlow has no target //tensorflow/tools/pip_package:wheel;",
+        ),
+        (CONFIGURE, BadSource, "this tree's configure.py failed: RuntimeError: no such toolkit"),
+        (
+            "  tfbuild: neither this base image nor its distribution has Python 3.9; name a base that has it",
+            UnknownPython,
+            "neither the base image nor its distribution has Python 3.9",
+        ),
+        ("  E: Unable to locate package clang-18", UnknownCompiler, "the base image's distribution has no clang-18"),
+        ("  E: Package 'gcc-9' has no installation candidate", UnknownCompiler, "distribution has no gcc-9"),
+        (
+            "  /bin/sh: 1: apt-get: not found\n"
+            '  executor failed running [/bin/sh -c apt-get update || { echo "tfbuild: neither this base image nor its '
+            'distribution has Python 3.11; name a base that has it" >&2; exit 1; }]: exit code: 127',
+            BaseUnavailable,
+            "the base image has no apt-get",
+        ),
+        (
+            "  13:37:57 Downloading http://127.0.0.1:43563/github.com/bazelbuild/bazel/releases/download/0.26.0"
+            "/bazel-0.26.0-linux-x86_64...\n"
+            "  13:37:57 could not download Bazel: failed to download bazel: failed to download bazel: not found",
+            BuildFailed,
+            "there is no Bazel 0.26.0 where Bazelisk looks for it",
+        ),
+    ],
+)
+def test_the_cause_is_named(output: str, error: type[TfbuildError], message: str) -> None:
+    cause = diagnosis.explain(BuildFailed(f"the image could not be built\n{output}", hint="the full log: x.log"))
+    assert type(cause) is error
+    assert cause.reason.startswith(message) or message in cause.reason
+    assert "\n" not in cause.reason
+    assert cause.hint.endswith("; the full log: x.log")
+
+
+def test_an_unknown_failure_stays_as_it_is() -> None:
+    error = BuildFailed("the image could not be built\n  tensorflow/a.cc:1: error: boom", hint="the full log: x.log")
+    assert diagnosis.explain(error) is error
+
+
+def test_a_fix_that_does_not_apply_can_be_left_out() -> None:
+    output = "  tfbuild: the fix grpc-gettid does not apply to this tree"
+    cause = diagnosis.explain(BuildFailed(f"the image could not be built\n{output}", hint="the full log: x.log"))
+    assert type(cause) is BadSource
+    assert cause.reason == "the fix grpc-gettid does not apply to this tree"
+    assert cause.hint.startswith("--without-fix grpc-gettid where")

@@ -1,0 +1,136 @@
+"""A build's names and baselines on an engine that other runs use too."""
+
+import errno
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tfbuild import plan
+from tfbuild.context.labels import image_name, labels_of
+from tfbuild.engine import Engine
+from tfbuild.engine.buildx import Builder
+from tfbuild.errors import DiskFull
+from tfbuild.pipeline import Maker, baselines
+from tfbuild.pipeline.base_image import ResolvedBase
+from tfbuild.pipeline.baselines import Comparison
+from tfbuild.pipeline.run import Run
+from tfbuild.plan import Request
+from tfbuild.verify import session as verifying
+from tfbuild.verify.verification import Baseline
+
+
+class FakeEngine(Engine):
+    """An engine that only has images, by name."""
+
+    def __init__(self, **names: str) -> None:
+        self.names = names
+
+    def exists(self, ref: str) -> bool:
+        return ref in self.names
+
+    def image(self, ref: str) -> Any:
+        return type("FakeImage", (), {"id": self.names[ref]})
+
+
+def test_a_baseline_stays_valid_when_another_run_renames_it(tmp_path: Path) -> None:
+    compiled = plan.select(Request(target="mkl", release="2.20.0", cpu="x86-64-v3", platform="linux/amd64"), None)
+    comparison = baselines.for_build(compiled, "auto")
+    official = comparison.wheel
+    assert official is not None
+    assert (official.release, official.python, official.wheel.kind) == ("2.20.0", compiled.python, "official")
+    unverified = image_name(official, "-unverified")
+    maker = Maker(run=Run(base="auto", work=tmp_path, reports=tmp_path))
+    engine = FakeEngine(**{unverified: "sha256:1"})
+    maker.__dict__["engine"] = engine
+    baseline = maker._baseline("x", comparison)
+    assert isinstance(baseline, Baseline)
+    engine.names = {image_name(official): "sha256:1"}
+    # It is run by its id, which stays, and reported by the name that it had.
+    assert (baseline.ref, baseline.image) == (unverified, "sha256:1")
+    assert baseline.image in engine.names.values()
+
+
+def saving(*chunks: bytes) -> Engine:
+    """Return an engine with a builder elsewhere, whose images are saved as these chunks before the disk is full."""
+
+    def save() -> Iterator[bytes]:
+        yield from chunks
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    images = SimpleNamespace(get=lambda _: SimpleNamespace(save=save))
+    engine = Engine.__new__(Engine)
+    engine.client = SimpleNamespace(images=images)
+    engine.__dict__["builder"] = Builder(name="far", driver="remote")
+    return engine
+
+
+def test_a_base_that_does_not_fit_on_the_disk_leaves_nothing_there(tmp_path: Path) -> None:
+    build = plan.select(Request(target="mkl", release="2.20.0", cpu="avx", platform="linux/amd64"), None)
+    maker = Maker(run=Run(base="auto", work=tmp_path, reports=tmp_path))
+    maker.__dict__["engine"] = saving(b"some of it")
+    base = ResolvedBase(reference="tfbuild-base:bookworm", name="x", digest="sha256:1")
+    with pytest.raises(DiskFull, match=r"no space is left for .*base"), maker._named_contexts(build, base):
+        pytest.fail("there is no base")
+    assert list((tmp_path / build.id).iterdir()) == []
+
+
+def test_a_release_whose_official_wheel_has_no_onednn_is_compared_with_that_of_target_cpu(tmp_path: Path) -> None:
+    base = "python-base:3.7-bullseye"
+    request = Request(target="mkl", release="2.0.4", python="3.7", platform="linux/amd64", base=base)
+    official = baselines.official(request.release, request.target, request.python, request.platform, base)
+    assert (official.id, official.base_image) == ("2.0.4-cpu-py3.7-avx", base)
+    maker = Maker(run=Run(base=base, work=tmp_path, reports=tmp_path))
+    maker.__dict__["engine"] = FakeEngine(**{image_name(official): "sha256:1"})
+    build = plan.select(replace(request, cpu="avx"), None)
+    baseline = maker._baseline("x", baselines.for_build(build, base))
+    assert isinstance(baseline, Baseline)
+    # Before 2.5 nothing switches oneDNN on, so nothing has to be switched off.
+    assert (baseline.ref, baseline.env) == ("tfbuild:2.0.4-cpu-py3.7-avx", {"LD_PRELOAD": ""})
+
+
+def test_an_official_wheel_is_compared_with_itself_without_its_tuning(tmp_path: Path) -> None:
+    maker = Maker(run=Run(base="auto", work=tmp_path, reports=tmp_path))
+    for release, env in (("2.4.4", {"LD_PRELOAD": ""}), ("2.5.0", {"LD_PRELOAD": "", "TF_ENABLE_ONEDNN_OPTS": ""})):
+        assert maker._baseline("x", Comparison(release=release)) == Baseline(ref="x", env=env)
+
+
+def test_a_verification_without_throughput_has_no_baseline_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    official = plan.select(Request(wheel="official", release="2.20.0", platform="linux/amd64"), None)
+    image = SimpleNamespace(id="sha256:1", labels=labels_of(official), architecture="amd64")
+    calls: list[dict[str, Any]] = []
+    monkeypatch.setattr(verifying, "verify", lambda *_, **options: calls.append(options))
+    run = Run(work=tmp_path, reports=tmp_path)
+    for timed in (True, False):
+        maker = Maker(run=replace(run, throughput=timed))
+        maker.__dict__["engine"] = SimpleNamespace(image=lambda _: image)
+        maker._verify("x", maker._existing_baseline("x"))
+    compared, left_out = calls
+    assert compared["baseline"].ref == "x"
+    assert left_out["baseline"] is None
+    assert left_out["untimed"] == "it was left out (--no-throughput)"
+
+
+def test_a_verification_builds_nothing_and_says_what_it_lacks(tmp_path: Path) -> None:
+    compiled = plan.select(Request(target="mkl", release="2.20.0", cpu="x86-64-v3", platform="linux/amd64"), None)
+    image = SimpleNamespace(id="sha256:1", labels=labels_of(compiled), architecture="amd64")
+    maker = Maker(run=Run(work=tmp_path, reports=tmp_path))
+    maker.__dict__["engine"] = SimpleNamespace(image=lambda _: image, exists=lambda _: False)
+    official = baselines.for_build(compiled, "auto").wheel
+    assert official is not None
+    why = maker._existing_baseline("x")
+    assert isinstance(why, str)
+    assert why.startswith(f"{image_name(official)}, which it is compared with, is not on this engine: invoke build ")
+    assert "--wheel official" in why
+    # Where another run made it, it is used.
+    maker.__dict__["engine"] = SimpleNamespace(image=lambda _: image, exists=lambda _: True)
+    baseline = maker._existing_baseline("x")
+    assert isinstance(baseline, Baseline)
+    assert (baseline.ref, baseline.image) == (image_name(official), "sha256:1")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,71 @@
+"""Bazel's share of a machine, from cgroup files of both versions.
+
+v1-container was recorded; the others were written from the kernel's documentation (admin-guide/cgroup-v1 and -v2).
+"""
+
+from pathlib import Path
+
+import pytest
+
+from tfbuild.pipeline import compiling, resources
+from tfbuild.pipeline.resources import Limits
+
+GIB = 1 << 30
+HERE = Path(__file__).parents[1] / "data" / "cgroup"
+
+
+@pytest.mark.parametrize(
+    ("name", "cpus", "memory"),
+    [
+        # A systemd scope: the slice above it has the tighter memory limit.
+        ("v2-nested", 1.5, 6 * GIB),
+        # Inside a container with a cgroup namespace: the path is "/", and the files are at the top.
+        ("v2-container", 4.0, 8 * GIB),
+        ("v2-unlimited", None, None),
+        # docker run --cpus 2 --memory 4g under cgroup v1: the path is the host's, the files are at the top.
+        ("v1-container", 2.0, 4 * GIB),
+        ("v1-unlimited", None, None),
+        ("nothing", None, None),
+    ],
+)
+def test_the_tightest_limit_counts(name: str, cpus: float | None, memory: int | None) -> None:
+    assert resources.limits(HERE / name) == Limits(cpus=cpus, memory=memory)
+
+
+@pytest.mark.parametrize(
+    ("cpus", "memory", "limits", "jobs"),
+    [
+        (64, 256 * GIB, Limits(), 64),
+        (64, 32 * GIB, Limits(), 15),
+        (2, 24 * GIB, Limits(), 2),
+        (16, 64 * GIB, Limits(cpus=4.0), 4),
+        (16, 64 * GIB, Limits(cpus=0.5), 1),
+        (16, 64 * GIB, Limits(memory=8 * GIB), 3),
+        # A limit larger than the machine has no effect.
+        (4, 16 * GIB, Limits(cpus=32.0, memory=512 * GIB), 4),
+        (8, 2 * GIB, Limits(), 1),
+    ],
+)
+def test_jobs_follow_from_processors_and_memory(cpus: int, memory: int, limits: Limits, jobs: int) -> None:
+    share = resources.share(cpus=cpus, memory=memory, limits=limits)
+    assert share.jobs == jobs
+    assert 0 < share.ram << 20 <= min(memory, limits.memory or memory)
+    assert share.bazelrc().splitlines()[0] == f"build --jobs={jobs}"
+
+
+def test_the_users_choice_wins_and_the_reason_says_so() -> None:
+    share = resources.share(cpus=64, memory=8 * GIB, limits=Limits(), jobs=12)
+    assert share.jobs == 12
+    assert share.reason == "--jobs=12: as asked for; 64 by processors, 3 by 8.0 GiB of memory at 2 GiB an action"
+
+
+def test_an_engine_elsewhere_is_not_bound_by_this_cgroup() -> None:
+    assert resources.of_this_process(local=False) == Limits()
+
+
+@pytest.mark.parametrize(
+    ("jobs", "hint"), [(8, "--jobs 4"), (3, "--jobs 1"), (1, "one action at a time is already too much")]
+)
+def test_where_memory_ran_out_the_hint_is_a_setting(jobs: int, hint: str) -> None:
+    share = resources.share(cpus=8, memory=64 * GIB, limits=Limits(), jobs=jobs)
+    assert compiling.memory_hint(share).startswith(hint)

@@ -1,0 +1,88 @@
+"""The options of a run: each one arrives, and none goes through the environment."""
+
+import os
+from dataclasses import FrozenInstanceError, fields
+from pathlib import Path
+
+import pytest
+
+from tfbuild import plan
+from tfbuild.cli import building
+from tfbuild.cli.options import COMPILE, MAKE, PLAN, TIMED
+from tfbuild.engine import selection
+from tfbuild.engine.selection import EngineChoice
+from tfbuild.errors import EngineMissing
+from tfbuild.pipeline.run import Run, RunRequest, run_of
+from tfbuild.plan import Request
+
+
+def test_every_option_of_the_verbs_that_make_images_is_read() -> None:
+    """An option that no field takes would be dropped silently."""
+    given = {name.replace("-", "_") for group in (PLAN, MAKE, COMPILE, TIMED) for name in group}
+    known = {field.name for kind in (Request, RunRequest) for field in fields(kind)}
+    # The command line itself reads the CA file, because SSL_CERT_FILE may name it.
+    assert given - known == {"ca_cert"}
+    assert known - given == {"no_verify", "reverify"}
+
+
+def test_the_options_become_a_run(tmp_path: Path) -> None:
+    request = RunRequest(
+        engine="tcp://b:1", builder="farm", base="bootstrap", mirror="https://mirror.site/x/", network="host", jobs="4",
+        time_limit="1h", need_disk="5", remote_cache="grpc://cache:1", remote_readonly=True, no_cache=True,
+        no_verify=True, no_throughput=True, reverify=True,
+    )  # fmt: skip
+    run = run_of(request, tmp_path / "ca.pem")
+    assert run.engine == EngineChoice(engine="tcp://b:1", builder="farm")
+    assert (run.base, run.mirror, run.bundle, run.network) == (
+        "bootstrap", "https://mirror.site/x", None, "host"
+    )  # fmt: skip
+    assert (run.jobs, run.seconds, run.disk, run.ca) == (4, 3600.0, 5 * 10**9, tmp_path / "ca.pem")
+    assert run.remote is not None
+    assert (run.remote.cache, run.remote.readonly) == ("grpc://cache:1", True)
+    assert (run.no_cache, run.verify, run.throughput, run.reverify) == (True, False, False, True)
+    with pytest.raises(FrozenInstanceError):
+        run.jobs = 1  # type: ignore[misc]
+
+
+def test_without_options_it_is_the_default_run() -> None:
+    run = run_of(RunRequest(), None)
+    assert run == Run(started=run.started)
+
+
+@pytest.mark.parametrize(
+    ("choice", "variables"),
+    [
+        (EngineChoice(), {"DOCKER_HOST": "unix:///x", "DOCKER_TLS_VERIFY": "1", "DOCKER_CONTEXT": "old"}),
+        (EngineChoice(engine="tcp://b:1"), {"DOCKER_HOST": "tcp://b:1", "DOCKER_TLS_VERIFY": "1"}),
+        (EngineChoice(engine="far"), {"DOCKER_CONTEXT": "far"}),
+        (
+            EngineChoice(builder="farm"),
+            {"DOCKER_HOST": "unix:///x", "DOCKER_TLS_VERIFY": "1", "DOCKER_CONTEXT": "old", "BUILDX_BUILDER": "farm"},
+        ),
+    ],
+)
+def test_a_choice_becomes_the_variables_of_docker_s_client(choice: EngineChoice, variables: dict[str, str]) -> None:
+    environ = {"PATH": "/bin", "DOCKER_HOST": "unix:///x", "DOCKER_TLS_VERIFY": "1", "DOCKER_CONTEXT": "old"}
+    assert choice.environment(environ) == {"PATH": "/bin", **variables}
+
+
+def test_a_choice_leaves_the_environment_of_the_process_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    before = dict(os.environ)
+    chosen = selection.choose("tcp://b:1", "farm")
+    assert chosen.elsewhere()
+    assert selection.choose("unix:///run/x.sock") == EngineChoice(engine="unix:///run/x.sock")
+    assert not selection.choose("default").elsewhere()
+    with pytest.raises(EngineMissing, match=r"no Docker context 'none'"):
+        selection.choose("none")
+    assert dict(os.environ) == before
+
+
+def test_ignored_compile_options_are_named_where_nothing_is_compiled() -> None:
+    official = plan.select(Request(wheel="official", release="2.20.0", platform="linux/amd64"), None)
+    compiled = plan.select(Request(release="2.20.0", cpu="avx", platform="linux/amd64"), None)
+    options = {"jobs": "4", "remote_property": ["a=b"], "remote_readonly": True, "time_limit": "1h"}
+    (note,) = building.ignored_options(official, options)
+    assert note == "--jobs, --remote-property, --remote-readonly: ignored, because --wheel official compiles nothing"
+    assert building.ignored_options(official, {"jobs": "", "time_limit": "1h"}) == []
+    assert building.ignored_options(compiled, options) == []

@@ -1,0 +1,85 @@
+"""What `auditwheel show` prints of a wheel, and what users are told of it."""
+
+import json
+import shutil
+import subprocess
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tfbuild.errors import BuildFailed
+from tfbuild.pipeline import wheel_audit
+from tfbuild.pipeline.wheel_audit import Audit
+
+INFO = {
+    "thing-1.0.dist-info/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: cp311-cp311-linux_x86_64\n",
+    "thing-1.0.dist-info/METADATA": b"Metadata-Version: 2.1\nName: thing\nVersion: 1.0\n",
+}
+RECORDED = Path(__file__).parents[1] / "data" / "auditwheel" / "tensorflow_cpu-2.14.0.json"
+
+
+@pytest.fixture(scope="module")
+def official() -> Audit:
+    output = json.loads(RECORDED.read_text())
+    return wheel_audit.read(output, Path(output["wheel"]))
+
+
+def test_the_official_wheel_keeps_the_promise_of_its_name(official: Audit) -> None:
+    assert official.tag == "manylinux_2_17_x86_64"
+    assert official.own == ("manylinux2014_x86_64", "manylinux_2_17_x86_64")
+    assert official.needs == {"GLIBC": "2.17", "CXXABI": "1.3.7", "GCC": "3.3", "GLIBCXX": "3.4.19"}
+    assert official.broken_promises == ()
+    assert official.lines() == [
+        "it runs where the system has GLIBC 2.17, CXXABI 1.3.7, GCC 3.3, GLIBCXX 3.4.19 or newer: consistent with "
+        "manylinux_2_17_x86_64"
+    ]
+
+
+def test_a_name_that_promises_too_much_is_reported(official: Audit) -> None:
+    newer = replace(official, tag="manylinux_2_36_x86_64")
+    assert newer.broken_promises == official.own
+    assert not newer.to_json()["consistent"]
+    assert "wheel tags --platform-tag manylinux_2_36_x86_64" in newer.lines()[-1]
+    assert replace(newer, own=("linux_x86_64",)).broken_promises == ()
+    assert replace(newer, own=("manylinux_2_39_x86_64",)).broken_promises == ()
+    # A wheel that needs another library from the system is consistent with no manylinux tag at all.
+    foreign = replace(official, tag="linux_x86_64", external=("libcuda.so.1",))
+    assert foreign.broken_promises == official.own
+    assert "libcuda.so.1" in foreign.lines()[1]
+
+
+def wheel(folder: Path, files: dict[str, bytes]) -> Path:
+    path = folder / "thing-1.0-cp311-cp311-linux_x86_64.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in {**INFO, **files}.items():
+            archive.writestr(name, content)
+        archive.writestr("thing-1.0.dist-info/RECORD", "".join(f"{name},,\n" for name in (*INFO, *files)))
+    return path
+
+
+def test_a_real_library_is_audited(tmp_path: Path) -> None:
+    compiler = shutil.which("cc") or shutil.which("gcc") or pytest.skip("there is no C compiler here")
+    # explicit_bzero came with glibc 2.25.
+    (tmp_path / "thing.c").write_text("#include <string.h>\nvoid thing(char *p) { explicit_bzero(p, 64); }\n")
+    library = tmp_path / "thing.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, tmp_path / "thing.c"], check=True)
+    audit = wheel_audit.check(wheel(tmp_path, {"tensorflow/thing.so": library.read_bytes()}))
+    assert audit.needs["GLIBC"] == "2.25"
+    assert audit.tag.startswith(("manylinux_2_26", "manylinux_2_27", "manylinux_2_28", "manylinux_2_25"))
+    assert audit.own == ("linux_x86_64",)
+
+
+@pytest.mark.parametrize("files", [{"tensorflow/__init__.py": b"x = 1\n"}, {"tensorflow/a.so": b"no machine code"}])
+def test_a_wheel_without_machine_code_is_refused(files: dict[str, bytes], tmp_path: Path) -> None:
+    with pytest.raises(BuildFailed, match="is not a TensorFlow wheel") as caught:
+        wheel_audit.check(wheel(tmp_path, files))
+    assert "the wheel is kept" in caught.value.hint
+
+
+def test_a_truncated_wheel_is_refused(tmp_path: Path) -> None:
+    path = wheel(tmp_path, {"tensorflow/__init__.py": b"x = 1\n" * 1000})
+    path.write_bytes(path.read_bytes()[:50])
+    with pytest.raises(BuildFailed, match="auditwheel cannot read"):
+        wheel_audit.check(path)

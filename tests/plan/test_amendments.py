@@ -1,0 +1,134 @@
+"""What a user changes about TensorFlow's tree: read strictly, part of the plan, and in the build context."""
+
+import re
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.plan.test_selection import chosen
+from tfbuild.context import dockerfile
+from tfbuild.errors import BadSource, ConflictingTargets, TfbuildError, UsageError
+from tfbuild.plan import amendments
+
+DIFF = "--- a/configure.py\n+++ b/configure.py\n@@ -1 +1 @@\n-print(1)\n+print(2)\n"
+SOURCE: dict[str, Any] = {"release": "2.14.1", "target": "cpu", "cpu": "x86-64-v3"}
+
+
+@pytest.fixture
+def diff(tmp_path: Path) -> Path:
+    path = tmp_path / "my fix.patch"
+    path.write_text(DIFF)
+    return path
+
+
+@pytest.fixture
+def eigen(tmp_path: Path) -> Path:
+    folder = tmp_path / "eigen"
+    folder.mkdir()
+    (folder / "WORKSPACE").write_text("")
+    (folder / "BUILD").write_text("# ours\n")
+    return folder
+
+
+def test_they_are_in_the_context_and_in_what_writes_it_again(diff: Path, eigen: Path, tmp_path: Path) -> None:
+    build = chosen(
+        **SOURCE,
+        patch=(str(diff), str(diff)),
+        override_repository=(f"eigen_archive={eigen}",),
+        system_lib=("swig", "curl", "zlib=zlib1g-dev"),
+        configure=("TF_ENABLE_XLA=0", "TF_NEED_ROCM=1"),
+    )
+    folder = dockerfile.write(build, tmp_path / "context").folder
+    assert [path.name for path in sorted((folder / "patches").iterdir())] == ["01-my-fix.patch", "02-my-fix.patch"]
+    assert (folder / "patches/02-my-fix.patch").read_text() == DIFF
+    with tarfile.open(folder / "overrides/eigen_archive.tar") as tar:
+        assert {member.name.partition("/")[2] for member in tar} >= {"WORKSPACE", "BUILD"}
+    assert (
+        "build --override_repository=eigen_archive=/opt/overrides/eigen_archive\n" in (folder / "bazelrc").read_text()
+    )
+    text = (folder / "Dockerfile").read_text()
+    assert " libcurl4-openssl-dev " in text
+    assert " swig " in text
+    assert " zlib1g-dev " in text
+    assert "export TF_SYSTEM_LIBS=curl,swig,zlib " in text
+    assert text.count("export TF_ENABLE_XLA=0 ") == text.count("export PYTHON_BIN_PATH=")
+    assert "export TF_NEED_ROCM=1 " in text
+    assert "export TF_NEED_ROCM=0 " not in text
+    for words in (
+        "--patch 'my fix.patch'",
+        "--override-repository eigen_archive=eigen",
+        "--system-lib zlib=zlib1g-dev",
+    ):
+        assert words in dockerfile.command(build)
+
+
+def test_what_the_scripts_of_a_compile_call_is_mounted_where_they_look(tmp_path: Path) -> None:
+    folder = dockerfile.write(chosen(**SOURCE), tmp_path / "context").folder
+    stages = re.split(r"^FROM ", (folder / "Dockerfile").read_text(), flags=re.MULTILINE)
+    for script in ("compile.sh", "toolchain.sh", "source.sh", "system.sh"):
+        called = set(re.findall(r"/mnt/\w+\.(?:py|sh)", (folder / script).read_text()))
+        for stage in (stage for stage in stages if f"sh /mnt/{script}" in stage):
+            assert called <= set(re.findall(r"target=(/mnt/\S+)", stage)), script
+
+
+def test_each_changes_the_contexts_digest_and_the_identifier(diff: Path, eigen: Path, tmp_path: Path) -> None:
+    asked: list[dict[str, Any]] = [
+        {},
+        {"patch": (str(diff),)},
+        {"override_repository": (f"eigen_archive={eigen}",)},
+        {"system_lib": ("curl",)},
+        {"configure": ("TF_ENABLE_XLA=0",)},
+    ]
+    builds = [chosen(**SOURCE, **options) for options in asked]
+    assert len({build.id for build in builds}) == len(asked)
+    digests = {dockerfile.write(build, tmp_path / build.id).digest for build in builds}
+    assert len(digests) == len(asked)
+    # Another file in a repository, and another line in a patch, are another context.
+    (eigen / "BUILD").write_text("# changed\n")
+    diff.write_text(DIFF.replace("print(2)", "print(3)"))
+    for number in (1, 2):
+        assert dockerfile.write(chosen(**SOURCE, **asked[number]), tmp_path / "again").digest not in digests
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "says"),
+    [
+        ({"patch": ("none.patch",)}, BadSource, "No such file"),
+        ({"override_repository": ("eigen",)}, UsageError, "NAME=FOLDER"),
+        ({"override_repository": ("../eigen=.",)}, UsageError, "NAME=FOLDER"),
+        ({"override_repository": ("eigen=none",)}, BadSource, "no folder"),
+        ({"override_repository": ("eigen=tests",)}, BadSource, "no WORKSPACE"),
+        ({"system_lib": ("nothing",)}, UsageError, "not known"),
+        ({"system_lib": ("zlib=zlib1g dev",)}, UsageError, "not known"),
+        ({"system_lib": ("zlib=-o=Dpkg::x",)}, UsageError, "not known"),
+        ({"system_lib": ("curl", "curl")}, UsageError, "twice"),
+        ({"configure": ("tf_enable_xla=0",)}, UsageError, "NAME=VALUE"),
+        ({"configure": ("TF_ENABLE_XLA",)}, UsageError, "NAME=VALUE"),
+        ({"configure": ("TF_ENABLE_XLA=$(id)\n",)}, UsageError, "control characters"),
+    ],
+)
+def test_what_cannot_be_used_is_refused(options: dict[str, Any], error: type[TfbuildError], says: str) -> None:
+    with pytest.raises(error, match=says) as refusal:
+        chosen(**SOURCE, **options)
+    assert refusal.value.hint or "control" in says
+
+
+def test_a_patch_that_is_no_diff_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "note.patch"
+    path.write_text("please change this\n")
+    with pytest.raises(BadSource, match="not a unified diff"):
+        amendments.patch(str(path))
+
+
+def test_cuda_by_way_of_configure_is_refused_with_mkl() -> None:
+    with pytest.raises(ConflictingTargets):
+        chosen(release="2.14.1", target="mkl", cpu="x86-64-v3", configure=("TF_NEED_CUDA=1",))
+
+
+def test_they_are_refused_where_nothing_is_compiled() -> None:
+    for name, value in {"patch": "x", "override_repository": "a=b", "system_lib": "curl", "configure": "A=1"}.items():
+        options: dict[str, Any] = {name: (value,)}
+        with pytest.raises(UsageError, match=name.replace("_", "-")):
+            chosen(release="2.14.1", wheel="official", **options)

@@ -1,0 +1,265 @@
+"""CUDA that fits the GPU: what each CUDA compiles for, what each release takes, and what a request becomes of it."""
+
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packaging.version import Version
+
+from tfbuild import facts, pipeline, plan
+from tfbuild.context import dockerfile
+from tfbuild.context.labels import labels_of
+from tfbuild.errors import BaseUnavailable, TfbuildError, UnknownCompiler, UnknownRelease, UsageError
+from tfbuild.facts import releases
+from tfbuild.facts.release_table import Cuda
+from tfbuild.facts.release_table import table as release_table
+from tfbuild.plan import Build, Request, compute_capability, cuda_versions
+from tfbuild.plan.cuda_versions import CapabilityRow, CudnnRow, table
+
+RECORDED = {path.stem: path for path in (Path(__file__).parents[1] / "data" / "ptxas").glob("*.txt")}
+REQUEST = Request(target="cuda", cpu="x86-64-v3", platform="linux/amd64", base="a-base:1")
+RELEASES = [row.version for row in releases.releases()]
+# 2.19's Bazel is not certain, so that it is forced.
+BAZEL = {"2.19.0": "6.5.0", "2.19.1": "6.5.0"}
+
+
+def planned(release: str, gpus: str = "", **options: Any) -> Build:
+    asked = replace(REQUEST, release=release, compute_capabilities=gpus, bazel=BAZEL.get(release, ""), **options)
+    return plan.select(asked, None)
+
+
+# --- the rows ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cuda", sorted(RECORDED))
+def test_the_capabilities_of_a_cuda_are_those_that_its_ptxas_lists(cuda: str) -> None:
+    listed = {name.removeprefix("sm_") for name in RECORDED[cuda].read_text().split()}
+    plain = {f"{name[:-1]}.{name[-1]}" for name in listed if name.isdigit()}
+    assert {row.name for row in table().capability if row.covers(cuda)} == plain
+
+
+@pytest.mark.parametrize("row", table().capability, ids=lambda row: str(row.name))
+def test_a_capabilitys_row_has_a_range_and_a_name_that_tensorflow_reads(row: CapabilityRow) -> None:
+    assert Version(row.since) < Version(row.before)
+    (read,) = compute_capability.parse(row.name)
+    assert (read.figure, read.virtual) == (row.name, True)
+    assert read.code == f"compute_{row.name.replace('.', '')}"
+    assert 0 <= row.clang < 100
+    assert [one.name for one in table().capability].count(row.name) == 1
+
+
+@pytest.mark.parametrize("row", table().cudnn, ids=lambda row: str(row.since))
+def test_a_cudnn_that_goes_with_a_cuda_is_one_that_a_release_with_that_cuda_takes(row: CudnnRow) -> None:
+    assert row.source
+    cards = [card for card in release_table().cuda if any(row.covers(one) for one in card.others)]
+    assert cards
+    assert all(row.version in card.others_cudnn for card in cards)
+
+
+@pytest.mark.parametrize("card", release_table().cuda, ids=lambda card: str(card.since))
+def test_a_releases_other_cudas_are_in_order_of_its_own_precision_and_have_evidence(card: Cuda) -> None:
+    for own, others in ((card.version, card.others), (card.cudnn, card.others_cudnn)):
+        assert own not in others
+        assert list(others) == sorted(set(others), key=Version)
+        assert {one.count(".") for one in others} <= {own.count(".")}
+        assert all(cuda_versions.VERSION.fullmatch(one) for one in (own, *others))
+    assert bool(card.evidence) == bool(card.others)
+    assert card.hermetic or not card.others_cudnn
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_releases_own_cuda_and_compiler_compile_for_its_own_capabilities(release: str) -> None:
+    build, card = planned(release), releases.cuda(release)
+    assert (build.cuda, build.cudnn) == (card.version, card.cudnn)
+    assert not [word for word in build.variant if word.startswith("cud")]
+    assert "cuda_nvcc" not in build.configs
+    # Failures that are known of a compiler are told by rows of their own.
+    notes = [note for note in build.notes if not note.startswith("known to fail (")]
+    assert not [note for note in notes if "CUDA" in note]
+
+
+# --- what is asked for ------------------------------------------------------------------------------------------------
+
+
+def test_a_gpu_newer_than_the_releases_cuda_takes_a_newer_one_and_says_so() -> None:
+    build = planned("2.20.0", "12.0")
+    assert (build.cuda, build.cudnn) == ("12.8.1", "9.8.0")
+    env = dict(build.configure_env)
+    assert (env["HERMETIC_CUDA_VERSION"], env["HERMETIC_CUDNN_VERSION"]) == ("12.8.1", "9.8.0")
+    assert env["HERMETIC_CUDA_COMPUTE_CAPABILITIES"] == "compute_120"
+    # Clang 18 has no code for it.
+    assert build.configs == ("cuda", "cuda_wheel", "cuda_nvcc")
+    assert build.id.endswith("-cuda12.8.1-cudnn9.8.0")
+    notes = "\n".join(build.notes)
+    assert "CUDA 12.8.1 is taken: the release's own, 12.5.1, does not compile for 12.0" in notes
+    assert "not certain: that TensorFlow 2.20.0 builds with CUDA 12.8.1" in notes
+    assert "nvcc compiles the kernels (--config=cuda_nvcc): clang-18 cannot for 12.0" in notes
+    labels = labels_of(build)
+    assert (labels["io.tfbuild.cuda"], labels["io.tfbuild.cudnn"]) == ("12.8.1", "9.8.0")
+    assert {"cuda": "12.8.1", "cudnn": "9.8.0"}.items() <= build.to_json().items()
+
+
+@pytest.mark.parametrize(
+    ("release", "gpus", "cuda"),
+    [
+        ("2.21.0", "12.1", "12.9.1"),
+        ("2.21.0", "sm_120,compute_120", "12.8.1"),
+        ("2.4.4", "8.6", "11.1"),
+        ("2.5.3", "8.7", "11.4"),
+        ("2.14.1", "3.5,9.0", "11.8"),
+    ],
+)
+def test_the_nearest_cuda_of_the_release_is_taken(release: str, gpus: str, cuda: str) -> None:
+    assert planned(release, gpus).cuda == cuda
+
+
+@pytest.mark.parametrize(
+    ("release", "gpus", "options", "error", "said", "hint"),
+    [
+        ("2.19.1", "12.0", {}, UnknownRelease, "2.19.1 takes (12.5.1) compiles for compute capability 12.0",
+         "--release 2.20.0 is the first that takes a CUDA that does, 12.8.1"),
+        ("2.14.1", "8.9,12.0", {}, UnknownRelease, "capability 12.0", "--release 2.20.0 is the first"),
+        ("2.9.3", "8.9", {}, UnknownRelease, "8.9", "--release 2.12.0 is the first that takes a CUDA that does, 11.8"),
+        ("2.15.1", "3.5", {}, UnknownRelease, "3.5", "--release 2.14.1 is the last that takes a CUDA that does, 11.8"),
+        ("2.21.0", "3.5,12.0", {}, UnknownRelease, "3.5", "no CUDA compiles for all of them"),
+        ("2.21.0", "11.0", {}, UnknownRelease, "11.0", "CUDA 13.0 is the first that does, and no release is known"),
+        ("2.21.0", "9.9", {}, UsageError, "no CUDA is known to compile for compute capability 9.9", "one of: 3.5"),
+        ("2.20.0", "12.0", {"cuda": "12.6"}, UnknownRelease, "CUDA 12.6.3 does not compile for", "--cuda 12.8.1, "),
+        ("2.14.1", "", {"cuda": "12.0"}, UnknownRelease, "CUDA 12.0 does not compile for compute capability 3.5",
+         "--cuda 11.8, which does; or ask for other GPUs"),
+        ("2.20.0", "", {"cuda": "12.9"}, UnknownRelease, "not known to build with CUDA 12.9", "--release 2.21.0 takes"),
+        ("2.21.0", "", {"cuda": "13.0"}, UnknownRelease, "not known to build with CUDA 13.0", "no release is known to"),
+        ("2.20.0", "", {"cudnn": "9.99"}, UnknownRelease, "not known to build with cuDNN 9.99", "it takes 9.3.0, "),
+        ("2.14.1", "", {"cudnn": "9.8"}, UnknownRelease, "not known to build with cuDNN 9.8", "it takes 8.7"),
+        ("2.17.1", "9.0", {"compiler": "clang-15"}, UnknownCompiler, "clang-15 does not compile for compute capability "
+         "9.0", "--compiler gcc-N"),
+    ],
+)  # fmt: skip
+def test_what_does_not_go_together_is_refused_with_what_does(
+    release: str, gpus: str, options: dict[str, str], error: type[TfbuildError], said: str, hint: str
+) -> None:
+    with pytest.raises(error) as refused:
+        planned(release, gpus, **options)
+    assert said in refused.value.reason
+    assert refused.value.hint.startswith(hint) or hint in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    "bad", ["12", "12.8.", ".8", "v12.8", "12.8 ", "12.8\n", "١٢.٨", "12.8;ls", "-1.0", "latest", "123.4"]
+)
+@pytest.mark.parametrize("option", ["cuda", "cudnn"])
+def test_what_is_no_version_is_a_usage_error(option: str, bad: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        planned("2.20.0", **{option: bad})
+    assert refused.value.hint
+
+
+@pytest.mark.parametrize("bad", ["٨.٦", "8.6\n", "sm_٨٦", "8,6", "8.6 9.0"])
+def test_capabilities_are_ascii_digits(bad: str) -> None:
+    with pytest.raises(UsageError):
+        planned("2.20.0", bad)
+
+
+@pytest.mark.parametrize("name", ["cuda", "cudnn"])
+def test_they_are_for_cuda_builds_from_source_alone(name: str) -> None:
+    options: dict[str, Any] = {name: "12.8"}
+    with pytest.raises(UsageError, match=f"--{name} is for GPUs, and --target mkl is not"):
+        plan.select(replace(REQUEST, target="mkl", release="2.20.0", **options), None)
+    with pytest.raises(UsageError, match=f"--{name}: for a build from source only"):
+        plan.select(replace(REQUEST, release="2.20.0", cpu="", wheel="official", **options), None)
+
+
+def test_a_cuda_and_a_cudnn_chosen_by_hand_are_in_the_plan_and_in_the_command() -> None:
+    build = planned("2.20.0", cuda="12.8", cudnn="9.7")
+    assert (build.cuda, build.cudnn, build.variant) == ("12.8.1", "9.7.1", ("cuda12.8.1", "cudnn9.7.1"))
+    assert "--cuda 12.8 --cudnn 9.7" in dockerfile.command(build)
+    # The release's own, spelled out, is the same build.
+    assert planned("2.20.0", cuda="12.5.1", cudnn="9.3").id == planned("2.20.0").id
+
+
+def test_up_to_2_17_the_base_must_have_what_is_chosen() -> None:
+    build = planned("2.11.1", cuda="11.7", cudnn="8.4")
+    env = dict(build.configure_env)
+    assert (env["TF_CUDA_VERSION"], env["TF_CUDNN_VERSION"]) == ("11.7", "8.4")
+    assert dict(planned("2.11.1").configure_env)["TF_CUDNN_VERSION"] == "8"
+    with pytest.raises(BaseUnavailable) as refused:
+        pipeline.refuse_base_without_cuda(build, "auto")
+    assert "has CUDA 11.7, cuDNN 8.4 and " in refused.value.hint
+
+
+def test_the_official_wheel_says_its_own_cuda() -> None:
+    official = plan.select(replace(REQUEST, release="2.21.0", cpu="", wheel="official"), None)
+    assert (official.cuda, official.cudnn) == ("12.5.1", "9.3.0")
+    other = plan.select(Request(target="cpu", release="2.21.0", wheel="official", platform="linux/amd64"), None)
+    assert (other.cuda, other.cudnn) == ("", "")
+    assert "io.tfbuild.cuda" not in labels_of(other)
+
+
+@pytest.mark.parametrize(
+    ("release", "variables"),
+    [
+        ("2.14.1", []),
+        ("2.15.1", ["TF_CUDA_COMPUTE_CAPABILITIES"]),
+        ("2.20.0", ["HERMETIC_CUDA_COMPUTE_CAPABILITIES"]),
+    ],
+)
+def test_what_a_config_of_the_tree_overrides_is_given_to_bazel_after_it(release: str, variables: list[str]) -> None:
+    build = planned(release, "8.0")
+    env = dict(build.configure_env)
+    assert [flag for flag in build.bazel_flags if "CUD" in flag] == [
+        f"--repo_env={variable}={env[variable]}" for variable in variables
+    ]
+    lines = dockerfile.files(build)["bazelrc"].splitlines()
+    last_config = max(number for number, line in enumerate(lines) if line.startswith("build --config="))
+    assert all(lines.index(f"build --repo_env={name}={env[name]}") > last_config for name in variables)
+
+
+def test_gcc_needs_no_config_for_nvcc_and_a_newer_clang_none_either() -> None:
+    assert planned("2.21.0", "12.0", compiler="gcc-13").configs == ("cuda", "cuda_wheel")
+    assert planned("2.21.0", "12.0", compiler="clang-20").configs == ("cuda", "cuda_wheel")
+    assert planned("2.21.0", "12.0", config=("cuda_nvcc",)).configs.count("cuda_nvcc") == 1
+
+
+# --- for every request ------------------------------------------------------------------------------------------------
+
+NAMES = st.sampled_from([row.name for row in table().capability])
+LISTS = st.lists(NAMES, min_size=1, max_size=3, unique=True)
+
+
+@given(release=st.sampled_from(RELEASES), names=LISTS)
+def test_a_choice_compiles_for_the_gpus_and_a_refusal_names_what_does(release: str, names: list[str]) -> None:
+    gpus = compute_capability.parse(",".join(names))
+    card = releases.cuda(release)
+    able = [one for one in (card.version, *card.others) if cuda_versions.compiles(one, gpus)]
+    try:
+        choice = cuda_versions.choose(release, gpus, compiler="gcc-13")
+    except UnknownRelease as refused:
+        assert not able
+        words = refused.hint.replace(",", "").replace(";", "").split()
+        if "--release" in words:
+            other, found = words[words.index("--release") + 1], words[words.index("does") + 1]
+            assert cuda_versions.choose(other, gpus, compiler="gcc-13").cuda == found
+        return
+    assert choice.cuda in able
+    assert choice.cudnn in (card.cudnn, *card.others_cudnn)
+    assert (choice.cuda == card.version) == (card.version in able)
+    assert bool(choice.notes) == (choice.cuda != card.version)
+
+
+@given(text=st.text(max_size=12))
+def test_any_text_is_a_version_that_the_release_takes_or_one_error(text: str) -> None:
+    gpus = compute_capability.parse("9.0")
+    with suppress(UsageError, UnknownRelease):
+        choice = cuda_versions.choose("2.21.0", gpus, compiler="gcc-13", cuda=text or "x")
+        assert f"{choice.cuda}.".startswith(f"{text}.")
+
+
+def test_a_row_that_lacks_a_field_is_refused() -> None:
+    with pytest.raises(ValueError, match="clang"):
+        facts.parse(
+            'capability = [{ name = "9.0", from = "1", before = "2" }]\ncudnn = []', cuda_versions.CudaTable, "x"
+        )

@@ -1,0 +1,124 @@
+"""Every release for every target and four CPUs: a plan that is rendered and linted, or a refusal that is known here."""
+
+import os
+import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from itertools import product
+from pathlib import Path
+
+import pytest
+from packaging.version import Version
+
+from tests.context.test_dockerfile import runs
+from tfbuild.context import dockerfile
+from tfbuild.errors import TfbuildError, UnknownRelease
+from tfbuild.facts import base_images, releases, targets, toolchains
+from tfbuild.plan import Build, Request, select
+
+ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+# A build's identifier, in the advice that an entry point gives.
+NAMED = re.compile(rf"\d+\.\d+\.\d+-({'|'.join(targets.names())})-[\w.+-]+")
+CPUS = {"x86-64-v2": "linux/amd64", "x86-64-v3": "linux/amd64", "x86-64-v4": "linux/amd64", "armv8.2-a": "linux/arm64"}
+
+
+def planned(release: str, target: str, cpu: str) -> Build:
+    return select(Request(release=release, target=target, cpu=cpu, platform=CPUS[cpu]), None)
+
+
+def refusal(release: str, target: str, cpu: str) -> type[TfbuildError] | None:
+    """What TensorFlow itself cannot do on Arm: no oneDNN before 2.4, and before 2.3 its Bazel has no binary there."""
+    first = Version("2.4" if target == "mkl" else "2.3")
+    return UnknownRelease if cpu.startswith("arm") and Version(release) < first else None
+
+
+def everything() -> list[tuple[str, str, str]]:
+    return [(row.version, target, cpu) for row, target, cpu in product(releases.releases(), targets.names(), CPUS)]
+
+
+@cache
+def rendered() -> dict[str, dict[str, str]]:
+    """The files of every build that is not refused, by its identifier."""
+    builds = [planned(*one) for one in everything() if refusal(*one) is None]
+    return {build.id: dockerfile.files(build) for build in builds}
+
+
+def tool(program: str, option: str, paths: list[Path]) -> str:
+    """What it says of the files, which it reads on all processors; "" where it accepts them all."""
+    count = os.cpu_count() or 1
+
+    def part(number: int) -> str:
+        done = subprocess.run(
+            [BIN / program, option, *paths[number::count]], capture_output=True, text=True, check=False
+        )
+        return done.stdout + done.stderr + ("" if done.returncode == 0 else f"exit code {done.returncode}")
+
+    with ThreadPoolExecutor(count) as pool:
+        return "".join(pool.map(part, range(count)))
+
+
+def test_what_is_refused_is_refused_for_a_known_reason() -> None:
+    for release, target, cpu in everything():
+        if expected := refusal(release, target, cpu):
+            with pytest.raises(expected) as refused:
+                planned(release, target, cpu)
+            assert refused.value.hint
+
+
+def test_all_others_are_rendered() -> None:
+    asked = everything()
+    assert len(rendered()) == len(asked) - sum(refusal(*one) is not None for one in asked)
+    assert len(rendered()) > 800
+
+
+def test_each_release_plans_for_each_target_on_a_pc() -> None:
+    """75 releases, three targets: none is refused, and each stands on a base that has its compiler."""
+    builds = [planned(row.version, target, "x86-64-v3") for row in releases.releases() for target in targets.names()]
+    assert len(builds) == 225
+    for build in builds:
+        base = base_images.find(build.base_image)
+        assert base is not None
+        assert base.python == build.python
+        assert build.compiler in toolchains.compilers(base.debian)
+
+
+def test_hadolint_accepts_every_dockerfile(tmp_path: Path) -> None:
+    paths = []
+    for number, text in enumerate({without_names(files["Dockerfile"]) for files in rendered().values()}):
+        paths.append(tmp_path / f"Dockerfile.{number}")
+        paths[-1].write_text(text, encoding="utf-8")
+    assert len(paths) > 80
+    assert tool("hadolint", f"--config={ROOT}/.hadolint.yaml", paths) == ""
+
+
+def without_names(text: str) -> str:
+    """A Dockerfile that differs from others only by what no linter reads becomes equal to them: 840 take a minute."""
+    text = re.sub(r"^#.*\n", "", text, flags=re.MULTILINE)
+    text = re.sub(
+        r"^(    (?:io\.tfbuild|org\.opencontainers)[a-z.-]+)=\"[^\"$]*\"", r'\1="x"', text, flags=re.MULTILINE
+    )
+    text = re.sub(r"(source\.sh git) v\S+ \"\w*\"", r'\1 v1.0.0 "x"', text)
+    return alike(re.sub(r"id=tfbuild-bazel-[^,]+", "id=x", text))
+
+
+def alike(text: str) -> str:
+    """The same for digests and versions: to a linter one is as good as another."""
+    text = re.sub(r"\b[0-9a-f]{40,64}\b", "0" * 40, text)
+    return re.sub(r"\b(py)?\d+(\.\d+){1,2}\b", r"\g<1>1.0.0", text)
+
+
+def test_shellcheck_accepts_every_run_and_every_script(tmp_path: Path) -> None:
+    texts = {without_names(files["Dockerfile"]) for files in rendered().values()}
+    commands = {run for text in texts for run in runs(text)}
+    own = (text for files in rendered().values() for text in files.values() if text.startswith("#!/bin/sh"))
+    scripts = {NAMED.sub("x", re.sub(r"^# (?!shellcheck).*\n", "", text, flags=re.MULTILINE)) for text in own}
+    assert len(commands) > 80
+    both = [f"#!/bin/sh\n# shellcheck disable=SC1091,SC2154\n{command}\n" for command in sorted(commands)]
+    paths = []
+    for number, text in enumerate(sorted({alike(text) for text in (*both, *scripts)})):
+        paths.append(tmp_path / f"{number}.sh")
+        paths[-1].write_text(text, encoding="utf-8")
+    assert tool("shellcheck", "--shell=dash", paths) == ""

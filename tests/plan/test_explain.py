@@ -1,0 +1,230 @@
+"""The table of every feature: it agrees with the flags that are emitted, and odd input becomes a note."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.text import Text
+
+from tests.cpu.machines import Machine, Recording, machine, machines, recording, recordings
+from tests.cpu.test_isa import COMPILERS
+from tests.facts import newest
+from tfbuild import facts, plan
+from tfbuild.cpu import isa
+from tfbuild.facts import releases
+from tfbuild.plan import Request, explain
+from tfbuild.plan.explain import Explanation, FeatureRow
+
+
+def rows(explanation: Explanation) -> dict[str, FeatureRow]:
+    return {row.feature: row for row in explanation.features}
+
+
+def recorded(folder: Path, row: Machine, *, without: tuple[str, ...] = ()) -> str:
+    path = folder / row.name
+    path.write_text(row.core(without=without), encoding="utf-8")
+    return str(path)
+
+
+@pytest.mark.parametrize("row", machines(), ids=lambda row: row.name)
+@pytest.mark.parametrize("compiler", ["gcc-7", "gcc-12", "clang-18"])
+def test_every_feature_has_a_row_and_every_emitted_flag_is_in_it(row: Machine, compiler: str, tmp_path: Path) -> None:
+    explanation = explain.explain(Request(cpuinfo=recorded(tmp_path, row), compiler=compiler))
+    assert [item.feature for item in explanation.features] == [item.name for item in facts.features(row.arch)]
+    assert explanation.instruction_set
+    assert explanation.compiler == compiler
+    kept = [item for item in explanation.features if item.kept]
+    carried = " ".join(item.flag for item in kept)
+    own = {flag.split("=")[-1].split("+")[0] if "march" in flag else flag for flag in explanation.copts}
+    for flag in own - {"--copt=-mprefer-vector-width=512", "--copt=-mtune=haswell"}:
+        # The smallest level has features on aarch64 only: on x86-64 nothing need come from it.
+        assert flag.removeprefix("--copt=") in carried or flag == "x86-64", flag
+    assert all(item.reason for item in explanation.features if item.kept is False)
+    assert all(item.flag and not item.reason for item in kept)
+
+
+def test_kept_are_the_features_of_the_set_that_the_compiler_knows(tmp_path: Path) -> None:
+    path = recorded(tmp_path, machine("unknown-sapphirerapids"))
+    by_name = rows(explain.explain(Request(cpuinfo=path, compiler="gcc-10")))
+    assert (by_name["avx2"].kept, by_name["avx2"].level) == (True, "x86-64-v3")
+    assert (by_name["amx_bf16"].cpu, by_name["amx_bf16"].kept) == ("yes", False)
+    assert by_name["amx_bf16"].reason == "gcc-10 does not know -mamx-bf16 (gcc 11 does)"
+    assert (by_name["fma4"].cpu, by_name["fma4"].reason) == ("no", "not in this CPU")
+    assert by_name["avx_ifma"].cpu == "not known"  # no kernel prints it
+    assert by_name["rdrand"].kept is False
+
+
+def test_cpuid_beside_the_kernels_list_tells_of_what_no_kernel_prints(tmp_path: Path) -> None:
+    path = tmp_path / "guest"
+    path.write_text(recording("kvm-sapphirerapids-guest").text)
+    row = rows(explain.explain(Request(cpuinfo=str(path))))["avx_ifma"]
+    assert (row.cpu, row.reason) == ("no", "not in this CPU")
+
+
+@pytest.mark.parametrize("row", recordings(), ids=lambda row: row.name)
+def test_a_recording_of_any_format_gets_its_table(row: Recording, tmp_path: Path) -> None:
+    path = tmp_path / "recorded"
+    path.write_text(row.text, encoding="utf-8")
+    explanation = explain.explain(Request(cpuinfo=str(path)))
+    held = {item.feature for item in explanation.features if item.cpu in ("yes", "masked")}
+    assert held == (set() if row.refused else set(row.features.split()))
+
+
+def test_what_breaks_the_release_is_dropped_with_the_reason_and_other_releases_keep_it() -> None:
+    row = rows(explain.explain(Request(cpu="sapphirerapids", compiler="gcc-13", release="2.18.1")))["avx512_fp16"]
+    assert (row.cpu, row.kept) == ("yes", False)
+    assert row.reason.startswith("breaks TensorFlow 2.18.1 with gcc-13: ")
+    assert rows(explain.explain(Request(cpu="sapphirerapids", compiler="gcc-13", release="2.21.0")))["avx512_fp16"].kept
+
+
+def test_what_sources_disagree_on_has_the_rule_for_its_reason(tmp_path: Path) -> None:
+    row = machine("kvm-zen5-guest")
+    path = tmp_path / "hybrid"
+    path.write_text(row.core(0) + "\n" + row.core(1, without=("avx512_vnni",)), encoding="utf-8")
+    feature_row = rows(explain.explain(Request(cpuinfo=str(path))))["avx512_vnni"]
+    assert (feature_row.cpu, feature_row.kept) == ("no", False)
+    assert feature_row.reason == "some cores lack it, and a program may be moved to any core: off"
+
+
+def test_without_a_compiler_it_is_the_release_s_own() -> None:
+    assert explain.explain(Request(cpu="x86-64-v3", release="2.14.0")).compiler == releases.compiler("2.14.0")
+    assert explain.explain(Request(cpu="x86-64-v3", release="none")).compiler == releases.DEFAULT_COMPILER
+
+
+def test_the_set_is_what_the_flags_switch_on_as_copts_and_plan_say_it() -> None:
+    asked = Request(cpu="sapphirerapids", release="2.9.0", target="cpu")
+    explanation = explain.explain(asked)
+    assert not rows(explanation)["avx512_fp16"].kept
+    assert explanation.instruction_set == plan.select(asked, None).instruction_set.name
+    assert explanation.cpu == isa.resolve("sapphirerapids", arch="x86_64").name
+
+
+def test_what_needs_a_masked_feature_says_so(tmp_path: Path) -> None:
+    path = recorded(tmp_path, machine("kvm-zen5-guest"), without=("fma",))
+    row = rows(explain.explain(Request(cpuinfo=path, compiler="gcc-12")))["avx512f"]
+    assert (row.cpu, row.kept, row.reason) == ("masked", False, "needs fma, which is masked")
+
+
+def test_a_flag_of_gcc_never_counts_as_bringing_what_only_clang_brings_with_it() -> None:
+    """-mvaes is -mavx2 too on Clang, not on GCC."""
+    by_name = rows(explain.explain(Request(cpu="vaes,avx2", compiler="gcc-12")))
+    assert by_name["avx2"].flag == "-mavx2"
+    assert by_name["avx"].flag in ("with -mavx2", "with -mf16c")
+
+
+def test_what_uses_a_feature() -> None:
+    by_name = rows(explain.explain(Request(cpu="x86-64-v4", release="2.21.0")))
+    assert by_name["avx2"].used_by == ("Eigen", "oneDNN", "XNNPACK", "guard")
+    assert by_name["avx_ne_convert"].used_by == ("guard",)
+    assert by_name["bmi2"].used_by == ()
+    older = rows(explain.explain(Request(cpu="x86-64-v4", release="2.9.0")))
+    assert older["avx_ne_convert"].used_by == ()  # its guard does not know it yet
+
+
+def test_every_fact_of_use_names_features_that_exist_and_its_source() -> None:
+    for use in explain.uses():
+        assert use.source
+        assert len(set(use.features)) == len(use.features)
+        assert all(facts.feature(name) for name in use.features)
+
+
+@pytest.mark.parametrize(
+    ("request_", "note"),
+    [
+        (Request(cpu="haswel"), "nearest: haswell"),
+        (Request(cpu="x86-64-v3", compiler="gcc-99"), "unknown compiler 'gcc-99'; its flags were tried with: gcc-16"),
+        (Request(cpu="x86-64-v3", compiler="icc"), "unknown compiler 'icc'"),
+        (Request(cpu="x86-64-v3", release="3.5"), f"nearest: {releases.newest_first()[1]}, {newest.RELEASE}"),
+        (Request(cpu="x86-64-v3", release="two"), "unknown TensorFlow release 'two'"),
+        (Request(cpu="x86-64-v3", platform="beos/mips"), "unknown platform 'beos/mips'; one of: linux/amd64"),
+        (Request(cpu="haswell", cpuinfo="/dev/null"), "--cpuinfo /dev/null is not read: --cpu haswell names another"),
+        (Request(cpuinfo="/dev/null"), "does not describe a CPU"),
+        (Request(cpuinfo="/nowhere"), "No such file"),
+        (Request(cpuinfo="/"), "Is a directory"),
+    ],
+)
+def test_what_is_not_understood_becomes_a_note_with_the_nearest(request_: Request, note: str) -> None:
+    explanation = explain.explain(request_)
+    assert note in " ".join(explanation.notes)
+    assert explanation.features
+    stream = io.StringIO()
+    explain.show(explanation, stream)
+    assert "avx512_vp2intersect" in stream.getvalue()
+
+
+@pytest.mark.parametrize("release", releases.newest_first())
+def test_every_release_has_a_table_of_its_own_compiler(release: str) -> None:
+    for cpu in ("sapphirerapids", "neoverse-v1"):
+        explanation = explain.explain(Request(cpu=cpu, release=release))
+        assert explanation.release == release
+        assert explanation.copts
+
+
+def test_an_unknown_compiler_leaves_the_flags_and_who_knows_them() -> None:
+    by_name = rows(explain.explain(Request(cpu="x86-64-v4", compiler="gcc-99")))
+    assert (by_name["avx2"].kept, by_name["avx2"].cpu, by_name["avx2"].flag) == (None, "yes", "-mavx2")
+    assert by_name["avx2"].reason == "known from gcc 7, clang 9 on"
+
+
+def test_the_name_of_another_architectures_cpu_is_shown_for_that_one() -> None:
+    explanation = explain.explain(Request(cpu="neoverse-v1", platform=""))
+    assert explanation.platform == "linux/arm64"
+    assert rows(explanation)["sve"].kept
+    there = explain.explain(Request(cpu="neoverse-v1", platform="linux/amd64"))
+    assert there.platform == "linux/amd64"
+    assert "unknown CPU" in there.notes[0]
+
+
+def test_a_recorded_machine_of_another_platform_is_not_taken_for_it(tmp_path: Path) -> None:
+    path = recorded(tmp_path, machine("amazon-neoverse_n1"))
+    assert explain.explain(Request(cpuinfo=path)).platform == "linux/arm64"
+    explanation = explain.explain(Request(cpuinfo=path, platform="linux/amd64"))
+    assert "is aarch64, not linux/amd64" in explanation.notes[0]
+    assert {row.cpu for row in explanation.features} == {"not known"}
+
+
+words = st.one_of(
+    st.text(max_size=20), st.sampled_from(["", "host", "avx2,fma", "armv8.2-a", "zen4", "2.14", "2.21.0"])
+)
+
+
+@given(words, st.one_of(words, st.sampled_from(COMPILERS)), words, st.one_of(words, st.just("linux/arm64")))
+def test_no_words_make_it_fail(cpu: str, compiler: str, release: str, platform: str) -> None:
+    explanation = explain.explain(Request(cpu=cpu, compiler=compiler, release=release, platform=platform))
+    assert {row.feature for row in explanation.features} in (
+        {row.name for row in facts.features(arch)} for arch in ("x86_64", "aarch64")
+    )
+    assert json.dumps(explanation.to_json())
+
+
+@given(st.binary(max_size=300))
+def test_no_recorded_file_makes_it_fail(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    path = tmp_path_factory.mktemp("odd") / "cpuinfo"
+    path.write_bytes(data)
+    assert explain.explain(Request(cpuinfo=str(path))).features
+
+
+def test_no_line_is_wider_than_a_terminal_of_eighty_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Terminal()
+    explain.show(explain.explain(Request(cpu="sapphirerapids", compiler="gcc-10")), stream)
+    lines = Text.from_ansi(stream.getvalue()).plain.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert not any("…" in line for line in lines)  # nothing is cut off
+
+
+def test_every_compiler_carries_all_that_it_does_not_drop() -> None:
+    for compiler in COMPILERS:
+        asked = isa.resolve("sapphirerapids", arch="x86_64")
+        dropped = {item.feature for item in isa.flags(asked, compiler).dropped}
+        by_name = rows(explain.explain(Request(cpu="sapphirerapids", platform="linux/amd64", compiler=compiler)))
+        assert {name for name, row in by_name.items() if row.kept} == set(asked.features) - dropped
+        assert all(row.flag.removeprefix("with ").startswith("-m") for row in by_name.values() if row.kept)

@@ -1,0 +1,211 @@
+"""Where the source comes from: trees and archives are known by their content before anything starts."""
+
+import os
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+
+from tests.plan.test_selection import chosen
+from tfbuild.context import dockerfile
+from tfbuild.errors import BadSource, BaseUnavailable, TfbuildError, UnknownCompiler, UsageError
+from tfbuild.facts import releases, toolchains
+from tfbuild.pipeline import Maker
+from tfbuild.pipeline.run import Run
+from tfbuild.plan import source
+from tfbuild.plan.source import Source
+
+DOUBLE = Path(__file__).parents[1] / "data" / "double"
+
+
+def planned(**options: Any) -> Source:
+    build = chosen(**{"release": "2.13.1", "bazel": "0.26.1", **options})
+    assert build.source is not None
+    return build.source
+
+
+def archive(tmp_path: Path, tree: Path = DOUBLE) -> Path:
+    path = tmp_path / "double.tar.gz"
+    with tarfile.open(path, "w:gz") as tar:
+        tar.add(tree, "double")
+    return path
+
+
+def test_the_default_is_the_releases_tag_and_its_commit() -> None:
+    assert planned() == Source(kind="git", tag="v2.13.1", commit="f841394b1b714c5cc5366536411cf146c8c570df")
+
+
+def test_a_commit_that_is_not_known_is_said() -> None:
+    build = chosen(release="2.15.1", compiler="clang-16")
+    assert any("not known" in note for note in build.notes)
+    assert not any("not known" in note for note in chosen(release="2.14.1").notes)
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("tensorflow/tools/pip_package/setup.py", "_VERSION = '2.18.0'\n"),
+        ("tensorflow/tf_version.bzl", 'load(":x.bzl", "Y")\nTF_VERSION = "2.18.0"\nMAJOR = TF_VERSION.split(".")[0]\n'),
+    ],
+)
+def test_a_tree_says_itself_which_release_it_is_of(file: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / file).parent.mkdir(parents=True)
+    (tmp_path / file).write_text(text)
+    assert source.version(Source(kind="tree", path=tmp_path)) == "2.18.0"
+
+
+def test_a_tree_packs_to_the_same_bytes_whenever_it_is_packed(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        source.place(planned(source=str(DOUBLE)), tmp_path / name)
+    one, two = (tmp_path / name / source.FILE for name in ("one", "two"))
+    assert one.read_bytes() == two.read_bytes()
+    with tarfile.open(one) as tar:
+        names = tar.getnames()
+        script = tar.getmember("source/tensorflow/tools/pip_package/build_pip_package.sh")
+    assert "source/configure.py" in names
+    assert script.mode & 0o111
+    assert (tmp_path / "one" / "SHA256SUMS").read_text() == f"{source.digest(one)}  /mnt/source/source.tar\n"
+
+
+def test_history_and_bazels_links_stay_out(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    (tree / "tensorflow/tools/pip_package").mkdir(parents=True)
+    for name in ("configure.py", ".bazelrc", ".tf_configure.bazelrc", "tensorflow/bazel-notes.md"):
+        (tree / name).touch()
+    (tree / ".git").mkdir()
+    (tree / ".git" / "HEAD").touch()
+    os.symlink("/tmp", tree / "bazel-bin")
+    os.symlink("configure.py", tree / "link")
+    source.place(Source(kind="tree", path=tree), tmp_path / "placed")
+    with tarfile.open(tmp_path / "placed" / source.FILE) as tar:
+        assert tar.getnames() == [
+            "source/.bazelrc", "source/configure.py", "source/link", "source/tensorflow/bazel-notes.md",
+        ]  # fmt: skip
+
+
+def test_a_tree_names_its_release(tmp_path: Path) -> None:
+    assert chosen(source=str(DOUBLE), bazel="0.26.1").release == "2.13.1"
+    with pytest.raises(BadSource, match=r"is TensorFlow 2\.13\.1"):
+        chosen(source=str(DOUBLE), release="2.12.1")
+
+
+def test_an_archive_is_linked_and_known_by_its_digest(tmp_path: Path) -> None:
+    path = archive(tmp_path)
+    given = planned(source=str(path), source_sha256=source.digest(path).upper())
+    assert given == Source(kind="archive", path=path, sha256=source.digest(path))
+    source.place(given, tmp_path / "placed")
+    assert (tmp_path / "placed" / source.FILE).stat().st_ino == path.stat().st_ino
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"source": "/nowhere"}, BadSource, "no source at"),
+        ({"source": "{archive}"}, BadSource, "taken by its digest"),
+        ({"source": "{archive}", "source_sha256": "0" * 64}, BadSource, "has the sha256"),
+        ({"source": "{tmp}"}, BadSource, "has no configure.py"),
+        ({"source": str(DOUBLE), "source_sha256": "0" * 64}, BadSource, "is for an archive"),
+        ({"source": "{archive}", "source_sha256": "{sha256}", "release": ""}, UsageError, "which release"),
+        ({"source": str(DOUBLE), "wheel": "official"}, UsageError, "--source: for a build from source only"),
+    ],
+)
+def test_a_bad_source_is_refused_before_anything_starts(
+    options: dict[str, str], error: type[TfbuildError], message: str, tmp_path: Path
+) -> None:
+    path = archive(tmp_path)
+    words = {"archive": path, "tmp": tmp_path, "sha256": source.digest(path)}
+    with pytest.raises(error, match=message) as refusal:
+        planned(**{name: value.format(**words) for name, value in options.items()})
+    assert refusal.value.hint
+
+
+def refused(path: Path) -> str:
+    """By its own digest: what is wrong is what is in it."""
+    with pytest.raises(BadSource) as refusal:
+        planned(source=str(path), source_sha256=source.digest(path))
+    assert refusal.value.hint
+    return refusal.value.reason
+
+
+@pytest.mark.parametrize("compression", ["", "gz", "bz2", "xz"])
+def test_an_archive_that_is_cut_off_is_refused(compression: str, tmp_path: Path) -> None:
+    path = tmp_path / "double.tar"
+    with tarfile.open(path, f"w:{compression}") as tar:  # type: ignore[call-overload]
+        tar.add(DOUBLE, "double")
+    planned(source=str(path), source_sha256=source.digest(path))
+    whole = path.read_bytes()
+    for share in (0.0, 0.02, 0.3, 0.5):
+        path.write_bytes(whole[: int(len(whole) * share) | 1])  # never between two members
+        assert "double.tar is no tar archive, or one that is cut off: " in refused(path)
+
+
+def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    path.write_text("<html>404: not found</html>\n" * 100)
+    assert "page.html is no tar archive" in refused(path)
+
+
+def test_an_archive_of_something_else_is_refused(tmp_path: Path) -> None:
+    assert "is not TensorFlow's source: it has no configure.py" in refused(archive(tmp_path, DOUBLE / "tensorflow"))
+    # TensorFlow's tree without a folder on top: the builder would unpack it one level too deep.
+    path = tmp_path / "flat.tar"
+    with tarfile.open(path, "w") as tar:
+        tar.add(DOUBLE, ".")
+    planned(source=str(path), source_sha256=source.digest(path))
+    with tarfile.open(path, "w") as tar:
+        for part in DOUBLE.iterdir():
+            tar.add(part, part.name)
+    assert "is not TensorFlow's source" in refused(path)
+
+
+def test_the_sources_content_changes_the_contexts_digest_and_its_place_does_not(tmp_path: Path) -> None:
+    build = chosen(release="2.13.1", bazel="0.26.1", source=str(DOUBLE))
+    before = dockerfile.write(build, tmp_path / "context")
+    assert dockerfile.write(build, tmp_path / "elsewhere").digest == before.digest
+    other = tmp_path / "double"
+    with tarfile.open(before.folder / "source" / source.FILE) as tar:
+        tar.extractall(tmp_path, filter="data")
+    (tmp_path / "source").rename(other)
+    (other / "configure.py").chmod(0o660)  # another umask is no other source
+    same = chosen(release="2.13.1", bazel="0.26.1", source=str(other))
+    assert dockerfile.write(same, tmp_path / "context").digest == before.digest
+    (other / "WORKSPACE").write_text("# another\n")
+    assert dockerfile.write(same, tmp_path / "context").digest != before.digest
+
+
+# --- the builder ------------------------------------------------------------------------------------------------------
+
+
+def test_a_compiler_that_the_base_lacks_is_refused_with_those_it_has() -> None:
+    with pytest.raises(UnknownCompiler, match="gcc-16 is not in bullseye, bookworm, trixie") as refusal:
+        chosen(release="2.20.0", python="3.11", compiler="gcc-16")
+    assert "clang-16" in refusal.value.hint
+    assert chosen(release="2.20.0", python="3.11", compiler="clang-16").compiler == "clang-16"
+    assert chosen(release="2.20.0", python="3.11", base="mine:1").compiler == "clang-18"
+
+
+def test_where_python_is_left_open_one_is_taken_whose_base_has_the_compiler() -> None:
+    assert chosen(release="2.20.0").base_image == "python:3.13-slim-trixie"
+    assert chosen(release="2.14.1").base_image == "python:3.11-slim-bookworm"
+
+
+def test_cuda_that_the_base_must_have_is_asked_for_before_anything_starts(tmp_path: Path) -> None:
+    maker = Maker(run=Run(base="auto", work=tmp_path, reports=tmp_path))
+    build = chosen(release="2.14.1", target="cuda")
+    for start in (maker.build, lambda build: maker.wheel(build, tmp_path)):
+        with pytest.raises(BaseUnavailable, match="has none") as refusal:
+            start(build)
+        assert "CUDA 11.8" in refusal.value.hint
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_release_knows_what_its_builder_installs() -> None:
+    for row in releases.releases():
+        names = [Requirement(text).name for text in toolchains.python_requirements(row.version)]
+        assert {"packaging", "setuptools", "wheel"} <= set(names)
+        # One name twice is an error for pip before 20.3; where it has markers, only one of them holds.
+        named = [text for text in toolchains.python_requirements(row.version) if ";" not in text]
+        assert len(named) == len({Requirement(text).name for text in named})
+        assert ("numpy" in names) == (not releases.hermetic(row.version))

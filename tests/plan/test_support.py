@@ -1,0 +1,95 @@
+"""The support table: fresh, whole, and telling what is planned, what is refused and what was really done apart."""
+
+import json
+from collections import Counter
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfbuild import plan
+from tfbuild.cli import planning
+from tfbuild.errors import TfbuildError
+from tfbuild.facts import base_images, releases, targets
+from tfbuild.plan import support
+from tfbuild.plan.support import Combination, Evidence
+
+ROOT = Path(__file__).parents[2]
+DONE = Evidence(
+    release="2.0.4",
+    target="mkl",
+    python="3.7",
+    platform="linux/amd64",
+    step="compiled",
+    by="benchmarks/results/compiled.json",
+    cpu="x86-64-v3",
+)
+
+
+@cache
+def rows() -> tuple[Combination, ...]:
+    return tuple(support.rows())
+
+
+def test_the_committed_table_is_what_the_plans_say_now() -> None:
+    assert (ROOT / support.FILE).read_text(encoding="utf-8") == support.to_markdown(rows()), "invoke docs"
+
+
+def test_every_combination_is_there_once() -> None:
+    keys = Counter((row.release, row.python, row.target, row.platform) for row in rows())
+    assert set(keys.values()) == {1}
+    pythons = sum(
+        len(set(releases.pythons(release)) & set(base_images.pythons())) for release in releases.newest_first()
+    )
+    assert len(keys) == pythons * len(targets.names()) * len(plan.PLATFORMS)
+
+
+def test_nothing_is_refused_on_a_pc_and_on_arm_what_tensorflow_cannot_do() -> None:
+    refused = [row for row in rows() if row.build is None]
+    assert {row.platform for row in refused} == {"linux/arm64"}
+    assert all("no oneDNN build for aarch64" in row.reason or "needs Bazel" in row.reason for row in refused)
+
+
+def test_what_was_done_can_be_planned() -> None:
+    keys = {(row.release, row.target, row.python, row.platform) for row in rows() if row.build}
+    for one in support.evidence():
+        assert (one.release, one.target, one.python, one.platform) in keys
+        assert (ROOT / one.by).exists()
+
+
+@pytest.mark.parametrize(("step", "status"), [("wheel", "planned"), ("analysed", "analysed"), ("compiled", "compiled")])
+def test_only_what_was_compiled_is_called_so(step: Any, status: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = Evidence(release="2.8.4", target="mkl", python="3.10", platform="linux/amd64", step=step, by="a test")
+    monkeypatch.setattr(support, "evidence", lambda: (done,))
+    (row,) = (row for row in support.rows() if _is(row, done))
+    assert row.status == status
+    assert row.to_json()["evidence"] == [{"step": step, "cpu": "", "by": "a test"}]
+
+
+def test_releases_share_a_line_where_they_differ_in_nothing() -> None:
+    some = [replace(row, evidence=()) for row in rows() if row.release.startswith("2.0.")]
+    assert "| 2.0.0 to 2.0.4 | 3.7 | amd64 |" in support.to_markdown(some)
+    other = [replace(row, evidence=(DONE,)) if _is(row, DONE) else row for row in some]
+    text = support.to_markdown(other)
+    assert "| 2.0.4 | 3.7 | amd64 | planned (1) | compiled (1) |" in text
+    assert "| 2.0.0 to 2.0.3 | 3.7 | amd64 | planned (1) | planned (1) |" in text
+
+
+def _is(row: Combination, done: Evidence) -> bool:
+    key = (done.release, done.target, done.python, done.platform)
+    return (row.release, row.target, row.python, row.platform) == key
+
+
+def test_the_verb_prints_it_and_compares_it(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    planning.support(check=False, json=True)
+    printed_json = json.loads(capsys.readouterr().out)
+    assert printed_json["schema"] == support.SCHEMA
+    assert len(printed_json["rows"]) == len(rows())
+    assert {"release", "python", "target", "platform", "planned", "reason", "not_certain", "evidence"} <= set(
+        printed_json["rows"][0]
+    )
+    planning.support(check=True, json=False)
+    with pytest.raises(TfbuildError, match=r"docs/support\.md is out of date"):
+        planning.support(check=True, json=False, root=tmp_path)

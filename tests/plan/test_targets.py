@@ -1,0 +1,132 @@
+"""Targets are rows: facts/targets.toml against the rest of the project, and a new target that needs no code."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import checkout
+from tests.facts import newest
+from tfbuild import facts
+from tfbuild.errors import ConflictingTargets
+from tfbuild.facts import targets
+from tfbuild.in_container.smoke import command
+from tfbuild.plan import Request
+from tfbuild.verify.checks import CHECKS
+
+FILE = Path(targets.__file__).with_suffix(".toml")
+# A target for AMD's GPUs, as far as a plan and a context go. It does not claim that such a build works.
+ROCM = """
+[[target]]
+name = "rocm"
+title = "ROCm"
+accelerator = "rocm"
+configs = ["rocm"]
+answers = { TF_NEED_ROCM = "1" }
+
+[[exclusion]]
+targets = ["rocm", "cuda"]
+reason = "configure.py: CUDA and ROCm are mutually exclusive"
+"""
+ROCM_CONFIG = '    { name = "rocm", from = "1.15" },\n'
+
+
+@pytest.fixture(scope="module")
+def with_rocm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the project with these rows."""
+    copy = checkout.copy(tmp_path_factory.mktemp("rocm") / "copy", "tfbuild/", "templates/", "tasks.py")
+    with (copy / "tfbuild" / "facts" / "targets.toml").open("a", encoding="utf-8") as rows:
+        rows.write(ROCM)
+    releases = copy / "tfbuild" / "facts" / "releases.toml"
+    text = releases.read_text(encoding="utf-8")
+    assert text.count("config = [\n") == 1
+    releases.write_text(text.replace("config = [\n", f"config = [\n{ROCM_CONFIG}"), encoding="utf-8")
+    return copy
+
+
+def invoke(folder: Path, *words: str, code: int = 0) -> "subprocess.CompletedProcess[str]":
+    done = subprocess.run(
+        [sys.executable, "-m", "invoke", *words], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def test_a_target_is_a_row(with_rocm: Path) -> None:
+    asked = ("--target", "rocm", "--release", "2.20.0", "--cpu", "x86-64-v3", "--platform", "linux/amd64")
+    (build,) = json.loads(invoke(with_rocm, "plan", "--json", *asked).stdout)
+    assert build["id"] == "2.20.0-rocm-py3.13-x86-64-v3"
+    assert build["configs"] == ["rocm"]
+    answers = build["configure_env"]
+    assert (answers["TF_NEED_ROCM"], answers["TF_NEED_CUDA"], answers["TF_NEED_CLANG"]) == ("1", "0", "1")
+    assert (build["cuda"], build["compute_capabilities"]) == ("", [])
+
+    invoke(with_rocm, "dockerfile", *asked, "--output", "context")
+    dockerfile = (with_rocm / "context" / "Dockerfile").read_text()
+    assert "TF_NEED_ROCM=1" in dockerfile
+    assert 'org.opencontainers.image.title="TensorFlow 2.20.0 rocm"' in dockerfile
+    assert "--config=rocm" in (with_rocm / "context" / "bazelrc").read_text() + dockerfile
+    assert json.loads((with_rocm / "context" / "plan.json").read_text())["target"] == "rocm"
+
+
+def test_a_new_target_is_in_the_help_and_among_those_offered(with_rocm: Path) -> None:
+    assert "cpu, mkl (oneDNN), cuda or rocm" in " ".join(invoke(with_rocm, "--help", "plan").stdout.split())
+    assert "hint: one of: cpu, mkl, cuda, rocm" in invoke(with_rocm, "plan", "--target", "tpu", code=2).stderr
+
+
+def test_a_new_target_has_the_refusals_of_its_row(with_rocm: Path) -> None:
+    official = invoke(
+        with_rocm, "plan", "--target", "rocm", "--wheel", "official", "--platform", "linux/amd64", code=12
+    )
+    assert f"no official x86_64 wheel of TensorFlow {newest.RELEASE} is for ROCm" in official.stderr
+    both = invoke(with_rocm, "plan", "--target", "rocm", "--config", "cuda", code=ConflictingTargets.exit_code)
+    assert "CUDA and ROCm are mutually exclusive\nhint: choose --target rocm or --target cuda" in both.stderr
+    assert "hint: --target mkl" in invoke(with_rocm, "plan", "--target", "rocm", "--threading", "openmp", code=2).stderr
+    assert "hint: --target cuda" in invoke(with_rocm, "plan", "--target", "rocm", "--cuda", "12.8", code=2).stderr
+
+
+# --- the rows ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_default_is_what_a_request_asks_for() -> None:
+    assert Request().target == targets.default() == "mkl"
+    assert targets.of_matrix() == ("cpu", "mkl")
+
+
+def test_checks_are_known_and_the_same_inside_an_image() -> None:
+    known = {row.name: row.checks for row in targets.table().target if row.checks}
+    assert {name for checks in known.values() for name in checks} <= {check.name for check in CHECKS}
+    assert known == command.CHECKS
+
+
+def test_only_targets_without_onednn_are_a_baseline() -> None:
+    rows = targets.table().target
+    assert all(not targets.get(row.baseline).onednn for row in rows if row.baseline)
+    assert all(row.baseline for row in rows if row.onednn)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ('[[target]]\nname = "cpu"\ntitle = "x"\n', "two rows have the same name"),
+        ('[[target]]\nname = "tpu"\ntitle = "TPU"\ndefault = true\n', "exactly one target is the default"),
+        ('[[target]]\nname = "tpu"\ntitle = "TPU"\nbaseline = "x"\n', "there is no target 'x'"),
+        ('[[exclusion]]\ntargets = ["cpu", "x"]\nreason = "x"\n', "there is no target 'x'"),
+        ('[[target]]\nname = "tpu"\ntitle = "TPU"\nasked_by = "("\n', "tpu: asked_by is no regular expression"),
+        ('[[target]]\nname = "tpu"\ntitle = "TPU"\nwheel = "tpu"\n', "Invalid enum value 'tpu'"),
+    ],
+)
+def test_a_slip_in_a_row_is_refused(text: str, complaint: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(complaint)):
+        targets.check(facts.parse(FILE.read_text(encoding="utf-8") + text, targets.TargetTable, "targets.toml"))
+
+
+def test_no_code_compares_a_target_with_a_name() -> None:
+    compared = re.compile(rf"target\"?\]? *(==|!=|in|not in) *\(?[\"']({'|'.join(targets.names())})[\"']")
+    code = sorted(path for room in ("cli", "plan") for path in (checkout.ROOT / "tfbuild" / room).rglob("*.py"))
+    lines = ((path.name, line.strip()) for path in code for line in path.read_text(encoding="utf-8").splitlines())
+    assert [(name, line) for name, line in lines if compared.search(line)] == []
+    assert compared.search('if build.target != "cuda":')

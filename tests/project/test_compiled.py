@@ -1,0 +1,71 @@
+"""benchmarks.compiled: what it makes of the files that a compile leaves, whole or under way."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.compiled import __main__ as compiled
+
+PLAN = {
+    "release": "2.0.4", "source": {"kind": "git", "commit": "cdf2c54"}, "compiler": "gcc-9", "bazel": "0.26.1",
+    "patches": [{"path": "/tmp/a.patch", "sha256": "ab"}], "copts": ["--copt=-mavx2"], "configs": ["mkl"],
+    "bazel_flags": [], "configure_env": {"TF_ENABLE_XLA": "0"},
+}  # fmt: skip
+STOPPED = {
+    "began": 100, "ended": 1100, "why": "time limit", "cpu_seconds": 1500.0, "peak_bytes": 3, "actions_done": 40,
+    "actions_total": 90, "processes": 40, "from_cache": 0, "slowest": [[9.0, "a"], [2.0, "b"]],
+}  # fmt: skip
+DONE = STOPPED | {"began": 2000, "ended": 2500, "why": "done", "cpu_seconds": 600.0, "peak_bytes": 5, "from_cache": 40}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "plan.json").write_text(json.dumps(PLAN))
+    return tmp_path
+
+
+def read(folder: Path, *rows: dict[str, Any]) -> dict[str, Any]:
+    (folder / "sittings.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return compiled.read("ID", folder, folder, folder)
+
+
+def test_what_has_no_end_is_under_way_and_has_no_verdict(folder: Path) -> None:
+    found = read(folder, STOPPED, {"began": 1500})
+    assert (found["state"], found["verification"], found["gains"], found["wheel"]) == ("under way", None, None, None)
+    assert [row["why"] for row in found["sittings"]] == ["time limit", "killed"]
+    assert found["sittings"][1]["wall_seconds"] is None
+
+
+def test_the_total_is_of_all_sittings_and_the_slowest_actions_are_each_named_once(folder: Path) -> None:
+    found = read(folder, STOPPED, DONE)
+    assert found["state"] == "compiled"
+    assert found["total"] == {"sittings": 2, "wall_seconds": 1500, "cpu_seconds": 2100, "peak_bytes": 5}
+    assert found["slowest"] == [{"action": "a", "seconds": 9.0}, {"action": "b", "seconds": 2.0}]
+    assert (found["commit"], found["patches"]) == ("cdf2c54", [{"name": "a.patch", "sha256": "ab"}])
+
+
+def test_the_wheel_is_the_one_whose_sidecar_names_the_build(folder: Path) -> None:
+    for name, identifier in (("a-1-py3-none-any.whl", "OTHER"), ("b-1-py3-none-any.whl", "ID")):
+        (folder / name).write_bytes(b"12345" if identifier == "ID" else b"1")
+        (folder / f"{name}.json").write_text(json.dumps({"plan": {"id": identifier}, "sha256": f"of {identifier}"}))
+    assert read(folder, DONE)["wheel"] == {"name": "b-1-py3-none-any.whl", "bytes": 5, "sha256": "of ID"}
+
+
+def test_the_gains_are_those_of_every_arm_but_the_baseline(folder: Path) -> None:
+    cpu = {"median": 2.0, "low": 1.9, "high": 2.1, "coverage": 0.95}
+    arms = [{"cpu": None, "effect": ""}, {"cpu": cpu, "effect": "faster"}]
+    report = {
+        "created": "2026-11-22T00:00:00Z",
+        "host": {"cpu": "a CPU"},
+        "image": {"against": "official"},
+        "experiments": [{"cases": [{"name": "tanh", "rounds": [{}, {}], "arms": arms}]}],
+    }
+    (folder / "bench-ID.json").write_text(json.dumps(report))
+    assert read(folder, DONE)["gains"] == {
+        "created": "2026-11-22T00:00:00Z",
+        "cpu": "a CPU",
+        "against": "official",
+        "cases": [{"name": "tanh", "rounds": 2, "cpu": cpu, "effect": "faster"}],
+    }

@@ -1,0 +1,227 @@
+"""Selection: never an image with features that the host lacks, never a smaller set if a larger one fits."""
+
+import json
+import random
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.cpu.machines import machine
+from tfbuild import cpu, facts
+from tfbuild.cpu import isa
+from tfbuild.oci import manifests
+from tfbuild.publish import choose, indexes
+from tfbuild.publish.choose import Published
+
+NAMES = ("avx", "avx2", "fma", "bmi2", "avx512f", "avx512_vnni")
+PLATFORMS = ("linux/amd64", "linux/arm64")
+feature_sets = st.frozensets(st.sampled_from(NAMES))
+
+
+@st.composite
+def images(draw: st.DrawFn) -> list[Published]:
+    count = draw(st.integers(0, 8))
+    return [
+        Published(
+            id=f"image-{number}",
+            digest=f"sha256:{number:064}",
+            release=draw(st.sampled_from(("2.9.3", "2.20.0", "2.21.0"))),
+            target="mkl",
+            python=draw(st.sampled_from(("3.9", "3.13"))),
+            platform=draw(st.sampled_from(PLATFORMS)),
+            instruction_set=f"set-{number}",
+            features=draw(feature_sets),
+            created=draw(st.sampled_from(("2026-01-01T00:00:00Z", "2026-01-01T00:00:00.5Z", "2026-02-01T00:00:00Z"))),
+        )
+        for number in range(count)
+    ]
+
+
+@given(images(), feature_sets)
+def test_the_choice_fits_and_no_larger_set_does(published: list[Published], features: frozenset[str]) -> None:
+    choice = choose.choose(published, platform="linux/amd64", features=features)
+    fitting = [image for image in published if image.platform == "linux/amd64" and image.features <= features]
+    if choice.best is None:
+        assert not fitting
+        return
+    assert choice.best in fitting
+    assert not [image for image in fitting if image.features > choice.best.features]
+    assert choice.missing == ()
+    assert {image.id for image in choice.passed_over} == {image.id for image in published} - {choice.best.id}
+
+
+@given(images(), feature_sets, st.integers())
+def test_the_registrys_order_does_not_matter(published: list[Published], features: frozenset[str], seed: int) -> None:
+    shuffled = random.Random(seed).sample(published, len(published))
+    first = choose.choose(published, platform="linux/amd64", features=features)
+    assert choose.choose(shuffled, platform="linux/amd64", features=features) == first
+
+
+@given(images(), feature_sets)
+def test_if_nothing_fits_the_nearest_image_and_its_missing_features_are_named(
+    published: list[Published], features: frozenset[str]
+) -> None:
+    choice = choose.choose(published, platform="linux/amd64", features=features)
+    candidates = [image for image in published if image.platform == "linux/amd64"]
+    if choice.best is not None or not candidates:
+        assert choice.nearest is None
+        return
+    assert choice.nearest is not None
+    assert set(choice.missing) == choice.nearest.features - features
+    assert len(choice.missing) == min(len(image.features - features) for image in candidates)
+
+
+def index(published: list[Published]) -> manifests.Manifest:
+    entries = [indexes.IndexEntry(image=image, media_type=manifests.IMAGES[0], size=1) for image in published]
+    content = indexes.index(entries)
+    return manifests.Manifest(digest=manifests.digest_of(content), media_type=manifests.INDEX, content=content)
+
+
+@given(images(), feature_sets, st.integers())
+def test_an_index_leads_to_the_same_choice_in_any_order(
+    published: list[Published], features: frozenset[str], seed: int
+) -> None:
+    sent = index(published).json()
+    random.Random(seed).shuffle(sent["manifests"])
+    content = json.dumps(sent).encode()
+    read = indexes.read_index(manifests.Manifest(digest="", media_type=manifests.INDEX, content=content))
+    assert set(read) == set(published)
+    assert choose.choose(read, platform="linux/amd64", features=features) == choose.choose(
+        published, platform="linux/amd64", features=features
+    )
+
+
+@given(images(), feature_sets)
+def test_the_choice_is_the_first_of_the_fastest_images_that_fit(
+    published: list[Published], features: frozenset[str]
+) -> None:
+    """pull.sh relies on this: it cannot compare releases or times. Plain docker takes the first image."""
+    rows = index(published).json()["manifests"]
+    speeds = {row["digest"]: row["annotations"]["io.tfbuild.speed"] for row in rows}
+    candidates = [image for image in indexes.read_index(index(published)) if image.platform == "linux/amd64"]
+    fitting = [image for image in candidates if image.features <= features]
+    best = choose.choose(published, platform="linux/amd64", features=features).best
+    assert max(fitting, key=lambda image: speeds[image.digest], default=None) == best
+    lowest = min((speeds[image.digest] for image in candidates), default=None)
+    slowest = [image for image in candidates if speeds[image.digest] == lowest]
+    assert candidates[:1] == sorted(slowest, key=choose.rank)[-1:]
+
+
+def test_an_index_is_read_back_without_entries_of_other_versions() -> None:
+    sent = index(SAME_SET)
+    assert set(indexes._rows(sent)) == {image.digest for image in SAME_SET}
+    # An entry that this version of tfbuild would write differently is read from its image again.
+    other = sent.json()
+    other["manifests"][0]["annotations"]["io.tfbuild.cpuinfo"] = "sse"
+    changed = manifests.Manifest(digest="", media_type=manifests.INDEX, content=json.dumps(other).encode())
+    assert len(indexes._rows(changed)) == len(SAME_SET) - 1
+
+
+times = st.datetimes(min_value=datetime(1970, 1, 2), max_value=datetime(2100, 1, 1))
+zones = st.integers(-23, 23).map(lambda hours: timezone(timedelta(hours=hours)))
+
+
+@given(times, times, zones, zones)
+def test_times_are_compared_as_times(first: datetime, second: datetime, zone: timezone, other_zone: timezone) -> None:
+    first, second = first.replace(tzinfo=UTC), second.replace(tzinfo=UTC)
+    texts = first.astimezone(zone).isoformat(), second.astimezone(other_zone).isoformat()
+    assert [choose.moment(text) for text in texts] == [first, second]
+    ranked = [choose.rank(published("avx", created=text)) for text in texts]
+    if first != second:
+        assert (ranked[0] < ranked[1]) == (first < second)
+
+
+@pytest.mark.parametrize("created", ["", "yesterday", "0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59"])
+def test_an_invalid_time_is_the_oldest(created: str) -> None:
+    assert choose.moment(created) is None
+    assert choose.rank(published("avx", created=created)) < choose.rank(
+        published("avx", created="1970-01-01T00:00:00Z")
+    )
+
+
+def published(name: str, release: str = "2.20.0", created: str = "2026-01-01T00:00:00Z") -> Published:
+    instruction_set = isa.resolve(name, arch="x86_64")
+    return Published(
+        id=f"{release}-mkl-py3.11-{name}",
+        digest=f"sha256:{name}{release}{created}",
+        release=release,
+        target="mkl",
+        python="3.11",
+        platform="linux/amd64",
+        instruction_set=instruction_set.name,
+        features=frozenset(instruction_set.features),
+        created=created,
+    )
+
+
+SAME_SET = [
+    Published(
+        id=f"image-{number}", digest=f"sha256:{number:064}", release="2.20.0", target="mkl", python="3.11",
+        platform="linux/amd64", instruction_set="avx", features=frozenset(("avx",)), created="2026-01-01T00:00:00Z",
+    )
+    for number in range(3)
+]  # fmt: skip
+ONE_RELEASE = [published(name) for name in ("x86-64-v4", "avx", "x86-64-v2", "x86-64-v3")]
+
+
+def chosen(recorded: str, *more: Published) -> choose.Choice:
+    host = cpu.parse(machine(recorded).cpuinfo())
+    return choose.choose([*ONE_RELEASE, *more], platform="linux/amd64", features=frozenset(isa.of_cpu(host).features))
+
+
+def test_recorded_machines_get_the_largest_set_they_can_run() -> None:
+    assert [chosen(name).best for name in ("rocky9-zen5", "rhel7-haswell", "scientificfermi6-bulldozer")] == [
+        ONE_RELEASE[0], ONE_RELEASE[3], ONE_RELEASE[1]
+    ]  # fmt: skip
+
+
+def test_every_image_that_is_passed_over_has_a_reason() -> None:
+    newer = published("x86-64-v3", release="2.21.0", created="2026-03-01T00:00:00Z")
+    choice = chosen("rhel7-haswell", newer)
+    assert choice.best == newer
+    reasons = {image.id: image.reason for image in choice.passed_over}
+    assert reasons["2.20.0-mkl-py3.11-x86-64-v4"].startswith("this CPU lacks avx512bw")
+    assert reasons["2.20.0-mkl-py3.11-x86-64-v3"] == "2.21.0 is newer"
+    assert reasons["2.20.0-mkl-py3.11-avx"] == "x86-64-v3 uses more of this CPU than avx"
+
+
+def test_the_largest_set_beats_the_newest_release_which_says_how_to_choose_it() -> None:
+    newer = published("avx", release="2.21.0")
+    choice = chosen("rhel7-haswell", newer)
+    assert choice.best == ONE_RELEASE[3]
+    reasons = {image.id: image.reason for image in choice.passed_over}
+    assert reasons[newer.id] == ("x86-64-v3 uses more of this CPU than avx; --release 2.21.0 chooses among its images")
+
+
+def test_of_equal_sets_of_a_release_the_newer_python_is_chosen_whatever_the_build_time() -> None:
+    old, new = (
+        replace(published("x86-64-v3"), id=f"2.20.0-mkl-py{python}-x86-64-v3", python=python, created=created)
+        for python, created in (("3.9", "2026-03-01T00:00:00Z"), ("3.13", "2026-02-01T00:00:00Z"))
+    )
+    choice = choose.choose([old, new], platform="linux/amd64", features=old.features)
+    assert choice.best == new
+    reasons = [image.reason for image in choice.passed_over]
+    assert reasons == ["Python 3.13 is newer; --python 3.9 chooses among its images"]
+
+
+def test_of_one_release_the_newest_build_is_chosen() -> None:
+    rebuilt = published("x86-64-v3", created="2026-02-01T00:00:00Z")
+    choice = chosen("rhel7-haswell", rebuilt)
+    assert choice.best == rebuilt
+    assert "an older build" in {image.reason for image in choice.passed_over}
+
+
+def test_a_release_means_all_of_its_patches_and_no_other() -> None:
+    images = [published("avx", release=release) for release in ("2.2.0", "2.20.0", "2.20.1", "2.21.0")]
+    matches = choose.matching(images, release="2.20", target="mkl", python="")
+    assert [image.release for image in matches] == ["2.20.0", "2.20.1"]
+    assert choose.matching(images, release="2.20.1", target="mkl", python="3.12") == []
+    assert choose.matching(images, release="", target="cpu", python="") == []
+
+
+def test_the_features_for_vectors_exist() -> None:
+    for row in facts.load("vectors", choose.VectorTable).vector:
+        assert set(row.features) <= {feature.name for feature in facts.features(row.arch)}

@@ -1,0 +1,292 @@
+"""pull.sh against a hostile registry. It only chooses; docker is not called."""
+
+import base64
+import json
+import os
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+class Hostile(BaseHTTPRequestHandler):
+    """Answers with `index`; with a `realm`, only to requests with a token."""
+
+    index = b""
+    realm = ""
+    tokens: list[str] = []  # noqa: RUF012 - each server has a class of its own
+    defects: list[object] = []  # noqa: RUF012 - of the headers in requests
+
+    def do_GET(self) -> None:
+        self.defects.extend(self.headers.defects)
+        token = self.headers.get("Authorization", "")
+        self.tokens.append(token)
+        denied = bool(self.realm) and not token
+        self.send_response(401 if denied else 200)
+        self.send_header("WWW-Authenticate", f'Bearer realm="{self.realm}",service="here",scope="pull"')
+        self.send_header("Content-Length", str(len(self.index)))
+        self.end_headers()
+        self.wfile.write(self.index)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def hostile() -> Iterator[type[Hostile]]:
+    handler = type("Here", (Hostile,), {"tokens": [], "defects": []})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        handler.port = server.server_port  # type: ignore[attr-defined]
+        yield handler
+        server.shutdown()
+
+
+def shell(hostile: type[Hostile], tmp_path: Path, more: Mapping[str, str] = {}) -> "subprocess.CompletedProcess[str]":
+    (tmp_path / "cpuinfo").write_text("flags\t\t: fpu sse2 avx\n")
+    repository = f"127.0.0.1:{hostile.port}/us/x"  # type: ignore[attr-defined]
+    env = {"PATH": os.environ["PATH"], "TFBUILD_CPUINFO": str(tmp_path / "cpuinfo"), "DRY_RUN": "1", "no_proxy": "*"}
+    env = {**env, "DOCKER_CONFIG": str(tmp_path), **more}
+    return subprocess.run(
+        ["dash", ROOT / "pull.sh", repository], capture_output=True, text=True, check=False, env=env, timeout=60
+    )
+
+
+class Proxy(BaseHTTPRequestHandler):
+    """Records what curl requests of a proxy: CONNECT if it wants TLS."""
+
+    requests: list[str] = []  # noqa: RUF012 - each server has a class of its own
+
+    def do_GET(self) -> None:
+        self.requests.append(f"{self.command} {self.path}")
+        self.send_error(403)
+
+    do_CONNECT = do_GET  # noqa: N815
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("host", "first_request"),
+    [
+        ("127.evil.invalid", "CONNECT 127.evil.invalid:443"),
+        ("127.0.0.1.evil.invalid:5000", "CONNECT 127.0.0.1.evil.invalid:5000"),
+        ("localhost.invalid", "CONNECT localhost.invalid:443"),
+        ("registry:5000", "CONNECT registry:5000"),
+        ("127.0.0.1:5000", "GET http://127.0.0.1:5000/v2/us/x/manifests/latest-mkl"),
+        ("localhost", "GET http://localhost/v2/us/x/manifests/latest-mkl"),
+    ],
+)
+def test_plain_http_is_only_used_for_loopback_addresses(host: str, first_request: str, tmp_path: Path) -> None:
+    (tmp_path / "cpuinfo").write_text("flags\t\t: fpu sse2 avx\n")
+    handler = type("Here", (Proxy,), {"requests": []})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        proxy = f"http://127.0.0.1:{server.server_port}"
+        env = {"PATH": os.environ["PATH"], "TFBUILD_CPUINFO": str(tmp_path / "cpuinfo"), "DRY_RUN": "1"}
+        done = subprocess.run(
+            ["dash", ROOT / "pull.sh", f"{host}/us/x"],
+            capture_output=True, text=True, check=False, timeout=60,
+            env=env | {"http_proxy": proxy, "https_proxy": proxy},
+        )  # fmt: skip
+        server.shutdown()
+    assert done.returncode == 26
+    assert handler.requests[:1] == [first_request]  # type: ignore[attr-defined]
+
+
+def row(digest: str, **annotations: str) -> dict[str, object]:
+    return {
+        "digest": f"sha256:{digest}",
+        "annotations": {f"io.tfbuild.{name}": text for name, text in annotations.items()},
+    }
+
+
+def test_names_have_no_control_characters(hostile: type[Hostile], tmp_path: Path) -> None:
+    platform = f"linux/{'arm64' if os.uname().machine == 'aarch64' else 'amd64'}"
+    rows = [
+        row("1", id="one\x1b[31m", platform=platform, cpuinfo="avx"),
+        row("2", id="two\x1b[31m", platform=platform, cpuinfo="avx512f"),
+        row("3", id="three", cpuinfo="avx"),  # without a platform: that of the previous row must not apply
+    ]
+    hostile.index = json.dumps({"manifests": rows}, indent=2).replace("\\u001b", "\x1b").encode()
+    done = shell(hostile, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("@sha256:1 one[31m\n")
+    assert done.stderr == "pull.sh: not two[31m: this CPU lacks avx512f\n"
+
+
+def test_an_invalid_index_is_not_mistaken_for_one_without_a_fit(hostile: type[Hostile], tmp_path: Path) -> None:
+    for text in ('{"manifests": [{"digest": "sha256:1"}]}', '{"layers": []}', "{}"):
+        hostile.index = text.encode()
+        done = shell(hostile, tmp_path)
+        assert (done.returncode, done.stdout) == (26, "")
+        assert "is not an index of tfbuild" in done.stderr
+    hostile.index = json.dumps({"manifests": [row("1", id="one", platform="linux/riscv64", cpuinfo="avx")]}).encode()
+    assert shell(hostile, tmp_path).returncode == 26
+    hostile.index = json.dumps({"manifests": [row("1", id="one", cpuinfo="avx")]}, indent=2).encode()
+    assert shell(hostile, tmp_path).returncode == 27
+
+
+@pytest.mark.parametrize(("end", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)])
+def test_temporary_files_are_removed_if_a_signal_ends_it(end: signal.Signals, code: int, tmp_path: Path) -> None:
+    (tmp_path / "cpuinfo").write_text("flags\t\t: fpu sse2 avx\n")
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        repository = f"127.0.0.1:{silent.getsockname()[1]}/us/x"
+        env = {"PATH": os.environ["PATH"], "TFBUILD_CPUINFO": str(tmp_path / "cpuinfo"), "TMPDIR": str(scratch)}
+        with subprocess.Popen(
+            ["dash", ROOT / "pull.sh", repository], env={**env, "no_proxy": "*"}, start_new_session=True
+        ) as process:
+            silent.settimeout(60)
+            with silent.accept()[0]:
+                assert len(list(scratch.iterdir())) == 1
+                os.killpg(process.pid, end)
+                assert process.wait(60) == code
+    assert list(scratch.iterdir()) == []
+
+
+def test_an_ipv6_address_is_refused(tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["dash", ROOT / "pull.sh", "[::1]:5000/us/x"], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "IPv6 address, which no image name can contain: use a name from /etc/hosts" in done.stderr
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_a_token_with_both_of_its_names_is_sent_once(
+    hostile: type[Hostile], indent: int | None, tmp_path: Path
+) -> None:
+    """By the specification, both fields have the same token."""
+
+    def answer(self: BaseHTTPRequestHandler) -> None:
+        body = json.dumps({"token": "secret", "expires_in": 300, "access_token": "secret"}, indent=indent).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    quiet = {"do_GET": answer, "log_message": lambda *_: None}
+    with ThreadingHTTPServer(("127.0.0.1", 0), type("TokenServer", (BaseHTTPRequestHandler,), quiet)) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        hostile.realm = f"http://127.0.0.1:{server.server_port}/token"
+        platform = f"linux/{'arm64' if os.uname().machine == 'aarch64' else 'amd64'}"
+        rows = [row("1", id="one", platform=platform, cpuinfo="avx")]
+        hostile.index = json.dumps({"manifests": rows}, indent=2).encode()
+        done = shell(hostile, tmp_path)
+        server.shutdown()
+    assert done.returncode == 0, done.stderr
+    assert hostile.tokens == ["", "Bearer secret"]
+    # Two tokens would be two lines in the header of the request.
+    assert hostile.defects == []
+
+
+@pytest.mark.parametrize("prefix", ["file://", "-K"])
+def test_no_file_of_the_host_is_sent_to_a_registry(hostile: type[Hostile], tmp_path: Path, prefix: str) -> None:
+    (tmp_path / "secret").write_text('{"token": "secret"}')
+    hostile.realm = f"{prefix}{tmp_path}/secret"
+    done = shell(hostile, tmp_path)
+    assert not [token for token in hostile.tokens if "secret" in token]
+    assert done.returncode == 26
+
+
+LOGIN = base64.b64encode(b"somebody:a password").decode()
+
+
+def index() -> bytes:
+    platform = f"linux/{'arm64' if os.uname().machine == 'aarch64' else 'amd64'}"
+    return json.dumps({"manifests": [row("1", id="one", platform=platform, cpuinfo="avx")]}, indent=2).encode()
+
+
+def store_login(tmp_path: Path, host: str, place: str) -> dict[str, str]:
+    """Store a login as `docker login` does: in its file, in a helper for this host, or in a helper for all hosts."""
+    settings: dict[str, object] = {"auths": {"127.0.0.1:1": {"auth": "another"}, host: {"auth": LOGIN}}}
+    if place != "file":
+        store = (
+            {"credHelpers": {"127.0.0.1:1": "another", host: "ours"}}
+            if place == "own helper"
+            else {"credsStore": "ours"}
+        )
+        settings = {"auths": {host: {}}, **store}
+        helper = tmp_path / "bin" / "docker-credential-ours"
+        helper.parent.mkdir()
+        answer = json.dumps({"ServerURL": host, "Username": "somebody", "Secret": "a password"}, indent=1)
+        helper.write_text(f"#!/bin/sh\n[ \"$1 $(cat)\" = 'get {host}' ] || exit 1\ncat <<'END'\n{answer}\nEND\n")
+        helper.chmod(0o755)
+    (tmp_path / "config.json").write_text(json.dumps(settings, indent="\t"))
+    return {"DOCKER_CONFIG": str(tmp_path), "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
+
+
+@pytest.mark.parametrize("place", ["file", "own helper", "helper"])
+@pytest.mark.parametrize("scheme", ["Basic", "Bearer"])
+def test_a_private_registry_is_read_with_dockers_login(
+    hostile: type[Hostile], scheme: str, place: str, tmp_path: Path
+) -> None:
+    hostile.index = index()
+    host = f"127.0.0.1:{hostile.port}"  # type: ignore[attr-defined]
+
+    def answer(self: Hostile) -> None:
+        authorization = self.headers.get("Authorization", "")
+        self.tokens.append(authorization)
+        body, wanted = self.index, f"Basic {LOGIN}"
+        if scheme == "Bearer":
+            buys_token = self.path.startswith("/token?service=here&scope=pull")
+            body, wanted = (b'{"token": "issued"}', wanted) if buys_token else (self.index, "Bearer issued")
+        self.send_response(200 if authorization == wanted else 401)
+        realm = f'Bearer realm="http://{host}/token",service="here",scope="pull"'
+        self.send_header("WWW-Authenticate", realm if scheme == "Bearer" else 'Basic realm="here"')
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    hostile.do_GET = answer  # type: ignore[method-assign]
+    done = shell(hostile, tmp_path, store_login(tmp_path, host, place))
+    assert done.stdout == f"{host}/us/x@sha256:1 one\n", done.stderr
+    token = ["Bearer issued"] if scheme == "Bearer" else []
+    assert hostile.tokens == ["", f"Basic {LOGIN}", *token]
+
+
+def test_no_password_is_sent_to_an_unencrypted_realm(hostile: type[Hostile], tmp_path: Path) -> None:
+    """Otherwise the registry could choose who receives it."""
+    authorizations: list[str] = []
+
+    def answer(self: BaseHTTPRequestHandler) -> None:
+        authorizations.append(self.headers.get("Authorization", ""))
+        self.send_response(200)
+        self.send_header("Content-Length", "16")
+        self.end_headers()
+        self.wfile.write(b'{"token": "any"}')
+
+    quiet = {"do_GET": answer, "log_message": lambda *_: None}
+    with ThreadingHTTPServer(("127.0.0.1", 0), type("TokenServer", (BaseHTTPRequestHandler,), quiet)) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        hostile.realm, hostile.index = f"http://127.0.0.1:{server.server_port}/token", index()
+        done = shell(hostile, tmp_path, store_login(tmp_path, f"127.0.0.1:{hostile.port}", "file"))  # type: ignore[attr-defined]
+        server.shutdown()
+    assert done.returncode == 0, done.stderr
+    assert authorizations == [""]
+    assert hostile.tokens == ["", "Bearer any"]
+
+
+def test_a_denied_login_says_what_to_do(hostile: type[Hostile], tmp_path: Path) -> None:
+    def answer(self: BaseHTTPRequestHandler) -> None:
+        self.send_response(401)
+        self.send_header("WWW-Authenticate", 'Basic realm="here"')
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    hostile.do_GET = answer  # type: ignore[method-assign]
+    done = shell(hostile, tmp_path)
+    host = f"127.0.0.1:{hostile.port}"  # type: ignore[attr-defined]
+    assert (done.returncode, done.stdout) == (26, "")
+    assert done.stderr.endswith(f"(it answers 401): docker login {host}\n")

@@ -1,0 +1,171 @@
+"""How a push changes the engine's names, and which failed transfers are retried."""
+
+from typing import Any
+
+import pytest
+
+from tfbuild.cli import publishing
+from tfbuild.engine import Engine
+from tfbuild.engine import transfer as transfers
+from tfbuild.engine.transfer import TransferFailed, follow
+from tfbuild.errors import EngineMissing
+from tfbuild.oci import refusals
+from tfbuild.publish import pushing
+from tfbuild.util.progress import Progress, Step
+
+
+class Names(Engine):
+    """Only the names of an engine: an image is removed with its last name."""
+
+    def __init__(self, **names: str) -> None:
+        self.names, self.images = names, set(names.values())
+
+    def exists(self, ref: str) -> bool:
+        return ref in self.names or ref in self.images
+
+    def image(self, ref: str) -> Any:
+        image_id = self.names.get(ref, ref)
+        tags = tuple(name for name, named in self.names.items() if named == image_id)
+        return type("Image", (), {"id": image_id, "tags": tags})
+
+    def tag(self, ref: str, new: str) -> None:
+        assert self.exists(ref)
+        self.names[new] = self.names.get(ref, ref)
+
+    def untag(self, ref: str) -> None:
+        image_id = self.names.pop(ref)
+        if image_id not in self.names.values():
+            self.images.remove(image_id)
+
+    def push(self, ref: str, progress: Progress) -> None:
+        assert self.names[ref] == "A"
+        raise TransferFailed("EOF", pushing=True)
+
+
+@pytest.mark.parametrize(
+    ("names", "left"),
+    [
+        ({"mine": "A"}, {"mine": "A"}),
+        ({"mine": "A", "other": "B"}, {"mine": "A", "other": "B"}),
+        # Left over by a push that was killed.
+        ({"mine": "A", "arriving": "A"}, {"mine": "A"}),
+        # An image without any other name.
+        ({"arriving": "A"}, {"arriving": "A"}),
+    ],
+)
+def test_a_push_removes_its_own_name_but_not_the_image(names: dict[str, str], left: dict[str, str]) -> None:
+    engine = Names(**names)
+    with pytest.raises(TransferFailed):
+        pushing._upload(engine, "A", "arriving", Progress())
+    assert engine.names == left
+    assert engine.images == set(names.values())
+
+
+def attempts(error: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How often a transfer with this error is tried."""
+    monkeypatch.setattr(transfers, "WAIT_SECONDS", 0)
+    errors = []
+
+    def transfer() -> None:
+        errors.append(error)
+        with Progress().step("push") as step:
+            fail(error, step)
+
+    with pytest.raises(TransferFailed):
+        transfers.again(transfer, Progress())
+    return len(errors)
+
+
+def fail(error: str, step: Step) -> None:
+    follow([{"status": "Preparing"}, {"error": error}], step, pushing=True)
+
+
+@pytest.mark.parametrize(
+    ("error", "count"),
+    [
+        ("toomanyrequests: retry-after: 1ms, allowed: 44000/minute", 3),
+        ("received unexpected HTTP status: 429 Too Many Requests", 3),
+        ("toomanyrequests: Quota exceeded for requests per minute per project", 3),
+        ("EOF", 3),
+        ("no basic auth credentials", 1),
+        ("denied: requested access to the resource is denied", 1),
+        ("tls: failed to verify certificate: x509: certificate signed by unknown authority", 1),
+        ('Get "https://r.example:5000/v2/": http: server gave HTTP response to HTTPS client', 1),
+        ("write /var/lib/docker/tmp/x: no space left on device", 1),
+        ("tag invalid: The image tag 'x' already exists and cannot be overwritten because the tag is immutable.", 1),
+        ("name unknown: The repository with name 'us/x' does not exist in the registry with id '1'", 1),
+        ("unauthorized: authentication required", 1),
+        ("denied: adding 1.2 GiB of storage resource will exceed the configured upper limit of 1.0 GiB.", 1),
+        ("unknown: received unexpected HTTP status: 507 Insufficient Storage", 1),
+    ],
+)
+def test_a_transfer_is_retried_if_that_can_help(error: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert attempts(error, monkeypatch) == count
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "denied: quota exceeded",
+        "denied: adding 1.2 GiB of storage resource will exceed the configured upper limit of 1.0 GiB.",
+        "received unexpected HTTP status: 413 Request Entity Too Large",
+        "received unexpected HTTP status: 507 Insufficient Storage",
+    ],
+)
+def test_a_full_registry_is_not_mistaken_for_a_missing_login(error: str) -> None:
+    assert TransferFailed(error, pushing=True).hint == refusals.FULL
+    denied = "denied: requested access to the resource is denied"
+    assert TransferFailed(denied, pushing=True).hint != refusals.FULL
+
+
+def test_whose_disk_is_full_depends_on_the_direction() -> None:
+    error = "unknown: write /x: no space left on device"
+    assert "make room there" in TransferFailed(error, pushing=True).hint
+    assert "the engine's disk" in TransferFailed(error, pushing=False).hint
+
+
+@pytest.mark.parametrize(
+    ("error", "hint"),
+    [
+        ("tag invalid: The image tag 'x' cannot be overwritten because the repository is immutable.", "moving ones"),
+        ("unknown: Failed to process request due to 'us/x:1' configured as immutable.", "moving ones"),
+        ('name unknown: Repository "x" not found', "check that the repository exists"),
+    ],
+)
+def test_a_permanent_failure_says_what_to_do(error: str, hint: str) -> None:
+    failed = TransferFailed(error, pushing=True)
+    assert not failed.passing
+    assert hint in failed.hint
+
+
+def test_a_login_that_expires_during_a_transfer_is_retried() -> None:
+    """The engine then gets a new token. A login that was never valid is not retried."""
+    moved: dict[str, Any] = {"status": "Pushing", "id": "a", "progressDetail": {"current": 1, "total": 2}}
+    error: dict[str, Any] = {"error": "unauthorized: authentication required"}
+    for events, passing in (([moved, error], True), ([error], False)):
+        with pytest.raises(TransferFailed) as failed, Progress().step("push") as step:
+            follow(events, step, pushing=True)
+        assert failed.value.passing == passing
+        assert failed.value.hint == "docker login"
+
+
+def test_the_message_of_a_failed_transfer_has_no_control_characters() -> None:
+    with pytest.raises(TransferFailed) as failed, Progress().step("pull") as step:
+        fail("denied: \x1b[31mred\x07", step)
+    assert failed.value.reason == "denied: [31mred"
+
+
+def test_a_pull_to_another_machine_uses_the_cpu_of_that_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
+    options = {
+        "engine": "",
+        "registry": "127.0.0.1:1/us/x",
+        "ca_cert": "",
+        "release": "",
+        "target": "mkl",
+        "python": "",
+        "cpuinfo": "",
+        "signed": "",
+    }
+    with pytest.raises(EngineMissing):
+        publishing.pull(**options, dry_run=True, json=True)

@@ -1,0 +1,188 @@
+"""The choice of `pull` and pull.sh: they read the indexes in a registry over HTTP."""
+
+import json
+import os
+import random
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from http.server import ThreadingHTTPServer
+from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.cpu.machines import machine, recording
+from tests.examples import few
+from tests.oci.test_untrusted import FakeRegistry, connect, empty_referrers, image, published
+from tfbuild import cpu, publish
+from tfbuild.cli import publishing
+from tfbuild.cpu import isa
+from tfbuild.errors import EngineMissing, NothingFits
+from tfbuild.oci import manifests
+from tfbuild.publish import choose, indexes
+from tfbuild.publish.choose import Choice, Published
+
+ROOT = Path(__file__).parents[2]
+RELEASES = ("2.9.3", "2.14.1", "2.20.0")
+SETS = ("x86-64-v2", "avx", "x86-64-v3", "x86-64-v4")
+PYTHONS = ("3.9", "3.10")
+# Release, set, Python, and whether the push finished.
+every = [(*image, whole) for image in product(RELEASES, SETS, PYTHONS) for whole in (True, True, False)]
+pushes = st.lists(st.sampled_from(every), max_size=7, unique_by=lambda push: push[:3])
+HOSTS = {
+    "AVX-512": machine("rocky9-zen5").cpuinfo(),
+    "AVX2": machine("rhel7-haswell").cpuinfo(),
+    "AVX": machine("scientificfermi6-bulldozer").cpuinfo(),
+    "SSE4.2": recording("py-cpuinfo-linux-ubuntu-16-04-x86-64").text,
+    "SSSE3": recording("py-cpuinfo-linux-debian-8-x86-64").text,
+}
+
+
+@contextmanager
+def serving() -> Iterator[type[FakeRegistry]]:
+    handler = type("Here", (FakeRegistry,), {"content": {}, "authorizations": [], "requests": []})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        handler.host = f"127.0.0.1:{server.server_port}"  # type: ignore[attr-defined]
+        yield handler
+        server.shutdown()
+
+
+def push(fake: type[FakeRegistry], release: str, name: str, python: str, whole: bool) -> Published:
+    """Put an image there as a push does; without `whole`, as one that died before attaching papers and indexes."""
+    labels = {"io.tfbuild.id": f"{release}-mkl-py{python}-{name}", "io.tfbuild.python": python}
+    pushed = published(connect(fake), image(fake, release, labels, whole=whole, cpu=name))
+    if whole:
+        indexes.gather(connect(fake), pushed)
+    else:
+        empty_referrers(fake, pushed.id)
+    return pushed
+
+
+@cache
+def parsed(text: str) -> cpu.Cpu:
+    return cpu.parse(text)
+
+
+def select(fake: type[FakeRegistry], text: str, release: str = "", python: str = "") -> Choice | None:
+    """None if there is no such index, or no image with that Python in it."""
+    host = parsed(text)
+    features = frozenset(isa.of_cpu(host).features)
+    try:
+        return publish.select(connect(fake), host, features, release=release, target="mkl", python=python)
+    except NothingFits:
+        return None
+
+
+def shell(fake: type[FakeRegistry], text: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    with TemporaryDirectory() as folder:
+        (Path(folder) / "cpuinfo").write_text(text)
+        env = {"PATH": os.environ["PATH"], "TFBUILD_CPUINFO": f"{folder}/cpuinfo", "DRY_RUN": "1", "no_proxy": "*"}
+        repository = f"{fake.host}/us/x"  # type: ignore[attr-defined]
+        return subprocess.run(
+            ["dash", ROOT / "pull.sh", repository, *arguments],
+            capture_output=True, text=True, check=False, env=env, timeout=60,
+        )  # fmt: skip
+
+
+@few
+@given(pushes, st.sampled_from(list(HOSTS)), st.sampled_from(("", "2.14", "2.20.0")), st.sampled_from(("", *PYTHONS)))
+def test_the_best_complete_image_that_fits_is_chosen(
+    pushed: list[tuple[str, str, str, bool]], name: str, release: str, python: str
+) -> None:
+    """Never features that the host lacks, never a smaller set if a larger one fits, no unfinished push."""
+    features = frozenset(isa.of_cpu(parsed(HOSTS[name])).features)
+    with serving() as fake:
+        complete = [image for arguments in pushed if (image := push(fake, *arguments)) and arguments[3]]
+        matches = choose.matching(complete, release=release, target="mkl", python=python)
+        fitting = [image for image in matches if image.features <= features]
+        best = max(fitting, key=choose.rank, default=None)
+        choice = select(fake, HOSTS[name], release, python)
+        assert (choice.best if choice else None) == best
+        if choice is not None and best is not None:
+            assert not [image for image in fitting if image.features > best.features]
+            assert {image.id for image in choice.passed_over} < {image.id for image in matches}
+        done = shell(fake, HOSTS[name], release or "latest", "mkl", *([python] if python else []))
+        assert done.stdout == (f"{connect(fake).repository}@{best.digest} {best.id}\n" if best else "")
+        assert done.returncode == (0 if best else 27 if f"{release or 'latest'}-mkl" in connect(fake).tags() else 26)
+
+
+@few
+@given(pushes, st.sampled_from(list(HOSTS)), st.integers())
+def test_the_orders_of_pushes_and_of_index_entries_do_not_matter(
+    pushed: list[tuple[str, str, str, bool]], name: str, seed: int
+) -> None:
+    shuffle = random.Random(seed).shuffle
+    with serving() as first, serving() as second:
+        for arguments in pushed:
+            push(first, *arguments)
+        shuffle(pushed)
+        for arguments in pushed:
+            push(second, *arguments)
+        choice = select(first, HOSTS[name])
+        assert select(second, HOSTS[name]) == choice
+        if choice is not None:
+            sent = json.loads(second.content["manifests/latest-mkl"][1])
+            shuffle(sent["manifests"])
+            second.content["manifests/latest-mkl"] = (manifests.INDEX, json.dumps(sent).encode())
+            assert select(second, HOSTS[name]) == choice
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("AVX-512", "2.14.1-mkl-py3.9-x86-64-v4"),
+        ("AVX", "2.20.0-mkl-py3.9-avx"),
+        ("SSE4.2", "2.14.1-mkl-py3.9-x86-64-v2"),
+    ],
+)
+def test_a_new_release_with_one_set_does_not_hide_other_sets(name: str, wanted: str) -> None:
+    with serving() as fake:
+        for level in ("x86-64-v2", "x86-64-v3", "x86-64-v4"):
+            push(fake, "2.14.1", level, "3.9", whole=True)
+        push(fake, "2.20.0", "avx", "3.9", whole=True)
+        choice = select(fake, HOSTS[name])
+        assert choice is not None
+        assert choice.best is not None
+        assert choice.best.id == wanted
+        assert len(choice.passed_over) == 3
+        assert shell(fake, HOSTS[name]).stdout.split()[1:] == [wanted]
+
+
+def test_a_registry_is_listed_without_an_engine_and_marks_images_that_no_index_offers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    with serving() as fake:
+        whole = push(fake, "2.20.0", "avx", "3.9", whole=True)
+        half = push(fake, "2.20.0", "x86-64-v3", "3.9", whole=False)
+        # An invalid index does not hide what the others offer.
+        fake.content["manifests/2.20-mkl"] = fake.content[f"manifests/{half.id}"]
+        options = {"engine": "", "registry": f"{fake.host}/us/x", "ca_cert": ""}  # type: ignore[attr-defined]
+        publishing.images(**options, json=True)
+        output = capsys.readouterr()
+        assert {row["id"]: row["offered"] for row in json.loads(output.out)} == {whole.id: True, half.id: False}
+        assert "listing only the registry, for the CPU of this machine" in output.err
+        publishing.images(**options, json=False)
+        lines = capsys.readouterr().out.splitlines()
+        assert ["not offered" in line for line in lines if ":2.20.0-mkl-" in line] == [False, True]
+        monkeypatch.delenv("TFBUILD_REGISTRY", raising=False)
+        with pytest.raises(EngineMissing):
+            publishing.images(engine="", registry="", ca_cert="", json=True)
+
+
+def test_a_latest_index_reads_no_more_releases_than_it_needs() -> None:
+    with serving() as fake:
+        for release in ("2.9.3", "2.11.1", "2.14.1"):
+            push(fake, release, "avx", "3.9", whole=True)
+        push(fake, "2.20.0", "avx", "3.9", whole=False)
+        fake.requests.clear()
+        indexes.View(connect(fake), "mkl", {}).rows(indexes.LATEST)
+        tags = [request.rpartition("/")[2] for request in fake.requests if request.startswith("HEAD ")]
+        assert tags == ["2.20.0-mkl-py3.9-avx", "2.14.1-mkl-py3.9-avx"]

@@ -1,0 +1,251 @@
+"""Hosts by ssh, from a real sshd on 127.0.0.1 with keys, port and configuration of its own."""
+
+import getpass
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.cpu.machines import machine
+from tfbuild import cpu, fleet
+from tfbuild.errors import UnknownCpu, UsageError
+from tfbuild.fleet import hosts
+from tfbuild.util import ssh
+from tfbuild.util.ssh import Destination
+
+ROOT = Path(__file__).parents[2]
+START_SECONDS = 10
+# Where a root's sshd drops its rights; Debian's service makes it at its start.
+SEPARATION = Path("/run/sshd")
+SSHD = """\
+Port {port}
+ListenAddress 127.0.0.1
+HostKey {folder}/host
+PidFile none
+UsePAM no
+StrictModes no
+AuthorizedKeysFile {folder}/authorized
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+PermitRootLogin prohibit-password
+"""
+# Of each host that ssh knows.
+COMMON = "HostName 127.0.0.1\nUser {user}\nIdentitiesOnly yes\nIdentityAgent none\n"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """`config`: ssh's, with a host for each way in which one can answer, or fail to."""
+
+    folder: Path
+    config: Path
+    port: int
+
+
+def key(folder: Path, name: str) -> str:
+    """Makes a key pair; the public half, as a line."""
+    command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", str(folder / name)]
+    subprocess.run(command, check=True)
+    return (folder / f"{name}.pub").read_text().strip()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    program = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+    if program is None or shutil.which("ssh") is None:
+        pytest.skip("no sshd and ssh here: apt-get install openssh-server openssh-client")
+    folder = tmp_path_factory.mktemp("sshd")
+    port = free_port()
+    config = configured(folder, port)
+    created = os.geteuid() == 0 and not SEPARATION.exists()
+    if created:
+        SEPARATION.mkdir(mode=0o755)
+    log = folder / "sshd.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen([program, "-D", "-e", "-f", str(folder / "sshd_config")], stderr=output)
+    try:
+        wait_for(port, process, log)
+        yield Server(folder=folder, config=config, port=port)
+    finally:
+        process.terminate()
+        process.wait(timeout=START_SECONDS)
+        if created:
+            SEPARATION.rmdir()
+
+
+def configured(folder: Path, port: int) -> Path:
+    """Writes sshd's configuration and ssh's; each of the keys but the first runs another command than it asked for."""
+    (folder / "cpuinfo").write_text(machine("rhel7-haswell").cpuinfo())
+    forced = {"box": "", "haswell": f"cat {folder}/cpuinfo", "slow": "sleep 10", "mute": "true", "broken": "exit 3"}
+    forced["mac"] = "cat /nowhere/proc/cpuinfo"
+    allowed = [f'command="{run}" {key(folder, name)}' if run else key(folder, name) for name, run in forced.items()]
+    (folder / "authorized").write_text("\n".join(allowed) + "\n")
+    key(folder, "locked-out")
+    host_key = key(folder, "host")
+    (folder / "known").write_text(f"[127.0.0.1]:{port} {host_key}\n")
+    (folder / "none-known").write_text("")
+    (folder / "sshd_config").write_text(SSHD.format(port=port, folder=folder))
+    common = COMMON.format(user=getpass.getuser())
+    trusted = f"{common}Port {port}\nUserKnownHostsFile {folder}/known\n"
+    entries = [f"Host {name}\n{trusted}IdentityFile {folder}/{name}\n" for name in (*forced, "locked-out")]
+    entries.append(f"Host stranger\n{common}Port {port}\nUserKnownHostsFile {folder}/none-known\n")
+    entries.append(f"Host closed\n{common}Port {free_port()}\n")
+    entries.append("Host *\nGlobalKnownHostsFile /dev/null\nStrictHostKeyChecking yes\nRemoteCommand true\n")
+    (folder / "ssh_config").write_text("".join(entries))
+    return folder / "ssh_config"
+
+
+def wait_for(port: int, process: "subprocess.Popen[bytes]", log: Path) -> None:
+    for _ in range(START_SECONDS * 20):
+        assert process.poll() is None, log.read_text()
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.05)
+    raise AssertionError(f"sshd does not listen: {log.read_text()}")
+
+
+@pytest.mark.sshd
+def test_a_host_says_by_ssh_what_this_machine_reads_of_itself(server: Server) -> None:
+    (answer,) = ssh.fetch([Destination(host="box")], timeout=20, config=server.config)
+    assert not answer.reason
+    local = cpu.detect()
+    there = cpu.parse(answer.text)
+    assert (there.arch, there.model, there.features) == (local.arch, local.model, local.features)
+
+
+@pytest.mark.sshd
+def test_a_list_of_hosts_is_read_at_once_and_each_keeps_its_own_answer(server: Server) -> None:
+    listed = server.folder / "fleet"
+    listed.write_text("# web\nssh box\nssh://haswell  # the old one\n\nssh box\n")
+    gathered = hosts.gather([str(listed)], config=server.config)
+    assert [host.name for host in gathered.hosts] == ["ssh://box", "ssh://haswell"]
+    assert gathered.hosts[1].cpu == cpu.parse(machine("rhel7-haswell").cpuinfo())
+    chosen = fleet.choose(gathered.hosts, 2)
+    assert {host.name for host in chosen.hosts} == {"ssh://box", "ssh://haswell"}
+
+
+@pytest.mark.sshd
+def test_the_verb_goes_on_without_a_host_where_that_is_asked_for(server: Server) -> None:
+    listed = server.folder / "two"
+    listed.write_text("ssh haswell\nssh closed\n")
+    command = [sys.executable, "-m", "invoke", "fleet", str(listed), f"--ssh-config={server.config}", "--json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (UnknownCpu.exit_code, "")
+    assert "ssh://closed: " in done.stderr
+    done = subprocess.run([*command, "--skip-unreachable"], cwd=ROOT, capture_output=True, text=True, check=False)
+    result = json.loads(done.stdout)
+    assert [row["name"] for row in result["hosts"]] == ["ssh://haswell"]
+    assert [row["name"] for row in result["skipped"]] == ["ssh://closed"]
+
+
+@pytest.mark.sshd
+def test_user_and_port_of_a_destination_are_used(server: Server) -> None:
+    user = getpass.getuser()
+    config = server.folder / "by-address"
+    entry = f"Host *\nUserKnownHostsFile {server.folder}/known\nIdentityFile {server.folder}/haswell\n"
+    config.write_text(entry + "IdentitiesOnly yes\nIdentityAgent none\nStrictHostKeyChecking yes\n")
+    gathered = hosts.gather([f"ssh://{user}@127.0.0.1:{server.port}"], config=config)
+    assert [host.name for host in gathered.hosts] == [f"ssh://{user}@127.0.0.1:{server.port}"]
+
+
+@pytest.mark.sshd
+@pytest.mark.parametrize(
+    ("host", "reason", "hint"),
+    [
+        ("locked-out", "Permission denied", "ssh-copy-id locked-out"),
+        ("stranger", "Host key verification failed", "accept it once by hand: ssh stranger"),
+        ("closed", "Connection refused", "no sshd answers on that port"),
+        ("no-such-host.invalid", "Could not resolve hostname", "is the name right?"),
+        ("broken", "the command there ended with 3", "ssh -o BatchMode=yes broken cat /proc/cpuinfo"),
+        ("mac", "/proc/cpuinfo: No such file", "it does not run Linux"),
+    ],
+)
+def test_a_host_that_fails_is_named_with_the_reason_and_what_to_do(
+    server: Server, host: str, reason: str, hint: str
+) -> None:
+    with pytest.raises(UnknownCpu) as refusal:
+        hosts.gather([f"ssh://{host}", "ssh://haswell"], config=server.config)
+    assert f"ssh://{host}: " in refusal.value.reason
+    assert reason in refusal.value.reason
+    assert hint in refusal.value.reason
+    assert "--skip-unreachable" in refusal.value.hint
+    gathered = hosts.gather([f"ssh://{host}", "ssh://haswell"], config=server.config, skip=True)
+    assert [machine.name for machine in gathered.hosts] == ["ssh://haswell"]
+    assert [machine.name for machine in gathered.skipped] == [f"ssh://{host}"]
+
+
+@pytest.mark.sshd
+def test_a_host_that_does_not_answer_in_time_is_given_up(server: Server) -> None:
+    (answer,) = ssh.fetch([Destination(host="slow")], timeout=1, config=server.config)
+    assert "timed out" in answer.reason
+    assert "--timeout gives it more time" in answer.hint
+
+
+@pytest.mark.sshd
+def test_a_host_that_says_nothing_of_a_cpu_is_told_so(server: Server) -> None:
+    with pytest.raises(UnknownCpu, match=r"ssh://mute does not describe a CPU"):
+        hosts.gather(["ssh://mute"], config=server.config)
+
+
+@pytest.mark.parametrize(
+    ("text", "destination"),
+    [
+        ("ssh://web1", Destination(host="web1")),
+        ("ssh web1", Destination(host="web1")),
+        ("ssh   root@web-1.example.org", Destination(host="root@web-1.example.org")),
+        ("ssh://me@10.0.0.1:2222", Destination(host="me@10.0.0.1", port=2222)),
+        ("ssh://me@web1/", Destination(host="me@web1")),
+        ("ssh://[::1]:22", Destination(host="::1", port=22)),
+    ],
+)
+def test_destinations(text: str, destination: Destination) -> None:
+    assert ssh.destination(text) == destination
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ssh://",
+        "ssh -oProxyCommand=id x",
+        "ssh://-oProxyCommand=id",
+        "ssh a b",
+        "ssh://h:99999",
+        "ssh://a;b",
+        "web3",
+        "",
+    ],
+)
+def test_nothing_but_a_host_gets_to_ssh(text: str) -> None:
+    with pytest.raises(UsageError, match="names no ssh host"):
+        ssh.destination(text)
+
+
+def test_a_host_key_that_changed_is_told_from_one_that_is_not_known() -> None:
+    last = "Host key verification failed."
+    assert ssh.reason(f"a banner\n{last}\n", ssh.NOT_CONNECTED) == last
+    changed = ssh.reason(f"@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\n{last}\n", ssh.NOT_CONNECTED)
+    where = Destination(host="web1")
+    assert "accept it once" in ssh.advice(where, last, ssh.HINTS, "")
+    assert "find out why" in ssh.advice(where, changed, ssh.HINTS, "")
+
+
+def test_without_ssh_on_path_nothing_is_tried(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UsageError, match="openssh-client"):
+        ssh.fetch([Destination(host="web1")], timeout=1)
+    assert ssh.fetch([], timeout=1) == []

@@ -1,0 +1,188 @@
+"""A report is written whole, read back equal, shown in three ways, and never trusted when it is read."""
+
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from tests.verify.test_throughput import judged, rounds
+from tfbuild.errors import UsageError, VerificationFailed
+from tfbuild.measure.records import Host
+from tfbuild.verify import report as reporting
+from tfbuild.verify.checks import CHECKS
+from tfbuild.verify.records import SCHEMA, Check, ImageFacts, Measure, PlanFacts, Report, Software
+
+CLAIMS = {check.name: check.claim for check in CHECKS}
+
+
+def check(name: str, status: str = "pass", detail: str = "as planned") -> Check:
+    claim = CLAIMS[name]
+    measures = (Measure(name="faults", value=0.0, limit="< 1000"),)
+    return Check(
+        name=name,
+        status=status,
+        detail=detail,
+        seconds=1.5,
+        measures=measures,
+        proves=claim.proves,
+        how=claim.how,
+        fix=claim.fix,
+    )
+
+
+def plan() -> PlanFacts:
+    return PlanFacts(
+        release="2.21.0",
+        python="3.11",
+        target="mkl",
+        platform="linux/amd64",
+        instruction_set="avx",
+        features=("avx", "sse3"),
+        copts=("--copt=-mavx",),
+        compiler="clang-18",
+        bazel="",
+        threading="threadpool",
+        allocator="tcmalloc",
+        onednn="on",
+        wheel="official",
+        requirement="tensorflow-cpu==2.21.0",
+    )
+
+
+def report(verdict: str = "pass", *checks: Check) -> Report:
+    return Report(
+        schema=SCHEMA,
+        kind="smoke",
+        id="2.21.0-mkl-py3.11-f16c",
+        created="2026-11-21T10:00:00+00:00",
+        tool="tfbuild 0.1.0",
+        seconds=37.2,
+        verdict=verdict,
+        image=ImageFacts(
+            ref="tfbuild:x", id="sha256:00", digests=(), size=10**9, architecture="amd64", labels={"a": "x|y"}
+        ),
+        plan=plan(),
+        host=Host(
+            cpu="AMD EPYC",
+            flags=("avx",),
+            machine="x86_64",
+            kernel="6.1.0",
+            cpus=2,
+            quota=None,
+            memory=2**14,
+            engine="20.10",
+        ),
+        software=Software(
+            tensorflow="2.21.0",
+            git="v2.21.0",
+            compiler="Clang 18.1.8",
+            python="3.11.2",
+            numpy="2.4.6",
+            malloc="/usr/lib/libtcmalloc_minimal.so.4",
+            compiled_for=("SSE", "AVX"),
+            packages=("numpy==2.4.6",),
+        ),
+        checks=checks or (check("guard"), check("isa")),
+        throughput=judged(rounds(1.2, spread=0.01, seed=1)),
+        source_would_add=("AVX2", "FMA"),
+    )
+
+
+def test_what_is_written_is_read_back_equal(tmp_path: Path) -> None:
+    path = reporting.write(report(), tmp_path / "reports")
+    assert path.name == "2.21.0-mkl-py3.11-f16c.json"
+    assert reporting.stored(path.parent, "2.21.0-mkl-py3.11-f16c") == report()
+    assert sorted(file.suffix for file in path.parent.iterdir()) == [".json", ".md"], "no half-written file stays"
+
+
+def test_a_failed_write_leaves_the_old_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = reporting.write(report(), tmp_path)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.replace", full)
+    with pytest.raises(UsageError, match="No space"):
+        reporting.write(report(), tmp_path)
+    assert reporting.from_json(path.read_bytes()).verdict == "pass"
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", "\xff", '{"schema": "tfbuild.report/1"}'])
+def test_what_is_no_report_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "x.json").write_text(text, encoding="latin-1")
+    assert reporting.stored(tmp_path, "x") is None
+    with pytest.raises(ValueError, match="not a report"):
+        reporting.from_json(text.encode("latin-1"))
+
+
+def test_a_report_of_another_image_or_schema_is_none(tmp_path: Path) -> None:
+    (tmp_path / "other.json").write_text(reporting.to_json(report()))
+    assert reporting.stored(tmp_path, "other") is None
+    (tmp_path / "2.21.0-mkl-py3.11-f16c.json").write_text(
+        reporting.to_json(replace(report(), schema="tfbuild.report/0"))
+    )
+    assert reporting.stored(tmp_path, "2.21.0-mkl-py3.11-f16c") is None
+    assert reporting.stored(tmp_path, "missing") is None
+
+
+def test_the_published_schema_is_the_report_s() -> None:
+    assert reporting.SCHEMA_FILE.read_text() == reporting.schema(), "renew it with: python -m tfbuild.verify.report"
+
+
+def test_a_report_fits_the_published_schema() -> None:
+    schema = json.loads(reporting.SCHEMA_FILE.read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    shown = json.loads(reporting.to_json(report()))
+    jsonschema.validate(shown, schema)
+    shown["verdict"] = 1
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(shown, schema)
+
+
+def test_raw_samples_are_in_the_json() -> None:
+    shown = json.loads(reporting.to_json(report()))
+    assert len(shown["throughput"]["benchmarks"][0]["rounds"]) == 9
+    assert set(shown["throughput"]["benchmarks"][0]["rounds"][0]) == {"image", "baseline", "again", "foreign"}
+
+
+def test_markdown_says_what_was_proved_and_how() -> None:
+    text = reporting.to_markdown(report("fail", check("guard"), check("isa", "fail", "lacks AVX2 | FMA\n<b>")))
+    assert text.startswith("# 2.21.0-mkl-py3.11-f16c: fail\n")
+    assert "| isa | FAIL | lacks AVX2 \\| FMA &lt;b> | 1.5 |" in text
+    assert CLAIMS["isa"].proves in text
+    assert f"*Fix:* {CLAIMS['isa'].fix}" in text
+    assert "a build from source would add: AVX2 FMA" in text
+    assert "numpy==2.4.6" in text
+    assert "| **all** (geometric mean) | 1." in text
+    assert "| a | x\\|y |" in text
+
+
+def test_the_terminal_gets_no_markup_from_an_image() -> None:
+    stream = io.StringIO()
+    reporting.show(report("fail", check("import", "fail", "[bold]TypeError[/bold]")), stream)
+    shown = stream.getvalue()
+    assert "[bold]TypeError[/bold]" in shown
+    assert "\x1b" not in shown
+    assert "2.21.0-mkl-py3.11-f16c: fail in 37 s" in shown
+
+
+def test_a_failed_report_is_an_error_with_what_to_do() -> None:
+    reporting.raise_if_failed(report(), "tfbuild:x")
+    reporting.raise_if_failed(report("warn"), "tfbuild:x")
+    failed = report("fail", check("guard"), check("isa", "fail"), check("onednn", "fail"))
+    with pytest.raises(VerificationFailed, match=r"tfbuild:x is not what it claims to be: isa, onednn") as caught:
+        reporting.raise_if_failed(failed, "tfbuild:x")
+    assert caught.value.hint == CLAIMS["isa"].fix
+
+
+def test_a_report_without_a_start_can_be_shown() -> None:
+    bare = replace(
+        report("fail", check("guard", "fail")), host=None, software=None, throughput=None, source_would_add=()
+    )
+    assert "Throughput" not in reporting.to_markdown(bare)
+    reporting.show(bare, io.StringIO())
+    assert reporting.from_json(reporting.to_json(bare)) == bare

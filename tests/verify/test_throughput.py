@@ -1,0 +1,203 @@
+"""Statistics: a planted effect is result, none is result where none is, and noise alone never fails an image."""
+
+import math
+import random
+from collections.abc import Sequence
+from typing import cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tfbuild.in_container.bench.records import WorkerSample
+from tfbuild.measure import experiments, intervals, protocol
+from tfbuild.measure.arms import Machine
+from tfbuild.measure.evaluate import AGAIN
+from tfbuild.measure.records import Interval, Round, Sample
+from tfbuild.measure.rounds import CaseRun
+from tfbuild.measure.workers import Pool
+from tfbuild.pipeline.baselines import untuned
+from tfbuild.verify.checks import throughput
+from tfbuild.verify.records import Throughput
+from tfbuild.verify.verification import Baseline
+
+BASELINE = Baseline(ref="tfbuild:plain", env={"LD_PRELOAD": ""})
+ROW = throughput.against(BASELINE)
+IMAGE, OTHER = (arm.name for arm in ROW.arm)
+WORKLOADS = tuple(case.workload for case in ROW.case)
+INNER = 10
+Rounds = Sequence[dict[str, Round]]
+
+
+def rounds(
+    speed: float, *, spread: float, seed: int, count: int = 9, foreign: float = 0.0, bias: float = 1.0
+) -> list[dict[str, Round]]:
+    """Rounds of an image that is `speed` times as fast as its baseline, each time off by `spread` (relative, normal).
+
+    A round as a whole is up to twice as slow as another: that drift is what pairing takes out.
+    """
+    noise = random.Random(seed)
+
+    def sample(seconds: float) -> Sample:
+        cpu = seconds * max(0.1, noise.gauss(1, spread))
+        return Sample(inner=INNER, wall=cpu, cpu=cpu, faults=0, rss=1.0, throttled=0)
+
+    def row() -> dict[str, Round]:
+        slow = noise.uniform(0.1, 0.2)
+        times = {IMAGE: slow, OTHER: slow * speed, AGAIN: slow * bias}
+        return {
+            name: Round(samples={who: sample(time) for who, time in times.items()}, foreign=foreign)
+            for name in WORKLOADS
+        }
+
+    return [row() for _ in range(count)]
+
+
+def judged(rows: Rounds) -> Throughput:
+    """As after a real run that gave these rounds."""
+    machine = Machine(image="sha256:1", against=BASELINE.ref, cpus=2, gpus=0)
+    cases = [
+        CaseRun(
+            row=ROW,
+            case=case,
+            machine=machine,
+            pool=cast(Pool, None),
+            tell=lambda _: None,
+            rounds=[row[case.workload] for row in rows],
+        )
+        for case in ROW.case
+    ]
+    return throughput.throughput([case.result() for case in cases], BASELINE)
+
+
+@pytest.mark.parametrize(
+    ("speed", "word", "status"),
+    [
+        (1.5, "faster", "pass"),
+        (1.2, "faster", "pass"),
+        (1.0, "no difference shown", "pass"),
+        (0.8, "slower", "fail"),
+        (0.5, "slower", "fail"),
+    ],
+)
+@pytest.mark.parametrize("seed", range(5))
+def test_a_planted_effect_is_found(speed: float, word: str, status: str, seed: int) -> None:
+    result = judged(rounds(speed, spread=0.01, seed=seed))
+    assert result.cpu.median == pytest.approx(speed, rel=0.03)
+    assert throughput.judge_speed(result).status == status
+    assert result.effect == word or (speed == 1.0 and result.cpu.low > 0.97)
+
+
+def test_the_same_image_shows_no_difference_and_never_fails() -> None:
+    results = [judged(rounds(1.0, spread=0.04, seed=seed)) for seed in range(200)]
+    assert all(throughput.judge_speed(result).status != "fail" for result in results)
+    claimed = sum(result.effect != "no difference shown" for result in results)
+    assert claimed <= 10, "the band of the image against itself must keep false claims under one in twenty"
+
+
+def test_a_little_slower_does_not_fail() -> None:
+    result = judged(rounds(0.97, spread=0.005, seed=1))
+    assert throughput.judge_speed(result).status == "pass"
+    assert result.cpu.high > 0.95
+
+
+def test_a_machine_that_makes_the_image_differ_from_itself_cannot_judge() -> None:
+    result = judged(rounds(0.7, spread=0.01, seed=1, bias=0.7))
+    check = throughput.judge_speed(result)
+    assert check.status == "skip"
+    assert "too noisy" in check.detail
+
+
+def test_disturbed_rounds_are_left_out_where_enough_are_clean() -> None:
+    clean = rounds(1.0, spread=0.005, seed=1, count=7)
+    disturbed = rounds(0.3, spread=0.005, seed=2, count=4, foreign=0.5)
+    result = judged(clean + disturbed)
+    assert (result.rounds, result.clean) == (11, 7)
+    assert result.cpu.low > 0.95
+    assert len(result.benchmarks[0].rounds) == 11, "raw samples are kept"
+    noisy = judged(clean[:3] + disturbed)
+    assert noisy.cpu.low < 0.5
+
+
+def test_one_slow_workload_of_four_shows_alone_and_in_the_mean() -> None:
+    mixed = rounds(1.0, spread=0.005, seed=3)
+    slow = rounds(0.5, spread=0.005, seed=4)
+    result = judged([row | {"matmul": other["matmul"]} for row, other in zip(mixed, slow, strict=True)])
+    effects = {benchmark.name: benchmark.effect for benchmark in result.benchmarks}
+    assert effects["matmul"] == "slower"
+    assert result.cpu.median == pytest.approx(0.5 ** (1 / 4), rel=0.02)
+
+
+def test_foreign_load_is_what_the_samples_did_not_use() -> None:
+    def sample(busy: float) -> WorkerSample:
+        return WorkerSample(wall=0.1, cpu=0.1, busy=busy, cpus=2, traces=1, faults=0, throttled=0, rss=1.0)
+
+    assert protocol.foreign([sample(0.1)] * 3) == pytest.approx(0.0)
+    assert protocol.foreign([sample(0.2)] * 3) == pytest.approx(0.5)
+    assert protocol.foreign([sample(0.0)] * 3) == 0.0
+
+
+def test_the_interval_is_the_textbook_s() -> None:
+    """Nine samples: the second and the eighth enclose the median with 1 - 2 (1 + 9) / 2^9 = 96.1 %."""
+    interval = intervals.interval([float(value) for value in range(1, 10)])
+    assert (interval.median, interval.low, interval.high) == (5.0, 2.0, 8.0)
+    assert interval.coverage == pytest.approx(1 - 2 * 10 / 512)
+    assert intervals.interval([1.0, 2, 3, 4, 5, 6]).coverage == pytest.approx(1 - 2 / 64)
+    with pytest.raises(ValueError, match="too few"):
+        intervals.interval([1.0] * 5)
+
+
+@given(st.lists(st.floats(0.01, 100), min_size=6, max_size=40))
+def test_the_interval_holds_its_median(ratios: list[float]) -> None:
+    interval = intervals.interval(ratios)
+    assert min(ratios) <= interval.low <= interval.median <= interval.high <= max(ratios)
+    assert interval.coverage >= 0.95
+
+
+def test_the_interval_covers_the_true_ratio_as_often_as_it_says() -> None:
+    noise = random.Random(5)
+    hits = 0
+    for _ in range(1000):
+        interval = intervals.interval([math.exp(noise.gauss(0, 0.1)) for _ in range(9)])
+        hits += interval.low <= 1 <= interval.high
+    assert 940 <= hits <= 980
+
+
+def test_an_effect_must_exceed_the_band() -> None:
+    def around(low: float, high: float) -> Interval:
+        return Interval(median=(low + high) / 2, low=low, high=high, coverage=0.96)
+
+    assert intervals.effect(around(1.05, 1.1), around(0.98, 1.02)) == "faster"
+    assert intervals.effect(around(1.05, 1.1), around(0.98, 1.07)) == "no difference shown"
+    assert intervals.effect(around(0.9, 0.93), around(0.98, 1.02)) == "slower"
+    assert intervals.effect(around(0.9, 0.97), around(0.95, 1.02)) == "no difference shown"
+
+
+def test_the_experiment_s_own_baseline_is_what_a_build_is_compared_with() -> None:
+    own = experiments.in_role("verification")
+    assert own.arm[1].env == untuned("2.21.0")
+    assert not own.arm[0].env
+    assert any(case.quick for case in own.case)
+    assert [(arm.image, arm.env) for arm in ROW.arm] == [("", {}), ("against", BASELINE.env)]
+
+
+def test_a_report_has_the_baseline_s_time_over_the_image_s() -> None:
+    result = judged(rounds(2.0, spread=0.0, seed=1))
+    assert (result.metric, result.baseline, result.retuned) == ("cpu", BASELINE.ref, dict(BASELINE.env))
+    assert [benchmark.name for benchmark in result.benchmarks] == ["convolution", "matmul", "elementwise", "jpeg"]
+    for benchmark in result.benchmarks:
+        assert (benchmark.cpu.median, benchmark.wall.median, benchmark.band.median) == pytest.approx((2.0, 2.0, 1.0))
+        triple = benchmark.rounds[0]
+        assert triple.baseline.cpu / triple.image.cpu == pytest.approx(2.0)
+
+
+def test_a_sample_with_more_calls_is_told_for_as_many_as_the_others() -> None:
+    rows = rounds(1.0, spread=0.0, seed=1)
+    longer = rows[3]["matmul"].samples[OTHER]
+    again = Sample(inner=INNER * 3, wall=longer.wall * 3, cpu=longer.cpu * 3, faults=0, rss=1.0, throttled=0)
+    rows[3]["matmul"].samples[OTHER] = again
+    result = judged(rows)
+    (matmul,) = (benchmark for benchmark in result.benchmarks if benchmark.name == "matmul")
+    assert matmul.inner == INNER
+    assert matmul.rounds[3].baseline.cpu == pytest.approx(longer.cpu)
+    assert matmul.cpu.low == pytest.approx(1.0)

@@ -1,0 +1,127 @@
+"""BuildGrid on loopback, a real server of the remote execution API: a content store and an action cache over gRPC.
+
+It comes from PyPI, by the hashes in buildgrid.lock, into an environment of its own beside the tests' downloads.
+"""
+
+import contextlib
+import hashlib
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.with_engine import mirror
+
+LOCK = Path(__file__).parent / "buildgrid.lock"
+SECONDS = 60
+CONFIG = """
+server:
+  - !channel
+    address: "127.0.0.1:{port}"
+    insecure-mode: {insecure}
+{credentials}
+authorization: {authorization}
+monitoring: {{ enabled: false }}
+thread-pool-size: 50
+storages:
+  - !disk-storage &store
+    path: {folder}/store
+caches:
+  - !lru-action-cache &actions
+    storage: *store
+    max-cached-refs: 10000
+    allow-updates: true
+    cache-failed-actions: false
+instances:
+  - name: "{instance}"
+    services:
+      - !action-cache
+        cache: *actions
+      - !cas
+        storage: *store
+      - !bytestream
+        storage: *store
+"""
+CREDENTIALS = """    credentials:
+      tls-server-key: {key}
+      tls-server-cert: {certificate}
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    url: str
+    port: int
+    folder: Path
+    process: "subprocess.Popen[bytes]"
+
+    def stored(self) -> set[str]:
+        """The names of all that is in the content store."""
+        return {path.name for path in (self.folder / "store").rglob("*") if path.is_file()}
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@contextlib.contextmanager
+def serve(
+    folder: Path, *, actor: str = "", instance: str = "", key: Path | None = None, certificate: Path | None = None
+) -> Iterator[Server]:
+    """An empty server; with a key and its certificate it speaks TLS alone, with an actor it asks for that header."""
+    port = free_port()
+    text = CONFIG.format(
+        port=port,
+        folder=folder,
+        instance=instance,
+        insecure="false" if key else "true",
+        credentials=CREDENTIALS.format(key=key, certificate=certificate) if key else "",
+        authorization=f"{{ method: headers, acl-config: {folder}/acl.yml }}" if actor else "{ method: none }",
+    )
+    # Bazel 2.1.0 sends no header with these; an action's result without one is refused all the same.
+    allowed = [{"requests": ["GetCapabilities", "QueryWriteStatus", "Write"]}, {"actor": f"{actor}$"}]
+    (folder / "acl.yml").write_text(json.dumps({instance: {"allow": allowed}}), encoding="utf-8")
+    config = folder / "config.yml"
+    config.write_text(text, encoding="utf-8")
+    command = [str(_installed() / "bin" / "bgd"), "server", "start", str(config)]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    url = f"grpc{'s' if key else ''}://127.0.0.1:{port}"
+    server = Server(url=url, port=port, folder=folder, process=process)
+    try:
+        _wait(server)
+        yield server
+    finally:
+        server.stop()
+
+
+def free_port() -> int:
+    """One that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
+
+
+def _wait(server: Server) -> None:
+    end = time.monotonic() + SECONDS
+    while time.monotonic() < end and server.process.poll() is None:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", server.port), timeout=1):
+            return
+        time.sleep(0.2)
+    raise AssertionError(f"BuildGrid did not start:\n{(server.folder / 'log').read_text(errors='replace')[-4000:]}")
+
+
+def _installed() -> Path:
+    digest = hashlib.sha256(LOCK.read_bytes()).hexdigest()[:16]
+    venv = mirror.CACHE / f"buildgrid-{digest}"
+    # Written when it is whole: an interrupted installation is begun again.
+    done = venv / "installed"
+    if not done.is_file():
+        subprocess.run([sys.executable, "-m", "venv", "--clear", venv], check=True, stdout=sys.stderr)
+        pip = [str(venv / "bin" / "pip"), "install", "--quiet", "--require-hashes", "--requirement", str(LOCK)]
+        subprocess.run(pip, check=True, stdout=sys.stderr)
+        done.touch()
+    return venv

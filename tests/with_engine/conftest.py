@@ -1,0 +1,228 @@
+"""Tests on a real engine. Where CI is set they fail without one; elsewhere they are skipped."""
+
+import shutil
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.with_engine import mirror
+from tfbuild import plan
+from tfbuild.cli.options import certificates
+from tfbuild.context import dockerfile
+from tfbuild.cpu import detect
+from tfbuild.engine import Engine
+from tfbuild.engine.build import BuildSettings
+from tfbuild.pipeline import Maker
+from tfbuild.pipeline import base_image as bases
+from tfbuild.pipeline.run import Run
+from tfbuild.plan import Request
+from tfbuild.util.progress import Progress
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+
+
+# The first one makes, without a cache, the layers that most others then find there.
+FIRST = "test_image"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = [item for item in items if HERE in item.path.parents]
+    for item in here:
+        item.add_marker(pytest.mark.engine)
+    items.sort(key=lambda item: item.path != HERE / f"{FIRST}.py")
+
+
+@pytest.fixture(scope="session")
+def maker(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Maker:
+    folder = tmp_path_factory.mktemp("maker")
+    ca = certificates("")
+    return Maker(run=Run(ca=ca, work=folder / "build", reports=folder / "reports", verify=False))
+
+
+@pytest.fixture(scope="session")
+def image(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str]]:
+    """Builds an image that need not be verified, by the options of a plan, under a name that no other run has."""
+    names: list[str] = []
+
+    @cache
+    def made(release: str, **options: Any) -> str:
+        request = Request(release=release, **({"target": "mkl", "wheel": "official"} | options))
+        build, folder, ca = plan.select(request, detect()), tmp_path_factory.mktemp("made"), certificates("")
+        log, progress = folder / "log", Progress()
+        base = bases.resolve(
+            engine, build.base_image, build.base_distribution, "auto", progress=progress, log=log, ca_cert=ca
+        )
+        context = dockerfile.write(build, folder / "context")
+        names.append(f"tfbuild-test:made-{uuid.uuid4().hex[:8]}")
+        settings = BuildSettings(
+            log=log,
+            progress=progress,
+            secrets={"ca": ca} if ca else {},
+            build_args=dockerfile.build_args(base, context),
+        )
+        engine.build(context.folder, settings, tag=names[-1])
+        return names[-1]
+
+    yield made
+    for name in names:
+        engine.untag(name)
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Downloads a wheel from PyPI, without what it requires, and gives its path."""
+
+    @cache
+    def downloaded(requirement: str, *options: str) -> Path:
+        folder = tmp_path_factory.mktemp("wheels")
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder), requirement]
+        subprocess.run([*command, *options], check=True, stdout=sys.stderr)
+        (found,) = folder.glob("*.whl")
+        return found
+
+    return downloaded
+
+
+def debian(
+    engine: Engine, folder: Path, ref: str, *packages: str, more: str = "", before: str = "", system: str = ""
+) -> None:
+    """Makes the image `ref`: Debian 12 (or `system`) with packages, and what the commands `more` add.
+
+    `before`: an instruction that goes first.
+    """
+    folder.mkdir()
+    ca = certificates("")
+    base = bases.bootstrap(engine, "bookworm", progress=Progress(), log=folder / "log", ca_cert=ca).reference
+    shutil.copy(ROOT / "templates" / "network.sh", folder)
+    run = (
+        "RUN --mount=type=tmpfs,target=/mnt --mount=type=secret,id=ca,target=/mnt/ca "
+        "--mount=type=bind,source=network.sh,target=/mnt/network.sh . /mnt/network.sh && "
+    )
+    install = f"apt-get update && apt-get install --yes --no-install-recommends {' '.join(packages)}"
+    # An image of its own, though another run makes the same: whoever removes that one leaves this.
+    last = f"LABEL io.tfbuild.test={ref}"
+    steps = [f"FROM {system or base}", before, f"{run}{install}", f"{run}{more}" if more else "", last]
+    (folder / "Dockerfile").write_text("\n".join(steps) + "\n", encoding="utf-8")
+    settings = BuildSettings(log=folder / "log", progress=Progress(), secrets={"ca": ca} if ca else {})
+    engine.build(folder, settings, tag=ref)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """Where a build without internet is at home: a base image with Eigen, and a mirror; `asked`: what of it."""
+
+    base: str
+    url: str
+    folder: Path
+    asked: list[str]
+
+    def options(self) -> tuple[str, ...]:
+        return ("--base", self.base, "--mirror", self.url, "--network", "host", "--need-disk", "5")
+
+
+@pytest.fixture(scope="session")
+def site(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """One for all that compile: on the same base they have the same toolchain, which is installed once."""
+    if shutil.which("npm") is None or engine.platform != "linux/amd64":
+        pytest.skip("npm must be here, which has Bazel's binaries, and the engine's machine be x86-64")
+    folder = tmp_path_factory.mktemp("site")
+    mirror.fill(folder / "mirror")
+    ref = f"tfbuild-test:eigen-{uuid.uuid4().hex[:8]}"
+    # The double includes Eigen from where Debian has it.
+    debian(engine, folder / "base", ref, "libeigen3-dev")
+    try:
+        with mirror.serve(folder / "mirror") as (url, asked):
+            yield Site(base=ref, url=url, folder=folder / "mirror", asked=asked)
+    finally:
+        # By name: another run's image can be the same.
+        engine.untag(ref)
+
+
+# Debian 12's own, by which plans compile, and all others that it has (Clang 22 is among its security updates).
+COMPILERS = ("gcc-12", "clang-16")
+FURTHER_COMPILERS = ("gcc-11", "clang-13", "clang-14", "clang-15", "clang-19", "clang-22")
+# Debian's shell and awk, which run the entry point, compiled for the other architecture.
+ARM_SHELL = (
+    "dpkg --add-architecture arm64 && apt-get update && cd /tmp && apt-get download dash:arm64 mawk:arm64 && "
+    "for package in *.deb; do dpkg-deb --extract $package /opt/arm64; done"
+)
+
+
+@pytest.fixture(scope="session")
+def compilers(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """An image with COMPILERS, a cross compiler and QEMU."""
+    cross = ("g++-12-aarch64-linux-gnu", "gcc-12-aarch64-linux-gnu")
+    packages = (*COMPILERS, "g++-12", *cross, "libeigen3-dev", "qemu-user-static")
+    with with_compilers(engine, tmp_path_factory.mktemp("compilers"), *packages, more=ARM_SHELL) as ref:
+        yield ref
+
+
+@pytest.fixture(scope="session")
+def further_compilers(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """An image with FURTHER_COMPILERS and a cross compiler; binutils and libraries are the newer one's."""
+    cross = ("gcc-11-aarch64-linux-gnu", "g++-12-aarch64-linux-gnu", "gcc-12-aarch64-linux-gnu")
+    packages = (*FURTHER_COMPILERS, "g++-11", "g++-12", *cross, "libeigen3-dev")
+    with with_compilers(engine, tmp_path_factory.mktemp("compilers"), *packages) as ref:
+        yield ref
+
+
+@contextmanager
+def with_compilers(engine: Engine, folder: Path, *packages: str, more: str = "") -> Iterator[str]:
+    if engine.platform != "linux/amd64":
+        pytest.skip("the engine's machine must be x86-64, from where Debian's cross compilers and QEMU reach aarch64")
+    ref = f"tfbuild-test:compilers-{uuid.uuid4().hex[:8]}"
+    debian(engine, folder / "context", ref, *packages, more=more)
+    try:
+        yield ref
+    finally:
+        engine.remove(ref)
+
+
+@pytest.fixture
+def derived(engine: Engine, tmp_path: Path) -> Iterator[Callable[..., str]]:
+    """Builds an image on another one, with further instructions, and gives its name; removed at the test's end."""
+    made: list[str] = []
+
+    def build(ref: str, *instructions: str) -> str:
+        # Not named after the test's folder: each worker of pytest-xdist's has folders of the same names.
+        tag = f"tfbuild-test:derived-{uuid.uuid4().hex[:8]}"
+        folder = tmp_path / str(len(made))
+        folder.mkdir()
+        (folder / "Dockerfile").write_text("\n".join((f"FROM {ref}", *instructions)) + "\n", encoding="utf-8")
+        ca = certificates("")
+        log = tmp_path / "derived.log"
+        engine.build(folder, BuildSettings(log=log, progress=Progress(), secrets={"ca": ca} if ca else {}), tag=tag)
+        made.append(tag)
+        return tag
+
+    yield build
+    for tag in made:
+        engine.remove(tag)
+
+
+@pytest.fixture
+def invoke(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs `invoke ...` in a process of its own, in the repository, as a user would."""
+
+    def run(*arguments: str, code: int = 0, **options: Any) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "invoke", *arguments],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+            **options,
+        )
+        assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+        return done
+
+    return run

@@ -1,0 +1,82 @@
+"""A mirror on loopback, made beforehand: Bazelisk and Bazel, which GitHub has, from npm's packages of their binaries.
+
+Its folders are named as `--mirror` asks for them: HOST/PATH. All else comes through it from the hosts themselves.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.contract import newbazel
+from tfbuild.cli.options import certificates
+from tfbuild.facts import toolchains
+from tfbuild.pipeline import bundle, mirror
+from tfbuild.pipeline.mirror import Upstream
+
+BAZEL = "0.26.1"
+# The newest on npm: it knows headers, and needs no network where nothing is C++.
+NEWER = "2.1.0"
+NEWER_SHA256 = "e13581d44faad6ac807dd917e682fef20359d26728166ac35dadd8ee653a580d"
+# Downloads outlive a test run: 60 MB, each checked by its digest.
+CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "tfbuild-tests"
+
+
+def fill(folder: Path) -> None:
+    """Puts into `folder` what the double's builder downloads from GitHub, which npm has as well."""
+    row = toolchains.table().bazelisk
+    github = folder / "github.com" / "bazelbuild"
+    _place(
+        _from_npm("@bazel/bazelisk", row.version, "package/bazelisk-linux_amd64", row.sha256["x86_64"]),
+        github / f"bazelisk/releases/download/v{row.version}/bazelisk-linux-amd64",
+    )
+    for version, sha256 in ((BAZEL, toolchains.bazel_sha256(BAZEL, "x86_64")), (NEWER, NEWER_SHA256)):
+        _place(binary(version, sha256), bazel(folder, version))
+    # Debian's, which is in a base image of its own: this starts it.
+    debians = bazel(folder, newbazel.VERSION)
+    debians.parent.mkdir(parents=True)
+    debians.write_text(newbazel.LAUNCHER)
+
+
+def bazel(folder: Path, version: str) -> Path:
+    """Where Bazelisk asks for that Bazel."""
+    return folder / f"github.com/bazelbuild/bazel/releases/download/{version}/bazel-{version}-linux-x86_64"
+
+
+@contextlib.contextmanager
+def serve(folder: Path) -> Iterator[tuple[str, list[str]]]:
+    """Serves `folder`, and what it lacks from where that is: the URL, and the paths asked for, which grow."""
+    with mirror.serve(bundle.fill(folder), Upstream(ca=certificates(""))) as server:
+        yield server.url, server.requested
+
+
+def _from_npm(package: str, version: str, member: str, sha256: str) -> Path:
+    kept = CACHE / f"{Path(member).name}-{version}"
+    if not (kept.is_file() and hashlib.sha256(kept.read_bytes()).hexdigest() == sha256):
+        CACHE.mkdir(parents=True, exist_ok=True)
+        done = subprocess.run(
+            ["npm", "pack", "--json", f"{package}@{version}"], cwd=CACHE, check=True, capture_output=True, text=True
+        )
+        archive = CACHE / json.loads(done.stdout)[0]["filename"].replace("@", "").replace("/", "-")
+        with tarfile.open(archive) as tar:
+            found = tar.extractfile(member)
+            assert found is not None
+            kept.write_bytes(found.read())
+        archive.unlink()
+        assert hashlib.sha256(kept.read_bytes()).hexdigest() == sha256
+    return kept
+
+
+def binary(version: str, sha256: str) -> Path:
+    """Bazel's own binary of a version."""
+    return _from_npm("@bazel/bazel-linux_x64", version, f"package/bazel-{version}-linux-x86_64", sha256)
+
+
+def _place(file: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(file, target)

@@ -1,0 +1,268 @@
+"""A second engine on this machine, whose containers see another CPU, and the ways that lead to it: ssh and TLS.
+
+It has data, containerd and a bridge of its own, in the network namespace of the first one: its builds reach what the
+host does. It writes no rule of a firewall, and its bridge has no traffic: containers here have no network, or the
+host's.
+"""
+
+import getpass
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests import debian
+from tests.cpu.machines import machine
+from tests.util.test_ssh import COMMON, SEPARATION, SSHD, START_SECONDS, free_port, key, wait_for
+
+MACHINE = "rhel7-haswell"
+# One of 32 parts of a block that is kept for documentation; nothing is sent to it.
+BRIDGE = "198.51.100.{}/29"
+# As lxcfs does: each container gets a file of its own over the kernel's. runc allows that for a few files of /proc.
+RUNTIME = """#!{python}
+import json, os, sys
+words = sys.argv[1:]
+if "create" in words:
+    path = os.path.join(words[words.index("--bundle") + 1], "config.json")
+    with open(path) as file:
+        config = json.load(file)
+    config["mounts"].append(
+        {{"destination": "/proc/cpuinfo", "source": {cpuinfo!r}, "type": "bind", "options": ["bind", "ro"]}}
+    )
+    with open(path, "w") as file:
+        json.dump(config, file)
+os.execvp("runc", ["runc", *words])
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Second:
+    """`host`: its socket; `port`: where it speaks TLS, with the files in `folder`/tls."""
+
+    folder: Path
+    host: str
+    port: int
+
+
+@contextmanager
+def engine() -> Iterator[Second]:
+    """Started, and gone at the end with all of its data."""
+    with place() as (folder, bridge):
+        certificates(folder / "tls")
+        found = Second(folder=folder, host=f"unix://{folder}/docker.sock", port=free_port())
+        with dockerd(found, bridge):
+            yield found
+
+
+@contextmanager
+def newer() -> Iterator[str]:
+    """Debian 13's engine, which keeps images with containerd as new installations of Docker 29 do; its address."""
+    with place() as (folder, bridge):
+        programs = debian.unpack(folder / "programs", "docker.io", "containerd")
+        (folder / "settings").write_text('{"features": {"containerd-snapshotter": true}}')
+        host = f"unix://{folder}/docker.sock"
+        path = f"{programs}/usr/sbin:{programs}/usr/bin:{os.environ['PATH']}"
+        command = [
+            f"{programs}/usr/sbin/dockerd", f"--config-file={folder}/settings", f"--host={host}",
+            *own(folder, bridge),
+        ]  # fmt: skip
+        with running(command, folder / "log", (folder / "docker.sock").is_socket, {**os.environ, "PATH": path}):
+            yield host
+
+
+@contextmanager
+def place() -> Iterator[tuple[Path, str]]:
+    """A folder and a bridge for an engine, which go with all that it leaves in them."""
+    if os.geteuid() != 0 or not all(map(shutil.which, ("ip", "dockerd", "openssl"))):
+        pytest.skip("a second engine needs root, iproute2, dockerd and openssl")
+    # Short, for the kernel gives a socket's path 107 bytes.
+    folder, bridge = Path(tempfile.mkdtemp(prefix="tfb-")), f"tfb{secrets.token_hex(4)}"
+    subprocess.run(["ip", "link", "add", bridge, "type", "bridge"], check=True)
+    try:
+        subprocess.run(
+            ["ip", "address", "add", BRIDGE.format(8 * secrets.randbelow(32) + 1), "dev", bridge], check=True
+        )
+        yield folder, bridge
+    finally:
+        subprocess.run(["ip", "link", "delete", bridge], check=True)
+        remove(folder)
+
+
+@contextmanager
+def dockerd(found: Second, bridge: str) -> Iterator[None]:
+    folder = found.folder
+    (folder / "cpuinfo").write_text(machine(MACHINE).cpuinfo())
+    runtime = folder / "runtime"
+    runtime.write_text(RUNTIME.format(python=sys.executable, cpuinfo=str(folder / "cpuinfo")))
+    runtime.chmod(0o755)
+    command = [
+        "dockerd", f"--host={found.host}", f"--host=tcp://127.0.0.1:{found.port}", "--tlsverify",
+        f"--tlscacert={folder}/tls/ca.pem", f"--tlscert={folder}/tls/cert.pem", f"--tlskey={folder}/tls/key.pem",
+        *own(folder, bridge), f"--add-runtime=other-cpu={runtime}", "--default-runtime=other-cpu",
+    ]  # fmt: skip
+    with running(command, folder / "log", lambda: answers(found.port)):
+        yield
+
+
+def own(folder: Path, bridge: str) -> tuple[str, ...]:
+    """Options of a dockerd that shares nothing with another one, and leaves the machine's network as it is."""
+    return (
+        f"--data-root={folder}/data", f"--exec-root={folder}/exec", f"--pidfile={folder}/pid",
+        f"--bridge={bridge}", "--iptables=false", "--ip6tables=false", "--ip-masq=false", "--ip-forward=false",
+    )  # fmt: skip
+
+
+@contextmanager
+def running(
+    command: Sequence[str], log: Path, ready: Callable[[], bool], env: Mapping[str, str] | None = None
+) -> Iterator[None]:
+    """A dockerd that is `ready`, until the block ends."""
+    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output, env=env) as process:
+        try:
+            deadline = time.monotonic() + 60
+            while not ready():
+                assert process.poll() is None, log.read_text()
+                assert time.monotonic() < deadline, log.read_text()
+                time.sleep(0.1)
+            yield
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(60)
+            finally:
+                process.kill()
+
+
+def remove(folder: Path) -> None:
+    """What a dockerd leaves mounted in its folder, and the folder."""
+    for line in reversed(Path("/proc/self/mounts").read_text().splitlines()):
+        if Path(point := line.split()[1]).is_relative_to(folder):
+            subprocess.run(["umount", "--lazy", point], check=False)
+    shutil.rmtree(folder)
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def certificates(folder: Path) -> None:
+    """A CA, and a certificate by it that serves the engine and its clients; `stranger` is another CA."""
+    folder.mkdir()
+
+    def openssl(*words: str) -> None:
+        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
+
+    new = ("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2")
+    for name in ("ca", "stranger"):
+        openssl(*new, "-subj", f"/CN={name}", "-keyout", f"{name}-key.pem", "-out", f"{name}.pem")
+    (folder / "more").write_text("subjectAltName=IP:127.0.0.1\nextendedKeyUsage=serverAuth,clientAuth\n")
+    openssl(*new[:1], *new[2:6], "-nodes", "-subj", "/CN=engine", "-keyout", "key.pem", "-out", "request.pem")
+    openssl(
+        "x509", "-req", "-in", "request.pem", "-CA", "ca.pem", "-CAkey", "ca-key.pem", "-CAcreateserial",
+        "-days", "2", "-extfile", "more", "-out", "cert.pem",
+    )  # fmt: skip
+    ssl.create_default_context(cafile=folder / "ca.pem").load_cert_chain(folder / "cert.pem", folder / "key.pem")
+
+
+@contextmanager
+def sshd(second: Second) -> Iterator[Path]:
+    """A server on 127.0.0.1, and the folder for PATH whose `ssh` knows it by names: each is another way to answer.
+
+    `second` speaks to the second engine; `poor` has no docker; `down` has no engine; `stranger`'s and `changed`'s host
+    keys are not those that are known; `locked-out` has no right; `closed` does not listen.
+    """
+    program = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+    if program is None or shutil.which("ssh") is None:
+        pytest.skip("no sshd and ssh here: apt-get install openssh-server openssh-client")
+    folder, port = second.folder / "ssh", free_port()
+    folder.mkdir()
+    configured(folder, port, second)
+    made = not SEPARATION.exists()
+    if made:
+        SEPARATION.mkdir(mode=0o755)
+    log = folder / "sshd.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen([program, "-D", "-e", "-f", str(folder / "sshd_config")], stderr=output)
+    try:
+        wait_for(port, process, log)
+        yield folder / "bin"
+    finally:
+        process.terminate()
+        process.wait(timeout=START_SECONDS)
+        if made:
+            SEPARATION.rmdir()
+
+
+def configured(folder: Path, port: int, second: Second) -> None:
+    poor = folder / "few-programs"
+    poor.mkdir()
+    for name in ("sh", "cat"):
+        (poor / name).symlink_to(shutil.which(name) or f"/bin/{name}")
+    forced = {
+        "second": f'environment="DOCKER_HOST={second.host}"',
+        "poor": f'environment="PATH={poor}",command="PATH={poor}; eval \\"$SSH_ORIGINAL_COMMAND\\""',
+        "down": f'environment="DOCKER_HOST=unix://{folder}/nobody.sock"',
+        "slow": 'command="sleep 60"',
+    }
+    allowed = [f"{options} {key(folder, name)}" for name, options in forced.items()]
+    (folder / "authorized").write_text("\n".join(allowed) + "\n")
+    for name in ("locked-out", "other"):
+        key(folder, name)
+    own, other = key(folder, "host"), (folder / "other.pub").read_text().strip()
+    (folder / "known").write_text(f"[127.0.0.1]:{port} {own}\n")
+    (folder / "known-otherwise").write_text(f"[127.0.0.1]:{port} {other}\n")
+    (folder / "none-known").write_text("")
+    settings = SSHD.format(port=port, folder=folder)
+    (folder / "sshd_config").write_text(f"{settings}PermitUserEnvironment yes\n")
+    common = COMMON.format(user=getpass.getuser())
+    names = dict.fromkeys((*forced, "locked-out"), "known") | {
+        "stranger": "none-known",
+        "changed": "known-otherwise",
+    }
+    entries = [
+        f"Host {name}\n{common}Port {port}\nUserKnownHostsFile {folder}/{known}\n"
+        f"IdentityFile {folder}/{name if name in (*forced, 'locked-out') else 'second'}\n"
+        for name, known in names.items()
+    ]
+    entries.append(f"Host closed\n{common}Port {free_port()}\n")
+    entries.append("Host *\nGlobalKnownHostsFile /dev/null\nStrictHostKeyChecking yes\nRemoteCommand true\n")
+    (folder / "ssh_config").write_text("".join(entries))
+    (folder / "bin").mkdir()
+    program = folder / "bin" / "ssh"
+    program.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {folder}/ssh_config "$@"\n')
+    program.chmod(0o755)
+
+
+def processes(mark: str) -> list[str]:
+    """The command lines of all processes that have `mark` in it."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if mark in line:
+            found.append(line)
+    return found
+
+
+def context(configuration: Path, name: str, docker: str, **endpoint: object) -> None:
+    """Makes a context as its users do; there is no config.json beside it."""
+    words = ",".join(f"{key}={value}" for key, value in endpoint.items())
+    env = {**os.environ, "DOCKER_CONFIG": str(configuration)}
+    subprocess.run([docker, "context", "create", name, "--docker", words], env=env, check=True, capture_output=True)
+    assert json.loads(next(configuration.glob("contexts/meta/*/meta.json")).read_text())

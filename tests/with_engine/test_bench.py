@@ -1,0 +1,267 @@
+"""The benchmark on a real image: planted effects are found, planted mistakes refused; Ctrl-C loses nothing."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import jsonschema
+import pytest
+from docker.types import DeviceRequest
+
+from tests.with_engine.conftest import ROOT
+from tfbuild.bench import allocators, evidence, session, wording
+from tfbuild.bench import report as reporting
+from tfbuild.bench.session import Settings
+from tfbuild.cli.options import certificates
+from tfbuild.engine import Engine
+from tfbuild.engine.gpus import Offer
+from tfbuild.measure import experiments, intervals, workers
+from tfbuild.measure.arms import Machine
+from tfbuild.measure.experiments import Arm, Case, Experiment, Value
+from tfbuild.measure.records import CaseResult, Finding
+from tfbuild.measure.workers import FOLDER, Key
+from tfbuild.util.progress import Progress
+
+pytestmark = pytest.mark.engine
+# Enough for all rounds on the busiest machine; a quiet one is done with them in a twentieth of it.
+SECONDS = 1800
+WIDE = 0.05
+PLANTED = {
+    f"{FOLDER}/bench/workloads/planted.py": (ROOT / "tests" / "data" / "bench" / "planted.py").read_bytes(),
+}
+
+
+def row(name: str, *cases: Case, metric: str = "cpu", weight: float) -> Experiment:
+    return Experiment(
+        name=name, question="-", compares="-", changes="-", source="-", metric=metric, weight=weight, case=cases
+    )
+
+
+def against_plain(name: str, workload: str = "", size: int = 128, **params: Value) -> Case:
+    both: dict[str, Value] = {"size": size} if workload else {}
+    planted = Arm(name=name, workload=workload or name, params={**both, **params})
+    return Case(name=name, arm=(Arm(name="plain", workload="plain", params=both), planted))
+
+
+EXACT = Case(
+    name="exact",
+    workload="exact",
+    arm=(Arm(name="plain", params={"seconds": 0.010}), Arm(name="a tenth more", params={"seconds": 0.011})),
+)
+MISTAKES = ("retraced", "constant", "kept", "unfit", "dying", "missing", "cold")
+REFUSED = (row("mistakes", *map(against_plain, (*MISTAKES, "trifle")), weight=5),)
+EFFECTS = (row("effects", EXACT, against_plain("nothing", "plain"), weight=10),)
+DELAYS = (
+    row("work", against_plain("busy", "delayed", how="busy"), weight=10),
+    row("sleep", against_plain("asleep", "delayed", size=1024, how="sleep"), metric="wall", weight=12),
+)
+
+
+def measured(engine: Engine, ref: str, rows: Sequence[Experiment], settings: Settings) -> dict[str, CaseResult]:
+    """Run the planted experiments and return their cases by name."""
+    report = session.bench(engine, ref, tuple(rows), settings, Progress())
+    jsonschema.validate(json.loads(reporting.to_json(report)), json.loads(reporting.SCHEMA_FILE.read_text()))
+    assert reporting.from_json(reporting.to_json(report)) == report
+    return {case.name: case for row in report.experiments for case in row.cases}
+
+
+IN_FULL = Settings(mode="budget", budget=SECONDS, more=PLANTED)
+
+
+@pytest.fixture(scope="module")
+def mistakes(engine: Engine, image: Callable[..., str]) -> dict[str, CaseResult]:
+    """What is refused is refused in any round: these need no quiet machine."""
+    settings = Settings(mode="quick", budget=SECONDS, rounds=intervals.FEWEST, more=PLANTED)
+    return measured(engine, image("2.21.0"), REFUSED, settings)
+
+
+@pytest.fixture(scope="module")
+def effects(engine: Engine, image: Callable[..., str]) -> dict[str, CaseResult]:
+    return measured(engine, image("2.21.0"), EFFECTS, IN_FULL)
+
+
+@pytest.fixture(scope="module")
+def delays(engine: Engine, image: Callable[..., str]) -> dict[str, CaseResult]:
+    return measured(engine, image("2.21.0"), DELAYS, IN_FULL)
+
+
+def told(case: CaseResult) -> str:
+    """Status and reason of the planted arm."""
+    return f"{case.arms[1].status}: {case.arms[1].reason}"
+
+
+@pytest.mark.alone
+def test_a_tenth_more_cpu_time_is_found_whoever_else_runs(effects: dict[str, CaseResult]) -> None:
+    arm = effects["exact"].arms[1]
+    assert arm.effect == "slower", (arm, effects["exact"].band)
+    assert arm.cpu is not None
+    assert arm.cpu.median == pytest.approx(1 / 1.1, abs=0.02)
+
+
+@pytest.mark.nightly
+@pytest.mark.alone
+@pytest.mark.parametrize("name", ["busy", "asleep"])
+def test_a_tenth_more_is_found_where_the_machine_can_tell(delays: dict[str, CaseResult], name: str) -> None:
+    """Where the baseline differs from itself by as much, nobody can; then nothing must be claimed the wrong way."""
+    case = delays[name]
+    assert case.band is not None
+    able = case.band.high - case.band.low < WIDE
+    arm = case.arms[1]
+    assert arm.effect in (("slower",) if able else ("slower", "no difference shown")), arm
+    ratio = wording.judged(arm, case)
+    assert ratio is not None
+    assert not able or ratio.median == pytest.approx(1 / 1.1, abs=WIDE), "what is planted is a tenth"
+
+
+@pytest.mark.alone
+def test_the_same_against_itself_shows_no_difference(effects: dict[str, CaseResult]) -> None:
+    case = effects["nothing"]
+    assert len(case.rounds) >= 6
+    assert case.arms[1].effect == "no difference shown", (case.arms[1], case.band)
+    assert all(sample.wall >= 0.1 for round in case.rounds for sample in round.samples.values())
+
+
+def test_a_constant_of_a_few_numbers_is_no_mistake(mistakes: dict[str, CaseResult]) -> None:
+    assert told(mistakes["trifle"]) == "measured: "
+
+
+@pytest.mark.parametrize(
+    ("mistake", "status"),
+    [
+        ("retraced", "failed: retraced was traced"),
+        ("constant", "failed: constant folding: MatMul"),
+        ("kept", "failed: it used"),
+        ("unfit", "skipped: AttributeError: "),
+        ("dying", "failed: its process was lost"),
+        ("missing", "skipped: no workload is called missing"),
+    ],
+)
+def test_a_planted_mistake_is_refused(mistakes: dict[str, CaseResult], mistake: str, status: str) -> None:
+    assert told(mistakes[mistake]).startswith(status)
+    assert not mistakes[mistake].rounds
+    assert mistakes[mistake].arms[1].effect == ""
+
+
+def test_a_cold_start_is_not_timed(mistakes: dict[str, CaseResult]) -> None:
+    cold = mistakes["cold"].arms[1]
+    assert cold.cpu is not None
+    assert cold.wall is not None
+    assert cold.wall.median > 0.5, "its first calls take twenty to four hundred times as long"
+    assert cold.first > 0.3
+
+
+# --- what is seen beside the times ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def brought(engine: Engine, image: Callable[..., str]) -> allocators.Libraries:
+    return allocators.fetch(engine, engine.image(image("2.21.0")).id, certificates(""))
+
+
+@pytest.mark.parametrize("name", ["jemalloc", "mimalloc"])
+def test_an_allocator_beside_the_image_is_the_one_that_serves_malloc(
+    engine: Engine, image: Callable[..., str], brought: allocators.Libraries, name: str
+) -> None:
+    assert any(f"lib{name}" in package for package in brought.packages), brought.packages
+    (arm,) = [arm for row in experiments.select(["allocator"], quick=False) for arm in row.arm if arm.name == name]
+    with workers.pool(engine, brought.files) as pool:
+        key = Key(image=image("2.21.0"), env=tuple(arm.env.items()))
+        assert pool.start([key])[key].malloc == f"{allocators.FOLDER}/lib{name}.so.2"
+
+
+def test_an_image_without_tcmalloc_gets_it_and_no_other_does(
+    engine: Engine, image: Callable[..., str], derived: Callable[..., str], brought: allocators.Libraries
+) -> None:
+    file = f"{allocators.FOLDER}/libtcmalloc_minimal.so.4"
+    assert file not in brought.files, "it has its own"
+    bare = derived(image("2.21.0"), "USER 0", "RUN rm /usr/lib/*/libtcmalloc* /usr/local/lib/libtcmalloc* && ldconfig")
+    found = allocators.fetch(engine, engine.image(bare).id, certificates(""))
+    (arm,) = [
+        arm for row in experiments.select(["allocator"], quick=False) for arm in row.arm if arm.name == "TCMalloc"
+    ]
+    with workers.pool(engine, found.files) as pool:
+        key = Key(image=bare, env=tuple(arm.env.items()))
+        assert pool.start([key])[key].malloc == file
+
+
+def test_where_no_package_can_be_had_the_reason_is_told(
+    engine: Engine, derived: Callable[..., str], image: Callable[..., str]
+) -> None:
+    bare = derived(image("2.21.0"), "USER 0", "RUN rm /usr/bin/apt-get")
+    files, told = allocators.bring(engine, bare, None)
+    assert files == {}
+    assert told.text.startswith("no other allocator could be fetched: ")
+    assert "apt-get" in told.text
+
+
+@pytest.fixture
+def seen(engine: Engine, image: Callable[..., str]) -> Callable[..., list[Finding]]:
+    """What is seen of an experiment's first cases."""
+
+    def of(name: str, count: int) -> list[Finding]:
+        (row,) = experiments.select([name], quick=False)
+        machine = Machine(image=engine.image(image("2.21.0")).id, against="", cpus=2, gpus=0)
+        with workers.pool(engine, {}) as pool:
+            return list(evidence.of(row, row.case[:count], pool, machine, 6 * SECONDS))
+
+    return of
+
+
+def test_the_primitives_of_onednn_are_those_of_a_convolution(seen: Callable[..., list[Finding]]) -> None:
+    on, off = seen("onednn", 1)
+    assert on.values["convolution"] >= 1
+    assert "runs convolution: " in on.text or "; convolution: " in on.text
+    assert off.values.get("convolution", 0) == 0, off
+
+
+def test_a_batch_s_memory_is_at_least_what_its_tensors_need(seen: Callable[..., list[Finding]]) -> None:
+    (found,) = seen("batchsize", 1)
+    # Three layers of 512 float32 numbers, forward and back.
+    assert 6 * 512 * 4 < found.values["mib_per_item"] * 2**20 < 60 * 512 * 4, found
+    assert found.values["memory_limit"] > 1000
+
+
+def test_a_gpu_that_is_not_to_be_had_is_told_in_the_engine_s_own_words(
+    engine: Engine, image: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No machine has this device; that of a real GPU is not asked for."""
+    request = DeviceRequest(driver="tfbuild-none", count=-1, capabilities=[["gpu"]])
+    monkeypatch.setitem(vars(engine), "gpus", Offer(requests=(request,), way="a driver that nobody has"))
+    told = engine.lacks_gpus(image("2.21.0"))
+    assert told.startswith("the engine offers GPUs (a driver that nobody has), but a container that has them does not")
+    assert 'could not select device driver "tfbuild-none"' in told
+
+
+def test_an_image_without_tensorflow_is_refused(invoke: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    done = invoke("bench", "tfbuild-base:bookworm", "--quick", code=25)
+    assert "cannot import TensorFlow" in done.stderr
+
+
+def test_ctrl_c_keeps_what_was_measured(image: Callable[..., str], tmp_path: Path) -> None:
+    """One experiment is done and the next one has begun."""
+    wanted = ("--only", "bottleneck", "--only", "all", "--quick", "--json")
+    command = [sys.executable, "-m", "invoke", "--search-root", str(ROOT), "bench", image("2.21.0"), *wanted]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        told = next((line for line in process.stderr if line.startswith(("bench: all ...", "error"))), "")
+        assert told == "bench: all ...\n", told
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=120)
+    assert process.returncode == 130, err
+    report = reporting.from_json(out)
+    assert report.interrupted
+    done, cut = report.experiments
+    assert (done.name, cut.name, cut.status) == ("bottleneck", "all", "interrupted")
+    on_processors, on_gpu = done.cases
+    assert len(on_processors.rounds) >= 6
+    assert (on_gpu.status, on_gpu.rounds) == ("skipped", ())
+    assert done.findings
+    (written,) = (tmp_path / "reports").glob("bench-*.json")
+    assert reporting.read(written) == report

@@ -1,0 +1,192 @@
+"""The whole way, as a user goes it: `invoke build` and its neighbours on a real engine and TensorFlow's real wheels."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.with_engine.conftest import ROOT
+from tfbuild import pipeline, plan
+from tfbuild.cpu import detect
+from tfbuild.engine import Engine
+from tfbuild.engine.build import BuildSettings
+from tfbuild.engine.docker_cli import find_cli
+from tfbuild.errors import DiskFull
+from tfbuild.pipeline import Maker
+from tfbuild.plan import Request
+from tfbuild.util.progress import Progress
+from tfbuild.verify import report as reporting
+
+RELEASE = "2.21.0"
+ID = f"{RELEASE}-mkl-py3.11-f16c"
+BUILD = ("build", "--target", "mkl", "--wheel", "official", "--release", RELEASE)
+Invoke = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def status(report: Any) -> dict[str, str]:
+    return {check["name"]: check["status"] for check in report["checks"]}
+
+
+@pytest.fixture(scope="module")
+def built() -> Any:
+    """The report of `invoke build --target mkl --wheel official`, proved anew."""
+    command = [sys.executable, "-m", "invoke", *BUILD, "--reverify", "--json"]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-4000:]
+    return json.loads(done.stdout)
+
+
+def test_the_main_job(built: Any, engine: Engine) -> None:
+    assert built["schema"] == "tfbuild.report/1"
+    assert built["verdict"] == "pass"
+    found = status(built)
+    # Its official wheel needs F16C, which TensorFlow's guard does not know.
+    assert found.pop("code") == "pass"
+    assert found.pop("cuda") == "skip"
+    # A machine that others load may be too busy for a comparison, which is then skipped and said so.
+    assert found.pop("throughput") in ("pass", "skip")
+    assert found == dict.fromkeys(("guard", "import", "isa", "onednn", "tcmalloc", "numerics"), "pass")
+    report = reporting.from_json(json.dumps(built))
+    assert report.passed
+    assert report.software is not None
+    assert report.software.compiled_for[-1] == "AVX"
+    assert reporting.from_json(reporting.to_json(report)) == report
+    image = engine.image(f"tfbuild:{ID}")
+    assert built["image"]["ref"] == f"tfbuild:{ID}"
+    assert built["image"]["id"] == image.id
+    assert image.labels["io.tfbuild.instruction-set"] == "f16c"
+    assert image.labels["io.tfbuild.features"] == "avx f16c popcnt sse3 sse4_1 sse4_2 ssse3 xsave"
+    assert not engine.exists(f"tfbuild:{ID}-unverified")
+    for kind in ("json", "md"):
+        assert (ROOT / "reports" / f"{ID}.{kind}").is_file()
+
+
+def test_a_second_build_starts_nothing(built: Any, invoke: Invoke) -> None:
+    again = invoke(*BUILD, "--json")
+    assert json.loads(again.stdout)["created"] == built["created"]
+    assert "nothing changed since" in again.stderr
+
+
+def test_detect_agrees_with_tensorflows_own_message(built: Any, engine: Engine) -> None:
+    program = "import tensorflow as tf; tf.constant(1.0).numpy()"
+    run = engine.run(f"tfbuild:{ID}", ["python", "-c", program], env={"TF_CPP_MIN_LOG_LEVEL": "0"})
+    (line,) = [line for line in run.stderr.splitlines() if line.startswith("To enable the following instructions: ")]
+    named = line.removeprefix("To enable the following instructions: ").partition(",")[0].split()
+    assert plan.unused_by_official_wheel(detect()) == tuple(named)
+    assert built["source_would_add"] == named
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("release", "python"), [("2.14.0", "3.11"), ("2.15.1", "3.11")])
+def test_older_releases_are_built_and_verified_too(release: str, python: str, invoke: Invoke) -> None:
+    command = ("build", "--target", "mkl", "--wheel", "official", "--release", release, "--reverify", "--json")
+    report = json.loads(invoke(*command).stdout)
+    assert report["id"] == f"{release}-mkl-py{python}-avx"
+    found = status(report)
+    assert found["throughput"] in ("pass", "skip")
+    # A known defect of these releases (tensorflow#61482): pooling in both layouts in one process.
+    assert found["numerics"] == "warn"
+    assert {found[name] for name in ("guard", "import", "isa", "code", "onednn", "tcmalloc")} == {"pass"}
+    assert any(name.startswith("numpy==1.") for name in report["software"]["packages"])
+
+
+@pytest.mark.nightly
+def test_a_wheel_file_is_taken_for_what_it_is_and_compared_with_the_official_one(
+    invoke: Invoke, wheel: Callable[[str], Path], engine: Engine
+) -> None:
+    file = wheel("intel-tensorflow-avx512==2.14.0")
+    done = invoke("build", "--target", "mkl", "--wheel", str(file), "--reverify", "--json")
+    report = json.loads(done.stdout)
+    # Its guard says AVX2, AVX512F and FMA; its code needs AVX-512's subsets, BMI2 and LZCNT as well.
+    assert report["plan"]["instruction_set"] == "x86-64-v4"
+    assert report["id"].startswith("2.14.0-mkl-py3.11-x86-64-v4-")
+    assert report["throughput"] is None or report["throughput"]["baseline"] == "tfbuild:2.14.0-mkl-py3.11-avx"
+    found = status(report)
+    assert {found[name] for name in ("guard", "import", "isa", "code", "onednn", "tcmalloc")} == {"pass"}
+    claimed = invoke("plan", "--wheel", str(file), "--cpu", "x86-64-v3", code=16)
+    assert "it has beyond it avx512f" in claimed.stderr
+
+
+@pytest.mark.nightly
+def test_a_base_that_slows_onednn_down_is_found_out(invoke: Invoke, engine: Engine, tmp_path: Path) -> None:
+    """A base that holds oneDNN down to SSE4.1: everything is built, and verification finds it out."""
+    release, identifier = "2.14.0", "2.14.0-mkl-py3.11-avx"
+    base = engine.image(f"tfbuild:{ID}").labels["org.opencontainers.image.base.name"]
+    slow, failed = "tfbuild-test:slow-onednn", f"tfbuild:{identifier}-failed"
+    (tmp_path / "Dockerfile").write_text(f"FROM {base}\nENV ONEDNN_MAX_CPU_ISA=SSE41\n", encoding="utf-8")
+    engine.build(tmp_path, BuildSettings(log=tmp_path / "log", progress=Progress()), tag=slow)
+    try:
+        done = invoke("build", "--wheel", "official", "--release", release, "--base", slow, code=24)
+        assert f"{failed} is not what it claims to be: onednn" in done.stderr
+        assert engine.image(failed).labels["org.opencontainers.image.base.name"] == slow
+        assert not engine.exists(f"tfbuild:{identifier}-unverified")
+        report = json.loads((ROOT / "reports" / f"{identifier}-failed.json").read_text(encoding="utf-8"))
+        assert report["verdict"] == "fail"
+        assert [check["name"] for check in report["checks"] if check["status"] == "fail"] == ["onednn"]
+    finally:
+        for ref in (failed, slow):
+            if engine.exists(ref):
+                engine.remove(ref)
+
+
+def test_plain_docker_builds_the_context(built: Any, invoke: Invoke, engine: Engine, tmp_path: Path) -> None:
+    folder = tmp_path / "context"
+    done = invoke("dockerfile", "--target", "mkl", "--wheel", "official", "--release", RELEASE, "--output", str(folder))
+    assert done.stdout.strip() == str(folder)
+    assert "ARG BASE=python:3.11-slim-bookworm" in (folder / "Dockerfile").read_text(encoding="utf-8")
+    base = built["image"]["labels"]["org.opencontainers.image.base.name"]
+    program = find_cli()
+    command = [program.path, *(["buildx", "build", "--load"] if program.buildx else ["build"]), str(folder)]
+    command += ["--tag", "tfbuild-test:plain", "--build-arg", f"BASE={base}"]
+    if site := os.environ.get("SSL_CERT_FILE"):
+        command += ["--secret", f"id=ca,src={site}"]
+    subprocess.run(command, check=True, stdout=sys.stderr, env=os.environ | {"DOCKER_BUILDKIT": "1"})
+    try:
+        assert engine.run("tfbuild-test:plain", ["python", "-c", "import tensorflow"]).exit_code == 0
+    finally:
+        engine.remove("tfbuild-test:plain")
+
+
+@pytest.mark.alone  # it looks at all containers of the engine
+def test_ctrl_c_stops_the_build_and_leaves_no_container(engine: Engine) -> None:
+    command = [sys.executable, "-m", "invoke", *BUILD, "--no-cache", "--no-verify"]
+    before = {container.id for container in engine.client.containers.list(all=True)}
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("build: wheel ..."):
+            break
+    time.sleep(3)
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "interrupted" in err
+    assert {container.id for container in engine.client.containers.list(all=True)} <= before
+    assert not engine.exists(f"tfbuild:{ID}-unverified")
+
+
+def test_another_platform_than_the_engines_is_refused(invoke: Invoke, engine: Engine) -> None:
+    other = "linux/arm64" if engine.platform == "linux/amd64" else "linux/amd64"
+    done = invoke("build", "--wheel", "official", "--platform", other, code=20)
+    assert f"--platform {engine.platform}" in done.stderr
+
+
+def test_too_little_disk_is_told_before_the_work(maker: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(pipeline.DISK, "official", 1 << 60)
+    build = plan.select(Request(wheel="official", target="cpu", release="2.18.1"), detect())
+    with pytest.raises(DiskFull, match=r"1152921504.* GB are needed"):
+        maker.build(build)
+
+
+def test_without_an_engine_it_says_what_to_do(invoke: Invoke, tmp_path: Path) -> None:
+    env = os.environ | {"DOCKER_HOST": f"unix://{tmp_path}/none.sock"}
+    done = invoke(*BUILD, code=20, env=env)
+    assert "hint: " in done.stderr
+    assert "Traceback" not in done.stderr

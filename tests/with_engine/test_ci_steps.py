@@ -1,0 +1,224 @@
+"""The steps of the CI that this repository carries, run out of its files: a real engine, a real registry with a login.
+
+A checkout of its own is installed, asks for its rows, logs in, and builds, verifies and publishes one of them. The one
+thing that is not as on GitHub or GitLab is the registry's name.
+"""
+
+import json
+import subprocess
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import requests
+from markdown_it import MarkdownIt
+
+from tests import checkout, debian
+from tests.ci import steps
+from tests.ci.steps import Done, Github
+from tests.facts import newest
+from tests.with_engine import registry as registries
+from tests.with_engine.registry import Server
+from tfbuild.ci import formats, matrix
+from tfbuild.ci.matrix import MatrixRequest
+from tfbuild.cli.options import certificates
+from tfbuild.engine import Engine
+from tfbuild.pipeline import base_image as bases
+from tfbuild.util.progress import Progress
+
+pytestmark = pytest.mark.engine
+ID = newest.official("cpu")
+USER, PASSWORD = "somebody", "for a test only"
+HTPASSWD = "somebody:$2b$05$abcdefghijklmnopqrstuudyVs3WFCvXIRVRd3ovSnWEpDyfKw6.a\n"
+AUTH = "auth: {{htpasswd: {{realm: test, path: {folder}/htpasswd}}}}\n"
+DOUBLE = checkout.ROOT / "tests" / "data" / "double"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("registry")
+    (folder / "htpasswd").write_text(HTPASSWD)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registries, "CONFIG", registries.CONFIG + AUTH)
+        with registries.serve(folder) as found:
+            yield found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """An installed checkout and its registry; `github`: a machine of GitHub's there, whose values stand for a row."""
+
+    github: Github
+    server: Server
+    docker: Path
+
+    @property
+    def checkout(self) -> Path:
+        return self.github.checkout
+
+    @property
+    def host(self) -> str:
+        return f"127.0.0.1:{self.server.port}"
+
+    def run(self, name: str, values: Mapping[str, str] | None = None) -> Done:
+        """Runs a step of image.yml, with other `values` for some of its expressions."""
+        return replace(self.github, values={**self.github.values, **(values or {})}).run("image.yml", name)
+
+
+def of_row(row: Mapping[str, str]) -> dict[str, str]:
+    return {
+        **{f"matrix.{name}": value for name, value in row.items()},
+        "github.token": PASSWORD,
+        "github.actor": USER,
+        "inputs.link": "first",
+        "secrets.remote-headers": "",
+        "vars.TFBUILD_REMOTE_CACHE": "",
+        "vars.TFBUILD_BUILD_OPTIONS": "",
+        "vars.TFBUILD_PUSH_OPTIONS": "",
+    }
+
+
+@pytest.fixture(scope="module")
+def site(server: Server, engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Installed by the step of that name, with the row that the step `Rows` gives, logged in."""
+    folder = tmp_path_factory.mktemp("site")
+    # Where `docker login` keeps what it is told.
+    env = {
+        "REGISTRY": f"127.0.0.1:{server.port}",
+        "GITHUB_REPOSITORY": "Us/TensorFlow",
+        "DOCKER_CONFIG": str(folder / "docker"),
+    }
+    asking = {"inputs.only || '*'": ID, "vars.TFBUILD_RUNNERS": ""}
+    tree = checkout.copy(folder / "checkout")
+    machine = Github(checkout=tree, temp=folder / "temp", values=asking, env=env)
+    installed = machine.run("images.yml", "Install")
+    assert installed.code == 0, installed.stderr
+    asked = machine.run("images.yml", "Rows")
+    assert asked.code == 0, asked.stderr
+    (row,) = json.loads(asked.outputs["rows"])["include"]
+    names = [f"tfbuild:{ID}{suffix}" for suffix in ("", "-failed", "-unverified")]
+    made = [name for name in names if not engine.exists(name)]
+    found = Site(github=replace(machine, values=of_row(row)), server=server, docker=folder / "docker")
+    login = found.run("Log in")
+    assert login.code == 0, login.stderr
+    yield found
+    for name in made:
+        if engine.exists(name):
+            engine.untag(name)
+
+
+@pytest.fixture(scope="module")
+def first(site: Site) -> Done:
+    """What the first job of the row said."""
+    done = site.run("Build, verify and publish")
+    # Once for all: no other test builds and verifies again what failed here.
+    assert done.code == 0, f"{done.stdout[-2000:]}\n{done.stderr[-6000:]}"
+    return done
+
+
+def test_the_login_is_the_registrys(site: Site) -> None:
+    """It lets nobody in without: what is read and pushed below goes by what this step stored."""
+    assert requests.get(f"http://{site.host}/v2/", timeout=10).status_code == 401
+    refused = site.run("Log in", {"github.token": "another"})
+    assert refused.code != 0
+    assert "unauthorized" in refused.stderr.lower()
+
+
+def test_a_row_is_built_verified_and_published(first: Done, site: Site) -> None:
+    assert first.outputs == {}
+    assert f"{site.host}/us/tensorflow:{ID}@sha256:" in first.stdout
+    assert (site.checkout / "reports" / f"{ID}.json").is_file()
+
+
+def test_the_summary_has_the_reports_table(first: Done, site: Site) -> None:
+    page = MarkdownIt("commonmark").enable("table").render(first.summary)
+    assert f"<h1>{ID}: pass</h1>" in page
+    report = json.loads((site.checkout / "reports" / f"{ID}.json").read_text())
+    assert page.count("<tr>") == len(report["checks"]) + 1
+    assert all(f"<td>{check['name']}</td>" in page for check in report["checks"])
+    assert "## " not in first.summary
+
+
+def test_the_next_job_of_a_published_row_does_nothing(first: Done, site: Site) -> None:
+    again = site.run("Build, verify and publish", {"inputs.link": "second"})
+    assert (again.code, again.outputs, again.summary) == (0, {}, "")
+    assert again.stdout == f"{site.host}/us/tensorflow:{ID} is published\n"
+    assert again.stderr == ""
+
+
+# --- the time limit ---------------------------------------------------------------------------------------------------
+
+
+def test_a_compile_that_its_time_limit_stops_goes_on_in_the_next_link(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit is over before the builder, which has no network, gives up its first download."""
+    options = f"--target mkl --release 2.13.1 --cpu x86-64-v3 --source {DOUBLE}"
+    monkeypatch.setenv("TFBUILD_TIME_LIMIT", "1s")
+    name = "2.13.1-mkl-py3.11-x86-64-v3"
+    more = {"vars.TFBUILD_BUILD_OPTIONS": "--need-disk 5 --network none"}
+    done = site.run("Build, verify and publish", {"matrix.id": name, "matrix.options": options, **more})
+    assert done.code == 0, done.stderr[-4000:]
+    assert "stopped at the time limit of 1.0 s" in done.stderr
+    assert f"::notice::{name} is not done yet" in done.stdout
+    assert done.outputs == {"unfinished": "true"}
+    assert done.summary == f"# {name}: not finished within the time limit\n\n"
+
+
+# --- GitLab -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.nightly
+def test_gitlabs_jobs_make_the_rows_and_publish_one(first: Done, site: Site) -> None:
+    env = {"DOCKER_CONFIG": str(site.docker)}
+    rows = steps.gitlab("rows", site.checkout, {**env, "TFBUILD_ONLY": ID, "TFBUILD_RUNNERS": "official=mine"})
+    assert rows.returncode == 0, rows.stderr
+    (row,) = json.loads((site.checkout / "rows.yml").read_text())["build"]["parallel"]["matrix"]
+    assert (row["TFBUILD_ID"], row["TFBUILD_RUNNER"]) == (ID, "mine")
+    given = {
+        "CI_REGISTRY": site.host,
+        "CI_REGISTRY_IMAGE": f"{site.host}/us/gitlab",
+        "CI_REGISTRY_USER": USER,
+        "CI_REGISTRY_PASSWORD": PASSWORD,
+    }
+    # The engine beside the job is GitLab's to start; this machine's is the default one.
+    services = tuple(name for name in steps.gitlab_job(".tfbuild")["variables"] if name.startswith("DOCKER_"))
+    published = steps.gitlab(".tfbuild", site.checkout, {**env, **given, **row}, without=services)
+    assert published.returncode == 0, published.stderr
+    assert f"{site.host}/us/gitlab:{ID}@sha256:" in published.stdout
+
+
+# --- bake -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.nightly
+def test_bake_builds_a_row(engine: Engine, tmp_path: Path) -> None:
+    """With Debian's buildx and the engine's own builder. No registry has the base here, and TLS may need its CA."""
+    rows = matrix.select(MatrixRequest(only=(ID,)))
+    formats.write_contexts(rows, tmp_path / "contexts", lambda _: None)
+    file = tmp_path / "docker-bake.hcl"
+    file.write_text(formats.to_bake(rows, tmp_path / "contexts"))
+    ca = certificates("")
+    base = bases.bootstrap(engine, "bookworm", progress=Progress(), log=tmp_path / "log", ca_cert=ca).reference
+    tag = f"tfbuild-test:bake-{uuid.uuid4().hex[:8]}"
+    (target,) = (formats.target_name(build.id) for build in rows.rows)
+    settings = [f"args.BASE={base}", f"tags={tag}", *([f"secrets=id=ca,src={ca}"] if ca else [])]
+    words = [word for setting in settings for word in ("--set", f"{target}.{setting}")]
+    command = [
+        str(debian.buildx(tmp_path / "buildx")),
+        "bake",
+        "--file",
+        str(file),
+        *words,
+        target,
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    try:
+        assert engine.image(tag).labels["io.tfbuild.id"] == ID
+        said = engine.run(tag, ["python", "-c", "from importlib.metadata import *; print(version('tensorflow_cpu'))"])
+        assert said.stdout.strip() == newest.RELEASE
+    finally:
+        engine.untag(tag)

@@ -1,0 +1,556 @@
+"""Builds from source on a real engine, with real Bazel and a real compiler, of the test double in tests/data/double.
+
+Nothing here is TensorFlow: what is proven is the way from a plan to machine code. The builder reaches nothing but the
+distribution's packages and a mirror on loopback.
+"""
+
+import difflib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract import newbazel
+from tests.with_engine import mirror, objectcode
+from tests.with_engine.conftest import ROOT, Site, debian
+from tests.with_engine.objectcode import Double
+from tfbuild import cpu, facts, plan
+from tfbuild.cli.options import certificates
+from tfbuild.cpu import isa
+from tfbuild.engine import Engine
+from tfbuild.errors import BadSource, UnknownRelease, VerificationFailed
+from tfbuild.facts import toolchains
+from tfbuild.pipeline import Maker, bazel_output, bazel_profile
+from tfbuild.pipeline.run import RunRequest, run_of
+from tfbuild.plan import Request
+from tfbuild.plan import source as sources
+from tfbuild.plan.source import Source
+from tfbuild.publish import image_contents
+
+RELEASE = "2.13.1"
+# Bazel itself makes this one's wheel.
+NEW = "2.20.0"
+TREE = ROOT / "tests" / "data" / "double"
+# Features whose instructions no compiler writes by itself, or only in AVX's encoding where there is AVX.
+NEVER_WRITTEN = {"lahf_lm", "xsave"}
+UNDER_AVX = {"sse3", "ssse3", "sse4_1"}
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def command(cpu: str, output: Path, *options: str, version: str = mirror.BAZEL, release: str = RELEASE) -> list[str]:
+    start = [sys.executable, "-m", "invoke", "wheel", "--target", "mkl", "--release", release]
+    return [*start, "--bazel", version, "--cpu", cpu, "--output", str(output), "--json", *options]
+
+
+@pytest.fixture(scope="module")
+def wheel(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Runs `invoke wheel` for a CPU, as a user would; the tree is the double where no --source is among the options."""
+
+    def run(cpu: str, *options: str, code: int = 0, version: str = mirror.BAZEL) -> "subprocess.CompletedProcess[str]":
+        words = command(cpu, tmp_path_factory.mktemp("dist"), *site.options(), *options, version=version)
+        if "--source" not in options and code == 0:
+            words += ["--source", str(TREE)]
+        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-6000:]}"
+        return done
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def compiled(wheel: Run, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Double]:
+    @cache
+    def made(cpu: str) -> Double:
+        answer = json.loads(wheel(cpu).stdout)
+        return objectcode.read(Path(answer["wheel"]), tmp_path_factory.mktemp("unpacked"))
+
+    return made
+
+
+KERNELS = 6
+# An action that outlasts every test: a build of this tree does not end by itself.
+ENDLESS = """
+genrule(
+    name = "endless",
+    outs = ["endless.h"],
+    cmd = "sleep 900; touch $@",
+)
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fresh:
+    """The double with something new in every kernel, so that no cache has one, and the same with no end."""
+
+    tree: Path
+    endless: Path
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> Fresh:
+    found = Fresh(tree=tmp_path / "tree", endless=tmp_path / "endless")
+    new = f"// {uuid.uuid4()}\n"
+    for tree in (found.tree, found.endless):
+        shutil.copytree(TREE, tree)
+        kernel = tree / "tensorflow/double/kernel.cc"
+        kernel.write_text(kernel.read_text() + new)
+    build = found.endless / "tensorflow/double/BUILD"
+    rules = build.read_text().replace('"features.cc", ', '"features.cc", "endless.h", ')
+    build.write_text(rules + ENDLESS)
+    return found
+
+
+def features(cpu: str) -> frozenset[str]:
+    return frozenset(isa.resolve(cpu, arch="x86_64").features)
+
+
+# --- machine code -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cpu", ["westmere", "x86-64-v3"])
+def test_the_wheel_is_compiled_for_the_planned_cpu_and_nothing_beyond(
+    cpu: str, compiled: Callable[[str], Double]
+) -> None:
+    planned, found = features(cpu), compiled(cpu)
+    assert found.macros == {facts.feature(name).macro for name in planned}
+    assert found.used <= planned
+    assert planned - found.used <= NEVER_WRITTEN | (UNDER_AVX if "avx" in planned else set())
+
+
+def test_two_cpus_differ_exactly_by_their_features(compiled: Callable[[str], Double]) -> None:
+    old, new = compiled("westmere"), compiled("x86-64-v3")
+    difference = features("westmere") ^ features("x86-64-v3")
+    assert old.macros ^ new.macros == {facts.feature(name).macro for name in difference}
+    assert {"avx", "avx2", "fma", "f16c", "bmi2"} <= new.used - old.used
+    assert {"avx", "avx2", "fma", "bmi2"} <= new.inspected <= new.used
+    assert old.inspected <= features("westmere")
+
+
+def test_host_tools_stay_generic_where_this_machine_lacks_the_target(wheel: Run, fresh: Fresh, tmp_path: Path) -> None:
+    """Though the tree gives them the target's configuration, as those of 2.6 to 2.12 do."""
+    with (fresh.tree / ".bazelrc").open("a") as file:
+        file.write("build --distinct_host_configuration=false\n")
+    # No CPU has all of AMD's and Intel's own features.
+    lacking = "bulldozer" if features("bulldozer") - set(cpu.detect().features) else "x86-64-v4"
+    assert features(lacking) - set(cpu.detect().features)
+    answer = json.loads(wheel(lacking, "--source", str(fresh.tree)).stdout)
+    assert objectcode.read(Path(answer["wheel"]), tmp_path / "unpacked").host_macros == frozenset()
+
+
+def test_host_tools_are_compiled_as_the_target_where_this_machine_runs_it(compiled: Callable[[str], Double]) -> None:
+    assert features("westmere") <= set(cpu.detect().features)
+    assert compiled("westmere").host_macros == compiled("westmere").macros
+
+
+# --- the tree, changed by the user ------------------------------------------------------------------------------------
+
+# What a patch makes of the double: it calls a repository and a library of the system.
+CHANGES = (
+    ("linkshared = 1,", 'linkshared = 1,\n    linkopts = ["-Wl,--no-as-needed", "-lsnappy"],'),
+    ("number for number in KERNELS],", 'number for number in KERNELS] + ["@ours//:ours"],'),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Changed:
+    """A patch for the double, and the repository that the patched tree asks for."""
+
+    patch: Path
+    ours: Path
+
+
+@pytest.fixture
+def changed(tmp_path: Path) -> Changed:
+    made = Changed(patch=tmp_path / "ours.patch", ours=tmp_path / "ours")
+    name = "tensorflow/double/BUILD"
+    before = (TREE / name).read_text()
+    after = before
+    for old, new in CHANGES:
+        assert old in after
+        after = after.replace(old, new)
+    lines = difflib.unified_diff(before.splitlines(True), after.splitlines(True), f"a/{name}", f"b/{name}")
+    made.patch.write_text("".join(lines))
+    made.ours.mkdir()
+    (made.ours / "WORKSPACE").write_text("")
+    (made.ours / "BUILD").write_text(
+        'cc_library(name = "ours", srcs = ["ours.cc"], alwayslink = 1, visibility = ["//visibility:public"])\n'
+    )
+    (made.ours / "ours.cc").write_text('extern "C" const char* double_ours() { return "ours"; }\n')
+    return made
+
+
+def test_a_patch_a_repository_and_a_system_library_are_compiled_in_and_its_package_is_in_the_image(
+    changed: Changed, site: Site, engine: Engine, tmp_path: Path
+) -> None:
+    request = Request(
+        target="mkl", release=RELEASE, bazel=mirror.BAZEL, cpu="westmere", base=site.base, source=str(TREE),
+        patch=(str(changed.patch),), override_repository=(f"ours={changed.ours}",),
+        system_lib=("snappy=libsnappy-dev",), with_headers=True,
+    )  # fmt: skip
+    made = maker(site, tmp_path).build(plan.select(request, None))
+    script = (
+        "import ctypes, glob, tensorflow; "
+        "library = ctypes.CDLL(glob.glob(tensorflow.__path__[0] + '/libtensorflow_double.so')[0]); "
+        "library.double_ours.restype = ctypes.c_char_p; print(library.double_ours().decode())"
+    )
+    try:
+        run = engine.run(made.image, ["python", "-c", script])
+        assert (run.exit_code, run.stdout) == (0, "ours\n"), run.stderr
+        asked = ["--show", "--showformat", "${db:Status-Status}", "libsnappy1v5"]
+        assert engine.run(made.image, asked, entrypoint=["dpkg-query"]).stdout == "installed"
+        built = image_contents.read(engine, made.image).built
+        assert built["patch/01-ours.patch"] == sources.digest(changed.patch)
+        assert "override/ours" in built
+    finally:
+        engine.remove(made.image)
+
+
+def test_a_patch_that_does_not_apply_is_named(wheel: Run, tmp_path: Path) -> None:
+    patch = tmp_path / "wrong.patch"
+    patch.write_text("--- a/configure.py\n+++ b/configure.py\n@@ -1 +1 @@\n-import antigravity\n+import this\n")
+    done = wheel("westmere", "--patch", str(patch), "--source", str(TREE), code=BadSource.exit_code)
+    assert "error: wrong.patch does not apply to this tree" in done.stderr
+
+
+def test_a_config_that_the_tree_lacks_is_known_before_anything_is_compiled(wheel: Run) -> None:
+    done = wheel("westmere", "--config", "none_such", "--source", str(TREE), code=UnknownRelease.exit_code)
+    assert "this TensorFlow has no --config=none_such; nothing was compiled" in done.stderr
+
+
+def test_the_sidecar_says_how_the_wheel_was_built(wheel: Run, engine: Engine, site: Site) -> None:
+    answer = json.loads(wheel("x86-64-v3").stdout)
+    said = json.loads(Path(answer["sidecar"]).read_text(encoding="utf-8"))
+    assert said["sha256"] == answer["sha256"] == sources.digest(Path(answer["wheel"]))
+    assert said["plan"]["copts"] == ["--copt=-march=x86-64-v3"]
+    assert said["plan"]["configs"] == ["mkl_threadpool"]
+    assert said["compiler"].startswith("Debian clang version 16")
+    assert said["bazel"] == mirror.BAZEL
+    assert said["base"] == engine.image(site.base).id
+    assert re.fullmatch(r"sha256:[0-9a-f]{64}", said["builder"])
+
+
+# --- the profile ------------------------------------------------------------------------------------------------------
+
+
+def test_the_profile_and_the_slowest_actions_are_beside_the_log(wheel: Run, fresh: Fresh) -> None:
+    done = wheel("x86-64-v3", "--source", str(fresh.tree))
+    folder = log(fresh.tree).parent
+    found = bazel_profile.read(folder / "profile.json.gz")
+    assert found.complete
+    compiled = [action for action in found.actions if action.name == "Compiling tensorflow/double/kernel.cc"]
+    assert [action.mnemonic for action in compiled] == ["CppCompile"] * KERNELS
+    assert all(action.seconds > 0 for action in compiled)
+    told = done.stderr.partition("profile: ")[2].splitlines()
+    assert told[0].startswith(f"{folder.relative_to(ROOT)}/profile.json.gz ")
+    assert told[1:6] == bazel_profile.lines(found, 5)
+    assert (folder / "slowest.txt").read_text() == bazel_profile.table(found)
+    assert "Compiling tensorflow/double/kernel.cc" in (folder / "bazel.log").read_text()
+
+
+def test_a_compile_that_fails_leaves_its_profile_and_its_whole_log(wheel: Run, fresh: Fresh) -> None:
+    """Far more output than the builder's log takes comes before the error, which is all the same the last word."""
+    kernel = fresh.tree / "tensorflow/double/features.cc"
+    kernel.write_text(kernel.read_text() + "\n#error this must fail\n")
+    build = fresh.tree / "tensorflow/double/BUILD"
+    noise = (
+        "i=0; while [ $$i -lt 40000 ]; do echo a line of noise of sixty characters, number $$i >&2; i=$$((i + 1)); done"
+    )
+    build.write_text(build.read_text().replace('cmd = "', f'cmd = "{noise}; '))
+    done = wheel("x86-64-v3", "--source", str(fresh.tree), code=23)
+    assert "#error this must fail" in done.stderr
+    assert "clipped" not in log(fresh.tree).read_text()
+    folder = log(fresh.tree).parent
+    assert (folder / "bazel.log").read_text().count("a line of noise") >= 40000
+    assert "TfWheel" not in {action.mnemonic for action in bazel_profile.read(folder / "profile.json.gz").actions}
+    assert "profile: " in done.stderr
+
+
+# --- caches, limits, interruptions ------------------------------------------------------------------------------------
+
+
+def executed(text: str) -> int:
+    """The actions that Bazel ran in the sandbox, out of tfbuild's last line about them; all others were cached."""
+    (line,) = [line for line in text.splitlines() if line.startswith("bazel: ") and "process" in line]
+    found = re.search(r"(\d+) processwrapper-sandbox", line)
+    return int(found[1]) if found else 0
+
+
+# Bazel names each kernel as it begins: with two actions at once, when the fourth begins, two have ended.
+NAMED = ("--jobs", "2", "--bazel-flag=--subcommands")
+
+
+def test_an_interrupted_build_goes_on_where_it_was(site: Site, wheel: Run, fresh: Fresh, tmp_path: Path) -> None:
+    options = (*site.options(), "--source", str(fresh.endless), *NAMED)
+    path = log(fresh.endless, bazel_flag=("--subcommands",))
+    path.unlink(missing_ok=True)
+    process = subprocess.Popen(
+        command("x86-64-v3", tmp_path / "dist", *options),
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + 300
+    try:
+        while begun(path) < 4 and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.2)
+    finally:
+        os.killpg(process.pid, signal.SIGINT)
+        said, _ = process.communicate(timeout=60)
+    assert begun(path) >= 4, said
+    assert process.returncode == 130, said
+    again = wheel("x86-64-v3", "--source", str(fresh.tree))
+    # Each kernel's text is new, so that only the interrupted build can have compiled it; the object is the old one.
+    assert executed(again.stderr) <= KERNELS - 2
+
+
+def log(tree: Path, **options: Any) -> Path:
+    """Where `invoke wheel` keeps the log of the double's build: below the plan's own identifier."""
+    asked = Request(target="mkl", release=RELEASE, bazel=mirror.BAZEL, cpu="x86-64-v3", platform="linux/amd64")
+    return ROOT / "build" / plan.select(replace(asked, source=str(tree), **options), None).id / "build.log"
+
+
+def begun(path: Path) -> int:
+    text = path.read_text(errors="replace") if path.is_file() else ""
+    return len(set(re.findall(r"SUBCOMMAND: # //tensorflow/double:(kernel_\d+) \[action 'Compiling", text)))
+
+
+def test_a_time_limit_stops_in_good_order_and_keeps_what_is_compiled(wheel: Run, fresh: Fresh) -> None:
+    told = {"20s": "20.0 s", "1m": "1 min 00 s", "4m": "4 min 00 s"}
+    for limit, spelled in told.items():
+        stopped = wheel("x86-64-v3", "--source", str(fresh.endless), "--time-limit", limit, *NAMED, code=75)
+        assert f"stopped at the time limit of {spelled}" in stopped.stderr
+        assert "hint: the same command goes on from there" in stopped.stderr
+        # A busy machine needs longer for the first kernels: when the fourth begins, two have ended.
+        if begun(log(fresh.endless, bazel_flag=("--subcommands",))) >= 4:
+            break
+    done = wheel("x86-64-v3", "--source", str(fresh.tree))
+    assert executed(done.stderr) < KERNELS
+    sittings = ROOT / "build" / json.loads(done.stdout)["id"] / "sittings.jsonl"
+    rows = [json.loads(line) for line in sittings.read_text().splitlines()[-2:]]
+    assert [row["why"] for row in rows] == ["time limit", "done"]
+    assert all(row["cpu_seconds"] > 0 and row["peak_bytes"] > 1 << 20 for row in rows)
+    assert 0 < rows[1]["from_cache"] <= rows[1]["processes"]
+
+
+# A compiler that the kernel kills, here for its time: what the compiler's driver says of it is the same as for memory.
+KILLED = """
+genrule(
+    name = "killed",
+    srcs = ["kernel.cc"],
+    outs = ["host_macros.h"],
+    cmd = "echo '#include <Eigen/Eigen>' | cat - $< > big.cc; ulimit -t 1; /usr/bin/clang-16 -fno-integrated-cc1 " +
+          "-O3 -DKERNEL=0 -isystem /usr/include/eigen3 -c big.cc -o $@",
+)
+"""
+
+
+def test_a_killed_compiler_is_answered_with_the_setting_to_change(wheel: Run, fresh: Fresh) -> None:
+    build = fresh.tree / "tensorflow/double/BUILD"
+    rules = re.sub(r'\ngenrule\(\n    name = "host_macros".*?\n\)\n', KILLED, build.read_text(), flags=re.DOTALL)
+    build.write_text(rules)
+    done = wheel("x86-64-v3", "--source", str(fresh.tree), "--jobs", "2", code=23)
+    assert bazel_output.KILLED.search(log(fresh.tree).read_text(errors="replace"))
+    assert "killed, most likely for want of memory (--jobs=2: as asked for" in done.stderr
+    assert "hint: --jobs 1; what is compiled is kept" in done.stderr
+
+
+@pytest.mark.nightly
+def test_another_share_of_the_machine_compiles_nothing_again(wheel: Run, compiled: Callable[[str], Double]) -> None:
+    assert compiled("x86-64-v3").macros
+    assert "build: build: cached" in wheel("x86-64-v3", "--jobs", "1").stderr
+
+
+# --- the ways to the source, and the mirror ---------------------------------------------------------------------------
+
+
+def test_the_builder_asks_the_mirror_for_everything_and_names_what_it_lacks(wheel: Run, site: Site) -> None:
+    """A step that fails is in no cache, so that the mirror is asked in every run of this test."""
+    site.asked.clear()
+    done = wheel("x86-64-v3", "--source", str(TREE), version="0.26.0", code=18)
+    assert f"the mirror {site.url} lacks something, or broke off" in done.stderr
+    assert "/bazel-0.26.0-linux-x86_64" in done.stderr
+    assert "Traceback" not in done.stderr
+    version = toolchains.table().bazelisk.version
+    for path in (
+        "/deb.debian.org/debian/dists/bookworm/InRelease",
+        "/pypi.org/simple/numpy/",
+        f"/github.com/bazelbuild/bazelisk/releases/download/v{version}/bazelisk-linux-amd64",
+        "/github.com/bazelbuild/bazel/releases/download/0.26.0/bazel-0.26.0-linux-x86_64",
+    ):
+        assert path in site.asked
+
+
+@pytest.mark.nightly
+def test_an_archive_is_compiled_like_its_tree(wheel: Run, compiled: Callable[[str], Double], tmp_path: Path) -> None:
+    # As Debian has TensorFlow's: the builder must bring what unpacks it.
+    path = tmp_path / "double.tar.xz"
+    with tarfile.open(path, "w:xz") as tar:
+        tar.add(TREE, TREE.name)
+    done = wheel("x86-64-v3", "--source", str(path), "--source-sha256", sources.digest(path))
+    found = objectcode.read(Path(json.loads(done.stdout)["wheel"]), tmp_path)
+    assert found == compiled("x86-64-v3")
+
+
+def test_a_tree_whose_configure_fails_is_told_by_its_last_word(wheel: Run, fresh: Fresh) -> None:
+    script = fresh.tree / "configure.py"
+    script.write_text("raise RuntimeError('no such toolkit')\n" + script.read_text())
+    done = wheel("x86-64-v3", "--source", str(fresh.tree), code=19)
+    assert (
+        "error: this tree's configure.py failed: RuntimeError: no such toolkit\nhint: correct the tree" in done.stderr
+    )
+    assert "Traceback" not in done.stderr
+    assert "Traceback" in log(fresh.tree).read_text()
+
+
+@pytest.fixture(scope="module")
+def commit(site: Site) -> str:
+    """A repository on the mirror whose tag v2.13.1 is the double; its commit."""
+    folder = site.folder / "github.com" / "tensorflow" / "tensorflow"
+    shutil.copytree(TREE, folder)
+    who = ["-c", "user.name=test", "-c", "user.email=test@localhost"]
+
+    def git(*words: str) -> str:
+        return subprocess.run(
+            ["git", *who, *words], cwd=folder, check=True, capture_output=True, text=True
+        ).stdout.strip()
+
+    git("init", "--quiet")
+    git("add", "--all", "--force")
+    git("commit", "--quiet", "--message", "The double")
+    git("tag", f"v{RELEASE}")
+    return git("rev-parse", "HEAD")
+
+
+def maker(site: Site, folder: Path) -> Maker:
+    asked = RunRequest(base=site.base, mirror=site.url, network="host", need_disk="5", no_verify=True)
+    return Maker(run=replace(run_of(asked, certificates("")), work=folder / "work", reports=folder))
+
+
+def from_tag(site: Site, commit: str) -> plan.Build:
+    request = Request(target="mkl", release=RELEASE, bazel=mirror.BAZEL, cpu="x86-64-v3", base=site.base)
+    return replace(plan.select(request, None), source=Source(kind="git", tag=f"v{RELEASE}", commit=commit))
+
+
+@pytest.mark.nightly
+def test_a_tag_is_compiled_where_its_commit_is_the_known_one(
+    site: Site, commit: str, compiled: Callable[[str], Double], tmp_path: Path
+) -> None:
+    made = maker(site, tmp_path).wheel(from_tag(site, commit), tmp_path / "dist")
+    assert objectcode.read(made.wheel, tmp_path) == compiled("x86-64-v3")
+    said: Any = json.loads(made.sidecar.read_text(encoding="utf-8"))
+    assert said["source_commit"] == commit
+
+
+def test_a_tag_with_another_commit_is_refused(site: Site, commit: str, wheel: Run, tmp_path: Path) -> None:
+    # The real release's commit, which the double cannot have.
+    done = wheel("x86-64-v3", code=19)
+    assert f"the tag v{RELEASE} is the commit {commit}, and not f841394b1b714c5cc5366536411cf146c8c570df" in done.stderr
+    missing = replace(from_tag(site, commit), source=Source(kind="git", tag="v9.9.9"))
+    with pytest.raises(BadSource, match=r"has no tag v9\.9\.9"):
+        maker(site, tmp_path).wheel(missing, tmp_path / "dist")
+
+
+# --- the new style: Bazel makes the wheel -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def new_site(site: Site, engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A base that has Debian's newer Bazel, which the mirror's starts."""
+    folder = tmp_path_factory.mktemp("new")
+    system = newbazel.image(engine, folder)
+    options = " ".join(f"'common {option}'" for option in newbazel.OFFLINE)
+    ref = f"tfbuild-test:newer-{uuid.uuid4().hex[:8]}"
+    offline = f"RUN rm /etc/apt/sources.list.d/sid.list && printf '%s\\n' {options} > /etc/bazel.bazelrc"
+    debian(engine, folder / "base", ref, "libeigen3-dev", before=offline, system=system)
+    try:
+        yield replace(site, base=ref)
+    finally:
+        engine.untag(ref)
+
+
+@pytest.mark.nightly
+def test_a_release_whose_wheel_bazel_makes_is_compiled_by_a_newer_bazel(
+    new_site: Site, fresh: Fresh, tmp_path: Path
+) -> None:
+    tree = fresh.tree
+    for name in ("tensorflow/tf_version.bzl", "tensorflow/tools/pip_package/setup.py"):
+        (tree / name).write_text((tree / name).read_text().replace(RELEASE, NEW))
+    options = (*new_site.options(), "--source", str(tree), "--compiler", "clang-16")
+    words = command("x86-64-v3", tmp_path / "dist", *options, version=newbazel.VERSION, release=NEW)
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-6000:]
+    answer = json.loads(done.stdout)
+    made = Path(answer["wheel"])
+    assert made.name == f"tensorflow_cpu-{NEW}-cp311-cp311-linux_x86_64.whl"
+    found, planned = objectcode.read(made, tmp_path), features("x86-64-v3")
+    assert found.macros == {facts.feature(name).macro for name in planned}
+    assert found.used <= planned
+    assert planned - found.used <= NEVER_WRITTEN | UNDER_AVX
+    assert found.host_macros == frozenset()
+    said = json.loads(Path(answer["sidecar"]).read_text(encoding="utf-8"))
+    assert said["sha256"] == sources.digest(made)
+    assert said["bazel"] == newbazel.VERSION
+    assert said["plan"]["bazel_target"] == "//tensorflow/tools/pip_package:wheel"
+    assert "--repo_env=HERMETIC_PYTHON_VERSION=3.11" in said["plan"]["bazel_flags"]
+    (path,) = (ROOT / "build" / answer["id"]).glob("profile.json.gz")
+    kinds = {name: count for name, count, _ in bazel_profile.read(path).by_mnemonic()}
+    assert (kinds["CppCompile"], kinds["CppLink"], kinds["TfWheel"]) == (KERNELS + 2, 2, 1)
+
+
+# --- the image --------------------------------------------------------------------------------------------------------
+
+
+def test_the_compiled_wheel_goes_into_the_runtime_image(site: Site, engine: Engine, tmp_path: Path) -> None:
+    """Of an image of the double nothing is verified, and its name says so; it has no headers to slim."""
+    request = Request(
+        target="mkl", release=RELEASE, bazel=mirror.BAZEL, cpu="westmere", base=site.base, source=str(TREE),
+        with_headers=True,
+    )  # fmt: skip
+    made = maker(site, tmp_path).build(plan.select(request, None))
+    try:
+        assert made.image.endswith("-unverified")
+        assert made.report is None
+        assert engine.image(made.image).labels["io.tfbuild.wheel"] == "source"
+        run = engine.run(made.image, ["python", "-c", "import tensorflow; print(*tensorflow.macros)"])
+        assert run.exit_code == 0, run.stderr
+        assert set(run.stdout.split()) == {facts.feature(name).macro for name in features("westmere")}
+        built = image_contents.read(engine, made.image).built
+        assert set(built) >= {"builder", "wheel", "compiler", "bazel"}
+        assert built["bazel"] == mirror.BAZEL
+        look = "command -v clang-16 bazel bazelisk; test ! -e /opt/build && test ! -e /src && test ! -e /opt/bazelisk"
+        assert engine.run(made.image, ["-c", look + " && echo none"], entrypoint=["sh"]).stdout == "none\n"
+    finally:
+        engine.remove(made.image)
+
+
+def test_an_image_that_fails_keeps_its_report_and_another_name(site: Site, engine: Engine) -> None:
+    """The double is not TensorFlow: the image is built whole, and verification finds it out."""
+    asked = {"target": "mkl", "release": RELEASE, "bazel": mirror.BAZEL, "cpu": "westmere", "source": str(TREE)}
+    identifier = plan.select(Request(**asked, base=site.base, platform="linux/amd64"), None).id
+    failed = f"tfbuild:{identifier}-failed"
+    options = [word for name, value in asked.items() for word in (f"--{name}", value)]
+    line = [sys.executable, "-m", "invoke", "build", *options, *site.options(), "--no-throughput"]
+    try:
+        done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == VerificationFailed.exit_code, done.stderr[-6000:]
+        assert f"{failed} is not what it claims to be: " in done.stderr
+        assert engine.image(failed).labels["org.opencontainers.image.base.name"] == site.base
+        assert not engine.exists(f"tfbuild:{identifier}-unverified")
+        report = json.loads((ROOT / "reports" / f"{identifier}-failed.json").read_text(encoding="utf-8"))
+        assert report["verdict"] == "fail"
+        statuses = {check["name"]: check["status"] for check in report["checks"]}
+        assert (statuses["guard"], statuses["import"]) == ("pass", "fail")
+    finally:
+        if engine.exists(failed):
+            engine.remove(failed)

@@ -1,0 +1,67 @@
+"""An engine that keeps images with containerd knows them by other digests: an image stays the same one everywhere."""
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cpu.machines import machine
+from tests.with_engine import second
+from tests.with_engine.test_registry import build, label, made, place, push, server
+from tfbuild.engine import Engine
+from tfbuild.oci.client import Registry
+from tfbuild.publish import described
+from tfbuild.util.progress import Progress
+
+__all__ = ["made", "place", "server"]  # fixtures
+pytestmark = [pytest.mark.engine, pytest.mark.nightly]
+Invoke = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="module")
+def newer(engine: Engine) -> Iterator[Engine]:
+    with second.newer() as host:
+        found = Engine.connect(host)
+        info = found.client.info()
+        assert ["driver-type", "io.containerd.snapshotter.v1"] in info["DriverStatus"]
+        yield found
+
+
+def test_what_is_pushed_from_there_is_described_and_pulled_here(
+    engine: Engine, newer: Engine, place: Registry, tmp_path: Path
+) -> None:
+    one = build("x86-64-v3")
+    name = label(newer, tmp_path, one)
+    done = push(newer, name, place, tmp_path)
+    assert done.uploaded
+    # There an image is known by its manifest, here by its configuration.
+    assert done.digest == newer.image(name).id
+    assert not push(newer, name, place, tmp_path).uploaded
+    found = described.check(place, one.id, tmp_path / "reports")
+    assert (found.digest, found.report) == (done.digest, True)
+    described.pull(engine, place, found, Progress())
+    try:
+        assert engine.image(found.reference).id == found.config != done.digest
+    finally:
+        engine.remove(found.reference)
+
+
+def test_what_is_pushed_from_here_is_pulled_listed_and_removed_there(
+    engine: Engine, newer: Engine, made: Callable[..., str], place: Registry, tmp_path: Path, invoke: Invoke
+) -> None:
+    one = build("avx")
+    image = made(one, more={"io.tfbuild.context": "sha256:0"})
+    digest = push(engine, image, place, tmp_path).digest
+    (tmp_path / "cpuinfo").write_text(machine("rhel7-haswell").cpuinfo())
+    env = {**os.environ, "DOCKER_HOST": newer.host}
+    words = ("--registry", str(place.repository), "--cpuinfo", str(tmp_path / "cpuinfo"), "--json")
+    pulled = json.loads(invoke("pull", *words, env=env).stdout)
+    assert pulled["reference"] == f"{place.repository}@{digest}"
+    assert newer.image(pulled["image"]).id == digest
+    listed = json.loads(invoke("images", "--json", env=env).stdout)
+    assert pulled["image"] in [row["name"] for row in listed]
+    invoke("prune", "--keep", "nothing", "--yes", env=env)
+    assert not newer.exists(pulled["image"])

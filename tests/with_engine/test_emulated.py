@@ -1,0 +1,153 @@
+"""Binaries of real plans on emulated CPUs: they run where the guard lets them start, and elsewhere it stops them first.
+
+QEMU's user emulation refuses what the named CPU lacks, instruction by instruction, up to AVX2 and with all of aarch64.
+The entry point that stands in front is the one that the image would get, and reads a cpuinfo of the same CPU.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+import pytest
+
+from tests.cpu.machines import machine
+from tests.with_engine.conftest import ROOT
+from tfbuild import cpu, plan
+from tfbuild.context import dockerfile
+from tfbuild.engine import Engine
+from tfbuild.plan import PLATFORMS, Build, Request
+
+DATA = ROOT / "tests" / "data" / "emulated"
+RELEASE = "2.13.1"
+CPUS = {
+    "linux/amd64": ("Nehalem", "Westmere", "SandyBridge", "IvyBridge", "Haswell", "Skylake-Client"),
+    "linux/arm64": ("cortex-a72", "neoverse-n1", "a64fx", "max"),
+}
+PREFIX = {"linux/amd64": "", "linux/arm64": "aarch64-linux-gnu-"}
+STOPPED = 86
+SIGILL = 128 + 4
+LIBRARIES = "/usr/aarch64-linux-gnu"
+# Debian's own shell for arm64 with its own awk; both are emulated.
+ARM_SHELL = f"""
+arm() {{ program=$1; shift; qemu-aarch64-static -L {LIBRARIES} "/opt/arm64$program" "$@"; }}
+mkdir /tmp/bin
+printf '#!/bin/sh\\nexec qemu-aarch64-static -L {LIBRARIES} /opt/arm64/usr/bin/mawk "$@"\\n' > /tmp/bin/awk
+chmod +x /tmp/bin/awk
+PATH=/tmp/bin:$PATH
+arm /bin/dash /entrypoint.sh echo started
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What came of a binary on one emulated CPU, whose `features` tfbuild reads out of its cpuinfo."""
+
+    features: frozenset[str]
+    guarded: int
+    said: str
+    alone: int
+
+
+Emulate = Callable[[str, str, str], dict[str, Outcome]]
+
+
+def planned(asked: str, compiler: str, platform: str) -> Build:
+    request = Request(release=RELEASE, target="mkl", cpu=asked, compiler=compiler, platform=platform)
+    return plan.select(request, None)
+
+
+@pytest.fixture(scope="module")
+def emulate(engine: Engine, compilers: str) -> Emulate:
+    """Compiles the program for a plan and runs it on every emulated CPU of the platform."""
+
+    @cache
+    def run(asked: str, compiler: str, platform: str) -> dict[str, Outcome]:
+        build = planned(asked, compiler, platform)
+        arch, prefix = PLATFORMS[platform], PREFIX[platform]
+        kind, _, version = compiler.partition("-")
+        program = f"{prefix}g++-{version}" if kind == "gcc" else f"clang++-{version}"
+        files = {
+            "/run.sh": (DATA / "run.sh").read_bytes(),
+            "/program.cc": (DATA / "program.cc").read_bytes(),
+            "/cpuinfo.c": (DATA / f"cpuinfo_{arch}.c").read_bytes(),
+            "/entrypoint.sh": dockerfile.entrypoint(build, cpuinfo="/tmp/emulated.cpuinfo").encode(),
+        }
+        flags = [copt.removeprefix("--copt=") for copt in build.copts]
+        command = ["/run.sh", f"qemu-{arch}-static", f"{prefix}gcc-12", program, *flags]
+        names = "".join(f"{name}\n" for name in CPUS[platform])
+        done = engine.run(compilers, command, files=files, stdin=names.encode(), timeout=300)
+        assert done.exit_code == 0, done.stderr
+        lines = [line.split(" ", 2) for line in done.stdout.splitlines()]
+        return {name: outcome({key: rest for of, key, rest in lines if of == name}, arch) for name in CPUS[platform]}
+
+    return run
+
+
+def outcome(said: dict[str, str], arch: str) -> Outcome:
+    found = cpu.parse(said["cpuinfo"].replace("|", "\n"), machine=arch)
+    return Outcome(
+        features=frozenset(found.features),
+        guarded=int(said["guarded"]),
+        said=said["guard-said"],
+        alone=int(said["alone"]),
+    )
+
+
+X86 = ("westmere", "sandybridge", "haswell")
+ARM = ("armv8-a", "armv8.2-a", "armv8.2-a,asimddp", "armv8.2-a,sve", "neoverse-v1")
+ALL = [
+    *((asked, compiler, "linux/amd64") for asked in X86 for compiler in ("gcc-12", "clang-16")),
+    *((asked, "gcc-12", "linux/arm64") for asked in ARM),
+]
+
+
+@pytest.mark.parametrize(("asked", "compiler", "platform"), ALL)
+def test_the_guard_stops_a_binary_exactly_where_a_feature_is_missing_and_elsewhere_it_runs(
+    asked: str, compiler: str, platform: str, emulate: Emulate
+) -> None:
+    build = planned(asked, compiler, platform)
+    needed = set(build.instruction_set.features)
+    for name, found in emulate(asked, compiler, platform).items():
+        if needed <= found.features:
+            assert (found.guarded, found.said, found.alone) == (0, "ran", 0), name
+        else:
+            assert found.guarded == STOPPED, name
+            assert found.said.startswith("tfbuild: this CPU lacks "), name
+            assert build.id in found.said
+
+
+@pytest.mark.parametrize(
+    ("asked", "platform", "runs", "dies"),
+    [
+        ("westmere", "linux/amd64", "Westmere", "Nehalem"),
+        ("sandybridge", "linux/amd64", "SandyBridge", "Westmere"),
+        ("haswell", "linux/amd64", "Haswell", "IvyBridge"),
+        ("armv8-a", "linux/arm64", "cortex-a72", ""),
+        ("armv8.2-a", "linux/arm64", "neoverse-n1", "cortex-a72"),
+        ("armv8.2-a,asimddp", "linux/arm64", "neoverse-n1", "a64fx"),
+        ("armv8.2-a,sve", "linux/arm64", "a64fx", "neoverse-n1"),
+        ("neoverse-v1", "linux/arm64", "max", "a64fx"),
+    ],
+)
+def test_without_the_guard_the_next_older_cpu_dies_of_an_illegal_instruction(
+    asked: str, platform: str, runs: str, dies: str, emulate: Emulate
+) -> None:
+    compilers = [compiler for of, compiler, where in ALL if (of, where) == (asked, platform)]
+    for compiler in compilers:
+        found = emulate(asked, compiler, platform)
+        assert (found[runs].guarded, found[runs].alone) == (0, 0)
+        if dies:
+            assert (found[dies].guarded, found[dies].alone) == (STOPPED, SIGILL)
+
+
+@pytest.mark.parametrize(("name", "code"), [("amazon-neoverse_v1", 0), ("amazon-neoverse_n1", STOPPED)])
+def test_the_entry_point_runs_in_an_arm64_shell(name: str, code: int, engine: Engine, compilers: str) -> None:
+    build = planned("neoverse-v1", "gcc-12", "linux/arm64")
+    files = {
+        "/entrypoint.sh": dockerfile.entrypoint(build, cpuinfo="/recorded").encode(),
+        "/recorded": machine(name).cpuinfo().encode(),
+    }
+    done = engine.run(compilers, ["sh", "-c", ARM_SHELL], files=files)
+    assert done.exit_code == code, done.stderr
+    assert done.stdout == ("" if code else "started\n")
+    assert ("this CPU lacks asimdfhm bf16 i8mm sve" in done.stderr) == (code == STOPPED)

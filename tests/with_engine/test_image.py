@@ -1,0 +1,399 @@
+"""The image itself, built from the official wheel by a real engine: what works in it and what it leaves out.
+
+One build without cache, with a CA that no other build has seen, serves all tests.
+"""
+
+import functools
+import http.server
+import io
+import json
+import os
+import re
+import ssl
+import subprocess
+import tarfile
+import tempfile
+import threading
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+from elftools.elf.elffile import ELFFile
+from elftools.elf.sections import SymbolTableSection
+
+from tests.cpu.machines import machine
+from tfbuild import plan
+from tfbuild.context import dockerfile
+from tfbuild.engine import Engine, Progress
+from tfbuild.engine.build import BuildSettings
+from tfbuild.errors import BuildFailed
+from tfbuild.pipeline import base_image
+from tfbuild.pipeline.base_image import ResolvedBase
+from tfbuild.plan import Build, Request
+
+pytestmark = pytest.mark.engine
+
+SCRIPTS = Path(__file__).parents[1] / "data" / "image"
+NETWORK = dockerfile.TEMPLATES / "network.sh"
+TAG = "tfbuild-test-image"
+SITE = "/opt/tensorflow/lib/python3.11/site-packages"
+GIGABYTE = 1_000_000_000
+
+
+@pytest.fixture(scope="module")
+def build() -> Build:
+    return plan.select(Request(wheel="official", release="2.21.0", python="3.11", platform="linux/amd64"), None)
+
+
+@pytest.fixture(scope="module")
+def work() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="tfbuild-test-") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture(scope="module")
+def certificate(work: Path) -> Path:
+    """A self-signed certificate for localhost, with its key beside it (server.key)."""
+    target = work / "server.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=tfbuild test CA",
+         "-addext", "subjectAltName=DNS:localhost", "-keyout", work / "server.key", "-out", target],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return target
+
+
+@pytest.fixture(scope="module")
+def ca(work: Path, certificate: Path) -> Path:
+    """What a user gives with --ca-cert: this site's bundle, if it needs one, and a CA that no image can know."""
+    site = os.environ.get("SSL_CERT_FILE", "")
+    bundle = work / "ca.pem"
+    bundle.write_text((Path(site).read_text() if site else "") + certificate.read_text())
+    return bundle
+
+
+@pytest.fixture(scope="module")
+def ground(engine: Engine, build: Build, work: Path, ca: Path) -> ResolvedBase:
+    asked = os.environ.get("TFBUILD_TEST_BASE", "auto")
+    image, distribution = build.base_image, build.base_distribution
+    return base_image.resolve(
+        engine, image, distribution, asked, progress=Progress(), log=work / "base.log", ca_cert=ca
+    )
+
+
+@pytest.fixture(scope="module")
+def image(engine: Engine, build: Build, ground: ResolvedBase, work: Path, ca: Path) -> Iterator[str]:
+    with made(engine, build, ground, work, ca, no_cache=True) as name:
+        yield name
+
+
+@contextmanager
+def made(
+    engine: Engine, build: Build, on: ResolvedBase, work: Path, ca: Path, *, no_cache: bool = False
+) -> Iterator[str]:
+    """The image of `build` under a name of its own; gone afterwards."""
+    folder = Path(tempfile.mkdtemp(dir=work))
+    context = dockerfile.write(build, folder / "context")
+    name = f"{TAG}:{folder.name.lower()}"
+    settings = BuildSettings(
+        log=folder / "log",
+        progress=Progress(),
+        secrets={"ca": ca},
+        no_cache=no_cache,
+        build_args=dockerfile.build_args(on, context),
+    )
+    engine.build(context.folder, settings, tag=name)
+    try:
+        yield name
+    finally:
+        engine.remove(name)
+
+
+@contextmanager
+def derived(
+    engine: Engine,
+    work: Path,
+    text: str,
+    *,
+    ca: Path | None = None,
+    network: str = "",
+    files: Mapping[str, bytes] = MappingProxyType({}),
+) -> Iterator[str]:
+    """An image from a Dockerfile of a test's own, beside which stands network.sh; gone afterwards."""
+    folder = Path(tempfile.mkdtemp(dir=work))
+    for name, content in {"Dockerfile": text.encode(), "network.sh": NETWORK.read_bytes(), **files}.items():
+        (folder / name).write_bytes(content)
+    name, log = f"{TAG}:{folder.name.lower()}", folder.with_suffix(".log")
+    secrets = {"ca": ca} if ca else {}
+    engine.build(folder, BuildSettings(log=log, progress=Progress(), secrets=secrets, network=network), tag=name)
+    try:
+        yield name
+    finally:
+        engine.remove(name)
+
+
+MOUNTS = """--mount=type=tmpfs,target=/mnt --mount=type=secret,id=ca,target=/mnt/ca \
+ --mount=type=bind,source=network.sh,target=/mnt/network.sh"""
+
+
+# --- what works -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "script", ["keras_fit", "jpeg", "tflite", "saved_model", "jit", "sysconfig_flags", "packages", "libraries"]
+)
+def test_nothing_that_users_call_is_broken(engine: Engine, image: str, script: str) -> None:
+    path = f"/tmp/{script}.py"
+    done = engine.run(image, ["python", path], files={path: (SCRIPTS / f"{script}.py").read_bytes()}, timeout=300)
+    assert (done.exit_code, done.stdout.splitlines()[-1:]) == (0, ["passed"]), done.stderr[-3000:]
+
+
+def test_python_runs_as_an_ordinary_user_from_the_virtual_environment(engine: Engine, image: str) -> None:
+    done = engine.run(image, ["sh", "-c", "id -un; id -u; pwd; dirname $(command -v python) $(command -v pip)"])
+    binaries = "/opt/tensorflow/bin"
+    assert done.stdout.split() == ["tensorflow", "1000", "/home/tensorflow", binaries, binaries]
+
+
+def test_import_compiles_nothing(engine: Engine, image: str) -> None:
+    """Python -v names for each module whether its code came from a .pyc or from the source."""
+    done = engine.run(image, ["python", "-B", "-v", "-c", "import tensorflow"])
+    origins = re.findall(r"^# code object from '?([^'\n]+?)'?$", done.stderr, re.MULTILINE)
+    assert sum(origin.endswith(".pyc") for origin in origins) > 1500
+    assert [origin for origin in origins if not origin.endswith(".pyc")] == []
+
+
+def test_the_guards_symbols_are_left_in_the_framework_library(engine: Engine, image: str, work: Path) -> None:
+    path = engine.read_file(image, f"{SITE}/tensorflow/libtensorflow_framework.so.2", work / "framework.so", GIGABYTE)
+    with path.open("rb") as stream:
+        section = ELFFile(stream).get_section_by_name(".symtab")
+        assert isinstance(section, SymbolTableSection)
+        names = [symbol.name for symbol in section.iter_symbols()]
+    for part in ("TestCPUFeature", "CheckFeatureOrDie", "CheckIfFeatureUnused", "InfoAboutUnusedCPUFeatures"):
+        assert any(part in name for name in names), part
+    assert "_GLOBAL__sub_I_cpu_feature_guard.cc" in names
+    assert len(names) < 100
+
+
+def test_pip_installs_into_a_derived_image(engine: Engine, image: str, work: Path) -> None:
+    """As its users write it: no change of user, no path, no virtual environment."""
+    wheel = io.BytesIO()
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("tiny.py", "print('tiny runs')")
+        archive.writestr("tiny-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
+        archive.writestr("tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr("tiny-1.0.dist-info/RECORD", "")
+    name = "tiny-1.0-py3-none-any.whl"
+    text = f"FROM {image}\nCOPY {name} /tmp/\nRUN pip install --no-index /tmp/{name} && pip check\n"
+    with derived(engine, work, text, files={name: wheel.getvalue()}) as tiny:
+        assert engine.run(tiny, ["python", "-m", "tiny"]).stdout == "tiny runs\n"
+
+
+def test_a_custom_op_compiles_against_an_image_with_headers(
+    engine: Engine, build: Build, ground: ResolvedBase, work: Path, ca: Path
+) -> None:
+    with made(engine, replace(build, with_headers=True), ground, work, ca) as name:
+        text = (
+            f"FROM {name}\nUSER root\nRUN {MOUNTS} . /mnt/network.sh && apt-get update && apt-get install --yes g++\n"
+            "COPY zero_out.cc compile.py /op/\nRUN python /op/compile.py\n"
+        )
+        files = {file: (SCRIPTS / file).read_bytes() for file in ("zero_out.cc", "compile.py")}
+        with derived(engine, work, text, ca=ca, files=files) as op:
+            load = "import tensorflow as tf; zero_out = tf.load_op_library('/op/zero_out.so').zero_out"
+            done = engine.run(op, ["python", "-c", f"{load}; print(zero_out([5, 4, 3]).numpy().tolist())"])
+            assert done.stdout == "[5, 0, 0]\n", done.stderr[-2000:]
+
+
+# --- the guard --------------------------------------------------------------------------------------------------------
+
+
+def test_the_guard_takes_less_than_20_ms_of_a_processor(engine: Engine, image: str) -> None:
+    """In pairs, against /bin/true without it, in one container; whoever else runs takes none of its own time."""
+    timing = (SCRIPTS / "guard_time.py").read_bytes()
+    done = engine.run(image, ["python", "/tmp/guard_time.py"], files={"/tmp/guard_time.py": timing})
+    assert 0 < float(done.stdout) < 20, done
+
+
+@pytest.mark.parametrize("preload", [dockerfile.TCMALLOC, ""])
+def test_a_cpu_that_lacks_a_feature_is_refused_before_python_starts(engine: Engine, image: str, preload: str) -> None:
+    old = machine("rocky9-zen5").core(0, without=("avx",)).encode()
+    env = {"TFBUILD_CPUINFO": "/tmp/cpuinfo", "LD_PRELOAD": preload}
+    done = engine.run(image, ["python", "-c", "print(1)"], env=env, files={"/tmp/cpuinfo": old})
+    assert (done.exit_code, done.stdout) == (86, "")
+    assert done.stderr == (
+        "tfbuild: this CPU lacks avx, and this image (2.21.0-mkl-py3.11-f16c) was compiled for f16c; "
+        "use the image tfbuild:2.21.0-mkl-py3.11-x86-64-v2\n"
+    )
+
+
+def test_tcmalloc_is_preloaded_and_says_nothing_of_large_tensors(engine: Engine, image: str) -> None:
+    code = "import ctypes; bytearray(3 << 30); print(any('tcmalloc' in line for line in open('/proc/self/maps')))"
+    done = engine.run(image, ["python", "-c", code])
+    assert (done.stdout, done.stderr) == ("True\n", "")
+
+
+# --- what is left out -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def layers(engine: Engine, image: str, work: Path) -> list[Path]:
+    """Each layer's tar file, the base's first."""
+    folder = work / "saved"
+    archive = work / "image.tar"
+    with archive.open("wb") as stream:
+        for chunk in engine.client.images.get(image).save(chunk_size=1 << 22):
+            stream.write(chunk)
+    with tarfile.open(archive) as saved:
+        saved.extractall(folder, filter="data")
+    archive.unlink()
+    (manifest,) = json.loads((folder / "manifest.json").read_text())
+    return [folder / name for name in manifest["Layers"]]
+
+
+def own_entries(layers: list[Path], ground_layers: int) -> list[tarfile.TarInfo]:
+    found = []
+    for layer in layers[ground_layers:]:
+        with tarfile.open(layer) as files:
+            found += files.getmembers()
+    return found
+
+
+@pytest.fixture(scope="module")
+def entries(engine: Engine, ground: ResolvedBase, layers: list[Path]) -> list[tarfile.TarInfo]:
+    """What lies in the layers on top of the base."""
+    inspected = engine.client.api.inspect_image(ground.reference)
+    return own_entries(layers, len(inspected["RootFS"]["Layers"]))
+
+
+def test_no_mount_point_cache_list_or_log_is_left(entries: list[tarfile.TarInfo]) -> None:
+    left = r"(mnt|run|tmp|root|media|var/log|var/cache/apt|var/lib/apt/lists)(/.*)?|.*\.deb|.*/\.cache(/.*)?|dev(/.*)?"
+    assert [entry.name for entry in entries if not entry.isdir() and re.fullmatch(left, entry.name)] == []
+    assert not {"run/secrets", "mnt/ca", "mnt/network.sh"} & {entry.name for entry in entries}
+
+
+def test_no_compiler_and_no_tool_of_the_build_is_left(engine: Engine, image: str) -> None:
+    tools = "gcc g++ cc c++ clang ld as strip bazel git curl make"
+    done = engine.run(image, ["sh", "-c", f"for tool in {tools}; do command -v $tool; done; true"])
+    assert done.stdout == ""
+
+
+def test_no_file_is_in_two_layers(entries: list[tarfile.TarInfo]) -> None:
+    files = [entry.name for entry in entries if entry.isfile() and entry.size > 0]
+    assert len(files) == len(set(files))
+
+
+def test_labels_and_history_cost_nothing_above_the_virtual_environment(entries: list[tarfile.TarInfo]) -> None:
+    venv = sum(entry.size for entry in entries if entry.name.startswith("opt/tensorflow/"))
+    rest = sum(entry.size for entry in entries if not entry.name.startswith("opt/tensorflow/"))
+    assert rest < 0.06 * venv
+
+
+# --- the CA -----------------------------------------------------------------------------------------------------------
+
+
+def body(pem: str) -> list[bytes]:
+    """The lines of base64 of each certificate's middle, by which it would be found in any file."""
+    blocks = re.findall(r"-----BEGIN CERTIFICATE-----\n(.+?)\n-----END", pem, re.DOTALL)
+    return [block.splitlines()[len(block.splitlines()) // 2].encode() for block in blocks]
+
+
+def test_the_ca_is_in_no_layer_and_not_in_the_history(
+    engine: Engine, image: str, layers: list[Path], certificate: Path, work: Path
+) -> None:
+    (needle,) = body(certificate.read_text())
+    found = [layer for layer in layers if contains(layer, needle)]
+    assert found == []
+    history = json.dumps(engine.client.api.history(image)) + json.dumps(engine.client.api.inspect_image(image))
+    assert needle.decode() not in history
+    # The search finds what is there: certifi's own certificates are in the image.
+    certifi = engine.read_file(image, f"{SITE}/certifi/cacert.pem", work / "cacert.pem", GIGABYTE)
+    assert any(contains(layer, body(certifi.read_text())[0]) for layer in layers)
+
+
+def contains(path: Path, needle: bytes) -> bool:
+    """Layers in `docker save` are plain tar files, so a file's bytes stand in them as they are."""
+    tail = b""
+    with path.open("rb") as stream:
+        while chunk := stream.read(1 << 22):
+            if needle in tail + chunk:
+                return True
+            tail = chunk[-len(needle) :]
+    return False
+
+
+class Site(http.server.SimpleHTTPRequestHandler):
+    """An index for pip and a repository for apt, with nothing in either but their front pages."""
+
+    def do_GET(self) -> None:
+        signed = Path(self.path).name in ("InRelease", "Release", "Release.gpg")
+        self.send_response(404 if signed else 200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Quiet."""
+
+
+@pytest.fixture
+def site(certificate: Path) -> Iterator[int]:
+    """The port of a server on the loopback whose certificate only the test's CA knows."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Site))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, certificate.with_suffix(".key"))
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server.server_port
+    server.shutdown()
+    server.server_close()
+
+
+REACH = {
+    "pip": "pip download --retries 0 --no-deps --dest /tmp --index-url https://localhost:{port}/ nothing 2>&1"
+    " | tee /tmp/said; ! grep -i 'certificate' /tmp/said",
+    "python": """python -c 'import urllib.request as u; u.urlopen("https://localhost:{port}/")'""",
+    "apt": "echo 'deb [trusted=yes] https://localhost:{port}/ ./' > /tmp/list; apt-get update"
+    " -o Dir::Etc::sourcelist=/tmp/list -o Dir::Etc::sourceparts=- -o APT::Update::Error-Mode=any",
+}
+
+
+@pytest.mark.parametrize("client", REACH)
+def test_the_ca_is_what_lets_a_build_through(
+    engine: Engine, image: str, work: Path, certificate: Path, site: int, client: str
+) -> None:
+    """Every client reaches a server of that CA with the secret, and none without it."""
+    step = f"RUN {MOUNTS} . /mnt/network.sh; {REACH[client].format(port=site)}"
+    text = f"FROM {image}\nUSER root\n{step}\n"
+    with pytest.raises(BuildFailed, match=r"(?i)certificate"), derived(engine, work, text, network="host"):
+        pass
+    with derived(engine, work, text, ca=certificate, network="host"):
+        pass
+
+
+# --- other bases ------------------------------------------------------------------------------------------------------
+
+
+def test_a_base_that_has_its_own_python_keeps_it(
+    engine: Engine, build: Build, ground: ResolvedBase, work: Path, ca: Path
+) -> None:
+    """As in the official image python:3.11-slim: in /usr/local, without bytecode."""
+    text = (SCRIPTS / "local-python.Dockerfile").read_text().format(base=ground.reference, mounts=MOUNTS)
+    with (
+        derived(engine, work, text, ca=ca) as local,
+        made(engine, build, ResolvedBase(reference=local, name=local, digest=""), work, ca) as name,
+    ):
+        done = engine.run(name, ["sh", "-c", "readlink -f $(command -v python); ls /usr/bin/python* 2>&1 | grep -c 3"])
+        assert done.stdout.split() == ["/usr/local/bin/python3.11", "0"]
+        test_import_compiles_nothing(engine, name)
+
+
+def test_a_base_without_that_python_is_refused_in_words(
+    engine: Engine, build: Build, ground: ResolvedBase, work: Path, ca: Path
+) -> None:
+    with (
+        pytest.raises(BuildFailed, match=r"neither this base image nor its distribution has Python 3\.12"),
+        made(engine, replace(build, python="3.12"), ground, work, ca),
+    ):
+        pass

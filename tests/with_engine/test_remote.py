@@ -1,0 +1,217 @@
+"""A cache that builders share, on a real engine: real Bazel of the generated Dockerfile against a real BuildGrid."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.with_engine import buildgrid, mirror
+from tests.with_engine.buildgrid import Server
+from tests.with_engine.conftest import ROOT, Site
+from tests.with_engine.test_compile import KERNELS, TREE, begun, command
+from tests.with_engine.test_compile import log as log_of
+from tfbuild.context import remote_cache
+from tfbuild.context.dockerfile import TEMPLATES
+from tfbuild.context.remote_cache import Remote
+from tfbuild.errors import UsageError
+from tfbuild.facts import toolchains
+from tfbuild.pipeline import bazel_output as bazel_says
+
+CPU = "x86-64-v2"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Certificates:
+    key: Path
+    certificate: Path
+    bundle: Path
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    folder = tmp_path / "buildgrid"
+    folder.mkdir()
+    with buildgrid.serve(folder) as found:
+        yield found
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> Certificates:
+    """A server's certificate for 127.0.0.1, and all the authorities of this machine with its issuer."""
+
+    def openssl(*words: str) -> None:
+        subprocess.run(
+            ["openssl", "req", "-newkey", "rsa:2048", "-nodes", *words], check=True, capture_output=True, cwd=tmp_path
+        )
+
+    openssl("-x509", "-subj", "/CN=tests", "-keyout", "ca.key", "-out", "ca.pem")
+    (tmp_path / "names").write_text("subjectAltName=IP:127.0.0.1\n")
+    openssl("-subj", "/CN=127.0.0.1", "-keyout", "server.key", "-out", "server.csr")
+    sign = "openssl x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -extfile names -out server.pem"
+    subprocess.run(sign.split(), check=True, capture_output=True, cwd=tmp_path)
+    others = os.environ.get("SSL_CERT_FILE")
+    bundle = tmp_path / "bundle.pem"
+    bundle.write_text((Path(others).read_text() if others else "") + (tmp_path / "ca.pem").read_text())
+    return Certificates(key=tmp_path / "server.key", certificate=tmp_path / "server.pem", bundle=bundle)
+
+
+def other() -> str:
+    """A flag that changes nothing but the step's key, so that BuildKit runs the compile again."""
+    return f"--bazel-flag=--tool_tag={uuid.uuid4().hex}"
+
+
+def words(site: Site, output: Path, *options: str, cpu: str = CPU, version: str = mirror.BAZEL) -> list[str]:
+    tree = () if "--source" in options else ("--source", str(TREE))
+    return command(cpu, output, *site.options(), *tree, *options, version=version)
+
+
+def build(site: Site, output: Path, *options: str, cpu: str = CPU, code: int = 0, version: str = mirror.BAZEL) -> str:
+    """Runs `invoke wheel` as a user would, and gives what it said."""
+    line = words(site, output, other(), *options, cpu=cpu, version=version)
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-6000:]}"
+    return done.stdout + done.stderr
+
+
+def taken(said: str) -> tuple[int, int]:
+    """How many actions came from the cache, and how many there were, by tfbuild's last line about them."""
+    (line,) = [line for line in said.splitlines() if line.startswith("bazel: ") and "process" in line]
+    hits = re.search(r"(\d+) remote cache hit", line)
+    total = re.match(r"bazel: (\d+) process", line)
+    assert total is not None
+    return int(hits[1]) if hits else 0, int(total[1])
+
+
+def test_a_second_builder_takes_its_actions_from_the_cache_and_another_instruction_set_none(
+    site: Site, server: Server, tmp_path: Path
+) -> None:
+    """Bazel 0.26.1 has no disk cache beside one over gRPC, so that every builder's disks are cold."""
+    shared = ("--remote-cache", server.url)
+    first = build(site, tmp_path, *shared)
+    assert f"remote cache {server.url}" in first
+    hits, actions = taken(first)
+    assert hits == 0
+    assert actions > KERNELS
+    before = server.stored()
+    assert before
+    hits, again = taken(build(site, tmp_path, *shared))
+    assert again == actions
+    assert hits >= 0.95 * actions
+    # One that may only read has all to compile, and leaves nothing there.
+    untrusted = build(site, tmp_path, *shared, "--remote-readonly", cpu="ivybridge")
+    assert f"remote cache {server.url}, read only" in untrusted
+    hits, _ = taken(untrusted)
+    assert hits == 0
+    assert server.stored() == before
+
+
+def test_a_cache_that_never_answers_is_told_before_the_compile(site: Site, tmp_path: Path) -> None:
+    url = f"grpc://127.0.0.1:{buildgrid.free_port()}"
+    said = build(site, tmp_path, "--remote-cache", url, code=23)
+    assert f"tfbuild: the remote cache {url} does not answer: [Errno 111] Connection refused" in said
+    assert f"error: the remote cache {url} cannot be used" in said
+    assert "hint: is it up, and does it accept the credentials?" in said
+    assert "Analyzed" not in said
+
+
+@pytest.mark.nightly
+def test_a_cache_that_dies_on_the_way_costs_its_hits_alone(site: Site, server: Server, tmp_path: Path) -> None:
+    flags = (other().partition("=")[2], "--subcommands")
+    log = log_of(TREE, cpu=CPU, bazel_flag=flags)
+    line = words(
+        site, tmp_path, *(f"--bazel-flag={flag}" for flag in flags), "--jobs", "1", "--remote-cache", server.url
+    )
+    with subprocess.Popen(line, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        while begun(log) < 2 and process.poll() is None:
+            time.sleep(0.2)
+        server.stop()
+        said, _ = process.communicate()
+    assert process.returncode == 0, said[-6000:]
+    assert f"lost the remote cache {server.url}; compiled the rest locally" in said
+    said = log.read_text(errors="replace")
+    assert f"tfbuild: the remote cache {server.url} does not answer" in said
+    assert "tfbuild: going on without it" in said
+    # What was compiled before was not compiled again.
+    assert begun(log) == KERNELS
+    assert len(re.findall(r"SUBCOMMAND: # //tensorflow/double:kernel_\d+ \[action 'Compiling", said)) < 2 * KERNELS
+
+
+# --- credentials ------------------------------------------------------------------------------------------------------
+
+
+def test_no_credential_is_in_what_a_run_says_and_leaves(site: Site, server: Server, tmp_path: Path) -> None:
+    """A wrong flag makes Bazel print all its options, the headers among them."""
+    secret = f"secret-{uuid.uuid4().hex}"
+    headers = tmp_path / "headers"
+    headers.write_text(f"Authorization=Bearer {secret}\n")
+    wrong = f"--no_such_flag_{uuid.uuid4().hex}"
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    options = ("--remote-cache", server.url, "--remote-header-file", str(headers), f"--bazel-flag={wrong}")
+    line = words(site, tmp_path, *options, version=mirror.NEWER)
+    env = os.environ | {"TMPDIR": str(scratch)}
+    done = subprocess.run(line, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == UsageError.exit_code, done.stderr[-6000:]
+    folder = log_of(TREE, cpu=CPU, bazel=mirror.NEWER, bazel_flag=(wrong,)).parent
+    log = (folder / "build.log").read_text(errors="replace")
+    assert f"Unrecognized option: {wrong}" in log
+    assert "--remote_header=Authorization=***\n" in log
+    for text in (done.stdout, done.stderr, *(path.read_text(errors="replace") for path in folder.rglob("*.*"))):
+        assert secret not in text
+    assert not list(scratch.iterdir())
+
+
+def here(bazel: Path, version: str, given: Remote, folder: Path, startup: str = "") -> str:
+    """What Bazel says of a build of one action on this machine, by the builder's own lines, on disks that are cold."""
+    bazel.chmod(0o755)
+    tree, rc = folder / "tree", folder / "rc"
+    tree.mkdir(exist_ok=True)
+    (tree / "WORKSPACE").touch()
+    (tree / "BUILD").write_text('genrule(name = "made", outs = ["made.txt"], cmd = "echo made > $@")\n')
+    silo = remote_cache.silo(version, "2.13.1", CPU).replace(remote_cache.BUILDER, "0" * 64)
+    rc.write_text(f"{startup}{remote_cache.bazelrc(given, version)}build {silo}\n")
+    start = [str(bazel), "--batch", f"--bazelrc={rc}", f"--output_user_root={folder / uuid.uuid4().hex}"]
+    return subprocess.run([*start, "build", ":made"], cwd=tree, capture_output=True, text=True, check=False).stderr
+
+
+@pytest.mark.nightly
+def test_a_companys_authority_is_trusted_over_tls(certificates: Certificates, tmp_path: Path) -> None:
+    """The builder's trust store, as network.sh makes it of the secret `ca`, holds for gRPC too."""
+    store = tmp_path / "truststore.jks"
+    subprocess.run([sys.executable, TEMPLATES / "truststore.py", certificates.bundle, store], check=True)
+    options = (f"trustStore={store}", "trustStoreType=JKS", "trustStorePassword=changeit")
+    trusting = "".join(f"startup --host_jvm_args=-Djavax.net.ssl.{option}\n" for option in options)
+    bazel = mirror.binary(mirror.BAZEL, toolchains.bazel_sha256(mirror.BAZEL, "x86_64"))
+    with buildgrid.serve(tmp_path, key=certificates.key, certificate=certificates.certificate) as server:
+        given = remote_cache.options(cache=server.url)
+        assert given is not None
+        assert bazel_says.NO_REMOTE.search(here(bazel, mirror.BAZEL, given, tmp_path))
+        assert "Build completed successfully" in here(bazel, mirror.BAZEL, given, tmp_path, trusting)
+        assert "1 process: 1 remote cache hit." in here(bazel, mirror.BAZEL, given, tmp_path, trusting)
+
+
+def test_bazel_is_known_by_its_header_and_by_none_but_the_right_one(tmp_path: Path) -> None:
+    """A newer Bazel on this machine, and a server that asks for a header: the lines are the builder's own."""
+    bazel = mirror.binary(mirror.NEWER, mirror.NEWER_SHA256)
+
+    def run(server: Server, value: str) -> str:
+        headers = tmp_path / "headers"
+        headers.write_text(f"# for the cache\n\nx-request-actor={value}\n")
+        given = remote_cache.options(cache=server.url, instance="main", header_file=str(headers))
+        assert given is not None
+        return here(bazel, mirror.NEWER, given, tmp_path)
+
+    right = 'a b=c,d;"e#f'
+    with buildgrid.serve(tmp_path, actor=right, instance="main") as server:
+        assert bazel_says.NO_REMOTE.search(run(server, "wrong"))
+        first = run(server, right)
+        assert "Build completed successfully" in first
+        assert "remote cache hit" not in first
+        assert "1 process: 1 remote cache hit." in run(server, right)

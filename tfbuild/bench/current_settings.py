@@ -1,0 +1,95 @@
+"""The settings that an image has already: its environment, or TensorFlow's own choice for what it does not set."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from tfbuild.context.labels import read_labels
+from tfbuild.errors import TfbuildError
+from tfbuild.facts import releases, targets
+from tfbuild.facts.release_table import table
+from tfbuild.measure import experiments
+from tfbuild.measure.records import BenchReport
+
+ONEDNN, PRELOAD = "TF_ENABLE_ONEDNN_OPTS", "LD_PRELOAD"
+SET = "the image sets it"
+DEFAULT = "TensorFlow's own choice on this CPU"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurrentSettings:
+    """Known values by variable ("": not set). `chosen`: variables whose value TensorFlow chose itself."""
+
+    values: dict[str, str]
+    chosen: frozenset[str] = frozenset()
+
+    def value(self, env: Mapping[str, str], name: str) -> str:
+        """Return the value in a process with this environment on top of the image's ("" in it: unset)."""
+        own = self.values.get(name, "")
+        return own if name in self.chosen and not env.get(name) else env.get(name, own)
+
+    def updated(self, env: Mapping[str, str]) -> "CurrentSettings":
+        """Return a copy with these variables set."""
+        return CurrentSettings(values={**self.values, **env}, chosen=self.chosen - env.keys())
+
+    def why(self, names: Iterable[str]) -> str:
+        return DEFAULT if self.chosen & set(names) else SET
+
+
+@cache
+def names() -> frozenset[str]:
+    """Return the variables that experiments set. No others are read, because the environment may hold secrets."""
+    variables: set[str] = set()
+    for row in experiments.known():
+        for case in row.case:
+            variables |= case.env.keys() | {name for arm in row.arms(case) for name in arm.env}
+    return frozenset(variables)
+
+
+def recorded(lines: Iterable[str]) -> dict[str, str]:
+    """Return, of an image's NAME=VALUE lines, the variables that experiments set."""
+    pairs = (line.partition("=") for line in lines)
+    return {name: value for name, _, value in pairs if value and name in names()}
+
+
+def of(report: BenchReport) -> CurrentSettings:
+    """Read the settings from the environment in a report; in older reports, from the image's labels."""
+    env = report.image.env
+    if env is None:
+        env = _older(report)
+    values = {**dict.fromkeys(names() if report.image.env is not None else (), ""), **env}
+    if ONEDNN in values and not values[ONEDNN] and (chosen := onednn(report)):
+        return CurrentSettings(values=values | {ONEDNN: chosen}, chosen=frozenset({ONEDNN}))
+    return CurrentSettings(values=values)
+
+
+def _older(report: BenchReport) -> dict[str, str]:
+    """Derive settings from tfbuild's labels and the recorded malloc; leave out what neither shows."""
+    name = read_labels(report.image.labels).own.get("target")
+    target = targets.find(name or "")
+    switch = {} if name is None else {ONEDNN: "1" if target and target.onednn else ""}
+    malloc = report.software.malloc.rpartition("/")[2]
+    own = malloc.startswith(("libc.", "libc-", "ld-musl"))
+    return switch | ({PRELOAD: "" if own else malloc} if malloc else {})
+
+
+def onednn(report: BenchReport) -> str:
+    """Return TensorFlow's default for oneDNN, by the facts on its release; "" if they do not say."""
+    try:
+        rows = releases.rows(table().onednn, report.software.tensorflow, report.host.machine)
+    except TfbuildError:
+        return ""
+    known = {flag.replace("_", "").lower() for flag in report.host.flags}
+    if len(rows) != 1 or not rows[0].compiled:
+        return ""
+    return "1" if any(name.replace("_", "").lower() in known for name in rows[0].on_with) else "0"
+
+
+def alike(name: str, first: str, second: str) -> bool:
+    """Whether the values are equal; for a library to preload, whether it is the same one in whatever folder."""
+    return _library(first) == _library(second) if name == PRELOAD else first == second
+
+
+def _library(value: str) -> str:
+    """Return "libtcmalloc_minimal" for /usr/lib/libtcmalloc_minimal.so.4; of a list of paths, use the last."""
+    return value.rpartition(":")[2].rpartition("/")[2].partition(".so")[0]

@@ -1,0 +1,184 @@
+"""Match the rows of two reports: ratios of what both measured, and reasons for what only one did. Pure."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from tfbuild.measure import intervals, mean_ratio, records
+from tfbuild.measure.evaluate import TIMES, interval, undisturbed
+from tfbuild.measure.records import ArmResult, BenchReport, CaseResult, ExperimentResult, Interval, Sample
+
+TOO_FEW, DISTURBED = "too few rounds", "disturbed"
+NOT_THERE = "not measured"
+OTHER_WORK = "different work of the same name"
+OTHER_RESULT = "result differs from its baseline's"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimedArm:
+    """An arm that was timed in the report's own image."""
+
+    experiment: str
+    case: CaseResult
+    arm: ArmResult
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return self.experiment, self.case.name, self.arm.name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lack:
+    """A row that one report lacks. `broken`: it was tried there and failed, or its result differs."""
+
+    experiment: str
+    case: str
+    arm: str
+    why: str
+    broken: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shared:
+    """`both`: the same work in both reports; `lacks`: only in the first; `more`: only in the second."""
+
+    both: tuple[tuple[TimedArm, TimedArm], ...]
+    lacks: tuple[Lack, ...]
+    more: tuple[Lack, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArmRatio:
+    """An arm in both reports: the first's time per item over the second's, by the clock and in CPU time.
+
+    `cpu`: None if it used no CPU time; `left_out`: why it counts in no total, else empty; `held`: the other image that
+    both compare with in their own rounds, which takes the machine's drift out of the ratio.
+    """
+
+    experiment: str
+    case: str
+    arm: str
+    wall: Interval
+    cpu: Interval | None
+    left_out: str = ""
+    held: str = ""
+
+
+def shared(first: BenchReport, second: BenchReport) -> Shared:
+    ours, theirs = timed(first), timed(second)
+    both, lacks = [], []
+    for key, own in ours.items():
+        other = theirs.get(key)
+        if other is None:
+            why, broken = _absent(second, key)
+            lacks.append(_lack(own, why, broken=broken))
+        elif work(own.arm) != work(other.arm):
+            lacks.append(_lack(own, OTHER_WORK))
+        elif other.arm.same is False and own.arm.same is not False:
+            lacks.append(_lack(own, OTHER_RESULT, broken=True))
+        else:
+            both.append((own, other))
+    more = [_lack(other, _absent(first, key)[0]) for key, other in theirs.items() if key not in ours]
+    return Shared(both=tuple(both), lacks=tuple(lacks), more=tuple(more))
+
+
+def timed(report: BenchReport) -> dict[tuple[str, str, str], TimedArm]:
+    """Return the timed arms by experiment, case and arm, without those that ran in the image of --against."""
+    arms = [
+        TimedArm(experiment=row.name, case=case, arm=arm)
+        for row in report.experiments
+        for case in row.cases
+        for arm in case.arms
+        if arm.seconds is not None
+        and arm.status != records.FAILED
+        and arm.image == report.image.id
+        and any(arm.name in row.samples for row in case.rounds)
+    ]
+    return {arm.key: arm for arm in arms}
+
+
+def work(arm: ArmResult) -> tuple[str, bytes]:
+    """Identify the arm's work, since the same name may stand for other work in another version of tfbuild."""
+    return arm.workload, msgspec.json.encode(arm.params, order="sorted")
+
+
+def _lack(timed_arm: TimedArm, why: str, *, broken: bool = False) -> Lack:
+    experiment, case, arm = timed_arm.key
+    return Lack(experiment=experiment, case=case, arm=arm, why=why, broken=broken)
+
+
+def _absent(report: BenchReport, key: tuple[str, str, str]) -> tuple[str, bool]:
+    """Return why `report` has no time for this arm, by the arm, its case or its experiment, and whether it failed."""
+    rows = [row for row in report.experiments if row.name == key[0]]
+    cases = [case for row in rows for case in row.cases if case.name == key[1]]
+    arms = [arm for case in cases for arm in case.arms if arm.name == key[2]]
+    for results in (arms, cases, rows):
+        if reason := _why(results):
+            return reason
+    return NOT_THERE, False
+
+
+def _why(results: Sequence[ArmResult | CaseResult | ExperimentResult]) -> tuple[str, bool] | None:
+    for result in results:
+        if result.status != records.MEASURED:
+            reason = f"{result.status}: {result.reason}" if result.reason else result.status
+            return reason, result.status == records.FAILED
+    return None
+
+
+# --- ratios ----------------------------------------------------------------------------------------------------------
+
+
+def row(first: BenchReport, second: BenchReport, ours: TimedArm, theirs: TimedArm) -> ArmRatio | None:
+    """Return the ratio of an arm in both reports; None if there is none by the clock, as from a single round."""
+    held = _reference(first, second, ours, theirs)
+
+    def ratio(metric: str) -> Interval | None:
+        above, below = (_times(each, held, TIMES[metric]) for each in (ours, theirs))
+        return mean_ratio.quotient(above, below) if above and below and min(above.low, below.low) > 0 else None
+
+    wall = ratio("wall")
+    if wall is None:
+        return None
+    quiet = all(len(undisturbed(each.case.rounds)) >= intervals.FEWEST for each in (ours, theirs))
+    few = wall.coverage < intervals.CONFIDENCE
+    return ArmRatio(
+        experiment=ours.experiment,
+        case=ours.case.name,
+        arm=ours.arm.name,
+        wall=wall,
+        cpu=ratio("cpu"),
+        left_out=TOO_FEW if few else "" if quiet else DISTURBED,
+        held=held.image if held else "",
+    )
+
+
+def _reference(first: BenchReport, second: BenchReport, ours: TimedArm, theirs: TimedArm) -> ArmResult | None:
+    """Return the arm of another image with the same work in the same rounds, if both reports have that image.
+
+    None for reports of different machines, because it would hide the difference between the machines.
+    """
+    if (first.host.cpu, first.host.cpus) != (second.host.cpu, second.host.cpus):
+        return None
+    known = {work(arm): arm for arm in ours.case.arms if arm.image != first.image.id and arm.seconds}
+    for arm in theirs.case.arms:
+        own = known.get(work(arm))
+        if own and arm.image == own.image != second.image.id and arm.seconds and arm.name == own.name:
+            return own
+    return None
+
+
+def _times(timed_arm: TimedArm, held: ArmResult | None, time: Callable[[Sample], float]) -> Interval | None:
+    """Return the median of seconds per item, or of their ratio to `held`'s, over the undisturbed rounds.
+
+    If these are too few, all rounds are used, for reading only.
+    """
+    name, items, clean = timed_arm.arm.name, timed_arm.arm.items, undisturbed(timed_arm.case.rounds)
+    used = clean if len(clean) >= intervals.FEWEST else timed_arm.case.rounds
+    rounds = [row.samples for row in used if name in row.samples]
+    if held is None:
+        return interval([time(samples[name]) / items for samples in rounds])
+    if not all(held.name in samples and time(samples[held.name]) > 0 for samples in rounds):
+        return None
+    return interval([time(samples[name]) / items * held.items / time(samples[held.name]) for samples in rounds])

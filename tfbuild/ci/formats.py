@@ -1,0 +1,135 @@
+"""A matrix as GitHub, GitLab and bake read it, and as JSON for scripts."""
+
+import json
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+from tfbuild.ci.matrix import Matrix, Refused, context_digest, table
+from tfbuild.ci.runners import Schedule
+from tfbuild.context import dockerfile
+from tfbuild.errors import UsageError
+from tfbuild.plan import Build
+
+SCHEMA = "tfbuild.matrix/1"
+FORMATS = ("github", "gitlab", "bake", "json")
+# The job in .gitlab-ci.yml that each row of a child pipeline extends.
+GITLAB_JOB = ".tfbuild"
+
+
+def options(build: Build) -> str:
+    """The options with which `invoke build` builds this row, quoted for a shell."""
+    return shlex.join(shlex.split(dockerfile.command(build))[2:])
+
+
+def to_json(matrix: Matrix) -> dict[str, object]:
+    """The whole matrix, for scripts; `context`: the digest of the recipe."""
+    return {
+        "schema": SCHEMA,
+        "rows": [
+            {**_row(build), "features": list(build.instruction_set.features), "context": context_digest(build)}
+            for build in matrix.rows
+        ],
+        "refused": [_refusal(refused) for refused in matrix.refused],
+    }
+
+
+def _refusal(refused: Refused) -> dict[str, str]:
+    request = refused.request
+    fields = {
+        "release": request.release,
+        "target": request.target,
+        "python": request.python,
+        "platform": request.platform,
+        "cpu": request.cpu,
+        "wheel": request.wheel or "source",
+        "reason": refused.reason,
+    }
+    return {name: value for name, value in fields.items() if value}
+
+
+def _row(build: Build) -> dict[str, str]:
+    return {
+        "id": build.id,
+        "release": build.release,
+        "target": build.target,
+        "python": build.python,
+        "platform": build.platform,
+        "instruction_set": build.instruction_set.name,
+        "wheel": build.wheel.kind,
+        "options": options(build),
+    }
+
+
+def to_github(schedule: Schedule) -> str:
+    """`strategy.matrix` for GitHub Actions, in one line for $GITHUB_OUTPUT; "" if nothing has changed.
+
+    An empty matrix is an error for GitHub, so its job needs an `if` for that case.
+    """
+    rows = [{**_row(build), "runner": label} for build, label in schedule.rows]
+    if not rows:
+        return ""
+    return _checked("github", len(rows), json.dumps({"include": rows}, separators=(",", ":")))
+
+
+def to_gitlab(schedule: Schedule) -> str:
+    """A child pipeline for GitLab (JSON is YAML): one job per row, each extending the repository's own `.tfbuild`.
+
+    A pipeline without jobs is an error for GitLab: if nothing has changed, its only job says so.
+    """
+    if not schedule.rows:
+        return json.dumps({"unchanged": {"script": ["echo nothing to build"]}}, indent=2)
+    rows = [
+        {"TFBUILD_ID": build.id, "TFBUILD_OPTIONS": options(build), "TFBUILD_RUNNER": label}
+        for build, label in schedule.rows
+    ]
+    job = {"extends": GITLAB_JOB, "tags": ["$TFBUILD_RUNNER"], "parallel": {"matrix": rows}}
+    return _checked("gitlab", len(rows), json.dumps({"include": [{"local": ".gitlab-ci.yml"}], "build": job}, indent=2))
+
+
+def _checked(name: str, rows: int, text: str) -> str:
+    """Return `text`. Raises UsageError if it exceeds the limits of that CI system."""
+    system = next(row for row in table().system if row.name == name)
+    hint = "narrow the matrix (--only '*-mkl-*', --python 3.12, --release 2.20), or split it by --target"
+    if rows > system.jobs:
+        raise UsageError(f"{rows} rows are more than the {system.jobs} jobs of one {name} matrix", hint=hint)
+    if (size := len(text.encode(system.encoding))) > system.bytes:
+        raise UsageError(
+            f"these {rows} rows are {size:,} bytes, more than the {system.bytes:,} that {name} takes", hint=hint
+        )
+    return text
+
+
+def to_bake(matrix: Matrix, folder: Path) -> str:
+    """docker-bake.hcl for the contexts below `folder`; it needs no frontend from a registry."""
+    names = {build.id: target_name(build.id) for build in matrix.rows}
+    group = ", ".join(_hcl(name) for name in names.values())
+    blocks = [
+        f'# Written by tfbuild: docker buildx bake -f FILE [TARGET...]\ngroup "default" {{\n  targets = [{group}]\n}}'
+    ]
+    for build in matrix.rows:
+        fields = (
+            ("context", _hcl(str(folder / build.id))),
+            ("target", _hcl("runtime")),
+            ("tags", f"[{_hcl(f'tfbuild:{build.id}-unverified')}]"),
+            ("platforms", f"[{_hcl(build.platform)}]"),
+        )
+        lines = "\n".join(f"  {name} = {value}" for name, value in fields)
+        blocks.append(f"target {_hcl(names[build.id])} {{\n{lines}\n}}")
+    return "\n\n".join(blocks)
+
+
+def target_name(identifier: str) -> str:
+    """Names of Bake's targets may have letters, digits, "_" and "-", but no dots."""
+    return identifier.replace(".", "_")
+
+
+def _hcl(text: str) -> str:
+    """A quoted HCL string: JSON with `${` and `%{` escaped, which would start templates."""
+    return json.dumps(text).replace("${", "$${").replace("%{", "%%{")
+
+
+def write_contexts(matrix: Matrix, folder: Path, done: Callable[[str], None]) -> None:
+    for build in matrix.rows:
+        dockerfile.write(build, folder / build.id)
+        done(build.id)

@@ -1,0 +1,116 @@
+"""Copy files out of a container that was created but never started."""
+
+import errno
+import io
+import os
+import secrets
+import tarfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import docker
+
+MOST_LINKS = 16
+STREAM_BYTES = 1 << 20
+# The mode bit of Go's os.FileMode for a symbolic link, as in the engine's X-Docker-Container-Path-Stat header.
+GO_SYMLINK = 1 << 27
+GO_NOT_REGULAR = sum(1 << bit for bit in (31, 27, 26, 25, 24, 21, 19))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Files:
+    """Files of an image by absolute path, and the targets of its symbolic `links` as they are written."""
+
+    files: Mapping[str, bytes]
+    links: Mapping[str, str]
+
+
+def read_file(container: Any, path: str, destination: Path, limit: int) -> None:
+    """Copy one regular file to `destination`, which is written whole or not at all; see Engine.read_file."""
+    stream = _open_file(container, path, limit)
+    part = destination.with_name(f"{destination.name}.{secrets.token_hex(4)}.part")
+    try:
+        with closing(stream), part.open("wb") as out:
+            _copy_only_member(stream, out, path, limit)
+        part.replace(destination)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def read_files(container: Any, wanted: Callable[[str], bool], limit: int) -> Files:
+    """Read the regular files and links whose paths `wanted` picks; see Engine.read_files."""
+    files: dict[str, bytes] = {}
+    links: dict[str, str] = {}
+    chunks = io.BufferedReader(_Chunks(container.export(STREAM_BYTES)), STREAM_BYTES)
+    with closing(chunks), tarfile.open(fileobj=chunks, mode="r|", bufsize=STREAM_BYTES) as archive:
+        for member in archive:
+            path = f"/{member.name.removeprefix('./').strip('/')}"
+            if member.issym() and wanted(path):
+                links[path] = member.linkname
+            elif member.isreg() and wanted(path):
+                files[path] = _content(archive, member, path, limit)
+                limit -= member.size
+    return Files(files=files, links=links)
+
+
+def _open_file(container: Any, path: str, limit: int) -> Any:
+    """Return the engine's tar stream of the regular file at `path`; links are followed inside the image."""
+    target = path
+    for _ in range(MOST_LINKS):
+        try:
+            stream, status = container.get_archive(target)
+        except docker.errors.APIError as error:
+            # A missing file, a file in place of a folder, a circle of links: the wording differs by engine version.
+            raise FileNotFoundError(errno.ENOENT, error.explanation or os.strerror(errno.ENOENT), path) from None
+        if status["mode"] & GO_SYMLINK and status["linkTarget"]:
+            stream.close()
+            target = status["linkTarget"]
+            continue
+        if status["mode"] & GO_NOT_REGULAR:
+            stream.close()
+            raise IsADirectoryError(errno.EISDIR, "not a regular file", path)
+        if status["size"] > limit:
+            stream.close()
+            raise OSError(errno.EFBIG, f"larger than {limit} bytes ({status['size']})", path)
+        return stream
+    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+
+
+class _Chunks(io.RawIOBase):
+    """A readable file over the SDK's iterator of chunks."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks, self._rest = iter(chunks), b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, target: Any) -> int:
+        self._rest = self._rest or next(self._chunks, b"")
+        count = min(len(target), len(self._rest))
+        target[:count], self._rest = self._rest[:count], self._rest[count:]
+        return count
+
+
+def _content(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str, limit: int) -> bytes:
+    if member.size > limit:
+        raise OSError(errno.EFBIG, f"larger than what is left of the limit ({limit} bytes)", path)
+    source = archive.extractfile(member)
+    return source.read() if source else b""
+
+
+def _copy_only_member(stream: Any, out: IO[bytes], path: str, limit: int) -> None:
+    with tarfile.open(fileobj=io.BufferedReader(_Chunks(stream)), mode="r|") as archive:
+        member = archive.next()
+        source = archive.extractfile(member) if member and member.isreg() else None
+        if member is None or source is None:
+            raise IsADirectoryError(errno.EISDIR, "not a regular file", path)
+        copied = 0
+        while chunk := source.read(STREAM_BYTES):
+            copied += len(chunk)
+            if copied > limit:
+                raise OSError(errno.EFBIG, f"larger than {limit} bytes", path)
+            out.write(chunk)

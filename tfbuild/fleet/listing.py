@@ -1,0 +1,104 @@
+"""A fleet in the terminal."""
+
+from collections.abc import Iterator, Sequence
+from statistics import mean
+from typing import IO, TYPE_CHECKING
+
+from tfbuild.fleet.fleet import Fleet, Placed
+from tfbuild.util import terminal
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+    from rich.text import Text
+
+MOST_NAMED = 3
+NOT_PROVED = " (not proved to be the best)"
+
+
+def show(fleet: Fleet, stream: IO[str] | None = None) -> None:
+    """Print the images, the hosts (equal ones on one line), and what the figures mean."""
+    from rich.text import Text
+
+    parts: list[RenderableType] = [*_head(fleet), *_images(fleet), "", _hosts(fleet), ""]
+    parts += [Text(line, "dim") for line in _explanations(fleet)]
+    terminal.write(terminal.console(stream), parts)
+
+
+def _head(fleet: Fleet) -> Iterator["Text"]:
+    sets = {(host.platform, host.instruction_set) for host in fleet.hosts}
+    yield _line(f"fleet      {_count(len(fleet.hosts), 'host')}, {_count(len(sets), 'different instruction set')}")
+    for row in fleet.common:
+        yield _line(f"in common  --platform {row.platform} --cpu {row.cpu}")
+    if losses := _average(fleet.hosts):
+        yield _line(f"gives up   {losses} on average (estimate)")
+    yield _line(f"images     {len(fleet.images)} of at most {fleet.allowed}{'' if fleet.proved else NOT_PROVED}")
+
+
+def _average(hosts: Sequence[Placed]) -> str:
+    """The mean of what hosts give up, by measure, over the hosts for which it is known."""
+    names = dict.fromkeys(name for host in hosts for name in host.loss)
+    known = {name: [share for host in hosts if (share := host.loss.get(name)) is not None] for name in names}
+    return ", ".join(f"{name} {_share(mean(shares))}" for name, shares in known.items() if shares)
+
+
+def _images(fleet: Fleet) -> Iterator["Text"]:
+    for number, image in enumerate(fleet.images, start=1):
+        yield _line("")
+        yield _line(f"image {number}: {image.instruction_set}, for {_count(len(image.hosts), 'host')}", "bold")
+        yield _line(f"  --platform {image.platform} --cpu {image.cpu}", "green")
+        known = [f"{name} {ratio:.2f}" for name, ratio in image.speed.items() if ratio is not None]
+        if known:
+            yield _line(f"  estimated speed over the official wheel's flags: {', '.join(known)}")
+        if image.official_wheel:
+            yield _line("  the official wheel is as fast: --wheel official")
+
+
+def _hosts(fleet: Fleet) -> "Table":
+    """One line for all hosts of one instruction set; one column per measure of what they give up."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    measures = list(dict.fromkeys(row.name for row in fleet.estimates))
+    for title in ("host", "image", *measures, "unused features"):
+        table.add_column(title, overflow="fold", justify="right" if title in ("image", *measures) else "left")
+    alike: dict[tuple[int, str], list[Placed]] = {}
+    for host in fleet.hosts:
+        alike.setdefault((host.image, host.instruction_set), []).append(host)
+    for (image, _), hosts in sorted(alike.items()):
+        losses = (_share(hosts[0].loss.get(name)) for name in measures)
+        cells = (_few([host.name for host in hosts], 1), str(image + 1), *losses, _few(hosts[0].unused, MOST_NAMED))
+        table.add_row(*map(Text, cells))
+    return table
+
+
+def _line(text: str, style: str = "") -> "Text":
+    """A line that is not wrapped, so that it can be pasted."""
+    from rich.text import Text
+
+    return Text(text, style, no_wrap=True)
+
+
+def _share(loss: float | None) -> str:
+    return "?" if loss is None else f"{loss:.0%}"
+
+
+def _few(names: Sequence[str], most: int) -> str:
+    first = " ".join(names[:most])
+    return f"{first} and {len(names) - most} more" if len(names) > most else first or "none"
+
+
+def _explanations(fleet: Fleet) -> Iterator[str]:
+    if not fleet.proved:
+        yield "The search stopped at its limit: a better cover may exist."
+    if fleet.estimates:
+        yield "The share of speed that a host gives up is an estimate, and 0% is not a guarantee (?: not measured)."
+    for row in fleet.estimates:
+        yield f"{row.name}: {row.what}. Timed: {' '.join(row.measured)}, on {row.machine}."
+    if bare := sorted({host.platform for host in fleet.hosts} - {row.platform for row in fleet.estimates}):
+        yield f"{', '.join(bare)}: not measured; the number of unused features decides which images are chosen."
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count} {noun}" + ("s" if count != 1 else "")

@@ -1,0 +1,72 @@
+"""Manifests of images and indexes, and the digests of their content. Their JSON is untrusted: it may have any shape."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from tfbuild.errors import RegistryRefused
+
+INDEX = "application/vnd.oci.image.index.v1+json"
+EMPTY_INDEX = json.dumps({"schemaVersion": 2, "mediaType": INDEX, "manifests": []}).encode()
+LISTS = (INDEX, "application/vnd.docker.distribution.manifest.list.v2+json")
+IMAGES = ("application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What a tag or digest stands for; `content` hashes to `digest`."""
+
+    digest: str
+    media_type: str
+    content: bytes
+
+    def json(self) -> dict[str, Any]:
+        return parse_object(self.content, f"manifest {self.digest}")
+
+    @property
+    def size(self) -> int:
+        """Bytes of an image's layers as they are transferred (compressed)."""
+        layers = self.json().get("layers")
+        sizes = [layer.get("size") for layer in layers if isinstance(layer, dict)] if isinstance(layers, list) else []
+        return sum(size for size in sizes if isinstance(size, int))
+
+    @property
+    def config(self) -> str:
+        """The digest of an image's configuration; "" for an index."""
+        descriptor = self.json().get("config")
+        return str(descriptor.get("digest", "")) if isinstance(descriptor, dict) else ""
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The identifiers an engine may know this image by: its configuration's digest, or its own under containerd.
+
+        Source: docs.docker.com/engine/release-notes/29 (containerd's store is the default of new installations) and
+        github.com/docker/buildx/pull/3952. The manifest names the configuration, so each identifies exactly this image.
+        """
+        return (self.config, self.digest) if self.config else ()
+
+
+class Damaged(RegistryRefused):
+    """Part of one image is missing in the registry or does not match its digest; other images may be intact."""
+
+
+def digest_of(content: bytes) -> str:
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def parse_object(content: bytes, name: str) -> dict[str, Any]:
+    """The JSON object in `content`. Raises RegistryRefused, which calls it `name`, if it is something else."""
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise RegistryRefused(f"the {name} is not JSON", hint="check that --registry names a registry") from error
+    if not isinstance(value, dict):
+        raise RegistryRefused(f"the {name} is not a JSON object", hint="check that --registry names a registry")
+    return value
+
+
+def descriptors(index: dict[str, Any]) -> list[dict[str, Any]]:
+    """The descriptors in an index; [] if it has none."""
+    rows = index.get("manifests")
+    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []

@@ -1,0 +1,70 @@
+"""Names in a registry: repositories, tags and digests."""
+
+import ipaddress
+import re
+from dataclasses import dataclass
+
+from tfbuild.errors import UsageError
+
+DOCKER_HUB = "docker.io"
+HUB_HOST = "registry-1.docker.io"
+NAME = re.compile(r"(?P<host>[\w.-]+(?::\d+)?)/(?P<path>[a-z0-9]+(?:[._/-]+[a-z0-9]+)*)")
+# distribution-spec, "Pulling manifests"; only SHA-256 digests are used here.
+TAG = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}")
+DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+# Tags of the referrers tag schema, and of cosign's signatures (with a suffix).
+REFERRERS_TAG = re.compile(r"sha256-[0-9a-f]{64}(\..+)?")
+# Tags of images whose push is under way, or did not finish (arriving_tag).
+ARRIVING_TAG = re.compile(r"arriving-[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repository:
+    """A repository such as "ghcr.io/us/tfbuild": `host` with its port, and the `path` below it."""
+
+    host: str
+    path: str
+
+    @classmethod
+    def parse(cls, text: str) -> "Repository":
+        """Parse "HOST/PATH". Raises UsageError if there is no registry's host in front, or the path is not valid."""
+        if text.startswith("["):
+            # Docker's client refuses such image names ("invalid reference format" by 20.10).
+            raise UsageError(
+                f"{text!r} has an IPv6 address, which image names cannot contain",
+                hint="give the registry a name, for example in /etc/hosts",
+            )
+        match = NAME.fullmatch(text)
+        if match is None or not ("." in match["host"] or ":" in match["host"] or match["host"] == "localhost"):
+            raise UsageError(
+                f"{text!r} is not a repository in a registry",
+                hint="--registry HOST/PATH, for example ghcr.io/us/tfbuild",
+            )
+        return cls(host=match["host"], path=match["path"])
+
+    def __str__(self) -> str:
+        return f"{self.host}/{self.path}"
+
+    @property
+    def url(self) -> str:
+        """Plain HTTP for loopback addresses, as the engine does it; TLS for everything else."""
+        scheme = "http" if loopback(self.host.partition(":")[0]) else "https"
+        return f"{scheme}://{HUB_HOST if self.host == DOCKER_HUB else self.host}/v2/{self.path}/"
+
+
+def loopback(host: str) -> bool:
+    """Return whether this is one of the machine's own addresses; names that only start like one are not."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def arriving_tag(image_id: str) -> str:
+    """The tag that an image is uploaded under before its fixed tag names it; the same for every attempt."""
+    return f"arriving-{image_id.removeprefix('sha256:')}"
+
+
+def names_an_image(tag: str) -> bool:
+    """Return whether a valid tag may name a published image: not one of referrers, signatures or arrivals."""
+    return bool(TAG.fullmatch(tag)) and not (REFERRERS_TAG.fullmatch(tag) or ARRIVING_TAG.fullmatch(tag))

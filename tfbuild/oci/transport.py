@@ -1,0 +1,209 @@
+"""Requests to one repository: retries, TLS, credentials, and bounds on what is read."""
+
+import re
+from collections.abc import Container, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urljoin, urlsplit
+
+import requests
+from requests.adapters import HTTPAdapter
+from urllib3 import Retry
+
+from tfbuild.errors import RegistryRefused, TfbuildError
+from tfbuild.oci import credentials, refusals
+from tfbuild.oci.credentials import Credentials
+from tfbuild.oci.manifests import IMAGES, INDEX, Damaged, parse_object
+from tfbuild.oci.references import DOCKER_HUB, Repository, loopback
+from tfbuild.util.terminal import printable
+
+# Manifests: the specification asks registries to take 4 MiB. Configurations of images here have some ten KB.
+MOST_BYTES = 4 << 20
+MOST_REASON = 200
+SECONDS = 30.0
+# Requests at once when many images are read.
+WORKERS = 8
+TRIES = 5
+BACKOFF = 0.5
+MOST_PATIENCE = 60
+BUSY = (429, 500, 502, 503, 504)
+# OpenSSL's names for an answer that is not TLS, by its version.
+NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL")
+CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
+
+
+class Connection:
+    """Send requests to one repository, with the credentials of the engine's client.
+
+    `ca`: a company's CA certificates in PEM.
+    """
+
+    def __init__(self, repository: Repository, *, ca: Path | None = None) -> None:
+        self.repository = repository
+        self._session = requests.Session()
+        # Passed with each request: REQUESTS_CA_BUNDLE would override the session's own setting.
+        self._verify: str | bool | None = str(ca) if ca is not None else None
+        # Otherwise requests replaces the engine's credentials by those in ~/.netrc.
+        self._session.auth = _unchanged
+        retry = Retry(
+            total=TRIES,
+            backoff_factor=BACKOFF,
+            backoff_jitter=BACKOFF,
+            status_forcelist=BUSY,
+            allowed_methods=("GET", "HEAD", "PUT", "POST", "DELETE"),
+            respect_retry_after_header=True,
+            retry_after_max=MOST_PATIENCE,
+            raise_on_status=False,
+        )
+        for scheme in ("https://", "http://"):
+            self._session.mount(scheme, HTTPAdapter(max_retries=retry, pool_maxsize=WORKERS))
+        self._authorization = ""
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        headers: Mapping[str, str] = {},
+        data: bytes | None = None,
+        accept: Container[int] = (),
+    ) -> requests.Response:
+        """The registry's answer, if it is a success or its status is in `accept`. Raises RegistryRefused."""
+        url = urljoin(self.repository.url, path)
+        answer = self._send(method, url, headers, data)
+        if answer.status_code == 401 and (challenge := answer.headers.get("WWW-Authenticate", "")):
+            answer.close()
+            self._authorization = self._authorize(challenge)
+            answer = self._send(method, url, headers, data)
+        if answer.status_code < 400 or answer.status_code in accept:
+            if method != "GET" or answer.status_code >= 400:
+                # A connection can be used again once its answer is read to the end.
+                body_of(answer)
+            return answer
+        raise self._refusal(answer, sent=data or b"")
+
+    def _send(self, method: str, url: str, headers: Mapping[str, str], data: bytes | None) -> requests.Response:
+        own = urlsplit(url)[:2] == urlsplit(self.repository.url)[:2]  # scheme and host
+        authorization = {"Authorization": self._authorization} if self._authorization and own else {}
+        with _reaching(self.repository.host):
+            return self._session.request(
+                method,
+                url,
+                headers={**headers, **authorization},
+                data=data,
+                timeout=SECONDS,
+                stream=True,
+                verify=self._verify,
+            )
+
+    def _authorize(self, challenge: str) -> str:
+        """The header that a challenge demands: the credentials themselves, or a token obtained with them.
+
+        "" if the token server refuses them: the registry's own 401 is then reported. Raises RegistryRefused if the
+        token server fails.
+        """
+        known = credentials.stored(None if self.repository.host == DOCKER_HUB else self.repository.host)
+        kind, _, rest = challenge.partition(" ")
+        if kind.lower() == "basic":
+            return requests.auth._basic_auth_str(*known.basic) if known.basic else ""
+        fields = dict(CHALLENGE.findall(rest))
+        realm = fields.get("realm", "")
+        self._refuse_open(realm)
+        server = f"{urlsplit(realm).hostname}, the token server of {self.repository.host},"
+        with _reaching(server):
+            answer = self._get_token(
+                realm, {name: fields[name] for name in ("service", "scope") if name in fields}, known
+            )
+        if answer.status_code in (400, 401, 403, 404):
+            answer.close()
+            return ""
+        if answer.status_code != 200:
+            raise self._refusal(answer, server)
+        token = parse_object(body_of(answer), "token")
+        return f"Bearer {token.get('token') or token.get('access_token') or ''}"
+
+    def _get_token(self, realm: str, query: dict[str, str], known: Credentials) -> requests.Response:
+        """Request a token as the engine does: an identity token is sent as OAuth2's refresh token.
+
+        Source: distribution.github.io/distribution/spec/auth/token and .../oauth.
+        """
+        settings: dict[str, Any] = {"timeout": SECONDS, "stream": True, "verify": self._verify}
+        if known.identity:
+            form = {"grant_type": "refresh_token", "client_id": "tfbuild", "refresh_token": known.identity}
+            return self._session.post(realm, data={**form, **query}, **settings)
+        return self._session.get(realm, params=query, auth=known.basic, **settings)
+
+    def _refuse_open(self, realm: str) -> None:
+        """Raise RegistryRefused unless `realm` is reached by TLS or on this machine; it may not name a file either."""
+        parts = urlsplit(realm)
+        if parts.scheme != "https" and not (parts.scheme == "http" and loopback(parts.hostname or "")):
+            raise RegistryRefused(
+                f"the token server of {self.repository.host} is {printable(realm, MOST_REASON)!r}, which is not https",
+                hint="no credentials were sent there; check the --registry address",
+            )
+
+    def _refusal(self, answer: requests.Response, server: str = "", *, sent: bytes = b"") -> TfbuildError:
+        summary = f"{server or self.repository} answers {answer.status_code} {answer.reason}"
+        reason = _reason(answer)
+        mixed = answer.request.headers.get("Content-Type") == INDEX and IMAGES[1].encode() in sent
+        hint = refusals.of_answer(answer.status_code, reason, mixed=mixed)
+        return RegistryRefused(f"{summary}: {reason or 'no reason given'}", hint=hint.format(host=self.repository.host))
+
+
+def _unchanged(request: requests.PreparedRequest) -> requests.PreparedRequest:
+    return request
+
+
+@contextmanager
+def _reaching(server: str) -> Iterator[None]:
+    """Turn a failure to get an answer from `server` into RegistryRefused."""
+    try:
+        yield
+    except requests.exceptions.SSLError as error:
+        if any(name in str(error) for name in NO_TLS):
+            raise RegistryRefused(
+                f"{server} does not speak TLS: {error}",
+                hint="put a TLS proxy in front of it: plain HTTP is only used for loopback addresses",
+            ) from error
+        raise RegistryRefused(
+            f"{server} has no certificate that this machine trusts: {error}",
+            hint="--ca-cert FILE with the CA that signed it",
+        ) from error
+    except (requests.exceptions.RequestException, ValueError) as error:
+        raise RegistryRefused(
+            f"{server} does not answer: {error}", hint="check the --registry address, or try again later"
+        ) from error
+
+
+def body_of(answer: requests.Response) -> bytes:
+    """The whole body. Raises Damaged if it is longer than MOST_BYTES, RegistryRefused if the connection breaks."""
+    content = b""
+    try:
+        for chunk in answer.iter_content(1 << 16):
+            content += chunk
+            if len(content) > MOST_BYTES:
+                raise Damaged(
+                    f"{answer.url} sends more than {MOST_BYTES} bytes", hint="check that --registry names a registry"
+                )
+    except requests.exceptions.RequestException as error:
+        raise RegistryRefused(f"{answer.url} broke off: {error}", hint="try again") from error
+    return content
+
+
+def next_page(answer: requests.Response) -> str:
+    """The address of a list's next page; "" if this is the last."""
+    url = answer.links.get("next", {}).get("url", "")
+    return urljoin(answer.url, url) if url else ""
+
+
+def _reason(answer: requests.Response) -> str:
+    """The registry's own explanation, made safe for a terminal; "" if it gives none."""
+    try:
+        errors = parse_object(body_of(answer), "error").get("errors")
+        first = errors[0] if isinstance(errors, list) and errors else {}
+        parts = [first.get("message"), first.get("detail")] if isinstance(first, dict) else []
+        text = ": ".join(part for part in parts if isinstance(part, str) and part)
+    except TfbuildError:
+        text = ""
+    return printable(text, MOST_REASON).strip()
