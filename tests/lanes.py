@@ -24,6 +24,11 @@ def lane(node: str) -> str:
     return "tensorflow" if path.stem in TENSORFLOW else "compile"
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The long lanes come first, so that the short ones fill the processors beside and after them."""
+    items.sort(key=lambda item: "/" in lane(item.nodeid))
+
+
 class Lanes(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist's scheduler is not typed
     def _split_scope(self, nodeid: str) -> str:
         return lane(nodeid)

@@ -13,6 +13,7 @@ from tfbuild import errors
 from tfbuild.cli import exit_codes, repository
 from tfbuild.cli.verbs import VERBS
 from tfbuild.errors import TfbuildError
+from tfbuild.facts import releases
 from tfbuild.plan import support
 
 ROOT = Path(__file__).parents[2]
@@ -103,8 +104,12 @@ def test_every_error_has_a_row() -> None:
     assert rows == Counter([0, 86, 141, *(kind.exit_code for kind in kinds)])
 
 
-def test_the_verb_updates_stale_pages_and_compares(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    repository.docs(check=True)
+def test_the_verb_updates_stale_pages_and_compares(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the rows of one release; `invoke test` compares the committed pages with those of all."""
+    newest = [row for row in support.rows() if row.release == releases.newest_first()[0]]
+    monkeypatch.setattr(support, "rows", lambda: newest)
     with pytest.raises(TfbuildError, match=r"not up to date: docs/support\.md, docs/reference/exit-codes\.md"):
         repository.docs(check=True, root=tmp_path)
     repository.docs(check=False, root=tmp_path)

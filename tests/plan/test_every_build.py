@@ -85,6 +85,8 @@ def test_each_release_plans_for_each_target_on_a_pc() -> None:
         assert build.compiler in toolchains.compilers(base.debian)
 
 
+# The golden ones are linted in every run (tests/context/test_dockerfile.py).
+@pytest.mark.nightly
 def test_hadolint_accepts_every_dockerfile(tmp_path: Path) -> None:
     paths = []
     for number, text in enumerate({without_names(files["Dockerfile"]) for files in rendered().values()}):
