@@ -24,8 +24,11 @@ def main() -> None:
     parser.add_argument("--build", type=Path, default=Path("build"), help="tfbuild's working folder (default: build)")
     parser.add_argument("--reports", type=Path, default=Path("reports"), help="(default: reports)")
     parser.add_argument("--dist", type=Path, default=Path("dist"), help="(default: dist)")
+    parser.add_argument("--commit", default="", help="of the tree, where the source is a tree without its history")
     options = parser.parse_args()
     builds = [read(name, options.build / name, options.reports, options.dist) for name in options.id]
+    for build in builds:
+        build["commit"] = build["commit"] or options.commit
     results: dict[str, object] = {"builds": builds}
     print(record("compiled", results))
 
@@ -40,8 +43,11 @@ def read(name: str, folder: Path, reports: Path, dist: Path) -> dict[str, object
         "state": "compiled" if finished else "under way",
         "release": plan["release"],
         "commit": plan["source"]["commit"],
-        "source": plan["source"],
+        "source": plan["source"]["kind"],
         "patches": [{"name": Path(row["path"]).name, "sha256": row["sha256"]} for row in plan["patches"]],
+        "fixes": plan["fixes"],
+        "overrides": [row["name"] for row in plan["overrides"]],
+        "system_libs": [row["name"] for row in plan["system_libs"]],
         **{key: plan[key] for key in ("compiler", "bazel", "copts", "configs", "bazel_flags", "configure_env")},
         "sittings": [sitting(row) for row in rows],
         "total": total(rows),

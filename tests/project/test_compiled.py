@@ -11,7 +11,8 @@ from benchmarks.compiled import __main__ as compiled
 PLAN = {
     "release": "2.0.4", "source": {"kind": "git", "commit": "cdf2c54"}, "compiler": "gcc-9", "bazel": "0.26.1",
     "patches": [{"path": "/tmp/a.patch", "sha256": "ab"}], "copts": ["--copt=-mavx2"], "configs": ["mkl"],
-    "bazel_flags": [], "configure_env": {"TF_ENABLE_XLA": "0"},
+    "bazel_flags": [], "configure_env": {"TF_ENABLE_XLA": "0"}, "fixes": ["grpc-gettid"],
+    "overrides": [{"name": "icu", "path": "/tmp/icu"}], "system_libs": [{"name": "curl", "packages": ["libcurl-dev"]}],
 }  # fmt: skip
 STOPPED = {
     "began": 100, "ended": 1100, "why": "time limit", "cpu_seconds": 1500.0, "peak_bytes": 3, "actions_done": 40,
@@ -44,6 +45,8 @@ def test_the_total_is_of_all_sittings_and_the_slowest_actions_are_each_named_onc
     assert found["total"] == {"sittings": 2, "wall_seconds": 1500, "cpu_seconds": 2100, "peak_bytes": 5}
     assert found["slowest"] == [{"action": "a", "seconds": 9.0}, {"action": "b", "seconds": 2.0}]
     assert (found["commit"], found["patches"]) == ("cdf2c54", [{"name": "a.patch", "sha256": "ab"}])
+    assert (found["fixes"], found["overrides"], found["system_libs"]) == (["grpc-gettid"], ["icu"], ["curl"])
+    assert "/tmp" not in json.dumps(found), "no folder of the machine that compiled"
 
 
 def test_the_wheel_is_the_one_whose_sidecar_names_the_build(folder: Path) -> None:
