@@ -41,7 +41,7 @@ def read(name: str, folder: Path, reports: Path, dist: Path) -> dict[str, object
     return {
         "id": name,
         "state": "compiled" if finished else "under way",
-        "release": plan["release"],
+        **{key: plan[key] for key in ("release", "target", "python", "instruction_set")},
         "commit": plan["source"]["commit"],
         "source": plan["source"]["kind"],
         "patches": [{"name": Path(row["path"]).name, "sha256": row["sha256"]} for row in plan["patches"]],

@@ -9,7 +9,8 @@ import pytest
 from benchmarks.compiled import __main__ as compiled
 
 PLAN = {
-    "release": "2.0.4", "source": {"kind": "git", "commit": "cdf2c54"}, "compiler": "gcc-9", "bazel": "0.26.1",
+    "release": "2.0.4", "target": "mkl", "python": "3.7", "instruction_set": "x86-64-v3",
+    "source": {"kind": "git", "commit": "cdf2c54"}, "compiler": "gcc-9", "bazel": "0.26.1",
     "patches": [{"path": "/tmp/a.patch", "sha256": "ab"}], "copts": ["--copt=-mavx2"], "configs": ["mkl"],
     "bazel_flags": [], "configure_env": {"TF_ENABLE_XLA": "0"}, "fixes": ["grpc-gettid"],
     "overrides": [{"name": "icu", "path": "/tmp/icu"}], "system_libs": [{"name": "curl", "packages": ["libcurl-dev"]}],
