@@ -9,10 +9,13 @@ from pathlib import PurePosixPath
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-# What has TensorFlow's real wheels in images; all else on the engine compiles, or needs small images alone.
+# Real wheels of TensorFlow in images; compiles with Bazel. All else on the engine needs only small images.
 TENSORFLOW = {
     "test_bench", "test_bench_models", "test_build", "test_ci_steps", "test_image", "test_inspect", "test_old_release",
     "test_supply", "test_verify",
+}  # fmt: skip
+COMPILE = {
+    "test_bad_input", "test_bazel", "test_compile", "test_configure", "test_mirror", "test_offline", "test_remote",
 }  # fmt: skip
 ROOMS = {"with_engine", "contract"}
 
@@ -21,7 +24,7 @@ def lane(node: str) -> str:
     path = PurePosixPath(node.partition("::")[0])
     if not ROOMS & set(path.parts):
         return str(path)
-    return "tensorflow" if path.stem in TENSORFLOW else "compile"
+    return "tensorflow" if path.stem in TENSORFLOW else "compile" if path.stem in COMPILE else "small"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

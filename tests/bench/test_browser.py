@@ -192,8 +192,8 @@ def test_the_numbers_that_are_seen_are_the_report_s(browser: Any, pages: dict[st
     assert levels[0] == [1, f"Benchmark of {recorded.image.ref}"]
     assert [text for level, text in levels if level == 2] == [
         "What to change",
-        "What is in place already",
-        "What was found",
+        "Already in place",
+        "Results",
         "What was not measured",
         "The experiments",
         "Method",

@@ -101,7 +101,7 @@ def test_two_reports_are_compared_by_what_both_measured() -> None:
     assert comparison.throughput
     assert comparison.throughput.median == pytest.approx(0.5)
     assert comparison.throughput.low < 0.5 < comparison.throughput.high
-    assert "one after the other" in comparison.notes[-1]
+    assert "the runs were not interleaved" in comparison.notes[-1]
     other = replace(slower_report(1.0), host=replace(report().host, cpu="Xeon"))
     assert "two machines" in compare.compare(report(), other).notes[-1]
     stream = io.StringIO()
@@ -215,7 +215,7 @@ def test_disturbed_rounds_count_where_enough_others_are_there_and_never_in_a_tot
     assert "2 of 2 shared rows count in no total: 2 disturbed" in " ".join(most.notes)
     with pytest.raises(RegressionFound, match=r"throughput<0\.95: cannot be judged: 2 of 2 rows .*: 2 disturbed"):
         enforce(most, *THROUGHPUT)
-    assert "Nothing that both measured in enough undisturbed rounds." in page.comparison(most)
+    assert "No measurement has enough undisturbed rounds in report 1 and another report." in page.comparison(most)
 
 
 # --- the gate --------------------------------------------------------------------------------------------------------

@@ -121,7 +121,7 @@ def test_what_is_in_the_report_is_on_the_page(original: BenchReport) -> None:
 
 def test_it_begins_with_what_to_change() -> None:
     read = ParsedPage(mixed_page())
-    order = ["What to change", "What was found", "What was not measured", "The experiments", "Method", "Raw numbers"]
+    order = ["What to change", "Results", "What was not measured", "The experiments", "Method", "Raw numbers"]
     places = [read.text.index(heading) for heading in order]
     assert places == sorted(places)
     advised = read.text[places[0] : places[1]]
@@ -129,7 +129,7 @@ def test_it_begins_with_what_to_change() -> None:
     assert "15 of 15 rounds undisturbed" in advised
     assert "LD_PRELOAD=libtcmalloc.so" in advised
     assert "TF_ENABLE_ONEDNN_OPTS" not in advised, "it lost in one case"
-    assert "What is in place already" not in read.text
+    assert "Already in place" not in read.text
     assert "arm: faster in 1 of 3 cases, x2.0" in read.text[places[1] : places[2]]
     assert "arm: slower in 1 of 3 cases" in read.text[places[1] : places[2]]
     assert "TensorFlow in this image sees no GPU (layout: on a GPU)" in read.text[places[2] : places[3]]
@@ -139,14 +139,14 @@ def test_what_is_in_place_is_no_change() -> None:
     row = experiment("onednn", case(0.5), case(0.7, name="matmul"))
     rows = (row, experiment("xla", case(0.5, env={}, code="jit"), case(1.3, name="conv", env={}, code="jit")))
     read = ParsedPage(page.to_html(replace(report(*rows), image=replace(report().image, env=ENV))))
-    places = [read.text.index(heading) for heading in ("What to change", "What is in place already", "What was found")]
+    places = [read.text.index(heading) for heading in ("What to change", "Already in place", "Results")]
     assert places == sorted(places)
     change, kept = read.text[places[0] : places[1]], read.text[places[1] : places[2]]
     assert "TF_ENABLE_ONEDNN_OPTS=1" not in change
     assert "TF_ENABLE_ONEDNN_OPTS=1 the image sets it arm x2.0" in kept
-    assert "but it was slower there: arm x0.7" in change
+    assert "but slower here: arm x0.7" in change
     read = ParsedPage(page.to_html(replace(report(row), image=replace(report().image, env=ENV))))
-    assert "No change is shown to gain anything beyond what is in place." in read.text
+    assert "No change has a measured gain over the current settings." in read.text
     assert "TF_ENABLE_ONEDNN_OPTS=1" in read.text[read.text.index("Environment") :]
 
 
@@ -161,7 +161,7 @@ def test_the_headings_leave_no_level_out() -> None:
 def test_a_report_without_anything_is_a_page_too() -> None:
     nothing = replace(report(experiment("layout", SKIPPED)), image=replace(report().image, labels={}), interrupted=True)
     text = ParsedPage(page.to_html(nothing)).text
-    assert "No change is shown to gain anything." in text
+    assert "No change has a measured gain." in text
     assert "Interrupted: the rest was not measured." in text
 
 
@@ -420,7 +420,7 @@ def test_other_verbs_do_not_pay_for_charts() -> None:
 def test_too_few_rounds_are_not_reported_as_no_difference() -> None:
     few = case(0.5, count=4)
     read = ParsedPage(page.to_html(report(experiment("jpeg", few))))
-    summary = read.text[read.text.index("What was found") : read.text.index("What was not measured")]
+    summary = read.text[read.text.index("Results") : read.text.index("What was not measured")]
     assert "too few rounds for a verdict: 1 of 1 comparisons" in summary
     assert "no difference shown" not in summary
     assert "no difference shown (too few rounds for a verdict)" in read.text, "in the table"

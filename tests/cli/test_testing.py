@@ -29,6 +29,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
     monkeypatch.setattr(subprocess, "run", run)
     monkeypatch.setattr(testing, "missing", lambda: ())
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
     return commands
 
 
@@ -42,15 +43,15 @@ def test_all_that_is_checked_without_an_engine(steps: list[list[str]]) -> None:
     assert sorted(row[0] for row in steps[2:]) == ["invoke", "invoke", "mypy", "pytest"]
     (tests,) = (row for row in steps if row[0] == "pytest")
     assert selected(tests) == "not engine and not sshd and not browser and not nightly"
-    assert "--numprocesses=auto" in tests
+    assert "--numprocesses=2" in tests
 
 
 def test_tests_that_measure_time_run_last_and_alone(steps: list[list[str]]) -> None:
     testing.run(ROOT, path="", pure=False, nightly=False)
     first, last = (row for row in steps if row[0] == "pytest")
     assert (selected(first), selected(last)) == ("not nightly and not alone", "not nightly and alone")
-    assert "--numprocesses=auto" in first
-    assert "--numprocesses=auto" not in last
+    assert "--numprocesses=3" in first, "one more than processors"
+    assert not [word for word in last if word.startswith("--numprocesses")]
     assert steps[-1] == last
 
 
@@ -59,7 +60,7 @@ def test_tests_that_measure_time_run_last_and_alone(steps: list[list[str]]) -> N
     [
         ("tests/measure/test_aa.py", {}, "", ["tests/measure/test_aa.py"]),
         ("measure/test_aa.py::test_x[1]", {}, "", ["tests/measure/test_aa.py::test_x[1]"]),
-        ("with_engine", {}, "", ["--numprocesses=auto", "--no-loadscope-reorder", "tests/with_engine"]),
+        ("with_engine", {}, "", ["--numprocesses=3", "--no-loadscope-reorder", "tests/with_engine"]),
         ("with_engine", {"nightly": True}, testing.NIGHTLY, [THOROUGH, "tests/with_engine"]),
         ("", {"nightly": True}, testing.NIGHTLY, [THOROUGH]),
     ],

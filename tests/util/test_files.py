@@ -1,4 +1,4 @@
-"""One process at a time in a folder: the next one waits, and whatever ends the first one sets it free."""
+"""One process at a time locks a folder: the next one waits, however the first one ends."""
 
 import signal
 import subprocess
@@ -21,21 +21,21 @@ import sys, time
 from pathlib import Path
 from tfbuild.util import files
 with files.locked(Path(sys.argv[1]), lambda: print("waiting", flush=True)):
-    print("mine", flush=True)
+    print("locked", flush=True)
     time.sleep(600)
 """
 
 
 def holder(folder: Path) -> "subprocess.Popen[str]":
-    """Another process that has the folder."""
+    """Start another process that holds the lock of the folder."""
     process = subprocess.Popen([sys.executable, "-c", HOLD, str(folder)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
-    assert process.stdout.readline() == "mine\n"
+    assert process.stdout.readline() == "locked\n"
     return process
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
-def test_the_end_of_one_process_lets_the_next_one_in(end: signal.Signals, tmp_path: Path) -> None:
+def test_the_end_of_one_process_releases_the_lock(end: signal.Signals, tmp_path: Path) -> None:
     calls: list[str] = []
     with holder(tmp_path / "x") as process:
 
@@ -48,13 +48,13 @@ def test_the_end_of_one_process_lets_the_next_one_in(end: signal.Signals, tmp_pa
     assert calls == ["waiting"]
 
 
-def test_what_was_left_behind_keeps_nobody_out(tmp_path: Path) -> None:
+def test_a_leftover_lock_file_blocks_nobody(tmp_path: Path) -> None:
     for _ in range(2):
-        with files.locked(tmp_path, lambda: pytest.fail("nobody has it")):
+        with files.locked(tmp_path, lambda: pytest.fail("nobody holds the lock")):
             assert (tmp_path / ".lock").is_file()
 
 
-class Telling(Progress):
+class RecordingProgress(Progress):
     def __init__(self) -> None:
         super().__init__()
         self.noted = threading.Event()
@@ -67,8 +67,8 @@ class Telling(Progress):
 
 def test_a_second_build_of_one_identifier_waits_and_says_so(tmp_path: Path) -> None:
     build = plan.select(Request(target="mkl", release="2.20.0", cpu="avx", platform="linux/amd64"), None)
-    telling = Telling()
-    maker = Maker(run=Run(base="auto", work=tmp_path, reports=tmp_path), progress=telling)
+    progress = RecordingProgress()
+    maker = Maker(run=Run(base="auto", work=tmp_path, reports=tmp_path), progress=progress)
     order = []
 
     def second() -> None:
@@ -78,11 +78,11 @@ def test_a_second_build_of_one_identifier_waits_and_says_so(tmp_path: Path) -> N
     with maker._locked(build):
         thread = threading.Thread(target=second)
         thread.start()
-        assert telling.noted.wait(60)
+        assert progress.noted.wait(60)
         order.append("first")
     thread.join()
     assert order == ["first", "second"]
-    assert telling.lines == [f"another run is building {build.id} here; waiting for it (Ctrl-C leaves it alone)"]
+    assert progress.lines == [f"another run is building {build.id} here; waiting for it (Ctrl-C leaves it alone)"]
 
 
 def test_a_folder_that_cannot_be_locked_is_named(tmp_path: Path) -> None:

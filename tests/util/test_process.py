@@ -1,4 +1,4 @@
-"""A long command's end: by itself, or by a time limit that leaves nothing running."""
+"""A long command ends by itself, or at a time limit that leaves nothing running."""
 
 import os
 import signal
@@ -10,13 +10,13 @@ import pytest
 from tfbuild.util import process
 
 
-def test_a_command_that_ends_in_time_gives_its_code_and_its_lines(tmp_path: Path) -> None:
+def test_a_command_that_ends_in_time_returns_its_exit_code_and_lines(tmp_path: Path) -> None:
     seen: list[str] = []
     code = process.logged(["sh", "-c", "echo one; exit 3"], dict(os.environ), tmp_path / "log", seen.append, 300)
     assert (code, seen) == (3, ["one\n"])
 
 
-def test_at_the_limit_it_is_interrupted_and_its_last_words_are_kept(
+def test_at_the_limit_a_command_is_interrupted_and_its_last_output_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The limit comes when the command says that it is ready, however long that takes here."""

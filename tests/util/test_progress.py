@@ -1,4 +1,4 @@
-"""Steps as plain lines and on a real pseudo-terminal."""
+"""Progress as plain lines and on a real pseudo-terminal."""
 
 import contextlib
 import io
@@ -39,25 +39,25 @@ def test_a_step_that_raises_has_failed() -> None:
     assert "y: interrupted" in stream.getvalue()
 
 
-def test_a_long_step_gives_a_sign_of_life_until_it_ends() -> None:
+def test_a_long_step_prints_its_progress_until_it_ends() -> None:
     stream, before = io.StringIO(), set(threading.enumerate())
     with Progress(stream, heartbeat=0.05).step("x") as step:
         step.detail = "3/5 RUN make"
         until(lambda: len(re.findall(r"x: \d+\.\d s so far, at 3/5 RUN make\n", stream.getvalue())) >= 2)
     assert re.fullmatch(r"x: done \(\d+\.\d s\)", stream.getvalue().splitlines()[-1])
-    assert set(threading.enumerate()) <= before, "nobody is left to write another one"
+    assert set(threading.enumerate()) <= before, "no thread is left to write another line"
 
 
-def until(true: Callable[[], bool]) -> None:
-    """Waits for what must come, however busy the machine is."""
+def until(condition: Callable[[], bool]) -> None:
+    """Wait until the condition holds, however busy the machine is."""
     end = time.monotonic() + 300
-    while not true():
+    while not condition():
         assert time.monotonic() < end
         time.sleep(0.01)
 
 
 def on_terminal(monkeypatch: pytest.MonkeyPatch, share: float | None = None, shows: str = "2/5", **env: str) -> str:
-    """What a terminal gets of a step that lasts until it shows these words."""
+    """Return what a terminal receives from a step that lasts until `shows` is on it."""
     for name, value in {"TERM": "xterm-256color", "COLUMNS": "70", **env}.items():
         monkeypatch.setenv(name, value)
     master, slave = pty.openpty()

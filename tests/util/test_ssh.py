@@ -23,7 +23,7 @@ from tfbuild.util.ssh import Destination
 
 ROOT = Path(__file__).parents[2]
 START_SECONDS = 10
-# Where a root's sshd drops its rights; Debian's service makes it at its start.
+# sshd's folder for privilege separation when it runs as root; Debian's service creates it at start.
 SEPARATION = Path("/run/sshd")
 SSHD = """\
 Port {port}
@@ -37,13 +37,13 @@ PasswordAuthentication no
 KbdInteractiveAuthentication no
 PermitRootLogin prohibit-password
 """
-# Of each host that ssh knows.
+# For each host in ssh's configuration.
 COMMON = "HostName 127.0.0.1\nUser {user}\nIdentitiesOnly yes\nIdentityAgent none\n"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Server:
-    """`config`: ssh's, with a host for each way in which one can answer, or fail to."""
+    """`config`: of ssh, with one host for each kind of answer or failure."""
 
     folder: Path
     config: Path
@@ -51,7 +51,7 @@ class Server:
 
 
 def key(folder: Path, name: str) -> str:
-    """Makes a key pair; the public half, as a line."""
+    """Make a key pair and return its public half as a line."""
     command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", str(folder / name)]
     subprocess.run(command, check=True)
     return (folder / f"{name}.pub").read_text().strip()
@@ -88,7 +88,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def configured(folder: Path, port: int) -> Path:
-    """Writes sshd's configuration and ssh's; each of the keys but the first runs another command than it asked for."""
+    """Configure sshd and ssh. Each key but the first runs a fixed command instead of the requested one."""
     (folder / "cpuinfo").write_text(machine("rhel7-haswell").cpuinfo())
     forced = {"box": "", "haswell": f"cat {folder}/cpuinfo", "slow": "sleep 10", "mute": "true", "broken": "exit 3"}
     forced["mac"] = "cat /nowhere/proc/cpuinfo"
@@ -120,16 +120,16 @@ def wait_for(port: int, process: "subprocess.Popen[bytes]", log: Path) -> None:
 
 
 @pytest.mark.sshd
-def test_a_host_says_by_ssh_what_this_machine_reads_of_itself(server: Server) -> None:
+def test_a_host_reads_the_same_by_ssh_as_locally(server: Server) -> None:
     (answer,) = ssh.fetch([Destination(host="box")], timeout=20, config=server.config)
     assert not answer.reason
     local = cpu.detect()
-    there = cpu.parse(answer.text)
-    assert (there.arch, there.model, there.features) == (local.arch, local.model, local.features)
+    remote = cpu.parse(answer.text)
+    assert (remote.arch, remote.model, remote.features) == (local.arch, local.model, local.features)
 
 
 @pytest.mark.sshd
-def test_a_list_of_hosts_is_read_at_once_and_each_keeps_its_own_answer(server: Server) -> None:
+def test_hosts_of_a_list_are_read_at_once_and_each_keeps_its_answer(server: Server) -> None:
     listed = server.folder / "fleet"
     listed.write_text("# web\nssh box\nssh://haswell  # the old one\n\nssh box\n")
     gathered = hosts.gather([str(listed)], config=server.config)
@@ -140,15 +140,15 @@ def test_a_list_of_hosts_is_read_at_once_and_each_keeps_its_own_answer(server: S
 
 
 @pytest.mark.sshd
-def test_the_verb_goes_on_without_a_host_where_that_is_asked_for(server: Server) -> None:
+def test_the_verb_skips_unreachable_hosts_on_request(server: Server) -> None:
     listed = server.folder / "two"
     listed.write_text("ssh haswell\nssh closed\n")
     command = [sys.executable, "-m", "invoke", "fleet", str(listed), f"--ssh-config={server.config}", "--json"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (UnknownCpu.exit_code, "")
-    assert "ssh://closed: " in done.stderr
-    done = subprocess.run([*command, "--skip-unreachable"], cwd=ROOT, capture_output=True, text=True, check=False)
-    result = json.loads(done.stdout)
+    completed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (completed.returncode, completed.stdout) == (UnknownCpu.exit_code, "")
+    assert "ssh://closed: " in completed.stderr
+    completed = subprocess.run([*command, "--skip-unreachable"], cwd=ROOT, capture_output=True, text=True, check=False)
+    result = json.loads(completed.stdout)
     assert [row["name"] for row in result["hosts"]] == ["ssh://haswell"]
     assert [row["name"] for row in result["skipped"]] == ["ssh://closed"]
 
@@ -197,7 +197,7 @@ def test_a_host_that_does_not_answer_in_time_is_given_up(server: Server) -> None
 
 
 @pytest.mark.sshd
-def test_a_host_that_says_nothing_of_a_cpu_is_told_so(server: Server) -> None:
+def test_an_answer_that_describes_no_cpu_is_an_error(server: Server) -> None:
     with pytest.raises(UnknownCpu, match=r"ssh://mute does not describe a CPU"):
         hosts.gather(["ssh://mute"], config=server.config)
 
@@ -230,12 +230,12 @@ def test_destinations(text: str, destination: Destination) -> None:
         "",
     ],
 )
-def test_nothing_but_a_host_gets_to_ssh(text: str) -> None:
+def test_only_a_valid_host_is_passed_to_ssh(text: str) -> None:
     with pytest.raises(UsageError, match="names no ssh host"):
         ssh.destination(text)
 
 
-def test_a_host_key_that_changed_is_told_from_one_that_is_not_known() -> None:
+def test_a_changed_host_key_is_distinguished_from_an_unknown_one() -> None:
     last = "Host key verification failed."
     assert ssh.reason(f"a banner\n{last}\n", ssh.NOT_CONNECTED) == last
     changed = ssh.reason(f"@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\n{last}\n", ssh.NOT_CONNECTED)
@@ -244,7 +244,7 @@ def test_a_host_key_that_changed_is_told_from_one_that_is_not_known() -> None:
     assert "find out why" in ssh.advice(where, changed, ssh.HINTS, "")
 
 
-def test_without_ssh_on_path_nothing_is_tried(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_ssh_on_path_no_host_is_tried(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UsageError, match="openssh-client"):
         ssh.fetch([Destination(host="web1")], timeout=1)

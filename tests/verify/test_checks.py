@@ -1,4 +1,4 @@
-"""Each check is one file and one line of the list; a check that does not apply is skipped with the reason."""
+"""Each check is one file and one line of the list; a check that does not apply is skipped with a reason."""
 
 import pkgutil
 from dataclasses import replace
@@ -50,7 +50,7 @@ def test_checks_run_after_those_whose_results_they_use() -> None:
     assert all(check.claim.proves and check.claim.how and check.claim.fix for check in CHECKS)
 
 
-def test_all_checks_but_those_of_other_targets_apply_to_an_image_that_starts() -> None:
+def test_only_checks_of_other_targets_are_skipped_for_an_image_that_starts() -> None:
     assert skipped(verification(planned())) == {"cuda": "target mkl"}
     assert skipped(verification(replace(planned(), target="cuda"))) == {
         "onednn": "target cuda promises nothing about oneDNN"
@@ -73,7 +73,7 @@ def test_no_start_is_the_reason_rather_than_the_target() -> None:
     assert set(reasons.values()) == {start.why}
 
 
-def test_the_guard_of_tensorflow_is_read_on_x86_64_alone() -> None:
+def test_the_guard_of_tensorflow_is_read_only_on_x86_64() -> None:
     assert skipped(verification(replace(planned(), arch="aarch64")))["isa"] == (
         "TensorFlow's guard knows no feature of aarch64"
     )
@@ -83,10 +83,12 @@ def test_the_guard_of_tensorflow_is_read_on_x86_64_alone() -> None:
     ("failed", "baseline", "why"),
     [
         ((), BASELINE, ""),
-        ((), "not asked for", "not asked for"),
+        ((), "not requested", "not requested"),
         (("numerics",), BASELINE, ""),
         (("onednn",), BASELINE, "oneDNN is not what was planned (see onednn), and a time would only show the same"),
     ],
 )
-def test_a_time_is_taken_where_it_says_something(failed: tuple[str, ...], baseline: Baseline | str, why: str) -> None:
+def test_throughput_is_measured_only_if_it_can_show_something(
+    failed: tuple[str, ...], baseline: Baseline | str, why: str
+) -> None:
     assert skipped(verification(planned(), *failed, baseline=baseline)).get("throughput", "") == why

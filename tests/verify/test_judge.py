@@ -1,4 +1,4 @@
-"""Judgement of recorded real output, and of every way in which it can be wrong."""
+"""Recorded real output passes; every way in which it can be wrong is recognised."""
 
 import importlib
 import json
@@ -21,7 +21,7 @@ PACKAGE = Path(judge.__file__).parent.parent
 # A line with "novm" has another one beside it for the oldest Python.
 OPTIONS = ("--target=3.7-", "--violations", "--no-tips")
 VERMIN = (str(Path(sys.executable).parent / "vermin"), *OPTIONS)
-WELL = Ended(0, "")
+SUCCEEDED = Ended(0, "")
 PLAN = Plan(
     release="2.21.0",
     python="3.11",
@@ -51,10 +51,10 @@ def parts(**errors: float | None) -> list[Part]:
 
 
 @pytest.mark.parametrize(("release", "python"), [("2.0.4", "3.7"), ("2.14.0", "3.11"), ("2.21.0", "3.11")])
-def test_recorded_starts_are_the_planned_ones(release: str, python: str) -> None:
+def test_recorded_starts_match_their_plan(release: str, python: str) -> None:
     environment, tensorflow = start(release)
     plan = Plan(release=release, python=python, target="mkl")
-    assert judge.importing(environment, tensorflow, WELL, plan).status == "pass"
+    assert judge.importing(environment, tensorflow, SUCCEEDED, plan).status == "pass"
 
 
 @pytest.mark.parametrize(
@@ -65,19 +65,19 @@ def test_recorded_starts_are_the_planned_ones(release: str, python: str) -> None
         (Plan(target="cuda", checks=("cuda",)), "it is not built with CUDA, the target is cuda"),
     ],
 )
-def test_another_tensorflow_than_planned_fails(plan: Plan, detail: str) -> None:
-    check = judge.importing(ENVIRONMENT, TENSORFLOW, WELL, plan)
+def test_a_tensorflow_other_than_the_planned_one_fails(plan: Plan, detail: str) -> None:
+    check = judge.importing(ENVIRONMENT, TENSORFLOW, SUCCEEDED, plan)
     assert (check.status, check.detail) == ("fail", detail)
 
 
 @pytest.mark.parametrize("code", [-4, 132])
-def test_a_death_by_sigill_is_read_as_one(code: int) -> None:
+def test_a_death_by_sigill_is_recognised(code: int) -> None:
     check = judge.importing(ENVIRONMENT, None, Ended(code, ""), PLAN)
     assert check.status == "fail"
     assert "SIGILL (illegal instruction)" in check.detail
 
 
-def test_other_deaths_are_named_too() -> None:
+def test_other_causes_of_death_are_named() -> None:
     assert Ended(137, "").why == "killed by SIGKILL"
     assert Ended(-11, "").why == "killed by SIGSEGV"
     assert Ended(255, "x").why == "killed by signal 127"
@@ -117,7 +117,7 @@ def test_older_wordings_of_the_message(text: str) -> None:
     assert judge.message(text) == ("AVX2", "FMA")
 
 
-def test_no_message_no_features() -> None:
+def test_without_the_message_there_are_no_features() -> None:
     assert judge.message("WARNING: All log messages before absl::InitializeLog() is called") == ()
 
 
@@ -128,7 +128,7 @@ def test_a_recorded_convolution_in_onednn_passes(release: str, implementation: s
     text = (DATA / f"onednn-{release}.txt").read_text()
     primitives = judge.primitives(text)
     assert (primitives.runtime, primitives.convolutions) == ("threadpool", (implementation,))
-    assert judge.onednn(text, ENVIRONMENT, RAN, WELL, PLAN).status == "pass"
+    assert judge.onednn(text, ENVIRONMENT, RAN, SUCCEEDED, PLAN).status == "pass"
 
 
 def test_a_recorded_convolution_in_mkl_dnn_passes() -> None:
@@ -138,37 +138,37 @@ def test_a_recorded_convolution_in_mkl_dnn_passes() -> None:
     assert (primitives.runtime, primitives.convolutions) == ("", ("jit:avx512_common",))
     assert primitives.isa == "Intel AVX-512 with Intel DL Boost and bfloat16 support"
     openmp = replace(RAN, openmp="libiomp5.so")
-    check = judge.onednn(text, ENVIRONMENT, openmp, WELL, replace(PLAN, threading="openmp"))
+    check = judge.onednn(text, ENVIRONMENT, openmp, SUCCEEDED, replace(PLAN, threading="openmp"))
     assert check.status == "pass"
     assert check.detail == f"a convolution ran as jit:avx512_common on libiomp5.so ({primitives.isa})"
-    assert judge.onednn(text, ENVIRONMENT, RAN, WELL, replace(PLAN, threading="")).status == "pass"
+    assert judge.onednn(text, ENVIRONMENT, RAN, SUCCEEDED, replace(PLAN, threading="")).status == "pass"
 
 
 def test_mkl_dnn_without_an_openmp_runtime_is_not_on_openmp() -> None:
     text = (DATA / "onednn-2.0.1.txt").read_text()
-    check = judge.onednn(text, ENVIRONMENT, RAN, WELL, replace(PLAN, threading="openmp"))
+    check = judge.onednn(text, ENVIRONMENT, RAN, SUCCEEDED, replace(PLAN, threading="openmp"))
     assert (check.status, check.detail) == ("fail", "its threading is unknown, not openmp")
 
 
-def test_mkl_dnn_switched_off_prints_nothing() -> None:
+def test_mkl_dnn_that_is_switched_off_fails() -> None:
     text = (DATA / "onednn-off-2.0.1.txt").read_text()
-    check = judge.onednn(text, ENVIRONMENT, RAN, WELL, PLAN)
+    check = judge.onednn(text, ENVIRONMENT, RAN, SUCCEEDED, PLAN)
     assert (check.status, check.detail) == ("fail", "no convolution ran in oneDNN")
 
 
 @pytest.mark.parametrize("ran", [None, OneDnnConvolution(finite=False, openmp="")])
-def test_a_convolution_without_a_number_fails(ran: OneDnnConvolution | None) -> None:
-    assert judge.onednn((DATA / "onednn-2.21.0.txt").read_text(), ENVIRONMENT, ran, WELL, PLAN).status == "fail"
+def test_a_convolution_without_a_finite_result_fails(ran: OneDnnConvolution | None) -> None:
+    assert judge.onednn((DATA / "onednn-2.21.0.txt").read_text(), ENVIRONMENT, ran, SUCCEEDED, PLAN).status == "fail"
 
 
-def test_other_engines_than_the_cpu_do_not_count() -> None:
+def test_only_primitives_on_the_cpu_count() -> None:
     assert judge.executed(["v1", "primitive", "exec", "gpu", "convolution", "jit:ir", "x"]) == ("", "")
     assert judge.executed(["exec", "convolution", "jit:sse42", "x"]) == ("convolution", "jit:sse42")
     assert judge._fits("jit:sse42", "sse41")
     assert not judge._fits("jit:sse42", "avx2")
 
 
-def test_installed_packages_by_their_folders(tmp_path: Path) -> None:
+def test_installed_packages_are_read_from_folder_names(tmp_path: Path) -> None:
     """Python 3.7 has no importlib.metadata."""
     probes = importlib.import_module("tfbuild.in_container.smoke.probes")
     for name in ("numpy-1.18.5.dist-info", "gast-0.2.2-py3.7.egg-info", "numpy", "numpy.libs"):
@@ -180,43 +180,45 @@ def test_installed_packages_by_their_folders(tmp_path: Path) -> None:
 def test_gemm_lines_alone_prove_nothing(release: str) -> None:
     text = (DATA / f"onednn-off-{release}.txt").read_text()
     assert "gemm_api" in text
-    assert judge.onednn(text, ENVIRONMENT, RAN, WELL, PLAN).status == "fail"
+    assert judge.onednn(text, ENVIRONMENT, RAN, SUCCEEDED, PLAN).status == "fail"
 
 
 @pytest.mark.parametrize("implementation", ["ref:any", "", "gemm:jit", "jit:avx2", "brgconv:sse41"])
 def test_an_implementation_for_another_cpu_fails(implementation: str) -> None:
     line = f"onednn_verbose,info,cpu,runtime:threadpool\nonednn_verbose,exec,cpu,convolution,{implementation},x\n"
-    assert judge.onednn(line, ENVIRONMENT, RAN, WELL, PLAN).status == "fail"
+    assert judge.onednn(line, ENVIRONMENT, RAN, SUCCEEDED, PLAN).status == "fail"
 
 
 def test_every_convolution_counts_not_only_the_first() -> None:
     text = "".join(f"onednn_verbose,exec,cpu,convolution,{name},x\n" for name in ("brg:avx512_core", "ref:any"))
-    assert judge.onednn(text, ENVIRONMENT, RAN, WELL, replace(PLAN, threading="")).status == "fail"
+    assert judge.onednn(text, ENVIRONMENT, RAN, SUCCEEDED, replace(PLAN, threading="")).status == "fail"
 
 
-def test_another_threading_than_planned_fails() -> None:
+def test_a_threading_other_than_the_planned_one_fails() -> None:
     text = (DATA / "onednn-2.21.0.txt").read_text()
-    check = judge.onednn(text, ENVIRONMENT, RAN, WELL, replace(PLAN, threading="openmp"))
+    check = judge.onednn(text, ENVIRONMENT, RAN, SUCCEEDED, replace(PLAN, threading="openmp"))
     assert (check.status, check.detail) == ("fail", "its threading is threadpool, not openmp")
 
 
 @pytest.mark.parametrize("prefix", ["dnnl_verbose", "mkldnn_verbose", "onednn_verbose,1700000.25"])
-def test_older_and_stamped_lines_are_read(prefix: str) -> None:
+def test_lines_of_older_versions_and_with_time_stamps_are_parsed(prefix: str) -> None:
     assert judge.primitives(f"{prefix},exec,cpu,convolution,jit:avx2,x").convolutions == ("jit:avx2",)
 
 
-def test_what_onednn_must_use_follows_the_cpu() -> None:
+def test_the_instruction_set_expected_of_onednn_follows_the_cpu() -> None:
     assert judge.expected_isa(("sse4_1", "avx", "avx2")) == "avx2"
     assert judge.expected_isa(("sse4_1", "avx", "avx2", "avx512f")) == "avx2"
     assert judge.expected_isa(("asimd", "sve")) == ""
 
 
 def test_other_targets_skip_onednn() -> None:
-    check = judge.onednn("", ENVIRONMENT, RAN, WELL, replace(PLAN, target="cpu", checks=()))
+    check = judge.onednn("", ENVIRONMENT, RAN, SUCCEEDED, replace(PLAN, target="cpu", checks=()))
     assert (check.status, check.detail) == ("skip", "target cpu promises nothing about oneDNN")
 
 
-def allocator(malloc: str = TCMALLOC, faults: float = 0.0, stderr: str = "", ended: Ended = WELL) -> judge.Judgement:
+def allocator(
+    malloc: str = TCMALLOC, faults: float = 0.0, stderr: str = "", ended: Ended = SUCCEEDED
+) -> judge.Judgement:
     return judge.tcmalloc(replace(ENVIRONMENT, malloc=malloc), Faults(faults), stderr, ended, PLAN)
 
 
@@ -228,16 +230,16 @@ def test_tcmalloc_passes_only_with_all_three_proofs() -> None:
     assert allocator(faults=10241.0).status == "fail"
     assert allocator(stderr=f"x\n{REFUSED}\n").detail == REFUSED
     assert allocator(ended=Ended(139, "")).status == "fail"
-    assert judge.tcmalloc(ENVIRONMENT, Faults(0), "", WELL, replace(PLAN, allocator="")).status == "skip"
+    assert judge.tcmalloc(ENVIRONMENT, Faults(0), "", SUCCEEDED, replace(PLAN, allocator="")).status == "skip"
 
 
 def test_numerics_within_their_limits_pass() -> None:
-    assert judge.numerics(parts(training=0.12, matmul=7e-7), WELL, PLAN).status == "pass"
+    assert judge.numerics(parts(training=0.12, matmul=7e-7), SUCCEEDED, PLAN).status == "pass"
 
 
 @pytest.mark.parametrize("error", [2e-5, None, -1.0])
 def test_one_wrong_result_fails(error: float | None) -> None:
-    check = judge.numerics(parts(matmul=error), WELL, PLAN)
+    check = judge.numerics(parts(matmul=error), SUCCEEDED, PLAN)
     assert check.status == "fail"
     assert check.detail.startswith("matmul")
 
@@ -245,40 +247,40 @@ def test_one_wrong_result_fails(error: float | None) -> None:
 def test_a_known_defect_warns_in_its_releases_only() -> None:
     wrong = parts(max_pool_nchw_after_nhwc=3.4)
     known = replace(PLAN, known_defects=("max_pool_nchw_after_nhwc",))
-    assert judge.numerics(wrong, WELL, known).status == "warn"
-    assert judge.numerics(wrong, WELL, PLAN).status == "fail"
-    assert judge.numerics(parts(max_pool_nchw_after_nhwc=3.4, exp=1.0), WELL, known).status == "fail"
+    assert judge.numerics(wrong, SUCCEEDED, known).status == "warn"
+    assert judge.numerics(wrong, SUCCEEDED, PLAN).status == "fail"
+    assert judge.numerics(parts(max_pool_nchw_after_nhwc=3.4, exp=1.0), SUCCEEDED, known).status == "fail"
 
 
-def test_what_a_build_need_not_have_may_be_absent_and_nothing_else() -> None:
+def test_only_optional_parts_may_be_absent() -> None:
     def absent(name: str) -> list[Part]:
         return [Part(p.name, None, "not in this build: x") if p.name == name else p for p in parts()]
 
-    assert judge.numerics(absent("xla"), WELL, PLAN).status == "pass"
-    assert judge.numerics(absent("matmul"), WELL, PLAN).status == "fail"
+    assert judge.numerics(absent("xla"), SUCCEEDED, PLAN).status == "pass"
+    assert judge.numerics(absent("matmul"), SUCCEEDED, PLAN).status == "fail"
 
 
 def test_missing_parts_fail() -> None:
     check = judge.numerics(parts()[:3], Ended(139, ""), PLAN)
     assert (check.status, check.detail) == ("fail", "ended before softmax: killed by SIGSEGV")
-    assert judge.numerics(parts()[:3], WELL, PLAN).status == "fail"
+    assert judge.numerics(parts()[:3], SUCCEEDED, PLAN).status == "fail"
 
 
-def test_the_guard_s_exit_code_is_its_own() -> None:
+def test_the_guard_s_exit_code_is_recognised() -> None:
     check = judge.guard(Ended(86, "tfbuild: this CPU lacks avx512f"))
     assert (check.status, check.detail) == ("fail", "tfbuild: this CPU lacks avx512f")
     assert judge.guard(Ended(127, "no such file")).status == "fail"
-    assert judge.guard(WELL).status == "pass"
+    assert judge.guard(SUCCEEDED).status == "pass"
 
 
 def test_cuda_is_skipped_without_a_gpu_and_judged_with_one() -> None:
     plan = replace(PLAN, target="cuda", checks=("cuda",))
-    assert judge.cuda(None, WELL, PLAN).status == "skip"
-    assert judge.cuda(GpuConvolution(0, "", None), WELL, plan).status == "skip"
-    assert judge.cuda(GpuConvolution(1, "/device:GPU:0", 1e-6), WELL, plan).status == "pass"
-    assert judge.cuda(GpuConvolution(1, "/device:CPU:0", 1e-6), WELL, plan).status == "fail"
-    assert judge.cuda(GpuConvolution(1, "/device:GPU:0", 0.1), WELL, plan).status == "fail"
-    assert judge.cuda(GpuConvolution(1, "/device:GPU:0", None), WELL, plan).status == "fail"
+    assert judge.cuda(None, SUCCEEDED, PLAN).status == "skip"
+    assert judge.cuda(GpuConvolution(0, "", None), SUCCEEDED, plan).status == "skip"
+    assert judge.cuda(GpuConvolution(1, "/device:GPU:0", 1e-6), SUCCEEDED, plan).status == "pass"
+    assert judge.cuda(GpuConvolution(1, "/device:CPU:0", 1e-6), SUCCEEDED, plan).status == "fail"
+    assert judge.cuda(GpuConvolution(1, "/device:GPU:0", 0.1), SUCCEEDED, plan).status == "fail"
+    assert judge.cuda(GpuConvolution(1, "/device:GPU:0", None), SUCCEEDED, plan).status == "fail"
     assert judge.cuda(None, Ended(1, ""), plan).status == "fail"
 
 
@@ -290,7 +292,7 @@ def test_skipped_checks_never_count_as_passed() -> None:
     assert judge.verdict([good, judge.Judgement("a", "warn", ""), judge.Judgement("a", "fail", "")]) == "fail"
 
 
-def test_the_smoke_benchmark_is_standard_library_numpy_and_tensorflow_alone() -> None:
+def test_the_smoke_benchmark_imports_only_the_standard_library_numpy_and_tensorflow() -> None:
     folder = Path(judge.__file__).parent
     imported = {
         match[1]
@@ -301,27 +303,27 @@ def test_the_smoke_benchmark_is_standard_library_numpy_and_tensorflow_alone() ->
 
 
 @pytest.mark.parametrize("folder", ["smoke", "bench"])
-def test_what_runs_inside_images_needs_nothing_newer_than_python_3_7(folder: str) -> None:
-    """By its syntax and by every name that it uses; tests/with_engine/test_old_release.py really runs it.
+def test_code_that_runs_inside_images_runs_on_python_3_7(folder: str) -> None:
+    """Check its syntax and every name that it uses; tests/with_engine/test_old_release.py really runs it.
 
     TensorFlow 1.15 to 2.1 have no wheels for anything newer.
     """
     command = [*VERMIN, str(PACKAGE / folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
+    completed = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stdout
 
 
-def test_a_name_that_python_3_7_has_not_is_found(tmp_path: Path) -> None:
-    """The test above says something."""
+def test_a_name_that_python_3_7_lacks_is_reported(tmp_path: Path) -> None:
+    """The test above can fail."""
     (tmp_path / "new.py").write_text("import functools\nonce = functools.cache(len)\n")
     command = [*VERMIN, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert "functools.cache" in done.stdout
+    completed = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert completed.returncode == 1
+    assert "functools.cache" in completed.stdout
 
 
 @pytest.mark.parametrize("release", ["2.14.0", "2.21.0"])
-def test_recorded_output_is_a_record_a_line_with_every_field_and_no_other(release: str) -> None:
+def test_each_line_of_recorded_output_has_exactly_the_fields_of_its_record(release: str) -> None:
     lines = (DATA / f"start-{release}.jsonl").read_text().splitlines()
     records = [json.loads(line) for line in lines]
     assert [row.keys() for row in records] == [

@@ -112,7 +112,7 @@ def test_a_failed_write_leaves_the_old_report(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "\xff", '{"schema": "tfbuild.report/1"}'])
-def test_what_is_no_report_is_none(tmp_path: Path, text: str) -> None:
+def test_an_invalid_report_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "x.json").write_text(text, encoding="latin-1")
     assert reporting.stored(tmp_path, "x") is None
     with pytest.raises(ValueError, match="not a report"):
@@ -170,7 +170,7 @@ def test_the_terminal_gets_no_markup_from_an_image() -> None:
     assert "2.21.0-mkl-py3.11-f16c: fail in 37 s" in shown
 
 
-def test_a_failed_report_is_an_error_with_what_to_do() -> None:
+def test_a_failed_report_is_an_error_with_a_hint() -> None:
     reporting.raise_if_failed(report(), "tfbuild:x")
     reporting.raise_if_failed(report("warn"), "tfbuild:x")
     failed = report("fail", check("guard"), check("isa", "fail"), check("onednn", "fail"))

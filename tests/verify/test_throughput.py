@@ -1,4 +1,4 @@
-"""Statistics: a planted effect is result, none is result where none is, and noise alone never fails an image."""
+"""Statistics: planted effects are found, no others are claimed, and noise alone never fails an image."""
 
 import math
 import random
@@ -32,9 +32,9 @@ Rounds = Sequence[dict[str, Round]]
 def rounds(
     speed: float, *, spread: float, seed: int, count: int = 9, foreign: float = 0.0, bias: float = 1.0
 ) -> list[dict[str, Round]]:
-    """Rounds of an image that is `speed` times as fast as its baseline, each time off by `spread` (relative, normal).
+    """Return rounds of an image `speed` times as fast as its baseline; times scatter by `spread` (relative, normal).
 
-    A round as a whole is up to twice as slow as another: that drift is what pairing takes out.
+    One round as a whole is up to twice as slow as another: pairing cancels that drift.
     """
     noise = random.Random(seed)
 
@@ -46,7 +46,7 @@ def rounds(
         slow = noise.uniform(0.1, 0.2)
         times = {IMAGE: slow, OTHER: slow * speed, AGAIN: slow * bias}
         return {
-            name: Round(samples={who: sample(time) for who, time in times.items()}, foreign=foreign)
+            name: Round(samples={arm: sample(time) for arm, time in times.items()}, foreign=foreign)
             for name in WORKLOADS
         }
 
@@ -54,7 +54,7 @@ def rounds(
 
 
 def judged(rows: Rounds) -> Throughput:
-    """As after a real run that gave these rounds."""
+    """Return the throughput that a real run with these rounds would give."""
     machine = Machine(image="sha256:1", against=BASELINE.ref, cpus=2, gpus=0)
     cases = [
         CaseRun(
@@ -101,14 +101,14 @@ def test_a_little_slower_does_not_fail() -> None:
     assert result.cpu.high > 0.95
 
 
-def test_a_machine_that_makes_the_image_differ_from_itself_cannot_judge() -> None:
+def test_there_is_no_verdict_if_the_image_differs_from_itself() -> None:
     result = judged(rounds(0.7, spread=0.01, seed=1, bias=0.7))
     check = throughput.judge_speed(result)
     assert check.status == "skip"
     assert "too noisy" in check.detail
 
 
-def test_disturbed_rounds_are_left_out_where_enough_are_clean() -> None:
+def test_disturbed_rounds_are_left_out_if_enough_are_clean() -> None:
     clean = rounds(1.0, spread=0.005, seed=1, count=7)
     disturbed = rounds(0.3, spread=0.005, seed=2, count=4, foreign=0.5)
     result = judged(clean + disturbed)
@@ -137,7 +137,7 @@ def test_foreign_load_is_what_the_samples_did_not_use() -> None:
     assert protocol.foreign([sample(0.0)] * 3) == 0.0
 
 
-def test_the_interval_is_the_textbook_s() -> None:
+def test_the_interval_matches_the_textbook() -> None:
     """Nine samples: the second and the eighth enclose the median with 1 - 2 (1 + 9) / 2^9 = 96.1 %."""
     interval = intervals.interval([float(value) for value in range(1, 10)])
     assert (interval.median, interval.low, interval.high) == (5.0, 2.0, 8.0)
@@ -148,7 +148,7 @@ def test_the_interval_is_the_textbook_s() -> None:
 
 
 @given(st.lists(st.floats(0.01, 100), min_size=6, max_size=40))
-def test_the_interval_holds_its_median(ratios: list[float]) -> None:
+def test_the_interval_contains_its_median(ratios: list[float]) -> None:
     interval = intervals.interval(ratios)
     assert min(ratios) <= interval.low <= interval.median <= interval.high <= max(ratios)
     assert interval.coverage >= 0.95
@@ -191,7 +191,7 @@ def test_a_report_has_the_baseline_s_time_over_the_image_s() -> None:
         assert triple.baseline.cpu / triple.image.cpu == pytest.approx(2.0)
 
 
-def test_a_sample_with_more_calls_is_told_for_as_many_as_the_others() -> None:
+def test_a_sample_with_more_calls_is_scaled_to_the_calls_of_the_others() -> None:
     rows = rounds(1.0, spread=0.0, seed=1)
     longer = rows[3]["matmul"].samples[OTHER]
     again = Sample(inner=INNER * 3, wall=longer.wall * 3, cpu=longer.cpu * 3, faults=0, rss=1.0, throttled=0)

@@ -330,7 +330,7 @@ def test_a_time_limit_stops_in_good_order_and_keeps_what_is_compiled(wheel: Run,
     for limit, spelled in told.items():
         stopped = wheel("x86-64-v3", "--source", str(fresh.endless), "--time-limit", limit, *NAMED, code=75)
         assert f"stopped at the time limit of {spelled}" in stopped.stderr
-        assert "hint: the same command goes on from there" in stopped.stderr
+        assert "hint: the same command continues from there" in stopped.stderr
         # A busy machine needs longer for the first kernels: when the fourth begins, two have ended.
         if begun(log(fresh.endless, bazel_flag=("--subcommands",))) >= 4:
             break
@@ -361,7 +361,7 @@ def test_a_killed_compiler_is_answered_with_the_setting_to_change(wheel: Run, fr
     build.write_text(rules)
     done = wheel("x86-64-v3", "--source", str(fresh.tree), "--jobs", "2", code=23)
     assert bazel_output.KILLED.search(log(fresh.tree).read_text(errors="replace"))
-    assert "killed, most likely for want of memory (--jobs=2: as asked for" in done.stderr
+    assert "killed, most likely because memory ran out (--jobs=2: as asked for" in done.stderr
     assert "hint: --jobs 1; what is compiled is kept" in done.stderr
 
 
@@ -536,10 +536,14 @@ def test_the_compiled_wheel_goes_into_the_runtime_image(site: Site, engine: Engi
 
 def test_an_image_that_fails_keeps_its_report_and_another_name(site: Site, engine: Engine) -> None:
     """The double is not TensorFlow: the image is built whole, and verification finds it out."""
-    asked = {"target": "mkl", "release": RELEASE, "bazel": mirror.BAZEL, "cpu": "westmere", "source": str(TREE)}
-    identifier = plan.select(Request(**asked, base=site.base, platform="linux/amd64"), None).id
+    request = Request(
+        target="mkl", release=RELEASE, bazel=mirror.BAZEL, cpu="westmere", source=str(TREE), base=site.base,
+        platform="linux/amd64",
+    )  # fmt: skip
+    identifier = plan.select(request, None).id
     failed = f"tfbuild:{identifier}-failed"
-    options = [word for name, value in asked.items() for word in (f"--{name}", value)]
+    names = ("target", "release", "bazel", "cpu", "source")
+    options = [word for name in names for word in (f"--{name}", str(getattr(request, name)))]
     line = [sys.executable, "-m", "invoke", "build", *options, *site.options(), "--no-throughput"]
     try:
         done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)

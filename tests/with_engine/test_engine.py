@@ -344,7 +344,7 @@ def test_bases_that_cannot_be_had(engine: Engine, debian: str, tmp_path: Path) -
         return base_image.resolve(engine, image, distribution, mode, progress=Progress(notes), log=tmp_path / "log")
 
     notes = io.StringIO()
-    with pytest.raises(BaseUnavailable, match=r"no registry gives localhost:1/python:3\.11"):
+    with pytest.raises(BaseUnavailable, match=r"no registry provides localhost:1/python:3\.11"):
         resolve("registry")
     with pytest.raises(BaseUnavailable, match="jammy"):
         resolve("bootstrap", distribution="jammy")

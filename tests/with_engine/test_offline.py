@@ -150,7 +150,7 @@ def test_without_a_network_the_bundle_builds_and_verifies_an_image_and_compiles_
 
         start = partial(invoke, tmp_path, inside=there.inside, host=there.host)
         _, said = ended(start("build", *OFFICIAL, "--base", "registry"), 22)
-        assert "no registry gives" in said
+        assert "no registry provides" in said
 
         mirrored = ("--mirror", str(site.folder), "--json")
         image = start("build", *OFFICIAL, *mirrored)

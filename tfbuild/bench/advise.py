@@ -348,7 +348,7 @@ def _text(one: ArmComparison) -> str:
     other = "" if one.other.name == case.arms[0].name else f" against {one.other.name}"
     clock = ""
     if case.metric == "cpu" and verdict.wall and verdict.wall.low <= 1 <= verdict.wall.high:
-        clock = f" (by the clock {intervals.spelled(verdict.wall)})"
+        clock = f" (in wall time {intervals.spelled(verdict.wall)})"
     time = "CPU time" if case.metric == "cpu" else "wall time"
     return f"{one.arm.name} {intervals.spelled(one.ratio)}{other} in {time}{clock}: {case.name} ({_sure(case)})"
 
@@ -379,4 +379,4 @@ def lines_of_code(advices: tuple[Advice, ...]) -> str:
 
 def _why(advice: Advice) -> Iterator[str]:
     yield from (f"# {advice.experiment}: {gain}" for gain in advice.gains)
-    yield from (f"# {advice.experiment}: but it was slower there: {loss}" for loss in advice.losses)
+    yield from (f"# {advice.experiment}: but slower here: {loss}" for loss in advice.losses)

@@ -246,8 +246,8 @@ def _drift(first: BenchReport, second: BenchReport, rows: Sequence[ArmRatio], nu
         yield "two machines: the ratios are of machine and image together"
     elif held < len(rows):
         yield (
-            "the runs were one after the other: a disturbance of a whole run is in the ratios but in no interval "
-            "(invoke bench --only isa --against IMAGE in both runs takes it out)"
+            "the runs were not interleaved: a disturbance of a whole run is in the ratios but in no interval "
+            "(invoke bench --only isa --against IMAGE in both runs cancels it)"
         )
 
 

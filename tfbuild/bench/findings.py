@@ -269,7 +269,7 @@ def _against_default(case: CaseResult) -> list[Finding]:
         return [Finding(text=f"{case.name}: too few rounds to say whether a setting beats the default", values={})]
     best = f"{known[0].name} {intervals.spelled(known[0].wall)}"
     band = f"the default against itself {intervals.spelled(case.band)}"
-    return [Finding(text=f"{case.name}: no setting is shown to beat the default (the best: {best}, {band})", values={})]
+    return [Finding(text=f"{case.name}: no setting measurably beats the default (the best: {best}, {band})", values={})]
 
 
 def _gain(arm: ArmResult) -> float:

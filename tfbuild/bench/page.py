@@ -21,7 +21,7 @@ from tfbuild.util.files import replace_file
 TEMPLATES = Path(__file__).parents[2] / "templates"
 QUIET = "quiet"
 # The number of lines shown; the reader can unfold the others.
-MOST = 3
+MOST_LINES = 3
 CUT_SHORT = "stopped by the time budget before all rounds were done, so intervals are wider"
 
 
@@ -75,11 +75,11 @@ class Raw:
 
 @dataclass(frozen=True, kw_only=True)
 class PageSection:
-    """An experiment; `found`: its answer in a few lines."""
+    """An experiment; `answer`: its results in a few lines."""
 
     row: ExperimentResult
     anchor: str
-    found: tuple[str, ...]
+    answer: tuple[str, ...]
     charts: tuple[Markup, ...]
     cases: tuple[CaseView, ...]
     raw: tuple[Raw, ...]
@@ -98,7 +98,7 @@ def to_html(report: BenchReport) -> str:
         unmeasured=unmeasured(report),
         method=METHOD,
         environment=_environment(report),
-        most=MOST,
+        most_lines=MOST_LINES,
     )
 
 
@@ -114,8 +114,8 @@ def comparison(reports: ReportComparison, verdicts: Sequence[GateVerdict] = ()) 
     ]
     return _render(
         "compare",
-        found=reports,
-        every=pairs,
+        first=reports.first,
+        comparisons=pairs,
         rows=side_by_side(reports),
         cells=compare.cells,
         chart=Markup(charts.ratios("Throughput against the first report", groups)) if groups else "",
@@ -245,7 +245,7 @@ def _section(row: ExperimentResult, number: int) -> PageSection:
     return PageSection(
         row=row,
         anchor=f"experiment-{number}",
-        found=tuple(_answer(row)),
+        answer=tuple(_answer(row)),
         charts=tuple(Markup(chart) for chart in charts.of(row)),
         cases=tuple(_case(case) for case in row.cases),
         raw=tuple(_raw(case) for case in row.cases if case.rounds),
@@ -281,13 +281,15 @@ def _raw(case: CaseResult) -> Raw:
 # --- the rest --------------------------------------------------------------------------------------------------------
 
 METHOD = (
-    "All processes are paused but the one that is timed. Rounds are in random order; a sample takes 0.1 s or more.",
-    "A ratio is the baseline's time over the arm's, per item and per round. Shown are the median of the rounds' ratios "
-    "and an interval of order statistics that contains the true median with 95 % confidence (if less, it says so).",
-    "The baseline runs against itself in the same rounds. An effect is claimed only beyond that band and beyond 1.",
-    "CPU time is judged if neighbours would disturb the clock, wall time if waiting is the point.",
+    "All processes are paused except the one being timed. Rounds are in random order; a sample takes 0.1 s or more.",
+    "A ratio is the baseline's time divided by the arm's, per item and per round. The page shows the median of the "
+    "rounds' ratios and an interval of order statistics that contains the true median with 95 % confidence (a lower "
+    "confidence is stated).",
+    "The baseline also runs against itself in the same rounds. An effect is claimed only if it lies beyond that band "
+    "and beyond 1.",
+    "The verdict uses CPU time if other load would disturb wall time, and wall time if waiting is what is measured.",
     "A disturbed round is repeated up to twice. If too few are clean, all count and the case is noisy.",
-    "Absolute times and memory are for reading only: times drift on a shared machine, and memory is that of the whole "
+    "Absolute times and memory are informative only: times drift on a shared machine, and memory is that of the whole "
     "process, which arms with the same environment share.",
 )
 

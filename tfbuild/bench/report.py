@@ -93,7 +93,7 @@ def _experiment(row: ExperimentResult) -> Iterator[str]:
     yield ""
     yield f"*{row.question}*"
     yield ""
-    yield f"{row.compares}. It would change: {row.changes}."
+    yield f"{row.compares}. What it could change: {row.changes}."
     for finding in row.findings:
         yield f"- **{cell(finding.text)}**"
     yield ""
@@ -126,11 +126,12 @@ def _columns(case: CaseResult, arm: ArmResult) -> Iterator[str]:
 def _method() -> Iterator[str]:
     yield "## Method"
     yield ""
-    yield "All processes are paused but the one that is timed. Rounds are in random order; a sample takes 0.1 s or"
-    yield "more. Ratios are the baseline's time over the arm's, per item and per round (above 1: the arm is faster),"
-    yield "with their median and an interval of order statistics that contains the true median with 95 % confidence."
-    yield "An effect is claimed only beyond 1 and beyond the baseline against itself in the same rounds."
-    yield "Absolute times are for reading only, because they drift on a shared machine. The JSON has every sample."
+    yield "All processes are paused except the one being timed. Rounds are in random order; a sample takes 0.1 s or"
+    yield "more. Ratios are the baseline's time divided by the arm's, per item and per round (above 1: the arm is"
+    yield "faster). The tables show their median and an interval of order statistics that contains the true median with"
+    yield "95 % confidence."
+    yield "An effect is claimed only if it lies beyond 1 and beyond the baseline against itself in the same rounds."
+    yield "Absolute times are informative only, because they drift on a shared machine. The JSON file has every sample."
 
 
 # --- terminal --------------------------------------------------------------------------------------------------------

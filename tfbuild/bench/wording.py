@@ -50,7 +50,7 @@ def noise(report: BenchReport) -> str:
     shares = [row.foreign for case in cases for row in case.rounds]
     stops = sum(case.throttled for case in cases)
     return (
-        f"{sum(case.clean for case in cases)} of {rounds} rounds undisturbed, others used "
+        f"{sum(case.clean for case in cases)} of {rounds} rounds undisturbed, other load used "
         f"{sum(shares) / len(shares):.0%} of the machine" + (f", {stops} periods throttled" if stops else "")
     )
 

@@ -14,7 +14,10 @@ from tfbuild.util.files import REPORTS
         "quick": (False, "about a minute: one or two cases of the main experiments"),
         "full": (False, "up to fifty minutes: every case, with the narrowest intervals"),
         "budget": ("", "time limit of the whole run, such as 90s, 5m or 1h (default: 5m)"),
-        "model": ([], "measure this whole model, such as resnet50, at its real size, also reading JPEGs (repeatable)"),
+        "model": (
+            [],
+            "measure this whole model, such as resnet50, at its real size, and its reading of JPEGs (repeatable)",
+        ),
         "batch-size": ("", "items per step of --model (default: each model's own)"),
         "command": (
             "",

@@ -72,7 +72,7 @@ def ignored_options(build: Build, options: Mapping[str, Any]) -> list[str]:
 
 @verb(PLAN, MAKE, COMPILE, {"output": ("dist", "folder for the wheel")}, JSON)
 def wheel(*, output: str, json: bool, **options: Any) -> None:
-    """Compile only the wheel, and write a JSON file beside it that says how."""
+    """Compile only the wheel, and write a JSON file beside it that says how it was built."""
     from tfbuild.pipeline import Maker
 
     run = run_of(options)

@@ -30,41 +30,44 @@ Options = Mapping[str, tuple[Any, str]]
 # Options of every verb that plans.
 PLAN: Options = {
     "target": (targets.default(), targets.spelled(titles=True)),
-    "release": ("", "TensorFlow release, 2.21.0 or 2.21 (default: the newest one that fits the other options)"),
-    "python": ("", "Python of the image, 3.11 (default: the release's newest with a base image)"),
+    "release": ("", "TensorFlow release, such as 2.21.0 or 2.21 (default: the newest one that fits the other options)"),
+    "python": ("", "Python of the image, such as 3.11 (default: the newest of the release that has a base image)"),
     "cpu": (
         "",
         "CPU to build for: host, a level (x86-64-v3), a name (haswell), features (avx2,fma) or a recorded file",
     ),
-    "cpuinfo": ("", "recording to use as `host` (/proc/cpuinfo, sysctl -a, CPUID leaves or py-cpuinfo's JSON)"),
-    "compiler": ("", "gcc-12, clang-18 (default: the best proven one for the release that a base image has)"),
+    "cpuinfo": ("", "recorded CPU to use as `host` (/proc/cpuinfo, sysctl -a, CPUID leaves or py-cpuinfo's JSON)"),
+    "compiler": (
+        "",
+        "compiler, such as gcc-12 or clang-18 (default: the best proven one that a base image of the release has)",
+    ),
     "prefer-vector-width": (
         "",
-        "vector width of loops that the compiler vectorises: 128, 256 or 512 bits (default: by measurements)",
+        "vector width of loops that the compiler vectorises: 128, 256 or 512 bits (default: as measured)",
     ),
     "platform": ("", "linux/amd64 or linux/arm64 (default: this machine's)"),
     "wheel": ("", "official, or a wheel file (default: build from source)"),
     "source": ("", "TensorFlow's source: a tree, or an archive (default: the release's tag on GitHub)"),
     "source-sha256": ("", "expected SHA-256 of the archive given as --source"),
-    "threading": ("", "threads of oneDNN in a build from source: openmp or threadpool"),
+    "threading": ("", "threading runtime of oneDNN in a build from source: openmp or threadpool"),
     "compute-capabilities": (
         "",
-        f"compute capabilities of the GPUs for {targets.options('cuda')}: 8.0,9.0 (default: the official wheel's)",
+        f"compute capabilities for {targets.options('cuda')}, such as 8.0,9.0 (default: the official wheel's)",
     ),
-    "cuda": ("", "CUDA to compile with, 12.8 (default: the release's own, or one that supports the GPUs)"),
-    "cudnn": ("", "cuDNN to compile with, 9.8 (default: the release's own, or one that fits the CUDA version)"),
-    "bazel": ("", "Bazel version, 7.4.1 (default: the release's own)"),
+    "cuda": ("", "CUDA to compile with, such as 12.8 (default: the release's own, or one that supports the GPUs)"),
+    "cudnn": ("", "cuDNN to compile with, such as 9.8 (default: the release's own, or one that fits the CUDA version)"),
+    "bazel": ("", "Bazel version, such as 7.4.1 (default: the release's own)"),
     "config": ([], "another Bazel --config (repeatable)"),
     "bazel-flag": ([], "another Bazel flag (repeatable)"),
     "patch": ([], "unified diff to apply to TensorFlow's tree (repeatable, applied in order)"),
     "override-repository": ([], "NAME=FOLDER, a folder that replaces an external repository (repeatable)"),
     "system-lib": ([], "library to take from the system: curl, or NAME=PACKAGE,PACKAGE (repeatable)"),
-    "configure": ([], "NAME=VALUE, an answer for configure.py: TF_ENABLE_XLA=0 (repeatable)"),
+    "configure": ([], "NAME=VALUE, an answer for configure.py, such as TF_ENABLE_XLA=0 (repeatable)"),
     "without-fix": ([], "leave out this fix for a known failure; the plan lists them (repeatable)"),
     "with-headers": (False, "keep TensorFlow's headers, so that custom ops can be compiled"),
 }
 TIMED: Options = {
-    "no-throughput": (False, "verify without comparing speeds, which takes half a minute; the report notes it"),
+    "no-throughput": (False, "skip the speed comparison, which takes half a minute; the report says so"),
 }
 JSON: Options = {"json": (False, "print JSON to stdout")}
 ENGINE: Options = {
@@ -78,11 +81,14 @@ MAKE: Options = {
         "base image: registry, bootstrap (by mmdebstrap), auto (registry, else bootstrap), or an image's name",
     ),
     "ca-cert": ("", "PEM file with a company's CA certificates (default: SSL_CERT_FILE, when set)"),
-    "mirror": ("", "where to download from: a bundle's folder, or a URL that has https://HOST/PATH at URL/HOST/PATH"),
+    "mirror": (
+        "",
+        "where to download from: a bundle's folder, or a URL that serves https://HOST/PATH at URL/HOST/PATH",
+    ),
     "network": ("", "network of the build's steps: host, none or default"),
 }
 COMPILE: Options = {
-    "jobs": ("", "number of actions that Bazel runs at once (default: by processors and memory)"),
+    "jobs": ("", "number of actions that Bazel runs at once (default: derived from processors and memory)"),
     "time-limit": ("", "stop the compile after this time, such as 5h30m, keep its cache and exit with code 75"),
     "need-disk": ("", "gigabytes that must be free; 0 skips the check (default: 86 for a compile)"),
     "remote-cache": ("", "Bazel cache shared by machines: grpc://HOST:PORT, grpcs://, http:// or https://"),

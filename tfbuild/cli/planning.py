@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tfbuild.pipeline.run import Run
 
 
-@verb({"cpuinfo": ("", "recording to read in place of this machine")}, JSON)
+@verb({"cpuinfo": ("", "recorded CPU to read in place of this machine's")}, JSON)
 def detect(*, cpuinfo: str, json: bool) -> None:
     """Show this CPU's features and level, and which features the official wheel leaves unused."""
     cpu = detect_cpu(Path(cpuinfo) if cpuinfo else None)
@@ -58,7 +58,10 @@ def detect(*, cpuinfo: str, json: bool) -> None:
 @verb(
     {name: PLAN[name] for name in ("cpu", "cpuinfo", "prefer-vector-width", "platform")},
     {
-        "compiler": ("", "gcc-12, clang-18 (default: the release's own, or gcc-12 without --release)"),
+        "compiler": (
+            "",
+            "compiler, such as gcc-12 or clang-18 (default: the release's own, or gcc-12 without --release)",
+        ),
         "release": ("", "leave out flags that break this TensorFlow release (default: keep all)"),
     },
     JSON,
@@ -97,7 +100,7 @@ def copts(*, cpu: str, cpuinfo: str, platform: str, json: bool, **options: str) 
 
 @verb(
     {name: PLAN[name] for name in ("cpu", "cpuinfo", "compiler", "platform")},
-    {"release": ("", "TensorFlow release, 2.21.0 or 2.21 (default: the newest)")},
+    {"release": ("", "TensorFlow release, such as 2.21.0 or 2.21 (default: the newest)")},
     JSON,
 )
 def explain(*, json: bool, **options: Any) -> None:
@@ -112,7 +115,7 @@ def explain(*, json: bool, **options: Any) -> None:
 
 @verb(
     {
-        "images": ("3", "the largest number of images"),
+        "images": ("3", "largest number of images to choose"),
         "skip-unreachable": (False, "skip hosts that cannot be read"),
         "timeout": ("20", "time limit for each ssh host, in seconds"),
         "ssh-config": ("", "configuration for ssh, in place of ~/.ssh/config"),
@@ -209,11 +212,14 @@ def select_and_print_notes(request: Request, run: "Run") -> Build:
         "cpu": ([], "instruction set of builds from source (repeatable; default: the platform's levels)"),
         "platform": ([], "linux/amd64 or linux/arm64 (default: both)"),
         "wheel": ([], "official or source (default: both)"),
-        "fleet": ("", "build from source the images in this file, written by: invoke fleet HOSTS --json > FILE"),
-        "only": ([], "keep only rows whose identifier matches this glob: '*-mkl-py3.12-*' (repeatable)"),
-        "changed": ("", "keep only rows whose files differ from this git revision: origin/main"),
+        "fleet": (
+            "",
+            "build the images that this file lists, from source; it is written by: invoke fleet HOSTS --json > FILE",
+        ),
+        "only": ([], "keep only rows whose identifier matches this glob, such as '*-mkl-py3.12-*' (repeatable)"),
+        "changed": ("", "keep only rows whose files differ from this git revision, such as origin/main"),
         "format": ("json", "output format: json, github, gitlab or bake"),
-        "runner": ([], "WHEEL[:PLATFORM]=LABEL, the CI machine for such rows: source=my-large (repeatable)"),
+        "runner": ([], "WHEEL[:PLATFORM]=LABEL, the CI runner for such rows, such as source=my-large (repeatable)"),
         "output": ("build/bake", "folder for the build contexts of --format bake"),
     }
 )

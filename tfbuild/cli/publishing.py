@@ -41,8 +41,8 @@ def sbom(image: str, *, engine: str, output: str, json: bool) -> None:
     {"engine": ENGINE["engine"]},
     REGISTRY,
     {
-        "force": (False, "move the fixed tag, even though it names another image in the registry"),
-        "sign": (False, "sign it with cosign, which must be installed, using your or the CI's identity"),
+        "force": (False, "move the fixed tag even if it names another image in the registry"),
+        "sign": (False, "sign it with cosign, which must be installed, by your identity or that of the CI"),
         "sign-options": ("", "sign it with these options of `cosign sign`: '--key cosign.key'"),
         "dry-run": (False, "only ask the registry whether it accepts a push; IMAGE need not exist yet"),
         "indexes": (False, "push no image, but add one that is in the registry to its release's indexes"),
@@ -112,7 +112,7 @@ def push(
     {
         "release": (
             "",
-            "TensorFlow release, 2.21.0 or 2.21 (default: that of the largest instruction set, then the newest)",
+            "TensorFlow release, such as 2.21.0 or 2.21 (default: the newest with the largest fitting instruction set)",
         ),
         "python": ("", "Python of the image (default: the newest)"),
         "signed": ("", "require a signature that cosign accepts with these options: '--key cosign.pub'"),
@@ -133,7 +133,7 @@ def pull(
     dry_run: bool,
     json: bool,
 ) -> None:
-    """Pull the best image that this host can run from a registry, and say why others do not fit."""
+    """Pull from a registry the best image that this host can run, and say why not the others."""
     from tfbuild import publish
     from tfbuild.engine import Engine, selection
     from tfbuild.publish import signing

@@ -126,7 +126,7 @@ def from_bundle(engine: Engine, kept: bundles.BundledBase, folder: Path, progres
 def _need_distribution(image_name: str, distribution: str) -> None:
     if not distribution:
         raise BaseUnavailable(
-            f"no registry gives {image_name}, and it cannot be made from packages: no Debian release has its Python",
+            f"no registry provides {image_name}, and it cannot be made from packages: no Debian release has its Python",
             hint="choose another --python (Debian has 3.9, 3.11 and 3.13), or --base NAME with an image that has it",
         )
 
@@ -152,7 +152,7 @@ def from_registry(engine: Engine, name: str, progress: Progress) -> ResolvedBase
             return local
         why = getattr(error, "explanation", "") or reason(error)
         raise BaseUnavailable(
-            f"no registry gives {name} ({why})",
+            f"no registry provides {name} ({why})",
             hint="--base bootstrap makes the same Debian release from its packages; --base NAME takes any image",
         ) from error
     reference = f"{repository}@{digest}"

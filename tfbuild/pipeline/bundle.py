@@ -291,6 +291,6 @@ def _git(folder: Path, ca: Path | None, *arguments: str) -> str:
     except subprocess.CalledProcessError as error:
         lines = error.stderr.strip().splitlines()
         raise BadMirror(
-            f"git {arguments[0]}: {lines[-1] if lines else error}", hint="the same command goes on from there"
+            f"git {arguments[0]}: {lines[-1] if lines else error}", hint="the same command continues from there"
         ) from error
     return completed.stdout

@@ -207,14 +207,14 @@ def _answer(error: BuildFailed, watch: BazelWatch, job: Compile) -> TfbuildError
     run, share = job.run, job.share
     if watch.killed and share is not None:
         return BuildFailed(
-            f"a compiler or Bazel was killed, most likely for want of memory ({share.reason})\n{error.reason}",
+            f"a compiler or Bazel was killed, most likely because memory ran out ({share.reason})\n{error.reason}",
             hint=f"{memory_hint(share)}; what is compiled is kept. {error.hint}",
         )
     if watch.no_remote and run.remote:
         return BuildFailed(
             f"the remote {run.remote.name} cannot be used\n{error.reason}",
             hint="is it up, and does it accept the credentials? The build's steps must reach it (--network host for "
-            f"one on this machine). Without it, the build goes on from what is compiled so far. {error.hint}",
+            f"one on this machine). Without it, the build continues from what is compiled so far. {error.hint}",
         )
     explained = diagnosis.explain(error)
     # A specific cause says more than the mirror, and the mirror says more than a general failure.
@@ -237,9 +237,9 @@ def _time_up(run: Run, watch: BazelWatch) -> TimeUp:
     if watch.share is None:
         return TimeUp(
             f"stopped at the time limit of {duration(run.seconds)}, before anything was compiled",
-            hint="give it more time: each run begins with Bazel's analysis; the same command goes on from there",
+            hint="give it more time: each run begins with Bazel's analysis; the same command continues from there",
         )
     return TimeUp(
         f"stopped at the time limit of {duration(run.seconds)}; what is compiled is kept in the engine's cache",
-        hint="the same command goes on from there",
+        hint="the same command continues from there",
     )

@@ -356,7 +356,7 @@ def disk_full(folder: Path) -> Iterator[None]:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         raise DiskFull(
-            f"no space is left for {folder}", hint="free some space; then the same command goes on from there"
+            f"no space is left for {folder}", hint="free some space; then the same command continues from there"
         ) from error
 
 

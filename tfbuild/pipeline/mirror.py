@@ -121,7 +121,7 @@ class Mirror(ThreadingHTTPServer):
         if self.disk_full:
             return DiskFull(
                 f"no space is left for the bundle in {folder}",
-                hint="free some space; then the same command goes on from there",
+                hint="free some space; then the same command continues from there",
             )
         if "is expired (invalid since" in error.reason:
             return BadMirror(f"the package lists in {folder} have expired\n{error.reason}", hint="fill a new folder")
@@ -133,7 +133,7 @@ class Mirror(ThreadingHTTPServer):
         if self.upstream is not None:
             return BadMirror(
                 f"cannot download what the build needs:{lines}\n{error.reason}",
-                hint="the same command goes on from there: what was downloaded is kept. Where a package is gone, the "
+                hint="the same command continues from there: what was downloaded is kept. Where a package is gone, the "
                 "lists in the folder are too old: fill a new one",
             )
         return BadMirror(

@@ -246,6 +246,6 @@ def nothing_fits(registry: Registry, choice: Choice) -> NothingFits:
     nearest = choice.nearest
     lacking = f"; the nearest is {nearest.id}, for which this CPU lacks {' '.join(choice.missing)}" if nearest else ""
     return NothingFits(
-        f"nothing of what was asked for in {registry.repository} runs on this host{lacking}",
+        f"no matching image in {registry.repository} runs on this host{lacking}",
         hint="build one here: invoke build --cpu host; or leave out --release and --python, which exclude images",
     )

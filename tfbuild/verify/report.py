@@ -112,7 +112,7 @@ def _speed(report: Report) -> Iterator[str]:
     yield _speed_row("**all** (geometric mean)", throughput)
     yield ""
     yield f"{throughput.clean} of {throughput.rounds} rounds were undisturbed;"
-    yield f"others used {throughput.foreign:.0%} of the machine on average."
+    yield f"other load used {throughput.foreign:.0%} of the machine on average."
 
 
 def _speed_row(name: str, row: Benchmark | Throughput) -> str:
