@@ -5,6 +5,6 @@ import sys
 # Invoke keeps Python from writing byte code, so that each command would compile all of tfbuild again.
 sys.dont_write_bytecode = bool(sys.flags.dont_write_bytecode)
 
-from tfbuild.cli import collection  # noqa: E402
+from tfbuild.cli import VERBS, collection, repository  # noqa: E402
 
-namespace = collection()
+namespace = collection(VERBS, repository.VERBS)

@@ -12,11 +12,13 @@ import pytest
 
 import tasks
 from tests.commandline import invoke
+from tfbuild.cli import repository
 from tfbuild.cli.verbs import VERBS
 from tfbuild.errors import UsageError
 from tfbuild.util import quantities
 
 ROOT = Path(__file__).parents[2]
+EVERY = {**VERBS, **repository.VERBS}
 
 
 def test_a_closed_pipe_is_no_error() -> None:
@@ -31,7 +33,7 @@ def test_a_closed_pipe_is_no_error() -> None:
 
 
 def test_every_verb_is_found_by_invoke() -> None:
-    assert set(tasks.namespace.task_names) == set(VERBS)
+    assert set(tasks.namespace.task_names) == set(EVERY)
 
 
 def test_the_command_line_starts_without_what_only_some_verbs_use() -> None:
@@ -43,13 +45,13 @@ def test_the_command_line_starts_without_what_only_some_verbs_use() -> None:
     assert loaded & {*libraries, *(f"tfbuild.{room}" for room in rooms)} == set()
 
 
-@pytest.mark.parametrize("name", sorted(VERBS))
+@pytest.mark.parametrize("name", sorted(EVERY))
 def test_every_verb_takes_the_options_that_it_offers(name: str) -> None:
     offered = [
         parameter.name for parameter in signature(tasks.namespace[name].body).parameters.values()
         if parameter.kind is parameter.KEYWORD_ONLY
     ]  # fmt: skip
-    body = signature(VERBS[name].body)
+    body = signature(EVERY[name].body)
     positional = [
         parameter for parameter in body.parameters.values() if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
     ]

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import IO
 
+from tfbuild import installation
 from tfbuild.bench import gate, matching, wording
 from tfbuild.bench.matching import TOO_FEW, ArmRatio, Lack, TimedArm
 from tfbuild.context.labels import read_labels
@@ -247,7 +248,7 @@ def _drift(first: BenchReport, second: BenchReport, rows: Sequence[ArmRatio], nu
     elif held < len(rows):
         yield (
             "the runs were not interleaved: a disturbance of a whole run is in the ratios but in no interval "
-            "(invoke bench --only isa --against IMAGE in both runs cancels it)"
+            f"({installation.command()} bench --only isa --against IMAGE in both runs cancels it)"
         )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from tfbuild import installation
 from tfbuild.bench import advise, charts, compare, gate, wording
 from tfbuild.bench.compare import ReportComparison, side_by_side
 from tfbuild.bench.gate import GateVerdict
@@ -18,7 +19,7 @@ from tfbuild.measure.evaluate import AGAIN, cpu, wall
 from tfbuild.measure.records import ArmResult, BenchReport, CaseResult, ExperimentResult
 from tfbuild.util.files import replace_file
 
-TEMPLATES = Path(__file__).parents[2] / "templates"
+TEMPLATES = installation.templates()
 QUIET = "quiet"
 # The number of lines shown; the reader can unfold the others.
 MOST_LINES = 3

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from tfbuild.cli import extras
 from tfbuild.cli.options import JSON, certificates
 from tfbuild.cli.verbs import verb
 from tfbuild.errors import UsageError
@@ -56,6 +57,7 @@ def bench(
             "bench needs an image", hint="invoke bench IMAGE; invoke bench --list shows what can be measured"
         )
     else:
+        extras.require("bench", "a benchmark")
         command.run(image, only, settings, REPORTS, json=json, name=name, pyperf=pyperf, named=model, batch=batch_size)
 
 
@@ -73,6 +75,8 @@ def compare(*reports: str, fail_if: list[str], html: str, json: bool) -> None:
     """Compare benchmark REPORTS of images, machines or releases, each with the first one."""
     from tfbuild.bench import command
 
+    if html:
+        extras.require("bench", "--html")
     command.compare(reports, fail_if, html, json=json)
 
 
@@ -88,5 +92,7 @@ def advise(report: str, *, env_file: str, html: str, pyperf: str, json: bool) ->
     """Suggest settings and code for this machine, each with its gain in the benchmark REPORT."""
     from tfbuild.bench import command
 
+    if html or pyperf:
+        extras.require("bench", "--html" if html else "--pyperf")
     command.export(report, html=html, pyperf=pyperf)
     command.advise(report, env_file, json=json)

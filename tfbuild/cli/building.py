@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tfbuild.cli import extras
 from tfbuild.cli.options import (
     COMPILE,
     ENGINE,
@@ -162,6 +163,7 @@ def verify_published(
     from tfbuild.pipeline import Maker
     from tfbuild.publish import described, signing
 
+    extras.require("publish", "verify --registry")
     run = run_of(options)
     cosign_options = signing.options(signed)
     published_in = registry_of(registry, options["ca_cert"])

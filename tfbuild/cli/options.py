@@ -6,6 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tfbuild import installation
 from tfbuild.cpu import Cpu
 from tfbuild.cpu import detect as detect_cpu
 from tfbuild.errors import UnknownCpu, UsageError
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from tfbuild.oci.client import Registry
     from tfbuild.pipeline.run import Run
 
-# The checkout, with its docs/ and dockerfiles/.
+# The checkout, with its docs/ and dockerfiles/. An installed tfbuild has none: see needs_clone().
 ROOT = Path(__file__).parents[2]
 T = TypeVar("T", bound="DataclassInstance")
 
@@ -105,6 +106,12 @@ REGISTRY: Options = {
     "registry": ("", "repository: HOST/PATH, such as ghcr.io/us/tfbuild (default: TFBUILD_REGISTRY, when set)"),
     "ca-cert": MAKE["ca-cert"],
 }
+
+
+def needs_clone(option: str) -> None:
+    """Raise UsageError where tfbuild is installed as a package: it has no repository to compare with."""
+    if installation.clone() is None:
+        raise UsageError(f"{option} compares with tfbuild's own repository", hint="use it in a clone of tfbuild")
 
 
 def host_cpu(cpuinfo: str) -> Cpu | None:

@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tfbuild import facts
-from tfbuild.cli.options import JSON, PLAN, ROOT, host_cpu, request_of
+from tfbuild.cli.options import JSON, PLAN, ROOT, host_cpu, needs_clone, request_of
 from tfbuild.cli.output import out, say, up_to_date
 from tfbuild.cli.verbs import verb
 from tfbuild.cpu import detect as detect_cpu
 from tfbuild.cpu import isa
 from tfbuild.errors import TfbuildError, UsageError
 from tfbuild.facts import base_images, releases, targets
+from tfbuild.installation import as_typed
 from tfbuild.plan import PLATFORMS, Build, Request, asked_set, choose_platform, unused_by_official_wheel
 from tfbuild.plan import select as select_build
 from tfbuild.util.files import WORK
@@ -241,6 +242,8 @@ def matrix(
         raise UsageError(f"unknown format {format!r}", hint=f"one of: {', '.join(formats.FORMATS)}")
     if runner and format not in ("github", "gitlab"):
         raise UsageError("--runner applies to CI jobs only", hint="--format github or gitlab")
+    if changed:
+        needs_clone("--changed")
     requested = {name if name == "only" else f"{name}s": tuple(values) for name, values in options.items()}
     selected = rows.select(rows.MatrixRequest(**requested, images=_images(fleet, options) if fleet else ()))
     if changed:
@@ -288,6 +291,8 @@ def support(*, check: bool, json: bool, root: Path = ROOT) -> None:
     """Print as Markdown which release builds for which Python, target and platform, and how certain that is."""
     from tfbuild.plan import support as table
 
+    if check:
+        needs_clone("--check")
     rows = list(table.rows())
     text, path = table.to_markdown(rows), root / table.FILE
     if check:
@@ -296,4 +301,4 @@ def support(*, check: bool, json: bool, root: Path = ROOT) -> None:
     elif json:
         out(table.to_json(rows))
     else:
-        print(text, end="")
+        print(as_typed(text), end="")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tfbuild.cli import extras
 from tfbuild.cli.options import ENGINE, JSON, PLAN, REGISTRY, certificates, engine_of, host_cpu, registry_of
 from tfbuild.cli.output import out, say
 from tfbuild.cli.verbs import verb
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 @verb({"engine": ENGINE["engine"]}, {"output": ("", "file to write (default: stdout)")}, JSON)
 def sbom(image: str, *, engine: str, output: str, json: bool) -> None:
     """Write the software bill of materials of IMAGE as CycloneDX 1.6, from its files."""
+    extras.require("publish", "sbom")
     from tfbuild.publish import attachments
     from tfbuild.publish import sbom as bills
 
@@ -68,6 +70,8 @@ def push(
     from tfbuild.publish import signing
     from tfbuild.util.progress import Progress
 
+    if not dry_run:
+        extras.require("publish", "push")
     chosen = selection.choose(engine)
     destination = registry_of(registry, ca_cert)
     cosign_options = signing.options(sign_options) if sign or sign_options else None

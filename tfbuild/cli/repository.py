@@ -1,14 +1,16 @@
-"""The verbs for developing tfbuild itself."""
+"""The verbs for developing tfbuild itself: `invoke` in a clone has them, the installed command does not."""
 
 from pathlib import Path
 
 from tfbuild.cli.options import ROOT
 from tfbuild.cli.output import up_to_date
-from tfbuild.cli.verbs import verb
+from tfbuild.cli.verbs import Verb, verb
 from tfbuild.errors import TfbuildError
 
+VERBS: dict[str, Verb] = {}
 
-@verb({"check": (False, "only compare, and fail where a file is out of date")})
+
+@verb({"check": (False, "only compare, and fail where a file is out of date")}, table=VERBS)
 def dockerfiles(*, check: bool, folder: Path = ROOT / "dockerfiles") -> None:
     """Regenerate the committed build contexts in dockerfiles/."""
     from tfbuild.context import committed
@@ -20,7 +22,7 @@ def dockerfiles(*, check: bool, folder: Path = ROOT / "dockerfiles") -> None:
         raise TfbuildError("files in dockerfiles/ are out of date", hint="invoke dockerfiles")
 
 
-@verb({"check": (False, "only compare, and fail where a page is out of date")})
+@verb({"check": (False, "only compare, and fail where a page is out of date")}, table=VERBS)
 def docs(*, check: bool, root: Path = ROOT) -> None:
     """Regenerate docs/support.md and docs/reference/exit-codes.md."""
     from tfbuild.cli import exit_codes
@@ -40,7 +42,8 @@ def docs(*, check: bool, root: Path = ROOT) -> None:
     {
         "pure": (False, "run only the tests that need no engine, sshd or browser"),
         "nightly": (False, "run only the slow tests that other runs leave out"),
-    }
+    },
+    table=VERBS,
 )
 def test(path: str = "", *, pure: bool, nightly: bool) -> None:  # noqa: PT028 - no test
     """Check lint, types and generated files, and run all but the nightly tests; with PATH, only the tests there."""

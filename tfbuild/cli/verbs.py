@@ -3,7 +3,7 @@
 import functools
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from inspect import Parameter, Signature, signature
 from typing import Any, TypeVar
@@ -15,6 +15,7 @@ from invoke.tasks import Task
 from tfbuild.cli import output
 from tfbuild.cli.options import Options
 from tfbuild.errors import Interrupted, UsageError
+from tfbuild.installation import as_typed
 
 Body = Callable[..., None]
 B = TypeVar("B", bound=Body)
@@ -32,30 +33,31 @@ class Verb:
         return self.body.__name__
 
 
+# The verbs of every tfbuild. Those that need a clone of the repository are a table of their own (repository.py).
 VERBS: dict[str, Verb] = {}
 
 
-def verb(*groups: Options) -> Callable[[B], B]:
-    """Make a function a verb with the options of `groups`; its docstring is the verb's help.
+def verb(*groups: Options, table: dict[str, Verb] = VERBS) -> Callable[[B], B]:
+    """Make a function a verb of `table` with the options of `groups`; its docstring is the verb's help.
 
     The function itself is unchanged. Invoke's help shows its positional parameters; keyword-only ones that are in no
     group stay hidden, and need a default.
     """
 
     def register(body: B) -> B:
-        VERBS[body.__name__] = Verb(body, {name: row for group in groups for name, row in group.items()})
+        table[body.__name__] = Verb(body, {name: row for group in groups for name, row in group.items()})
         return body
 
     return register
 
 
-def collection() -> Collection:
-    """Make a task of each verb, for this command line.
+def collection(*tables: Mapping[str, Verb]) -> Collection:
+    """Make a task of each verb in `tables`, for this command line.
 
     Invoke supports neither "one or more" nor optional positional arguments, so the parameters of a task depend on
     `sys.argv`.
     """
-    return Collection(*map(_task, VERBS.values()))
+    return Collection(*(_task(verb) for table in tables for verb in table.values()))
 
 
 def _task(verb: Verb) -> "Task[Body]":
@@ -68,7 +70,7 @@ def _task(verb: Verb) -> "Task[Body]":
     context = Parameter("_", Parameter.POSITIONAL_OR_KEYWORD)
     run.__signature__ = Signature([context, *positional, *keywords])  # type: ignore[attr-defined]
     lists = [name.replace("-", "_") for name, (default, _) in verb.options.items() if isinstance(default, list)]
-    helps = {name: text for name, (_, text) in verb.options.items()}
+    helps = {name: as_typed(text) for name, (_, text) in verb.options.items()}
     return Task(run, help=helps, iterable=lists, auto_shortflags=False)
 
 

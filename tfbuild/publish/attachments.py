@@ -3,6 +3,7 @@
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tfbuild.context.labels import REPOSITORY, read_labels
 from tfbuild.engine import Engine, Image
@@ -11,10 +12,12 @@ from tfbuild.oci import referrers
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Manifest
 from tfbuild.oci.referrers import Attachment
-from tfbuild.publish import ci_run, image_contents, provenance, sbom
-from tfbuild.publish.image_contents import Contents
+from tfbuild.publish import ci_run, provenance
 from tfbuild.util.files import replace_file
 from tfbuild.verify import report as reporting
+
+if TYPE_CHECKING:
+    from tfbuild.publish.image_contents import Contents
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +38,8 @@ class AttachedPapers:
 
 def attach(engine: Engine, image: Image, registry: Registry, manifest: Manifest, reports: Path) -> AttachedPapers:
     """Create the papers of an image in the registry, attach them there, and write them to `reports`."""
+    from tfbuild.publish import image_contents  # of the extra `publish`, which a pull does without
+
     identifier = read_labels(image.labels).id
     contents = image_contents.read(engine, image.id)
     papers = make(replace(image, id=manifest.config), contents, str(registry.repository), manifest.digest, reports)
@@ -47,11 +52,13 @@ def attach(engine: Engine, image: Image, registry: Registry, manifest: Manifest,
     return AttachedPapers(sbom=digests[0], provenance=digests[1])
 
 
-def make(image: Image, contents: Contents, repository: str, digest: str, reports: Path) -> Papers:
+def make(image: Image, contents: "Contents", repository: str, digest: str, reports: Path) -> Papers:
     """The papers of an image whose report is in `reports`; `digest`: that of its manifest in `repository`.
 
     The `id` of `image` must be its configuration's digest, even if the engine uses another one.
     """
+    from tfbuild.publish import sbom  # of the extra `publish`
+
     identifier = read_labels(image.labels).id
     report = reporting.stored(reports, identifier)
     if report is None:

@@ -15,7 +15,7 @@ from tfbuild.errors import Outdated, RegistryRefused, Unfinished, UnknownImage, 
 from tfbuild.oci import manifests, references, referrers
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Manifest
-from tfbuild.publish import indexes, provenance, sbom
+from tfbuild.publish import indexes, provenance
 from tfbuild.publish.choose import Published
 from tfbuild.publish.provenance import Statement
 from tfbuild.util.progress import Progress
@@ -173,6 +173,8 @@ def _statement(registry: Registry, manifest: Manifest, labels: Mapping[str, str]
 
 def _bill(registry: Registry, manifest: Manifest, statement: Statement, identifier: str) -> bytes:
     """The attached SBOM that the provenance names."""
+    from tfbuild.publish import sbom  # of the extra `publish`, which a pull does without
+
     bills = referrers.documents(registry, manifest, referrers.SBOM)
     if not bills:
         raise _missing(manifest, "SBOM")
@@ -219,6 +221,8 @@ def _compare_report(reports: Path, identifier: str, manifest: Manifest, statemen
 
 def pull(engine: Engine, registry: Registry, described: Described, progress: Progress) -> None:
     """Download the image, and compare its SBOM with its files. Raises VerificationFailed."""
+    from tfbuild.publish import sbom
+
     transfer.again(lambda: engine.pull(described.reference, progress), progress)
     image = engine.image(described.reference)
     if image.id not in (described.config, described.digest):

@@ -10,6 +10,7 @@ from tfbuild.context.planned import Planned
 from tfbuild.engine import Engine, Image
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.records import Environment, TensorFlow
+from tfbuild.installation import as_typed
 from tfbuild.measure import probe
 from tfbuild.util.progress import Progress
 from tfbuild.util.terminal import printable
@@ -52,7 +53,7 @@ def _timed(check: VerificationCheck, verification: Verification, progress: Progr
         measures=tuple(Measure(name=m.name, value=m.value, limit=m.limit) for m in result.measures),
         proves=check.claim.proves,
         how=check.claim.how,
-        fix=check.claim.fix if result.status == judge.FAIL else "",
+        fix=as_typed(check.claim.fix) if result.status == judge.FAIL else "",
     )
 
 

@@ -1,0 +1,24 @@
+#!/bin/sh
+# ci/try.sh WHEEL: installs a wheel into a new environment and runs its command in an empty folder.
+#
+# What it writes must be what the clone has under dockerfiles/. PYTHON: the Python to use (default: python3).
+set -eu
+wheel=$(realpath "$1")
+clone=$(realpath "$(dirname "$0")/..")
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+"${PYTHON:-python3}" -m venv "$folder/venv"
+"$folder/venv/bin/pip" install --quiet "$wheel"
+mkdir "$folder/empty"
+cd "$folder/empty"
+tfbuild=$folder/venv/bin/tfbuild
+"$tfbuild" --version
+"$tfbuild" detect
+"$tfbuild" copts --cpu haswell
+"$tfbuild" matrix --only '*-mkl-*' >/dev/null
+name=2.20.0-mkl-py3.13-x86-64-v3
+"$tfbuild" dockerfile --target mkl --release 2.20.0 --python 3.13 --platform linux/amd64 --cpu x86-64-v3 --output context
+for file in "$clone/dockerfiles/$name"/*; do
+    cmp "$file" "context/$(basename "$file")"
+done
+echo "ci/try.sh: $(basename "$wheel") works" >&2

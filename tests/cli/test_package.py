@@ -1,0 +1,385 @@
+"""The installed command: what the wheel holds, what works in an empty folder, and what only a clone has."""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests import checkout
+from tests.ci.steps import ROOT, read
+from tests.commandline import invoke
+from tfbuild import __version__, installation
+from tfbuild.cli import VERBS, extras, repository
+
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+OPTIONAL = {module for modules in extras.EXTRAS.values() for module in modules}
+Command = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def run(*words: str | Path, cwd: Path, code: int = 0, **env: str) -> "subprocess.CompletedProcess[str]":
+    done = subprocess.run(
+        words, cwd=cwd, capture_output=True, text=True, check=False, env={**os.environ, **env}, timeout=120
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
+def tool(name: str) -> Path:
+    return Path(sys.executable).with_name(name)
+
+
+def build(kind: str, source: Path, folder: Path) -> Path:
+    """Build as pip does, with the backend that is installed here."""
+    hook = f"from hatchling import build; print(build.build_{kind}({str(folder)!r}))"
+    return folder / run(sys.executable, "-c", hook, cwd=source).stdout.splitlines()[-1]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("package")
+
+
+@pytest.fixture(scope="module")
+def wheel(folder: Path) -> Path:
+    return build("wheel", ROOT, folder / "dist")
+
+
+@pytest.fixture(scope="module")
+def sdist(folder: Path) -> Path:
+    return build("sdist", ROOT, folder / "dist")
+
+
+@pytest.fixture(scope="module")
+def environment(folder: Path, wheel: Path) -> Path:
+    """An environment with the wheel; of the packages around these tests it has all but those of the extras."""
+    venv, packages = folder / "venv", folder / "packages"
+    run(sys.executable, "-m", "venv", "--without-pip", venv, cwd=folder)
+    packages.mkdir()
+    for path in site().iterdir():
+        if path.name.partition(".")[0] not in OPTIONAL and path.suffix != ".pth":
+            (packages / path.name).symlink_to(path)
+    (own,) = (venv / "lib").glob("python*/site-packages")
+    (own / "packages.pth").write_text(f"{packages}\n")
+    pip: list[str | Path] = [sys.executable, "-m", "pip", "--python", venv / "bin" / "python"]
+    run(*pip, "install", "--quiet", "--no-deps", "--no-index", wheel, cwd=folder)
+    return venv
+
+
+def site() -> Path:
+    """The folder that the packages around these tests are in."""
+    return Path(pytest.__file__).parents[1]
+
+
+@pytest.fixture
+def tfbuild(environment: Path, tmp_path: Path) -> Command:
+    """The installed command, in an empty folder."""
+    (tmp_path / "empty").mkdir()
+
+    def command(*words: str | Path, code: int = 0, **env: str) -> "subprocess.CompletedProcess[str]":
+        given = {"PYTHONPATH": "", **env}
+        return run(environment / "bin" / "tfbuild", *words, cwd=tmp_path / "empty", code=code, **given)
+
+    return command
+
+
+# --- what is in it ----------------------------------------------------------------------------------------------------
+
+
+def names(wheel: Path) -> set[str]:
+    return set(zipfile.ZipFile(wheel).namelist())
+
+
+def tracked(*folders: str) -> set[str]:
+    """The repository's files below these folders."""
+    listed = subprocess.check_output(["git", "ls-files", *folders], cwd=ROOT, text=True).splitlines()
+    return {name for name in listed if (ROOT / name).is_file()}
+
+
+def test_the_wheel_has_the_package_and_the_templates_and_nothing_else(wheel: Path) -> None:
+    found = {name for name in names(wheel) if ".dist-info/" not in name}
+    clone_only = {"tfbuild/cli/repository.py", "tfbuild/cli/testing.py"}
+    wanted = (tracked("tfbuild") - clone_only) | {f"tfbuild/{name}" for name in tracked("templates")}
+    assert wanted <= found
+    assert {name.partition("/")[0] for name in found} == {"tfbuild"}
+    assert not clone_only & found
+    assert not any("test" in Path(name).name or "__pycache__" in name for name in found)
+
+
+def test_the_sdist_makes_the_same_wheel(sdist: Path, wheel: Path, tmp_path: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    again = build("wheel", tmp_path / sdist.name.removesuffix(".tar.gz"), tmp_path / "dist")
+    assert hashlib.sha256(again.read_bytes()).digest() == hashlib.sha256(wheel.read_bytes()).digest()
+
+
+def test_each_extra_is_what_the_command_line_asks_for() -> None:
+    for extra, modules in extras.EXTRAS.items():
+        listed = {Requirement(line).name for line in PROJECT["optional-dependencies"][extra]}
+        assert listed == set(modules.values())
+
+
+@pytest.mark.parametrize(
+    ("lock", "used"), [("requirements.lock", ()), ("requirements-dev.lock", ("dev",))], ids=["use", "dev"]
+)
+def test_a_lock_file_has_all_that_is_listed(lock: str, used: tuple[str, ...]) -> None:
+    text = (ROOT / lock).read_text(encoding="utf-8").splitlines()
+    pins = [Requirement(line.removesuffix("\\")) for line in text if line[:1].isalnum()]
+    pinned = {canonicalize_name(pin.name): next(iter(pin.specifier)).version for pin in pins}
+    listed = list(PROJECT["dependencies"])
+    for extra in (*extras.EXTRAS, *used):
+        assert f" --extra={extra} " in text[1]
+        listed += PROJECT["optional-dependencies"][extra]
+    for wanted in map(Requirement, listed):
+        assert wanted.specifier.contains(pinned[canonicalize_name(wanted.name)]), wanted
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def test_the_command_tells_its_version_and_its_verbs(tfbuild: Command) -> None:
+    assert tfbuild("--version").stdout == f"tfbuild {__version__}\n"
+    shown = tfbuild("--help").stdout
+    assert shown.startswith("Usage: tfbuild VERB [--options]\n")
+    assert "invoke" not in shown.lower()
+    listed = shown.partition("\nVerbs:\n")[2].splitlines()
+    assert {line.split()[0] for line in listed if line[:3].strip()} == set(VERBS)
+
+
+def test_what_needs_the_repository_is_in_a_clone_only(tfbuild: Command) -> None:
+    assert set(repository.VERBS) == {"dockerfiles", "docs", "test"}
+    assert not set(repository.VERBS) & set(VERBS)
+    assert tfbuild("test", code=1).stderr == "No idea what 'test' is!\n"
+    told = tfbuild("matrix", "--changed", "main", code=2).stderr
+    assert told == "error: --changed compares with tfbuild's own repository\nhint: use it in a clone of tfbuild\n"
+
+
+def test_a_plan_is_that_of_the_clone(tfbuild: Command) -> None:
+    words = ("plan", "--release", "2.14.0", "--cpu", "x86-64-v3", "--platform", "linux/amd64", "--json")
+    assert tfbuild(*words).stdout == invoke(*words).stdout
+
+
+SHARED = ("dockerfile", "--release", "2.14.0", "--platform", "linux/amd64")
+
+
+@pytest.mark.parametrize("words", [("--wheel", "official"), ("--cpu", "x86-64-v3")], ids=["official", "source"])
+def test_a_build_context_is_that_of_the_clone_byte_by_byte(
+    words: tuple[str, ...], tfbuild: Command, tmp_path: Path
+) -> None:
+    """Written to the current folder, and to the one that is named."""
+    output = ("--output", tmp_path / "named") if "official" in words else ()
+    invoke(*SHARED, *words, "--output", tmp_path / "clone")
+    written = tmp_path / "empty" / tfbuild(*SHARED, *words, *output).stdout.strip()
+    assert dict(files(written)) == dict(files(tmp_path / "clone"))
+    assert [path.name for path in (tmp_path / "empty").iterdir()] == ([] if output else ["build"])
+
+
+def files(folder: Path) -> Iterator[tuple[str, tuple[int, bytes]]]:
+    for path in folder.rglob("*"):
+        if path.is_file():
+            yield str(path.relative_to(folder)), (path.stat().st_mode, path.read_bytes())
+
+
+# --- what messages call it --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "typed"),
+    [
+        ("invoke plan; or invoke --help plan", "tfbuild plan; or tfbuild --help plan"),
+        ("its identifier, as `invoke images` has it", "its identifier, as `tfbuild images` has it"),
+        ("generated by `invoke docs`, invoke dockerfiles", "generated by `invoke docs`, invoke dockerfiles"),
+        ("write it: invoke dockerfile", "write it: tfbuild dockerfile"),
+        ("Invoke itself, reinvoke it, invoke", "Invoke itself, reinvoke it, invoke"),
+    ],
+)
+def test_messages_name_the_command_that_was_typed(text: str, typed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/tfbuild", "plan"])
+    assert installation.as_typed(text) == typed
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/tfbuild-next", "plan"])
+    assert installation.as_typed(text) == typed.replace("tfbuild", "tfbuild-next")
+    monkeypatch.setattr(sys, "argv", ["/x/.venv/bin/invoke", "plan"])
+    assert installation.as_typed(text) == text
+
+
+def test_hints_and_help_name_the_installed_command(tfbuild: Command) -> None:
+    assert tfbuild("fleet", "--help", code=2).stderr.endswith("\nhint: tfbuild --help fleet\n")
+    assert "tfbuild fleet HOSTS" in " ".join(tfbuild("--help", "matrix").stdout.split())
+
+
+# --- extras -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "extra", "purpose"),
+    [
+        (("bench", "image"), "bench", "a benchmark"),
+        (("compare", "a.json", "b.json", "--html", "x.html"), "bench", "--html"),
+        (("advise", "a.json", "--pyperf", "x.json"), "bench", "--pyperf"),
+        (("sbom", "image"), "publish", "sbom"),
+        (("push", "image", "--registry", "localhost:1/x"), "publish", "push"),
+        (("verify", "image", "--registry", "localhost:1/x"), "publish", "verify --registry"),
+    ],
+)
+def test_a_missing_extra_is_told_before_anything_starts(
+    words: tuple[str, ...], extra: str, purpose: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(extras, "find_spec", lambda _: None)
+    packages = ", ".join(extras.EXTRAS[extra].values())
+    assert invoke(*words, code=2).stderr == (
+        f"error: {purpose} needs {packages}, which tensorflow-tfbuild[{extra}] installs\n"
+        f"hint: pip install 'tensorflow-tfbuild[{extra}]'\n"
+    )
+
+
+IMPORT = """
+import importlib, pkgutil, sys, tfbuild
+for row in pkgutil.walk_packages(tfbuild.__path__, "tfbuild."):
+    if row.name.startswith(("tfbuild.in_container.", "tfbuild.templates.")):
+        continue
+    try:
+        importlib.import_module(row.name)
+    except ModuleNotFoundError as error:
+        print(row.name, error.name.partition(".")[0])
+"""
+
+
+def test_all_other_modules_work_without_the_extras(environment: Path, tfbuild: Command, tmp_path: Path) -> None:
+    told = run(environment / "bin" / "python", "-c", IMPORT, cwd=tmp_path, PYTHONPATH="").stdout.split("\n")
+    assert dict(line.split() for line in told if line) == {
+        "tfbuild.bench.interchange": "pyperf",
+        "tfbuild.publish.image_contents": "debian",
+        "tfbuild.publish.sbom": "cyclonedx",
+    }
+    assert "hint: pip install 'tensorflow-tfbuild[bench]'" in tfbuild("bench", "image", code=2).stderr
+
+
+# --- completion -------------------------------------------------------------------------------------------------------
+
+BASH = """
+eval "$(tfbuild --print-completion-script bash)"
+COMP_WORDS=(tfbuild pla)
+_complete_tfbuild tfbuild pla
+echo "${COMPREPLY[*]}"
+"""
+ZSH = """
+compctl() {}
+eval "$(tfbuild --print-completion-script zsh)"
+words=(tfbuild plan --targ)
+_complete_tfbuild
+echo ${(M)reply:#--targ*}
+"""
+
+
+@pytest.mark.parametrize(("shell", "script", "word"), [("bash", BASH, "plan"), ("zsh", ZSH, "--target")])
+def test_the_shells_complete_verbs_and_options(
+    shell: str, script: str, word: str, environment: Path, tmp_path: Path
+) -> None:
+    program = shutil.which(shell)
+    if program is None:
+        pytest.skip(f"{shell} is not installed")
+    path = f"{environment / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    done = run(program, "-f", "-c", script, cwd=tmp_path, PATH=path, PYTHONPATH="")
+    assert done.stdout.split() == [word]
+
+
+# --- install.sh -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """A folder with install.sh and nothing to install."""
+    folder = tmp_path / "clone"
+    folder.mkdir()
+    shutil.copy(ROOT / "install.sh", folder)
+    for name in ("requirements.lock", "requirements-dev.lock"):
+        (folder / name).write_text("# nothing\n")
+    return folder
+
+
+def test_the_script_refuses_what_it_does_not_know(clone: Path) -> None:
+    assert run("./install.sh", "--devel", cwd=clone, code=2).stderr == (
+        "error: unknown option --devel\nhint: ./install.sh --help\n"
+    )
+    assert run("./install.sh", "--help", cwd=clone).stdout.startswith("Usage: [PYTHON=python3.12] ./install.sh [--dev]")
+    assert not (clone / ".venv").exists()
+
+
+def test_the_script_says_how_to_get_a_newer_python(clone: Path, tmp_path: Path) -> None:
+    old = tmp_path / "python"
+    old.write_text("#!/bin/sh\necho 3.9\nexit 1\n")
+    old.chmod(0o755)
+    told = run("./install.sh", cwd=clone, code=1, PYTHON=str(old)).stderr
+    assert told.startswith(f"error: tfbuild needs Python 3.11 or newer; {old} is 3.9\nhint: ")
+    told = run("./install.sh", cwd=clone, code=1, PYTHON="python3.99").stderr
+    assert told.startswith("error: tfbuild needs Python 3.11 or newer; python3.99 is not there\nhint: ")
+
+
+@pytest.mark.nightly
+def test_the_script_says_what_it_does_in_a_line_a_step(clone: Path) -> None:
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    first = run("./install.sh", "--dev", cwd=clone, PYTHON=sys.executable).stderr
+    steps = [line for line in first.splitlines() if line.startswith("install.sh: ")]
+    assert steps == [f"install.sh: making .venv with Python {version}", "install.sh: installing requirements-dev.lock"]
+    again = run("./install.sh", "--dev", cwd=clone, PYTHON=sys.executable).stderr
+    assert again == "install.sh: requirements-dev.lock is installed\n"
+
+
+# --- files for contributors -------------------------------------------------------------------------------------------
+
+
+def test_scripts_are_clean_shell() -> None:
+    run(tool("shellcheck"), "install.sh", "ci/try.sh", cwd=ROOT)
+
+
+@pytest.mark.parametrize(
+    ("schema", "pattern"),
+    [
+        ("github-issue-forms", "ISSUE_TEMPLATE/[!c]*.yml"),
+        ("github-issue-config", "ISSUE_TEMPLATE/config.yml"),
+        ("renovate", "renovate.json"),
+    ],
+)
+def test_github_and_renovate_read_their_files(schema: str, pattern: str) -> None:
+    """By the schemas of check-jsonschema, without that program: it takes three seconds to start."""
+    vendor = site() / "check_jsonschema" / "builtin_schemas" / "vendor"
+    wanted = json.loads((vendor / f"{schema}.json").read_text(encoding="utf-8"))
+    found = sorted((ROOT / ".github").glob(pattern))
+    assert found
+    for path in found:
+        jsonschema.validators.validator_for(wanted)(wanted).validate(read(path))
+
+
+def test_hooks_run_the_locked_tools() -> None:
+    (local,) = read(ROOT / ".pre-commit-config.yaml")["repos"]
+    assert local["repo"] == "local"
+    for hook in local["hooks"]:
+        program = Path(hook["entry"].split()[0])
+        assert program.parent == Path(".venv/bin")
+        assert tool(program.name).is_file()
+
+
+def test_the_python_of_the_classifiers_is_the_python_of_the_workflow() -> None:
+    said = [line.rpartition(" ")[2] for line in PROJECT["classifiers"] if line.startswith("Programming Language")]
+    tried = read(ROOT / ".github" / "workflows" / "package.yml")["jobs"]["try"]["strategy"]["matrix"]["python"]
+    assert said[1:] == tried
+    assert PROJECT["requires-python"] == f">={tried[0]}"
+
+
+def test_a_copy_of_the_repository_is_a_clone(tmp_path: Path) -> None:
+    """What has templates beside the package, as `pip install --editable` does too."""
+    copy = checkout.copy(tmp_path / "copy", "tfbuild/", "templates/", "tasks.py")
+    code = "from tfbuild import installation as i; print(i.clone(), i.templates())"
+    assert run(sys.executable, "-c", code, cwd=copy).stdout.split() == [str(copy), str(copy / "templates")]

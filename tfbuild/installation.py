@@ -1,0 +1,37 @@
+"""How this tfbuild is installed: where its templates are, whether it is a clone, and which command the user typed."""
+
+import re
+import sys
+from pathlib import Path
+
+PACKAGE = Path(__file__).parent
+# Inside the package where it was installed from a wheel (pyproject.toml maps them there).
+INSIDE = PACKAGE / "templates"
+COMMAND = "tfbuild"
+# The name in pyproject.toml, by which pip knows the package.
+DISTRIBUTION = "tensorflow-tfbuild"
+# A verb or an option follows. Those that only a clone has stay as they are.
+INVOKE = re.compile(r"\binvoke(?= (?!(?:dockerfiles|docs|test)\b)[a-z-])")
+
+
+def clone() -> Path | None:
+    """Return the clone of the repository that this is part of; None where it is an installed package."""
+    return None if INSIDE.is_dir() else PACKAGE.parent
+
+
+def templates() -> Path:
+    """Return the folder of the templates: beside the package in a clone, inside it where it is installed."""
+    root = clone()
+    return root / "templates" if root else INSIDE
+
+
+def command() -> str:
+    """Return what stands before a verb here: `invoke`, or the name by which the installed command was started."""
+    name = Path(sys.argv[0]).name
+    # pipx and links may give it a suffix: tfbuild-2.
+    return name if name.startswith(COMMAND) else "invoke"
+
+
+def as_typed(text: str) -> str:
+    """Put this command in place of `invoke` in a text of tfbuild's own, which is written as for a clone."""
+    return INVOKE.sub(lambda _: command(), text)
