@@ -75,7 +75,7 @@ def of_row(row: Mapping[str, str]) -> dict[str, str]:
         "inputs.link": "first",
         "secrets.remote-headers": "",
         "vars.TFBUILD_REMOTE_CACHE": "",
-        "vars.TFBUILD_BUILD_OPTIONS": "",
+        "vars.TFBUILD_BUILD_OPTIONS": "--no-throughput",
         "vars.TFBUILD_PUSH_OPTIONS": "",
     }
 

@@ -91,6 +91,12 @@ FALSE = {
         instructions=(f'LABEL io.tfbuild.features="{AVX512}"',),
         fails=("isa", "code"),
         told="lacks AVX2 AVX512F FMA",
+    ),
+    "the newest official wheel, labelled AVX-512": Untrue(
+        release="2.21.0",
+        instructions=(f'LABEL io.tfbuild.features="{AVX512}"',),
+        fails=("isa", "code"),
+        told="lacks AVX2 AVX512F FMA",
         often=True,
     ),
     "the official wheel, labelled with a feature of which its guard knows nothing": Untrue(
@@ -118,6 +124,13 @@ FALSE = {
         skips=NEEDS_TENSORFLOW,
         told="NumPy 2.",
         timed=True,
+    ),
+    "without NumPy": Untrue(
+        release="2.21.0",
+        instructions=("USER root", pip("uninstall", "--yes", "numpy"), "USER tensorflow"),
+        fails=("import",),
+        skips=NEEDS_TENSORFLOW,
+        told="No module named 'numpy'",
         often=True,
     ),
     "the guard's features raised beyond this host": Untrue(
