@@ -80,7 +80,7 @@ def compiled(wheel: Run, tmp_path_factory: pytest.TempPathFactory) -> Callable[[
     return made
 
 
-KERNELS = 6
+KERNELS = 4
 # An action that outlasts every test: a build of this tree does not end by itself.
 ENDLESS = """
 genrule(
@@ -538,13 +538,14 @@ def test_an_image_that_fails_keeps_its_report_and_another_name(site: Site, engin
     """The double is not TensorFlow: the image is built whole, and verification finds it out."""
     request = Request(
         target="mkl", release=RELEASE, bazel=mirror.BAZEL, cpu="westmere", source=str(TREE), base=site.base,
-        platform="linux/amd64",
+        platform="linux/amd64", with_headers=True,
     )  # fmt: skip
     identifier = plan.select(request, None).id
     failed = f"tfbuild:{identifier}-failed"
     names = ("target", "release", "bazel", "cpu", "source")
     options = [word for name in names for word in (f"--{name}", str(getattr(request, name)))]
-    line = [sys.executable, "-m", "invoke", "build", *options, *site.options(), "--no-throughput"]
+    line = [sys.executable, "-m", "invoke", "build", *options, *site.options()]
+    line += ["--with-headers", "--no-throughput"]
     try:
         done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
         assert done.returncode == VerificationFailed.exit_code, done.stderr[-6000:]

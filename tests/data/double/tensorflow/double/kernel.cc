@@ -1,5 +1,5 @@
 // One of several like it: GEMM and exp from Eigen, as TensorFlow's own kernels are made.
-#include <Eigen/Dense>
+#include <Eigen/Core>
 
 #define JOIN(a, b) a##b
 #define NAME(prefix, number) JOIN(prefix, number)
