@@ -75,9 +75,8 @@ def test_all_others_are_rendered() -> None:
 
 
 def test_each_release_plans_for_each_target_on_a_pc() -> None:
-    """75 releases, three targets: none is refused, and each stands on a base that has its compiler."""
+    """None is refused, and each stands on a base that has its compiler."""
     builds = [planned(row.version, target, "x86-64-v3") for row in releases.releases() for target in targets.names()]
-    assert len(builds) == 225
     for build in builds:
         base = base_images.find(build.base_image)
         assert base is not None

@@ -12,7 +12,7 @@ from tests import checkout
 from tests.facts import newest
 from tfbuild import facts
 from tfbuild.errors import ConflictingTargets
-from tfbuild.facts import targets
+from tfbuild.facts import release_table, targets
 from tfbuild.in_container.smoke import command
 from tfbuild.plan import Request
 from tfbuild.verify.checks import CHECKS
@@ -130,3 +130,10 @@ def test_no_code_compares_a_target_with_a_name() -> None:
     lines = ((path.name, line.strip()) for path in code for line in path.read_text(encoding="utf-8").splitlines())
     assert [(name, line) for name, line in lines if compared.search(line)] == []
     assert compared.search('if build.target != "cuda":')
+
+
+def test_every_answer_of_a_target_is_to_a_question_of_configure() -> None:
+    """Without a row in `[[configure]]` an answer would be dropped."""
+    questions = {row.variable for row in release_table.table().configure}
+    for row in targets.table().target:
+        assert set(row.answers) <= questions, row.name
