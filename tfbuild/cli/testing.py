@@ -35,6 +35,7 @@ NEEDS = (
     Need(program="aarch64-linux-gnu-as", package="binutils-aarch64-linux-gnu", skipped="aarch64's machine code"),
     Need(program="ip", package="iproute2", skipped="builds without a network"),
     Need(program="chromium", package="chromium", skipped="pages in a browser"),
+    Need(program="zsh", package="zsh", skipped="completion in zsh"),
 )
 # Debian's folders of system programs, which are not on every user's PATH.
 SYSTEM = ("/usr/sbin", "/sbin")
