@@ -148,7 +148,7 @@ class FakeEngine:
 
     def run(self, ref: str, words: list[str], **given: Any) -> ContainerRun:
         self.call = {"words": words, **given}
-        return ContainerRun(exit_code=0, stdout=self.out, stderr=self.error, seconds=1.0, truncated=False)
+        return ContainerRun(exit_code=0, stdout=self.out, stderr=self.error, truncated=False)
 
 
 @pytest.mark.parametrize(

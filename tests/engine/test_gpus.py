@@ -150,7 +150,7 @@ def test_gpus_that_are_offered_but_do_not_start_are_reported(
     def run(*_: object, **options: Any) -> ContainerRun:
         runs.append(options)
         assert trial
-        return ContainerRun(exit_code=trial[0], stdout="", stderr=trial[1], seconds=0.1, truncated=False)
+        return ContainerRun(exit_code=trial[0], stdout="", stderr=trial[1], truncated=False)
 
     with engine(info) as (fake, _):
         monkeypatch.setattr(fake, "run", run)

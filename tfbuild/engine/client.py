@@ -176,12 +176,10 @@ class Engine:
                     raise TimeoutError(f"{ref}: {' '.join(command)[:80]} ran longer than {timeout:g} s") from None
                 truncated |= containers.truncate(attached.out, limit) | containers.truncate(attached.err, limit)
             attached.process.wait()
-            exit_code, seconds = containers.result(container)
             return ContainerRun(
-                exit_code=exit_code,
+                exit_code=containers.exit_code(container),
                 stdout=attached.out.decode(errors="replace"),
                 stderr=attached.err.decode(errors="replace"),
-                seconds=seconds,
                 truncated=truncated,
             )
 
@@ -206,7 +204,7 @@ class Engine:
 
             def exit_code() -> int:
                 attached.process.wait(timeout=CONNECT_SECONDS)
-                return containers.result(container)[0]
+                return containers.exit_code(container)
 
             return Worker(container, attached, exit_code, stack.pop_all())
 

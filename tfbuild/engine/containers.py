@@ -4,7 +4,6 @@ import io
 import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from tfbuild.errors import TfbuildError
@@ -12,12 +11,11 @@ from tfbuild.errors import TfbuildError
 
 @dataclass(frozen=True, kw_only=True)
 class ContainerRun:
-    """A finished container: `seconds` by the engine's clock; `truncated` where a stream was cut at its limit."""
+    """A finished container; `truncated` where a stream was cut at its limit."""
 
     exit_code: int
     stdout: str
     stderr: str
-    seconds: float
     truncated: bool
 
 
@@ -32,14 +30,13 @@ def archive(files: Mapping[str, bytes]) -> bytes:
     return buffer.getvalue()
 
 
-def result(container: Any) -> tuple[int, float]:
-    """Return exit code and seconds of a container that has ended, or that the engine could not start (126 to 128)."""
+def exit_code(container: Any) -> int:
+    """Return the exit code of a container that has ended, or that the engine could not start (126 to 128)."""
     container.reload()
     state = container.attrs["State"]
     if state["Running"] or (state["Status"] == "created" and not state["Error"]):
         raise TfbuildError(f"the streams of container {container.name} were lost while it was {state['Status']}")
-    start, end = (datetime.fromisoformat(state[key]) for key in ("StartedAt", "FinishedAt"))
-    return int(state["ExitCode"]), max(0.0, (end - start).total_seconds()) if start.year > 1 else 0.0
+    return int(state["ExitCode"])
 
 
 def truncate(buffer: bytearray, limit: int) -> bool:
