@@ -174,7 +174,7 @@ def test_hcl_templates_in_text_are_escaped(tmp_path: Path) -> None:
 
 def test_a_row_is_changed_if_its_files_are() -> None:
     build = matrix.select(MatrixRequest(only=(newest.official(),))).rows[0]
-    digests = [matrix.context_digest(row) for row in (build, replace(build), replace(build, with_headers=True))]
+    digests = [matrix.recipe_digest_of(row) for row in (build, replace(build), replace(build, with_headers=True))]
     assert digests[0] == digests[1] != digests[2]
 
 

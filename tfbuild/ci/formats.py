@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Callable
 from pathlib import Path
 
-from tfbuild.ci.matrix import Matrix, Refused, context_digest, table
+from tfbuild.ci.matrix import Matrix, Refused, recipe_digest_of, table
 from tfbuild.ci.runners import Schedule
 from tfbuild.context import dockerfile
 from tfbuild.errors import UsageError
@@ -27,7 +27,7 @@ def to_json(matrix: Matrix) -> dict[str, object]:
     return {
         "schema": SCHEMA,
         "rows": [
-            {**_row(build), "features": list(build.instruction_set.features), "context": context_digest(build)}
+            {**_row(build), "features": list(build.instruction_set.features), "context": recipe_digest_of(build)}
             for build in matrix.rows
         ],
         "refused": [_refusal(refused) for refused in matrix.refused],

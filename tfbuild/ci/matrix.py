@@ -184,11 +184,11 @@ def changed(matrix: Matrix, commit: str, options: Iterable[str], root: Path) -> 
             _run(["git", "worktree", "remove", "--force", str(tree)], root)
     # A commit without this verb or these options has none of the rows.
     contexts = {row["id"]: row["context"] for row in json.loads(old.stdout)["rows"]} if old.returncode == 0 else {}
-    rows = tuple(build for build in matrix.rows if contexts.get(build.id) != context_digest(build))
+    rows = tuple(build for build in matrix.rows if contexts.get(build.id) != recipe_digest_of(build))
     return replace(matrix, rows=rows)
 
 
-def context_digest(build: Build) -> str:
+def recipe_digest_of(build: Build) -> str:
     return recipe_digest(dockerfile.recipe(build))
 
 
