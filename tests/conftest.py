@@ -12,9 +12,10 @@ from tfbuild.errors import EngineMissing
 
 os.environ.setdefault("NO_COLOR", "1")
 # A slow example is a busy machine, never a failure. `invoke test --nightly` tries ten times as many.
-for profile, count in {"quick": 40, "thorough": 400}.items():
-    slow = [hypothesis.HealthCheck.too_slow]
-    hypothesis.settings.register_profile(profile, deadline=None, suppress_health_check=slow, max_examples=count)
+hypothesis.settings.register_profile(
+    "quick", max_examples=40, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.register_profile("thorough", hypothesis.settings.get_profile("quick"), max_examples=400)
 hypothesis.settings.load_profile("quick")
 # Made by no test: a folder of its own for each of thousands of tests would take longer than most of them.
 NO_ENGINE = "unix:///nonexistent/no-engine.sock"

@@ -9,6 +9,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from tests.measure.host import HOST
 from tests.measure.test_evaluate import made_up, sample
 from tfbuild.bench import advise, batch_size, command, findings, wording
 from tfbuild.bench import report as reporting
@@ -20,7 +21,6 @@ from tfbuild.measure.records import (
     BenchReport,
     CaseResult,
     ExperimentResult,
-    Host,
     Interval,
     Round,
     Software,
@@ -120,16 +120,7 @@ def report(*rows: ExperimentResult) -> BenchReport:
         seconds=74.0,
         interrupted=False,
         image=Subject(ref="tfbuild:x", id=IMAGE, labels={"io.tfbuild.id": "2.21.0-mkl"}, against=""),
-        host=Host(
-            cpu="AMD EPYC",
-            flags=("avx",),
-            machine="x86_64",
-            kernel="6.1",
-            cpus=2,
-            quota=None,
-            memory=2**14,
-            engine="20",
-        ),
+        host=HOST,
         software=Software(
             tensorflow="2.21.0",
             git="v2.21.0",

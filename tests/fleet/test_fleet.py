@@ -1,16 +1,16 @@
 """Fleets: the common instruction set, the fewest images, what each host gives up, and rows that can be planned."""
 
-import io
 import json
 import os
+from functools import partial
 from pathlib import Path
 from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.text import Text
 
+from tests import terminal
 from tests.commandline import invoke
 from tests.cpu.machines import machine, machines
 from tfbuild import cpu, facts, fleet, plan
@@ -352,16 +352,8 @@ def test_a_fleet_of_another_version_is_refused(tmp_path: Path) -> None:
 
 
 def test_eighty_columns_wrap_tables_but_not_options(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setenv("TERM", "xterm")
-    stream = Terminal()
     chosen = fleet.choose(whole(), 4)
-    fleet.show(chosen, stream)
-    lines = Text.from_ansi(stream.getvalue()).plain.splitlines()
+    lines = terminal.lines(partial(fleet.show, chosen), monkeypatch)
     for image in chosen.images:
         assert f"  --platform {image.platform} --cpu {image.cpu}" in lines
     assert max(len(line) for line in lines if "--cpu" not in line) <= 80

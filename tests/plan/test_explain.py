@@ -2,13 +2,14 @@
 
 import io
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.text import Text
 
+from tests import terminal
 from tests.cpu.machines import Machine, Recording, machine, machines, recording, recordings
 from tests.cpu.test_isa import COMPILERS
 from tests.facts import newest
@@ -208,15 +209,8 @@ def test_no_recorded_file_makes_it_fail(tmp_path_factory: pytest.TempPathFactory
 
 
 def test_no_line_is_wider_than_a_terminal_of_eighty_characters(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setenv("TERM", "xterm")
-    stream = Terminal()
-    explain.show(explain.explain(Request(cpu="sapphirerapids", compiler="gcc-10")), stream)
-    lines = Text.from_ansi(stream.getvalue()).plain.splitlines()
+    explanation = explain.explain(Request(cpu="sapphirerapids", compiler="gcc-10"))
+    lines = terminal.lines(partial(explain.show, explanation), monkeypatch)
     assert max(map(len, lines)) <= 80
     assert not any("…" in line for line in lines)  # nothing is cut off
 

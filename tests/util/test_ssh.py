@@ -2,12 +2,8 @@
 
 import getpass
 import json
-import os
-import shutil
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.cpu.machines import machine
+from tests.ports import free_port
+from tests.util import sshd
 from tfbuild import cpu, fleet
 from tfbuild.errors import UnknownCpu, UsageError
 from tfbuild.fleet import hosts
@@ -22,23 +20,6 @@ from tfbuild.util import ssh
 from tfbuild.util.ssh import Destination
 
 ROOT = Path(__file__).parents[2]
-START_SECONDS = 10
-# sshd's folder for privilege separation when it runs as root; Debian's service creates it at start.
-SEPARATION = Path("/run/sshd")
-SSHD = """\
-Port {port}
-ListenAddress 127.0.0.1
-HostKey {folder}/host
-PidFile none
-UsePAM no
-StrictModes no
-AuthorizedKeysFile {folder}/authorized
-PasswordAuthentication no
-KbdInteractiveAuthentication no
-PermitRootLogin prohibit-password
-"""
-# For each host in ssh's configuration.
-COMMON = "HostName 127.0.0.1\nUser {user}\nIdentitiesOnly yes\nIdentityAgent none\n"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,41 +31,13 @@ class Server:
     port: int
 
 
-def key(folder: Path, name: str) -> str:
-    """Make a key pair and return its public half as a line."""
-    command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", str(folder / name)]
-    subprocess.run(command, check=True)
-    return (folder / f"{name}.pub").read_text().strip()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    program = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
-    if program is None or shutil.which("ssh") is None:
-        pytest.skip("no sshd and ssh here: apt-get install openssh-server openssh-client")
-    folder = tmp_path_factory.mktemp("sshd")
-    port = free_port()
+    sshd.program()
+    folder, port = tmp_path_factory.mktemp("sshd"), free_port()
     config = configured(folder, port)
-    created = os.geteuid() == 0 and not SEPARATION.exists()
-    if created:
-        SEPARATION.mkdir(mode=0o755)
-    log = folder / "sshd.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen([program, "-D", "-e", "-f", str(folder / "sshd_config")], stderr=output)
-    try:
-        wait_for(port, process, log)
+    with sshd.serve(folder, port):
         yield Server(folder=folder, config=config, port=port)
-    finally:
-        process.terminate()
-        process.wait(timeout=START_SECONDS)
-        if created:
-            SEPARATION.rmdir()
 
 
 def configured(folder: Path, port: int) -> Path:
@@ -92,14 +45,15 @@ def configured(folder: Path, port: int) -> Path:
     (folder / "cpuinfo").write_text(machine("rhel7-haswell").cpuinfo())
     forced = {"box": "", "haswell": f"cat {folder}/cpuinfo", "slow": "sleep 10", "mute": "true", "broken": "exit 3"}
     forced["mac"] = "cat /nowhere/proc/cpuinfo"
-    allowed = [f'command="{run}" {key(folder, name)}' if run else key(folder, name) for name, run in forced.items()]
+    options = {name: f'command="{run}" ' if run else "" for name, run in forced.items()}
+    allowed = [f"{options[name]}{sshd.key(folder, name)}" for name in forced]
     (folder / "authorized").write_text("\n".join(allowed) + "\n")
-    key(folder, "locked-out")
-    host_key = key(folder, "host")
+    sshd.key(folder, "locked-out")
+    host_key = sshd.key(folder, "host")
     (folder / "known").write_text(f"[127.0.0.1]:{port} {host_key}\n")
     (folder / "none-known").write_text("")
-    (folder / "sshd_config").write_text(SSHD.format(port=port, folder=folder))
-    common = COMMON.format(user=getpass.getuser())
+    (folder / "sshd_config").write_text(sshd.SETTINGS.format(port=port, folder=folder))
+    common = sshd.COMMON.format(user=getpass.getuser())
     trusted = f"{common}Port {port}\nUserKnownHostsFile {folder}/known\n"
     entries = [f"Host {name}\n{trusted}IdentityFile {folder}/{name}\n" for name in (*forced, "locked-out")]
     entries.append(f"Host stranger\n{common}Port {port}\nUserKnownHostsFile {folder}/none-known\n")
@@ -107,16 +61,6 @@ def configured(folder: Path, port: int) -> Path:
     entries.append("Host *\nGlobalKnownHostsFile /dev/null\nStrictHostKeyChecking yes\nRemoteCommand true\n")
     (folder / "ssh_config").write_text("".join(entries))
     return folder / "ssh_config"
-
-
-def wait_for(port: int, process: "subprocess.Popen[bytes]", log: Path) -> None:
-    for _ in range(START_SECONDS * 20):
-        assert process.poll() is None, log.read_text()
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.05)
-    raise AssertionError(f"sshd does not listen: {log.read_text()}")
 
 
 @pytest.mark.sshd

@@ -8,9 +8,9 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from tests.measure.host import HOST
 from tests.verify.test_throughput import judged, rounds
 from tfbuild.errors import UsageError, VerificationFailed
-from tfbuild.measure.records import Host
 from tfbuild.verify import report as reporting
 from tfbuild.verify.checks import CHECKS
 from tfbuild.verify.records import SCHEMA, Check, ImageFacts, Measure, PlanFacts, Report, Software
@@ -65,16 +65,7 @@ def report(verdict: str = "pass", *checks: Check) -> Report:
             ref="tfbuild:x", id="sha256:00", digests=(), size=10**9, architecture="amd64", labels={"a": "x|y"}
         ),
         plan=plan(),
-        host=Host(
-            cpu="AMD EPYC",
-            flags=("avx",),
-            machine="x86_64",
-            kernel="6.1.0",
-            cpus=2,
-            quota=None,
-            memory=2**14,
-            engine="20.10",
-        ),
+        host=HOST,
         software=Software(
             tensorflow="2.21.0",
             git="v2.21.0",

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.ports import free_port
 from tests.with_engine import mirror
 
 LOCK = Path(__file__).parent / "buildgrid.lock"
@@ -97,12 +98,6 @@ def serve(
         yield server
     finally:
         server.stop()
-
-
-def free_port() -> int:
-    """One that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
 
 
 def _wait(server: Server) -> None:

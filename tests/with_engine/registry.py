@@ -20,6 +20,8 @@ from typing import Any, ClassVar
 import pytest
 import requests
 
+from tests.ports import free_port
+
 CONFIG = """\
 version: 0.1
 log: {{level: error, accesslog: {{disabled: true}}}}
@@ -66,10 +68,7 @@ class Server:
 def serve(folder: Path) -> Iterator[Server]:
     if shutil.which("docker-registry") is None:
         pytest.skip("apt-get install docker-registry")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    server = Server(folder=folder, port=port)
+    server = Server(folder=folder, port=free_port())
     server.start()
     try:
         yield server

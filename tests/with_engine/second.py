@@ -26,7 +26,8 @@ import pytest
 
 from tests import debian
 from tests.cpu.machines import machine
-from tests.util.test_ssh import COMMON, SEPARATION, SSHD, START_SECONDS, free_port, key, wait_for
+from tests.ports import free_port
+from tests.util import sshd
 
 MACHINE = "rhel7-haswell"
 # One of 32 parts of a block that is kept for documentation; nothing is sent to it.
@@ -179,32 +180,18 @@ def certificates(folder: Path) -> None:
 
 
 @contextmanager
-def sshd(second: Second) -> Iterator[Path]:
+def ssh_server(second: Second) -> Iterator[Path]:
     """A server on 127.0.0.1, and the folder for PATH whose `ssh` knows it by names: each is another way to answer.
 
     `second` speaks to the second engine; `poor` has no docker; `down` has no engine; `stranger`'s and `changed`'s host
     keys are not those that are known; `locked-out` has no right; `closed` does not listen.
     """
-    program = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
-    if program is None or shutil.which("ssh") is None:
-        pytest.skip("no sshd and ssh here: apt-get install openssh-server openssh-client")
+    sshd.program()
     folder, port = second.folder / "ssh", free_port()
     folder.mkdir()
     configured(folder, port, second)
-    made = not SEPARATION.exists()
-    if made:
-        SEPARATION.mkdir(mode=0o755)
-    log = folder / "sshd.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen([program, "-D", "-e", "-f", str(folder / "sshd_config")], stderr=output)
-    try:
-        wait_for(port, process, log)
+    with sshd.serve(folder, port):
         yield folder / "bin"
-    finally:
-        process.terminate()
-        process.wait(timeout=START_SECONDS)
-        if made:
-            SEPARATION.rmdir()
 
 
 def configured(folder: Path, port: int, second: Second) -> None:
@@ -218,17 +205,17 @@ def configured(folder: Path, port: int, second: Second) -> None:
         "down": f'environment="DOCKER_HOST=unix://{folder}/nobody.sock"',
         "slow": 'command="sleep 60"',
     }
-    allowed = [f"{options} {key(folder, name)}" for name, options in forced.items()]
+    allowed = [f"{options} {sshd.key(folder, name)}" for name, options in forced.items()]
     (folder / "authorized").write_text("\n".join(allowed) + "\n")
     for name in ("locked-out", "other"):
-        key(folder, name)
-    own, other = key(folder, "host"), (folder / "other.pub").read_text().strip()
+        sshd.key(folder, name)
+    own, other = sshd.key(folder, "host"), (folder / "other.pub").read_text().strip()
     (folder / "known").write_text(f"[127.0.0.1]:{port} {own}\n")
     (folder / "known-otherwise").write_text(f"[127.0.0.1]:{port} {other}\n")
     (folder / "none-known").write_text("")
-    settings = SSHD.format(port=port, folder=folder)
+    settings = sshd.SETTINGS.format(port=port, folder=folder)
     (folder / "sshd_config").write_text(f"{settings}PermitUserEnvironment yes\n")
-    common = COMMON.format(user=getpass.getuser())
+    common = sshd.COMMON.format(user=getpass.getuser())
     names = dict.fromkeys((*forced, "locked-out"), "known") | {
         "stranger": "none-known",
         "changed": "known-otherwise",

@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from tests.ports import free_port
 from tfbuild.context.labels import CONTAINER
 from tfbuild.engine import Engine, Progress, WorkerDied, daemon
 from tfbuild.engine.build import BuildSettings
@@ -365,8 +366,7 @@ def registry(tmp_path: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
         subprocess.run(["apt-get", "download", "docker-registry"], cwd=tmp_path, check=True)
         package = next(tmp_path.glob("docker-registry_*.deb"))
         subprocess.run(["dpkg-deb", "--extract", package, tmp_path], check=True)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     (tmp_path / "registry.yml").write_text(
         f"version: 0.1\nstorage: {{filesystem: {{rootdirectory: {tmp_path}/data}}}}\nhttp: {{addr: '{address}'}}\n"
     )

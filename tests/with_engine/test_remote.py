@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import free_port
 from tests.with_engine import buildgrid, mirror
 from tests.with_engine.buildgrid import Server
 from tests.with_engine.conftest import ROOT, Site
@@ -113,7 +114,7 @@ def test_a_second_builder_takes_its_actions_from_the_cache_and_another_instructi
 
 
 def test_a_cache_that_never_answers_is_told_before_the_compile(site: Site, tmp_path: Path) -> None:
-    url = f"grpc://127.0.0.1:{buildgrid.free_port()}"
+    url = f"grpc://127.0.0.1:{free_port()}"
     said = build(site, tmp_path, "--remote-cache", url, code=23)
     assert f"tfbuild: the remote cache {url} does not answer: [Errno 111] Connection refused" in said
     assert f"error: the remote cache {url} cannot be used" in said

@@ -69,7 +69,7 @@ def there(second: Second) -> Engine:
 @pytest.fixture(scope="module")
 def path(second: Second) -> Iterator[str]:
     """PATH, with an ssh that has a configuration of its own."""
-    with seconds.sshd(second) as folder:
+    with seconds.ssh_server(second) as folder:
         yield f"{folder}:{os.environ['PATH']}"
     assert processes(f"{second.folder}/ssh/ssh_config") == []
 
