@@ -56,7 +56,7 @@ class Names(Engine):
 def test_a_push_removes_its_own_name_but_not_the_image(names: dict[str, str], left: dict[str, str]) -> None:
     engine = Names(**names)
     with pytest.raises(TransferFailed):
-        pushing._upload(engine, "A", "arriving", Progress())
+        pushing._transfer(engine, "A", "arriving", Progress())
     assert engine.names == left
     assert engine.images == set(names.values())
 

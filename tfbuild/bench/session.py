@@ -114,6 +114,14 @@ class Session:
         except KeyboardInterrupt:
             self.interrupted = True
 
+    def profiles(self) -> tuple[ExperimentResult, ...]:
+        """Profile the user's script, if the settings have one."""
+        command, machine = self.settings.command, self.machine
+        if command is None:
+            return ()
+        budget, gpus = self.settings.budget, not machine.no_gpu
+        return (profiled.experiment(self.engine, machine.image, command, budget, self.progress, gpus=gpus),)
+
     def _weight(self, row: Experiment) -> float:
         return sum(self._seconds(row, case) for case in self._cases(row))
 
@@ -247,23 +255,12 @@ def bench(
     with progress.step("bench: the image and this machine"):
         no_gpu = engine.lacks_gpus(image.id)
         environment, tensorflow = _start(engine, ref, image.id, gpus=not no_gpu)
-    machine = Machine(
-        image=image.id,
-        against=against,
-        cpus=environment.cpus,
-        gpus=tensorflow.gpus,
-        no_gpu=no_gpu,
-        sets=_set_variables(image.env),
-    )
+    machine = _machine(image, against, environment, tensorflow, no_gpu=no_gpu)
     # The start counts as part of the budget.
     left = max(0.0, settings.budget - (time.monotonic() - begin))
     session = Session(engine, replace(settings, budget=left), machine, progress, watch or NoWatch())
     session.run(rows)
-    profiles = (
-        [profiled.experiment(engine, image.id, settings.command, left, progress, gpus=not no_gpu)]
-        if settings.command
-        else []
-    )
+    profiles = session.profiles()
     return BenchReport(
         schema=records.SCHEMA,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -289,6 +286,17 @@ def _start(engine: Engine, ref: str, image: str, *, gpus: bool) -> tuple[Environ
             hint="its `python` must be the one with TensorFlow; for tfbuild's images, invoke verify IMAGE says more",
         )
     return environment, tensorflow
+
+
+def _machine(image: Image, against: str, environment: Environment, tensorflow: TensorFlow, *, no_gpu: str) -> Machine:
+    return Machine(
+        image=image.id,
+        against=against,
+        cpus=environment.cpus,
+        gpus=tensorflow.gpus,
+        no_gpu=no_gpu,
+        sets=_set_variables(image.env),
+    )
 
 
 def _close_special(pool: Pool) -> None:

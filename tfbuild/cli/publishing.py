@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tfbuild.cli import extras
 from tfbuild.cli.options import ENGINE, JSON, PLAN, REGISTRY, certificates, engine_of, host_cpu, registry_of
@@ -17,6 +17,9 @@ from tfbuild.util.files import REPORTS
 
 if TYPE_CHECKING:
     from tfbuild.engine.selection import EngineChoice
+    from tfbuild.oci.client import Registry
+    from tfbuild.publish import Pushed
+    from tfbuild.publish.choose import Choice
     from tfbuild.publish.inventory import Entry
 
 
@@ -78,12 +81,7 @@ def push(
     if indexes and (force or cosign_options is not None):
         raise UsageError("--indexes pushes no image", hint="leave out --force and --sign")
     if dry_run:
-        ref, tagged = publish.rehearse(destination, image)
-        if json:
-            out({"image": ref, "there": tagged or None})
-            return
-        print(ref)
-        say(f"can be pushed; {f'the tag is {tagged} now' if tagged else 'the tag does not exist yet'}")
+        rehearse(destination, image, json=json)
         return
     if indexes:
         pushed = publish.finish(destination, image, REPORTS, say)
@@ -92,18 +90,25 @@ def push(
         pushed = publish.push(
             connected, image, destination, REPORTS, force=force, progress=Progress(), sign=cosign_options
         )
+    show_pushed(pushed, json=json)
+
+
+def rehearse(registry: "Registry", image: str, *, json: bool) -> None:
+    """Print the fixed tag that pushing `image` would set. Raises RegistryRefused if pushing is not allowed."""
+    from tfbuild import publish
+
+    ref, digest = publish.rehearse(registry, image)
     if json:
-        out(
-            {
-                "image": pushed.ref,
-                "digest": pushed.digest,
-                "uploaded": pushed.uploaded,
-                "indexes": list(pushed.moved),
-                "sbom": pushed.papers.sbom if pushed.papers else None,
-                "provenance": pushed.papers.provenance if pushed.papers else None,
-                "signed": pushed.signed,
-            }
-        )
+        out({"image": ref, "there": digest or None})
+        return
+    print(ref)
+    say(f"can be pushed; {f'the tag is {digest} now' if digest else 'the tag does not exist yet'}")
+
+
+def show_pushed(pushed: "Pushed", *, json: bool) -> None:
+    """Print the image's reference by its digest, and say which indexes offer it."""
+    if json:
+        out(pushed.to_json())
         return
     print(f"{pushed.ref}@{pushed.digest}")
     say(f"{'pushed' if pushed.uploaded else 'already in the registry'}; in {', '.join(pushed.moved)}")
@@ -151,28 +156,23 @@ def pull(
     choice = publish.select(source, host, features, release=release, target=target, python=python)
     for other in choice.passed_over:
         say(f"not {other.id}: {other.reason}")
-    result: dict[str, Any] = {
-        "id": None,
-        "reference": None,
-        "image": None,
-        "passed_over": [{"id": other.id, "reason": other.reason} for other in choice.passed_over],
-        "nearest": choice.nearest.id if choice.nearest else None,
-        "missing": list(choice.missing),
-        "signed": None,
-    }
     if choice.best is None:
         if json:
-            out(result)
+            show_pulled(choice)
         raise publish.nothing_fits(source, choice)
-    digest = f"{source.repository}@{choice.best.digest}"
+    reference = f"{source.repository}@{choice.best.digest}"
     if cosign_options:
-        signing.demand(digest, cosign_options, ca=source.ca)
-    ref = "" if dry_run else publish.pull(Engine.connect(chosen=chosen), source, choice, Progress())
+        signing.demand(reference, cosign_options, ca=source.ca)
+    image = "" if dry_run else publish.pull(Engine.connect(chosen=chosen), source, choice, Progress())
     if json:
-        best = {"id": choice.best.id, "reference": digest, "image": ref or None}
-        out({**result, **best, "signed": True if cosign_options else None})
+        show_pulled(choice, reference=reference, image=image, signed=bool(cosign_options))
     else:
-        print(ref or digest)
+        print(image or reference)
+
+
+def show_pulled(choice: "Choice", *, reference: str = "", image: str = "", signed: bool = False) -> None:
+    """Print the choice as JSON. `image`: its name on the engine, if pulled; `signed`: a signature was checked."""
+    out({**choice.to_json(), "reference": reference or None, "image": image or None, "signed": signed or None})
 
 
 def running_cpu(cpuinfo: str, ca_cert: str, chosen: "EngineChoice") -> Cpu:

@@ -106,6 +106,22 @@ def options(
                 hint="--remote-cache grpcs://HOST:PORT",
             )
         return None
+    _refuse_contradictions(cache, executor, readonly=readonly, certificate=certificate, key=key)
+    if not INSTANCE.fullmatch(instance):
+        raise UsageError(f"--remote-instance {instance!r} is not an instance name", hint="--remote-instance main")
+    return Remote(
+        cache=_url("--remote-cache", cache, CACHES),
+        executor=_url("--remote-executor", executor, EXECUTORS),
+        instance=instance,
+        properties=tuple(_property(text) for text in properties),
+        readonly=readonly,
+        headers=_headers(Path(header_file)) if header_file else (),
+        certificate=_pem("--remote-client-cert", certificate) if certificate else None,
+        key=_pem("--remote-client-key", key) if key else None,
+    )
+
+
+def _refuse_contradictions(cache: str, executor: str, *, readonly: bool, certificate: str, key: str) -> None:
     if readonly and executor:
         raise UsageError(
             "--remote-readonly does not work with --remote-executor: an executor stores its results",
@@ -120,18 +136,6 @@ def options(
         raise UsageError(
             "a client certificate needs its key", hint="--remote-client-cert FILE --remote-client-key FILE"
         )
-    if not INSTANCE.fullmatch(instance):
-        raise UsageError(f"--remote-instance {instance!r} is not an instance name", hint="--remote-instance main")
-    return Remote(
-        cache=_url("--remote-cache", cache, CACHES),
-        executor=_url("--remote-executor", executor, EXECUTORS),
-        instance=instance,
-        properties=tuple(_property(text) for text in properties),
-        readonly=readonly,
-        headers=_headers(Path(header_file)) if header_file else (),
-        certificate=_pem("--remote-client-cert", certificate) if certificate else None,
-        key=_pem("--remote-client-key", key) if key else None,
-    )
 
 
 def _url(option: str, text: str, schemes: tuple[str, ...]) -> str:

@@ -12,6 +12,7 @@ is published for all CPUs. A newer release that is passed over for that reason i
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from packaging.version import Version
 
@@ -75,6 +76,14 @@ class Choice:
     nearest: Published | None
     missing: tuple[str, ...]
     passed_over: tuple[PassedOver, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "id": self.best.id if self.best else None,
+            "passed_over": [{"id": other.id, "reason": other.reason} for other in self.passed_over],
+            "nearest": self.nearest.id if self.nearest else None,
+            "missing": list(self.missing),
+        }
 
 
 def choose(published: Iterable[Published], *, platform: str, features: frozenset[str]) -> Choice:

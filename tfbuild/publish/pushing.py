@@ -1,22 +1,20 @@
-"""Push a verified image to a registry, and pull the one that fits a host."""
+"""Push a verified image to a registry."""
 
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 from tfbuild.context import labels
 from tfbuild.context.labels import REPOSITORY
-from tfbuild.cpu import Cpu
 from tfbuild.engine import Engine, transfer
-from tfbuild.errors import NothingFits, RegistryRefused, UnknownImage, UsageError, VerificationFailed
-from tfbuild.oci import manifests, references
+from tfbuild.errors import RegistryRefused, UnknownImage, UsageError, VerificationFailed
+from tfbuild.oci import references
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Manifest
-from tfbuild.plan import MACHINES
-from tfbuild.publish import attachments, choose, described, indexes, signing
+from tfbuild.publish import attachments, described, indexes, signing
 from tfbuild.publish.attachments import AttachedPapers
-from tfbuild.publish.choose import Choice, Published
+from tfbuild.publish.choose import Published
 from tfbuild.util.progress import Progress
 from tfbuild.verify import report as reporting
 
@@ -34,6 +32,17 @@ class Pushed:
     uploaded: bool
     papers: AttachedPapers | None
     signed: bool | None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "image": self.ref,
+            "digest": self.digest,
+            "uploaded": self.uploaded,
+            "indexes": list(self.moved),
+            "sbom": self.papers.sbom if self.papers else None,
+            "provenance": self.papers.provenance if self.papers else None,
+            "signed": self.signed,
+        }
 
 
 def push(
@@ -59,34 +68,23 @@ def push(
     identifier = labels.identifier(image, local.labels)
     _refuse_unverified(image, identifier, local.id, reports)
     ref = f"{registry.repository}:{identifier}"
-    existing = registry.manifest(identifier)
-    if _is(existing, local.id):
-        arrived = existing
-    else:
-        # Before the upload, which may take an hour.
-        _refuse_moving(ref, existing, force=force)
-        arrived = _arrive(engine, local.id, registry, identifier, progress)
-    published = indexes.of_config(registry.config(arrived), arrived.digest)
-    if published is None:
-        raise RegistryRefused(f"the labels of {ref} are invalid", hint="build it again with this tfbuild")
+    manifest, uploaded = _ensure_uploaded(engine, local.id, registry, ref, force=force, progress=progress)
+    published = _published(registry, ref, manifest)
     if sign is not None:
-        signing.sign(f"{registry.repository}@{arrived.digest}", sign, ca=registry.ca)
+        signing.sign(f"{registry.repository}@{manifest.digest}", sign, ca=registry.ca)
     with progress.step("push: SBOM and provenance"):
-        papers = attachments.attach(engine, local, registry, arrived, reports)
+        papers = attachments.attach(engine, local, registry, manifest, reports)
     with progress.step("push: tags and indexes"):
-        if arrived is not existing:
-            _tag(registry, ref, arrived, force=force)
+        if uploaded:
+            _tag(registry, ref, manifest, force=force)
         registry.discard(references.arriving_tag(local.id))
         moved = indexes.gather(registry, published, progress)
-    if registry.digest(identifier) != arrived.digest:
-        raise RegistryRefused(
-            f"{ref} was changed to another image during the push", hint="somebody else may be pushing it"
-        )
+    _refuse_overwritten(registry, ref, manifest)
     return Pushed(
         ref=ref,
-        digest=arrived.digest,
+        digest=manifest.digest,
         moved=tuple(moved),
-        uploaded=arrived is not existing,
+        uploaded=uploaded,
         papers=papers,
         signed=sign is not None,
     )
@@ -105,14 +103,27 @@ def _refuse_moving(ref: str, existing: Manifest | None, *, force: bool) -> None:
         )
 
 
-def _arrive(engine: Engine, image_id: str, registry: Registry, identifier: str, progress: Progress) -> Manifest:
+def _ensure_uploaded(
+    engine: Engine, image_id: str, registry: Registry, ref: str, *, force: bool, progress: Progress
+) -> tuple[Manifest, bool]:
+    """Return the image's manifest in the registry, and whether it had to be uploaded; `ref` is its fixed tag."""
+    identifier = ref.rpartition(":")[2]
+    existing = registry.manifest(identifier)
+    if _is(existing, image_id):
+        return existing, False
+    # Before the upload, which may take an hour.
+    _refuse_moving(ref, existing, force=force)
+    return _upload(engine, image_id, registry, identifier, progress), True
+
+
+def _upload(engine: Engine, image_id: str, registry: Registry, identifier: str, progress: Progress) -> Manifest:
     """Upload an image under its arriving tag, which is not listed or offered, unless it is there already."""
     tag = references.arriving_tag(image_id)
     ref = f"{registry.repository}:{tag}"
     arrived = registry.manifest(tag)
     if _is(arrived, image_id):
         return arrived
-    transfer.again(lambda: _upload(engine, image_id, ref, progress), progress)
+    transfer.again(lambda: _transfer(engine, image_id, ref, progress), progress)
     # If the same image is pushed twice at once, the other push may have set the fixed tag and removed this one.
     for name in (tag, identifier):
         arrived = registry.manifest(name)
@@ -121,7 +132,7 @@ def _arrive(engine: Engine, image_id: str, registry: Registry, identifier: str, 
     raise RegistryRefused(f"{ref} is not the image that was pushed", hint="somebody else may be pushing it")
 
 
-def _upload(engine: Engine, image_id: str, ref: str, progress: Progress) -> None:
+def _transfer(engine: Engine, image_id: str, ref: str, progress: Progress) -> None:
     engine.tag(image_id, ref)
     try:
         engine.push(ref, progress)
@@ -131,6 +142,14 @@ def _upload(engine: Engine, image_id: str, ref: str, progress: Progress) -> None
             # Removing the last name of an image would remove the image.
             if engine.image(image_id).tags != (ref,):
                 engine.untag(ref)
+
+
+def _published(registry: Registry, ref: str, manifest: Manifest) -> Published:
+    """Return what the image's labels say in the registry. Raises RegistryRefused if they are invalid."""
+    published = indexes.of_config(registry.config(manifest), manifest.digest)
+    if published is None:
+        raise RegistryRefused(f"the labels of {ref} are invalid", hint="build it again with this tfbuild")
+    return published
 
 
 def _tag(registry: Registry, ref: str, arrived: Manifest, *, force: bool) -> None:
@@ -144,6 +163,14 @@ def _tag(registry: Registry, ref: str, arrived: Manifest, *, force: bool) -> Non
         return
     _refuse_moving(ref, existing, force=force)
     registry.put(identifier, arrived.content, arrived.media_type)
+
+
+def _refuse_overwritten(registry: Registry, ref: str, manifest: Manifest) -> None:
+    """Raise RegistryRefused unless the fixed tag `ref` is still the image that was pushed."""
+    if registry.digest(ref.rpartition(":")[2]) != manifest.digest:
+        raise RegistryRefused(
+            f"{ref} was changed to another image during the push", hint="somebody else may be pushing it"
+        )
 
 
 def rehearse(registry: Registry, image: str) -> tuple[str, str]:
@@ -185,67 +212,3 @@ def _refuse_unverified(image: str, identifier: str, image_id: str, reports: Path
             f"{image} is not verified: {reports / identifier}.json does not say that this image passed",
             hint=f"invoke verify {REPOSITORY}:{identifier}",
         )
-
-
-def select(
-    registry: Registry, host: Cpu, features: frozenset[str], *, release: str, target: str, python: str
-) -> Choice:
-    """The image that this host should run, by the registry's index; no image is downloaded. Raises NothingFits.
-
-    Without a `release`, this is the best of all releases.
-    """
-    tag = f"{release or indexes.LATEST}-{target}"
-    index = registry.manifest(tag)
-    if index is None:
-        offered = [name for name in registry.tags() if name.count("-") == 1]
-        raise NothingFits(
-            f"{registry.repository} has no {tag}",
-            hint=f"it has: {', '.join(offered[:12]) or 'no images of tfbuild yet'}",
-        )
-    all_pythons = choose.matching(indexes.read_index(index), release=release, target=target, python="")
-    published = choose.matching(all_pythons, release=release, target=target, python=python)
-    if all_pythons and not published:
-        others = sorted({image.python for image in all_pythons}, key=lambda text: (len(text), text))
-        raise NothingFits(
-            f"{registry.repository}:{tag} has no image with Python {python}", hint=f"it has: {', '.join(others)}"
-        )
-    return choose.choose(published, platform=MACHINES[host.arch], features=features)
-
-
-def pull(engine: Engine, registry: Registry, choice: Choice, progress: Progress) -> str:
-    """Download the chosen image, and return its name on this engine.
-
-    Raises NothingFits if nothing was chosen, RegistryRefused if the image is not the one that the index describes.
-    """
-    best = choice.best
-    if best is None:
-        raise nothing_fits(registry, choice)
-    manifest = registry.manifest(best.digest)
-    if manifest is None or manifest.media_type not in manifests.IMAGES:
-        raise RegistryRefused(f"{registry.repository} lost {best.id} ({best.digest})", hint="push it again")
-    _refuse_other(best, indexes.of_config(registry.config(manifest), best.digest))
-    reference = f"{registry.repository}@{best.digest}"
-    transfer.again(lambda: engine.pull(reference, progress), progress)
-    if engine.image(reference).id not in manifest.ids:
-        raise RegistryRefused(f"{reference} is another image on this engine", hint=f"docker image rm {reference}")
-    name = f"{registry.repository}:{best.id}"
-    engine.tag(reference, name)
-    return name
-
-
-def _refuse_other(indexed: Published, actual: Published | None) -> None:
-    """Raise RegistryRefused if an image's own labels differ from those in its index."""
-    if actual != indexed:
-        raise RegistryRefused(
-            f"{indexed.id} has other labels than its index says: one of them was changed",
-            hint="tell whoever publishes it; another --release may be intact",
-        )
-
-
-def nothing_fits(registry: Registry, choice: Choice) -> NothingFits:
-    nearest = choice.nearest
-    lacking = f"; the nearest is {nearest.id}, for which this CPU lacks {' '.join(choice.missing)}" if nearest else ""
-    return NothingFits(
-        f"no matching image in {registry.repository} runs on this host{lacking}",
-        hint="build one here: invoke build --cpu host; or leave out --release and --python, which exclude images",
-    )
