@@ -8,9 +8,9 @@ import pytest
 
 from tests.bench.test_report import case, experiment, report, sizes
 from tests.measure.test_evaluate import sample
-from tfbuild.bench import advise, current_settings, findings
+from tfbuild.bench import advise, code_advice, current_settings, findings
 from tfbuild.bench import report as reporting
-from tfbuild.bench.advise import Advice
+from tfbuild.bench.gains import Advice
 from tfbuild.measure import records
 from tfbuild.measure.evaluate import AGAIN, evaluate
 from tfbuild.measure.records import ArmResult, BenchReport, CaseResult, ExperimentResult, Interval, Round
@@ -124,8 +124,8 @@ def test_a_baseline_that_wins_everywhere_is_advised() -> None:
     for image in ({ONEDNN: "1"}, None):
         (advice,) = of_image(image, row)
         assert (advice.env, advice.in_place) == ({ONEDNN: "0"}, ""), image
-        assert advice.gains[0].startswith("oneDNN off x1.5")
-        assert "against oneDNN on in CPU time: conv" in advice.gains[0]
+        assert advice.gains[0].text.startswith("oneDNN off x1.5")
+        assert "over oneDNN on in CPU time: conv" in advice.gains[0].text
         assert advice.code.startswith('os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"')
     assert settings(of_image({ONEDNN: "0"}, row)) == [({ONEDNN: "0"}, current_settings.SET)]
     mixed = experiment("onednn", switched("conv", 1.0, 1.5), switched("matmul", 1.5, 1.0))
@@ -203,7 +203,9 @@ def test_a_fetched_allocator_is_advised_by_its_own_name() -> None:
 def test_what_another_experiment_saw_of_a_setting_counts() -> None:
     gained = experiment("onednn", switched("conv", 2.0, 1.0))
     (advice,) = of_image(None, gained, experiment("models", switched("ResNet-50", 1.5, 1.0)))
-    assert advice.gains[1].startswith("models: oneDNN on x1.5")
+    assert advice.gains[1].experiment == "models"
+    assert advice.gains[1].text.startswith("oneDNN on x1.5")
+    assert "# onednn: models: oneDNN on x1.5" in advise.env_file((advice,))
     assert settings(of_image(None, gained, experiment("models", switched("ResNet-50", 1.0, 1.4)))) == []
     more = sides("all", ("before", 1.0, {ONEDNN: "0"}), ("after", 1.4, {ONEDNN: "1", PRELOAD: "libx.so"}))
     assert len(of_image(None, gained, experiment("all", more))) == 1, "more than the setting differs there"
@@ -269,15 +271,65 @@ def test_a_line_says_where_it_gains_and_where_it_loses() -> None:
         case(1.3, name="conv", env={}, code="jit"),
     )
     (advice,) = advise.advise(report(experiment("xla", *cases)))
-    assert [gain.split(": ")[-1].partition(" (")[0] for gain in advice.gains] == ["adds", "chain"]
-    assert [loss.partition(" [")[0] for loss in advice.losses] == ["arm x0.77"]
+    assert [gain.model for gain in advice.gains] == ["adds", "chain"]
+    assert [loss.text.partition(" [")[0] for loss in advice.losses] == ["arm x0.77"]
     assert "# xla: but slower here: arm x0.77" in advise.lines_of_code((advice,))
 
 
 def test_a_line_lists_each_case_that_has_an_arm_of_its_name() -> None:
     unnamed = case(0.95, name="whole pipeline", env={})
     (advice,) = advise.advise(report(experiment("jpeg", case(0.5, env={}, code="crop()"), unnamed)))
-    assert [gain.split(": ")[-1].partition(" (")[0] for gain in advice.gains] == ["centre", "whole pipeline"]
+    assert [gain.model for gain in advice.gains] == ["centre", "whole pipeline"]
+
+
+def forms(name: str, block: float, unrolled: float) -> CaseResult:
+    """Return a case with two lines of code for the same work."""
+    measured = sides(name, ("loop", 1.0, {}), ("unrolled", unrolled, {}), ("block", block, {}))
+    codes = {"unrolled": "for x in inputs: ...", "block": "BlockLSTM()"}
+    arms = tuple(replace(arm, code=codes.get(arm.name, ""), params={"kind": arm.name}) for arm in measured.arms)
+    return replace(measured, arms=arms)
+
+
+def test_of_two_lines_a_model_gets_the_better_one() -> None:
+    row = experiment("rnn", forms("small", 0.3, 0.6), forms("middle", 0.4, 0.5), forms("large", 1.6, 0.8))
+    advices = advise.advise(report(row))
+    assert [(one.code, [gain.model for gain in one.gains], [loss.model for loss in one.losses]) for one in advices] == [
+        ("BlockLSTM()", ["small", "middle"], ["large"]),
+        ("for x in inputs: ...", ["large"], []),
+    ]
+    models = [gain.model for one in advices for gain in one.gains]
+    assert len(set(models)) == len(models), "no model gets two pieces of advice"
+
+
+def test_the_largest_gain_is_first_and_what_is_in_place_is_last() -> None:
+    rows = (
+        experiment("onednn", switched("conv", 9.0, 1.0)),
+        experiment("jpeg", case(0.7, env={}, code="crop()")),
+        experiment("xla", case(0.8, env={}, code="jit"), case(0.4, name="adds", env={}, code="jit")),
+    )
+    advices = of_image({ONEDNN: "1"}, *rows)
+    assert [(one.experiment, bool(one.in_place)) for one in advices] == [("xla", 0), ("jpeg", 0), ("onednn", 1)]
+    assert [gain.model for gain in advices[0].gains] == ["adds", "centre"]
+
+
+@pytest.mark.parametrize(
+    ("env", "code", "line", "remark"),
+    [
+        ({}, "batch_size = 8  # the largest", "batch_size = 8", "the largest"),
+        ({}, "# docker run IMAGE env -u X", "docker run IMAGE env -u X", ""),
+        (
+            {"B": "2", "A": "1"},
+            'os.environ["A"] = "1"  # first',
+            "A=1 B=2",
+            'or in Python, first: os.environ["A"] = "1"',
+        ),
+        ({"LD_PRELOAD": "x"}, "# apt-get install x", "LD_PRELOAD=x", "apt-get install x"),
+        ({"LD_PRELOAD": "x"}, "", "LD_PRELOAD=x", ""),
+    ],
+)
+def test_a_change_is_one_line_with_its_remark(env: dict[str, str], code: str, line: str, remark: str) -> None:
+    advice = Advice(experiment="x", env=env, code=code, gains=())
+    assert (advice.line, advice.remark) == (line, remark)
 
 
 def test_what_the_environment_gains_is_not_the_line_s() -> None:
@@ -293,12 +345,12 @@ def test_what_the_environment_gains_is_not_the_line_s() -> None:
         )
 
     rows = experiment("models", three("block", 1.4, 1.0), three("LSTM", 1.0, 1.35))
-    onednn, xla = of_image({ONEDNN: "1"}, rows)
+    xla, onednn = of_image({ONEDNN: "1"}, rows)
     assert (onednn.env, onednn.in_place) == ({ONEDNN: "1"}, current_settings.SET)
     assert (xla.code, len(xla.gains), len(xla.losses)) == ("jit", 1, 1)
-    assert xla.gains[0].startswith("oneDNN on, XLA x1.")
-    assert "against oneDNN on in CPU time: block" in xla.gains[0]
-    assert xla.losses[0].startswith("oneDNN on, XLA x0.")
+    assert xla.gains[0].text.startswith("oneDNN on, XLA x1.")
+    assert "over oneDNN on in CPU time: block" in xla.gains[0].text
+    assert xla.losses[0].text.startswith("oneDNN on, XLA x0.")
     assert [one.code for one in of_image({ONEDNN: "1"}, experiment("models", three("LSTM", 1.0, 1.5)))] == [""]
     alone = sides("block", ("oneDNN off", 2.0, {ONEDNN: "0"}), ("XLA", 1.0, {ONEDNN: "1"}), code="jit")
     assert of_image({ONEDNN: "1"}, experiment("models", alone)) == (), "nothing has the same environment"
@@ -310,10 +362,10 @@ def test_the_layout_that_others_lose_to_is_in_place() -> None:
         return replace(measured, arms=(replace(measured.arms[0], code="nhwc()"), measured.arms[1]))
 
     (advice,) = advise.advise(report(experiment("layout", layout(1.3), layout(1.0, "forward"))))
-    assert (advice.code, advice.in_place) == ("nhwc()", advise.BASELINE)
-    assert [gain.partition(" in CPU time")[2].partition(" (")[0] for gain in advice.gains] == [": training"]
-    assert advice.gains[0].startswith("baseline x1.29 [1.27, 1.30] against arm in CPU time")
-    assert advise.lines_of_code((advice,)).splitlines()[-1] == f"# in place already, {advise.BASELINE}: nhwc()"
+    assert (advice.code, advice.in_place) == ("nhwc()", code_advice.BASELINE)
+    assert [gain.model for gain in advice.gains] == ["training"]
+    assert advice.gains[0].text.startswith("baseline x1.29 [1.27, 1.30] over arm in CPU time")
+    assert advise.lines_of_code((advice,)).splitlines()[-1] == f"# in place already, {code_advice.BASELINE}: nhwc()"
     (advice,) = advise.advise(report(experiment("layout", layout(0.5))))
     assert (advice.code, advice.in_place) == ("nchw()", "")
     assert advise.advise(report(experiment("layout", layout(1.0)))) == ()
@@ -327,9 +379,9 @@ def test_wall_time_is_added_where_it_shows_no_gain() -> None:
     wall = Interval(median=1.0, low=0.9, high=1.1, coverage=0.96)
     arms = (measured.arms[0], replace(measured.arms[1], wall=wall))
     (advice,) = advise.advise(report(experiment("jpeg", replace(measured, arms=arms))))
-    assert " in CPU time (in wall time x1.00 [0.90, 1.10]): centre" in advice.gains[0]
+    assert " in CPU time (in wall time x1.00 [0.90, 1.10]): centre" in advice.gains[0].text
     (advice,) = advise.advise(report(experiment("jpeg", measured)))
-    assert "in wall time" not in advice.gains[0]
+    assert "in wall time" not in advice.gains[0].text
 
 
 def test_a_batch_size_is_advised_where_it_is_faster_than_the_smallest() -> None:
@@ -341,8 +393,8 @@ def test_a_batch_size_is_advised_where_it_is_faster_than_the_smallest() -> None:
     proved = replace(sized, arms=tuple(faster if arm is knee else arm for arm in sized.arms))
     (advice,) = advise.advise(report(experiment("batchsize", proved)))
     assert advice.code == "batch_size = 64"
-    assert advice.gains[0].startswith("batch 64 x8.00 [7.50, 8.50] in wall time: dense")
-    assert advice.gains[1:] == (derived[0].text,)
+    assert advice.gains[0].text.startswith("batch 64 x8.00 [7.50, 8.50] over batch 1 in wall time: dense")
+    assert advice.notes == (derived[0].text,)
     assert advise.advise(report(experiment("batchsize", sized, findings=derived))) == (), "no verdict, no advice"
 
 

@@ -204,15 +204,47 @@ def test_markdown_and_table_say_what_was_found() -> None:
     assert "\x1b" not in shown
 
 
+def test_every_form_begins_with_what_to_change() -> None:
+    lines = (
+        case(0.4, name="a | b", env={}, code="crop(a | b)  # where it fits"),
+        case(1.5, name="c", env={}, code="crop"),
+    )
+    original = report(experiment("jpeg", *lines), experiment("onednn", case(0.5)), experiment("layout", SKIPPED))
+    original = replace(original, image=replace(original.image, env=ENV))
+    text = reporting.to_markdown(original)
+    headings = [line for line in text.splitlines() if line.startswith("#")]
+    assert headings[1:4] == ["## What to change", "## Already in place", "## jpeg"]
+    row = "| `crop(a \\| b)` (jpeg; where it fits) | a \\| b | x2.5"
+    assert row in text
+    assert "| baseline | 96%, 15 of 15 rounds |" in text
+    assert "`TF_ENABLE_ONEDNN_OPTS=1` (onednn; the image sets it)" in text
+    stream = io.StringIO()
+    reporting.show(original, stream)
+    shown = stream.getvalue()
+    assert shown.startswith("What to change, by gain:\n 1. crop(a | b)  # where it fits\n")
+    assert shown.index("Already in place (the image sets it): TF_ENABLE_ONEDNN_OPTS=1, up to x2.0") < shown.index(
+        "verdict"
+    )
+    stream = io.StringIO()
+    reporting.show(report(experiment("layout", SKIPPED)), stream)
+    assert stream.getvalue().startswith("No change has a measured gain.")
+
+
 def test_what_spoils_a_number_stands_beside_it() -> None:
     cut = replace(
         case(0.5), status=records.TRUNCATED, reason="stopped by the time budget after 7 rounds", noisy=True, throttled=3
     )
     caveat = wording.caveat(cut)
-    assert "stopped by the time budget" in caveat
+    assert "time budget" not in caveat, "the whole report says it once"
     assert "noisy: 15 of 15" in caveat
     assert "3 periods throttled" in caveat
     assert "interrupted" in reporting.to_markdown(replace(report(), interrupted=True))
+    stopped = report(experiment("onednn", cut, replace(cut, rounds=cut.rounds[:7]), case(0.5)))
+    once = "2 of 3 cases were stopped by the time budget after 7 to 15 rounds, so their intervals are wider"
+    stream = io.StringIO()
+    reporting.show(stopped, stream)
+    for text in (wording.noise(stopped), reporting.to_markdown(stopped), " ".join(stream.getvalue().split())):
+        assert text.count("stopped by the time budget") == text.count(once) == 1
     few = Interval(median=1.0, low=0.9, high=1.1, coverage=0.75)
     assert intervals.spelled(few) == "x1.00 [0.90, 1.10] at 75%"
     wrong = replace(case(0.5).arms[1], same=False)

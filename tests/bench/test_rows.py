@@ -14,7 +14,7 @@ import pytest
 from tests import checkout
 from tests.bench.test_report import case, experiment, report
 from tfbuild import facts
-from tfbuild.bench import advise, charts, evidence, findings
+from tfbuild.bench import advise, charts, code_advice, evidence, findings
 from tfbuild.bench import report as reporting
 from tfbuild.bench.experiment_run import CaseGroup, ExperimentRun
 from tfbuild.measure import experiments, records
@@ -133,7 +133,7 @@ def test_an_experiment_without_a_row_is_a_plain_comparison() -> None:
 
 def test_each_value_of_a_field_has_its_function() -> None:
     assert set(findings.DERIVED) == set(get_args(experiments.FindingKind)) - {""}
-    assert {*advise.LINES, *advise.ENVIRONMENT} == set(get_args(experiments.AdviceKind))
+    assert {*code_advice.LINES, *advise.ENVIRONMENT} == set(get_args(experiments.AdviceKind))
     assert set(charts.DRAWN) == set(get_args(experiments.ChartKind))
     assert set(evidence.WATCHED) == set(get_args(experiments.EvidenceKind)) - {""}
     assert set(experiments.ROLES) == set(get_args(experiments.Role)) - {""}

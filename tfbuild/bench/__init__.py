@@ -10,7 +10,7 @@ models.py            `--model`: whole models by name (facts/models.toml)
 profiled.py          `--command`: a user's script under TensorFlow's profiler
 findings.py          pure: conclusions beyond a ratio, such as what limits a training
 batch_size.py        pure: which batch size is enough
-advise.py            pure: settings and lines of code with a measured gain
+advise.py            pure: settings and lines of code (code_advice.py) with a measured gain (gains.py)
 current_settings.py  pure: which settings an image has already
 wording.py           pure: the text of verdicts, times and caveats in every table, page and message
 report.py            reports as JSON, Markdown and a terminal table; interchange.py writes pyperf's format

@@ -1,41 +1,29 @@
 """Turn a report into settings for its machine: an env file and lines of code, each with its measured gain."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from tfbuild.bench import current_settings, findings, wording
-from tfbuild.bench.current_settings import CurrentSettings
-from tfbuild.measure import experiments, intervals
-from tfbuild.measure.evaluate import Verdict, against
+from tfbuild.bench import code_advice, current_settings
+from tfbuild.bench.current_settings import CurrentSettings, shared
+from tfbuild.bench.gains import Advice, ArmComparison, gains
+from tfbuild.measure import experiments
+from tfbuild.measure.evaluate import against
 from tfbuild.measure.experiments import AdviceKind
-from tfbuild.measure.records import FASTER, SLOWER, ArmResult, BenchReport, CaseResult, ExperimentResult, Interval
+from tfbuild.measure.records import FASTER, SLOWER, ArmResult, BenchReport, CaseResult, ExperimentResult
 
-# The name of a value in batch_size.py's finding.
-KNEE = "measured_90%"
 # A setting holds for all work on a machine, so one that may make any of it a tenth slower is not advised.
 RISK = 0.9
-BASELINE = "unless a program says otherwise"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Advice:
-    """`env`: variables to set ("": to empty); `code`: a line of code instead; `gains`: where it was faster, how sure.
-
-    `losses`: where it was slower; `in_place`: why there is nothing to change, else empty.
-    """
-
-    experiment: str
-    env: dict[str, str]
-    code: str
-    gains: tuple[str, ...]
-    losses: tuple[str, ...] = ()
-    in_place: str = ""
+# _settings chooses these before the lines of code, because each depends on those before it.
+ENVIRONMENT: tuple[AdviceKind, ...] = ("setting", "image")
+# Headings of every form of a report.
+CHANGE, IN_PLACE = "What to change", "Already in place"
 
 
 def advise(report: BenchReport) -> tuple[Advice, ...]:
-    """Return the settings with a measured gain and no regression, and those that are in place already.
+    """Return the settings with a measured gain and no regression, and then those that are in place already.
 
-    A line of code may also have regressions, since it can be used only where it gains. The order is the report's.
+    The largest gain is first. A line of code may also have regressions, since it can be used only where it gains; of
+    several lines for one model only the best is returned.
     """
     current = current_settings.of(report)
     advices = _settings(report, current)
@@ -44,27 +32,16 @@ def advise(report: BenchReport) -> tuple[Advice, ...]:
     for row in report.experiments:
         for kind in experiments.purpose(row.name).advises:
             if kind not in ENVIRONMENT:
-                advices += LINES[kind](row, current)
-    order = {row.name: number for number, row in enumerate(report.experiments)}
-    return tuple(sorted(advices, key=lambda advice: order[advice.experiment]))
+                advices += code_advice.LINES[kind](row, current)
+    return tuple(sorted(advices, key=lambda advice: (bool(advice.in_place), -advice.best)))
+
+
+def no_change(advices: Sequence[Advice]) -> str:
+    """Say that nothing is to be changed; `advices`: what is in place."""
+    return f"No change has a measured gain{' over the current settings' if advices else ''}."
 
 
 # --- settings of the environment -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class ArmComparison:
-    """`arm` against `other` in one case; they differ only in what is judged."""
-
-    row: ExperimentResult
-    case: CaseResult
-    arm: ArmResult
-    other: ArmResult
-    verdict: Verdict
-
-    @property
-    def ratio(self) -> Interval | None:
-        return self.verdict.cpu if self.case.metric == "cpu" else self.verdict.wall
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +64,7 @@ class Change:
 
     @property
     def best(self) -> float:
-        return max((one.ratio.median for one in self.gains if one.ratio), default=0.0)
+        return max((one.median for one in self.gains), default=0.0)
 
     @property
     def safe(self) -> bool:
@@ -124,7 +101,7 @@ def _advising(report: BenchReport, kind: AdviceKind) -> list[ExperimentResult]:
 
 def _setting(row: ExperimentResult, report: BenchReport, current: CurrentSettings) -> Iterator[Advice]:
     """Advise the best change from what is in place; else what is in place, if that gained."""
-    cases = [case for case in row.cases if case.arms and _holds(_shared(case), current)]
+    cases = [case for case in row.cases if case.arms and current.holds(shared(case))]
     changes: dict[str, Change] = {}
     for case in cases:
         reference = _in_place(case, current) or case.arms[0]
@@ -182,29 +159,18 @@ def _change(old: ArmResult, new: ArmResult, report: BenchReport, current: Curren
         for arm in case.arms
         if arm is not other and _work(arm) == _work(other) and _differ(other, arm, current) == names
         if _same(_values(other, names, current), before) and _same(_values(arm, names, current), after)
-        if _holds({name: value for name, value in arm.env.items() if name not in names}, current)
+        if current.holds({name: value for name, value in arm.env.items() if name not in names})
     ]
     measured = tuple(one for one in comparisons if one.ratio is not None)
     return Change(arm=new, new={name: new.env.get(name, "") for name in names}, comparisons=measured)
 
 
-def _shared(case: CaseResult) -> dict[str, str]:
-    """Return what the case sets for all of its arms."""
-    first, *others = (arm.env for arm in case.arms)
-    return {name: value for name, value in first.items() if all(env.get(name) == value for env in others)}
-
-
-def _holds(env: dict[str, str], current: CurrentSettings) -> bool:
-    """Whether this environment agrees with what is in place or advised, as far as that is known."""
-    return all(current_settings.alike(name, value, current.values.get(name, value)) for name, value in env.items())
-
-
 def _in_place(case: CaseResult, current: CurrentSettings) -> ArmResult | None:
     """Return the first arm with the image's settings: it leaves alone what other arms set, or sets the same."""
-    names = {name for arm in case.arms for name in arm.env} - _shared(case).keys()
+    names = {name for arm in case.arms for name in arm.env} - shared(case).keys()
     for arm in case.arms:
         own = {name: value for name, value in arm.env.items() if name in names}
-        if own.keys() <= current.values.keys() and _holds(own, current):
+        if own.keys() <= current.values.keys() and current.holds(own):
             return arm
     return None
 
@@ -233,11 +199,8 @@ def _bare_names(arm: ArmResult, names: Iterable[str]) -> dict[str, str]:
 
 
 def _advice(row: ExperimentResult, change: Change, code: str) -> Advice:
-    def texts(comparisons: Sequence[ArmComparison]) -> tuple[str, ...]:
-        return tuple(("" if one.row is row else f"{one.row.name}: ") + _text(one) for one in comparisons)
-
     env = {**change.new, **_bare_names(change.arm, change.new)}
-    return Advice(experiment=row.name, env=env, code=code, gains=texts(change.gains), losses=texts(change.losses))
+    return Advice(experiment=row.name, env=env, code=code, gains=gains(change.gains), losses=gains(change.losses))
 
 
 def _code_of(change: Change) -> str:
@@ -250,111 +213,7 @@ def _assigned(env: dict[str, str]) -> str:
     return "; ".join(lines) + "  # before TensorFlow is imported" if lines else ""
 
 
-# --- lines of code ---------------------------------------------------------------------------------------------------
-
-
-def _code(row: ExperimentResult, current: CurrentSettings) -> Iterator[Advice]:
-    yield from _best_lines(row, current)
-    yield from _baseline_line(row, current)
-
-
-def _best_lines(row: ExperimentResult, current: CurrentSettings) -> Iterator[Advice]:
-    """Advise the line that gained most in each case, with all cases in which it gained or lost."""
-    comparisons = [one for case in row.cases for one in _lines(row, case, current)]
-    chosen: dict[str, None] = {}
-    for case in row.cases:
-        better = [one for one in comparisons if one.case is case and one.arm.code and one.verdict.effect == FASTER]
-        if better:
-            chosen[max(better, key=lambda one: one.ratio.median if one.ratio else 0.0).arm.code] = None
-    for code in chosen:
-        # In some cases an arm has no `code`, but always its name.
-        names = {one.arm.name for one in comparisons if one.arm.code == code}
-        own = [one for one in comparisons if one.arm.code == code or (not one.arm.code and one.arm.name in names)]
-        yield Advice(
-            experiment=row.name,
-            env={},
-            code=code,
-            gains=tuple(_text(one) for one in own if one.verdict.effect == FASTER),
-            losses=tuple(_text(one) for one in own if one.verdict.effect == SLOWER),
-        )
-
-
-def _lines(row: ExperimentResult, case: CaseResult, current: CurrentSettings) -> Iterator[ArmComparison]:
-    """Compare each arm with the first one in the same environment, so that a gain is not the environment's."""
-    for arm in case.arms[1:]:
-        alike = [each for each in case.arms if each is not arm and (each.env, each.image) == (arm.env, arm.image)]
-        if arm.effect and arm.same is not False and alike and _holds(arm.env, current):
-            yield ArmComparison(row=row, case=case, arm=arm, other=alike[0], verdict=against(case, arm, alike[0]))
-
-
-def _baseline_line(row: ExperimentResult, current: CurrentSettings) -> Iterator[Advice]:
-    """Advise the baseline's own line if each other arm that was measured lost somewhere and gained nowhere."""
-    cases = [case for case in row.cases if case.arms and case.arms[0].code and _holds(_shared(case), current)]
-    others = [(case, arm) for case in cases for arm in case.arms[1:] if arm.effect]
-    lost = [(case, arm) for case, arm in others if arm.effect == SLOWER]
-    losers = {arm.name for _, arm in lost}
-    if lost and all(arm.effect != FASTER and arm.name in losers for _, arm in others):
-        comparisons = [
-            ArmComparison(row=row, case=case, arm=case.arms[0], other=arm, verdict=_inverted(arm))
-            for case, arm in lost
-            if case.arms[0].code == cases[0].arms[0].code
-        ]
-        gains = tuple(map(_text, comparisons))
-        yield Advice(experiment=row.name, env={}, code=cases[0].arms[0].code, gains=gains, in_place=BASELINE)
-
-
-def _inverted(arm: ArmResult) -> Verdict:
-    """Return the verdict on the baseline against an arm that lost to it."""
-
-    def invert(ratio: Interval | None) -> Interval | None:
-        return ratio and Interval(
-            median=1 / ratio.median, low=1 / ratio.high, high=1 / ratio.low, coverage=ratio.coverage
-        )
-
-    return Verdict(cpu=invert(arm.cpu), wall=invert(arm.wall), effect=FASTER)
-
-
-def _batch_sizes(row: ExperimentResult, _: CurrentSettings) -> Iterator[Advice]:
-    """Advise the smallest batch with 90 % of the best rate, if it is shown to be faster than the smallest one."""
-    for case in row.cases:
-        # Derived again, because older reports claim more; what was observed beside the rounds is only in the report.
-        derived = findings.of("batch_size", [case])
-        observed = [one for one in row.findings if one.text.startswith(f"{case.name}:") and KNEE not in one.values]
-        size = next((int(one.values[KNEE]) for one in derived if KNEE in one.values), 0)
-        arm = next((arm for arm in case.arms if arm.items == size and arm.effect == FASTER), None)
-        if arm:
-            verdict = against(case, arm, case.arms[0])
-            comparison = ArmComparison(row=row, case=case, arm=arm, other=case.arms[0], verdict=verdict)
-            largest = size == max(arm.items for arm in case.arms if arm.seconds)
-            code = f"batch_size = {size}" + ("  # the largest one tried: more may be faster still" if largest else "")
-            gains = (_text(comparison), *(finding.text for finding in (*derived, *observed)))
-            yield Advice(experiment=row.name, env={}, code=code, gains=gains)
-
-
-LINES: dict[AdviceKind, Callable[[ExperimentResult, CurrentSettings], Iterator[Advice]]] = {
-    "code": _code,
-    "batch_size": _batch_sizes,
-}
-# _settings chooses these before the lines, because each depends on those before it.
-ENVIRONMENT: tuple[AdviceKind, ...] = ("setting", "image")
-
-
 # --- text ------------------------------------------------------------------------------------------------------------
-
-
-def _text(one: ArmComparison) -> str:
-    """Return "arm x1.39 [1.36, 1.41] in CPU time: case (how sure)"; with wall time if that shows no gain."""
-    case, verdict = one.case, one.verdict
-    other = "" if one.other.name == case.arms[0].name else f" against {one.other.name}"
-    clock = ""
-    if case.metric == "cpu" and verdict.wall and verdict.wall.low <= 1 <= verdict.wall.high:
-        clock = f" (in wall time {intervals.spelled(verdict.wall)})"
-    time = "CPU time" if case.metric == "cpu" else "wall time"
-    return f"{one.arm.name} {intervals.spelled(one.ratio)}{other} in {time}{clock}: {case.name} ({_sure(case)})"
-
-
-def _sure(case: CaseResult) -> str:
-    return wording.caveat(case) or f"{case.clean} of {len(case.rounds)} rounds undisturbed"
 
 
 def env_file(advices: tuple[Advice, ...]) -> str:
@@ -378,5 +237,11 @@ def lines_of_code(advices: tuple[Advice, ...]) -> str:
 
 
 def _why(advice: Advice) -> Iterator[str]:
-    yield from (f"# {advice.experiment}: {gain}" for gain in advice.gains)
-    yield from (f"# {advice.experiment}: but slower here: {loss}" for loss in advice.losses)
+    own = advice.experiment
+    yield from (f"# {own}: {_elsewhere(gain.experiment, own)}{gain.text}" for gain in advice.gains)
+    yield from (f"# {own}: but slower here: {_elsewhere(loss.experiment, own)}{loss.text}" for loss in advice.losses)
+    yield from (f"# {own}: {note}" for note in advice.notes)
+
+
+def _elsewhere(experiment: str, own: str) -> str:
+    return "" if experiment == own else f"{experiment}: "

@@ -195,5 +195,4 @@ def advise(report: str, env: str, *, json: bool) -> None:
         return
     sys.stdout.write(f"# environment\n{advising.env_file(advices)}\n# code\n{advising.lines_of_code(advices)}")
     if all(advice.in_place for advice in advices):
-        over = " over the current settings" if advices else ""
-        print(f"no change has a measured gain{over}", file=sys.stderr)
+        print(advising.no_change(advices), file=sys.stderr)

@@ -9,7 +9,7 @@ from tfbuild.errors import TfbuildError
 from tfbuild.facts import releases, targets
 from tfbuild.facts.release_table import table
 from tfbuild.measure import experiments
-from tfbuild.measure.records import BenchReport
+from tfbuild.measure.records import BenchReport, CaseResult
 
 ONEDNN, PRELOAD = "TF_ENABLE_ONEDNN_OPTS", "LD_PRELOAD"
 SET = "the image sets it"
@@ -31,6 +31,10 @@ class CurrentSettings:
     def updated(self, env: Mapping[str, str]) -> "CurrentSettings":
         """Return a copy with these variables set."""
         return CurrentSettings(values={**self.values, **env}, chosen=self.chosen - env.keys())
+
+    def holds(self, env: Mapping[str, str]) -> bool:
+        """Whether this environment agrees with what is in place or advised, as far as that is known."""
+        return all(alike(name, value, self.values.get(name, value)) for name, value in env.items())
 
     def why(self, names: Iterable[str]) -> str:
         return DEFAULT if self.chosen & set(names) else SET
@@ -83,6 +87,12 @@ def onednn(report: BenchReport) -> str:
     if len(rows) != 1 or not rows[0].compiled:
         return ""
     return "1" if any(name.replace("_", "").lower() in known for name in rows[0].on_with) else "0"
+
+
+def shared(case: CaseResult) -> dict[str, str]:
+    """Return what the case sets for all of its arms."""
+    first, *others = (arm.env for arm in case.arms)
+    return {name: value for name, value in first.items() if all(env.get(name) == value for env in others)}
 
 
 def alike(name: str, first: str, second: str) -> bool:

@@ -11,6 +11,7 @@ from markupsafe import Markup
 from tfbuild import installation
 from tfbuild.bench import advise, charts, compare, gate, wording
 from tfbuild.bench.compare import ReportComparison, side_by_side
+from tfbuild.bench.gains import Advice
 from tfbuild.bench.gate import GateVerdict
 from tfbuild.bench.wording import TableRow
 from tfbuild.errors import UsageError
@@ -166,15 +167,15 @@ def _cards(report: BenchReport) -> list[Card]:
             experiment=advice.experiment,
             anchor=anchors[advice.experiment],
             setting=_setting(advice),
-            gains=advice.gains,
-            losses=advice.losses,
+            gains=(*(gain.text for gain in advice.gains), *advice.notes),
+            losses=tuple(loss.text for loss in advice.losses),
             in_place=advice.in_place,
         )
         for advice in advise.advise(report)
     ]
 
 
-def _setting(advice: advise.Advice) -> str:
+def _setting(advice: Advice) -> str:
     lines = [f"{name}={value}" for name, value in sorted(advice.env.items())]
     return "\n".join([*lines, advice.code]).strip()
 

@@ -2,13 +2,15 @@
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
+from tfbuild.bench.advise import CHANGE, IN_PLACE, advise, no_change
+from tfbuild.bench.gains import Advice, certainty
 from tfbuild.bench.wording import COLOURS, caveat, noise, table_row, verdict
 from tfbuild.context.labels import read_labels
-from tfbuild.errors import UsageError
+from tfbuild.errors import UsageError, fit
 from tfbuild.measure import documents, records
 from tfbuild.measure.experiments import Experiment
 from tfbuild.measure.intervals import spelled
@@ -73,7 +75,12 @@ def path(report: BenchReport, folder: Path, name: str = "") -> Path:
 
 
 def to_markdown(report: BenchReport) -> str:
-    parts = [list(_head(report)), *(list(_experiment(row)) for row in report.experiments), list(_method())]
+    parts = [
+        list(_head(report)),
+        list(_advised(report)),
+        *map(list, map(_experiment, report.experiments)),
+        list(_method()),
+    ]
     return "\n".join(line for part in parts for line in (*part, "")) + "\n"
 
 
@@ -86,6 +93,41 @@ def _head(report: BenchReport) -> Iterator[str]:
     yield f"malloc of {software.malloc};"
     yield f"{cell(host.cpu)}, {host.cpus} CPUs (cgroup quota: {host.quota or 'none'}), {host.memory} MiB;"
     yield f"{noise(report)}."
+
+
+def _advised(report: BenchReport) -> Iterator[str]:
+    """Yield a table of what to change, and another of what is in place, each by gain."""
+    advices = advise(report)
+    yield f"## {CHANGE}"
+    yield ""
+    changes = [advice for advice in advices if not advice.in_place]
+    if changes:
+        yield from _changes(changes)
+    else:
+        yield no_change(advices)
+    if kept := [advice for advice in advices if advice.in_place]:
+        yield ""
+        yield f"## {IN_PLACE}"
+        yield ""
+        yield from _changes(kept)
+
+
+def _changes(advices: Sequence[Advice]) -> Iterator[str]:
+    yield "| change | model | gain | over | certainty |"
+    yield "|---|---|---|---|---|"
+    for advice in advices:
+        about = "; ".join(text for text in (advice.in_place, advice.remark) if text)
+        shown = f"{_code(advice.line)} ({cell(advice.experiment)}{f'; {cell(about)}' if about else ''})"
+        for gain in (*advice.gains, *advice.losses):
+            slower = " (slower)" if gain in advice.losses else ""
+            ratio = f"{spelled(gain.ratio)} in {gain.time}{slower}"
+            yield f"| {shown} | {cell(gain.model)} | {ratio} | {cell(gain.over)} | {cell(certainty(gain))} |"
+            shown = ""
+
+
+def _code(line: str) -> str:
+    """Return a line of code for a cell of a table; only a bar ends it there."""
+    return f"`{' '.join(line.split()).replace('`', chr(39)).replace('|', chr(92) + '|')}`"
 
 
 def _experiment(row: ExperimentResult) -> Iterator[str]:
@@ -145,6 +187,8 @@ def show(report: BenchReport, stream: IO[str] | None = None) -> None:
 
     stream = stream or sys.stdout
     console = Console(file=stream, width=None if stream.isatty() else 140, soft_wrap=False, highlight=False)
+    for line in changes(report):
+        console.print(Text(fit(line)), soft_wrap=True)
     table = Table(box=None, pad_edge=False)
     for name in ("experiment", "case", "", "CPU time", "wall time", "verdict"):
         table.add_column(name)
@@ -164,6 +208,21 @@ def show(report: BenchReport, stream: IO[str] | None = None) -> None:
             console.print(Text(f"{row.name}: {finding.text}"))
     ended = "interrupted" if report.interrupted else "done"
     console.print(Text(f"{report.image.ref}: {ended} after {report.seconds:.0f} s; {noise(report)}"))
+
+
+def changes(report: BenchReport) -> Iterator[str]:
+    """Yield what to change, the largest gain first, with its evidence; then what is in place, a line each."""
+    advices = advise(report)
+    new = [advice for advice in advices if not advice.in_place]
+    yield f"{CHANGE}, by gain:" if new else no_change(advices)
+    for number, advice in enumerate(new, 1):
+        yield f"{number:2}. {advice.line}{f'  # {advice.remark}' if advice.remark else ''}"
+        yield from (f"      {gain.text}" for gain in advice.gains)
+        yield from (f"      but slower here: {loss.text}" for loss in advice.losses)
+    for advice in advices:
+        if advice.in_place:
+            yield f"{IN_PLACE} ({advice.in_place}): {advice.line}, up to x{advice.best:.2f}"
+    yield ""
 
 
 def listed(rows: tuple[Experiment, ...], *, quick: bool, stream: IO[str] | None = None) -> None:

@@ -43,6 +43,7 @@ def time(seconds: float | None) -> str:
 
 
 def noise(report: BenchReport) -> str:
+    """Say how quiet the machine was, and what the time budget cut short; no other text repeats the latter."""
     cases = [case for row in report.experiments for case in row.cases if case.rounds]
     if not cases:
         return "no round was timed"
@@ -51,14 +52,30 @@ def noise(report: BenchReport) -> str:
     stops = sum(case.throttled for case in cases)
     return (
         f"{sum(case.clean for case in cases)} of {rounds} rounds undisturbed, other load used "
-        f"{sum(shares) / len(shares):.0%} of the machine" + (f", {stops} periods throttled" if stops else "")
+        f"{sum(shares) / len(shares):.0%} of the machine"
+        + (f", {stops} periods throttled" if stops else "")
+        + _cut_short(cases)
+    )
+
+
+def _cut_short(cases: Sequence[CaseResult]) -> str:
+    cut = [len(case.rounds) for case in cases if case.status == records.TRUNCATED]
+    if not cut:
+        return ""
+    rounds = f"{min(cut)} to {max(cut)}" if min(cut) < max(cut) else f"{max(cut)}"
+    return (
+        f"; {len(cut)} of {len(cases)} cases were stopped by the time budget after {rounds} rounds, so their intervals "
+        "are wider"
     )
 
 
 def caveat(case: CaseResult) -> str:
-    """Say what makes a case's numbers less reliable than they seem; "" if nothing does."""
+    """Say what makes a case's numbers less reliable than they seem; "" if nothing does.
+
+    That the time budget stopped a case is said once, by `noise`.
+    """
     caveats = [
-        case.reason if case.status in (records.TRUNCATED, records.INTERRUPTED) else "",
+        case.reason if case.status == records.INTERRUPTED else "",
         f"noisy: {case.clean} of {len(case.rounds)} rounds undisturbed" if case.noisy and case.rounds else "",
         f"{case.throttled} periods throttled by the cgroup's quota" if case.throttled else "",
         f"the baseline differs from itself: {spelled(case.band)}" if _off(case.band) else "",
