@@ -6,9 +6,9 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
-import jsonschema
 import pytest
 
+from tests import schemas
 from tests.measure.host import HOST
 from tests.measure.test_evaluate import made_up, sample
 from tfbuild.bench import advise, batch_size, command, findings, wording
@@ -148,18 +148,18 @@ def test_what_is_written_is_read_back_equal(tmp_path: Path) -> None:
 def test_the_published_schema_is_the_report_s() -> None:
     assert reporting.SCHEMA_FILE.read_text() == reporting.schema(), "renew it with: python -m tfbuild.bench.report"
     schema = json.loads(reporting.SCHEMA_FILE.read_text())
-    jsonschema.Draft202012Validator.check_schema(schema)
+    schemas.library().Draft202012Validator.check_schema(schema)
     shown = json.loads(reporting.to_json(report()))
-    jsonschema.validate(shown, schema)
+    schemas.library().validate(shown, schema)
     assert len(shown["experiments"][0]["cases"][0]["rounds"]) == 15, "every sample is kept"
     del shown["experiments"][0]["cases"][0]["rounds"][0]["samples"]["arm"]["cpu"]
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(shown, schema)
+    with pytest.raises(schemas.library().ValidationError):
+        schemas.library().validate(shown, schema)
 
 
 def test_a_real_report_fits_the_published_schema() -> None:
     """It was measured in this project's default image, with two allocators that it lacks."""
-    jsonschema.validate(json.loads(RECORDED.read_text()), json.loads(reporting.SCHEMA_FILE.read_text()))
+    schemas.library().validate(json.loads(RECORDED.read_text()), json.loads(reporting.SCHEMA_FILE.read_text()))
     measured = reporting.read(RECORDED)
     assert [row.name for row in measured.experiments] == ["onednn", "jpeg", "batchnorm", "allocator"]
     assert reporting.from_json(reporting.to_json(measured)) == measured

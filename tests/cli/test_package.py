@@ -13,12 +13,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests import checkout
+from tests import checkout, schemas
 from tests.ci.steps import ROOT, read
 from tests.commandline import invoke
 from tfbuild import __version__, installation
@@ -359,7 +358,7 @@ def test_github_and_renovate_read_their_files(schema: str, pattern: str) -> None
     found = sorted((ROOT / ".github").glob(pattern))
     assert found
     for path in found:
-        jsonschema.validators.validator_for(wanted)(wanted).validate(read(path))
+        schemas.library().validators.validator_for(wanted)(wanted).validate(read(path))
 
 
 def test_hooks_run_the_locked_tools() -> None:

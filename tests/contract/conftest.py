@@ -18,6 +18,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.contract)
+            # The image with a newer Bazel takes minutes to make. The facts that are tested there seldom change, and
+            # tests/with_engine/test_compile.py holds the templates to a real Bazel in every run.
+            if "builder" in getattr(item, "fixturenames", ()):
+                item.add_marker(pytest.mark.nightly)
 
 
 @pytest.fixture(scope="session")

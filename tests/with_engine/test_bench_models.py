@@ -73,6 +73,7 @@ def test_a_script_can_change_nothing_of_the_user_s(engine: Engine, image: Callab
     assert [path.name for path in folder.iterdir()] == ["write.py"]
 
 
+@pytest.mark.nightly
 def test_a_model_is_measured_on_both_kinds_of_data(engine: Engine, image: Callable[..., str]) -> None:
     """The smallest of Keras' applications, and as few rounds as have an interval: in whatever time they take here."""
     row = models.row(["mobilenet"], 2)

@@ -143,13 +143,25 @@ MOUNTS = """--mount=type=tmpfs,target=/mnt --mount=type=secret,id=ca,target=/mnt
 # --- what works -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "script", ["keras_fit", "jpeg", "tflite", "saved_model", "jit", "sysconfig_flags", "packages", "libraries"]
-)
-def test_nothing_that_users_call_is_broken(engine: Engine, image: str, script: str) -> None:
-    path = f"/tmp/{script}.py"
-    done = engine.run(image, ["python", path], files={path: (SCRIPTS / f"{script}.py").read_bytes()}, timeout=300)
-    assert (done.exit_code, done.stdout.splitlines()[-1:]) == (0, ["passed"]), done.stderr[-3000:]
+USED = ("keras_fit", "jpeg", "tflite", "saved_model", "jit", "sysconfig_flags", "packages", "libraries")
+
+
+@pytest.fixture(scope="module")
+def outcomes(engine: Engine, image: str) -> dict[str, tuple[int, str, str]]:
+    """Exit code, output and errors of each script of USED."""
+    paths = {name: f"/tmp/{name}.py" for name in USED}
+    files = {path: (SCRIPTS / f"{name}.py").read_bytes() for name, path in paths.items()}
+    command = ["python", "/tmp/each.py", *paths.values()]
+    done = engine.run(image, command, files=files | {"/tmp/each.py": (SCRIPTS / "each.py").read_bytes()}, timeout=900)
+    assert done.exit_code == 0, done.stderr[-3000:]
+    answers = json.loads(done.stdout)
+    return {name: tuple(answers[path]) for name, path in paths.items()}
+
+
+@pytest.mark.parametrize("script", USED)
+def test_nothing_that_users_call_is_broken(outcomes: dict[str, tuple[int, str, str]], script: str) -> None:
+    code, out, err = outcomes[script]
+    assert (code, out.splitlines()[-1:]) == (0, ["passed"]), err[-3000:]
 
 
 def test_python_runs_as_an_ordinary_user_from_the_virtual_environment(engine: Engine, image: str) -> None:
@@ -192,6 +204,7 @@ def test_pip_installs_into_a_derived_image(engine: Engine, image: str, work: Pat
         assert engine.run(tiny, ["python", "-m", "tiny"]).stdout == "tiny runs\n"
 
 
+@pytest.mark.nightly
 def test_a_custom_op_compiles_against_an_image_with_headers(
     engine: Engine, build: Build, ground: ResolvedBase, work: Path, ca: Path
 ) -> None:
@@ -375,17 +388,42 @@ def test_the_ca_is_what_lets_a_build_through(
 # --- other bases ------------------------------------------------------------------------------------------------------
 
 
-def test_a_base_that_has_its_own_python_keeps_it(
-    engine: Engine, build: Build, ground: ResolvedBase, work: Path, ca: Path
-) -> None:
-    """As in the official image python:3.11-slim: in /usr/local, without bytecode."""
+@pytest.fixture(scope="module")
+def local_python(engine: Engine, ground: ResolvedBase, work: Path, ca: Path) -> Iterator[str]:
+    """A base as the official python:3.11-slim is: its Python is in /usr/local, without bytecode."""
     text = (SCRIPTS / "local-python.Dockerfile").read_text().format(base=ground.reference, mounts=MOUNTS)
-    with (
-        derived(engine, work, text, ca=ca) as local,
-        made(engine, build, ResolvedBase(reference=local, name=local, digest=""), work, ca) as name,
-    ):
-        done = engine.run(name, ["sh", "-c", "readlink -f $(command -v python); ls /usr/bin/python* 2>&1 | grep -c 3"])
-        assert done.stdout.split() == ["/usr/local/bin/python3.11", "0"]
+    with derived(engine, work, text, ca=ca) as name:
+        yield name
+
+
+PYTHONS = "readlink -f $(command -v python3.11); ls /usr/bin/python* 2>&1 | grep -c 3; true"
+OWN = ["/usr/local/bin/python3.11", "0"]
+
+
+def test_a_base_that_has_its_own_python_keeps_it(
+    engine: Engine, build: Build, local_python: str, work: Path, ca: Path
+) -> None:
+    """Shown by the stage on which all others stand."""
+    context = dockerfile.write(build, work / "own-python")
+    before, _, _ = (context.folder / "Dockerfile").read_text().partition("\n# --- wheel:")
+    stage = before.replace("${BASE}", local_python)
+    files = {"network.sh": NETWORK.read_bytes()}
+    with derived(engine, work, stage, ca=ca, files=files) as name:
+        assert engine.run(name, ["sh", "-c", PYTHONS]).stdout.split() == OWN
+        cached = (
+            "import importlib.util, json, os; print(os.path.exists(importlib.util.cache_from_source(json.__file__)))"
+        )
+        assert engine.run(name, ["python3.11", "-c", cached]).stdout == "True\n"
+
+
+@pytest.mark.nightly
+def test_an_image_on_a_base_that_has_its_own_python(
+    engine: Engine, build: Build, local_python: str, work: Path, ca: Path
+) -> None:
+    on = ResolvedBase(reference=local_python, name=local_python, digest="")
+    with made(engine, build, on, work, ca) as name:
+        done = engine.run(name, ["sh", "-c", PYTHONS.replace("python3.11", "python", 1)])
+        assert done.stdout.split() == OWN
         test_import_compiles_nothing(engine, name)
 
 

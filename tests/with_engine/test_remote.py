@@ -16,7 +16,7 @@ from tests.ports import free_port
 from tests.with_engine import buildgrid, mirror
 from tests.with_engine.buildgrid import Server
 from tests.with_engine.conftest import ROOT, Site
-from tests.with_engine.test_compile import KERNELS, TREE, begun, command
+from tests.with_engine.test_compile import KERNELS, TREE, begun, command, small
 from tests.with_engine.test_compile import log as log_of
 from tfbuild.context import remote_cache
 from tfbuild.context.dockerfile import TEMPLATES
@@ -94,7 +94,7 @@ def test_a_second_builder_takes_its_actions_from_the_cache_and_another_instructi
     site: Site, server: Server, tmp_path: Path
 ) -> None:
     """Bazel 0.26.1 has no disk cache beside one over gRPC, so that every builder's disks are cold."""
-    shared = ("--remote-cache", server.url)
+    shared = ("--remote-cache", server.url, "--source", str(small(tmp_path / "tree", uuid.uuid4().hex)))
     first = build(site, tmp_path, *shared)
     assert f"remote cache {server.url}" in first
     hits, actions = taken(first)

@@ -325,11 +325,8 @@ def _compile(build: Build) -> dict[str, object]:
         return {}
     arch = PLATFORMS[build.platform]
     return {
-        "toolchain": toolchain(
-            build.compiler,
-            *releases.host_tools(build.release),
-            *(name for row in build.system_libs for name in row.packages),
-        ),
+        "toolchain": toolchain(build.compiler, *releases.host_tools(build.release)),
+        "system_packages": sorted({name for row in build.system_libs for name in row.packages}),
         "llvm": toolchains.table().llvm,
         "llvm_suite": llvm_suite(build),
         "bazel_sha256": toolchains.bazel_sha256(build.bazel, arch),
