@@ -20,7 +20,7 @@ def invoke(
 ) -> "subprocess.CompletedProcess[str]":
     """What `invoke WORDS...` prints and leaves with, which must be `code`.
 
-    tasks.py is read anew, for what Invoke takes of a verb depends on the words of the command line.
+    tasks.py is read anew, as by a new process.
     """
     command = ["invoke", "--search-root", str(ROOT), *map(str, words)]
     stdout, stderr = io.StringIO(), io.StringIO()

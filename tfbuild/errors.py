@@ -8,8 +8,6 @@ import unicodedata
 
 from invoke.exceptions import Exit
 
-from tfbuild.installation import as_typed
-
 
 class TfbuildError(Exit):
     """Base of all errors that tfbuild raises on purpose.
@@ -21,7 +19,7 @@ class TfbuildError(Exit):
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         self.reason = fit(message)
-        self.hint = as_typed(hint)
+        self.hint = hint
         super().__init__(message=str(self), code=self.exit_code)
 
     def __str__(self) -> str:

@@ -358,13 +358,24 @@ def test_the_comparison_has_a_page() -> None:
     assert [point.get("fill") for point in points] == ["var(--slower)", "var(--faster)"] * 3
 
 
-def test_the_command_line_takes_any_number_of_reports(tmp_path: Path) -> None:
+def test_the_command_line_takes_more_reports(tmp_path: Path) -> None:
     paths = []
     for number, each in enumerate((report(), slower_report(1.02), elsewhere(slower_report(2.0)))):
         paths.append(str(tmp_path / f"{number}.json"))
         Path(paths[-1]).write_text(reporting.to_json(each))
     html = str(tmp_path / "page.html")
-    arguments = ["compare", paths[0], "--fail-if", "throughput<0.9", paths[1], "--html", html, "--json", paths[2]]
+    arguments = [
+        "compare",
+        paths[0],
+        "--fail-if",
+        "throughput<0.9",
+        paths[1],
+        "--html",
+        html,
+        "--json",
+        "--also",
+        paths[2],
+    ]
     done = invoke(*arguments, code=28)
     assert done.stderr.startswith("error: report 3: throughput<0.9: failed: x0.50")
     shown = json.loads(done.stdout)

@@ -90,7 +90,7 @@ def invoke(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
 
 
 def test_an_experiment_is_a_row(with_row: Path) -> None:
-    planned = invoke(with_row, "bench", "--only", NAME, "--dry-run", "--json")
+    planned = invoke(with_row, "bench", "IMAGE", "--only", NAME, "--dry-run", "--json")
     (plan,) = json.loads(planned.stdout)
     assert [arm["env"] for arm in plan["arm"]] == [{SWITCH: "0"}, {SWITCH: "1"}]
     assert f"of 300 s: {NAME} 300 s" in planned.stderr

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.binary import assembled, libraries
+from tests.binary.codes import code_with
 from tests.binary.libraries import PROGBITS, STRTAB, SYMTAB, Part
 from tests.commandline import invoke
-from tests.context.test_planned import planned
 from tfbuild import facts
 from tfbuild.binary import inspector, scan
 from tfbuild.binary.guard import Guard
@@ -23,7 +23,6 @@ from tfbuild.cpu import isa
 from tfbuild.errors import BadWheel
 from tfbuild.plan import wheel
 from tfbuild.util.progress import Progress
-from tfbuild.verify.checks import code
 
 BASE = 0x1000
 NOP, RETURN = bytes.fromhex("0f1f840000000000"), b"\xc3"
@@ -317,50 +316,7 @@ def test_the_verb_gives_json_and_ends_in_the_project_s_errors(tmp_path: Path) ->
     assert "Traceback" not in failed.stderr
 
 
-# --- judgement -----------------------------------------------------------------------------------------------------
-
-
-def seen(*features: str, least: str = "symbols") -> ScannedCode:
-    family = scan.Family
-    rows = [family(feature=name, rate=1.0, share=0.1, compiled=True) for name in features]
-    rows.append(family(feature="avx512f", rate=0.1, share=0.001, compiled=False))
-    return ScannedCode(
-        arch="x86_64",
-        method=least,
-        instructions=1000,
-        regions=512,
-        coverage=0.03,
-        families=tuple(rows),
-        dispatched={"oneDNN": 100},
-    )
-
-
-def test_code_as_labelled_passes() -> None:
-    check = code.compare(planned("avx"), {"cc": seen("avx", "popcnt"), "framework": seen("avx")})
-    assert (check.name, check.status) == ("code", "pass")
-    assert {measure.name: measure.limit for measure in check.measures} == {
-        "avx_share": ">= 0.02",
-        "avx512f_share": "< 0.02",
-    }
-
-
-def test_code_beyond_its_labels_fails_in_any_library() -> None:
-    check = code.compare(planned("avx"), {"cc": seen("avx"), "framework": seen("avx", "bmi2")})
-    assert check.status == "fail"
-    assert "framework needs bmi2 beyond its labels" in check.detail
-
-
-def test_code_that_makes_no_use_of_its_labels_fails() -> None:
-    check = code.compare(planned("avx2", "bmi2", "aes", "movbe"), {"cc": seen("avx", "avx2")})
-    assert check.status == "fail"
-    assert "it makes no use of bmi2, for which it is labelled" in check.detail
-
-
-def test_code_for_another_processor_fails() -> None:
-    arm = ScannedCode(
-        arch="aarch64", method="spread", instructions=1, regions=1, coverage=1, families=(), dispatched={}
-    )
-    assert code.compare(planned("avx"), {"cc": arm}).status == "fail"
+# --- the guard -----------------------------------------------------------------------------------------------------
 
 
 def test_the_guard_is_compared_with_the_code() -> None:
@@ -369,7 +325,9 @@ def test_the_guard_is_compared_with_the_code() -> None:
 
     def said(compiled: tuple[str, ...], *features: str) -> tuple[str, ...]:
         guard = Guard(compiled=compiled, unused=unused)
-        return Inspection(subject="x", release="2.14.0", libraries={"cc": seen(*features)}, guard=guard).disagreements()
+        return Inspection(
+            subject="x", release="2.14.0", libraries={"cc": code_with(*features)}, guard=guard
+        ).disagreements()
 
     # BMI2 and F16C are none of the guard's.
     assert said(avx, "avx", "bmi2", "f16c") == ()

@@ -20,8 +20,9 @@ from packaging.utils import canonicalize_name
 from tests import checkout, schemas
 from tests.ci.steps import ROOT, read
 from tests.commandline import invoke
-from tfbuild import __version__, installation
+from tfbuild import __version__
 from tfbuild.cli import VERBS, extras, repository
+from tfbuild.util import installation
 
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 OPTIONAL = {module for modules in extras.EXTRAS.values() for module in modules}
@@ -380,5 +381,5 @@ def test_the_python_of_the_classifiers_is_the_python_of_the_workflow() -> None:
 def test_a_copy_of_the_repository_is_a_clone(tmp_path: Path) -> None:
     """What has templates beside the package, as `pip install --editable` does too."""
     copy = checkout.copy(tmp_path / "copy", "tfbuild/", "templates/", "tasks.py")
-    code = "from tfbuild import installation as i; print(i.clone(), i.templates())"
+    code = "from tfbuild.util import installation as i; print(i.clone(), i.templates())"
     assert run(sys.executable, "-c", code, cwd=copy).stdout.split() == [str(copy), str(copy / "templates")]

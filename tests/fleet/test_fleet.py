@@ -283,9 +283,9 @@ def test_a_folder_without_a_readable_machine_is_refused(tmp_path: Path) -> None:
 # --- the command line ----------------------------------------------------------------------------------------------
 
 
-def test_the_verb_takes_any_number_of_hosts_and_its_json_is_read_back(folder: Path, tmp_path: Path) -> None:
+def test_the_verb_takes_more_hosts_and_its_json_is_read_back(folder: Path, tmp_path: Path) -> None:
     files = str(folder / "rhel7-haswell"), str(folder / "rocky9-zen5")
-    done = invoke("fleet", files[0], "--images", "2", files[1], "--json")
+    done = invoke("fleet", files[0], "--images", "2", "--also", files[1], "--json")
     file = tmp_path / "fleet.json"
     file.write_text(done.stdout)
     chosen = fleet.read(file)
@@ -295,15 +295,21 @@ def test_the_verb_takes_any_number_of_hosts_and_its_json_is_read_back(folder: Pa
         assert plan.select(Request(release="2.20.0", platform=image.platform, cpu=image.cpu), None).platform
 
 
+def test_two_verbs_on_one_command_line_each_take_their_own_words(folder: Path) -> None:
+    first, second = folder / "rhel7-haswell", folder / "rocky9-zen5"
+    done = invoke("fleet", first, "--images=1", "fleet", second, "--images=1")
+    assert done.stdout.count("1 host,") == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
         (("--images", "0"), 2, "must be a positive integer"),
         (("--images", "many"), 2, "must be a positive integer"),
         (("--timeout=x",), 2, "must be a positive integer"),
-        (("/nowhere",), 2, "is not a file, a folder or an ssh host"),
-        (("README.md",), 14, "does not describe a CPU"),
-        (("ssh://-oProxyCommand=id",), 2, "names no ssh host"),
+        (("--also=/nowhere",), 2, "is not a file, a folder or an ssh host"),
+        (("--also=README.md",), 14, "does not describe a CPU"),
+        (("--also=ssh://-oProxyCommand=id",), 2, "names no ssh host"),
     ],
 )
 def test_invalid_arguments_are_refused(arguments: tuple[str, ...], code: int, message: str, folder: Path) -> None:
@@ -314,7 +320,7 @@ def test_invalid_arguments_are_refused(arguments: tuple[str, ...], code: int, me
 
 
 def test_skipped_machines_are_reported_and_in_the_json(folder: Path) -> None:
-    done = invoke("fleet", str(folder), "README.md", "--skip-unreachable", "--json")
+    done = invoke("fleet", str(folder), "--also=README.md", "--skip-unreachable", "--json")
     assert done.stderr.startswith("skipped README.md: ")
     assert [row["name"] for row in json.loads(done.stdout)["skipped"]] == ["README.md"]
 

@@ -201,7 +201,7 @@ def test_times_that_contradict_each_other_or_cannot_be_read_are_refused() -> Non
 
 def test_the_list_needs_no_engine(capsys: pytest.CaptureFixture[str]) -> None:
     chosen = command.settings(quick=False, full=False, budget="", against="")
-    command.show_rows((), chosen, json=True, dry_run=False)
+    command.show_rows((), chosen, json=True)
     shown = json.loads(capsys.readouterr().out)
     assert [row["name"] for row in shown] == [row.name for row in experiments.known()]
     command.show_rows(("jpeg",), chosen, json=False, dry_run=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.oci.test_untrusted import FakeRegistry, connect, fake
+from tests.oci.fake_registry import FakeRegistry, connect, fake
 from tfbuild.errors import RegistryRefused
 
 __all__ = ["fake"]  # a fixture

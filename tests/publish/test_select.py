@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from tests.cpu.machines import machine, recording
 from tests.examples import few
-from tests.oci.test_untrusted import FakeRegistry, connect, empty_referrers, image, published
+from tests.oci.fake_registry import FakeRegistry, connect
+from tests.publish.fake_images import empty_referrers, image, published
 from tfbuild import cpu, publish
 from tfbuild.cli import publishing
 from tfbuild.cpu import isa

@@ -13,7 +13,7 @@ from tests.verify.test_throughput import judged, rounds
 from tfbuild.errors import UsageError, VerificationFailed
 from tfbuild.verify import report as reporting
 from tfbuild.verify.checks import CHECKS
-from tfbuild.verify.records import SCHEMA, Check, ImageFacts, Measure, PlanFacts, Report, Software
+from tfbuild.verify.records import SCHEMA, Check, ImageFacts, ImageSoftware, Measure, PlanFacts, Report
 
 CLAIMS = {check.name: check.claim for check in CHECKS}
 
@@ -66,7 +66,7 @@ def report(verdict: str = "pass", *checks: Check) -> Report:
         ),
         plan=plan(),
         host=HOST,
-        software=Software(
+        software=ImageSoftware(
             tensorflow="2.21.0",
             git="v2.21.0",
             compiler="Clang 18.1.8",

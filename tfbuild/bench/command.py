@@ -127,9 +127,15 @@ def _export_pyperf(report: BenchReport, file: str) -> None:
 
 
 def show_rows(
-    only: Sequence[str], chosen: Settings, *, json: bool, dry_run: bool, named: Sequence[str] = (), batch: str = ""
+    only: Sequence[str],
+    chosen: Settings,
+    *,
+    json: bool,
+    dry_run: bool = False,
+    named: Sequence[str] = (),
+    batch: str = "",
 ) -> None:
-    """Print the experiments (--list), or what would run and for how long (--dry-run)."""
+    """Print the experiments; with `dry_run`, say on stderr for how long each would run."""
     rows = rows_of(only, chosen, named, batch)
     if json:
         # The fields of Purpose are internal.

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import IO
 
-from tfbuild import installation
 from tfbuild.bench import gate, matching, wording
 from tfbuild.bench.matching import TOO_FEW, ArmRatio, Lack, TimedArm
 from tfbuild.context.labels import read_labels
@@ -18,6 +17,7 @@ from tfbuild.errors import UsageError, fit
 from tfbuild.measure import intervals, mean_ratio
 from tfbuild.measure.mean_ratio import CaseRatio
 from tfbuild.measure.records import FASTER, NO_DIFFERENCE, SLOWER, BenchReport, Interval
+from tfbuild.util import installation
 
 THROUGHPUT, CPU = "throughput", "cpu"
 # The largest share of the first report's rows that may be missing; more could hide what a gate looks for.

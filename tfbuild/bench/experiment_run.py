@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tfbuild.bench import findings
-from tfbuild.installation import as_typed
 from tfbuild.measure import pooled, records
 from tfbuild.measure.arms import Machine
 from tfbuild.measure.experiments import Case, Experiment
@@ -87,7 +86,7 @@ class ExperimentRun:
             name=self.row.name,
             question=self.row.question,
             compares=self.row.compares,
-            changes=as_typed(self.row.changes),
+            changes=self.row.changes,
             source=self.row.source,
             status=status,
             reason=reason,

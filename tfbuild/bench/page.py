@@ -8,7 +8,6 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from tfbuild import installation
 from tfbuild.bench import advise, charts, compare, gate, wording
 from tfbuild.bench.compare import ReportComparison, side_by_side
 from tfbuild.bench.gains import Advice
@@ -18,6 +17,7 @@ from tfbuild.errors import UsageError
 from tfbuild.measure import experiments, intervals, records
 from tfbuild.measure.evaluate import AGAIN, cpu, wall
 from tfbuild.measure.records import ArmResult, BenchReport, CaseResult, ExperimentResult
+from tfbuild.util import installation
 from tfbuild.util.files import replace_file
 
 TEMPLATES = installation.templates()
@@ -148,13 +148,15 @@ def _render(template: str, **names: object) -> str:
 
 @cache
 def _environment_of_templates() -> Environment:
-    return Environment(
+    jinja = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    jinja.filters["as_typed"] = installation.as_typed
+    return jinja
 
 
 # --- the summary -----------------------------------------------------------------------------------------------------

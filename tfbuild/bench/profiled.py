@@ -15,7 +15,6 @@ from tfbuild.bench import findings
 from tfbuild.engine import Engine
 from tfbuild.errors import CommandFailed, UsageError
 from tfbuild.in_container.bench.records import Profiled
-from tfbuild.installation import as_typed
 from tfbuild.measure import experiments, probe, records, workers
 from tfbuild.measure.records import ExperimentResult, Finding
 from tfbuild.util.progress import Progress
@@ -88,7 +87,7 @@ def experiment(
         name=row.name,
         question=row.question,
         compares=f"{command} under TensorFlow's profiler, which slows it down a little",
-        changes=as_typed(row.changes),
+        changes=row.changes,
         source="https://www.tensorflow.org/guide/data_performance_analysis",
         status=records.MEASURED,
         reason="profiled, not timed in rounds",

@@ -15,6 +15,7 @@ from tfbuild.measure import documents, records
 from tfbuild.measure.experiments import Experiment
 from tfbuild.measure.intervals import spelled
 from tfbuild.measure.records import ArmResult, BenchReport, CaseResult, ExperimentResult
+from tfbuild.util.installation import as_typed
 from tfbuild.util.terminal import markdown_cell as cell
 
 MOST_BYTES = 64 * 1024 * 1024
@@ -135,7 +136,7 @@ def _experiment(row: ExperimentResult) -> Iterator[str]:
     yield ""
     yield f"*{row.question}*"
     yield ""
-    yield f"{row.compares}. What it could change: {row.changes}."
+    yield f"{row.compares}. What it could change: {as_typed(row.changes)}."
     for finding in row.findings:
         yield f"- **{cell(finding.text)}**"
     yield ""

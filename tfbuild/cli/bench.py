@@ -3,23 +3,27 @@
 from typing import Any
 
 from tfbuild.cli import extras
-from tfbuild.cli.options import JSON, certificates
+from tfbuild.cli.options import JSON, Options, certificates
 from tfbuild.cli.verbs import verb
-from tfbuild.errors import UsageError
 from tfbuild.util.files import REPORTS
+
+# What is measured.
+ROWS: Options = {
+    "only": ([], "only this experiment (repeatable)"),
+    "quick": (False, "about a minute: one or two cases of the main experiments"),
+    "model": (
+        [],
+        "this whole model, such as resnet50, at its real size, and its reading of JPEGs (repeatable)",
+    ),
+    "batch-size": ("", "items per step of --model (default: each model's own)"),
+}
 
 
 @verb(
+    ROWS,
     {
-        "only": ([], "measure only this experiment (repeatable)"),
-        "quick": (False, "about a minute: one or two cases of the main experiments"),
         "full": (False, "up to fifty minutes: every case, with the narrowest intervals"),
         "budget": ("", "time limit of the whole run, such as 90s, 5m or 1h (default: 5m)"),
-        "model": (
-            [],
-            "measure this whole model, such as resnet50, at its real size, and its reading of JPEGs (repeatable)",
-        ),
-        "batch-size": ("", "items per step of --model (default: each model's own)"),
         "command": (
             "",
             "profile your own script, such as 'python train.py', and name its bottleneck",
@@ -28,37 +32,40 @@ from tfbuild.util.files import REPORTS
         "against": ("", "another image of the same release, for the experiments `isa` and `all` to compare with"),
         "name": ("", "name of the report, reports/NAME.json (default: bench-IDENTIFIER, which replaces an older one)"),
         "pyperf": ("", "also write all samples to this file, for python -m pyperf stats or compare_to"),
-        "list": (False, "only list what can be measured, and why"),
-        "dry-run": (False, "only show what would be measured, and how long it would take"),
+        "dry-run": (False, "only show what would be measured, and how long it would take; IMAGE need not exist yet"),
     },
     JSON,
 )
 def bench(
-    image: str = "",
+    image: str,
     *,
     only: list[str],
     name: str,
     pyperf: str,
-    list: bool,
     dry_run: bool,
     json: bool,
     model: list[str],
     batch_size: str,
     **options: Any,
 ) -> None:
-    """Measure the performance guide's claims in IMAGE on this machine; --list and --dry-run need no IMAGE."""
+    """Measure the performance guide's claims in IMAGE on this machine."""
     from tfbuild.bench import command
 
     settings = command.settings(**options, ca=certificates(""))
-    if list or dry_run:
-        command.show_rows(only, settings, json=json, dry_run=dry_run, named=model, batch=batch_size)
-    elif not image:
-        raise UsageError(
-            "bench needs an image", hint="invoke bench IMAGE; invoke bench --list shows what can be measured"
-        )
+    if dry_run:
+        command.show_rows(only, settings, json=json, dry_run=True, named=model, batch=batch_size)
     else:
         extras.require("bench", "a benchmark")
         command.run(image, only, settings, REPORTS, json=json, name=name, pyperf=pyperf, named=model, batch=batch_size)
+
+
+@verb(ROWS, JSON)
+def experiments(*, only: list[str], quick: bool, model: list[str], batch_size: str, json: bool) -> None:
+    """List what `bench` can measure: each experiment's question, and what is compared to answer it."""
+    from tfbuild.bench import command
+
+    settings = command.settings(quick=quick, full=False, budget="", against="")
+    command.show_rows(only, settings, json=json, named=model, batch=batch_size)
 
 
 @verb(
@@ -67,17 +74,18 @@ def bench(
             [],
             "condition such as 'throughput<0.95' for exit code 28; also cpu, or an experiment's name (repeatable)",
         ),
+        "also": ([], "another report to compare with BASELINE (repeatable)"),
         "html": ("", "also write the comparison to this file, as an HTML page that works offline"),
     },
     JSON,
 )
-def compare(*reports: str, fail_if: list[str], html: str, json: bool) -> None:
-    """Compare benchmark REPORTS of images, machines or releases, each with the first one."""
+def compare(baseline: str, report: str, *, fail_if: list[str], also: list[str], html: str, json: bool) -> None:
+    """Compare the benchmark REPORT of an image, a machine or a release with that of a BASELINE."""
     from tfbuild.bench import command
 
     if html:
         extras.require("bench", "--html")
-    command.compare(reports, fail_if, html, json=json)
+    command.compare((baseline, report, *also), fail_if, html, json=json)
 
 
 @verb(

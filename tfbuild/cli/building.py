@@ -131,8 +131,13 @@ def bundle(*, output: str, wheel_only: bool, dry_run: bool, json: bool, **option
 
 
 @verb(
-    MAKE,
+    {"engine": ENGINE["engine"]},
     {
+        "base": (
+            "auto",
+            "base image given to the build, if its name is needed to find the official wheel's image to compare with",
+        ),
+        "ca-cert": MAKE["ca-cert"],
         "registry": ("", "check IMAGE in this repository (HOST/PATH) instead, without downloading its layers"),
         "pull": (False, "with --registry: also download it, compare its SBOM with its files, and verify it in full"),
         "context": ("", "with --registry: require this digest of its build context (`invoke dockerfile --json`)"),

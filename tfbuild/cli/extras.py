@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 
 from tfbuild.errors import UsageError
-from tfbuild.installation import DISTRIBUTION
+from tfbuild.util.installation import DISTRIBUTION
 
 # The modules of each extra, and the packages that they come from.
 EXTRAS: Mapping[str, Mapping[str, str]] = {

@@ -6,12 +6,12 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tfbuild import installation
 from tfbuild.cpu import Cpu
 from tfbuild.cpu import detect as detect_cpu
 from tfbuild.errors import UnknownCpu, UsageError
 from tfbuild.facts import targets
 from tfbuild.plan import Request
+from tfbuild.util import installation
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from invoke.exceptions import Exit
 
+from tfbuild.util.installation import as_typed
+
 
 def out(data: object) -> None:
     """Print one JSON document to stdout."""
@@ -17,7 +19,7 @@ def out(data: object) -> None:
 
 def say(text: str) -> None:
     """Print one line to stderr."""
-    print(text, file=sys.stderr)
+    print(as_typed(text), file=sys.stderr)
 
 
 def up_to_date(path: Path, text: str) -> bool:

@@ -13,10 +13,10 @@ from tfbuild.cpu import detect as detect_cpu
 from tfbuild.cpu import isa
 from tfbuild.errors import TfbuildError, UsageError
 from tfbuild.facts import base_images, releases, targets
-from tfbuild.installation import as_typed
 from tfbuild.plan import PLATFORMS, Build, Request, asked_set, choose_platform, unused_by_official_wheel
 from tfbuild.plan import select as select_build
 from tfbuild.util.files import WORK
+from tfbuild.util.installation import as_typed
 from tfbuild.util.quantities import positive
 
 if TYPE_CHECKING:
@@ -116,6 +116,7 @@ def explain(*, json: bool, **options: Any) -> None:
 
 @verb(
     {
+        "also": ([], "another recorded file, folder or list (repeatable)"),
         "images": ("3", "largest number of images to choose"),
         "skip-unreachable": (False, "skip hosts that cannot be read"),
         "timeout": ("20", "time limit for each ssh host, in seconds"),
@@ -123,14 +124,16 @@ def explain(*, json: bool, **options: Any) -> None:
     },
     JSON,
 )
-def fleet(*hosts: str, images: str, timeout: str, ssh_config: str, skip_unreachable: bool, json: bool) -> None:
-    """Choose the fewest images that cover HOSTS: recorded cpuinfo files, folders, or lists of ssh hosts."""
+def fleet(
+    hosts: str, *, also: list[str], images: str, timeout: str, ssh_config: str, skip_unreachable: bool, json: bool
+) -> None:
+    """Choose the fewest images that cover HOSTS: a recorded cpuinfo file, a folder of them, or a list of ssh hosts."""
     from tfbuild import fleet as fleets
     from tfbuild.fleet.hosts import gather
 
     most, seconds = positive("images", images), positive("timeout", timeout)
     config = Path(ssh_config) if ssh_config else None
-    gathered = gather(hosts, timeout=seconds, config=config, skip=skip_unreachable)
+    gathered = gather((hosts, *also), timeout=seconds, config=config, skip=skip_unreachable)
     for host in gathered.skipped:
         say(f"skipped {host.name}: {host.reason}" + (f"; {host.hint}" if host.hint else ""))
     chosen = fleets.choose(gathered.hosts, most, gathered.skipped)

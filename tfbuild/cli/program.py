@@ -7,7 +7,7 @@ from invoke.program import Program
 from tfbuild import __doc__ as purpose
 from tfbuild import __version__
 from tfbuild.cli import VERBS, collection
-from tfbuild.installation import COMMAND, command
+from tfbuild.util.installation import COMMAND, command
 
 # Invoke has more options, for tasks that run shell commands: they are parsed, and do nothing here.
 OPTIONS = (

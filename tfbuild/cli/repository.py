@@ -40,13 +40,14 @@ def docs(*, check: bool, root: Path = ROOT) -> None:
 
 @verb(
     {
+        "path": ("", "run only the tests of this file or folder, such as tests/plan"),
         "pure": (False, "run only the tests that need no engine, sshd or browser"),
         "nightly": (False, "run only the slow tests that other runs leave out"),
     },
     table=VERBS,
 )
-def test(path: str = "", *, pure: bool, nightly: bool) -> None:  # noqa: PT028 - no test
-    """Check lint, types and generated files, and run all but the nightly tests; with PATH, only the tests there."""
+def test(*, path: str, pure: bool, nightly: bool) -> None:
+    """Check lint, types and generated files, and run all but the nightly tests."""
     from tfbuild.cli import testing
 
     testing.run(ROOT, path=path, pure=pure, nightly=nightly)

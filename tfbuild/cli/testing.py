@@ -95,7 +95,7 @@ def _chosen(root: Path, path: str) -> str:
     for prefix in ("", "tests/"):
         if (root / f"{prefix}{file}").exists():
             return f"{prefix}{path}" if path else ""
-    raise UsageError(f"no tests at {path}", hint="invoke test tests/with_engine, or a file there")
+    raise UsageError(f"no tests at {path}", hint="invoke test --path tests/with_engine, or a file there")
 
 
 def _checks(root: Path) -> None:

@@ -18,7 +18,7 @@ from typing import Protocol
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from tfbuild import facts, installation
+from tfbuild import facts
 from tfbuild.context import remote_cache
 from tfbuild.context.digests import context_digest, image_digest
 from tfbuild.context.labels import ALLOCATOR, labels_of
@@ -26,6 +26,7 @@ from tfbuild.cpu import isa
 from tfbuild.errors import TfbuildError, UsageError
 from tfbuild.facts import base_images, defects, releases, targets, toolchains
 from tfbuild.plan import PLATFORMS, Build, Request, compute_capability, failures, select, source
+from tfbuild.util import installation
 
 # Its copy in each image is `tfbuild-smoke`.
 SMOKE = Path(__file__).parents[1] / "in_container" / "smoke"

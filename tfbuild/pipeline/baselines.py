@@ -6,7 +6,7 @@ An official wheel is compared with itself without the tuning; any other wheel wi
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from tfbuild import installation, plan
+from tfbuild import plan
 from tfbuild.context import dockerfile
 from tfbuild.context.labels import image_name
 from tfbuild.context.planned import Planned
@@ -87,5 +87,5 @@ def image(engine: Engine, ref: str, release: str) -> Baseline:
 def missing(wheel: Build) -> str:
     """Say why an image has no baseline, though one could be made."""
     options = dockerfile.command(wheel).removeprefix("invoke dockerfile ")
-    again = f"{installation.command()} build {options}"
+    again = f"invoke build {options}"
     return f"{image_name(wheel)}, which it is compared with, is not on this engine: {again}"

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tfbuild.measure.records import Host, Interval
+from tfbuild.measure.records import Host, Interval, Software
 
 SCHEMA = "tfbuild.report/1"
 
@@ -119,15 +119,9 @@ class PlanFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Software:
+class ImageSoftware(Software):
     """The software in the image. `compiled_for`: the features of TensorFlow's CPU guard, in its names."""
 
-    tensorflow: str
-    git: str
-    compiler: str
-    python: str
-    numpy: str
-    malloc: str
     compiled_for: tuple[str, ...]
     packages: tuple[str, ...]
 
@@ -146,7 +140,7 @@ class Report:
     image: ImageFacts
     plan: PlanFacts
     host: Host | None
-    software: Software | None
+    software: ImageSoftware | None
     checks: tuple[Check, ...]
     throughput: Throughput | None
     source_would_add: tuple[str, ...]

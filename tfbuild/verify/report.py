@@ -11,6 +11,7 @@ from tfbuild.measure import documents
 from tfbuild.measure.records import Interval
 from tfbuild.util import terminal
 from tfbuild.util.files import replace_file
+from tfbuild.util.installation import as_typed
 from tfbuild.util.terminal import markdown_cell as cell
 from tfbuild.verify.records import SCHEMA, Benchmark, Check, Report, Throughput
 
@@ -94,7 +95,7 @@ def _table(report: Report) -> Iterator[str]:
     yield "| check | | what was seen | s |"
     yield "|---|---|---|---|"
     for check in report.checks:
-        yield f"| {check.name} | {MARKS[check.status]} | {cell(check.detail)} | {check.seconds:.1f} |"
+        yield f"| {check.name} | {MARKS[check.status]} | {cell(as_typed(check.detail))} | {check.seconds:.1f} |"
 
 
 def _speed(report: Report) -> Iterator[str]:
@@ -133,7 +134,7 @@ def _proofs(report: Report) -> Iterator[str]:
         if numbers:
             yield f"  *Numbers:* {numbers}."
         if check.status == "fail" and check.fix:
-            yield f"  *Fix:* {check.fix}"
+            yield f"  *Fix:* {as_typed(check.fix)}"
 
 
 def _details(report: Report) -> Iterator[str]:
@@ -181,7 +182,7 @@ def show(report: Report, stream: IO[str] | None = None) -> None:
 
 
 def _seen(check: Check) -> str:
-    return check.detail + (f"\nfix: {check.fix}" if check.status == "fail" and check.fix else "")
+    return as_typed(check.detail + (f"\nfix: {check.fix}" if check.status == "fail" and check.fix else ""))
 
 
 if __name__ == "__main__":

@@ -10,12 +10,11 @@ from tfbuild.context.planned import Planned
 from tfbuild.engine import Engine, Image
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.records import Environment, TensorFlow
-from tfbuild.installation import as_typed
 from tfbuild.measure import probe
 from tfbuild.util.progress import Progress
 from tfbuild.util.terminal import printable
 from tfbuild.verify.checks import CHECKS, isa
-from tfbuild.verify.records import SCHEMA, Check, ImageFacts, Measure, PlanFacts, Report, Software
+from tfbuild.verify.records import SCHEMA, Check, ImageFacts, ImageSoftware, Measure, PlanFacts, Report
 from tfbuild.verify.verification import Baseline, Verification, VerificationCheck
 
 NO_BASELINE = "there is no baseline to compare with"
@@ -53,7 +52,7 @@ def _timed(check: VerificationCheck, verification: Verification, progress: Progr
         measures=tuple(Measure(name=m.name, value=m.value, limit=m.limit) for m in result.measures),
         proves=check.claim.proves,
         how=check.claim.how,
-        fix=as_typed(check.claim.fix) if result.status == judge.FAIL else "",
+        fix=check.claim.fix if result.status == judge.FAIL else "",
     )
 
 
@@ -107,8 +106,8 @@ def _plan_facts(image: Image) -> PlanFacts:
     )
 
 
-def _software(environment: Environment, tensorflow: TensorFlow | None, guard: Guard) -> Software:
-    return Software(
+def _software(environment: Environment, tensorflow: TensorFlow | None, guard: Guard) -> ImageSoftware:
+    return ImageSoftware(
         tensorflow=tensorflow.version if tensorflow else "",
         git=tensorflow.git if tensorflow else "",
         compiler=tensorflow.compiler if tensorflow else "",

@@ -1,6 +1,6 @@
 """The checks that an image has to pass: one file each, with its claim, when it applies, its probe and its judge."""
 
-from tfbuild.verify.checks import code, cuda, guard, imports, isa, numerics, onednn, tcmalloc, throughput
+from tfbuild.verify.checks import cuda, guard, imports, isa, machine_code, numerics, onednn, tcmalloc, throughput
 from tfbuild.verify.verification import VerificationCheck
 
 # In this order: a check may use the results of earlier ones.
@@ -8,7 +8,7 @@ CHECKS: tuple[VerificationCheck, ...] = (
     guard.CHECK,
     imports.CHECK,
     isa.CHECK,
-    code.CHECK,
+    machine_code.CHECK,
     onednn.CHECK,
     tcmalloc.CHECK,
     cuda.CHECK,

@@ -4,7 +4,7 @@ import re
 import sys
 from pathlib import Path
 
-PACKAGE = Path(__file__).parent
+PACKAGE = Path(__file__).parents[1]
 # Inside the package where it was installed from a wheel (pyproject.toml maps them there).
 INSIDE = PACKAGE / "templates"
 COMMAND = "tfbuild"

@@ -1,0 +1,80 @@
+"""A registry on loopback that serves whatever a test puts into it."""
+
+import json
+import re
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfbuild.oci.client import Registry
+from tfbuild.oci.manifests import digest_of
+from tfbuild.oci.references import Repository
+
+
+class FakeRegistry(BaseHTTPRequestHandler):
+    """Serves manifests, blobs and tags from `content`, by their path below /v2/us/x/."""
+
+    content: dict[str, tuple[str, bytes]] = {}  # noqa: RUF012 - each server has a class of its own
+    authorizations: list[str] = []  # noqa: RUF012
+    requests: list[str] = []  # noqa: RUF012
+    links: dict[str, dict[str, str]] = {}  # noqa: RUF012
+    needs = ""
+    realm = ""
+    reason: str | None = None
+
+    def do_GET(self) -> None:
+        self.authorizations.append(self.headers.get("Authorization", ""))
+        self.requests.append(f"{self.command} {self.path}")
+        path = self.path.removeprefix("/v2/us/x/").partition("?")[0]
+        if self.needs and self.headers.get("Authorization") != self.needs:
+            challenge = f'Bearer realm="{self.realm}",service="x",scope="pull"' if self.realm else 'Basic realm="x"'
+            self.answer(401, "application/json", b"{}", **{"WWW-Authenticate": challenge})
+        elif path in self.content:
+            kind, body = self.content[path]
+            # Links are relative to the request.
+            link = {"Link": '<list>; rel="next"'} if kind == "endless" else self.links.get(self.path, {})
+            digest = {"Docker-Content-Digest": digest_of(body)} if path.startswith("manifests/") else {}
+            self.answer(200, kind, body, **link, **digest)
+        elif path == "tags/list":
+            tags = [name.partition("/")[2] for name in self.content if re.fullmatch("manifests/[^:]+", name)]
+            self.answer(200, "application/json", json.dumps({"tags": tags}).encode())
+        else:
+            self.answer(404, "application/json", b"{}")
+
+    do_HEAD = do_GET  # noqa: N815
+
+    def do_PUT(self) -> None:
+        self.requests.append(f"{self.command} {self.path}")
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.content[self.path.removeprefix("/v2/us/x/")] = (self.headers["Content-Type"], body)
+        self.answer(201, "text/plain", b"")
+
+    def answer(self, status: int, kind: str, body: bytes, **headers: str) -> None:
+        self.send_response(status, self.reason)
+        for name, value in ({"Content-Type": kind, "Content-Length": str(len(body))} | headers).items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[FakeRegistry]]:
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    handler = type("Here", (FakeRegistry,), {"content": {}, "authorizations": [], "requests": [], "links": {}})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        handler.host = f"127.0.0.1:{server.server_port}"  # type: ignore[attr-defined]
+        yield handler
+        server.shutdown()
+
+
+def connect(fake: type[FakeRegistry]) -> Registry:
+    return Registry(Repository.parse(f"{fake.host}/us/x"))  # type: ignore[attr-defined]

@@ -1,0 +1,73 @@
+"""Images in a fake registry, with the labels of real plans."""
+
+import json
+from functools import cache
+
+from tests.oci.fake_registry import FakeRegistry, connect
+from tfbuild import plan
+from tfbuild.context.labels import labels_of
+from tfbuild.oci import manifests, referrers
+from tfbuild.oci.client import Registry
+from tfbuild.oci.manifests import digest_of
+from tfbuild.plan import Request
+from tfbuild.publish import indexes
+from tfbuild.publish.choose import Published
+
+
+@cache
+def labels_of_plan(release: str, cpu: str) -> dict[str, str]:
+    build = plan.select(Request(target="mkl", release=release, cpu=cpu, platform="linux/amd64"), None)
+    return labels_of(build)
+
+
+def image(
+    fake: type[FakeRegistry],
+    release: str,
+    labels: dict[str, str] | None = None,
+    *,
+    whole: bool = True,
+    cpu: str = "avx",
+) -> str:
+    """Put an image there as a push does; without `whole`, as a push that was stopped before attaching its SBOM."""
+    all_labels = labels_of_plan(release, cpu) | (labels or {})
+    config = json.dumps({"created": "2026-11-01T00:00:00Z", "config": {"Labels": all_labels}}).encode()
+    digest = digest_of(config)
+    fake.content[f"blobs/{digest}"] = ("application/octet-stream", config)
+    document = {"schemaVersion": 2, "mediaType": manifests.IMAGES[0], "config": {"digest": digest}, "layers": []}
+    content = json.dumps(document).encode()
+    manifest = digest_of(content)
+    for name in (all_labels["io.tfbuild.id"], manifest):
+        fake.content[f"manifests/{name}"] = (manifests.IMAGES[0], content)
+    if whole:
+        rows = [{"artifactType": kind} for kind in referrers.NEEDED]
+        fake.content[f"referrers/{manifest}"] = (manifests.INDEX, json.dumps({"manifests": rows}).encode())
+    return all_labels["io.tfbuild.id"]
+
+
+def offered(fake: type[FakeRegistry], tag: str) -> list[str]:
+    index = connect(fake).manifest(tag)
+    assert index is not None
+    return [image.id for image in indexes.read_index(index)]
+
+
+def published(registry: Registry, name: str) -> Published:
+    manifest = registry.manifest(name)
+    assert manifest is not None
+    image = indexes.of_config(registry.config(manifest), manifest.digest)
+    assert image is not None
+    return image
+
+
+def gather(fake: type[FakeRegistry], name: str) -> list[str]:
+    registry = connect(fake)
+    return indexes.gather(registry, published(registry, name))
+
+
+def push_newer(fake: type[FakeRegistry], name: str) -> str:
+    """Put an image of a newer release there, with the Python and instruction set of `name`, an image of 2.14.1."""
+    return image(fake, "2.20.0", {"io.tfbuild.id": name.replace("2.14.1", "2.20.0"), "io.tfbuild.python": "3.11"})
+
+
+def empty_referrers(fake: type[FakeRegistry], name: str) -> None:
+    manifest = digest_of(fake.content[f"manifests/{name}"][1])
+    fake.content[f"referrers/{manifest}"] = (manifests.INDEX, b'{"manifests": []}')
