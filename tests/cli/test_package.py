@@ -111,6 +111,7 @@ def tracked(*folders: str) -> set[str]:
 def test_the_wheel_has_the_package_and_the_templates_and_nothing_else(wheel: Path) -> None:
     found = {name for name in names(wheel) if ".dist-info/" not in name}
     clone_only = {"tfbuild/cli/repository.py", "tfbuild/cli/testing.py"}
+    clone_only |= tracked("tfbuild/cli/reference")
     wanted = (tracked("tfbuild") - clone_only) | {f"tfbuild/{name}" for name in tracked("templates")}
     assert wanted <= found
     assert {name.partition("/")[0] for name in found} == {"tfbuild"}

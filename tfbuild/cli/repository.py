@@ -24,11 +24,10 @@ def dockerfiles(*, check: bool, folder: Path = ROOT / "dockerfiles") -> None:
 
 @verb({"check": (False, "only compare, and fail where a page is out of date")}, table=VERBS)
 def docs(*, check: bool, root: Path = ROOT) -> None:
-    """Regenerate docs/support.md and docs/reference/exit-codes.md."""
-    from tfbuild.cli import exit_codes
-    from tfbuild.plan import support as table
+    """Regenerate the pages of docs/ that are made from the code: the support table and the reference."""
+    from tfbuild.cli import reference
 
-    pages = {table.FILE: table.to_markdown(table.rows()), exit_codes.FILE: exit_codes.to_markdown()}
+    pages = {name: page() for name, page in reference.pages(VERBS).items()}
     stale = [name for name, text in pages.items() if not up_to_date(root / name, text)]
     if check and stale:
         raise TfbuildError(f"not up to date: {', '.join(map(str, stale))}", hint="invoke docs")

@@ -1,0 +1,150 @@
+"""The generated reference: every verb, option, label and field of the real output is in it, and nothing else."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.commandline import invoke
+from tests.cpu.machines import machine
+from tfbuild.cli import reference, repository
+from tfbuild.cli.reference import json_fields, labels, verbs
+from tfbuild.cli.verbs import VERBS
+from tfbuild.context.labels import labels_of
+from tfbuild.errors import RegressionFound
+from tfbuild.plan import Request, selection
+
+ROOT = Path(__file__).parents[2]
+REPORTS = ROOT / "benchmarks" / "results"
+# Commands whose output, together, has every field of their verb. {folder}: recorded machines.
+COMMANDS = {
+    "detect": [
+        "detect --cpuinfo {folder}/machines/fedora29-zen-guest",
+        "detect --cpuinfo {folder}/machines/hides-avx512",
+    ],
+    "copts": ["copts --cpuinfo {folder}/machines/unknown-sapphirerapids --compiler gcc-9"],
+    "explain": ["explain --cpuinfo {folder}/machines/unknown-sapphirerapids"],
+    "fleet": ["fleet {folder}/machines --also {folder}/list --skip-unreachable --timeout 2"],
+    "plan": ["plan --target cuda --cpu x86-64-v3", "build --dry-run --target mkl --wheel official"],
+    "dockerfile": ["dockerfile --target mkl --wheel official --output {folder}/context"],
+    "compare": [f"compare {REPORTS}/guide.json {REPORTS}/models.json --fail-if throughput<0.1"],
+    "matrix": ["matrix --release 2.2.0 --python 3.8 --target mkl --format json"],
+    "advise": [f"advise {REPORTS}/guide.json"],
+    "support": ["support"],
+}
+GENERATED = reference.pages(repository.VERBS)
+
+
+@pytest.mark.parametrize("page", GENERATED, ids=lambda path: path.stem)
+def test_the_committed_page_is_what_the_code_makes(page: Path) -> None:
+    assert (ROOT / page).read_text(encoding="utf-8") == GENERATED[page](), "invoke docs"
+
+
+# --- verbs ------------------------------------------------------------------------------------------------------------
+
+
+def test_every_verb_has_its_options_and_no_others() -> None:
+    text = verbs.to_markdown(repository.VERBS)
+    sections = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL))
+    every = {**VERBS, **repository.VERBS}
+    assert set(sections) == set(every)
+    for name, section in sections.items():
+        assert re.findall(r"^\| `--([\w-]+)", section, re.MULTILINE) == list(every[name].options), name
+
+
+@pytest.mark.parametrize(("name", "positional"), [("verify", "IMAGE"), ("compare", "BASELINE REPORT"), ("plan", "")])
+def test_positional_parameters_are_shown_as_they_are_typed(name: str, positional: str) -> None:
+    assert " ".join(verbs.positionals(VERBS[name])) == positional
+
+
+# --- labels -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", ["cpu", "mkl", "cuda"])
+@pytest.mark.parametrize("wheel", ["official", ""])
+def test_the_page_has_every_label_of_a_plan(target: str, wheel: str) -> None:
+    request = Request(target=target, wheel=wheel, cpu="" if wheel else "x86-64-v3", platform="linux/amd64")
+    text = labels.to_markdown()
+    for name in labels_of(selection.select(request, None)):
+        assert f"| `{name}` |" in text
+
+
+def test_no_label_is_explained_that_no_image_has() -> None:
+    explained = len(labels.MEANINGS) + len(labels.OCI)
+    assert len(labels.values()) == explained
+
+
+# --- JSON -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Recorded machines, one whose cores differ and one that hides features among them; and an unreadable host."""
+    folder = tmp_path_factory.mktemp("recorded")
+    machines = folder / "machines"
+    machines.mkdir()
+    for name in ("unknown-sapphirerapids", "rhel7-haswell", "fedora29-zen-guest"):
+        (machines / name).write_text(machine(name).cpuinfo())
+    newest = machine("unknown-sapphirerapids")
+    cores = (newest.core(number, without=("avx512f",) if number else ()) for number in (0, 1))
+    (machines / "hides-avx512").write_text("\n".join(cores))
+    (folder / "list").write_text("ssh nobody@host.invalid\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def printed(folder: Path) -> dict[str, set[str]]:
+    return {
+        verb: {field for command in commands for field in fields(output_of(command, folder))}
+        for verb, commands in COMMANDS.items()
+    }
+
+
+def output_of(command: str, folder: Path) -> object:
+    words = command.format(folder=folder).split()
+    # The gate of `compare` cannot be judged: models.json has one experiment of many. What it prints is complete.
+    code = RegressionFound.exit_code if "--fail-if" in words else 0
+    return json.loads(invoke(*words, *([] if words[0] == "matrix" else ["--json"]), code=code).stdout)
+
+
+def fields(value: object, path: str = "") -> Iterator[str]:
+    """Yield the paths of all values, as the page writes them; an empty list or object is its own path."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from fields(inner, f"{path}.{name}" if path else name)
+        if not value:
+            yield f"{path}{{}}"
+    elif isinstance(value, list):
+        for inner in value:
+            yield from fields(inner, f"{path}[]" if path else "")
+        if not value:
+            yield f"{path}[]"
+    else:
+        yield f"{path}?" if value is None else path
+
+
+def covers(documented: str, field: str) -> bool:
+    """Whether the page has this field, or an object that contains it; an empty list or null (?) shows no fields."""
+    name, bare = documented.removesuffix("{}"), field.removesuffix("?")
+    if field.endswith(("[]", "?")) and name.startswith((f"{bare}.", f"{bare}[")):
+        return True
+    return bare in (documented, name) or bare.startswith(f"{name}.")
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
+def test_every_field_that_a_verb_prints_is_documented(verb: str, printed: dict[str, set[str]]) -> None:
+    told = json_fields.verbs()[verb].fields
+    assert not {field for field in printed[verb] if not any(covers(name, field) for name in told)}
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
+def test_every_documented_field_is_printed(verb: str, printed: dict[str, set[str]]) -> None:
+    told = json_fields.verbs()[verb].fields
+    assert not {name for name in told if not any(covers(name, field) for field in printed[verb])}
+
+
+def test_every_verb_that_prints_json_has_its_fields() -> None:
+    printing = {name for name, verb in VERBS.items() if "json" in verb.options} | {"matrix"}
+    assert set(json_fields.verbs()) == printing
