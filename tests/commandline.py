@@ -24,7 +24,8 @@ def invoke(
     """
     command = ["invoke", "--search-root", str(ROOT), *map(str, words)]
     stdout, stderr = io.StringIO(), io.StringIO()
-    handler, known = signal.getsignal(signal.SIGTERM), sys.modules.get("tasks")
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    known = sys.modules.get("tasks")
     with (
         patch.dict(os.environ, env or {}),
         patch.multiple(sys, argv=command, path=list(sys.path), dont_write_bytecode=sys.dont_write_bytecode),
@@ -35,7 +36,8 @@ def invoke(
         try:
             left = _run(command)
         finally:
-            signal.signal(signal.SIGTERM, handler)
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
             sys.modules.pop("tasks", None)
             if known is not None:
                 sys.modules["tasks"] = known

@@ -8,6 +8,9 @@ import unicodedata
 
 from invoke.exceptions import Exit
 
+# Letters of a line that a message keeps of its beginning and its end: an option's value may be megabytes long.
+KEPT = (500, 200)
+
 
 class TfbuildError(Exit):
     """Base of all errors that tfbuild raises on purpose.
@@ -19,7 +22,7 @@ class TfbuildError(Exit):
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         self.reason = fit(message)
-        self.hint = hint
+        self.hint = fit(hint)
         super().__init__(message=str(self), code=self.exit_code)
 
     def __str__(self) -> str:
@@ -27,12 +30,22 @@ class TfbuildError(Exit):
 
 
 def fit(text: str) -> str:
-    """Remove control characters: errors quote registries, images and logs, which may hold terminal sequences."""
-    return "".join(letter for letter in text if letter in "\n\t" or unicodedata.category(letter)[0] != "C")
+    """Make a message fit a terminal: errors quote options, registries, images and logs, which may hold anything.
+
+    Control characters are removed, and the middle of a line that fills many lines of the terminal.
+    """
+    printable = "".join(letter for letter in text if letter in "\n\t" or unicodedata.category(letter)[0] != "C")
+    return "\n".join(_shortened(line) for line in printable.split("\n"))
+
+
+def _shortened(line: str) -> str:
+    head, tail = KEPT
+    cut = len(line) - head - tail
+    return line if cut <= 0 else f"{line[:head]} [{cut} characters left out] {line[-tail:]}"
 
 
 class UsageError(TfbuildError):
-    """An option's value cannot be read, or conflicts with another option."""
+    """An option's value cannot be read, or conflicts with another option; or a file or folder cannot be used."""
 
     exit_code = 2
 
@@ -104,13 +117,13 @@ class TimeUp(TfbuildError):
 
 
 class Interrupted(TfbuildError):
-    """Ctrl-C or SIGTERM; everything that ran was stopped and cleaned up."""
+    """Ctrl-C, SIGTERM or a closed terminal; everything that ran was stopped and cleaned up."""
 
     exit_code = 130
 
 
 class EngineMissing(TfbuildError):
-    """No container engine answers, it builds for another platform, or it cannot build with BuildKit."""
+    """No container engine answers, or it ended, builds for another platform, or cannot build with BuildKit."""
 
     exit_code = 20
 

@@ -1,5 +1,11 @@
 """Bad requests are refused before an engine is contacted, with what to do."""
 
+import errno
+import json
+import os
+import shlex
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -15,6 +21,13 @@ OF_THE_DOUBLE = ("--source", str(DOUBLE), "--bazel", "0.26.1")
 
 # An engine that does not answer: a verb that gets as far as connecting exits with code 20.
 NO_ENGINE = {"DOCKER_HOST": "unix:///nonexistent/docker.sock"}
+
+
+# A path longer than a file's name may be, and more digits than Python reads as a number.
+LONG = "x" * 300
+DIGITS = "1" * 5000
+PLAN = ("plan", "--target", "cpu")
+DRY_RUN = ("build", "--target", "cpu", "--cpu", "x86-64-v3", "--dry-run")
 
 
 @pytest.fixture
@@ -71,3 +84,120 @@ def test_a_bad_request_is_refused_before_anything_starts(
     assert advice.startswith(hint)
     assert "\n" not in advice.strip()
     assert "Traceback" not in done.stderr
+
+
+def refusal(*words: str, code: int, cwd: Path = ROOT) -> str:
+    """The one message that a command ends in: no traceback, nothing that a terminal obeys, and no long value whole."""
+    done = invoke(*words, env=NO_ENGINE, code=code, cwd=cwd)
+    assert done.stdout == ""
+    message = done.stderr[done.stderr.index("error: ") :]
+    assert message.count("error: ") == message.count("\nhint: ") == 1
+    assert all(line.isprintable() and len(line) < 800 for line in message.splitlines())
+    return message
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "error"),
+    [
+        ((*DRY_RUN, "--ca-cert", LONG), 2, f"no CA certificates at {LONG}: File name too long"),
+        ((*DRY_RUN, "--ca-cert", "."), 2, "no CA certificates at .: not a file"),
+        ((*DRY_RUN, "--mirror", LONG), 2, f"--mirror '{LONG}' is neither a folder nor "),
+        ((*DRY_RUN, "--mirror", "http://[::1"), 2, "--mirror 'http://[::1' is not a valid address"),
+        ((*DRY_RUN, "--mirror", "https://"), 2, "--mirror 'https://' is not a valid address"),
+        ((*DRY_RUN, "--mirror", "http://a/$(id)"), 2, "--mirror 'http://a/$(id)' is not a valid address"),
+        ((*DRY_RUN, "--mirror", "http://a/\tb"), 2, "--mirror 'http://a/\\tb' is not a valid address"),
+        ((*DRY_RUN, "--remote-cache", "http://[::1"), 2, "--remote-cache 'http://[::1' is not a valid address"),
+        ((*DRY_RUN, "--remote-executor", "grpc://[::1"), 2, "--remote-executor 'grpc://[::1' is not a valid address"),
+        ((*DRY_RUN, "--remote-cache", "grpc://a:99999"), 2, "--remote-cache 'grpc://a:99999' is not a valid address"),
+        ((*PLAN, "--source", LONG), 19, f"no source at {LONG}: File name too long"),
+        ((*PLAN, "--override-repository", f"x={LONG}"), 19, f"--override-repository x: no folder at {LONG}: File"),
+        ((*PLAN, "--release", f"2.{DIGITS}"), 12, "unknown TensorFlow release '2.111"),
+        ((*PLAN, "--release", DIGITS), 12, "unknown TensorFlow release '111"),
+        ((*PLAN, "--bazel", f"2.{DIGITS}"), 2, "'2.111"),
+        ((*PLAN, "--bazel", "７.4.1"), 2, "'７.4.1' is no Bazel version"),
+        ((*PLAN, "--python", DIGITS), 13, "TensorFlow "),
+        ((*PLAN, "--config", ""), 2, "--config has no value"),
+        ((*PLAN, "--bazel-flag", ""), 2, "--bazel-flag has no value"),
+        (("prune", "--keep", ""), 2, "--keep has no value"),
+        (("verify", "x" * 100_000), 20, "no container engine answers"),
+    ],
+)
+def test_a_value_that_cannot_be_used_ends_in_one_short_message(words: tuple[str, ...], code: int, error: str) -> None:
+    assert refusal(*words, code=code).startswith(f"error: {error}")
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ((*DRY_RUN, "--ca-cert"), 2),
+        ((*DRY_RUN, "--mirror"), 2),
+        ((*PLAN, "--source"), 19),
+    ],
+)
+def test_a_path_below_a_folder_that_may_not_be_read_is_told(words: tuple[str, ...], code: int, tmp_path: Path) -> None:
+    private = tmp_path / "private"
+    private.mkdir(mode=0o000)
+    if os.access(private, os.R_OK):
+        pytest.skip("root reads every folder")
+    assert "Permission denied" in refusal(*words, str(private / "x"), code=code)
+
+
+def test_a_full_disk_in_the_working_folder_is_told_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_text", full)
+    message = refusal(*DRY_RUN, code=21, cwd=tmp_path)
+    assert message.startswith("error: no space is left for build/")
+
+
+MODEL = "Foo\u00ae \x1b[2J\x07Bar \U0001f600" + 200 * "x"
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Path:
+    """A machine whose model has a name with commands to a terminal, and is longer than any."""
+    path = tmp_path / "machine"
+    path.write_text(f"vendor_id : A\x1b]0;x\x07\nmodel name : {MODEL}\nflags : lm sse sse2 fpu\n", encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("verb", ["detect", "explain"])
+def test_a_recording_cannot_command_a_terminal(verb: str, recording: Path) -> None:
+    done = invoke(verb, "--cpuinfo", recording)
+    assert all(line.isprintable() for line in (done.stdout + done.stderr).splitlines())
+    assert "x" * 120 not in done.stdout
+
+
+def detect(recording: Path, stdout: str, **env: str) -> "subprocess.CompletedProcess[bytes]":
+    """`invoke detect --json` in a shell, with its stdout redirected."""
+    words = [sys.executable, "-m", "invoke", "detect", "--json", "--cpuinfo", str(recording)]
+    command = f"{shlex.join(words)} {stdout}"
+    return subprocess.run(["sh", "-c", command], cwd=ROOT, capture_output=True, check=False, env={**os.environ, **env})
+
+
+def test_stdout_in_ascii_still_gets_all_of_the_json(recording: Path) -> None:
+    done = detect(recording, "", PYTHONIOENCODING="ascii")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.decode("ascii"))["model"].startswith("Foo\u00ae  [2J Bar \U0001f600")
+
+
+@pytest.mark.parametrize(("unbuffered", "where"), [("", "standard output"), ("1", "or standard output")])
+def test_a_full_stdout_is_told_as_one(recording: Path, unbuffered: str, where: str) -> None:
+    done = detect(recording, ">/dev/full", PYTHONUNBUFFERED=unbuffered)
+    assert (done.returncode, done.stdout) == (21, b"")
+    assert done.stderr.startswith(b"error: cannot write to ")
+    assert f"{where}: No space left on device\nhint: free".encode() in done.stderr
+    assert b"Exception ignored" not in done.stderr
+
+
+def test_a_closed_stdout_is_refused(recording: Path) -> None:
+    done = detect(recording, ">&-")
+    assert done.returncode == 2
+    assert done.stderr.startswith(b"error: standard output is closed\nhint: ")
+
+
+def test_a_closed_stderr_leaves_stdout_to_the_data(recording: Path) -> None:
+    done = detect(recording, "2>&-")
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["arch"] == "x86_64"

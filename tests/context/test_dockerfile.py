@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jinja2 import StrictUndefined, UndefinedError
 
+from tests.contract import bazelrc
 from tests.cpu.machines import Machine, machine, machines
 from tfbuild import cpu, facts, plan
 from tfbuild.context import committed, dockerfile
@@ -364,6 +365,22 @@ def test_a_build_from_source_has_its_flags_in_bazelrc_and_generic_ones_for_the_h
         "build --remote_default_exec_properties=cache-silo-key=2.21.0-x86-64-v3-@BUILDER@",
         "build --jobs=4",
     ]
+
+
+# Bazel 0.26.1 and 2.1.0 read the lines of these as they are here (--announce_rc).
+@pytest.mark.parametrize(
+    "flag", ["--a=x y", "--b=q\"u'o", "--c=#no", "--d=end\\", '--e=\\"', "--f= x", "--g=$(id)`id`"]
+)
+def test_bazel_gets_each_flag_as_it_was_given(flag: str) -> None:
+    text = dockerfile.files(from_source(bazel_flags=(flag, "--last")))["bazelrc"]
+    assert bazelrc.parse(text).build()[-2:] == (flag, "--last")
+    assert re.search(rf"^build {re.escape(dockerfile.bazelrc_word(flag))}$", text, re.MULTILINE)
+
+
+@given(st.text(st.characters(exclude_categories=["C", "Z"], include_characters=" \\\"'#"), min_size=1))
+def test_every_word_of_a_bazelrc_is_read_back(word: str) -> None:
+    text = f"build {dockerfile.bazelrc_word(word)}\nbuild --last\n"
+    assert bazelrc.parse(text).build() == (word, "--last")
 
 
 def test_a_tree_cannot_give_host_tools_the_targets_flags_and_the_user_can() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tfbuild.engine import buildx, docker_cli, docker_contexts, selection
+from tfbuild.engine import Engine, buildx, docker_cli, docker_contexts, selection
 from tfbuild.engine.docker_contexts import SOCKET
 from tfbuild.errors import EngineMissing, UsageError
 
@@ -61,6 +61,32 @@ def test_the_current_context_is_used(environ: dict[str, str], tmp_path: Path, mo
     (tmp_path / "config.json").write_text('{"currentContext": "far"}')
     assert docker_contexts.endpoint(environ).context == "far"
     assert selection.USUAL.elsewhere()
+
+
+@pytest.mark.parametrize("current", ["5", '["far"]', "{}"])
+def test_a_current_context_that_is_no_name_is_refused(
+    current: str, environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    (tmp_path / "config.json").write_text(f'{{"currentContext": {current}}}')
+    if current == "{}":
+        assert docker_contexts.endpoint(environ).address == docker_contexts.SOCKET
+        return
+    with pytest.raises(EngineMissing, match=r"the current context in Docker's config.json is not a name"):
+        docker_contexts.endpoint(environ)
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["foo", "tcp://[::1", "tcp://a:b", "tcp://h:99999", "fd://", "http://x:0", "unix", "tcp://", "gopher://x:1"],
+)
+def test_an_address_that_no_engine_can_have_is_not_blamed_on_credentials(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", address)
+    with pytest.raises(EngineMissing, match="is not an engine's address: ") as error:
+        Engine.connect()
+    assert error.value.hint.startswith("DOCKER_HOST and --engine take unix://PATH")
 
 
 @pytest.mark.parametrize(

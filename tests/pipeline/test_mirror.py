@@ -26,6 +26,7 @@ from tfbuild.pipeline import bundle, mirror, wheel_export
 from tfbuild.pipeline.bundle import Bundle
 from tfbuild.pipeline.mirror import Mirror, Upstream
 from tfbuild.pipeline.run import Run, RunRequest, run_of
+from tfbuild.util.files import writing
 
 HOST = "files.example.org"
 BODY = b"0123456789abcdef" * 65536
@@ -323,7 +324,7 @@ def test_a_full_disk_leaves_no_partial_wheel(tmp_path: Path) -> None:
     (built / "build.txt").write_text("builder=sha256:0\n")
     build = chosen(release="2.14.1", python="3.11", compiler="clang-16")
     with small_disk(output, "512k"):
-        with pytest.raises(DiskFull, match="no space is left"), pipeline.disk_full(output):
+        with pytest.raises(DiskFull, match="no space is left"), writing(output):
             wheel_export.collect(build, built, output, context="", base="")
         assert files_in(output) == set()
         subprocess.run(["mount", "-o", "remount,size=4m", str(output)], check=True)

@@ -1,5 +1,6 @@
 """One process at a time locks a folder: the next one waits, however the first one ends."""
 
+import errno
 import signal
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tfbuild import plan
-from tfbuild.errors import UsageError
+from tfbuild.errors import DiskFull, UsageError
 from tfbuild.pipeline import Maker
 from tfbuild.pipeline.run import Run
 from tfbuild.plan import Request
@@ -46,6 +47,37 @@ def test_the_end_of_one_process_releases_the_lock(end: signal.Signals, tmp_path:
         with files.locked(tmp_path / "x", waiting):
             assert process.wait() == -end
     assert calls == ["waiting"]
+
+
+def test_what_cannot_be_written_is_told_by_its_cause(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(UsageError, match=r"cannot write to .*/file/x: Not a directory"):
+        files.check_writable(tmp_path / "file" / "x")
+    for code in (errno.ENOSPC, errno.EDQUOT):
+        with pytest.raises(DiskFull, match=f"no space is left for {tmp_path}"), files.writing(tmp_path):
+            raise OSError(code, "x")
+    # A network's error is not the folder's.
+    with pytest.raises(ConnectionRefusedError), files.writing(tmp_path):
+        raise ConnectionRefusedError(errno.ECONNREFUSED, "x")
+    files.check_writable(tmp_path / "new" / "folder")
+    assert list((tmp_path / "new" / "folder").iterdir()) == []
+
+
+def test_reports_that_cannot_be_written_are_noticed_before_the_work(tmp_path: Path) -> None:
+    """No engine is in reach here: what would ask it first, ends otherwise."""
+    (tmp_path / "reports").write_text("a file")
+    maker = Maker(run=Run(base="auto", work=tmp_path / "work", reports=tmp_path / "reports"))
+    build = plan.select(Request(target="mkl", release="2.20.0", cpu="avx", platform="linux/amd64"), None)
+    for work in (lambda: maker.build(build), lambda: maker.verify("tfbuild:x")):
+        with pytest.raises(UsageError, match=r"cannot write to .*/reports: "):
+            work()
+
+
+def test_absence_says_why(tmp_path: Path) -> None:
+    assert files.absence(tmp_path) == ""
+    assert files.absence(tmp_path / "x") == "No such file or directory"
+    assert files.absence(tmp_path / ("x" * 300)) == "File name too long"
+    assert files.absence(Path("a\0b")) == "embedded null byte"
 
 
 def test_a_leftover_lock_file_blocks_nobody(tmp_path: Path) -> None:
@@ -89,5 +121,5 @@ def test_a_folder_that_cannot_be_locked_is_named(tmp_path: Path) -> None:
     build = plan.select(Request(target="mkl", release="2.20.0", cpu="avx", platform="linux/amd64"), None)
     (tmp_path / build.id).write_text("a file")
     maker = Maker(run=Run(base="auto", work=tmp_path, reports=tmp_path))
-    with pytest.raises(UsageError, match=f"cannot lock .*{build.id}"), maker._locked(build):
+    with pytest.raises(UsageError, match=f"cannot write to .*{build.id}"), maker._locked(build):
         pass

@@ -10,7 +10,7 @@ import pytest
 from tests import schemas
 from tests.measure.host import HOST
 from tests.verify.test_throughput import judged, rounds
-from tfbuild.errors import UsageError, VerificationFailed
+from tfbuild.errors import DiskFull, VerificationFailed
 from tfbuild.verify import report as reporting
 from tfbuild.verify.checks import CHECKS
 from tfbuild.verify.records import SCHEMA, Check, ImageFacts, ImageSoftware, Measure, PlanFacts, Report
@@ -96,7 +96,7 @@ def test_a_failed_write_leaves_the_old_report(tmp_path: Path, monkeypatch: pytes
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.replace", full)
-    with pytest.raises(UsageError, match="No space"):
+    with pytest.raises(DiskFull, match="no space is left"):
         reporting.write(report(), tmp_path)
     assert reporting.from_json(path.read_bytes()).verdict == "pass"
     assert len(list(tmp_path.iterdir())) == 2
@@ -108,6 +108,30 @@ def test_an_invalid_report_is_none(tmp_path: Path, text: str) -> None:
     assert reporting.stored(tmp_path, "x") is None
     with pytest.raises(ValueError, match="not a report"):
         reporting.from_json(text.encode("latin-1"))
+
+
+@pytest.mark.parametrize(("field", "value"), [("verdict", "splendid"), ("checks", []), ("deep", "")])
+def test_a_report_with_a_status_that_does_not_exist_is_none(tmp_path: Path, field: str, value: object) -> None:
+    document = json.loads(reporting.to_json(report()))
+    if field == "checks":
+        document["checks"][0] |= {"status": "splendid"}
+    else:
+        document[field] = value
+    text = json.dumps(document).replace('"deep": ""', f'"deep": {100_000 * "["}')
+    (tmp_path / f"{report().id}.json").write_text(text)
+    assert reporting.stored(tmp_path, report().id) is None
+    with pytest.raises(ValueError, match="not a report"):
+        reporting.from_json(text)
+
+
+@pytest.mark.parametrize("verdict", ["pass", "warn"])
+def test_a_verdict_without_checks_behind_it_proves_nothing(verdict: str) -> None:
+    assert report(verdict).passed
+    for checks in ((), (check("guard", "skip"),), (check("guard"), check("isa", "fail"))):
+        forged = replace(report(verdict), checks=checks)
+        assert not forged.passed
+        with pytest.raises(VerificationFailed):
+            reporting.raise_if_failed(forged, "x")
 
 
 def test_a_report_of_another_image_or_schema_is_none(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from tfbuild.errors import UnknownCpu, UsageError
 from tfbuild.facts import targets
 from tfbuild.plan import Request
 from tfbuild.util import installation
+from tfbuild.util.files import absence
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -153,8 +154,11 @@ def certificates(ca_cert: str) -> Path | None:
     """Return the CA file: --ca-cert, else SSL_CERT_FILE if set. Raises UsageError where it is not a file."""
     name = ca_cert or os.environ.get("SSL_CERT_FILE", "")
     path = Path(name) if name else None
-    if path is not None and not path.is_file():
-        raise UsageError(f"no CA certificates at {path}", hint="--ca-cert FILE or SSL_CERT_FILE must name a PEM file")
+    if path is not None and not os.path.isfile(path):
+        why = absence(path) or "not a file"
+        raise UsageError(
+            f"no CA certificates at {path}: {why}", hint="--ca-cert FILE or SSL_CERT_FILE must name a PEM file"
+        )
     return path
 
 

@@ -1,15 +1,25 @@
 """Print data to stdout, and everything else to stderr."""
 
+import codecs
+import errno
+import io
 import json
 import os
 import select
 import signal
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from invoke.exceptions import Exit
 
+from tfbuild.errors import DiskFull, TfbuildError, UsageError, fit
 from tfbuild.util.installation import as_typed
+
+# The name of what Python does with letters that stdout cannot encode.
+ESCAPED = "tfbuild.escaped"
 
 
 def out(data: object) -> None:
@@ -18,8 +28,69 @@ def out(data: object) -> None:
 
 
 def say(text: str) -> None:
-    """Print one line to stderr."""
-    print(as_typed(text), file=sys.stderr)
+    """Print one line to stderr, without what a terminal would obey."""
+    print(fit(as_typed(text)), file=sys.stderr)
+
+
+def prepare() -> None:
+    """Make stdout take every letter: what its encoding lacks becomes an escape, which JSON reads back.
+
+    Raises UsageError where stdout is closed: the next file that is opened would get what is printed.
+    """
+    for name in ("stdin", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "r+", encoding="utf-8"))  # noqa: SIM115
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+        raise UsageError("standard output is closed", hint="redirect it: >/dev/null")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors=ESCAPED)
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    letters = error.object[error.start : error.end]
+    units = letters.encode("utf-16-be", errors="surrogatepass").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4)), error.end
+
+
+codecs.register_error(ESCAPED, _escaped)
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """Turn what the system refuses and no verb expects into an error; end where nobody reads stdout any more."""
+    try:
+        yield
+    except BrokenPipeError:
+        exit_on_closed_pipe()
+        raise
+    except OSError as error:
+        if (refusal := _refused(error)) is None:
+            raise
+        raise refusal from error
+
+
+def _refused(error: OSError) -> TfbuildError | None:
+    """Return the error for what the system refuses: stdout, a full disk, a file by its name; None for anything else."""
+    place = str(error.filename or "")
+    try:
+        sys.stdout.flush()
+    except OSError:
+        discard_stdout()
+        place = "standard output"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        # A write that fails does not say where.
+        place = place or f"{Path.cwd()}, {tempfile.gettempdir()} or standard output"
+        return DiskFull(f"cannot write to {place}: {error.strerror}", hint="free some space: df -h; df -i")
+    if place:
+        return UsageError(f"cannot use {place}: {error.strerror}", hint="check its name and its permissions")
+    return None
+
+
+def discard_stdout() -> None:
+    """Send what is not yet printed nowhere: Python flushes stdout once more when it exits."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def up_to_date(path: Path, text: str) -> bool:
@@ -35,6 +106,5 @@ def exit_on_closed_pipe() -> None:
     poll = select.poll()
     poll.register(sys.stdout, 0)
     if poll.poll(0):
-        # Python flushes stdout once more when it exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_stdout()
         raise Exit(code=128 + signal.SIGPIPE)

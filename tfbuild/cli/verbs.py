@@ -15,6 +15,7 @@ from invoke.tasks import Task
 from tfbuild.cli import output
 from tfbuild.cli.options import Options
 from tfbuild.errors import Interrupted, TfbuildError, UsageError
+from tfbuild.util import process
 from tfbuild.util.installation import as_typed
 
 Body = Callable[..., None]
@@ -76,15 +77,16 @@ def _guarded(verb: Verb) -> Body:
 
     @functools.wraps(verb.body)
     def run(_: Context, **kwargs: Any) -> None:
-        # Clean up as after Ctrl-C when a CI system ends the process.
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        # Clean up as after Ctrl-C when a CI system ends the process, and when its terminal is closed.
+        for number in process.ending_signals():
+            signal.signal(number, signal.default_int_handler)
         try:
+            output.prepare()
             _refuse_help(verb, kwargs)
-            verb.body(**kwargs)
-            sys.stdout.flush()
-        except BrokenPipeError:
-            output.exit_on_closed_pipe()
-            raise
+            _refuse_empty(verb, kwargs)
+            with output.refusals():
+                verb.body(**kwargs)
+                sys.stdout.flush()
         except KeyboardInterrupt:
             raise Interrupted("interrupted; everything that ran was stopped and cleaned up") from None
         except TfbuildError as error:
@@ -99,3 +101,10 @@ def _refuse_help(verb: Verb, arguments: Mapping[str, object]) -> None:
     """Raise UsageError where Invoke took --help for a positional argument that was still missing."""
     if {"--help", "-h"} & {value for value in arguments.values() if isinstance(value, str)}:
         raise UsageError("--help comes before the verb", hint=f"invoke --help {verb.name}")
+
+
+def _refuse_empty(verb: Verb, arguments: Mapping[str, object]) -> None:
+    """Raise UsageError for a repeatable option without a value: `prune --keep ''` would keep nothing."""
+    for name, value in arguments.items():
+        if isinstance(value, list) and "" in value:
+            raise UsageError(f"--{name.replace('_', '-')} has no value", hint=f"invoke --help {verb.name}")

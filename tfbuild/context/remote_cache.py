@@ -141,31 +141,31 @@ def _refuse_contradictions(cache: str, executor: str, *, readonly: bool, certifi
 def _url(option: str, text: str, schemes: tuple[str, ...]) -> str:
     if not text:
         return ""
-    url = urlsplit(text)
     if "@" in text:
         # Everyone on the machine can read it in the list of processes.
         raise UsageError(f"{option} holds a user or a password", hint="--remote-header-file, with Authorization=...")
-    grpc = url.scheme.startswith("grpc")
-    if (
-        url.scheme not in schemes
-        or not AUTHORITY.fullmatch(url.netloc)
-        or not PATH.fullmatch(url.path)
-        or (url.path.strip("/") and grpc)
-        or url.query
-        or url.fragment
-        or _port(text) is None
-    ):
+    scheme, _, place = text.partition("://")
+    grpc = scheme.startswith("grpc")
+    if scheme not in schemes or not is_address(text) or (grpc and "/" in place.rstrip("/")):
         examples = " or ".join(f"{scheme}://HOST:PORT" for scheme in schemes)
         raise UsageError(f"{option} {text!r} is not a valid address", hint=examples)
     return text.rstrip("/") if grpc else text
 
 
-def _port(url: str) -> int | None:
-    """Return the port, 0 for the scheme's own, None if it cannot be read."""
+def is_address(text: str) -> bool:
+    """Whether `text` is SCHEME://HOST[:PORT][/PATH], without characters that are syntax to a shell or to Bazel."""
     try:
-        return urlsplit(url).port or 0
-    except ValueError:
-        return None
+        # It drops tabs and line ends.
+        url = urlsplit(text) if text.isprintable() else urlsplit("")
+        return bool(
+            url.hostname
+            and AUTHORITY.fullmatch(url.netloc)
+            and PATH.fullmatch(url.path)
+            and not (url.query or url.fragment)
+            and (url.port is None or url.port >= 0)
+        )
+    except ValueError:  # an IPv6 address without its end, a port that is none
+        return False
 
 
 def _property(text: str) -> str:

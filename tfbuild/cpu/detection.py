@@ -16,10 +16,13 @@ from tfbuild import facts
 from tfbuild.cpu import cpuid, recordings
 from tfbuild.cpu.recordings import Reading
 from tfbuild.errors import UnknownCpu
+from tfbuild.util.terminal import printable
 
 ARCHITECTURES = recordings.ARCHITECTURES
 CPUINFO = Path("/proc/cpuinfo")
 MOST_TEXT = 64 * 1024 * 1024
+# Letters of a vendor's or a model's name; CPUID has room for 48.
+MOST_NAME = 100
 
 # Where sources disagree, one of these rules decides. All but `unprinted` remove a feature; without that one, features
 # that no kernel prints could never be found.
@@ -107,8 +110,8 @@ def settle(reading: Reading) -> Cpu:
     decided = {row.feature: row for row in _disagreements(reading)}
     held = {name for name in listed if name not in decided} | {row.feature for row in decided.values() if row.held}
     return Cpu(
-        vendor=reading.vendor,
-        model=reading.model,
+        vendor=printable(reading.vendor, MOST_NAME),
+        model=printable(reading.model, MOST_NAME),
         arch=reading.arch,
         features=tuple(sorted(held)),
         disagreements=tuple(decided[name] for name in sorted(decided)),

@@ -13,7 +13,7 @@ from tfbuild.engine import buildkit_log, docker_cli
 from tfbuild.engine import buildx as builders
 from tfbuild.engine.buildx import Builder
 from tfbuild.engine.selection import USUAL, EngineChoice
-from tfbuild.errors import BuildFailed, DiskFull, TfbuildError
+from tfbuild.errors import BuildFailed, DiskFull, EngineMissing, TfbuildError
 from tfbuild.util import process
 from tfbuild.util.progress import Progress, Step
 
@@ -21,6 +21,11 @@ from tfbuild.util.progress import Progress, Step
 # https://docs.docker.com/build/building/variables/#pre-defined-build-arguments
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY")
 
+# The client's last line where its connection to the engine broke off.
+LOST = re.compile(
+    r"^(?:ERROR: )?(?:error during connect|Cannot connect to the Docker daemon|failed to receive status: .*Unavailable)"
+    r"|code = Unavailable .*(?:EOF|transport|connection)|server did not provide an image ID"
+)
 # Progress shows an instruction on one line of at most this width, without its mounts.
 MOUNTS = re.compile(r"--mount=\S+\s*")
 WIDTH = 60
@@ -159,6 +164,11 @@ def _run(context: Path, place: BuildPlace, settings: BuildSettings, outcome: lis
 def failure(lines: list[str], log: Path) -> TfbuildError:
     """Return the error for a failed build with these last lines."""
     text = "".join(f"\n  {line}" for line in lines)
+    if lines and LOST.search(lines[-1]):
+        return EngineMissing(
+            f"the container engine ended during the build{text}",
+            hint=f"what was built is kept: the same command continues from there; the full log: {log}",
+        )
     if any("no space left on device" in line.lower() for line in lines):
         return DiskFull(f"the build ran out of disk space{text}", hint=f"docker builder prune; the full log: {log}")
     return BuildFailed(f"the image could not be built{text}", hint=f"the full log: {log}")

@@ -26,10 +26,10 @@ from tfbuild.engine.containers import ContainerRun
 from tfbuild.engine.copy_out import Files
 from tfbuild.engine.gpus import Offer, not_started, offered
 from tfbuild.engine.image import Image, parse_image, split_tag
-from tfbuild.engine.sdk_errors import translated
+from tfbuild.engine.sdk_errors import NO_ANSWER, translated
 from tfbuild.engine.selection import USUAL, EngineChoice
 from tfbuild.engine.worker import Worker
-from tfbuild.errors import TfbuildError, UnknownImage
+from tfbuild.errors import BuildFailed, EngineMissing, TfbuildError, UnknownImage
 from tfbuild.oci import credentials
 from tfbuild.util.process import Attached, interruptible
 from tfbuild.util.progress import Progress
@@ -67,6 +67,7 @@ class Engine:
         endpoint = docker_contexts.endpoint(docker_cli.environment(host, chosen))
         if endpoint.address.startswith("ssh://"):
             host = ssh_tunnel.to(endpoint.address)
+        connection.check_address(host or endpoint.address)
         with connection.explained(endpoint):
             client = connection.open_client(host or endpoint.address, endpoint.tls)
             return cls(client, host, local=endpoint.local, chosen=chosen)
@@ -234,11 +235,28 @@ class Engine:
         last lines that matter, DiskFull, EngineMissing where no client can build, or TimeoutError after `seconds`.
         Ctrl-C or SIGTERM also ends the build inside the engine, then raises KeyboardInterrupt.
         """
-        return build.build(context, self._place, settings, tag=tag)
+        with self._answering():
+            return build.build(context, self._place, settings, tag=tag)
 
     def export(self, context: Path, settings: BuildSettings, *, stage: str, output: Path) -> None:
         """Build one stage of a folder and write that stage's files to `output`. Raises what build() raises."""
-        build.export(context, self._place, settings, stage=stage, output=output)
+        with self._answering():
+            build.export(context, self._place, settings, stage=stage, output=output)
+
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        """Raise EngineMissing for a build that fails because the engine does not answer any more."""
+        try:
+            yield
+        except BuildFailed as error:
+            try:
+                Engine.connect(self.host, chosen=self.chosen).client.close()
+            except EngineMissing as missing:
+                raise EngineMissing(
+                    f"the container engine ended during the build: {missing.reason.removeprefix(NO_ANSWER)}",
+                    hint=f"{missing.hint}; {error.hint}",
+                ) from error
+            raise
 
     @cached_property
     def builder(self) -> Builder | None:

@@ -4,6 +4,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 import docker
 
@@ -50,6 +51,17 @@ def explained(endpoint: Endpoint) -> Iterator[None]:
             f"no container engine answers at {endpoint.address}: {error.reason.removeprefix(NO_ANSWER)}",
             hint=_advice(endpoint, error.reason),
         ) from error
+
+
+def check_address(address: str) -> None:
+    """Raise EngineMissing for an address that the SDK cannot read; its own errors could mean anything."""
+    try:
+        _ = urlsplit(docker.utils.parse_host(address)).port  # raises ValueError above 65535
+    except (docker.errors.DockerException, ValueError) as error:
+        raise EngineMissing(
+            f"{address!r} is not an engine's address: {error}",
+            hint="DOCKER_HOST and --engine take unix://PATH, tcp://HOST:PORT or ssh://HOST",
+        ) from None
 
 
 def _check_socket(address: str) -> None:

@@ -64,7 +64,7 @@ def endpoint(environ: Mapping[str, str]) -> Endpoint:
     try:
         if host := environ.get("DOCKER_HOST"):
             return Endpoint(address=host, tls=_environment_tls(environ))
-        name = environ.get("DOCKER_CONTEXT") or get_current_context_name() or DEFAULT
+        name = environ.get("DOCKER_CONTEXT") or _current() or DEFAULT
         if name == DEFAULT:
             return Endpoint(address=SOCKET)
         docker = read(name, environ)
@@ -74,6 +74,15 @@ def endpoint(environ: Mapping[str, str]) -> Endpoint:
             f"the engine's TLS certificates cannot be used: {str(error).split(' TLS configurations')[0]}",
             hint="DOCKER_CERT_PATH names a folder with ca.pem, cert.pem and key.pem",
         ) from error
+
+
+def _current() -> str:
+    """Return the context in Docker's configuration; the SDK reads no other than the current user's."""
+    if not isinstance(name := get_current_context_name() or "", str):
+        raise EngineMissing(
+            f"the current context in Docker's config.json is not a name: {name!r}", hint="docker context use NAME"
+        )
+    return name
 
 
 def read(name: str, environ: Mapping[str, str]) -> Docker:

@@ -11,8 +11,6 @@ from difflib import get_close_matches
 from functools import cache
 from typing import TypeVar
 
-from packaging.version import InvalidVersion
-
 from tfbuild.errors import TfbuildError, UncertainFact, UnknownCompiler, UnknownPython, UnknownRelease, UsageError
 from tfbuild.facts import guard as guards
 from tfbuild.facts import targets
@@ -33,6 +31,8 @@ from tfbuild.facts.release_table import (
 
 R = TypeVar("R", bound=RangeRow)
 DEFAULT_COMPILER = "gcc-12"
+# Letters of an unknown release that are compared with the known ones.
+MOST_TEXT = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,8 +108,8 @@ def _nearest(text: str) -> list[str]:
     known = [row.version for row in releases()]
     try:
         index = bisect([version(name) for name in known], version(text))
-    except InvalidVersion:
-        return get_close_matches(text, known, n=3, cutoff=0.5) or known[-3:]
+    except ValueError:  # InvalidVersion is one, and so is a number with more digits than Python reads
+        return get_close_matches(text[:MOST_TEXT], known, n=3, cutoff=0.5) or known[-3:]
     return known[max(0, index - 2) : index + 2]
 
 

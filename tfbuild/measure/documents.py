@@ -25,7 +25,7 @@ def from_json(text: str | bytes, kind: type[T], schema: str, noun: str) -> T:
     """Return the report in a document; raise ValueError if it is not a `noun`, or of another schema."""
     try:
         report = msgspec.json.decode(text, type=kind)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError(f"not {noun}: {error}") from error
     if report.schema != schema:
         raise ValueError(f"a report of schema {report.schema!r}, not {schema!r}")

@@ -4,7 +4,6 @@ An image is named ID-unverified until its verification passes, then ID; one that
 was verified before, from the same context on the same base, is not built or verified again.
 """
 
-import errno
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ from tfbuild.context.planned import Planned
 from tfbuild.cpu import Cpu, cpuid
 from tfbuild.engine import Engine, daemon
 from tfbuild.engine.build import BuildSettings
-from tfbuild.errors import BaseUnavailable, DiskFull, EngineMissing, TfbuildError, UnknownCpu, UnknownImage, UsageError
+from tfbuild.errors import BaseUnavailable, EngineMissing, TfbuildError, UnknownCpu, UnknownImage, UsageError
 from tfbuild.facts import base_images, releases, toolchains
 from tfbuild.pipeline import base_image as bases
 from tfbuild.pipeline import baselines, compiling, wheel_export
@@ -83,13 +82,16 @@ class Maker:
             remote_cache.bazelrc(self.run.remote, build.bazel)
         context = dockerfile.write(build, self.run.work / build.id / "context")
         plan_file = self.run.work / build.id / "plan.json"
-        plan_file.write_text(json.dumps(build.to_json(), indent=2) + "\n", encoding="utf-8")
+        with files.writing(plan_file.parent):
+            files.replace_file(plan_file, json.dumps(build.to_json(), indent=2) + "\n")
         return context
 
     def build(self, build: Build) -> Result:
         """Build, verify and tag; the report says pass or fail. Raises BuildFailed, and what earlier steps raise."""
         comparison = baselines.for_build(build, self.run.base)
         with self._locked(build):
+            if self.run.verify:
+                files.check_writable(self.run.reports)
             return self._build(build, comparison)
 
     def _build(self, build: Build, comparison: Comparison) -> Result:
@@ -121,7 +123,7 @@ class Maker:
         scratch = self.run.work / build.id / "wheel"
         shutil.rmtree(scratch, ignore_errors=True)
         self._start(build, base, context, BuilderWork(context=context.folder, stage="export", output=scratch))
-        with disk_full(output):
+        with files.writing(output):
             exported = wheel_export.collect(build, scratch, output, context=context.digest, base=base.digest)
         for line in exported.audit.lines():
             self.progress(line)
@@ -132,7 +134,7 @@ class Maker:
 
         Files that are there already are not downloaded again. Raises BadMirror where a download fails.
         """
-        with disk_full(output):
+        with files.writing(output):
             filled = bundles.fill(output)
             try:
                 for build in builds:
@@ -177,12 +179,8 @@ class Maker:
             self.progress(f"another run is building {build.id} here; waiting for it (Ctrl-C leaves it alone)")
 
         with ExitStack() as locks:
-            try:
+            with files.writing(folder):
                 locks.enter_context(files.locked(folder, waiting))
-            except OSError as error:
-                raise UsageError(
-                    f"cannot lock {folder}: {error.strerror}", hint="run in a folder that you may write to"
-                ) from error
             yield
 
     def _context(self, build: Build) -> Context:
@@ -241,7 +239,7 @@ class Maker:
         """Yield the base for a builder outside the engine, in a folder removed afterwards; else nothing."""
         folder = self.run.work / build.id / "base"
         try:
-            with disk_full(folder):
+            with files.writing(folder):
                 contexts = bases.named_contexts(self.engine, base, folder, self.progress) if self.engine.builder else {}
             yield contexts
         finally:
@@ -255,6 +253,7 @@ class Maker:
 
         Nothing is built: where the image to compare with is missing, the throughput check is skipped.
         """
+        files.check_writable(self.run.reports)
         return self._report(self._verify(ref, self._existing_baseline(ref)), ref)
 
     def _base(self, build: Build) -> bases.ResolvedBase:
@@ -345,19 +344,6 @@ class Maker:
         self.progress(f"building {image_name(wheel)} to compare with")
         unverified = replace(self.run, disk=None, verify=False, reverify=False, no_cache=False)
         return replace(self, run=unverified).build(wheel).image
-
-
-@contextmanager
-def disk_full(folder: Path) -> Iterator[None]:
-    """Turn a full disk at `folder` into DiskFull."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise DiskFull(
-            f"no space is left for {folder}", hint="free some space; then the same command continues from there"
-        ) from error
 
 
 def refuse_base_without_cuda(build: Build, base: str) -> None:

@@ -3,10 +3,10 @@
 `RunRequest` holds the options as they were typed, `Run` what they mean; a `Run` goes unchanged to the engine.
 """
 
+import os
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from tfbuild.context import remote_cache as remotes
 from tfbuild.context.remote_cache import Remote
@@ -15,7 +15,7 @@ from tfbuild.engine.selection import USUAL, EngineChoice
 from tfbuild.errors import UsageError
 from tfbuild.pipeline import bundle as bundles
 from tfbuild.pipeline.bundle import Bundle
-from tfbuild.util.files import REPORTS, WORK
+from tfbuild.util.files import REPORTS, WORK, absence
 from tfbuild.util.quantities import COUNT, gigabytes, limit_seconds
 
 
@@ -107,20 +107,24 @@ def run_of(request: RunRequest, ca: Path | None) -> Run:
 
 
 def _address(mirror: str) -> str:
-    if "@" in urlsplit(mirror).netloc:
+    if "@" in mirror.partition("://")[2].partition("/")[0]:
         raise UsageError(
             "--mirror holds a user or a password, which builds would print",
             hint="use a mirror that needs no login, or a folder that `invoke bundle` filled",
         )
+    # Scripts of the build read the address; Bazel, git and pip each parse it.
+    if not remotes.is_address(mirror):
+        raise UsageError(f"--mirror {mirror!r} is not a valid address", hint="--mirror https://HOST[:PORT][/PATH]")
     return mirror.rstrip("/")
 
 
 def _bundle(mirror: str, network: str) -> Bundle | None:
     if not mirror:
         return None
-    if not Path(mirror).is_dir():
+    if not os.path.isdir(mirror):
         raise UsageError(
-            f"--mirror {mirror!r} is neither a folder nor an http:// or https:// address",
+            f"--mirror {mirror!r} is neither a folder nor an http:// or https:// address"
+            f" ({absence(Path(mirror)) or 'not a folder'})",
             hint="invoke bundle makes such a folder",
         )
     bundle = bundles.read(Path(mirror))

@@ -3,6 +3,7 @@
 Each is part of the build context, so its contents are part of the image's key.
 """
 
+import os
 import re
 from dataclasses import dataclass
 from functools import cache
@@ -12,6 +13,7 @@ from tfbuild import facts
 from tfbuild.errors import BadSource, UsageError
 from tfbuild.facts import Facts
 from tfbuild.plan import source
+from tfbuild.util.files import absence
 
 # What Bazel accepts as a repository's name (https://bazel.build/rules/lib/globals/workspace).
 REPOSITORY = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
@@ -69,8 +71,9 @@ def patch(text: str) -> Patch:
     path = Path(text)
     try:
         content = path.read_bytes()
-    except OSError as error:
-        raise BadSource(f"--patch {text}: {error.strerror}", hint="--patch names a unified diff") from error
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        why = absence(path) or getattr(error, "strerror", None) or error
+        raise BadSource(f"--patch {text}: {why}", hint="--patch names a unified diff") from error
     if not re.search(rb"^--- .*\n\+\+\+ ", content, re.MULTILINE):
         raise BadSource(f"--patch {text} is not a unified diff", hint="make one with: git diff > my.patch")
     return Patch(path=path, sha256=source.digest(path))
@@ -84,8 +87,11 @@ def override(text: str) -> Override:
             f"--override-repository {text!r} is not NAME=FOLDER", hint="--override-repository eigen_archive=../eigen"
         )
     path = Path(folder)
-    if not path.is_dir():
-        raise BadSource(f"--override-repository {name}: no folder at {folder}", hint="unpack the repository there")
+    if not os.path.isdir(path):
+        why = absence(path) or "not a folder"
+        raise BadSource(
+            f"--override-repository {name}: no folder at {folder}: {why}", hint="unpack the repository there"
+        )
     if not any((path / marker).exists() for marker in ("WORKSPACE", "WORKSPACE.bazel", "MODULE.bazel")):
         raise BadSource(
             f"--override-repository {name}: {folder} has no WORKSPACE file, so Bazel does not take it",

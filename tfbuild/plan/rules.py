@@ -14,7 +14,7 @@ from tfbuild.plan.build import MACHINES, PLATFORMS, Request
 
 # --base values that mean a row of facts/images.toml; everything else names an unknown image.
 BASES = ("auto", "bootstrap", "registry")
-BAZEL = re.compile(r"\d+\.\d+(\.\d+)?(rc\d+)?")
+BAZEL = re.compile(r"[0-9]{1,4}\.[0-9]{1,4}(\.[0-9]{1,4})?(rc[0-9]{1,4})?")
 IMAGE = re.compile(r"[\w./:@-]+")
 CONFIG = re.compile(r"[\w.+,-]+")
 # --define=enable_mkl=false and TF_NEED_CUDA=0 request nothing.
@@ -24,7 +24,7 @@ SWITCHED_OFF = re.compile(r"=(0|false|no)$")
 def refuse_unreadable(request: Request) -> None:
     """Raise UsageError for values that must not go into a Dockerfile or a shell command."""
     texts = [text for field in fields(request) for text in _texts(getattr(request, field.name))]
-    if bad := next((text for text in texts if not text.isprintable()), None):
+    if (bad := next((text for text in texts if not text.isprintable()), None)) is not None:
         raise UsageError(f"an option's value has control characters in it: {bad!r}", hint="one line of plain text")
     if request.bazel and not BAZEL.fullmatch(request.bazel):
         raise UsageError(f"{request.bazel!r} is no Bazel version", hint="--bazel 7.4.1")
@@ -32,7 +32,7 @@ def refuse_unreadable(request: Request) -> None:
         raise UsageError(
             f"{request.base!r} is no image's name", hint=f"--base {', '.join(BASES)} or NAME[:TAG][@DIGEST]"
         )
-    if bad := next((name for name in request.config if not CONFIG.fullmatch(name)), None):
+    if (bad := next((name for name in request.config if not CONFIG.fullmatch(name)), None)) is not None:
         raise UsageError(f"{bad!r} is no name of a Bazel config", hint="--config NAME, again for more")
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tfbuild.errors import BadSource
 from tfbuild.facts import releases
+from tfbuild.util.files import absence
 
 REPOSITORY = "https://github.com/tensorflow/tensorflow"
 FILE = "source.tar"
@@ -56,13 +57,14 @@ def tag(release: str) -> Source:
 
 def read(path: Path, sha256: str) -> Source:
     """Return the tree or archive at `path`; raises BadSource if there is none, or it is not TensorFlow's."""
-    if path.is_dir():
+    if os.path.isdir(path):
         _refuse_foreign(path)
         if sha256:
             raise BadSource(f"{path} is a folder, and --source-sha256 is for an archive", hint="leave it out")
         return Source(kind="tree", path=path)
-    if not path.is_file():
-        raise BadSource(f"no source at {path}", hint="--source names a tree of TensorFlow or an archive of one")
+    if not os.path.isfile(path):
+        why = absence(path) or "neither a folder nor a file"
+        raise BadSource(f"no source at {path}: {why}", hint="--source names a tree of TensorFlow or an archive of one")
     if not sha256:
         raise BadSource(f"{path.name} is an archive, which is taken by its digest", hint="--source-sha256 HEX")
     actual = digest(path)

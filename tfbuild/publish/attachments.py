@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from tfbuild.context.labels import REPOSITORY, read_labels
 from tfbuild.engine import Engine, Image
-from tfbuild.errors import UsageError, VerificationFailed
+from tfbuild.errors import VerificationFailed
 from tfbuild.oci import referrers
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Manifest
 from tfbuild.oci.referrers import Attachment
 from tfbuild.publish import ci_run, provenance
-from tfbuild.util.files import replace_file
+from tfbuild.util.files import replace_file, writing
 from tfbuild.verify import report as reporting
 
 if TYPE_CHECKING:
@@ -82,9 +82,7 @@ def make(image: Image, contents: "Contents", repository: str, digest: str, repor
 
 
 def write(path: Path, content: bytes) -> None:
-    """Write the whole file or nothing. Raises UsageError."""
-    try:
+    """Write the whole file or nothing. Raises UsageError or DiskFull."""
+    with writing(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, content)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}", hint="make its folder writable") from error

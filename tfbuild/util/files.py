@@ -1,11 +1,15 @@
 """The folders that tfbuild writes to, files written whole or not at all, and folders locked by one process."""
 
+import errno
 import fcntl
 import os
 import secrets
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from tfbuild.errors import DiskFull, UsageError
 
 # In the current folder: build contexts and logs, and the reports of verifications and benchmarks.
 WORK = Path("build")
@@ -21,6 +25,41 @@ def replace_file(path: Path, content: bytes | str) -> Path:
     finally:
         part.unlink(missing_ok=True)
     return path
+
+
+def absence(path: Path) -> str:
+    """Return why nothing is seen at `path` ("Permission denied"); "" where something is there."""
+    try:
+        path.stat()
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        return getattr(error, "strerror", None) or str(error)
+    return ""
+
+
+@contextmanager
+def writing(folder: Path, hint: str = "make it writable, or run in another folder") -> Iterator[None]:
+    """Raise DiskFull where `folder` has no space left for what the block writes, and UsageError where it refuses it.
+
+    Errors that concern no file (an OSError of a network, say) pass.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DiskFull(
+                f"no space is left for {folder}", hint="free some space; then the same command continues from there"
+            ) from error
+        if error.filename is None:
+            raise
+        raise UsageError(f"cannot write to {folder}: {error.strerror}", hint=hint) from error
+
+
+def check_writable(folder: Path) -> None:
+    """Make `folder`, and raise what writing() raises, so that a run of hours does not find that out at its end."""
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, prefix="."):
+            pass
 
 
 @contextmanager

@@ -14,9 +14,15 @@ from types import FrameType
 CHUNK = 64 * 1024
 
 
+def ending_signals() -> list[signal.Signals]:
+    """Return the signals that end this process besides Ctrl-C; a closed terminal does not where nohup started it."""
+    hang_up = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
+    return [signal.SIGTERM, *hang_up]
+
+
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Turn SIGTERM into KeyboardInterrupt inside the block, so that it cleans up; only in the main thread."""
+    """Turn SIGTERM and SIGHUP into KeyboardInterrupt in the block, so that it cleans up; only in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -24,11 +30,12 @@ def interruptible() -> Iterator[None]:
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = {number: signal.signal(number, interrupt) for number in ending_signals()}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def stop_group(process: subprocess.Popen[bytes], *, first: int = signal.SIGINT, grace: float = 20) -> None:
@@ -54,8 +61,8 @@ def logged(
 ) -> int:
     """Run a long command and return its exit code; append its output to `log`, and pass each line to `each`.
 
-    After `seconds`, or on Ctrl-C or SIGTERM, the command gets SIGINT and, if that does not end it, its whole group
-    SIGKILL. Then TimeoutError or KeyboardInterrupt is raised.
+    After `seconds`, or on Ctrl-C, SIGTERM or SIGHUP, the command gets SIGINT and, if that does not end it, its whole
+    group SIGKILL. Then TimeoutError or KeyboardInterrupt is raised.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with (

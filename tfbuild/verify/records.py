@@ -1,10 +1,15 @@
 """The results of a verification, as records that report.py writes, shows and reads back (schema tfbuild.report/1)."""
 
 from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
 
 from tfbuild.measure.records import Host, Interval, Software
 
 SCHEMA = "tfbuild.report/1"
+Status = Annotated[str, msgspec.Meta(pattern="^(pass|warn|fail|skip)$")]
+Verdict = Annotated[str, msgspec.Meta(pattern="^(pass|warn|fail)$")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +82,7 @@ class Check:
     """
 
     name: str
-    status: str
+    status: Status
     detail: str
     seconds: float
     measures: tuple[Measure, ...]
@@ -136,7 +141,7 @@ class Report:
     created: str
     tool: str
     seconds: float
-    verdict: str
+    verdict: Verdict
     image: ImageFacts
     plan: PlanFacts
     host: Host | None
@@ -147,5 +152,9 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing failed. A warning (a known defect of the release) passes."""
-        return self.verdict in ("pass", "warn")
+        """Whether checks passed and none failed. A warning (a known defect of the release) passes.
+
+        The checks count as much as the verdict: a stored report may hold anything.
+        """
+        statuses = {check.status for check in self.checks}
+        return self.verdict in ("pass", "warn") and not statuses.isdisjoint(("pass", "warn")) and "fail" not in statuses

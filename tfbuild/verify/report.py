@@ -6,11 +6,11 @@ from typing import IO, Any
 
 import msgspec
 
-from tfbuild.errors import UsageError, VerificationFailed
+from tfbuild.errors import VerificationFailed
 from tfbuild.measure import documents
 from tfbuild.measure.records import Interval
 from tfbuild.util import terminal
-from tfbuild.util.files import replace_file
+from tfbuild.util.files import replace_file, writing
 from tfbuild.util.installation import as_typed
 from tfbuild.util.terminal import markdown_cell as cell
 from tfbuild.verify.records import SCHEMA, Benchmark, Check, Report, Throughput
@@ -42,16 +42,15 @@ def path(report: Report, folder: Path) -> Path:
 
 
 def write(report: Report, folder: Path) -> Path:
-    """Write the report as JSON and Markdown, each whole or not at all; return the JSON's path. Raises UsageError."""
+    """Write the report as JSON and Markdown, each whole or not at all; return the JSON's path.
+
+    Raises UsageError or DiskFull.
+    """
     file = path(report, folder)
-    try:
+    with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         replace_file(file.with_suffix(".md"), to_markdown(report))
         return replace_file(file, to_json(report) + "\n")
-    except OSError as error:
-        raise UsageError(
-            f"cannot write to {folder}: {error.strerror}", hint="make it writable, or run elsewhere"
-        ) from error
 
 
 def stored(folder: Path, identifier: str) -> Report | None:
