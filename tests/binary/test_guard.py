@@ -5,9 +5,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests import examples
 from tests.binary import libraries
 from tfbuild import facts
 from tfbuild.binary.guard import Guard, GuardUnreadable, compiled_features, read_guard
@@ -117,14 +118,14 @@ def refused_or_read(folder: Path, content: bytes) -> None:
         read_guard(written(folder, content), "2.21.0")
 
 
-@settings(max_examples=150)
+@examples.many
 @given(cut=st.integers(0, len(WHOLE) - 1))
 def test_every_cut_off_library_is_refused_with_a_reason(cut: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     with pytest.raises(GuardUnreadable):
         read_guard(written(tmp_path_factory.getbasetemp(), WHOLE[:cut]), "2.21.0")
 
 
-@settings(max_examples=300)
+@examples.many
 @given(changes=st.lists(st.tuples(st.integers(0, len(WHOLE) - 1), st.integers(0, 255)), min_size=1, max_size=40))
 def test_changed_bytes_never_end_in_another_exception(
     changes: list[tuple[int, int]], tmp_path_factory: pytest.TempPathFactory
@@ -135,7 +136,7 @@ def test_changed_bytes_never_end_in_another_exception(
     refused_or_read(tmp_path_factory.getbasetemp(), bytes(content))
 
 
-@settings(max_examples=100)
+@examples.many
 @given(header=st.binary(min_size=58, max_size=58))
 def test_a_random_header_never_ends_in_another_exception(
     header: bytes, tmp_path_factory: pytest.TempPathFactory

@@ -5,9 +5,10 @@ import shutil
 import subprocess
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests import examples
 from tests.binary import assembled
 from tests.binary.assembled import Row
 from tfbuild.binary import machinecode
@@ -65,7 +66,7 @@ def test_a_cut_off_instruction_is_unread_bytes_and_nothing_else() -> None:
         assert "avx512_bf16" not in machinecode.count(row.code[:end], "x86_64").needing
 
 
-@settings(max_examples=300)
+@examples.many
 @given(st.binary(max_size=200))
 def test_no_bytes_stop_it(code: bytes) -> None:
     counted = machinecode.count(code, "x86_64")

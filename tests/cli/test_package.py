@@ -1,7 +1,6 @@
 """The installed command: what the wheel holds, what works in an empty folder, and what only a clone has."""
 
 import hashlib
-import json
 import os
 import shutil
 import subprocess
@@ -24,6 +23,7 @@ from tfbuild import __version__
 from tfbuild.cli import VERBS, extras, repository
 from tfbuild.util import installation
 
+pytestmark = pytest.mark.installs
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 OPTIONAL = {module for modules in extras.EXTRAS.values() for module in modules}
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -354,9 +354,7 @@ def test_scripts_are_clean_shell() -> None:
     ],
 )
 def test_github_and_renovate_read_their_files(schema: str, pattern: str) -> None:
-    """By the schemas of check-jsonschema, without that program: it takes three seconds to start."""
-    vendor = site() / "check_jsonschema" / "builtin_schemas" / "vendor"
-    wanted = json.loads((vendor / f"{schema}.json").read_text(encoding="utf-8"))
+    wanted = schemas.vendored(schema)
     found = sorted((ROOT / ".github").glob(pattern))
     assert found
     for path in found:

@@ -12,7 +12,7 @@ from tfbuild.engine import debian
 from tfbuild.errors import TfbuildError, UsageError
 from tfbuild.util.progress import Progress
 
-PURE = "not engine and not sshd and not browser and not nightly"
+PURE = "not engine and not sshd and not browser and not contract and not installs and not nightly"
 QUICK = "not nightly"
 # Property tests are in every run; at night they try more examples (tests/conftest.py).
 NIGHTLY = "nightly or hypothesis"
