@@ -42,7 +42,7 @@ def test_all_that_is_checked_without_an_engine(steps: list[list[str]]) -> None:
     assert [row[0] for row in steps[:2]] == ["ruff", "ruff"]
     assert sorted(row[0] for row in steps[2:]) == ["invoke", "invoke", "mypy", "pytest"]
     (tests,) = (row for row in steps if row[0] == "pytest")
-    assert selected(tests) == "not engine and not sshd and not browser and not nightly"
+    assert selected(tests) == testing.PURE
     assert "--numprocesses=2" in tests
 
 
