@@ -18,7 +18,16 @@ ROOT = Path(__file__).parent.parent
 def invoke(
     *words: str | Path, cwd: Path = ROOT, code: int = 0, env: Mapping[str, str] | None = None
 ) -> "subprocess.CompletedProcess[str]":
-    """What `invoke WORDS...` prints and leaves with, which must be `code`.
+    """What `invoke WORDS...` prints and leaves with, which must be `code`."""
+    done = answer(*words, cwd=cwd, env=env)
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def answer(
+    *words: str | Path, cwd: Path = ROOT, env: Mapping[str, str] | None = None
+) -> "subprocess.CompletedProcess[str]":
+    """What `invoke WORDS...` prints and leaves with, whatever that is.
 
     tasks.py is read anew, as by a new process.
     """
@@ -41,9 +50,7 @@ def invoke(
             sys.modules.pop("tasks", None)
             if known is not None:
                 sys.modules["tasks"] = known
-    done = subprocess.CompletedProcess(command, left, stdout.getvalue(), stderr.getvalue())
-    assert done.returncode == code, done.stderr
-    return done
+    return subprocess.CompletedProcess(command, left, stdout.getvalue(), stderr.getvalue())
 
 
 def _run(command: list[str]) -> int:

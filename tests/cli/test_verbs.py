@@ -3,6 +3,8 @@
 import json
 import os
 import platform
+import re
+import shlex
 import subprocess
 import sys
 from inspect import signature
@@ -12,7 +14,7 @@ import pytest
 
 import tasks
 from tests.commandline import invoke
-from tfbuild.cli import repository
+from tfbuild.cli import command_line, help_pages, repository
 from tfbuild.cli.verbs import VERBS
 from tfbuild.errors import UsageError
 from tfbuild.util import quantities
@@ -102,16 +104,44 @@ def test_the_host_is_not_of_another_platform() -> None:
         assert f"or --platform {own}" in errors
 
 
-@pytest.mark.parametrize("verb", ["fleet", "inspect", "verify", "bench"])
-def test_help_after_a_verb_is_not_an_argument(verb: str) -> None:
-    assert f"hint: invoke --help {verb}" in invoke(verb, "--help", code=2).stderr
+@pytest.mark.parametrize("verb", sorted(EVERY))
+def test_the_help_of_a_verb_has_its_words_and_options_and_examples_that_can_be_typed(verb: str) -> None:
+    shown = invoke("--help", verb).stdout
+    for words in ((verb, "--help"), (verb, "-h"), (f"--help={verb}",), (verb, "--json", "--help")):
+        assert invoke(*words).stdout == shown
+    assert max(map(len, shown.splitlines())) <= 80
+    assert set(re.findall(r"^  --([\w-]+)", shown, re.MULTILINE)) == set(EVERY[verb].options)
+    assert all(f"\n  {word}" in shown for word in help_pages.placeholders(EVERY[verb]))
+    for example in EVERY[verb].examples:
+        command_line.handle(shlex.split(example.partition(" >")[0], comments=True), EVERY)
+
+
+def test_the_help_begins_with_what_people_need_most() -> None:
+    shown = invoke("--help", "build").stdout
+    titles = re.findall(r"^(\w.*):$", shown, re.MULTILINE)
+    assert titles[:3] == ["Examples", "Common options", "Compiler and flags"]
+    assert len(EVERY["build"].examples) == 3
+    assert re.findall(r"^  --([\w-]+)", shown, re.MULTILINE)[:4] == ["target", "release", "python", "cpu"]
+
+
+def test_the_whole_help_has_all_verbs_in_groups() -> None:
+    shown = invoke().stdout
+    assert shown == invoke("--list").stdout
+    assert max(map(len, shown.splitlines())) <= 80
+    assert set(re.findall(r"^  (\w+)  +[A-Z]", shown, re.MULTILINE)) == set(EVERY)
+    assert re.findall(r"^(\w.*):$", shown, re.MULTILINE) == list(help_pages.VERB_GROUPS.values())
+
+
+def test_verbs_may_follow_each_other() -> None:
+    done = invoke("copts", "--cpu", "haswell", "--platform", "linux/amd64", "experiments")
+    assert "-march=x86-64-v3" in done.stdout
+    assert "decode_and_crop_jpeg" in done.stdout
 
 
 def test_what_can_be_measured_is_listed_without_an_image() -> None:
     assert "decode_and_crop_jpeg" in invoke("experiments", "--only", "jpeg").stdout
     assert "of 80 s: jpeg 80 s" in invoke("bench", "IMAGE", "--quick", "--dry-run", "--only", "jpeg").stderr
-    assert "required positional arguments: 'image'" in invoke("bench", "--only", "jpeg", code=1).stderr
-    assert "--image" in invoke("--help", "bench").stdout
+    assert invoke("bench", "--only", "jpeg", code=2).stderr.startswith("error: bench needs IMAGE\n")
     assert "is not a valid name" in invoke("bench", "x", "--name", "../x", code=2).stderr
 
 

@@ -6,7 +6,7 @@ Data is printed to stdout; progress, notes and errors go to stderr.
 """
 
 # Each module registers its verbs. Every command imports all of them, so they import slow modules inside functions.
-from tfbuild.cli import bench, building, planning, publishing
+from tfbuild.cli import bench, building, command_line, planning, publishing
 from tfbuild.cli.verbs import VERBS, collection
 
-__all__ = ["VERBS", "bench", "building", "collection", "planning", "publishing"]
+__all__ = ["VERBS", "bench", "building", "collection", "command_line", "planning", "publishing"]

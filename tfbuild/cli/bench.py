@@ -35,6 +35,11 @@ ROWS: Options = {
         "dry-run": (False, "only show what would be measured, and how long it would take; IMAGE need not exist yet"),
     },
     JSON,
+    examples=(
+        "invoke bench tfbuild:2.21.0-mkl-py3.11-f16c",
+        "invoke bench tensorflow/tensorflow:2.20.0 --only jpeg",
+        "invoke bench tensorflow/tensorflow:2.20.0 --model resnet50",
+    ),
 )
 def bench(
     image: str,
@@ -78,6 +83,10 @@ def experiments(*, only: list[str], quick: bool, model: list[str], batch_size: s
         "html": ("", "also write the comparison to this file, as an HTML page that works offline"),
     },
     JSON,
+    examples=(
+        "invoke compare reports/bench-before.json reports/bench-after.json",
+        "invoke compare before.json after.json --fail-if 'throughput<0.95'",
+    ),
 )
 def compare(baseline: str, report: str, *, fail_if: list[str], also: list[str], html: str, json: bool) -> None:
     """Compare the benchmark REPORT of an image, a machine or a release with that of a BASELINE."""
@@ -95,6 +104,10 @@ def compare(baseline: str, report: str, *, fail_if: list[str], also: list[str], 
         "pyperf": ("", "write all samples to this file, for python -m pyperf stats or compare_to"),
     },
     JSON,
+    examples=(
+        "invoke advise reports/bench-2.21.0-mkl-py3.11-f16c.json",
+        "invoke advise reports/bench-before.json --html report.html",
+    ),
 )
 def advise(report: str, *, env_file: str, html: str, pyperf: str, json: bool) -> None:
     """Suggest settings and code for this machine, each with its gain in the benchmark REPORT."""

@@ -41,6 +41,11 @@ if TYPE_CHECKING:
         "dry-run": (False, "only plan, and write the build context"),
     },
     JSON,
+    examples=(
+        "invoke build --target mkl --wheel official      # the official wheel; minutes",
+        "invoke build --target mkl                       # compile for this CPU; hours",
+        "invoke build --target mkl --release 2.20 --cpu x86-64-v3 --dry-run",
+    ),
 )
 def build(*, json: bool, dry_run: bool, **options: Any) -> None:
     """Build an image for a CPU, verify it, and write a report."""
@@ -71,7 +76,17 @@ def ignored_options(build: Build, options: Mapping[str, Any]) -> list[str]:
     return [f"{', '.join(ignored)}: ignored, because --wheel {build.wheel.kind} compiles nothing"] if ignored else []
 
 
-@verb(PLAN, MAKE, COMPILE, {"output": ("dist", "folder for the wheel")}, JSON)
+@verb(
+    PLAN,
+    MAKE,
+    COMPILE,
+    {"output": ("dist", "folder for the wheel")},
+    JSON,
+    examples=(
+        "invoke wheel --target mkl           # compile for this CPU; hours",
+        "invoke wheel --target cpu --release 2.20 --cpu x86-64-v3 --time-limit 5h30m",
+    ),
+)
 def wheel(*, output: str, json: bool, **options: Any) -> None:
     """Compile only the wheel, and write a JSON file beside it that says how it was built."""
     from tfbuild.pipeline import Maker
@@ -102,6 +117,10 @@ def wheel(*, output: str, json: bool, **options: Any) -> None:
         "dry-run": (False, "only plan"),
     },
     JSON,
+    examples=(
+        "invoke bundle --target mkl --cpu x86-64-v3",
+        "invoke build --target mkl --cpu x86-64-v3 --mirror bundle    # offline",
+    ),
 )
 def bundle(*, output: str, wheel_only: bool, dry_run: bool, json: bool, **options: Any) -> None:
     """Download everything that a build needs into one folder, for building offline with `--mirror FOLDER`."""
@@ -148,6 +167,10 @@ def bundle(*, output: str, wheel_only: bool, dry_run: bool, json: bool, **option
         **TIMED,
     },
     JSON,
+    examples=(
+        "invoke verify tfbuild:2.21.0-mkl-py3.11-f16c",
+        "invoke verify 2.21.0-mkl-py3.11-f16c --registry ghcr.io/us/tfbuild",
+    ),
 )
 def verify(image: str, *, json: bool, registry: str, pull: bool, context: str, signed: str, **options: Any) -> None:
     """Check that IMAGE is what its labels claim or, with --registry, what its provenance and SBOM describe."""
@@ -211,6 +234,10 @@ def finish(report: "Report | None", image: str, *, json: bool) -> None:
     {"engine": ENGINE["engine"]},
     {"full": (False, "read all of the code instead of a sample, which takes minutes")},
     JSON,
+    examples=(
+        "invoke inspect tensorflow_cpu-2.20.0-cp312-cp312-manylinux_2_17_x86_64.whl",
+        "invoke inspect tfbuild:2.21.0-mkl-py3.11-f16c",
+    ),
 )
 def inspect(subject: str, *, engine: str, full: bool, json: bool) -> None:
     """Show what SUBJECT (a wheel, an image or a library) was compiled for, by its machine code, without running it."""
@@ -237,7 +264,14 @@ def inspect(subject: str, *, engine: str, full: bool, json: bool) -> None:
         print(f"guard: {'; '.join(inspection.disagreements()) or 'agrees with the code'}")
 
 
-@verb({"stop": (False, "stop the engine that tfbuild started"), "json": JSON["json"]})
+@verb(
+    {"stop": (False, "stop the engine that tfbuild started"), "json": JSON["json"]},
+    examples=(
+        "invoke engine",
+        "invoke engine build --target mkl --wheel official    # one after the other",
+        "invoke engine --stop",
+    ),
+)
 def engine(*, stop: bool, json: bool) -> None:
     """Make sure that a container engine answers; as root on Debian or Ubuntu, install and start one if needed."""
     from tfbuild.engine import daemon

@@ -24,7 +24,14 @@ if TYPE_CHECKING:
     from tfbuild.pipeline.run import Run
 
 
-@verb({"cpuinfo": ("", "recorded CPU to read in place of this machine's")}, JSON)
+@verb(
+    {"cpuinfo": ("", "recorded CPU to read in place of this machine's")},
+    JSON,
+    examples=(
+        "invoke detect",
+        "invoke detect --cpuinfo web1.txt    # recorded: cat /proc/cpuinfo > web1.txt",
+    ),
+)
 def detect(*, cpuinfo: str, json: bool) -> None:
     """Show this CPU's features and level, and which features the official wheel leaves unused."""
     cpu = detect_cpu(Path(cpuinfo) if cpuinfo else None)
@@ -66,6 +73,11 @@ def detect(*, cpuinfo: str, json: bool) -> None:
         "release": ("", "leave out flags that break this TensorFlow release (default: keep all)"),
     },
     JSON,
+    examples=(
+        "invoke copts                        # for this CPU",
+        "invoke copts --cpu haswell --compiler gcc-12",
+        "invoke copts --cpu x86-64-v3 --release 2.15",
+    ),
 )
 def copts(*, cpu: str, cpuinfo: str, platform: str, json: bool, **options: str) -> None:
     """Print the Bazel copts for a CPU and a compiler, on one line to paste."""
@@ -103,6 +115,10 @@ def copts(*, cpu: str, cpuinfo: str, platform: str, json: bool, **options: str) 
     {name: PLAN[name] for name in ("cpu", "cpuinfo", "compiler", "platform")},
     {"release": ("", "TensorFlow release, such as 2.21.0 or 2.21 (default: the newest)")},
     JSON,
+    examples=(
+        "invoke explain                      # this CPU",
+        "invoke explain --cpu sapphirerapids --release 2.20",
+    ),
 )
 def explain(*, json: bool, **options: Any) -> None:
     """Explain every CPU feature: whether the CPU has it, its level, its flag or why it has none, and what uses it."""
@@ -123,6 +139,11 @@ def explain(*, json: bool, **options: Any) -> None:
         "ssh-config": ("", "configuration for ssh, in place of ~/.ssh/config"),
     },
     JSON,
+    examples=(
+        "invoke fleet recorded/              # a folder of recorded /proc/cpuinfo files",
+        "invoke fleet ssh://web1 --also ssh://web2 --images 2",
+        "invoke fleet hosts.txt --json > fleet.json    # for invoke matrix --fleet",
+    ),
 )
 def fleet(
     hosts: str, *, also: list[str], images: str, timeout: str, ssh_config: str, skip_unreachable: bool, json: bool
@@ -140,7 +161,15 @@ def fleet(
     print(fleets.to_json(chosen)) if json else fleets.show(chosen)
 
 
-@verb(PLAN, JSON)
+@verb(
+    PLAN,
+    JSON,
+    examples=(
+        "invoke plan --target mkl            # the newest release, for this CPU",
+        "invoke plan --target mkl --release 2.20 --python 3.12 --cpu x86-64-v3",
+        "invoke plan --target cpu --wheel official",
+    ),
+)
 def plan(*, json: bool, **options: Any) -> None:
     """Show the resolved build, without needing an engine."""
     chosen = select(request_of(options))
@@ -169,7 +198,15 @@ def _line(value: object) -> str:
     return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-@verb(PLAN, {"output": ("", "folder for the build context (default: build/IDENTIFIER/context)")}, JSON)
+@verb(
+    PLAN,
+    {"output": ("", "folder for the build context (default: build/IDENTIFIER/context)")},
+    JSON,
+    examples=(
+        "invoke dockerfile --target mkl --cpu x86-64-v3",
+        "invoke dockerfile --target mkl --wheel official --output context",
+    ),
+)
 def dockerfile(*, output: str, json: bool, **options: Any) -> None:
     """Write the build context: a folder that plain `docker build` accepts."""
     from tfbuild.context import dockerfile as rendering
@@ -225,7 +262,12 @@ def select_and_print_notes(request: Request, run: "Run") -> Build:
         "format": ("json", "output format: json, github, gitlab or bake"),
         "runner": ([], "WHEEL[:PLATFORM]=LABEL, the CI runner for such rows, such as source=my-large (repeatable)"),
         "output": ("build/bake", "folder for the build contexts of --format bake"),
-    }
+    },
+    examples=(
+        "invoke matrix                       # a table of what can be built",
+        "invoke matrix --format github --only '*-mkl-*'",
+        "invoke matrix --fleet fleet.json --format gitlab",
+    ),
 )
 def matrix(
     *,
@@ -289,7 +331,14 @@ def show_jobs(selected: "Matrix", system: str, runner: Sequence[str]) -> "Matrix
     return replace(selected, rows=tuple(build for build, _ in schedule.rows))
 
 
-@verb({"check": (False, "only compare docs/support.md, and fail where it is out of date")}, JSON)
+@verb(
+    {"check": (False, "only compare docs/support.md, and fail where it is out of date")},
+    JSON,
+    examples=(
+        "invoke support",
+        "invoke support --json",
+    ),
+)
 def support(*, check: bool, json: bool, root: Path = ROOT) -> None:
     """Print as Markdown which release builds for which Python, target and platform, and how certain that is."""
     from tfbuild.plan import support as table

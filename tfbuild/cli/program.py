@@ -4,18 +4,9 @@ import sys
 
 from invoke.program import Program
 
-from tfbuild import __doc__ as purpose
 from tfbuild import __version__
-from tfbuild.cli import VERBS, collection
+from tfbuild.cli import VERBS, collection, command_line
 from tfbuild.util.installation import COMMAND, command
-
-# Invoke has more options, for tasks that run shell commands: they are parsed, and do nothing here.
-OPTIONS = (
-    ("--help [VERB]", "this help, or the options of a verb"),
-    ("--list", "the verbs"),
-    ("--print-completion-script SHELL", "completion for bash, zsh or fish"),
-    ("--version", "tfbuild's version"),
-)
 
 
 class InstalledProgram(Program):
@@ -28,11 +19,7 @@ class InstalledProgram(Program):
             super().parse_core(argv)
         finally:
             sys.dont_write_bytecode = before
-
-    def print_help(self) -> None:
-        print(f"Usage: {self.binary} VERB [--options]\n\n{purpose}\n\nOptions:\n")
-        self.print_columns(OPTIONS)
-        self.list_tasks()
+        command_line.handle(self.argv, VERBS)
 
     def task_list_opener(self, extra: str = "") -> str:
         return "Verbs"

@@ -23,7 +23,12 @@ if TYPE_CHECKING:
     from tfbuild.publish.inventory import Entry
 
 
-@verb({"engine": ENGINE["engine"]}, {"output": ("", "file to write (default: stdout)")}, JSON)
+@verb(
+    {"engine": ENGINE["engine"]},
+    {"output": ("", "file to write (default: stdout)")},
+    JSON,
+    examples=("invoke sbom tfbuild:2.21.0-mkl-py3.11-f16c --output sbom.json",),
+)
 def sbom(image: str, *, engine: str, output: str, json: bool) -> None:
     """Write the software bill of materials of IMAGE as CycloneDX 1.6, from its files."""
     extras.require("publish", "sbom")
@@ -53,6 +58,10 @@ def sbom(image: str, *, engine: str, output: str, json: bool) -> None:
         "indexes": (False, "push no image, but add one that is in the registry to its release's indexes"),
     },
     JSON,
+    examples=(
+        "invoke push tfbuild:2.21.0-mkl-py3.11-f16c --registry ghcr.io/us/tfbuild",
+        "invoke push tfbuild:2.21.0-mkl-py3.11-f16c --dry-run    # only ask it",
+    ),
 )
 def push(
     image: str,
@@ -128,6 +137,11 @@ def show_pushed(pushed: "Pushed", *, json: bool) -> None:
         "dry-run": (False, "only choose, without downloading"),
     },
     JSON,
+    examples=(
+        "invoke pull --registry ghcr.io/us/tfbuild",
+        "invoke pull --release 2.21 --python 3.12     # with TFBUILD_REGISTRY set",
+        "invoke pull --dry-run               # only choose",
+    ),
 )
 def pull(
     *,
@@ -185,7 +199,15 @@ def running_cpu(cpuinfo: str, ca_cert: str, chosen: "EngineChoice") -> Cpu:
     return detect_cpu(Path(cpuinfo) if cpuinfo else None)
 
 
-@verb({"engine": ENGINE["engine"]}, REGISTRY, JSON)
+@verb(
+    {"engine": ENGINE["engine"]},
+    REGISTRY,
+    JSON,
+    examples=(
+        "invoke images",
+        "invoke images --registry ghcr.io/us/tfbuild",
+    ),
+)
 def images(*, engine: str, registry: str, ca_cert: str, json: bool) -> None:
     """List images on the engine and in the registry: size, age, CPU, verified or not, and whether they run here."""
     from tfbuild.engine import Engine, selection
@@ -249,6 +271,10 @@ def show_images(entries: Sequence["Entry"]) -> None:
     },
     {"engine": ENGINE["engine"]},
     JSON,
+    examples=(
+        "invoke prune --dry-run",
+        "invoke prune --keep '2.21.*'",
+    ),
 )
 def prune(*, engine: str, keep: list[str], dry_run: bool, yes: bool, json: bool) -> None:
     """Remove tfbuild's failed, unverified and unnamed images from the engine, or all but those to keep; asks first."""

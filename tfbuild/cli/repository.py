@@ -44,6 +44,10 @@ def docs(*, check: bool, root: Path = ROOT) -> None:
         "nightly": (False, "run only the slow tests that other runs leave out"),
     },
     table=VERBS,
+    examples=(
+        "invoke test --pure",
+        "invoke test --path tests/with_engine/test_verify.py",
+    ),
 )
 def test(*, path: str, pure: bool, nightly: bool) -> None:
     """Check lint, types and generated files, and run all but the nightly tests."""

@@ -3,7 +3,8 @@
 import functools
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import Parameter, Signature, signature
 from typing import Any, TypeVar
@@ -14,7 +15,7 @@ from invoke.tasks import Task
 
 from tfbuild.cli import output
 from tfbuild.cli.options import Options
-from tfbuild.errors import Interrupted, TfbuildError, UsageError
+from tfbuild.errors import Interrupted, TfbuildError
 from tfbuild.util import process
 from tfbuild.util.installation import as_typed
 
@@ -24,29 +25,36 @@ B = TypeVar("B", bound=Body)
 
 @dataclass(frozen=True)
 class Verb:
-    """A function for the command line, and the options that it takes as keywords."""
+    """A function for the command line, the options that it takes as keywords, and commands to show in its help."""
 
     body: Body
     options: Options
+    examples: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
         return self.body.__name__
+
+    @property
+    def positional(self) -> tuple[Parameter, ...]:
+        """The parameters that are words on the command line."""
+        parameters = signature(self.body).parameters.values()
+        return tuple(parameter for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD)
 
 
 # The verbs of every tfbuild. Those that need a clone of the repository are a table of their own (repository.py).
 VERBS: dict[str, Verb] = {}
 
 
-def verb(*groups: Options, table: dict[str, Verb] = VERBS) -> Callable[[B], B]:
-    """Make a function a verb of `table` with the options of `groups`; its docstring is the verb's help.
+def verb(*groups: Options, examples: tuple[str, ...] = (), table: dict[str, Verb] = VERBS) -> Callable[[B], B]:
+    """Make a function a verb of `table` with the options of `groups`; its docstring begins the verb's help.
 
     The function itself is unchanged. Its positional parameters are words on the command line, each required and given
     once; keyword-only ones that are in no group stay hidden, and need a default.
     """
 
     def register(body: B) -> B:
-        table[body.__name__] = Verb(body, {name: row for group in groups for name, row in group.items()})
+        table[body.__name__] = Verb(body, {name: row for group in groups for name, row in group.items()}, examples)
         return body
 
     return register
@@ -58,15 +66,13 @@ def collection(*tables: Mapping[str, Verb]) -> Collection:
 
 
 def _task(verb: Verb) -> "Task[Body]":
-    parameters = signature(verb.body).parameters.values()
-    positional = [parameter for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
     keywords = [
         Parameter(name.replace("-", "_"), Parameter.KEYWORD_ONLY, default=default)
         for name, (default, _) in verb.options.items()
     ]
     run = _guarded(verb)
     context = Parameter("_", Parameter.POSITIONAL_OR_KEYWORD)
-    run.__signature__ = Signature([context, *positional, *keywords])  # type: ignore[attr-defined]
+    run.__signature__ = Signature([context, *verb.positional, *keywords])  # type: ignore[attr-defined]
     lists = [name.replace("-", "_") for name, (default, _) in verb.options.items() if isinstance(default, list)]
     helps = {name: as_typed(text) for name, (_, text) in verb.options.items()}
     return Task(run, help=helps, iterable=lists, auto_shortflags=False)
@@ -82,29 +88,21 @@ def _guarded(verb: Verb) -> Body:
             signal.signal(number, signal.default_int_handler)
         try:
             output.prepare()
-            _refuse_help(verb, kwargs)
-            _refuse_empty(verb, kwargs)
-            with output.refusals():
+            with output.refusals(), hints_as_typed():
                 verb.body(**kwargs)
                 sys.stdout.flush()
         except KeyboardInterrupt:
             raise Interrupted("interrupted; everything that ran was stopped and cleaned up") from None
-        except TfbuildError as error:
-            error.hint = as_typed(error.hint)
-            error.message = str(error)
-            raise
 
     return run
 
 
-def _refuse_help(verb: Verb, arguments: Mapping[str, object]) -> None:
-    """Raise UsageError where Invoke took --help for a positional argument that was still missing."""
-    if {"--help", "-h"} & {value for value in arguments.values() if isinstance(value, str)}:
-        raise UsageError("--help comes before the verb", hint=f"invoke --help {verb.name}")
-
-
-def _refuse_empty(verb: Verb, arguments: Mapping[str, object]) -> None:
-    """Raise UsageError for a repeatable option without a value: `prune --keep ''` would keep nothing."""
-    for name, value in arguments.items():
-        if isinstance(value, list) and "" in value:
-            raise UsageError(f"--{name.replace('_', '-')} has no value", hint=f"invoke --help {verb.name}")
+@contextmanager
+def hints_as_typed() -> Iterator[None]:
+    """Put the command in use into the hint of an error."""
+    try:
+        yield
+    except TfbuildError as error:
+        error.hint = as_typed(error.hint)
+        error.message = str(error)
+        raise

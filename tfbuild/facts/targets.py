@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from difflib import get_close_matches
 from functools import cache
 from typing import Literal
 
@@ -17,6 +18,7 @@ class Target(Facts, frozen=True, kw_only=True):
 
     name: str
     title: str
+    also: tuple[str, ...] = ()
     default: bool = False
     matrix: bool = False
     accelerator: str = ""
@@ -99,10 +101,18 @@ def find(name: str) -> Target | None:
     return next((row for row in table().target if row.name == name), None)
 
 
+def meant(word: str) -> str:
+    """Return the target that people mean by a word, its name or another one; "" if there is none."""
+    return next((row.name for row in table().target if word in (row.name, *row.also)), "")
+
+
 def get(name: str) -> Target:
-    """Return the target of that name; raises UsageError with all names if there is none."""
+    """Return the target of that name; raises UsageError with the one that is meant, or with all names."""
     if (target := find(name)) is None:
-        raise UsageError(f"unknown target {name!r}", hint=f"one of: {', '.join(names())}")
+        near = meant(name) or next(iter(get_close_matches(name, names(), n=1, cutoff=0.7)), "")
+        raise UsageError(
+            f"unknown target {name!r}", hint=f"--target {near}" if near else f"one of: {', '.join(names())}"
+        )
     return target
 
 

@@ -1,0 +1,153 @@
+"""The help: all verbs in groups, and each verb's words, options in groups, and examples."""
+
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from inspect import cleandoc
+
+from tfbuild import __doc__ as purpose
+from tfbuild.cli.verbs import Verb
+from tfbuild.util.installation import as_typed, command
+
+PLAIN_WIDTH = 80
+# The most columns that lines of text fill: longer ones are hard to read.
+WIDEST = 100
+# The verbs of each module of tfbuild/cli/.
+VERB_GROUPS = {
+    "planning": "Look and plan; these need no container engine",
+    "building": "Build and check",
+    "publishing": "Publish and pull",
+    "bench": "Measure",
+    "repository": "Work on tfbuild itself",
+}
+FIRST = (
+    "invoke detect                                # what this CPU has",
+    "invoke plan --target mkl                     # what would be built",
+    "invoke build --target mkl --wheel official   # the official wheel's image",
+)
+LAST = (
+    "invoke --help VERB shows a verb's options, invoke --print-completion-script SHELL the completion for bash, zsh or "
+    "fish, invoke --version the version."
+)
+# What a verb's bare words are.
+ARGUMENTS = {
+    "baseline": "the report to compare with, reports/bench-*.json",
+    "hosts": "a recorded /proc/cpuinfo, a folder of them, a list of ssh hosts, or ssh://user@host",
+    "image": "the name of an image, such as tfbuild:2.21.0-mkl-py3.11-f16c",
+    "subject": "a wheel, an image's name, or a library (.so)",
+    "report": "a benchmark's report, reports/bench-*.json",
+}
+# Every other option is among the first ones.
+OPTION_GROUPS: Mapping[str, Sequence[str]] = {
+    "Compiler and flags": (
+        "compiler", "prefer-vector-width", "threading", "config", "bazel", "bazel-flag", "configure", "without-fix",
+    ),
+    "TensorFlow's source": (
+        "source", "source-sha256", "patch", "override-repository", "system-lib", "with-headers",
+    ),
+    "GPUs": ("compute-capabilities", "cuda", "cudnn"),
+    "Engine, base image and downloads": ("engine", "builder", "base", "ca-cert", "mirror", "network"),
+    "Time, disk and memory": ("jobs", "time-limit", "need-disk", "no-cache"),
+    "Remote cache and execution": (
+        "remote-cache", "remote-executor", "remote-instance", "remote-header-file", "remote-client-cert",
+        "remote-client-key", "remote-property", "remote-readonly",
+    ),
+}  # fmt: skip
+
+
+def overview(verbs: Mapping[str, Verb]) -> str:
+    """Return the help of the whole command: what it is for, three examples, and the verbs in groups."""
+    lines = [f"Usage: {command()} VERB [--options]", "", *_wrapped(purpose or ""), "", *map(_indented, FIRST)]
+    for module, title in VERB_GROUPS.items():
+        if members := [verb for verb in verbs.values() if verb.body.__module__.endswith(f".{module}")]:
+            lines += ["", f"{title}:", *_columns([(verb.name, _summary(verb)) for verb in members])]
+    lines += ["", *_wrapped(LAST)]
+    return as_typed("\n".join(lines))
+
+
+def of_verb(verb: Verb) -> str:
+    """Return a verb's help: usage, purpose, examples, what its words are, and its options, the common ones first."""
+    words = " ".join(("invoke", verb.name, *placeholders(verb), *(("[--options]",) if verb.options else ())))
+    lines = [f"Usage: {words}", "", *_wrapped(_summary(verb))]
+    if verb.examples:
+        lines += ["", "Examples:", *map(_indented, verb.examples)]
+    if verb.positional:
+        rows = [(row.name.upper(), ARGUMENTS[row.name]) for row in verb.positional]
+        lines += ["", "Arguments:", *_columns(rows)]
+    for title, names in _groups(verb):
+        lines += ["", f"{title}:", *_columns([(_spelled(verb, name), verb.options[name][1]) for name in names])]
+    return as_typed("\n".join(lines))
+
+
+def placeholders(verb: Verb) -> list[str]:
+    """Return what stands for the verb's bare words: IMAGE."""
+    return [row.name.upper() for row in verb.positional]
+
+
+def option(verb: Verb, name: str) -> str:
+    """Return an option as its help shows it, on one line."""
+    return f"{_spelled(verb, name)}: {verb.options[name][1]}"
+
+
+def _groups(verb: Verb) -> Iterator[tuple[str, list[str]]]:
+    grouped = {name for names in OPTION_GROUPS.values() for name in names}
+    first = [name for name in verb.options if name not in grouped]
+    groups = [(title, [name for name in names if name in verb.options]) for title, names in OPTION_GROUPS.items()]
+    groups = [(title, names) for title, names in groups if names]
+    if first:
+        yield "Common options" if groups else "Options", first
+    yield from groups
+
+
+def _spelled(verb: Verb, name: str) -> str:
+    default = verb.options[name][0]
+    return f"--{name}" if isinstance(default, bool) else f"--{name} {_value(name)}"
+
+
+def _value(name: str) -> str:
+    """Return what stands for an option's value in its help."""
+    return VALUES.get(name, name.rpartition("-")[2].upper())
+
+
+VALUES = {
+    "also": "PATH", "base": "IMAGE", "bazel": "VERSION", "ca-cert": "FILE", "changed": "REVISION",
+    "compute-capabilities": "LIST",
+    "config": "NAME", "configure": "NAME=VALUE", "context": "DIGEST", "cpuinfo": "FILE", "cuda": "VERSION",
+    "cudnn": "VERSION", "engine": "ADDRESS", "builder": "NAME", "fleet": "FILE", "html": "FILE", "images": "K",
+    "jobs": "N", "keep": "GLOB", "mirror": "FOLDER|URL", "mount": "FOLDER", "need-disk": "GB", "only": "NAME",
+    "output": "PATH", "override-repository": "NAME=FOLDER", "patch": "FILE", "prefer-vector-width": "BITS",
+    "pyperf": "FILE", "python": "VERSION", "registry": "HOST/PATH", "release": "VERSION", "remote-cache": "URL",
+    "remote-client-cert": "FILE", "remote-client-key": "FILE", "remote-executor": "URL", "remote-instance": "NAME",
+    "remote-property": "NAME=VALUE", "runner": "WHEEL=LABEL", "signed": "OPTIONS", "source": "PATH",
+    "source-sha256": "HEX", "ssh-config": "FILE", "system-lib": "NAME", "time-limit": "TIME", "timeout": "SECONDS",
+    "wheel": "WHEEL", "without-fix": "NAME", "against": "IMAGE", "batch-size": "N", "budget": "TIME",
+}  # fmt: skip
+
+
+def _summary(verb: Verb) -> str:
+    return " ".join(cleandoc(verb.body.__doc__ or "").split())
+
+
+def _width() -> int:
+    return min(WIDEST, shutil.get_terminal_size((PLAIN_WIDTH, 0)).columns if sys.stdout.isatty() else PLAIN_WIDTH)
+
+
+def _indented(line: str) -> str:
+    return f"  {line}"
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(as_typed(" ".join(text.split())), _width(), break_on_hyphens=False)
+
+
+def _columns(rows: Sequence[tuple[str, str]]) -> list[str]:
+    """Return names and texts in two columns; a long name has its text on the next line."""
+    most = 26
+    size = min(most, max(len(name) for name, _ in rows))
+    lines: list[str] = []
+    for name, text in rows:
+        first, *more = textwrap.wrap(as_typed(text), _width() - size - 4, break_on_hyphens=False)
+        lines += [f"  {name:{size}}  {first}"] if len(name) <= size else [f"  {name}", f"  {'':{size}}  {first}"]
+        lines += [f"  {'':{size}}  {line}" for line in more]
+    return lines

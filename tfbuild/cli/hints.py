@@ -1,0 +1,175 @@
+"""What to type instead: the option that a bare word belongs to, and the nearest verb or option."""
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+
+from tfbuild.cli.verbs import Verb
+from tfbuild.errors import TfbuildError, UsageError
+from tfbuild.facts import targets
+
+COMPILERS = re.compile(r"(gcc|clang|g\+\+|clang\+\+)([-=]?\d+)?")
+RELEASE = re.compile(r"v?([12]\.\d+(\.\d+)?(rc\d+)?)")
+PYTHON = re.compile(r"(?:py|python|cp)?-?(3\.\d+)")
+PLATFORM = re.compile(r"(linux/.+|amd64|arm64|x86_64|aarch64)")
+REGISTRY = re.compile(r"(\[[^]]+\]|[\w-]+(\.[\w-]+)+|localhost)(:\d+)?/.+")
+# How alike two words must be for one to be a misspelling of the other (difflib's ratio).
+ALIKE, MUCH_ALIKE = 0.6, 0.75
+# Options that take any further word.
+FURTHER = ("also", "path")
+# Names of other programs' options.
+SYNONYMS = {
+    "arch": "platform",
+    "base-image": "base",
+    "image": "base",
+    "march": "cpu",
+    "mtune": "cpu",
+    "output-dir": "output",
+    "parallel": "jobs",
+    "tensorflow": "release",
+    "tf-version": "release",
+    "threads": "jobs",
+    "version": "release",
+}
+
+
+def shell(words: Sequence[str]) -> str:
+    """Return words as a shell reads them."""
+    return shlex.join(words)
+
+
+def of_many(option: str) -> str:
+    """Say how more than one value of an option is built, where that is possible."""
+    return "; a run makes one image, and invoke matrix lists many" if option in ("target", "release", "python") else ""
+
+
+def unknown_verb(
+    name: str, verbs: Mapping[str, Verb], following: Sequence[str] = (), *, command: str = "invoke"
+) -> UsageError:
+    """Return the error for a verb that there is none of. `command`: what stands before the right one."""
+    if name in ("help", "list", "version"):
+        wanted = [*following[:1]] if name == "help" else []
+        return UsageError(f"there is no verb {name!r}", hint=f"invoke {shell([f'--{name}', *wanted])}")
+    near = nearest(name, verbs)
+    option = option_of(name, verbs["build"])
+    if near:
+        hint = " or ".join(f"{command} {other}" for other in near)
+    elif option:
+        hint = f"invoke build {option}"
+    else:
+        hint = "invoke --list shows all verbs"
+    return UsageError(f"there is no verb {name!r}", hint=hint)
+
+
+def unknown_option(verb: Verb, words: Sequence[str], verbs: Mapping[str, Verb]) -> UsageError:
+    """Return the error for an option that the verb does not have."""
+    option, equals, value = words[0].partition("=")
+    message = f"{verb.name} has no option {option}"
+    if not option.startswith("--"):
+        return UsageError(f"{message}: options have no short forms", hint=_spelled_out(verb, words))
+    name = option.removeprefix("--")
+    if name == "":
+        return UsageError("nothing is passed on after --", hint="leave it out")
+    if name in {row.name for row in verb.positional}:
+        return UsageError(message, hint=f"{name.upper()} is given without an option: {_called(verb, name)}")
+    if opposite := _opposite(verb, name):
+        return UsageError(message, hint=opposite)
+    near = nearest(SYNONYMS.get(name, name).replace("_", "-"), verb.options)
+    others = [other.name for other in verbs.values() if name in other.options]
+    if near:
+        rest = f"{equals}{value}"
+        return UsageError(message, hint=" or ".join(f"--{other}{rest}" for other in near))
+    if others:
+        return UsageError(message, hint=f"it is an option of {', '.join(f'invoke {other}' for other in others)}")
+    return UsageError(message, hint=f"invoke --help {verb.name} lists its options")
+
+
+def _called(verb: Verb, name: str) -> str:
+    return f"invoke {verb.name} {name.upper()}"
+
+
+def _opposite(verb: Verb, name: str) -> str:
+    """Say how to switch something off or on that has only the other switch."""
+    positive = name.removeprefix("no-")
+    if name != positive and positive in verb.options:
+        return f"leave out --{positive}" if isinstance(verb.options[positive][0], bool) else ""
+    if f"no-{name}" in verb.options:
+        return f"leave out --no-{name}: that is the default"
+    return ""
+
+
+def _spelled_out(verb: Verb, words: Sequence[str]) -> str:
+    letter, value = words[0][1:2], words[0][2:].removeprefix("=") or next(iter(words[1:]), "")
+    if option := option_of(value, verb):
+        return option
+    long = [f"--{name}" for name in verb.options if name.startswith(words[0][1:])]
+    long = long or [f"--{name}" for name in verb.options if name.startswith(letter)]
+    return " or ".join(long) if long else f"invoke --help {verb.name} lists its options"
+
+
+def bare_word(verb: Verb, words: Sequence[str], given: Sequence[str]) -> UsageError:
+    """Return the error for the last of the bare words `words`, which the verb does not take."""
+    *before, word = words
+    option = option_of(word, verb)
+    near = nearest(word, verb.options, alike=MUCH_ALIKE)
+    if option and option.split()[0].removeprefix("--") in given:
+        hint = f"{option.split()[0]} is given already: leave one of them out"
+    elif option:
+        hint = f"invoke {shell([verb.name, *before])} {option}"
+    else:
+        hint = " or ".join(f"--{name}" for name in near) or f"invoke --help {verb.name} lists its options"
+    takes = f"only {' '.join(row.name.upper() for row in verb.positional)}" if before else "only options"
+    return UsageError(f"{verb.name} takes {takes}, not {word!r}", hint=hint)
+
+
+def option_of(word: str, verb: Verb) -> str:
+    """Return the option with which the verb takes a word: --target mkl; "" where it takes none like it."""
+    option, value = _meaning(word)
+    if option not in verb.options:
+        option, value = next(name for name in (*FURTHER, "") if not name or name in verb.options), word
+    return f"--{option} {shlex.quote(value)}" if option else ""
+
+
+def _meaning(word: str) -> tuple[str, str]:
+    """Return the option that a value must be of, and its right spelling; "" for an unknown one."""
+    lower = word.lower()
+    if target := targets.meant(lower):
+        return "target", target
+    patterns = ((RELEASE, "release"), (PYTHON, "python"))
+    for pattern, option in patterns:
+        if match := pattern.fullmatch(lower):
+            return option, match[1]
+    if PLATFORM.fullmatch(lower):
+        return (
+            "platform",
+            lower if "/" in lower else f"linux/{ {'x86_64': 'amd64', 'aarch64': 'arm64'}.get(lower, lower) }",
+        )
+    if COMPILERS.fullmatch(lower):
+        return "compiler", word
+    if lower in ("official", "source") or lower.endswith(".whl"):
+        return "wheel", word
+    if REGISTRY.fullmatch(lower):
+        return "registry", word
+    return ("cpu", "host" if lower == "native" else word) if _is_cpu(lower) else ("", "")
+
+
+def _is_cpu(word: str) -> bool:
+    from tfbuild.cpu import isa
+
+    if word in ("host", "native"):
+        return True
+    for arch in ("x86_64", "aarch64"):
+        try:
+            isa.resolve(word, arch=arch)
+        except TfbuildError:
+            continue
+        return True
+    return False
+
+
+def nearest(word: str, known: Mapping[str, object] | Sequence[str], *, alike: float = ALIKE) -> list[str]:
+    """Return the names that `word` may be a misspelling or the beginning of, the nearest first; at most three."""
+    lower = word.lower()
+    begun = [name for name in known if len(lower) > 1 and name.startswith(lower)]
+    return (begun or get_close_matches(lower, list(known), n=1, cutoff=alike))[:3]
