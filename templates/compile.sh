@@ -97,7 +97,7 @@ compile() {
 }
 mkdir -p "$cache"
 python3 /mnt/sitting.py begin "$cache/sittings.jsonl"
-python3 /mnt/sitting.py watch /mnt/peak &
+python3 /mnt/sitting.py watch "$cache/sittings.jsonl" &
 watch=$!
 compile
 # Some Bazels end where a remote cache dies on the way (0.26.1 with code 37). What is compiled is here.
@@ -107,12 +107,13 @@ if [ "$code" != 0 ] && [ -s /mnt/remote ] && ! late && ! python3 /mnt/remote.py 
     compile
 fi
 kill "$watch" || true
+wait "$watch" || true
 why="done"
 if [ "$code" != 0 ]; then
     why=failed
     ! late || why='time limit'
 fi
-python3 /mnt/sitting.py end "$cache/sittings.jsonl" "$kept/bazel.log" /mnt/peak "$kept/profile.json" "$why"
+python3 /mnt/sitting.py end "$cache/sittings.jsonl" "$kept/bazel.log" "$kept/profile.json" "$why"
 cp "$cache/sittings.jsonl" "$kept/sittings.jsonl"
 # A compile never fails for its profile's sake.
 [ ! -f "$kept/profile.json" ] || gzip --force "$kept/profile.json" || true

@@ -1,8 +1,9 @@
-"""sitting.py begin FILE | watch PEAK | end FILE LOG PEAK PROFILE WHY: what a run of a compile cost, as JSON in FILE.
+"""sitting.py begin FILE | watch FILE | end FILE LOG PROFILE WHY: what a run of a compile cost, as JSON in FILE.
 
 A compile can take several sittings, each stopped by a time limit or a fault and resumed from Bazel's cache: FILE is in
-that cache, and has a line for each; one that was killed leaves its first half. CPU time and memory are those of this
-step's cgroup (v1 or v2), so that Bazel's server and all compilers count; `watch` samples the memory into PEAK.
+that cache, and has a line for each. CPU time and memory are those of this step's cgroup (v1 or v2), so that Bazel's
+server and all compilers count. `watch` writes both into the last line every few seconds, and when it was: whatever
+kills a sitting leaves that much of it.
 """
 
 import json
@@ -74,11 +75,19 @@ def begin(path):
     write(path, read(path) + json.dumps({"began": int(time.time())}).encode() + b"\n")
 
 
+def update(path, **more):
+    """Add to the last line."""
+    before, newline, last = read(path).rstrip(b"\n").rpartition(b"\n")
+    row = json.loads(last)
+    row.update(more)
+    write(path, before + newline + json.dumps(row).encode() + b"\n")
+
+
 def watch(path):
     peak = 0
     while True:
         peak = max(peak, memory())
-        write(path, b"%d" % peak)
+        update(path, seen=int(time.time()), cpu_seconds=cpu_seconds(), peak_bytes=peak)
         time.sleep(SAMPLE_SECONDS)
 
 
@@ -95,12 +104,8 @@ def slowest(profile):
     return sorted(actions, reverse=True)[:SLOWEST]
 
 
-def end(path, log, peak, profile, why):
-    before, _, last = read(path).rstrip(b"\n").rpartition(b"\n")
-    row = json.loads(last)
-    row.update(ended=int(time.time()), why=why, cpu_seconds=cpu_seconds(), peak_bytes=int(read(peak) or 0))
-    row.update(told(log), slowest=slowest(profile))
-    write(path, (before + b"\n" if before else b"") + json.dumps(row).encode() + b"\n")
+def end(path, log, profile, why):
+    update(path, ended=int(time.time()), why=why, cpu_seconds=cpu_seconds(), slowest=slowest(profile), **told(log))
 
 
 {"begin": begin, "watch": watch, "end": end}[sys.argv[1]](*sys.argv[2:])

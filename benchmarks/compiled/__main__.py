@@ -59,22 +59,27 @@ def read(name: str, folder: Path, reports: Path, dist: Path) -> dict[str, object
 
 
 def sitting(row: dict[str, Any]) -> dict[str, object]:
-    """Seconds and bytes; a sitting that was killed has a beginning alone."""
-    ended = row.get("ended")
+    """Seconds and bytes; of a sitting that was killed, until it was last seen."""
     return {
         "began": row["began"],
-        "wall_seconds": ended - row["began"] if ended else None,
+        "wall_seconds": wall(row),
         "why": row.get("why", "killed"),
         **{key: row.get(key) for key in ("cpu_seconds", "peak_bytes")},
         **{key: row.get(key) for key in ("actions_done", "actions_total", "processes", "from_cache")},
     }
 
 
+def wall(row: dict[str, Any]) -> int | None:
+    """Seconds; None for one that was killed before it was seen once."""
+    last = row.get("ended", row.get("seen"))
+    return last - row["began"] if last else None
+
+
 def total(rows: list[dict[str, Any]]) -> dict[str, object]:
     """Over all sittings: what each took from the cache was counted in the one that made it."""
     return {
         "sittings": len(rows),
-        "wall_seconds": sum(row["ended"] - row["began"] for row in rows if row.get("ended")),
+        "wall_seconds": sum(wall(row) or 0 for row in rows),
         "cpu_seconds": round(sum(row.get("cpu_seconds") or 0 for row in rows)),
         "peak_bytes": max((row.get("peak_bytes") or 0 for row in rows), default=0),
     }

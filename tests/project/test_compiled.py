@@ -40,6 +40,12 @@ def test_what_has_no_end_is_under_way_and_has_no_verdict(folder: Path) -> None:
     assert found["sittings"][1]["wall_seconds"] is None
 
 
+def test_a_sitting_that_was_killed_counts_until_it_was_last_seen(folder: Path) -> None:
+    found = read(folder, {"began": 1000, "seen": 1060, "cpu_seconds": 90.0, "peak_bytes": 9}, DONE)
+    assert (found["sittings"][0]["wall_seconds"], found["sittings"][0]["why"]) == (60, "killed")
+    assert found["total"] == {"sittings": 2, "wall_seconds": 560, "cpu_seconds": 690, "peak_bytes": 9}
+
+
 def test_the_total_is_of_all_sittings_and_the_slowest_actions_are_each_named_once(folder: Path) -> None:
     found = read(folder, STOPPED, DONE)
     assert found["state"] == "compiled"
