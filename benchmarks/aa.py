@@ -107,35 +107,35 @@ def words(row: ExperimentResult) -> list[str]:
 
 
 def summary(report: BenchReport, rows: Sequence[ExperimentResult]) -> dict[str, object]:
-    found: dict[str, object] = {"image": report.image.ref, "tensorflow": report.software.tensorflow}
+    results: dict[str, object] = {"image": report.image.ref, "tensorflow": report.software.tensorflow}
     for row in rows:
-        told = words(row)
-        same, slower = told.count(NO_DIFFERENCE), told.count(SLOWER)
-        found[row.name] = {
-            "repeats": len(told),
+        verdicts = words(row)
+        same, slower = verdicts.count(NO_DIFFERENCE), verdicts.count(SLOWER)
+        results[row.name] = {
+            "repeats": len(verdicts),
             "no difference shown": same,
             "slower": slower,
             "median": middle(row),
             "each": [outcome(case) for case in row.cases if case.arms],
         }
-        print(f"{row.name:16} {same} of {len(told)} show no difference, {slower} are slower")
-    return found
+        print(f"{row.name:16} {same} of {len(verdicts)} show no difference, {slower} are slower")
+    return results
 
 
 def troubles(rows: Sequence[ExperimentResult], repeats: int) -> Iterator[str]:
     """What speaks against the method, or that too little was measured to say."""
     most = MOST_WRONG * repeats
     for row in rows:
-        told = words(row)
+        verdicts = words(row)
         wanted = SLOWER if row.name == ASLEEP else NO_DIFFERENCE
-        wrong = len(told) - told.count(wanted)
-        if repeats - len(told) > most:
-            yield f"{row.name}: only {len(told)} of {repeats} repeats had rounds enough for a verdict"
+        wrong = len(verdicts) - verdicts.count(wanted)
+        if repeats - len(verdicts) > most:
+            yield f"{row.name}: only {len(verdicts)} of {repeats} repeats had rounds enough for a verdict"
         if wrong > most:
-            yield f"{row.name}: {wrong} of {len(told)} repeats do not say {wanted!r}"
-        found = middle(row)
-        if row.name == ASLEEP and found and abs(found - TENTH) > WIDE:
-            yield f"{row.name}: what is planted is no tenth: the median of the repeats is {found:.3f}, not {TENTH:.3f}"
+            yield f"{row.name}: {wrong} of {len(verdicts)} repeats do not say {wanted!r}"
+        measured = middle(row)
+        if row.name == ASLEEP and measured and abs(measured - TENTH) > WIDE:
+            yield f"{row.name}: the planted tenth was not measured: the median is {measured:.3f}, not {TENTH:.3f}"
 
 
 def main() -> None:

@@ -124,13 +124,13 @@ def program(compiler: str) -> str:
 
 def binaries(worker: Worker, compiler: str, flags: dict[str, str]) -> dict[str, Callable[[], Times]]:
     """Compiles every variant; a run of each by its name, and of "native again"."""
-    found: dict[str, Callable[[], Times]] = {}
+    results: dict[str, Callable[[], Times]] = {}
     for number, (name, words) in enumerate(flags.items()):
         file = f"{compiler}-{number}"
         print(f"{compiler}, {name}: {words}", flush=True)
         worker.ask(f"compile {file} {program(compiler)} {COMPILE} {words}", COMPILE_SECONDS)
-        found[f"{compiler} {name}"] = partial(run, worker, file)
-    return {**found, f"{compiler} native again": found[f"{compiler} native"]}
+        results[f"{compiler} {name}"] = partial(run, worker, file)
+    return {**results, f"{compiler} native again": results[f"{compiler} native"]}
 
 
 def run(worker: Worker, file: str) -> Times:
@@ -146,15 +146,15 @@ def options() -> argparse.Namespace:
 
 
 def main() -> None:
-    asked = options()
-    compilers = asked.compilers.split(",")
-    with container(Engine.connect(), asked.base, compilers) as (worker, machine):
+    chosen = options()
+    compilers = chosen.compilers.split(",")
+    with container(Engine.connect(), chosen.base, compilers) as (worker, machine):
         flags = {compiler: variants(machine, compiler) for compiler in compilers}
         runs = {
             name: run for compiler in compilers for name, run in binaries(worker, compiler, flags[compiler]).items()
         }
-        found = rounds(runs, asked.rounds)
-    comparisons = [compare(found, compiler, *pair) for compiler in compilers for pair in PAIRS]
+        measured = rounds(runs, chosen.rounds)
+    comparisons = [compare(measured, compiler, *pair) for compiler in compilers for pair in PAIRS]
     for one in comparisons:
         print(one)
     results: dict[str, object] = {"flags": flags, "speed": [asdict(one) for one in comparisons]}

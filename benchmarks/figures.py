@@ -102,10 +102,10 @@ def case_of(report: str, spec: dict[str, str]) -> dict[str, Any]:
 
 def machine(report: str) -> str:
     """The processor that the report was made on, and the day."""
-    told = read(report)
-    own = told.get("machine", {})
-    cpu = " ".join(DECORATION.sub(" ", own.get("cpu") or told["host"]["cpu"]).split())
-    return f"{cpu}, {told['created'][:10]}"
+    document = read(report)
+    own = document.get("machine", {})
+    cpu = " ".join(DECORATION.sub(" ", own.get("cpu") or document["host"]["cpu"]).split())
+    return f"{cpu}, {document['created'][:10]}"
 
 
 @cache

@@ -32,11 +32,11 @@ class Ratio:
 
 def rounds(measurements: Mapping[str, Callable[[], T]], count: int) -> list[dict[str, T]]:
     """Each measurement once a round, in shuffled order; the first round warms up and does not count."""
-    found = []
+    records = []
     for _ in range(count + 1):
         order = random.sample(list(measurements), len(measurements))
-        found.append({name: measurements[name]() for name in order})
-    return found[1:]
+        records.append({name: measurements[name]() for name in order})
+    return records[1:]
 
 
 def compare(a: Callable[[], float], b: Callable[[], float], count: int) -> Ratio:

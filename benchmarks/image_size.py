@@ -85,7 +85,7 @@ def options() -> argparse.Namespace:
 
 
 def main() -> None:
-    asked = options()
+    chosen = options()
     engine = Engine.connect()
     build = plan.select(Request(wheel="official", target="cpu", platform=engine.platform), None)
     site = os.environ.get("SSL_CERT_FILE", "")
@@ -93,7 +93,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="tfbuild-benchmark-") as scratch:
         folder = Path(scratch)
         image, distribution, log = build.base_image, build.base_distribution, folder / "base.log"
-        ground = base_image.resolve(engine, image, distribution, asked.base, progress=Progress(), log=log, ca_cert=ca)
+        ground = base_image.resolve(engine, image, distribution, chosen.base, progress=Progress(), log=log, ca_cert=ca)
         naive = make_naive(engine, build, ground, folder, ca)
         slim = make_tfbuild(engine, build, ground, folder, ca)
     size = {
@@ -107,7 +107,7 @@ def main() -> None:
         image: partial(import_seconds, engine, image, python)
         for image, python in ((naive, "python3"), (slim, "python"))
     }
-    pairs = rounds(measurements, asked.rounds)
+    pairs = rounds(measurements, chosen.rounds)
     wall = interval([pair[slim].wall / pair[naive].wall for pair in pairs])
     cpu = interval([pair[slim].cpu / pair[naive].cpu for pair in pairs])
     for name, found in (("wall", wall), ("CPU", cpu)):

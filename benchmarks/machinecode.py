@@ -54,21 +54,21 @@ def library_mib(wheel: Path) -> int:
 
 
 def main() -> None:
-    found: dict[str, object] = {}
+    results: dict[str, object] = {}
     with tempfile.TemporaryDirectory() as folder:
         for name, words in WHEELS.items():
             output = Path(folder) / name
             pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(output), *words]
             subprocess.run(pip, check=True)
             (wheel,) = output.glob("*.whl")
-            told = {"largest_library_mib": library_mib(wheel), **inspected(str(wheel))}
+            values = {"largest_library_mib": library_mib(wheel), **inspected(str(wheel))}
             if name == "official 2.21.0":
-                told["full"] = inspected(str(wheel), "--full")
-            found[name] = told
-            print(name, told, flush=True)
+                values["full"] = inspected(str(wheel), "--full")
+            results[name] = values
+            print(name, values, flush=True)
     image = sys.argv[1] if len(sys.argv) > 1 else IMAGE
-    found[f"image {image}"] = inspected(image)
-    print(record("machinecode", found))
+    results[f"image {image}"] = inspected(image)
+    print(record("machinecode", results))
 
 
 if __name__ == "__main__":

@@ -30,12 +30,12 @@ def seconds(command: list[str]) -> float:
 
 
 def main() -> None:
-    found: dict[str, Ratio] = {}
+    results: dict[str, Ratio] = {}
     for name, verb in VERBS.items():
         command = [sys.executable, "-m", "invoke", *verb]
-        found[name] = compare(lambda command=command: seconds(command), lambda: seconds(BARE), ROUNDS)  # type: ignore[misc]
-        print(f"invoke {name:18} {found[name]} of get_cpu_info()")
-    record("startup", found)
+        results[name] = compare(lambda command=command: seconds(command), lambda: seconds(BARE), ROUNDS)  # type: ignore[misc]
+        print(f"invoke {name:18} {results[name]} of get_cpu_info()")
+    record("startup", results)
 
 
 if __name__ == "__main__":

@@ -6,9 +6,9 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 
 
-def git(folder: Path, *words: str) -> None:
+def git(folder: Path, *arguments: str) -> None:
     who = ["-c", "user.name=test", "-c", "user.email=test@localhost"]
-    subprocess.run(["git", *who, *words], cwd=folder, check=True, capture_output=True)
+    subprocess.run(["git", *who, *arguments], cwd=folder, check=True, capture_output=True)
 
 
 def copy(folder: Path, *beginnings: str) -> Path:

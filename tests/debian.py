@@ -50,9 +50,9 @@ def _downloaded(*packages: str) -> tuple[Path, ...]:
     folder.mkdir(parents=True, exist_ok=True)
     command = apt(folder, NEWER)
     with tempfile.TemporaryDirectory() as nothing:
-        told = run([*command, "--print-uris", "download", *packages], Path(nothing))
+        output = run([*command, "--print-uris", "download", *packages], Path(nothing))
     run([*command, "download", *packages], folder)
-    return tuple(folder / line.split()[1] for line in told.splitlines() if line.startswith("'"))
+    return tuple(folder / line.split()[1] for line in output.splitlines() if line.startswith("'"))
 
 
 def apt(work: Path, suite: str, *, kind: str = "deb") -> list[str]:

@@ -52,9 +52,9 @@ class Files:
         if report.when == "teardown":
             self.left[file] -= 1
             if not self.left[file]:
-                told = ", ".join(f"{count} {name}" for name, count in self.outcomes[file].items())
+                text = ", ".join(f"{count} {name}" for name, count in self.outcomes[file].items())
                 ended = sum(not left for left in self.left.values())
-                self.say(f"[{ended}/{self.count}] {file}: {told} ({duration(self.seconds[file])})")
+                self.say(f"[{ended}/{self.count}] {file}: {text} ({duration(self.seconds[file])})")
 
     def say(self, line: str) -> None:
         shown = self.config.pluginmanager.get_plugin("terminalreporter")

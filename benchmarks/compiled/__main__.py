@@ -87,11 +87,11 @@ def total(rows: list[dict[str, Any]]) -> dict[str, object]:
 
 def slowest(rows: list[dict[str, Any]]) -> list[dict[str, object]]:
     """The longest of all sittings' actions, each by its longest run."""
-    found: dict[str, float] = {}
+    results: dict[str, float] = {}
     for row in rows:
         for seconds, name in row.get("slowest", []):
-            found[name] = max(seconds, found.get(name, 0.0))
-    longest = sorted(found.items(), key=lambda pair: -pair[1])[:SLOWEST]
+            results[name] = max(seconds, results.get(name, 0.0))
+    longest = sorted(results.items(), key=lambda pair: -pair[1])[:SLOWEST]
     return [{"action": name, "seconds": seconds} for name, seconds in longest]
 
 

@@ -21,8 +21,8 @@ SECONDS = 900
 
 
 def read(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
-    return found
+    document: dict[str, Any] = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
+    return document
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,8 +69,8 @@ class Github:
         script.write_text(self.fill(step["run"]), encoding="utf-8")
         for file in (output, summary):
             file.write_text("")
-        told = {"RUNNER_TEMP": self.temp, "GITHUB_OUTPUT": output, "GITHUB_STEP_SUMMARY": summary}
-        env = {**os.environ, **given, **{key: str(path) for key, path in told.items()}, **self.env}
+        values = {"RUNNER_TEMP": self.temp, "GITHUB_OUTPUT": output, "GITHUB_STEP_SUMMARY": summary}
+        env = {**os.environ, **given, **{key: str(path) for key, path in values.items()}, **self.env}
         # GitHub's own command where a step names no shell.
         done = subprocess.run(
             ["bash", "-e", script],

@@ -21,9 +21,9 @@ from tfbuild.ci.matrix import MatrixRequest
 WORKFLOWS = sorted(GITHUB.glob("*.yml"))
 
 
-def run(*words: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        words, cwd=ROOT, capture_output=True, text=True, check=False, env={**os.environ, **env}, timeout=120
+        arguments, cwd=ROOT, capture_output=True, text=True, check=False, env={**os.environ, **env}, timeout=120
     )
 
 

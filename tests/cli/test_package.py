@@ -30,9 +30,9 @@ OPTIONAL = {module for modules in extras.EXTRAS.values() for module in modules}
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-def run(*words: str | Path, cwd: Path, code: int = 0, **env: str) -> "subprocess.CompletedProcess[str]":
+def run(*arguments: str | Path, cwd: Path, code: int = 0, **env: str) -> "subprocess.CompletedProcess[str]":
     done = subprocess.run(
-        words, cwd=cwd, capture_output=True, text=True, check=False, env={**os.environ, **env}, timeout=120
+        arguments, cwd=cwd, capture_output=True, text=True, check=False, env={**os.environ, **env}, timeout=120
     )
     assert done.returncode == code, done.stdout + done.stderr
     return done
@@ -164,13 +164,13 @@ def test_what_needs_the_repository_is_in_a_clone_only(tfbuild: Command) -> None:
     assert set(repository.VERBS) == {"dockerfiles", "docs", "test"}
     assert not set(repository.VERBS) & set(VERBS)
     assert tfbuild("test", code=2).stderr.startswith("error: there is no verb 'test'\n")
-    told = tfbuild("matrix", "--changed", "main", code=2).stderr
-    assert told == "error: --changed compares with tfbuild's own repository\nhint: use it in a clone of tfbuild\n"
+    errors = tfbuild("matrix", "--changed", "main", code=2).stderr
+    assert errors == "error: --changed compares with tfbuild's own repository\nhint: use it in a clone of tfbuild\n"
 
 
 def test_a_plan_is_that_of_the_clone(tfbuild: Command) -> None:
-    words = ("plan", "--release", "2.14.0", "--cpu", "x86-64-v3", "--platform", "linux/amd64", "--json")
-    assert tfbuild(*words).stdout == invoke(*words).stdout
+    arguments = ("plan", "--release", "2.14.0", "--cpu", "x86-64-v3", "--platform", "linux/amd64", "--json")
+    assert tfbuild(*arguments).stdout == invoke(*arguments).stdout
 
 
 SHARED = ("dockerfile", "--release", "2.14.0", "--platform", "linux/amd64")
@@ -260,8 +260,8 @@ for row in pkgutil.walk_packages(tfbuild.__path__, "tfbuild."):
 
 
 def test_all_other_modules_work_without_the_extras(environment: Path, tfbuild: Command, tmp_path: Path) -> None:
-    told = run(environment / "bin" / "python", "-c", IMPORT, cwd=tmp_path, PYTHONPATH="").stdout.split("\n")
-    assert dict(line.split() for line in told if line) == {
+    output = run(environment / "bin" / "python", "-c", IMPORT, cwd=tmp_path, PYTHONPATH="").stdout.split("\n")
+    assert dict(line.split() for line in output if line) == {
         "tfbuild.bench.interchange": "pyperf",
         "tfbuild.publish.image_contents": "debian",
         "tfbuild.publish.sbom": "cyclonedx",
@@ -324,10 +324,10 @@ def test_the_script_says_how_to_get_a_newer_python(clone: Path, tmp_path: Path) 
     old = tmp_path / "python"
     old.write_text("#!/bin/sh\necho 3.9\nexit 1\n")
     old.chmod(0o755)
-    told = run("./install.sh", cwd=clone, code=1, PYTHON=str(old)).stderr
-    assert told.startswith(f"error: tfbuild needs Python 3.11 or newer; {old} is 3.9\nhint: ")
-    told = run("./install.sh", cwd=clone, code=1, PYTHON="python3.99").stderr
-    assert told.startswith("error: tfbuild needs Python 3.11 or newer; python3.99 is not there\nhint: ")
+    errors = run("./install.sh", cwd=clone, code=1, PYTHON=str(old)).stderr
+    assert errors.startswith(f"error: tfbuild needs Python 3.11 or newer; {old} is 3.9\nhint: ")
+    errors = run("./install.sh", cwd=clone, code=1, PYTHON="python3.99").stderr
+    assert errors.startswith("error: tfbuild needs Python 3.11 or newer; python3.99 is not there\nhint: ")
 
 
 @pytest.mark.nightly
@@ -373,9 +373,9 @@ def test_hooks_run_the_locked_tools() -> None:
 
 
 def test_the_python_of_the_classifiers_is_the_python_of_the_workflow() -> None:
-    said = [line.rpartition(" ")[2] for line in PROJECT["classifiers"] if line.startswith("Programming Language")]
+    versions = [line.rpartition(" ")[2] for line in PROJECT["classifiers"] if line.startswith("Programming Language")]
     tried = read(ROOT / ".github" / "workflows" / "package.yml")["jobs"]["try"]["strategy"]["matrix"]["python"]
-    assert said[1:] == tried
+    assert versions[1:] == tried
     assert PROJECT["requires-python"] == f">={tried[0]}"
 
 

@@ -130,8 +130,18 @@ SKIPS = "import pytest\ndef test_a(): pytest.skip('none')\n"
 def test_each_file_is_one_line_when_it_has_ended(workers: str, tmp_path: Path) -> None:
     for name, text in (("a", PASSES), ("b", FAILS), ("c", SKIPS)):
         (tmp_path / f"test_{name}.py").write_text(text)
-    words = ["-q", "-p", "tests.files", "-o", "console_output_style=classic", "-n", workers, "--rootdir", str(tmp_path)]
-    command = [sys.executable, "-m", "pytest", "-c", "/dev/null", *words, str(tmp_path)]
+    arguments = [
+        "-q",
+        "-p",
+        "tests.files",
+        "-o",
+        "console_output_style=classic",
+        "-n",
+        workers,
+        "--rootdir",
+        str(tmp_path),
+    ]
+    command = [sys.executable, "-m", "pytest", "-c", "/dev/null", *arguments, str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
     lines = done.stdout.partition("\n=")[0].split("\n")
@@ -168,8 +178,8 @@ def test_files_that_share_something_run_in_one_worker(tmp_path: Path) -> None:
         path = tmp_path / f"{file}.py"
         path.parent.mkdir(exist_ok=True)
         path.write_text(LANES.format(seen=seen, file=file))
-    words = ["-q", "-p", "tests.lanes", "-n", "2", "--no-loadscope-reorder", "--rootdir", str(tmp_path)]
-    command = [sys.executable, "-m", "pytest", "-c", "/dev/null", *words, str(tmp_path)]
+    arguments = ["-q", "-p", "tests.lanes", "-n", "2", "--no-loadscope-reorder", "--rootdir", str(tmp_path)]
+    command = [sys.executable, "-m", "pytest", "-c", "/dev/null", *arguments, str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     pairs = {line.partition(" ")[::2] for line in seen.read_text().splitlines()}

@@ -60,9 +60,9 @@ def test_every_verb_takes_the_options_that_it_offers(name: str) -> None:
     body.bind(*positional, **dict.fromkeys(offered))
 
 
-def dry_run(folder: Path, *words: str, **env: str) -> str:
+def dry_run(folder: Path, *arguments: str, **env: str) -> str:
     """Return what `invoke build --dry-run` prints to stderr."""
-    return str(invoke("build", "--dry-run", "--platform", "linux/amd64", *words, cwd=folder, env=env).stderr)
+    return str(invoke("build", "--dry-run", "--platform", "linux/amd64", *arguments, cwd=folder, env=env).stderr)
 
 
 def test_ignored_compile_options_are_noted_where_nothing_is_compiled(tmp_path: Path) -> None:
@@ -90,16 +90,16 @@ def test_invalid_gigabytes_are_refused(text: str) -> None:
 
 
 def test_copts_of_a_release_are_those_of_its_own_compiler_as_plan_gives_them() -> None:
-    words = ("--cpu", "sapphirerapids", "--release", "2.9.0", "--platform", "linux/amd64", "--json")
-    copts, (plan,) = json.loads(invoke("copts", *words).stdout), json.loads(invoke("plan", *words).stdout)
+    arguments = ("--cpu", "sapphirerapids", "--release", "2.9.0", "--platform", "linux/amd64", "--json")
+    copts, (plan,) = json.loads(invoke("copts", *arguments).stdout), json.loads(invoke("plan", *arguments).stdout)
     for key in ("compiler", "instruction_set", "copts"):
         assert copts[key] == plan[key]
 
 
 def test_the_host_is_not_of_another_platform() -> None:
     own, other = ("linux/amd64", "linux/arm64") if platform.machine() == "x86_64" else ("linux/arm64", "linux/amd64")
-    for words in (("copts", "--cpu", "host"), ("copts",), ("plan",)):
-        errors = invoke(*words, "--platform", other, code=14).stderr
+    for arguments in (("copts", "--cpu", "host"), ("copts",), ("plan",)):
+        errors = invoke(*arguments, "--platform", other, code=14).stderr
         assert f"the platform asked for is {other}" in errors
         assert f"or --platform {own}" in errors
 

@@ -70,9 +70,9 @@ def test_an_archive_is_taken_by_its_digest_from_the_first_place_that_has_it(
     url, folder = mirror
     place(folder, "two.example/a.tar.gz", GOOD)
     rules = rule(GOOD, "https://one.example/a.tar.gz", "https://two.example/a.tar.gz")
-    said = run(url, tree(tmp_path / "tree", "", rules), tmp_path / "cache")
+    output = run(url, tree(tmp_path / "tree", "", rules), tmp_path / "cache")
     assert kept(tmp_path / "cache", GOOD).read_bytes() == GOOD
-    assert said == "tfbuild: 1 of 1 archives that the tree names are here; Bazel asks for the others\n"
+    assert output == "tfbuild: 1 of 1 archives that the tree names are here; Bazel asks for the others\n"
 
 
 def test_files_of_one_name_and_other_contents_do_not_meet(mirror: tuple[str, Path], tmp_path: Path) -> None:
@@ -89,16 +89,16 @@ def test_another_file_in_its_place_is_not_taken_and_told_with_both_digests(
 ) -> None:
     url, folder = mirror
     place(folder, "one.example/a.tar.gz", OTHER)
-    said = run(url, tree(tmp_path / "tree", "", rule(GOOD, "https://one.example/a.tar.gz")), tmp_path / "cache")
+    output = run(url, tree(tmp_path / "tree", "", rule(GOOD, "https://one.example/a.tar.gz")), tmp_path / "cache")
     assert not kept(tmp_path / "cache", GOOD).exists()
-    assert "https://one.example/a.tar.gz has the sha256 " + hashlib.sha256(OTHER).hexdigest() in said
-    assert hashlib.sha256(GOOD).hexdigest() in said
+    assert "https://one.example/a.tar.gz has the sha256 " + hashlib.sha256(OTHER).hexdigest() in output
+    assert hashlib.sha256(GOOD).hexdigest() in output
 
 
 def test_what_the_mirror_lacks_is_left_to_bazel(mirror: tuple[str, Path], tmp_path: Path) -> None:
     url, _ = mirror
-    said = run(url, tree(tmp_path / "tree", rule(GOOD, "https://one.example/a.tar.gz")), tmp_path / "cache")
-    assert said.startswith("tfbuild: 0 of 1 archives")
+    output = run(url, tree(tmp_path / "tree", rule(GOOD, "https://one.example/a.tar.gz")), tmp_path / "cache")
+    assert output.startswith("tfbuild: 0 of 1 archives")
     assert not (tmp_path / "cache").exists()
 
 

@@ -52,13 +52,13 @@ esac
     return tmp_path
 
 
-def run(system: Path, *words: str) -> str:
+def run(system: Path, *arguments: str) -> str:
     script = SYSTEM.read_text().replace("/mnt/network.sh", f"{system}/network.sh")
     # The script removes files of the system that it is in.
     script = script.replace("rm -f /var/lib/dpkg", f"rm -f {system}/none")
     env = {"PATH": f"{system}/bin:{os.environ['PATH']}"}
     done = subprocess.run(
-        ["sh", "-c", script, "system.sh", *words], env=env, capture_output=True, text=True, check=False
+        ["sh", "-c", script, "system.sh", *arguments], env=env, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -86,8 +86,8 @@ def test_where_nothing_lacks_no_list_of_packages_is_fetched(system: Path) -> Non
     assert not (system / "apt").exists()
 
 
-def sitting(*words: object) -> None:
-    subprocess.run([sys.executable, SITTING, *map(str, words)], check=True)
+def sitting(*arguments: object) -> None:
+    subprocess.run([sys.executable, SITTING, *map(str, arguments)], check=True)
 
 
 @pytest.mark.parametrize(

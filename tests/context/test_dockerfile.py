@@ -88,9 +88,9 @@ def kinds(tmp_path: Path) -> dict[str, Build]:
 KINDS = ("official", "headers", "cpu", "file", "source", "old source", "arm")
 
 
-def tool(*words: object) -> subprocess.CompletedProcess[str]:
-    program = BIN / str(words[0])
-    return subprocess.run([program, *map(str, words[1:])], capture_output=True, text=True, check=False)
+def tool(*arguments: object) -> subprocess.CompletedProcess[str]:
+    program = BIN / str(arguments[0])
+    return subprocess.run([program, *map(str, arguments[1:])], capture_output=True, text=True, check=False)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -562,8 +562,8 @@ def test_the_override_can_make_it_stricter(tmp_path: Path, shell: str) -> None:
 @pytest.mark.parametrize("shell", SHELLS)
 def test_the_command_gets_its_arguments_exit_code_and_preload_untouched(tmp_path: Path, shell: str) -> None:
     guard = Guard(folder=tmp_path, build=image("avx"), cpuinfo=machine("rocky9-zen5").cpuinfo(), shell=shell)
-    said = guard.run("sh", "-c", 'printf "%s|" "$@"; exit 7', "sh", "a b", "", "*", "$x")
-    assert (said.returncode, said.stdout) == (7, "a b||*|$x|")
+    output = guard.run("sh", "-c", 'printf "%s|" "$@"; exit 7', "sh", "a b", "", "*", "$x")
+    assert (output.returncode, output.stdout) == (7, "a b||*|$x|")
     assert guard.run("no-such-program").returncode == 127
     # The loader complains for the shell and for the command, never for the helpers. A static busybox has no loader.
     kept = guard.run("env", LD_PRELOAD="/no/such/library.so")
@@ -583,8 +583,8 @@ SEEN = {
 
 
 def cuda_image(capabilities: str) -> Build:
-    asked = Request(target="cuda", release="2.14.1", cpu="avx", platform="linux/amd64", base="with-cuda:1")
-    return plan.select(replace(asked, compute_capabilities=capabilities), None)
+    request = Request(target="cuda", release="2.14.1", cpu="avx", platform="linux/amd64", base="with-cuda:1")
+    return plan.select(replace(request, compute_capabilities=capabilities), None)
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -635,9 +635,9 @@ def test_compute_capabilities_reach_configure_the_label_and_the_identifier() -> 
     ],
 )
 def test_other_compute_capabilities_are_refused(capabilities: str, target: str, release: str, said: str) -> None:
-    asked = Request(target=target, release=release, cpu="avx", platform="linux/amd64", base="with-cuda:1")
+    request = Request(target=target, release=release, cpu="avx", platform="linux/amd64", base="with-cuda:1")
     with pytest.raises(UsageError, match=said):
-        plan.select(replace(asked, compute_capabilities=capabilities), None)
+        plan.select(replace(request, compute_capabilities=capabilities), None)
 
 
 def test_a_signal_reaches_the_command(tmp_path: Path) -> None:

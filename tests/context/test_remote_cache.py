@@ -197,8 +197,10 @@ def test_every_ability_names_versions_in_order() -> None:
 def test_headers_are_hidden_in_what_bazel_prints(headers: str, tmp_path: Path) -> None:
     rc = tmp_path / "remote"
     rc.write_text(remote_cache.bazelrc(given(header_file=headers), "6.5.0"))
-    said = "  'build' options: --remote_header=Authorization=Bearer abc.def-123== --x\nabc.def-123==\n[1 / 2] a b\n"
-    done = subprocess.run([sys.executable, SCRIPT, "hide", rc], input=said, capture_output=True, text=True, check=True)
+    output = "  'build' options: --remote_header=Authorization=Bearer abc.def-123== --x\nabc.def-123==\n[1 / 2] a b\n"
+    done = subprocess.run(
+        [sys.executable, SCRIPT, "hide", rc], input=output, capture_output=True, text=True, check=True
+    )
     assert done.stdout == "  'build' options: --remote_header=Authorization=*** --x\n***\n[1 / 2] ***\n"
 
 

@@ -58,10 +58,10 @@ def fetch(folder: Path) -> Path:
     if not (path.is_file() and _sha256(path) == SHA256):
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="tensorflow-", dir=folder) as work:
-            found = _download(Path(work))
-            if _sha256(found) != SHA256:
+            archive = _download(Path(work))
+            if _sha256(archive) != SHA256:
                 raise Unavailable(f"{FILE} has another sha256 than {SHA256}")
-            found.replace(path)
+            archive.replace(path)
     return path
 
 
@@ -74,10 +74,10 @@ def _download(work: Path) -> Path:
     command = debian.apt(work, SUITE, kind="deb-src")
     # The packaging is not needed: only upstream's archive is.
     debian.run([*command, "source", "--only-source", "--download-only", "--tar-only", "tensorflow"], work)
-    found = work / FILE
-    if not found.is_file():
+    archive = work / FILE
+    if not archive.is_file():
         raise Unavailable(f"Debian {SUITE} has another TensorFlow now: {[p.name for p in work.glob('tensorflow_*')]}")
-    return found
+    return archive
 
 
 def read(path: Path) -> Tree:

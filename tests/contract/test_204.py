@@ -35,8 +35,8 @@ SECONDS = 900.0
 
 
 def run(*command: str | Path, cwd: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    words = [str(word) for word in command]
-    return subprocess.run(words, cwd=cwd, env=env, capture_output=True, text=True, timeout=SECONDS, check=False)
+    arguments = [str(word) for word in command]
+    return subprocess.run(arguments, cwd=cwd, env=env, capture_output=True, text=True, timeout=SECONDS, check=False)
 
 
 @pytest.fixture(scope="module")

@@ -23,11 +23,11 @@ def test_bake_reads_every_row(buildx: Path, tmp_path: Path) -> None:
         [buildx, "bake", "--file", file, "--print"], capture_output=True, text=True, check=False, timeout=120
     )
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
+    document = json.loads(done.stdout)
     names = [formats.target_name(build.id) for build in rows.rows]
-    assert told["group"]["default"]["targets"] == names
+    assert document["group"]["default"]["targets"] == names
     for name, build in zip(names, rows.rows, strict=True):
-        assert told["target"][name] == {
+        assert document["target"][name] == {
             "context": str(tmp_path / "${contexts}" / build.id),
             "dockerfile": "Dockerfile",
             "tags": [f"tfbuild:{build.id}-unverified"],

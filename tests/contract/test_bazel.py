@@ -112,7 +112,7 @@ for case in json.load(sys.stdin):
 def cases() -> dict[str, Case]:
     """All that is asked here of Bazel, by name."""
     query = ("--include_commandline", "--output=jsonproto", "mnemonic(CppCompile, deps(//:library))")
-    found = {
+    results = {
         f"read {name_of(build)}": Case(
             build=build, command=("aquery", "--announce_rc", *query), ours=dockerfile.files(build)["bazelrc"]
         )
@@ -120,47 +120,47 @@ def cases() -> dict[str, Case]:
     }
     for compiler in plans.COMPILERS:
         build, cuda = plans.build("mkl", "threadpool", compiler), plans.build("cuda", compiler=compiler)
-        found[f"compile {compiler}"] = Case(
+        results[f"compile {compiler}"] = Case(
             build=build, command=("build", "//:library"), ours=dockerfile.files(build)["bazelrc"]
         )
-        found[f"cuda {compiler}"] = Case(
+        results[f"cuda {compiler}"] = Case(
             build=cuda,
             command=("build", "--nobuild", "--announce_rc", "//:library"),
             ours=dockerfile.files(cuda)["bazelrc"],
         )
     for flag in OTHERS:
-        found[f"flags {flag}"] = Case(build=plans.build("cpu"), command=("build", "//:library"), ours=flag)
-    return found
+        results[f"flags {flag}"] = Case(build=plans.build("cpu"), command=("build", "//:library"), ours=flag)
+    return results
 
 
 @pytest.fixture(scope="module")
 def answers(engine: Engine, builder: str, tree: Tree) -> dict[str, Answer]:
-    asked = cases()
+    requests = cases()
     files = {f"tree/{name}": content for name, content in tree.contents.items() if name.startswith(runs.READ)}
     done = engine.run(
         builder,
         [plan.BUILD_PYTHON, "-c", DRIVER],
         files=files,
-        stdin=json.dumps([case.request(tree) for case in asked.values()]).encode(),
-        timeout=len(asked) * SECONDS,
+        stdin=json.dumps([case.request(tree) for case in requests.values()]).encode(),
+        timeout=len(requests) * SECONDS,
         limit=100 * 1024 * 1024,
     )
     assert done.exit_code == 0, done.stderr
-    told = [Answer(**json.loads(line)) for line in done.stdout.splitlines()]
-    return dict(zip(asked, told, strict=True))
+    lines = [Answer(**json.loads(line)) for line in done.stdout.splitlines()]
+    return dict(zip(requests, lines, strict=True))
 
 
 def compiles(done: Answer) -> dict[str, Compile]:
     """The C++ compiles that `aquery --output=jsonproto` prints, by source."""
-    found = json.loads(done.stdout)
-    tools = {row["id"] for row in found["configuration"] if row.get("isTool")}
+    document = json.loads(done.stdout)
+    tools = {row["id"] for row in document["configuration"] if row.get("isTool")}
     made = [
         Compile(
             source=row["arguments"][row["arguments"].index("-c") + 1],
             tool=row["configurationId"] in tools,
             arguments=tuple(row["arguments"]),
         )
-        for row in found["actions"]
+        for row in document["actions"]
     ]
     return {one.source: one for one in made}
 

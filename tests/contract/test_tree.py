@@ -142,9 +142,11 @@ def test_pythons_are_those_that_have_a_lock_file(tree: Tree) -> None:
 @pytest.mark.parametrize("python", releases.pythons(RELEASE))
 def test_numpy_of_the_lock_file_meets_the_constraints(python: str, tree: Tree) -> None:
     (locked,) = re.findall(r"^numpy==([0-9.]+) ", tree.text(f"requirements_lock_{python.replace('.', '_')}.txt"), re.M)
-    asked = [Requirement(text) for text in (*releases.constraints(RELEASE), *releases.constraints(RELEASE, "build"))]
-    assert [one for one in asked if one.name == "numpy"]
-    assert all(Version(locked) in one.specifier for one in asked if one.name == "numpy")
+    requirements = [
+        Requirement(text) for text in (*releases.constraints(RELEASE), *releases.constraints(RELEASE, "build"))
+    ]
+    assert [one for one in requirements if one.name == "numpy"]
+    assert all(Version(locked) in one.specifier for one in requirements if one.name == "numpy")
 
 
 def test_the_wheels_own_numpy_bound_is_the_constraint(tree: Tree) -> None:
@@ -191,9 +193,9 @@ def test_onednn_is_compiled_in_and_on_by_default_as_the_rows_say(tree: Tree) -> 
 def test_the_guards_features_are_the_trees_in_name_order_and_number(tree: Tree) -> None:
     (body,) = re.findall(r"enum CPUFeature \{(.*?)\n\};", tree.text(NUMBERS), re.S)
     numbers = {name: int(number) for name, number in re.findall(r"^  (\w+) = (\d+),", body, re.M)}
-    asked = re.findall(r'CheckIfFeatureUnused\(CPUFeature::(\w+), "([^"]+)"', tree.text(GUARD))
+    names = re.findall(r'CheckIfFeatureUnused\(CPUFeature::(\w+), "([^"]+)"', tree.text(GUARD))
     assert [(row.enum, row.name, row.number) for row in guards.known(RELEASE)] == [
-        (enum, name, numbers[enum]) for enum, name in asked
+        (enum, name, numbers[enum]) for enum, name in names
     ]
 
 

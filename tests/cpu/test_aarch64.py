@@ -17,8 +17,8 @@ FLAGS = "-march=armv8.2-a+dotprod+fp16fml+fp16+bf16+crypto+i8mm+rcpc+sve"
 ARM = ("--platform", "linux/arm64", "--cpu", "neoverse-v1", "--json")
 
 
-def invoke(*words: str) -> Any:
-    return json.loads(commandline.invoke(*words).stdout)
+def invoke(*arguments: str) -> Any:
+    return json.loads(commandline.invoke(*arguments).stdout)
 
 
 def test_copts() -> None:

@@ -32,7 +32,7 @@ lists = st.one_of(
 
 
 @pytest.mark.parametrize(
-    ("asked", "arch", "name", "level"),
+    ("requested", "arch", "name", "level"),
     [
         ("x86-64-v3", "x86_64", "x86-64-v3", "x86-64-v3"),
         ("X86_64_V4", "x86_64", "x86-64-v4", "x86-64-v4"),
@@ -44,8 +44,8 @@ lists = st.one_of(
         ("neoverse-n1", "aarch64", "armv8.2-a-2eaf336b", "armv8.2-a"),
     ],
 )
-def test_names(asked: str, arch: str, name: str, level: str) -> None:
-    resolved = isa.resolve(asked, arch=arch)
+def test_names(requested: str, arch: str, name: str, level: str) -> None:
+    resolved = isa.resolve(requested, arch=arch)
     assert (resolved.name, resolved.level) == (name, level)
 
 
@@ -53,15 +53,15 @@ def test_znver4_and_zen4_are_one() -> None:
     assert isa.resolve("znver4", arch="x86_64") == isa.resolve("zen4", arch="x86_64")
 
 
-@pytest.mark.parametrize("asked", ["haswel", "x86-64-v5", "avx3", "", ",", "native", "AMD Zen 4", "sse4_2;rm"])
-def test_unknown_names_are_refused_with_the_nearest(asked: str) -> None:
+@pytest.mark.parametrize("requested", ["haswel", "x86-64-v5", "avx3", "", ",", "native", "AMD Zen 4", "sse4_2;rm"])
+def test_unknown_names_are_refused_with_the_nearest(requested: str) -> None:
     with pytest.raises(UnknownCpu) as refusal:
-        isa.resolve(asked, arch="x86_64")
+        isa.resolve(requested, arch="x86_64")
     assert "hint: nearest: " in str(refusal.value)
 
 
 @pytest.mark.parametrize(
-    ("asked", "arch", "place"),
+    ("requested", "arch", "place"),
     [
         ("neoverse-n1", "x86_64", "linux/arm64"),
         ("armv8.2-a", "x86_64", "linux/arm64"),
@@ -70,9 +70,9 @@ def test_unknown_names_are_refused_with_the_nearest(asked: str) -> None:
         ("avx2", "aarch64", "linux/amd64"),
     ],
 )
-def test_what_the_other_architecture_knows_is_refused_with_its_platform(asked: str, arch: str, place: str) -> None:
+def test_what_the_other_architecture_knows_is_refused_with_its_platform(requested: str, arch: str, place: str) -> None:
     with pytest.raises(UnknownCpu) as refusal:
-        isa.resolve(asked, arch=arch)
+        isa.resolve(requested, arch=arch)
     assert refusal.value.hint.endswith(f": --platform {place}")
 
 
@@ -97,7 +97,7 @@ def test_avx512f_brings_fma_since_gcc_refuses_eigen_without_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "compiler", "flags"),
+    ("requested", "compiler", "flags"),
     [
         ("avx", "clang-16", "-march=x86-64 -mavx"),
         ("x86-64-v3", "gcc-12", "-march=x86-64-v3"),
@@ -108,8 +108,8 @@ def test_avx512f_brings_fma_since_gcc_refuses_eigen_without_it() -> None:
         ("avx512_bf16", "gcc-9", "-march=x86-64 -mavx512bw -mf16c -mfma"),
     ],
 )
-def test_flags(asked: str, compiler: str, flags: str) -> None:
-    assert " ".join(isa.flags(isa.resolve(asked, arch="x86_64"), compiler).flags) == flags
+def test_flags(requested: str, compiler: str, flags: str) -> None:
+    assert " ".join(isa.flags(isa.resolve(requested, arch="x86_64"), compiler).flags) == flags
 
 
 def test_what_a_compiler_does_not_know_is_dropped_with_its_reason() -> None:
@@ -125,10 +125,10 @@ def test_a_compiler_too_old_for_the_level_gets_the_features_one_by_one() -> None
     assert {"-mavx2", "-mfma", "-mbmi2", "-mlzcnt", "-mmovbe"} <= set(switches)
 
 
-@pytest.mark.parametrize("asked", ["gcc-99", "clang-8", "icc", "gcc", "", "gcc-12;x"])
-def test_unknown_compilers_are_refused(asked: str) -> None:
+@pytest.mark.parametrize("requested", ["gcc-99", "clang-8", "icc", "gcc", "", "gcc-12;x"])
+def test_unknown_compilers_are_refused(requested: str) -> None:
     with pytest.raises(UnknownCompiler, match="hint"):
-        compilers.find(asked)
+        compilers.find(requested)
 
 
 def test_a_hypervisor_that_hides_fma_takes_nothing_else_along() -> None:
@@ -190,11 +190,11 @@ def test_flags_switch_on_what_they_promise_and_name_all_that_is_left_out(
     row: tuple[str, set[str]], compiler: str, release: str
 ) -> None:
     arch, names = row
-    asked = isa.instruction_set(names, arch)
-    flags = isa.flags(asked, compiler, release=release)
+    requested = isa.instruction_set(names, arch)
+    flags = isa.flags(requested, compiler, release=release)
     assert switched_on(flags.flags, arch) == set(flags.instruction_set.features)
-    assert {item.feature for item in flags.dropped} == set(asked.features) - set(flags.instruction_set.features)
-    assert set(flags.instruction_set.features) - set(asked.features) <= facts.levels(arch)[0].features
+    assert {item.feature for item in flags.dropped} == set(requested.features) - set(flags.instruction_set.features)
+    assert set(flags.instruction_set.features) - set(requested.features) <= facts.levels(arch)[0].features
     assert isa.flags(flags.instruction_set, compiler, release=release).flags == flags.flags
     assert not isa.flags(flags.instruction_set, compiler, release=release).dropped
 
@@ -294,10 +294,10 @@ def test_spellings_of_one_cpu_are_one_set(spellings: str, arch: str) -> None:
     assert all(other == first for other in others)
 
 
-@pytest.mark.parametrize("asked", ["armv8.4-a", "armv8.6a", "armv9-a", "armv9.0-a"])
-def test_an_arm_level_whose_features_are_not_known_is_refused_rather_than_made_smaller(asked: str) -> None:
+@pytest.mark.parametrize("requested", ["armv8.4-a", "armv8.6a", "armv9-a", "armv9.0-a"])
+def test_an_arm_level_whose_features_are_not_known_is_refused_rather_than_made_smaller(requested: str) -> None:
     with pytest.raises(UnknownCpu, match="unknown CPU, level or feature") as refusal:
-        isa.resolve(asked, arch="aarch64")
+        isa.resolve(requested, arch="aarch64")
     assert "armv8.2-a" in refusal.value.hint
 
 
@@ -319,10 +319,10 @@ def test_a_compilers_name_stands_for_what_that_compiler_makes_of_it(name: str) -
 
 @pytest.mark.skipif(not shutil.which("gcc-12"), reason="asks Debian 12's GCC")
 @pytest.mark.parametrize(
-    "asked", [*names.known("x86_64"), "avx", "avx2,fma", "avx512f", "amx_fp16", "avx512_bf16,rdseed"]
+    "requested", [*names.known("x86_64"), "avx", "avx2,fma", "avx512f", "amx_fp16", "avx512_bf16,rdseed"]
 )
-def test_the_flags_switch_on_in_a_real_compiler_what_they_promise(asked: str) -> None:
-    flags = isa.flags(isa.resolve(asked, arch="x86_64"), "gcc-12")
+def test_the_flags_switch_on_in_a_real_compiler_what_they_promise(requested: str) -> None:
+    flags = isa.flags(isa.resolve(requested, arch="x86_64"), "gcc-12")
     assert defined_by_gcc(*flags.flags) == set(flags.instruction_set.features)
 
 
@@ -354,9 +354,9 @@ def test_a_recorded_machines_file_is_an_instruction_set(tmp_path: Path, monkeypa
 
 
 @given(st.text(max_size=40), st.sampled_from(["x86_64", "aarch64"]))
-def test_no_name_raises_anything_but_the_projects_error(asked: str, arch: str) -> None:
+def test_no_name_raises_anything_but_the_projects_error(requested: str, arch: str) -> None:
     try:
-        isa.resolve(asked, arch=arch)
+        isa.resolve(requested, arch=arch)
     except UnknownCpu:
         return
 
@@ -373,8 +373,8 @@ def test_no_name_raises_anything_but_the_projects_error(asked: str, arch: str) -
     ],
 )
 def test_avx512_fp16_is_left_out_where_it_breaks_the_release(compiler: str, release: str, reason: str) -> None:
-    asked = isa.resolve("sapphirerapids", arch="x86_64")
-    flags = isa.flags(asked, compiler, release=release)
+    requested = isa.resolve("sapphirerapids", arch="x86_64")
+    flags = isa.flags(requested, compiler, release=release)
     assert [item.feature for item in flags.dropped] == ["avx512_fp16"]
     assert reason in flags.dropped[0].reason
     assert f"{release} with {compiler}" in flags.dropped[0].reason
@@ -413,14 +413,14 @@ def test_what_only_intrinsics_reach_is_never_required() -> None:
 
 
 def test_names_that_tune_badly_are_never_emitted_and_said_so() -> None:
-    asked = isa.resolve("skylake", arch="x86_64")
-    flags = isa.flags(asked, "clang-18", named="skylake")
+    requested = isa.resolve("skylake", arch="x86_64")
+    flags = isa.flags(requested, "clang-18", named="skylake")
     assert flags.flags[0] == "-march=x86-64-v3"
     assert "0.57 of plain -mavx" in flags.notes[0]
-    assert not isa.flags(asked, "gcc-12", named="skylake").notes
-    assert not isa.flags(asked, "clang-18", named="haswell").notes
-    assert "0.78" in isa.flags(asked, "gcc-12", named="zen3").notes[0]
-    assert not isa.flags(asked, "gcc-14", named="znver3").notes
+    assert not isa.flags(requested, "gcc-12", named="skylake").notes
+    assert not isa.flags(requested, "clang-18", named="haswell").notes
+    assert "0.78" in isa.flags(requested, "gcc-12", named="zen3").notes[0]
+    assert not isa.flags(requested, "gcc-14", named="znver3").notes
 
 
 def test_no_cpus_name_is_ever_a_flag() -> None:
@@ -434,7 +434,7 @@ def test_no_cpus_name_is_ever_a_flag() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "compiler", "width", "flags"),
+    ("requested", "compiler", "width", "flags"),
     [
         ("x86-64-v4", "clang-18", "256", "-march=x86-64-v4 -mprefer-vector-width=256"),
         ("x86-64-v4", "clang-18", "512", "-march=x86-64-v4 -mprefer-vector-width=512"),
@@ -444,14 +444,14 @@ def test_no_cpus_name_is_ever_a_flag() -> None:
     ],
 )
 def test_a_vector_width_that_is_asked_for_takes_the_place_of_the_default(
-    asked: str, compiler: str, width: str, flags: str
+    requested: str, compiler: str, width: str, flags: str
 ) -> None:
-    chosen = isa.flags(isa.resolve(asked, arch="x86_64"), compiler, prefer_vector_width=width)
+    chosen = isa.flags(isa.resolve(requested, arch="x86_64"), compiler, prefer_vector_width=width)
     assert " ".join(chosen.flags) == flags
 
 
 @pytest.mark.parametrize(
-    ("asked", "arch", "compiler", "width", "error"),
+    ("requested", "arch", "compiler", "width", "error"),
     [
         ("x86-64-v3", "x86_64", "gcc-12", "512", UsageError),
         ("x86-64-v2", "x86_64", "gcc-12", "128", UsageError),
@@ -461,10 +461,10 @@ def test_a_vector_width_that_is_asked_for_takes_the_place_of_the_default(
     ],
 )
 def test_a_vector_width_that_changes_nothing_is_refused(
-    asked: str, arch: str, compiler: str, width: str, error: type[TfbuildError]
+    requested: str, arch: str, compiler: str, width: str, error: type[TfbuildError]
 ) -> None:
     with pytest.raises(error, match="hint"):
-        isa.flags(isa.resolve(asked, arch=arch), compiler, prefer_vector_width=width)
+        isa.flags(isa.resolve(requested, arch=arch), compiler, prefer_vector_width=width)
 
 
 def test_rows_name_features_and_compilers_that_exist() -> None:
@@ -517,8 +517,8 @@ def test_a_new_feature_is_a_row(tmp_path: Path) -> None:
         rows.write(NEW)
 
     def copts(compiler: str) -> dict[str, Any]:
-        words = ["copts", "--json", "--platform", "linux/amd64", "--cpu", "x86-64-v3,quux", "--compiler", compiler]
-        done = subprocess.run([sys.executable, "-m", "invoke", *words], cwd=copy, capture_output=True, check=True)
+        arguments = ["copts", "--json", "--platform", "linux/amd64", "--cpu", "x86-64-v3,quux", "--compiler", compiler]
+        done = subprocess.run([sys.executable, "-m", "invoke", *arguments], cwd=copy, capture_output=True, check=True)
         return dict(json.loads(done.stdout))
 
     new, old = copts("gcc-15"), copts("gcc-12")

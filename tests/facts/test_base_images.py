@@ -187,9 +187,9 @@ def run(tmp_path: Path, script: str) -> "subprocess.CompletedProcess[str]":
         text = (dockerfile.TEMPLATES / name).read_text(encoding="utf-8")
         (mnt / name).write_text(text.replace("/mnt/", f"{mnt}/").replace("/etc/apt", str(tmp_path / "apt")))
     (mnt / "mirror").write_text("http://127.0.0.1:9\nbundle\n")
-    words = [LLVM.url, "llvm-toolchain-bookworm-17", LLVM.key, LLVM.fingerprint]
+    arguments = [LLVM.url, "llvm-toolchain-bookworm-17", LLVM.key, LLVM.fingerprint]
     return subprocess.run(
-        ["sh", mnt / "llvm.sh", *words],
+        ["sh", mnt / "llvm.sh", *arguments],
         capture_output=True,
         text=True,
         check=False,

@@ -35,10 +35,10 @@ def with_next(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy
 
 
-def rows_of(folder: Path, *words: str) -> list[dict[str, str]]:
+def rows_of(folder: Path, *arguments: str) -> list[dict[str, str]]:
     """Return the rows that `invoke` prints in `folder` as JSON."""
     done = subprocess.run(
-        [sys.executable, "-m", "invoke", *words], cwd=folder, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "invoke", *arguments], cwd=folder, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     output = json.loads(done.stdout)

@@ -326,9 +326,9 @@ def _patched(folder: str, commit: str, patch: Path) -> int:
         return len(_git(folder, "diff", "--cached", "--name-only", commit, env=own).splitlines())
 
 
-def _git(folder: str, *words: str, allowed: int = 0, env: Mapping[str, str] | None = None) -> str:
+def _git(folder: str, *arguments: str, allowed: int = 0, env: Mapping[str, str] | None = None) -> str:
     """What git says; `allowed`: an exit code that is no failure."""
-    done = subprocess.run(["git", "-C", folder, *words], capture_output=True, text=True, env=env)
+    done = subprocess.run(["git", "-C", folder, *arguments], capture_output=True, text=True, env=env)
     if done.returncode not in (0, allowed):
         raise ChildProcessError(done.stderr)
     return done.stdout

@@ -28,7 +28,7 @@ def test_each_repeat_that_says_what_is_there_is_no_trouble() -> None:
         (
             [NONE] * 20,
             [case(1.19)] * 20,
-            "a tenth asleep: what is planted is no tenth: the median of the repeats is 0.84",
+            "a tenth asleep: the planted tenth was not measured: the median is 0.84",
         ),
         ([], [SLOWER] * 20, "one process: only 0 of 20 repeats had rounds enough"),
     ],

@@ -394,12 +394,12 @@ def test_without_an_official_wheel_only_the_wheel_can_be_bundled() -> None:
 
 
 def test_a_dry_run_names_the_builds(tmp_path: Path) -> None:
-    words = ("bundle", "--wheel", "official", "--dry-run")
+    arguments = ("bundle", "--wheel", "official", "--dry-run")
     release = ("--release", "2.21.0", "--python", "3.11", "--platform", "linux/amd64")
-    done = invoke(*words, *release, "--json", cwd=tmp_path)
+    done = invoke(*arguments, *release, "--json", cwd=tmp_path)
     assert json.loads(done.stdout) == {"folder": "bundle", "builds": ["2.21.0-mkl-py3.11-f16c"]}
     assert not list(tmp_path.iterdir())
-    done = invoke(*words, "--network", "none", cwd=tmp_path, code=2)
+    done = invoke(*arguments, "--network", "none", cwd=tmp_path, code=2)
     assert done.stdout == ""
     assert "which --network none cannot reach" in done.stderr
 

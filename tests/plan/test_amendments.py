@@ -56,12 +56,12 @@ def test_they_are_in_the_context_and_in_what_writes_it_again(diff: Path, eigen: 
     assert text.count("export TF_ENABLE_XLA=0 ") == text.count("export PYTHON_BIN_PATH=")
     assert "export TF_NEED_ROCM=1 " in text
     assert "export TF_NEED_ROCM=0 " not in text
-    for words in (
+    for arguments in (
         "--patch 'my fix.patch'",
         "--override-repository eigen_archive=eigen",
         "--system-lib zlib=zlib1g-dev",
     ):
-        assert words in dockerfile.command(build)
+        assert arguments in dockerfile.command(build)
 
 
 def test_what_the_scripts_of_a_compile_call_is_mounted_where_they_look(tmp_path: Path) -> None:
@@ -74,22 +74,22 @@ def test_what_the_scripts_of_a_compile_call_is_mounted_where_they_look(tmp_path:
 
 
 def test_each_changes_the_contexts_digest_and_the_identifier(diff: Path, eigen: Path, tmp_path: Path) -> None:
-    asked: list[dict[str, Any]] = [
+    requests: list[dict[str, Any]] = [
         {},
         {"patch": (str(diff),)},
         {"override_repository": (f"eigen_archive={eigen}",)},
         {"system_lib": ("curl",)},
         {"configure": ("TF_ENABLE_XLA=0",)},
     ]
-    builds = [chosen(**SOURCE, **options) for options in asked]
-    assert len({build.id for build in builds}) == len(asked)
+    builds = [chosen(**SOURCE, **options) for options in requests]
+    assert len({build.id for build in builds}) == len(requests)
     digests = {dockerfile.write(build, tmp_path / build.id).digest for build in builds}
-    assert len(digests) == len(asked)
+    assert len(digests) == len(requests)
     # Another file in a repository, and another line in a patch, are another context.
     (eigen / "BUILD").write_text("# changed\n")
     diff.write_text(DIFF.replace("print(2)", "print(3)"))
     for number in (1, 2):
-        assert dockerfile.write(chosen(**SOURCE, **asked[number]), tmp_path / "again").digest not in digests
+        assert dockerfile.write(chosen(**SOURCE, **requests[number]), tmp_path / "again").digest not in digests
 
 
 @pytest.mark.parametrize(

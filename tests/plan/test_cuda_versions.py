@@ -28,8 +28,8 @@ BAZEL = {"2.19.0": "6.5.0", "2.19.1": "6.5.0"}
 
 
 def planned(release: str, gpus: str = "", **options: Any) -> Build:
-    asked = replace(REQUEST, release=release, compute_capabilities=gpus, bazel=BAZEL.get(release, ""), **options)
-    return plan.select(asked, None)
+    request = replace(REQUEST, release=release, compute_capabilities=gpus, bazel=BAZEL.get(release, ""), **options)
+    return plan.select(request, None)
 
 
 # --- the rows ---------------------------------------------------------------------------------------------------------

@@ -69,8 +69,8 @@ def test_what_is_refused_is_refused_for_a_known_reason() -> None:
 
 
 def test_all_others_are_rendered() -> None:
-    asked = everything()
-    assert len(rendered()) == len(asked) - sum(refusal(*one) is not None for one in asked)
+    requests = everything()
+    assert len(rendered()) == len(requests) - sum(refusal(*one) is not None for one in requests)
     assert len(rendered()) > 800
 
 

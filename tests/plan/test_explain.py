@@ -96,10 +96,10 @@ def test_without_a_compiler_it_is_the_release_s_own() -> None:
 
 
 def test_the_set_is_what_the_flags_switch_on_as_copts_and_plan_say_it() -> None:
-    asked = Request(cpu="sapphirerapids", release="2.9.0", target="cpu")
-    explanation = explain.explain(asked)
+    request = Request(cpu="sapphirerapids", release="2.9.0", target="cpu")
+    explanation = explain.explain(request)
     assert not rows(explanation)["avx512_fp16"].kept
-    assert explanation.instruction_set == plan.select(asked, None).instruction_set.name
+    assert explanation.instruction_set == plan.select(request, None).instruction_set.name
     assert explanation.cpu == isa.resolve("sapphirerapids", arch="x86_64").name
 
 
@@ -217,8 +217,8 @@ def test_no_line_is_wider_than_a_terminal_of_eighty_characters(monkeypatch: pyte
 
 def test_every_compiler_carries_all_that_it_does_not_drop() -> None:
     for compiler in COMPILERS:
-        asked = isa.resolve("sapphirerapids", arch="x86_64")
-        dropped = {item.feature for item in isa.flags(asked, compiler).dropped}
+        requested = isa.resolve("sapphirerapids", arch="x86_64")
+        dropped = {item.feature for item in isa.flags(requested, compiler).dropped}
         by_name = rows(explain.explain(Request(cpu="sapphirerapids", platform="linux/amd64", compiler=compiler)))
-        assert {name for name, row in by_name.items() if row.kept} == set(asked.features) - dropped
+        assert {name for name, row in by_name.items() if row.kept} == set(requested.features) - dropped
         assert all(row.flag.removeprefix("with ").startswith("-m") for row in by_name.values() if row.kept)

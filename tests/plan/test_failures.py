@@ -127,11 +127,11 @@ def test_a_fix_applies_to_every_tree_of_its_range(row: Failure) -> None:
 
 
 def test_a_config_that_a_fix_asks_for_stands_in_every_tree_of_its_range() -> None:
-    asked = [
+    names = [
         (row, flag.removeprefix("--config=")) for row in ROWS for flag in row.flags if flag.startswith("--config=")
     ]
-    assert asked
-    for row, name in asked:
+    assert names
+    for row, name in names:
         for release in (release for release in ALL if row.covers(release)):
             assert all(name in tree.facts.config_names for tree in trees.around(release))
 
@@ -157,11 +157,11 @@ def test_no_failure_is_seen_in_a_log_without_one(log: Path) -> None:
 
 
 def test_a_compile_that_dies_of_a_known_failure_says_so(tmp_path: Path) -> None:
-    said: list[str] = []
+    messages: list[str] = []
 
     class Told(Progress):
         def __call__(self, line: str) -> None:
-            said.append(line)
+            messages.append(line)
 
     log = tmp_path / "build.log"
     log.write_text(f"#7 1.0 {LINES['grpc-gettid']}\n")
@@ -169,13 +169,13 @@ def test_a_compile_that_dies_of_a_known_failure_says_so(tmp_path: Path) -> None:
     error = compiling._known("2.1.0", died, log, Told())
     assert error.hint.startswith("a known failure (grpc-gettid): the patch renames gRPC's")
     assert error.hint.endswith("; the full log: x.log")
-    assert said == [
+    assert messages == [
         "known failure of TensorFlow 2.1.0 (grpc-gettid): gRPC's own gettid() is in the way of the one that glibc has "
         "from 2.30 on; workaround: the patch renames gRPC's; or a base with an older glibc"
     ]
     # Of a release that does not have it, it is another failure.
     assert compiling._known("2.14.1", died, log, Told()) is died
-    assert said[-1] == "the log shows no known failure of TensorFlow 2.14.1"
+    assert messages[-1] == "the log shows no known failure of TensorFlow 2.14.1"
     assert compiling._known("2.1.0", died, tmp_path / "none.log", Told()) is died
 
 

@@ -47,24 +47,24 @@ def with_rocm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy
 
 
-def invoke(folder: Path, *words: str, code: int = 0) -> "subprocess.CompletedProcess[str]":
+def invoke(folder: Path, *arguments: str, code: int = 0) -> "subprocess.CompletedProcess[str]":
     done = subprocess.run(
-        [sys.executable, "-m", "invoke", *words], cwd=folder, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "invoke", *arguments], cwd=folder, capture_output=True, text=True, check=False
     )
     assert done.returncode == code, done.stderr
     return done
 
 
 def test_a_target_is_a_row(with_rocm: Path) -> None:
-    asked = ("--target", "rocm", "--release", "2.20.0", "--cpu", "x86-64-v3", "--platform", "linux/amd64")
-    (build,) = json.loads(invoke(with_rocm, "plan", "--json", *asked).stdout)
+    arguments = ("--target", "rocm", "--release", "2.20.0", "--cpu", "x86-64-v3", "--platform", "linux/amd64")
+    (build,) = json.loads(invoke(with_rocm, "plan", "--json", *arguments).stdout)
     assert build["id"] == "2.20.0-rocm-py3.13-x86-64-v3"
     assert build["configs"] == ["rocm"]
     answers = build["configure_env"]
     assert (answers["TF_NEED_ROCM"], answers["TF_NEED_CUDA"], answers["TF_NEED_CLANG"]) == ("1", "0", "1")
     assert (build["cuda"], build["compute_capabilities"]) == ("", [])
 
-    invoke(with_rocm, "dockerfile", *asked, "--output", "context")
+    invoke(with_rocm, "dockerfile", *arguments, "--output", "context")
     dockerfile = (with_rocm / "context" / "Dockerfile").read_text()
     assert "TF_NEED_ROCM=1" in dockerfile
     assert 'org.opencontainers.image.title="TensorFlow 2.20.0 rocm"' in dockerfile

@@ -34,10 +34,15 @@ def read(folder: Path, *rows: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_what_has_no_end_is_under_way_and_has_no_verdict(folder: Path) -> None:
-    found = read(folder, STOPPED, {"began": 1500})
-    assert (found["state"], found["verification"], found["gains"], found["wheel"]) == ("under way", None, None, None)
-    assert [row["why"] for row in found["sittings"]] == ["time limit", "killed"]
-    assert found["sittings"][1]["wall_seconds"] is None
+    report = read(folder, STOPPED, {"began": 1500})
+    assert (report["state"], report["verification"], report["gains"], report["wheel"]) == (
+        "under way",
+        None,
+        None,
+        None,
+    )
+    assert [row["why"] for row in report["sittings"]] == ["time limit", "killed"]
+    assert report["sittings"][1]["wall_seconds"] is None
 
 
 def test_a_sitting_that_was_killed_counts_until_it_was_last_seen(folder: Path) -> None:
@@ -47,13 +52,13 @@ def test_a_sitting_that_was_killed_counts_until_it_was_last_seen(folder: Path) -
 
 
 def test_the_total_is_of_all_sittings_and_the_slowest_actions_are_each_named_once(folder: Path) -> None:
-    found = read(folder, STOPPED, DONE)
-    assert found["state"] == "compiled"
-    assert found["total"] == {"sittings": 2, "wall_seconds": 1500, "cpu_seconds": 2100, "peak_bytes": 5}
-    assert found["slowest"] == [{"action": "a", "seconds": 9.0}, {"action": "b", "seconds": 2.0}]
-    assert (found["commit"], found["patches"]) == ("cdf2c54", [{"name": "a.patch", "sha256": "ab"}])
-    assert (found["fixes"], found["overrides"], found["system_libs"]) == (["grpc-gettid"], ["icu"], ["curl"])
-    assert "/tmp" not in json.dumps(found), "no folder of the machine that compiled"
+    report = read(folder, STOPPED, DONE)
+    assert report["state"] == "compiled"
+    assert report["total"] == {"sittings": 2, "wall_seconds": 1500, "cpu_seconds": 2100, "peak_bytes": 5}
+    assert report["slowest"] == [{"action": "a", "seconds": 9.0}, {"action": "b", "seconds": 2.0}]
+    assert (report["commit"], report["patches"]) == ("cdf2c54", [{"name": "a.patch", "sha256": "ab"}])
+    assert (report["fixes"], report["overrides"], report["system_libs"]) == (["grpc-gettid"], ["icu"], ["curl"])
+    assert "/tmp" not in json.dumps(report), "no folder of the machine that compiled"
 
 
 def test_the_wheel_is_the_one_whose_sidecar_names_the_build(folder: Path) -> None:

@@ -23,11 +23,11 @@ def test_imports_go_downward_and_in_no_circle() -> None:
 
 def test_each_room_has_its_rule_in_the_manual_in_the_order_of_the_layers() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    told = re.findall(r"^\| `(\w+)` \| .+ \|$", text, re.MULTILINE)
-    assert set(told) == rooms()
+    listed = re.findall(r"^\| `(\w+)` \| .+ \|$", text, re.MULTILINE)
+    assert set(listed) == rooms()
     config = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
     layers = [set(line.split(" | ")) for line in config["contracts"][0]["layers"] if line not in MODULES]
-    assert [set(told[at : at + len(layer)]) for at, layer in places(layers)] == layers
+    assert [set(listed[at : at + len(layer)]) for at, layer in places(layers)] == layers
 
 
 def places(layers: list[set[str]]) -> list[tuple[int, set[str]]]:

@@ -86,8 +86,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
         folder = tmp_path_factory.mktemp("wheels")
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder), requirement]
         subprocess.run([*command, *options], check=True, stdout=sys.stderr)
-        (found,) = folder.glob("*.whl")
-        return found
+        (files,) = folder.glob("*.whl")
+        return files
 
     return downloaded
 

@@ -64,9 +64,9 @@ def _from_npm(package: str, version: str, member: str, sha256: str) -> Path:
         )
         archive = CACHE / json.loads(done.stdout)[0]["filename"].replace("@", "").replace("/", "-")
         with tarfile.open(archive) as tar:
-            found = tar.extractfile(member)
-            assert found is not None
-            kept.write_bytes(found.read())
+            file = tar.extractfile(member)
+            assert file is not None
+            kept.write_bytes(file.read())
         archive.unlink()
         assert hashlib.sha256(kept.read_bytes()).hexdigest() == sha256
     return kept

@@ -35,9 +35,9 @@ def read(wheel: Path, folder: Path) -> Double:
 
 def used(library: Path) -> frozenset[str]:
     """The features (tfbuild's names) that at least one instruction of the library needs."""
-    found: set[str] = set()
+    needed: set[str] = set()
     with library.open("rb") as file:
         for section in ELFFile(file).iter_sections():
             if section["sh_flags"] & 0x4:  # SHF_EXECINSTR
-                found |= set(machinecode.count(section.data(), "x86_64").needing)
-    return frozenset(found)
+                needed |= set(machinecode.count(section.data(), "x86_64").needing)
+    return frozenset(needed)

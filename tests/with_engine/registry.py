@@ -178,12 +178,12 @@ class Between(BaseHTTPRequestHandler):
         if self.headers.get("Transfer-Encoding") != "chunked":
             return self.rfile.read(int(self.headers.get("Content-Length", "0")))
         del self.headers["Transfer-Encoding"]
-        found = b""
+        data = b""
         while size := int(self.rfile.readline(), 16):
-            found += self.rfile.read(size)
+            data += self.rfile.read(size)
             self.rfile.readline()
         self.rfile.readline()
-        return found
+        return data
 
     def _say(self, status: int, content: bytes, headers: dict[str, str]) -> None:
         self.send_response(status)
@@ -220,7 +220,7 @@ class Narrow:
 @contextlib.contextmanager
 def narrow(server: Server, *, megabytes: int) -> Iterator[tuple[int, Narrow]]:
     """A port through which a registry is reached, and hands out no more than so much until the test says so."""
-    found, handed = Narrow(), [0]
+    narrow, handed = Narrow(), [0]
     ends: list[socket.socket] = []
     threads: list[threading.Thread] = []
 
@@ -228,9 +228,9 @@ def narrow(server: Server, *, megabytes: int) -> Iterator[tuple[int, Narrow]]:
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
                 handed[0] += counts * len(data)
-                if handed[0] > megabytes << 20 and not found.opened.is_set():
-                    found.held.set()
-                    found.opened.wait()
+                if handed[0] > megabytes << 20 and not narrow.opened.is_set():
+                    narrow.held.set()
+                    narrow.opened.wait()
                 target.sendall(data)
         hang_up(source, target)
 
@@ -255,9 +255,9 @@ def narrow(server: Server, *, megabytes: int) -> Iterator[tuple[int, Narrow]]:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         begin(accept)
         try:
-            yield listening.getsockname()[1], found
+            yield listening.getsockname()[1], narrow
         finally:
-            found.opened.set()
+            narrow.opened.set()
             hang_up(listening)
             threads[0].join()
             hang_up(*ends)

@@ -63,9 +63,9 @@ def engine() -> Iterator[Second]:
     """Started, and gone at the end with all of its data."""
     with place() as (folder, bridge):
         certificates(folder / "tls")
-        found = Second(folder=folder, host=f"unix://{folder}/docker.sock", port=free_port())
-        with dockerd(found, bridge):
-            yield found
+        second = Second(folder=folder, host=f"unix://{folder}/docker.sock", port=free_port())
+        with dockerd(second, bridge):
+            yield second
 
 
 @contextmanager
@@ -236,15 +236,15 @@ def configured(folder: Path, port: int, second: Second) -> None:
 
 def processes(mark: str) -> list[str]:
     """The command lines of all processes that have `mark` in it."""
-    found = []
+    records = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
             continue
         if mark in line:
-            found.append(line)
-    return found
+            records.append(line)
+    return records
 
 
 def context(configuration: Path, name: str, docker: str, **endpoint: object) -> None:

@@ -179,11 +179,11 @@ def test_an_image_without_tcmalloc_gets_it_and_no_other_does(
     file = f"{allocators.FOLDER}/libtcmalloc_minimal.so.4"
     assert file not in brought.files, "it has its own"
     bare = derived(image("2.21.0"), "USER 0", "RUN rm /usr/lib/*/libtcmalloc* /usr/local/lib/libtcmalloc* && ldconfig")
-    found = allocators.fetch(engine, engine.image(bare).id, certificates(""))
+    packages = allocators.fetch(engine, engine.image(bare).id, certificates(""))
     (arm,) = [
         arm for row in experiments.select(["allocator"], quick=False) for arm in row.arm if arm.name == "TCMalloc"
     ]
-    with workers.pool(engine, found.files) as pool:
+    with workers.pool(engine, packages.files) as pool:
         key = Key(image=bare, env=tuple(arm.env.items()))
         assert pool.start([key])[key].malloc == file
 
@@ -219,10 +219,10 @@ def test_the_primitives_of_onednn_are_those_of_a_convolution(seen: Callable[...,
 
 
 def test_a_batch_s_memory_is_at_least_what_its_tensors_need(seen: Callable[..., list[Finding]]) -> None:
-    (found,) = seen("batchsize", 1)
+    (finding,) = seen("batchsize", 1)
     # Three layers of 512 float32 numbers, forward and back.
-    assert 6 * 512 * 4 < found.values["mib_per_item"] * 2**20 < 60 * 512 * 4, found
-    assert found.values["memory_limit"] > 1000
+    assert 6 * 512 * 4 < finding.values["mib_per_item"] * 2**20 < 60 * 512 * 4, finding
+    assert finding.values["memory_limit"] > 1000
 
 
 def test_a_gpu_that_is_not_to_be_had_is_told_in_the_engine_s_own_words(

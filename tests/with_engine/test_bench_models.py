@@ -52,8 +52,8 @@ def test_a_script_that_computes_is_compute_bound(
     (finding,) = row.findings
     assert (row.name, row.status) == ("bottleneck", "measured")
     # On a machine that others use, Python's own part may be long.
-    words = ("python slow_step.py: compute-bound", "python slow_step.py: not input-bound")
-    assert finding.text.startswith(words), finding
+    verdicts = ("python slow_step.py: compute-bound", "python slow_step.py: not input-bound")
+    assert finding.text.startswith(verdicts), finding
     assert finding.values["compute"] > 0.6, finding
     assert finding.text in reporting.to_markdown(report)
 
@@ -117,12 +117,12 @@ def test_the_manual_s_model_computes_the_same_in_both_layouts(engine: Engine, im
     page = (ROOT / "docs" / "layouts.md").read_text(encoding="utf-8")
     block = re.search(r"```python\n(.*?)```", page, re.DOTALL)
     assert block
-    found = {}
+    results = {}
     for layout in ("channels_last", "channels_first"):
         done = engine.run(image("2.21.0"), ["python", "-c", block[1] + CHECK, layout], timeout=300)
         assert done.exit_code == 0, done.stderr[-2000:]
-        found[layout] = json.loads(done.stdout)
-    last, first = found["channels_last"], found["channels_first"]
+        results[layout] = json.loads(done.stdout)
+    last, first = results["channels_last"], results["channels_first"]
     for mine, theirs in zip(first["logits"], last["logits"], strict=True):
         assert mine == pytest.approx(theirs, rel=1e-3)
     assert first["training"] == pytest.approx(last["training"], rel=1e-2)

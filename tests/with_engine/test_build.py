@@ -46,13 +46,13 @@ def built() -> Any:
 def test_the_main_job(built: Any, engine: Engine) -> None:
     assert built["schema"] == "tfbuild.report/1"
     assert built["verdict"] == "pass"
-    found = status(built)
+    outcomes = status(built)
     # Its official wheel needs F16C, which TensorFlow's guard does not know.
-    assert found.pop("code") == "pass"
-    assert found.pop("cuda") == "skip"
+    assert outcomes.pop("code") == "pass"
+    assert outcomes.pop("cuda") == "skip"
     # A machine that others load may be too busy for a comparison, which is then skipped and said so.
-    assert found.pop("throughput") in ("pass", "skip")
-    assert found == dict.fromkeys(("guard", "import", "isa", "onednn", "tcmalloc", "numerics"), "pass")
+    assert outcomes.pop("throughput") in ("pass", "skip")
+    assert outcomes == dict.fromkeys(("guard", "import", "isa", "onednn", "tcmalloc", "numerics"), "pass")
     report = reporting.from_json(json.dumps(built))
     assert report.passed
     assert report.software is not None
@@ -89,11 +89,11 @@ def test_older_releases_are_built_and_verified_too(release: str, python: str, in
     command = ("build", "--target", "mkl", "--wheel", "official", "--release", release, "--reverify", "--json")
     report = json.loads(invoke(*command).stdout)
     assert report["id"] == f"{release}-mkl-py{python}-avx"
-    found = status(report)
-    assert found["throughput"] in ("pass", "skip")
+    outcomes = status(report)
+    assert outcomes["throughput"] in ("pass", "skip")
     # A known defect of these releases (tensorflow#61482): pooling in both layouts in one process.
-    assert found["numerics"] == "warn"
-    assert {found[name] for name in ("guard", "import", "isa", "code", "onednn", "tcmalloc")} == {"pass"}
+    assert outcomes["numerics"] == "warn"
+    assert {outcomes[name] for name in ("guard", "import", "isa", "code", "onednn", "tcmalloc")} == {"pass"}
     assert any(name.startswith("numpy==1.") for name in report["software"]["packages"])
 
 
@@ -108,8 +108,8 @@ def test_a_wheel_file_is_taken_for_what_it_is_and_compared_with_the_official_one
     assert report["plan"]["instruction_set"] == "x86-64-v4"
     assert report["id"].startswith("2.14.0-mkl-py3.11-x86-64-v4-")
     assert report["throughput"] is None or report["throughput"]["baseline"] == "tfbuild:2.14.0-mkl-py3.11-avx"
-    found = status(report)
-    assert {found[name] for name in ("guard", "import", "isa", "code", "onednn", "tcmalloc")} == {"pass"}
+    outcomes = status(report)
+    assert {outcomes[name] for name in ("guard", "import", "isa", "code", "onednn", "tcmalloc")} == {"pass"}
     claimed = invoke("plan", "--wheel", str(file), "--cpu", "x86-64-v3", code=16)
     assert "it has beyond it avx512f" in claimed.stderr
 

@@ -59,12 +59,12 @@ def address(engine: Engine) -> Iterator[str]:
 
 
 def test_the_cpu_of_an_engine_elsewhere_is_read_there(address: str, invoke: Invoke) -> None:
-    asked = ("build", "--target", "cpu", "--release", "2.20.0", "--dry-run", "--json", "--base", "bootstrap")
-    done = invoke(*asked, "--engine", address)
-    (told,) = json.loads(done.stdout)
+    arguments = ("build", "--target", "cpu", "--release", "2.20.0", "--dry-run", "--json", "--base", "bootstrap")
+    done = invoke(*arguments, "--engine", address)
+    (document,) = json.loads(done.stdout)
     here = plan.select(Request(target="cpu", release="2.20.0"), host_cpu(""))
-    assert told["id"] == here.id
-    assert told["platform"] == here.platform
+    assert document["id"] == here.id
+    assert document["platform"] == here.platform
     assert "detect: the engine's CPU: done" in done.stderr
 
 

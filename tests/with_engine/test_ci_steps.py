@@ -95,9 +95,9 @@ def site(server: Server, engine: Engine, tmp_path_factory: pytest.TempPathFactor
     machine = Github(checkout=tree, temp=folder / "temp", values=asking, env=env)
     installed = machine.run("images.yml", "Install")
     assert installed.code == 0, installed.stderr
-    asked = machine.run("images.yml", "Rows")
-    assert asked.code == 0, asked.stderr
-    (row,) = json.loads(asked.outputs["rows"])["include"]
+    step = machine.run("images.yml", "Rows")
+    assert step.code == 0, step.stderr
+    (row,) = json.loads(step.outputs["rows"])["include"]
     names = [f"tfbuild:{ID}{suffix}" for suffix in ("", "-failed", "-unverified")]
     made = [name for name in names if not engine.exists(name)]
     found = Site(github=replace(machine, values=of_row(row)), server=server, docker=folder / "docker")
@@ -205,20 +205,20 @@ def test_bake_builds_a_row(engine: Engine, tmp_path: Path) -> None:
     tag = f"tfbuild-test:bake-{uuid.uuid4().hex[:8]}"
     (target,) = (formats.target_name(build.id) for build in rows.rows)
     settings = [f"args.BASE={base}", f"tags={tag}", *([f"secrets=id=ca,src={ca}"] if ca else [])]
-    words = [word for setting in settings for word in ("--set", f"{target}.{setting}")]
+    arguments = [word for setting in settings for word in ("--set", f"{target}.{setting}")]
     command = [
         str(debian.buildx(tmp_path / "buildx")),
         "bake",
         "--file",
         str(file),
-        *words,
+        *arguments,
         target,
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     try:
         assert engine.image(tag).labels["io.tfbuild.id"] == ID
-        said = engine.run(tag, ["python", "-c", "from importlib.metadata import *; print(version('tensorflow_cpu'))"])
-        assert said.stdout.strip() == newest.RELEASE
+        output = engine.run(tag, ["python", "-c", "from importlib.metadata import *; print(version('tensorflow_cpu'))"])
+        assert output.stdout.strip() == newest.RELEASE
     finally:
         engine.untag(tag)

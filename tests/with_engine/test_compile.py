@@ -120,11 +120,11 @@ def small(tree: Path, new: str) -> Path:
 @pytest.fixture
 def fresh(tmp_path: Path) -> Fresh:
     new = uuid.uuid4().hex
-    found = Fresh(tree=small(tmp_path / "tree", new), endless=small(tmp_path / "endless", new))
-    build = found.endless / "tensorflow/double/BUILD"
+    site = Fresh(tree=small(tmp_path / "tree", new), endless=small(tmp_path / "endless", new))
+    build = site.endless / "tensorflow/double/BUILD"
     rules = build.read_text().replace('"features.cc", ', '"features.cc", "endless.h", ')
     build.write_text(rules + ENDLESS)
-    return found
+    return site
 
 
 def features(cpu: str) -> frozenset[str]:
@@ -223,8 +223,8 @@ def test_a_patch_a_repository_and_a_system_library_are_compiled_in_and_its_packa
     try:
         run = engine.run(made.image, ["python", "-c", script])
         assert (run.exit_code, run.stdout) == (0, "ours\n"), run.stderr
-        asked = ["--show", "--showformat", "${db:Status-Status}", "libsnappy1v5"]
-        assert engine.run(made.image, asked, entrypoint=["dpkg-query"]).stdout == "installed"
+        query = ["--show", "--showformat", "${db:Status-Status}", "libsnappy1v5"]
+        assert engine.run(made.image, query, entrypoint=["dpkg-query"]).stdout == "installed"
         built = image_contents.read(engine, made.image).built
         assert built["patch/01-ours.patch"] == sources.digest(changed.patch)
         assert "override/ours" in built
@@ -246,14 +246,14 @@ def test_a_config_that_the_tree_lacks_is_known_before_anything_is_compiled(wheel
 
 def test_the_sidecar_says_how_the_wheel_was_built(wheel: Run, engine: Engine, site: Site) -> None:
     answer = json.loads(wheel("x86-64-v3").stdout)
-    said = json.loads(Path(answer["sidecar"]).read_text(encoding="utf-8"))
-    assert said["sha256"] == answer["sha256"] == sources.digest(Path(answer["wheel"]))
-    assert said["plan"]["copts"] == ["--copt=-march=x86-64-v3"]
-    assert said["plan"]["configs"] == ["mkl_threadpool"]
-    assert said["compiler"].startswith("Debian clang version 16")
-    assert said["bazel"] == mirror.BAZEL
-    assert said["base"] == engine.image(site.base).id
-    assert re.fullmatch(r"sha256:[0-9a-f]{64}", said["builder"])
+    document = json.loads(Path(answer["sidecar"]).read_text(encoding="utf-8"))
+    assert document["sha256"] == answer["sha256"] == sources.digest(Path(answer["wheel"]))
+    assert document["plan"]["copts"] == ["--copt=-march=x86-64-v3"]
+    assert document["plan"]["configs"] == ["mkl_threadpool"]
+    assert document["compiler"].startswith("Debian clang version 16")
+    assert document["bazel"] == mirror.BAZEL
+    assert document["base"] == engine.image(site.base).id
+    assert re.fullmatch(r"sha256:[0-9a-f]{64}", document["builder"])
 
 
 # --- the profile ------------------------------------------------------------------------------------------------------
@@ -262,15 +262,15 @@ def test_the_sidecar_says_how_the_wheel_was_built(wheel: Run, engine: Engine, si
 def test_the_profile_and_the_slowest_actions_are_beside_the_log(wheel: Run, fresh: Fresh) -> None:
     done = wheel("x86-64-v3", "--source", str(fresh.tree))
     folder = log(fresh.tree).parent
-    found = bazel_profile.read(folder / "profile.json.gz")
-    assert found.complete
-    compiled = [action for action in found.actions if action.name == "Compiling tensorflow/double/kernel.cc"]
+    profile = bazel_profile.read(folder / "profile.json.gz")
+    assert profile.complete
+    compiled = [action for action in profile.actions if action.name == "Compiling tensorflow/double/kernel.cc"]
     assert [action.mnemonic for action in compiled] == ["CppCompile"] * KERNELS
     assert all(action.seconds > 0 for action in compiled)
-    told = done.stderr.partition("profile: ")[2].splitlines()
-    assert told[0].startswith(f"{folder.relative_to(ROOT)}/profile.json.gz ")
-    assert told[1:6] == bazel_profile.lines(found, 5)
-    assert (folder / "slowest.txt").read_text() == bazel_profile.table(found)
+    lines = done.stderr.partition("profile: ")[2].splitlines()
+    assert lines[0].startswith(f"{folder.relative_to(ROOT)}/profile.json.gz ")
+    assert lines[1:6] == bazel_profile.lines(profile, 5)
+    assert (folder / "slowest.txt").read_text() == bazel_profile.table(profile)
     assert "Compiling tensorflow/double/kernel.cc" in (folder / "bazel.log").read_text()
 
 
@@ -298,8 +298,8 @@ def test_a_compile_that_fails_leaves_its_profile_and_its_whole_log(wheel: Run, f
 def executed(text: str) -> int:
     """The actions that Bazel ran in the sandbox, out of tfbuild's last line about them; all others were cached."""
     (line,) = [line for line in text.splitlines() if line.startswith("bazel: ") and "process" in line]
-    found = re.search(r"(\d+) processwrapper-sandbox", line)
-    return int(found[1]) if found else 0
+    match = re.search(r"(\d+) processwrapper-sandbox", line)
+    return int(match[1]) if match else 0
 
 
 # Bazel names each kernel as it begins: with two actions at once, when the fourth begins, two have ended.
@@ -320,9 +320,9 @@ def test_an_interrupted_build_goes_on_where_it_was(site: Site, wheel: Run, fresh
             time.sleep(0.2)
     finally:
         os.killpg(process.pid, signal.SIGINT)
-        said, _ = process.communicate(timeout=60)
-    assert begun(path) >= 4, said
-    assert process.returncode == 130, said
+        output, _ = process.communicate(timeout=60)
+    assert begun(path) >= 4, output
+    assert process.returncode == 130, output
     again = wheel("x86-64-v3", "--source", str(fresh.tree))
     # Each kernel's text is new, so that only the interrupted build can have compiled it; the object is the old one.
     assert executed(again.stderr) <= KERNELS - 2
@@ -330,8 +330,8 @@ def test_an_interrupted_build_goes_on_where_it_was(site: Site, wheel: Run, fresh
 
 def log(tree: Path, **options: Any) -> Path:
     """Where `invoke wheel` keeps the log of the double's build: below the plan's own identifier."""
-    asked = Request(target="mkl", release=RELEASE, bazel=mirror.BAZEL, cpu="x86-64-v3", platform="linux/amd64")
-    return ROOT / "build" / plan.select(replace(asked, source=str(tree), **options), None).id / "build.log"
+    request = Request(target="mkl", release=RELEASE, bazel=mirror.BAZEL, cpu="x86-64-v3", platform="linux/amd64")
+    return ROOT / "build" / plan.select(replace(request, source=str(tree), **options), None).id / "build.log"
 
 
 def begun(path: Path) -> int:
@@ -340,8 +340,8 @@ def begun(path: Path) -> int:
 
 
 def test_a_time_limit_stops_in_good_order_and_keeps_what_is_compiled(wheel: Run, fresh: Fresh) -> None:
-    told = {"20s": "20.0 s", "1m": "1 min 00 s", "4m": "4 min 00 s"}
-    for limit, spelled in told.items():
+    values = {"20s": "20.0 s", "1m": "1 min 00 s", "4m": "4 min 00 s"}
+    for limit, spelled in values.items():
         stopped = wheel("x86-64-v3", "--source", str(fresh.endless), "--time-limit", limit, *NAMED, code=75)
         assert f"stopped at the time limit of {spelled}" in stopped.stderr
         assert "hint: the same command continues from there" in stopped.stderr
@@ -412,8 +412,8 @@ def test_an_archive_is_compiled_like_its_tree(wheel: Run, compiled: Callable[[st
     with tarfile.open(path, "w:xz") as tar:
         tar.add(TREE, TREE.name)
     done = wheel("x86-64-v3", "--source", str(path), "--source-sha256", sources.digest(path))
-    found = objectcode.read(Path(json.loads(done.stdout)["wheel"]), tmp_path)
-    assert found == compiled("x86-64-v3")
+    code_features = objectcode.read(Path(json.loads(done.stdout)["wheel"]), tmp_path)
+    assert code_features == compiled("x86-64-v3")
 
 
 def test_a_tree_whose_configure_fails_is_told_by_its_last_word(wheel: Run, fresh: Fresh) -> None:
@@ -447,8 +447,8 @@ def commit(site: Site) -> str:
 
 
 def maker(site: Site, folder: Path) -> Maker:
-    asked = RunRequest(base=site.base, mirror=site.url, network="host", need_disk="5", no_verify=True)
-    return Maker(run=replace(run_of(asked, certificates("")), work=folder / "work", reports=folder))
+    run_request = RunRequest(base=site.base, mirror=site.url, network="host", need_disk="5", no_verify=True)
+    return Maker(run=replace(run_of(run_request, certificates("")), work=folder / "work", reports=folder))
 
 
 def from_tag(site: Site, commit: str) -> plan.Build:
@@ -462,8 +462,8 @@ def test_a_tag_is_compiled_where_its_commit_is_the_known_one(
 ) -> None:
     made = maker(site, tmp_path).wheel(from_tag(site, commit), tmp_path / "dist")
     assert objectcode.read(made.wheel, tmp_path) == compiled("x86-64-v3")
-    said: Any = json.loads(made.sidecar.read_text(encoding="utf-8"))
-    assert said["source_commit"] == commit
+    document: Any = json.loads(made.sidecar.read_text(encoding="utf-8"))
+    assert document["source_commit"] == commit
 
 
 def test_a_tag_with_another_commit_is_refused(site: Site, commit: str, wheel: Run, tmp_path: Path) -> None:
@@ -505,16 +505,16 @@ def test_a_release_whose_wheel_bazel_makes_is_compiled_by_a_newer_bazel(new_site
     answer = json.loads(done.stdout)
     made = Path(answer["wheel"])
     assert made.name == f"tensorflow_cpu-{NEW}-cp311-cp311-linux_x86_64.whl"
-    found, planned = objectcode.read(made, tmp_path), features("x86-64-v3")
-    assert found.macros == {facts.feature(name).macro for name in planned}
-    assert found.used <= planned
-    assert planned - found.used <= NEVER_WRITTEN | UNDER_AVX
-    assert found.host_macros == frozenset()
-    said = json.loads(Path(answer["sidecar"]).read_text(encoding="utf-8"))
-    assert said["sha256"] == sources.digest(made)
-    assert said["bazel"] == newbazel.VERSION
-    assert said["plan"]["bazel_target"] == "//tensorflow/tools/pip_package:wheel"
-    assert "--repo_env=HERMETIC_PYTHON_VERSION=3.11" in said["plan"]["bazel_flags"]
+    code_features, planned = objectcode.read(made, tmp_path), features("x86-64-v3")
+    assert code_features.macros == {facts.feature(name).macro for name in planned}
+    assert code_features.used <= planned
+    assert planned - code_features.used <= NEVER_WRITTEN | UNDER_AVX
+    assert code_features.host_macros == frozenset()
+    document = json.loads(Path(answer["sidecar"]).read_text(encoding="utf-8"))
+    assert document["sha256"] == sources.digest(made)
+    assert document["bazel"] == newbazel.VERSION
+    assert document["plan"]["bazel_target"] == "//tensorflow/tools/pip_package:wheel"
+    assert "--repo_env=HERMETIC_PYTHON_VERSION=3.11" in document["plan"]["bazel_flags"]
     (path,) = (ROOT / "build" / answer["id"]).glob("profile.json.gz")
     kinds = {name: count for name, count, _ in bazel_profile.read(path).by_mnemonic()}
     assert (kinds["CppCompile"], kinds["CppLink"], kinds["TfWheel"]) == (KERNELS + 2, 2, 1)

@@ -78,8 +78,8 @@ def whole_sets(arch: str) -> tuple[InstructionSet, ...]:
     targets = (name for name, target in archspec.cpu.TARGETS.items() if target.family.name == arch)
     known = [name for name in targets if names.features(name, arch) is not None]
     recorded = [cpu.parse(row.cpuinfo()) for row in machines() if row.arch == arch]
-    found = [isa.resolve(name, arch=arch) for name in known] + [isa.of_cpu(machine) for machine in recorded]
-    return tuple({one.features: one for one in found}.values())
+    sets = [isa.resolve(name, arch=arch) for name in known] + [isa.of_cpu(machine) for machine in recorded]
+    return tuple({one.features: one for one in sets}.values())
 
 
 def asked(name: str, arch: str) -> list[str]:
@@ -168,9 +168,9 @@ def test_every_known_flag_switches_on_its_features_and_none_beyond(each: Compile
     smallest = facts.levels(each.arch)[0].features
     for row in facts.features(each.arch):
         if row.flag and each.knows(row):
-            found = each.takes(bare(row))
-            assert brought(row.name) <= found.on, row.name
-            assert found.traces <= isa.closure([row.name, *smallest]), row.name
+            acceptance = each.takes(bare(row))
+            assert brought(row.name) <= acceptance.on, row.name
+            assert acceptance.traces <= isa.closure([row.name, *smallest]), row.name
 
 
 @of_each
@@ -184,8 +184,8 @@ def test_an_older_compiler_than_a_rows_first_refuses_the_flag_or_does_nothing_wi
 def test_every_level_is_its_features(each: Compiler) -> None:
     for level in facts.levels(each.arch):
         assert each.knows(level)
-        found = each.takes(f"-march={level.march}")
-        assert found.on == found.traces == level.features, level.name
+        acceptance = each.takes(f"-march={level.march}")
+        assert acceptance.on == acceptance.traces == level.features, level.name
 
 
 @of_each
@@ -194,8 +194,8 @@ def test_every_cpus_flags_switch_on_what_the_plan_promises(each: Compiler) -> No
     assert len(sets) > 8
     for wanted in sets:
         flags = isa.flags(wanted, each.spelled)
-        found = each.takes(" ".join(flags.flags))
-        assert found.on == found.traces == set(flags.instruction_set.features), wanted.name
+        acceptance = each.takes(" ".join(flags.flags))
+        assert acceptance.on == acceptance.traces == set(flags.instruction_set.features), wanted.name
 
 
 @pytest.mark.parametrize("name", every())

@@ -24,10 +24,10 @@ Invoke = Callable[..., "subprocess.CompletedProcess[str]"]
 @pytest.fixture(scope="module")
 def newer(engine: Engine) -> Iterator[Engine]:
     with second.newer() as host:
-        found = Engine.connect(host)
-        info = found.client.info()
+        connected = Engine.connect(host)
+        info = connected.client.info()
         assert ["driver-type", "io.containerd.snapshotter.v1"] in info["DriverStatus"]
-        yield found
+        yield connected
 
 
 def test_what_is_pushed_from_there_is_described_and_pulled_here(
@@ -40,13 +40,13 @@ def test_what_is_pushed_from_there_is_described_and_pulled_here(
     # There an image is known by its manifest, here by its configuration.
     assert done.digest == newer.image(name).id
     assert not push(newer, name, place, tmp_path).uploaded
-    found = described.check(place, one.id, tmp_path / "reports")
-    assert (found.digest, found.report) == (done.digest, True)
-    described.pull(engine, place, found, Progress())
+    published = described.check(place, one.id, tmp_path / "reports")
+    assert (published.digest, published.report) == (done.digest, True)
+    described.pull(engine, place, published, Progress())
     try:
-        assert engine.image(found.reference).id == found.config != done.digest
+        assert engine.image(published.reference).id == published.config != done.digest
     finally:
-        engine.remove(found.reference)
+        engine.remove(published.reference)
 
 
 def test_what_is_pushed_from_here_is_pulled_listed_and_removed_there(
@@ -57,8 +57,8 @@ def test_what_is_pushed_from_here_is_pulled_listed_and_removed_there(
     digest = push(engine, image, place, tmp_path).digest
     (tmp_path / "cpuinfo").write_text(machine("rhel7-haswell").cpuinfo())
     env = {**os.environ, "DOCKER_HOST": newer.host}
-    words = ("--registry", str(place.repository), "--cpuinfo", str(tmp_path / "cpuinfo"), "--json")
-    pulled = json.loads(invoke("pull", *words, env=env).stdout)
+    arguments = ("--registry", str(place.repository), "--cpuinfo", str(tmp_path / "cpuinfo"), "--json")
+    pulled = json.loads(invoke("pull", *arguments, env=env).stdout)
     assert pulled["reference"] == f"{place.repository}@{digest}"
     assert newer.image(pulled["image"]).id == digest
     listed = json.loads(invoke("images", "--json", env=env).stdout)

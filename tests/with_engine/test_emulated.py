@@ -51,8 +51,8 @@ class Outcome:
 Emulate = Callable[[str, str, str], dict[str, Outcome]]
 
 
-def planned(asked: str, compiler: str, platform: str) -> Build:
-    request = Request(release=RELEASE, target="mkl", cpu=asked, compiler=compiler, platform=platform)
+def planned(requested: str, compiler: str, platform: str) -> Build:
+    request = Request(release=RELEASE, target="mkl", cpu=requested, compiler=compiler, platform=platform)
     return plan.select(request, None)
 
 
@@ -61,8 +61,8 @@ def emulate(engine: Engine, compilers: str) -> Emulate:
     """Compiles the program for a plan and runs it on every emulated CPU of the platform."""
 
     @cache
-    def run(asked: str, compiler: str, platform: str) -> dict[str, Outcome]:
-        build = planned(asked, compiler, platform)
+    def run(requested: str, compiler: str, platform: str) -> dict[str, Outcome]:
+        build = planned(requested, compiler, platform)
         arch, prefix = PLATFORMS[platform], PREFIX[platform]
         kind, _, version = compiler.partition("-")
         program = f"{prefix}g++-{version}" if kind == "gcc" else f"clang++-{version}"
@@ -84,9 +84,9 @@ def emulate(engine: Engine, compilers: str) -> Emulate:
 
 
 def outcome(said: dict[str, str], arch: str) -> Outcome:
-    found = cpu.parse(said["cpuinfo"].replace("|", "\n"), machine=arch)
+    detected = cpu.parse(said["cpuinfo"].replace("|", "\n"), machine=arch)
     return Outcome(
-        features=frozenset(found.features),
+        features=frozenset(detected.features),
         guarded=int(said["guarded"]),
         said=said["guard-said"],
         alone=int(said["alone"]),
@@ -96,18 +96,18 @@ def outcome(said: dict[str, str], arch: str) -> Outcome:
 X86 = ("westmere", "sandybridge", "haswell")
 ARM = ("armv8-a", "armv8.2-a", "armv8.2-a,asimddp", "armv8.2-a,sve", "neoverse-v1")
 ALL = [
-    *((asked, compiler, "linux/amd64") for asked in X86 for compiler in ("gcc-12", "clang-16")),
-    *((asked, "gcc-12", "linux/arm64") for asked in ARM),
+    *((requested, compiler, "linux/amd64") for requested in X86 for compiler in ("gcc-12", "clang-16")),
+    *((requested, "gcc-12", "linux/arm64") for requested in ARM),
 ]
 
 
-@pytest.mark.parametrize(("asked", "compiler", "platform"), ALL)
+@pytest.mark.parametrize(("requested", "compiler", "platform"), ALL)
 def test_the_guard_stops_a_binary_exactly_where_a_feature_is_missing_and_elsewhere_it_runs(
-    asked: str, compiler: str, platform: str, emulate: Emulate
+    requested: str, compiler: str, platform: str, emulate: Emulate
 ) -> None:
-    build = planned(asked, compiler, platform)
+    build = planned(requested, compiler, platform)
     needed = set(build.instruction_set.features)
-    for name, found in emulate(asked, compiler, platform).items():
+    for name, found in emulate(requested, compiler, platform).items():
         if needed <= found.features:
             assert (found.guarded, found.said, found.alone) == (0, "ran", 0), name
         else:
@@ -117,7 +117,7 @@ def test_the_guard_stops_a_binary_exactly_where_a_feature_is_missing_and_elsewhe
 
 
 @pytest.mark.parametrize(
-    ("asked", "platform", "runs", "dies"),
+    ("requested", "platform", "runs", "dies"),
     [
         ("westmere", "linux/amd64", "Westmere", "Nehalem"),
         ("sandybridge", "linux/amd64", "SandyBridge", "Westmere"),
@@ -130,14 +130,14 @@ def test_the_guard_stops_a_binary_exactly_where_a_feature_is_missing_and_elsewhe
     ],
 )
 def test_without_the_guard_the_next_older_cpu_dies_of_an_illegal_instruction(
-    asked: str, platform: str, runs: str, dies: str, emulate: Emulate
+    requested: str, platform: str, runs: str, dies: str, emulate: Emulate
 ) -> None:
-    compilers = [compiler for of, compiler, where in ALL if (of, where) == (asked, platform)]
+    compilers = [compiler for of, compiler, where in ALL if (of, where) == (requested, platform)]
     for compiler in compilers:
-        found = emulate(asked, compiler, platform)
-        assert (found[runs].guarded, found[runs].alone) == (0, 0)
+        results = emulate(requested, compiler, platform)
+        assert (results[runs].guarded, results[runs].alone) == (0, 0)
         if dies:
-            assert (found[dies].guarded, found[dies].alone) == (STOPPED, SIGILL)
+            assert (results[dies].guarded, results[dies].alone) == (STOPPED, SIGILL)
 
 
 @pytest.mark.parametrize(("name", "code"), [("amazon-neoverse_v1", 0), ("amazon-neoverse_n1", STOPPED)])

@@ -276,12 +276,12 @@ def test_a_failed_build_says_why_and_where(engine: Engine, debian: str, name: st
 
 def processes(word: str) -> list[str]:
     """Processes of this machine, the engine's included, with `word` as an argument."""
-    found = []
+    records = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             if word.encode() in path.read_bytes().split(b"\0"):
-                found.append(path.parent.name)
-    return found
+                records.append(path.parent.name)
+    return records
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -351,9 +351,9 @@ def test_bases_that_cannot_be_had(engine: Engine, debian: str, tmp_path: Path) -
     assert resolve(debian).digest == engine.image(debian).id
     notes.truncate(0)
     assert resolve("auto").reference == debian
-    told = [line for line in notes.getvalue().splitlines() if "instead" in line]
-    assert len(told) == 1
-    assert f"Debian {DISTRIBUTION}" in told[0]
+    lines = [line for line in notes.getvalue().splitlines() if "instead" in line]
+    assert len(lines) == 1
+    assert f"Debian {DISTRIBUTION}" in lines[0]
 
 
 @pytest.fixture
@@ -400,18 +400,18 @@ def test_a_base_from_a_registry_is_named_by_digest(
         return base_image.resolve(engine, image, DISTRIBUTION, mode, progress=Progress(), log=tmp_path / "log")
 
     try:
-        found = resolve("auto")
-        assert found.name == image
-        assert re.fullmatch(r"sha256:[0-9a-f]{64}", found.digest)
-        assert found.reference == f"{address}/python@{found.digest}"
-        assert engine.exists(found.reference)
-        assert resolve(image).digest == found.digest
+        base = resolve("auto")
+        assert base.name == image
+        assert re.fullmatch(r"sha256:[0-9a-f]{64}", base.digest)
+        assert base.reference == f"{address}/python@{base.digest}"
+        assert engine.exists(base.reference)
+        assert resolve(image).digest == base.digest
         process.kill()
         process.wait()
-        assert resolve("registry") == found
+        assert resolve("registry") == base
     finally:
         with contextlib.suppress(UnknownImage):
-            engine.remove(found.reference)
+            engine.remove(base.reference)
 
 
 # In a network of its own: a second dockerd beside the first would share docker0, or with --bridge=none even delete it.
@@ -441,9 +441,9 @@ def test_an_engine_is_started_once_and_stopped(engine: Engine, place: daemon.Dae
     progress = Progress(io.StringIO())
     try:
         both = [start(place), start(place)]
-        said = [process.communicate(timeout=120) for process in both]
-        assert [process.returncode for process in both] == [0, 0], said
-        assert sum("engine: start: done" in err for _, err in said) == 1
+        output = [process.communicate(timeout=120) for process in both]
+        assert [process.returncode for process in both] == [0, 0], output
+        assert sum("engine: start: done" in err for _, err in output) == 1
         assert sum(f"--pidfile={place.pid_file}" in line for line in _command_lines()) == 1
         second = daemon.ensure(progress, place)
         assert second.data_root == place.data
@@ -512,10 +512,10 @@ def test_an_engine_of_our_own_throws_layers_away_before_cache_mounts(
 
 def kinds(engine: Engine) -> dict[str, int]:
     """The bytes of the build cache by BuildKit's types of records."""
-    found: dict[str, int] = {}
+    results: dict[str, int] = {}
     for record in engine.client.df()["BuildCache"] or ():
-        found[record["Type"]] = found.get(record["Type"], 0) + record["Size"]
-    return found
+        results[record["Type"]] = results.get(record["Type"], 0) + record["Size"]
+    return results
 
 
 def _command_lines() -> list[str]:
@@ -553,8 +553,8 @@ def test_no_second_engine_is_started_in_the_same_network(engine: Engine, place: 
 
 
 def processes_named(name: str) -> list[str]:
-    found = []
+    records = []
     for path in Path("/proc").glob("[0-9]*/comm"):
         with contextlib.suppress(OSError):
-            found += [path.parent.name] if path.read_text().strip() == name else []
-    return found
+            records += [path.parent.name] if path.read_text().strip() == name else []
+    return records

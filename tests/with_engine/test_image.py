@@ -78,11 +78,9 @@ def ca(work: Path, certificate: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def ground(engine: Engine, build: Build, work: Path, ca: Path) -> ResolvedBase:
-    asked = os.environ.get("TFBUILD_TEST_BASE", "auto")
+    base = os.environ.get("TFBUILD_TEST_BASE", "auto")
     image, distribution = build.base_image, build.base_distribution
-    return base_image.resolve(
-        engine, image, distribution, asked, progress=Progress(), log=work / "base.log", ca_cert=ca
-    )
+    return base_image.resolve(engine, image, distribution, base, progress=Progress(), log=work / "base.log", ca_cert=ca)
 
 
 @pytest.fixture(scope="module")
@@ -267,11 +265,11 @@ def layers(engine: Engine, image: str, work: Path) -> list[Path]:
 
 
 def own_entries(layers: list[Path], ground_layers: int) -> list[tarfile.TarInfo]:
-    found = []
+    records = []
     for layer in layers[ground_layers:]:
         with tarfile.open(layer) as files:
-            found += files.getmembers()
-    return found
+            records += files.getmembers()
+    return records
 
 
 @pytest.fixture(scope="module")
@@ -317,8 +315,8 @@ def test_the_ca_is_in_no_layer_and_not_in_the_history(
     engine: Engine, image: str, layers: list[Path], certificate: Path, work: Path
 ) -> None:
     (needle,) = body(certificate.read_text())
-    found = [layer for layer in layers if contains(layer, needle)]
-    assert found == []
+    leaks = [layer for layer in layers if contains(layer, needle)]
+    assert leaks == []
     history = json.dumps(engine.client.api.history(image)) + json.dumps(engine.client.api.inspect_image(image))
     assert needle.decode() not in history
     # The search finds what is there: certifi's own certificates are in the image.

@@ -68,8 +68,8 @@ def test_an_image_is_what_its_wheel_is_though_it_is_stripped(
     assert (stripped["guard"], stripped["disagreements"]) == (whole["guard"], [])
     # Twice the share of what no wheel here was compiled for, and half of what one was: the threshold lies between.
     least = scan.threshold("spread")
-    told = {name: row["share"] for name, row in stripped["libraries"][0]["features"].items() if name not in EITHER}
-    assert all(share < least / 2 or share > 2 * least for share in told.values()), told
+    values = {name: row["share"] for name, row in stripped["libraries"][0]["features"].items() if name not in EITHER}
+    assert all(share < least / 2 or share > 2 * least for share in values.values()), values
 
 
 def test_another_image_is_refused(invoke: Invoke) -> None:

@@ -40,10 +40,10 @@ class Shop:
 
     def tfbuilds(self, tag: str) -> str:
         """As tfbuild's template ends: its last instruction gives all labels, some by the Dockerfile's arguments."""
-        told = " ".join(f"{name}={dockerfile.quoted(value)}" for name, value in labels_of(BUILD).items())
+        text = " ".join(f"{name}={dockerfile.quoted(value)}" for name, value in labels_of(BUILD).items())
         arguments = ("ARG BASE_NAME=x", "ARG BASE_DIGEST=y", "ARG CONTEXT_DIGEST=sha256:z")
         return self.build(
-            tag, "FROM scratch", "LABEL io.tfbuild.base=bookworm", "COPY content /", *arguments, f"LABEL {told}"
+            tag, "FROM scratch", "LABEL io.tfbuild.base=bookworm", "COPY content /", *arguments, f"LABEL {text}"
         )
 
     def unname(self, tag: str) -> None:
@@ -57,9 +57,9 @@ class Shop:
 
 @pytest.fixture
 def shop(engine: Engine, tmp_path: Path) -> Iterator[Shop]:
-    found = Shop(engine, tmp_path)
-    yield found
-    for image in reversed(found.ids):
+    shop = Shop(engine, tmp_path)
+    yield shop
+    for image in reversed(shop.ids):
         if engine.exists(image):
             engine.remove(image)
 
@@ -110,8 +110,8 @@ def test_tfbuilds_own_go_without_a_name_or_a_proof(shop: Shop) -> None:
 def test_the_verb_shows_what_would_go(shop: Shop, invoke: Callable[..., "subprocess.CompletedProcess[str]"]) -> None:
     shop.tfbuilds(f"{BUILD.id}-failed")
     shop.build("1.7", f"FROM {shop.repository}:{BUILD.id}-failed", "ENV APP=1")
-    told = json.loads(invoke("prune", "--dry-run", "--json").stdout)
-    assert [name for name in told["going"] if name.startswith(shop.repository)] == [
+    document = json.loads(invoke("prune", "--dry-run", "--json").stdout)
+    assert [name for name in document["going"] if name.startswith(shop.repository)] == [
         f"{shop.repository}:{BUILD.id}-failed"
     ]
-    assert told["removed"] == []
+    assert document["removed"] == []

@@ -44,9 +44,9 @@ sys.exit("something answered")
 """
 
 
-def invoke(work: Path, *words: str, inside: "tuple[str, ...]" = (), host: str = "") -> "subprocess.Popen[str]":
+def invoke(work: Path, *arguments: str, inside: "tuple[str, ...]" = (), host: str = "") -> "subprocess.Popen[str]":
     """Starts `invoke ...` as a user would, in a folder of its own; `inside`: the command that enters the namespace."""
-    command = [*inside, sys.executable, "-m", "invoke", "--search-root", str(ROOT), *words]
+    command = [*inside, sys.executable, "-m", "invoke", "--search-root", str(ROOT), *arguments]
     env = os.environ | ({"DOCKER_HOST": host} if host else {})
     return subprocess.Popen(command, cwd=work, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -82,8 +82,8 @@ def site(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
     debian(engine, top / "base", base, "libeigen3-dev")
     try:
         with small_disk(folder, "200m"):
-            _, said = ended(invoke(work, *bundle, *OFFICIAL), 21)
-            assert f"no space is left for the bundle in {folder}" in said
+            _, output = ended(invoke(work, *bundle, *OFFICIAL), 21)
+            assert f"no space is left for the bundle in {folder}" in output
             before = bundles.read(folder)
             assert before.files > 3
             assert not list(folder.rglob(f"{bundles.PART}*"))
@@ -149,8 +149,8 @@ def test_without_a_network_the_bundle_builds_and_verifies_an_image_and_compiles_
         subprocess.run([*there.inside, sys.executable, "-c", NETWORK_UNREACHABLE], check=True)
 
         start = partial(invoke, tmp_path, inside=there.inside, host=there.host)
-        _, said = ended(start("build", *OFFICIAL, "--base", "registry"), 22)
-        assert "no registry provides" in said
+        _, output = ended(start("build", *OFFICIAL, "--base", "registry"), 22)
+        assert "no registry provides" in output
 
         mirrored = ("--mirror", str(site.folder), "--json")
         image = start("build", *OFFICIAL, *mirrored)
@@ -165,8 +165,8 @@ def test_without_a_network_the_bundle_builds_and_verifies_an_image_and_compiles_
         assert (report["id"], report["verdict"]) == (ID, "pass")
         checks = {check["name"]: check["status"] for check in report["checks"]}
         assert {checks[name] for name in ("guard", "import", "isa", "onednn", "tcmalloc", "numerics")} == {"pass"}
-        found = objectcode.read(tmp_path / made["wheel"], tmp_path)
-        assert {"avx2", "fma"} <= found.used <= features("x86-64-v3")
+        code_features = objectcode.read(tmp_path / made["wheel"], tmp_path)
+        assert {"avx2", "fma"} <= code_features.used <= features("x86-64-v3")
 
 
 # --- what a mirror can do wrong ---------------------------------------------------------------------------------------
@@ -175,10 +175,10 @@ def test_without_a_network_the_bundle_builds_and_verifies_an_image_and_compiles_
 def test_a_bundle_that_was_made_for_another_build_says_what_it_lacks(site: Site) -> None:
     """Nothing of this compiler's step is in a cache, for it fails each time."""
     command = ("wheel", *site.double, "--compiler", "clang-13", "--mirror", str(site.folder), "--no-cache")
-    _, said = ended(invoke(site.work, *command), 18)
-    assert "was not made for this build, which needs more" in said
-    assert "clang-13_" in said
-    assert "hint: invoke bundle with the same options" in said
+    _, output = ended(invoke(site.work, *command), 18)
+    assert "was not made for this build, which needs more" in output
+    assert "clang-13_" in output
+    assert "hint: invoke bundle with the same options" in output
 
 
 class Static(SimpleHTTPRequestHandler):
@@ -209,9 +209,9 @@ def test_a_mirror_elsewhere_that_breaks_is_named(broken: str, lacks: str, site: 
     url = f"http://127.0.0.1:{server.server_port}"
     with running(server):
         command = ("build", *OFFICIAL, "--mirror", url, "--network", "host", "--no-cache", "--no-verify")
-        _, said = ended(invoke(site.work, *command), 18)
-    assert f"the mirror {url} lacks something, or broke off" in said
-    assert "Traceback" not in said
+        _, output = ended(invoke(site.work, *command), 18)
+    assert f"the mirror {url} lacks something, or broke off" in output
+    assert "Traceback" not in output
 
 
 def test_a_bundle_that_was_changed_is_refused_before_anything_starts(site: Site) -> None:
@@ -220,14 +220,14 @@ def test_a_bundle_that_was_changed_is_refused_before_anything_starts(site: Site)
     path.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
     try:
         command = ("build", *OFFICIAL, "--mirror", str(site.folder))
-        _, said = ended(invoke(site.work, *command, host="unix:///nowhere.sock"), 18)
+        _, output = ended(invoke(site.work, *command, host="unix:///nowhere.sock"), 18)
     finally:
         path.write_bytes(before)
-    assert f"{path} was changed" in said
+    assert f"{path} was changed" in output
 
 
 def test_an_engine_whose_disk_is_full_is_said_so(site: Site, tmp_path: Path) -> None:
     with small_disk(tmp_path / "data", "260m"), island(tmp_path / "data") as there:
         command = ("build", *OFFICIAL, "--mirror", str(site.folder), "--need-disk", "0")
-        _, said = ended(invoke(tmp_path, *command, inside=there.inside, host=there.host), 21)
-    assert "the build ran out of disk space" in said
+        _, output = ended(invoke(tmp_path, *command, inside=there.inside, host=there.host), 21)
+    assert "the build ran out of disk space" in output

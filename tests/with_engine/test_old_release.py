@@ -62,9 +62,9 @@ def detail(report: Report, name: str) -> str:
 def test_an_official_wheel_is_verified_on_python_3_7(release: str, engine: Engine, old: Callable[..., str]) -> None:
     ref = old(release=release, target="cpu", wheel="official")
     report = verify(engine, ref, baseline=Baseline(ref=ref, env=untuned(release)), progress=Progress())
-    found = statuses(report)
-    assert found.pop("throughput") in ("pass", "skip"), report
-    assert {name for name, status in found.items() if status == "skip"} == {"onednn", "cuda"}, report
+    outcomes = statuses(report)
+    assert outcomes.pop("throughput") in ("pass", "skip"), report
+    assert {name for name, status in outcomes.items() if status == "skip"} == {"onednn", "cuda"}, report
     assert report.verdict == "pass", report
     assert "TensorFlow's own message agrees" in detail(report, "isa")
     assert "on Python 3.7." in detail(report, "import")

@@ -61,8 +61,8 @@ HOSTS = {
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with registries.serve(tmp_path_factory.mktemp("registry")) as found:
-        yield found
+    with registries.serve(tmp_path_factory.mktemp("registry")) as registry:
+        yield registry
 
 
 def build(cpu_name: str, release: str = "2.20.0") -> Build:
@@ -171,22 +171,22 @@ def test_each_host_pulls_the_image_that_it_can_run_by_the_verb_and_by_the_shell(
         engine.remove(image)
     for recorded, suffix in HOSTS.items():
         (tmp_path / recorded).write_text(cpuinfo(recorded))
-        told = json.loads(
+        document = json.loads(
             invoke("pull", f"--registry={place.repository}", f"--cpuinfo={tmp_path / recorded}", "--json").stdout
         )
-        name = told["image"]
-        assert told["id"].endswith(f"-{suffix}")
-        assert (name, told["reference"]) == (
-            f"{place.repository}:{told['id']}", f"{place.repository}@{digests[told['id']]}"
+        name = document["image"]
+        assert document["id"].endswith(f"-{suffix}")
+        assert (name, document["reference"]) == (
+            f"{place.repository}:{document['id']}", f"{place.repository}@{digests[document['id']]}"
         )  # fmt: skip
-        assert len(told["passed_over"]) == len(CPUS) - 1
+        assert len(document["passed_over"]) == len(CPUS) - 1
         pulled = engine.image(name)
         host = frozenset(isa.of_cpu(parsed(recorded)).features)
         assert set(pulled.labels["io.tfbuild.features"].split()) <= host
         engine.remove(name)
         assert shell(place, tmp_path / recorded).stdout.strip() == name
         again = engine.image(name)
-        assert (again.id, again.repo_digests) == (pulled.id, (told["reference"],))
+        assert (again.id, again.repo_digests) == (pulled.id, (document["reference"],))
         engine.remove(name)
 
 
@@ -269,8 +269,8 @@ def test_two_pushes_at_once_are_both_in_the_index(
 def arriving(place: Registry) -> dict[str, bytes]:
     """The tags of images on their way, which tfbuild does not list, and what is under them."""
     tags = requests.get(f"{place.repository.url}tags/list", timeout=10).json()["tags"]
-    found = {tag: place.manifest(tag) for tag in tags if references.ARRIVING_TAG.fullmatch(tag)}
-    return {tag: manifest.content for tag, manifest in found.items() if manifest is not None}
+    results = {tag: place.manifest(tag) for tag in tags if references.ARRIVING_TAG.fullmatch(tag)}
+    return {tag: manifest.content for tag, manifest in results.items() if manifest is not None}
 
 
 def test_one_image_pushed_twice_at_once_arrives_once(
@@ -388,8 +388,8 @@ def test_the_shell_form_chooses_as_the_verb_does(
         (tmp_path / recorded).write_text(cpuinfo(recorded))
         best = choose(place, recorded).best
         assert best is not None
-        said = shell(place, tmp_path / recorded, DRY_RUN="1").stdout.split()
-        assert said == [f"{place.repository}@{best.digest}", best.id]
+        output = shell(place, tmp_path / recorded, DRY_RUN="1").stdout.split()
+        assert output == [f"{place.repository}@{best.digest}", best.id]
     pulled = shell(place, tmp_path / "rhel7-haswell", words=("2.20",))
     name = pulled.stdout.strip()
     try:
@@ -419,8 +419,8 @@ def test_a_registry_killed_in_the_middle_of_a_push_offers_nothing_and_the_push_g
         image = made(build("avx"), megabytes=300)
         killer = threading.Thread(target=kill_when_bytes_arrive, args=(server,))
         killer.start()
-        words = [sys.executable, "-m", "invoke", "push", image, "--registry", server.repository]
-        done = run_push(words, tmp_path, server)
+        arguments = [sys.executable, "-m", "invoke", "push", image, "--registry", server.repository]
+        done = run_push(arguments, tmp_path, server)
         killer.join()
         assert done.returncode == 0, done.stderr
         best = choose(place, "rocky9-zen5").best
@@ -436,9 +436,9 @@ def test_a_registry_killed_in_the_middle_of_a_pull(engine: Engine, made: Callabl
         push(engine, image, Registry(Repository.parse(server.repository)), tmp_path)
         engine.remove(image)
         (tmp_path / "cpuinfo").write_text(machine("rocky9-zen5").cpuinfo())
-        words = ["pull", f"--registry=127.0.0.1:{port}/us/tensorflow", f"--cpuinfo={tmp_path}/cpuinfo"]
+        arguments = ["pull", f"--registry=127.0.0.1:{port}/us/tensorflow", f"--cpuinfo={tmp_path}/cpuinfo"]
         process = subprocess.Popen(
-            [sys.executable, "-m", "invoke", *words],
+            [sys.executable, "-m", "invoke", *arguments],
             cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         assert process.stderr is not None
@@ -513,15 +513,15 @@ def copy_of(old: str, server: Server) -> str:
 
 def offers(direct: Registry, folder: Path) -> set[str]:
     """What a host is offered that could run both images, each proved to be whole and the one described."""
-    found = {choose(direct, "rocky9-zen5", release).best for release in ("", "2.20", "2.20.0")}
-    for best in found:
+    results = {choose(direct, "rocky9-zen5", release).best for release in ("", "2.20", "2.20.0")}
+    for best in results:
         assert best is not None
         whole = described.check(direct, best.digest, folder / "none")
         manifest = direct.manifest(whole.digest)
         assert manifest is not None
         for layer in manifest.json()["layers"]:
             assert requests.head(f"{direct.repository.url}blobs/{layer['digest']}", timeout=10).status_code == 200
-    return {best.id for best in found if best is not None}
+    return {best.id for best in results if best is not None}
 
 
 def test_a_push_that_dies_at_any_of_its_steps_offers_nothing_half_and_the_next_one_ends_it(
@@ -579,9 +579,9 @@ def test_a_replacement_that_dies_at_any_of_its_steps_leaves_a_whole_image(
                 second = push(engine, new, Registry(place), tmp_path, force=True).digest
                 break
             except (RegistryRefused, TransferFailed):
-                found = described.check(direct, one.id, tmp_path / "none")
+                published = described.check(direct, one.id, tmp_path / "none")
             assert offers(direct, tmp_path) == {one.id}
-            states.append((found.digest, found.lacking))
+            states.append((published.digest, published.lacking))
             proxy.left = math.inf
             push(engine, new, Registry(place), tmp_path, force=True)
             assert described.check(direct, one.id, tmp_path / "reports").lacking == ()
@@ -652,13 +652,13 @@ def test_a_push_without_its_indexes_is_finished_by_them(
     monkeypatch.setattr(indexes, "gather", ending)
     with pytest.raises(RegistryRefused, match="the test ends here"):
         push(engine, new, place, folder)
-    words = (name, "--registry", str(place.repository))
-    assert f"{name} is not offered by 2.20-mkl" in invoke("verify", *words, code=30).stderr
-    assert json.loads(invoke("push", *words, "--indexes", "--json").stdout)["indexes"] == [
+    arguments = (name, "--registry", str(place.repository))
+    assert f"{name} is not offered by 2.20-mkl" in invoke("verify", *arguments, code=30).stderr
+    assert json.loads(invoke("push", *arguments, "--indexes", "--json").stdout)["indexes"] == [
         "2.20-mkl", "2.20.0-mkl", "latest-mkl"
     ]  # fmt: skip
-    invoke("verify", *words)
-    assert "leave out --force" in invoke("push", *words, "--indexes", "--force", code=2).stderr
+    invoke("verify", *arguments)
+    assert "leave out --force" in invoke("push", *arguments, "--indexes", "--force", code=2).stderr
 
 
 def ending(*_: object) -> list[str]:
@@ -777,8 +777,8 @@ def test_a_dry_run_uploads_nothing_and_tells_a_registry_that_takes_nothing(
     assert json.loads(invoke(*ask, f"tfbuild:{one.id}").stdout)["there"] == digest
     with ThreadingHTTPServer(("127.0.0.1", 0), Denied) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        words = ("push", "--dry-run", one.id, "--registry", f"127.0.0.1:{server.server_port}/us/x")
-        assert "answers 403" in invoke(*words, code=26).stderr
+        arguments = ("push", "--dry-run", one.id, "--registry", f"127.0.0.1:{server.server_port}/us/x")
+        assert "answers 403" in invoke(*arguments, code=26).stderr
         server.shutdown()
 
 

@@ -39,8 +39,8 @@ class Certificates:
 def server(tmp_path: Path) -> Iterator[Server]:
     folder = tmp_path / "buildgrid"
     folder.mkdir()
-    with buildgrid.serve(folder) as found:
-        yield found
+    with buildgrid.serve(folder) as server:
+        yield server
 
 
 @pytest.fixture
@@ -115,11 +115,11 @@ def test_a_second_builder_takes_its_actions_from_the_cache_and_another_instructi
 
 def test_a_cache_that_never_answers_is_told_before_the_compile(site: Site, tmp_path: Path) -> None:
     url = f"grpc://127.0.0.1:{free_port()}"
-    said = build(site, tmp_path, "--remote-cache", url, code=23)
-    assert f"tfbuild: the remote cache {url} does not answer: [Errno 111] Connection refused" in said
-    assert f"error: the remote cache {url} cannot be used" in said
-    assert "hint: is it up, and does it accept the credentials?" in said
-    assert "Analyzed" not in said
+    output = build(site, tmp_path, "--remote-cache", url, code=23)
+    assert f"tfbuild: the remote cache {url} does not answer: [Errno 111] Connection refused" in output
+    assert f"error: the remote cache {url} cannot be used" in output
+    assert "hint: is it up, and does it accept the credentials?" in output
+    assert "Analyzed" not in output
 
 
 @pytest.mark.nightly
@@ -133,15 +133,15 @@ def test_a_cache_that_dies_on_the_way_costs_its_hits_alone(site: Site, server: S
         while begun(log) < 2 and process.poll() is None:
             time.sleep(0.2)
         server.stop()
-        said, _ = process.communicate()
-    assert process.returncode == 0, said[-6000:]
-    assert f"lost the remote cache {server.url}; compiled the rest locally" in said
-    said = log.read_text(errors="replace")
-    assert f"tfbuild: the remote cache {server.url} does not answer" in said
-    assert "tfbuild: going on without it" in said
+        output, _ = process.communicate()
+    assert process.returncode == 0, output[-6000:]
+    assert f"lost the remote cache {server.url}; compiled the rest locally" in output
+    output = log.read_text(errors="replace")
+    assert f"tfbuild: the remote cache {server.url} does not answer" in output
+    assert "tfbuild: going on without it" in output
     # What was compiled before was not compiled again.
     assert begun(log) == KERNELS
-    assert len(re.findall(r"SUBCOMMAND: # //tensorflow/double:kernel_\d+ \[action 'Compiling", said)) < 2 * KERNELS
+    assert len(re.findall(r"SUBCOMMAND: # //tensorflow/double:kernel_\d+ \[action 'Compiling", output)) < 2 * KERNELS
 
 
 # --- credentials ------------------------------------------------------------------------------------------------------

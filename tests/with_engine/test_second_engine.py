@@ -52,11 +52,11 @@ def second(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     before = bridge.read_text() if bridge.exists() else ""
     log = tmp_path_factory.mktemp("base") / "log"
     name = base_image.bootstrap(engine, "bookworm", progress=Progress(), log=log, ca_cert=certificates("")).reference
-    with seconds.engine() as found:
-        there = Engine.connect(found.host)
+    with seconds.engine() as second:
+        there = Engine.connect(second.host)
         there.client.images.load(b"".join(engine.client.images.get(name).save(named=True)))
         assert there.exists(name)
-        yield found
+        yield second
     assert (bridge.read_text() if bridge.exists() else "") == before
     assert engine.run(name, ["echo", "whole"]).stdout == "whole\n"
 
@@ -122,14 +122,14 @@ def test_ctrl_c_ends_a_build_by_ssh_with_all_of_its_processes(path: str, second:
         [*command, "--network", "host"], cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stderr is not None
-        said = ""
-        while "build: wheel ..." not in said:
+        output = ""
+        while "build: wheel ..." not in output:
             line = process.stderr.readline()
-            assert line, said
-            said += line
+            assert line, output
+            output += line
         process.send_signal(signal.SIGINT)
-        said += process.communicate(timeout=60)[1]
-    assert process.returncode == 130, said
+        output += process.communicate(timeout=60)[1]
+    assert process.returncode == 130, output
     assert processes(f"{second.folder}/ssh/ssh_config") == []
 
 
@@ -192,11 +192,11 @@ def test_an_engine_by_ssh_lists_its_images_and_says_what_runs_there(
 def test_what_is_wrong_with_an_engine_by_ssh_is_said_in_one_line(
     by_ssh: Invoke, second: Second, host: str, reason: str, hint: str
 ) -> None:
-    said = by_ssh("images", "--engine", f"ssh://{host}", code=20, timeout=60).stderr
-    assert f"no container engine answers at ssh://{host}: " in said
-    assert reason in said
-    assert hint in said
-    assert len(said.splitlines()) == 2
+    errors = by_ssh("images", "--engine", f"ssh://{host}", code=20, timeout=60).stderr
+    assert f"no container engine answers at ssh://{host}: " in errors
+    assert reason in errors
+    assert hint in errors
+    assert len(errors.splitlines()) == 2
     assert processes(f"{second.folder}/ssh/ssh_config") == []
 
 
@@ -212,11 +212,11 @@ def test_an_engine_that_says_nothing_is_given_up(path: str, second: Second, monk
 
 
 def test_the_cpu_that_a_context_s_engine_shows_is_the_one_that_is_built_for(by_context: Invoke) -> None:
-    asked = ("build", "--target", "cpu", "--release", "2.20.0", "--dry-run", "--json", "--base", "bootstrap")
-    (told,) = json.loads(by_context(*asked, "--engine", "second-tls").stdout)
+    arguments = ("build", "--target", "cpu", "--release", "2.20.0", "--dry-run", "--json", "--base", "bootstrap")
+    (document,) = json.loads(by_context(*arguments, "--engine", "second-tls").stdout)
     read = cpu.parse(machine(MACHINE).cpuinfo())
-    assert told["id"] == plan.select(Request(target="cpu", release="2.20.0"), read).id
-    assert "x86-64-v3" in told["id"]
+    assert document["id"] == plan.select(Request(target="cpu", release="2.20.0"), read).id
+    assert "x86-64-v3" in document["id"]
 
 
 def test_an_engine_s_own_ca_holds_whatever_the_web_s_is(by_context: Invoke, second: Second) -> None:
@@ -252,8 +252,8 @@ def test_an_engine_that_cannot_be_trusted_or_reached_is_refused(
     shutil.copy(second.folder / "tls" / "ca.pem", tmp_path)  # and no certificate of the client's own
     fill = {"port": second.port, "folder": tmp_path}
     filled = {name: value.format(**fill) for name, value in env.items()}
-    said = by_context("images", "--engine", engine_name.format(**fill), env=filled, code=20, timeout=60).stderr
-    error, _, advice = said.partition("hint: ")
+    errors = by_context("images", "--engine", engine_name.format(**fill), env=filled, code=20, timeout=60).stderr
+    error, _, advice = errors.partition("hint: ")
     assert reason in error
     assert hint in advice
 
@@ -268,10 +268,10 @@ def test_push_and_pull_go_through_the_engine_that_is_named_and_fit_its_cpu(
             publish.push(there, name, place, tmp_path / "reports", force=False, progress=Progress())
             there.remove(name)
         done = by_context("pull", "--engine", "second-tls", "--registry", server.repository, "--json")
-    told = json.loads(done.stdout)
-    assert told["id"].endswith("-x86-64-v3")
-    assert there.exists(told["image"])
-    there.remove(told["image"])
+    document = json.loads(done.stdout)
+    assert document["id"].endswith("-x86-64-v3")
+    assert there.exists(document["image"])
+    there.remove(document["image"])
 
 
 # --- by a builder -----------------------------------------------------------------------------------------------------
@@ -355,8 +355,8 @@ def test_a_folder_served_here_is_no_mirror_for_a_builder_elsewhere(
     by_context: Invoke, remote: str, tmp_path: Path
 ) -> None:
     (tmp_path / "bundle.json").write_text('{"schema": "tfbuild.bundle/1"}')
-    said = by_context("build", *OFFICIAL, "--builder", remote, "--mirror", str(tmp_path), code=2).stderr
-    assert f"the builder {remote} (remote) has a network of its own" in said
+    errors = by_context("build", *OFFICIAL, "--builder", remote, "--mirror", str(tmp_path), code=2).stderr
+    assert f"the builder {remote} (remote) has a network of its own" in errors
 
 
 def test_a_base_that_the_engine_alone_has_is_a_layout_with_the_same_image_in_it(
@@ -391,6 +391,6 @@ def test_a_base_that_the_engine_alone_has_is_a_layout_with_the_same_image_in_it(
 def test_a_builder_that_is_none_of_this_engine_s_is_refused(
     by_context: Invoke, name: str, reason: str, hint: str
 ) -> None:
-    said = by_context("build", *OFFICIAL, "--builder", name, "--no-cache", code=20).stderr
-    assert reason in said
-    assert hint in said
+    errors = by_context("build", *OFFICIAL, "--builder", name, "--no-cache", code=20).stderr
+    assert reason in errors
+    assert hint in errors

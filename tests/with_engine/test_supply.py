@@ -63,17 +63,17 @@ def test_the_bill_of_a_tensorflow_image_is_what_its_own_tools_list(
     engine: Engine, image: Callable[..., str], tmp_path: Path
 ) -> None:
     ref = image("2.21.0")
-    found = engine.image(ref)
-    bill = sbom.of_image(engine, found, ref)
+    local = engine.image(ref)
+    bill = sbom.of_image(engine, local, ref)
     assert fault(bill) is None
-    assert sbom.subject(bill) == found.id
+    assert sbom.subject(bill) == local.id
     rows = json.loads(bill)["components"]
     purls = {row.get("purl", "").partition("?")[0] for row in rows}
     script = "import importlib.metadata as m; print(*sorted({f'{d.name}=={d.version}' for d in m.distributions()}))"
-    said = engine.run(ref, ["python", "-c", script], entrypoint=()).stdout.split()
+    output = engine.run(ref, ["python", "-c", script], entrypoint=()).stdout.split()
     assert {f"{row['name']}=={row['version']}" for row in rows if ":pypi/" in row.get("purl", "")} == {
         f"{name.lower().replace('_', '-').replace('.', '-')}=={version}"
-        for name, _, version in (line.partition("==") for line in said)
+        for name, _, version in (line.partition("==") for line in output)
     }
     listed = engine.run(ref, ["dpkg-query", "-W", "-f", "${Package} ${Version} ${Architecture}\n"], entrypoint=())
     debian = [line.split() for line in listed.stdout.splitlines()]
@@ -82,7 +82,7 @@ def test_the_bill_of_a_tensorflow_image_is_what_its_own_tools_list(
         (name, version) for name, version, _ in debian
     }
     assert "pkg:pypi/tensorflow-cpu@2.21.0" in purls
-    base = found.labels["org.opencontainers.image.base.digest"]
+    base = local.labels["org.opencontainers.image.base.digest"]
     assert any(row["type"] == "container" and row["version"] == base for row in rows)
     tcmalloc = next(row for row in rows if row["name"] == "libtcmalloc-minimal4")
     assert tcmalloc["licenses"]
@@ -99,13 +99,13 @@ def test_what_pip_and_the_builder_noted_is_in_the_bill(engine: Engine, derived: 
         f"RUN mkdir -p {site} /opt/tfbuild && printf 'Metadata-Version: 2.1\\nName: tensorflow\\nVersion: 2.20.0\\n'"
         f" > {site}/METADATA && printf '{notes}' > /opt/tfbuild/build.txt",
     )
-    found = engine.image(ref)
-    bill = sbom.of_image(engine, found, ref)
+    local = engine.image(ref)
+    bill = sbom.of_image(engine, local, ref)
     assert fault(bill) is None
     (row,) = [row for row in json.loads(bill)["components"] if row["name"] == "tensorflow"]
     assert row["hashes"] == [{"alg": "SHA-256", "content": wheel}]
     assert row["pedigree"]["commits"] == [{"uid": commit}]
-    assert sbom.of_image(engine, found, ref) == bill
+    assert sbom.of_image(engine, local, ref) == bill
 
 
 # --- in a registry ----------------------------------------------------------------------------------------------------
@@ -113,16 +113,16 @@ def test_what_pip_and_the_builder_noted_is_in_the_bill(engine: Engine, derived: 
 
 def test_a_push_attaches_both_and_verify_agrees(engine: Engine, made: Made, place: Registry, tmp_path: Path) -> None:
     name, manifest = pushed(engine, made, place, tmp_path)
-    found = check(place, name, tmp_path)
-    assert (found.digest, found.config, found.report) == (manifest.digest, manifest.config, True)
-    for asked in (manifest.digest, f"{place.repository}:{name}", f"{place.repository}@{manifest.digest}"):
-        assert check(place, asked, tmp_path) == found
+    published = check(place, name, tmp_path)
+    assert (published.digest, published.config, published.report) == (manifest.digest, manifest.config, True)
+    for reference in (manifest.digest, f"{place.repository}:{name}", f"{place.repository}@{manifest.digest}"):
+        assert check(place, reference, tmp_path) == published
     reports = tmp_path / "reports"
-    assert (reports / f"{name}.cdx.json").read_bytes() == found.bill
-    assert fault(found.bill) is None
-    told = provenance.from_json((reports / f"{name}.provenance.json").read_bytes())
-    assert told.subject[0].sha256 == manifest.digest
-    assert told.resource(f"{name}.json").sha256 == manifests.digest_of((reports / f"{name}.json").read_bytes())
+    assert (reports / f"{name}.cdx.json").read_bytes() == published.bill
+    assert fault(published.bill) is None
+    document = provenance.from_json((reports / f"{name}.provenance.json").read_bytes())
+    assert document.subject[0].sha256 == manifest.digest
+    assert document.resource(f"{name}.json").sha256 == manifests.digest_of((reports / f"{name}.json").read_bytes())
     # Debian's registry has no referrers API: the tag schema of the specification stands in for it.
     assert place.referrers(manifest.digest) is None
     address = f"{place.repository.url}manifests/sha256-{manifest.digest[7:]}"
@@ -176,8 +176,8 @@ def test_the_report_is_compared_where_it_is_here(engine: Engine, made: Made, pla
     path.write_text(text.replace("2026-11-21T10:00", "2026-11-21T11:00"))
     assert "another verification" in check(place, name, tmp_path).notes[0]
     path.unlink()
-    found = check(place, name, tmp_path)
-    assert (found.report, "is missing" in found.notes[0]) == (False, True)
+    published = check(place, name, tmp_path)
+    assert (published.report, "is missing" in published.notes[0]) == (False, True)
 
 
 class WithReferrers(BaseHTTPRequestHandler):
@@ -257,9 +257,9 @@ def replace_attached(place: Registry, manifest: Manifest, media_type: str, chang
 
 
 def relabelled(content: bytes) -> bytes:
-    told = json.loads(content)
-    told["predicate"]["buildDefinition"]["internalParameters"]["labels"]["io.tfbuild.features"] = "avx"
-    return json.dumps(told).encode()
+    document = json.loads(content)
+    document["predicate"]["buildDefinition"]["internalParameters"]["labels"]["io.tfbuild.features"] = "avx"
+    return json.dumps(document).encode()
 
 
 @pytest.mark.parametrize(
@@ -320,9 +320,9 @@ def test_another_images_papers_do_not_vouch_for_this_one(
     config = place.config(manifest)
     config["config"]["Labels"]["io.tfbuild.features"] = "avx"
     content = json.dumps(config).encode()
-    told = manifest.json()
-    told["config"] |= {"digest": place.upload(content), "size": len(content)}
-    forged = json.dumps(told).encode()
+    document = manifest.json()
+    document["config"] |= {"digest": place.upload(content), "size": len(content)}
+    forged = json.dumps(document).encode()
     place.put(name, forged, manifest.media_type)
     # The index offers another image by that name: no push that came to no end.
     with pytest.raises(VerificationFailed, match="no provenance is attached"):
@@ -348,15 +348,15 @@ def test_pulled_files_that_the_bill_does_not_name_are_found_out(
     engine: Engine, made: Made, place: Registry, tmp_path: Path
 ) -> None:
     name, _ = pushed(engine, made, place, tmp_path)
-    found = check(place, name, tmp_path)
+    published = check(place, name, tmp_path)
     try:
-        described.pull(engine, place, found, Progress())
-        bill = json.loads(found.bill)
+        described.pull(engine, place, published, Progress())
+        bill = json.loads(published.bill)
         bill["components"] = [{"type": "library", "name": "left-pad", "bom-ref": "left-pad"}]
         with pytest.raises(VerificationFailed, match="left-pad"):
-            described.pull(engine, place, replace(found, bill=json.dumps(bill).encode()), Progress())
+            described.pull(engine, place, replace(published, bill=json.dumps(bill).encode()), Progress())
     finally:
-        engine.remove(found.reference)
+        engine.remove(published.reference)
 
 
 # --- signatures -------------------------------------------------------------------------------------------------------
@@ -460,10 +460,10 @@ def test_an_image_of_another_context_is_told_from_one_of_this(
     key = image_digest(context["digest"], "sha256:of-a-base")
     more = {"io.tfbuild.context": key, "org.opencontainers.image.base.digest": "sha256:of-a-base"}
     push(engine, made(one, more=more), place, tmp_path)
-    words = ("verify", one.id, "--registry", str(place.repository), "--context")
-    invoke(*words, context["digest"])
-    assert "was made from another context" in invoke(*words, f"sha256:{64 * '0'}", code=29).stderr
-    invoke(*words, "latest", code=2)
+    arguments = ("verify", one.id, "--registry", str(place.repository), "--context")
+    invoke(*arguments, context["digest"])
+    assert "was made from another context" in invoke(*arguments, f"sha256:{64 * '0'}", code=29).stderr
+    invoke(*arguments, "latest", code=2)
     invoke("verify", one.id, "--context", context["digest"], code=2)
 
 
@@ -479,8 +479,8 @@ def test_the_verbs(engine: Engine, made: Made, place: Registry, tmp_path: Path, 
     written = tmp_path / "bill.json"
     assert json.loads(invoke("sbom", image, "--output", str(written), "--json").stdout)["sbom"] == str(written)
     assert json.loads(written.read_bytes()) == bill
-    found = json.loads(invoke("verify", name, "--registry", str(place.repository), "--json").stdout)
-    assert (found["id"], found["described"]) == (name, True)
+    document = json.loads(invoke("verify", name, "--registry", str(place.repository), "--json").stdout)
+    assert (document["id"], document["described"]) == (name, True)
     manifest = place.manifest(name)
     assert manifest is not None
     replace_attached(place, manifest, referrers.PROVENANCE, relabelled)

@@ -42,9 +42,9 @@ class Relay:
                 far = socket.socket(socket.AF_UNIX)
                 far.connect(self.address)
                 self.ends += [near, far]
-                asked = threading.Event()
+                requested = threading.Event()
                 for one, other, back in ((near, far, False), (far, near, True)):
-                    threading.Thread(target=self._pump, args=(one, other, asked, back), daemon=True).start()
+                    threading.Thread(target=self._pump, args=(one, other, requested, back), daemon=True).start()
 
     def _pump(self, one: socket.socket, other: socket.socket, asked: threading.Event, back: bool) -> None:
         with suppress(OSError):
@@ -69,8 +69,8 @@ class Relay:
 
 @contextmanager
 def relayed(engine: Engine, *, cuts: int, stalls: bool = False) -> Iterator[Engine]:
-    found = docker_contexts.endpoint(docker_cli.environment(engine.host))
-    relay = Relay(found.address, cuts=cuts, stalls=stalls)
+    endpoint = docker_contexts.endpoint(docker_cli.environment(engine.host))
+    relay = Relay(endpoint.address, cuts=cuts, stalls=stalls)
     try:
         between = Engine.connect(relay.host)
         yield between

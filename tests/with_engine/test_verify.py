@@ -192,9 +192,9 @@ def test_a_false_image_fails_its_own_check_and_no_other(
         baseline=Baseline(ref=plain, env=untuned(case.release)) if timed else None,
         progress=Progress(),
     )
-    found = statuses(report)
-    assert [check for check, status in found.items() if status == "fail"] == list(case.fails), shown(report)
-    skipped = {check for check, status in found.items() if status == "skip"}
+    outcomes = statuses(report)
+    assert [check for check, status in outcomes.items() if status == "fail"] == list(case.fails), shown(report)
+    skipped = {check for check, status in outcomes.items() if status == "skip"}
     assert case.skips <= skipped, shown(report)
     assert skipped - case.skips <= {"cuda", "throughput"}, shown(report)
     assert case.told in next(check.detail for check in report.checks if check.name == case.fails[0])
@@ -215,10 +215,10 @@ def test_an_image_that_lies_in_the_protocol_fails_with_a_reason(
         "USER tensorflow",
     )
     report = verify(engine, ref, baseline=Baseline(ref=ref, env=untuned("2.21.0")), progress=Progress())
-    found = statuses(report)
-    assert found["import"] == "fail", shown(report)
+    outcomes = statuses(report)
+    assert outcomes["import"] == "fail", shown(report)
     assert "cannot be trusted" in next(check.detail for check in report.checks if check.name == "import")
-    assert {name for name, status in found.items() if status == "skip"} == NEEDS_TENSORFLOW
+    assert {name for name, status in outcomes.items() if status == "skip"} == NEEDS_TENSORFLOW
 
 
 def test_a_cut_off_library_is_a_reason_and_no_traceback(
@@ -227,8 +227,8 @@ def test_a_cut_off_library_is_a_reason_and_no_traceback(
     library = "/opt/tensorflow/lib/python*/site-packages/tensorflow/libtensorflow_framework.so.2"
     ref = derived(image("2.21.0"), "USER root", f"RUN truncate -s 1000000 {library}", "USER tensorflow")
     report = verify(engine, ref, baseline=None, progress=Progress())
-    found = statuses(report)
-    assert (found["isa"], found["import"]) == ("fail", "fail"), shown(report)
+    outcomes = statuses(report)
+    assert (outcomes["isa"], outcomes["import"]) == ("fail", "fail"), shown(report)
     assert "not a whole ELF library" in next(check.detail for check in report.checks if check.name == "isa")
 
 
@@ -276,6 +276,6 @@ def test_a_baseline_that_cannot_be_timed_fails_the_check_with_its_reason(
     assert check.status == "fail", shown(report)
     assert "could not be measured: " in check.detail
     assert report.throughput is None
-    found = statuses(report)
-    assert {found[name] for name in ("guard", "import", "isa", "code", "onednn", "tcmalloc", "numerics")} == {"pass"}
+    outcomes = statuses(report)
+    assert {outcomes[name] for name in ("guard", "import", "isa", "code", "onednn", "tcmalloc", "numerics")} == {"pass"}
     assert engine.client.containers.list(all=True, filters={"ancestor": engine.image(ref).id}) == []
