@@ -59,24 +59,30 @@ OPTION_GROUPS: Mapping[str, Sequence[str]] = {
 def overview(verbs: Mapping[str, Verb]) -> str:
     """Return the help of the whole command: what it is for, three examples, and the verbs in groups."""
     lines = [f"Usage: {command()} VERB [--options]", "", *_wrapped(purpose or ""), "", *map(_indented, FIRST)]
-    for module, title in VERB_GROUPS.items():
-        if members := [verb for verb in verbs.values() if verb.body.__module__.endswith(f".{module}")]:
-            lines += ["", f"{title}:", *_columns([(verb.name, _summary(verb)) for verb in members])]
+    for title, members in in_groups(verbs):
+        lines += ["", f"{title}:", *_columns([(verb.name, summary(verb)) for verb in members])]
     lines += ["", *_wrapped(LAST)]
     return as_typed("\n".join(lines))
+
+
+def in_groups(verbs: Mapping[str, Verb]) -> Iterator[tuple[str, list[Verb]]]:
+    """Yield the title and the verbs of each group that has any."""
+    for module, title in VERB_GROUPS.items():
+        if members := [verb for verb in verbs.values() if verb.body.__module__.endswith(f".{module}")]:
+            yield title, members
 
 
 def of_verb(verb: Verb) -> str:
     """Return a verb's help: usage, purpose, examples, what its words are, and its options, the common ones first."""
     words = " ".join(("invoke", verb.name, *placeholders(verb), *(("[--options]",) if verb.options else ())))
-    lines = [f"Usage: {words}", "", *_wrapped(_summary(verb))]
+    lines = [f"Usage: {words}", "", *_wrapped(summary(verb))]
     if verb.examples:
         lines += ["", "Examples:", *map(_indented, verb.examples)]
     if verb.positional:
         rows = [(row.name.upper(), ARGUMENTS[row.name]) for row in verb.positional]
         lines += ["", "Arguments:", *_columns(rows)]
-    for title, names in _groups(verb):
-        lines += ["", f"{title}:", *_columns([(_spelled(verb, name), verb.options[name][1]) for name in names])]
+    for title, names in groups(verb):
+        lines += ["", f"{title}:", *_columns([(spelled(verb, name), verb.options[name][1]) for name in names])]
     return as_typed("\n".join(lines))
 
 
@@ -87,20 +93,22 @@ def placeholders(verb: Verb) -> list[str]:
 
 def option(verb: Verb, name: str) -> str:
     """Return an option as its help shows it, on one line."""
-    return f"{_spelled(verb, name)}: {verb.options[name][1]}"
+    return f"{spelled(verb, name)}: {verb.options[name][1]}"
 
 
-def _groups(verb: Verb) -> Iterator[tuple[str, list[str]]]:
+def groups(verb: Verb) -> Iterator[tuple[str, list[str]]]:
+    """Yield the title and the options of each group, the common ones first."""
     grouped = {name for names in OPTION_GROUPS.values() for name in names}
     first = [name for name in verb.options if name not in grouped]
-    groups = [(title, [name for name in names if name in verb.options]) for title, names in OPTION_GROUPS.items()]
-    groups = [(title, names) for title, names in groups if names]
+    others = [(title, [name for name in names if name in verb.options]) for title, names in OPTION_GROUPS.items()]
+    others = [(title, names) for title, names in others if names]
     if first:
-        yield "Common options" if groups else "Options", first
-    yield from groups
+        yield "Common options" if others else "Options", first
+    yield from others
 
 
-def _spelled(verb: Verb, name: str) -> str:
+def spelled(verb: Verb, name: str) -> str:
+    """Return an option with what stands for its value: --cpu CPU."""
     default = verb.options[name][0]
     return f"--{name}" if isinstance(default, bool) else f"--{name} {_value(name)}"
 
@@ -125,7 +133,8 @@ VALUES = {
 }  # fmt: skip
 
 
-def _summary(verb: Verb) -> str:
+def summary(verb: Verb) -> str:
+    """Return what the verb is for, as one line."""
     return " ".join(cleandoc(verb.body.__doc__ or "").split())
 
 

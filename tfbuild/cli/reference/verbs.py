@@ -1,11 +1,9 @@
-"""Generate docs/reference/verbs.md from the verbs' options and docstrings."""
+"""Generate docs/reference/verbs.md, which says what the help of the verbs says."""
 
-from collections.abc import Mapping, Sequence
-from inspect import Parameter, signature
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from tfbuild.cli import VERBS
+from tfbuild.cli import VERBS, help_pages
 from tfbuild.cli.verbs import Verb
 from tfbuild.util.terminal import markdown_cell
 
@@ -17,45 +15,43 @@ HEAD = """\
 Each verb is a command: `invoke VERB` in a clone, `tfbuild VERB` where tfbuild is [installed](../install.md).
 `invoke --help VERB` prints what this page says. Data goes to stdout, everything else to stderr. With `--json`, data is
 [JSON](json.md).
-
-| verb | purpose |
-|---|---|
 """
-CLONE = "Only in a clone: for work on tfbuild itself."
+CLONE = "Only in a clone."
 
 
 def to_markdown(of_clone: Mapping[str, Verb]) -> str:
-    """Return the page: a table of all verbs, then each with its options; those of a clone come last."""
-    every = [*VERBS.values(), *of_clone.values()]
-    rows = "".join(f"| [`{verb.name}`](#{verb.name}) | {_cell(_purpose(verb))} |\n" for verb in every)
-    sections = (_section(verb, note=f" {CLONE}" if verb.name in of_clone else "") for verb in every)
-    return HEAD + rows + "".join(sections)
+    """Return the page: tables of all verbs in groups, then each verb; those of a clone come last."""
+    every = {**VERBS, **of_clone}
+    groups = list(help_pages.in_groups(every))
+    tables = (_table(title, members) for title, members in groups)
+    sections = (_section(verb, clone=verb.name in of_clone) for _, members in groups for verb in members)
+    return "".join((HEAD, *tables, *sections))
 
 
-def _section(verb: Verb, *, note: str) -> str:
-    usage = " ".join(("invoke", verb.name, *positionals(verb), *(["[OPTIONS]"] if verb.options else [])))
-    text = f"\n## {verb.name}\n\n`{usage}`\n\n{_purpose(verb)}{note}\n"
-    if not verb.options:
-        return text
-    rows = (f"| `{_spelled(name, default)}` | {_cell(told)} |\n" for name, (default, told) in verb.options.items())
-    return f"{text}\n| option | meaning |\n|---|---|\n{''.join(rows)}"
+def _table(title: str, members: list[Verb]) -> str:
+    rows = (f"| [`{verb.name}`](#{verb.name}) | {_cell(help_pages.summary(verb))} |\n" for verb in members)
+    return f"\n{title}:\n\n| verb | purpose |\n|---|---|\n{''.join(rows)}"
 
 
-def _purpose(verb: Verb) -> str:
-    return " ".join((verb.body.__doc__ or "").split())
+def _section(verb: Verb, *, clone: bool) -> str:
+    options = ["[OPTIONS]"] if verb.options else []
+    usage = " ".join(("invoke", verb.name, *help_pages.placeholders(verb), *options))
+    text = f"\n## {verb.name}\n\n`{usage}`\n\n{help_pages.summary(verb)}{f' {CLONE}' if clone else ''}\n"
+    if verb.examples:
+        text += "\n```text\n" + "".join(f"{line}\n" for line in verb.examples) + "```\n"
+    if verb.positional:
+        text += _rows("argument", {row.name.upper(): help_pages.ARGUMENTS[row.name] for row in verb.positional})
+    for title, names in help_pages.groups(verb):
+        text += _rows(title.lower(), {help_pages.spelled(verb, name): verb.options[name][1] for name in names})
+    return text
 
 
-def positionals(verb: Verb) -> Sequence[str]:
-    """Return the verb's positional parameters in capitals."""
-    parameters = signature(verb.body).parameters.items()
-    return tuple(name.upper() for name, parameter in parameters if parameter.kind is Parameter.POSITIONAL_OR_KEYWORD)
-
-
-def _spelled(name: str, default: Any) -> str:
-    """Return the option with its value: a default that is not empty, else "..."; a switch has none."""
-    return f"--{name}" if isinstance(default, bool) else f"--{name} {default or '...'}"
+def _rows(title: str, meanings: Mapping[str, str]) -> str:
+    # Markdown engines disagree about "|" in a cell's code.
+    rows = (f"| `{name.replace('|', ' or ')}` | {_cell(meaning)} |\n" for name, meaning in meanings.items())
+    return f"\n| {title} | meaning |\n|---|---|\n{''.join(rows)}"
 
 
 def _cell(text: str) -> str:
-    """Return the text for a cell; words in capitals and globs keep their letters."""
+    """Return the text for a cell; globs keep their stars."""
     return markdown_cell(text).replace("*", "\\*")
