@@ -1,14 +1,22 @@
 """The rooms of docs/architecture.md: each is there, and imports only rooms below it."""
 
+import ast
 import re
+import subprocess
+import sys
 import tomllib
+from collections import Counter
 from pathlib import Path
 
+import pytest
 from importlinter.cli import EXIT_STATUS_SUCCESS, lint_imports
+
+from tests import checkout
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "tfbuild"
 MOST_ROOMS = 24
+MOST_LINES = 350
 # Below all rooms.
 MODULES = ("errors",)
 
@@ -19,6 +27,49 @@ def rooms() -> set[str]:
 
 def test_imports_go_downward_and_in_no_circle() -> None:
     assert lint_imports(config_filename=str(ROOT / "pyproject.toml"), no_cache=True) == EXIT_STATUS_SUCCESS
+
+
+@pytest.mark.parametrize(
+    ("planted", "broken"),
+    [
+        ({"util/terminal.py": "tfbuild.plan.build"}, "a room imports only rooms below it BROKEN"),
+        ({"fleet/gains.py": "tfbuild.ci.matrix"}, "a room imports only rooms below it BROKEN"),
+        (
+            {"util/terminal.py": "tfbuild.util.quantities", "util/quantities.py": "tfbuild.util.terminal"},
+            "no circles inside a room BROKEN",
+        ),
+        ({"plan/build.py": "docker"}, "only engine/ talks to Docker BROKEN"),
+        ({"in_container/smoke/judge.py": "tfbuild.facts"}, "what runs inside images imports nothing of ours BROKEN"),
+    ],
+)
+def test_a_planted_import_is_refused(planted: dict[str, str], broken: str, tmp_path: Path) -> None:
+    copy = checkout.copy(tmp_path / "copy", "tfbuild/", "pyproject.toml")
+    for name, module in planted.items():
+        with (copy / "tfbuild" / name).open("a", encoding="utf-8") as file:
+            # Inside a function, where a circle could hide.
+            file.write(f"\n\ndef planted() -> None:\n    import {module}  # noqa: F401\n")
+    code = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(no_cache=True))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=copy, capture_output=True, text=True, check=False)
+    assert done.returncode != EXIT_STATUS_SUCCESS
+    assert broken in done.stdout
+
+
+def test_a_class_name_stands_for_one_thing() -> None:
+    names = Counter(
+        node.name
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+    )
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_no_module_takes_the_name_of_a_standard_one_or_is_too_long() -> None:
+    modules = {path.stem: path.read_text(encoding="utf-8") for path in PACKAGE.rglob("[!_]*.py")}
+    assert set(modules) & sys.stdlib_module_names == set()
+    code = {name: re.findall(r"^ *[^\s#].*$", text, re.MULTILINE) for name, text in modules.items()}
+    # With docstrings.
+    assert {name: len(lines) for name, lines in code.items() if len(lines) > MOST_LINES} == {}
 
 
 def test_each_room_has_its_rule_in_the_manual_in_the_order_of_the_layers() -> None:

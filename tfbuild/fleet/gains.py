@@ -19,7 +19,7 @@ class SpeedRow(Facts, frozen=True):
     source: str
 
 
-class Gain(Facts, frozen=True):
+class EstimatedGain(Facts, frozen=True):
     """The speed of code compiled for `cpu`, relative to code compiled with -mavx."""
 
     measure: str
@@ -29,7 +29,7 @@ class Gain(Facts, frozen=True):
 
 class GainTable(Facts, frozen=True):
     measure: tuple[SpeedRow, ...]
-    gain: tuple[Gain, ...]
+    gain: tuple[EstimatedGain, ...]
 
 
 def measures(arch: str = "") -> tuple[SpeedRow, ...]:

@@ -23,22 +23,22 @@ JSON to stdout with `--json`, and everything else to stderr.
 """
 
 
-class Verb(Facts, frozen=True):
+class VerbFields(Facts, frozen=True):
     """What a verb prints. `form`: what encloses the fields, or the schema that lists them; `fields`: their meanings."""
 
     form: str = ""
     fields: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
-def verbs() -> dict[str, Verb]:
-    return facts.parse(SOURCE.read_text(encoding="utf-8"), dict[str, Verb], SOURCE.name)
+def verbs() -> dict[str, VerbFields]:
+    return facts.parse(SOURCE.read_text(encoding="utf-8"), dict[str, VerbFields], SOURCE.name)
 
 
 def to_markdown() -> str:
     return HEAD + "".join(_section(name, verb) for name, verb in verbs().items())
 
 
-def _section(name: str, verb: Verb) -> str:
+def _section(name: str, verb: VerbFields) -> str:
     parts = [f"\n## {name}\n"]
     if verb.form:
         parts.append(f"{verb.form}\n")
