@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests import checkout
 from tests.bench.test_page import every_number, hostile, mixed
 from tests.bench.test_report import RECORDED, elsewhere, slower_report
 from tfbuild.bench import compare, page, wording
@@ -20,6 +21,15 @@ pytestmark = [
     # Pages that a closed browser leaves behind are playwright's own affair.
     pytest.mark.filterwarnings("default::ResourceWarning"),
 ]
+# The committed report of all experiments.
+GUIDE = checkout.ROOT / "benchmarks" / "results" / "guide.json"
+# The size for which the page is made, and that of a usual phone.
+SCREEN, MOST_SCREENS, NARROW = (1200, 900), 8, (390, 844)
+# Text that lies outside of the window, and that no box lets the reader scroll to.
+OUTSIDE = """() => [...document.body.querySelectorAll('*')].filter(element => {
+  const box = element.getBoundingClientRect();
+  return box.width && (box.right > innerWidth + 1 || box.left < -1) && !element.closest('.scroll');
+}).map(element => element.outerHTML.slice(0, 80))"""
 PHONE, DESKTOP = (375, 812), (1280, 900)
 FOLDED = "document.querySelectorAll('details').forEach(one => one.open = {})"
 # The contrast of text on what is behind it, as WCAG 2 counts it; the least of all elements that hold text.
@@ -72,6 +82,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "recorded": page.to_html(reporting.read(RECORDED)),
         "mixed": page.to_html(first),
         "hostile": page.to_html(hostile()),
+        "guide": page.to_html(reporting.read(GUIDE)),
         "comparison": page.comparison(compare.compare(slower_report(1.0), slower_report(2.0), elsewhere(first))),
     }
     for name, text in texts.items():
@@ -193,10 +204,50 @@ def test_the_numbers_that_are_seen_are_the_report_s(browser: Any, pages: dict[st
     assert [text for level, text in levels if level == 2] == [
         "What to change",
         "Already in place",
-        "Results",
-        "What was not measured",
-        "The experiments",
+        "Experiments",
+        "Not measured",
         "Method",
-        "Raw numbers",
         "Environment",
     ]
+
+
+@pytest.mark.parametrize("mode", ["light", "dark"])
+def test_the_guide_s_report_is_short_and_begins_with_one_screen(
+    browser: Any, pages: dict[str, Path], mode: str
+) -> None:
+    with OpenPage(browser, pages["guide"], SCREEN, mode) as seen:
+        assert seen.ask("document.documentElement.scrollHeight") <= MOST_SCREENS * SCREEN[1]
+        assert seen.ask("document.querySelector('.ranked').getBoundingClientRect().bottom") <= SCREEN[1]
+        shown = seen.ask(
+            "[...document.querySelectorAll('.ranked > li')].map(li => [...li.children].map(e => e.innerText))"
+        )
+        assert len(shown) > 9
+        for line, gains in shown:
+            assert re.search(r"\w+: .*(CPU|wall) time, over \w", line), "the experiment, and what is compared"
+            assert re.search(r"x\d\S* \[\S+ \S+\]\s*\w[^\n]*\s*9\d%, \d+ rounds", gains), "gain, model and certainty"
+        assert seen.ask("document.querySelectorAll('section.drawn > .charts > svg').length") > 15
+        assert seen.ask("document.querySelectorAll('section > .charts > svg').length") == seen.ask(
+            "document.querySelectorAll('section.drawn').length"
+        ), "one chart an experiment"
+        assert seen.ask("document.body.innerText").count("time budget") == 1
+        assert seen.ask(OUTSIDE) == []
+
+
+@pytest.mark.parametrize("name", ["guide", "hostile"])
+@pytest.mark.parametrize("mode", ["light", "dark"])
+def test_nothing_is_cut_off_on_a_phone(browser: Any, pages: dict[str, Path], name: str, mode: str) -> None:
+    with OpenPage(browser, pages[name], NARROW, mode) as seen:
+        for state in ("false", "true"):
+            seen.ask(FOLDED.format(state))
+            assert seen.ask(OUTSIDE) == []
+            assert seen.ask("document.documentElement.scrollWidth") <= NARROW[0]
+        assert name == "hostile" or seen.ask(CONTRAST) >= 4.5
+
+
+def test_it_prints_what_is_folded_but_not_each_round(browser: Any, pages: dict[str, Path]) -> None:
+    with OpenPage(browser, pages["mixed"]) as seen:
+        seen.page.emulate_media(media="print")
+        heights = "[...document.querySelectorAll('{}')].map(e => e.getBoundingClientRect().height)"
+        assert all(height > 20 for height in seen.ask(heights.format("section .answer > details > .scroll")))
+        assert seen.ask(heights.format("section .answer > details > .scroll"))
+        assert not any(seen.ask(heights.format(".rounds, nav")))

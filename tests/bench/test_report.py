@@ -216,7 +216,7 @@ def test_every_form_begins_with_what_to_change() -> None:
     assert headings[1:4] == ["## What to change", "## Already in place", "## jpeg"]
     row = "| `crop(a \\| b)` (jpeg; where it fits) | a \\| b | x2.5"
     assert row in text
-    assert "| baseline | 96%, 15 of 15 rounds |" in text
+    assert "| baseline | 96%, 15 rounds |" in text
     assert "`TF_ENABLE_ONEDNN_OPTS=1` (onednn; the image sets it)" in text
     stream = io.StringIO()
     reporting.show(original, stream)

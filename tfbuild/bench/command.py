@@ -17,6 +17,7 @@ from tfbuild.errors import Interrupted, UsageError
 from tfbuild.measure import experiments
 from tfbuild.measure.experiments import Experiment, Purpose
 from tfbuild.measure.records import BenchReport
+from tfbuild.pages import rendering
 from tfbuild.util.files import replace_file
 from tfbuild.util.quantities import limit_seconds
 
@@ -115,7 +116,7 @@ def write(report: BenchReport, folder: Path, name: str = "") -> Path:
 def export(report: str, *, html: str, pyperf: str) -> None:
     """Write an existing report as a page and in pyperf's format, to the files that are given."""
     if html:
-        page.write(page.to_html(reporting.read(Path(report))), Path(html))
+        rendering.write(page.to_html(reporting.read(Path(report))), Path(html))
     if pyperf:
         _export_pyperf(reporting.read(Path(report)), pyperf)
 
@@ -123,7 +124,7 @@ def export(report: str, *, html: str, pyperf: str) -> None:
 def _export_pyperf(report: BenchReport, file: str) -> None:
     from tfbuild.bench import interchange
 
-    page.write(interchange.to_pyperf(report), Path(file), "--pyperf")
+    rendering.write(interchange.to_pyperf(report), Path(file), "--pyperf")
 
 
 def show_rows(
@@ -176,7 +177,7 @@ def compare(paths: Sequence[str], fail_if: Sequence[str], html: str, *, json: bo
     comparison = comparing.compare(*(reporting.read(Path(path)) for path in paths))
     verdicts = gate.judge(comparing.judgeable(comparison), gates)
     if html:
-        page.write(page.comparison(comparison, verdicts), Path(html))
+        rendering.write(page.comparison(comparison, verdicts), Path(html))
     if json:
         document = msgspec.to_builtins(comparison) | {"gates": msgspec.to_builtins(verdicts)}
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n")

@@ -61,10 +61,15 @@ class Gain:
 
 
 def certainty(gain: Gain) -> str:
-    """Return the interval's confidence and the rounds that it rests on, as "97%, 6 of 6 rounds", with the caveat."""
-    sure = f"{gain.ratio.coverage:.0%}, {gain.clean} of {gain.rounds} rounds"
+    """Return the interval's confidence and the undisturbed rounds behind it, as "97%, 6 rounds"."""
+    rounds = f"{gain.rounds}" if gain.clean == gain.rounds else f"{gain.clean} of {gain.rounds}"
+    return f"{gain.ratio.coverage:.0%}, {rounds} rounds"
+
+
+def doubt(gain: Gain) -> str:
+    """Return what speaks against the gain; "" if nothing does."""
     clock = f"in wall time {intervals.spelled(gain.wall)}" if gain.wall else ""
-    return "; ".join(text for text in (sure, clock, gain.caveat) if text)
+    return "; ".join(text for text in (clock, gain.caveat) if text)
 
 
 def gains(comparisons: Iterable[ArmComparison]) -> tuple[Gain, ...]:
@@ -110,6 +115,15 @@ class Advice:
     @property
     def best(self) -> float:
         return max((gain.ratio.median for gain in self.gains), default=0.0)
+
+    @property
+    def shared(self) -> str:
+        """Return "CPU time, over baseline" if that holds for all gains and losses, else ""."""
+        return f"{self.gains[0].time}, over {self.gains[0].over}" if len(self._compared) == 1 else ""
+
+    @property
+    def _compared(self) -> set[tuple[str, str]]:
+        return {(gain.metric, gain.over) for gain in (*self.gains, *self.losses)}
 
     @property
     def line(self) -> str:

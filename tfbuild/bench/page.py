@@ -1,45 +1,25 @@
-"""A report as one HTML page that works offline and on phones and supports dark mode. All text of reports is escaped."""
+"""A report as one HTML page: what to change, then a chart for each experiment, with the rest folded."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from tfbuild.bench import advise, charts, compare, gate, wording
 from tfbuild.bench.compare import ReportComparison, side_by_side
-from tfbuild.bench.gains import Advice
+from tfbuild.bench.gains import certainty, doubt
 from tfbuild.bench.gate import GateVerdict
 from tfbuild.bench.wording import TableRow
-from tfbuild.errors import UsageError
 from tfbuild.measure import experiments, intervals, records
 from tfbuild.measure.evaluate import AGAIN, cpu, wall
 from tfbuild.measure.records import ArmResult, BenchReport, CaseResult, ExperimentResult
-from tfbuild.util import installation
-from tfbuild.util.files import replace_file
+from tfbuild.pages import rendering
+from tfbuild.pages.charts import Line, LineGroup, ratios
 
-TEMPLATES = installation.templates()
 QUIET = "quiet"
-# The number of lines shown; the reader can unfold the others.
-MOST_LINES = 3
-CUT_SHORT = "stopped by the time budget before all rounds were done, so intervals are wider"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Card:
-    """A piece of advice. `setting`: as it is typed; `anchor`: of its numbers on the page.
-
-    `in_place`: why there is nothing to change, else empty.
-    """
-
-    experiment: str
-    anchor: str
-    setting: str
-    gains: tuple[str, ...]
-    losses: tuple[str, ...]
-    in_place: str
+# The numbers of lines, of answers and of changes shown; the reader can unfold the others.
+MOST_LINES, MOST_ANSWERS = 3, 4
+MOST_CHANGES = 12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,30 +57,41 @@ class Raw:
 
 @dataclass(frozen=True, kw_only=True)
 class PageSection:
-    """An experiment; `answer`: its results in a few lines."""
+    """An experiment; `answer`: its results in a few lines; `more_charts`: those beside the first one."""
 
     row: ExperimentResult
     anchor: str
     answer: tuple[str, ...]
-    charts: tuple[Markup, ...]
+    chart: Markup
+    more_charts: tuple[Markup, ...]
     cases: tuple[CaseView, ...]
     raw: tuple[Raw, ...]
 
 
 def to_html(report: BenchReport) -> str:
     """Render the report as one page that loads nothing else."""
-    cards = _cards(report)
-    return _render(
-        "report",
+    advices = advise.advise(report)
+    sections = [_section(row, number) for number, row in enumerate(report.experiments, 1)]
+    return rendering.render(
+        "bench/report",
         report=report,
         noise=wording.noise(report),
-        advice=[card for card in cards if not card.in_place],
-        kept=[card for card in cards if card.in_place],
-        sections=[_section(row, number) for number, row in enumerate(report.experiments, 1)],
+        change=advise.CHANGE,
+        in_place=advise.IN_PLACE,
+        no_change=advise.no_change(advices),
+        advice=[advice for advice in advices if not advice.in_place],
+        kept=[advice for advice in advices if advice.in_place],
+        anchors={section.row.name: section.anchor for section in sections},
+        sections=sections,
         unmeasured=unmeasured(report),
         method=METHOD,
         environment=_environment(report),
         most_lines=MOST_LINES,
+        most_answers=MOST_ANSWERS,
+        most_changes=MOST_CHANGES,
+        spelled=intervals.spelled,
+        certainty=certainty,
+        doubt=doubt,
     )
 
 
@@ -108,85 +99,46 @@ def comparison(reports: ReportComparison, verdicts: Sequence[GateVerdict] = ()) 
     """Render reports side by side as one page, with the verdicts of the gates."""
     pairs = (reports, *reports.others)
     groups = [
-        charts.LineGroup(
+        LineGroup(
             title=name,
             lines=tuple(line for number, pair in enumerate(pairs, 2) if (line := _line(pair, name, number))),
         )
         for name in dict.fromkeys(name for pair in pairs for name in pair.totals)
     ]
-    return _render(
-        "compare",
+    return rendering.render(
+        "bench/compare",
         first=reports.first,
         comparisons=pairs,
         rows=side_by_side(reports),
         cells=compare.cells,
-        chart=Markup(charts.ratios("Throughput against the first report", groups)) if groups else "",
+        chart=Markup(ratios("Throughput against the first report", groups)) if groups else "",
         gates=[gate.spelled(verdict, len(pairs)) for verdict in verdicts],
         notes=compare.notes(reports),
     )
 
 
-def _line(pair: ReportComparison, name: str, number: int) -> charts.Line | None:
+def _line(pair: ReportComparison, name: str, number: int) -> Line | None:
     """Return the total `name` as a line of report `number`; None if the two reports do not share it."""
     ratio = pair.totals.get(name)
     if ratio is None:
         return None
-    return charts.Line(label=f"{number}: {pair.second}", ratio=ratio, effect=compare.direction(ratio))
+    return Line(label=f"{number}: {pair.second}", ratio=ratio, effect=compare.direction(ratio))
 
 
-def write(text: str, path: Path, option: str = "--html") -> None:
-    """Write the file whole or not at all; raise UsageError if it cannot be written."""
-    try:
-        replace_file(path, text)
-    except OSError as error:
-        raise UsageError(f"{option} {path}: {error.strerror}", hint="name a file that can be written") from error
-
-
-def _render(template: str, **names: object) -> str:
-    return _environment_of_templates().get_template(f"bench/{template}.html.j2").render(**names)
-
-
-@cache
-def _environment_of_templates() -> Environment:
-    jinja = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    jinja.filters["as_typed"] = installation.as_typed
-    return jinja
-
-
-# --- the summary -----------------------------------------------------------------------------------------------------
-
-
-def _cards(report: BenchReport) -> list[Card]:
-    anchors = {row.name: f"experiment-{number}" for number, row in enumerate(report.experiments, 1)}
-    return [
-        Card(
-            experiment=advice.experiment,
-            anchor=anchors[advice.experiment],
-            setting=_setting(advice),
-            gains=(*(gain.text for gain in advice.gains), *advice.notes),
-            losses=tuple(loss.text for loss in advice.losses),
-            in_place=advice.in_place,
-        )
-        for advice in advise.advise(report)
-    ]
-
-
-def _setting(advice: Advice) -> str:
-    lines = [f"{name}={value}" for name, value in sorted(advice.env.items())]
-    return "\n".join([*lines, advice.code]).strip()
+# --- the experiments -------------------------------------------------------------------------------------------------
 
 
 def _answer(row: ExperimentResult) -> Iterator[str]:
-    """Yield its findings, and in how many cases each arm was faster or slower than the baseline."""
-    yield from (finding.text for finding in row.findings)
-    if experiments.purpose(row.name).answer_only and row.findings:
-        return
+    """Yield in how many cases each arm was faster or slower than the baseline, and the findings."""
+    findings = tuple(finding.text for finding in row.findings)
+    if not (experiments.purpose(row.name).answer_only and findings):
+        yield from _counts(row)
+    yield from findings
+    if not findings and not any(case.rounds for case in row.cases):
+        yield f"{row.status}: {row.reason}" if row.reason else row.status
+
+
+def _counts(row: ExperimentResult) -> Iterator[str]:
     measured = [(case, arm) for case in row.cases for arm in case.arms if arm.effect]
     for effect in (records.FASTER, records.SLOWER):
         medians: dict[str, list[tuple[CaseResult, float]]] = {}
@@ -206,8 +158,6 @@ def _answer(row: ExperimentResult) -> Iterator[str]:
         yield records.NO_DIFFERENCE
     if undecided:
         yield f"{wording.TOO_FEW}: {len(undecided)} of {len(measured)} comparisons"
-    if not measured and not row.findings:
-        yield f"{row.status}: {row.reason}" if row.reason else row.status
 
 
 def _range(medians: Sequence[float]) -> str:
@@ -220,13 +170,12 @@ def _plural(word: str, number: int) -> str:
 
 
 def unmeasured(report: BenchReport) -> list[Missing]:
-    """Return what was not measured, grouped by reason in the order of the report; then what had too few rounds."""
+    """Return what was not measured, grouped by reason in the order of the report."""
     by_reason: dict[tuple[str, str], list[str]] = {}
     for row in report.experiments:
         for place, status, reason in _gaps(row):
             by_reason.setdefault((status, reason), []).append(place)
-    gaps = [Missing(status=status, reason=reason, places=tuple(at)) for (status, reason), at in by_reason.items()]
-    return sorted(gaps, key=lambda gap: gap.reason == CUT_SHORT)
+    return [Missing(status=status, reason=reason, places=tuple(at)) for (status, reason), at in by_reason.items()]
 
 
 def _gaps(row: ExperimentResult) -> Iterator[tuple[str, str, str]]:
@@ -234,23 +183,22 @@ def _gaps(row: ExperimentResult) -> Iterator[tuple[str, str, str]]:
     if not row.cases:
         yield row.name, row.status, row.reason
     for case in row.cases:
-        if case.status != records.MEASURED:
-            cut = case.rounds and case.status == records.TRUNCATED
-            yield f"{row.name}: {case.name}", case.status, CUT_SHORT if cut else case.reason
+        # A case with rounds was measured; wording.noise says how many of them the time budget stopped.
+        if case.status != records.MEASURED and not (case.rounds and case.status == records.TRUNCATED):
+            yield f"{row.name}: {case.name}", case.status, case.reason
         if case.rounds:
             lost = [arm for arm in case.arms if arm.status != records.MEASURED]
             yield from ((f"{row.name}: {case.name}: {arm.name}", arm.status, arm.reason) for arm in lost)
 
 
-# --- the experiments -------------------------------------------------------------------------------------------------
-
-
 def _section(row: ExperimentResult, number: int) -> PageSection:
+    drawn = [Markup(chart) for chart in charts.of(row)]
     return PageSection(
         row=row,
         anchor=f"experiment-{number}",
         answer=tuple(_answer(row)),
-        charts=tuple(Markup(chart) for chart in charts.of(row)),
+        chart=drawn[0] if drawn else Markup(),
+        more_charts=tuple(drawn[1:]),
         cases=tuple(_case(case) for case in row.cases),
         raw=tuple(_raw(case) for case in row.cases if case.rounds),
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import IO
 
 from tfbuild.bench.advise import CHANGE, IN_PLACE, advise, no_change
-from tfbuild.bench.gains import Advice, certainty
+from tfbuild.bench.gains import Advice, certainty, doubt
 from tfbuild.bench.wording import COLOURS, caveat, noise, table_row, verdict
 from tfbuild.context.labels import read_labels
 from tfbuild.errors import UsageError, fit
@@ -122,7 +122,8 @@ def _changes(advices: Sequence[Advice]) -> Iterator[str]:
         for gain in (*advice.gains, *advice.losses):
             slower = " (slower)" if gain in advice.losses else ""
             ratio = f"{spelled(gain.ratio)} in {gain.time}{slower}"
-            yield f"| {shown} | {cell(gain.model)} | {ratio} | {cell(gain.over)} | {cell(certainty(gain))} |"
+            sure = "; ".join(text for text in (certainty(gain), doubt(gain)) if text)
+            yield f"| {shown} | {cell(gain.model)} | {ratio} | {cell(gain.over)} | {cell(sure)} |"
             shown = ""
 
 

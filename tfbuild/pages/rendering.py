@@ -1,0 +1,38 @@
+"""Render pages that work offline, without JavaScript, on phones and in the dark. All text of reports is escaped."""
+
+from functools import cache
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from tfbuild.errors import UsageError
+from tfbuild.util import installation
+from tfbuild.util.files import replace_file
+
+TEMPLATES = installation.templates()
+
+
+def render(template: str, **names: object) -> str:
+    """Render `template` ("bench/report") as one page that loads nothing else."""
+    return _environment().get_template(f"{template}.html.j2").render(**names)
+
+
+def write(text: str, path: Path, option: str = "--html") -> None:
+    """Write the file whole or not at all; raise UsageError if it cannot be written."""
+    try:
+        replace_file(path, text)
+    except OSError as error:
+        raise UsageError(f"{option} {path}: {error.strerror}", hint="name a file that can be written") from error
+
+
+@cache
+def _environment() -> Environment:
+    jinja = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    jinja.filters["as_typed"] = installation.as_typed
+    return jinja
