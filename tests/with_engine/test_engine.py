@@ -58,7 +58,7 @@ def wait_until(holds: Callable[[], object], seconds: float = 30) -> bool:
 
 def containers(engine: Engine, image: str) -> list[str]:
     """The containers of an image that carry tfbuild's label."""
-    found = engine.client.containers.list(all=True, filters={"label": f"{CONTAINER}=1", "ancestor": image})
+    found = engine.client.containers.list(all=True, filters={"label": CONTAINER, "ancestor": image})
     return [container.name for container in found]
 
 
@@ -145,7 +145,7 @@ def test_run_ends_in_time_and_leaves_nothing(engine: Engine, own: str) -> None:
     assert containers(engine, own) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_run_leaves_no_container(engine: Engine, own: str, number: int) -> None:
     code = f"from tfbuild.engine import Engine; Engine.connect().run({own!r}, ['sleep', '600'], timeout=600)"
     with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.PIPE) as process:

@@ -1,17 +1,23 @@
 """Engines and terminals that end while tfbuild works: one message with the cause, and nothing stays behind."""
 
 import os
+import pty
+import secrets
 import signal
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.with_engine import second as seconds
+from tests.with_engine.conftest import ROOT
 from tests.with_engine.second import Second
 from tfbuild.cli.options import certificates
+from tfbuild.context.labels import CONTAINER, LEASE, OWNER
 from tfbuild.engine import Engine, Progress
 from tfbuild.engine.build import BuildSettings
 from tfbuild.errors import EngineMissing
@@ -58,3 +64,94 @@ def test_an_engine_that_dies_during_a_build_is_told_as_the_cause(
     killer.join()
     assert error.value.exit_code == 20
     assert str(log) in error.value.hint
+
+
+def wait_until(holds: Callable[[], object]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_an_engine_that_dies_during_a_run_is_told_as_the_cause(mortal: tuple[Second, Engine], base: str) -> None:
+    second, there = mortal
+    pid = int((second.folder / "pid").read_text())
+    killer = threading.Timer(3, os.kill, (pid, signal.SIGKILL))
+    killer.start()
+    with pytest.raises(EngineMissing, match="no container engine answers"):
+        there.run(base, ["sleep", "15"])
+
+
+# --- runs that cannot clean up ----------------------------------------------------------------------------------------
+
+# A worker that is paused does not notice that its run is gone.
+PAUSED = """
+import sys, time
+from tfbuild.engine import Engine
+with Engine.connect().worker(sys.argv[1], ["cat"]) as worker:
+    worker.ask("started", 60)
+    worker.pause()
+    print(worker.name, flush=True)
+    time.sleep(600)
+"""
+
+
+def paused(base: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen([sys.executable, "-c", PAUSED, base], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+
+
+def names(engine: Engine) -> list[str]:
+    return [container.name for container in engine.client.containers.list(all=True)]
+
+
+def test_the_next_run_removes_the_containers_of_a_killed_one_and_no_others(engine: Engine, base: str) -> None:
+    with paused(base) as killed, paused(base) as alive:
+        assert killed.stdout is not None
+        assert alive.stdout is not None
+        dead, living = killed.stdout.readline().strip(), alive.stdout.readline().strip()
+        try:
+            killed.kill()
+            killed.wait()
+            assert dead in names(engine)
+            assert dead in Engine.connect().swept
+            assert dead not in names(engine)
+            assert Engine.connect().swept == ()
+            assert living in names(engine)
+        finally:
+            alive.send_signal(signal.SIGINT)
+            alive.wait()
+    assert living not in names(engine)
+
+
+def test_a_container_of_another_machine_or_with_inherited_labels_stays(engine: Engine, base: str) -> None:
+    elsewhere = f"{36 * '0'} pid:[1] 0 1 1"
+    name = f"tfbuild-{secrets.token_hex(6)}"
+    created = [
+        engine.client.containers.create(base, ["true"], name=name, labels=labels)
+        for name, labels in (
+            (name, {CONTAINER: name, OWNER: elsewhere, LEASE: "3600"}),
+            (f"{name}-child", {CONTAINER: name, OWNER: elsewhere, LEASE: "0"}),
+            (f"{name}-over", {CONTAINER: f"{name}-over", OWNER: elsewhere, LEASE: "0"}),
+        )
+    ]
+    try:
+        wait_until(lambda: f"{name}-over" in Engine.connect().swept)
+        assert {name, f"{name}-child"} <= {*names(engine)}
+    finally:
+        for container in created[:2]:
+            container.remove(force=True)
+
+
+def test_a_closed_terminal_leaves_no_container(engine: Engine, base: str) -> None:
+    """As an emulator of a terminal ends: the kernel sends SIGHUP, and nothing can be written there any more."""
+    before = {*names(engine)}
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(ROOT)
+        code = "from tfbuild.engine import Engine, Progress\nprogress = Progress()\n"
+        code += f"with progress.step('x'): Engine.connect().run({base!r}, ['sleep', '600'], timeout=600)"
+        os.execv(sys.executable, [sys.executable, "-c", code])
+    wait_until(lambda: {*names(engine)} - before)
+    os.close(terminal)
+    os.waitpid(pid, 0)
+    assert {*names(engine)} <= before

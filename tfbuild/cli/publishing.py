@@ -281,6 +281,8 @@ def prune(*, engine: str, keep: list[str], dry_run: bool, yes: bool, json: bool)
     from tfbuild.publish import inventory
 
     connected = engine_of(engine)
+    if connected.swept:
+        say(f"removed {len(connected.swept)} containers of runs that were killed")
     going = inventory.prunable(inventory.local(connected, REPORTS, None, frozenset()), keep)
     for entry in going:
         say(f"{entry.name if entry.name != inventory.UNNAMED else entry.digest}  {inventory.age(entry.created)}")

@@ -22,9 +22,12 @@ PREFIX = "io.tfbuild."
 SCHEMA = "1"
 ALLOCATOR = "tcmalloc"
 ID = f"{PREFIX}id"
-# Of a base image made from a distribution's packages, and of the containers that tfbuild starts.
+# Of a base image made from a distribution's packages.
 BASE = f"{PREFIX}base"
+# Of the containers that tfbuild starts: their own name, and until when their run may need them (tfbuild.engine.leases).
 CONTAINER = f"{PREFIX}container"
+OWNER = f"{PREFIX}owner"
+LEASE = f"{PREFIX}lease"
 OCI = "org.opencontainers.image."
 BASE_NAME = f"{OCI}base.name"
 BASE_DIGEST = f"{OCI}base.digest"

@@ -16,8 +16,17 @@ from typing import Any
 
 import docker
 
-from tfbuild.context import labels
-from tfbuild.engine import build, connection, containers, copy_out, docker_cli, docker_contexts, ssh_tunnel, transfer
+from tfbuild.engine import (
+    build,
+    connection,
+    containers,
+    copy_out,
+    docker_cli,
+    docker_contexts,
+    leases,
+    ssh_tunnel,
+    transfer,
+)
 from tfbuild.engine import buildx as builders
 from tfbuild.engine.build import BuildPlace, BuildSettings
 from tfbuild.engine.buildx import Builder
@@ -43,6 +52,8 @@ class Engine:
     """One container engine; make it with connect()."""
 
     chosen = USUAL
+    # Containers of runs that were killed, which connect() removed.
+    swept: tuple[str, ...] = ()
 
     def __init__(self, client: Any, host: str = "", *, local: bool = True, chosen: EngineChoice = USUAL) -> None:
         """`host`: the address that Docker's own client gets; "" leaves it to `chosen`, then to the environment.
@@ -62,7 +73,8 @@ class Engine:
     def connect(cls, host: str = "", *, chosen: EngineChoice = USUAL) -> "Engine":
         """Connect to the engine at `host`, else to the `chosen` one, else to the one that the environment names.
 
-        The environment's is DOCKER_HOST, the current context, or the socket. Raises EngineMissing where none answers.
+        The environment's is DOCKER_HOST, the current context, or the socket. Also removes the containers that killed
+        runs left there (`swept`). Raises EngineMissing where none answers.
         """
         endpoint = docker_contexts.endpoint(docker_cli.environment(host, chosen))
         if endpoint.address.startswith("ssh://"):
@@ -70,7 +82,9 @@ class Engine:
         connection.check_address(host or endpoint.address)
         with connection.explained(endpoint):
             client = connection.open_client(host or endpoint.address, endpoint.tls)
-            return cls(client, host, local=endpoint.local, chosen=chosen)
+            engine = cls(client, host, local=endpoint.local, chosen=chosen)
+        engine.swept = tuple(leases.sweep(client))
+        return engine
 
     @property
     def data_root(self) -> Path:
@@ -162,10 +176,10 @@ class Engine:
         "uid:gid" in place of the image's; `gpus`: all that the engine offers; `limit`: bytes kept of each stream.
         Raises TimeoutError after `timeout` seconds.
         """
-        deadline = time.monotonic() + timeout
+        deadline, lease = time.monotonic() + timeout, timeout + leases.MARGIN_SECONDS
         with (
             interruptible(),
-            self._container(ref, command, env, entrypoint, files, network, mounts, user, gpus) as container,
+            self._container(ref, command, env, entrypoint, files, network, mounts, user, gpus, lease) as container,
             closing(self._attach(container)) as attached,
         ):
             attached.send(stdin, close=True)
@@ -320,8 +334,12 @@ class Engine:
         mounts: Mapping[str, str] = {},
         user: str = "",
         gpus: bool = False,
+        seconds: float = leases.LONGEST_SECONDS,
     ) -> Iterator[Any]:
-        """Create a container without capabilities; remove it at the end by its name, which is known beforehand."""
+        """Create a container without capabilities; remove it at the end by its name, which is known beforehand.
+
+        `seconds`: how long this process needs it at most (tfbuild.engine.leases).
+        """
         name = f"tfbuild-{secrets.token_hex(6)}"
         with translated(ref):
             try:
@@ -329,7 +347,7 @@ class Engine:
                     self.client.images.get(ref).id,
                     list(command),
                     name=name,
-                    labels={labels.CONTAINER: "1"},
+                    labels=leases.lease(name, seconds),
                     # The engine takes an empty list for the image's own entrypoint; [""] clears it.
                     entrypoint=None if entrypoint is None else list(entrypoint) or [""],
                     environment=dict(env),

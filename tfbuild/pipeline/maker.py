@@ -66,7 +66,10 @@ class Maker:
 
     @cached_property
     def engine(self) -> Engine:
-        return Engine.connect(chosen=self.run.engine)
+        engine = Engine.connect(chosen=self.run.engine)
+        if engine.swept:
+            self.progress(f"removed {len(engine.swept)} containers of runs that were killed")
+        return engine
 
     def cpu(self) -> Cpu:
         """Return the CPU of the engine's machine, as a container sees it. Raises what making a base image raises."""

@@ -1,0 +1,134 @@
+"""Leases on the containers that tfbuild starts, so that a later run removes those whose run is gone.
+
+A run that is killed cannot remove its containers. Each carries its own name, its owner and the seconds for which its
+run may need it, as labels. A later run on the owner's machine looks for the owner's process. Any other run (of another
+machine, container or user, who may share the engine) waits for the seconds to pass, on the engine's own clock. Images
+made of such a container inherit its labels, and so do their containers: those have another name, and are left alone.
+"""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import docker
+
+from tfbuild.context.labels import CONTAINER, LEASE, OWNER
+from tfbuild.engine.sdk_errors import translated
+from tfbuild.errors import TfbuildError
+
+# A run with a time limit needs its container for that time, and for what comes before and after it.
+MARGIN_SECONDS = 600
+# Workers and copies have no limit of their own; the longest benchmarks take hours.
+LONGEST_SECONDS = 48 * 3600
+TEXT = re.compile(
+    r"(?P<boot>[0-9a-f-]{36}) (?P<namespace>pid:\[\d{1,20}\]) (?P<user>\d{1,10}) (?P<pid>\d{1,10}) (?P<start>\d{1,20})",
+    re.ASCII,
+)
+SECONDS = re.compile(r"\d{1,9}", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Owner:
+    """A process: the `boot` of its kernel and its `namespace` of process ids, in which it has `pid` since `start`."""
+
+    boot: str
+    namespace: str
+    user: int
+    pid: int
+    start: str
+
+    def __str__(self) -> str:
+        return f"{self.boot} {self.namespace} {self.user} {self.pid} {self.start}"
+
+
+@cache
+def this_process() -> Owner | None:
+    """Return this process; None where the system does not say (macOS)."""
+    try:
+        return Owner(
+            boot=Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
+            namespace=os.readlink("/proc/self/ns/pid"),
+            user=os.geteuid(),
+            pid=os.getpid(),
+            start=start_of(os.getpid()),
+        )
+    except OSError:
+        return None
+
+
+def start_of(pid: int) -> str:
+    """Return when a process began, in clock ticks since the boot (proc(5), field 22 of stat); "" for none."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return ""
+    # The name before the last parenthesis may hold anything.
+    return stat.rpartition(")")[2].split()[19]
+
+
+def read(text: str) -> Owner | None:
+    """Read an owner's label; None for any other text."""
+    match = TEXT.fullmatch(text)
+    if match is None:
+        return None
+    return Owner(
+        boot=match["boot"],
+        namespace=match["namespace"],
+        user=int(match["user"]),
+        pid=int(match["pid"]),
+        start=match["start"],
+    )
+
+
+def lease(name: str, seconds: float) -> dict[str, str]:
+    """Return the labels of a container that this process needs for at most `seconds`."""
+    return {CONTAINER: name, OWNER: str(this_process() or ""), LEASE: f"{seconds:.0f}"}
+
+
+def is_over(labels: Mapping[str, str], me: Owner | None, age: float) -> bool:
+    """Whether nobody needs a container with these labels any more, `age` seconds after it was made."""
+    owner = read(labels.get(OWNER, ""))
+    if owner and me and (owner.boot, owner.namespace) == (me.boot, me.namespace) and me.user in (0, owner.user):
+        # Only root and a process's own user always see it: /proc may hide the others (hidepid).
+        return start_of(owner.pid) != owner.start
+    text = labels.get(LEASE, "")
+    return age > (int(text) if SECONDS.fullmatch(text) else LONGEST_SECONDS)
+
+
+def sweep(client: Any) -> list[str]:
+    """Remove the containers whose lease is over, and return their names. A failure is left to the next run."""
+    removed: list[str] = []
+    with suppress(TfbuildError), translated():
+        rows = client.api.containers(all=True, filters={"label": CONTAINER})
+        own = [row for row in rows if f"/{_labels(row).get(CONTAINER)}" in (row.get("Names") or ())]
+        now = _now(client) if own else 0.0
+        for row in own:
+            if is_over(_labels(row), this_process(), now - row["Created"]):
+                removed += _remove(client, str(row["Id"]), _labels(row)[CONTAINER])
+    return removed
+
+
+def _labels(row: Mapping[str, Any]) -> Mapping[str, str]:
+    return row.get("Labels") or {}
+
+
+def _now(client: Any) -> float:
+    """Return the engine's time, in seconds since the epoch; 0.0 where it cannot be read: then no lease is over."""
+    try:
+        return datetime.fromisoformat(str(client.info()["SystemTime"])).timestamp()
+    except (KeyError, ValueError):
+        return 0.0
+
+
+def _remove(client: Any, container: str, name: str) -> Sequence[str]:
+    # Another run may be removing it at this moment.
+    with suppress(docker.errors.APIError):
+        client.api.remove_container(container, force=True, v=True)
+        return [name]
+    return []
