@@ -12,7 +12,7 @@ import pytest
 from tests import checkout
 from tests.bench.test_page import every_number, hostile, mixed
 from tests.bench.test_report import RECORDED, elsewhere, slower_report
-from tfbuild.bench import compare, page, wording
+from tfbuild.bench import compare, page, rewording, wording
 from tfbuild.bench import report as reporting
 from tfbuild.measure import intervals
 
@@ -82,7 +82,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "recorded": page.to_html(reporting.read(RECORDED)),
         "mixed": page.to_html(first),
         "hostile": page.to_html(hostile()),
-        "guide": page.to_html(reporting.read(GUIDE)),
+        "guide": page.to_html(rewording.reworded(reporting.read(GUIDE))),
         "comparison": page.comparison(compare.compare(slower_report(1.0), slower_report(2.0), elsewhere(first))),
     }
     for name, text in texts.items():
@@ -229,7 +229,7 @@ def test_the_guide_s_report_is_short_and_begins_with_one_screen(
         assert seen.ask("document.querySelectorAll('section > .charts > svg').length") == seen.ask(
             "document.querySelectorAll('section.drawn').length"
         ), "one chart an experiment"
-        assert seen.ask("document.body.innerText").count("time budget") == 1
+        assert seen.ask("document.body.innerText").count("stopped by the time budget") == 1
         assert seen.ask(OUTSIDE) == []
 
 

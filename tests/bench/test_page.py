@@ -17,7 +17,7 @@ import pytest
 from tests.bench.test_report import ENV, RECORDED, SKIPPED, case, elsewhere, experiment, report, sizes, slower_report
 from tests.commandline import invoke
 from tests.pages.test_charts import drawings, marked, shift
-from tfbuild.bench import charts, command, compare, page, wording
+from tfbuild.bench import charts, command, compare, page, rewording, wording
 from tfbuild.bench import report as reporting
 from tfbuild.errors import UsageError
 from tfbuild.measure import intervals, records
@@ -341,7 +341,7 @@ def test_cases_that_compare_the_same_arm_are_lines_of_one_group() -> None:
 
 def test_a_page_is_made_of_an_old_report(tmp_path: Path) -> None:
     command.export(str(RECORDED), html=str(tmp_path / "page.html"), pyperf="")
-    assert (tmp_path / "page.html").read_text() == page.to_html(reporting.read(RECORDED))
+    assert (tmp_path / "page.html").read_text() == page.to_html(rewording.reworded(reporting.read(RECORDED)))
     with pytest.raises(UsageError, match=r"--html .*No such file"):
         command.export(str(RECORDED), html=str(tmp_path / "none" / "page.html"), pyperf="")
 

@@ -170,8 +170,13 @@ def _items_per_second(case: CaseResult) -> list[Finding]:
     # Arms with the same environment share one process.
     shared = any((arm.env, arm.image) == (case.arms[0].env, case.arms[0].image) for arm in case.arms[1:])
     memory = {arm.name: f" in {arm.rss:.0f} MiB" for arm in timed if arm.rss and not shared}
-    rates = ", ".join(f"{arm.name} {_rate(arm):.3g} {unit}{memory.get(arm.name, '')}" for arm in timed)
+    rates = ", ".join(f"{arm.name} {_rounded(_rate(arm))} {unit}{memory.get(arm.name, '')}" for arm in timed)
     return [Finding(text=f"{case.name}: {rates}", values={arm.name: _rate(arm) for arm in timed})]
+
+
+def _rounded(rate: float) -> str:
+    """Format a rate with three digits, or as a whole number: "12.3", "2,130"."""
+    return f"{rate:.3g}" if rate < 1000 else f"{float(f'{rate:.3g}'):,.0f}"
 
 
 def _disk_speed(case: CaseResult) -> list[Finding]:
