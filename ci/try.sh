@@ -1,7 +1,7 @@
 #!/bin/sh
 # ci/try.sh WHEEL: installs a wheel into a new environment and runs its command in an empty folder.
 #
-# What it writes must be what the clone has under dockerfiles/. PYTHON: the Python to use (default: python3).
+# What it writes must be what the clone has under dockerfiles/, where only the Dockerfile has other paths. PYTHON: the Python to use (default: python3).
 set -eu
 wheel=$(realpath "$1")
 clone=$(realpath "$(dirname "$0")/..")
@@ -16,9 +16,10 @@ tfbuild=$folder/venv/bin/tfbuild
 "$tfbuild" detect
 "$tfbuild" copts --cpu haswell
 "$tfbuild" matrix --only '*-mkl-*' >/dev/null
-name=2.20.0-mkl-py3.13-x86-64-v3
-"$tfbuild" dockerfile --target mkl --release 2.20.0 --python 3.13 --platform linux/amd64 --cpu x86-64-v3 --output context
-for file in "$clone/dockerfiles/$name"/*; do
-    cmp "$file" "context/$(basename "$file")"
+name=2.21.0-mkl-py3.13-x86-64-v3
+"$tfbuild" dockerfile --target mkl --release 2.21.0 --python 3.13 --platform linux/amd64 --cpu x86-64-v3 --output context
+diff -r --exclude Dockerfile --exclude scripts "$clone/dockerfiles/$name" context
+(cd context && find scripts -type f) | while read -r file; do
+    cmp "$clone/dockerfiles/$file" "context/$file"
 done
 echo "ci/try.sh: $(basename "$wheel") works" >&2

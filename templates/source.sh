@@ -43,7 +43,7 @@ for patch in /mnt/fixes/*.patch; do
     echo "fix/$name=$(sha256sum "$patch" | cut -d ' ' -f 1)" >> /opt/tfbuild/source
 done
 if [ -f /mnt/fixes/edits.json ]; then
-    python3 /mnt/fixes/edit.py /src /mnt/fixes/edits.json
+    python3 /mnt/edit.py /src /mnt/fixes/edits.json
     echo "fix/edits.json=$(sha256sum /mnt/fixes/edits.json | cut -d ' ' -f 1)" >> /opt/tfbuild/source
 fi
 for patch in /mnt/patches/*; do

@@ -18,6 +18,7 @@ from tfbuild.ci import formats, matrix, runners
 from tfbuild.ci.matrix import MatrixRequest
 from tfbuild.ci.runners import Schedule
 from tfbuild.cli import planning
+from tfbuild.context import dockerfile
 from tfbuild.errors import UsageError
 from tfbuild.plan import Request
 
@@ -40,7 +41,7 @@ def test_the_default_rows_are_official_wheels_and_every_level() -> None:
 
 @pytest.mark.parametrize("build", ALL.rows, ids=lambda build: build.id)
 def test_a_rows_options_plan_the_same_build_again(build: plan.Build) -> None:
-    words = formats.options(build).split()
+    words = dockerfile.options(build).split()
     options: dict[str, Any] = dict(zip(words[::2], words[1::2], strict=True))
     request = Request(**{name.removeprefix("--").replace("-", "_"): value for name, value in options.items()})
     again = plan.select(request, None)

@@ -99,7 +99,7 @@ def fixed(work: Path, tree: Path, build: Build) -> Path:
     for patch in sorted(fixes.glob("*.patch")):
         done = run("git", "apply", "--whitespace=nowarn", patch, cwd=tree, env=alone(work))
         assert done.returncode == 0, done.stderr
-    done = run(sys.executable, fixes / "edit.py", tree, fixes / "edits.json", cwd=work)
+    done = run(sys.executable, fixes.parent / "scripts" / "edit.py", tree, fixes / "edits.json", cwd=work)
     assert done.returncode == 0, done.stderr
     return tree
 
@@ -144,7 +144,7 @@ def test_its_known_failures_are_fixed_as_they_were_by_hand(build: Build, fixed: 
 def test_a_fix_that_the_tree_has_already_does_not_apply(fixed: Path, work: Path) -> None:
     fixes = work / "context" / "fixes"
     assert run("git", "apply", fixes / "grpc-gettid.patch", cwd=fixed, env=alone(work)).returncode != 0
-    done = run(sys.executable, fixes / "edit.py", fixed, fixes / "edits.json", cwd=work)
+    done = run(sys.executable, fixes.parent / "scripts" / "edit.py", fixed, fixes / "edits.json", cwd=work)
     assert done.stderr == "tfbuild: the fix python2-configuration does not apply to this tree\n"
 
 

@@ -66,7 +66,7 @@ def test_what_the_scripts_of_a_compile_call_is_mounted_where_they_look(tmp_path:
     folder = dockerfile.write(chosen(**SOURCE), tmp_path / "context").folder
     stages = re.split(r"^FROM ", (folder / "Dockerfile").read_text(), flags=re.MULTILINE)
     for script in ("compile.sh", "toolchain.sh", "source.sh", "system.sh"):
-        called = set(re.findall(r"/mnt/\w+\.(?:py|sh)", (folder / script).read_text()))
+        called = set(re.findall(r"/mnt/\w+\.(?:py|sh)", (folder / "scripts" / script).read_text()))
         for stage in (stage for stage in stages if f"sh /mnt/{script}" in stage):
             assert called <= set(re.findall(r"target=(/mnt/\S+)", stage)), script
 

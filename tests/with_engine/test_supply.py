@@ -23,7 +23,7 @@ from tests.cpu.machines import machine
 from tests.with_engine.registry import Server
 from tests.with_engine.test_registry import build, made, place, push, server
 from tfbuild import publish
-from tfbuild.ci import formats
+from tfbuild.context import dockerfile
 from tfbuild.context.digests import image_digest
 from tfbuild.engine import Engine
 from tfbuild.errors import TfbuildError, Unfinished, UnknownImage, UsageError, VerificationFailed
@@ -454,7 +454,7 @@ def test_an_image_of_another_context_is_told_from_one_of_this(
 ) -> None:
     one = build("x86-64-v3")
     context = json.loads(
-        invoke("dockerfile", *formats.options(one).split(), "--output", f"{tmp_path}/x", "--json").stdout
+        invoke("dockerfile", *dockerfile.options(one).split(), "--output", f"{tmp_path}/x", "--json").stdout
     )
     assert context["id"] == one.id
     key = image_digest(context["digest"], "sha256:of-a-base")

@@ -1,13 +1,14 @@
 """A matrix as GitHub, GitLab and bake read it, and as JSON for scripts."""
 
 import json
-import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from tfbuild.ci.matrix import Matrix, Refused, recipe_digest_of, table
 from tfbuild.ci.runners import Schedule
 from tfbuild.context import dockerfile
+from tfbuild.context.labels import UNVERIFIED, image_name
 from tfbuild.errors import UsageError
 from tfbuild.plan import Build
 
@@ -15,11 +16,6 @@ SCHEMA = "tfbuild.matrix/1"
 FORMATS = ("github", "gitlab", "bake", "json")
 # The job in .gitlab-ci.yml that each row of a child pipeline extends.
 GITLAB_JOB = ".tfbuild"
-
-
-def options(build: Build) -> str:
-    """The options with which `invoke build` builds this row, quoted for a shell."""
-    return shlex.join(shlex.split(dockerfile.command(build))[2:])
 
 
 def to_json(matrix: Matrix) -> dict[str, object]:
@@ -57,7 +53,7 @@ def _row(build: Build) -> dict[str, str]:
         "platform": build.platform,
         "instruction_set": build.instruction_set.name,
         "wheel": build.wheel.kind,
-        "options": options(build),
+        "options": dockerfile.options(build),
     }
 
 
@@ -80,7 +76,7 @@ def to_gitlab(schedule: Schedule) -> str:
     if not schedule.rows:
         return json.dumps({"unchanged": {"script": ["echo nothing to build"]}}, indent=2)
     rows = [
-        {"TFBUILD_ID": build.id, "TFBUILD_OPTIONS": options(build), "TFBUILD_RUNNER": label}
+        {"TFBUILD_ID": build.id, "TFBUILD_OPTIONS": dockerfile.options(build), "TFBUILD_RUNNER": label}
         for build, label in schedule.rows
     ]
     job = {"extends": GITLAB_JOB, "tags": ["$TFBUILD_RUNNER"], "parallel": {"matrix": rows}}
@@ -100,23 +96,39 @@ def _checked(name: str, rows: int, text: str) -> str:
     return text
 
 
+@dataclass(frozen=True, kw_only=True)
+class BakeTarget:
+    """A build, the folder of its context, and the Dockerfile's path in it."""
+
+    build: Build
+    context: str
+    dockerfile: str = "Dockerfile"
+
+
 def to_bake(matrix: Matrix, folder: Path) -> str:
     """docker-bake.hcl for the contexts below `folder`; it needs no frontend from a registry."""
-    names = {build.id: target_name(build.id) for build in matrix.rows}
-    group = ", ".join(_hcl(name) for name in names.values())
-    blocks = [
-        f'# Written by tfbuild: docker buildx bake -f FILE [TARGET...]\ngroup "default" {{\n  targets = [{group}]\n}}'
-    ]
-    for build in matrix.rows:
+    targets = [BakeTarget(build=build, context=str(folder / build.id)) for build in matrix.rows]
+    title = "Written by tfbuild: docker buildx bake -f FILE [TARGET...]"
+    return bake(title, {"default": matrix.rows}, targets)
+
+
+def bake(title: str, groups: Mapping[str, Iterable[Build]], targets: Iterable[BakeTarget]) -> str:
+    """docker-bake.hcl with a comment, groups of builds by their names, and a target for each build."""
+    blocks = [f"# {title}"]
+    for name, builds in groups.items():
+        names = ", ".join(_hcl(target_name(build.id)) for build in builds)
+        blocks.append(f"group {_hcl(name)} {{\n  targets = [{names}]\n}}")
+    for target in targets:
         fields = (
-            ("context", _hcl(str(folder / build.id))),
+            ("context", _hcl(target.context)),
+            ("dockerfile", _hcl(target.dockerfile)),
             ("target", _hcl("runtime")),
-            ("tags", f"[{_hcl(f'tfbuild:{build.id}-unverified')}]"),
-            ("platforms", f"[{_hcl(build.platform)}]"),
+            ("tags", f"[{_hcl(image_name(target.build, UNVERIFIED))}]"),
+            ("platforms", f"[{_hcl(target.build.platform)}]"),
         )
         lines = "\n".join(f"  {name} = {value}" for name, value in fields)
-        blocks.append(f"target {_hcl(names[build.id])} {{\n{lines}\n}}")
-    return "\n\n".join(blocks)
+        blocks.append(f"target {_hcl(target_name(target.build.id))} {{\n{lines}\n}}")
+    return "\n\n".join(blocks) + "\n"
 
 
 def target_name(identifier: str) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tfbuild import facts
-from tfbuild.cli.options import JSON, PLAN, ROOT, host_cpu, needs_clone, request_of
+from tfbuild.cli.options import JSON, MAKE, PLAN, ROOT, certificates, host_cpu, needs_clone, request_of
 from tfbuild.cli.output import out, say, up_to_date
 from tfbuild.cli.verbs import verb
 from tfbuild.cpu import detect as detect_cpu
@@ -200,19 +200,31 @@ def _line(value: object) -> str:
 
 @verb(
     PLAN,
-    {"output": ("", "folder for the build context (default: build/IDENTIFIER/context)")},
+    {
+        "base": ("auto", "base image to build on: an image's name (default: the official Python image of the plan)"),
+        "pin": (False, "ask the registry for the base image's digest, and write it beside the tag"),
+        "ca-cert": MAKE["ca-cert"],
+        "output": ("", "folder for the build context (default: build/IDENTIFIER/context)"),
+    },
     JSON,
     examples=(
         "invoke dockerfile --target mkl --cpu x86-64-v3",
         "invoke dockerfile --target mkl --wheel official --output context",
+        "invoke dockerfile --target mkl --wheel official --pin",
     ),
 )
-def dockerfile(*, output: str, json: bool, **options: Any) -> None:
+def dockerfile(*, output: str, pin: bool, ca_cert: str, json: bool, **options: Any) -> None:
     """Write the build context: a folder that plain `docker build` accepts."""
     from tfbuild.context import dockerfile as rendering
 
     chosen = select(request_of(options))
-    context = rendering.write(chosen, Path(output) if output else WORK / chosen.id / "context")
+    digest = ""
+    if pin:
+        from tfbuild.oci.client import image_digest
+
+        digest = image_digest(chosen.base_image, ca=certificates(ca_cert))
+    folder = Path(output) if output else WORK / chosen.id / "context"
+    context = rendering.write(chosen, folder, base_digest=digest)
     if json:
         out({"id": chosen.id, "folder": str(context.folder), "digest": context.digest})
     else:
@@ -302,7 +314,7 @@ def matrix(
     elif format == "bake":
         folder = Path(output)
         formats.write_contexts(selected, folder, lambda identifier: say(f"{folder / identifier}"))
-        print(formats.to_bake(selected, folder))
+        print(formats.to_bake(selected, folder), end="")
     else:
         selected = show_jobs(selected, format, runner)
     say(f"{len(selected.rows)} rows")

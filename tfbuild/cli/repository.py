@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tfbuild.cli.options import ROOT
+from tfbuild.cli.options import MAKE, ROOT, certificates
 from tfbuild.cli.output import up_to_date
 from tfbuild.cli.verbs import Verb, verb
 from tfbuild.errors import TfbuildError
@@ -10,12 +10,20 @@ from tfbuild.errors import TfbuildError
 VERBS: dict[str, Verb] = {}
 
 
-@verb({"check": (False, "only compare, and fail where a file is out of date")}, table=VERBS)
-def dockerfiles(*, check: bool, folder: Path = ROOT / "dockerfiles") -> None:
-    """Regenerate the committed build contexts in dockerfiles/."""
-    from tfbuild.context import committed
+@verb(
+    {
+        "check": (False, "only compare, and fail where a file is out of date"),
+        "pin": (False, "ask the registries for the base images' digests (default: keep those in the Dockerfiles)"),
+        "ca-cert": MAKE["ca-cert"],
+    },
+    table=VERBS,
+)
+def dockerfiles(*, check: bool, pin: bool = False, ca_cert: str = "", folder: Path = ROOT / "dockerfiles") -> None:
+    """Regenerate dockerfiles/: the committed build contexts, their README and docker-bake.hcl."""
+    from tfbuild.ci import committed
 
-    stale = committed.stale(folder) if check else committed.write(folder)
+    digests = committed.ask_registries(certificates(ca_cert)) if pin else None
+    stale = committed.stale(folder, digests) if check else committed.write(folder, digests)
     for name in stale:
         print(name)
     if check and stale:

@@ -1,6 +1,7 @@
 """Turn a `Build` into a build context: a folder that plain `docker build` accepts.
 
-Only this module renders the templates of images. Python decides what goes into a file; the templates lay it out.
+A context has the build's own files, and scripts/ with those that are the same in every context. Only this module
+renders the templates of images. Python decides what goes into a file; the templates lay it out.
 """
 
 import json
@@ -21,14 +22,16 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from tfbuild import facts
 from tfbuild.context import remote_cache
 from tfbuild.context.digests import context_digest, image_digest
-from tfbuild.context.labels import ALLOCATOR, labels_of
+from tfbuild.context.labels import ALLOCATOR, UNVERIFIED, image_name, labels_of
 from tfbuild.cpu import isa
 from tfbuild.errors import TfbuildError, UsageError
 from tfbuild.facts import base_images, defects, releases, targets, toolchains
-from tfbuild.plan import PLATFORMS, Build, Request, compute_capability, failures, select, source
+from tfbuild.plan import BASES, PLATFORMS, Build, Request, compute_capability, failures, select, source
 from tfbuild.util import installation
 from tfbuild.util.files import writing
 
+# In a context: what all builds have in common.
+SCRIPTS = "scripts"
 # Its copy in each image is `tfbuild-smoke`.
 SMOKE = Path(__file__).parents[1] / "in_container" / "smoke"
 TEMPLATES = installation.templates()
@@ -46,6 +49,7 @@ GENERIC = {"x86_64": "-march=x86-64", "aarch64": "-march=armv8-a"}
 COMPILE_FILES = (
     "toolchain.sh",
     "source.sh",
+    "edit.py",
     "archives.py",
     "compile.sh",
     "relay.py",
@@ -78,6 +82,22 @@ class Context:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Layout:
+    """How the files of a build lie in a context, and what the head of its Dockerfile says of that.
+
+    `own`: the folder of the build's own files, with a slash behind it ("" for the context itself). `origin`: the
+    command that writes the Dockerfile. `usage`: the one that builds the image, to be run in `place`. `base_digest`:
+    the digest of the base image ("sha256:<hex>"; "" takes what its tag names on the day of the build).
+    """
+
+    own: str = ""
+    origin: str
+    place: str
+    usage: str
+    base_digest: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Candidate:
     """An image for a CPU with these features (in the kernel's names), to suggest instead."""
 
@@ -85,21 +105,22 @@ class Candidate:
     features: tuple[str, ...]
 
 
-def write(build: Build, folder: Path) -> Context:
+def write(build: Build, folder: Path, *, base_digest: str = "") -> Context:
     """Write the context of `build` to `folder`, all or nothing; it replaces what tfbuild wrote there before.
 
-    Raises UsageError if `folder` has anything else in it or cannot be written, DiskFull if no space is left.
+    `base_digest`: see Layout. Raises UsageError if `folder` has anything else in it or cannot be written, DiskFull if
+    no space is left.
     """
     with writing(folder, hint="name another folder"):
         _refuse_foreign(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as scratch:
-            return _place(build, folder, Path(scratch))
+            return _place(build, folder, Path(scratch), base_digest)
 
 
-def _place(build: Build, folder: Path, scratch: Path) -> Context:
+def _place(build: Build, folder: Path, scratch: Path, base_digest: str) -> Context:
     fresh = scratch / "new"
-    _fill(fresh, build)
+    _fill(fresh, build, files(build, base_digest=base_digest))
     # The wheel and the source have hundreds of megabytes; their digests are in files beside them.
     digest = context_digest(fresh, (f"wheel/{build.wheel.requirement}", f"source/{source.FILE}"))
     if folder.exists():
@@ -126,19 +147,14 @@ def _refuse_foreign(folder: Path) -> None:
         raise UsageError(f"{folder} exists and was not written by tfbuild", hint="name a new or an empty folder")
 
 
-def _fill(folder: Path, build: Build) -> None:
+def _fill(folder: Path, build: Build, texts: Mapping[str, str]) -> None:
     folder.mkdir()
-    for name, text in files(build).items():
+    for name, text in texts.items():
         path = folder / name
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
+        # By its text and not by the checkout's mode: the same context has the same digest everywhere.
         path.chmod(0o755 if text.startswith("#!") else 0o644)
-    (folder / "smoke").mkdir()
-    # The modes in a checkout depend on its user's umask; the same context must have the same digest everywhere.
-    (folder / "smoke").chmod(0o755)
-    for module in SMOKE.glob("*.py"):
-        shutil.copyfile(module, folder / "smoke" / module.name)
-        (folder / "smoke" / module.name).chmod(0o644)
     if build.wheel.path is not None:
         _place_wheel(build.wheel.path, folder / "wheel", build)
     if build.source is not None and build.source.kind != "git":
@@ -169,29 +185,35 @@ def _place_wheel(wheel: Path, folder: Path, build: Build) -> None:
 
 def recipe(build: Build) -> list[tuple[str, str]]:
     """Return the names and texts of everything that tfbuild itself puts into a context."""
-    smoke = sorted(SMOKE.glob("*.py"))
-    return [*sorted(files(build).items()), *((path.name, path.read_text("utf-8")) for path in smoke)]
+    return sorted(files(build).items())
 
 
 # --- what goes into the files -----------------------------------------------------------------------------------------
 
 
-def files(build: Build) -> dict[str, str]:
-    """Return the generated files by name, the most interesting first."""
-    header = f"{MARKER}: {command(build)}"
+def files(build: Build, *, base_digest: str = "") -> dict[str, str]:
+    """Return what tfbuild itself puts into a context by its path there, the most interesting first."""
+    layout = Layout(
+        origin=command(build) + (" --pin" if base_digest else ""),
+        place="in this folder",
+        usage=f"docker build --platform {build.platform} --tag {image_name(build, UNVERIFIED)} .",
+        base_digest=base_digest,
+    )
+    return own_files(build, layout) | scripts(build)
+
+
+def own_files(build: Build, layout: Layout) -> dict[str, str]:
+    """Return the files of this build alone, by their paths below `layout.own`."""
     texts = {
-        "Dockerfile": render("Dockerfile.j2", header=header, **_dockerfile(build)),
+        "Dockerfile": render("Dockerfile.j2", header=f"{MARKER}: {layout.origin}", **_dockerfile(build, layout)),
         "constraints.txt": "".join(f"{line}\n" for line in sorted(build.wheel.constraints)),
         "entrypoint.sh": entrypoint(build),
         "plan.json": smoke_plan(build),
-        "network.sh": (TEMPLATES / "network.sh").read_text(encoding="utf-8"),
-        "slim.sh": (TEMPLATES / "slim.sh").read_text(encoding="utf-8"),
-        "tfbuild-smoke": (TEMPLATES / "smoke").read_text(encoding="utf-8"),
     }
     if build.wheel.kind == "source":
         texts["bazelrc"] = render(
             "bazelrc.j2",
-            header=header,
+            header=f"{MARKER}: {command(build)}",
             build=build,
             generic=GENERIC[PLATFORMS[build.platform]],
             host_apart_flags=toolchains.host_apart_flags(build.bazel),
@@ -200,10 +222,19 @@ def files(build: Build) -> dict[str, str]:
             profile_flags=toolchains.profile_flags(build.bazel),
         )
         texts["requirements.txt"] = "".join(f"{line}\n" for line in toolchains.python_requirements(build.release))
-        for name in (*COMPILE_FILES, *(["llvm.sh"] if llvm_suite(build) else [])):
-            texts[name] = (TEMPLATES / name).read_text(encoding="utf-8")
         texts |= fixes(build)
     return texts
+
+
+def scripts(build: Build) -> dict[str, str]:
+    """Return the scripts that its Dockerfile uses, by their paths in the context: the same texts for every build."""
+    names = ["network.sh", "slim.sh"]
+    if build.wheel.kind == "source":
+        names += [*COMPILE_FILES, *(["llvm.sh"] if llvm_suite(build) else [])]
+    paths = {name: TEMPLATES / name for name in names}
+    paths["tfbuild-smoke"] = TEMPLATES / "smoke"
+    paths |= {f"smoke/{path.name}": path for path in sorted(SMOKE.glob("*.py"))}
+    return {f"{SCRIPTS}/{name}": path.read_text(encoding="utf-8") for name, path in paths.items()}
 
 
 def fixes(build: Build) -> dict[str, str]:
@@ -212,7 +243,6 @@ def fixes(build: Build) -> dict[str, str]:
     texts = {f"fixes/{name}": (TEMPLATES / "patches" / name).read_text(encoding="utf-8") for name in patches}
     if any(row.edits for row in build.fixes):
         texts["fixes/edits.json"] = failures.edits(build.fixes)
-        texts["fixes/edit.py"] = (TEMPLATES / "edit.py").read_text(encoding="utf-8")
     return texts
 
 
@@ -249,10 +279,16 @@ def command(build: Build) -> str:
     options += [("override-repository", f"{row.name}={row.path.name}") for row in build.overrides]
     options += [("system-lib", text) for text in request.system_lib]
     options += [("configure", text) for text in request.configure]
+    options += [("base", request.base)] if request.base not in BASES else []
     # A value that looks like an option must be attached to its own option.
     pairs = [(f"--{name}", value) for name, value in options if value]
     words = [[f"{name}={value}"] if value.startswith("-") else [name, value] for name, value in pairs]
     return shlex.join(["invoke", "dockerfile", *chain(*words), *(["--with-headers"] if build.with_headers else [])])
+
+
+def options(build: Build) -> str:
+    """Return the options with which `invoke build` builds this, quoted for a shell."""
+    return shlex.join(shlex.split(command(build))[2:])
 
 
 def entrypoint(build: Build, *, cpuinfo: str = "/proc/cpuinfo") -> str:
@@ -290,9 +326,12 @@ def _possible(request: Request) -> Build | None:
         return None
 
 
-def _dockerfile(build: Build) -> dict[str, object]:
+def _dockerfile(build: Build, layout: Layout) -> dict[str, object]:
     return {
         "build": build,
+        "layout": layout,
+        "options": options(build),
+        "base_name": build.base_image,
         "fixes": bool(fixes(build)),
         "requirement": requirement(build),
         "environment": sorted(environment(build).items()),

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from tfbuild.plan import Build
 
 REPOSITORY = "tfbuild"
+# Behind the identifier, in the name of an image that no verification has passed.
+UNVERIFIED = "-unverified"
 PREFIX = "io.tfbuild."
 SCHEMA = "1"
 ALLOCATOR = "tcmalloc"

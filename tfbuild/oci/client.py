@@ -26,7 +26,7 @@ from tfbuild.oci.manifests import (
     digest_of,
     parse_object,
 )
-from tfbuild.oci.references import DIGEST, Repository, names_an_image
+from tfbuild.oci.references import DIGEST, Repository, names_an_image, parse_image
 from tfbuild.oci.transport import Connection, body_of, next_page
 
 MOST_TAGS = 10_000
@@ -221,6 +221,18 @@ class Registry:
         """The address to which a new blob is to be sent."""
         answer = self._request("POST", "blobs/uploads/")
         return urljoin(answer.url, answer.headers.get("Location", ""))
+
+
+def image_digest(name: str, *, ca: Path | None = None) -> str:
+    """Return the digest that an image's tag ("python:3.11-slim") names in its registry now, checked by the content.
+
+    For an image of several platforms that is the digest of their index. Raises RegistryRefused.
+    """
+    repository, tag = parse_image(name)
+    manifest = Registry(repository, ca=ca).manifest(tag)
+    if manifest is None:
+        raise RegistryRefused(f"{repository} has no tag {tag}", hint="check the image's name, and that it is public")
+    return manifest.digest
 
 
 def _pause() -> None:

@@ -52,6 +52,25 @@ class Repository:
         return f"{scheme}://{HUB_HOST if self.host == DOCKER_HUB else self.host}/v2/{self.path}/"
 
 
+def parse_image(name: str) -> tuple[Repository, str]:
+    """Split an image's name as Docker does: "python:3.11-slim" is the tag 3.11-slim of docker.io/library/python.
+
+    Raises UsageError if it is not a valid name with a tag.
+    """
+    path, colon, tag = name.rpartition(":")
+    if not colon or "/" in tag:
+        path, tag = name, "latest"
+    first, slash, _ = path.partition("/")
+    if not slash:
+        path = f"{DOCKER_HUB}/library/{path}"
+    elif not ("." in first or ":" in first or first == "localhost"):
+        path = f"{DOCKER_HUB}/{path}"
+    match = NAME.fullmatch(path)
+    if match is None or not TAG.fullmatch(tag):
+        raise UsageError(f"{name!r} is not an image with a tag in a registry", hint="NAME:TAG, or HOST/PATH:TAG")
+    return Repository(host=match["host"], path=match["path"]), tag
+
+
 def loopback(host: str) -> bool:
     """Return whether this is one of the machine's own addresses; names that only start like one are not."""
     try:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from tfbuild import plan
 from tfbuild.context import dockerfile
-from tfbuild.context.labels import image_name
+from tfbuild.context.labels import UNVERIFIED, image_name
 from tfbuild.context.planned import Planned
 from tfbuild.engine import Engine
 from tfbuild.errors import TfbuildError
@@ -68,7 +68,7 @@ def untuned(release: str) -> Mapping[str, str]:
 
 def image_of(engine: Engine, wheel: Build) -> str:
     """Return the name of the official wheel's image, verified or not; "" where the engine has none."""
-    return next((ref for suffix in ("", "-unverified") if engine.exists(ref := image_name(wheel, suffix))), "")
+    return next((ref for suffix in ("", UNVERIFIED) if engine.exists(ref := image_name(wheel, suffix))), "")
 
 
 def itself(ref: str, release: str) -> Baseline:

@@ -16,7 +16,7 @@ from tfbuild import cpu, plan
 from tfbuild.context import dockerfile, remote_cache
 from tfbuild.context.digests import image_digest
 from tfbuild.context.dockerfile import Context
-from tfbuild.context.labels import ID, image_name, read_labels
+from tfbuild.context.labels import ID, UNVERIFIED, image_name, read_labels
 from tfbuild.context.planned import Planned
 from tfbuild.cpu import Cpu, cpuid
 from tfbuild.engine import Engine, daemon
@@ -106,7 +106,7 @@ class Maker:
         if not self.run.no_cache and (earlier := self._earlier(build, key, comparison)) is not None:
             return earlier
         self._need_disk(build)
-        unverified = image_name(build, "-unverified")
+        unverified = image_name(build, UNVERIFIED)
         self._start(build, base, context, BuilderWork(context=context.folder, tag=unverified))
         if not self.run.verify:
             return Result(image=unverified, report=None)

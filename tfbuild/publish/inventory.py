@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from tfbuild.context import labels
-from tfbuild.context.labels import REPOSITORY
+from tfbuild.context.labels import REPOSITORY, UNVERIFIED
 from tfbuild.cpu import Cpu
 from tfbuild.engine import Engine
 from tfbuild.engine.image import split_tag
@@ -32,7 +32,7 @@ REPEATED = (*indexes.LABELS, "context")
 # An image that lost its name to a newer build of the same identifier.
 UNNAMED = "(unnamed)"
 # Suffixes in the name of an image that failed its verification, or is not verified yet.
-UNPROVEN = ("-failed", "-unverified")
+UNPROVEN = ("-failed", UNVERIFIED)
 
 
 @dataclass(frozen=True, kw_only=True)

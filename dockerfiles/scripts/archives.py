@@ -1,0 +1,122 @@
+"""archives.py MIRROR TREE CACHE: what the tree downloads, out of a mirror and into Bazel's repository cache.
+
+For Bazels that know no mirror (before 4). An archive is taken by the sha256 that the tree names, as Bazel itself takes
+it, and asked for at MIRROR/HOST/PATH by each of its URLs in turn. One that the mirror lacks is left to Bazel: not every
+build needs all of them.
+"""
+
+import ast
+import hashlib
+import os
+import re
+import ssl
+import sys
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+
+DIGEST = re.compile(r"[0-9a-f]{64}")
+AT_ONCE = 8
+SECONDS = 60
+MISSING = "missing"
+
+
+def found(tree):
+    """The URLs of each archive that the tree's rules name, by sha256."""
+    archives = {}
+    for folder, names, files in os.walk(tree):
+        names[:] = sorted(name for name in names if not name.startswith((".git", "bazel-")))
+        for name in sorted(files):
+            if name.endswith(".bzl") or name in ("WORKSPACE", "WORKSPACE.bazel"):
+                for sha256, urls in named(os.path.join(folder, name)):
+                    known = archives.setdefault(sha256, [])
+                    known += [url for url in urls if url not in known]
+    return archives
+
+
+def named(path):
+    """The sha256 and URLs of each call in a file of Starlark, which Python's parser reads."""
+    with open(path, encoding="utf-8") as file:
+        try:
+            nodes = list(ast.walk(ast.parse(file.read())))
+        except SyntaxError:
+            return
+    names = {
+        target.id: node.value
+        for node in nodes
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    for node in nodes:
+        pairs = []
+        if isinstance(node, ast.Call):
+            words = {word.arg: texts(word.value, names) for word in node.keywords}
+            pairs = [("".join(words.get("sha256", [])), words.get("urls", []) + words.get("url", []))]
+        elif isinstance(node, ast.Dict):  # sha256_urls = {"SHA256": ["URL"]}
+            keys = ["".join(texts(key, names)) if key else "" for key in node.keys]
+            pairs = [(key, texts(node.values[place], names)) for place, key in enumerate(keys)]
+        for sha256, urls in pairs:
+            if DIGEST.fullmatch(sha256):
+                yield sha256, [url for url in urls if url.startswith(("https://", "http://"))]
+
+
+def texts(node, names):
+    """The strings in an expression, those of a variable by its value."""
+    parts = list(ast.walk(node))
+    parts += [
+        part for name in parts if isinstance(name, ast.Name) and name.id in names for part in ast.walk(names[name.id])
+    ]
+    # The builder's Python can be 3.7, where a string is an ast.Str.
+    values = [getattr(part, "value", getattr(part, "s", None)) for part in parts]
+    return [value for value in values if isinstance(value, str)]
+
+
+def fetch(mirror, sha256, urls, cache):
+    """Puts the archive where Bazel looks for it; what to tell about it, "" where all is well."""
+    target = os.path.join(cache, "content_addressable", "sha256", sha256, "file")
+    if os.path.exists(target):
+        return ""
+    wrong = []
+    for url in urls:
+        try:
+            place = f"{mirror}/{url.partition('://')[2]}"
+            with urllib.request.urlopen(place, timeout=SECONDS, context=context(place)) as answer:
+                content = answer.read()
+        except (urllib.error.URLError, OSError):
+            continue
+        digest = hashlib.sha256(content).hexdigest()
+        if digest == sha256:
+            keep(content, target)
+            return ""
+        wrong.append(f"{url} has the sha256 {digest} there, and the tree wants {sha256}")
+    if wrong:
+        return "not taken from the mirror, which has another file: " + "; ".join(wrong)
+    return MISSING
+
+
+def context(place):
+    return ssl.create_default_context(cafile=os.environ.get("SSL_CERT_FILE")) if place.startswith("https:") else None
+
+
+def keep(content, target):
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    part = f"{target}.part"
+    with open(part, "wb") as file:
+        file.write(content)
+    os.replace(part, target)
+
+
+def main(mirror, tree, cache):
+    archives = found(tree)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        told = list(pool.map(lambda row: fetch(mirror, row[0], row[1], cache), archives.items()))
+    for text in told:
+        if text not in ("", MISSING):
+            print(f"tfbuild: note: {text}")
+    print(
+        f"tfbuild: {told.count('')} of {len(archives)} archives that the tree names are here; Bazel asks for the others"
+    )
+
+
+main(*sys.argv[1:])

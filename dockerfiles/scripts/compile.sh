@@ -1,0 +1,144 @@
+#!/bin/sh
+# compile.sh TARGET COLLECT...: configures /src, lets Bazel build TARGET, and runs COLLECT, which puts the wheel into
+# /wheel; without COLLECT all that Bazel downloads for TARGET is downloaded, and nothing kept. /mnt/cache outlives a
+# build that fails; /mnt/machine (a secret, so that it shapes no cache key) has this machine's Bazel flags, and
+# /mnt/deadline the second since 1970 at which to stop.
+set -eu
+target=$1
+shift
+# shellcheck source=/dev/null
+. /mnt/network.sh
+cd /src
+
+# Nobody is here to answer a question.
+"$PYTHON_BIN_PATH" configure.py < /dev/null || {
+    echo "tfbuild: this tree's configure.py failed" >&2
+    exit 1
+}
+
+# Read after the tree's own files, so that the plan has the last word.
+builder=$(cat /opt/tfbuild/builder)
+cache=/mnt/cache/$builder
+[ "$#" != 0 ] || cache=/var/tmp/bazel/cache
+# However this run ends, Bazel's profile and its whole log are there for the stage `kept`.
+run=$(sha256sum /mnt/bazelrc)
+kept=/mnt/cache/runs/${run%% *}
+mkdir -p /mnt/cache/runs
+# Held until this step ends: another one of the same flags would take the files away from under this one.
+exec 9> "$kept.lock"
+if ! flock --nonblock 9; then
+    echo "tfbuild: note: another compile with the same flags is running; the profile and the log kept are that one's"
+    kept=/mnt/kept
+fi
+rm -rf "$kept"
+mkdir -p "$kept"
+for file in /mnt/ca.bazelrc /mnt/bazelrc /mnt/machine; do
+    [ ! -f "$file" ] || sed "s/@BUILDER@/$builder/" "$file"
+done > /mnt/all.bazelrc
+cat >> /mnt/all.bazelrc << END
+build --disk_cache=$cache/disk
+build --repository_cache=$cache/repository
+build --curses=no --color=no --show_progress_rate_limit=2
+build --profile=$kept/profile.json
+END
+
+rc=--bazelrc=/mnt/all.bazelrc root=--output_user_root=/var/tmp/bazel
+if [ -n "$mirror" ]; then
+    # Since Bazel 4; since 8.2 it is called --downloader_config, and this name still taken.
+    if bazel "$rc" "$root" help build --short | grep downloader_config > /dev/null; then
+        echo "build --experimental_downloader_config=/mnt/mirror.downloads" >> /mnt/all.bazelrc
+    else
+        python3 /mnt/archives.py "$mirror" /src "$cache/repository"
+    fi
+    # What a tree clones: Bazel's repository rules leave no other setting of git's alone.
+    printf '[url "%s/github.com/"]\n\tinsteadOf = https://github.com/\n' "$mirror" >> /etc/gitconfig
+fi
+if [ "$#" = 0 ]; then
+    bazel "$rc" "$root" build --nobuild "$target"
+    bazel "$rc" "$root" shutdown
+    rm -rf /var/tmp/bazel
+    exit
+fi
+
+# The secret `remote`: Bazel's lines for a cache or executor that machines share, with credentials in them. Bazel prints
+# all its options where one of them is wrong or the tree asks for it, so that what it says is filtered.
+hide='cat'
+if [ -s /mnt/remote ]; then
+    python3 /mnt/remote.py reach /mnt/remote
+    cp /mnt/all.bazelrc /mnt/alone.bazelrc
+    cat /mnt/remote >> /mnt/all.bazelrc
+    hide='python3 /mnt/remote.py hide /mnt/remote'
+fi
+
+# bazel_build WORD...: sets `code` and `seconds`, its time limit (0: none).
+bazel_build() {
+    seconds=0
+    if [ -s /mnt/deadline ]; then
+        seconds=$(($(cat /mnt/deadline) - $(date +%s)))
+        [ "$seconds" -gt 0 ] || seconds=1
+    fi
+    # Bazel takes the first SIGINT as "finish in good order": what is compiled is in the cache.
+    echo 0 > /mnt/code
+    { timeout --signal=INT --kill-after=60 "$seconds" bazel "$rc" "$root" build "$@" "$target" 2>&1 || echo $? > /mnt/code; } |
+        $hide | python3 /mnt/relay.py "$kept/bazel.log"
+    code=$(cat /mnt/code)
+}
+late() {
+    [ "$seconds" != 0 ] && [ "$(date +%s)" -ge "$(cat /mnt/deadline)" ]
+}
+# A wrong Bazel, config, variable or target is known within minutes, before anything is compiled.
+compile() {
+    bazel_build --nobuild --profile=/mnt/analysis.json
+    if [ "$code" = 0 ]; then
+        bazel_build
+    elif ! late; then
+        echo "tfbuild: Bazel cannot analyse this build; nothing was compiled"
+    fi
+}
+mkdir -p "$cache"
+python3 /mnt/sitting.py begin "$cache/sittings.jsonl"
+python3 /mnt/sitting.py watch "$cache/sittings.jsonl" &
+watch=$!
+compile
+# Some Bazels end where a remote cache dies on the way (0.26.1 with code 37). What is compiled is here.
+if [ "$code" != 0 ] && [ -s /mnt/remote ] && ! late && ! python3 /mnt/remote.py reach /mnt/remote; then
+    echo "tfbuild: going on without it"
+    mv /mnt/alone.bazelrc /mnt/all.bazelrc
+    compile
+fi
+kill "$watch" || true
+wait "$watch" || true
+why="done"
+if [ "$code" != 0 ]; then
+    why=failed
+    ! late || why='time limit'
+fi
+python3 /mnt/sitting.py end "$cache/sittings.jsonl" "$kept/bazel.log" "$kept/profile.json" "$why"
+cp "$cache/sittings.jsonl" "$kept/sittings.jsonl"
+# A compile never fails for its profile's sake.
+[ ! -f "$kept/profile.json" ] || gzip --force "$kept/profile.json" || true
+if [ "$code" != 0 ]; then
+    if late; then
+        echo "tfbuild: the time limit is reached; what is compiled so far is kept"
+    fi
+    exit "$code"
+fi
+
+mkdir -p /wheel
+"$@"
+# Bazel's outputs are read-only.
+chmod 644 /wheel/*.whl
+for wheel in /wheel/*.whl; do
+    sh /mnt/system.sh list "$wheel"
+done > /mnt/packages.txt
+sort -u /mnt/packages.txt > /wheel/packages.txt
+{
+    echo "builder=sha256:$(cat /opt/tfbuild/builder)"
+    cat /opt/tfbuild/source
+    echo "compiler=$("$CC" --version | head -n 1)"
+    echo "bazel=$(bazel "$rc" "$root" version | sed -n 's/^Build label: //p')"
+    sha256sum /wheel/*.whl | sed 's|\(.*\)  /wheel/\(.*\)|wheel=\1 \2|'
+} > /wheel/build.txt
+bazel "$rc" "$root" shutdown
+# Gigabytes that no layer needs.
+rm -rf /var/tmp/bazel

@@ -1,0 +1,34 @@
+#!/bin/sh
+# slim.sh VENV headers|no-headers: takes out of a virtual environment what TensorFlow never reads when it runs.
+set -eu
+venv=$1
+headers=$2
+cd "$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("platlib"))')"
+# Up to 2.1 all of TensorFlow is in tensorflow_core, and tensorflow only loads it.
+package=tensorflow
+[ ! -d tensorflow_core ] || package=tensorflow_core
+
+# Headers serve custom ops alone. cpu_info.h stays: it numbers the CPU features, and with it the guard in
+# libtensorflow_framework can be read.
+if [ "$headers" = no-headers ]; then
+    find "$package/include" -type f ! -name cpu_info.h -delete
+    find "$package/include" -type d -empty -delete
+fi
+
+# TensorFlow requires libclang and never imports it. The package stays, for `pip check`; its 60 MB library goes.
+rm -rf clang/native
+
+# Other packages' own tests. TensorFlow has modules under such names that it imports, so it keeps them.
+find . -type d -name tests ! -path "./$package/*" -prune -exec rm -rf {} +
+find . -type f \( -name '*_test.py' -o -name '*_test.*.pyc' \) ! -path "./$package/*" -delete
+
+# Symbols that only a debugger reads: a sixth of all libraries. The guard's, by which the instruction set that a
+# library was compiled for can be checked, stay. Vendored libraries (*.libs, moved about by patchelf) are left alone.
+framework='libtensorflow_framework.so*'
+find "$package" -type f -name '*.so*' ! -name "$framework" -exec strip --preserve-dates --strip-unneeded {} +
+find "$package" -type f -name "$framework" -exec strip --preserve-dates --wildcard \
+    --keep-symbol='*CPUFeature*' --keep-symbol='*CheckFeatureOrDie*' --keep-symbol='*CheckIfFeatureUnused*' \
+    --keep-symbol='*cpu_feature_guard*' {} +
+
+# The loader must still take each of them.
+find "$package" -type f -name '*.so*' -exec ldd {} + > /dev/null

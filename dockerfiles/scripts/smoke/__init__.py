@@ -1,0 +1,13 @@
+"""The smoke test that runs inside an image to verify it, with the standard library, NumPy and TensorFlow only.
+
+It supports Python 3.7 and later, because old releases run on old Pythons. `invoke verify` copies this folder into a
+container and judges the results on the host; `docker run IMAGE tfbuild-smoke` runs the image's own copy, which judges
+them itself.
+
+    records.py   the results of probes, as records of one JSON line each
+    channel.py   the line protocol on a file descriptor that no library prints to
+    probes.py    the probes; each runs in a process of its own
+    numerics.py  results against float64 references
+    judge.py     pure: results + plan -> a check; used inside the image and on the host
+    command.py   `tfbuild-smoke`
+"""

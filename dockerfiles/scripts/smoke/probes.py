@@ -1,0 +1,239 @@
+"""The probes of an image; each is a process of its own, so that a crash shows which one caused it."""
+
+from __future__ import annotations
+
+import ctypes
+import glob
+import os
+import platform
+import resource
+import sys
+import time
+from typing import IO, Any, Callable, Dict, List, Optional, Tuple
+
+from . import channel as channels
+from .records import Environment, Faults, GpuConvolution, OneDnnConvolution, TensorFlow
+
+TENSOR_MIB = 40
+TENSORS = 8
+WARM_UP = 4
+# Makes 1.15 behave like 2.x, where this is the default.
+EAGER = ("TF2_BEHAVIOR", "1")
+
+
+def main(arguments: List[str]) -> int:
+    channel = channels.open_channel()
+    os.environ.setdefault(*EAGER)
+    PROBES[arguments[0]](channel)
+    return 0
+
+
+def start(channel: IO[str]) -> None:
+    """Send the environment, then TensorFlow, on a line each: the first arrives even if TensorFlow kills the process."""
+    channels.send(channel, environment())
+    channels.send(channel, tensorflow())
+
+
+def environment() -> Environment:
+    names = packages()
+    flags, model = cpu()
+    return Environment(
+        python=platform.python_version(),
+        numpy=next((name.partition("==")[2] for name in names if name.startswith("numpy==")), ""),
+        malloc=allocator(),
+        cpu_model=model,
+        cpu_flags=flags,
+        kernel=platform.release(),
+        machine=platform.machine(),
+        cpus=len(os.sched_getaffinity(0)),
+        quota=quota(),
+        memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20,
+        packages=names,
+    )
+
+
+def packages() -> Tuple[str, ...]:
+    try:
+        from importlib import metadata  # novm
+    except ImportError:  # Python 3.7
+        listed = installed(sys.path)
+    else:
+        listed = [(str(package.metadata["Name"]), package.version) for package in metadata.distributions()]
+    versions = {name.lower().replace("_", "-"): version for name, version in listed}
+    return tuple(sorted("{}=={}".format(name, version) for name, version in versions.items()))
+
+
+def installed(folders: List[str]) -> List[Tuple[str, str]]:
+    """Read packages and versions from folder names: numpy-1.18.5.dist-info, gast-0.2.2-py3.7.egg-info."""
+    paths = [path for folder in folders for path in glob.glob(os.path.join(folder, "*-*.*-info"))]
+    parts = [os.path.basename(path).rpartition(".")[0].split("-") for path in paths]
+    return [(name, version) for name, version, *_ in parts]
+
+
+def allocator() -> str:
+    """Return the file whose mapping contains the malloc that is called.
+
+    In a program linked to a fixed address that takes malloc's address (Debian's Python), the dynamic linker returns the
+    program's own stub. On x86-64 that stub is followed; elsewhere posix_memalign is looked up instead.
+    """
+    program = os.path.realpath("/proc/self/exe")
+    address = resolved("malloc")
+    if owner(address) == program and platform.machine() == "x86_64":
+        address = behind_stub(address)
+    if owner(address) == program:
+        address = resolved("posix_memalign")
+    return owner(address)
+
+
+def resolved(function: str) -> int:
+    return ctypes.cast(getattr(ctypes.CDLL(None), function), ctypes.c_void_p).value or 0
+
+
+def behind_stub(address: int) -> int:
+    """Return the target of `[endbr64] [bnd] jmp *offset(%rip)`; the address itself where there is no such stub."""
+    code = ctypes.string_at(address, 16)
+    start = (4 if code.startswith(b"\xf3\x0f\x1e\xfa") else 0) + (1 if b"\xf2\xff\x25" in code[:7] else 0)
+    if code[start : start + 2] != b"\xff\x25":
+        return address
+    offset = int.from_bytes(code[start + 2 : start + 6], "little", signed=True)
+    return ctypes.c_uint64.from_address(address + start + 6 + offset).value
+
+
+def owner(address: int) -> str:
+    """Return the file mapped at `address`; empty where there is none."""
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            fields = line.split()
+            first, last = (int(part, 16) for part in fields[0].split("-"))
+            if first <= address < last:
+                return fields[5] if len(fields) > 5 else ""
+    return ""
+
+
+def cpu() -> Tuple[Tuple[str, ...], str]:
+    """Return the features that every core has, in the kernel's names, and the model."""
+    with open("/proc/cpuinfo") as file:
+        lines = [line.partition(":") for line in file]
+    lists = [set(value.split()) for key, _, value in lines if key.strip() in ("flags", "Features")]
+    model = next((value.strip() for key, _, value in lines if key.strip() in ("model name", "CPU part")), "")
+    return tuple(sorted(set.intersection(*lists))) if lists else (), model
+
+
+def quota() -> Optional[float]:
+    """Return the CPU quota of the cgroup (version 2, else 1), in CPUs; TensorFlow ignores it."""
+    try:
+        with open("/sys/fs/cgroup/cpu.max") as file:
+            limit, period = file.read().split()
+        return None if limit == "max" else float(limit) / float(period)
+    except (OSError, ValueError):
+        pass
+    try:
+        with open("/sys/fs/cgroup/cpu/cpu.cfs_quota_us") as file:
+            microseconds = int(file.read())
+        with open("/sys/fs/cgroup/cpu/cpu.cfs_period_us") as file:
+            return microseconds / int(file.read()) if microseconds > 0 else None
+    except (OSError, ValueError):
+        return None
+
+
+def tensorflow() -> TensorFlow:
+    begin = time.perf_counter()
+    import tensorflow as tf
+
+    seconds = time.perf_counter() - begin
+    # Up to 2.9 the "rebuild TensorFlow" message comes with the first operation.
+    tf.constant(1.0).numpy()
+    info = tf.sysconfig.get_build_info() if hasattr(tf.sysconfig, "get_build_info") else {}
+    return TensorFlow(
+        version=tf.__version__,
+        git=str(tf.version.GIT_VERSION),
+        compiler=str(tf.version.COMPILER_VERSION),
+        cuda_build=bool(info.get("is_cuda_build", tf.test.is_built_with_cuda())),
+        seconds=seconds,
+        peak_mib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        gpus=len(gpus(tf)),
+    )
+
+
+def gpus(tf: Any) -> List[Any]:
+    """List GPUs; every release has the function under this name, though since 2.1 it is no longer experimental."""
+    return list(tf.config.experimental.list_physical_devices("GPU"))
+
+
+def faults(channel: IO[str]) -> None:
+    """Count page faults, with judge.NO_ONEDNN: with oneDNN on, TensorFlow's own pool hides what malloc does."""
+    import tensorflow as tf
+
+    tensor = tf.ones([TENSOR_MIB * 2**20 // 4])
+    scale = tf.function(lambda x, factor: x * factor)
+    for turn in range(WARM_UP):
+        scale(tensor, tf.constant(float(turn)))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for turn in range(TENSORS):
+        scale(tensor, tf.constant(float(turn)))
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    channels.send(channel, Faults(per_tensor=(after - before) / TENSORS))
+
+
+def onednn(channel: IO[str]) -> None:
+    """Run a convolution; judge.TALKATIVE makes oneDNN print on stderr which implementation ran.
+
+    It runs in a graph, because up to 2.4 TensorFlow uses oneDNN's operations only there.
+    """
+    import tensorflow as tf
+
+    image, kernel = tf.random.normal([4, 16, 16, 32]), tf.random.normal([3, 3, 32, 32])
+    convolve = tf.function(lambda x, w: tf.nn.relu(tf.nn.conv2d(x, w, 1, "SAME")))
+    result = float(tf.reduce_sum(convolve(image, kernel)))
+    channels.send(channel, OneDnnConvolution(finite=result == result, openmp=openmp()))
+
+
+def openmp() -> str:
+    """Return the file of the loaded OpenMP runtime: libiomp5.so, libgomp.so.1 or libomp.so.5."""
+    with open("/proc/self/maps") as maps:
+        files = {os.path.basename(line.split()[-1]) for line in maps if "/" in line}
+    return next((name for name in sorted(files) if name.startswith(("libiomp", "libgomp", "libomp"))), "")
+
+
+def numerics(channel: IO[str]) -> None:
+    from . import numerics as checks
+
+    for part in checks.parts():
+        channels.send(channel, part)
+
+
+def cuda(channel: IO[str]) -> None:
+    """Run the same convolution on the first GPU, if any, and on the CPU."""
+    import numpy as np
+    import tensorflow as tf
+
+    devices = gpus(tf)
+    if not devices:
+        channels.send(channel, GpuConvolution(gpus=0, device="", error=None))
+        return
+    # TensorFloat-32 keeps only ten bits of the mantissa, which would hide a wrong kernel. (Unused before 2.4.)
+    if hasattr(tf.config.experimental, "enable_tensor_float_32_execution"):
+        tf.config.experimental.enable_tensor_float_32_execution(False)
+    image, kernel = tf.random.normal([4, 16, 16, 32]), tf.random.normal([3, 3, 32, 32])
+
+    def on(device: str) -> Any:
+        with tf.device(device):
+            return tf.nn.conv2d(image, kernel, 1, "SAME")
+
+    on_gpu, on_cpu = on("/GPU:0"), on("/CPU:0").numpy()
+    error = float(np.abs(on_gpu.numpy() - on_cpu).max() / np.abs(on_cpu).max())
+    channels.send(
+        channel, GpuConvolution(gpus=len(devices), device=on_gpu.device, error=error if error == error else None)
+    )
+
+
+PROBES: Dict[str, Callable[[IO[str]], None]] = {
+    "start": start,
+    "faults": faults,
+    "onednn": onednn,
+    "numerics": numerics,
+    "cuda": cuda,
+}
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,29 @@
+#!/bin/sh
+# system.sh list WHEEL | install FILE: the distribution's packages that a wheel's libraries load at run time. `list`
+# prints them, in the system that compiled the wheel; `install` installs those of a list that this system lacks.
+set -eu
+
+if [ "$1" = list ]; then
+    folder=$(mktemp -d)
+    python3 -m zipfile -e "$2" "$folder"
+    # Libraries of the wheel itself and of Python are no package's; dpkg knows files by the path they really have.
+    find "$folder" -type f -name '*.so*' -exec ldd {} + 2> /dev/null |
+        awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u | while read -r library; do
+        dpkg-query --search "$library" 2> /dev/null || dpkg-query --search "$(readlink -f "$library")" 2> /dev/null || true
+    done | sed 's/[:,].*//' | sort -u
+    rm -rf "$folder"
+    exit
+fi
+
+lacking=
+while read -r package; do
+    [ "$(dpkg-query --show --showformat '${db:Status-Status}' "$package" 2> /dev/null)" = installed ] ||
+        lacking="$lacking $package"
+done < "$2"
+[ -n "$lacking" ] || exit 0
+# shellcheck source=/dev/null
+. /mnt/network.sh
+apt-get update
+# shellcheck disable=SC2086
+apt-get install --yes --no-install-recommends $lacking
+rm -f /var/lib/dpkg/*-old /var/cache/debconf/*-old

@@ -1,0 +1,38 @@
+#!/bin/sh
+# toolchain.sh PYTHON BAZEL BAZEL_SHA256 BAZELISK BAZELISK_SHA256 ARCH: Bazel, and Python as TensorFlow's build wants it.
+# Run after the distribution's packages. An empty BAZEL_SHA256 is not known. Leaves in /opt/tfbuild/builder a digest of
+# all that is installed, by which Bazel's caches are kept apart.
+set -eu
+python=$1 bazel=$2 bazel_sha256=$3 bazelisk=$4 bazelisk_sha256=$5 arch=$6
+# shellcheck source=/dev/null
+. /mnt/network.sh
+
+# A wheel is compiled against the headers of its Python. The official Python images have them already.
+if ! [ -e "$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" ]; then
+    apt-get install --yes --no-install-recommends "$python-dev"
+fi
+"$python" -c 'import ensurepip' || apt-get install --yes --no-install-recommends "$python-venv"
+"$python" -m venv /opt/build
+/opt/build/bin/pip install --no-cache-dir --disable-pip-version-check --requirement /mnt/requirements.txt
+
+url=$(from "https://github.com/bazelbuild/bazelisk/releases/download/v$bazelisk/bazelisk-linux-$arch")
+if ! curl --fail --location --silent --show-error --retry 3 --output /usr/local/bin/bazelisk "$url" ||
+    ! echo "$bazelisk_sha256  /usr/local/bin/bazelisk" | sha256sum --check --strict; then
+    echo "tfbuild: $url cannot be had, or is not the Bazelisk that was planned" >&2
+    exit 1
+fi
+chmod 755 /usr/local/bin/bazelisk
+
+# Bazelisk fetches Bazel when it runs it; the compile runs that program itself, which takes signals in one piece.
+export BAZELISK_HOME=/opt/bazelisk USE_BAZEL_VERSION="$bazel"
+[ -z "$bazel_sha256" ] || export BAZELISK_VERIFY_SHA256="$bazel_sha256"
+bazelisk --batch --output_user_root=/var/tmp/bazel version
+rm -rf /var/tmp/bazel
+ln -s "$(find /opt/bazelisk -name bazel -type f -perm -u+x -print -quit)" /usr/local/bin/bazel
+
+mkdir -p /opt/tfbuild
+{
+    dpkg-query --show
+    /opt/build/bin/pip freeze
+    sha256sum /usr/local/bin/bazel "$(command -v "$python")"
+} | sha256sum | cut -d ' ' -f 1 > /opt/tfbuild/builder

@@ -1,0 +1,36 @@
+"""truststore.py PEM JKS: the certificates of a PEM bundle as a Java trust store, which is all that Bazel reads.
+
+The format is Java's own (JKS, version 2); Java checks the digest at its end with the password that Bazel is given.
+"""
+
+import hashlib
+import ssl
+import struct
+import sys
+from pathlib import Path
+
+PASSWORD = "changeit"
+END = "-----END CERTIFICATE-----"
+
+
+def text(value: str) -> bytes:
+    return struct.pack(">H", len(value)) + value.encode()
+
+
+def entry(number: int, certificate: bytes) -> bytes:
+    """Tag 2 (a trusted certificate), alias, time of entry, type, length, contents."""
+    head = struct.pack(">I", 2) + text(f"ca-{number}") + struct.pack(">Q", 0) + text("X.509")
+    return head + struct.pack(">I", len(certificate)) + certificate
+
+
+def keystore(pem: str) -> bytes:
+    parts = [part[part.index("-----BEGIN CERTIFICATE-----") :] + END for part in pem.split(END)[:-1]]
+    certificates = sorted({ssl.PEM_cert_to_DER_cert(part) for part in parts})
+    body = struct.pack(">III", 0xFEEDFEED, 2, len(certificates))
+    body += b"".join(entry(number, certificate) for number, certificate in enumerate(certificates))
+    return body + hashlib.sha1(PASSWORD.encode("utf-16-be") + b"Mighty Aphrodite" + body).digest()
+
+
+if __name__ == "__main__":
+    source, target = sys.argv[1:]
+    Path(target).write_bytes(keystore(Path(source).read_text(encoding="utf-8")))

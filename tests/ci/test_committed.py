@@ -1,0 +1,227 @@
+"""dockerfiles/: what is committed is what the facts and templates give, is complete, and says what is true of it."""
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.ci.steps import ROOT
+from tests.with_engine.registry import Server, serve
+from tfbuild.ci import committed, formats
+from tfbuild.cli import planning, repository
+from tfbuild.cli.options import fill
+from tfbuild.context import dockerfile
+from tfbuild.errors import RegistryRefused, TfbuildError
+from tfbuild.facts import releases
+from tfbuild.oci import client
+from tfbuild.oci.manifests import EMPTY_INDEX, INDEX, digest_of
+from tfbuild.oci.references import Repository
+from tfbuild.plan import Build, Request
+
+FOLDER = ROOT / "dockerfiles"
+BUILDS = committed.builds()
+PIN = f"sha256:{'a' * 64}"
+
+
+def tool(*words: object) -> subprocess.CompletedProcess[str]:
+    program = Path(sys.executable).with_name(str(words[0]))
+    return subprocess.run([program, *map(str, words[1:])], capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(FOLDER, tmp_path / "dockerfiles"))
+
+
+# --- the files --------------------------------------------------------------------------------------------------------
+
+
+def test_the_committed_files_are_what_the_facts_and_templates_say_now() -> None:
+    assert committed.expected({})
+    assert committed.stale(FOLDER) == []
+
+
+def test_whatever_changes_is_out_of_date_and_written_again(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own = f"{BUILDS[1].id}/bazelrc"
+    (copy / own).write_text("build --jobs=4\n")
+    (copy / "scripts" / "slim.sh").unlink()
+    (copy / "0.1-gone" / "fixes").mkdir(parents=True)
+    (copy / "0.1-gone" / "fixes" / "x.patch").write_text("")
+    changed = ["0.1-gone/fixes/x.patch", own, "scripts/slim.sh"]
+    with pytest.raises(TfbuildError, match="out of date"):
+        repository.dockerfiles(check=True, folder=copy)
+    assert capsys.readouterr().out.split() == changed
+    repository.dockerfiles(check=False, folder=copy)
+    assert capsys.readouterr().out.split() == changed
+    assert committed.stale(copy) == []
+    assert not (copy / "0.1-gone").exists()
+
+
+def test_the_builds_differ_in_kind_and_the_newest_release_is_among_them() -> None:
+    assert 4 <= len(BUILDS) <= 5
+    assert releases.newest_first()[0] in {build.release for build in BUILDS}
+    kinds = {(build.wheel.kind, build.target, build.platform, build.instruction_set.level) for build in BUILDS}
+    assert len(kinds) == len(BUILDS)
+    assert {build.wheel.kind for build in BUILDS} == {"official", "source"}
+    assert {build.platform for build in BUILDS} == {"linux/amd64", "linux/arm64"}
+    assert "cuda" in {build.target for build in BUILDS}
+
+
+@pytest.mark.parametrize("build", BUILDS, ids=lambda build: build.id)
+def test_a_context_has_every_file_that_its_dockerfile_takes(build: Build) -> None:
+    text = (FOLDER / build.id / "Dockerfile").read_text()
+    taken = re.findall(r"type=bind,source=([^,]+),", text) + re.findall(r"^COPY --chmod=\d+ (\S+) ", text, re.MULTILINE)
+    assert {"scripts/network.sh", f"{build.id}/entrypoint.sh"} <= set(taken)
+    for name in taken:
+        assert (FOLDER / name).exists(), name
+
+
+def test_no_script_stands_twice() -> None:
+    texts = [path.read_bytes() for path in FOLDER.rglob("*") if path.suffix in (".sh", ".py")]
+    assert len(texts) == len(set(texts))
+    assert {path.parent.name for path in FOLDER.rglob("*.py")} == {"scripts", "smoke"}
+
+
+@pytest.mark.parametrize("build", BUILDS, ids=lambda build: build.id)
+def test_it_differs_from_what_invoke_build_writes_by_its_head_and_its_own_folder(build: Build) -> None:
+    texts, prefix = dockerfile.files(build), f"{build.id}/"
+    ours, theirs = ((FOLDER / build.id / "Dockerfile").read_text(), texts.pop("Dockerfile"))
+    body = re.compile(r"^FROM \$\{BASE\}.*", re.MULTILINE | re.DOTALL)
+    assert re.sub(rf"(source=|COPY --chmod=\d+ ){prefix}", r"\1", body.findall(ours)[0]) == body.findall(theirs)[0]
+    for name, text in texts.items():
+        assert (FOLDER / (name if name.startswith("scripts/") else prefix + name)).read_text() == text
+
+
+@pytest.mark.parametrize("build", BUILDS, ids=lambda build: build.id)
+def test_hadolint_and_shellcheck_accept_it(build: Build) -> None:
+    done = tool("hadolint", "--config", ROOT / ".hadolint.yaml", FOLDER / build.id / "Dockerfile")
+    assert (done.returncode, done.stdout) == (0, "")
+    scripts = [FOLDER / build.id / "entrypoint.sh", FOLDER / "scripts" / "tfbuild-smoke", *FOLDER.glob("scripts/*.sh")]
+    done = tool("shellcheck", "--shell=dash", *scripts)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+# --- what it says -----------------------------------------------------------------------------------------------------
+
+
+def test_the_readme_and_the_head_show_the_same_command_for_each() -> None:
+    shown = re.findall(r"^docker build .+$", (FOLDER / "README.md").read_text(), re.MULTILINE)
+    heads = [(FOLDER / build.id / "Dockerfile").read_text().partition("\nARG ")[0] for build in BUILDS]
+    assert [re.findall(r"docker build .+", head) for head in heads] == [[command] for command in shown]
+    for build, command in zip(BUILDS, shown, strict=True):
+        words = shlex.split(command)
+        assert words[-1] == "."
+        options = dict(zip(words[2:-1:2], words[3:-1:2], strict=True))
+        assert (FOLDER / options["--file"]).is_file()
+        assert options["--platform"] == build.platform
+        assert options["--tag"] == f"tfbuild:{build.id}-unverified"
+
+
+@pytest.mark.parametrize("build", BUILDS, ids=lambda build: build.id)
+def test_the_command_of_tfbuild_in_the_head_plans_the_same_build(build: Build) -> None:
+    head = (FOLDER / build.id / "Dockerfile").read_text().partition("\nARG ")[0]
+    (options,) = re.findall(r"^#     invoke build (.+)$", head, re.MULTILINE)
+    words = shlex.split(options)
+    values = {name.removeprefix("--"): value for name, value in zip(words[::2], words[1::2], strict=True)}
+    assert planning.select(fill(Request, values)).id == build.id
+    assert head.startswith(f"{dockerfile.MARKER}: invoke dockerfiles\n")
+    assert "dockerfiles" in repository.VERBS
+
+
+def test_bake_has_a_target_for_each_and_compiles_nothing_by_default() -> None:
+    text = (FOLDER / "docker-bake.hcl").read_text()
+    groups = dict(re.findall(r'^group "(\w+)" \{\n  targets = (\[.*\])$', text, re.MULTILINE))
+    official = [formats.target_name(build.id) for build in BUILDS if build.wheel.kind == "official"]
+    assert json.loads(groups["default"]) == official
+    assert len(json.loads(groups["source"])) == len(BUILDS) - len(official)
+    for build in BUILDS:
+        assert f'  dockerfile = "{build.id}/Dockerfile"\n' in text
+        assert f'  platforms = ["{build.platform}"]\n' in text
+
+
+def test_the_readmes_options_are_those_of_the_dockerfiles() -> None:
+    readme = (FOLDER / "README.md").read_text()
+    texts = [(FOLDER / build.id / "Dockerfile").read_text() for build in BUILDS]
+    for secret in re.findall(r"--secret id=([\w-]+),", readme):
+        assert any(f"type=secret,id={secret}," in text for text in texts), secret
+    for argument in set(re.findall(r"--build-arg (\w+)=", readme)) - {"HTTPS_PROXY"}:
+        assert all(re.search(rf"^ARG {argument}\b", text, re.MULTILINE) for text in texts), argument
+
+
+# --- digests of base images -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    with serve(tmp_path) as found:
+        yield found
+
+
+def push(server: Server, path: str, tag: str) -> str:
+    """Puts an index that lists nothing into the registry, which any tag may name, and returns its digest."""
+    host = f"127.0.0.1:{server.port}"
+    client.Registry(Repository.parse(f"{host}/{path}")).put(tag, EMPTY_INDEX, INDEX)
+    return digest_of(EMPTY_INDEX)
+
+
+def test_a_pinned_base_stays_pinned_and_is_named_with_its_tag(copy: Path) -> None:
+    base = BUILDS[0].base_image
+    assert committed.write(copy, {base: PIN}) == sorted(
+        f"{build.id}/Dockerfile" for build in BUILDS if build.base_image == base
+    )
+    text = (copy / BUILDS[0].id / "Dockerfile").read_text()
+    assert f"\nARG BASE_NAME={base}\nARG BASE_DIGEST={PIN}\nARG BASE=${{BASE_NAME}}${{BASE_DIGEST:+@" in text
+    assert committed.pins(copy) == {base: PIN}
+    assert committed.stale(copy) == committed.write(copy) == []
+    done = tool("hadolint", "--config", ROOT / ".hadolint.yaml", copy / BUILDS[0].id / "Dockerfile")
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_a_registry_is_asked_for_the_digest_of_a_tag(server: Server, tmp_path: Path) -> None:
+    """By `invoke dockerfile --pin`, whose command in the head then says so."""
+    digest, name = push(server, "library/python", "3.11-slim"), f"127.0.0.1:{server.port}/library/python:3.11-slim"
+    folder = tmp_path / "context"
+    words = ["dockerfile", "--target", "cpu", "--wheel", "official", "--platform", "linux/amd64", "--base", name]
+    done = subprocess.run(
+        [sys.executable, "-m", "invoke", *words, "--pin", "--output", folder],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    text = (folder / "Dockerfile").read_text()
+    assert f"\nARG BASE_NAME={name}\nARG BASE_DIGEST={digest}\n" in text
+    assert text.partition("\n")[0].endswith(f"--wheel official --base {name} --pin")
+
+
+def test_a_registry_without_the_tag_or_without_an_answer_is_an_error(server: Server) -> None:
+    host = f"127.0.0.1:{server.port}"
+    push(server, "library/python", "3.11-slim")
+    with pytest.raises(RegistryRefused, match=f"{host}/library/python has no tag 3.12-slim"):
+        client.image_digest(f"{host}/library/python:3.12-slim")
+    server.kill()
+    with pytest.raises(RegistryRefused, match=host):
+        client.image_digest(f"{host}/library/python:3.11-slim")
+
+
+def test_renovate_finds_name_tag_and_digest_in_every_dockerfile(copy: Path) -> None:
+    settings = json.loads((ROOT / ".github" / "renovate.json").read_text())
+    (manager,) = settings["customManagers"]
+    (pattern,) = (re.compile(text.replace("(?<", "(?P<")) for text in manager["matchStrings"])
+    (files,) = (re.compile(text.strip("/")) for text in manager["managerFilePatterns"])
+    committed.write(copy, {build.base_image: PIN for build in BUILDS})
+    for folder, digest in ((FOLDER, committed.pins(FOLDER)), (copy, dict.fromkeys(committed.pins(copy), PIN))):
+        for build in BUILDS:
+            assert files.search(f"dockerfiles/{build.id}/Dockerfile")
+            (match,) = pattern.finditer((folder / build.id / "Dockerfile").read_text())
+            found = match.groupdict()
+            assert f"{found['depName']}:{found['currentValue']}" == build.base_image
+            assert (found["currentDigest"] or "") == digest.get(build.base_image, "")
+            # Its replacement is what tfbuild writes.
+            replaced = manager["autoReplaceStringTemplate"].replace("{{{depName}}}", found["depName"])
+            replaced = replaced.replace("{{{newValue}}}", found["currentValue"]).replace("{{{newDigest}}}", PIN)
+            assert replaced in (copy / build.id / "Dockerfile").read_text()

@@ -1,0 +1,33 @@
+"""Names of images, as Docker reads them."""
+
+import pytest
+
+from tfbuild.errors import UsageError
+from tfbuild.oci.references import parse_image
+
+HUB = "https://registry-1.docker.io/v2"
+DIGEST = f"sha256:{'0' * 64}"
+
+
+@pytest.mark.parametrize(
+    ("name", "url", "tag"),
+    [
+        ("python:3.11-slim-bookworm", f"{HUB}/library/python/", "3.11-slim-bookworm"),
+        ("python", f"{HUB}/library/python/", "latest"),
+        ("us/python:3", f"{HUB}/us/python/", "3"),
+        ("docker.io/library/python:3", f"{HUB}/library/python/", "3"),
+        ("ghcr.io/us/python:3", "https://ghcr.io/v2/us/python/", "3"),
+        ("localhost/python:3", "http://localhost/v2/python/", "3"),
+        ("127.0.0.1:5000/python", "http://127.0.0.1:5000/v2/python/", "latest"),
+        ("registry:5000/us/python:3", "https://registry:5000/v2/us/python/", "3"),
+    ],
+)
+def test_an_image_s_name_is_a_repository_and_a_tag(name: str, url: str, tag: str) -> None:
+    repository, found = parse_image(name)
+    assert (repository.url, found) == (url, tag)
+
+
+@pytest.mark.parametrize("name", ["", ":3", "Python:3", "python:", "python:a b", f"python@{DIGEST}"])
+def test_what_is_no_name_with_a_tag_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match="is not an image with a tag in a registry"):
+        parse_image(name)

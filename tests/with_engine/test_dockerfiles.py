@@ -1,0 +1,145 @@
+"""A committed context, built and run by Docker alone: the command of dockerfiles/README.md in a copy of that folder.
+
+The base image comes from a registry on this machine, under its own name there and by its digest.
+"""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests import debian
+from tests.ci.test_committed import FOLDER
+from tests.with_engine.registry import serve
+from tfbuild.ci import committed
+from tfbuild.cli.options import certificates
+from tfbuild.context.labels import read_labels
+from tfbuild.engine import Engine, docker_cli
+from tfbuild.pipeline import base_image
+from tfbuild.plan import Build
+from tfbuild.util.progress import Progress
+
+pytestmark = pytest.mark.engine
+SECONDS = 1200
+README = (FOLDER / "README.md").read_text(encoding="utf-8")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A folder with nothing of tfbuild but dockerfiles/, and a base image by its name and digest in a registry."""
+
+    folder: Path
+    base_name: str
+    base_digest: str
+
+
+@pytest.fixture(scope="module")
+def official() -> Build:
+    return next(build for build in committed.builds() if build.wheel.kind == "official")
+
+
+@pytest.fixture(scope="module")
+def place(engine: Engine, official: Build, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    if engine.platform != official.platform:
+        pytest.skip(f"the committed official wheel is for {official.platform}")
+    work = tmp_path_factory.mktemp("place")
+    base = base_image.bootstrap(
+        engine, official.base_distribution, progress=Progress(), log=work / "log", ca_cert=certificates("")
+    )
+    (work / "registry").mkdir()
+    with serve(work / "registry") as server:
+        name = f"127.0.0.1:{server.port}/library/{official.base_image}"
+        engine.tag(base.reference, name)
+        try:
+            docker("push", "--quiet", name)
+            digest = engine.image(name).repo_digests
+            (pushed,) = (ref.partition("@")[2] for ref in digest if ref.startswith(f"127.0.0.1:{server.port}/"))
+        finally:
+            # What is left of it here is another name: FROM has to ask the registry.
+            engine.untag(name)
+        folder = Path(shutil.copytree(FOLDER, work / "dockerfiles"))
+        yield Place(folder=folder, base_name=name, base_digest=pushed)
+
+
+def docker(*words: str | Path, folder: Path | None = None) -> str:
+    """Runs a `docker` that has BuildKit, and gives what it prints."""
+    program, env = docker_cli.find_cli().path, {**os.environ, "DOCKER_BUILDKIT": "1"}
+    done = subprocess.run(
+        [program, *words], cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=SECONDS
+    )
+    assert done.returncode == 0, f"{shlex.join(map(str, words))}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    return done.stdout
+
+
+def options_of_this_site(place: Place) -> list[str]:
+    """As the README has it for those whose base image and CA are a company's own."""
+    ca = certificates("")
+    arguments = [f"--build-arg=BASE_NAME={place.base_name}", f"--build-arg=BASE_DIGEST={place.base_digest}"]
+    return [*arguments, *([f"--secret=id=ca,src={ca}"] if ca else [])]
+
+
+@pytest.fixture(scope="module")
+def image(engine: Engine, official: Build, place: Place) -> Iterator[str]:
+    (shown,) = re.findall(rf"^docker (build .*--file {official.id}/Dockerfile .+)$", README, re.MULTILINE)
+    tag = f"tfbuild-test:plain-{uuid.uuid4().hex[:8]}"
+    *words, context = shlex.split(shown.replace(committed.tag(official), tag))
+    docker(*words, *options_of_this_site(place), context, folder=place.folder)
+    yield tag
+    engine.untag(tag)
+
+
+def test_plain_docker_runs_what_plain_docker_built(official: Build, image: str) -> None:
+    code = "import tensorflow as tf; print(tf.__version__, tf.reduce_sum(tf.ones((3, 4))).numpy())"
+    assert docker("run", "--rm", image, "python", "-c", code).split() == [official.release, "12.0"]
+
+
+def test_its_smoke_benchmark_passes(image: str) -> None:
+    assert "fail" not in docker("run", "--rm", image, "tfbuild-smoke").lower()
+
+
+def test_its_labels_name_the_build_and_the_base_by_digest(
+    engine: Engine, official: Build, image: str, place: Place
+) -> None:
+    labels = read_labels(engine.image(image).labels)
+    assert labels.id == official.id
+    assert (labels.base_name, labels.base_digest) == (place.base_name, place.base_digest)
+
+
+def test_its_scripts_are_readable_by_its_user_whatever_the_checkouts_modes_are(
+    engine: Engine, official: Build, place: Place, image: str
+) -> None:
+    """With a umask of 077 a clone has no file that anybody else can read."""
+    listed = docker("run", "--rm", image, "stat", "-c", "%a", "/opt/tfbuild/plan.json", "/opt/tfbuild/smoke")
+    assert listed.split() == ["644", "755"]
+    narrow = place.folder.parent / "narrow"
+    shutil.copytree(place.folder, narrow)
+    # Only what is copied into the image: with other modes, mounted files would let all be installed again.
+    for name in ("scripts/tfbuild-smoke", "scripts/smoke", f"{official.id}/entrypoint.sh", f"{official.id}/plan.json"):
+        for path in (narrow / name, *(narrow / name).rglob("*")):
+            path.chmod(0o700 if path.is_dir() else 0o600)
+    tag = f"tfbuild-test:narrow-{uuid.uuid4().hex[:8]}"
+    command = ["build", "--file", f"{official.id}/Dockerfile", "--tag", tag, *options_of_this_site(place), "."]
+    docker(*command, folder=narrow)
+    try:
+        assert docker("run", "--rm", tag, "cat", "/opt/tfbuild/plan.json", "/opt/tfbuild/smoke/command.py")
+    finally:
+        engine.untag(tag)
+
+
+def test_bake_reads_the_committed_file(official: Build, place: Place, tmp_path: Path) -> None:
+    """Printing resolves groups and targets, and builds nothing."""
+    program = debian.buildx(tmp_path / "buildx")
+    for group, builds in (("default", 1), ("source", len(committed.builds()) - 1)):
+        done = subprocess.run(
+            [program, "bake", "--print", group], cwd=place.folder, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count('"dockerfile": ') == builds
+        assert (f'"dockerfile": "{official.id}/Dockerfile"' in done.stdout) == (group == "default")
