@@ -67,16 +67,8 @@ code=0
 # shellcheck disable=SC2086
 $invoke build $options ${TFBUILD_BUILD_OPTIONS:-} "$@" > /dev/null || code=$?
 
-if [ -n "${TFBUILD_SUMMARY:-}" ]; then
-    report=reports/$id.md
-    [ "$code" != 24 ] || report=reports/$id-failed.md
-    case $code in
-        # The head of the report and its table of checks. They do not affect the exit code.
-        0 | 24) sed '/^## /,$d' "$report" || true ;;
-        75) printf '# %s: not finished within the time limit\n\n' "$id" ;;
-        *) printf '# %s: no image, exit code %s\n\n' "$id" "$code" ;;
-    esac >> "$TFBUILD_SUMMARY"
-fi
+# A summary that fails does not affect the exit code.
+[ -z "${TFBUILD_SUMMARY:-}" ] || "$(dirname "$0")/summary.sh" "$id" "$code" >> "$TFBUILD_SUMMARY" || true
 [ "$code" = 0 ] || exit "$code"
 # shellcheck disable=SC2086
 [ -z "${TFBUILD_REGISTRY:-}" ] || $invoke push "tfbuild:$id" $force ${TFBUILD_PUSH_OPTIONS:-}

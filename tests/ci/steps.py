@@ -15,9 +15,12 @@ from ruamel.yaml import YAML
 
 ROOT = Path(__file__).parents[2]
 GITHUB = ROOT / ".github" / "workflows"
+ACTION = ROOT / "action.yml"
 GITLAB = ROOT / ".gitlab-ci.yml"
 EXPRESSION = re.compile(r"\$\{\{\s*(.+?)\s*\}\}")
 SECONDS = 900
+# GitHub's own commands, by the shell that a step names.
+SHELLS = {"": ["bash", "-e"], "bash": ["bash", "--noprofile", "--norc", "-eo", "pipefail"]}
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -40,13 +43,15 @@ class Done:
 class Github:
     """A runner of GitHub's on this machine. `values`: what expressions stand for, word by word.
 
-    `env` goes over the workflow's own, as variables of the machine do not: it names what cannot be here.
+    `env` goes over the workflow's own, as variables of the machine do not: it names what cannot be here. `folder`: the
+    workspace, if that is not the checkout, as for an action that is another repository's.
     """
 
     checkout: Path
     temp: Path
     values: Mapping[str, str]
     env: Mapping[str, str] = field(default_factory=dict)
+    folder: Path | None = None
 
     def fill(self, value: object) -> str:
         """The text with its expressions replaced; KeyError for one that is not in `values`."""
@@ -62,8 +67,15 @@ class Github:
             for step in one.get("steps", ())
             if step.get("name") == name and job in ("", key)
         ]
-        levels = [level.get("env", {}) for level in (text, owner, step)]
-        given = {key: self.fill(value) for level in levels for key, value in level.items()}
+        return self._run(step, [text, owner, step])
+
+    def run_action(self, name: str) -> Done:
+        """Runs the step of this name of the composite action that the checkout is."""
+        (step,) = [step for step in read(ACTION)["runs"]["steps"] if step["name"] == name]
+        return self._run(step, [{"env": {"GITHUB_ACTION_PATH": str(self.checkout)}}, step])
+
+    def _run(self, step: Mapping[str, Any], levels: list[Mapping[str, Any]]) -> Done:
+        given = {key: self.fill(value) for level in levels for key, value in level.get("env", {}).items()}
         self.temp.mkdir(exist_ok=True)
         script, output, summary = (self.temp / one for one in ("step.sh", "output", "summary"))
         script.write_text(self.fill(step["run"]), encoding="utf-8")
@@ -71,10 +83,9 @@ class Github:
             file.write_text("")
         values = {"RUNNER_TEMP": self.temp, "GITHUB_OUTPUT": output, "GITHUB_STEP_SUMMARY": summary}
         env = {**os.environ, **given, **{key: str(path) for key, path in values.items()}, **self.env}
-        # GitHub's own command where a step names no shell.
         done = subprocess.run(
-            ["bash", "-e", script],
-            cwd=self.checkout, env=env, capture_output=True, text=True, check=False, timeout=SECONDS,
+            [*SHELLS[step.get("shell", "")], script],
+            cwd=self.folder or self.checkout, env=env, capture_output=True, text=True, check=False, timeout=SECONDS,
         )  # fmt: skip
         outputs = dict(line.split("=", 1) for line in output.read_text().splitlines())
         return Done(
@@ -118,6 +129,8 @@ def scripts() -> Iterator[tuple[str, str]]:
             for number, step in enumerate(job.get("steps", ())):
                 if "run" in step:
                     yield f"{path.name}-{key}-{number}", step["run"]
+    for number, step in enumerate(read(ACTION)["runs"]["steps"]):
+        yield f"action-{number}", step["run"]
     for key, job in read(GITLAB).items():
         if isinstance(job, dict) and {"script", "before_script"} & set(job):
             yield f"gitlab-{key}", "\n".join((*job.get("before_script", ()), *job.get("script", ())))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests import checkout, schemas
-from tests.ci.steps import EXPRESSION, GITHUB, ROOT, Github, read, scripts
+from tests.ci.steps import ACTION, EXPRESSION, GITHUB, ROOT, Github, read, scripts
 from tests.commandline import invoke
 from tests.facts import newest
 from tfbuild.ci import formats, matrix, runners
@@ -36,6 +36,10 @@ def test_workflows_match_githubs_schema(path: Path) -> None:
     schemas.library().validate(read(path), schemas.vendored("github-workflows"))
 
 
+def test_the_action_matches_githubs_schema() -> None:
+    schemas.library().validate(read(ACTION), schemas.vendored("github-actions"))
+
+
 def test_the_pipeline_matches_gitlabs_schema(tmp_path: Path) -> None:
     rows = tmp_path / "rows.yml"
     rows.write_text(invoke("matrix", "--format", "gitlab").stdout)
@@ -46,15 +50,16 @@ def test_the_pipeline_matches_gitlabs_schema(tmp_path: Path) -> None:
 
 
 def test_workflows_have_no_security_findings() -> None:
-    done = run(tool("zizmor"), "--offline", "--no-progress", ROOT / ".github" / "workflows")
+    done = run(tool("zizmor"), "--offline", "--no-progress", ROOT / ".github" / "workflows", ACTION)
     assert done.returncode == 0, done.stdout
 
 
 def test_every_action_is_pinned_by_its_commit() -> None:
     jobs = [job for path in WORKFLOWS for job in read(path)["jobs"].values()]
-    used = [step["uses"] for job in jobs for step in job.get("steps", ()) if "uses" in step]
+    used = {step["uses"] for job in jobs for step in job.get("steps", ()) if "uses" in step}
     assert used
-    assert all(len(name.partition("@")[2]) == 40 for name in used)
+    # "./": this checkout's own.
+    assert all(len(name.partition("@")[2]) == 40 for name in used - {"./"})
 
 
 SCRIPTS = dict(scripts())
@@ -70,7 +75,7 @@ def test_every_step_is_clean_shell(name: str, tmp_path: Path) -> None:
 
 
 def test_the_scripts_are_clean_shell() -> None:
-    done = run(tool("shellcheck"), ROOT / "ci" / "image.sh", ROOT / "pull.sh", ROOT / ".ci" / "run")
+    done = run(tool("shellcheck"), *(ROOT / "ci").glob("*.sh"), ROOT / "pull.sh", ROOT / ".ci" / "run")
     assert done.returncode == 0, done.stdout
 
 
@@ -101,6 +106,7 @@ def known(workflow: dict[str, Any], job: dict[str, Any]) -> set[str]:
     names |= {f"secrets.{name}" for trigger in given for name in trigger.get("secrets", ())}
     for step in job.get("steps", ()):
         outputs = re.findall(r"(\w+)=.*GITHUB_OUTPUT", step.get("run", ""))
+        outputs += read(ACTION)["outputs"] if step.get("uses") == "./" else []
         names |= {f"steps.{step['id']}.outputs.{output}" for output in outputs if "id" in step}
     needed = job.get("needs", [])
     for name in [needed] if isinstance(needed, str) else needed:

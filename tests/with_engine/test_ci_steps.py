@@ -148,6 +148,39 @@ def test_the_next_job_of_a_published_row_does_nothing(first: Done, site: Site) -
     assert again.stderr == ""
 
 
+# --- the action -------------------------------------------------------------------------------------------------------
+
+
+def test_the_action_builds_and_verifies_in_another_repositorys_folder(
+    first: Done, site: Site, engine: Engine, tmp_path: Path
+) -> None:
+    """Its steps in their order, then the one of the example that uses the image; the inputs are the example's."""
+    example = steps.read(steps.GITHUB / "action.yml")["jobs"]["image"]["steps"]
+    (used,) = [step for step in example if step.get("uses") == "./"]
+    given = {name: str(value).lower() for name, value in used["with"].items()}
+    inputs = dict.fromkeys(steps.read(steps.ACTION)["inputs"], "") | given
+    runner = replace(
+        site.github, values={"toJSON(inputs)": json.dumps(inputs)}, temp=tmp_path / "temp", folder=tmp_path
+    )
+
+    def step(name: str) -> Done:
+        done = runner.run_action(name)
+        assert done.code == 0, f"{done.stdout[-2000:]}\n{done.stderr[-6000:]}"
+        return done
+
+    step("Install")
+    planned = step("Plan").outputs
+    runner = replace(runner, values={"steps.plan.outputs.id": planned["id"]})
+    built = step("Build and verify").outputs
+    assert built == {"code": "0", "image": f"tfbuild:{ID}", "report": f"reports/{ID}.json"}
+    report = json.loads((tmp_path / built["report"]).read_text())
+    assert (report["id"], report["passed"]) == (ID, True)
+    runner = replace(runner, values={**runner.values, "steps.build.outputs.code": built["code"]})
+    assert step("Report").summary.startswith(f"# {ID}: pass\n")
+    user = replace(site.github, values={"steps.tfbuild.outputs.image": built["image"]})
+    assert user.run("action.yml", "Use the image").stdout.strip() == newest.RELEASE
+
+
 # --- the time limit ---------------------------------------------------------------------------------------------------
 
 
