@@ -13,7 +13,7 @@ from tests.ci.steps import ACTION, GITHUB, ROOT, Done, Github, read
 from tests.facts import newest
 from tfbuild.cli import VERBS
 from tfbuild.cli.options import COMPILE, MAKE, PLAN, TIMED
-from tfbuild.errors import UnknownRelease
+from tfbuild.errors import UnknownRelease, UsageError
 
 OPTIONS = {**PLAN, **MAKE, **COMPILE, **TIMED}
 INPUTS = dict.fromkeys(read(ACTION)["inputs"], "")
@@ -112,7 +112,7 @@ def test_the_plan_is_shown_and_its_identifier_is_an_output(copy: Path, tmp_path:
     ("inputs", "code", "message"),
     [
         ({"release": "9.9"}, UnknownRelease.exit_code, "9.9"),
-        ({"options": "--no-such-option"}, 1, "--no-such-option"),
+        ({"options": "--no-such-option"}, UsageError.exit_code, "--no-such-option"),
         ({"cpu": "a\nb"}, 1, "more than one line"),
     ],
 )

@@ -21,6 +21,7 @@ from tests.contract import bazelrc
 from tests.cpu.machines import Machine, machine, machines
 from tfbuild import cpu, facts, plan
 from tfbuild.context import dockerfile
+from tfbuild.context.candidates import candidates, kernel_names
 from tfbuild.context.digests import image_digest
 from tfbuild.context.labels import labels_of
 from tfbuild.cpu import isa
@@ -263,7 +264,7 @@ def test_nothing_is_mounted_where_it_would_leave_a_file_in_the_image(tmp_path: P
 
 def test_a_name_that_nobody_gives_is_an_error() -> None:
     assert dockerfile.environment_of_templates().undefined is StrictUndefined
-    layout = dockerfile.Layout(origin="", place="", usage="")
+    layout = dockerfile.ContextLayout(origin="", place="", usage="")
     given: dict[str, object] = {"header": "", "build": official(), "layout": layout, "options": "", "base_name": ""}
     with pytest.raises(UndefinedError, match="'requirement' is undefined"):
         dockerfile.render("Dockerfile.j2", **given, environment=[], labels=[])
@@ -468,7 +469,7 @@ def expected_advice(build: Build, flags: set[str]) -> str:
 @pytest.mark.parametrize("name", ["avx", "x86-64-v2", "x86-64-v3", "x86-64-v4"])
 def test_the_guard_on_every_recorded_machine(tmp_path: Path, shell: str, name: str) -> None:
     build = image(name)
-    needed = set(dockerfile.kernel_names(build.instruction_set.features))
+    needed = set(kernel_names(build.instruction_set.features))
     for recorded in X86:
         flags = set(recorded.flags.split())
         done = Guard(folder=tmp_path, build=build, cpuinfo=recorded.cpuinfo(), shell=shell).run()
@@ -635,9 +636,9 @@ def test_a_signal_reaches_the_command(tmp_path: Path) -> None:
 
 def test_candidates_are_the_largest_first_and_never_the_image_itself() -> None:
     def names(build: Build) -> list[str]:
-        return [candidate.id.removeprefix("2.14.1-mkl-py3.11-") for candidate in dockerfile.candidates(build)]
+        return [candidate.id.removeprefix("2.14.1-mkl-py3.11-") for candidate in candidates(build)]
 
     assert names(image("avx")) == ["x86-64-v4", "x86-64-v3", "x86-64-v2"]
     assert names(image("x86-64-v3")) == ["x86-64-v4", "avx", "x86-64-v2"]
     # What tfbuild refuses to build is never advised: the oldest official wheels for Arm have no oneDNN.
-    assert dockerfile.candidates(official(release="2.3.4", platform="linux/arm64", python="3.8")) == ()
+    assert candidates(official(release="2.3.4", platform="linux/arm64", python="3.8")) == ()

@@ -12,7 +12,7 @@ from tfbuild import facts, plan
 from tfbuild.ci import formats
 from tfbuild.ci.formats import BakeTarget
 from tfbuild.context import dockerfile
-from tfbuild.context.dockerfile import Layout
+from tfbuild.context.dockerfile import ContextLayout
 from tfbuild.context.labels import UNVERIFIED, image_name
 from tfbuild.facts import Facts
 from tfbuild.oci import client
@@ -86,7 +86,7 @@ def expected(digests: Mapping[str, str]) -> dict[str, str]:
     """Return the text of each file by its path below dockerfiles/. `digests`: those of base images, by their names."""
     texts = {"README.md": readme(), "docker-bake.hcl": bake()}
     for build in builds():
-        layout = Layout(
+        layout = ContextLayout(
             own=f"{build.id}/",
             origin=COMMAND,
             place="in dockerfiles/",

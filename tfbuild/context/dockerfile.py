@@ -11,7 +11,7 @@ import shlex
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -19,14 +19,14 @@ from typing import Protocol
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from tfbuild import facts
 from tfbuild.context import remote_cache
+from tfbuild.context.candidates import candidates, kernel_names
 from tfbuild.context.digests import context_digest, image_digest
 from tfbuild.context.labels import ALLOCATOR, UNVERIFIED, image_name, labels_of
 from tfbuild.cpu import isa
-from tfbuild.errors import TfbuildError, UsageError
+from tfbuild.errors import UsageError
 from tfbuild.facts import base_images, defects, releases, targets, toolchains
-from tfbuild.plan import BASES, PLATFORMS, Build, Request, compute_capability, failures, select, source
+from tfbuild.plan import BASES, PLATFORMS, Build, compute_capability, failures, source
 from tfbuild.util import installation
 from tfbuild.util.files import writing
 
@@ -82,7 +82,7 @@ class Context:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
+class ContextLayout:
     """How the files of a build lie in a context, and what the head of its Dockerfile says of that.
 
     `own`: the folder of the build's own files, with a slash behind it ("" for the context itself). `origin`: the
@@ -97,19 +97,11 @@ class Layout:
     base_digest: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Candidate:
-    """An image for a CPU with these features (in the kernel's names), to suggest instead."""
-
-    id: str
-    features: tuple[str, ...]
-
-
 def write(build: Build, folder: Path, *, base_digest: str = "") -> Context:
     """Write the context of `build` to `folder`, all or nothing; it replaces what tfbuild wrote there before.
 
-    `base_digest`: see Layout. Raises UsageError if `folder` has anything else in it or cannot be written, DiskFull if
-    no space is left.
+    `base_digest`: see ContextLayout. Raises UsageError if `folder` has anything else in it or cannot be written,
+    DiskFull if no space is left.
     """
     with writing(folder, hint="name another folder"):
         _refuse_foreign(folder)
@@ -193,7 +185,7 @@ def recipe(build: Build) -> list[tuple[str, str]]:
 
 def files(build: Build, *, base_digest: str = "") -> dict[str, str]:
     """Return what tfbuild itself puts into a context by its path there, the most interesting first."""
-    layout = Layout(
+    layout = ContextLayout(
         origin=command(build) + (" --pin" if base_digest else ""),
         place="in this folder",
         usage=f"docker build --platform {build.platform} --tag {image_name(build, UNVERIFIED)} .",
@@ -202,7 +194,7 @@ def files(build: Build, *, base_digest: str = "") -> dict[str, str]:
     return own_files(build, layout) | scripts(build)
 
 
-def own_files(build: Build, layout: Layout) -> dict[str, str]:
+def own_files(build: Build, layout: ContextLayout) -> dict[str, str]:
     """Return the files of this build alone, by their paths below `layout.own`."""
     texts = {
         "Dockerfile": render("Dockerfile.j2", header=f"{MARKER}: {layout.origin}", **_dockerfile(build, layout)),
@@ -304,29 +296,7 @@ def entrypoint(build: Build, *, cpuinfo: str = "/proc/cpuinfo") -> str:
     )
 
 
-def kernel_names(features: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names in /proc/cpuinfo, sorted; a feature that no kernel prints cannot be checked."""
-    return tuple(sorted(name for name in (facts.feature(feature).cpuinfo for feature in features) if name))
-
-
-def candidates(build: Build) -> tuple[Candidate, ...]:
-    """Return images of the same release, target and Python for other instruction sets, the largest first."""
-    request = Request(release=build.release, target=build.target, python=build.python, platform=build.platform)
-    levels = (level.name for level in facts.levels(PLATFORMS[build.platform]) if level.features)
-    requests = [replace(request, wheel="official"), *(replace(request, cpu=level) for level in levels)]
-    others = {other.id: other for request in requests if (other := _possible(request)) and other.id != build.id}
-    order = sorted(others.values(), key=lambda other: (-len(other.instruction_set.features), other.id))
-    return tuple(Candidate(id=other.id, features=kernel_names(other.instruction_set.features)) for other in order)
-
-
-def _possible(request: Request) -> Build | None:
-    try:
-        return select(request, None)
-    except TfbuildError:
-        return None
-
-
-def _dockerfile(build: Build, layout: Layout) -> dict[str, object]:
+def _dockerfile(build: Build, layout: ContextLayout) -> dict[str, object]:
     return {
         "build": build,
         "layout": layout,
