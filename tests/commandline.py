@@ -12,6 +12,8 @@ from unittest.mock import patch
 
 from invoke.program import Program
 
+from tests.terminal import Terminal, plain
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -25,18 +27,19 @@ def invoke(
 
 
 def answer(
-    *words: str | Path, cwd: Path = ROOT, env: Mapping[str, str] | None = None
+    *words: str | Path, cwd: Path = ROOT, env: Mapping[str, str] | None = None, terminal: bool = False
 ) -> "subprocess.CompletedProcess[str]":
-    """What `invoke WORDS...` prints and leaves with, whatever that is.
+    """What `invoke WORDS...` prints and leaves with, whatever that is. `terminal`: stdout is one of eighty columns.
 
     tasks.py is read anew, as by a new process.
     """
+    settings = {"COLUMNS": "80", "TERM": "xterm"} if terminal else {}
     command = ["invoke", "--search-root", str(ROOT), *map(str, words)]
-    stdout, stderr = io.StringIO(), io.StringIO()
+    stdout, stderr = Terminal() if terminal else io.StringIO(), io.StringIO()
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     known = sys.modules.get("tasks")
     with (
-        patch.dict(os.environ, env or {}),
+        patch.dict(os.environ, {**settings, **(env or {})}),
         patch.multiple(sys, argv=command, path=list(sys.path), dont_write_bytecode=sys.dont_write_bytecode),
         chdir(cwd),
         redirect_stdout(stdout),
@@ -50,7 +53,7 @@ def answer(
             sys.modules.pop("tasks", None)
             if known is not None:
                 sys.modules["tasks"] = known
-    return subprocess.CompletedProcess(command, left, stdout.getvalue(), stderr.getvalue())
+    return subprocess.CompletedProcess(command, left, plain(stdout.getvalue()), stderr.getvalue())
 
 
 def _run(command: list[str]) -> int:

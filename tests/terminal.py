@@ -1,11 +1,13 @@
 """What is printed on a terminal of eighty columns."""
 
 import io
+import re
 from collections.abc import Callable
 from typing import IO
 
 import pytest
-from rich.text import Text
+
+ANSI = re.compile(r"\x1b\[[\d;]*m")
 
 
 class Terminal(io.StringIO):
@@ -19,4 +21,9 @@ def lines(show: Callable[[IO[str]], None], monkeypatch: pytest.MonkeyPatch) -> l
     monkeypatch.setenv("TERM", "xterm")
     stream = Terminal()
     show(stream)
-    return Text.from_ansi(stream.getvalue()).plain.splitlines()
+    return plain(stream.getvalue()).splitlines()
+
+
+def plain(text: str) -> str:
+    """Return the text without colours."""
+    return ANSI.sub("", text)

@@ -25,7 +25,7 @@ FILES: Mapping[str, str] = {
     "notes.txt": "nothing about a CPU\n",
     "broken.json": '{"schema": ',
     "other.json": '{"schema": "somebody.else/1"}\n',
-    "hosts/web1": "processor : 0\nvendor_id : GenuineIntel\nmodel name : made up\nflags : fpu sse sse2\n",
+    "hosts/web1": "processor : 0\nvendor_id : GenuineIntel\nmodel name : made up\nflags : fpu lm sse sse2\n",
     "not-a-wheel.whl": "PK",
     "numpy-2.0.0-cp312-cp312-manylinux_2_17_x86_64.whl": "PK",
 }

@@ -92,7 +92,7 @@ def test_what_sources_disagree_on_has_the_rule_for_its_reason(tmp_path: Path) ->
 
 def test_without_a_compiler_it_is_the_release_s_own() -> None:
     assert explain.explain(Request(cpu="x86-64-v3", release="2.14.0")).compiler == releases.compiler("2.14.0")
-    assert explain.explain(Request(cpu="x86-64-v3", release="none")).compiler == releases.DEFAULT_COMPILER
+    assert explain.explain(Request(cpu="x86-64-v3", release="none")).compiler == plan.usual("x86_64").compiler
 
 
 def test_the_set_is_what_the_flags_switch_on_as_copts_and_plan_say_it() -> None:
@@ -136,9 +136,9 @@ def test_every_fact_of_use_names_features_that_exist_and_its_source() -> None:
     ("request_", "note"),
     [
         (Request(cpu="haswel"), "nearest: haswell"),
-        (Request(cpu="x86-64-v3", compiler="gcc-99"), "unknown compiler 'gcc-99'; its flags were tried with: gcc-16"),
+        (Request(cpu="x86-64-v3", compiler="gcc-99"), "unknown compiler 'gcc-99'; base images have: gcc-9, "),
         (Request(cpu="x86-64-v3", compiler="icc"), "unknown compiler 'icc'"),
-        (Request(cpu="x86-64-v3", release="3.5"), f"nearest: {releases.newest_first()[1]}, {newest.RELEASE}"),
+        (Request(cpu="x86-64-v3", release="2.9999"), f"nearest: {releases.newest_first()[1]}, {newest.RELEASE}"),
         (Request(cpu="x86-64-v3", release="two"), "unknown TensorFlow release 'two'"),
         (Request(cpu="x86-64-v3", platform="beos/mips"), "unknown platform 'beos/mips'; one of: linux/amd64"),
         (Request(cpu="haswell", cpuinfo="/dev/null"), "--cpuinfo /dev/null is not read: --cpu haswell names another"),

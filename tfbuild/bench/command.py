@@ -18,6 +18,7 @@ from tfbuild.measure import experiments
 from tfbuild.measure.experiments import Experiment, Purpose
 from tfbuild.measure.records import BenchReport
 from tfbuild.pages import rendering
+from tfbuild.util.causes import cause
 from tfbuild.util.files import replace_file
 from tfbuild.util.quantities import limit_seconds
 
@@ -110,7 +111,7 @@ def write(report: BenchReport, folder: Path, name: str = "") -> Path:
         replace_file(target.with_suffix(".md"), reporting.to_markdown(report))
         return replace_file(target.with_suffix(".html"), page.to_html(report)).with_suffix(".json")
     except OSError as error:
-        raise UsageError(f"the report cannot be written: {error}", hint=f"make {folder} writable") from error
+        raise UsageError(f"the report cannot be written: {cause(error)}", hint=f"make {folder} writable") from error
 
 
 def export(report: str, *, html: str, pyperf: str) -> None:
@@ -201,7 +202,7 @@ def advise(report: str, env: str, *, json: bool) -> None:
         try:
             Path(env).write_text(advising.env_file(advices), encoding="utf-8")
         except OSError as error:
-            raise UsageError(f"--env-file {env}: {error}", hint="name a file that can be written") from error
+            raise UsageError(f"--env-file {env}: {cause(error)}", hint="name a file that can be written") from error
     if json:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(advices), indent=2).decode() + "\n")
         return

@@ -15,6 +15,7 @@ from tfbuild.measure import documents, records
 from tfbuild.measure.experiments import Experiment
 from tfbuild.measure.intervals import spelled
 from tfbuild.measure.records import ArmResult, BenchReport, CaseResult, ExperimentResult
+from tfbuild.util.causes import cause
 from tfbuild.util.installation import as_typed
 from tfbuild.util.terminal import markdown_cell as cell
 
@@ -55,7 +56,7 @@ def read(path: Path) -> BenchReport:
             return from_json(file.read(MOST_BYTES))
     except (OSError, ValueError) as error:
         raise UsageError(
-            f"{path}: {error}", hint="give a reports/bench-*.json that was written by invoke bench"
+            f"{path}: {cause(error)}", hint="give a reports/bench-*.json that was written by invoke bench"
         ) from error
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tfbuild.cli import extras
+from tfbuild.cli.listing import show_plan
 from tfbuild.cli.options import (
     COMPILE,
     ENGINE,
@@ -20,7 +21,7 @@ from tfbuild.cli.options import (
     run_of,
 )
 from tfbuild.cli.output import out, say
-from tfbuild.cli.planning import select_and_print_notes, show_plan
+from tfbuild.cli.planning import select_and_print_notes
 from tfbuild.cli.verbs import verb
 from tfbuild.errors import UsageError
 from tfbuild.plan import Build

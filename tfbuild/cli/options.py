@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tfbuild.cpu import Cpu
 from tfbuild.cpu import detect as detect_cpu
 from tfbuild.errors import UnknownCpu, UsageError
-from tfbuild.facts import targets
+from tfbuild.facts import base_images, targets
 from tfbuild.plan import Request
 from tfbuild.util import installation
 from tfbuild.util.files import absence
@@ -33,7 +33,11 @@ Options = Mapping[str, tuple[Any, str]]
 PLAN: Options = {
     "target": (targets.default(), targets.spelled(titles=True)),
     "release": ("", "TensorFlow release, such as 2.21.0 or 2.21 (default: the newest one that fits the other options)"),
-    "python": ("", "Python of the image, such as 3.11 (default: the newest of the release that has a base image)"),
+    "python": (
+        "",
+        "Python of the image, such as 3.11 (default: the newest of the release that has a base image; "
+        f"{base_images.default().python} with --wheel official)",
+    ),
     "cpu": (
         "",
         "CPU to build for: host, a level (x86-64-v3), a name (haswell), features (avx2,fma) or a recorded file",

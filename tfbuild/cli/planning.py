@@ -6,14 +6,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tfbuild import facts
+from tfbuild.cli.listing import show_fields, show_flags, show_plan
 from tfbuild.cli.options import JSON, MAKE, PLAN, ROOT, certificates, host_cpu, needs_clone, request_of
 from tfbuild.cli.output import out, say, up_to_date
 from tfbuild.cli.verbs import verb
 from tfbuild.cpu import detect as detect_cpu
 from tfbuild.cpu import isa
 from tfbuild.errors import TfbuildError, UsageError
-from tfbuild.facts import base_images, releases, targets
-from tfbuild.plan import PLATFORMS, Build, Request, asked_set, choose_platform, unused_by_official_wheel
+from tfbuild.facts import targets
+from tfbuild.plan import (
+    PLATFORMS,
+    Build,
+    Request,
+    Usual,
+    asked_set,
+    choose_platform,
+    newest_official,
+    unused_by_official_wheel,
+    usual,
+)
 from tfbuild.plan import select as select_build
 from tfbuild.util.files import WORK
 from tfbuild.util.installation import as_typed
@@ -53,24 +64,26 @@ def detect(*, cpuinfo: str, json: bool) -> None:
             }
         )
         return
-    print(f"{cpu.model} ({cpu.vendor}, {cpu.arch})")
-    print(f"level     {cpu.level or 'below ' + facts.levels(cpu.arch)[0].name}")
-    print(f"features  {' '.join(cpu.features)}")
-    print(f"unused    {' '.join(unused) or 'nothing'} (by TensorFlow's official wheel)")
-    for item in isa.hidden(cpu):
-        print(f"masked    {item.feature}: {item.reason}")
-    for disagreement in cpu.disagreements:
-        print(f"disputed  {disagreement.feature}: {disagreement.reason}")
+    show_fields(
+        [
+            ("CPU", f"{cpu.model} ({cpu.vendor}, {cpu.arch})"),
+            ("level", cpu.level or f"below {facts.levels(cpu.arch)[0].name}"),
+            ("features", " ".join(cpu.features)),
+            ("unused", f"{' '.join(unused) or 'nothing'} (by the official wheel of {newest_official(cpu.arch)})"),
+            *(("masked", f"{item.feature}: {item.reason}") for item in isa.hidden(cpu)),
+            *(("disputed", f"{item.feature}: {item.reason}") for item in cpu.disagreements),
+        ]
+    )
 
 
 @verb(
     {name: PLAN[name] for name in ("cpu", "cpuinfo", "prefer-vector-width", "platform")},
     {
-        "compiler": (
+        "compiler": PLAN["compiler"],
+        "release": (
             "",
-            "compiler, such as gcc-12 or clang-18 (default: the release's own, or gcc-12 without --release)",
+            "TensorFlow release, whose compiler is taken, and which some flags break (default: the newest)",
         ),
-        "release": ("", "leave out flags that break this TensorFlow release (default: keep all)"),
     },
     JSON,
     examples=(
@@ -80,22 +93,24 @@ def detect(*, cpuinfo: str, json: bool) -> None:
     ),
 )
 def copts(*, cpu: str, cpuinfo: str, platform: str, json: bool, **options: str) -> None:
-    """Print the Bazel copts for a CPU and a compiler, on one line to paste."""
+    """Print the Bazel copts for a CPU and a compiler, to paste."""
     chosen = choose_platform(Request(platform=platform))
     request = Request(cpu=cpu or "host", cpuinfo=cpuinfo, platform=chosen)
     instruction_set = asked_set(request, PLATFORMS[chosen], host_cpu(cpuinfo))
     assert instruction_set is not None  # the request names a CPU, at least "host"
-    release = releases.find(options["release"]) if options["release"] else ""
+    taken = usual(PLATFORMS[chosen], options["release"], options["compiler"])
     flags = isa.flags(
         instruction_set,
-        options["compiler"] or base_images.compiler(release),
-        release=release,
+        taken.compiler,
+        release=taken.release,
         prefer_vector_width=options["prefer_vector_width"],
         named=cpu,
     )
     if json:
         out(
             {
+                "release": taken.release,
+                "python": taken.python,
                 "compiler": flags.compiler,
                 "instruction_set": flags.instruction_set.name,
                 "copts": list(flags.copts),
@@ -104,7 +119,8 @@ def copts(*, cpu: str, cpuinfo: str, platform: str, json: bool, **options: str) 
             }
         )
         return
-    print(" ".join(flags.copts))
+    show_flags(flags.copts)
+    say(f"for {flags.instruction_set.name}: {words(taken)}")
     for item in flags.dropped:
         say(f"dropped {item.feature}: {item.reason}")
     for note in flags.notes:
@@ -179,25 +195,6 @@ def plan(*, json: bool, **options: Any) -> None:
     show_plan(chosen)
 
 
-def show_plan(build: Build) -> None:
-    """Print the plan as aligned lines, without empty fields."""
-    values: dict[str, object] = {"id": build.id} | {
-        key: value for key, value in build.to_json().items() if key not in ("id", "notes", "wheel")
-    }
-    values["wheel"] = " ".join((build.wheel.kind, build.wheel.requirement, *build.wheel.constraints)).strip()
-    for key, value in values.items():
-        if value:
-            print(f"{key.replace('_', ' '):21}{_line(value)}")
-    for note in build.notes:
-        print(f"{'note':21}{note}")
-
-
-def _line(value: object) -> str:
-    if isinstance(value, dict):
-        return " ".join(f"{key}={item}" for key, item in value.items())
-    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-
-
 @verb(
     PLAN,
     {
@@ -236,6 +233,11 @@ def select(request: Request) -> Build:
     return select_build(request, host_cpu(request.cpuinfo))
 
 
+def words(taken: Build | Usual) -> str:
+    """Say which release, Python and compiler were taken."""
+    return ", ".join(filter(None, (f"TensorFlow {taken.release}", f"Python {taken.python}", taken.compiler)))
+
+
 def select_for(request: Request, run: "Run") -> Build:
     """Plan the requested build; for an engine on another machine, by that machine's platform and CPU."""
     if not run.engine.elsewhere():
@@ -252,6 +254,7 @@ def select_for(request: Request, run: "Run") -> Build:
 def select_and_print_notes(request: Request, run: "Run") -> Build:
     """Plan the build for a run, and print its notes."""
     chosen = select_for(request, run)
+    say(f"{chosen.id}: {words(chosen)}")
     for note in chosen.notes:
         say(f"note: {note}")
     return chosen

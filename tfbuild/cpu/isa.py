@@ -24,6 +24,9 @@ WIDTH = "-mprefer-vector-width="
 MACHINES = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}
 closure = facts.closure
 
+# What other tools call the CPU of this machine.
+MEANING_HOST = ("native", "auto", "local", "this", "mine", "current", "-march=native")
+
 
 @dataclass(frozen=True, kw_only=True)
 class InstructionSet:
@@ -178,6 +181,8 @@ def _listed(text: str, arch: str) -> frozenset[str]:
 
 
 def _nearest(name: str, arch: str) -> str:
+    if name.lower() in MEANING_HOST:
+        return "--cpu host is the CPU of this machine"
     for other, platform in MACHINES.items():
         if other != arch and _is_known(name, other):
             return f"{name} is for {other}: --platform {platform}"

@@ -15,6 +15,7 @@ from docker.errors import TLSParameterError
 from docker.tls import TLSConfig
 
 from tfbuild.errors import EngineMissing
+from tfbuild.util.causes import cause
 
 SOCKET = "unix:///var/run/docker.sock"
 DEFAULT = "default"
@@ -97,7 +98,7 @@ def read(name: str, environ: Mapping[str, str]) -> Docker:
         ) from None
     except (OSError, msgspec.DecodeError) as error:
         raise EngineMissing(
-            f"the Docker context {name!r} cannot be read: {error}", hint=f"docker context inspect {name}"
+            f"the Docker context {name!r} cannot be read: {cause(error)}", hint=f"docker context inspect {name}"
         ) from error
 
 

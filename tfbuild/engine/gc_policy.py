@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tfbuild.errors import EngineMissing
+from tfbuild.util.causes import cause
 
 # The configuration of the machine's own engine, if any: its mirrors and proxies apply to ours too.
 SYSTEM = Path("/etc/docker/daemon.json")
@@ -36,6 +37,6 @@ def write(path: Path, disk: int, system: Path = SYSTEM) -> Path:
         machine = json.loads(system.read_text(encoding="utf-8")) if system.is_file() else {}
         configuration = {"builder": policy(disk), **machine}
     except (ValueError, TypeError) as error:
-        raise EngineMissing(f"{system} cannot be read: {error}", hint="correct it, or move it away") from None
+        raise EngineMissing(f"{system} cannot be read: {cause(error)}", hint="correct it, or move it away") from None
     path.write_text(json.dumps(configuration, indent=2) + "\n", encoding="utf-8")
     return path

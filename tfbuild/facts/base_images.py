@@ -91,11 +91,6 @@ def for_wheel(python: str) -> BaseImage:
     return min(of(python), key=lambda row: (not row.bootstrap, bool(row.debian.ended)))
 
 
-def compiler(release: str) -> str:
-    """Return the default compiler of a release; Debian 12's own for no release ("")."""
-    return choose(release, releases.pythons(release)[::-1]).compiler if release else releases.DEFAULT_COMPILER
-
-
 @cache
 def choose(release: str, pythons: tuple[str, ...], compiler: str = "", *, bootstrap: bool = False) -> BaseChoice:
     """Return the first of `pythons` that has a base with `compiler` (default: with a compiler of the release).
@@ -129,13 +124,17 @@ def _refusal(release: str, wanted: Sequence[str], compiler: str) -> UnknownCompi
             f"no base image with Python {' or '.join(wanted)} is known",
             hint=f"one of: {', '.join(known)}; or --base NAME",
         )
-    rows = of(python)
-    compilers = dict.fromkeys(name for row in rows for name in toolchains.compilers(row.debian))
     return UnknownCompiler(
-        f"{compiler or 'no compiler of the release'} is not in {', '.join(row.distribution for row in rows)}, which "
-        f"the base images with Python {python} are made of",
-        hint=f"--compiler with one of: {', '.join(compilers)}",
+        f"{compiler or 'no compiler of the release'} is not in {', '.join(row.distribution for row in of(python))}, "
+        f"which the base images with Python {python} are made of",
+        hint=f"--compiler with one of: {', '.join(compilers(python))}",
     )
+
+
+def compilers(python: str) -> tuple[str, ...]:
+    """Return the compilers that the base images with that Python can install, GCC first, oldest first."""
+    names = {name for row in of(python) for name in toolchains.compilers(row.debian)}
+    return tuple(sorted(names, key=lambda name: (name.startswith("clang"), int(name.rpartition("-")[2]))))
 
 
 # --- notes ------------------------------------------------------------------------------------------------------------

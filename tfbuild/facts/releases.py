@@ -4,6 +4,7 @@ An uncertain fact raises UncertainFact, with the candidates and the option that 
 raises UnknownRelease, with the nearest ones. Nothing here guesses.
 """
 
+import re
 from bisect import bisect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -31,6 +32,10 @@ from tfbuild.facts.release_table import (
 
 R = TypeVar("R", bound=RangeRow)
 DEFAULT_COMPILER = "gcc-12"
+# Words for the newest release, and letters that look like digits.
+NEWEST = ("latest", "newest", "stable", "current", "main", "master", "nightly")
+MISTYPED = str.maketrans("lioq", "1100", " ,")
+LIKE_PYTHON = re.compile(r"3\.\d+")
 # Letters of an unknown release that are compared with the known ones.
 MOST_TEXT = 64
 
@@ -86,7 +91,7 @@ def newest_first() -> tuple[str, ...]:
 def get(release: str) -> Release:
     """Return the release of that exact version; raises UnknownRelease with the nearest ones."""
     if (row := _by_version().get(release)) is None:
-        raise UnknownRelease(f"unknown TensorFlow release {release!r}", hint=f"nearest: {', '.join(_nearest(release))}")
+        raise UnknownRelease(f"unknown TensorFlow release {release!r}", hint=_advice(release))
     return row
 
 
@@ -102,6 +107,22 @@ def find(text: str) -> str:
         return name
     patches = [row.version for row in releases() if row.version.startswith(f"{name}.") and name.count(".") == 1]
     return patches[-1] if patches else get(name).version
+
+
+def _advice(text: str) -> str:
+    """Return what to type in place of a release that does not exist."""
+    likely = text.lower().translate(MISTYPED)
+    if text.lower() in NEWEST:
+        return "leave out --release: the newest one that fits is the default"
+    if likely != text and re.fullmatch(r"[\d.]+", likely) and any(_is_of(row.version, likely) for row in releases()):
+        return f"--release {likely}"
+    if LIKE_PYTHON.fullmatch(text):
+        return f"{text} looks like a Python: --python {text}"
+    return f"nearest: {', '.join(_nearest(text))}"
+
+
+def _is_of(version: str, text: str) -> bool:
+    return version == text or version.startswith(f"{text}.")
 
 
 def _nearest(text: str) -> list[str]:
@@ -391,7 +412,7 @@ def newest_official(arch: str, python: str) -> str:
             known.update(wheels.versions)
     raise UnknownPython(
         f"no official {arch} wheel is for Python {python!r}",
-        hint=f"one of: {', '.join(sorted(known, key=version))}" if known else "build it from source",
+        hint=f"the newest is --python {max(known, key=version)}" if known else "build it from source",
     )
 
 

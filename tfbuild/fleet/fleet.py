@@ -24,6 +24,7 @@ from tfbuild.fleet.gains import SpeedRow
 from tfbuild.fleet.hosts import FleetHost, Skipped
 from tfbuild.fleet.partition import Cover
 from tfbuild.plan import MACHINES
+from tfbuild.util.causes import cause
 
 SCHEMA = "tfbuild.fleet/1"
 # Losses are summed as whole multiples of 0.01 percent; the number of unused features breaks ties.
@@ -114,7 +115,9 @@ def read(path: Path) -> Fleet:
         with path.open("rb") as file:
             fleet = msgspec.json.decode(file.read(MOST_TEXT), type=Fleet)
     except (OSError, msgspec.DecodeError) as error:
-        raise UsageError(f"{path} does not hold a fleet: {error}", hint="invoke fleet HOSTS --json > FILE") from error
+        raise UsageError(
+            f"{path} does not hold a fleet: {cause(error)}", hint="invoke fleet HOSTS --json > FILE"
+        ) from error
     if fleet.schema != SCHEMA:
         raise UsageError(f"{path} has schema {fleet.schema!r}, not {SCHEMA!r}", hint="create it again: invoke fleet")
     return fleet

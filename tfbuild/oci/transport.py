@@ -16,6 +16,7 @@ from tfbuild.oci import credentials, refusals
 from tfbuild.oci.credentials import Credentials
 from tfbuild.oci.manifests import IMAGES, INDEX, Damaged, parse_object
 from tfbuild.oci.references import DOCKER_HUB, Repository, loopback
+from tfbuild.util.causes import cause
 from tfbuild.util.terminal import printable
 
 # Manifests: the specification asks registries to take 4 MiB. Configurations of images here have some ten KB.
@@ -163,16 +164,16 @@ def _reaching(server: str) -> Iterator[None]:
     except requests.exceptions.SSLError as error:
         if any(name in str(error) for name in NO_TLS):
             raise RegistryRefused(
-                f"{server} does not speak TLS: {error}",
+                f"{server} does not speak TLS: {cause(error)}",
                 hint="put a TLS proxy in front of it: plain HTTP is only used for loopback addresses",
             ) from error
         raise RegistryRefused(
-            f"{server} has no certificate that this machine trusts: {error}",
+            f"{server} has no certificate that this machine trusts: {cause(error)}",
             hint="--ca-cert FILE with the CA that signed it",
         ) from error
     except (requests.exceptions.RequestException, ValueError) as error:
         raise RegistryRefused(
-            f"{server} does not answer: {error}", hint="check the --registry address, or try again later"
+            f"{server} does not answer: {cause(error)}", hint="check the --registry address, or try again later"
         ) from error
 
 
@@ -187,7 +188,7 @@ def body_of(answer: requests.Response) -> bytes:
                     f"{answer.url} sends more than {MOST_BYTES} bytes", hint="check that --registry names a registry"
                 )
     except requests.exceptions.RequestException as error:
-        raise RegistryRefused(f"{answer.url} broke off: {error}", hint="try again") from error
+        raise RegistryRefused(f"{answer.url} broke off: {cause(error)}", hint="try again") from error
     return content
 
 

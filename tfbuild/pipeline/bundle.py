@@ -18,6 +18,7 @@ import msgspec
 
 from tfbuild.errors import BadMirror, BadSource
 from tfbuild.plan import source
+from tfbuild.util.causes import cause
 
 SCHEMA = "tfbuild.bundle/1"
 LIST = "bundle.json"
@@ -185,7 +186,7 @@ def _checked(folder: Path) -> Bundle:
     try:
         listing = msgspec.json.decode((folder / LIST).read_bytes(), type=Listing)
     except (msgspec.DecodeError, OSError) as error:
-        raise BadMirror(f"{folder / LIST} cannot be read: {error}", hint=hint) from error
+        raise BadMirror(f"{folder / LIST} cannot be read: {cause(error)}", hint=hint) from error
     if listing.schema != SCHEMA:
         raise BadMirror(f"{folder / LIST} is {listing.schema}, not {SCHEMA}", hint="invoke bundle into a new folder")
     for file in listing.files:

@@ -2,7 +2,7 @@
 
 from tfbuild.plan.build import BUILD_PYTHON, MACHINES, PLATFORMS, Build, Request
 from tfbuild.plan.rules import BASES, asked_set, choose_platform
-from tfbuild.plan.selection import select, unused_by_official_wheel
+from tfbuild.plan.selection import Usual, newest_official, select, unused_by_official_wheel, usual
 
 __all__ = [
     "BASES",
@@ -11,8 +11,11 @@ __all__ = [
     "PLATFORMS",
     "Build",
     "Request",
+    "Usual",
     "asked_set",
     "choose_platform",
+    "newest_official",
     "select",
     "unused_by_official_wheel",
+    "usual",
 ]

@@ -14,7 +14,7 @@ from tfbuild import facts
 from tfbuild.cpu import ARCHITECTURES, Cpu, cpuid, isa
 from tfbuild.cpu.isa import Flags, InstructionSet
 from tfbuild.errors import TfbuildError
-from tfbuild.facts import Facts, Feature, base_images, releases
+from tfbuild.facts import Facts, Feature, releases
 from tfbuild.plan import failures, rules, selection
 from tfbuild.plan.build import MACHINES, PLATFORMS, Request
 from tfbuild.util import terminal
@@ -70,6 +70,7 @@ class Explanation:
     level: str
     compiler: str
     release: str
+    python: str
     copts: tuple[str, ...]
     features: tuple[FeatureRow, ...]
     notes: tuple[str, ...]
@@ -86,10 +87,12 @@ def explain(request: Request) -> Explanation:
     host = _attempt(notes, lambda: _host(request))
     arch, requested = _requested(request, host, notes)
     cpu = host if host is not None and host.arch == arch and _means_host(request) else None
-    release = _attempt(notes, lambda: releases.find(request.release or releases.newest_first()[0])) or ""
-    compiler = request.compiler or base_images.compiler(release)
+    usual = _usual(request, arch, notes)
+    release, compiler = usual.release, usual.compiler
     known = requested or _smallest(arch)
-    flags = _attempt(notes, lambda: isa.flags(known, compiler, release=release, named=request.cpu))
+    flags = (
+        _attempt(notes, lambda: isa.flags(known, compiler, release=release, named=request.cpu)) if compiler else None
+    )
     notes += flags.notes if flags and requested else ()
     # A refused plan has no fixes, and the reason of the refusal does not matter here.
     planned = _attempt([], lambda: selection.select(replace(request, release=release), host))
@@ -103,10 +106,22 @@ def explain(request: Request) -> Explanation:
         level=compiled.level if compiled else "",
         compiler=flags.compiler if flags else "",
         release=release,
+        python=usual.python,
         copts=flags.copts if flags and requested else (),
         features=tuple(_row(feature, knowledge, release) for feature in facts.features(arch)),
         notes=tuple(dict.fromkeys(notes)),
     )
+
+
+def _usual(request: Request, arch: str, notes: list[str]) -> selection.Usual:
+    """Return the release, Python and compiler of the request, each "" where it is not known."""
+    ways = ((request.release, request.compiler), (request.release, ""), ("", request.compiler))
+    for number, (release, compiler) in enumerate(ways):
+        said = notes if number == 0 else []
+        if usual := _attempt(said, lambda: selection.usual(arch, release, compiler)):  # noqa: B023 - called at once
+            unknown = replace(usual, release="", python="") if release != request.release else usual
+            return replace(unknown, compiler="") if compiler != request.compiler else unknown
+    return selection.Usual(release="", python="", compiler="")
 
 
 def _attempt(notes: list[str], call: Callable[[], T]) -> T | None:
@@ -318,6 +333,7 @@ def _head(explanation: Explanation) -> Iterable[tuple[str, str]]:
     yield "compiled for", explanation.instruction_set or NOT_KNOWN
     yield "compiler", explanation.compiler or NOT_KNOWN
     yield "release", explanation.release or NOT_KNOWN
+    yield "Python", explanation.python or NOT_KNOWN
     yield "copts", " ".join(explanation.copts) or NOT_KNOWN
 
 

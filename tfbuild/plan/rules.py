@@ -2,6 +2,7 @@
 
 import platform as host_platform
 import re
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -9,11 +10,13 @@ from tfbuild import facts
 from tfbuild.cpu import ARCHITECTURES, Cpu, isa
 from tfbuild.cpu.isa import InstructionSet
 from tfbuild.errors import ConflictingTargets, MklNeedsLinux, UnknownCpu, UnknownPython, UsageError
-from tfbuild.facts import base_images, targets
+from tfbuild.facts import base_images, releases, targets
 from tfbuild.plan.build import MACHINES, PLATFORMS, Request
 
 # --base values that mean a row of facts/images.toml; everything else names an unknown image.
 BASES = ("auto", "bootstrap", "registry")
+# A Python as other tools spell it: python3.12, py3.12, cp312.
+SPELLED_PYTHON = re.compile(r"(?:python|py|cp)?-?(3\.\d+)(?:\.\d+)?")
 BAZEL = re.compile(r"[0-9]{1,4}\.[0-9]{1,4}(\.[0-9]{1,4})?(rc[0-9]{1,4})?")
 IMAGE = re.compile(r"[\w./:@-]+")
 CONFIG = re.compile(r"[\w.+,-]+")
@@ -62,6 +65,8 @@ def choose_platform(request: Request, target: str = "") -> str:
     if request.platform in PLATFORMS:
         return request.platform
     name = request.platform or f"{host_platform.system().lower()}/{host_platform.machine().lower()}"
+    if likely := MACHINES.get(ARCHITECTURES.get(name.lower(), "")):
+        raise UsageError(f"unknown platform {name!r}", hint=f"--platform {likely}")
     system, _, machine = name.partition("/")
     if target and system != "linux" and (reason := targets.get(target).linux_only):
         raise MklNeedsLinux(
@@ -85,8 +90,23 @@ def choose_python(request: Request, release: str, supported: tuple[str, ...]) ->
         return default if default in supported else supported[-1]
     if request.python in supported:
         return request.python
-    raise UnknownPython(
-        f"TensorFlow {release} and Python {request.python!r} do not go together", hint=f"one of: {', '.join(supported)}"
+    raise _unknown_python(request, release, [name for name in supported if name in base_images.pythons()] or supported)
+
+
+def _unknown_python(request: Request, release: str, supported: Sequence[str]) -> UnknownPython:
+    """Return the error for a Python that the release does not support, naming what can be built."""
+    python = request.python
+    if (match := SPELLED_PYTHON.fullmatch(python.lower())) and match[1] != python:
+        return UnknownPython(f"{python!r} is not the version of a Python", hint=f"--python {match[1]}")
+    newest = next((name for name in releases.newest_first() if python in releases.pythons(name)), "")
+    if not newest or python not in base_images.pythons():
+        return UnknownPython(
+            f"no {'base image is known for' if newest else 'TensorFlow release supports'} Python {python!r}",
+            hint=f"--python {supported[-1]} is the newest one that TensorFlow {release} supports",
+        )
+    return UnknownPython(
+        f"TensorFlow {release} does not support Python {python}",
+        hint=f"--python {' or '.join(supported[::-1])}; the newest release with Python {python}: --release {newest}",
     )
 
 

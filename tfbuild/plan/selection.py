@@ -3,14 +3,16 @@
 Start reading here. `select` is the whole decision; each rule that refuses is a function, here or in rules.py.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 
+from tfbuild import facts
 from tfbuild.cpu import Cpu, isa
 from tfbuild.cpu.isa import InstructionSet
-from tfbuild.errors import UnknownCpu, UnknownRelease, UsageError
+from tfbuild.errors import UnknownCompiler, UnknownCpu, UnknownRelease, UsageError
 from tfbuild.facts import base_images, releases, targets
 from tfbuild.plan import wheel as wheels
-from tfbuild.plan.build import PLATFORMS, Build, Request
+from tfbuild.plan.build import MACHINES, PLATFORMS, Build, Request
 from tfbuild.plan.gpus import capabilities, cuda_of, gpu_fields
 from tfbuild.plan.rules import (
     BASES,
@@ -22,7 +24,7 @@ from tfbuild.plan.rules import (
     refuse_exclusive,
     refuse_unreadable,
 )
-from tfbuild.plan.source_build import from_source
+from tfbuild.plan.source_build import from_source, named_compiler
 
 # Options that only a build from source uses.
 COMPILE_OPTIONS = (
@@ -84,7 +86,7 @@ def _official(request: Request, target: str, platform: str, host: Cpu | None) ->
         **gpu_fields(capabilities(request, target, release), cuda_of(request, target, release)),
         wheel=wheels.official(row.requirement(release, target), releases.constraints(release)),
         variant=headers_word(request),
-        notes=_source_would_add(compiled, requested, release),
+        notes=_about_the_wheel(compiled, requested, release, request.cpu),
         **image_fields(request, _base_of_wheel(request, python)),
     )
 
@@ -100,11 +102,16 @@ def _base_of_wheel(request: Request, python: str) -> base_images.BaseImage | Non
     return base_images.for_wheel(python) if request.base in BASES else None
 
 
-def _source_would_add(compiled: InstructionSet, wanted: InstructionSet | None, release: str) -> tuple[str, ...]:
-    unused = releases.guard_spelling(release, set(wanted.features) - set(compiled.features)) if wanted else ()
-    if not unused:
+def _about_the_wheel(
+    compiled: InstructionSet, wanted: InstructionSet | None, release: str, cpu: str
+) -> tuple[str, ...]:
+    """Return a note on what --cpu does not change, and on what a build from source would add for that CPU."""
+    if wanted is None:
         return ()
-    return (f"the official wheel is compiled for {compiled.name}; a build from source would add {' '.join(unused)}",)
+    unused = releases.guard_spelling(release, set(wanted.features) - set(compiled.features))
+    add = f"; a build from source would add {' '.join(unused)}" if unused else ""
+    which = f"--cpu {cpu}" if cpu else "--cpuinfo"
+    return (f"{which} does not apply: the official wheel is compiled for {compiled.name}, whatever the CPU{add}",)
 
 
 def refuse_compile_options(request: Request) -> None:
@@ -149,11 +156,45 @@ def _from_file(request: Request, target: str, platform: str, host: Cpu | None) -
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Usual:
+    """What is built if nothing else is requested: the same for every verb."""
+
+    release: str
+    python: str
+    compiler: str
+
+
+def usual(arch: str, release: str = "", compiler: str = "") -> Usual:
+    """Return what a build from source takes on that architecture: of `release`, with `compiler`, where they are named.
+
+    Raises UnknownRelease and UnknownCompiler. Where no base image has the compiler, the Python is that of the plan
+    without it.
+    """
+    if release:
+        release = releases.find(release)
+    else:
+        lowest = facts.levels(arch)[0].name
+        release = select(Request(platform=MACHINES[arch], cpu=lowest), None).release
+    pythons = releases.pythons(release)[::-1]
+    compiler = named_compiler(compiler, release) if compiler else ""
+    try:
+        choice = base_images.choose(release, pythons, compiler)
+    except UnknownCompiler:
+        choice = base_images.choose(release, pythons)
+    return Usual(release=release, python=choice.python, compiler=compiler or choice.compiler)
+
+
+def newest_official(arch: str) -> str:
+    """Return the release of `--wheel official` on that architecture."""
+    return releases.newest_official(arch, base_images.default().python)
+
+
 def unused_by_official_wheel(cpu: Cpu) -> tuple[str, ...]:
     """Return the features that TensorFlow reports at start: in the CPU, known to its guard, not used by the wheel.
 
     In TensorFlow's names and order, for the newest release that has an official wheel for this architecture.
     """
-    release = releases.newest_official(cpu.arch, base_images.default().python)
+    release = newest_official(cpu.arch)
     compiled = isa.closure(releases.official_wheel(release, cpu.arch).features)
     return releases.guard_spelling(release, set(cpu.features) - compiled)

@@ -1,6 +1,7 @@
 """A build from source: the tree, its Python, base, compiler and Bazel, its flags and configs, and what they note."""
 
 import hashlib
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 from tfbuild import facts
 from tfbuild.cpu import Cpu, compilers, isa
 from tfbuild.cpu.isa import InstructionSet
-from tfbuild.errors import BadSource, UncertainFact, UnknownRelease, UsageError
+from tfbuild.errors import BadSource, UncertainFact, UnknownCompiler, UnknownRelease, UsageError
 from tfbuild.facts import base_images, releases, targets, toolchains
 from tfbuild.facts.release_table import Config
 from tfbuild.plan import amendments, cuda_versions, failures
@@ -337,13 +338,24 @@ def _as_official(compiled: InstructionSet, release: str) -> tuple[str, ...]:
 
 def _choose(request: Request, release: str) -> base_images.BaseChoice:
     """Choose the Python, base and compiler. A base that the user named is unknown: it may have any compiler."""
-    compiler = "-".join(map(str, compilers.find(request.compiler))) if request.compiler else ""
+    compiler = named_compiler(request.compiler, release) if request.compiler else ""
     supported = releases.pythons(release)
     if request.base not in BASES:
         python = choose_python(request, release, supported)
         return base_images.BaseChoice(python=python, compiler=compiler or releases.compiler(release))
     pythons = (choose_python(request, release, supported),) if request.python else supported[::-1]
     return base_images.choose(release, pythons, compiler, bootstrap=request.base == "bootstrap")
+
+
+def named_compiler(text: str, release: str) -> str:
+    """Return the compiler that --compiler names. Raises UnknownCompiler with those of the release's base images."""
+    try:
+        return "-".join(map(str, compilers.find(text)))
+    except UnknownCompiler as error:
+        known = base_images.compilers(base_images.choose(release, releases.pythons(release)[::-1]).python)
+        family = re.match("[a-z]*", text.strip().lower())
+        of_family = [name for name in known if family and name.partition("-")[0] == family[0]]
+        raise UnknownCompiler(error.reason, hint=f"base images have: {', '.join(of_family or known)}") from None
 
 
 def _wheel_flags(release: str, target: str, python: str) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ import os
 import re
 import tempfile
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
@@ -21,6 +22,8 @@ from tfbuild.errors import BadWheel
 from tfbuild.facts import Facts, releases
 from tfbuild.facts import guard as guards
 
+# The values of --wheel that are not a file.
+KINDS = ("official", "source")
 ARCHES = ("x86_64", "aarch64")
 # A wheel's name goes into Dockerfiles and shell commands, and packaging allows any text in its tags.
 SAFE = re.compile(r"[A-Za-z0-9_.+-]+")
@@ -88,7 +91,9 @@ def from_file(file: WheelFile, constraints: tuple[str, ...]) -> Wheel:
 def read(path: Path, target: str) -> WheelFile:
     """Read the file name of a TensorFlow wheel for Linux; raises BadWheel if it is none."""
     if not os.path.isfile(path):  # false for a name that is too long, too
-        raise BadWheel(f"no wheel at {path}", hint="--wheel takes `official` or the path of a .whl file")
+        near = get_close_matches(str(path).lower(), KINDS, n=1)
+        hint = f"--wheel {near[0]}" if near else "--wheel takes `official` or the path of a .whl file"
+        raise BadWheel(f"no wheel at {path}", hint=hint)
     try:
         if not SAFE.fullmatch(path.name):
             raise InvalidWheelFilename(path.name)

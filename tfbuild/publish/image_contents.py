@@ -17,6 +17,7 @@ from packaging.utils import canonicalize_name
 
 from tfbuild.engine import Engine, Files
 from tfbuild.errors import TfbuildError
+from tfbuild.util.causes import cause
 
 STATUS = "/var/lib/dpkg/status"
 # Images without dpkg (distroless) have one file per package.
@@ -88,7 +89,7 @@ def read(engine: Engine, ref: str) -> Contents:
         return of_files(engine.read_files(ref, _wanted, MOST_BYTES))
     except (OSError, tarfile.TarError) as error:
         raise TfbuildError(
-            f"the files of {ref} cannot be read: {error}", hint="check the container engine, and try again"
+            f"the files of {ref} cannot be read: {cause(error)}", hint="check the container engine, and try again"
         ) from error
 
 

@@ -1,0 +1,64 @@
+"""Plans and fields in the terminal: names in one column, values in another, in the width that there is."""
+
+import shutil
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tfbuild.plan import Build
+from tfbuild.util import terminal
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+# The fields of a plan that people look for first; the others follow in the order of its JSON.
+FIRST = ("id", "release", "python", "target", "platform", "instruction_set", "compiler", "base_image", "wheel")
+# Parts of other fields.
+WITHIN = ("level", "notes")
+
+
+def show_fields(rows: Iterable[tuple[str, str]], *, notes: Sequence[str] = ()) -> None:
+    """Print names and values in two columns, then the notes."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        table.add_row(Text(name), Text(value))
+    parts: list[RenderableType] = [table]
+    if notes:
+        listed = Table.grid(padding=(0, 2, 0, 0))
+        for note in notes:
+            listed.add_row(Text("note"), Text(note))
+        parts += ["", listed]
+    terminal.write(terminal.console(), parts)
+
+
+def show_plan(build: Build) -> None:
+    """Print the plan without empty fields, the ones that people look for first."""
+    values = {key: value for key, value in build.to_json().items() if key not in WITHIN}
+    values["wheel"] = " ".join((build.wheel.kind, build.wheel.requirement, *build.wheel.constraints)).strip()
+    names = [*FIRST, *(name for name in values if name not in FIRST)]
+    rows = [(name.replace("_", " "), _line(values[name])) for name in names if values[name]]
+    show_fields(rows, notes=build.notes)
+
+
+def _line(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return " ".join(f"{key}={_line(item)}" for key, item in value.items() if item not in (None, ""))
+    return " ".join(map(_line, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def show_flags(flags: Sequence[str]) -> None:
+    """Print flags on one line to paste; on a terminal on as many as they need, which a shell reads as one."""
+    if not sys.stdout.isatty():
+        print(" ".join(flags))
+        return
+    width = shutil.get_terminal_size().columns - len(" \\")
+    lines = [""]
+    for flag in flags:
+        longer = f"{lines[-1]} {flag}".strip()
+        lines[-1:] = [longer] if len(longer) <= width or not lines[-1] else [lines[-1], flag]
+    print(" \\\n".join(lines))
