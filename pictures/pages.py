@@ -1,0 +1,30 @@
+"""The top of a benchmark's page in a browser, in light and dark."""
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from tfbuild.bench import page
+from tfbuild.bench import report as reporting
+
+REPORT = Path("benchmarks") / "results" / "guide.json"
+WIDTH, HEIGHT = 1000, 760
+PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
+
+
+def shoot(root: Path, folder: Path) -> None:
+    """Write report-light.png and report-dark.png; raises FileNotFoundError without chromium."""
+    from playwright.sync_api import sync_playwright
+
+    program = next(filter(None, map(shutil.which, PROGRAMS)), None)
+    if program is None:
+        raise FileNotFoundError("chromium: apt-get install chromium")
+    with tempfile.TemporaryDirectory() as scratch, sync_playwright() as playwright:
+        path = Path(scratch) / "guide.html"
+        path.write_text(page.to_html(reporting.read(root / REPORT)), encoding="utf-8")
+        browser = playwright.chromium.launch(executable_path=program)
+        for mode in ("light", "dark"):
+            tab = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme=mode)
+            tab.goto(path.as_uri())
+            tab.screenshot(path=folder / f"report-{mode}.png")
+        browser.close()

@@ -1,0 +1,40 @@
+"""The manual's pictures: made by the commands that they show, used, small, and without requests to elsewhere."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from pictures import FOLDER, ROOT, bars, shots
+
+PICTURES = sorted(FOLDER.iterdir())
+# Bytes of one picture.
+MOST = 200_000
+
+
+@pytest.mark.parametrize("name", ["explain", "fleet"])
+def test_a_terminal_shows_what_its_command_prints(name: str, tmp_path: Path) -> None:
+    for file, svg in shots.SHOTS[name].draw(name, tmp_path):
+        assert (FOLDER / file).read_text(encoding="utf-8") == svg, f"python -m pictures {name}"
+
+
+def test_a_failed_command_makes_no_picture(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="no such file"):
+        list(shots.Shot(title="", command="echo no such file; false").draw("x", tmp_path))
+
+
+def test_the_bars_are_those_of_the_report() -> None:
+    texts = re.findall(r"<text[^>]*>([^<]+)</text>", (FOLDER / "avx512.svg").read_text(encoding="utf-8"))
+    rows = bars.rows(ROOT)
+    assert [text for text in texts if text in {row["name"] for row in rows}] == [row["name"] for row in rows]
+    assert [text for text in texts if re.fullmatch(r"\d\.\d\d", text)] == [f"{row['median']:.2f}" for row in rows]
+
+
+@pytest.mark.parametrize("picture", PICTURES, ids=lambda path: path.name)
+def test_a_picture_is_small_used_and_by_itself(picture: Path) -> None:
+    assert picture.stat().st_size < MOST
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    assert any(f"pictures/{picture.name}" in page.read_text(encoding="utf-8") for page in pages)
+    if picture.suffix == ".svg":
+        addresses = re.findall(r"(?:https?:)?//[^\"'\s)]+", picture.read_text(encoding="utf-8"))
+        assert set(addresses) <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
