@@ -12,9 +12,11 @@ import pytest
 from tests import checkout
 from tests.bench.test_page import every_number, hostile, mixed
 from tests.bench.test_report import RECORDED, elsewhere, slower_report
+from tests.verify.test_page import failed
 from tfbuild.bench import compare, page, rewording, wording
 from tfbuild.bench import report as reporting
 from tfbuild.measure import intervals
+from tfbuild.verify import page as verification
 
 pytestmark = [
     pytest.mark.browser,
@@ -82,6 +84,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "recorded": page.to_html(reporting.read(RECORDED)),
         "mixed": page.to_html(first),
         "hostile": page.to_html(hostile()),
+        "verification": verification.to_html(failed()),
         "guide": page.to_html(rewording.reworded(reporting.read(GUIDE))),
         "comparison": page.comparison(compare.compare(slower_report(1.0), slower_report(2.0), elsewhere(first))),
     }
@@ -121,7 +124,7 @@ class OpenPage:
         self.context.close()
 
 
-@pytest.mark.parametrize("name", ["recorded", "mixed", "hostile", "comparison"])
+@pytest.mark.parametrize("name", ["recorded", "mixed", "hostile", "comparison", "verification"])
 def test_a_page_asks_for_itself_alone_and_complains_of_nothing(browser: Any, pages: dict[str, Path], name: str) -> None:
     with OpenPage(browser, pages[name]) as seen:
         seen.ask(FOLDED.format("true"))
@@ -130,7 +133,7 @@ def test_a_page_asks_for_itself_alone_and_complains_of_nothing(browser: Any, pag
 
 
 @pytest.mark.parametrize("size", [PHONE, DESKTOP], ids=["phone", "desktop"])
-@pytest.mark.parametrize("name", ["recorded", "mixed", "hostile", "comparison"])
+@pytest.mark.parametrize("name", ["recorded", "mixed", "hostile", "comparison", "verification"])
 def test_a_page_is_never_wider_than_its_window(
     browser: Any, pages: dict[str, Path], name: str, size: tuple[int, int]
 ) -> None:
@@ -146,7 +149,7 @@ def test_a_page_is_never_wider_than_its_window(
 
 @pytest.mark.parametrize("mode", ["light", "dark"])
 @pytest.mark.parametrize("size", [PHONE, DESKTOP], ids=["phone", "desktop"])
-@pytest.mark.parametrize("name", ["recorded", "mixed", "comparison"])
+@pytest.mark.parametrize("name", ["recorded", "mixed", "comparison", "verification"])
 def test_charts_are_there_and_can_be_read(
     browser: Any, pages: dict[str, Path], name: str, size: tuple[int, int], mode: str
 ) -> None:
@@ -233,7 +236,7 @@ def test_the_guide_s_report_is_short_and_begins_with_one_screen(
         assert seen.ask(OUTSIDE) == []
 
 
-@pytest.mark.parametrize("name", ["guide", "hostile"])
+@pytest.mark.parametrize("name", ["guide", "hostile", "verification"])
 @pytest.mark.parametrize("mode", ["light", "dark"])
 def test_nothing_is_cut_off_on_a_phone(browser: Any, pages: dict[str, Path], name: str, mode: str) -> None:
     with OpenPage(browser, pages[name], NARROW, mode) as seen:

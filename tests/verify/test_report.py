@@ -86,7 +86,9 @@ def test_what_is_written_is_read_back_equal(tmp_path: Path) -> None:
     path = reporting.write(report(), tmp_path / "reports")
     assert path.name == "2.21.0-mkl-py3.11-f16c.json"
     assert reporting.stored(path.parent, "2.21.0-mkl-py3.11-f16c") == report()
-    assert sorted(file.suffix for file in path.parent.iterdir()) == [".json", ".md"], "no half-written file stays"
+    assert sorted(file.suffix for file in path.parent.iterdir()) == [".html", ".json", ".md"], (
+        "no half-written file stays"
+    )
 
 
 def test_a_failed_write_leaves_the_old_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +101,7 @@ def test_a_failed_write_leaves_the_old_report(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(DiskFull, match="no space is left"):
         reporting.write(report(), tmp_path)
     assert reporting.from_json(path.read_bytes()).verdict == "pass"
-    assert len(list(tmp_path.iterdir())) == 2
+    assert len(list(tmp_path.iterdir())) == 3
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "\xff", '{"schema": "tfbuild.report/1"}'])
@@ -169,7 +171,10 @@ def test_markdown_says_what_was_proved_and_how() -> None:
     assert text.startswith("# 2.21.0-mkl-py3.11-f16c: fail\n")
     assert "| isa | FAIL | lacks AVX2 \\| FMA &lt;b> | 1.5 |" in text
     assert CLAIMS["isa"].proves in text
-    assert f"*Fix:* {CLAIMS['isa'].fix}" in text
+    assert f"- **isa** failed: lacks AVX2 \\| FMA &lt;b>. *Fix:* {CLAIMS['isa'].fix}" in text
+    assert text.index("*Fix:*") < text.index("a build from source would add") < text.index("| check |"), (
+        "first what to do"
+    )
     assert "a build from source would add: AVX2 FMA" in text
     assert "numpy==2.4.6" in text
     assert "| **all** (geometric mean) | 1." in text

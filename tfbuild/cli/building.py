@@ -227,7 +227,7 @@ def finish(report: "Report | None", image: str, *, json: bool) -> None:
         sys.stdout.write(reporting.to_json(report) + "\n")
     else:
         reporting.show(report, sys.stdout)
-        say(f"image {image}, report {reporting.path(report, REPORTS).with_suffix('.md')}")
+        say(f"image {image}, report {reporting.path(report, REPORTS).with_suffix('.html')}")
     reporting.raise_if_failed(report, image)
 
 

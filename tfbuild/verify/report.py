@@ -2,22 +2,22 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import msgspec
 
 from tfbuild.errors import VerificationFailed
 from tfbuild.measure import documents
-from tfbuild.measure.records import Interval
 from tfbuild.util import terminal
 from tfbuild.util.files import replace_file, writing
 from tfbuild.util.installation import as_typed
 from tfbuild.util.terminal import markdown_cell as cell
+from tfbuild.verify import page
 from tfbuild.verify.records import SCHEMA, Benchmark, Check, Report, Throughput
+from tfbuild.verify.wording import MARKS, baseline, numbers, plain, spelled
 
 MOST_BYTES = 32 * 1024 * 1024
 SCHEMA_FILE = Path(__file__).with_name("schema.json")
-MARKS = {"pass": "ok", "warn": "WARN", "fail": "FAIL", "skip": "skip"}
 COLOURS = {"pass": "green", "warn": "yellow", "fail": "bold red", "skip": "dim"}
 
 
@@ -42,7 +42,7 @@ def path(report: Report, folder: Path) -> Path:
 
 
 def write(report: Report, folder: Path) -> Path:
-    """Write the report as JSON and Markdown, each whole or not at all; return the JSON's path.
+    """Write the report as JSON, Markdown and a page, each whole or not at all; return the JSON's path.
 
     Raises UsageError or DiskFull.
     """
@@ -50,6 +50,7 @@ def write(report: Report, folder: Path) -> Path:
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         replace_file(file.with_suffix(".md"), to_markdown(report))
+        replace_file(file.with_suffix(".html"), page.to_html(report))
         return replace_file(file, to_json(report) + "\n")
 
 
@@ -76,7 +77,10 @@ def raise_if_failed(report: Report, image: str) -> None:
 
 
 def to_markdown(report: Report) -> str:
-    return "\n".join(line for part in (_head, _table, _speed, _proofs, _details) for line in (*part(report), "")) + "\n"
+    return (
+        "\n".join(line for part in (_head, _to_do, _table, _speed, _proofs, _details) for line in (*part(report), ""))
+        + "\n"
+    )
 
 
 def _head(report: Report) -> Iterator[str]:
@@ -84,10 +88,16 @@ def _head(report: Report) -> Iterator[str]:
     yield ""
     yield f"`{report.image.ref}` ({report.image.id})"
     yield f"verified {report.created} in {report.seconds:.0f} s by {report.tool}."
+
+
+def _to_do(report: Report) -> Iterator[str]:
+    """Yield what to do, as the page does first."""
+    for check in report.checks:
+        if check.status == "fail":
+            fix = f" *Fix:* {cell(as_typed(check.fix))}" if check.fix else ""
+            yield f"- **{check.name}** failed: {cell(as_typed(check.detail))}.{fix}"
     if report.source_would_add:
-        added = " ".join(report.source_would_add)
-        yield ""
-        yield f"On this CPU a build from source would add: {added}."
+        yield f"- On this CPU a build from source would add: {' '.join(report.source_would_add)}."
 
 
 def _table(report: Report) -> Iterator[str]:
@@ -103,7 +113,7 @@ def _speed(report: Report) -> Iterator[str]:
         return
     yield "## Throughput"
     yield ""
-    yield f"Against `{throughput.baseline}`{_retuned(report)}: {throughput.effect}."
+    yield f"Against `{baseline(report)}`: {throughput.effect}."
     yield "Ratios are the baseline's time over the image's: above 1 the image is faster."
     yield ""
     yield "| workload | CPU time | wall time | image against itself | |"
@@ -119,47 +129,31 @@ def _speed_row(name: str, row: Benchmark | Throughput) -> str:
     return f"| {name} | {spelled(row.cpu)} | {spelled(row.wall)} | {spelled(row.band)} | {row.effect} |"
 
 
-def _retuned(report: Report) -> str:
-    changed = report.throughput.retuned if report.throughput else {}
-    return f" with {' '.join(f'{name}={value}' for name, value in sorted(changed.items()))}" if changed else ""
-
-
 def _proofs(report: Report) -> Iterator[str]:
     yield "## What each check proves, and how"
     yield ""
     for check in report.checks:
         yield f"- **{check.name}**: {check.proves} *How:* {check.how}"
-        numbers = ", ".join(f"{m.name} {m.value:.4g}{f' ({m.limit})' if m.limit else ''}" for m in check.measures)
-        if numbers:
-            yield f"  *Numbers:* {numbers}."
-        if check.status == "fail" and check.fix:
-            yield f"  *Fix:* {as_typed(check.fix)}"
+        if check.measures:
+            yield f"  *Numbers:* {numbers(check)}."
 
 
 def _details(report: Report) -> Iterator[str]:
     yield "## Plan, host and contents"
     yield ""
     plan = msgspec.to_builtins(report.plan)
-    yield from (f"- {name}: {_plain(value)}" for name, value in plan.items() if value)
+    yield from (f"- {name}: {plain(value)}" for name, value in plan.items() if value)
     if host := report.host:
         limits = f"{host.cpus} CPUs (cgroup quota: {host.quota or 'none'}), {host.memory} MiB"
         yield f"- host: {cell(host.cpu)}, {limits}, kernel {host.kernel}, engine {host.engine}"
     if software := report.software:
         built = f"TensorFlow {software.tensorflow} ({software.git}), compiled by {software.compiler}"
         yield f"- found: {cell(built)}; malloc of {software.malloc}"
-        yield f"- packages: {_plain(software.packages)}"
+        yield f"- packages: {plain(software.packages)}"
     yield ""
     yield "| label | value |"
     yield "|---|---|"
     yield from (f"| {cell(name)} | {cell(value)} |" for name, value in sorted(report.image.labels.items()))
-
-
-def _plain(value: Any) -> str:
-    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-
-
-def spelled(interval: Interval) -> str:
-    return f"{interval.median:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
 
 
 # --- terminal ------------------------------------------------------------------------------------------------------
