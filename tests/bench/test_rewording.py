@@ -16,7 +16,7 @@ from tfbuild.measure.records import BenchReport, Finding
 DATA = Path(__file__).parents[1] / "data" / "bench"
 COMMITTED = checkout.ROOT / "benchmarks" / "results"
 OLD = [COMMITTED / "guide.json", COMMITTED / "models.json", DATA / "guide.json", DATA / "models.json"]
-PHRASES = facts.load("rewordings", rewording.Table).phrase
+PHRASES = facts.load("rewordings", rewording.PhraseTable).phrase
 
 
 def numbers(one: BenchReport) -> list[object]:

@@ -17,7 +17,7 @@ class Phrase(Facts, frozen=True):
     now: str
 
 
-class Table(Facts, frozen=True):
+class PhraseTable(Facts, frozen=True):
     phrase: tuple[Phrase, ...]
 
 
@@ -32,7 +32,7 @@ def reworded(report: BenchReport) -> BenchReport:
 
 def phrase(text: str) -> str:
     """Replace the phrases that earlier versions wrote."""
-    for row in facts.load("rewordings", Table).phrase:
+    for row in facts.load("rewordings", PhraseTable).phrase:
         text = text.replace(row.was, row.now)
     return text
 
