@@ -3,9 +3,13 @@
 #
 #   curl -fsSL https://raw.githubusercontent.com/us/tfbuild/main/pull.sh | sh -s -- ghcr.io/us/tfbuild 2.20 mkl
 #
-# It reads /proc/cpuinfo and the index REPOSITORY:RELEASE-TARGET (default: latest-mkl, for all releases). In the index,
-# `invoke push` wrote the features that each image needs and the speed of its instruction set; of equal speeds, the
-# newest release and Python come first. DRY_RUN=1 prints the image without pulling it. `invoke pull` explains more.
+# RELEASE is one release (2.20.0), one minor release (2.20), `latest` (the default: the newest release that is published
+# for any host), or `any` (the largest instruction set of all releases). Of several releases, the newest is chosen first
+# and then the largest set of it that this host runs, except with `any`.
+#
+# It reads /proc/cpuinfo and the index REPOSITORY:RELEASE-TARGET (any-TARGET for `latest`). In the index, `invoke push`
+# wrote the features that each image needs and the speed of its instruction set; of equal speeds, the newest release and
+# Python come first. DRY_RUN=1 prints the image without pulling it. `invoke pull` explains more.
 set -eu
 
 die() {
@@ -15,7 +19,10 @@ die() {
 
 [ $# -ge 1 ] && [ $# -le 4 ] ||
     die "usage: pull.sh REPOSITORY [RELEASE [TARGET [PYTHON]]], such as: pull.sh ghcr.io/us/tfbuild 2.20 mkl 3.12" 2
-repository=$1 tag=${2:-latest}-${3:-mkl} python=${4:-}
+repository=$1 release=${2:-latest} target=${3:-mkl} python=${4:-}
+tag=$release-$target
+# It has all images of the newest release, too.
+[ "$release" != latest ] || tag=any-$target
 host=${repository%%/*} path=${repository#*/}
 name=${host%%:*}
 case $name in
@@ -107,23 +114,40 @@ esac
 grep -q '^ *"io\.tfbuild\.' "$work/index" || die "$repository:$tag is not an index of tfbuild" 26
 
 tr -d '\001-\010\013-\037\177' < "$work/index" > "$work/clean"
-best=$(awk -v features=" $features" -v platform="$platform" -v python="$python" '
+best=$(awk -v features=" $features" -v platform="$platform" -v python="$python" -v release="$release" \
+    -v again="pull.sh $repository any $target${python:+ $python}" '
     function value() { sub(/^[^:]*: *"/, ""); sub(/",? *$/, ""); return $0 }
-    /^ *"digest": / { digest = value(); id = its_platform = its_python = speed = "" }
+    function number(text, parts) { split(text, parts, "."); return parts[1] * 1e8 + parts[2] * 1e4 + parts[3] }
+    /^ *"digest": / { digest = value(); id = its_platform = its_python = its_release = speed = "" }
+    /^ *"io.tfbuild.release": / { its_release = value() }
     /^ *"io.tfbuild.id": / { id = value() }
     /^ *"io.tfbuild.python": / { its_python = value() }
     /^ *"io.tfbuild.platform": / { its_platform = value() }
     /^ *"io.tfbuild.speed": / { speed = value() }
     /^ *"io.tfbuild.cpuinfo": / {
-        count = split(value(), needed, " ")
-        lacks = ""
-        for (i = 1; i <= count; i++) if (index(features, " " needed[i] " ") == 0) lacks = lacks " " needed[i]
         # Compared as text: as numbers, Python 3.1 and 3.10 are equal.
-        if (its_platform != platform || (python != "" && its_python "" != python "")) next
-        if (lacks != "") printf "pull.sh: not %s: this CPU lacks%s\n", id, lacks > "/dev/stderr"
-        else if (best == "" || speed "" > fastest "") { best = digest " " id; fastest = speed }
+        if (python != "" && its_python "" != python "") next
+        if (number(its_release) > newest) newest = number(its_release)
+        if (its_platform != platform) next
+        rows++
+        count = split(value(), needed, " ")
+        for (i = 1; i <= count; i++)
+            if (index(features, " " needed[i] " ") == 0) lacks[rows] = lacks[rows] " " needed[i]
+        images[rows] = digest " " id; ids[rows] = id; releases[rows] = number(its_release); speeds[rows] = speed ""
     }
-    END { print best }
+    END {
+        for (row = 1; row <= rows; row++) {
+            old = release != "any" && releases[row] < newest
+            if (lacks[row] != "") {
+                if (!old) printf "pull.sh: not %s: this CPU lacks%s\n", ids[row], lacks[row] > "/dev/stderr"
+            } else if (old) { if (!older || speeds[row] > speeds[older]) older = row }
+            else if (!best || speeds[row] > speeds[best]) best = row
+        }
+        if (older && (!best || speeds[older] > speeds[best]))
+            printf "pull.sh: %s, of an older release, %s: %s\n", ids[older],
+                best ? "uses more of this CPU" : "runs on this host", again > "/dev/stderr"
+        if (best) print images[best]
+    }
 ' "$work/clean")
 [ -n "$best" ] || die "nothing in $repository:$tag${python:+ with Python $python} runs on this host" 27
 digest=${best%% *} id=${best#* }

@@ -1,4 +1,4 @@
-"""Selection: never an image with features that the host lacks, never a smaller set if a larger one fits."""
+"""Selection: one release for all hosts; of that, the largest set without features that the host lacks."""
 
 import json
 import random
@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from packaging.version import Version
 
 from tests.cpu.machines import machine
 from tfbuild import cpu, facts
@@ -40,10 +41,18 @@ def images(draw: st.DrawFn) -> list[Published]:
     ]
 
 
-@given(images(), feature_sets)
-def test_the_choice_fits_and_no_larger_set_does(published: list[Published], features: frozenset[str]) -> None:
-    choice = choose.choose(published, platform="linux/amd64", features=features)
-    fitting = [image for image in published if image.platform == "linux/amd64" and image.features <= features]
+def fits(image: Published, features: frozenset[str]) -> bool:
+    return image.platform == "linux/amd64" and image.features <= features
+
+
+@given(images(), feature_sets, st.booleans())
+def test_the_choice_fits_and_no_larger_set_does(
+    published: list[Published], features: frozenset[str], any_release: bool
+) -> None:
+    choice = choose.choose(published, platform="linux/amd64", features=features, any_release=any_release)
+    newest = max((Version(image.release) for image in published), default=None)
+    among = [image for image in published if any_release or Version(image.release) == newest]
+    fitting = [image for image in among if fits(image, features)]
     if choice.best is None:
         assert not fitting
         return
@@ -53,11 +62,37 @@ def test_the_choice_fits_and_no_larger_set_does(published: list[Published], feat
     assert {image.id for image in choice.passed_over} == {image.id for image in published} - {choice.best.id}
 
 
-@given(images(), feature_sets, st.integers())
-def test_the_registrys_order_does_not_matter(published: list[Published], features: frozenset[str], seed: int) -> None:
+@given(images(), feature_sets)
+def test_a_larger_set_of_an_older_release_is_named(published: list[Published], features: frozenset[str]) -> None:
+    choice = choose.choose(published, platform="linux/amd64", features=features)
+    fastest = choose.choose(published, platform="linux/amd64", features=features, any_release=True)
+    assert fastest.older is None
+    if choice.best is None:
+        assert choice.older == fastest.best
+    elif choice.older is None:
+        assert fastest.best is not None
+        assert choose.speed(choice.best) == choose.speed(fastest.best)
+    else:
+        assert choice.older == fastest.best
+        assert choose.speed(choice.older) > choose.speed(choice.best)
+        assert Version(choice.older.release) < Version(choice.best.release)
+
+
+@given(images(), st.lists(st.tuples(st.sampled_from(PLATFORMS), feature_sets), min_size=2))
+def test_all_hosts_of_a_fleet_get_one_release(
+    published: list[Published], fleet: list[tuple[str, frozenset[str]]]
+) -> None:
+    choices = [choose.choose(published, platform=platform, features=features) for platform, features in fleet]
+    assert len({choice.best.release for choice in choices if choice.best}) <= 1
+
+
+@given(images(), feature_sets, st.integers(), st.booleans())
+def test_the_registrys_order_does_not_matter(
+    published: list[Published], features: frozenset[str], seed: int, any_release: bool
+) -> None:
     shuffled = random.Random(seed).sample(published, len(published))
-    first = choose.choose(published, platform="linux/amd64", features=features)
-    assert choose.choose(shuffled, platform="linux/amd64", features=features) == first
+    first = choose.choose(published, platform="linux/amd64", features=features, any_release=any_release)
+    assert choose.choose(shuffled, platform="linux/amd64", features=features, any_release=any_release) == first
 
 
 @given(images(), feature_sets)
@@ -65,7 +100,8 @@ def test_if_nothing_fits_the_nearest_image_and_its_missing_features_are_named(
     published: list[Published], features: frozenset[str]
 ) -> None:
     choice = choose.choose(published, platform="linux/amd64", features=features)
-    candidates = [image for image in published if image.platform == "linux/amd64"]
+    newest = max((Version(image.release) for image in published), default=None)
+    candidates = [image for image in published if image.platform == "linux/amd64" and Version(image.release) == newest]
     if choice.best is not None or not candidates:
         assert choice.nearest is None
         return
@@ -98,12 +134,12 @@ def test_an_index_leads_to_the_same_choice_in_any_order(
 def test_the_choice_is_the_first_of_the_fastest_images_that_fit(
     published: list[Published], features: frozenset[str]
 ) -> None:
-    """pull.sh relies on this: it cannot compare releases or times. Plain docker takes the first image."""
+    """pull.sh relies on this: it cannot compare times. Plain docker takes the first image."""
     rows = index(published).json()["manifests"]
     speeds = {row["digest"]: row["annotations"]["io.tfbuild.speed"] for row in rows}
     candidates = [image for image in indexes.read_index(index(published)) if image.platform == "linux/amd64"]
     fitting = [image for image in candidates if image.features <= features]
-    best = choose.choose(published, platform="linux/amd64", features=features).best
+    best = choose.choose(published, platform="linux/amd64", features=features, any_release=True).best
     assert max(fitting, key=lambda image: speeds[image.digest], default=None) == best
     lowest = min((speeds[image.digest] for image in candidates), default=None)
     slowest = [image for image in candidates if speeds[image.digest] == lowest]
@@ -167,9 +203,9 @@ SAME_SET = [
 ONE_RELEASE = [published(name) for name in ("x86-64-v4", "avx", "x86-64-v2", "x86-64-v3")]
 
 
-def chosen(recorded: str, *more: Published) -> choose.Choice:
-    host = cpu.parse(machine(recorded).cpuinfo())
-    return choose.choose([*ONE_RELEASE, *more], platform="linux/amd64", features=frozenset(isa.of_cpu(host).features))
+def chosen(recorded: str, *more: Published, any_release: bool = False) -> choose.Choice:
+    features = frozenset(isa.of_cpu(cpu.parse(machine(recorded).cpuinfo())).features)
+    return choose.choose([*ONE_RELEASE, *more], platform="linux/amd64", features=features, any_release=any_release)
 
 
 def test_recorded_machines_get_the_largest_set_they_can_run() -> None:
@@ -185,12 +221,29 @@ def test_every_image_that_is_passed_over_has_a_reason() -> None:
     reasons = {image.id: image.reason for image in choice.passed_over}
     assert reasons["2.20.0-mkl-py3.11-x86-64-v4"].startswith("this CPU lacks avx512bw")
     assert reasons["2.20.0-mkl-py3.11-x86-64-v3"] == "2.21.0 is newer"
+    assert reasons["2.20.0-mkl-py3.11-avx"] == "2.21.0 is newer"
+    assert choice.older is None
+    reasons = {image.id: image.reason for image in chosen("rhel7-haswell").passed_over}
     assert reasons["2.20.0-mkl-py3.11-avx"] == "x86-64-v3 uses more of this CPU than avx"
 
 
-def test_the_largest_set_beats_the_newest_release_which_says_how_to_choose_it() -> None:
+def test_the_newest_release_beats_the_largest_set_which_is_named() -> None:
     newer = published("avx", release="2.21.0")
     choice = chosen("rhel7-haswell", newer)
+    assert (choice.best, choice.older) == (newer, ONE_RELEASE[3])
+    reasons = {image.id: image.reason for image in choice.passed_over}
+    assert reasons[ONE_RELEASE[3].id] == "2.21.0 is newer"
+
+
+def test_a_host_that_the_newest_release_does_not_support_gets_no_older_one_unasked() -> None:
+    newer = published("x86-64-v4", release="2.21.0")
+    choice = chosen("rhel7-haswell", newer)
+    assert (choice.best, choice.nearest, choice.older) == (None, newer, ONE_RELEASE[3])
+
+
+def test_with_any_release_the_largest_set_beats_the_newest_which_says_how_to_choose_it() -> None:
+    newer = published("avx", release="2.21.0")
+    choice = chosen("rhel7-haswell", newer, any_release=True)
     assert choice.best == ONE_RELEASE[3]
     reasons = {image.id: image.reason for image in choice.passed_over}
     assert reasons[newer.id] == ("x86-64-v3 uses more of this CPU than avx; --release 2.21.0 chooses among its images")

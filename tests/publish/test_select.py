@@ -16,11 +16,12 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from packaging.version import Version
 
 from tests.cpu.machines import machine, recording
 from tests.examples import few
 from tests.oci.fake_registry import FakeRegistry, connect
-from tests.publish.fake_images import empty_referrers, image, published
+from tests.publish.fake_images import empty_referrers, image, offered, published
 from tfbuild import cpu, publish
 from tfbuild.cli import publishing
 from tfbuild.cpu import isa
@@ -71,12 +72,16 @@ def parsed(text: str) -> cpu.Cpu:
     return cpu.parse(text)
 
 
-def select(fake: type[FakeRegistry], text: str, release: str = "", python: str = "") -> Choice | None:
+def select(
+    fake: type[FakeRegistry], text: str, release: str = "", python: str = "", *, any_release: bool = False
+) -> Choice | None:
     """None if there is no such index, or no image with that Python in it."""
     host = parsed(text)
     features = frozenset(isa.of_cpu(host).features)
     try:
-        return publish.select(connect(fake), host, features, release=release, target="mkl", python=python)
+        return publish.select(
+            connect(fake), host, features, release=release, target="mkl", python=python, any_release=any_release
+        )
     except NothingFits:
         return None
 
@@ -93,25 +98,38 @@ def shell(fake: type[FakeRegistry], text: str, *arguments: str) -> "subprocess.C
 
 
 @few
-@given(pushes, st.sampled_from(list(HOSTS)), st.sampled_from(("", "2.14", "2.20.0")), st.sampled_from(("", *PYTHONS)))
+@given(
+    pushes,
+    st.sampled_from(list(HOSTS)),
+    st.sampled_from(("", "any", "2.14", "2.20.0")),
+    st.sampled_from(("", *PYTHONS)),
+)
 def test_the_best_complete_image_that_fits_is_chosen(
     pushed: list[tuple[str, str, str, bool]], name: str, release: str, python: str
 ) -> None:
-    """Never features that the host lacks, never a smaller set if a larger one fits, no unfinished push."""
+    """One release; never features that the host lacks, or a smaller set if a larger one fits; no unfinished push."""
+    word, any_release, release = release or "latest", release == "any", release.replace("any", "")
     features = frozenset(isa.of_cpu(parsed(HOSTS[name])).features)
     with serving() as fake:
         complete = [image for arguments in pushed if (image := push(fake, *arguments)) and arguments[3]]
         matches = choose.matching(complete, release=release, target="mkl", python=python)
-        fitting = [image for image in matches if image.features <= features]
+        newest = max((Version(image.release) for image in matches), default=None)
+        among = [image for image in matches if any_release or Version(image.release) == newest]
+        fitting = [image for image in among if image.features <= features]
         best = max(fitting, key=choose.rank, default=None)
-        choice = select(fake, HOSTS[name], release, python)
+        choice = select(fake, HOSTS[name], release, python, any_release=any_release)
         assert (choice.best if choice else None) == best
         if choice is not None and best is not None:
             assert not [image for image in fitting if image.features > best.features]
             assert {image.id for image in choice.passed_over} < {image.id for image in matches}
-        done = shell(fake, HOSTS[name], release or "latest", "mkl", *([python] if python else []))
+        done = shell(fake, HOSTS[name], word, "mkl", *([python] if python else []))
         assert done.stdout == (f"{connect(fake).repository}@{best.digest} {best.id}\n" if best else "")
-        assert done.returncode == (0 if best else 27 if f"{release or 'latest'}-mkl" in connect(fake).tags() else 26)
+        assert done.returncode == (0 if best else 27 if f"{release or 'any'}-mkl" in connect(fake).tags() else 26)
+        why = "uses more of this CPU" if best else "runs on this host"
+        again = " ".join(("pull.sh", str(connect(fake).repository), "any", "mkl", python)).strip()
+        assert [line for line in done.stderr.splitlines() if "of an older release" in line] == [
+            f"pull.sh: {older.id}, of an older release, {why}: {again}" for older in (choice and choice.older,) if older
+        ]
 
 
 @few
@@ -129,31 +147,64 @@ def test_the_orders_of_pushes_and_of_index_entries_do_not_matter(
         choice = select(first, HOSTS[name])
         assert select(second, HOSTS[name]) == choice
         if choice is not None:
-            sent = json.loads(second.content["manifests/latest-mkl"][1])
+            sent = json.loads(second.content["manifests/any-mkl"][1])
             shuffle(sent["manifests"])
-            second.content["manifests/latest-mkl"] = (manifests.INDEX, json.dumps(sent).encode())
+            second.content["manifests/any-mkl"] = (manifests.INDEX, json.dumps(sent).encode())
             assert select(second, HOSTS[name]) == choice
 
 
 @pytest.mark.parametrize(
-    ("name", "wanted"),
+    ("name", "newest", "fastest"),
     [
-        ("AVX-512", "2.14.1-mkl-py3.9-x86-64-v4"),
-        ("AVX", "2.20.0-mkl-py3.9-avx"),
-        ("SSE4.2", "2.14.1-mkl-py3.9-x86-64-v2"),
+        ("AVX-512", "2.20.0-mkl-py3.9-avx", "2.14.1-mkl-py3.9-x86-64-v4"),
+        ("AVX", "2.20.0-mkl-py3.9-avx", "2.20.0-mkl-py3.9-avx"),
+        ("SSE4.2", "", "2.14.1-mkl-py3.9-x86-64-v2"),
     ],
 )
-def test_a_new_release_with_one_set_does_not_hide_other_sets(name: str, wanted: str) -> None:
+def test_a_new_release_with_one_set_is_the_only_one_that_any_host_gets(name: str, newest: str, fastest: str) -> None:
     with serving() as fake:
         for level in ("x86-64-v2", "x86-64-v3", "x86-64-v4"):
             push(fake, "2.14.1", level, "3.9", whole=True)
         push(fake, "2.20.0", "avx", "3.9", whole=True)
-        choice = select(fake, HOSTS[name])
+        assert offered(fake, "latest-mkl") == ["2.20.0-mkl-py3.9-avx"]
+        choice, any_choice = select(fake, HOSTS[name]), select(fake, HOSTS[name], any_release=True)
         assert choice is not None
-        assert choice.best is not None
-        assert choice.best.id == wanted
-        assert len(choice.passed_over) == 3
-        assert shell(fake, HOSTS[name]).stdout.split()[1:] == [wanted]
+        assert any_choice is not None
+        assert (choice.best.id if choice.best else "") == newest
+        assert (any_choice.best.id if any_choice.best else "") == fastest
+        assert (choice.older.id if choice.older else newest) == fastest
+        done = shell(fake, HOSTS[name])
+        assert (done.returncode, done.stdout.split()[1:]) == ((0, [newest]) if newest else (27, []))
+        assert (f"pull.sh: {fastest}, of an older release, " in done.stderr) == (newest != fastest)
+        assert shell(fake, HOSTS[name], "any").stdout.split()[1:] == [fastest]
+        if not newest:
+            refusal = publish.nothing_fits(connect(fake), choice)
+            assert f"--any-release chooses {fastest}, of an older release" in str(refusal)
+
+
+def test_a_fleet_gets_one_release_of_three_and_the_largest_set_of_it_for_each_host() -> None:
+    """SSE4.2, AVX, AVX2, AVX-512 and aarch64, of which the newest release has fewer sets than the others."""
+    hosts = {name: HOSTS[name] for name in ("SSE4.2", "AVX", "AVX2", "AVX-512")}
+    hosts["aarch64"] = machine("amazon-neoverse_n1").cpuinfo()
+    with serving() as fake:
+        for release, sets in (("2.9.3", SETS), ("2.14.1", SETS), ("2.20.0", ("x86-64-v2", "x86-64-v3"))):
+            for level in sets:
+                push(fake, release, level, "3.9", whole=True)
+        arm = {"io.tfbuild.platform": "linux/arm64", "io.tfbuild.features": "asimd crc32"}
+        for release in ("2.14.1", "2.20.0"):
+            labels = {**arm, "io.tfbuild.id": f"{release}-mkl-py3.9-armv8-a"}
+            indexes.gather(connect(fake), published(connect(fake), image(fake, release, labels)))
+        chosen = {name: select(fake, text) for name, text in hosts.items()}
+        assert {name: choice.best.id for name, choice in chosen.items() if choice and choice.best} == {
+            "SSE4.2": "2.20.0-mkl-py3.9-x86-64-v2",
+            "AVX": "2.20.0-mkl-py3.9-x86-64-v2",
+            "AVX2": "2.20.0-mkl-py3.9-x86-64-v3",
+            "AVX-512": "2.20.0-mkl-py3.9-x86-64-v3",
+            "aarch64": "2.20.0-mkl-py3.9-armv8-a",
+        }
+        assert {name: choice.older.id for name, choice in chosen.items() if choice and choice.older} == {
+            "AVX": "2.14.1-mkl-py3.9-avx", "AVX-512": "2.14.1-mkl-py3.9-x86-64-v4"
+        }  # fmt: skip
 
 
 def test_a_registry_is_listed_without_an_engine_and_marks_images_that_no_index_offers(
@@ -187,3 +238,6 @@ def test_a_latest_index_reads_no_more_releases_than_it_needs() -> None:
         indexes.View(connect(fake), "mkl", {}).rows(indexes.LATEST)
         tags = [request.rpartition("/")[2] for request in fake.requests if request.startswith("HEAD ")]
         assert tags == ["2.20.0-mkl-py3.9-avx", "2.14.1-mkl-py3.9-avx"]
+        fake.requests.clear()
+        indexes.View(connect(fake), "mkl", {}).rows(indexes.ANY)
+        assert [request.rpartition("/")[2] for request in fake.requests if request.startswith("HEAD ")] == tags

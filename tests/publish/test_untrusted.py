@@ -73,7 +73,7 @@ def test_an_image_is_not_offered_if_an_index_lacks_it_or_describes_it_differentl
     registry = connect(fake)
     pushed = published(registry, name)
     tags = indexes.indexes(pushed)
-    assert tags == ("2.14-mkl", "2.14.1-mkl", "latest-mkl")
+    assert tags == ("2.14-mkl", "2.14.1-mkl", "any-mkl", "latest-mkl")
     assert indexes.standing(registry, pushed) == indexes.Standing(lacking=tags, named=False)
     gather(fake, name)
     assert indexes.standing(registry, pushed) == indexes.Standing(lacking=(), named=True)
@@ -81,7 +81,7 @@ def test_an_image_is_not_offered_if_an_index_lacks_it_or_describes_it_differentl
     kind, content = fake.content["manifests/2.14.1-mkl"]
     fake.content["manifests/2.14.1-mkl"] = (kind, content.replace(b'"avx', b'"sse'))
     assert indexes.standing(registry, pushed).lacking == ("2.14-mkl", "2.14.1-mkl")
-    # The latest index need not name an image that exists for a newer release.
+    # Neither of the two other indexes needs to name an image that exists for a newer release.
     gather(fake, push_newer(fake, name))
     assert indexes.standing(registry, pushed).lacking == ("2.14-mkl", "2.14.1-mkl")
     assert name not in offered(fake, "latest-mkl")
@@ -89,9 +89,9 @@ def test_an_image_is_not_offered_if_an_index_lacks_it_or_describes_it_differentl
 
 def test_a_push_returns_only_the_indexes_that_offer_its_image(fake: type[FakeRegistry]) -> None:
     old, other = image(fake, "2.14.1"), image(fake, "2.14.1", cpu="x86-64-v3")
-    assert gather(fake, push_newer(fake, old)) == ["2.20-mkl", "2.20.0-mkl", "latest-mkl"]
+    assert gather(fake, push_newer(fake, old)) == ["2.20-mkl", "2.20.0-mkl", "any-mkl", "latest-mkl"]
     assert gather(fake, old) == ["2.14-mkl", "2.14.1-mkl"]
-    assert gather(fake, other) == ["2.14-mkl", "2.14.1-mkl", "latest-mkl"]
+    assert gather(fake, other) == ["2.14-mkl", "2.14.1-mkl", "any-mkl"]
 
 
 def test_a_push_fails_if_no_index_offers_its_image(fake: type[FakeRegistry]) -> None:
@@ -187,7 +187,7 @@ def test_json_names_the_nearest_image_and_its_missing_features_if_nothing_fits(
     for name in ("x86-64-v4", "x86-64-v3"):
         gather(fake, image(fake, "2.20.0", cpu=name))
     options: dict[str, Any] = {"release": "", "target": "mkl", "python": "", "ca_cert": "", "engine": "", "signed": ""}
-    options |= {"dry_run": True, "json": True}
+    options |= {"dry_run": True, "json": True, "any_release": False}
     options["registry"] = f"{fake.host}/us/x"  # type: ignore[attr-defined]
 
     (tmp_path / "cpuinfo").write_text("processor\t: 0\nvendor_id\t: GenuineIntel\nflags\t\t: fpu sse sse2 lm\n")

@@ -128,7 +128,7 @@ def test_a_push_attaches_both_and_verify_agrees(engine: Engine, made: Made, plac
     address = f"{place.repository.url}manifests/sha256-{manifest.digest[7:]}"
     index = requests.get(address, headers={"Accept": manifests.INDEX}, timeout=10).json()
     assert {row["artifactType"] for row in index["manifests"]} == set(referrers.NEEDED)
-    assert place.tags() == ["2.20-mkl", "2.20.0-mkl", name, "latest-mkl"]
+    assert place.tags() == ["2.20-mkl", "2.20.0-mkl", name, "any-mkl", "latest-mkl"]
     with pytest.raises(UsageError, match=f"hint: one of: {name}"):
         check(place, "latest-mkl", tmp_path)
     with pytest.raises(UnknownImage):

@@ -130,8 +130,9 @@ def show_pushed(pushed: "Pushed", *, json: bool) -> None:
     {
         "release": (
             "",
-            "TensorFlow release, such as 2.21.0 or 2.21 (default: the newest with the largest fitting instruction set)",
+            "TensorFlow release, such as 2.21.0 or 2.21 (default: the newest one that is published for any host)",
         ),
+        "any-release": (False, "take the largest instruction set that fits, even if only an older release has it"),
         "python": ("", "Python of the image (default: the newest)"),
         "signed": ("", "require a signature that cosign accepts with these options: '--key cosign.pub'"),
         "dry-run": (False, "only choose, without downloading"),
@@ -151,6 +152,7 @@ def pull(
     release: str,
     target: str,
     python: str,
+    any_release: bool,
     cpuinfo: str,
     signed: str,
     dry_run: bool,
@@ -167,9 +169,13 @@ def pull(
     source = registry_of(registry, ca_cert)
     host = running_cpu(cpuinfo, ca_cert, chosen)
     features = frozenset(isa.of_cpu(host).features)
-    choice = publish.select(source, host, features, release=release, target=target, python=python)
+    choice = publish.select(
+        source, host, features, release=release, target=target, python=python, any_release=any_release
+    )
     for other in choice.passed_over:
         say(f"not {other.id}: {other.reason}")
+    if choice.best and choice.older:
+        say(f"note: {choice.older.id}, of an older release, uses more of this CPU: --any-release chooses it")
     if choice.best is None:
         if json:
             show_pulled(choice)

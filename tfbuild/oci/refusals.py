@@ -7,7 +7,7 @@ BUSY = "too many requests: docker login raises the limit, or try again later"
 # Both ECR (github.com/moby/buildkit/issues/3776) and Harbor (goharbor/harbor, src/server/middleware/immutable) use
 # that word.
 IMMUTABLE = (
-    "tags are immutable there: exempt the moving ones, such as latest-mkl, 2.20-mkl and 2.20.0-mkl, "
+    "tags are immutable there: exempt the moving ones, such as latest-mkl, any-mkl, 2.20-mkl and 2.20.0-mkl, "
     "and arriving-* and sha256-*; fixed tags do not change"
 )
 # ECR and Google's Artifact Registry.

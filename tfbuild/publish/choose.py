@@ -1,12 +1,11 @@
 """Which published image a host should run. This only decides; it pulls nothing.
 
-An image fits if the host has all of its features. Of two sets that fit, one that contains the other is better;
-otherwise the wider vectors decide (facts/vectors.toml), then the number of features. Of images with the same set the
-newer release wins, then the newer Python, then the newer build (which may only reflect the order in which CI built
-them).
+The newest release comes first, whatever the host, so that one command gives a whole fleet one TensorFlow. An image
+fits if the host has all of its features. Of two sets that fit, one that contains the other is better; otherwise the
+wider vectors decide (facts/vectors.toml), then the number of features. Of images with the same set the newer Python
+wins, then the newer build (which may only reflect the order in which CI built them).
 
-The set also decides across releases: without --release the user wants the fastest image for this CPU, and no release
-is published for all CPUs. A newer release that is passed over for that reason is reported with it.
+With `any_release` the set decides first, then the release: the fastest image for this CPU.
 """
 
 from collections.abc import Iterable, Sequence
@@ -70,36 +69,53 @@ class PassedOver:
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """`best` is None if nothing fits; `nearest` is then the image with the fewest `missing` features."""
+    """`best` is None if nothing fits; `nearest` is then the image with the fewest `missing` features.
+
+    `older`: the best fitting image of older releases, if its set is larger than that of `best`, or `best` is None.
+    """
 
     best: Published | None
     nearest: Published | None
     missing: tuple[str, ...]
     passed_over: tuple[PassedOver, ...]
+    older: Published | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {
             "id": self.best.id if self.best else None,
             "passed_over": [{"id": other.id, "reason": other.reason} for other in self.passed_over],
+            "older": self.older.id if self.older else None,
             "nearest": self.nearest.id if self.nearest else None,
             "missing": list(self.missing),
         }
 
 
-def choose(published: Iterable[Published], *, platform: str, features: frozenset[str]) -> Choice:
-    """The best image for a host with `features`, whatever the order of `published`."""
+def choose(
+    published: Iterable[Published], *, platform: str, features: frozenset[str], any_release: bool = False
+) -> Choice:
+    """The best image for a host with `features`, whatever the order of `published`.
+
+    It is of the newest release in `published`, unless `any_release` is set.
+    """
     ranked = sorted(set(published), key=rank, reverse=True)
-    for_platform = [image for image in ranked if image.platform == platform]
+    newest = "" if any_release else max((image.release for image in ranked), key=Version, default="")
+    for_platform = [image for image in ranked if image.platform == platform and newest in ("", image.release)]
     fitting = [image for image in for_platform if image.features <= features]
     best = fitting[0] if fitting else None
+    others = [image for image in ranked if image.platform == platform and image.release != newest]
+    older = next((image for image in others if newest and image.features <= features), None)
     nearest = (
         None if best else min(for_platform, key=lambda image: (len(image.features - features), image.id), default=None)
     )
     missing = tuple(sorted(nearest.features - features)) if nearest else ()
     passed_over = tuple(
-        PassedOver(id=image.id, reason=_reason(image, best, platform, features)) for image in ranked if image != best
+        PassedOver(id=image.id, reason=_reason(image, best, newest, platform, features))
+        for image in ranked
+        if image != best
     )
-    return Choice(best=best, nearest=nearest, missing=missing, passed_over=passed_over)
+    if older and best and speed(older) <= speed(best):
+        older = None
+    return Choice(best=best, nearest=nearest, missing=missing, passed_over=passed_over, older=older)
 
 
 def rank(image: Published) -> tuple[tuple[bool, ...], int, Version, Version, datetime, str, str]:
@@ -115,11 +131,13 @@ def speed(image: Published) -> tuple[tuple[bool, ...], int]:
     return tuple(name in image.features for name in vectors), len(image.features)
 
 
-def _reason(image: Published, best: Published | None, platform: str, features: frozenset[str]) -> str:
+def _reason(image: Published, best: Published | None, newest: str, platform: str, features: frozenset[str]) -> str:
     if image.platform != platform:
         return f"for {image.platform}"
     if lacking := sorted(image.features - features):
         return f"this CPU lacks {' '.join(lacking)}"
+    if newest not in ("", image.release):
+        return f"{newest} is newer"
     assert best is not None  # this one fits, so there is a best one
     if speed(image) < speed(best):
         newer = Version(image.release) > Version(best.release)

@@ -1,11 +1,13 @@
 """The images that tfbuild published in a repository: fixed tags, and an index of them per release and target.
 
 A fixed tag is a build's identifier (2.20.0-mkl-py3.13-x86-64-v3) and never moves to another image. A moving tag
-(2.20-mkl, 2.20.0-mkl, latest-mkl) is an OCI index of images with fixed tags. Its descriptors repeat the labels by which
-a host chooses, so that nothing is downloaded for the choice. The index of a release names all of its images. The latest
-index names, for each platform, Python and instruction set, the image of the newest release that has it, because no
-release has them all. The slowest images come first, and of equally fast ones the best: plain `docker pull` takes the
-first one of its platform, and pull.sh the first one of the highest speed that fits.
+(2.20-mkl, 2.20.0-mkl, latest-mkl, any-mkl) is an OCI index of images with fixed tags. Its descriptors repeat the labels
+by which a host chooses, so that nothing is downloaded for the choice. The index of a release names all of its images,
+and the latest index those of the newest release. The index `any` names, for each platform, Python and instruction set,
+the image of the newest release that has it: all images of the newest release are among them, so that one index tells
+`pull` and pull.sh both the newest release and the larger sets of older ones. The slowest images come first, and of
+equally fast ones the best: plain `docker pull` takes the first one of its platform, and pull.sh the first one of the
+highest speed that fits.
 """
 
 import json
@@ -28,6 +30,7 @@ from tfbuild.publish.choose import Published
 from tfbuild.util.terminal import printable
 
 LATEST = "latest"
+ANY = "any"
 # Labels of an image that are repeated in its descriptor in an index.
 LABELS = ("id", "release", "target", "python", "platform", "instruction-set", "features")
 # The values of LABELS. They are checked because anybody may have written them, and they are printed.
@@ -53,7 +56,7 @@ class IndexEntry:
 
 
 def moving_tags(release: str, target: str) -> tuple[str, str]:
-    """("2.20-mkl", "2.20.0-mkl"): the indexes that an image of a release belongs to, besides the latest."""
+    """("2.20-mkl", "2.20.0-mkl"): the indexes that an image of a release belongs to, besides `any` and `latest`."""
     version = Version(release)
     return f"{version.major}.{version.minor}-{target}", f"{release}-{target}"
 
@@ -243,7 +246,7 @@ def _offering(registry: Registry, image: Published, rows: Mapping[str, list[Inde
 
 def indexes(image: Published) -> tuple[str, ...]:
     """The tags of the indexes that may name an image."""
-    return (*moving_tags(image.release, image.target), f"{LATEST}-{image.target}")
+    return (*moving_tags(image.release, image.target), f"{ANY}-{image.target}", f"{LATEST}-{image.target}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -275,13 +278,12 @@ def offered(registry: Registry, images: Iterable[Published]) -> set[Published]:
 
 
 def _offers(tag: str, named: Iterable[Published], image: Published) -> bool:
-    if tag.startswith(f"{LATEST}-") and any(_replaces(other, image) for other in named):
+    newer = [other for other in named if Version(other.release) > Version(image.release)]
+    if newer and tag.startswith(f"{LATEST}-"):
+        return True
+    if tag.startswith(f"{ANY}-") and _kind(image.id) in {_kind(other.id) for other in newer}:
         return True
     return image in named
-
-
-def _replaces(other: Published, image: Published) -> bool:
-    return _kind(other.id) == _kind(image.id) and Version(other.release) > Version(image.release)
 
 
 def _kind(tag: str) -> str:
@@ -301,16 +303,28 @@ class View:
         self._seen: dict[str, IndexEntry | None] = {}
 
     def rows(self, kind: str) -> list[IndexEntry]:
-        """The entries of a release ("2.20": of all its patches); for "latest", the newest one of each kind."""
+        """The entries of a release ("2.20": of all its patches), of the newest one ("latest"), or "any"."""
         if kind == LATEST:
-            return self._newest()
+            return self._latest()
+        if kind == ANY:
+            return self._newest_of_each_kind()
         return self._complete([name for name in self._tags if name.startswith((f"{kind}-", f"{kind}."))])
 
-    def _newest(self) -> list[IndexEntry]:
+    def _released(self) -> list[tuple[Version, str]]:
+        return sorted((release, name) for name in self._tags if (release := _release(name)) is not None)
+
+    def _latest(self) -> list[IndexEntry]:
+        """The entries of the newest release of which any image was pushed completely."""
+        released = self._released()
+        for newest in sorted({release for release, _ in released}, reverse=True):
+            if rows := self._complete([name for release, name in released if release == newest]):
+                return rows
+        return []
+
+    def _newest_of_each_kind(self) -> list[IndexEntry]:
         """The newest entry of each kind; one whose push did not finish is replaced by that of the release before."""
-        released = [(release, name) for name in self._tags if (release := _release(name)) is not None]
         queues: dict[str, list[str]] = {}
-        for _, name in sorted(released):
+        for _, name in self._released():
             queues.setdefault(_kind(name), []).append(name)
         entries: list[IndexEntry] = []
         while queues:

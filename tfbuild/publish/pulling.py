@@ -12,13 +12,21 @@ from tfbuild.util.progress import Progress
 
 
 def select(
-    registry: Registry, host: Cpu, features: frozenset[str], *, release: str, target: str, python: str
+    registry: Registry,
+    host: Cpu,
+    features: frozenset[str],
+    *,
+    release: str,
+    target: str,
+    python: str,
+    any_release: bool = False,
 ) -> Choice:
     """The image that this host should run, by the registry's index; no image is downloaded. Raises NothingFits.
 
-    Without a `release`, this is the best of all releases.
+    It is of the newest release (that begins with `release` and is published with `python`), whatever the host. With
+    `any_release`, it is the best image of all of them.
     """
-    tag = f"{release or indexes.LATEST}-{target}"
+    tag = f"{release or indexes.ANY}-{target}"
     index = registry.manifest(tag)
     if index is None:
         offered = [name for name in registry.tags() if name.count("-") == 1]
@@ -33,7 +41,7 @@ def select(
         raise NothingFits(
             f"{registry.repository}:{tag} has no image with Python {python}", hint=f"it has: {', '.join(others)}"
         )
-    return choose.choose(published, platform=MACHINES[host.arch], features=features)
+    return choose.choose(published, platform=MACHINES[host.arch], features=features, any_release=any_release)
 
 
 def pull(engine: Engine, registry: Registry, choice: Choice, progress: Progress) -> str:
@@ -69,6 +77,11 @@ def _refuse_other(indexed: Published, actual: Published | None) -> None:
 def nothing_fits(registry: Registry, choice: Choice) -> NothingFits:
     nearest = choice.nearest
     lacking = f"; the nearest is {nearest.id}, for which this CPU lacks {' '.join(choice.missing)}" if nearest else ""
+    if choice.older:
+        return NothingFits(
+            f"no image of the newest release in {registry.repository} runs on this host{lacking}",
+            hint=f"--any-release chooses {choice.older.id}, of an older release",
+        )
     return NothingFits(
         f"no matching image in {registry.repository} runs on this host{lacking}",
         hint="build one here: invoke build --cpu host; or leave out --release and --python, which exclude images",
