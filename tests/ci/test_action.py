@@ -11,11 +11,11 @@ import pytest
 from tests import checkout
 from tests.ci.steps import ACTION, GITHUB, ROOT, Done, Github, read
 from tests.facts import newest
-from tfbuild.cli import VERBS
-from tfbuild.cli.options import COMPILE, MAKE, PLAN, TIMED
+from tfbuild.cli.reference.action import INPUTS as INPUT_OPTIONS
+from tfbuild.cli.verbs import VERBS
 from tfbuild.errors import UnknownRelease, UsageError
 
-OPTIONS = {**PLAN, **MAKE, **COMPILE, **TIMED}
+OPTIONS = VERBS["build"].options
 INPUTS = dict.fromkeys(read(ACTION)["inputs"], "")
 
 
@@ -27,11 +27,11 @@ def given(**inputs: str) -> str:
 def test_each_input_is_an_option_of_build_with_its_help() -> None:
     inputs = read(ACTION)["inputs"]
     further = inputs.pop("options")
+    assert tuple(inputs) == INPUT_OPTIONS
     assert {name: row["description"] for name, row in inputs.items()} == {name: OPTIONS[name][1] for name in inputs}
     assert {row["default"] for row in (*inputs.values(), further)} == {""}
     # ci/options.py tells switches by their value, and gives no option twice.
     assert not any(isinstance(OPTIONS[name][0], list) for name in inputs)
-    assert "build" in VERBS
 
 
 def test_each_input_of_the_example_is_the_actions() -> None:

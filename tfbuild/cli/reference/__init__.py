@@ -1,9 +1,9 @@
-"""The pages and tables of the manual that are generated from the code; `invoke docs` writes them."""
+"""The pages and tables of the manual, and the action's inputs, generated from the code; `invoke docs` writes them."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tfbuild.cli.reference import exit_codes, json_fields, labels, readme, verbs
+from tfbuild.cli.reference import action, exit_codes, json_fields, labels, readme, verbs
 from tfbuild.cli.verbs import Verb
 from tfbuild.plan import support
 
@@ -19,4 +19,5 @@ def pages(of_clone: Mapping[str, Verb]) -> dict[Path, Page]:
         labels.FILE: labels.to_markdown,
         verbs.FILE: lambda: verbs.to_markdown(of_clone),
         readme.FILE: readme.to_markdown,
+        action.FILE: action.to_yaml,
     }
