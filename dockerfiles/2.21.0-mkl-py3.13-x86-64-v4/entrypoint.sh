@@ -64,6 +64,16 @@ if [ -n "$missing" ]; then
     exit 86
 fi
 
+# TensorFlow cannot be imported where no temporary files can be written: with a read-only root and nothing on /tmp.
+# Engines give every container a writable /dev/shm.
+if [ -z "${TMPDIR-}" ] && [ ! -w /tmp ]; then
+    if [ -w /dev/shm ]; then
+        export TMPDIR=/dev/shm
+    else
+        echo "tfbuild: TensorFlow needs a folder for temporary files, and none can be written: docker run --tmpfs /tmp ..." >&2
+    fi
+fi
+
 if [ -n "$preload" ]; then
     export LD_PRELOAD="$preload"
 fi

@@ -465,6 +465,31 @@ def expected_advice(build: Build, flags: set[str]) -> str:
     return f"use the image tfbuild:2.14.1-mkl-py3.11-{fitting[0]}" if fitting else "invoke build --cpu host"
 
 
+def read_only(shell: str, script: str, hidden: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The entry point where /tmp, and what else is `hidden`, cannot be written, even by root."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting a read-only file system needs root")
+    mounts = "; ".join(f"mount -t tmpfs -o ro none {folder}" for folder in hidden.split())
+    # The script comes by stdin, for its file is below /tmp.
+    inner = f"{mounts} || exit 99; exec {' '.join(SHELLS[shell])} -s -- sh -c 'echo TMPDIR=$TMPDIR'"
+    return subprocess.run(
+        ["unshare", "--mount", "sh", "-c", inner],
+        input=script, capture_output=True, text=True, check=False, env={"PATH": os.environ["PATH"], **environment},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("shell", [name for name in SHELLS if name != "busybox"])
+def test_a_read_only_root_gets_temporary_files_elsewhere(shell: str) -> None:
+    script = dockerfile.entrypoint(official(release="2.14.1", instruction_set=isa.resolve("x86-64-v1", arch="x86_64")))
+    done = read_only(shell, script, "/tmp")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "TMPDIR=/dev/shm\n", "")
+    assert read_only(shell, script, "/tmp", TMPDIR="/data").stdout == "TMPDIR=/data\n", "the user's choice stays"
+    done = read_only(shell, script, "/tmp /dev/shm")
+    assert (done.returncode, done.stdout) == (0, "TMPDIR=\n")
+    assert done.stderr.count("\n") == 1
+    assert "docker run --tmpfs /tmp" in done.stderr
+
+
 @pytest.mark.parametrize("shell", SHELLS)
 @pytest.mark.parametrize("name", ["avx", "x86-64-v2", "x86-64-v3", "x86-64-v4"])
 def test_the_guard_on_every_recorded_machine(tmp_path: Path, shell: str, name: str) -> None:
