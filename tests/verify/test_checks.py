@@ -9,15 +9,17 @@ import pytest
 from tests.context.test_planned import planned
 from tests.verify.test_judge import ENVIRONMENT
 from tfbuild.context.planned import Planned
-from tfbuild.engine import Engine
+from tfbuild.engine import Engine, Process, Sandbox
 from tfbuild.in_container.smoke import judge
+from tfbuild.in_container.smoke.challenge import Challenge
 from tfbuild.measure.probe import Outcome
 from tfbuild.verify import checks
-from tfbuild.verify.checks import CHECKS
+from tfbuild.verify.checks import CHECKS, imports
 from tfbuild.verify.records import Check
-from tfbuild.verify.verification import NO_START, Baseline, Start, Verification
+from tfbuild.verify.verification import NO_START, Answered, Baseline, Start, Verification, answered
 
 STARTED = Start(outcome=Outcome(records=(ENVIRONMENT,), ended=judge.Ended(0, ""), output=""))
+SANDBOX = Sandbox(processes=1, volume="v", source="/v", path="/files")
 BASELINE = Baseline(ref="tfbuild:plain", env={})
 
 
@@ -29,7 +31,13 @@ def verification(
         for name in failed
     ]
     return Verification(
-        engine=cast(Engine, None), ref="x", planned=plan, baseline=baseline, checks=failures, start=start
+        engine=cast(Engine, None),
+        ref="x",
+        planned=plan,
+        baseline=baseline,
+        sandbox=SANDBOX,
+        checks=failures,
+        start=start,
     )
 
 
@@ -46,7 +54,18 @@ def test_every_file_of_checks_is_in_the_list() -> None:
 
 def test_checks_run_after_those_whose_results_they_use() -> None:
     names = [check.name for check in CHECKS]
-    assert names == ["guard", "import", "isa", "code", "onednn", "tcmalloc", "cuda", "numerics", "throughput"]
+    assert names == [
+        "guard",
+        "interpreter",
+        "import",
+        "isa",
+        "code",
+        "onednn",
+        "tcmalloc",
+        "cuda",
+        "numerics",
+        "throughput",
+    ]
     assert all(check.claim.proves and check.claim.how and check.claim.fix for check in CHECKS)
 
 
@@ -59,9 +78,11 @@ def test_only_checks_of_other_targets_are_skipped_for_an_image_that_starts() -> 
 
 def test_without_a_start_only_checks_without_tensorflow_run() -> None:
     plan = planned()
-    broken = Verification(engine=cast(Engine, None), ref="x", planned=plan, baseline=BASELINE)
+    broken = Verification(engine=cast(Engine, None), ref="x", planned=plan, baseline=BASELINE, sandbox=SANDBOX)
     assert set(skipped(broken)) == {"onednn", "tcmalloc", "cuda", "numerics", "throughput"}
-    guarded = skipped(replace(broken, checks=verification(plan, "guard").checks))
+    # A guard that is only too lax starts Python.
+    assert set(skipped(replace(broken, checks=verification(plan, "guard").checks))) == set(skipped(broken))
+    guarded = skipped(replace(broken, unstartable=True))
     assert set(guarded) == {"import", "onednn", "tcmalloc", "cuda", "numerics", "throughput"}
     assert set(guarded.values()) == {NO_START}
 
@@ -92,3 +113,35 @@ def test_throughput_is_measured_only_if_it_can_show_something(
     failed: tuple[str, ...], baseline: Baseline | str, why: str
 ) -> None:
     assert skipped(verification(planned(), *failed, baseline=baseline)).get("throughput", "") == why
+
+
+def test_a_wrong_answer_turns_a_pass_into_a_failure_and_nothing_else() -> None:
+    outcome = Outcome(records=(), ended=judge.Ended(0, ""), output="")
+    right, wrong = (Answered(outcome=outcome, challenge=Challenge(0, ()), wrong=why) for why in ("", "off by 1"))
+    passed, warned, failed, left_out = (
+        judge.Judgement("x", status, "as seen") for status in (judge.PASS, judge.WARN, judge.FAIL, judge.SKIP)
+    )
+    assert [answered(row, right) for row in (passed, warned, failed)] == [passed, warned, failed]
+    expected = judge.Judgement("x", judge.FAIL, "off by 1")
+    assert [answered(row, wrong) for row in (passed, warned)] == [expected, expected]
+    assert [answered(row, wrong) for row in (failed, left_out)] == [failed, left_out]
+
+
+LIBRARY = "/opt/tensorflow/lib/python3.11/site-packages/tensorflow/libtensorflow_framework.so.2"
+SEEN = Process(program="d1", code=frozenset({"/usr/bin/python3.11", LIBRARY}))
+
+
+@pytest.mark.parametrize(
+    ("process", "status", "detail"),
+    [
+        (SEEN, "pass", "as seen"),
+        (None, "pass", "as seen; its process cannot be looked at from here"),
+        (replace(SEEN, program="d2"), "fail", "the process that answered does not run /opt/tensorflow/bin/python"),
+        (replace(SEEN, code=frozenset()), "fail", f"the process that answered has not loaded {LIBRARY}"),
+    ],
+)
+def test_the_kernel_s_view_of_the_process_counts(process: Process | None, status: str, detail: str) -> None:
+    state = verification(planned())
+    state.program = "d1"
+    check = imports.from_outside(judge.Judgement("import", judge.PASS, "as seen"), state, process)
+    assert (check.status, check.detail) == (status, detail)

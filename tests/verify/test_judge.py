@@ -70,6 +70,15 @@ def test_a_tensorflow_other_than_the_planned_one_fails(plan: Plan, detail: str) 
     assert (check.status, check.detail) == ("fail", detail)
 
 
+def test_an_image_whose_python_always_runs_something_else_first_fails() -> None:
+    environment = replace(ENVIRONMENT, startup=("/x/sitecustomize.py", "/x/evil.pth"))
+    check = judge.importing(environment, TENSORFLOW, SUCCEEDED, PLAN)
+    assert (check.status, check.detail) == (
+        "fail",
+        "at every start Python also runs /x/sitecustomize.py /x/evil.pth",
+    )
+
+
 @pytest.mark.parametrize("code", [-4, 132])
 def test_a_death_by_sigill_is_recognised(code: int) -> None:
     check = judge.importing(ENVIRONMENT, None, Ended(code, ""), PLAN)
@@ -299,7 +308,8 @@ def test_the_smoke_benchmark_imports_only_the_standard_library_numpy_and_tensorf
         for path in folder.glob("*.py")
         for match in re.finditer(r"^\s*(?:import|from) (\w+)", path.read_text(), re.MULTILINE)
     }
-    assert imported - sys.stdlib_module_names <= {"numpy", "tensorflow", "smoke"}
+    # setuptools' distutils, for Pythons without one.
+    assert imported - sys.stdlib_module_names <= {"numpy", "tensorflow", "smoke", "_distutils_hack"}
 
 
 @pytest.mark.parametrize("folder", ["smoke", "bench"])

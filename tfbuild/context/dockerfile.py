@@ -20,7 +20,7 @@ from typing import Protocol
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from tfbuild.context import remote_cache
-from tfbuild.context.candidates import candidates, kernel_names
+from tfbuild.context.candidates import Guarded, candidates, kernel_names
 from tfbuild.context.digests import context_digest, image_digest
 from tfbuild.context.labels import ALLOCATOR, UNVERIFIED, image_name, labels_of
 from tfbuild.cpu import isa
@@ -285,14 +285,29 @@ def options(build: Build) -> str:
 
 def entrypoint(build: Build, *, cpuinfo: str = "/proc/cpuinfo") -> str:
     """Return the entry point. Only tests of the script give another `cpuinfo`."""
+    guarded = Guarded(
+        id=build.id,
+        release=build.release,
+        python=build.python,
+        target=build.target,
+        platform=build.platform,
+        compiled_for=build.instruction_set.name,
+        features=build.instruction_set.features,
+        compute_capabilities=build.compute_capabilities,
+    )
+    return entrypoint_of(guarded, header=f"{MARKER}: {command(build)}", cpuinfo=cpuinfo)
+
+
+def entrypoint_of(guarded: Guarded, *, header: str, cpuinfo: str = "/proc/cpuinfo") -> str:
+    """Return the entry point of an image with these properties; `header`: its comment about who wrote it."""
     return render(
         "entrypoint.sh.j2",
-        header=f"{MARKER}: {command(build)}",
-        build=build,
+        header=header,
+        guarded=guarded,
         cpuinfo=cpuinfo,
-        required=kernel_names(build.instruction_set.features),
-        candidates=candidates(build),
-        gpus=compute_capability.parse(",".join(build.compute_capabilities)) if build.compute_capabilities else (),
+        required=kernel_names(guarded.features),
+        candidates=candidates(guarded),
+        gpus=compute_capability.parse(",".join(guarded.compute_capabilities)) if guarded.compute_capabilities else (),
     )
 
 

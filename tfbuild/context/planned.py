@@ -17,7 +17,7 @@ NEEDED = ("id", "release", "python", "target", "platform", "features", "allocato
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-    """The plan in an image's labels. `features` are canonical names."""
+    """The plan in an image's labels. `features` are canonical names; `version`: of the tfbuild that made the image."""
 
     id: str
     release: str
@@ -28,6 +28,9 @@ class Planned:
     threading: str
     allocator: str
     wheel: str = ""
+    instruction_set: str = ""
+    compute_capabilities: tuple[str, ...] = ()
+    version: str = ""
 
     @classmethod
     def of(cls, ref: str, labels: Mapping[str, str], architecture: str) -> "Planned":
@@ -56,7 +59,14 @@ class Planned:
             threading=values["threading"],
             allocator=values["allocator"],
             wheel=values["wheel"],
+            instruction_set=image.get("instruction-set"),
+            compute_capabilities=tuple(image.get("compute-capabilities").split()),
+            version=image.get("version"),
         )
+
+    @property
+    def platform(self) -> str:
+        return f"linux/{'arm64' if self.arch == 'aarch64' else 'amd64'}"
 
     def smoke(self) -> judge.Plan:
         """Return what the smoke benchmark's judgement needs."""

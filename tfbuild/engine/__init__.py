@@ -1,10 +1,23 @@
 """The container engine: everything that talks to Docker."""
 
-from tfbuild.engine.client import Engine
+from tfbuild.engine.client import MOST_OUTPUT, Engine
 from tfbuild.engine.containers import ContainerRun
 from tfbuild.engine.copy_out import Files
 from tfbuild.engine.image import Image
+from tfbuild.engine.outside import Process
+from tfbuild.engine.sandbox import Sandbox
 from tfbuild.engine.worker import Worker, WorkerDied
 from tfbuild.util.progress import Progress
 
-__all__ = ["ContainerRun", "Engine", "Files", "Image", "Progress", "Worker", "WorkerDied"]
+__all__ = [
+    "MOST_OUTPUT",
+    "ContainerRun",
+    "Engine",
+    "Files",
+    "Image",
+    "Process",
+    "Progress",
+    "Sandbox",
+    "Worker",
+    "WorkerDied",
+]

@@ -28,6 +28,7 @@ from tfbuild.engine import (
     transfer,
 )
 from tfbuild.engine import buildx as builders
+from tfbuild.engine import sandbox as sandboxes
 from tfbuild.engine.build import BuildPlace, BuildSettings
 from tfbuild.engine.buildx import Builder
 from tfbuild.engine.connection import CALL_SECONDS, CONNECT_SECONDS
@@ -35,6 +36,8 @@ from tfbuild.engine.containers import ContainerRun
 from tfbuild.engine.copy_out import Files
 from tfbuild.engine.gpus import Offer, not_started, offered
 from tfbuild.engine.image import Image, parse_image, split_tag
+from tfbuild.engine.outside import Process, process_of
+from tfbuild.engine.sandbox import Sandbox
 from tfbuild.engine.sdk_errors import NO_ANSWER, translated
 from tfbuild.engine.selection import USUAL, EngineChoice
 from tfbuild.engine.worker import Worker
@@ -44,8 +47,6 @@ from tfbuild.util.process import Attached, interruptible
 from tfbuild.util.progress import Progress
 
 MOST_OUTPUT = 8 * 1024 * 1024
-# Threads count too: TensorFlow starts two pools with one thread per core each, and Python starts its own.
-MOST_PROCESSES = 8192
 
 
 class Engine:
@@ -168,31 +169,42 @@ class Engine:
         mounts: Mapping[str, str] = {},
         user: str = "",
         gpus: bool = False,
+        sandbox: Sandbox | None = None,
+        look: Callable[[Process | None], None] | None = None,
+        look_after: int = 0,
     ) -> ContainerRun:
         """Run a command to its end in a new container, which is always removed.
 
         `files` are copied in before it starts, readable and executable by all. An `entrypoint` of () clears the
         image's. `mounts`: folders of the engine's machine by their path in the container, read-only there; `user`:
         "uid:gid" in place of the image's; `gpus`: all that the engine offers; `limit`: bytes kept of each stream.
-        Raises TimeoutError after `timeout` seconds.
+        A `sandbox` confines the container; it is then also ended as soon as a stream exceeds `limit`. `look` gets the
+        process after `look_after` lines on stdout; only then stdin ends. Raises TimeoutError after `timeout` seconds.
         """
         deadline, lease = time.monotonic() + timeout, timeout + leases.MARGIN_SECONDS
         with (
             interruptible(),
-            self._container(ref, command, env, entrypoint, files, network, mounts, user, gpus, lease) as container,
+            self._container(
+                ref, command, env, entrypoint, files, network, mounts, user, gpus, lease, sandbox
+            ) as container,
             closing(self._attach(container)) as attached,
         ):
-            attached.send(stdin, close=True)
+            attached.send(stdin, close=look is None)
             truncated = False
-            while attached.open:
+            while attached.open and not (truncated and sandbox):
                 try:
                     attached.pump(deadline)
                 except TimeoutError:
                     raise TimeoutError(f"{ref}: {' '.join(command)[:80]} ran longer than {timeout:g} s") from None
                 truncated |= containers.truncate(attached.out, limit) | containers.truncate(attached.err, limit)
-            attached.process.wait()
+                if look and attached.out.count(b"\n") >= look_after:
+                    look(process_of(container) if self.local else None)
+                    attached.send(b"", close=True)
+                    look = None
+            # One that is still open printed too much, and is killed.
+            ended = None if attached.open else attached.process.wait()
             return ContainerRun(
-                exit_code=containers.exit_code(container),
+                exit_code=containers.KILLED if ended is None else containers.exit_code(container),
                 stdout=attached.out.decode(errors="replace"),
                 stderr=attached.err.decode(errors="replace"),
                 truncated=truncated,
@@ -208,13 +220,16 @@ class Engine:
         files: Mapping[str, bytes] = {},
         network: str = "none",
         gpus: bool = False,
+        sandbox: Sandbox | None = None,
     ) -> Worker:
         """Start a container that answers each line with a line; close it, or use it in a `with`.
 
-        `gpus`: as in run().
+        `gpus`, `sandbox`: as in run().
         """
         with ExitStack() as stack:
-            container = stack.enter_context(self._container(ref, command, env, entrypoint, files, network, gpus=gpus))
+            container = stack.enter_context(
+                self._container(ref, command, env, entrypoint, files, network, gpus=gpus, sandbox=sandbox)
+            )
             attached = stack.enter_context(closing(self._attach(container)))
 
             def exit_code() -> int:
@@ -222,6 +237,13 @@ class Engine:
                 return containers.exit_code(container)
 
             return Worker(container, attached, exit_code, stack.pop_all())
+
+    @contextmanager
+    def sandbox(self, ref: str, files: Mapping[str, bytes], path: str) -> Iterator[Sandbox]:
+        """Make a sandbox whose containers see `files`, by their paths below `path`; on this engine until it ends."""
+        with self._unstarted(ref, sandboxes.volume(path)) as container, translated(ref):
+            container.put_archive(path, containers.archive(files))
+            yield sandboxes.of(container, path, sandboxes.processes(self.cpus))
 
     def read_file(self, ref: str, path: str, destination: Path, limit: int) -> Path:
         """Copy one regular file of at most `limit` bytes out of the image without starting it.
@@ -232,6 +254,14 @@ class Engine:
         with self._unstarted(ref) as container:
             copy_out.read_file(container, path, destination, limit)
         return destination
+
+    def read_contents(self, ref: str, paths: Sequence[str], limit: int) -> dict[str, bytes]:
+        """Read those of some regular files that the image has, each of at most `limit` bytes, without starting it.
+
+        Links are followed inside the image. Raises UnknownImage, IsADirectoryError, or OSError with EFBIG.
+        """
+        with self._unstarted(ref) as container:
+            return copy_out.read_contents(container, paths, limit)
 
     def read_files(self, ref: str, wanted: Callable[[str], bool], limit: int) -> Files:
         """Read the regular files and links of the image whose paths `wanted` picks, without starting the image.
@@ -303,12 +333,12 @@ class Engine:
         with translated():
             return offered(self.client.info())
 
-    def lacks_gpus(self, ref: str) -> str:
+    def lacks_gpus(self, ref: str, sandbox: Sandbox | None = None) -> str:
         """Return why containers of the image get no GPU here, by starting one with GPUs; "" where it starts."""
         if not self.gpus.requests:
             return self.gpus.reason
         try:
-            trial = self.run(ref, ["python", "-c", ""], entrypoint=(), gpus=True, timeout=CALL_SECONDS)
+            trial = self.run(ref, ["python", "-c", ""], entrypoint=(), gpus=True, timeout=CALL_SECONDS, sandbox=sandbox)
         except UnknownImage:
             raise
         except TfbuildError as error:
@@ -335,6 +365,8 @@ class Engine:
         user: str = "",
         gpus: bool = False,
         seconds: float = leases.LONGEST_SECONDS,
+        sandbox: Sandbox | None = None,
+        own: Sequence[Any] = (),
     ) -> Iterator[Any]:
         """Create a container without capabilities; remove it at the end by its name, which is known beforehand.
 
@@ -343,8 +375,9 @@ class Engine:
         name = f"tfbuild-{secrets.token_hex(6)}"
         with translated(ref):
             try:
+                image = self.client.images.get(ref)
                 container = self.client.containers.create(
-                    self.client.images.get(ref).id,
+                    image.id,
                     list(command),
                     name=name,
                     labels=leases.lease(name, seconds),
@@ -352,18 +385,9 @@ class Engine:
                     entrypoint=None if entrypoint is None else list(entrypoint) or [""],
                     environment=dict(env),
                     network_mode=network,
-                    mounts=[
-                        docker.types.Mount(target, source, type="bind", read_only=True)
-                        for target, source in mounts.items()
-                    ],
                     user=user or None,
                     device_requests=list(self.gpus.requests) if gpus else None,
-                    stdin_open=True,
-                    cap_drop=["ALL"],
-                    security_opt=["no-new-privileges"],
-                    pids_limit=MOST_PROCESSES,
-                    # Output is read while the container runs; the engine's own copy of it would grow without limit.
-                    log_config={"Type": "none"},
+                    **containers.confinement(image, sandbox, [*containers.read_only(mounts), *own], gpus=gpus),
                 )
                 if files:
                     container.put_archive("/", containers.archive(files))
@@ -371,10 +395,10 @@ class Engine:
             finally:
                 self._discard(name)
 
-    def _unstarted(self, ref: str) -> AbstractContextManager[Any]:
-        """Create a container to copy files out of."""
+    def _unstarted(self, ref: str, *own: Any) -> AbstractContextManager[Any]:
+        """Create a container to copy files out of, or into its `own` mounts."""
         # Some images name no command, and the engine creates no container without one.
-        return self._container(ref, ("-",), {}, None, {}, "none")
+        return self._container(ref, ("-",), {}, None, {}, "none", own=own)
 
     def _discard(self, name: str) -> None:
         with suppress(docker.errors.NotFound):

@@ -2,11 +2,18 @@
 
 import io
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import docker
+
+from tfbuild.engine.sandbox import Sandbox
 from tfbuild.errors import TfbuildError
+
+KILLED = 137
+# Threads count too: TensorFlow starts two pools with one thread per core each, and Python starts its own.
+MOST_PROCESSES = 8192
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +24,27 @@ class ContainerRun:
     stdout: str
     stderr: str
     truncated: bool
+
+
+def confinement(
+    image: Any, sandbox: Sandbox | None, mounts: Sequence[docker.types.Mount], *, gpus: bool
+) -> dict[str, Any]:
+    """Return the options that confine a container: those of every one, and those of its sandbox or the usual ones."""
+    volumes = (image.attrs.get("Config") or {}).get("Volumes") or ()
+    usual = {"mounts": [*mounts], "pids_limit": MOST_PROCESSES}
+    return {
+        "stdin_open": True,
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges"],
+        # Output is read while the container runs; the engine's own copy of it would grow without limit.
+        "log_config": {"Type": "none"},
+        **(sandbox.options(volumes, gpus=gpus) if sandbox else usual),
+    }
+
+
+def read_only(mounts: Mapping[str, str]) -> list[docker.types.Mount]:
+    """Return mounts of folders of the engine's machine, by their path in the container."""
+    return [docker.types.Mount(target, source, type="bind", read_only=True) for target, source in mounts.items()]
 
 
 def archive(files: Mapping[str, bytes]) -> bytes:

@@ -5,7 +5,7 @@ import io
 import os
 import secrets
 import tarfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +38,20 @@ def read_file(container: Any, path: str, destination: Path, limit: int) -> None:
         part.replace(destination)
     finally:
         part.unlink(missing_ok=True)
+
+
+def read_contents(container: Any, paths: Iterable[str], limit: int) -> dict[str, bytes]:
+    """Read the regular files at `paths`; those that are missing are left out. See Engine.read_contents."""
+    found: dict[str, bytes] = {}
+    for path in paths:
+        target = io.BytesIO()
+        try:
+            with closing(_open_file(container, path, limit)) as stream:
+                _copy_only_member(stream, target, path, limit)
+        except FileNotFoundError:
+            continue
+        found[path] = target.getvalue()
+    return found
 
 
 def read_files(container: Any, wanted: Callable[[str], bool], limit: int) -> Files:

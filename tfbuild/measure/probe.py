@@ -3,28 +3,36 @@
 The container gets this tfbuild's own copy of smoke/; the image's copy is never used.
 """
 
+import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import resources
 from typing import Any, TypeVar
 
 import msgspec
 
-from tfbuild.engine import Engine
+from tfbuild.engine import MOST_OUTPUT, Engine, Process, Sandbox
+from tfbuild.in_container.smoke.challenge import Challenge
 from tfbuild.in_container.smoke.judge import Ended
 from tfbuild.in_container.smoke.records import Environment
 from tfbuild.measure.records import Host
 
 T = TypeVar("T")
 
-FOLDER = "/tfbuild-verify/smoke"
+ROOT = "/tfbuild-verify"
+FOLDER = f"{ROOT}/smoke"
+# The interpreter of tfbuild's images, by its own path: PATH is the image's. Without `site` nothing in the image runs
+# before the probe; smoke/isolated.py adds the packages.
+PYTHON = "/opt/tensorflow/bin/python"
+ISOLATED = (PYTHON, "-I", "-S", "-B")
 SECONDS = 90
 MOST_LINE = 256 * 1024
 MOST_TEXT = 4096
 MOST_ITEMS = 5000
 LARGEST = 1e12
+FLOOD = f"it printed more than {MOST_OUTPUT // 2**20} MiB"
 # Log everything, because TensorFlow's message about instructions is read from the log.
 LOUD = {"TF_CPP_MIN_LOG_LEVEL": "0"}
 
@@ -69,16 +77,59 @@ def files() -> dict[str, bytes]:
     return {f"{FOLDER}/{file.name}": file.read_bytes() for file in folder.iterdir() if file.name.endswith(".py")}
 
 
+def below_root() -> dict[str, bytes]:
+    """Return files() by their paths below ROOT, for a sandbox."""
+    return {path.removeprefix(f"{ROOT}/"): content for path, content in files().items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Untrusted:
+    """How an image is asked that may lie: confined to a sandbox that has files() in ROOT, with a challenge.
+
+    `look` gets the process of a probe that has sent all its records.
+    """
+
+    sandbox: Sandbox
+    challenge: Challenge
+    look: Callable[[Process | None], None] | None = None
+
+
 def ask(
-    engine: Engine, ref: str, name: str, kinds: Sequence[type], env: Mapping[str, str] = {}, *, gpus: bool = False
+    engine: Engine,
+    ref: str,
+    name: str,
+    kinds: Sequence[type],
+    env: Mapping[str, str] = {},
+    *,
+    gpus: bool = False,
+    untrusted: Untrusted | None = None,
 ) -> Outcome:
-    """Run the probe `name` through the image's own entry point; it sends one record of each of `kinds`, in order."""
-    command = ["python", FOLDER, "probe", name]
+    """Run the probe `name` through the image's own entry point; it sends one record of each of `kinds`, in order.
+
+    An `untrusted` image's Python is isolated: nothing of the image runs before the probe, but Python itself.
+    """
+    command = [*(ISOLATED if untrusted else ("python",)), FOLDER, "probe", name]
+    environment = {**LOUD, **env}
     try:
-        run = engine.run(ref, command, env={**LOUD, **env}, files=files(), timeout=SECONDS, gpus=gpus)
+        if untrusted:
+            run = engine.run(
+                ref,
+                command,
+                env=environment,
+                timeout=SECONDS,
+                gpus=gpus,
+                stdin=question(untrusted.challenge),
+                sandbox=untrusted.sandbox,
+                look=untrusted.look,
+                look_after=len(kinds),
+            )
+        else:
+            run = engine.run(ref, command, env=environment, files=files(), timeout=SECONDS, gpus=gpus)
     except TimeoutError:
         return Outcome(records=(), ended=Ended(1, "", timed_out=True), output="")
     ended = Ended(run.exit_code, run.stderr)
+    if run.truncated:
+        return Outcome(records=(), ended=ended, output=run.stderr, broken=FLOOD)
     try:
         sent = records(run.stdout, kinds)
     except UntrustedError as error:
@@ -86,6 +137,11 @@ def ask(
         return Outcome(records=(), ended=ended, output=run.stderr, broken=broken)
     broken = "" if sent or ended.why else "the probe exited without output"
     return Outcome(records=sent, ended=ended, output=run.stderr, broken=broken)
+
+
+def question(challenge: Challenge) -> bytes:
+    """Return the line that a probe reads its challenge from."""
+    return json.dumps(asdict(challenge)).encode() + b"\n"
 
 
 def records(text: str, kinds: Sequence[type]) -> tuple[Any, ...]:

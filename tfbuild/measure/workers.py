@@ -7,14 +7,15 @@ from functools import cache
 from importlib import resources
 from typing import TypeVar
 
-from tfbuild.engine import Engine, Worker
+from tfbuild.engine import Engine, Sandbox, Worker
 from tfbuild.errors import TfbuildError
 from tfbuild.in_container.bench.records import Dropped, Hello
-from tfbuild.measure import protocol
+from tfbuild.measure import probe, protocol
 
 T = TypeVar("T")
 
-FOLDER = "/tfbuild-bench/in_container"
+ROOT = "/tfbuild-bench"
+FOLDER = f"{ROOT}/in_container"
 # Importing TensorFlow takes this long on a busy machine.
 START_SECONDS = 120.0
 # An engine whose default runtime is NVIDIA's gives its GPUs even to containers that ask for none.
@@ -44,10 +45,14 @@ def files() -> dict[str, bytes]:
 
 @dataclass
 class Pool:
-    """The running workers. `more`: further files for the containers, by path."""
+    """The running workers. `more`: further files for the containers, by path.
+
+    `sandbox`: confines workers of images that may lie, and has files() in ROOT; their Python is isolated.
+    """
 
     engine: Engine
     more: Mapping[str, bytes] = field(default_factory=dict)
+    sandbox: Sandbox | None = None
     _running: dict[Key, tuple[Worker, Hello]] = field(default_factory=dict)
     _turns: dict[Key, int] = field(default_factory=dict)
 
@@ -75,9 +80,10 @@ class Pool:
 
     def _open(self, key: Key) -> Worker:
         unset = [name for name, value in key.env if not value]
-        command = ["python", f"{FOLDER}/bench", *unset]
+        command = [*(probe.ISOLATED if self.sandbox else ("python",)), f"{FOLDER}/bench", *unset]
         env = {**protocol.QUIET, **({} if key.gpus else NO_GPU), **dict(key.env)}
-        return self.engine.worker(key.image, command, env=env, files={**files(), **self.more}, gpus=key.gpus)
+        copied = {} if self.sandbox else {**files(), **self.more}
+        return self.engine.worker(key.image, command, env=env, files=copied, gpus=key.gpus, sandbox=self.sandbox)
 
     def turn(self, key: Key) -> int:
         """Return which start of this worker runs now, counted from 1; 0 if none does."""
@@ -109,8 +115,16 @@ class Pool:
 
 
 @contextmanager
-def pool(engine: Engine, more: Mapping[str, bytes]) -> Iterator[Pool]:
+def pool(engine: Engine, more: Mapping[str, bytes], sandbox: Sandbox | None = None) -> Iterator[Pool]:
     with ExitStack() as stack:
-        workers = Pool(engine, more)
+        workers = Pool(engine, more, sandbox)
         stack.callback(lambda: workers.close(*workers.running()))
+        yield workers
+
+
+@contextmanager
+def confined(engine: Engine, ref: str) -> Iterator[Pool]:
+    """Open a pool for images that may lie."""
+    below = {path.removeprefix(f"{ROOT}/"): content for path, content in files().items()}
+    with engine.sandbox(ref, below, ROOT) as sandbox, pool(engine, {}, sandbox) as workers:
         yield workers

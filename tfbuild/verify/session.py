@@ -32,9 +32,12 @@ def verify(
     image = engine.image(ref)
     planned = Planned.of(ref, image.labels, image.architecture)
     # Use the id from here on, because another build may move the name meanwhile.
-    verification = Verification(engine=engine, ref=image.id, planned=planned, baseline=baseline or untimed)
-    for check in CHECKS:
-        verification.checks.append(_timed(check, verification, progress))
+    with engine.sandbox(image.id, probe.below_root(), probe.ROOT) as sandbox:
+        verification = Verification(
+            engine=engine, ref=image.id, planned=planned, baseline=baseline or untimed, sandbox=sandbox
+        )
+        for check in CHECKS:
+            verification.checks.append(_timed(check, verification, progress))
     return _report(verification, image, ref, time.monotonic() - begin)
 
 

@@ -1,15 +1,17 @@
 """The state of a verification, and the parts of a check."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tfbuild.binary.guard import Guard
 from tfbuild.context.planned import Planned
-from tfbuild.engine import Engine
+from tfbuild.engine import ContainerRun, Engine, Process, Sandbox
 from tfbuild.in_container.smoke import judge
-from tfbuild.in_container.smoke.records import Environment, TensorFlow
+from tfbuild.in_container.smoke.challenge import Challenge
+from tfbuild.in_container.smoke.records import Environment, OperationAnswer, TensorFlow
 from tfbuild.measure import probe
-from tfbuild.measure.probe import Outcome
+from tfbuild.measure.probe import Outcome, Untrusted
+from tfbuild.verify import challenges
 from tfbuild.verify.records import Check, Throughput
 
 NO_START = "the image does not start on this host (see guard)"
@@ -29,6 +31,15 @@ class Baseline:
     @property
     def image(self) -> str:
         return self.id or self.ref
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answered:
+    """The result of a probe: its records without the answers, and what is `wrong` with those, else ""."""
+
+    outcome: Outcome
+    challenge: Challenge
+    wrong: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,22 +66,48 @@ NO_GUARD = Guard(compiled=(), unused=())
 class Verification:
     """A verification of the image `ref` in progress, with the results of earlier checks.
 
-    `baseline`: what to compare with, or why there is none; `checks`: those that are done. `start` is set by the check
-    import, `guard` by isa, `throughput` by throughput.
+    `baseline`: what to compare with, or why there is none; `sandbox`: confines all containers; `checks`: those that are
+    done. `unstartable` is set by the check guard, `program` (the digest of Python's) by interpreter, `start` and
+    `process` by import, `guard` by isa, `throughput` by throughput.
     """
 
     engine: Engine
     ref: str
     planned: Planned
     baseline: Baseline | str
+    sandbox: Sandbox
     checks: list[Check] = field(default_factory=list)
+    unstartable: bool = False
+    program: str = ""
+    process: Process | None = None
     start: Start = NOT_STARTED
     guard: Guard = NO_GUARD
     throughput: Throughput | None = None
 
-    def ask(self, name: str, *kinds: type, **env: str) -> Outcome:
-        """Run the probe `name` in the image; it sends one record of each of `kinds`, in order."""
-        return probe.ask(self.engine, self.ref, name, kinds, env)
+    def run(self, command: list[str]) -> ContainerRun:
+        """Run a command through the image's entry point, in the sandbox. Raises TimeoutError."""
+        return self.engine.run(self.ref, command, sandbox=self.sandbox, timeout=probe.SECONDS)
+
+    def ask(
+        self,
+        name: str,
+        *kinds: type,
+        gpus: bool = False,
+        look: Callable[[Process | None], None] | None = None,
+        limits: Mapping[str, float] = challenges.LIMITS,
+        env: Mapping[str, str] = {},
+    ) -> Answered:
+        """Run the probe `name` in the image with a challenge; it sends a record of each of `kinds`, then its answers.
+
+        `env`: changes of its environment; `look` gets the process when all is sent; `limits`: of the answers' errors.
+        """
+        challenge = challenges.draw(name)
+        wanted = (*kinds, *(OperationAnswer for _ in challenges.names(name)))
+        untrusted = Untrusted(sandbox=self.sandbox, challenge=challenge, look=look)
+        outcome = probe.ask(self.engine, self.ref, name, wanted, env, gpus=gpus, untrusted=untrusted)
+        sent, answers = outcome.records[: len(kinds)], outcome.records[len(kinds) :]
+        wrong = challenges.wrong(name, challenge, answers, limits)
+        return Answered(outcome=replace(outcome, records=sent), challenge=challenge, wrong=wrong)
 
     def failed(self, name: str) -> bool:
         """Return whether the check `name` ran and failed."""
@@ -84,6 +121,13 @@ class Claim:
     proves: str
     how: str
     fix: str
+
+
+def answered(judged: judge.Judgement, result: Answered) -> judge.Judgement:
+    """Return what a check judged, or a failure where it would pass without the right answers."""
+    if judged.status in (judge.PASS, judge.WARN) and result.wrong:
+        return replace(judged, status=judge.FAIL, detail=result.wrong)
+    return judged
 
 
 def always(_: Verification) -> str:

@@ -11,7 +11,8 @@ class Environment:
     """The container before TensorFlow is imported.
 
     `malloc`: the file whose mapping contains malloc; `cpus`: those that this process may use; `quota`: CPU quota of the
-    cgroup, in CPUs (None: no limit); `memory`: MiB of the machine; `packages`: "name==version", sorted.
+    cgroup, in CPUs (None: no limit); `memory`: MiB of the machine; `packages`: "name==version", sorted; `startup`:
+    files whose code runs at every start of Python, unless it is isolated.
     """
 
     python: str
@@ -25,6 +26,7 @@ class Environment:
     quota: Optional[float]
     memory: int
     packages: Tuple[str, ...]
+    startup: Tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,15 @@ class TensorFlow:
     seconds: float
     peak_mib: float
     gpus: int
+
+
+@dataclass(frozen=True)
+class OperationAnswer:
+    """TensorFlow's results for a challenge; `name`: of the operation. Without `values`, `note` says why."""
+
+    name: str
+    values: Tuple[float, ...]
+    note: str = ""
 
 
 @dataclass(frozen=True)

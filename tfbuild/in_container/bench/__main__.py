@@ -9,6 +9,9 @@ import sys
 
 if __name__ == "__main__":
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    from in_container.smoke.isolated import add_site_packages
+
+    add_site_packages()
     if sys.argv[1:2] == ["--profile"]:
         from in_container.bench.script_profile import main as profile
 

@@ -5,7 +5,9 @@ container and judges the results on the host; `docker run IMAGE tfbuild-smoke` r
 them itself.
 
     records.py   the results of probes, as records of one JSON line each
+    challenge.py what the host asks beforehand, so that recorded results are no answer
     channel.py   the line protocol on a file descriptor that no library prints to
+    isolated.py  a start without sitecustomize and .pth files, and what those are
     probes.py    the probes; each runs in a process of its own
     numerics.py  results against float64 references
     judge.py     pure: results + plan -> a check; used inside the image and on the host

@@ -105,6 +105,7 @@ def probe(name: str, kinds: Sequence[Type[Any]], **environment: str) -> Tuple[Li
     try:
         completed = subprocess.run(
             command,
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=dict(os.environ, **environment),

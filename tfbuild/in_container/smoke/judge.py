@@ -161,6 +161,8 @@ def _differences(environment: Optional[Environment], tensorflow: TensorFlow, pla
         yield "Python is {}, not {}".format(environment.python, plan.python)
     if plan.target and tensorflow.cuda_build != ("cuda" in plan.checks):
         yield "it is {}built with CUDA, the target is {}".format("" if tensorflow.cuda_build else "not ", plan.target)
+    if environment and environment.startup:
+        yield "at every start Python also runs {}".format(" ".join(environment.startup)[:300])
 
 
 def message(stderr: str) -> Tuple[str, ...]:

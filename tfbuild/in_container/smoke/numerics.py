@@ -7,6 +7,7 @@ from typing import Any, Callable, Iterable, Iterator, List, Optional, Tuple
 import numpy as np
 import tensorflow as tf
 
+from .challenge import Challenge, numbers
 from .records import Part
 
 STEPS = 200
@@ -188,3 +189,23 @@ CHECKS: Tuple[Tuple[str, Callable[[Any], float]], ...] = (
     ("xla", xla),
     ("training", training),
 )
+
+
+def answers(challenge: Challenge) -> Iterator[Tuple[str, Any]]:
+    """Yield results of operations on the challenge's matrix of rows and columns, in both modes where they differ.
+
+    tfbuild/verify/reference.py computes the same.
+    """
+    rows, columns = challenge.sizes
+    x = tf.reshape(single(numbers(challenge.seed, rows * columns)), [rows, columns])
+    image = tf.reshape(x, [1, rows, columns, 1])
+    with tf.device("/CPU:0"):
+        yield "product", tf.function(lambda m: tf.matmul(m, m, transpose_b=True))(x)
+        yield "exp", tf.exp(4.0 * x)
+        yield "softmax", tf.function(tf.nn.softmax)(x)
+        yield "average", tf.nn.avg_pool2d(image, 2, 2, "VALID")
+        yield "maximum", tf.nn.max_pool2d(image, 2, 2, "VALID")
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            total = tf.reduce_sum(tf.tanh(x) * x)
+        yield "gradient", tape.gradient(total, x)

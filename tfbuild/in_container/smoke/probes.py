@@ -12,7 +12,10 @@ import time
 from typing import IO, Any, Callable, Dict, List, Optional, Tuple
 
 from . import channel as channels
-from .records import Environment, Faults, GpuConvolution, OneDnnConvolution, TensorFlow
+from .challenge import Challenge, numbers
+from .challenge import read as read_challenge
+from .isolated import startup
+from .records import Environment, Faults, GpuConvolution, OneDnnConvolution, OperationAnswer, TensorFlow
 
 TENSOR_MIB = 40
 TENSORS = 8
@@ -24,14 +27,39 @@ EAGER = ("TF2_BEHAVIOR", "1")
 def main(arguments: List[str]) -> int:
     channel = channels.open_channel()
     os.environ.setdefault(*EAGER)
-    PROBES[arguments[0]](channel)
+    PROBES[arguments[0]](channel, read_challenge(sys.stdin.readline()))
     return 0
 
 
-def start(channel: IO[str]) -> None:
-    """Send the environment, then TensorFlow, on a line each: the first arrives even if TensorFlow kills the process."""
+def start(channel: IO[str], challenge: Optional[Challenge]) -> None:
+    """Send the environment, then TensorFlow, on a line each: the first arrives even if TensorFlow kills the process.
+
+    A challenge is a product of matrices: rows, inner, columns. The process then stays until stdin ends, so that it can
+    be looked at.
+    """
     channels.send(channel, environment())
     channels.send(channel, tensorflow())
+    if challenge:
+        import tensorflow as tf
+
+        rows, inner, columns = challenge.sizes
+        drawn = numbers(challenge.seed, rows * inner + inner * columns)
+        left = tf.reshape(tf.constant(drawn[: rows * inner]), [rows, inner])
+        right = tf.reshape(tf.constant(drawn[rows * inner :]), [inner, columns])
+        send_answer(channel, "product", tf.matmul(left, right))
+        sys.stdin.read()
+
+
+def send_answer(channel: IO[str], name: str, result: Any, positions: Tuple[int, ...] = ()) -> None:
+    """Send a result, flattened, or its numbers at these positions."""
+    import numpy as np
+
+    flat = np.asarray(result, np.float64).ravel()
+    chosen = flat[list(positions)] if positions else flat
+    if not np.isfinite(chosen).all():
+        channels.send(channel, OperationAnswer(name, (), "something that is not a number"))
+        return
+    channels.send(channel, OperationAnswer(name, tuple(chosen.tolist())))
 
 
 def environment() -> Environment:
@@ -49,6 +77,7 @@ def environment() -> Environment:
         quota=quota(),
         memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20,
         packages=names,
+        startup=startup(),
     )
 
 
@@ -160,11 +189,14 @@ def gpus(tf: Any) -> List[Any]:
     return list(tf.config.experimental.list_physical_devices("GPU"))
 
 
-def faults(channel: IO[str]) -> None:
-    """Count page faults, with judge.NO_ONEDNN: with oneDNN on, TensorFlow's own pool hides what malloc does."""
+def faults(channel: IO[str], challenge: Optional[Challenge]) -> None:
+    """Count page faults, with judge.NO_ONEDNN: with oneDNN on, TensorFlow's own pool hides what malloc does.
+
+    A challenge is the tensor's step, in 1/64: its last product has this multiple of each position.
+    """
     import tensorflow as tf
 
-    tensor = tf.ones([TENSOR_MIB * 2**20 // 4])
+    tensor = tf.range(TENSOR_MIB * 2**20 // 4, dtype=tf.float32)
     scale = tf.function(lambda x, factor: x * factor)
     for turn in range(WARM_UP):
         scale(tensor, tf.constant(float(turn)))
@@ -173,19 +205,42 @@ def faults(channel: IO[str]) -> None:
         scale(tensor, tf.constant(float(turn)))
     after = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     channels.send(channel, Faults(per_tensor=(after - before) / TENSORS))
+    if challenge:
+        result = scale(tensor, tf.constant(challenge.sizes[0] / 64.0))
+        send_answer(channel, "scale", result, challenge.positions)
 
 
-def onednn(channel: IO[str]) -> None:
+def onednn(channel: IO[str], challenge: Optional[Challenge]) -> None:
     """Run a convolution; judge.TALKATIVE makes oneDNN print on stderr which implementation ran.
 
-    It runs in a graph, because up to 2.4 TensorFlow uses oneDNN's operations only there.
+    It runs in a graph, because up to 2.4 TensorFlow uses oneDNN's operations only there. A challenge has the sizes of
+    `convolution_inputs`; oneDNN prints them, so that its lines answer too.
     """
     import tensorflow as tf
 
-    image, kernel = tf.random.normal([4, 16, 16, 32]), tf.random.normal([3, 3, 32, 32])
+    image, kernel = convolution_inputs(challenge)
     convolve = tf.function(lambda x, w: tf.nn.relu(tf.nn.conv2d(x, w, 1, "SAME")))
-    result = float(tf.reduce_sum(convolve(image, kernel)))
-    channels.send(channel, OneDnnConvolution(finite=result == result, openmp=openmp()))
+    result = convolve(image, kernel)
+    total = float(tf.reduce_sum(result))
+    channels.send(channel, OneDnnConvolution(finite=total == total, openmp=openmp()))
+    if challenge:
+        send_answer(channel, "convolution", result, challenge.positions)
+
+
+def convolution_inputs(challenge: Optional[Challenge]) -> Tuple[Any, Any]:
+    """Return images and a kernel of 3 by 3: random ones, or the challenge's of [count, height, width, input, output].
+
+    The challenge's kernel is divided by 16, so that results stay near 1.
+    """
+    import tensorflow as tf
+
+    if not challenge:
+        return tf.random.normal([4, 16, 16, 32]), tf.random.normal([3, 3, 32, 32])
+    count, height, width, inputs, outputs = challenge.sizes
+    size = count * height * width * inputs
+    drawn = numbers(challenge.seed, size + 9 * inputs * outputs)
+    image = tf.reshape(tf.constant(drawn[:size]), [count, height, width, inputs])
+    return image, tf.reshape(tf.constant(drawn[size:]), [3, 3, inputs, outputs]) / 16.0
 
 
 def openmp() -> str:
@@ -195,15 +250,17 @@ def openmp() -> str:
     return next((name for name in sorted(files) if name.startswith(("libiomp", "libgomp", "libomp"))), "")
 
 
-def numerics(channel: IO[str]) -> None:
+def numerics(channel: IO[str], challenge: Optional[Challenge]) -> None:
     from . import numerics as checks
 
     for part in checks.parts():
         channels.send(channel, part)
+    for name, result in checks.answers(challenge) if challenge else ():
+        send_answer(channel, name, result)
 
 
-def cuda(channel: IO[str]) -> None:
-    """Run the same convolution on the first GPU, if any, and on the CPU."""
+def cuda(channel: IO[str], challenge: Optional[Challenge]) -> None:
+    """Run the same convolution on the first GPU, if any, and on the CPU; a challenge is that of `onednn`."""
     import numpy as np
     import tensorflow as tf
 
@@ -214,7 +271,7 @@ def cuda(channel: IO[str]) -> None:
     # TensorFloat-32 keeps only ten bits of the mantissa, which would hide a wrong kernel. (Unused before 2.4.)
     if hasattr(tf.config.experimental, "enable_tensor_float_32_execution"):
         tf.config.experimental.enable_tensor_float_32_execution(False)
-    image, kernel = tf.random.normal([4, 16, 16, 32]), tf.random.normal([3, 3, 32, 32])
+    image, kernel = convolution_inputs(challenge)
 
     def on(device: str) -> Any:
         with tf.device(device):
@@ -225,9 +282,11 @@ def cuda(channel: IO[str]) -> None:
     channels.send(
         channel, GpuConvolution(gpus=len(devices), device=on_gpu.device, error=error if error == error else None)
     )
+    if challenge:
+        send_answer(channel, "convolution", tf.nn.relu(on_gpu), challenge.positions)
 
 
-PROBES: Dict[str, Callable[[IO[str]], None]] = {
+PROBES: Dict[str, Callable[[IO[str], Optional[Challenge]], None]] = {
     "start": start,
     "faults": faults,
     "onednn": onednn,

@@ -2,8 +2,9 @@
 
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.records import GpuConvolution
-from tfbuild.measure import probe
-from tfbuild.verify.verification import Claim, Verification, VerificationCheck, needs_tensorflow, unpromised
+from tfbuild.verify.verification import Claim, Verification, VerificationCheck, answered, needs_tensorflow, unpromised
+
+LIMITS = {"convolution": judge.MOST_GPU_ERROR}
 
 
 def _skip(verification: Verification) -> str:
@@ -12,12 +13,13 @@ def _skip(verification: Verification) -> str:
 
 
 def _run(verification: Verification) -> judge.Judgement:
-    reason = verification.engine.lacks_gpus(verification.ref)
-    outcome = probe.ask(verification.engine, verification.ref, "cuda", (GpuConvolution,), gpus=not reason)
+    reason = verification.engine.lacks_gpus(verification.ref, verification.sandbox)
+    result = verification.ask("cuda", GpuConvolution, gpus=not reason, limits=LIMITS)
+    outcome = result.outcome
     if outcome.broken:
         return judge.Judgement("cuda", judge.FAIL, outcome.broken)
     check = judge.cuda(outcome.first(GpuConvolution), outcome.ended, verification.planned.smoke())
-    return judge.skipped("cuda", reason) if reason and check.status == judge.SKIP else check
+    return judge.skipped("cuda", reason) if reason and check.status == judge.SKIP else answered(check, result)
 
 
 CHECK = VerificationCheck(

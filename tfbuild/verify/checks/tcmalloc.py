@@ -1,8 +1,11 @@
 """The tcmalloc check: malloc is TCMalloc's, and it shows in the page faults of large tensors."""
 
+from pathlib import PurePosixPath
+
+from tfbuild.engine import Process
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.records import Faults
-from tfbuild.verify.verification import Claim, Verification, VerificationCheck, needs_tensorflow, unpromised
+from tfbuild.verify.verification import Claim, Verification, VerificationCheck, answered, needs_tensorflow, unpromised
 
 
 def _skip(verification: Verification) -> str:
@@ -11,12 +14,20 @@ def _skip(verification: Verification) -> str:
 
 
 def _run(verification: Verification) -> judge.Judgement:
-    outcome = verification.ask("faults", Faults, **judge.NO_ONEDNN)
+    result = verification.ask("faults", Faults, env=judge.NO_ONEDNN)
+    outcome = result.outcome
     if outcome.broken:
         return judge.Judgement("tcmalloc", judge.FAIL, outcome.broken)
     start, faults = verification.start, outcome.first(Faults)
     plan = verification.planned.smoke()
-    return judge.tcmalloc(start.environment, faults, start.outcome.output, outcome.ended, plan)
+    judged = judge.tcmalloc(start.environment, faults, start.outcome.output, outcome.ended, plan)
+    if judged.status == judge.PASS and (process := verification.process) and not _loaded(process):
+        return judge.Judgement("tcmalloc", judge.FAIL, "the process that imported TensorFlow has not loaded TCMalloc")
+    return answered(judged, result)
+
+
+def _loaded(process: Process) -> bool:
+    return any("tcmalloc" in PurePosixPath(path).name for path in process.code)
 
 
 CHECK = VerificationCheck(

@@ -1,0 +1,36 @@
+"""A question that only the host knows beforehand: random numbers and sizes, on which a probe has to compute.
+
+Both sides draw the same numbers from a seed. The host computes its own answers, in tfbuild/verify/reference.py.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass
+from typing import List, Optional, Tuple
+
+HALF = 1 << 15
+
+
+@dataclass(frozen=True)
+class Challenge:
+    """`sizes`: of the operation, in the order that its probe documents; `positions`: in its flattened result."""
+
+    seed: int
+    sizes: Tuple[int, ...]
+    positions: Tuple[int, ...] = ()
+
+
+def numbers(seed: int, count: int) -> List[float]:
+    """Return numbers from -1 to 1 that float32 represents exactly; the same on every Python."""
+    draw = random.Random(seed).getrandbits
+    return [draw(16) / HALF - 1 for _ in range(count)]
+
+
+def read(line: str) -> Optional[Challenge]:
+    """Return the challenge in a line of JSON; None for an empty line: nobody asks."""
+    if not line.strip():
+        return None
+    asked = json.loads(line)
+    return Challenge(asked["seed"], tuple(asked["sizes"]), tuple(asked["positions"]))

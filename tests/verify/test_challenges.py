@@ -1,0 +1,148 @@
+"""A challenge is answered by computing alone: right answers pass, and anything else is told."""
+
+import random
+import struct
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tfbuild.in_container.smoke import challenge as shared
+from tfbuild.in_container.smoke.challenge import Challenge, numbers
+from tfbuild.in_container.smoke.records import OperationAnswer
+from tfbuild.measure import probe
+from tfbuild.verify import challenges, reference
+
+DATA = Path(__file__).parents[1] / "data" / "smoke"
+PROBES = tuple(challenges.SIZES)
+
+
+def single(value: float) -> float:
+    """Round to float32, as TensorFlow's results are."""
+    return float(struct.unpack("f", struct.pack("f", value))[0])
+
+
+def right(name: str, asked: Challenge) -> list[OperationAnswer]:
+    return [
+        OperationAnswer(operation, tuple(map(single, compute(asked))))
+        for operation, compute in reference.OPERATIONS[name].items()
+    ]
+
+
+def test_both_sides_draw_these_numbers_on_every_python() -> None:
+    assert numbers(7, 4) == [-0.35235595703125, 0.895721435546875, -0.69830322265625, -0.210357666015625]
+    assert all(single(value) == value and -1 <= value < 1 for value in numbers(random.randrange(2**48), 1000))
+
+
+def test_a_product_by_hand() -> None:
+    a, b, c, d, e, f = numbers(3, 6)
+    # [1, 2] times [2, 2].
+    assert reference.product(Challenge(3, (1, 2, 2))) == pytest.approx([a * c + b * e, a * d + b * f])
+
+
+def test_a_convolution_by_its_definition() -> None:
+    count, height, width, inputs, outputs = sizes = (2, 4, 3, 2, 3)
+    x = numbers(11, count * height * width * inputs + 9 * inputs * outputs)
+
+    def image(n: int, i: int, j: int, c: int) -> float:
+        inside = 0 <= i < height and 0 <= j < width
+        return x[((n * height + i) * width + j) * inputs + c] if inside else 0.0
+
+    def kernel(i: int, j: int, c: int, k: int) -> float:
+        return x[count * height * width * inputs + ((i * 3 + j) * inputs + c) * outputs + k] / 16
+
+    everything = [
+        max(
+            0.0,
+            sum(
+                image(n, i + di - 1, j + dj - 1, c) * kernel(di, dj, c, k)
+                for di in range(3)
+                for dj in range(3)
+                for c in range(inputs)
+            ),
+        )
+        for n in range(count)
+        for i in range(height)
+        for j in range(width)
+        for k in range(outputs)
+    ]
+    asked = Challenge(11, sizes, tuple(range(len(everything))))
+    assert reference.convolution(asked) == pytest.approx(everything)
+    assert any(everything)
+
+
+def test_the_other_operations_on_a_matrix_of_two_by_three() -> None:
+    asked = Challenge(5, (2, 3))
+    a, b, c, d, e, f = numbers(5, 6)
+    found = {name: compute(asked) for name, compute in reference.OPERATIONS["numerics"].items()}
+    assert found["product"] == pytest.approx(
+        [a * a + b * b + c * c, a * d + b * e + c * f, a * d + b * e + c * f, d * d + e * e + f * f]
+    )
+    assert found["average"] == pytest.approx([(a + b + d + e) / 4])
+    assert found["maximum"] == [max(a, b, d, e)]
+    assert sum(found["softmax"][:3]) == pytest.approx(1)
+    assert found["exp"][1] / found["exp"][0] == pytest.approx(2.718281828459045 ** (4 * (b - a)))
+    slope = reference.OPERATIONS["numerics"]["gradient"](asked)
+    assert slope[0] == pytest.approx((2 * a) - (4 * a**3) / 3 + 6 * 2 * a**5 / 15, abs=0.02)
+
+
+@pytest.mark.parametrize("name", PROBES)
+def test_right_answers_in_float32_pass(name: str) -> None:
+    for _ in range(3):
+        asked = challenges.draw(name)
+        answers = right(name, asked)
+        assert challenges.wrong(name, asked, answers) == ""
+        assert sum(len(answer.values) for answer in answers) < probe.MOST_ITEMS
+
+
+@pytest.mark.parametrize("name", PROBES)
+def test_every_single_wrong_answer_is_told(name: str) -> None:
+    asked = challenges.draw(name)
+    answers = right(name, asked)
+    for index, answer in enumerate(answers):
+        largest = max(range(len(answer.values)), key=lambda position: abs(answer.values[position]))
+        values = tuple(value * 1.001 if n == largest else value for n, value in enumerate(answer.values))
+        forged = [*answers[:index], replace(answer, values=values), *answers[index + 1 :]]
+        assert f"{answer.name} is off by 0.001 (limit" in challenges.wrong(name, asked, forged)
+        short = [*answers[:index], replace(answer, values=values[1:]), *answers[index + 1 :]]
+        assert f"numbers in place of {len(values)}" in challenges.wrong(name, asked, short)
+
+
+@pytest.mark.parametrize("name", PROBES)
+def test_the_answers_of_another_run_are_wrong(name: str) -> None:
+    first, second = challenges.draw(name), challenges.draw(name)
+    assert first != second
+    assert "its answer to this run's challenge is wrong" in challenges.wrong(name, second, right(name, first))
+    assert challenges.wrong(name, first, []) == "it did not answer this run's challenge"
+
+
+def test_what_is_no_number_has_the_probe_s_reason() -> None:
+    asked = challenges.draw("start")
+    note = "something that is not a number"
+    assert challenges.wrong("start", asked, [OperationAnswer("product", (), note)]).endswith(note)
+
+
+def test_the_host_sends_what_the_probe_reads() -> None:
+    asked = challenges.draw("onednn")
+    line = probe.question(asked)
+    assert line.endswith(b"\n")
+    assert shared.read(line.decode()) == asked
+    assert shared.read("") is None
+
+
+@pytest.mark.parametrize("release", ["2.0.1", "2.14.0", "2.21.0"])
+def test_onednn_s_lines_answer_for_their_sizes_alone(release: str) -> None:
+    """Recorded with images of [4, 16, 16, 32] and 32 channels out of them."""
+    text = (DATA / f"onednn-{release}.txt").read_text()
+    sizes = (4, 16, 16, 32, 32)
+    assert challenges.traced(text, Challenge(0, sizes))
+    for index in range(len(sizes)):
+        other = tuple(size + 1 if n == index else size for n, size in enumerate(sizes))
+        assert not challenges.traced(text, Challenge(0, other))
+
+
+def test_a_line_about_another_operation_is_no_answer() -> None:
+    line = "onednn_verbose,v1,primitive,exec,cpu,{},x,mb4_ic32oc32_ih16oh16kh3sh1dh0ph1_iw16ow16kw3sw1dw0pw1,0.1\n"
+    asked = Challenge(0, (4, 16, 16, 32, 32))
+    assert challenges.traced(line.format("convolution"), asked)
+    assert not challenges.traced(line.format("matmul"), asked)
