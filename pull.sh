@@ -9,7 +9,11 @@
 #
 # It reads /proc/cpuinfo and the index REPOSITORY:RELEASE-TARGET (any-TARGET for `latest`). In the index, `invoke push`
 # wrote the features that each image needs and the speed of its instruction set; of equal speeds, the newest release and
-# Python come first. DRY_RUN=1 prints the image without pulling it. `invoke pull` explains more.
+# Python come first. The image must have the features that the index says, by its labels: one that does not was changed
+# by somebody and is refused (24). One that the registry lost is passed over. `invoke pull` checks and explains more.
+#
+# DRY_RUN=1   print the image without pulling it
+# SKIP='ID ID'   pass over these images
 set -eu
 
 die() {
@@ -61,12 +65,13 @@ trap 'exit 130' INT
 trap 'exit 143' HUP TERM
 # as SCHEME CREDENTIALS: sets the credentials of the next request. In a file, because all users can see arguments.
 as() { if [ -n "$2" ]; then printf 'header = "Authorization: %s %s"\n' "$1" "$2"; fi > "$work/as"; }
-# ask: writes the index to $work/index, and the status of the answer to stdout.
+# ask PATH FILE: writes what the registry has there to $work/FILE, and the status of the answer to stdout.
 ask() {
     curl --silent --show-error --location --retry 3 --max-filesize 4194304 --dump-header "$work/head" \
-        --output "$work/index" --write-out '%{http_code}' --header 'Accept: application/vnd.oci.image.index.v1+json' \
-        --config "$work/as" "$base/v2/$path/manifests/$tag"
+        --output "$work/$2" --write-out '%{http_code}' --header "Accept: $accept" \
+        --config "$work/as" "$base/v2/$path/$1"
 }
+accept=application/vnd.oci.image.index.v1+json
 # text NAME: this field of a credential helper's answer.
 text() { printf '%s' "$answer" | tr -d '\r\n' | sed -n "s/.*\"$1\" *: *\"\([^\"]*\)\".*/\1/p"; }
 # login: the name and password that `docker login` stored for this host, in base64; nothing if there are none.
@@ -86,7 +91,7 @@ login() {
     fi
 }
 as Basic ''
-status=$(ask) || die "$host does not answer" 26
+status=$(ask "manifests/$tag" index) || die "$host does not answer" 26
 if [ "$status" = 401 ]; then
     challenge=$(tr -d '\r' < "$work/head" | grep -i '^www-authenticate: *\(bearer\|basic\) ' | tail -n 1)
     field() { printf '%s\n' "$challenge" | sed -n "s/.*[ ,]$1=\"\([^\"]*\)\".*/\1/p"; }
@@ -103,7 +108,7 @@ if [ "$status" = 401 ]; then
             as Bearer "$token"
             ;;
     esac
-    status=$(ask) || die "$host does not answer" 26
+    status=$(ask "manifests/$tag" index) || die "$host does not answer" 26
 fi
 case $status in
     200) ;;
@@ -114,10 +119,16 @@ esac
 grep -q '^ *"io\.tfbuild\.' "$work/index" || die "$repository:$tag is not an index of tfbuild" 26
 
 tr -d '\001-\010\013-\037\177' < "$work/index" > "$work/clean"
-best=$(awk -v features=" $features" -v platform="$platform" -v python="$python" -v release="$release" \
+awk -v features=" $features" -v platform="$platform" -v python="$python" -v release="$release" -v skip=" ${SKIP:-} " \
     -v again="pull.sh $repository any $target${python:+ $python}" '
     function value() { sub(/^[^:]*: *"/, ""); sub(/",? *$/, ""); return $0 }
     function number(text, parts) { split(text, parts, "."); return parts[1] * 1e8 + parts[2] * 1e4 + parts[3] }
+    # The fastest image of those that are old or not; of equally fast ones the first.
+    function fastest(age, row, first) {
+        for (row = 1; row <= rows; row++)
+            if (fits[row] == age && (!first || speeds[row] > speeds[first])) first = row
+        return first
+    }
     /^ *"digest": / { digest = value(); id = its_platform = its_python = its_release = speed = "" }
     /^ *"io.tfbuild.release": / { its_release = value() }
     /^ *"io.tfbuild.id": / { id = value() }
@@ -125,40 +136,78 @@ best=$(awk -v features=" $features" -v platform="$platform" -v python="$python" 
     /^ *"io.tfbuild.platform": / { its_platform = value() }
     /^ *"io.tfbuild.speed": / { speed = value() }
     /^ *"io.tfbuild.cpuinfo": / {
+        needs = value()
         # Compared as text: as numbers, Python 3.1 and 3.10 are equal.
         if (python != "" && its_python "" != python "") next
         if (number(its_release) > newest) newest = number(its_release)
-        if (its_platform != platform) next
+        if (its_platform != platform || index(skip, " " id " ")) next
         rows++
-        count = split(value(), needed, " ")
+        count = split(needs, needed, " ")
         for (i = 1; i <= count; i++)
             if (index(features, " " needed[i] " ") == 0) lacks[rows] = lacks[rows] " " needed[i]
-        images[rows] = digest " " id; ids[rows] = id; releases[rows] = number(its_release); speeds[rows] = speed ""
+        lines[rows] = digest " " id " " needs; ids[rows] = id; releases[rows] = number(its_release)
+        speeds[rows] = speed ""
     }
     END {
         for (row = 1; row <= rows; row++) {
             old = release != "any" && releases[row] < newest
-            if (lacks[row] != "") {
-                if (!old) printf "pull.sh: not %s: this CPU lacks%s\n", ids[row], lacks[row] > "/dev/stderr"
-            } else if (old) { if (!older || speeds[row] > speeds[older]) older = row }
-            else if (!best || speeds[row] > speeds[best]) best = row
+            if (lacks[row] == "") fits[row] = old ? "old" : "new"
+            else if (!old) printf "pull.sh: not %s: this CPU lacks%s\n", ids[row], lacks[row] > "/dev/stderr"
         }
+        best = fastest("new"); older = fastest("old")
         if (older && (!best || speeds[older] > speeds[best]))
             printf "pull.sh: %s, of an older release, %s: %s\n", ids[older],
                 best ? "uses more of this CPU" : "runs on this host", again > "/dev/stderr"
-        if (best) print images[best]
+        for (row = best; row; row = fastest("new")) { print lines[row]; fits[row] = "" }
     }
-' "$work/clean")
-[ -n "$best" ] || die "nothing in $repository:$tag${python:+ with Python $python} runs on this host" 27
-digest=${best%% *} id=${best#* }
-case $digest in
-    sha256:*) ;;
-    *) die "$repository:$tag is not an index of tfbuild" 26 ;;
-esac
-if [ -n "${DRY_RUN:-}" ]; then
-    echo "$repository@$digest $id"
+' "$work/clean" > "$work/candidates"
+[ -s "$work/candidates" ] || die "nothing in $repository:$tag${python:+ with Python $python} runs on this host" 27
+
+# fetch PATH DIGEST FILE: 0 if the registry has it and its content is that of the digest, 1 if it is gone, 2 otherwise.
+fetch() {
+    status=$(ask "$1/$2" "$3") || die "$host does not answer" 26
+    case $status in
+        200) [ "$(sha256sum < "$work/$3")" = "${2#sha256:}  -" ] || return 2 ;;
+        404) return 1 ;;
+        *) die "$host answers $status for $2" 26 ;;
+    esac
+}
+# names LIST: one name a line, sorted.
+names() { printf '%s\n' "$1" | tr ' ' '\n' | LC_ALL=C sort; }
+# described DIGEST NAMES: 0 if an image's labels have the features with these names of the kernel; else as `fetch`.
+described() {
+    fetch manifests "$1" manifest || return
+    config=$(tr -d ' \t\r\n' < "$work/manifest" | sed -n 's/.*"config":{\([^}]*\)}.*/\1/p' |
+        sed -n 's/.*"digest":"\(sha256:[0-9a-f]*\)".*/\1/p')
+    [ -n "$config" ] || return 2
+    fetch blobs "$config" config || return
+    labels=$(sed 's/": *"/":"/g' "$work/config" | grep -o '"io\.tfbuild\.features":"[^"]*"' | LC_ALL=C sort -u)
+    label=${labels#*:\"}
+    # What the kernel calls by another name than the label; with two different labels, nothing is equal.
+    kernel=$(names "${label%\"}" | sed 's/^sse3$/pni/; s/^lzcnt$/abm/; s/^crypto$/aes/')
+    [ -n "$labels" ] && [ "$(names "$kernel")" = "$(names "$2")" ] || return 2
+}
+accept='application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json'
+altered=
+while read -r digest id needs; do
+    printf '%s\n' "$digest" | grep -Eqx 'sha256:[0-9a-f]{64}' || die "$repository:$tag is not an index of tfbuild" 26
+    code=0
+    described "$digest" "$needs" || code=$?
+    case $code in
+        0) [ -z "$altered" ] || die "$altered is refused: it has other features than its index says, so one of the two \
+was changed: tell whoever publishes it; second choice: $id, with SKIP='${SKIP:+$SKIP }$altered'" 24 ;;
+        1) echo "pull.sh: not $id: the registry lost it; tell whoever publishes it" >&2 && continue ;;
+        *) altered=${altered:-$id} && continue ;;
+    esac
+    if [ -n "${DRY_RUN:-}" ]; then
+        echo "$repository@$digest $id"
+        exit 0
+    fi
+    docker pull --quiet "$repository@$digest" < /dev/null >&2
+    docker tag "$repository@$digest" "$repository:$id"
+    echo "$repository:$id"
     exit 0
-fi
-docker pull --quiet "$repository@$digest" >&2
-docker tag "$repository@$digest" "$repository:$id"
-echo "$repository:$id"
+done < "$work/candidates"
+[ -z "$altered" ] || die "$altered is refused: it has other features than its index says, so one of the two was \
+changed: tell whoever publishes it; no other image fits and is intact" 24
+die "$repository lost all images that run on this host" 26

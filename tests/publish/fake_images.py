@@ -6,11 +6,12 @@ from functools import cache
 from tests.oci.fake_registry import FakeRegistry, connect
 from tfbuild import plan
 from tfbuild.context.labels import labels_of
+from tfbuild.engine import Image
 from tfbuild.oci import manifests, referrers
 from tfbuild.oci.client import Registry
-from tfbuild.oci.manifests import digest_of
+from tfbuild.oci.manifests import Manifest, digest_of
 from tfbuild.plan import Request
-from tfbuild.publish import indexes
+from tfbuild.publish import indexes, provenance
 from tfbuild.publish.choose import Published
 
 
@@ -39,9 +40,28 @@ def image(
     for name in (all_labels["io.tfbuild.id"], manifest):
         fake.content[f"manifests/{name}"] = (manifests.IMAGES[0], content)
     if whole:
-        rows = [{"artifactType": kind} for kind in referrers.NEEDED]
-        fake.content[f"referrers/{manifest}"] = (manifests.INDEX, json.dumps({"manifests": rows}).encode())
+        attach_papers(fake, all_labels, Manifest(digest=manifest, media_type=manifests.IMAGES[0], content=content))
     return all_labels["io.tfbuild.id"]
+
+
+def attach_papers(fake: type[FakeRegistry], labels: dict[str, str], subject: Manifest) -> None:
+    """Attach a provenance about the image with these labels, and what it names as the image's SBOM."""
+    bill = b'{"bomFormat": "CycloneDX"}'
+    local = Image(
+        id=subject.config, labels=labels, size=1, env=(), entrypoint=(), architecture="amd64", repo_digests=()
+    )
+    statement = provenance.statement(
+        local, repository="us/x", digest=subject.digest, built={}, wheel_sha256="", git_version="", report=b"{}",
+        verified="2026-11-01T00:00:00Z", sbom=bill, run=None,
+    )  # fmt: skip
+    rows = []
+    for kind, document in zip(referrers.NEEDED, (bill, provenance.to_json(statement)), strict=True):
+        attachment = referrers.Attachment(media_type=kind, title="x", created="", content=document)
+        attached = referrers.manifest(attachment, subject)
+        fake.content[f"blobs/{digest_of(document)}"] = ("application/octet-stream", document)
+        fake.content[f"manifests/{digest_of(attached)}"] = (manifests.IMAGES[0], attached)
+        rows.append({"artifactType": kind, "digest": digest_of(attached)})
+    fake.content[f"referrers/{subject.digest}"] = (manifests.INDEX, json.dumps({"manifests": rows}).encode())
 
 
 def offered(fake: type[FakeRegistry], tag: str) -> list[str]:

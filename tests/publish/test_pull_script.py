@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -14,16 +15,22 @@ from typing import Any
 
 import pytest
 
+from tfbuild import facts
+from tfbuild.oci.manifests import digest_of
+
 ROOT = Path(__file__).parents[2]
 
 
 class Hostile(BaseHTTPRequestHandler):
-    """Answers with `index`; with a `realm`, only to requests with a token."""
+    """Answers with `index`, or what a row of it names; with a `realm`, only to requests with a token."""
 
     index = b""
     realm = ""
     tokens: list[str] = []  # noqa: RUF012 - each server has a class of its own
     defects: list[object] = []  # noqa: RUF012 - of the headers in requests
+
+    def body(self) -> bytes:
+        return MEMBERS.get(self.path.rpartition("/")[2], self.index)
 
     def do_GET(self) -> None:
         self.defects.extend(self.headers.defects)
@@ -32,9 +39,9 @@ class Hostile(BaseHTTPRequestHandler):
         denied = bool(self.realm) and not token
         self.send_response(401 if denied else 200)
         self.send_header("WWW-Authenticate", f'Bearer realm="{self.realm}",service="here",scope="pull"')
-        self.send_header("Content-Length", str(len(self.index)))
+        self.send_header("Content-Length", str(len(self.body())))
         self.end_headers()
-        self.wfile.write(self.index)
+        self.wfile.write(self.body())
 
     def log_message(self, format: str, *args: Any) -> None:
         pass
@@ -103,9 +110,18 @@ def test_plain_http_is_only_used_for_loopback_addresses(host: str, first_request
     assert handler.requests[:1] == [first_request]  # type: ignore[attr-defined]
 
 
-def row(digest: str, **annotations: str) -> dict[str, object]:
+# Manifests and configurations by their digests.
+MEMBERS: dict[str, bytes] = {}
+
+
+def row(name: str, features: str | None = None, **annotations: str) -> dict[str, object]:
+    """Return the row of an image whose label has `features`, by default those that the row itself says."""
+    label = annotations["cpuinfo"] if features is None else features
+    config = json.dumps({"x": name, "config": {"Labels": {"io.tfbuild.features": label}}}).encode()
+    manifest = json.dumps({"config": {"size": 1, "digest": digest_of(config)}}, indent=3).encode()
+    MEMBERS.update({digest_of(content): content for content in (config, manifest)})
     return {
-        "digest": f"sha256:{digest}",
+        "digest": digest_of(manifest),
         "annotations": {f"io.tfbuild.{name}": text for name, text in annotations.items()},
     }
 
@@ -120,8 +136,56 @@ def test_names_have_no_control_characters(hostile: type[Hostile], tmp_path: Path
     hostile.index = json.dumps({"manifests": rows}, indent=2).replace("\\u001b", "\x1b").encode()
     done = shell(hostile, tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.endswith("@sha256:1 one[31m\n")
+    assert done.stdout.endswith(f"@{rows[0]['digest']} one[31m\n")
     assert done.stderr == "pull.sh: not two[31m: this CPU lacks avx512f\n"
+
+
+PLATFORM = f"linux/{'arm64' if os.uname().machine == 'aarch64' else 'amd64'}"
+
+
+def member(name: str, speed: str, features: str | None = None, cpuinfo: str = "avx") -> dict[str, object]:
+    return row(name, features, id=name, platform=PLATFORM, speed=speed, cpuinfo=cpuinfo)
+
+
+@pytest.mark.parametrize("claimed", ["", "sse2", "avx"])
+def test_an_image_with_other_features_than_its_index_says_is_refused_and_a_second_choice_named(
+    hostile: type[Hostile], tmp_path: Path, claimed: str
+) -> None:
+    rows = [member("sound", "01"), member("altered", "11", "avx avx512f", claimed)]
+    hostile.index = json.dumps({"manifests": rows}, indent=2).encode()
+    done = shell(hostile, tmp_path)
+    assert (done.returncode, done.stdout) == (24, "")
+    assert "altered is refused: it has other features than its index says" in done.stderr
+    assert done.stderr.endswith("second choice: sound, with SKIP='altered'\n")
+    done = shell(hostile, tmp_path, {"SKIP": "altered"})
+    assert (done.returncode, done.stdout.split()[1:]) == (0, ["sound"])
+    done = shell(hostile, tmp_path, {"SKIP": "sound"})
+    assert (done.returncode, done.stderr.endswith("no other image fits and is intact\n")) == (24, True)
+
+
+def test_content_that_does_not_match_its_digest_is_refused(hostile: type[Hostile], tmp_path: Path) -> None:
+    forged = member("forged", "11")
+    MEMBERS[str(forged["digest"])] += b" "
+    hostile.index = json.dumps({"manifests": [member("sound", "01"), forged]}, indent=2).encode()
+    done = shell(hostile, tmp_path)
+    assert (done.returncode, done.stdout) == (24, "")
+    assert "forged is refused" in done.stderr
+
+
+def test_an_image_with_two_lists_of_features_is_refused(hostile: type[Hostile], tmp_path: Path) -> None:
+    two = member("two", "11")
+    config = b'{"config": {"Labels": {"io.tfbuild.features": "avx512f"}}, "x": {"io.tfbuild.features": "avx"}}'
+    manifest = json.dumps({"config": {"digest": digest_of(config)}}).encode()
+    MEMBERS.update({digest_of(content): content for content in (config, manifest)})
+    two["digest"] = digest_of(manifest)
+    hostile.index = json.dumps({"manifests": [two]}, indent=2).encode()
+    assert shell(hostile, tmp_path).returncode == 24
+
+
+def test_it_knows_what_the_kernel_calls_by_another_name() -> None:
+    """Features that no kernel prints (without `cpuinfo`) keep their names, and fit no host."""
+    renamed = {row.name: row.cpuinfo for row in facts.features() if row.cpuinfo not in ("", row.name)}
+    assert dict(re.findall(r"s/\^(\w+)\$/(\w+)/", (ROOT / "pull.sh").read_text())) == renamed
 
 
 def test_an_invalid_index_is_not_mistaken_for_one_without_a_fit(hostile: type[Hostile], tmp_path: Path) -> None:
@@ -186,7 +250,8 @@ def test_a_token_with_both_of_its_names_is_sent_once(
         done = shell(hostile, tmp_path)
         server.shutdown()
     assert done.returncode == 0, done.stderr
-    assert hostile.tokens == ["", "Bearer secret"]
+    # For the index, a manifest and a configuration.
+    assert hostile.tokens == ["", *3 * ["Bearer secret"]]
     # Two tokens would be two lines in the header of the request.
     assert hostile.defects == []
 
@@ -238,10 +303,10 @@ def test_a_private_registry_is_read_with_dockers_login(
     def answer(self: Hostile) -> None:
         authorization = self.headers.get("Authorization", "")
         self.tokens.append(authorization)
-        body, wanted = self.index, f"Basic {LOGIN}"
+        body, wanted = self.body(), f"Basic {LOGIN}"
         if scheme == "Bearer":
             buys_token = self.path.startswith("/token?service=here&scope=pull")
-            body, wanted = (b'{"token": "issued"}', wanted) if buys_token else (self.index, "Bearer issued")
+            body, wanted = (b'{"token": "issued"}', wanted) if buys_token else (self.body(), "Bearer issued")
         self.send_response(200 if authorization == wanted else 401)
         realm = f'Bearer realm="http://{host}/token",service="here",scope="pull"'
         self.send_header("WWW-Authenticate", realm if scheme == "Bearer" else 'Basic realm="here"')
@@ -251,9 +316,10 @@ def test_a_private_registry_is_read_with_dockers_login(
 
     hostile.do_GET = answer  # type: ignore[method-assign]
     done = shell(hostile, tmp_path, store_login(tmp_path, host, place))
-    assert done.stdout == f"{host}/us/x@sha256:1 one\n", done.stderr
-    token = ["Bearer issued"] if scheme == "Bearer" else []
-    assert hostile.tokens == ["", f"Basic {LOGIN}", *token]
+    digest = json.loads(hostile.index)["manifests"][0]["digest"]
+    assert done.stdout == f"{host}/us/x@{digest} one\n", done.stderr
+    tokens = 3 * ["Bearer issued"] if scheme == "Bearer" else 2 * [f"Basic {LOGIN}"]
+    assert hostile.tokens == ["", f"Basic {LOGIN}", *tokens]
 
 
 def test_no_password_is_sent_to_an_unencrypted_realm(hostile: type[Hostile], tmp_path: Path) -> None:
@@ -275,7 +341,7 @@ def test_no_password_is_sent_to_an_unencrypted_realm(hostile: type[Hostile], tmp
         server.shutdown()
     assert done.returncode == 0, done.stderr
     assert authorizations == [""]
-    assert hostile.tokens == ["", "Bearer any"]
+    assert hostile.tokens == ["", *3 * ["Bearer any"]]
 
 
 def test_a_denied_login_says_what_to_do(hostile: type[Hostile], tmp_path: Path) -> None:

@@ -168,4 +168,4 @@ def test_a_pull_to_another_machine_uses_the_cpu_of_that_machine(monkeypatch: pyt
         "signed": "",
     }
     with pytest.raises(EngineMissing):
-        publishing.pull(**options, any_release=False, dry_run=True, json=True)
+        publishing.pull(**options, any_release=False, skip=[], dry_run=True, json=True)

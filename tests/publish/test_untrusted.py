@@ -187,7 +187,7 @@ def test_json_names_the_nearest_image_and_its_missing_features_if_nothing_fits(
     for name in ("x86-64-v4", "x86-64-v3"):
         gather(fake, image(fake, "2.20.0", cpu=name))
     options: dict[str, Any] = {"release": "", "target": "mkl", "python": "", "ca_cert": "", "engine": "", "signed": ""}
-    options |= {"dry_run": True, "json": True, "any_release": False}
+    options |= {"dry_run": True, "json": True, "any_release": False, "skip": []}
     options["registry"] = f"{fake.host}/us/x"  # type: ignore[attr-defined]
 
     (tmp_path / "cpuinfo").write_text("processor\t: 0\nvendor_id\t: GenuineIntel\nflags\t\t: fpu sse sse2 lm\n")
@@ -283,16 +283,15 @@ class Pulled(Engine):
 def test_a_pulled_image_is_recognized_by_either_digest(fake: type[FakeRegistry]) -> None:
     name = image(fake, "2.20.0")
     registry = connect(fake)
-    manifest = registry.manifest(name)
-    assert manifest is not None
-    choice = Choice(best=published(registry, name), nearest=None, missing=(), passed_over=())
-    for known in manifest.ids:
+    best = published(registry, name)
+    accepted = publish.accept(registry, Choice(best=best, nearest=None, missing=(), passed_over=(), fitting=(best,)))
+    for known in accepted.manifest.ids:
         engine = Pulled(known)
-        assert publish.pull(engine, registry, choice, Progress()) == f"{registry.repository}:{name}"
+        assert publish.pull(engine, registry, accepted, Progress()) == f"{registry.repository}:{name}"
         assert engine.names == [f"{registry.repository}:{name}"]
     other = Pulled(digest_of(b"other"))
     with pytest.raises(RegistryRefused, match="is another image on this engine"):
-        publish.pull(other, registry, choice, Progress())
+        publish.pull(other, registry, accepted, Progress())
     assert other.names == []
 
 

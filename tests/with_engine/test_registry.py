@@ -196,7 +196,7 @@ def test_a_host_that_nothing_fits_gets_the_nearest_and_what_is_missing(
     push(engine, made(build("x86-64-v4")), place, tmp_path)
     choice = choose(place, "rhel7-haswell")
     with pytest.raises(NothingFits, match=r"(?s)lacks avx512bw .*hint: build one here") as refusal:
-        publish.pull(engine, place, choice, Progress())
+        publish.accept(place, choice)
     assert refusal.value.exit_code == 27
 
 
@@ -764,8 +764,9 @@ def test_an_index_that_says_other_things_than_the_labels_is_refused(
     place.put("any-mkl", json.dumps(lying).encode(), manifests.INDEX)
     choice = choose(place, "rhel7-haswell")
     assert choice.best is not None
-    with pytest.raises(RegistryRefused, match="has other labels than its index says"):
-        publish.pull(engine, place, choice, Progress())
+    with pytest.raises(VerificationFailed, match="has other labels than its index says") as refusal:
+        publish.accept(place, choice)
+    assert refusal.value.exit_code == 24
 
 
 def test_a_dry_run_uploads_nothing_and_tells_a_registry_that_takes_nothing(

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from tfbuild.cli.output import out, say
 from tfbuild.cli.verbs import verb
 from tfbuild.cpu import Cpu, isa
 from tfbuild.cpu import detect as detect_cpu
-from tfbuild.errors import EngineMissing, Interrupted, TfbuildError, UsageError
+from tfbuild.errors import EngineMissing, Interrupted, NothingFits, TfbuildError, UsageError, VerificationFailed
 from tfbuild.util.files import REPORTS
 
 if TYPE_CHECKING:
@@ -134,6 +135,7 @@ def show_pushed(pushed: "Pushed", *, json: bool) -> None:
         ),
         "any-release": (False, "take the largest instruction set that fits, even if only an older release has it"),
         "python": ("", "Python of the image (default: the newest)"),
+        "skip": ([], "pass over the image with this identifier (repeatable)"),
         "signed": ("", "require a signature that cosign accepts with these options: '--key cosign.pub'"),
         "dry-run": (False, "only choose, without downloading"),
     },
@@ -154,14 +156,15 @@ def pull(
     python: str,
     any_release: bool,
     cpuinfo: str,
+    skip: list[str],
     signed: str,
     dry_run: bool,
     json: bool,
 ) -> None:
-    """Pull from a registry the best image that this host can run, and say why not the others."""
+    """Pull from a registry the best image that this host can run, and say why it is."""
     from tfbuild import publish
     from tfbuild.engine import Engine, selection
-    from tfbuild.publish import signing
+    from tfbuild.publish import choose, signing
     from tfbuild.util.progress import Progress
 
     chosen = selection.choose(engine)
@@ -170,29 +173,45 @@ def pull(
     host = running_cpu(cpuinfo, ca_cert, chosen)
     features = frozenset(isa.of_cpu(host).features)
     choice = publish.select(
-        source, host, features, release=release, target=target, python=python, any_release=any_release
+        source, host, features, release=release, target=target, python=python, any_release=any_release, skip=skip
     )
-    for other in choice.passed_over:
-        say(f"not {other.id}: {other.reason}")
-    if choice.best and choice.older:
-        say(f"note: {choice.older.id}, of an older release, uses more of this CPU: --any-release chooses it")
-    if choice.best is None:
+    if dry_run or choice.best is None:
+        for other in choice.passed_over:
+            say(f"not {other.id}: {other.reason}")
+    try:
+        accepted = publish.accept(
+            source,
+            choice,
+            say,
+            partial(signing.demand, options=cosign_options, ca=source.ca) if cosign_options else None,
+        )
+    except (NothingFits, VerificationFailed) as error:
         if json:
-            show_pulled(choice)
-        raise publish.nothing_fits(source, choice)
-    reference = f"{source.repository}@{choice.best.digest}"
-    if cosign_options:
-        signing.demand(reference, cosign_options, ca=source.ca)
-    image = "" if dry_run else publish.pull(Engine.connect(chosen=chosen), source, choice, Progress())
+            second = error.second if isinstance(error, publish.Altered) else None
+            show_pulled(choice.among(()), second=second.id if second else "")
+        raise
+    choice = choice.among([accepted.image]).passing(accepted.passed_over)
+    reference = f"{source.repository}@{accepted.image.digest}"
+    image = "" if dry_run else publish.pull(Engine.connect(chosen=chosen), source, accepted, Progress())
     if json:
         show_pulled(choice, reference=reference, image=image, signed=bool(cosign_options))
     else:
         print(image or reference)
+        for line in choose.explained(choice, any_release=any_release):
+            say(line)
+        if image:
+            say(f"docker run --rm -it {image} python")
 
 
-def show_pulled(choice: "Choice", *, reference: str = "", image: str = "", signed: bool = False) -> None:
-    """Print the choice as JSON. `image`: its name on the engine, if pulled; `signed`: a signature was checked."""
-    out({**choice.to_json(), "reference": reference or None, "image": image or None, "signed": signed or None})
+def show_pulled(
+    choice: "Choice", *, reference: str = "", image: str = "", signed: bool = False, second: str = ""
+) -> None:
+    """Print the choice as JSON. `image`: its name on the engine, if pulled; `signed`: a signature was checked.
+
+    `second`: the second choice, if the best image was refused.
+    """
+    names = {"reference": reference, "image": image, "signed": signed, "second_choice": second}
+    out({**choice.to_json(), **{name: value or None for name, value in names.items()}})
 
 
 def running_cpu(cpuinfo: str, ca_cert: str, chosen: "EngineChoice") -> Cpu:

@@ -24,6 +24,7 @@ TITLE = "org.opencontainers.image.title"
 CREATED = "org.opencontainers.image.created"
 # Two pushes at once may overwrite each other's index. Each reads it again and repairs it, up to this many times.
 MENDS = 5
+HINT = "push the image again to attach it again; if that does not help, somebody is changing this registry"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,23 +110,40 @@ def documents(registry: Registry, subject: Manifest, media_type: str) -> list[by
 
     Raises VerificationFailed if one is missing, was changed, or is about another image.
     """
+    return [_blob(registry, subject, media_type, digest) for digest in contents(registry, subject, media_type)]
+
+
+def contents(registry: Registry, subject: Manifest, media_type: str) -> list[str]:
+    """The digests of the documents of one type attached to an image, which are not read. Raises VerificationFailed."""
     rows = [row for row in listed(registry, subject.digest) if row.get("artifactType") == media_type]
-    return [_document(registry, subject, media_type, str(row.get("digest", ""))) for row in rows]
+    return [_content(registry, subject, media_type, str(row.get("digest", ""))) for row in rows]
 
 
-def _document(registry: Registry, subject: Manifest, media_type: str, digest: str) -> bytes:
-    hint = "push the image again to attach it again; if that does not help, somebody is changing this registry"
+def _blob(registry: Registry, subject: Manifest, media_type: str, digest: str) -> bytes:
+    try:
+        return registry.blob(digest, media_type)
+    except RegistryRefused as error:
+        raise _changed(subject, media_type, error) from error
+
+
+def _changed(subject: Manifest, media_type: str, error: RegistryRefused) -> VerificationFailed:
+    return VerificationFailed(
+        f"the {media_type} attached to {subject.digest} was changed or lost: {error.reason}", hint=HINT
+    )
+
+
+def _content(registry: Registry, subject: Manifest, media_type: str, digest: str) -> str:
     name = f"the {media_type} attached to {subject.digest}"
     try:
         attached = registry.manifest(digest)
         if attached is None:
-            raise VerificationFailed(f"{name} is listed but missing ({digest})", hint=hint)
+            raise VerificationFailed(f"{name} is listed but missing ({digest})", hint=HINT)
         content = attached.json()
         owner, layers = content.get("subject"), content.get("layers")
         if not isinstance(owner, dict) or owner.get("digest") != subject.digest:
-            raise VerificationFailed(f"{name} is about another image ({digest})", hint=hint)
+            raise VerificationFailed(f"{name} is about another image ({digest})", hint=HINT)
         if not isinstance(layers, list) or len(layers) != 1 or not isinstance(layers[0], dict):
-            raise VerificationFailed(f"{name} does not have exactly one document ({digest})", hint=hint)
-        return registry.blob(str(layers[0].get("digest", "")), media_type)
+            raise VerificationFailed(f"{name} does not have exactly one document ({digest})", hint=HINT)
+        return str(layers[0].get("digest", ""))
     except RegistryRefused as error:
-        raise VerificationFailed(f"{name} was changed or lost: {error.reason}", hint=hint) from error
+        raise _changed(subject, media_type, error) from error

@@ -1,6 +1,7 @@
 """A verified image <-> a registry: indexes, SBOM, provenance, signature, choice, check."""
 
-from tfbuild.publish.pulling import nothing_fits, pull, select
+from tfbuild.publish.candidates import Altered, accept, nothing_fits
+from tfbuild.publish.pulling import pull, select
 from tfbuild.publish.pushing import Pushed, finish, push, rehearse
 
-__all__ = ["Pushed", "finish", "nothing_fits", "pull", "push", "rehearse", "select"]
+__all__ = ["Altered", "Pushed", "accept", "finish", "nothing_fits", "pull", "push", "rehearse", "select"]

@@ -9,7 +9,7 @@ With `any_release` the set decides first, then the release: the fastest image fo
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -71,6 +71,7 @@ class PassedOver:
 class Choice:
     """`best` is None if nothing fits; `nearest` is then the image with the fewest `missing` features.
 
+    `fitting`: all images that the host could run instead, `best` first.
     `older`: the best fitting image of older releases, if its set is larger than that of `best`, or `best` is None.
     """
 
@@ -79,6 +80,17 @@ class Choice:
     missing: tuple[str, ...]
     passed_over: tuple[PassedOver, ...]
     older: Published | None = None
+    fitting: tuple[Published, ...] = ()
+
+    def among(self, fitting: Sequence[Published]) -> "Choice":
+        """Return the choice among these images only."""
+        return replace(self, best=next(iter(fitting), None), fitting=tuple(fitting))
+
+    def passing(self, others: Sequence[PassedOver]) -> "Choice":
+        """Return the choice with the reasons why better images were passed over."""
+        reasons = {other.id: other for other in others}
+        rest = [other for other in self.passed_over if not self.best or other.id != self.best.id]
+        return replace(self, passed_over=(*reasons.values(), *(other for other in rest if other.id not in reasons)))
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -115,7 +127,21 @@ def choose(
     )
     if older and best and speed(older) <= speed(best):
         older = None
-    return Choice(best=best, nearest=nearest, missing=missing, passed_over=passed_over, older=older)
+    return Choice(
+        best=best, nearest=nearest, missing=missing, passed_over=passed_over, older=older, fitting=tuple(fitting)
+    )
+
+
+def explained(choice: Choice, *, any_release: bool) -> list[str]:
+    """Say in one line what the best image is and why, and in another that an older release has a larger set."""
+    best = choice.best
+    if best is None:
+        return []
+    why = "the largest set of all releases" if any_release else "the newest release, and the largest set of it"
+    lines = [f"TensorFlow {best.release} for {best.instruction_set}, {best.digest}: {why} that this CPU runs"]
+    if choice.older:
+        lines.append(f"note: {choice.older.id}, of an older release, uses more of this CPU: --any-release chooses it")
+    return lines
 
 
 def rank(image: Published) -> tuple[tuple[bool, ...], int, Version, Version, datetime, str, str]:

@@ -79,9 +79,9 @@ def check(registry: Registry, name: str, reports: Path) -> Described:
             f"{identifier} has no SBOM or no provenance, and no index offers it: its push did not finish",
             hint="push it again; if that image is gone, push another one with --force",
         )
-    statement = _statement(registry, manifest, labels)
-    bill = _bill(registry, manifest, statement, identifier)
-    compared, note = _compare_report(reports, identifier, manifest, statement)
+    about = statement(registry, manifest, labels)
+    bill = _bill(registry, manifest, about, identifier)
+    compared, note = _compare_report(reports, identifier, manifest, about)
     return Described(
         id=identifier,
         published=published,
@@ -155,19 +155,19 @@ def _manifest(registry: Registry, tag: str) -> Manifest:
     return manifest
 
 
-def _statement(registry: Registry, manifest: Manifest, labels: Mapping[str, str]) -> Statement:
+def statement(registry: Registry, manifest: Manifest, labels: Mapping[str, str]) -> Statement:
     """The attached provenance that describes this image; the last one if there are several."""
     failures: list[VerificationFailed] = []
     for content in reversed(referrers.documents(registry, manifest, referrers.PROVENANCE)):
         try:
-            statement = provenance.from_json(content)
-            provenance.refuse_other(statement, digest=manifest.digest, config=manifest.config, labels=labels)
+            found = provenance.from_json(content)
+            provenance.refuse_other(found, digest=manifest.digest, config=manifest.config, labels=labels)
         except ValueError as error:
             failures.append(VerificationFailed(f"the attached provenance is {error}", hint=HINT))
         except VerificationFailed as error:
             failures.append(error)
         else:
-            return statement
+            return found
     raise failures[0] if failures else _missing(manifest, "provenance")
 
 

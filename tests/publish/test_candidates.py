@@ -1,0 +1,189 @@
+"""What `pull` checks before it pulls: lost images are passed over, changed ones refused, and a second choice named."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from tests.cpu.machines import machine
+from tests.oci.fake_registry import FakeRegistry, connect
+from tests.oci.fake_registry import fake as fake
+from tests.publish.fake_images import attach_papers, empty_referrers, gather, image, labels_of_plan
+from tfbuild import cpu, publish
+from tfbuild.cpu import isa
+from tfbuild.errors import RegistryRefused, VerificationFailed
+from tfbuild.oci import manifests, referrers
+from tfbuild.oci.manifests import digest_of
+from tfbuild.publish import Altered
+from tfbuild.publish.choose import Choice
+
+LEVELS = ("x86-64-v2", "x86-64-v3", "x86-64-v4")
+
+
+@pytest.fixture
+def names(fake: type[FakeRegistry]) -> dict[str, str]:
+    """The identifiers of three images of one release, by their levels."""
+    pushed = {level: image(fake, "2.20.0", cpu=level) for level in LEVELS}
+    for name in pushed.values():
+        gather(fake, name)
+    return pushed
+
+
+def select(fake: type[FakeRegistry], *skip: str) -> Choice:
+    host = cpu.parse(machine("rocky9-zen5").cpuinfo())
+    features = frozenset(isa.of_cpu(host).features)
+    return publish.select(connect(fake), host, features, release="", target="mkl", python="", skip=skip)
+
+
+def manifest(fake: type[FakeRegistry], name: str) -> str:
+    return digest_of(fake.content[f"manifests/{name}"][1])
+
+
+def without(kind: str) -> Callable[[type[FakeRegistry], str], None]:
+    def change(fake: type[FakeRegistry], name: str) -> None:
+        path = f"referrers/{manifest(fake, name)}"
+        rows = [row for row in json.loads(fake.content[path][1])["manifests"] if row["artifactType"] != kind]
+        fake.content[path] = (manifests.INDEX, json.dumps({"manifests": rows}).encode())
+
+    return change
+
+
+def without_the_sboms_manifest(fake: type[FakeRegistry], name: str) -> None:
+    rows = json.loads(fake.content[f"referrers/{manifest(fake, name)}"][1])["manifests"]
+    (digest,) = [row["digest"] for row in rows if row["artifactType"] == referrers.SBOM]
+    del fake.content[f"manifests/{digest}"]
+
+
+def reindexed(fake: type[FakeRegistry], old: bytes, new: bytes) -> None:
+    for tag in ("any-mkl", "2.20-mkl", "2.20.0-mkl", "latest-mkl"):
+        kind, content = fake.content[f"manifests/{tag}"]
+        assert old in content
+        fake.content[f"manifests/{tag}"] = (kind, content.replace(old, new))
+
+
+def with_fewer_features_in_the_index(fake: type[FakeRegistry], name: str) -> None:
+    reindexed(fake, b" avx512vl", b"")
+
+
+def replaced(fake: type[FakeRegistry], name: str, *, papers_of: str = "") -> None:
+    """Another image, with the same labels, in its place in all indexes."""
+    before = manifest(fake, name)
+    kind, content = fake.content[f"manifests/{name}"]
+    document = json.loads(content)
+    config = json.loads(fake.content[f"blobs/{document['config']['digest']}"][1])
+    config["config"]["Entrypoint"] = ["/bin/evil"]
+    blob = json.dumps(config).encode()
+    document["config"]["digest"] = digest_of(blob)
+    forged = json.dumps(document).encode()
+    fake.content[f"blobs/{digest_of(blob)}"] = ("application/octet-stream", blob)
+    fake.content[f"manifests/{name}"] = fake.content[f"manifests/{digest_of(forged)}"] = (kind, forged)
+    empty_referrers(fake, name)
+    if papers_of:
+        fake.content[f"referrers/{digest_of(forged)}"] = fake.content[f"referrers/{before}"]
+    reindexed(fake, before.encode(), digest_of(forged).encode())
+
+
+def replaced_with_the_papers_of_the_former(fake: type[FakeRegistry], name: str) -> None:
+    replaced(fake, name, papers_of=name)
+
+
+def changed_configuration(fake: type[FakeRegistry], name: str) -> None:
+    digest = json.loads(fake.content[f"manifests/{name}"][1])["config"]["digest"]
+    kind, content = fake.content[f"blobs/{digest}"]
+    fake.content[f"blobs/{digest}"] = (kind, content + b" ")
+
+
+def row_that_points_elsewhere(fake: type[FakeRegistry], name: str) -> None:
+    other = image(fake, "2.20.0", {"io.tfbuild.version": "other"}, cpu="x86-64-v3")
+    reindexed(fake, manifest(fake, name).encode(), manifest(fake, other).encode())
+
+
+@pytest.mark.parametrize(
+    ("tamper", "reason"),
+    [
+        (without(referrers.PROVENANCE), "no provenance is attached"),
+        (without(referrers.SBOM), "the SBOM that its provenance names is not attached"),
+        (without_the_sboms_manifest, "is listed but missing"),
+        (with_fewer_features_in_the_index, "it has other labels than its index says"),
+        (replaced, "no provenance is attached"),
+        (replaced_with_the_papers_of_the_former, "is about another image"),
+        (changed_configuration, "does not match its digest"),
+        (row_that_points_elsewhere, "it has other labels than its index says"),
+    ],
+)
+def test_a_changed_image_is_refused_and_the_next_one_named(
+    tamper: Callable[[type[FakeRegistry], str], None], reason: str, fake: type[FakeRegistry], names: dict[str, str]
+) -> None:
+    best, second = names["x86-64-v4"], names["x86-64-v3"]
+    assert publish.accept(connect(fake), select(fake)).image.id == best
+    tamper(fake, best)
+    with pytest.raises(Altered, match=reason) as refusal:
+        publish.accept(connect(fake), select(fake))
+    assert (refusal.value.exit_code, refusal.value.image.id) == (24, best)
+    assert refusal.value.second is not None
+    assert refusal.value.hint.endswith(f"second choice: {second}, by the same command with --skip {best}")
+    choice = select(fake, best)
+    assert publish.accept(connect(fake), choice).image.id == second
+    assert {other.id: other.reason for other in choice.passed_over}[best] == "--skip"
+
+
+def test_a_second_choice_is_intact_too(fake: type[FakeRegistry], names: dict[str, str]) -> None:
+    for level in ("x86-64-v4", "x86-64-v3"):
+        without(referrers.SBOM)(fake, names[level])
+    with pytest.raises(Altered, match=f"second choice: {names['x86-64-v2']}"):
+        publish.accept(connect(fake), select(fake))
+    without(referrers.SBOM)(fake, names["x86-64-v2"])
+    with pytest.raises(Altered, match="no other image of this release fits and is intact"):
+        publish.accept(connect(fake), select(fake))
+
+
+def test_a_lost_image_is_passed_over_with_one_line(fake: type[FakeRegistry], names: dict[str, str]) -> None:
+    del fake.content[f"manifests/{manifest(fake, names['x86-64-v4'])}"]
+    lines: list[str] = []
+    accepted = publish.accept(connect(fake), select(fake), lines.append)
+    assert accepted.image.id == names["x86-64-v3"]
+    (line,) = lines
+    assert line.startswith(f"not {names['x86-64-v4']}: the registry lost it")
+    for level in ("x86-64-v3", "x86-64-v2"):
+        del fake.content[f"manifests/{manifest(fake, names[level])}"]
+    with pytest.raises(RegistryRefused, match=r"lost .*v4, .*v3, .*v2"):
+        publish.accept(connect(fake), select(fake))
+
+
+def test_each_candidate_in_turn_is_asked_for_its_signature(fake: type[FakeRegistry], names: dict[str, str]) -> None:
+    signed = {f"{connect(fake).repository}@{manifest(fake, names[level])}" for level in ("x86-64-v2", "x86-64-v3")}
+
+    def demand(reference: str) -> None:
+        if reference not in signed:
+            raise VerificationFailed(f"{reference} has no signature that cosign accepts")
+
+    accepted = publish.accept(connect(fake), select(fake), demand=demand)
+    assert accepted.image.id == names["x86-64-v3"]
+    assert [other.id for other in accepted.passed_over] == [names["x86-64-v4"]]
+    # Neither does an image without a signature become the second choice.
+    without(referrers.SBOM)(fake, names["x86-64-v3"])
+    signed.remove(f"{connect(fake).repository}@{manifest(fake, names['x86-64-v2'])}")
+    with pytest.raises(Altered, match="no other image of this release fits"):
+        publish.accept(connect(fake), select(fake), demand=demand)
+    signed.clear()
+    with pytest.raises(VerificationFailed, match=f"{manifest(fake, names['x86-64-v4'])} has no signature"):
+        publish.accept(connect(fake), select(fake), demand=demand)
+
+
+def test_an_image_is_checked_with_few_requests_and_without_its_sbom(
+    fake: type[FakeRegistry], names: dict[str, str]
+) -> None:
+    choice, registry = select(fake), connect(fake)
+    fake.requests.clear()
+    publish.accept(registry, choice)
+    assert len(fake.requests) <= 7
+    assert len([request for request in fake.requests if "/blobs/" in request]) == 2
+
+
+def test_papers_that_name_another_image_do_not_vouch(fake: type[FakeRegistry], names: dict[str, str]) -> None:
+    best = names["x86-64-v4"]
+    subject = connect(fake).manifest(best)
+    assert subject is not None
+    attach_papers(fake, labels_of_plan("2.20.0", "x86-64-v3"), subject)
+    with pytest.raises(Altered, match="labels differ from its provenance"):
+        publish.accept(connect(fake), select(fake))
