@@ -46,7 +46,7 @@ class Block:
 
     @property
     def commands(self) -> tuple[tuple[str, ...], ...]:
-        lines = self.text.splitlines()
+        lines = self.text.replace("\\\n", " ").splitlines()
         shown = [line.removeprefix("$ ") for line in lines if self.kind == "sh" or line.startswith("$ ")]
         return tuple(command for line in shown for command in split(line))
 
