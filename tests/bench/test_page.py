@@ -210,6 +210,16 @@ def test_the_headings_leave_no_level_out() -> None:
         assert all(deeper <= level + 1 for level, deeper in pairwise(levels))
 
 
+def test_tables_and_regions_have_names() -> None:
+    bare = replace(SKIPPED, arms=())
+    rows = [experiment(name, case(0.5), case(0.8, name="other"), bare) for name in ("jpeg", "xla")]
+    for text in (page.to_html(report(*rows)), page.comparison(compare.compare(report(), elsewhere(report())))):
+        assert not re.search(r"<th[^>]*>\s*</th>", text), "every column has a heading"
+        regions = [attributes["aria-label"] for _, attributes in ParsedPage(text).tags if "aria-label" in attributes]
+        assert regions
+        assert len(set(regions)) == len(regions)
+
+
 def test_a_report_without_anything_is_a_page_too() -> None:
     nothing = replace(report(experiment("layout", SKIPPED)), image=replace(report().image, labels={}), interrupted=True)
     text = ParsedPage(page.to_html(nothing)).text

@@ -207,7 +207,7 @@ def _section(row: ExperimentResult, number: int) -> PageSection:
 def _case(case: CaseResult) -> CaseView:
     rows = [(wording.table_row(arm, case), _style(arm)) for arm in case.arms]
     if not rows:
-        rows.append((TableRow(name="", verdict=f"{case.status}: {case.reason}"), QUIET))
+        rows.append((TableRow(name="all arms", verdict=f"{case.status}: {case.reason}"), QUIET))
     if case.band:
         again = {case.metric: intervals.spelled(case.band)}
         rows.append((TableRow(name="baseline again", verdict="", **again), QUIET))

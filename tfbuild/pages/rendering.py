@@ -4,6 +4,7 @@ from functools import cache
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from tfbuild.errors import UsageError
 from tfbuild.util import installation
@@ -25,6 +26,15 @@ def write(text: str, path: Path, option: str = "--html") -> None:
         raise UsageError(f"{option} {path}: {error.strerror}", hint="name a file that can be written") from error
 
 
+def prose(text: str) -> Markup:
+    """Return a sentence for a page, with `code` as an element and verbs as they are typed here; the rest is escaped."""
+    parts = [escape(part) for part in installation.as_typed(text).split("`")]
+    if len(parts) % 2 == 0:
+        return Markup("`").join(parts)
+    coded = (Markup("<code>{}</code>").format(part) if number % 2 else part for number, part in enumerate(parts))
+    return Markup().join(coded)
+
+
 @cache
 def _environment() -> Environment:
     jinja = Environment(
@@ -34,5 +44,5 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    jinja.filters["as_typed"] = installation.as_typed
+    jinja.filters["prose"] = prose
     return jinja
