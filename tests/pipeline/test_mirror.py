@@ -275,6 +275,7 @@ def test_files_put_there_by_hand_are_added_and_partial_ones_of_a_killed_run_are_
     (folder / HOST).mkdir(parents=True)
     (folder / HOST / "by-hand").write_bytes(BODY)
     (folder / HOST / f"{bundle.PART}x").write_bytes(b"half")
+    (folder / f".{bundle.LIST}.0123abcd").write_bytes(b"half")
     bundle.fill(folder).write()
     assert files_in(folder) == {f"{HOST}/by-hand", "bundle.json"}
     assert bundle.read(folder).find(f"{HOST}/by-hand") is not None

@@ -1,10 +1,13 @@
 """One process at a time locks a folder: the next one waits, however the first one ends."""
 
 import errno
+import os
 import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -71,6 +74,58 @@ def test_reports_that_cannot_be_written_are_noticed_before_the_work(tmp_path: Pa
     for work in (lambda: maker.build(build), lambda: maker.verify("tfbuild:x")):
         with pytest.raises(UsageError, match=r"cannot write to .*/reports: "):
             work()
+
+
+class PowerCutError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("survives", [0, 1, 2, 3])
+def test_a_power_cut_leaves_the_old_content_or_the_new(
+    survives: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk keeps what was flushed and loses the rest: a file that is renamed before that is empty afterwards."""
+    path = tmp_path / "report.json"
+    path.write_text("old")
+    flushed: set[int] = set()
+    steps = 0
+
+    def step() -> None:
+        nonlocal steps
+        steps += 1
+        if steps > survives:
+            raise PowerCutError
+
+    def fsync(descriptor: int, real: Callable[[int], None] = os.fsync) -> None:
+        step()
+        real(descriptor)
+        flushed.add(os.fstat(descriptor).st_ino)
+
+    def replace(old: Path, new: Path, real: Callable[[Path, Path], None] = os.replace) -> None:
+        step()
+        if os.stat(old).st_ino not in flushed:
+            old.write_text("")
+        real(old, new)
+
+    monkeypatch.setattr("os.fsync", fsync)
+    monkeypatch.setattr("os.replace", replace)
+    with suppress(PowerCutError):
+        files.replace_file(path, "new content")
+    assert path.read_text() == ("new content" if survives >= 2 else "old")
+
+
+def test_a_device_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    """As in `invoke sbom IMAGE --output /dev/stdout`."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    got: list[bytes] = []
+    reader = threading.Thread(target=lambda: got.append(pipe.read_bytes()))
+    reader.start()
+    files.replace_file(pipe, "content")
+    reader.join(30)
+    assert got == [b"content"]
+    assert pipe.is_fifo()
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
 
 
 def test_absence_says_why(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ import msgspec
 from tfbuild.errors import BadMirror, BadSource
 from tfbuild.plan import source
 from tfbuild.util.causes import cause
+from tfbuild.util.files import replace_file
 
 SCHEMA = "tfbuild.bundle/1"
 LIST = "bundle.json"
@@ -147,12 +148,7 @@ class Bundle:
             self.listing.files = sorted(self._files.values(), key=lambda row: row.path)
             self.listing.builds = sorted({*self.listing.builds, *builds})
             text = msgspec.json.format(msgspec.json.encode(self.listing), indent=2)
-        fresh = self.folder / f"{PART}{LIST}"
-        try:
-            fresh.write_bytes(text + b"\n")
-            fresh.replace(self.folder / LIST)
-        finally:
-            fresh.unlink(missing_ok=True)
+        replace_file(self.folder / LIST, text + b"\n")
 
 
 def read(folder: Path) -> Bundle:
@@ -216,7 +212,7 @@ def _unlisted(bundle: Bundle) -> Iterator[str]:
         for name in files:
             file = Path(top, name)
             path = file.relative_to(bundle.folder).as_posix()
-            if name.startswith(PART):
+            if name.startswith((PART, f".{LIST}.")):
                 file.unlink()
             elif path != LIST and bundle.find(path) is None:
                 yield path

@@ -12,6 +12,7 @@ from tfbuild.errors import BuildFailed
 from tfbuild.pipeline import wheel_audit
 from tfbuild.pipeline.wheel_audit import Audit
 from tfbuild.plan import Build, source
+from tfbuild.util.files import replace_file
 
 SCHEMA = "tfbuild.wheel/1"
 
@@ -54,8 +55,7 @@ def collect(build: Build, scratch: Path, output: Path, *, context: str, base: st
     built = _read(scratch / "build.txt")
     audit = wheel_audit.check(wheel)
     content = _facts(build, wheel, sha256, built, context=context, base=base) | {"audit": audit.to_json()}
-    with _whole(sidecar) as part:
-        part.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    replace_file(sidecar, json.dumps(content, indent=2) + "\n")
     return Exported(wheel=wheel, sidecar=sidecar, sha256=sha256, audit=audit)
 
 

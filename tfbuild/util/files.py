@@ -17,10 +17,21 @@ REPORTS = Path("reports")
 
 
 def replace_file(path: Path, content: bytes | str) -> Path:
-    """Write `content` to `path`, text as UTF-8; a reader sees the old or the new content whole. Raises OSError."""
+    """Write `content` to `path`, text as UTF-8; a reader sees the old or the new content whole. Raises OSError.
+
+    That holds after a power cut too: the content is on the disk before the name changes. A device or a pipe is written
+    to, and never replaced by a file.
+    """
+    data = content.encode() if isinstance(content, str) else content
+    if path.exists() and not path.is_file():
+        path.write_bytes(data)
+        return path
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        part.write_bytes(content.encode() if isinstance(content, str) else content)
+        with part.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
