@@ -27,6 +27,8 @@ class Shot:
     command: str
     files: Mapping[str, str] = field(default_factory=dict)
     exit_code: int = 0
+    # The beginning of a line that is about the network around the machine: it is left out.
+    without: str = ""
 
     def draw(self, name: str, folder: Path) -> Iterator[tuple[str, str]]:
         """Run the command in `folder`, and yield each file with its picture; raises RuntimeError if it fails."""
@@ -34,14 +36,26 @@ class Shot:
             (folder / path).parent.mkdir(exist_ok=True)
             (folder / path).write_text(machine(recorded_machine).cpuinfo())
         recorded = terminal.record(self.script(), folder=folder)
-        lines = recorded.lines
+        lines = self.shown(recorded.lines)
         if recorded.exit_code != self.exit_code:
             raise RuntimeError("\n".join(line.plain for line in lines))
         if self.exit_code:
             lines += [terminal.prompt("echo $?"), Text(str(recorded.exit_code))]
         yield f"{name}.svg", terminal.to_svg(self.title, self.command, lines)
         if recorded.midway:
-            yield f"{name}-progress.svg", terminal.to_svg(self.title, self.command, recorded.midway)
+            yield f"{name}-progress.svg", terminal.to_svg(self.title, self.command, self.shown(recorded.midway))
+
+    def shown(self, lines: list[Text]) -> list[Text]:
+        """Return the lines without the one to leave out, and without what the terminal wrapped of it."""
+        kept: list[Text] = []
+        wrapped = False
+        for line in lines:
+            if self.without and (wrapped or line.plain.startswith(self.without)):
+                # A line that ends at a word has lost its last blank.
+                wrapped = len(line) >= terminal.COLUMNS - 1
+            else:
+                kept.append(line)
+        return kept
 
     def script(self) -> str:
         """Return the command with the `invoke` of this clone, which works in any folder."""
@@ -70,6 +84,7 @@ SHOTS = {
     "build": Shot(
         title="invoke build: the steps of a build, and the checks that the image passed",
         command="invoke build --target mkl --wheel official --no-cache",
+        without="base: no registry provides",
     ),
     "guard": Shot(
         title="An image on a CPU without F16C: it exits with code 86 and names the image that would fit",
