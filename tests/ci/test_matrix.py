@@ -185,9 +185,13 @@ def copy(tmp_path: Path) -> Path:
 
 
 def changed(folder: Path, commit: str, code: int = 0) -> list[str]:
-    options = [f"--only={newest.official()}", f"--only={COMPILED}", f"--changed={commit}"]
+    options = ["--format=json", f"--only={newest.official()}", f"--only={COMPILED}", f"--changed={commit}"]
     done = subprocess.run(
-        [sys.executable, "-m", "invoke", "matrix", *options], cwd=folder, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "invoke", "matrix", *options],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == code, done.stderr
     return [row["id"] for row in json.loads(done.stdout)["rows"]] if code == 0 else [done.stderr]
@@ -221,5 +225,5 @@ def test_runners_are_refused_for_formats_without_jobs() -> None:
 
 
 def test_an_unknown_format_is_refused() -> None:
-    with pytest.raises(UsageError, match="one of: github, gitlab, bake, json"):
+    with pytest.raises(UsageError, match="one of: table, json, github, gitlab, bake"):
         planning.matrix(format="jenkins", output="", changed="")

@@ -3,14 +3,22 @@
 import json
 import shlex
 import subprocess
+from contextlib import redirect_stdout
+from dataclasses import replace
 from pathlib import Path
+from typing import IO
 
 import pytest
 
+from tests import terminal
 from tests.commandline import answer, invoke
 from tests.cpu.machines import recordings
 from tfbuild import plan
+from tfbuild.cli import listing
 from tfbuild.plan import Request
+from tfbuild.publish import choose, inventory
+from tfbuild.publish.choose import Published
+from tfbuild.publish.inventory import Entry
 
 LINUX = ("--platform", "linux/amd64")
 
@@ -61,6 +69,51 @@ def test_a_plan_begins_with_what_people_look_for_and_shows_no_python() -> None:
     ]  # fmt: skip
     assert "None" not in "\n".join(lines)
     assert "tag=v" in "\n".join(lines)
+
+
+def test_a_matrix_is_a_table_to_people_and_json_to_machines() -> None:
+    words = ("matrix", "--release", "2.20.0", "--release", "2.21.0")
+    rows = json.loads(invoke(*words, "--format", "json").stdout)["rows"]
+    head, *lines = [line.split() for line in shown(*words)]
+    assert head[:3] == ["release", "target", "platform"]
+    keys = ("release", "target", "platform", "instruction_set", "wheel", "python")
+    assert {(*line[:5], python) for line in lines for python in line[5:]} == {
+        tuple(row[key] for key in keys) for row in rows
+    }
+
+
+FITTING = Published(
+    id="2.21.0-mkl-py3.13-x86-64-v3", digest="sha256:1", release="2.21.0", target="mkl", python="3.13",
+    platform="linux/amd64", instruction_set="x86-64-v3", features=frozenset(("avx2",)), created="2026-11-01T00:00:00Z",
+)  # fmt: skip
+
+
+def test_what_a_pull_passes_over_is_grouped_by_reason() -> None:
+    larger = [replace(FITTING, id=f"larger-{number}", features=frozenset(("avx512f",))) for number in range(5)]
+    other = replace(FITTING, id="other", platform="linux/arm64", features=frozenset())
+    choice = choose.choose([FITTING, *larger, other], platform="linux/amd64", features=frozenset(("avx2",)))
+    lines = list(listing.passed_over_lines(choice))
+    assert sorted(lines) == ["not larger-4, larger-3 and 3 more: this CPU lacks avx512f", "not other: for linux/arm64"]
+
+
+def test_images_say_what_is_known_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = Entry(
+        place="ghcr.io/us/tfbuild", name=f"ghcr.io/us/tfbuild:{FITTING.id}", id=FITTING.id, digest="sha256:1",
+        instruction_set="x86-64-v3", platform="linux/amd64", size=1_107_000_000, created="2026-11-01T00:00:00Z",
+        verified=None, lacks=("avx512_bf16", "avx512_vnni", "avx512f"), offered=True,
+    )  # fmt: skip
+    here = replace(there, place=inventory.HERE, offered=None, lacks=())
+    entries = (there, replace(there, offered=False), here, replace(here, verified=True), replace(here, verified=False))
+
+    def show(stream: IO[str]) -> None:
+        with redirect_stdout(stream):
+            listing.show_images(entries)
+
+    lines = terminal.lines(show, monkeypatch)
+    assert max(map(len, lines)) <= 80
+    text = " ".join(" ".join(lines).split())
+    for words in ("by its", "publisher", "not offered", "not known", "1,107 MB", "avx512_vnni"):
+        assert words in text
 
 
 # --- one default everywhere -------------------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ def test_a_new_release_plans_and_renders_for_every_target(with_next: Path) -> No
     options = ["--platform", "linux/amd64", "--cpu", "x86-64-v3", "--python", "3.12"]
     options += [word for name in targets.names() for word in ("--target", name)]
     new, old = (
-        {row["id"]: row for row in rows_of(with_next, "matrix", "--release", release, *options)}
+        {row["id"]: row for row in rows_of(with_next, "matrix", "--format", "json", "--release", release, *options)}
         for release in (NEXT, NEWEST)
     )
     assert len(new) == 2 * len(targets.names()), "each from the official wheel and from source"

@@ -1,4 +1,4 @@
-"""A matrix as GitHub, GitLab and bake read it, and as JSON for scripts."""
+"""A matrix as GitHub, GitLab and bake read it, and as JSON for scripts; the command line prints it as a table."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -13,7 +13,7 @@ from tfbuild.errors import UsageError
 from tfbuild.plan import Build
 
 SCHEMA = "tfbuild.matrix/1"
-FORMATS = ("github", "gitlab", "bake", "json")
+FORMATS = ("table", "json", "github", "gitlab", "bake")
 # The job in .gitlab-ci.yml that each row of a child pipeline extends.
 GITLAB_JOB = ".tfbuild"
 

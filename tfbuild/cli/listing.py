@@ -1,8 +1,8 @@
-"""Plans and fields in the terminal: names in one column, values in another, in the width that there is."""
+"""Plans, matrices, images and choices in the terminal, in the width that there is."""
 
 import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tfbuild.plan import Build
@@ -11,8 +11,13 @@ from tfbuild.util import terminal
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from tfbuild.publish.choose import Choice
+    from tfbuild.publish.inventory import Entry
+
 # The fields of a plan that people look for first; the others follow in the order of its JSON.
 FIRST = ("id", "release", "python", "target", "platform", "instruction_set", "compiler", "base_image", "wheel")
+# Images named of those with one reason.
+MOST_NAMED = 2
 # Parts of other fields.
 WITHIN = ("level", "notes")
 
@@ -62,3 +67,60 @@ def show_flags(flags: Sequence[str]) -> None:
         longer = f"{lines[-1]} {flag}".strip()
         lines[-1:] = [longer] if len(longer) <= width or not lines[-1] else [lines[-1], flag]
     print(" \\\n".join(lines))
+
+
+def show_matrix(builds: Sequence[Build]) -> None:
+    """Print the builds of a matrix, those that differ only in Python on one line."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for title in ("release", "target", "platform", "compiled for", "wheel", "Python"):
+        table.add_column(title, overflow="fold")
+    pythons: dict[tuple[str, ...], list[str]] = {}
+    for build in builds:
+        key = (build.release, build.target, build.platform, build.instruction_set.name, build.wheel.kind)
+        pythons.setdefault(key, []).append(build.python)
+    for fields, versions in pythons.items():
+        table.add_row(*map(Text, fields), Text(" ".join(versions)))
+    terminal.write(terminal.console(), [table])
+
+
+def show_images(entries: Sequence["Entry"]) -> None:
+    """Print one row per image."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from tfbuild.publish import inventory
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("image", overflow="fold")
+    table.add_column("size", justify="right", no_wrap=True)
+    table.add_column("age", justify="right", no_wrap=True)
+    table.add_column("verified", min_width=len("not offered"))
+    table.add_column("runs here", overflow="fold", min_width=len("runs here"))
+    for entry in entries:
+        name = entry.name if entry.name != inventory.UNNAMED else f"{entry.id} {inventory.UNNAMED}"
+        size, age = f"{entry.size / 1e6:,.0f} MB", inventory.age(entry.created)
+        runs = "yes" if entry.runs else f"no, lacks {' '.join(entry.lacks)}"
+        table.add_row(*map(Text, (name, size, age, _verified(entry), runs)))
+    terminal.write(terminal.console(), [table])
+
+
+def _verified(entry: "Entry") -> str:
+    from tfbuild.publish import inventory
+
+    if entry.offered is False:
+        return "not offered"
+    unknown = "not known here" if entry.place == inventory.HERE else "by its publisher"
+    return {True: "yes", False: "no", None: unknown}[entry.verified]
+
+
+def passed_over_lines(choice: "Choice") -> Iterator[str]:
+    """Say which published images are passed over, those with one reason on one line."""
+    reasons: dict[str, list[str]] = {}
+    for row in choice.passed_over:
+        reasons.setdefault(row.reason, []).append(row.id)
+    for reason, ids in reasons.items():
+        more = len(ids) - MOST_NAMED
+        yield f"not {', '.join(ids[:MOST_NAMED])}{f' and {more} more' if more > 0 else ''}: {reason}"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tfbuild import facts
-from tfbuild.cli.listing import show_fields, show_flags, show_plan
+from tfbuild.cli.listing import show_fields, show_flags, show_matrix, show_plan
 from tfbuild.cli.options import JSON, MAKE, PLAN, ROOT, certificates, host_cpu, needs_clone, request_of
 from tfbuild.cli.output import out, say, up_to_date
 from tfbuild.cli.verbs import verb
@@ -274,12 +274,12 @@ def select_and_print_notes(request: Request, run: "Run") -> Build:
         ),
         "only": ([], "keep only rows whose identifier matches this glob, such as '*-mkl-py3.12-*' (repeatable)"),
         "changed": ("", "keep only rows whose files differ from this git revision, such as origin/main"),
-        "format": ("json", "output format: json, github, gitlab or bake"),
+        "format": ("table", "output format: table, json, github, gitlab or bake"),
         "runner": ([], "WHEEL[:PLATFORM]=LABEL, the CI runner for such rows, such as source=my-large (repeatable)"),
         "output": ("build/bake", "folder for the build contexts of --format bake"),
     },
     examples=(
-        "invoke matrix                       # a table of what can be built",
+        "invoke matrix                       # what can be built, as a table",
         "invoke matrix --format github --only '*-mkl-*'",
         "invoke matrix --fleet fleet.json --format gitlab",
     ),
@@ -312,7 +312,9 @@ def matrix(
         selected = rows.changed(selected, changed, arguments, root)
     for line in rows.refusals(selected):
         say(line)
-    if format == "json":
+    if format == "table":
+        show_matrix(selected.rows)
+    elif format == "json":
         out(formats.to_json(selected))
     elif format == "bake":
         folder = Path(output)

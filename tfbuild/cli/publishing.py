@@ -2,12 +2,12 @@
 
 import os
 import sys
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tfbuild.cli import extras
+from tfbuild.cli.listing import passed_over_lines, show_images
 from tfbuild.cli.options import ENGINE, JSON, PLAN, REGISTRY, certificates, engine_of, host_cpu, registry_of
 from tfbuild.cli.output import out, say
 from tfbuild.cli.verbs import verb
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from tfbuild.oci.client import Registry
     from tfbuild.publish import Pushed
     from tfbuild.publish.choose import Choice
-    from tfbuild.publish.inventory import Entry
 
 
 @verb(
@@ -176,8 +175,8 @@ def pull(
         source, host, features, release=release, target=target, python=python, any_release=any_release, skip=skip
     )
     if dry_run or choice.best is None:
-        for other in choice.passed_over:
-            say(f"not {other.id}: {other.reason}")
+        for line in passed_over_lines(choice):
+            say(line)
     try:
         accepted = publish.accept(
             source,
@@ -258,31 +257,6 @@ def images(*, engine: str, registry: str, ca_cert: str, json: bool) -> None:
         out([entry.to_json() for entry in entries])
     else:
         show_images(entries)
-
-
-def show_images(entries: Sequence["Entry"]) -> None:
-    """Print one row per image."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from tfbuild.publish import inventory
-
-    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
-    table = Table("image", "for", "size", "age", "verified", "runs here", box=None, pad_edge=False)
-    for entry in entries:
-        verified = {True: "yes", False: "no", None: "by its publisher"}[entry.verified]
-        if entry.offered is False:
-            verified = "not offered"
-        runs = "yes" if entry.runs else f"no, lacks {' '.join(entry.lacks)}"
-        table.add_row(
-            entry.name,
-            entry.instruction_set,
-            f"{entry.size / 1e6:,.0f} MB",
-            inventory.age(entry.created),
-            verified,
-            runs,
-        )
-    console.print(table)
 
 
 @verb(

@@ -49,10 +49,16 @@ def _ratios(measure: str, arch: str) -> tuple[tuple[frozenset[str], float], ...]
 
 
 def speed(features: frozenset[str], measure: SpeedRow) -> float | None:
-    """Estimated speed relative to -mavx: that of the fastest measured set within `features`; None if there is none."""
-    return max(
-        (ratio for measured_set, ratio in _ratios(measure.name, measure.arch) if measured_set <= features), default=None
-    )
+    """Estimated speed relative to -mavx: that of the fastest measured set within `features`.
+
+    None if there is none, or if `features` contain a larger set that only other measures timed: what it gains is not
+    known then.
+    """
+    within = [row for row in _ratios(measure.name, measure.arch) if row[0] <= features]
+    timed = (held for row in measures(measure.arch) for held, _ in _ratios(row.name, row.arch) if held <= features)
+    if any(not any(held <= own for own, _ in within) for held in timed):
+        return None
+    return max((ratio for _, ratio in within), default=None)
 
 
 def loss(own: frozenset[str], image: frozenset[str], measure: SpeedRow) -> float | None:

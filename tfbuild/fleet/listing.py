@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 MOST_NAMED = 3
+NOT_MEASURED = "not measured"
 NOT_PROVED = " (not proved to be the best)"
 
 
@@ -47,9 +48,8 @@ def _images(fleet: Fleet) -> Iterator["Text"]:
         yield _line("")
         yield _line(f"image {number}: {image.instruction_set}, for {_count(len(image.hosts), 'host')}", "bold")
         yield _line(f"  --platform {image.platform} --cpu {image.cpu}", "green")
-        known = [f"{name} {ratio:.2f}" for name, ratio in image.speed.items() if ratio is not None]
-        if known:
-            yield _line(f"  estimated speed over the official wheel's flags: {', '.join(known)}")
+        speeds = [f"{name} {NOT_MEASURED if ratio is None else f'{ratio:.2f}'}" for name, ratio in image.speed.items()]
+        yield _line(f"  estimated speed, official wheel = 1: {', '.join(speeds) or NOT_MEASURED}")
         if image.official_wheel:
             yield _line("  the official wheel is as fast: --wheel official")
 
@@ -81,7 +81,7 @@ def _line(text: str, style: str = "") -> "Text":
 
 
 def _share(loss: float | None) -> str:
-    return "?" if loss is None else f"{loss:.0%}"
+    return NOT_MEASURED if loss is None else f"{loss:.0%}"
 
 
 def _few(names: Sequence[str], most: int) -> str:
@@ -93,7 +93,7 @@ def _explanations(fleet: Fleet) -> Iterator[str]:
     if not fleet.proved:
         yield "The search stopped at its limit: a better cover may exist."
     if fleet.estimates:
-        yield "The share of speed that a host gives up is an estimate, and 0% is not a guarantee (?: not measured)."
+        yield "The share of speed that a host gives up is an estimate, and 0% is not a guarantee."
     for row in fleet.estimates:
         yield f"{row.name}: {row.what}. Timed: {' '.join(row.measured)}, on {row.machine}."
     if bare := sorted({host.platform for host in fleet.hosts} - {row.platform for row in fleet.estimates}):

@@ -39,7 +39,8 @@ UNPROVEN = ("-failed", UNVERIFIED)
 class Entry:
     """An image. `place`: "here" or a repository; `size` in bytes, compressed for an image in a registry.
 
-    `verified`: None if not known (a registry only has verified images, whose reports are where they were built).
+    `verified`: None if its report is not here (a registry has only verified images, and reports are where they were
+    made); False also for a name that says so.
     `offered`: whether an index of the registry names it, so that `pull` may choose it; None for a local image.
     `ours`: whether tfbuild built it and gave it this name, so that `prune` may remove it.
     `runs`: whether this host has all of its features; `lacks`: those that it does not have.
@@ -87,7 +88,8 @@ def local(engine: Engine, reports: Path, host: Cpu | None, features: frozenset[s
         if published is None:
             continue
         report = reporting.stored(reports, published.id)
-        verified = report is not None and report.passed and report.image.id == image.id
+        known = report is not None and report.image.id == image.id
+        passed = report.passed if report is not None and known else None
         own = [tag for tag in image.tags if tag.startswith(f"{REPOSITORY}:")]
         names = own or list(image.tags) or list(image.repo_digests) or [UNNAMED]
         try:
@@ -96,7 +98,8 @@ def local(engine: Engine, reports: Path, host: Cpu | None, features: frozenset[s
             continue
         entries += [
             replace(
-                _entry(published, HERE, name, verified=verified, size=image.size, host=host, features=features),
+                _entry(published, HERE, name, verified=None, size=image.size, host=host, features=features),
+                verified=_verified(name, passed),
                 ours=built_here and _name_given(name, published),
             )
             for name in names
@@ -104,6 +107,11 @@ def local(engine: Engine, reports: Path, host: Cpu | None, features: frozenset[s
     return sorted(
         entries, key=lambda entry: (entry.name == UNNAMED, entry.name, choose.moment(entry.created) or choose.NEVER)
     )
+
+
+def _verified(name: str, passed: bool | None) -> bool | None:
+    """Return whether an image is verified, which its name may say where no report does."""
+    return False if passed is None and name.endswith(UNPROVEN) else passed
 
 
 def _built_by_tfbuild(image_labels: Mapping[str, str], history: Sequence[str]) -> bool:
