@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import IO
 
 from tfbuild.bench.advise import CHANGE, IN_PLACE, advise, no_change
-from tfbuild.bench.gains import Advice, certainty, doubt
+from tfbuild.bench.gains import Advice, Gain, certainty, doubt
 from tfbuild.bench.wording import COLOURS, caveat, noise, table_row, verdict
 from tfbuild.context.labels import read_labels
 from tfbuild.errors import UsageError, fit
@@ -220,12 +220,17 @@ def changes(report: BenchReport) -> Iterator[str]:
     yield f"{CHANGE}, by gain:" if new else no_change(advices)
     for number, advice in enumerate(new, 1):
         yield f"{number:2}. {advice.line}{f'  # {advice.remark}' if advice.remark else ''}"
-        yield from (f"      {gain.text}" for gain in advice.gains)
-        yield from (f"      but slower here: {loss.text}" for loss in advice.losses)
+        yield from (f"    {_gain(gain)}" for gain in advice.gains)
+        yield from (f"    {_gain(loss)}, slower" for loss in advice.losses)
     for advice in advices:
         if advice.in_place:
             yield f"{IN_PLACE} ({advice.in_place}): {advice.line}, up to x{advice.best:.2f}"
     yield ""
+
+
+def _gain(gain: Gain) -> str:
+    sure = "; ".join(text for text in (f"{gain.time}, over {gain.over}", certainty(gain), doubt(gain)) if text)
+    return f"{spelled(gain.ratio)} {gain.model} ({sure})"
 
 
 def listed(rows: tuple[Experiment, ...], *, quick: bool, stream: IO[str] | None = None) -> None:
