@@ -1,11 +1,14 @@
 """The page of a verification: what to do first, every check with its proof, and no text that is markup."""
 
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
+from tests import checkout
 from tests.bench.test_page import HOSTILE, ParsedPage
 from tests.pages.test_charts import drawings, marked
 from tests.verify.test_report import CLAIMS, check, report
@@ -113,6 +116,11 @@ def test_nothing_in_a_report_is_markup() -> None:
     assert not any(name.startswith("on") for _, attributes in read.tags for name in attributes)
     assert all(re.fullmatch(r"#[a-z-]+", address) for address in read.addresses)
     assert HOSTILE in read.text, "it is shown as it is"
+
+
+def test_reading_reports_does_not_load_templates() -> None:
+    script = "import sys, tfbuild.verify.report; sys.exit('jinja2' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], cwd=checkout.ROOT, check=False).returncode == 0
 
 
 def test_the_command_line_says_where_the_page_is(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,6 @@ from tfbuild.util import terminal
 from tfbuild.util.files import replace_file, writing
 from tfbuild.util.installation import as_typed
 from tfbuild.util.terminal import markdown_cell as cell
-from tfbuild.verify import page
 from tfbuild.verify.records import SCHEMA, Benchmark, Check, Report, Throughput
 from tfbuild.verify.wording import MARKS, baseline, numbers, plain, spelled
 
@@ -46,6 +45,9 @@ def write(report: Report, folder: Path) -> Path:
 
     Raises UsageError or DiskFull.
     """
+    # Verbs that only read reports need no templates.
+    from tfbuild.verify import page
+
     file = path(report, folder)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
