@@ -9,6 +9,7 @@ from tfbuild import __version__
 from tfbuild.engine import Sandbox
 from tfbuild.in_container.smoke import judge
 from tfbuild.measure import probe
+from tfbuild.util.process import interruptible
 from tfbuild.verify import entrypoint
 from tfbuild.verify.entrypoint import Trial
 from tfbuild.verify.verification import Claim, Verification, VerificationCheck
@@ -104,7 +105,12 @@ def _try_all(verification: Verification) -> tuple[list[Trial], list[int]]:
     """
     trials = entrypoint.trials(verification.planned, random.Random())
     files = {str(number): trial.cpuinfo for number, trial in enumerate(trials)}
-    with verification.engine.sandbox(verification.ref, files, FOLDER) as sandbox, ThreadPoolExecutor(AT_ONCE) as pool:
+    with (
+        # The runs cannot do this in their threads. Those that have begun remove their containers first.
+        interruptible(),
+        verification.engine.sandbox(verification.ref, files, FOLDER) as sandbox,
+        ThreadPoolExecutor(AT_ONCE) as pool,
+    ):
         try:
             boxes = (sandbox.replacing({CPUINFO: name}) for name in files)
             return trials, list(pool.map(lambda box: _exit_code(verification, box), boxes))
@@ -128,7 +134,8 @@ CHECK = VerificationCheck(
         how="The image's own entry point was started with a one-line Python program, then once for each labelled "
         "feature with a /proc/cpuinfo in which one core lacks that feature. Its text, read without starting the image, "
         "was compared with the one that this tfbuild renders for the labels.",
-        fix="run the image that the message names, or build one for this CPU: invoke build --cpu host",
+        fix="run the image that the message names, or build one for this CPU: invoke build --cpu host; build an image "
+        "again whose entry point was changed",
     ),
     run=_run,
 )

@@ -53,7 +53,8 @@ CHECK = VerificationCheck(
         how="Imported in a process of its own, so that a death by signal is read as one; compared with the labels. It "
         "multiplied matrices that the host chose for this run. If the engine is on this machine, the kernel was asked "
         "which program the process runs, and whether it has loaded TensorFlow's library.",
-        fix="read the message: SIGILL means a wrong instruction set, an error under NumPy 2 the need of numpy<2",
+        fix="read the message: SIGILL means a wrong instruction set, an error under NumPy 2 the need of numpy<2; "
+        "files that Python runs at every start have to leave the image, or its base image",
     ),
     skip=_skip,
     run=_run,
