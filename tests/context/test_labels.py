@@ -1,14 +1,18 @@
 """Labels as they are written, and as anybody may have written them."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tfbuild import plan
 from tfbuild.context import labels
 from tfbuild.context.labels import labels_of, read_labels
 from tfbuild.context.planned import Planned
 from tfbuild.engine import Engine, Image
+from tfbuild.engine.image import parse_image
 from tfbuild.errors import UnknownImage
 from tfbuild.plan import Request
 from tfbuild.publish import inventory
@@ -44,6 +48,16 @@ def test_labels_of_any_shape_are_read(given: object) -> None:
     assert (image_labels.id, image_labels.context, image_labels.base_digest) == ("", "", "")
     with pytest.raises(UnknownImage, match=r"x was not made by tfbuild: it has no io\.tfbuild labels"):
         labels.identifier("x", given)
+
+
+@given(st.dictionaries(st.text(), st.text(st.characters() | st.just("\ud800"))))
+def test_labels_of_any_letters_can_be_written(given_labels: dict[str, str]) -> None:
+    foreign = {f"{labels.PREFIX}{name}": value for name, value in given_labels.items()}
+    attributes = {"Id": DIGEST, "Size": 1, "Architecture": "amd64", "Config": {"Labels": foreign}}
+    for name, value in parse_image(attributes).labels.items():
+        assert (name + value).encode()
+    with suppress(UnknownImage):
+        Planned.of("x", labels_of(build()) | foreign, "amd64")
 
 
 @pytest.mark.parametrize("text", ["", "newest", ENDLESS, 5001 * "9", "1" * 200, "2.20.0\n\x1b", "²"])

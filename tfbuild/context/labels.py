@@ -145,8 +145,13 @@ def of_configuration(configuration: Mapping[str, object]) -> dict[str, str]:
 
 
 def as_text(labels: object) -> dict[str, str]:
-    """Return the labels as texts by name; empty if they are no mapping."""
-    return {str(name): str(value) for name, value in labels.items()} if isinstance(labels, Mapping) else {}
+    """Return the labels as texts by name that can be written as UTF-8; empty if they are no mapping."""
+    return {_text(name): _text(value) for name, value in labels.items()} if isinstance(labels, Mapping) else {}
+
+
+def _text(value: object) -> str:
+    # JSON can hold halves of surrogate pairs.
+    return str(value).encode("utf-8", errors="replace").decode("utf-8")
 
 
 def identifier(image: str, labels: object) -> str:

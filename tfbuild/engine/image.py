@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tfbuild.context.labels import as_text
+
 
 @dataclass(frozen=True, kw_only=True)
 class Image:
@@ -28,7 +30,7 @@ def parse_image(attrs: Mapping[str, Any]) -> Image:
     config = attrs.get("Config") or {}
     return Image(
         id=attrs["Id"],
-        labels=config.get("Labels") or {},
+        labels=as_text(config.get("Labels")),
         size=attrs["Size"],
         env=tuple(config.get("Env") or ()),
         entrypoint=tuple(config.get("Entrypoint") or ()),
