@@ -9,12 +9,15 @@ import pytest
 
 from tests.commandline import invoke
 from tests.cpu.machines import machine
-from tfbuild.cli import reference, repository
+from tfbuild.cli import publishing, reference, repository
 from tfbuild.cli.reference import json_fields, labels, verbs
 from tfbuild.cli.verbs import VERBS
 from tfbuild.context.labels import labels_of
 from tfbuild.errors import RegressionFound
 from tfbuild.plan import Request, selection
+from tfbuild.publish.choose import Choice, PassedOver, Published
+from tfbuild.publish.inventory import Entry
+from tfbuild.publish.pushing import Pushed
 
 ROOT = Path(__file__).parents[2]
 REPORTS = ROOT / "benchmarks" / "results"
@@ -141,6 +144,26 @@ def test_every_field_that_a_verb_prints_is_documented(verb: str, printed: dict[s
 def test_every_documented_field_is_printed(verb: str, printed: dict[str, set[str]]) -> None:
     told = json_fields.verbs()[verb].fields
     assert not {name for name in told if not any(covers(name, field) for field in printed[verb])}
+
+
+def test_the_fields_of_published_images_are_documented(capsys: pytest.CaptureFixture[str]) -> None:
+    """What these verbs print needs a registry or an engine: here they print values made by hand."""
+    image = Published(
+        id="id", digest="sha256:1", release="2.21.0", target="mkl", python="3.11", platform="linux/amd64",
+        instruction_set="avx", features=frozenset(), created="",
+    )  # fmt: skip
+    entry = Entry(
+        place="here", name="n", id="id", digest="d", instruction_set="avx", platform="p", size=1, created="",
+        verified=True, lacks=("avx",),
+    )  # fmt: skip
+    passed_over = (PassedOver(id="other", reason="older"),)
+    choice = Choice(best=image, nearest=image, missing=("avx2",), passed_over=passed_over, older=image)
+    publishing.show_pulled(choice, reference="r", image="i", signed=True, second="s")
+    pushed = Pushed(ref="r", digest="d", moved=("latest-mkl",), uploaded=True, papers=None, signed=True)
+    shown = {"pull": json.loads(capsys.readouterr().out), "push": pushed.to_json(), "images": [entry.to_json()]}
+    for verb, value in shown.items():
+        told, printed = set(json_fields.verbs()[verb].fields), {field.removesuffix("?") for field in fields(value)}
+        assert printed == told - {"there"}, verb
 
 
 def test_every_verb_that_prints_json_has_its_fields() -> None:
