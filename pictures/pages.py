@@ -8,7 +8,7 @@ from tfbuild.bench import page
 from tfbuild.bench import report as reporting
 
 REPORT = Path("benchmarks") / "results" / "guide.json"
-WIDTH, HEIGHT = 1000, 760
+WIDTH, HEIGHT = 1000, 690
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 
 
