@@ -13,7 +13,7 @@
 # TFBUILD_SUMMARY             a file to which the report's table, or the reason why there is none, is appended
 #
 # Exits with tfbuild's codes: 75 if the time limit stopped the compile and the next job is to continue it; 24 if the
-# published image is not the one described, which somebody must look at.
+# published image, its tags or its indexes were altered, which somebody must look at: nothing is repaired then.
 set -eu
 id=$1 options=$2
 invoke=${INVOKE:-.venv/bin/invoke}

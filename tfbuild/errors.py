@@ -147,7 +147,7 @@ class BuildFailed(TfbuildError):
 
 
 class VerificationFailed(TfbuildError):
-    """An image, or what is published with it, is not what its plan or provenance claims."""
+    """An image is not what its plan or provenance claims, or what is published with it was altered."""
 
     exit_code = 24
 
@@ -183,7 +183,7 @@ class Outdated(TfbuildError):
 
 
 class Unfinished(TfbuildError):
-    """The push of an image did not finish: it is in the registry, but no index offers it."""
+    """The push of an image did not finish: it is in the registry, but not in all of its indexes."""
 
     exit_code = 30
 

@@ -11,7 +11,7 @@ from tfbuild.oci import manifests, referrers
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Manifest, digest_of
 from tfbuild.plan import Request
-from tfbuild.publish import indexes, provenance
+from tfbuild.publish import indexes, provenance, sbom
 from tfbuild.publish.choose import Published
 
 
@@ -46,7 +46,8 @@ def image(
 
 def attach_papers(fake: type[FakeRegistry], labels: dict[str, str], subject: Manifest) -> None:
     """Attach a provenance about the image with these labels, and what it names as the image's SBOM."""
-    bill = b'{"bomFormat": "CycloneDX"}'
+    about = {"component": {"properties": [{"name": sbom.CONFIG, "value": subject.config}]}}
+    bill = json.dumps({"bomFormat": "CycloneDX", "metadata": about}).encode()
     local = Image(
         id=subject.config, labels=labels, size=1, env=(), entrypoint=(), architecture="amd64", repo_digests=()
     )

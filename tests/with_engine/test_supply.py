@@ -325,7 +325,7 @@ def test_another_images_papers_do_not_vouch_for_this_one(
     forged = json.dumps(document).encode()
     place.put(name, forged, manifest.media_type)
     # The index offers another image by that name: no push that came to no end.
-    with pytest.raises(VerificationFailed, match="no provenance is attached"):
+    with pytest.raises(VerificationFailed, match="is another image under its tag"):
         check(place, name, tmp_path)
     # The true image's papers, attached to the forged one.
     there = Registry(place.repository).manifest(name)
@@ -335,13 +335,13 @@ def test_another_images_papers_do_not_vouch_for_this_one(
         one = referrers.Attachment(media_type=media_type, title="x", created="", content=paper)
         referrers.attach(place, one, there)
     with pytest.raises(VerificationFailed, match="about another image"):
-        check(place, name, tmp_path)
+        check(place, there.digest, tmp_path)
     # And with the subject changed to it.
     lying = json.loads(paper)
     lying["subject"][0]["digest"]["sha256"] = there.digest.removeprefix("sha256:")
     referrers.attach(place, replace(one, content=json.dumps(lying).encode()), there)
     with pytest.raises(VerificationFailed, match="another configuration"):
-        check(place, name, tmp_path)
+        check(place, there.digest, tmp_path)
 
 
 def test_pulled_files_that_the_bill_does_not_name_are_found_out(

@@ -14,14 +14,14 @@ from tfbuild.engine import Engine, transfer
 from tfbuild.errors import Outdated, RegistryRefused, Unfinished, UnknownImage, UsageError, VerificationFailed
 from tfbuild.oci import manifests, references, referrers
 from tfbuild.oci.client import Registry
-from tfbuild.oci.manifests import Manifest
+from tfbuild.oci.manifests import Damaged, Manifest
 from tfbuild.publish import indexes, provenance
 from tfbuild.publish.choose import Published
 from tfbuild.publish.provenance import Statement
 from tfbuild.util.progress import Progress
 from tfbuild.verify import report as reporting
 
-HINT = "the image or an attachment was changed after the push: do not use it, and push it again"
+HINT = "it was changed after the push: do not use it, find out who changed it, and then push it again with --force"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,10 @@ def check(registry: Registry, name: str, reports: Path) -> Described:
     """
     tag = tag_of(registry, name)
     manifest = _manifest(registry, tag)
-    labels = of_configuration(registry.config(manifest))
+    try:
+        labels = of_configuration(registry.config(manifest))
+    except Damaged as error:
+        raise VerificationFailed(error.reason, hint=error.hint) from error
     identifier = read_labels(labels).id
     # It is used as a file name, and printed.
     if not references.TAG.fullmatch(identifier):
@@ -74,6 +77,7 @@ def check(registry: Registry, name: str, reports: Path) -> Described:
     if published is None:
         raise VerificationFailed(f"the labels of {identifier} are invalid", hint="push it again with this tfbuild")
     standing = indexes.standing(registry, published)
+    _refuse_contradicted(registry, manifest, identifier, standing, by_tag=tag == identifier)
     if not standing.named and not referrers.complete(registry, manifest.digest):
         raise Unfinished(
             f"{identifier} has no SBOM or no provenance, and no index offers it: its push did not finish",
@@ -94,6 +98,31 @@ def check(registry: Registry, name: str, reports: Path) -> Described:
         lacking=() if tag == manifest.digest else standing.lacking,
         notes=(note,) if note else (),
     )
+
+
+def is_arriving(registry: Registry, manifest: Manifest) -> bool:
+    """Whether the push that brought an image is not finished: it removes the arriving tag at its end."""
+    return any(registry.digest(references.arriving_tag(known)) == manifest.digest for known in manifest.ids)
+
+
+def _refuse_contradicted(
+    registry: Registry, manifest: Manifest, identifier: str, standing: indexes.Standing, *, by_tag: bool
+) -> None:
+    """Raise VerificationFailed if the indexes and the image contradict each other, unless a push moves the tag now.
+
+    An unfinished push is recognised by its arriving tag, which goes last. An image that was given by its digest may
+    have been replaced since.
+    """
+    if standing.described:
+        raise VerificationFailed(
+            f"{', '.join(standing.described)} describe {identifier} otherwise than its labels", hint=HINT
+        )
+    if by_tag and standing.replaced and not is_arriving(registry, manifest):
+        raise VerificationFailed(
+            f"{identifier} is another image under its tag ({manifest.digest}) than in {', '.join(standing.replaced)}, "
+            "and no push is underway",
+            hint=HINT,
+        )
 
 
 def refuse_unfinished(image: Described) -> None:
@@ -194,7 +223,7 @@ def _bill(registry: Registry, manifest: Manifest, statement: Statement, identifi
 def _missing(manifest: Manifest, document: str) -> VerificationFailed:
     return VerificationFailed(
         f"no {document} is attached to {manifest.digest}",
-        hint="push the image again with this tfbuild, which attaches it",
+        hint=HINT,
     )
 
 

@@ -253,11 +253,15 @@ def indexes(image: Published) -> tuple[str, ...]:
 class Standing:
     """`lacking`: the indexes that should offer an image exactly as its labels describe it, and do not.
 
-    `named`: whether any of them offers an image with the same identifier, even if it is another one.
+    `named`: whether any of them offers an image with the same identifier, even if it is another one. `described`: the
+    indexes that describe it in other words than its labels. `replaced`: those that offer another image with its
+    identifier.
     """
 
     lacking: tuple[str, ...]
     named: bool
+    described: tuple[str, ...] = ()
+    replaced: tuple[str, ...] = ()
 
 
 def standing(registry: Registry, image: Published) -> Standing:
@@ -265,16 +269,32 @@ def standing(registry: Registry, image: Published) -> Standing:
     return Standing(
         lacking=tuple(tag for tag in indexes(image) if not _offers(tag, named.get(tag, []), image)),
         named=any(other.id == image.id for images in named.values() for other in images),
+        described=tuple(
+            tag for tag, images in named.items() if any(_is_same(other, image) and other != image for other in images)
+        ),
+        replaced=tuple(
+            tag
+            for tag, images in named.items()
+            if any(other.id == image.id and not _is_same(other, image) for other in images)
+        ),
     )
 
 
-def offered(registry: Registry, images: Iterable[Published]) -> set[Published]:
-    """Those of `images` that an index describes exactly as their labels do, so that `pull` may choose them."""
+def _is_same(other: Published, image: Published) -> bool:
+    return other.digest == image.digest
+
+
+def named(registry: Registry, images: Iterable[Published]) -> set[Published]:
+    """All images in the indexes that may name any of `images`, as the indexes describe them."""
     tags = sorted({tag for image in images for tag in indexes(image)})
     all_manifests = _parallel(registry.manifest, tags)
     lists = [index for index in all_manifests if index is not None and index.media_type in manifests.LISTS]
-    named = {image for index in lists for image in read_index(index)}
-    return {image for image in images if image in named}
+    return {image for index in lists for image in read_index(index)}
+
+
+def complete(registry: Registry, pairs: Iterable[tuple[Published, Manifest]]) -> list[bool]:
+    """Return for each image whether an SBOM and a provenance are attached to it."""
+    return _parallel(lambda digest: referrers.complete(registry, digest), [image.digest for image, _ in pairs])
 
 
 def _offers(tag: str, named: Iterable[Published], image: Published) -> bool:

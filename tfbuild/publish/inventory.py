@@ -42,6 +42,7 @@ class Entry:
     `verified`: None if its report is not here (a registry has only verified images, and reports are where they were
     made); False also for a name that says so.
     `offered`: whether an index of the registry names it, so that `pull` may choose it; None for a local image.
+    `altered`: what was changed after the push, or "".
     `ours`: whether tfbuild built it and gave it this name, so that `prune` may remove it.
     `runs`: whether this host has all of its features; `lacks`: those that it does not have.
     """
@@ -57,6 +58,7 @@ class Entry:
     verified: bool | None
     lacks: tuple[str, ...]
     offered: bool | None = None
+    altered: str = ""
     ours: bool = False
 
     @property
@@ -75,6 +77,7 @@ class Entry:
             "created": self.created,
             "verified": self.verified,
             "offered": self.offered,
+            "altered": self.altered or None,
             "runs_here": self.runs,
             "lacks": list(self.lacks),
         }
@@ -136,16 +139,27 @@ def remote(
     """The images under a repository's fixed tags, sorted by name; damaged ones are reported to `note`."""
     place = str(registry.repository)
     pairs = indexes.images(registry, registry.tags(), note)
-    offered = indexes.offered(registry, [image for image, _ in pairs])
+    named = indexes.named(registry, [image for image, _ in pairs])
+    for lost in sorted({image.id for image in named} - {image.id for image, _ in pairs}):
+        note(f"note: an index of {place} offers {lost}, which the registry lost: push it again, or withdraw it")
     return [
         replace(
             _entry(
                 image, place, f"{place}:{image.id}", verified=None, size=manifest.size, host=host, features=features
             ),
-            offered=image in offered,
+            offered=image in named,
+            altered=_alteration(image, named, complete),
         )
-        for image, manifest in pairs
+        for (image, manifest), complete in zip(pairs, indexes.complete(registry, pairs), strict=True)
     ]
+
+
+def _alteration(image: Published, named: Set[Published], complete: bool) -> str:
+    if image in named:
+        return "" if complete else "its SBOM or its provenance is gone"
+    if any(other.digest == image.digest or other.id == image.id for other in named):
+        return "an index names another image or other features"
+    return ""
 
 
 def _entry(

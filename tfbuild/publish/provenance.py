@@ -195,7 +195,7 @@ def from_json(content: bytes) -> Statement:
 
 def refuse_other(statement: Statement, *, digest: str, config: str, labels: Mapping[str, str]) -> None:
     """Raise VerificationFailed if the statement is about another image, or differs from the image's labels."""
-    hint = "the image or its provenance was changed after the push: do not use it, and push it again"
+    hint = "one of the two was changed after the push: do not use it, and find out who changed it"
     if [subject.digest.get("sha256") for subject in statement.subject] != [digest.removeprefix("sha256:")]:
         raise VerificationFailed(f"the provenance is about another image than {digest}", hint=hint)
     if statement.resource("configuration").sha256 != config:

@@ -77,8 +77,9 @@ def push(
     with progress.step("push: tags and indexes"):
         if uploaded:
             _tag(registry, ref, manifest, force=force)
-        registry.discard(references.arriving_tag(local.id))
         moved = indexes.gather(registry, published, progress)
+        # Last, because it tells an unfinished push from a tag that somebody moved.
+        _discard_arriving(registry, manifest)
     _refuse_overwritten(registry, ref, manifest)
     return Pushed(
         ref=ref,
@@ -144,6 +145,11 @@ def _transfer(engine: Engine, image_id: str, ref: str, progress: Progress) -> No
                 engine.untag(ref)
 
 
+def _discard_arriving(registry: Registry, manifest: Manifest) -> None:
+    for known in manifest.ids:
+        registry.discard(references.arriving_tag(known))
+
+
 def _published(registry: Registry, ref: str, manifest: Manifest) -> Published:
     """Return what the image's labels say in the registry. Raises RegistryRefused if they are invalid."""
     published = indexes.of_config(registry.config(manifest), manifest.digest)
@@ -194,10 +200,14 @@ def finish(registry: Registry, image: str, reports: Path, note: indexes.Note = i
     missing.
     """
     checked = described.check(registry, image, reports)
+    moved = indexes.gather(registry, checked.published, note)
+    manifest = registry.manifest(checked.digest)
+    if manifest is not None:
+        _discard_arriving(registry, manifest)
     return Pushed(
         ref=f"{registry.repository}:{checked.id}",
         digest=checked.digest,
-        moved=tuple(indexes.gather(registry, checked.published, note)),
+        moved=tuple(moved),
         uploaded=False,
         papers=None,
         signed=None,

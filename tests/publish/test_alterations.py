@@ -1,0 +1,138 @@
+"""Unfinished pushes (30), which CI completes, and alterations (24), at which it stops, are told apart."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.oci.fake_registry import FakeRegistry, connect
+from tests.oci.fake_registry import fake as fake
+from tests.publish.fake_images import gather, image, published
+from tests.publish.test_candidates import (
+    changed_configuration,
+    manifest,
+    replaced,
+    replaced_with_the_papers_of_the_former,
+    row_that_points_elsewhere,
+    with_fewer_features_in_the_index,
+    without,
+)
+from tfbuild import publish
+from tfbuild.errors import Unfinished, VerificationFailed
+from tfbuild.oci import manifests, references, referrers
+from tfbuild.publish import described, inventory
+
+INDEXES = ("2.20-mkl", "2.20.0-mkl", "any-mkl", "latest-mkl")
+Tampering = Callable[[type[FakeRegistry], str], None]
+
+
+@pytest.fixture
+def name(fake: type[FakeRegistry]) -> str:
+    pushed = image(fake, "2.20.0", cpu="x86-64-v4")
+    gather(fake, pushed)
+    return pushed
+
+
+def moved_tag(fake: type[FakeRegistry], name: str) -> None:
+    """To another whole image of that identifier, such as an older build."""
+    assert image(fake, "2.20.0", {"io.tfbuild.version": "0.1"}, cpu="x86-64-v4") == name
+
+
+def one_index_with_a_false_feature(fake: type[FakeRegistry], name: str) -> None:
+    kind, content = fake.content["manifests/2.20-mkl"]
+    fake.content["manifests/2.20-mkl"] = (kind, content.replace(b" avx512vl", b""))
+
+
+@pytest.mark.parametrize(
+    ("tamper", "reason"),
+    [
+        (moved_tag, "another image under its tag .* than in 2.20-mkl, 2.20.0-mkl, any-mkl, latest-mkl, and no push"),
+        (with_fewer_features_in_the_index, "describe .* otherwise than its labels"),
+        (one_index_with_a_false_feature, "^error: 2.20-mkl describe"),
+        (row_that_points_elsewhere, "than in 2.20-mkl"),
+        (replaced, "no provenance is attached"),
+        (replaced_with_the_papers_of_the_former, "is about another image"),
+        (changed_configuration, "does not match its digest"),
+        (without(referrers.SBOM), "no SBOM is attached"),
+        (without(referrers.PROVENANCE), "no provenance is attached"),
+    ],
+)
+def test_an_alteration_is_not_taken_for_an_unfinished_push(
+    tamper: Tampering, reason: str, fake: type[FakeRegistry], name: str, tmp_path: Path
+) -> None:
+    described.refuse_unfinished(described.check(connect(fake), name, tmp_path))
+    tamper(fake, name)
+    with pytest.raises(VerificationFailed, match=reason) as refusal:
+        described.check(connect(fake), name, tmp_path)
+    assert refusal.value.exit_code == 24
+    assert "push it again to" not in refusal.value.hint
+    # What CI would repair it with is refused, too, and changes nothing.
+    before = dict(fake.content)
+    with pytest.raises(VerificationFailed):
+        publish.finish(connect(fake), name, tmp_path)
+    assert fake.content == before
+
+
+def test_a_replacement_whose_indexes_are_missing_is_unfinished_and_can_be_completed(
+    fake: type[FakeRegistry], name: str, tmp_path: Path
+) -> None:
+    """Its arriving tag, which a push removes at its end, tells it from a tag that somebody moved."""
+    old = manifest(fake, name)
+    moved_tag(fake, name)
+    subject = connect(fake).manifest(name)
+    assert subject is not None
+    for known in subject.ids:
+        tag = f"manifests/{references.arriving_tag(known)}"
+        fake.content[tag] = fake.content[f"manifests/{name}"]
+        with pytest.raises(Unfinished, match=r"is not offered by 2\.20-mkl, ") as unfinished:
+            described.refuse_unfinished(described.check(connect(fake), name, tmp_path))
+        assert unfinished.value.exit_code == 30
+        # The image that it replaces is still offered, and still the one described.
+        assert described.check(connect(fake), old, tmp_path).digest == old
+        del fake.content[tag]
+    fake.content[tag] = fake.content[f"manifests/{name}"]
+    assert publish.finish(connect(fake), name, tmp_path).moved == INDEXES
+    assert fake.content[tag] == (manifests.INDEX, manifests.EMPTY_INDEX)
+    described.refuse_unfinished(described.check(connect(fake), name, tmp_path))
+
+
+def test_an_index_without_the_image_is_unfinished(fake: type[FakeRegistry], name: str, tmp_path: Path) -> None:
+    del fake.content["manifests/latest-mkl"]
+    with pytest.raises(Unfinished, match="not offered by latest-mkl"):
+        described.refuse_unfinished(described.check(connect(fake), name, tmp_path))
+    publish.finish(connect(fake), name, tmp_path)
+    described.refuse_unfinished(described.check(connect(fake), name, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("tamper", "offered", "altered"),
+    [
+        (moved_tag, False, "an index names another image or other features"),
+        (with_fewer_features_in_the_index, False, "an index names another image or other features"),
+        (row_that_points_elsewhere, False, "an index names another image or other features"),
+        (without(referrers.SBOM), True, "its SBOM or its provenance is gone"),
+        (replaced, True, "its SBOM or its provenance is gone"),
+    ],
+)
+def test_the_list_shows_what_was_altered(
+    tamper: Tampering, offered: bool, altered: str, fake: type[FakeRegistry], name: str
+) -> None:
+    def listed() -> list[tuple[str, bool | None, str]]:
+        entries = inventory.remote(connect(fake), None, frozenset())
+        return [(entry.id, entry.offered, entry.altered) for entry in entries]
+
+    half = image(fake, "2.20.0", cpu="x86-64-v2")
+    assert listed() == [(half, False, ""), (name, True, "")]
+    tamper(fake, name)
+    assert (name, offered, altered) in listed()
+
+
+def test_the_list_names_what_the_registry_lost(fake: type[FakeRegistry], name: str) -> None:
+    gather(fake, image(fake, "2.20.0", cpu="x86-64-v2"))
+    lost = published(connect(fake), name)
+    for tag in (name, lost.digest):
+        del fake.content[f"manifests/{tag}"]
+    notes: list[str] = []
+    inventory.remote(connect(fake), None, frozenset(), notes.append)
+    (line,) = notes
+    assert f"offers {name}, which the registry lost" in line
