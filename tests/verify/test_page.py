@@ -13,6 +13,7 @@ from tests.bench.test_page import HOSTILE, ParsedPage
 from tests.pages.test_charts import drawings, marked
 from tests.verify.test_report import CLAIMS, check, report
 from tfbuild.cli import building
+from tfbuild.measure.records import Interval
 from tfbuild.pages import charts
 from tfbuild.util.files import REPORTS
 from tfbuild.verify import page
@@ -82,6 +83,17 @@ def test_without_the_packages_that_draw_it_has_the_numbers(monkeypatch: pytest.M
     assert "<svg" not in read.source
     assert "pip install 'tensorflow-tfbuild[bench]'" in read.text
     assert "<details open><summary>Numbers" in read.source
+
+
+def test_ratios_that_no_logarithm_takes_are_numbers_alone() -> None:
+    original = report().throughput
+    assert original is not None
+    zero = Interval(median=0.0, low=0.0, high=0.0, coverage=0.95)
+    odd = replace(original, cpu=zero, wall=zero, band=zero, benchmarks=())
+    read = ParsedPage(page.to_html(replace(report(), throughput=odd)))
+    assert "<svg" not in read.source
+    assert "0.000 [0.000, 0.000]" in read.text
+    assert "pip install" not in read.text
 
 
 def test_a_report_without_a_start_has_a_page() -> None:

@@ -8,6 +8,7 @@ from markupsafe import Markup
 from tfbuild.measure.records import SLOWER
 from tfbuild.pages import charts, rendering
 from tfbuild.pages.charts import Line, LineGroup
+from tfbuild.util.installation import DISTRIBUTION
 from tfbuild.verify import wording
 from tfbuild.verify.records import Benchmark, Check, Report, Throughput
 
@@ -28,8 +29,9 @@ def to_html(report: Report) -> str:
         styles=STYLES,
         numbers=wording.numbers,
         baseline=wording.baseline(report),
-        chart=_chart(report.throughput) if report.throughput and charts.available() else "",
+        chart=_chart(report.throughput) if report.throughput else Markup(),
         drawable=charts.available(),
+        extra=f"{DISTRIBUTION}[bench]",
         speeds=list(_speeds(report.throughput)) if report.throughput else [],
         plan={name: wording.plain(value) for name, value in msgspec.to_builtins(report.plan).items() if value},
         environment=_environment(report),
@@ -44,19 +46,20 @@ def _summary(checks: tuple[Check, ...]) -> str:
 
 
 def _chart(throughput: Throughput) -> Markup:
-    group = LineGroup(
-        title=f"{'CPU time' if throughput.metric == 'cpu' else 'wall time'}, relative to the baseline",
-        lines=(_line(ALL, throughput, throughput.metric), *_workloads(throughput)),
-    )
+    """Draw the mean and each workload; nothing if no logarithmic axis can show them, or without the packages."""
+    metric = throughput.metric
+    drawn = (_line(ALL, throughput, metric), *(_line(row.name, row, metric) for row in throughput.benchmarks))
+    lines = tuple(line for line in drawn if line)
+    if not lines or not charts.available():
+        return Markup()
+    title = f"{'CPU time' if throughput.metric == 'cpu' else 'wall time'}, relative to the baseline"
+    group = LineGroup(title=title, lines=lines)
     return Markup(charts.ratios("throughput of the image relative to the baseline", [group]))
 
 
-def _workloads(throughput: Throughput) -> Iterator[Line]:
-    yield from (_line(row.name, row, throughput.metric) for row in throughput.benchmarks)
-
-
-def _line(name: str, row: Benchmark | Throughput, metric: str) -> Line:
-    return Line(label=name, ratio=row.cpu if metric == "cpu" else row.wall, effect=row.effect, band=row.band)
+def _line(name: str, row: Benchmark | Throughput, metric: str) -> Line | None:
+    ratio = charts.drawable(row.cpu if metric == "cpu" else row.wall)
+    return Line(label=name, ratio=ratio, effect=row.effect, band=charts.drawable(row.band)) if ratio else None
 
 
 def _speeds(throughput: Throughput) -> Iterator[tuple[str, str, str, str, str]]:
