@@ -1,8 +1,10 @@
 """The limits of containers whose image may lie, and what this machine's kernel shows of them."""
 
+from types import SimpleNamespace
+
 import pytest
 
-from tfbuild.engine import outside, sandbox
+from tfbuild.engine import containers, outside, sandbox
 from tfbuild.engine.sandbox import Sandbox
 
 BOX = Sandbox(processes=288, volume="v", source="/volumes/v/_data", path="/files")
@@ -54,3 +56,16 @@ def test_more_processors_may_have_more_threads() -> None:
 
 def test_the_files_that_a_process_maps_as_code() -> None:
     assert outside.executable_files(MAPS) == {"/usr/bin/python3.11", "/opt/with space/lib.so (deleted)"}
+
+
+@pytest.mark.parametrize("config", [None, {}, {"Volumes": None}, {"Volumes": {"/data": {}}}])
+def test_every_container_is_confined_and_a_sandboxed_one_more(config: object) -> None:
+    image = SimpleNamespace(attrs={"Config": config})
+    usual, boxed = (containers.confinement(image, box, [], gpus=False) for box in (None, BOX))
+    for options in (usual, boxed):
+        assert (options["cap_drop"], options["security_opt"]) == (["ALL"], ["no-new-privileges"])
+        assert options["log_config"] == {"Type": "none"}
+    assert (usual["pids_limit"], usual["mounts"], "read_only" in usual) == (containers.MOST_PROCESSES, [], False)
+    assert (boxed["pids_limit"], boxed["read_only"]) == (BOX.processes, True)
+    declared = {"/data"} if config == {"Volumes": {"/data": {}}} else set()
+    assert {row["Target"] for row in boxed["mounts"]} == {"/files", "/tmp", *declared}
