@@ -14,7 +14,7 @@ from tfbuild.errors import UnknownRelease
 from tfbuild.facts import releases, toolchains
 
 FLAGS = "-march=armv8.2-a+dotprod+fp16fml+fp16+bf16+crypto+i8mm+rcpc+sve"
-ARM = ("--platform", "linux/arm64", "--cpu", "neoverse-v1", "--json")
+ARM = ("--platform", "linux/arm64", "--cpu", "neoverse-v1,exact", "--json")
 
 
 def invoke(*arguments: str) -> Any:

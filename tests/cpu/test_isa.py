@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from packaging.version import Version
 
 from tests import checkout
-from tests.cpu.machines import machine, machines
+from tests.cpu.machines import Machine, machine, machines
 from tfbuild import cpu, facts
-from tfbuild.cpu import compilers, isa, names
+from tfbuild.cpu import compilers, isa, names, uses
 from tfbuild.errors import TfbuildError, UnknownCompiler, UnknownCpu, UsageError
 
 X86 = [row.name for row in facts.features("x86_64")]
@@ -38,10 +38,22 @@ lists = st.one_of(
         ("X86_64_V4", "x86_64", "x86-64-v4", "x86-64-v4"),
         ("avx", "x86_64", "avx", "x86-64-v1"),
         ("avx2,fma", "x86_64", "avx2-fma", "x86-64-v1"),
-        ("haswell", "x86_64", "x86-64-v3-aes-pclmulqdq", "x86-64-v3"),
-        ("skylake-avx512", "x86_64", "x86-64-v4-adx-aes-pclmulqdq", "x86-64-v4"),
+        ("haswell", "x86_64", "x86-64-v3", "x86-64-v3"),
+        ("haswell,exact", "x86_64", "x86-64-v3-aes-pclmulqdq", "x86-64-v3"),
+        ("haswell,pclmulqdq", "x86_64", "x86-64-v3-pclmulqdq", "x86-64-v3"),
+        ("skylake-avx512", "x86_64", "x86-64-v4", "x86-64-v4"),
+        ("cascadelake", "x86_64", "x86-64-v4-vnni", "x86-64-v4"),
+        ("zen4", "x86_64", "x86-64-v4-vnni-bf16", "x86-64-v4"),
+        ("zen5", "x86_64", "x86-64-v4-vnni-bf16", "x86-64-v4"),
+        ("sapphirerapids", "x86_64", "x86-64-v4-vnni-bf16-fp16", "x86-64-v4"),
+        ("sapphirerapids,exact", "x86_64", "x86-64-v4-b9bb6191", "x86-64-v4"),
+        ("alderlake", "x86_64", "x86-64-v3-avx_vnni", "x86-64-v3"),
+        ("X86-64-v4-VNNI-bf16", "x86_64", "x86-64-v4-vnni-bf16", "x86-64-v4"),
+        ("avx2-fma", "x86_64", "avx2-fma", "x86-64-v1"),
         ("armv8.2-a", "aarch64", "armv8.2-a", "armv8.2-a"),
-        ("neoverse-n1", "aarch64", "armv8.2-a-2eaf336b", "armv8.2-a"),
+        ("neoverse-n1", "aarch64", "armv8.2-a-fp16", "armv8.2-a"),
+        ("neoverse-v1", "aarch64", "armv8.2-a-sve", "armv8.2-a"),
+        ("neoverse-v2", "aarch64", "armv8.2-a-sve2", "armv8.2-a"),
     ],
 )
 def test_names(requested: str, arch: str, name: str, level: str) -> None:
@@ -53,7 +65,9 @@ def test_znver4_and_zen4_are_one() -> None:
     assert isa.resolve("znver4", arch="x86_64") == isa.resolve("zen4", arch="x86_64")
 
 
-@pytest.mark.parametrize("requested", ["haswel", "x86-64-v5", "avx3", "", ",", "native", "AMD Zen 4", "sse4_2;rm"])
+@pytest.mark.parametrize(
+    "requested", ["haswel", "x86-64-v5", "avx3", "", ",", "exact", "x86-64-v4-vnnni", "AMD Zen 4", "sse4_2;rm"]
+)
 def test_unknown_names_are_refused_with_the_nearest(requested: str) -> None:
     with pytest.raises(UnknownCpu) as refusal:
         isa.resolve(requested, arch="x86_64")
@@ -113,7 +127,7 @@ def test_flags(requested: str, compiler: str, flags: str) -> None:
 
 
 def test_what_a_compiler_does_not_know_is_dropped_with_its_reason() -> None:
-    flags = isa.flags(isa.resolve("sapphirerapids", arch="x86_64"), "gcc-10")
+    flags = isa.flags(isa.resolve("sapphirerapids,exact", arch="x86_64"), "gcc-10")
     reasons = {item.feature: item.reason for item in flags.dropped}
     assert reasons["amx_bf16"] == "gcc-10 does not know -mamx-bf16 (gcc 11 does)"
     assert not any("amx" in flag for flag in flags.flags)
@@ -240,6 +254,36 @@ def test_intersection_is_commutative_associative_idempotent_and_never_wider_than
     assert isa.closure(whole.features) == set(whole.features)
 
 
+@pytest.mark.parametrize("name", [*names.known("x86_64"), *names.known("aarch64")])
+def test_a_cpus_set_is_part_of_all_that_it_has_and_its_name_names_it(name: str) -> None:
+    arch = "x86_64" if names.features(name, "x86_64") is not None else "aarch64"
+    kept, whole = (isa.resolve(text, arch=arch) for text in (name, f"{name},exact"))
+    assert set(kept.features) <= set(whole.features)
+    assert kept.level == whole.level
+    named = {isa.flags(isa.resolve(text, arch=arch), "gcc-12") for text in (name, kept.name, isa.option(kept))}
+    assert len(named) == 1
+    left = set(whole.features) - set(kept.features)
+    assert all(uses.left_out(feature) for feature in left)
+    assert not left & set(facts.levels(arch)[-1].features)
+
+
+@pytest.mark.parametrize("row", machines(), ids=lambda row: row.name)
+def test_a_recorded_machines_set_has_a_name_to_read(row: Machine) -> None:
+    own = isa.of_cpu(cpu.parse(row.cpuinfo()))
+    assert not re.search(r"-[0-9a-f]{8}$", own.name)
+    assert set(own.features) <= set(isa.all_of_cpu(cpu.parse(row.cpuinfo())).features)
+
+
+def test_the_hosts_set_takes_what_else_is_in_the_list() -> None:
+    host = cpu.parse(machine("rhel7-haswell").cpuinfo())
+    named = {text: isa.resolve(text, arch="x86_64", host=host).name for text in ("host", "host,exact", "host,aes")}
+    assert named == {"host": "x86-64-v3", "host,exact": "x86-64-v3-aes-pclmulqdq", "host,aes": "x86-64-v3-aes"}
+    assert isa.means_host("host,exact")
+    assert not isa.means_host("haswell,exact")
+    with pytest.raises(UnknownCpu, match="no host CPU"):
+        isa.resolve("host,exact", arch="x86_64")
+
+
 def test_nothing_is_common_to_two_architectures_or_to_no_machine() -> None:
     pair = (isa.resolve("x86-64-v3", arch="x86_64"), isa.resolve("armv8.2-a", arch="aarch64"))
     with pytest.raises(UsageError, match="aarch64 and x86_64"):
@@ -313,8 +357,8 @@ GCC_12 = ["btver1", "btver2", "cooperlake", "icelake-server", "tigerlake", "rock
 @pytest.mark.skipif(not shutil.which("gcc-12"), reason="compares with Debian 12's GCC")
 @pytest.mark.parametrize("name", [*GCC_12, "tremont", "knm"])
 def test_a_compilers_name_stands_for_what_that_compiler_makes_of_it(name: str) -> None:
-    by_gcc = defined_by_gcc(f"-march={name}")
-    assert by_gcc - ({"xsave"} if name == "btver1" else set()) == set(isa.resolve(name, arch="x86_64").features)
+    by_gcc, exact = defined_by_gcc(f"-march={name}"), isa.resolve(f"{name},exact", arch="x86_64")
+    assert by_gcc - ({"xsave"} if name == "btver1" else set()) == set(exact.features)
 
 
 @pytest.mark.skipif(not shutil.which("gcc-12"), reason="asks Debian 12's GCC")
@@ -322,8 +366,9 @@ def test_a_compilers_name_stands_for_what_that_compiler_makes_of_it(name: str) -
     "requested", [*names.known("x86_64"), "avx", "avx2,fma", "avx512f", "amx_fp16", "avx512_bf16,rdseed"]
 )
 def test_the_flags_switch_on_in_a_real_compiler_what_they_promise(requested: str) -> None:
-    flags = isa.flags(isa.resolve(requested, arch="x86_64"), "gcc-12")
-    assert defined_by_gcc(*flags.flags) == set(flags.instruction_set.features)
+    for text in (requested, f"{requested},exact"):
+        flags = isa.flags(isa.resolve(text, arch="x86_64"), "gcc-12")
+        assert defined_by_gcc(*flags.flags) == set(flags.instruction_set.features)
 
 
 def defined_by_gcc(*flags: str) -> set[str]:
@@ -370,6 +415,7 @@ def test_no_name_raises_anything_but_the_projects_error(requested: str, arch: st
         ("gcc-12", "2.15.1", "invalid static_cast from eigen_packet_wrapper"),
         ("clang-17", "2.16.1", "invalid static_cast from eigen_packet_wrapper"),
         ("gcc-13", "2.18.1", "const Eigen::half to _Float16"),
+        ("clang-18", "2.21.0", "predux_half_dowto4"),
     ],
 )
 def test_avx512_fp16_is_left_out_where_it_breaks_the_release(compiler: str, release: str, reason: str) -> None:

@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from tests.cpu.machines import Machine, Recording, machine, machines, recording,
 from tests.cpu.test_isa import COMPILERS
 from tests.facts import newest
 from tfbuild import facts, plan
-from tfbuild.cpu import isa
+from tfbuild.cpu import isa, uses
 from tfbuild.facts import releases
 from tfbuild.plan import Request, explain
 from tfbuild.plan.explain import Explanation, FeatureRow
@@ -49,13 +50,31 @@ def test_every_feature_has_a_row_and_every_emitted_flag_is_in_it(row: Machine, c
 
 def test_kept_are_the_features_of_the_set_that_the_compiler_knows(tmp_path: Path) -> None:
     path = recorded(tmp_path, machine("unknown-sapphirerapids"))
-    by_name = rows(explain.explain(Request(cpuinfo=path, compiler="gcc-10")))
+    by_name = rows(explain.explain(Request(cpu="host,exact", cpuinfo=path, compiler="gcc-10")))
     assert (by_name["avx2"].kept, by_name["avx2"].level) == (True, "x86-64-v3")
     assert (by_name["amx_bf16"].cpu, by_name["amx_bf16"].kept) == ("yes", False)
     assert by_name["amx_bf16"].reason == "gcc-10 does not know -mamx-bf16 (gcc 11 does)"
     assert (by_name["fma4"].cpu, by_name["fma4"].reason) == ("no", "not in this CPU")
     assert by_name["avx_ifma"].cpu == "not known"  # no kernel prints it
     assert by_name["rdrand"].kept is False
+
+
+@pytest.mark.parametrize("request_", [Request(cpu="sapphirerapids"), Request(cpu="host")], ids=lambda row: row.cpu)
+def test_a_feature_that_makes_no_difference_is_in_the_cpu_and_left_out_with_the_reason(
+    request_: Request, tmp_path: Path
+) -> None:
+    path = recorded(tmp_path, machine("unknown-sapphirerapids")) if request_.cpu == "host" else ""
+    explanation = explain.explain(replace(request_, cpuinfo=path))
+    assert explanation.instruction_set == "x86-64-v4-vnni-bf16"  # the newest release's Eigen refuses AVX512-FP16
+    by_name = rows(explanation)
+    for name, reason in {
+        "gfni": uses.LEFT_OUT,
+        "amx_int8": uses.LEFT_OUT,
+        "avx_vnni": "avx512_vnni does the same",
+    }.items():
+        assert (by_name[name].cpu, by_name[name].kept) == ("yes", False)
+        assert by_name[name].reason == reason
+    assert by_name["fma4"].cpu == "no"
 
 
 def test_cpuid_beside_the_kernels_list_tells_of_what_no_kernel_prints(tmp_path: Path) -> None:
@@ -78,7 +97,7 @@ def test_what_breaks_the_release_is_dropped_with_the_reason_and_other_releases_k
     row = rows(explain.explain(Request(cpu="sapphirerapids", compiler="gcc-13", release="2.18.1")))["avx512_fp16"]
     assert (row.cpu, row.kept) == ("yes", False)
     assert row.reason.startswith("breaks TensorFlow 2.18.1 with gcc-13: ")
-    assert rows(explain.explain(Request(cpu="sapphirerapids", compiler="gcc-13", release="2.21.0")))["avx512_fp16"].kept
+    assert rows(explain.explain(Request(cpu="sapphirerapids", compiler="gcc-13", release="2.20.0")))["avx512_fp16"].kept
 
 
 def test_what_sources_disagree_on_has_the_rule_for_its_reason(tmp_path: Path) -> None:
@@ -126,7 +145,7 @@ def test_what_uses_a_feature() -> None:
 
 
 def test_every_fact_of_use_names_features_that_exist_and_its_source() -> None:
-    for use in explain.uses():
+    for use in uses.table().use:
         assert use.source
         assert len(set(use.features)) == len(use.features)
         assert all(facts.feature(name) for name in use.features)
@@ -217,8 +236,9 @@ def test_no_line_is_wider_than_a_terminal_of_eighty_characters(monkeypatch: pyte
 
 def test_every_compiler_carries_all_that_it_does_not_drop() -> None:
     for compiler in COMPILERS:
-        requested = isa.resolve("sapphirerapids", arch="x86_64")
+        requested = isa.resolve("sapphirerapids,exact", arch="x86_64")
         dropped = {item.feature for item in isa.flags(requested, compiler).dropped}
-        by_name = rows(explain.explain(Request(cpu="sapphirerapids", platform="linux/amd64", compiler=compiler)))
+        request = Request(cpu="sapphirerapids,exact", platform="linux/amd64", compiler=compiler, release="2.20.0")
+        by_name = rows(explain.explain(request))
         assert {name for name, row in by_name.items() if row.kept} == set(requested.features) - dropped
         assert all(row.flag.removeprefix("with ").startswith("-m") for row in by_name.values() if row.kept)

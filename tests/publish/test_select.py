@@ -77,7 +77,7 @@ def select(
 ) -> Choice | None:
     """None if there is no such index, or no image with that Python in it."""
     host = parsed(text)
-    features = frozenset(isa.of_cpu(host).features)
+    features = frozenset(isa.all_of_cpu(host).features)
     try:
         return publish.select(
             connect(fake), host, features, release=release, target="mkl", python=python, any_release=any_release
@@ -109,7 +109,7 @@ def test_the_best_complete_image_that_fits_is_chosen(
 ) -> None:
     """One release; never features that the host lacks, or a smaller set if a larger one fits; no unfinished push."""
     word, any_release, release = release or "latest", release == "any", release.replace("any", "")
-    features = frozenset(isa.of_cpu(parsed(HOSTS[name])).features)
+    features = frozenset(isa.all_of_cpu(parsed(HOSTS[name])).features)
     with serving() as fake:
         complete = [image for arguments in pushed if (image := push(fake, *arguments)) and arguments[3]]
         matches = choose.matching(complete, release=release, target="mkl", python=python)

@@ -132,7 +132,7 @@ def push(engine: Engine, image: str, place: Registry, tmp_path: Path, *, force: 
 
 def choose(place: Registry, recorded: str, release: str = "") -> Choice:
     host = parsed(recorded)
-    features = frozenset(isa.of_cpu(host).features)
+    features = frozenset(isa.all_of_cpu(host).features)
     return publish.select(place, host, features, release=release, target="mkl", python="")
 
 
@@ -181,7 +181,7 @@ def test_each_host_pulls_the_image_that_it_can_run_by_the_verb_and_by_the_shell(
         )  # fmt: skip
         assert len(document["passed_over"]) == len(CPUS) - 1
         pulled = engine.image(name)
-        host = frozenset(isa.of_cpu(parsed(recorded)).features)
+        host = frozenset(isa.all_of_cpu(parsed(recorded)).features)
         assert set(pulled.labels["io.tfbuild.features"].split()) <= host
         engine.remove(name)
         assert shell(place, tmp_path / recorded).stdout.strip() == name
@@ -356,7 +356,7 @@ def test_images_are_listed_here_and_in_the_registry(
     verified, unverified = made(build("x86-64-v3")), made(build("x86-64-v4"), verified=False)
     push(engine, verified, place, tmp_path)
     host = cpu.parse(machine("rhel7-haswell").cpuinfo())
-    features = frozenset(isa.of_cpu(host).features)
+    features = frozenset(isa.all_of_cpu(host).features)
     listed = {one.name: one for one in inventory.local(engine, tmp_path / "reports", host, features)}
     assert (listed[verified].verified, listed[verified].runs) == (True, True)
     assert (listed[unverified].verified, listed[unverified].runs) == (False, False)

@@ -40,7 +40,8 @@ PLAN: Options = {
     ),
     "cpu": (
         "",
-        "CPU to build for: host, a level (x86-64-v3), a name (haswell), features (avx2,fma) or a recorded file",
+        "CPU to build for: host, a level (x86-64-v3), a name (haswell), features (avx2,fma) or a recorded file; "
+        "host,exact also keeps the features that make no difference to TensorFlow",
     ),
     "cpuinfo": ("", "recorded CPU to use as `host` (/proc/cpuinfo, sysctl -a, CPUID leaves or py-cpuinfo's JSON)"),
     "compiler": (

@@ -246,7 +246,7 @@ def select_for(request: Request, run: "Run") -> Build:
 
     maker = Maker(run=run)
     request = replace(request, platform=request.platform or maker.engine.platform)
-    if request.cpuinfo or request.cpu not in ("", "host") or request.wheel not in ("", "source"):
+    if request.cpuinfo or not isa.means_host(request.cpu) or request.wheel not in ("", "source"):
         return select(request)
     return select_build(request, maker.cpu())
 

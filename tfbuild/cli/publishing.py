@@ -170,7 +170,7 @@ def pull(
     cosign_options = signing.options(signed)
     source = registry_of(registry, ca_cert)
     host = running_cpu(cpuinfo, ca_cert, chosen)
-    features = frozenset(isa.of_cpu(host).features)
+    features = frozenset(isa.all_of_cpu(host).features)
     choice = publish.select(
         source, host, features, release=release, target=target, python=python, any_release=any_release, skip=skip
     )
@@ -249,7 +249,7 @@ def images(*, engine: str, registry: str, ca_cert: str, json: bool) -> None:
             raise
         connected, host = None, host_cpu("")
         say(f"note: {error.reason}; listing only the registry, for the CPU of this machine")
-    features = frozenset(isa.of_cpu(host).features) if host else frozenset()
+    features = frozenset(isa.all_of_cpu(host).features) if host else frozenset()
     entries = inventory.local(connected, REPORTS, host, features) if connected is not None else []
     if remote is not None:
         entries += inventory.remote(remote, host, features, say)

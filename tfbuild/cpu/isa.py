@@ -1,8 +1,11 @@
 """Instruction sets and their compiler flags.
 
-An instruction set is a list of features with all that they need. Its flags are a level (``-march=x86-64-v3``) and the
-features beyond it. They are never ``-march=native`` (which differs between machines), a list without a level (for which
-Clang does not tune: Eigen's GEMM runs at half of plain ``-mavx``) or a CPU's name (some of which tune as badly).
+An instruction set is a list of features with all that they need. That of a CPU has a level's features, and of those
+beyond it only the ones that make a difference to TensorFlow (tfbuild.cpu.uses), so that most CPUs share a few sets.
+
+Its flags are a level (``-march=x86-64-v3``) and the features beyond it. They are never ``-march=native`` (which differs
+between machines), a list without a level (for which Clang does not tune: Eigen's GEMM runs at half of plain ``-mavx``)
+or a CPU's name (some of which tune as badly).
 """
 
 import difflib
@@ -13,13 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfbuild import facts
-from tfbuild.cpu import compilers, names
+from tfbuild.cpu import compilers, names, uses
 from tfbuild.cpu.detection import Cpu, detect
 from tfbuild.errors import UnknownCompiler, UnknownCpu, UsageError
 from tfbuild.facts import FullLevel
 
-# A name spells out at most so many features beyond its level; more become a fingerprint: a tag has 128 characters.
-MOST_SPELLED = 3
+# The longest name that spells out its features; others get a fingerprint: a tag has 128 characters.
+MOST_NAME = 48
+# In --cpu, behind a comma: keep all features of the CPU.
+EXACT = "exact"
 WIDTH = "-mprefer-vector-width="
 MACHINES = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}
 closure = facts.closure
@@ -100,12 +105,14 @@ def intersection(sets: Iterable[InstructionSet]) -> InstructionSet:
 
 def _name(held: frozenset[str], level: FullLevel) -> str:
     beyond = held - level.features
-    spelled = sorted(beyond - _implied(beyond))
+    explicit = beyond - _implied(beyond)
+    spelled = [row.word or row.name for row in facts.features(level.arch) if row.name in explicit]
     # The smallest level adds nothing to a list: "avx", not "x86-64-v1-avx".
     front = [] if spelled and level == facts.levels(level.arch)[0] else [level.name]
-    if len(spelled) > MOST_SPELLED:
+    name = "-".join(front + spelled)
+    if len(name) > MOST_NAME:
         return f"{level.name}-{hashlib.sha256(' '.join(sorted(beyond)).encode()).hexdigest()[:8]}"
-    return "-".join(front + spelled)
+    return name
 
 
 def _implied(names: Iterable[str]) -> frozenset[str]:
@@ -113,6 +120,11 @@ def _implied(names: Iterable[str]) -> frozenset[str]:
 
 
 def of_cpu(cpu: Cpu) -> InstructionSet:
+    """Return what to compile for this CPU: what makes a difference to TensorFlow of `all_of_cpu`."""
+    return instruction_set(uses.reduced(all_of_cpu(cpu).features, cpu.arch), cpu.arch)
+
+
+def all_of_cpu(cpu: Cpu) -> InstructionSet:
     """Return all that programs can use on this CPU, without features that need what a hypervisor masks (`hidden`)."""
     masked = {item.feature for item in hidden(cpu)}
     usable = (name for name in cpu.features if facts.feature(name).use and name not in masked)
@@ -131,25 +143,61 @@ def hidden(cpu: Cpu) -> tuple[DroppedFeature, ...]:
 
 
 def resolve(text: str, *, arch: str, host: Cpu | None = None) -> InstructionSet:
-    """Return the instruction set of "host", a level, a microarchitecture, a feature list, or a recorded machine's file.
+    """Return the instruction set that --cpu names.
 
+    `text` is a recorded machine's file or a list of "host", CPUs, levels, sets by their names, and features. Of a CPU
+    it has the features that make a difference to TensorFlow; with "exact" in the list, all that a compiler can use.
     Raises UnknownCpu with the nearest known names.
     """
-    if text == "host":
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    words = [part for part in parts if part.lower() != EXACT]
+    exact = len(words) < len(parts)
+    try:
+        if not words:
+            raise UnknownCpu(f"{text!r} names no CPU, level or feature", hint=_nearest(text, arch))
+        return instruction_set(frozenset().union(*(_meaning(word, arch, host, exact) for word in words)), arch)
+    except UnknownCpu:
+        path = text.removesuffix(f",{EXACT}")
+        if means_host(text) or (os.sep not in path and not os.path.isfile(path)):
+            raise
+    return _of(same_architecture(detect(Path(path)), arch, path), exact)
+
+
+def means_host(text: str) -> bool:
+    """Whether this value of --cpu asks for the host's CPU; an empty one does."""
+    return not text or "host" in (part.strip() for part in text.split(","))
+
+
+def _of(cpu: Cpu, exact: bool) -> InstructionSet:
+    return all_of_cpu(cpu) if exact else of_cpu(cpu)
+
+
+def _meaning(word: str, arch: str, host: Cpu | None, exact: bool) -> frozenset[str]:
+    """Return the features that one word of --cpu stands for."""
+    if word == "host":
         if host is None:
             known = ", ".join(level.name for level in facts.levels(arch))
             raise UnknownCpu("no host CPU is known here", hint=f"name a CPU or a level: --cpu {known}")
-        return of_cpu(host)
-    if facts.squeeze(text) in _levels(arch):
-        return instruction_set(_levels(arch)[facts.squeeze(text)], arch)
-    if (held := names.features(text, arch)) is not None:
-        return instruction_set(held, arch)
-    try:
-        return instruction_set(_listed(text, arch), arch)
-    except UnknownCpu:
-        if os.sep not in text and not os.path.isfile(text):
-            raise
-    return of_cpu(same_architecture(detect(Path(text)), arch, text))
+        return frozenset(_of(host, exact).features)
+    if (level := _levels(arch).get(facts.squeeze(word))) is not None:
+        return level
+    if (held := names.features(word, arch)) is not None:
+        return held if exact else uses.reduced(held, arch)
+    if (held := _named(word, arch)) is not None:
+        return held
+    raise UnknownCpu(f"unknown CPU, level or feature {word!r} for {arch}", hint=_nearest(word, arch))
+
+
+def _named(word: str, arch: str) -> frozenset[str] | None:
+    """Return the features of a feature's or a set's name ("avx2-fma", "x86-64-v4-vnni-bf16"); None for other words."""
+    if (row := facts.spelled(word, arch)) is not None:
+        return frozenset([row.name])
+    below: frozenset[str] = frozenset()
+    for level in facts.levels(arch):
+        if word.lower().startswith(f"{level.name}-"):
+            below, rest = level.features, word[len(level.name) + 1 :]
+    rows = [facts.spelled(part, arch) for part in (rest if below else word).split("-")]
+    return None if None in rows else below | {row.name for row in rows if row is not None}
 
 
 def same_architecture(cpu: Cpu, arch: str, origin: str) -> Cpu:
@@ -163,21 +211,6 @@ def same_architecture(cpu: Cpu, arch: str, origin: str) -> Cpu:
 
 def _levels(arch: str) -> dict[str, frozenset[str]]:
     return {facts.squeeze(level.name): level.features for level in facts.levels(arch)}
-
-
-def _listed(text: str, arch: str) -> frozenset[str]:
-    """Return the features of a comma-separated list of levels and features: ``x86-64-v4,avx512_vnni``."""
-    held: set[str] = set()
-    levels = _levels(arch)
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    for part in parts:
-        row = facts.spelled(part, arch)
-        if row is None and facts.squeeze(part) not in levels:
-            raise UnknownCpu(f"unknown CPU, level or feature {part!r} for {arch}", hint=_nearest(part, arch))
-        held |= {row.name} if row is not None else levels[facts.squeeze(part)]
-    if not parts:
-        raise UnknownCpu(f"{text!r} names no CPU, level or feature", hint=_nearest(text, arch))
-    return frozenset(held)
 
 
 def _nearest(name: str, arch: str) -> str:
@@ -194,7 +227,7 @@ def _nearest(name: str, arch: str) -> str:
 
 
 def _is_known(name: str, arch: str) -> bool:
-    is_fact = facts.squeeze(name) in _levels(arch) or facts.spelled(name, arch) is not None
+    is_fact = facts.squeeze(name) in _levels(arch) or _named(name, arch) is not None
     return is_fact or names.features(name, arch) is not None
 
 
@@ -319,6 +352,7 @@ def _holds_level(held: frozenset[str], level: str, arch: str) -> bool:
 
 
 def _slow_name(named: str, arch: str, name: str, version: int) -> tuple[str, ...]:
+    named = named.partition(",")[0]
     row = compilers.slow(named, name, version, arch) if named else None
     if row is None:
         return ()

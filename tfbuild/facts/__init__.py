@@ -26,9 +26,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class Feature(Facts, frozen=True):
     """One CPU feature. `flag` is the compiler's flag (x86-64) or the extension behind ``-march=LEVEL+`` (aarch64).
 
-    `gcc` and `clang` are the first major versions that know the flag. Every compiler switches on what the feature
-    `implies`, only some what it `needs`. `cpuid` is its bit, such as ``7.0.ebx.5`` (x86-64); the operating system must
-    save its `registers`.
+    `word` stands for it in the name of an instruction set. `gcc` and `clang` are the first major versions that know the
+    flag. Every compiler switches on what the feature `implies`, only some what it `needs`. `cpuid` is its bit, such as
+    ``7.0.ebx.5`` (x86-64); the operating system must save its `registers`.
     """
 
     name: str
@@ -38,6 +38,7 @@ class Feature(Facts, frozen=True):
     gcc: int
     clang: int
     kernel: str | None = None
+    word: str = ""
     implies: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
@@ -97,7 +98,11 @@ def _by_name() -> dict[str, Feature]:
 @cache
 def _by_spelling() -> dict[tuple[str, str], Feature]:
     rows = load("features", FeatureTable).feature
-    others = {(row.arch, squeeze(name)): row for row in rows for name in (*row.aliases, row.cpuinfo or row.name)}
+    others = {
+        (row.arch, squeeze(name)): row
+        for row in rows
+        for name in (*row.aliases, row.cpuinfo or row.name, row.word or row.name)
+    }
     return others | {(row.arch, squeeze(row.name)): row for row in rows}
 
 

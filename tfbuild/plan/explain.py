@@ -7,14 +7,14 @@ import platform as host_platform
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Literal, TypeVar
+from typing import IO, TYPE_CHECKING, TypeVar
 
 from tfbuild import cpu as cpus
 from tfbuild import facts
-from tfbuild.cpu import ARCHITECTURES, Cpu, cpuid, isa
+from tfbuild.cpu import ARCHITECTURES, Cpu, cpuid, isa, uses
 from tfbuild.cpu.isa import Flags, InstructionSet
 from tfbuild.errors import TfbuildError
-from tfbuild.facts import Facts, Feature, releases
+from tfbuild.facts import Feature, releases
 from tfbuild.plan import failures, rules, selection
 from tfbuild.plan.build import MACHINES, PLATFORMS, Request
 from tfbuild.util import terminal
@@ -29,19 +29,6 @@ COLUMNS = {"feature": 19, "CPU": 7, "flag, or why none": 0, "used by": 26}
 LEAST_REASON = 24
 
 T = TypeVar("T")
-
-
-class Use(Facts, frozen=True):
-    """A library in TensorFlow that has code for these features, chosen by "flag" or at "run time"."""
-
-    part: str
-    when: Literal["flag", "run time"]
-    features: tuple[str, ...]
-    source: str
-
-
-class UseTable(Facts, frozen=True):
-    use: tuple[Use, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +72,7 @@ def explain(request: Request) -> Explanation:
     if request.cpuinfo and not _means_host(request):
         notes.append(f"--cpuinfo {request.cpuinfo} is not read: --cpu {request.cpu} names another CPU than the host")
     host = _attempt(notes, lambda: _host(request))
-    arch, requested = _requested(request, host, notes)
+    arch, requested, named = _requested(request, host, notes)
     cpu = host if host is not None and host.arch == arch and _means_host(request) else None
     usual = _usual(request, arch, notes)
     release, compiler = usual.release, usual.compiler
@@ -98,7 +85,9 @@ def explain(request: Request) -> Explanation:
     planned = _attempt([], lambda: selection.select(replace(request, release=release), host))
     notes += failures.notes(planned.fixes) if planned else ()
     compiled = flags.instruction_set if flags and requested else requested  # without dropped features, like the plan
-    knowledge = _Knowledge(cpu=cpu, whole=cpu is not None and _whole(request), requested=requested, flags=flags)
+    knowledge = _Knowledge(
+        cpu=cpu, whole=cpu is not None and _whole(request), named=named, requested=requested, flags=flags
+    )
     return Explanation(
         platform=MACHINES[arch],
         cpu=cpu.model if cpu else requested.name if requested else "",
@@ -137,7 +126,7 @@ def _attempt(notes: list[str], call: Callable[[], T]) -> T | None:
 
 
 def _means_host(request: Request) -> bool:
-    return request.cpu in ("", "host")
+    return isa.means_host(request.cpu)
 
 
 def _host(request: Request) -> Cpu | None:
@@ -153,8 +142,19 @@ def _whole(request: Request) -> bool:
     return cpuid.diagnostics(text) is not None
 
 
-def _requested(request: Request, host: Cpu | None, notes: list[str]) -> tuple[str, InstructionSet | None]:
-    """Return the architecture and the instruction set; an unknown name is looked up in the other architecture, too."""
+def _requested(
+    request: Request, host: Cpu | None, notes: list[str]
+) -> tuple[str, InstructionSet | None, InstructionSet | None]:
+    """Return the architecture, the instruction set, and that with all features of the CPU.
+
+    An unknown name is looked up in the other architecture, too.
+    """
+
+    def resolve(text: str, arch: str, notes: list[str]) -> InstructionSet | None:
+        return _attempt(notes, lambda: isa.resolve(text, arch=arch, host=host))
+
+    cpu = request.cpu or "host"
+    exact = f"{cpu},{isa.EXACT}"
     platform = _attempt(notes, lambda: rules.choose_platform(Request(platform=request.platform)))
     arch = (
         PLATFORMS[platform]
@@ -163,18 +163,18 @@ def _requested(request: Request, host: Cpu | None, notes: list[str]) -> tuple[st
     )
     if _means_host(request):
         if host is None:
-            return arch, None
+            return arch, None, None
         if request.platform and platform and host.arch != arch:
             notes.append(f"{host.model} is {host.arch}, not {platform}; leave out --platform {request.platform}")
-            return arch, None
-        return host.arch, isa.of_cpu(host)
-    requested = _attempt(notes, lambda: isa.resolve(request.cpu, arch=arch))
+            return arch, None, None
+        return host.arch, resolve(cpu, host.arch, notes), resolve(exact, host.arch, [])
+    requested = resolve(cpu, arch, notes)
     other = next(name for name in PLATFORMS.values() if name != arch)
-    of_other = None if requested or request.platform else _attempt([], lambda: isa.resolve(request.cpu, arch=other))
+    of_other = None if requested or request.platform else resolve(cpu, other, [])
     if of_other is None:
-        return arch, requested
+        return arch, requested, resolve(exact, arch, [])
     notes[-1] = f"{request.cpu} is for {other}: shown for {MACHINES[other]}"
-    return other, of_other
+    return other, of_other, resolve(exact, other, [])
 
 
 def _this_machine() -> str:
@@ -191,10 +191,14 @@ def _smallest(arch: str) -> InstructionSet:
 
 @dataclass(frozen=True, kw_only=True)
 class _Knowledge:
-    """What is known about the machine and the compile. `whole`: including the features that no kernel prints."""
+    """What is known about the machine and the compile. `whole`: including the features that no kernel prints.
+
+    `named`: the features of what --cpu names, with those that the `requested` set leaves out.
+    """
 
     cpu: Cpu | None
     whole: bool
+    named: InstructionSet | None
     requested: InstructionSet | None
     flags: Flags | None
 
@@ -229,9 +233,9 @@ def _in_cpu(feature: Feature, known: _Knowledge) -> str:
             return "masked"
         absent = "no" if feature.cpuinfo or known.whole else NOT_KNOWN
         return "yes" if feature.name in known.cpu.features else absent
-    if known.requested is not None:
+    if known.named is not None:
         absent = "no" if feature.use else NOT_KNOWN  # names, levels and lists keep only features with flags
-        return "yes" if feature.name in known.requested.features else absent
+        return "yes" if feature.name in known.named.features else absent
     return NOT_KNOWN
 
 
@@ -245,6 +249,7 @@ def _kept(feature: Feature, known: _Knowledge, in_cpu: str) -> tuple[bool | None
             "masked": masked,
             "no": known.disputed.get(feature.name, "not in this CPU"),
             NOT_KNOWN: "no kernel tells of it",
+            "yes": uses.left_out(feature.name),
         }
         return False, feature.flag, reasons.get(in_cpu, "not asked for")
     if known.requested is None or known.flags is None:
@@ -283,13 +288,9 @@ def _carrier(feature: Feature, asked: InstructionSet, flags: Flags) -> str:
 
 def used_by(feature: Feature, release: str) -> tuple[str, ...]:
     """Return the parts of TensorFlow that are known to use the feature; "guard" if the release's message names it."""
-    parts = [use.part for use in uses() if feature.name in use.features]
+    parts = [use.part for use in uses.table().use if feature.name in use.features]
     named = feature.tensorflow and release and feature.tensorflow in releases.guard_names(release)
     return (*parts, "guard") if named else tuple(parts)
-
-
-def uses() -> tuple[Use, ...]:
-    return facts.load("uses", UseTable).use
 
 
 # --- terminal ------------------------------------------------------------------------------------------------------
@@ -358,9 +359,10 @@ def _cells(row: FeatureRow) -> tuple[str, ...]:
 
 
 def _legend() -> str:
-    by_flag = ", ".join(use.part for use in uses() if use.when == "flag")
-    at_run_time = ", ".join(use.part for use in uses() if use.when == "run time")
+    by_flag = ", ".join(use.part for use in uses.table().use if use.when == "flag")
+    at_run_time = ", ".join(use.part for use in uses.table().use if use.when == "run time")
     return (
         f"{by_flag}: code chosen by the flags. {at_run_time}: chosen at run time, whatever the flags. guard: named in "
         "TensorFlow's own message at start. unknown: nothing tells of it in what was read, one version of each library."
+        f" --cpu NAME,{isa.EXACT} also keeps the features without a known effect."
     )

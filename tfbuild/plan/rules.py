@@ -110,20 +110,23 @@ def _unknown_python(request: Request, release: str, supported: Sequence[str]) ->
     )
 
 
-def asked_set(request: Request, arch: str, host: Cpu | None) -> InstructionSet | None:
-    """Return the instruction set of --cpu, or None without one. --cpuinfo alone means the CPU that it describes."""
+def asked_set(request: Request, arch: str, host: Cpu | None, *, exact: bool = False) -> InstructionSet | None:
+    """Return the instruction set of --cpu, or None without one. --cpuinfo alone means the CPU that it describes.
+
+    `exact`: with all features of a CPU, also those that make no difference to TensorFlow.
+    """
     name = request.cpu or ("host" if request.cpuinfo else "")
     if not name:
         return None
     if host is not None and request.cpuinfo:
         isa.same_architecture(host, arch, request.cpuinfo)
-    if host is not None and name == "host" and host.arch != arch:
+    if host is not None and isa.means_host(name) and host.arch != arch:
         requested, own = MACHINES[arch], MACHINES[host.arch]
         raise UnknownCpu(
             f"this host's CPU is {host.arch}, and the platform asked for is {requested}",
             hint=f"name a CPU of {requested}: --cpu {facts.levels(arch)[-1].name}; or --platform {own}",
         )
-    return isa.resolve(name, arch=arch, host=host)
+    return isa.resolve(f"{name},{isa.EXACT}" if exact else name, arch=arch, host=host)
 
 
 def headers_word(request: Request) -> tuple[str, ...]:

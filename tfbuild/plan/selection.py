@@ -73,7 +73,7 @@ def _official(request: Request, target: str, platform: str, host: Cpu | None) ->
         )
     compiled = isa.instruction_set(row.features, arch)
     requested = asked_set(request, arch, host)
-    refuse_unfit(compiled, requested, request)
+    refuse_unfit(compiled, asked_set(request, arch, host, exact=True), request)
     return Build(
         release=release,
         python=python,
@@ -142,7 +142,9 @@ def _from_file(request: Request, target: str, platform: str, host: Cpu | None) -
     python = request.python or file.python
     wheels.refuse_misfit(file, release=release, python=python, arch=PLATFORMS[platform])
     wheel = wheels.from_file(file, releases.constraints(release))
-    compiled = wheels.instruction_set(file, release, claimed=asked_set(request, PLATFORMS[platform], host))
+    sets = (asked_set(request, PLATFORMS[platform], host, exact=exact) for exact in (True, False))
+    claimed = tuple(dict.fromkeys(asked for asked in sets if asked is not None))
+    compiled = wheels.instruction_set(file, release, claimed=claimed)
     return Build(
         release=release,
         python=python,

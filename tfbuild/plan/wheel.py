@@ -8,6 +8,7 @@ import hashlib
 import os
 import re
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -129,24 +130,26 @@ def refuse_misfit(file: WheelFile, *, release: str, python: str, arch: str) -> N
             )
 
 
-def instruction_set(file: WheelFile, release: str, *, claimed: InstructionSet | None) -> InstructionSet:
+def instruction_set(file: WheelFile, release: str, *, claimed: Sequence[InstructionSet]) -> InstructionSet:
     """Return what the wheel was compiled for, according to the CPU guard inside it.
 
-    The guard knows a dozen features (AVX512F, but none of its subsets); the machine code tells the others. `claimed`
-    may have more features than the guard knows, and must agree with it on those that it knows; else raises BadWheel.
+    The guard knows a dozen features (AVX512F, but none of its subsets); the machine code tells the others. `claimed`:
+    what --cpu stands for, the widest set first. They may have more features than the guard knows; the first that
+    agrees with it on those that it knows is returned. Raises BadWheel if none does.
     """
     compiled = _guard(file, release)
-    if claimed is None:
+    if not claimed:
         return isa.instruction_set(_rounded(compiled | _code(file), file.arch), file.arch)
     known = guards.guard_features(release)
-    expected = frozenset(claimed.features) & known
-    if expected != compiled & known:
-        raise BadWheel(
-            f"{file.path.name} was compiled for {' '.join(sorted(compiled)) or 'no feature'}, "
-            f"not for {claimed.name}: {_difference(expected, compiled & known)}",
-            hint="leave --cpu out to take what the wheel itself says",
-        )
-    return claimed
+    agreeing = (row for row in claimed if frozenset(row.features) & known == compiled & known)
+    if (fitting := next(agreeing, None)) is not None:
+        return fitting
+    nearest = claimed[-1]
+    raise BadWheel(
+        f"{file.path.name} was compiled for {' '.join(sorted(compiled)) or 'no feature'}, "
+        f"not for {nearest.name}: {_difference(frozenset(nearest.features) & known, compiled & known)}",
+        hint="leave --cpu out to take what the wheel itself says",
+    )
 
 
 def _difference(expected: frozenset[str], compiled: frozenset[str]) -> str:

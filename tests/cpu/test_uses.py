@@ -1,0 +1,83 @@
+"""The features that an instruction set keeps beyond its level: rows with reasons, confirmed by compiling."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.harness import RESULTS
+from tests.cpu.machines import machine
+from tfbuild import cpu, facts
+from tfbuild.cpu import isa, uses
+
+ROOT = Path(__file__).parents[2]
+MEASURED = json.loads((RESULTS / "features.json").read_text(encoding="utf-8"))["results"]
+
+
+def test_rows_of_features_beyond_the_levels_name_some_with_reason_and_source() -> None:
+    rows = uses.table().beyond
+    assert len({row.feature for row in rows}) == len(rows)
+    for row in rows:
+        arch = facts.feature(row.feature).arch
+        assert row.feature not in facts.levels(arch)[-1].features
+        assert row.reason
+        assert row.source
+        assert not row.unless or facts.feature(row.unless).arch == arch
+
+
+def test_kept_are_the_features_that_changed_machine_code() -> None:
+    """By the committed measurement: a kept feature changed some compiler's code, and one without a row changed none."""
+    changed = {name for compiler in MEASURED.values() for name, change in compiler["features"].items() if change != {}}
+    rows = {row.feature: row for row in uses.table().beyond}
+    # fphp has no flag of its own: it comes with asimdhp.
+    assert {name for name, row in rows.items() if row.kept} <= changed | {"fphp"}
+    assert changed <= rows.keys()
+
+
+def test_what_is_left_out_changes_nothing_in_eigens_kernels_nor_does_native() -> None:
+    same = MEASURED["gcc-12"]["same code"]
+    assert len(same) == 2
+    assert all(same.values())
+
+
+# The CPUs of the table in docs/cpu-and-flags.md: as recorded (tests/data/machines.toml), or archspec's names.
+RECORDED = {
+    "Haswell": "rhel7-haswell",
+    "Broadwell": "rhel7-broadwell",
+    "Zen 1": "rhel7-zen",
+    "Zen 3": "ubuntu20.04-zen3",
+    "Sapphire Rapids": "unknown-sapphirerapids",
+    "Zen 5": "rocky9-zen5",
+    "Graviton 2 (Neoverse N1)": "amazon-neoverse_n1",
+    "Graviton 3 (Neoverse V1)": "amazon-neoverse_v1",
+    "Graviton 4 (Neoverse V2)": "rhel9-neoverse_v2",
+}
+NAMED = {
+    "Alder Lake": "alderlake",
+    "Skylake-SP": "skylake-avx512",
+    "Cascade Lake": "cascadelake",
+    "Ice Lake": "icelake",
+    "Zen 4": "zen4",
+}
+
+
+def test_the_manuals_table_has_the_sets_of_these_cpus() -> None:
+    page = (ROOT / "docs" / "cpu-and-flags.md").read_text(encoding="utf-8")
+    _, _, rest = page.partition("| CPU | `--cpu host` | `--cpu host,exact` |")
+    lines = [line for line in rest.partition("\n\n")[0].splitlines() if "`" in line]
+    rows = {name.strip(): (own.strip(" `"), exact.strip(" `")) for _, name, own, exact, _ in map(split, lines)}
+    assert rows == {
+        label: tuple(isa.resolve(text, arch=arch, host=host).name for text in (asked, f"{asked},exact"))
+        for label, asked, arch, host in documented()
+    }
+
+
+def split(line: str) -> list[str]:
+    return line.split("|")
+
+
+def documented() -> Iterator[tuple[str, str, str, cpu.Cpu | None]]:
+    for label, name in RECORDED.items():
+        host = cpu.parse(machine(name).cpuinfo())
+        yield label, "host", host.arch, host
+    for label, name in NAMED.items():
+        yield label, name, "x86_64", None
