@@ -68,6 +68,8 @@ class Engine:
         with translated():
             version = client.version()
         self.version: str = version["Version"]
+        names = [str(part.get("Name", "")) for part in version.get("Components") or ()]
+        self.podman = "Podman Engine" in names
         self.platform = f"{version['Os']}/{version['Arch']}"
 
     @classmethod
@@ -301,6 +303,14 @@ class Engine:
                     hint=f"{missing.hint}; {error.hint}",
                 ) from error
             raise
+
+    def require_buildkit(self) -> None:
+        """Raise EngineMissing where the engine is Podman, which answers as Docker does, and has no BuildKit."""
+        if self.podman and self.builder is None:
+            raise EngineMissing(
+                f"this engine is Podman {self.version}, which has no BuildKit to build with",
+                hint="build on Docker's engine (--engine, DOCKER_HOST); docker save | podman load moves the image",
+            )
 
     @cached_property
     def builder(self) -> Builder | None:

@@ -76,9 +76,11 @@ def _programs(path: str) -> Iterator[str]:
 
 def _probe(program: str, env: dict[str, str], *, plugin: bool) -> tuple[Cli | None, str]:
     """Return the program, or why it cannot be used (Podman's `docker` prints "podman version")."""
-    version = VERSION.match(_output([program, "--version"], env))
+    printed = _output([program, "--version"], env)
+    version = VERSION.match(printed)
     if version is None:
-        return None, "is not Docker's client"
+        podman = printed.lower().startswith("podman")
+        return None, "is Podman's, which has no BuildKit" if podman else "is not Docker's client"
     major_minor = (int(version[1]), int(version[2]))
     needs_buildx = plugin or major_minor >= BUILDX_ONLY
     buildx = needs_buildx and bool(_output([program, "buildx", "version"], env))

@@ -193,7 +193,8 @@ class Maker:
                 "the engine is on another machine, which cannot reach a folder served on this one",
                 hint="serve the folder by a web server that it reaches: --mirror URL",
             )
-        builder = self.engine.builder  # raises where it does not answer, before the base is made
+        self.engine.require_buildkit()  # before the base is made, like the next line, which raises where none answers
+        builder = self.engine.builder
         if self.run.bundle and builder:
             raise UsageError(
                 f"{builder} has a network of its own, which cannot reach a folder served on this machine's loopback",
