@@ -189,7 +189,7 @@ def test_the_guards_symbols_are_left_in_the_framework_library(engine: Engine, im
 
 
 def test_pip_installs_into_a_derived_image(engine: Engine, image: str, work: Path) -> None:
-    """As its users write it: no change of user, no path, no virtual environment."""
+    """As its users write it: no path, no virtual environment; the environment belongs to root."""
     wheel = io.BytesIO()
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr("tiny.py", "print('tiny runs')")
@@ -197,7 +197,9 @@ def test_pip_installs_into_a_derived_image(engine: Engine, image: str, work: Pat
         archive.writestr("tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         archive.writestr("tiny-1.0.dist-info/RECORD", "")
     name = "tiny-1.0-py3-none-any.whl"
-    text = f"FROM {image}\nCOPY {name} /tmp/\nRUN pip install --no-index /tmp/{name} && pip check\n"
+    text = (
+        f"FROM {image}\nCOPY {name} /tmp/\nUSER root\nRUN pip install --no-index /tmp/{name} && pip check\nUSER 1000\n"
+    )
     with derived(engine, work, text, files={name: wheel.getvalue()}) as tiny:
         assert engine.run(tiny, ["python", "-m", "tiny"]).stdout == "tiny runs\n"
 

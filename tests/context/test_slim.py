@@ -1,0 +1,64 @@
+"""slim.sh on a small virtual environment: what it leaves is the same each time, and Python runs it."""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.checkout import ROOT
+
+SLIM = ROOT / "templates" / "slim.sh"
+EPOCH = 315532800
+# A set among the constants: its order in the bytecode depends on the hash seed before Python 3.11.
+MODULE = "def f(x):\n    return x in {'one', 'two', 'three'}\n"
+
+pytestmark = pytest.mark.skipif(
+    not all(map(shutil.which, ("strip", "ldd"))), reason="slim.sh needs binutils and the loader's ldd"
+)
+
+
+def slimmed(venv: Path) -> dict[str, tuple[int, int, bytes]]:
+    """Make the environment anew, slim it, and return each path's mode, time and content."""
+    shutil.rmtree(venv, ignore_errors=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+    (site,) = venv.glob("lib/python*/site-packages")
+    package = site / "tensorflow"
+    (package / "include").mkdir(parents=True)
+    (package / "__init__.py").write_text(MODULE)
+    (package / "other.py").write_text("print 'of another Python'\n")
+    (package / "include" / "cpu_info.h").write_text("")
+    # As setuptools does: Python imports the module whenever it starts.
+    (site / "hook.pth").write_text("import hook\n")
+    (site / "hook.py").write_text("")
+    shutil.copy(next(Path("/usr/lib").rglob("libdl.so.2")), package / "libtensorflow_framework.so.2")
+    # As an installer leaves it: with the time in it.
+    subprocess.run([venv / "bin" / "python", "-m", "compileall", "-q", package / "__init__.py"], check=True)
+    subprocess.run(["sh", SLIM, venv, "headers"], check=True, env={**os.environ, "PYTHONDONTWRITEBYTECODE": ""})
+    return {
+        str(path.relative_to(venv)): (
+            path.lstat().st_mode,
+            int(path.lstat().st_mtime),
+            path.read_bytes() if path.is_file() and not path.is_symlink() else b"",
+        )
+        for path in sorted(venv.rglob("*"))
+    }
+
+
+def test_what_slim_leaves_is_the_same_each_time(tmp_path: Path) -> None:
+    first = slimmed(tmp_path / "venv")
+    time.sleep(1.1)  # bytecode holds whole seconds
+    assert slimmed(tmp_path / "venv") == first
+    assert {entry[1] for entry in first.values()} == {EPOCH}
+    bytecode = {name: entry[2] for name, entry in first.items() if name.endswith(".pyc")}
+    assert [name.rpartition("/")[2].partition(".")[0] for name in bytecode] == ["hook", "__init__"]
+    # PEP 552: 1 for a hash of the source that is not compared again.
+    assert {content[4:8] for content in bytecode.values()} == {b"\1\0\0\0"}
+    python = tmp_path / "venv" / "bin" / "python"
+    run = [str(python), "-v", "-c", "import tensorflow; print(tensorflow.f('one'))"]
+    done = subprocess.run(run, capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"
+    assert "matches" in done.stderr

@@ -1,0 +1,123 @@
+"""Two builds of one context make the same layers, and what is in them belongs to root.
+
+A small wheel takes TensorFlow's place: the steps are the same, and what they write is what differed.
+"""
+
+import io
+import json
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tfbuild import plan
+from tfbuild.cli.options import certificates
+from tfbuild.context import dockerfile
+from tfbuild.engine import Engine, Progress
+from tfbuild.engine.build import BuildSettings
+from tfbuild.pipeline import base_image
+from tfbuild.plan import Build, Request, source
+from tfbuild.plan.wheel import Wheel
+
+pytestmark = pytest.mark.engine
+NAME = "tensorflow-0.1-py3-none-any.whl"
+EPOCH = 315532800
+WHEEL_FILE = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+MODULE = "NAMES = {'b', 'a'}\ndef f(x):\n    return x in {'one', 'two', 'three'}\n"
+# What is listed: nothing of it is a file of the image's own.
+LISTED: set[str] = set()
+
+
+def small(folder: Path) -> Build:
+    """An image of the official wheel, with a wheel that has what slim.sh looks for."""
+    library = next(Path("/usr/lib").rglob("libdl.so.2"))
+    wheel = folder / NAME
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("tensorflow/__init__.py", MODULE)
+        archive.writestr("tensorflow/broken.py", "print 'of another Python'\n")
+        archive.writestr("tensorflow/include/cpu_info.h", "")
+        archive.writestr("tensorflow/libtensorflow_framework.so.2", library.read_bytes())
+        archive.writestr("tensorflow-0.1.dist-info/METADATA", "Metadata-Version: 2.1\nName: tensorflow\nVersion: 0.1\n")
+        archive.writestr(
+            "tensorflow-0.1.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        archive.writestr("tensorflow-0.1.dist-info/RECORD", "")
+    build = plan.select(Request(wheel="official", release="2.21.0", python="3.11", platform="linux/amd64"), None)
+    sha256 = source.digest(wheel)
+    return replace(build, wheel=Wheel(kind="file", requirement=NAME, constraints=(), path=wheel, sha256=sha256))
+
+
+@pytest.fixture(scope="module")
+def pair(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """Two images of one context, built without a cache."""
+    folder = tmp_path_factory.mktemp("pair")
+    ca = certificates("")
+    base = base_image.bootstrap(engine, "bookworm", progress=Progress(), log=folder / "base.log", ca_cert=ca)
+    context = dockerfile.write(small(folder), folder / "context")
+    names = ("tfbuild-test-pair:one", "tfbuild-test-pair:two")
+    for name in names:
+        settings = BuildSettings(
+            log=folder / "log",
+            progress=Progress(),
+            secrets={"ca": ca} if ca else {},
+            no_cache=True,
+            build_args=dockerfile.build_args(base, context),
+        )
+        engine.build(context.folder, settings, tag=name)
+    yield names
+    for name in names:
+        engine.remove(name)
+
+
+def layers(engine: Engine, name: str) -> list[str]:
+    return list(engine.client.images.get(name).attrs["RootFS"]["Layers"])
+
+
+def entries(engine: Engine, name: str) -> dict[str, tuple[int, int, int, bytes]]:
+    """The files of an image by path: mode, owner, time and content."""
+    container = engine.client.containers.create(name, ["true"])
+    try:
+        stream = io.BytesIO(b"".join(container.export()))
+    finally:
+        container.remove()
+    found = {}
+    with tarfile.open(fileobj=stream) as tar:
+        for member in tar:
+            file = tar.extractfile(member) if member.isreg() else None
+            found[member.name] = (member.mode, member.uid, int(member.mtime), file.read() if file else b"")
+    return found
+
+
+def test_two_builds_of_one_context_have_the_same_layers(engine: Engine, pair: tuple[str, str]) -> None:
+    one, two = (layers(engine, name) for name in pair)
+    if one != two:
+        first, second = (entries(engine, name) for name in pair)
+        # The engine itself puts files into each container, with the time.
+        own = {
+            path for path in first.keys() | second.keys() if not path.startswith((".dockerenv", "dev", "etc/", "proc"))
+        }
+        differing = {path for path in own if first.get(path) != second.get(path)}
+        assert differing <= LISTED, sorted(differing)
+    assert one == two
+
+
+def test_all_that_the_build_added_has_one_time_and_the_environment_belongs_to_root(
+    engine: Engine, pair: tuple[str, str]
+) -> None:
+    found = entries(engine, pair[0])
+    environment = {path: entry for path, entry in found.items() if path.startswith(("opt/", "usr/local/bin/tfbuild"))}
+    assert {entry[2] for entry in environment.values()} == {EPOCH}
+    assert {entry[1] for entry in environment.values()} == {0}
+    assert "opt/tfbuild/smoke/__main__.py" in environment
+    # PEP 552: 1 for a hash that is not checked.
+    compiled = [entry[3] for path, entry in environment.items() if path.endswith(".pyc")]
+    assert len(compiled) > 100
+    assert {content[4:8] for content in compiled} == {b"\1\0\0\0"}
+    run = engine.run(pair[0], ["python", "-v", "-c", "import tensorflow; print(tensorflow.f('one'))"])
+    assert run.stdout == "True\n"
+    assert "tensorflow/__pycache__/__init__" in run.stderr
+    assert engine.run(pair[0], ["sh", "-c", "touch /opt/tensorflow/x || id -u"]).stdout == "1000\n"
+    assert json.loads(engine.run(pair[0], ["cat", "/opt/tfbuild/plan.json"]).stdout)["release"] == "2.21.0"
