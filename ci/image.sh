@@ -3,6 +3,7 @@
 #
 # A published image is replaced if it was made from another context than this checkout's (a fact, a template or tfbuild
 # itself has changed), or if it was not pushed by `invoke push`. If only its indexes are missing, they are added.
+# A withdrawn image is left alone until its context changes.
 #
 # TFBUILD_REGISTRY            where to publish; empty: build and verify only
 # TFBUILD_TIME_LIMIT          when to stop a compile cleanly (default 5h20m)
@@ -39,6 +40,11 @@ if [ -n "${TFBUILD_REGISTRY:-}" ]; then
         29)
             echo "$TFBUILD_REGISTRY:$id was made from another context and is replaced" >&2
             force=--force
+            ;;
+        32)
+            # The same context would give the same image again.
+            printf '%s\n' "$message" >&2
+            exit 0
             ;;
         30)
             # If it has its SBOM and provenance, only its indexes are missing.

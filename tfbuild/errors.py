@@ -192,3 +192,9 @@ class CommandFailed(TfbuildError):
     """The command of `bench --command` failed, or the profiler saw nothing of TensorFlow in it."""
 
     exit_code = 31
+
+
+class Withdrawn(TfbuildError):
+    """A published image was withdrawn: no index offers it any more."""
+
+    exit_code = 32

@@ -50,8 +50,25 @@ class FakeRegistry(BaseHTTPRequestHandler):
     def do_PUT(self) -> None:
         self.requests.append(f"{self.command} {self.path}")
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.content[self.path.removeprefix("/v2/us/x/")] = (self.headers["Content-Type"], body)
-        self.answer(201, "text/plain", b"")
+        path, _, digest = self.path.removeprefix("/v2/us/x/").partition("?digest=")
+        self.content[f"blobs/{digest}" if digest else path] = (self.headers["Content-Type"], body)
+        listed = self._list_as_referrer(body) if path.startswith("manifests/") else {}
+        self.answer(201, "text/plain", b"", **listed)
+
+    def do_POST(self) -> None:
+        self.answer(202, "text/plain", b"", Location="/v2/us/x/blobs/uploads/1")
+
+    def _list_as_referrer(self, body: bytes) -> dict[str, str]:
+        """Add a manifest to the list of its subject's referrers, if there is one."""
+        document = json.loads(body)
+        subject = document.get("subject", {}).get("digest", "")
+        if f"referrers/{subject}" not in self.content:
+            return {}
+        kind, content = self.content[f"referrers/{subject}"]
+        rows = json.loads(content)["manifests"]
+        rows.append({"artifactType": document["artifactType"], "digest": digest_of(body)})
+        self.content[f"referrers/{subject}"] = (kind, json.dumps({"manifests": rows}).encode())
+        return {"OCI-Subject": subject}
 
     def answer(self, status: int, kind: str, body: bytes, **headers: str) -> None:
         self.send_response(status, self.reason)

@@ -221,3 +221,36 @@ def test_each_verb_notices_a_tampering(
     )  # fmt: skip
     assert row.returncode == ci, row.stderr
     assert {tag: place.digest(tag) for tag in (*INDEXES, BEST)} == before
+
+
+def test_a_withdrawn_image_is_passed_over_by_each_verb_and_left_alone_by_ci(
+    published: tuple[str, str],
+    server: Server,
+    invoke: Callable[..., "subprocess.CompletedProcess[str]"],
+    tmp_path: Path,
+) -> None:
+    """Debian's registry has no referrers API: the withdrawal is in the index of the tag schema."""
+    place = Registry(Repository.parse(f"127.0.0.1:{server.port}/{copy_of(published[0], server)}"))
+    registry = f"--registry={place.repository}"
+    (tmp_path / "cpuinfo").write_text(cpuinfo("rocky9-zen5"))
+    before = {tag: place.digest(tag) for tag in INDEXES}
+    assert json.loads(invoke("withdraw", BEST, registry, "--reason", "it crashes", "--json").stdout)["recorded"]
+    arguments = (registry, f"--cpuinfo={tmp_path / 'cpuinfo'}", "--dry-run", "--json")
+    assert json.loads(invoke("pull", *arguments).stdout)["id"] == SECOND
+    assert shell(place, tmp_path / "cpuinfo", DRY_RUN="1").stdout.split()[1:] == [SECOND]
+    assert f"{BEST} was withdrawn: it crashes" in invoke("verify", BEST, registry, code=32).stderr
+    env = {**os.environ, "DOCKER_HOST": f"unix://{tmp_path}/none.sock"}
+    rows = {row["id"]: row for row in json.loads(invoke("images", registry, "--json", env=env).stdout)}
+    assert (rows[BEST]["withdrawn"], rows[BEST]["offered"]) == ("it crashes", False)
+    program = tmp_path / "invoke"
+    program.write_text(INVOKE)
+    program.chmod(0o755)
+    row = subprocess.run(
+        ["dash", ROOT / "ci" / "image.sh", BEST, ""],
+        capture_output=True, text=True, check=False, cwd=tmp_path,
+        env={**os.environ, "INVOKE": str(program), "TFBUILD_REGISTRY": str(place.repository)},
+    )  # fmt: skip
+    assert (row.returncode, "was withdrawn: it crashes" in row.stderr) == (0, True)
+    invoke("withdraw", BEST, registry, "--undo")
+    assert {tag: place.digest(tag) for tag in INDEXES} == before
+    invoke("verify", BEST, registry)

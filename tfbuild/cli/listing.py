@@ -110,6 +110,8 @@ def show_images(entries: Sequence["Entry"]) -> None:
 def _verified(entry: "Entry") -> str:
     from tfbuild.publish import inventory
 
+    if entry.withdrawn:
+        return f"withdrawn: {entry.withdrawn}"
     if entry.altered:
         return f"altered: {entry.altered}"
     if entry.offered is False:

@@ -260,6 +260,33 @@ def images(*, engine: str, registry: str, ca_cert: str, json: bool) -> None:
 
 
 @verb(
+    REGISTRY,
+    {
+        "reason": ("", "why hosts should not run it; `invoke images` shows the reason"),
+        "undo": (False, "offer the image again"),
+    },
+    JSON,
+    examples=("invoke withdraw 2.21.0-mkl-py3.11-f16c --reason 'crashes in MatMul, issue 123'",),
+)
+def withdraw(image: str, *, registry: str, ca_cert: str, reason: str, undo: bool, json: bool) -> None:
+    """Take IMAGE out of the indexes of its registry, so that no host pulls it any more; its own tag stays."""
+    from tfbuild import publish
+
+    if bool(reason.strip()) == undo:
+        raise UsageError(
+            "a withdrawal needs a reason, and --undo needs none", hint="--reason 'crashes in MatMul', or --undo alone"
+        )
+    done = publish.withdraw(registry_of(registry, ca_cert), image, reason.strip(), say)
+    if json:
+        out(done.to_json())
+        return
+    print(f"{done.ref}@{done.digest}")
+    say("offered again" if undo else "withdrawn from its indexes")
+    if not done.recorded:
+        say("note: the registry lost this image: there is nothing to attach the reason to")
+
+
+@verb(
     {
         "keep": (
             [],

@@ -98,7 +98,12 @@ def listed(registry: Registry, digest: str) -> list[dict[str, Any]]:
 
 def complete(registry: Registry, digest: str) -> bool:
     """Return whether an SBOM and a provenance are attached to an image; their content is not read."""
-    return set(NEEDED) <= {row.get("artifactType") for row in listed(registry, digest)}
+    return set(NEEDED) <= types(registry, digest)
+
+
+def types(registry: Registry, digest: str) -> set[str]:
+    """Return the types of the documents attached to an image."""
+    return {str(row.get("artifactType")) for row in listed(registry, digest)}
 
 
 def _rows(index: Manifest | None) -> list[dict[str, Any]]:

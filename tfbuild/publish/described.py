@@ -11,7 +11,15 @@ from pathlib import Path
 from tfbuild.context.digests import image_digest
 from tfbuild.context.labels import REPOSITORY, of_configuration, read_labels
 from tfbuild.engine import Engine, transfer
-from tfbuild.errors import Outdated, RegistryRefused, Unfinished, UnknownImage, UsageError, VerificationFailed
+from tfbuild.errors import (
+    Outdated,
+    RegistryRefused,
+    Unfinished,
+    UnknownImage,
+    UsageError,
+    VerificationFailed,
+    Withdrawn,
+)
 from tfbuild.oci import manifests, references, referrers
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Damaged, Manifest
@@ -28,7 +36,8 @@ HINT = "it was changed after the push: do not use it, find out who changed it, a
 class Described:
     """An image that is the one described. `reference`: by digest; `report`: whether the local report was compared.
 
-    `lacking`: the indexes that should offer it and do not; () if the image was given by its digest.
+    `lacking`: the indexes that should offer it and do not; () if the image was given by its digest. `withdrawn`: why it
+    was withdrawn, or "".
     """
 
     id: str
@@ -40,6 +49,7 @@ class Described:
     bill: bytes
     report: bool
     lacking: tuple[str, ...]
+    withdrawn: str
     notes: tuple[str, ...]
 
     def to_json(self) -> dict[str, object]:
@@ -96,6 +106,7 @@ def check(registry: Registry, name: str, reports: Path) -> Described:
         bill=bill,
         report=compared,
         lacking=() if tag == manifest.digest else standing.lacking,
+        withdrawn=indexes.withdrawal(registry, manifest),
         notes=(note,) if note else (),
     )
 
@@ -126,7 +137,12 @@ def _refuse_contradicted(
 
 
 def refuse_unfinished(image: Described) -> None:
-    """Raise Unfinished if an index that should offer the image does not."""
+    """Raise Withdrawn if the image was withdrawn, and Unfinished if an index that should offer it does not."""
+    if image.withdrawn:
+        raise Withdrawn(
+            f"{image.id} was withdrawn: {image.withdrawn}",
+            hint=f"push another one with --force, or offer it again: invoke withdraw {image.id} --undo",
+        )
     if image.lacking:
         raise Unfinished(
             f"{image.id} is not offered by {', '.join(image.lacking)}: its push did not finish",

@@ -21,7 +21,7 @@ from packaging.version import Version
 
 from tfbuild import facts, plan
 from tfbuild.context import labels
-from tfbuild.errors import RegistryRefused
+from tfbuild.errors import RegistryRefused, VerificationFailed
 from tfbuild.oci import manifests, references, referrers, transport
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Manifest
@@ -36,6 +36,9 @@ LABELS = ("id", "release", "target", "python", "platform", "instruction-set", "f
 # The values of LABELS. They are checked because anybody may have written them, and they are printed.
 VALUE = re.compile(r"[\w.,+/-]*( [\w.,+/-]+)*", re.ASCII)
 MOST_TIME = 64
+# The type of the document that withdraws an image, and the most letters of its reason that are shown.
+WITHDRAWAL = "application/vnd.tfbuild.withdrawal+json"
+MOST_REASON = 200
 # Two pushes at once may overwrite each other's index. Each reads it again and repairs it, up to this many times.
 MENDS = 5
 Result = TypeVar("Result")
@@ -203,11 +206,18 @@ def _row(raw: dict[str, Any]) -> IndexEntry | None:
 
 
 def gather(registry: Registry, image: Published, note: Note = quietly) -> list[str]:
-    """Update the indexes that may name `image` from the current fixed tags, and return those that offer it.
+    """Update the indexes that may name `image`, and return those that offer it.
 
-    Images without SBOM and provenance are not in any index, because their push did not finish. Raises RegistryRefused
-    if no index offers `image` for that reason, or because its fixed tag names another image. Damaged images are left
-    out, and reported to `note`.
+    Raises RegistryRefused if none does, because its fixed tag names another image, or its papers are gone.
+    """
+    return _offering(registry, image, update(registry, image, note))
+
+
+def update(registry: Registry, image: Published, note: Note = quietly) -> dict[str, list[IndexEntry]]:
+    """Update the indexes that may name `image` from the current fixed tags, and return their entries.
+
+    Images without SBOM and provenance are not in any index, because their push did not finish, nor are withdrawn ones.
+    Damaged images are left out, and reported to `note`.
 
     Indexes are computed from the fixed tags, so the last of several pushes repairs what the others overwrote. What an
     index says about another image with the same digest is trusted: it was read from that image, and a pull compares it.
@@ -222,10 +232,11 @@ def gather(registry: Registry, image: Published, note: Note = quietly) -> list[s
         view = View(registry, image.target, known, damage.append)
         rows = {tag: view.rows(tag.removesuffix(f"-{image.target}")) for tag in tags}
         wanted = {tag: index(entries) for tag, entries in rows.items()}
-        stale = [tag for tag in tags if (old := current[tag]) is None or old.content != wanted[tag]]
+        # An index that does not exist yet is not created for nothing.
+        stale = [tag for tag in tags if (old.content != wanted[tag] if (old := current[tag]) else rows[tag])]
         if not stale:
             _report(damage, note)
-            return _offering(registry, image, rows)
+            return rows
         for tag in stale:
             registry.put(tag, wanted[tag], manifests.INDEX)
     raise RegistryRefused(
@@ -292,9 +303,38 @@ def named(registry: Registry, images: Iterable[Published]) -> set[Published]:
     return {image for index in lists for image in read_index(index)}
 
 
-def complete(registry: Registry, pairs: Iterable[tuple[Published, Manifest]]) -> list[bool]:
-    """Return for each image whether an SBOM and a provenance are attached to it."""
-    return _parallel(lambda digest: referrers.complete(registry, digest), [image.digest for image, _ in pairs])
+def attached(registry: Registry, subjects: Iterable[Manifest]) -> list[tuple[bool, str]]:
+    """Return for each image whether SBOM and provenance are attached to it, and why it was withdrawn (or "")."""
+    with ThreadPoolExecutor(transport.WORKERS) as pool:
+        return list(
+            pool.map(lambda one: (referrers.complete(registry, one.digest), withdrawal(registry, one)), subjects)
+        )
+
+
+def withdrawal(registry: Registry, subject: Manifest) -> str:
+    """Return the reason why an image was withdrawn; "" if it was not, or is offered again."""
+    if WITHDRAWAL not in referrers.types(registry, subject.digest):
+        return ""
+    try:
+        contents = [
+            manifests.parse_object(content, "withdrawal")
+            for content in referrers.documents(registry, subject, WITHDRAWAL)
+        ]
+    except (VerificationFailed, RegistryRefused):
+        return "its withdrawal cannot be read"
+    last = max(contents, key=lambda content: choose.moment(str(content.get("created"))) or choose.NEVER)
+    return printable(str(last.get("reason") or ""), MOST_REASON)
+
+
+def of_its_release(registry: Registry, identifier: str) -> list[Published]:
+    """Return the images in the indexes to which an image with this identifier would belong."""
+    release, _, rest = identifier.partition("-")
+    if not labels.is_version(release):
+        return []
+    target = rest.partition("-")[0]
+    tags = (*moving_tags(release, target), f"{ANY}-{target}", f"{LATEST}-{target}")
+    lists = [index for tag in tags if (index := registry.manifest(tag)) is not None]
+    return [image for index in lists if index.media_type in manifests.LISTS for image in read_index(index)]
 
 
 def _offers(tag: str, named: Iterable[Published], image: Published) -> bool:
@@ -368,6 +408,8 @@ class View:
         if pair is None or pair[0].target != self._target or not referrers.complete(self._registry, pair[0].digest):
             return None
         image, manifest = pair
+        if withdrawal(self._registry, manifest):
+            return None
         return IndexEntry(image=image, media_type=manifest.media_type, size=len(manifest.content))
 
 

@@ -42,7 +42,7 @@ class Entry:
     `verified`: None if its report is not here (a registry has only verified images, and reports are where they were
     made); False also for a name that says so.
     `offered`: whether an index of the registry names it, so that `pull` may choose it; None for a local image.
-    `altered`: what was changed after the push, or "".
+    `altered`: what was changed after the push, or "". `withdrawn`: the reason why it is not offered any more, or "".
     `ours`: whether tfbuild built it and gave it this name, so that `prune` may remove it.
     `runs`: whether this host has all of its features; `lacks`: those that it does not have.
     """
@@ -59,6 +59,7 @@ class Entry:
     lacks: tuple[str, ...]
     offered: bool | None = None
     altered: str = ""
+    withdrawn: str = ""
     ours: bool = False
 
     @property
@@ -78,6 +79,7 @@ class Entry:
             "verified": self.verified,
             "offered": self.offered,
             "altered": self.altered or None,
+            "withdrawn": self.withdrawn or None,
             "runs_here": self.runs,
             "lacks": list(self.lacks),
         }
@@ -149,8 +151,11 @@ def remote(
             ),
             offered=image in named,
             altered=_alteration(image, named, complete),
+            withdrawn=reason,
         )
-        for (image, manifest), complete in zip(pairs, indexes.complete(registry, pairs), strict=True)
+        for (image, manifest), (complete, reason) in zip(
+            pairs, indexes.attached(registry, [manifest for _, manifest in pairs]), strict=True
+        )
     ]
 
 

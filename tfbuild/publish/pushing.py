@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 from tfbuild.context import labels
 from tfbuild.context.labels import REPOSITORY
 from tfbuild.engine import Engine, transfer
-from tfbuild.errors import RegistryRefused, UnknownImage, UsageError, VerificationFailed
+from tfbuild.errors import RegistryRefused, UnknownImage, UsageError, VerificationFailed, Withdrawn
 from tfbuild.oci import references
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Manifest
@@ -60,7 +60,7 @@ def push(
     It is uploaded under an arriving tag. Then cosign signs its digest (with `sign`, cosign's options), and SBOM and
     provenance are attached. Only after that the fixed tag names it, and then the indexes.
     Raises VerificationFailed if no report says that this image passed, RegistryRefused if the fixed tag is another
-    image and `force` is not set.
+    image and `force` is not set, Withdrawn if this image was withdrawn.
     """
     if sign is not None:
         signing.need()
@@ -70,6 +70,10 @@ def push(
     ref = f"{registry.repository}:{identifier}"
     manifest, uploaded = _ensure_uploaded(engine, local.id, registry, ref, force=force, progress=progress)
     published = _published(registry, ref, manifest)
+    if reason := indexes.withdrawal(registry, manifest):
+        raise Withdrawn(
+            f"this image, {identifier}, was withdrawn: {reason}", hint=f"invoke withdraw {identifier} --undo"
+        )
     if sign is not None:
         signing.sign(f"{registry.repository}@{manifest.digest}", sign, ca=registry.ca)
     with progress.step("push: SBOM and provenance"):
@@ -200,6 +204,8 @@ def finish(registry: Registry, image: str, reports: Path, note: indexes.Note = i
     missing.
     """
     checked = described.check(registry, image, reports)
+    if checked.withdrawn:
+        described.refuse_unfinished(checked)
     moved = indexes.gather(registry, checked.published, note)
     manifest = registry.manifest(checked.digest)
     if manifest is not None:

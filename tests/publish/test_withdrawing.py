@@ -1,0 +1,146 @@
+"""A withdrawn image is in no index, stays out of them, and says why."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.oci.fake_registry import FakeRegistry, connect
+from tests.oci.fake_registry import fake as fake
+from tests.publish.fake_images import gather, image, offered
+from tests.publish.test_candidates import manifest, select
+from tfbuild import publish
+from tfbuild.cli import listing, publishing
+from tfbuild.errors import Outdated, RegistryRefused, UnknownImage, UsageError, Withdrawn
+from tfbuild.oci import manifests
+from tfbuild.oci.manifests import digest_of
+from tfbuild.publish import described, indexes, inventory, withdrawing
+
+INDEXES = ("2.20-mkl", "2.20.0-mkl", "any-mkl", "latest-mkl")
+
+
+@pytest.fixture
+def names(fake: type[FakeRegistry]) -> tuple[str, str]:
+    """The identifiers of the best image and of the second one."""
+    pushed = image(fake, "2.20.0", cpu="x86-64-v4"), image(fake, "2.20.0", cpu="x86-64-v3")
+    for name in pushed:
+        gather(fake, name)
+    return pushed
+
+
+def test_a_withdrawn_image_is_not_offered_and_stays_out_of_the_indexes(
+    fake: type[FakeRegistry], names: tuple[str, str], tmp_path: Path
+) -> None:
+    best, second = names
+    done = withdrawing.withdraw(connect(fake), f"tfbuild:{best}", "crashes in MatMul")
+    assert (done.digest, done.recorded) == (manifest(fake, best), True)
+    other = image(fake, "2.20.0", cpu="avx")
+    gather(fake, other)
+    for tag in INDEXES:
+        assert sorted(offered(fake, tag)) == sorted((second, other))
+    assert publish.accept(connect(fake), select(fake)).image.id == second
+    checked = described.check(connect(fake), best, tmp_path)
+    with pytest.raises(Withdrawn, match=rf"{best} was withdrawn: crashes in MatMul") as refusal:
+        described.refuse_unfinished(checked)
+    assert refusal.value.exit_code == 32
+    # CI replaces it if its context has changed.
+    with pytest.raises(Outdated):
+        described.refuse_outdated(checked, f"sha256:{64 * '0'}")
+    with pytest.raises(Withdrawn):
+        publish.finish(connect(fake), best, tmp_path)
+
+
+def test_the_list_says_why_an_image_was_withdrawn(fake: type[FakeRegistry], names: tuple[str, str]) -> None:
+    best, second = names
+    withdrawing.withdraw(connect(fake), best, "crashes\x1b[31m in MatMul")
+    entries = {entry.id: entry for entry in inventory.remote(connect(fake), None, frozenset())}
+    assert {name: (entry.offered, entry.altered, entry.withdrawn) for name, entry in entries.items()} == {
+        best: (False, "", "crashes [31m in MatMul"), second: (True, "", "")
+    }  # fmt: skip
+    assert entries[best].to_json()["withdrawn"] == "crashes [31m in MatMul"
+    assert listing._verified(entries[best]) == "withdrawn: crashes [31m in MatMul"
+
+
+def test_a_withdrawn_image_can_be_offered_again_and_withdrawn_again(
+    fake: type[FakeRegistry], names: tuple[str, str], tmp_path: Path
+) -> None:
+    best, _ = names
+    before = {tag: fake.content[f"manifests/{tag}"] for tag in INDEXES}
+    for _ in range(2):
+        withdrawing.withdraw(connect(fake), best, "a mistake")
+        assert best not in offered(fake, "any-mkl")
+        withdrawing.withdraw(connect(fake), best, "")
+        assert {tag: fake.content[f"manifests/{tag}"] for tag in INDEXES} == before
+        described.refuse_unfinished(described.check(connect(fake), best, tmp_path))
+
+
+def test_another_image_of_that_identifier_is_offered(fake: type[FakeRegistry], names: tuple[str, str]) -> None:
+    best, _ = names
+    withdrawing.withdraw(connect(fake), best, "crashes")
+    assert image(fake, "2.20.0", {"io.tfbuild.version": "rebuilt"}, cpu="x86-64-v4") == best
+    assert gather(fake, best) == list(INDEXES)
+
+
+def test_the_last_images_withdrawal_leaves_empty_indexes(fake: type[FakeRegistry], names: tuple[str, str]) -> None:
+    older = image(fake, "2.14.1", cpu="x86-64-v3")
+    gather(fake, older)
+    for name in names:
+        withdrawing.withdraw(connect(fake), name, "crashes")
+    assert offered(fake, "2.20.0-mkl") == []
+    assert offered(fake, "latest-mkl") == offered(fake, "any-mkl") == [older]
+    best = select(fake).best
+    assert best is not None
+    assert best.id == older
+
+
+def test_a_lost_image_is_taken_out_of_its_indexes_too(fake: type[FakeRegistry], names: tuple[str, str]) -> None:
+    best, second = names
+    lost = manifest(fake, best)
+    for reference in (best, lost):
+        del fake.content[f"manifests/{reference}"]
+    done = withdrawing.withdraw(connect(fake), best, "its layers are gone")
+    assert (done.digest, done.recorded) == (lost, False)
+    assert [offered(fake, tag) for tag in INDEXES] == 4 * [[second]]
+    for unknown in (best, "2.20.0-mkl-py3.13-nothing", "latest-mkl", "x"):
+        with pytest.raises(UnknownImage):
+            withdrawing.withdraw(connect(fake), unknown, "x")
+    with pytest.raises(UsageError, match="is a digest"):
+        withdrawing.withdraw(connect(fake), lost, "x")
+
+
+def test_a_withdrawal_that_cannot_be_read_is_one_and_hides_no_other_image(
+    fake: type[FakeRegistry], names: tuple[str, str]
+) -> None:
+    best, second = names
+    withdrawing.withdraw(connect(fake), best, "crashes")
+    subject = connect(fake).manifest(best)
+    assert subject is not None
+    (path,) = [path for path, (_, body) in fake.content.items() if b'"reason"' in body]
+    fake.content[path] = ("application/octet-stream", b"{")
+    assert indexes.withdrawal(connect(fake), subject) == "its withdrawal cannot be read"
+    assert gather(fake, second) == list(INDEXES)
+    assert digest_of(subject.content) == subject.digest
+    assert subject.media_type in manifests.IMAGES
+
+
+@pytest.mark.parametrize(("reason", "undo"), [("", False), (" ", False), ("crashes", True)])
+def test_a_withdrawal_needs_a_reason_and_its_end_none(reason: str, undo: bool) -> None:
+    with pytest.raises(UsageError, match="needs a reason"):
+        publishing.withdraw("x", registry="127.0.0.1:1/us/x", ca_cert="", reason=reason, undo=undo, json=False)
+
+
+def test_an_image_is_withdrawn_by_its_verb(
+    fake: type[FakeRegistry], names: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    registry = f"{fake.host}/us/x"  # type: ignore[attr-defined]
+    withdraw: Callable[..., Any] = publishing.withdraw
+    withdraw(names[0], registry=registry, ca_cert="", reason="crashes", undo=False, json=False)
+    output = capsys.readouterr()
+    assert output.out == f"{registry}:{names[0]}@{manifest(fake, names[0])}\n"
+    assert "withdrawn from its indexes" in output.err
+    assert names[0] not in offered(fake, "latest-mkl")
+    withdraw(names[0], registry=registry, ca_cert="", reason="", undo=True, json=False)
+    assert names[0] in offered(fake, "latest-mkl")
+    with pytest.raises(RegistryRefused):
+        withdraw(names[0], registry="127.0.0.1:1/us/x", ca_cert="", reason="crashes", undo=False, json=False)

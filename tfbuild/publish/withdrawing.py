@@ -1,0 +1,64 @@
+"""Withdraw a published image: no index offers it any more, and its attached withdrawal says why."""
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from tfbuild.errors import UnknownImage, UsageError
+from tfbuild.oci import manifests, referrers
+from tfbuild.oci.client import Registry
+from tfbuild.oci.manifests import Manifest
+from tfbuild.publish import described, indexes
+from tfbuild.publish.choose import Published
+
+
+@dataclass(frozen=True, kw_only=True)
+class Withdrawal:
+    """`recorded`: whether the reason is attached to the image; the registry may have lost it."""
+
+    ref: str
+    digest: str
+    reason: str
+    recorded: bool
+
+    def to_json(self) -> dict[str, Any]:
+        return {"image": self.ref, "digest": self.digest, "reason": self.reason or None, "recorded": self.recorded}
+
+
+def withdraw(registry: Registry, name: str, reason: str, note: indexes.Note = indexes.quietly) -> Withdrawal:
+    """Take an image out of its indexes, for a reason; without a reason, offer a withdrawn one again.
+
+    Its fixed tag stays. Raises UnknownImage if neither a fixed tag nor an index names it.
+    """
+    identifier = described.tag_of(registry, name)
+    if identifier.startswith("sha256:"):
+        raise UsageError(f"{name!r} is a digest", hint="name the image by its identifier, from `invoke images`")
+    manifest = registry.manifest(identifier)
+    image = _published(registry, identifier, manifest)
+    if manifest is not None:
+        _record(registry, manifest, reason)
+    indexes.update(registry, image, note)
+    return Withdrawal(
+        ref=f"{registry.repository}:{identifier}", digest=image.digest, reason=reason, recorded=manifest is not None
+    )
+
+
+def _published(registry: Registry, identifier: str, manifest: Manifest | None) -> Published:
+    """The image under a fixed tag; if the registry lost it, the one that an index describes."""
+    if manifest is not None and manifest.media_type in manifests.IMAGES:
+        image = indexes.of_config(registry.config(manifest), manifest.digest)
+    else:
+        image = next((other for other in indexes.of_its_release(registry, identifier) if other.id == identifier), None)
+    if image is None or image.id != identifier:
+        raise UnknownImage(f"{registry.repository} has no image {identifier}", hint="invoke images --registry")
+    return image
+
+
+def _record(registry: Registry, manifest: Manifest, reason: str) -> None:
+    created = datetime.now(UTC).isoformat()
+    content = json.dumps({"digest": manifest.digest, "reason": reason, "created": created}, indent=2).encode()
+    withdrawal = referrers.Attachment(
+        media_type=indexes.WITHDRAWAL, title="withdrawal.json", created=created, content=content
+    )
+    referrers.attach(registry, withdrawal, manifest)
