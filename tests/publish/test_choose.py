@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from packaging.version import Version
 
 from tests.cpu.machines import machine
-from tfbuild import cpu, facts
+from tfbuild import cpu, facts, plan
 from tfbuild.cpu import isa
 from tfbuild.oci import manifests
 from tfbuild.publish import choose, indexes
@@ -144,6 +144,27 @@ def test_the_choice_is_the_first_of_the_fastest_images_that_fit(
     lowest = min((speeds[image.digest] for image in candidates), default=None)
     slowest = [image for image in candidates if speeds[image.digest] == lowest]
     assert candidates[:1] == sorted(slowest, key=choose.rank)[-1:]
+
+
+@pytest.mark.parametrize(
+    ("platform", "cpus", "variants"),
+    [
+        ("linux/amd64", ["x86-64-v4-vnni", "x86-64-v3", "avx", "x86-64-v4"], [None, "v3", "v4", None]),
+        ("linux/amd64", ["x86-64-v3", "sse4_2,ssse3"], [None, "v3"]),
+        ("linux/arm64", ["armv8.2-a", "armv8-a"], [None, None]),
+    ],
+)
+def test_entries_name_their_level_but_the_slowest_which_plain_docker_takes(
+    platform: str, cpus: list[str], variants: list[str | None]
+) -> None:
+    sets = [isa.resolve(name, arch=plan.PLATFORMS[platform]) for name in cpus]
+    published = [
+        replace(SAME_SET[0], platform=platform, digest=f"sha256:{number:064}", features=frozenset(own.features))
+        for number, own in enumerate(sets)
+    ]
+    sent = index(published)
+    assert [row["platform"].get("variant") for row in sent.json()["manifests"]] == variants
+    assert len(indexes._rows(sent)) == len(published)
 
 
 def test_an_index_is_read_back_without_entries_of_other_versions() -> None:

@@ -221,11 +221,13 @@ def test_moving_tags_are_indexes_whose_first_image_runs_everywhere(
     assert {image.release for image in indexes.read_index(latest)} == {"2.20.0"}
     # What plain docker makes of it.
     ref = f"{place.repository}:latest-mkl"
-    engine.pull(ref, Progress())
-    try:
-        assert engine.image(ref).labels["io.tfbuild.instruction-set"] == "x86-64-v2"
-    finally:
-        engine.remove(ref)
+    for platform, own in {"": "v2", "linux/amd64": "v2", "linux/amd64/v3": "v3", "linux/amd64/v4": "v4"}.items():
+        option = [f"--platform={platform}"] if platform else []
+        subprocess.run(["docker", "pull", "--quiet", *option, ref], check=True, capture_output=True)
+        try:
+            assert engine.image(ref).labels["io.tfbuild.instruction-set"] == f"x86-64-{own}"
+        finally:
+            engine.remove(ref)
     old = choose(place, "rocky9-zen5", release="2.14").best
     assert old is not None
     assert old.release == "2.14.1"

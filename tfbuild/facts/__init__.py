@@ -55,7 +55,10 @@ class Feature(Facts, frozen=True):
 
 
 class Level(Facts, frozen=True):
-    """A psABI or Arm architecture level. `features` are those that it adds to the level that it `includes`."""
+    """A psABI or Arm architecture level. `features` are those that it adds to the level that it `includes`.
+
+    `variant` is its name in an OCI index (`platform.variant`), if it has one.
+    """
 
     name: str
     march: str
@@ -64,6 +67,7 @@ class Level(Facts, frozen=True):
     clang: int
     features: tuple[str, ...]
     includes: str = ""
+    variant: str = ""
 
 
 class FeatureTable(Facts, frozen=True):
@@ -151,6 +155,7 @@ class FullLevel:
     gcc: int
     clang: int
     features: frozenset[str]
+    variant: str
 
 
 @cache
@@ -166,5 +171,6 @@ def levels(arch: str) -> tuple[FullLevel, ...]:
             gcc=row.gcc,
             clang=row.clang,
             features=below | frozenset(row.features),
+            variant=row.variant,
         )
     return tuple(level for level in full.values() if level.arch == arch)

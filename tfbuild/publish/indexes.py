@@ -7,7 +7,8 @@ and the latest index those of the newest release. The index `any` names, for eac
 the image of the newest release that has it: all images of the newest release are among them, so that one index tells
 `pull` and pull.sh both the newest release and the larger sets of older ones. The slowest images come first, and of
 equally fast ones the best: plain `docker pull` takes the first one of its platform, and pull.sh the first one of the
-highest speed that fits.
+highest speed that fits. The slowest have no `platform.variant`, because plain `docker pull` passes over all but v1 (of
+amd64); the others have that of their level.
 """
 
 import json
@@ -133,16 +134,26 @@ def index(entries: Iterable[IndexEntry]) -> bytes:
     """The OCI index of these images; the same bytes for the same images."""
     best_first = sorted(entries, key=lambda row: choose.rank(row.image), reverse=True)
     order = sorted(best_first, key=lambda row: (row.image.platform, choose.speed(row.image)))
+    slowest = {row.image.platform: choose.speed(row.image) for row in reversed(order)}
     document = {
         "schemaVersion": 2,
         "mediaType": manifests.INDEX,
-        "manifests": [_descriptor(row) for row in order],
+        "manifests": [
+            _descriptor(row, "" if choose.speed(row.image) == slowest[row.image.platform] else variant_of(row.image))
+            for row in order
+        ],
         "annotations": labels.prefixed({"schema": labels.SCHEMA}),
     }
     return json.dumps(document, indent=2).encode()
 
 
-def _descriptor(row: IndexEntry) -> dict[str, object]:
+def variant_of(image: Published) -> str:
+    """Return the `platform.variant` of the smallest level that contains an image's set; "" if none does."""
+    levels = facts.levels(plan.PLATFORMS[image.platform])
+    return next((level.variant for level in levels if image.features <= level.features), "")
+
+
+def _descriptor(row: IndexEntry, variant: str) -> dict[str, object]:
     image = row.image
     system, _, architecture = image.platform.partition("/")
     annotations = {
@@ -160,7 +171,7 @@ def _descriptor(row: IndexEntry) -> dict[str, object]:
         "mediaType": row.media_type,
         "digest": image.digest,
         "size": row.size,
-        "platform": {"os": system, "architecture": architecture},
+        "platform": {"os": system, "architecture": architecture} | ({"variant": variant} if variant else {}),
         "annotations": labels.prefixed(annotations) | {referrers.CREATED: image.created},
     }
 
@@ -195,7 +206,11 @@ def _rows(index: Manifest | None) -> dict[str, IndexEntry]:
     """The entries of an index by digest, without those that this version of tfbuild would write differently."""
     rows = index.json().get("manifests") if index is not None and index.media_type in manifests.LISTS else None
     pairs = [(raw, _row(raw)) for raw in rows if isinstance(raw, dict)] if isinstance(rows, list) else []
-    return {row.image.digest: row for raw, row in pairs if row is not None and _descriptor(row) == raw}
+    return {
+        row.image.digest: row
+        for raw, row in pairs
+        if row is not None and raw in (_descriptor(row, ""), _descriptor(row, variant_of(row.image)))
+    }
 
 
 def _row(raw: dict[str, Any]) -> IndexEntry | None:
