@@ -229,6 +229,21 @@ def test_a_registry_is_listed_without_an_engine_and_marks_images_that_no_index_o
             publishing.images(engine="", registry="", ca_cert="", json=True)
 
 
+def test_an_empty_registry_is_said_to_be_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    with serving() as fake:
+        registry = f"{fake.host}/us/x"  # type: ignore[attr-defined]
+        publishing.images(engine="", registry=registry, ca_cert="", json=True)
+        output = capsys.readouterr()
+        assert json.loads(output.out) == []
+        assert f"note: {registry} has no images of tfbuild" in output.err
+        push(fake, "2.20.0", "avx", "3.9", whole=True)
+        publishing.images(engine="", registry=registry, ca_cert="", json=True)
+        assert "has no images" not in capsys.readouterr().err
+
+
 def test_a_latest_index_reads_no_more_releases_than_it_needs() -> None:
     with serving() as fake:
         for release in ("2.9.3", "2.11.1", "2.14.1"):

@@ -252,7 +252,10 @@ def images(*, engine: str, registry: str, ca_cert: str, json: bool) -> None:
     features = frozenset(isa.all_of_cpu(host).features) if host else frozenset()
     entries = inventory.local(connected, REPORTS, host, features) if connected is not None else []
     if remote is not None:
-        entries += inventory.remote(remote, host, features, say)
+        published = inventory.remote(remote, host, features, say)
+        if not published:
+            say(f"note: {remote.repository} has no images of tfbuild")
+        entries += published
     if json:
         out([entry.to_json() for entry in entries])
     else:
