@@ -420,7 +420,7 @@ def test_a_registry_killed_in_the_middle_of_a_push_offers_nothing_and_the_push_g
     folder.mkdir()
     with registries.serve(folder) as server:
         place = Registry(Repository.parse(server.repository))
-        image = made(build("avx"), megabytes=300)
+        image = made(build("avx"), megabytes=100)
         killer = threading.Thread(target=kill_when_bytes_arrive, args=(server,))
         killer.start()
         arguments = [sys.executable, "-m", "invoke", "push", image, "--registry", server.repository]
@@ -435,8 +435,8 @@ def test_a_registry_killed_in_the_middle_of_a_push_offers_nothing_and_the_push_g
 def test_a_registry_killed_in_the_middle_of_a_pull(engine: Engine, made: Callable[..., str], tmp_path: Path) -> None:
     folder = tmp_path / "registry"
     folder.mkdir()
-    with registries.serve(folder) as server, registries.narrow(server, megabytes=50) as (port, narrow):
-        image = made(build("avx"), megabytes=300, imported=True)
+    with registries.serve(folder) as server, registries.narrow(server, megabytes=30) as (port, narrow):
+        image = made(build("avx"), megabytes=100, imported=True)
         push(engine, image, Registry(Repository.parse(server.repository)), tmp_path)
         engine.remove(image)
         (tmp_path / "cpuinfo").write_text(machine("rocky9-zen5").cpuinfo())
