@@ -51,7 +51,7 @@ def files(tmp_path: Path) -> dict[str, str]:
     [
         (("--release", "2.99.0"), 12, "unknown TensorFlow release '2.99.0'", "nearest: "),
         (("--release", "v2.14.9"), 12, "unknown TensorFlow release '2.14.9'", "nearest: "),
-        (("--release", "2.14.1", "--python", "3.13"), 13, "TensorFlow 2.14.1 and Python '3.13' do not", "one of: 3.9"),
+        (("--release", "2.14.1", "--python", "3.13"), 13, "TensorFlow 2.14.1 does not support Python", "--python 3"),
         (("--source", "{empty}"), 19, "{empty} is not TensorFlow's source: it has no configure.py", "--source names"),
         (("--source", "/nowhere"), 19, "no source at /nowhere", "--source names a tree"),
         ((*OF_THE_DOUBLE, "--release", "2.12.1"), 19, f"{DOUBLE} is TensorFlow 2.13.1, and --release says", "leave"),
@@ -115,7 +115,7 @@ def refusal(*words: str, code: int, cwd: Path = ROOT) -> str:
         ((*PLAN, "--release", DIGITS), 12, "unknown TensorFlow release '111"),
         ((*PLAN, "--bazel", f"2.{DIGITS}"), 2, "'2.111"),
         ((*PLAN, "--bazel", "７.4.1"), 2, "'７.4.1' is no Bazel version"),
-        ((*PLAN, "--python", DIGITS), 13, "TensorFlow "),
+        ((*PLAN, "--python", DIGITS), 13, "no TensorFlow release supports Python "),
         ((*PLAN, "--config", ""), 2, "--config has no value"),
         ((*PLAN, "--bazel-flag", ""), 2, "--bazel-flag has no value"),
         (("prune", "--keep", ""), 2, "--keep has no value"),

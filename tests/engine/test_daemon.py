@@ -79,7 +79,7 @@ def test_where_no_client_fits_each_reason_is_given(tmp_path: Path, monkeypatch: 
     with pytest.raises(EngineMissing) as caught:
         docker_cli.find_cli("unix:///z")
     assert "new/docker 28.2 has no buildx plugin" in str(caught.value)
-    assert "podman/docker is not Docker's client" in str(caught.value)
+    assert "podman/docker is Podman's, which has no BuildKit" in str(caught.value)
     assert "docker-buildx" in caught.value.hint
 
 

@@ -206,7 +206,7 @@ def test_the_list_needs_no_engine(capsys: pytest.CaptureFixture[str]) -> None:
     assert [row["name"] for row in shown] == [row.name for row in experiments.known()]
     command.show_rows(("jpeg",), chosen, json=False, dry_run=True)
     printed = capsys.readouterr()
-    assert "decode_and_crop_jpeg: up to 30 percent" in printed.out
+    assert "decode_and_crop_jpeg is said to be up to 30 percent faster" in printed.out
     assert "nothing was started; of 300 s: jpeg 300 s" in printed.err
 
 

@@ -12,6 +12,7 @@ from typing import Protocol
 from tfbuild.engine import buildkit_log, docker_cli
 from tfbuild.engine import buildx as builders
 from tfbuild.engine.buildx import Builder
+from tfbuild.engine.sdk_errors import NO_ANSWER
 from tfbuild.engine.selection import USUAL, EngineChoice
 from tfbuild.errors import BuildFailed, DiskFull, EngineMissing, TfbuildError
 from tfbuild.util import process
@@ -159,6 +160,14 @@ def _run(context: Path, place: BuildPlace, settings: BuildSettings, outcome: lis
     stages.end("done" if code == 0 else "failed")
     if code != 0:
         raise failure(tail.lines(), log)
+
+
+def engine_ended(missing: EngineMissing, failed: BuildFailed) -> EngineMissing:
+    """Return the error for a build that failed because the engine, as `missing` says, does not answer any more."""
+    return EngineMissing(
+        f"the container engine ended during the build: {missing.reason.removeprefix(NO_ANSWER)}",
+        hint=f"{missing.hint}; {failed.hint}",
+    )
 
 
 def failure(lines: list[str], log: Path) -> TfbuildError:

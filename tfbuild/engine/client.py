@@ -34,14 +34,14 @@ from tfbuild.engine.buildx import Builder
 from tfbuild.engine.connection import CALL_SECONDS, CONNECT_SECONDS
 from tfbuild.engine.containers import ContainerRun
 from tfbuild.engine.copy_out import Files
-from tfbuild.engine.gpus import Offer, not_started, offered
+from tfbuild.engine.gpus import Offer, offered, why_none
 from tfbuild.engine.image import Image, parse_image, split_tag
 from tfbuild.engine.outside import Process, process_of
 from tfbuild.engine.sandbox import Sandbox
-from tfbuild.engine.sdk_errors import NO_ANSWER, translated
+from tfbuild.engine.sdk_errors import translated
 from tfbuild.engine.selection import USUAL, EngineChoice
 from tfbuild.engine.worker import Worker
-from tfbuild.errors import BuildFailed, EngineMissing, TfbuildError, UnknownImage
+from tfbuild.errors import BuildFailed, EngineMissing, UnknownImage
 from tfbuild.oci import credentials
 from tfbuild.util.process import Attached, interruptible
 from tfbuild.util.progress import Progress
@@ -298,10 +298,7 @@ class Engine:
             try:
                 Engine.connect(self.host, chosen=self.chosen).client.close()
             except EngineMissing as missing:
-                raise EngineMissing(
-                    f"the container engine ended during the build: {missing.reason.removeprefix(NO_ANSWER)}",
-                    hint=f"{missing.hint}; {error.hint}",
-                ) from error
+                raise build.engine_ended(missing, error) from error
             raise
 
     def require_buildkit(self) -> None:
@@ -345,17 +342,11 @@ class Engine:
 
     def lacks_gpus(self, ref: str, sandbox: Sandbox | None = None) -> str:
         """Return why containers of the image get no GPU here, by starting one with GPUs; "" where it starts."""
-        if not self.gpus.requests:
-            return self.gpus.reason
-        try:
-            trial = self.run(ref, ["python", "-c", ""], entrypoint=(), gpus=True, timeout=CALL_SECONDS, sandbox=sandbox)
-        except UnknownImage:
-            raise
-        except TfbuildError as error:
-            return not_started(self.gpus, error.reason)
-        except TimeoutError as error:
-            return not_started(self.gpus, str(error))
-        return not_started(self.gpus, trial.stderr) if trial.exit_code else ""
+        command = ["python", "-c", ""]
+        return why_none(
+            self.gpus,
+            lambda: self.run(ref, command, entrypoint=(), gpus=True, timeout=CALL_SECONDS, sandbox=sandbox),
+        )
 
     def _attach(self, container: Any) -> Attached:
         program = docker_cli.find_cli(self.host, chosen=self.chosen).path

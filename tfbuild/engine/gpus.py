@@ -1,11 +1,14 @@
-"""The GPUs that an engine can give to containers, by its `docker info`. Pure; written without access to a GPU."""
+"""The GPUs that an engine can give to containers, by its `docker info`. Written without access to a GPU."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from docker.types import DeviceRequest
+
+from tfbuild.engine.containers import ContainerRun
+from tfbuild.errors import TfbuildError, UnknownImage
 
 # Devices of the Container Device Interface, which `nvidia-ctk cdi generate` names by index, by UUID, and as "all":
 # https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/cdi-support.html
@@ -33,6 +36,21 @@ def offered(info: Mapping[str, Any]) -> Offer:
     if RUNTIME in (info.get("Runtimes") or {}):
         return Offer(requests=(DeviceRequest(count=-1, capabilities=[["gpu"]]),), way=f"the runtime {RUNTIME}")
     return Offer(reason=NONE)
+
+
+def why_none(offer: Offer, start: Callable[[], ContainerRun]) -> str:
+    """Return why containers get no GPU, by what became of one that has them: `start` runs it. "" where it starts."""
+    if not offer.requests:
+        return offer.reason
+    try:
+        trial = start()
+    except UnknownImage:
+        raise
+    except TfbuildError as error:
+        return not_started(offer, error.reason)
+    except TimeoutError as error:
+        return not_started(offer, str(error))
+    return not_started(offer, trial.stderr) if trial.exit_code else ""
 
 
 def not_started(offer: Offer, output: str) -> str:
