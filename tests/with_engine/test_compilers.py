@@ -74,11 +74,15 @@ def command(name: str, arch: str) -> list[str]:
 
 
 def whole_sets(arch: str) -> tuple[InstructionSet, ...]:
-    """The instruction sets of archspec's microarchitectures, as far as they are known, and of the recorded machines."""
+    """The instruction sets of archspec's microarchitectures, as far as they are known, and of the recorded machines.
+
+    Those that tfbuild chooses, and those that `exact` keeps whole.
+    """
     targets = (name for name, target in archspec.cpu.TARGETS.items() if target.family.name == arch)
     known = [name for name in targets if names.features(name, arch) is not None]
     recorded = [cpu.parse(row.cpuinfo()) for row in machines() if row.arch == arch]
-    sets = [isa.resolve(name, arch=arch) for name in known] + [isa.of_cpu(machine) for machine in recorded]
+    named = [isa.resolve(f"{name}{how}", arch=arch) for name in known for how in ("", f",{isa.EXACT}")]
+    sets = [*named, *(of(machine) for machine in recorded for of in (isa.of_cpu, isa.all_of_cpu))]
     return tuple({one.features: one for one in sets}.values())
 
 
