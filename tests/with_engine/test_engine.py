@@ -166,9 +166,9 @@ def test_worker_answers_pauses_and_goes(engine: Engine, own: str) -> None:
         assert worker.name.startswith("tfbuild-")
         assert worker.ask("one", 20) == "got one"
         worker.pause()
-        assert state(engine, worker.name) == "T"
+        assert wait_until(lambda: state(engine, worker.name) == "T")
         worker.resume()
-        assert state(engine, worker.name) != "T"
+        assert wait_until(lambda: state(engine, worker.name) != "T")
         assert worker.ask("x" * 200_000, 20) == "got " + "x" * 200_000
     assert containers(engine, own) == []
     with pytest.raises(WorkerDied):

@@ -124,6 +124,7 @@ def derived(
     """An image from a Dockerfile of a test's own, beside which stands network.sh; gone afterwards."""
     folder = Path(tempfile.mkdtemp(dir=work))
     for name, content in {"Dockerfile": text.encode(), "network.sh": NETWORK.read_bytes(), **files}.items():
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(content)
     name, log = f"{TAG}:{folder.name.lower()}", folder.with_suffix(".log")
     secrets = {"ca": ca} if ca else {}
@@ -404,16 +405,13 @@ def test_a_base_that_has_its_own_python_keeps_it(
     engine: Engine, build: Build, local_python: str, work: Path, ca: Path
 ) -> None:
     """Shown by the stage on which all others stand."""
-    context = dockerfile.write(build, work / "own-python")
-    before, _, _ = (context.folder / "Dockerfile").read_text().partition("\n# --- wheel:")
-    stage = before.replace("${BASE}", local_python)
-    files = {"network.sh": NETWORK.read_bytes()}
-    with derived(engine, work, stage, ca=ca, files=files) as name:
+    texts = dockerfile.files(build)
+    stage = texts["Dockerfile"].partition("\n# --- wheel:")[0].replace("${BASE}", local_python)
+    scripts = {f"scripts/{name}": (dockerfile.TEMPLATES / name).read_bytes() for name in ("network.sh", "times.sh")}
+    with derived(engine, work, stage, ca=ca, files=scripts) as name:
         assert engine.run(name, ["sh", "-c", PYTHONS]).stdout.split() == OWN
-        cached = (
-            "import importlib.util, json, os; print(os.path.exists(importlib.util.cache_from_source(json.__file__)))"
-        )
-        assert engine.run(name, ["python3.11", "-c", cached]).stdout == "True\n"
+        cached = "import json, os; print(os.path.exists(json.__cached__))"
+        assert engine.run(name, ["python3.11", "-B", "-c", cached]).stdout == "True\n"
 
 
 @pytest.mark.nightly
