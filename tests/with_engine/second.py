@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -147,8 +147,22 @@ def running(
                 process.kill()
 
 
+def left_running(folder: Path) -> list[int]:
+    """The processes that name the folder: containerd, and a shim for each container."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            found += [int(path.parent.name)] if os.fsencode(folder) in path.read_bytes() else []
+    return found
+
+
 def remove(folder: Path) -> None:
-    """What a dockerd leaves mounted in its folder, and the folder."""
+    """What a dockerd that was killed leaves running, what any leaves mounted in its folder, and the folder."""
+    while running := left_running(folder):
+        for pid in running:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.1)
     for line in reversed(Path("/proc/self/mounts").read_text().splitlines()):
         if Path(point := line.split()[1]).is_relative_to(folder):
             subprocess.run(["umount", "--lazy", point], check=False)

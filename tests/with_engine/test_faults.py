@@ -1,5 +1,6 @@
 """Engines and terminals that end while tfbuild works: one message with the cause, and nothing stays behind."""
 
+import gc
 import os
 import pty
 import secrets
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -40,6 +42,11 @@ def mortal(engine: Engine, base: str) -> Iterator[tuple[Second, Engine]]:
         there = Engine.connect(found.host)
         there.client.images.load(b"".join(engine.client.images.get(base).save(named=True)))
         yield found, there
+        there.client.close()
+        # The SDK leaves those sockets open that nobody answered.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
 
 
 def test_an_engine_that_dies_during_a_build_is_told_as_the_cause(
