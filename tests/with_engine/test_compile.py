@@ -260,8 +260,8 @@ def test_the_sidecar_says_how_the_wheel_was_built(wheel: Run, engine: Engine, si
 
 
 def test_the_profile_and_the_slowest_actions_are_beside_the_log(wheel: Run, fresh: Fresh) -> None:
-    done = wheel("x86-64-v3", "--source", str(fresh.tree))
-    folder = log(fresh.tree).parent
+    done = wheel("x86-64-v3", "--source", str(fresh.tree), *NAMED)
+    folder = log(fresh.tree, bazel_flag=("--subcommands",)).parent
     profile = bazel_profile.read(folder / "profile.json.gz")
     assert profile.complete
     compiled = [action for action in profile.actions if action.name == "Compiling tensorflow/double/kernel.cc"]
