@@ -9,6 +9,7 @@ import pytest
 
 from tfbuild.engine import Engine
 from tfbuild.errors import EngineMissing
+from tfbuild.oci import transport
 
 os.environ.setdefault("NO_COLOR", "1")
 # A slow example is a busy machine, never a failure. `invoke test --nightly` tries ten times as many.
@@ -30,6 +31,8 @@ def no_engine_in_reach(request: pytest.FixtureRequest, monkeypatch: pytest.Monke
     if request.node.get_closest_marker("engine") is None:
         monkeypatch.setenv("DOCKER_HOST", NO_ENGINE)
         monkeypatch.delenv("DOCKER_CONTEXT", raising=False)
+        # Registries that do not answer are asked again at once.
+        monkeypatch.setattr(transport, "BACKOFF", 0)
 
 
 @pytest.hookimpl(wrapper=True)
