@@ -188,7 +188,7 @@ def test_rows_without_a_runner_show_on_the_runs_page(runner: Callable[..., Githu
 def test_the_step_that_makes_the_rows_fails_if_the_verb_does(runner: Callable[..., Github], copy: Path) -> None:
     done = runner(copy, {"inputs.only || '*'": "no-such-row", "vars.TFBUILD_RUNNERS": ""}).run("images.yml", "Rows")
     assert (done.code, done.outputs) == (2, {})
-    assert "fits none of" in done.stdout
+    assert "matches none of" in done.stdout
 
 
 def rest(runner: Callable[..., Github], copy: Path, link: str, before: str, *unfinished: str) -> str:

@@ -72,7 +72,7 @@ def test_only_keeps_rows_that_fit_a_glob() -> None:
 @pytest.mark.parametrize(
     ("matrix_request", "message"),
     [
-        (MatrixRequest(only=("nothing",)), "the matrix is empty: --only nothing fits none of"),
+        (MatrixRequest(only=("nothing",)), "the matrix is empty: --only nothing matches none of"),
         (MatrixRequest(wheels=("mine",)), "unknown wheel 'mine'"),
         (MatrixRequest(platforms=("linux/riscv64",)), "unknown platform 'linux/riscv64'"),
         (MatrixRequest(releases=("9.9",)), "the matrix is empty: "),

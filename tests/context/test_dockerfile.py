@@ -640,12 +640,12 @@ def test_compute_capabilities_reach_configure_the_label_and_the_identifier() -> 
 @pytest.mark.parametrize(
     ("capabilities", "target", "release", "said"),
     [
-        ("86", "cuda", "2.14.1", "'86' is no CUDA compute capability"),
-        ("8.6,", "cuda", "2.14.1", "'' is no CUDA compute capability"),
+        ("86", "cuda", "2.14.1", "'86' is not a CUDA compute capability"),
+        ("8.6,", "cuda", "2.14.1", "'' is not a CUDA compute capability"),
         ("3.0", "cuda", "2.14.1", "from 3.5, not 3.0"),
         ("sm_90a", "cuda", "2.14.1", "'sm_90a' is no"),
         ("sm_70", "cuda", "2.3.4", "reads 7.0, not sm_70"),
-        ("8.6", "mkl", "2.14.1", "--target mkl has none"),
+        ("8.6", "mkl", "2.14.1", "--target mkl is not"),
     ],
 )
 def test_other_compute_capabilities_are_refused(capabilities: str, target: str, release: str, said: str) -> None:

@@ -169,7 +169,7 @@ def test_they_are_for_cuda_builds_from_source_alone(name: str) -> None:
     options: dict[str, Any] = {name: "12.8"}
     with pytest.raises(UsageError, match=f"--{name} is for GPUs, and --target mkl is not"):
         plan.select(replace(REQUEST, target="mkl", release="2.20.0", **options), None)
-    with pytest.raises(UsageError, match=f"--{name}: for a build from source only"):
+    with pytest.raises(UsageError, match=f"--{name}: only for builds from source"):
         plan.select(replace(REQUEST, release="2.20.0", cpu="", wheel="official", **options), None)
 
 

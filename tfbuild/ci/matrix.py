@@ -107,7 +107,7 @@ def select(request: MatrixRequest) -> Matrix:
     globs = request.only or ("*",)
     kept = [build for build in rows.values() if any(fnmatchcase(build.id, glob) for glob in globs)]
     if not kept:
-        reason = f"--only {' '.join(request.only)} fits none of {len(rows)} rows" if rows else refused[0].reason
+        reason = f"--only {' '.join(request.only)} matches none of {len(rows)} rows" if rows else refused[0].reason
         raise UsageError(f"the matrix is empty: {reason}", hint="invoke matrix --format json lists all rows")
     return Matrix(rows=tuple(sorted(kept, key=_order)), refused=tuple(refused))
 

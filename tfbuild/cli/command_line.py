@@ -86,7 +86,7 @@ def _refuse_dry(name: str, verbs: Mapping[str, Verb]) -> None:
     if name in ("--dry", "-R"):
         having = [verb.name for verb in verbs.values() if "dry-run" in verb.options]
         raise UsageError(
-            f"{name} is Invoke's own option and would keep nothing from running",
+            f"{name} is Invoke's own option: everything would still run",
             hint=f"--dry-run, an option of {', '.join(having)}; or invoke plan",
         )
 
@@ -97,9 +97,9 @@ def _misplaced(words: Sequence[str], verbs: Mapping[str, Verb]) -> UsageError:
     if verb is None:
         able = [verb.name for verb in verbs.values() if option.removeprefix("--") in verb.options]
         hint = f"invoke {'build' if 'build' in able else able[0]} {hints.shell(words)}" if able else "invoke --list"
-        return UsageError(f"no verb is given; {option} belongs to one", hint=hint)
+        return UsageError(f"no verb is given before {option}", hint=hint)
     others = [word for word in words if word != verb.name]
-    return UsageError(f"{option} stands before the verb", hint=f"invoke {hints.shell([verb.name, *others])}")
+    return UsageError(f"{option} must come after the verb", hint=f"invoke {hints.shell([verb.name, *others])}")
 
 
 def _verb(words: Sequence[str], verbs: Mapping[str, Verb]) -> Sequence[str]:

@@ -27,8 +27,8 @@ FIRST = (
     "invoke build --target mkl --wheel official   # the official wheel's image",
 )
 LAST = (
-    "invoke --help VERB shows a verb's options, invoke --print-completion-script SHELL the completion for bash, zsh or "
-    "fish, invoke --version the version."
+    "invoke --help VERB shows a verb's options; invoke --print-completion-script SHELL prints the completion for bash, "
+    "zsh or fish; invoke --version prints the version."
 )
 # What a verb's bare words are.
 ARGUMENTS = {

@@ -47,7 +47,7 @@ def of_many(option: str) -> str:
 def unknown_verb(
     name: str, verbs: Mapping[str, Verb], following: Sequence[str] = (), *, command: str = "invoke"
 ) -> UsageError:
-    """Return the error for a verb that there is none of. `command`: what stands before the right one."""
+    """Return the error for an unknown verb. `command`: what to type before the right one."""
     if name in ("help", "list", "version"):
         wanted = [*following[:1]] if name == "help" else []
         return UsageError(f"there is no verb {name!r}", hint=f"invoke {shell([f'--{name}', *wanted])}")
@@ -70,7 +70,7 @@ def unknown_option(verb: Verb, words: Sequence[str], verbs: Mapping[str, Verb]) 
         return UsageError(f"{message}: options have no short forms", hint=_spelled_out(verb, words))
     name = option.removeprefix("--")
     if name == "":
-        return UsageError("nothing is passed on after --", hint="leave it out")
+        return UsageError(f"{verb.name} takes nothing after --", hint="leave out --")
     if name in {row.name for row in verb.positional}:
         return UsageError(message, hint=f"{name.upper()} is given without an option: {_called(verb, name)}")
     if opposite := _opposite(verb, name):

@@ -334,9 +334,7 @@ def _extras(held: frozenset[str], arch: str, name: str, version: int, width: str
 def refuse_vector_width(held: frozenset[str], name: str, version: int, width: str) -> None:
     """Raise an error for an unknown width, or one that this instruction set or compiler does not support."""
     if width not in compilers.WIDTHS:
-        raise UsageError(
-            f"{width!r} is no vector width", hint=f"--prefer-vector-width {', '.join(compilers.WIDTHS)} (in bits)"
-        )
+        raise UsageError(f"{width!r} is not a vector width", hint=f"one of: {', '.join(compilers.WIDTHS)} (in bits)")
     if not compilers.takes_vector_width(name, version):
         raise UnknownCompiler(f"{name}-{version} does not know {WIDTH}{width}", hint="leave out --prefer-vector-width")
     needed = "avx512f" if width == "512" else "avx"

@@ -126,7 +126,7 @@ def _refusal(release: str, wanted: Sequence[str], compiler: str) -> UnknownCompi
         )
     return UnknownCompiler(
         f"{compiler or 'no compiler of the release'} is not in {', '.join(row.distribution for row in of(python))}, "
-        f"which the base images with Python {python} are made of",
+        f"on which the base images with Python {python} are based",
         hint=f"--compiler with one of: {', '.join(compilers(python))}",
     )
 

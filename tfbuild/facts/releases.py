@@ -411,7 +411,7 @@ def newest_official(arch: str, python: str) -> str:
                 return release
             known.update(wheels.versions)
     raise UnknownPython(
-        f"no official {arch} wheel is for Python {python!r}",
+        f"no official {arch} wheel supports Python {python!r}",
         hint=f"the newest is --python {max(known, key=version)}" if known else "build it from source",
     )
 

@@ -42,7 +42,7 @@ def parse(text: str, *, named: bool = True) -> tuple[Capability, ...]:
 def _capability(word: str, named: bool) -> Capability:
     match = SPELLED.fullmatch(word)
     if match is None:
-        raise UsageError(f"{word!r} is no CUDA compute capability", hint="--compute-capabilities 8.0,9.0")
+        raise UsageError(f"{word!r} is not a CUDA compute capability", hint="--compute-capabilities 8.0,9.0")
     major, minor = int(match["major"]), int(match["minor"])
     if (major, minor) < OLDEST:
         raise UsageError(f"TensorFlow supports compute capabilities from 3.5, not {major}.{minor}", hint="leave it out")

@@ -149,7 +149,7 @@ def _requested(release: str, text: str, library: Literal["CUDA", "cuDNN"]) -> st
     """Return the version that --cuda or --cudnn names, among those that the release takes."""
     if not VERSION.fullmatch(text):
         raise UsageError(
-            f"{text!r} is no {library} version", hint=f"--{library.lower()} {'12.8' if library == 'CUDA' else '9.8'}"
+            f"{text!r} is not a {library} version", hint=f"--{library.lower()} {'12.8' if library == 'CUDA' else '9.8'}"
         )
     fact = releases.cuda(release)
     known = _takes(fact) if library == "CUDA" else (fact.cudnn, *fact.others_cudnn)

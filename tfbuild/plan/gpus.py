@@ -15,7 +15,7 @@ def capabilities(request: Request, target: str, release: str) -> tuple[Capabilit
     for_cuda = targets.get(target).cuda
     if request.compute_capabilities and not for_cuda:
         raise UsageError(
-            f"--compute-capabilities are GPUs', and --target {target} has none", hint=targets.options("cuda")
+            f"--compute-capabilities is for GPUs, and --target {target} is not", hint=targets.options("cuda")
         )
     if not for_cuda:
         return ()

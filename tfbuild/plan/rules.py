@@ -30,13 +30,13 @@ def refuse_unreadable(request: Request) -> None:
     if (bad := next((text for text in texts if not text.isprintable()), None)) is not None:
         raise UsageError(f"an option's value has control characters in it: {bad!r}", hint="one line of plain text")
     if request.bazel and not BAZEL.fullmatch(request.bazel):
-        raise UsageError(f"{request.bazel!r} is no Bazel version", hint="--bazel 7.4.1")
+        raise UsageError(f"{request.bazel!r} is not a Bazel version", hint="--bazel 7.4.1")
     if not IMAGE.fullmatch(request.base):
         raise UsageError(
-            f"{request.base!r} is no image's name", hint=f"--base {', '.join(BASES)} or NAME[:TAG][@DIGEST]"
+            f"{request.base!r} is not an image's name", hint=f"--base {', '.join(BASES)} or NAME[:TAG][@DIGEST]"
         )
     if (bad := next((name for name in request.config if not CONFIG.fullmatch(name)), None)) is not None:
-        raise UsageError(f"{bad!r} is no name of a Bazel config", hint="--config NAME, again for more")
+        raise UsageError(f"{bad!r} is not the name of a Bazel config", hint="--config NAME; repeat it for each config")
 
 
 def _texts(value: object) -> tuple[str, ...]:
@@ -97,7 +97,7 @@ def _unknown_python(request: Request, release: str, supported: Sequence[str]) ->
     """Return the error for a Python that the release does not support, naming what can be built."""
     python = request.python
     if (match := SPELLED_PYTHON.fullmatch(python.lower())) and match[1] != python:
-        return UnknownPython(f"{python!r} is not the version of a Python", hint=f"--python {match[1]}")
+        return UnknownPython(f"{python!r} is not a Python version", hint=f"--python {match[1]}")
     newest = next((name for name in releases.newest_first() if python in releases.pythons(name)), "")
     if not newest or python not in base_images.pythons():
         return UnknownPython(

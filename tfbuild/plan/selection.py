@@ -119,7 +119,7 @@ def refuse_compile_options(request: Request) -> None:
     used = [f"--{name.replace('_', '-')}" for name in COMPILE_OPTIONS if getattr(request, name)]
     if used:
         raise UsageError(
-            f"{', '.join(used)}: for a build from source only; --wheel {request.wheel} compiles nothing",
+            f"{', '.join(used)}: only for builds from source; --wheel {request.wheel} compiles nothing",
             hint="leave it out, or leave out --wheel",
         )
 

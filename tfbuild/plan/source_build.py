@@ -159,7 +159,7 @@ def _onednn(request: Request, target: str, release: str, arch: str) -> _Configs:
     onednn = targets.get(target).onednn
     if request.threading and not onednn:
         raise UsageError(
-            f"--threading is oneDNN's, and --target {target} promises none", hint=targets.options("onednn")
+            f"--threading is for oneDNN, which --target {target} does not promise", hint=targets.options("onednn")
         )
     threading = releases.threading(release, arch, request.threading) if onednn else "threadpool"
     return _Configs(
