@@ -187,7 +187,7 @@ LAX = {
     ),
     "it asks for sse2 alone": (
         '#!/bin/sh\ngrep -q "^flags.* sse2" /proc/cpuinfo || exit 86\nexec "$@"\n',
-        "the entry point st",
+        "the entry point exits with code 86 on a CPU with all labelled features",
     ),
     "it looks at the first core": (
         "#!/bin/sh\nfor name in avx f16c popcnt pni sse4_1 sse4_2 ssse3 xsave; do\n"
