@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import RESULTS
+from tfbuild.util.files import with_section
 
 ROWS = Path(__file__).with_suffix(".toml")
 ROOT = Path(__file__).parents[1]
@@ -29,19 +30,12 @@ def main() -> None:
 def pages() -> dict[Path, str]:
     """The files that hold figures, as they must be: the page with every row, the README with the chosen ones."""
     chosen = {PAGE: rows(), README: [row for row in rows() if row.get("readme")]}
-    return {path: replaced(path.read_text(encoding="utf-8"), table(some)) for path, some in chosen.items()}
+    texts = {path: path.read_text(encoding="utf-8") for path in chosen}
+    return {path: with_section(texts[path], BEGIN, END, table(some)) for path, some in chosen.items()}
 
 
 def rows() -> list[dict[str, Any]]:
     return list(tomllib.loads(ROWS.read_text(encoding="utf-8"))["figure"])
-
-
-def replaced(text: str, new: str) -> str:
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    assert begin, f"no {BEGIN!r} in the page"
-    assert end, f"no {END!r} in the page"
-    return f"{before}{begin}{new}{end}{after}"
 
 
 def table(some: Iterable[dict[str, Any]]) -> str:

@@ -178,3 +178,13 @@ def test_a_folder_that_cannot_be_locked_is_named(tmp_path: Path) -> None:
     maker = Maker(run=Run(base="auto", work=tmp_path, reports=tmp_path))
     with pytest.raises(UsageError, match=f"cannot write to .*{build.id}"), maker._locked(build):
         pass
+
+
+def test_a_section_is_replaced_and_what_stands_around_it_stays() -> None:
+    assert files.with_section("a<old>b>c", "<", ">", "new") == "a<new>b>c"
+
+
+@pytest.mark.parametrize("text", ["a>b", "a<b", ">a<b"])
+def test_a_text_without_the_section_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="there is no"):
+        files.with_section(text, "<", ">", "new")

@@ -43,9 +43,7 @@ def small(folder: Path) -> Build:
         archive.writestr("tensorflow/include/cpu_info.h", "")
         archive.writestr("tensorflow/libtensorflow_framework.so.2", library.read_bytes())
         archive.writestr("tensorflow-0.1.dist-info/METADATA", "Metadata-Version: 2.1\nName: tensorflow\nVersion: 0.1\n")
-        archive.writestr(
-            "tensorflow-0.1.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
+        archive.writestr("tensorflow-0.1.dist-info/WHEEL", WHEEL_FILE)
         archive.writestr("tensorflow-0.1.dist-info/RECORD", "")
     build = plan.select(Request(wheel="official", release="2.21.0", python="3.11", platform="linux/amd64"), None)
     sha256 = source.digest(wheel)

@@ -71,10 +71,9 @@ def show_flags(flags: Sequence[str]) -> None:
 
 def show_matrix(builds: Sequence[Build]) -> None:
     """Print the builds of a matrix, those that differ only in Python on one line."""
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table = terminal.table()
     for title in ("release", "target", "platform", "compiled for", "wheel", "Python"):
         table.add_column(title, overflow="fold")
     pythons: dict[tuple[str, ...], list[str]] = {}
@@ -88,12 +87,11 @@ def show_matrix(builds: Sequence[Build]) -> None:
 
 def show_images(entries: Sequence["Entry"]) -> None:
     """Print one row per image."""
-    from rich.table import Table
     from rich.text import Text
 
     from tfbuild.publish import inventory
 
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table = terminal.table()
     table.add_column("image", overflow="fold")
     table.add_column("size", justify="right", no_wrap=True)
     table.add_column("age", justify="right", no_wrap=True)

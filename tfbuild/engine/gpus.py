@@ -39,7 +39,7 @@ def offered(info: Mapping[str, Any]) -> Offer:
 
 
 def why_none(offer: Offer, start: Callable[[], ContainerRun]) -> str:
-    """Return why containers get no GPU, by what became of one that has them: `start` runs it. "" where it starts."""
+    """Return why containers get no GPU here, or "" if they get one. `start` runs a trial container with GPUs."""
     if not offer.requests:
         return offer.reason
     try:

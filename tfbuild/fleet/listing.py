@@ -56,10 +56,9 @@ def _images(fleet: Fleet) -> Iterator["Text"]:
 
 def _hosts(fleet: Fleet) -> "Table":
     """One line for all hosts of one instruction set; one column per measure of what they give up."""
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table = terminal.table()
     measures = list(dict.fromkeys(row.name for row in fleet.estimates))
     for title in ("host", "image", *measures, "unused features"):
         table.add_column(title, overflow="fold", justify="right" if title in ("image", *measures) else "left")

@@ -87,3 +87,14 @@ def locked(folder: Path, waiting: Callable[[], None]) -> Iterator[None]:
             waiting()
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+def with_section(text: str, begin: str, end: str, content: str) -> str:
+    """Return `text` with `content` between `begin` and `end`. Raises ValueError if `text` lacks one of them."""
+    before, found, rest = text.partition(begin)
+    if not found:
+        raise ValueError(f"there is no {begin!r} in the text")
+    _, found, after = rest.partition(end)
+    if not found:
+        raise ValueError(f"there is no {end!r} after {begin!r}")
+    return f"{before}{begin}{content}{end}{after}"

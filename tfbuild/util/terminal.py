@@ -6,6 +6,7 @@ from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+    from rich.table import Table
 
 # Characters per line without a terminal.
 PLAIN_WIDTH = 120
@@ -29,6 +30,13 @@ def console(stream: IO[str] | None = None) -> "Console":
 
     stream = stream or sys.stdout
     return Console(file=stream, width=None if stream.isatty() else PLAIN_WIDTH, highlight=False)
+
+
+def table() -> "Table":
+    """Return a table without lines, for things that people compare."""
+    from rich.table import Table
+
+    return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
 
 
 def write(on: "Console", parts: Iterable["RenderableType"]) -> None:

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 from tfbuild.cli.verbs import VERBS
+from tfbuild.util.files import with_section
 from tfbuild.util.installation import clone
 
 FILE = Path("action.yml")
@@ -21,9 +22,7 @@ def to_yaml() -> str:
     root = clone()
     assert root is not None
     text = (root / FILE).read_text(encoding="utf-8")
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    return f"{before}{begin}{''.join(map(_input, INPUTS))}{end}{after}"
+    return with_section(text, BEGIN, END, "".join(map(_input, INPUTS)))
 
 
 def _input(name: str) -> str:

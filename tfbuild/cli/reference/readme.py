@@ -7,6 +7,7 @@ from pathlib import Path
 from tfbuild.facts import targets
 from tfbuild.plan import support
 from tfbuild.plan.support import Combination
+from tfbuild.util.files import with_section
 from tfbuild.util.installation import clone
 
 FILE = Path("README.md")
@@ -21,9 +22,7 @@ def to_markdown() -> str:
     root = clone()
     assert root is not None
     text = (root / FILE).read_text(encoding="utf-8")
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    return f"{before}{begin}{table(support.rows())}{end}{after}"
+    return with_section(text, BEGIN, END, table(support.rows()))
 
 
 def table(combinations: Iterable[Combination]) -> str:
