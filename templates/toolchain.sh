@@ -1,17 +1,23 @@
 #!/bin/sh
-# toolchain.sh PYTHON BAZEL BAZEL_SHA256 BAZELISK BAZELISK_SHA256 ARCH: Bazel, and Python as TensorFlow's build wants it.
-# Run after the distribution's packages. An empty BAZEL_SHA256 is not known. Leaves in /opt/tfbuild/builder a digest of
-# all that is installed, by which Bazel's caches are kept apart.
+# toolchain.sh python PYTHON: its headers and venv, after `apt-get update` and the distribution's other packages.
+# toolchain.sh bazel PYTHON BAZEL BAZEL_SHA256 BAZELISK BAZELISK_SHA256 ARCH: Bazel, and Python's packages as
+# TensorFlow's build wants them. An empty BAZEL_SHA256 is not known. Leaves in /opt/tfbuild/builder a digest of all that
+# is installed, by which Bazel's caches are kept apart.
 set -eu
-python=$1 bazel=$2 bazel_sha256=$3 bazelisk=$4 bazelisk_sha256=$5 arch=$6
+python=$2
 # shellcheck source=/dev/null
 . /mnt/network.sh
 
-# A wheel is compiled against the headers of its Python. The official Python images have them already.
-if ! [ -e "$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" ]; then
-    apt-get install --yes --no-install-recommends "$python-dev"
+if [ "$1" = python ]; then
+    # A wheel is compiled against the headers of its Python. The official Python images have them already.
+    if ! [ -e "$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" ]; then
+        apt-get install --yes --no-install-recommends "$python-dev"
+    fi
+    "$python" -c 'import ensurepip' || apt-get install --yes --no-install-recommends "$python-venv"
+    exit
 fi
-"$python" -c 'import ensurepip' || apt-get install --yes --no-install-recommends "$python-venv"
+
+bazel=$3 bazel_sha256=$4 bazelisk=$5 bazelisk_sha256=$6 arch=$7
 "$python" -m venv /opt/build
 /opt/build/bin/pip install --no-cache-dir --disable-pip-version-check --requirement /mnt/requirements.txt
 

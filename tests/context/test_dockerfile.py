@@ -110,8 +110,20 @@ def test_a_context_holds_all_that_docker_build_needs(tmp_path: Path) -> None:
         if not needed.startswith("--from"):
             assert needed in names or any(name.startswith(f"{needed}/") for name in names), needed
     assert not any("__pycache__" in name for name in names)
-    for program in ("entrypoint.sh", "scripts/tfbuild-smoke"):
-        assert (context.folder / program).stat().st_mode & 0o777 == 0o755
+
+
+def test_the_files_have_the_mode_that_git_gives_those_in_dockerfiles(tmp_path: Path) -> None:
+    """BuildKit's cache goes by modes, too: plain `docker build` there finds the layers that `invoke build` made."""
+    before = os.umask(0o077)
+    try:
+        folder = dockerfile.write(official(), tmp_path / "context").folder
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in folder.rglob("*") if path.is_file()} == {0o644}
+    listed = subprocess.run(
+        ["git", "ls-files", "--stage", "dockerfiles"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert {line.split()[0] for line in listed.stdout.splitlines()} == {"100644"}
 
 
 def test_writing_again_gives_the_same_bytes_and_digest(tmp_path: Path) -> None:
@@ -324,10 +336,22 @@ def test_the_toolchain_is_the_compiler_s_packages_and_the_build_s_tools_in_order
     packages = dockerfile.toolchain(compiler)
     assert set(packages) == TOOLS | own
     assert packages == sorted(packages)
-    command = next(
-        line for line in runs(dockerfile.files(from_source(compiler=compiler))["Dockerfile"]) if "toolchain.sh" in line
-    )
-    assert f"--no-install-recommends {' '.join(packages)} " in re.sub(r"\s+", " ", command)
+    installs, _ = toolchain_steps(from_source(compiler=compiler))
+    assert f"--no-install-recommends {' '.join(packages)} " in installs
+
+
+def toolchain_steps(build: Build) -> list[str]:
+    """Return the two steps of the stage: the distribution's packages, and Bazel with Python's packages."""
+    commands = runs(dockerfile.files(build)["Dockerfile"])
+    return [re.sub(r"\s+", " ", command) for command in commands if "toolchain.sh" in command]
+
+
+def test_another_bazel_does_not_install_the_compiler_again() -> None:
+    steps = toolchain_steps(from_source())
+    others = toolchain_steps(from_source(bazel="6.5.0"))
+    assert steps[0] == others[0]
+    assert steps[1] != others[1]
+    assert "apt-get" not in steps[1]
 
 
 def test_labels_come_last_so_that_they_cost_no_layer_its_cache() -> None:

@@ -145,8 +145,9 @@ def _fill(folder: Path, build: Build, texts: Mapping[str, str]) -> None:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-        # By its text and not by the checkout's mode: the same context has the same digest everywhere.
-        path.chmod(0o755 if text.startswith("#!") else 0o644)
+        # Whatever the umask: the same context has the same digest everywhere, and its steps are those of dockerfiles/,
+        # where Git keeps this mode. No script is started by its own name.
+        path.chmod(0o644)
     if build.wheel.path is not None:
         _place_wheel(build.wheel.path, folder / "wheel", build)
     if build.source is not None and build.source.kind != "git":
