@@ -3,7 +3,10 @@
 import re
 import shutil
 import subprocess
+import sys
+from pathlib import Path
 
+import capstone
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -80,3 +83,20 @@ def test_no_bytes_stop_it(code: bytes) -> None:
 def test_the_double_byte_encoding_of_old_cpus_is_no_feature() -> None:
     """tzcnt is `rep bsf`, which compilers write for CPUs that know bsf alone."""
     assert not machinecode.count(bytes.fromhex("f3480fbcd8"), "x86_64").needing
+
+
+def test_instructions_are_those_of_the_decoder_s_own_iterator() -> None:
+    """Code of all kinds: what the assembler makes for each feature, and this Python's."""
+    code = b"".join(row.code for row in assembled.recorded("x86_64")) + Path(sys.executable).read_bytes()[: 1 << 20]
+    decoder = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
+    start = unplain = 0
+    while start < len(code):
+        piece = code[start : start + machinecode.PIECE]
+        found = machinecode._disassembled(piece)
+        rows = list(decoder.disasm_lite(piece, 0))
+        others = [(address, name, text) for address, _, name, text in rows if not machinecode._plain(name)]
+        assert found.others == others
+        assert found.plain + len(others) == len(rows)
+        assert found.end == (rows[-1][0] + rows[-1][1] if rows else 0)
+        start, unplain = start + (found.end or 1), unplain + len(others)
+    assert unplain > 200

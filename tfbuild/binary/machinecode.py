@@ -4,6 +4,7 @@ capstone gives lengths and names. Instructions that it does not know (its tables
 and AVX512-FP16) are read by their opcode. facts/instructions.toml says which instruction needs which feature.
 """
 
+import ctypes
 import re
 import struct
 from collections import Counter
@@ -95,7 +96,7 @@ class Counted:
 
 def count(code: bytes, arch: str) -> Counted:
     """Count the instructions of `code`, which starts at one of them. `arch`: "x86_64" or "aarch64"."""
-    times = Counter(_words(code) if arch == "aarch64" else _x86(code))
+    times = Counter(_words(code)) if arch == "aarch64" else _x86(code)
     unread = times.pop(None, 0)
     needing: Counter[str] = Counter()
     for needed, number in times.items():
@@ -120,25 +121,55 @@ def _table() -> InstructionTable:
 # --- x86-64 --------------------------------------------------------------------------------------------------------
 
 
-def _x86(code: bytes) -> Iterator[frozenset[str] | None]:
-    """Yield the features that each instruction needs, or None for each byte that is no instruction."""
-    decoder, start = _decoder(), 0
+def _x86(code: bytes) -> Counter[frozenset[str] | None]:
+    """Count the instructions by the features that they need; None counts the bytes that are no instruction."""
+    times, start = Counter[frozenset[str] | None](), 0
     while start < len(code):
-        piece, at = code[start : start + PIECE], 0
-        for address, size, name, operands in decoder.disasm_lite(piece, 0):
-            at = address + size
-            if _plain(name):
-                yield NONE
-            else:
-                yield _needs(name, _encoding(piece, address), _width(operands), "[" in operands)
-        start += at
+        piece = code[start : start + PIECE]
+        found = _disassembled(piece)
+        times[NONE] += found.plain
+        for address, name, operands in found.others:
+            times[_needs(name, _encoding(piece, address), _width(operands), "[" in operands)] += 1
+        start += found.end
         # The decoder stops at an unknown instruction, and where the piece ends within an instruction.
-        if start >= len(code) or (at and len(piece) == PIECE and PIECE - at < LONGEST):
+        if start >= len(code) or (found.end and len(piece) == PIECE and PIECE - found.end < LONGEST):
             continue
         opcode = read_opcode(code[start : start + LONGEST])
         needed = _coded(opcode) if opcode else None
-        yield needed
+        times[needed] += 1
         start += opcode.length if opcode and needed is not None else 1
+    return times
+
+
+class Disassembled(NamedTuple):
+    """How many instructions every CPU has; address, mnemonic and operands of the `others`; where decoding ended."""
+
+    plain: int
+    others: list[tuple[int, str, str]]
+    end: int
+
+
+def _disassembled(code: bytes) -> Disassembled:
+    """Decode up to the first instruction that capstone does not know.
+
+    Its own iterator makes Python objects of each instruction, which takes three times as long as decoding. Here only
+    the numbers of instructions are read, at once, and the texts of those that some CPU lacks.
+    """
+    import capstone
+
+    decoder, rows = _decoder(), ctypes.POINTER(capstone._cs_insn)()
+    count = capstone._cs.cs_disasm(decoder.csh, code, len(code), 0, 0, ctypes.byref(rows))
+    if not count:
+        return Disassembled(0, [], 0)
+    try:
+        size = ctypes.sizeof(capstone._cs_insn)
+        numbers = memoryview(ctypes.string_at(rows, count * size)).cast("I")[:: size // 4].tolist()
+        lacking = {number for number in set(numbers) if not _everywhere(number)}
+        others = [rows[index] for index, number in enumerate(numbers) if number in lacking]
+        texts = [(row.address, row.mnemonic.decode("ascii"), row.op_str.decode("ascii")) for row in others]
+        return Disassembled(count - len(texts), texts, rows[count - 1].address + rows[count - 1].size)
+    finally:
+        capstone._cs.cs_free(rows, count)
 
 
 @cache
@@ -149,8 +180,14 @@ def _decoder() -> Any:
 
 
 @cache
+def _everywhere(number: int) -> bool:
+    """Whether every CPU has the instruction of capstone's `number`: nine in ten are."""
+    return _plain(_decoder().insn_name(number))
+
+
+@cache
 def _plain(name: str) -> bool:
-    """Whether every CPU has the instruction, however it is encoded: nine in ten are."""
+    """Whether every CPU has the instruction, however it is encoded."""
     named = (re.fullmatch(row.names, name.split()[-1]) for row in _table().x86 if row.encoding not in ("evex", "xop"))
     return not name.startswith("v") and not any(named)
 
