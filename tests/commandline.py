@@ -27,14 +27,20 @@ def invoke(
 
 
 def answer(
-    *words: str | Path, cwd: Path = ROOT, env: Mapping[str, str] | None = None, terminal: bool = False
+    *words: str | Path,
+    cwd: Path = ROOT,
+    env: Mapping[str, str] | None = None,
+    terminal: bool = False,
+    root: Path = ROOT,
 ) -> "subprocess.CompletedProcess[str]":
     """What `invoke WORDS...` prints and leaves with, whatever that is. `terminal`: stdout is one of eighty columns.
+
+    `root`: the clone whose tasks.py it is.
 
     tasks.py is read anew, as by a new process.
     """
     settings = {"COLUMNS": "80", "TERM": "xterm"} if terminal else {}
-    command = ["invoke", "--search-root", str(ROOT), *map(str, words)]
+    command = ["invoke", "--search-root", str(root), *map(str, words)]
     stdout, stderr = Terminal() if terminal else io.StringIO(), io.StringIO()
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     known = sys.modules.get("tasks")

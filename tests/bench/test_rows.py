@@ -3,8 +3,7 @@
 import ast
 import json
 import re
-import subprocess
-import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -13,6 +12,7 @@ import pytest
 
 from tests import checkout
 from tests.bench.test_report import case, experiment, report
+from tests.checkout import Copy
 from tfbuild import facts
 from tfbuild.bench import advise, charts, code_advice, evidence, findings
 from tfbuild.bench import report as reporting
@@ -73,24 +73,17 @@ def measured() -> CaseResult:
 
 
 @pytest.fixture(scope="module")
-def with_row(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def with_row(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Copy]:
     """Return a copy of the project with this row added."""
     copy = checkout.copy(tmp_path_factory.mktemp("experiment") / "copy", "tfbuild/", "templates/", "tasks.py")
     with (copy / "tfbuild" / "facts" / FILE.name).open("a", encoding="utf-8") as rows:
         rows.write(ROW)
-    return copy
+    with checkout.serving(copy) as served:
+        yield served
 
 
-def invoke(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    done = subprocess.run(
-        [sys.executable, "-m", "invoke", *arguments], cwd=folder, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done
-
-
-def test_an_experiment_is_a_row(with_row: Path) -> None:
-    planned = invoke(with_row, "bench", "IMAGE", "--only", NAME, "--dry-run", "--json")
+def test_an_experiment_is_a_row(with_row: Copy) -> None:
+    planned = with_row.invoke("bench", "IMAGE", "--only", NAME, "--dry-run", "--json")
     (plan,) = json.loads(planned.stdout)
     assert [arm["env"] for arm in plan["arm"]] == [{SWITCH: "0"}, {SWITCH: "1"}]
     assert f"of 300 s: {NAME} 300 s" in planned.stderr
@@ -107,13 +100,13 @@ def test_its_cases_are_lined_up_and_its_finding_follows() -> None:
     ]
 
 
-def test_it_is_advised_and_charted_by_its_fields_alone(with_row: Path) -> None:
+def test_it_is_advised_and_charted_by_its_fields_alone(with_row: Copy) -> None:
     original = report(experiment(NAME, measured(), findings=findings.of("page_faults", [measured()])))
-    (with_row / "made.json").write_text(reporting.to_json(original), encoding="utf-8")
-    printed = invoke(with_row, "advise", "made.json", "--html", "page.html", "--json").stdout
+    (with_row.folder / "made.json").write_text(reporting.to_json(original), encoding="utf-8")
+    printed = with_row.invoke("advise", "made.json", "--html", "page.html", "--json").stdout
     (advice,) = json.loads(printed)
     assert (advice["experiment"], advice["env"]) == (NAME, {SWITCH: "1"})
-    page = (with_row / "page.html").read_text(encoding="utf-8")
+    page = (with_row.folder / "page.html").read_text(encoding="utf-8")
     assert f"{NAME}: ratios to the baseline" in page
     assert f"{NAME}: memory of the process" in page
     assert "20 faults and 500 MiB" in page

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests import examples
 from tests.binary import assembled
 from tests.binary.assembled import Row
+from tests.rows import each
 from tfbuild.binary import machinecode
 from tfbuild.cpu import isa
 
@@ -25,7 +26,7 @@ GNU_ALONE = {"vpclmulqdq": frozenset({"avx2"})}
 UNTRIED = {"avx_vnni_int16", "lahf_lm", "cx16", "fisttp"}
 
 
-@pytest.mark.parametrize(("arch", "row"), ROWS, ids=[f"{arch}: {row.text}" for arch, row in ROWS])
+@each("arch, row", ROWS)
 def test_an_instruction_needs_what_gnu_as_wants_for_it(arch: str, row: Row) -> None:
     counted = machinecode.count(row.code, arch)
     assert (counted.instructions, counted.unread) == (1, 0)

@@ -43,9 +43,8 @@ def test_the_action_matches_githubs_schema() -> None:
 def test_the_pipeline_matches_gitlabs_schema(tmp_path: Path) -> None:
     rows = tmp_path / "rows.yml"
     rows.write_text(invoke("matrix", "--format", "gitlab").stdout)
-    schema = ("--builtin-schema", "vendor.gitlab-ci", "--data-transform", "gitlab-ci")
-    done = run(tool("check-jsonschema"), *schema, ROOT / ".gitlab-ci.yml", rows)
-    assert done.returncode == 0, done.stdout
+    for path in (ROOT / ".gitlab-ci.yml", rows):
+        schemas.library().validate(read(path), schemas.vendored("gitlab-ci"))
     assert read(rows)["build"]["extends"] in read(ROOT / ".gitlab-ci.yml")
 
 
@@ -65,12 +64,14 @@ def test_every_action_is_pinned_by_its_commit() -> None:
 SCRIPTS = dict(scripts())
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_every_step_is_clean_shell(name: str, tmp_path: Path) -> None:
-    assert "${{" not in SCRIPTS[name]  # values come from the environment, where they cannot become commands
-    path = tmp_path / "step.sh"
-    path.write_text(f"#!/bin/bash -e\n{SCRIPTS[name]}\n")
-    done = run(tool("shellcheck"), path)
+def test_every_step_is_clean_shell(tmp_path: Path) -> None:
+    paths = []
+    for name, text in SCRIPTS.items():
+        assert "${{" not in text, name  # values come from the environment, where they cannot become commands
+        paths.append(tmp_path / f"{name}.sh")
+        paths[-1].write_text(f"#!/bin/bash -e\n{text}\n")
+    assert len(paths) > 20
+    done = run(tool("shellcheck"), *paths)
     assert done.returncode == 0, done.stdout
 
 
@@ -160,10 +161,10 @@ def runner(tmp_path: Path) -> Callable[..., Github]:
     return make
 
 
-@pytest.fixture
-def copy(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkout that uses the environment of this one."""
-    folder = checkout.copy(tmp_path / "checkout", "tfbuild/", "templates/", "tasks.py", "ci/")
+    folder = checkout.copy(tmp_path_factory.mktemp("formats") / "checkout", "tfbuild/", "templates/", "tasks.py", "ci/")
     (folder / ".venv").symlink_to(Path(sys.executable).parent.parent)
     return folder
 

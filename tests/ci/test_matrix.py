@@ -13,6 +13,7 @@ import pytest
 
 from tests import checkout
 from tests.facts import newest
+from tests.rows import each
 from tfbuild import facts, pipeline, plan
 from tfbuild.ci import formats, matrix, runners
 from tfbuild.ci.matrix import MatrixRequest
@@ -39,7 +40,7 @@ def test_the_default_rows_are_official_wheels_and_every_level() -> None:
     assert ALL.refused == ()
 
 
-@pytest.mark.parametrize("build", ALL.rows, ids=lambda build: build.id)
+@each("build", ALL.rows)
 def test_a_rows_options_plan_the_same_build_again(build: plan.Build) -> None:
     words = dockerfile.options(build).split()
     options: dict[str, Any] = dict(zip(words[::2], words[1::2], strict=True))
@@ -181,36 +182,38 @@ def test_a_row_is_changed_if_its_files_are() -> None:
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    return checkout.copy(tmp_path / "copy", "tfbuild/", "templates/", "tasks.py")
+    return checkout.copy(tmp_path / "copy", "tfbuild/", "templates/", "tasks.py", compiled=False)
 
 
-def changed(folder: Path, commit: str, code: int = 0) -> list[str]:
-    options = ["--format=json", f"--only={newest.official()}", f"--only={COMPILED}", f"--changed={commit}"]
-    done = subprocess.run(
-        [sys.executable, "-m", "invoke", "matrix", *options],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == code, done.stderr
-    return [row["id"] for row in json.loads(done.stdout)["rows"]] if code == 0 else [done.stderr]
+def commit_change(folder: Path, script: str) -> None:
+    path = folder / "templates" / script
+    path.write_text(path.read_text() + "# changed\n")
+    checkout.git(folder, "commit", "--quiet", "--all", "--message", script)
 
 
 def test_changed_keeps_the_rows_whose_files_differ(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"):
         monkeypatch.delenv(name, raising=False)
-    assert changed(copy, "HEAD") == []
+    rows = matrix.select(MatrixRequest(only=(newest.official(), COMPILED)))
+    options = [f"--only={newest.official()}", f"--only={COMPILED}"]
+
+    def changed() -> list[str]:
+        """The rows of this project that differ from the copy's last commit."""
+        return [build.id for build in matrix.changed(rows, "HEAD", options, copy).rows]
+
+    done = subprocess.run(
+        [sys.executable, "-m", "invoke", "matrix", "--format=json", "--changed=HEAD", *options],
+        cwd=copy, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert json.loads(done.stdout)["rows"] == []
     assert list((copy / "tfbuild" / "cli" / "__pycache__").glob("planning.*.pyc")), "the next command compiles nothing"
-    compile_script = copy / "templates" / "compile.sh"
-    compile_script.write_text(compile_script.read_text() + "# changed\n")
-    assert changed(copy, "HEAD") == [COMPILED]
-    slim = copy / "templates" / "slim.sh"
-    slim.write_text(slim.read_text() + "# changed\n")
-    assert changed(copy, "HEAD") == [newest.official(), COMPILED]
+    commit_change(copy, "compile.sh")
+    assert changed() == [COMPILED]
+    commit_change(copy, "slim.sh")
+    assert changed() == [newest.official(), COMPILED]
     assert not (copy / ".git" / "worktrees").exists() or not list((copy / ".git" / "worktrees").iterdir())
-    (message,) = changed(copy, "no-such-commit", code=2)
-    assert "this repository has no commit 'no-such-commit'" in message
+    with pytest.raises(UsageError, match="this repository has no commit 'no-such-commit'"):
+        matrix.changed(rows, "no-such-commit", options, copy)
 
 
 def test_changed_without_git_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -124,37 +124,7 @@ def test_a_missing_program_is_installed_or_reported_in_one_line(
 PASSES = "def test_a(): pass\ndef test_b(): pass\n"
 FAILS = "import pytest\n@pytest.fixture\ndef gone(): raise OSError\ndef test_a(): assert 0\ndef test_b(gone): pass\n"
 SKIPS = "import pytest\ndef test_a(): pytest.skip('none')\n"
-
-
-@pytest.mark.parametrize("workers", ["0", "2"])
-def test_each_file_is_one_line_when_it_has_ended(workers: str, tmp_path: Path) -> None:
-    for name, text in (("a", PASSES), ("b", FAILS), ("c", SKIPS)):
-        (tmp_path / f"test_{name}.py").write_text(text)
-    arguments = [
-        "-q",
-        "-p",
-        "tests.files",
-        "-o",
-        "console_output_style=classic",
-        "-n",
-        workers,
-        "--rootdir",
-        str(tmp_path),
-    ]
-    command = [sys.executable, "-m", "pytest", "-c", "/dev/null", *arguments, str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 1, done.stderr
-    lines = done.stdout.partition("\n=")[0].split("\n")
-    results = {line.partition("] ")[2].partition(" (")[0] for line in lines if line.startswith("[")}
-    assert results == {"test_a.py: 2 passed", "test_b.py: 1 failed, 1 error", "test_c.py: 1 skipped"}
-    assert {line for line in lines if line.startswith(("FAILED", "ERROR"))} == {
-        "FAILED test_b.py::test_a",
-        "ERROR test_b.py::test_b",
-    }
-    assert "[3/3]" in done.stdout
-    assert not {".", "F", "E", "s"} & {line.strip() for line in lines}
-
-
+RESULTS = {"test_a.py: 2 passed", "test_b.py: 1 failed, 1 error", "test_c.py: 1 skipped"}
 LANES = """
 import os, time
 import pytest
@@ -163,25 +133,46 @@ def test_it(step):
     time.sleep(0.1)
     open("{seen}", "a").write("{file} " + os.environ["PYTEST_XDIST_WORKER"] + "\\n")
 """
+LONG = ("with_engine/test_build", "with_engine/test_verify", "with_engine/test_compile", "contract/test_bazel")
+
+
+def run_pytest(folder: Path, *arguments: str) -> list[str]:
+    """Run pytest with the plugin that writes a line for each file, and return its lines before the summary."""
+    for name, text in (("a", PASSES), ("b", FAILS), ("c", SKIPS)):
+        (folder / f"test_{name}.py").write_text(text)
+    plugins = ["-p", "tests.files", "-o", "console_output_style=classic", *arguments]
+    command = [sys.executable, "-m", "pytest", "-c", "/dev/null", "-q", *plugins, "--rootdir", str(folder), str(folder)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stdout + done.stderr
+    lines = done.stdout.partition("\n=")[0].split("\n")
+    assert {line for line in lines if line.startswith(("FAILED", "ERROR"))} == {
+        "FAILED test_b.py::test_a",
+        "ERROR test_b.py::test_b",
+    }
+    assert not {".", "F", "E", "s"} & {line.strip() for line in lines}
+    return lines
+
+
+def results(lines: list[str]) -> set[str]:
+    return {line.partition("] ")[2].partition(" (")[0] for line in lines if line.startswith("[")}
+
+
+def test_each_file_is_one_line_when_it_has_ended(tmp_path: Path) -> None:
+    lines = run_pytest(tmp_path, "-n", "0")
+    assert results(lines) == RESULTS
+    assert any(line.startswith("[3/3]") for line in lines)
 
 
 def test_files_that_share_something_run_in_one_worker(tmp_path: Path) -> None:
     """The two long lanes run in parallel, each in one worker; pytest-xdist by itself distributes single tests."""
     seen = tmp_path / "seen"
-    for file in (
-        "with_engine/test_build",
-        "with_engine/test_verify",
-        "with_engine/test_compile",
-        "contract/test_bazel",
-        "test_x",
-    ):
+    for file in (*LONG, "test_x"):
         path = tmp_path / f"{file}.py"
         path.parent.mkdir(exist_ok=True)
         path.write_text(LANES.format(seen=seen, file=file))
-    arguments = ["-q", "-p", "tests.lanes", "-n", "2", "--no-loadscope-reorder", "--rootdir", str(tmp_path)]
-    command = [sys.executable, "-m", "pytest", "-c", "/dev/null", *arguments, str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    lines = run_pytest(tmp_path, "-p", "tests.lanes", "-n", "2", "--no-loadscope-reorder")
+    assert results(lines) == RESULTS | {f"{file}.py: 3 passed" for file in (*LONG, "test_x")}
+    assert any(line.startswith("[8/8]") for line in lines)
     pairs = {line.partition(" ")[::2] for line in seen.read_text().splitlines()}
     worker = dict(pairs)
     assert len(pairs) == len(worker) == 5

@@ -5,9 +5,7 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from archspec.cpu import TARGETS
@@ -17,6 +15,7 @@ from packaging.version import Version
 
 from tests import checkout
 from tests.cpu.machines import Machine, machine, machines
+from tests.rows import each
 from tfbuild import cpu, facts
 from tfbuild.cpu import compilers, isa, names, uses
 from tfbuild.errors import TfbuildError, UnknownCompiler, UnknownCpu, UsageError
@@ -160,8 +159,8 @@ def test_a_feature_whose_needs_are_masked_is_not_used() -> None:
     assert "avx512f" not in isa.of_cpu(masked).features
 
 
-@pytest.mark.parametrize("row", machines(), ids=lambda row: row.name)
-@pytest.mark.parametrize("compiler", COMPILERS)
+@each("row", machines())
+@each("compiler", COMPILERS)
 def test_every_recorded_machine_gets_a_level_and_only_its_own_features(row: object, compiler: str) -> None:
     parsed = cpu.parse(row.cpuinfo())  # type: ignore[attr-defined]
     wanted = isa.of_cpu(parsed)
@@ -254,7 +253,7 @@ def test_intersection_is_commutative_associative_idempotent_and_never_wider_than
     assert isa.closure(whole.features) == set(whole.features)
 
 
-@pytest.mark.parametrize("name", [*names.known("x86_64"), *names.known("aarch64")])
+@each("name", [*names.known("x86_64"), *names.known("aarch64")])
 def test_a_cpus_set_is_part_of_all_that_it_has_and_its_name_names_it(name: str) -> None:
     arch = "x86_64" if names.features(name, "x86_64") is not None else "aarch64"
     kept, whole = (isa.resolve(text, arch=arch) for text in (name, f"{name},exact"))
@@ -267,7 +266,7 @@ def test_a_cpus_set_is_part_of_all_that_it_has_and_its_name_names_it(name: str) 
     assert not left & set(facts.levels(arch)[-1].features)
 
 
-@pytest.mark.parametrize("row", machines(), ids=lambda row: row.name)
+@each("row", machines())
 def test_a_recorded_machines_set_has_a_name_to_read(row: Machine) -> None:
     own = isa.of_cpu(cpu.parse(row.cpuinfo()))
     assert not re.search(r"-[0-9a-f]{8}$", own.name)
@@ -355,16 +354,14 @@ GCC_12 = ["btver1", "btver2", "cooperlake", "icelake-server", "tigerlake", "rock
 
 
 @pytest.mark.skipif(not shutil.which("gcc-12"), reason="compares with Debian 12's GCC")
-@pytest.mark.parametrize("name", [*GCC_12, "tremont", "knm"])
+@each("name", [*GCC_12, "tremont", "knm"])
 def test_a_compilers_name_stands_for_what_that_compiler_makes_of_it(name: str) -> None:
     by_gcc, exact = defined_by_gcc(f"-march={name}"), isa.resolve(f"{name},exact", arch="x86_64")
     assert by_gcc - ({"xsave"} if name == "btver1" else set()) == set(exact.features)
 
 
 @pytest.mark.skipif(not shutil.which("gcc-12"), reason="asks Debian 12's GCC")
-@pytest.mark.parametrize(
-    "requested", [*names.known("x86_64"), "avx", "avx2,fma", "avx512f", "amx_fp16", "avx512_bf16,rdseed"]
-)
+@each("requested", [*names.known("x86_64"), "avx", "avx2,fma", "avx512f", "amx_fp16", "avx512_bf16,rdseed"])
 def test_the_flags_switch_on_in_a_real_compiler_what_they_promise(requested: str) -> None:
     for text in (requested, f"{requested},exact"):
         flags = isa.flags(isa.resolve(text, arch="x86_64"), "gcc-12")
@@ -562,12 +559,9 @@ def test_a_new_feature_is_a_row(tmp_path: Path) -> None:
     with (copy / "tfbuild" / "facts" / "features.toml").open("a", encoding="utf-8") as rows:
         rows.write(NEW)
 
-    def copts(compiler: str) -> dict[str, Any]:
-        arguments = ["copts", "--json", "--platform", "linux/amd64", "--cpu", "x86-64-v3,quux", "--compiler", compiler]
-        done = subprocess.run([sys.executable, "-m", "invoke", *arguments], cwd=copy, capture_output=True, check=True)
-        return dict(json.loads(done.stdout))
-
-    new, old = copts("gcc-15"), copts("gcc-12")
+    arguments = ("copts", "--json", "--platform", "linux/amd64", "--cpu", "x86-64-v3,quux", "--compiler")
+    with checkout.serving(copy) as served:
+        new, old = (json.loads(served.invoke(*arguments, compiler).stdout) for compiler in ("gcc-15", "gcc-12"))
     assert (new["instruction_set"], new["copts"][:2]) == (
         "x86-64-v3-quux",
         ["--copt=-march=x86-64-v3", "--copt=-mquux"],

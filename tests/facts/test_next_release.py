@@ -2,13 +2,13 @@
 
 import json
 import re
-import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests import checkout
+from tests.checkout import Copy
 from tests.facts import newest
 from tfbuild import facts
 from tfbuild.facts import targets
@@ -29,23 +29,20 @@ def with_release(text: str, version: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def with_next(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def with_next(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Copy]:
     copy = checkout.copy(tmp_path_factory.mktemp("next") / "copy", "tfbuild/", "templates/", "tasks.py")
     (copy / FILE).write_text(with_release((copy / FILE).read_text(encoding="utf-8"), NEXT), encoding="utf-8")
-    return copy
+    with checkout.serving(copy) as served:
+        yield served
 
 
-def rows_of(folder: Path, *arguments: str) -> list[dict[str, str]]:
-    """Return the rows that `invoke` prints in `folder` as JSON."""
-    done = subprocess.run(
-        [sys.executable, "-m", "invoke", *arguments], cwd=folder, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    output = json.loads(done.stdout)
+def rows_of(copy: Copy, *arguments: str) -> list[dict[str, str]]:
+    """Return the rows that `invoke` prints there as JSON."""
+    output = json.loads(copy.invoke(*arguments).stdout)
     return list(output["rows"] if isinstance(output, dict) else output)
 
 
-def test_a_new_release_plans_and_renders_for_every_target(with_next: Path) -> None:
+def test_a_new_release_plans_and_renders_for_every_target(with_next: Copy) -> None:
     """`matrix` renders each of its rows: `context` is the digest of the files."""
     options = ["--platform", "linux/amd64", "--cpu", "x86-64-v3", "--python", "3.12"]
     options += [word for name in targets.names() for word in ("--target", name)]
@@ -58,7 +55,7 @@ def test_a_new_release_plans_and_renders_for_every_target(with_next: Path) -> No
     assert not {row["context"] for row in new.values()} & {row["context"] for row in old.values()}
 
 
-def test_a_new_release_is_the_default(with_next: Path) -> None:
+def test_a_new_release_is_the_default(with_next: Copy) -> None:
     (build,) = rows_of(with_next, "plan", "--json", "--platform", "linux/amd64", "--cpu", "x86-64-v3")
     assert build["release"] == NEXT
 

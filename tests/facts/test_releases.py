@@ -20,6 +20,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from tests.facts import newest
+from tests.rows import each
 from tfbuild import facts
 from tfbuild.context import dockerfile
 from tfbuild.cpu import compilers, isa
@@ -41,9 +42,9 @@ def oracle(fact: str) -> dict[str, Any]:
     return {release: value for start, end, value in runs for release in ALL[start : end + 1]}
 
 
-def all_rows() -> list[Any]:
+def all_rows() -> list[tuple[str, RangeRow]]:
     return [
-        pytest.param(row, id=f"{name} {row.key} {row.since}".replace("  ", " "))
+        (f"{name} {row.key} {row.since}", row)
         for name in ReleaseTable.__struct_fields__
         if name != "known_until"
         for row in getattr(table(), name)
@@ -54,8 +55,8 @@ def all_rows() -> list[Any]:
 # --- every row -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("row", all_rows())
-def test_every_row_has_a_source_and_holds_for_a_release(row: RangeRow) -> None:
+@each("row_name, row", all_rows())
+def test_every_row_has_a_source_and_holds_for_a_release(row_name: str, row: RangeRow) -> None:
     assert not isinstance(row, Sourced) or len(row.source) > 3
     older = bool(row.before) and Version(row.before) <= Version(ALL[0])
     assert older or any(row.covers(release) for release in ALL)
@@ -83,7 +84,7 @@ def test_a_fact_equals_the_oracle_for_every_release(fact: str, look_up: Any) -> 
     assert {release: look_up(release) for release in ALL} == oracle(fact)
 
 
-@pytest.mark.parametrize("release", ALL)
+@each("release", ALL)
 def test_bazel_is_the_one_that_the_release_names(release: str) -> None:
     """For 2.19 two sources disagree; packagers build it with the documented version."""
     disputed = release.startswith("2.19.")
@@ -92,7 +93,7 @@ def test_bazel_is_the_one_that_the_release_names(release: str) -> None:
     )
 
 
-@pytest.mark.parametrize("release", ALL)
+@each("release", ALL)
 def test_compilers(release: str) -> None:
     installable = {name for row in toolchains.table().distribution for name in toolchains.compilers(row)}
     for known in releases.compilers(release):
@@ -108,7 +109,7 @@ def test_compilers(release: str) -> None:
         assert ("Clang" in version_string) == (name == "clang")
 
 
-@pytest.mark.parametrize("release", ALL)
+@each("release", ALL)
 def test_cuda(release: str) -> None:
     row = releases.cuda(release)
     assert row.version.startswith(oracle("cuda")[release])
@@ -116,7 +117,7 @@ def test_cuda(release: str) -> None:
     assert row.capabilities == (oracle("capabilities")[release] or "3.5,7.0")
 
 
-@pytest.mark.parametrize("release", ALL)
+@each("release", ALL)
 def test_wheels_are_collected_where_the_oracle_says(release: str) -> None:
     row = releases.wheel(release)
     output, pattern = oracle("wheel_output")[release].rsplit("/", 1)
@@ -132,7 +133,7 @@ def test_wheels_are_collected_where_the_oracle_says(release: str) -> None:
 # --- configs ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", sorted({row.name for row in table().config}))
+@each("name", sorted({row.name for row in table().config}))
 def test_config_exists_where_the_oracle_says_and_unknown_stays_unknown(name: str) -> None:
     there, unknown = oracle("configs"), oracle("unknown_configs")
     expected = {release: None if name in unknown[release] else name in there[release] for release in ALL}
@@ -143,8 +144,8 @@ def test_a_config_without_any_row_is_unknown() -> None:
     assert releases.config("no-such-config", "2.14.1") is None
 
 
-@pytest.mark.parametrize("arch", ARCHES)
-@pytest.mark.parametrize("release", ALL)
+@each("arch", ARCHES)
+@each("release", ALL)
 def test_threading_is_what_its_config_compiles(release: str, arch: str) -> None:
     """From 2.5 on, configs with build_with_openmp are for OpenMP, others for the thread pool."""
     for runtime in ("openmp", "threadpool"):
@@ -232,9 +233,9 @@ OF_COMPILER = {
 }
 
 
-@pytest.mark.parametrize("compiler", ["gcc-12", "clang-18"])
-@pytest.mark.parametrize("target", ["cpu", "mkl", "cuda"])
-@pytest.mark.parametrize("release", ALL)
+@each("compiler", ["gcc-12", "clang-18"])
+@each("target", ["cpu", "mkl", "cuda"])
+@each("release", ALL)
 def test_configure_has_an_answer_to_each_question_and_no_other(release: str, target: str, compiler: str) -> None:
     answers = dict(releases.configure_env(release, target, compiler=compiler))
     assert len(answers) == len(releases.configure_env(release, target, compiler=compiler))
@@ -268,7 +269,7 @@ def test_the_hermetic_pythons_variable() -> None:
 # --- the official wheels ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("release", ALL)
+@each("release", ALL)
 def test_official_wheels(release: str) -> None:
     wheel = releases.official_wheel(release, "x86_64")
     assert wheel.onednn == oracle("onednn")[release]
@@ -337,7 +338,7 @@ def test_the_constraints_of_an_install(release: str, expected: tuple[str, ...]) 
     assert releases.constraints(release) == expected
 
 
-@pytest.mark.parametrize("release", ALL)
+@each("release", ALL)
 def test_constraints_are_requirements_and_hermetic_builds_need_none(release: str) -> None:
     for step in ("run", "build"):
         for line in releases.constraints(release, step):

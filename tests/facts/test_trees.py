@@ -10,11 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 from packaging.version import Version
 
 from tests.facts import trees
 from tests.facts.trees import Facts, Tree
+from tests.rows import each
 from tfbuild import plan
 from tfbuild.errors import TfbuildError, UncertainFact
 from tfbuild.facts import releases, targets, toolchains
@@ -56,7 +56,7 @@ def test_releases_up_to_2_15_0_have_their_own_tree_and_later_ones_lie_between_tw
     assert dates == sorted(set(dates))
 
 
-@pytest.mark.parametrize("tree", [tree for tree in trees.trees() if tree.exact], ids=lambda tree: tree.name)
+@each("tree", [tree for tree in trees.trees() if tree.exact])
 def test_a_trees_commit_and_version_are_the_releases(tree: Tree) -> None:
     row = releases.get(tree.name)
     assert (row.sure, row.commit) == ("exact", tree.commit)
@@ -70,7 +70,7 @@ def test_dumping_the_trees_writes_the_same_table() -> None:
 # --- Bazel -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("release", ALL)
+@each("release", ALL)
 def test_bazel_is_the_trees_own_and_within_what_configure_accepts(release: str) -> None:
     versions = values_around(release, lambda facts: facts.bazelversion)
     try:
@@ -85,7 +85,7 @@ def test_bazel_is_the_trees_own_and_within_what_configure_accepts(release: str) 
 # --- configs ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@each("name", CONFIGS)
 def test_a_config_exists_exactly_where_its_rows_say(name: str) -> None:
     for release in ALL:
         exists = values_around(release, lambda facts: name in facts.config_names)
@@ -94,7 +94,7 @@ def test_a_config_exists_exactly_where_its_rows_say(name: str) -> None:
         assert known is not None or len(exists) == 2, release
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@each("name", CONFIGS)
 def test_only_an_uncertain_config_has_flags_and_they_are_flags_of_the_config(name: str) -> None:
     """The plan passes these flags instead of the config."""
     for release in ALL:
@@ -105,9 +105,9 @@ def test_only_an_uncertain_config_has_flags_and_they_are_flags_of_the_config(nam
             assert any(flags <= set(expansion or ()) for expansion in of_config), release
 
 
-@pytest.mark.parametrize("target", targets.names())
-@pytest.mark.parametrize("platform", plan.PLATFORMS)
-@pytest.mark.parametrize("release", ALL)
+@each("target", targets.names())
+@each("platform", plan.PLATFORMS)
+@each("release", ALL)
 def test_every_config_of_a_default_plan_is_in_the_tree(release: str, platform: str, target: str) -> None:
     try:
         threading = releases.threading(release, plan.PLATFORMS[platform]) if target == "mkl" else ""
@@ -131,7 +131,7 @@ def test_host_tools_are_generic_though_a_tree_gives_them_the_targets_configurati
         assert toolchains.host_apart_flags(releases.bazel(release, "x86_64")) == ("--distinct_host_configuration=true",)
 
 
-@pytest.mark.parametrize("release", ALL)
+@each("release", ALL)
 def test_the_wheels_target_is_in_its_build_file(release: str) -> None:
     around = facts_around(release)
     with_target = [facts for facts in around if releases.wheel_target(release) in facts.wheel_targets]
@@ -139,7 +139,7 @@ def test_the_wheels_target_is_in_its_build_file(release: str) -> None:
     assert with_target
 
 
-@pytest.mark.parametrize("release", ALL)
+@each("release", ALL)
 def test_pythons_of_a_hermetic_build_have_a_lock_file(release: str) -> None:
     locked = values_around(release, lambda facts: set(facts.lock_files))
     assert releases.hermetic(release) == any(locked)
@@ -151,9 +151,9 @@ def test_pythons_of_a_hermetic_build_have_a_lock_file(release: str) -> None:
 # --- configure.py ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("compiler", ["gcc-12", "clang-18"])
-@pytest.mark.parametrize("target", targets.names())
-@pytest.mark.parametrize("release", ALL)
+@each("compiler", ["gcc-12", "clang-18"])
+@each("target", targets.names())
+@each("release", ALL)
 def test_every_question_that_configure_asks_is_answered(release: str, target: str, compiler: str) -> None:
     answered = {name for name, _ in releases.configure_env(release, target, compiler=compiler)}
     other = "GCC_HOST" if compiler.startswith("clang") else "CLANG"
@@ -171,8 +171,8 @@ def test_every_question_that_configure_asks_is_answered(release: str, target: st
     assert release in LATER or all(names <= answered for names in questions)
 
 
-@pytest.mark.parametrize("target", targets.names())
-@pytest.mark.parametrize("release", EXACT)
+@each("target", targets.names())
+@each("release", EXACT)
 def test_no_variable_is_set_that_configure_does_not_know(release: str, target: str) -> None:
     (facts,) = facts_around(release)
     for compiler in ("gcc-12", "clang-18"):

@@ -14,6 +14,7 @@ from tests import terminal
 from tests.cpu.machines import Machine, Recording, machine, machines, recording, recordings
 from tests.cpu.test_isa import COMPILERS
 from tests.facts import newest
+from tests.rows import each
 from tfbuild import facts, plan
 from tfbuild.cpu import isa, uses
 from tfbuild.facts import releases
@@ -31,8 +32,8 @@ def recorded(folder: Path, row: Machine, *, without: tuple[str, ...] = ()) -> st
     return str(path)
 
 
-@pytest.mark.parametrize("row", machines(), ids=lambda row: row.name)
-@pytest.mark.parametrize("compiler", ["gcc-7", "gcc-12", "clang-18"])
+@each("row", machines())
+@each("compiler", ["gcc-7", "gcc-12", "clang-18"])
 def test_every_feature_has_a_row_and_every_emitted_flag_is_in_it(row: Machine, compiler: str, tmp_path: Path) -> None:
     explanation = explain.explain(Request(cpuinfo=recorded(tmp_path, row), compiler=compiler))
     assert [item.feature for item in explanation.features] == [item.name for item in facts.features(row.arch)]
@@ -84,7 +85,7 @@ def test_cpuid_beside_the_kernels_list_tells_of_what_no_kernel_prints(tmp_path: 
     assert (row.cpu, row.reason) == ("no", "not in this CPU")
 
 
-@pytest.mark.parametrize("row", recordings(), ids=lambda row: row.name)
+@each("row", recordings())
 def test_a_recording_of_any_format_gets_its_table(row: Recording, tmp_path: Path) -> None:
     path = tmp_path / "recorded"
     path.write_text(row.text, encoding="utf-8")
@@ -175,7 +176,7 @@ def test_what_is_not_understood_becomes_a_note_with_the_nearest(request_: Reques
     assert "avx512_vp2intersect" in stream.getvalue()
 
 
-@pytest.mark.parametrize("release", releases.newest_first())
+@each("release", releases.newest_first())
 def test_every_release_has_a_table_of_its_own_compiler(release: str) -> None:
     for cpu in ("sapphirerapids", "neoverse-v1"):
         explanation = explain.explain(Request(cpu=cpu, release=release))

@@ -2,13 +2,13 @@
 
 import json
 import re
-import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests import checkout
+from tests.checkout import Copy
 from tests.facts import newest
 from tfbuild import facts
 from tfbuild.errors import ConflictingTargets
@@ -35,7 +35,7 @@ ROCM_CONFIG = '    { name = "rocm", from = "1.15" },\n'
 
 
 @pytest.fixture(scope="module")
-def with_rocm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def with_rocm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Copy]:
     """A copy of the project with these rows."""
     copy = checkout.copy(tmp_path_factory.mktemp("rocm") / "copy", "tfbuild/", "templates/", "tasks.py")
     with (copy / "tfbuild" / "facts" / "targets.toml").open("a", encoding="utf-8") as rows:
@@ -44,48 +44,39 @@ def with_rocm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     text = releases.read_text(encoding="utf-8")
     assert text.count("config = [\n") == 1
     releases.write_text(text.replace("config = [\n", f"config = [\n{ROCM_CONFIG}"), encoding="utf-8")
-    return copy
+    with checkout.serving(copy) as served:
+        yield served
 
 
-def invoke(folder: Path, *arguments: str, code: int = 0) -> "subprocess.CompletedProcess[str]":
-    done = subprocess.run(
-        [sys.executable, "-m", "invoke", *arguments], cwd=folder, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == code, done.stderr
-    return done
-
-
-def test_a_target_is_a_row(with_rocm: Path) -> None:
+def test_a_target_is_a_row(with_rocm: Copy) -> None:
     arguments = ("--target", "rocm", "--release", "2.20.0", "--cpu", "x86-64-v3", "--platform", "linux/amd64")
-    (build,) = json.loads(invoke(with_rocm, "plan", "--json", *arguments).stdout)
+    (build,) = json.loads(with_rocm.invoke("plan", "--json", *arguments).stdout)
     assert build["id"] == "2.20.0-rocm-py3.13-x86-64-v3"
     assert build["configs"] == ["rocm"]
     answers = build["configure_env"]
     assert (answers["TF_NEED_ROCM"], answers["TF_NEED_CUDA"], answers["TF_NEED_CLANG"]) == ("1", "0", "1")
     assert (build["cuda"], build["compute_capabilities"]) == ("", [])
 
-    invoke(with_rocm, "dockerfile", *arguments, "--output", "context")
-    dockerfile = (with_rocm / "context" / "Dockerfile").read_text()
+    with_rocm.invoke("dockerfile", *arguments, "--output", "context")
+    dockerfile = (with_rocm.folder / "context" / "Dockerfile").read_text()
     assert "TF_NEED_ROCM=1" in dockerfile
     assert 'org.opencontainers.image.title="TensorFlow 2.20.0 rocm"' in dockerfile
-    assert "--config=rocm" in (with_rocm / "context" / "bazelrc").read_text() + dockerfile
-    assert json.loads((with_rocm / "context" / "plan.json").read_text())["target"] == "rocm"
+    assert "--config=rocm" in (with_rocm.folder / "context" / "bazelrc").read_text() + dockerfile
+    assert json.loads((with_rocm.folder / "context" / "plan.json").read_text())["target"] == "rocm"
 
 
-def test_a_new_target_is_in_the_help_and_among_those_offered(with_rocm: Path) -> None:
-    assert "cpu, mkl (oneDNN), cuda or rocm" in " ".join(invoke(with_rocm, "--help", "plan").stdout.split())
-    assert "hint: one of: cpu, mkl, cuda, rocm" in invoke(with_rocm, "plan", "--target", "tpu", code=2).stderr
+def test_a_new_target_is_in_the_help_and_among_those_offered(with_rocm: Copy) -> None:
+    assert "cpu, mkl (oneDNN), cuda or rocm" in " ".join(with_rocm.invoke("--help", "plan").stdout.split())
+    assert "hint: one of: cpu, mkl, cuda, rocm" in with_rocm.invoke("plan", "--target", "tpu", code=2).stderr
 
 
-def test_a_new_target_has_the_refusals_of_its_row(with_rocm: Path) -> None:
-    official = invoke(
-        with_rocm, "plan", "--target", "rocm", "--wheel", "official", "--platform", "linux/amd64", code=12
-    )
+def test_a_new_target_has_the_refusals_of_its_row(with_rocm: Copy) -> None:
+    official = with_rocm.invoke("plan", "--target", "rocm", "--wheel", "official", "--platform", "linux/amd64", code=12)
     assert f"no official x86_64 wheel of TensorFlow {newest.RELEASE} is for ROCm" in official.stderr
-    both = invoke(with_rocm, "plan", "--target", "rocm", "--config", "cuda", code=ConflictingTargets.exit_code)
+    both = with_rocm.invoke("plan", "--target", "rocm", "--config", "cuda", code=ConflictingTargets.exit_code)
     assert "CUDA and ROCm are mutually exclusive\nhint: choose --target rocm or --target cuda" in both.stderr
-    assert "hint: --target mkl" in invoke(with_rocm, "plan", "--target", "rocm", "--threading", "openmp", code=2).stderr
-    assert "hint: --target cuda" in invoke(with_rocm, "plan", "--target", "rocm", "--cuda", "12.8", code=2).stderr
+    assert "hint: --target mkl" in with_rocm.invoke("plan", "--target", "rocm", "--threading", "openmp", code=2).stderr
+    assert "hint: --target cuda" in with_rocm.invoke("plan", "--target", "rocm", "--cuda", "12.8", code=2).stderr
 
 
 # --- the rows ---------------------------------------------------------------------------------------------------------
