@@ -64,13 +64,17 @@ def test_znver4_and_zen4_are_one() -> None:
     assert isa.resolve("znver4", arch="x86_64") == isa.resolve("zen4", arch="x86_64")
 
 
-@pytest.mark.parametrize(
-    "requested", ["haswel", "x86-64-v5", "avx3", "", ",", "exact", "x86-64-v4-vnnni", "AMD Zen 4", "sse4_2;rm"]
-)
+@pytest.mark.parametrize("requested", ["haswel", "x86-64-v5", "avx3", "x86-64-v4-vnnni", "AMD Zen 4", "sse4_2;rm"])
 def test_unknown_names_are_refused_with_the_nearest(requested: str) -> None:
     with pytest.raises(UnknownCpu) as refusal:
         isa.resolve(requested, arch="x86_64")
     assert "hint: nearest: " in str(refusal.value)
+
+
+@pytest.mark.parametrize("requested", ["", ",", "exact", "Intel Xeon"])
+def test_what_is_like_no_name_is_refused_with_the_kinds_of_names(requested: str) -> None:
+    with pytest.raises(UnknownCpu, match=r"hint: a level \(x86-64-v1, .*, a compiler's name for a CPU, or --cpu host"):
+        isa.resolve(requested, arch="x86_64")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Plans: what is chosen, and what is refused, by which error, with which hint."""
 
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -53,8 +54,29 @@ def test_the_official_wheel_has_its_own_instruction_set_never_the_hosts() -> Non
 
 
 def test_a_cpu_says_what_a_build_from_source_would_add() -> None:
-    (note,) = chosen(wheel="official", cpu="host").notes
+    note, _ = chosen(wheel="official", cpu="host").notes
     assert note.endswith("would add AVX2 AVX512F AVX512_VNNI AVX512_BF16 FMA")
+
+
+def about_python(release: str, wheel: str, python: str = "") -> list[str]:
+    notes = chosen(release=release, wheel=wheel, python=python).notes
+    return [note for note in notes if re.match(r"Python \S+ is the default", note)]
+
+
+def test_the_defaults_of_official_wheels_and_of_builds_from_source_name_each_other() -> None:
+    (official,) = about_python("2.21.0", "official")
+    (source,) = about_python("2.21.0", "source")
+    assert official.startswith("Python 3.11 is the default for official wheels: Debian's own in bookworm")
+    assert official.endswith("Builds from source default to 3.13")
+    assert source.startswith("Python 3.13 is the default for builds from source: the newest ")
+    assert source.endswith("--wheel official defaults to 3.11")
+
+
+@pytest.mark.parametrize(("release", "python"), [("2.15.1", ""), ("2.8.4", ""), ("2.0.4", ""), ("2.21.0", "3.12")])
+@pytest.mark.parametrize("wheel", ["official", "source"])
+def test_a_python_that_is_named_or_the_default_of_both_needs_no_note(release: str, python: str, wheel: str) -> None:
+    if (release, wheel) != ("2.0.4", "official"):
+        assert about_python(release, wheel, python) == []
 
 
 def test_a_cpu_that_cannot_run_the_official_wheel_is_refused() -> None:

@@ -18,6 +18,26 @@ REGISTRY = re.compile(r"(\[[^]]+\]|[\w-]+(\.[\w-]+)+|localhost)(:\d+)?/.+")
 ALIKE, MUCH_ALIKE = 0.6, 0.75
 # Options that take any further word.
 FURTHER = ("also", "path")
+# Verbs of other programs.
+OTHER_VERBS = {
+    "benchmark": "bench",
+    "check": "verify",
+    "clean": "prune",
+    "download": "pull",
+    "info": "detect",
+    "ls": "images",
+    "publish": "push",
+    "rm": "prune",
+    "rmi": "prune",
+    "start": "engine",
+    "upload": "push",
+}
+# What other programs have and this one does not, with what to do instead.
+ELSEWHERE = {
+    "name": "an image is named by its identifier; `docker tag` gives it a second name",
+    "run": "docker run --rm IMAGE python -c 'import tensorflow'; invoke images lists the images",
+    "tag": "an image is named by its identifier; `docker tag` gives it a second name",
+}
 # Names of other programs' options.
 SYNONYMS = {
     "arch": "platform",
@@ -51,9 +71,11 @@ def unknown_verb(
     if name in ("help", "list", "version"):
         wanted = [*following[:1]] if name == "help" else []
         return UsageError(f"there is no verb {name!r}", hint=f"invoke {shell([f'--{name}', *wanted])}")
-    near = nearest(name, verbs)
+    near = [OTHER_VERBS[name]] if name in OTHER_VERBS else nearest(name, verbs, alike=MUCH_ALIKE)
     option = option_of(name, verbs["build"])
-    if near:
+    if name in ELSEWHERE:
+        hint = ELSEWHERE[name]
+    elif near:
         hint = " or ".join(f"{command} {other}" for other in near)
     elif option:
         hint = f"invoke build {option}"
@@ -75,14 +97,26 @@ def unknown_option(verb: Verb, words: Sequence[str], verbs: Mapping[str, Verb]) 
         return UsageError(message, hint=f"{name.upper()} is given without an option: {_called(verb, name)}")
     if opposite := _opposite(verb, name):
         return UsageError(message, hint=opposite)
+    if name in ELSEWHERE:
+        return UsageError(message, hint=ELSEWHERE[name])
+    if option := _of_value(name, verb):
+        return UsageError(message, hint=option)
     near = nearest(SYNONYMS.get(name, name).replace("_", "-"), verb.options)
     others = [other.name for other in verbs.values() if name in other.options]
-    if near:
+    if near and not others:
         rest = f"{equals}{value}"
         return UsageError(message, hint=" or ".join(f"--{other}{rest}" for other in near))
     if others:
         return UsageError(message, hint=f"it is an option of {', '.join(f'invoke {other}' for other in others)}")
+    if name in verbs:
+        return UsageError(message, hint=f"invoke {name} is a verb of its own")
     return UsageError(message, hint=f"invoke --help {verb.name} lists its options")
+
+
+def _of_value(word: str, verb: Verb) -> str:
+    """Return the option that takes `word` as its value, where no other verb's option is meant: --target mkl."""
+    option, value = _meaning(word)
+    return f"--{option} {shlex.quote(value)}" if option in verb.options else ""
 
 
 def _called(verb: Verb, name: str) -> str:
@@ -113,7 +147,11 @@ def bare_word(verb: Verb, words: Sequence[str], given: Sequence[str]) -> UsageEr
     *before, word = words
     option = option_of(word, verb)
     near = nearest(word, verb.options, alike=MUCH_ALIKE)
-    if option and option.split()[0].removeprefix("--") in given:
+    name, equals, value = word.partition("=")
+    name = SYNONYMS.get(name, name)
+    if equals and name in verb.options:
+        hint = f"--{name} {shlex.quote(value)}"
+    elif option and option.split()[0].removeprefix("--") in given:
         hint = f"{option.split()[0]} is given already: leave one of them out"
     elif option:
         hint = f"invoke {shell([verb.name, *before])} {option}"

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from tfbuild.ci.matrix import Matrix
     from tfbuild.pipeline.run import Run
 
+WHEELS = {"source": "from source", "official": "official wheel", "file": "wheel file"}
+
 
 @verb(
     {"cpuinfo": ("", "recorded CPU to read in place of this machine's")},
@@ -234,8 +236,10 @@ def select(request: Request) -> Build:
 
 
 def words(taken: Build | Usual) -> str:
-    """Say which release, Python and compiler were taken."""
-    return ", ".join(filter(None, (f"TensorFlow {taken.release}", f"Python {taken.python}", taken.compiler)))
+    """Say which release, Python and compiler were taken, and whether from source."""
+    source = "from source" if isinstance(taken, Usual) else WHEELS[taken.wheel.kind]
+    parts = (f"TensorFlow {taken.release}", f"Python {taken.python}", taken.compiler, source)
+    return ", ".join(filter(None, parts))
 
 
 def select_for(request: Request, run: "Run") -> Build:

@@ -30,7 +30,7 @@ MACHINES = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}
 closure = facts.closure
 
 # What other tools call the CPU of this machine.
-MEANING_HOST = ("native", "auto", "local", "this", "mine", "current", "-march=native")
+MEANING_HOST = ("native", "auto", "local", "this", "mine", "current")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,7 +214,7 @@ def _levels(arch: str) -> dict[str, frozenset[str]]:
 
 
 def _nearest(name: str, arch: str) -> str:
-    if name.lower() in MEANING_HOST:
+    if name.lower().lstrip("-").removeprefix("march=").removeprefix("mcpu=") in MEANING_HOST:
         return "--cpu host is the CPU of this machine"
     for other, platform in MACHINES.items():
         if other != arch and _is_known(name, other):
@@ -222,7 +222,9 @@ def _nearest(name: str, arch: str) -> str:
     levels, features = ([row.name for row in rows] for rows in (facts.levels(arch), facts.features(arch)))
     generic = {facts.squeeze(known) for known in (arch, *levels, *features)}
     candidates = levels + features + [known for known in names.known(arch) if facts.squeeze(known) not in generic]
-    near = difflib.get_close_matches(name.lower(), candidates, n=3, cutoff=0.5) or candidates[:4]
+    near = difflib.get_close_matches(name.lower(), candidates, n=3, cutoff=0.6)
+    if not near:
+        return f"a level ({', '.join(levels)}), a compiler's name for a CPU, or --cpu host"
     return f"nearest: {', '.join(near)}; or --cpu host"
 
 

@@ -37,6 +37,7 @@ NEWEST = ("latest", "newest", "stable", "current", "main", "master", "nightly")
 MISTYPED = str.maketrans("lioq", "1100", " ,")
 LIKE_PYTHON = re.compile(r"3\.\d+")
 # Letters of an unknown release that are compared with the known ones.
+VERSION_INSIDE = re.compile(r"(?<![\d.])\d+[.,]\d+(?:[.,]\d+)?")
 MOST_TEXT = 64
 
 
@@ -118,6 +119,9 @@ def _advice(text: str) -> str:
         return f"--release {likely}"
     if LIKE_PYTHON.fullmatch(text):
         return f"{text} looks like a Python: --python {text}"
+    inside = match[0].replace(",", ".") if (match := VERSION_INSIDE.search(text[:MOST_TEXT])) else ""
+    if inside and any(_is_of(row.version, inside) for row in releases()):
+        return f"--release {inside}"
     return f"nearest: {', '.join(_nearest(text))}"
 
 

@@ -57,7 +57,18 @@ def refuse_exclusive(request: Request) -> str:
     unknown = [name for name in names if targets.find(name) is None]
     if not unknown and len(names) != 1:
         unknown = [request.target]
-    return targets.get([*unknown, *names][0]).name
+    target = targets.get([*unknown, *names][0])
+    _refuse_config_of_another(request, target)
+    return target.name
+
+
+def _refuse_config_of_another(request: Request, target: targets.Target) -> None:
+    """Raise UsageError for a --config that only names another target: the image would be labelled as what it is not."""
+    for name in request.config:
+        if name not in (target.name, *target.configs) and (other := targets.find(name.lower())):
+            raise UsageError(
+                f"--config {name} belongs to target {other.name}, not to {target.name}", hint=f"--target {other.name}"
+            )
 
 
 def choose_platform(request: Request, target: str = "") -> str:
@@ -67,6 +78,9 @@ def choose_platform(request: Request, target: str = "") -> str:
     name = request.platform or f"{host_platform.system().lower()}/{host_platform.machine().lower()}"
     if likely := MACHINES.get(ARCHITECTURES.get(name.lower(), "")):
         raise UsageError(f"unknown platform {name!r}", hint=f"--platform {likely}")
+    *plain, variant = name.rpartition("/")[::2]
+    if level := next((row for row in facts.levels(PLATFORMS.get(plain[0], "")) if row.variant == variant), None):
+        raise UsageError(f"unknown platform {name!r}", hint=f"--platform {plain[0]} --cpu {level.name}")
     system, _, machine = name.partition("/")
     if target and system != "linux" and (reason := targets.get(target).linux_only):
         raise MklNeedsLinux(

@@ -86,7 +86,7 @@ def _official(request: Request, target: str, platform: str, host: Cpu | None) ->
         **gpu_fields(capabilities(request, target, release), cuda_of(request, target, release)),
         wheel=wheels.official(row.requirement(release, target), releases.constraints(release)),
         variant=headers_word(request),
-        notes=_about_the_wheel(compiled, requested, release, request.cpu),
+        notes=(*_about_the_wheel(compiled, requested, release, request.cpu), *_about_python(request, release, python)),
         **image_fields(request, _base_of_wheel(request, python)),
     )
 
@@ -112,6 +112,18 @@ def _about_the_wheel(
     add = f"; a build from source would add {' '.join(unused)}" if unused else ""
     which = f"--cpu {cpu}" if cpu else "--cpuinfo"
     return (f"{which} does not apply: the official wheel is compiled for {compiled.name}, whatever the CPU{add}",)
+
+
+def _about_python(request: Request, release: str, python: str) -> tuple[str, ...]:
+    """Return a note if the Python is a default that builds from source do not share."""
+    source = usual(PLATFORMS[choose_platform(request)], release).python
+    if request.python or python == source:
+        return ()
+    debian = base_images.for_wheel(python).distribution
+    return (
+        f"Python {python} is the default for official wheels: Debian's own in {debian}, so that its base image can be "
+        f"made without a registry. Builds from source default to {source}",
+    )
 
 
 def refuse_compile_options(request: Request) -> None:

@@ -231,9 +231,26 @@ def _notes(decided: _Decisions) -> tuple[str, ...]:
         *failures.notes(decided.failures),
         *_unguarded(decided.flags.instruction_set),
         *decided.choice.notes,
+        *_about_python(decided),
         *_without_cuda(decided),
         *(_in_place_of(row.name, row.note, decided.release) for row in decided.onednn.spelled_out),
         *_unchecked(decided.source),
+    )
+
+
+def _about_python(decided: _Decisions) -> tuple[str, ...]:
+    """Return a note if the Python is a default that official wheels do not share."""
+    python = decided.choice.python
+    try:
+        pythons = releases.official_wheel(decided.release, decided.arch).pythons
+    except UnknownRelease:
+        return ()
+    official = choose_python(Request(), decided.release, pythons)
+    if decided.request.python or python == official:
+        return ()
+    return (
+        f"Python {python} is the default for builds from source: the newest that TensorFlow {decided.release} supports "
+        f"and that has a base image. --wheel official defaults to {official}",
     )
 
 

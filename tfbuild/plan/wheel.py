@@ -30,6 +30,9 @@ ARCHES = ("x86_64", "aarch64")
 SAFE = re.compile(r"[A-Za-z0-9_.+-]+")
 LINUX = re.compile(r"manylinux|linux_")
 CPYTHON = re.compile(r"cp3(\d+)")
+# What people name in place of a file: a requirement of pip's, and an address, of which a path keeps one slash.
+REQUIREMENT = re.compile(r"(?:tensorflow|tf)(?:[-_]cpu)?==([\d.]+)")
+ADDRESS = re.compile(r"(https?:)/(.+)")
 # TensorFlow's framework library has 20 to 70 MB; ten times that is not TensorFlow's.
 MOST_BYTES = 700 * 1024 * 1024
 
@@ -94,6 +97,10 @@ def read(path: Path, target: str) -> WheelFile:
     if not os.path.isfile(path):  # false for a name that is too long, too
         near = get_close_matches(str(path).lower(), KINDS, n=1)
         hint = f"--wheel {near[0]}" if near else "--wheel takes `official` or the path of a .whl file"
+        if match := REQUIREMENT.fullmatch(str(path).lower()):
+            hint = f"--wheel official --release {match[1]}"
+        if match := ADDRESS.match(str(path)):
+            raise BadWheel(f"--wheel takes no address: {match[1]}//{match[2]}", hint="download it, and name the file")
         raise BadWheel(f"no wheel at {path}", hint=hint)
     try:
         if not SAFE.fullmatch(path.name):

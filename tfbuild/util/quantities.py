@@ -11,6 +11,8 @@ COUNT = re.compile(r"[1-9]\d{0,5}", re.ASCII)
 def limit_seconds(text: str, option: str = "--time-limit") -> float:
     """Parse "5h30m", "90m" or "45s" as seconds, and "" as 0 for no limit. Raises UsageError."""
     match = LIMIT.fullmatch(text)
+    if text.isdecimal() and text.isascii():
+        raise UsageError(f"{option} {text!r} has no unit", hint=f"{option} {text}m, or {text}h for hours")
     if match is None or (text and not any(match.groups())):
         raise UsageError(f"{option} {text!r} cannot be read", hint=f"{option} 5h30m")
     hours, minutes, seconds = (int(part or 0) for part in match.groups())
@@ -23,7 +25,10 @@ def limit_seconds(text: str, option: str = "--time-limit") -> float:
 def positive(option: str, text: str) -> int:
     """Parse an option's value as a positive integer. Raises UsageError."""
     if not COUNT.fullmatch(text):
-        raise UsageError(f"--{option} {text!r} must be a positive integer", hint=f"--{option} 3")
+        begun = COUNT.match(text) if not text.isdecimal() else None
+        raise UsageError(
+            f"--{option} {text!r} must be a positive integer", hint=f"--{option} {begun[0] if begun else 3}"
+        )
     return int(text)
 
 
