@@ -16,6 +16,8 @@ from tfbuild.engine import debian
 SECONDS = 900.0
 # Debian 13: newer than the engine that tfbuild starts on Debian 12. Its programs of Go ask for no newer libc.
 NEWER = "trixie"
+# Debian's newest packages; not all of them run here.
+NEWEST = "sid"
 
 
 class Unavailable(Exception):
@@ -26,10 +28,10 @@ def cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tfbuild"
 
 
-def unpack(folder: Path, *packages: str) -> Path:
-    """Puts the files of NEWER's `packages` into `folder`, without what they depend on. Skips where there is no apt."""
+def unpack(folder: Path, *packages: str, suite: str = NEWER) -> Path:
+    """Put the files of a suite's `packages`, without their dependencies, into `folder`. Skips where there is no apt."""
     try:
-        for file in _downloaded(*packages):
+        for file in _downloaded(suite, *packages):
             subprocess.run(["dpkg", "--extract", file, folder], check=True)
     except Unavailable as error:
         if os.environ.get("CI"):
@@ -44,11 +46,11 @@ def buildx(folder: Path) -> Path:
 
 
 @functools.cache
-def _downloaded(*packages: str) -> tuple[Path, ...]:
+def _downloaded(suite: str, *packages: str) -> tuple[Path, ...]:
     """Their files; apt leaves alone what was downloaded before and is the same still."""
-    folder = cache() / NEWER
+    folder = cache() / suite
     folder.mkdir(parents=True, exist_ok=True)
-    command = apt(folder, NEWER)
+    command = apt(folder, suite)
     with tempfile.TemporaryDirectory() as nothing:
         output = run([*command, "--print-uris", "download", *packages], Path(nothing))
     run([*command, "download", *packages], folder)

@@ -69,11 +69,13 @@ def engine() -> Iterator[Second]:
 
 
 @contextmanager
-def newer() -> Iterator[str]:
-    """Debian 13's engine, which keeps images with containerd as new installations of Docker 29 do; its address."""
+def newer(suite: str = debian.NEWER, *, containerd: bool = True) -> Iterator[str]:
+    """The engine of a newer Debian; its address. `containerd`: it keeps images there, as new Docker 29 does."""
     with place() as (folder, bridge):
-        programs = debian.unpack(folder / "programs", "docker.io", "containerd")
-        (folder / "settings").write_text('{"features": {"containerd-snapshotter": true}}')
+        programs = debian.unpack(folder / "programs", "docker.io", "containerd", suite=suite)
+        if subprocess.run([programs / "usr/sbin/dockerd", "--version"], capture_output=True, check=False).returncode:
+            pytest.skip(f"{suite}'s engine needs libraries newer than this system's")
+        (folder / "settings").write_text(json.dumps({"features": {"containerd-snapshotter": containerd}}))
         host = f"unix://{folder}/docker.sock"
         path = f"{programs}/usr/sbin:{programs}/usr/bin:{os.environ['PATH']}"
         command = [

@@ -6,9 +6,9 @@ by which a host chooses, so that nothing is downloaded for the choice. The index
 and the latest index those of the newest release. The index `any` names, for each platform, Python and instruction set,
 the image of the newest release that has it: all images of the newest release are among them, so that one index tells
 `pull` and pull.sh both the newest release and the larger sets of older ones. The slowest images come first, and of
-equally fast ones the best: plain `docker pull` takes the first one of its platform, and pull.sh the first one of the
-highest speed that fits. The slowest have no `platform.variant`, because plain `docker pull` passes over all but v1 (of
-amd64); the others have that of their level.
+equally fast ones the best: plain `docker pull` takes the first one of its platform, or of the highest variant that the
+host runs (Docker 23 and newer), and pull.sh the first one of the highest speed that fits. The slowest have no
+`platform.variant`, because Docker 20.10 passes over all but v1 (of amd64); the others have that of their level.
 """
 
 import json
