@@ -7,5 +7,6 @@ sys.dont_write_bytecode = bool(sys.flags.dont_write_bytecode)
 
 from tfbuild.cli import VERBS, collection, command_line, repository  # noqa: E402
 
-command_line.handle_own({**VERBS, **repository.VERBS})
-namespace = collection(VERBS, repository.VERBS)
+verbs = {**VERBS, **repository.VERBS}
+command_line.handle_own(verbs)
+namespace = collection(command_line.named(sys.argv, verbs))

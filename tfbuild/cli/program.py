@@ -27,4 +27,5 @@ class InstalledProgram(Program):
 
 def main() -> None:
     """Run the verbs on the command line, and leave with tfbuild's exit code."""
-    InstalledProgram(name=COMMAND, binary=command(), version=__version__, namespace=collection(VERBS)).run()
+    verbs = collection(command_line.named(sys.argv, VERBS))
+    InstalledProgram(name=COMMAND, binary=command(), version=__version__, namespace=verbs).run()

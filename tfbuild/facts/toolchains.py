@@ -2,7 +2,6 @@
 
 from functools import cache
 
-from packaging.requirements import Requirement
 from packaging.version import Version
 
 from tfbuild import facts
@@ -133,6 +132,8 @@ def llvm_suite(name: str, compiler: str) -> str:
 
 def python_requirements(release: str) -> tuple[str, ...]:
     """Return what pip installs for TensorFlow's own build, sorted. The release's constraints replace plain names."""
+    from packaging.requirements import Requirement  # takes longer to import than a plan to be made
+
     hermetic = releases.hermetic(release)
     constraints = releases.constraints(release, "build")
     # Pip before 20.3 refuses a name that is given twice.

@@ -29,7 +29,8 @@ def console(stream: IO[str] | None = None) -> "Console":
     from rich.console import Console
 
     stream = stream or sys.stdout
-    return Console(file=stream, width=None if stream.isatty() else PLAIN_WIDTH, highlight=False)
+    # What users and images name is printed as it is: `:x:` is no emoji.
+    return Console(file=stream, width=None if stream.isatty() else PLAIN_WIDTH, highlight=False, emoji=False)
 
 
 def table() -> "Table":
