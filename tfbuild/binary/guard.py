@@ -132,15 +132,24 @@ class Library:
 
     @classmethod
     def parse(cls, image: mmap.mmap) -> "Library":
+        from elftools.common.utils import struct_parse
         from elftools.elf.elffile import ELFFile
+        from elftools.elf.sections import StringTableSection
 
-        elf = ELFFile(cast(IO[bytes], image))
+        stream = cast(IO[bytes], image)
+        elf = ELFFile(stream)
         if elf.elfclass != 64 or not elf.little_endian or elf.num_sections() > MOST_SECTIONS:
             raise GuardUnreadable("the library is not a 64-bit little-endian ELF file with a sane number of sections")
-        headers = ((section.name, section.header) for section in elf.iter_sections())
+        # Not iter_sections(), which reads the whole hash table of the symbols.
+        places = (elf["e_shoff"] + number * elf["e_shentsize"] for number in range(elf.num_sections()))
+        headers = [struct_parse(elf.structs.Elf_Shdr, stream, stream_pos=place) for place in places]
+        names = elf.get_section(elf.get_shstrndx()) if headers else None
+        if not isinstance(names, StringTableSection):
+            return cls(image=image, machine=str(elf.header.e_machine), sections=())
+        named = ((names.get_string(header.sh_name), header) for header in headers)
         sections = tuple(
             Section(name=name, kind=str(h.sh_type), address=h.sh_addr, offset=h.sh_offset, size=h.sh_size)
-            for name, h in headers
+            for name, h in named
         )
         return cls(image=image, machine=str(elf.header.e_machine), sections=sections)
 

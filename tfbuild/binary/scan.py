@@ -11,6 +11,7 @@ import mmap
 import os
 import re
 import struct
+import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import Counter
@@ -45,7 +46,7 @@ FEW = 100
 EXECUTABLE = ".text"
 # .eh_frame_hdr as every linker writes it: version 1, and a table of pairs of 32-bit offsets from its own address.
 HEADER = struct.Struct("<BBBBiI")
-FRAME = struct.Struct("<ii")
+FRAME = struct.Struct("<ii")  # an array of these is read at once
 FRAMES = (1, 0x1B, 0x03, 0x3B)
 
 
@@ -345,9 +346,13 @@ def _frames(library: Library, file: int, code: Section) -> Iterator[int]:
     count = min(count, (section.size - HEADER.size) // FRAME.size, MOST_FUNCTIONS)
     if tuple(form) != FRAMES:
         return
-    for offset, _ in _rows(file, FRAME, section.offset + HEADER.size, count):
-        if 0 <= section.address + offset - code.address < code.size:
-            yield section.address + offset
+    first = code.address - section.address
+    for begin in range(0, count, ROWS):
+        size = FRAME.size * min(ROWS, count - begin)
+        table = array("i", os.pread(file, size, section.offset + HEADER.size + begin * FRAME.size))
+        if sys.byteorder == "big":
+            table.byteswap()
+        yield from (section.address + offset for offset in table[::2] if first <= offset < first + code.size)
 
 
 def _rows(file: int, kind: struct.Struct, offset: int, count: int) -> Iterator[tuple[int, ...]]:
