@@ -20,10 +20,12 @@ from tfbuild.context import dockerfile
 from tfbuild.cpu import detect
 from tfbuild.engine import Engine
 from tfbuild.engine.build import BuildSettings
+from tfbuild.errors import EngineMissing
 from tfbuild.pipeline import Maker
 from tfbuild.pipeline import base_image as bases
 from tfbuild.pipeline.run import Run
 from tfbuild.plan import Request
+from tfbuild.util import files
 from tfbuild.util.progress import Progress
 
 HERE = Path(__file__).parent
@@ -39,6 +41,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in here:
         item.add_marker(pytest.mark.engine)
     items.sort(key=lambda item: item.path != HERE / f"{FIRST}.py")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def debian_made(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Debian 12, of which most images here are made: once, though the workers of pytest-xdist begin together."""
+    try:
+        engine = Engine.connect()
+    except EngineMissing:
+        return
+    folder = tmp_path_factory.mktemp("debian")
+    with files.locked(tmp_path_factory.getbasetemp().parent / "tfbuild-debian", lambda: None):
+        bases.bootstrap(engine, "bookworm", progress=Progress(), log=folder / "log", ca_cert=certificates(""))
 
 
 @pytest.fixture(scope="session")

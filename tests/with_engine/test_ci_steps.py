@@ -151,6 +151,7 @@ def test_the_next_job_of_a_published_row_does_nothing(first: Done, site: Site) -
 # --- the action -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_the_action_builds_and_verifies_in_another_repositorys_folder(site: Site, tmp_path: Path) -> None:
     """Its steps in their order, then the one of the example that uses the image; the inputs are the example's."""
     example = steps.read(steps.GITHUB / "action.yml")["jobs"]["image"]["steps"]

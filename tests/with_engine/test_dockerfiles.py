@@ -100,6 +100,7 @@ def test_plain_docker_runs_what_plain_docker_built(official: Build, image: str) 
     assert docker("run", "--rm", image, "python", "-c", code).split() == [official.release, "12.0"]
 
 
+@pytest.mark.nightly
 def test_its_smoke_benchmark_passes(image: str) -> None:
     assert "fail" not in docker("run", "--rm", image, "tfbuild-smoke").lower()
 

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -37,32 +38,44 @@ sys.exit(code)
 
 
 QUICK = ("official 2.21.0", "AVX-512 2.14.0")
+Inspected = tuple[Any, int]
+
+
+@pytest.fixture(scope="module")
+def inspected(wheel: Callable[..., Path]) -> Callable[[str], Inspected]:
+    """What `inspect` shows of a wheel, and the most memory that it held, in KiB."""
+
+    @cache
+    def shown(name: str) -> Inspected:
+        path = wheel(*WHEELS[name][0])
+        # In a process of its own, whose largest child is this one.
+        command = [sys.executable, "-c", MEASURED, sys.executable, "-m", "invoke", "inspect", str(path), "--json"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        return json.loads(done.stdout), int(done.stderr.splitlines()[-1])
+
+    return shown
 
 
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.nightly) for name in WHEELS]
 )
-def test_real_wheels_are_told_apart(name: str, wheel: Callable[..., Path]) -> None:
-    asked, last, needs = WHEELS[name]
-    path = wheel(*asked)
-    # In a process of its own, whose largest child is this one.
-    command = [sys.executable, "-c", MEASURED, sys.executable, "-m", "invoke", "inspect", str(path), "--json"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    shown = json.loads(done.stdout)
+def test_real_wheels_are_told_apart(name: str, inspected: Callable[[str], Inspected]) -> None:
+    _, last, needs = WHEELS[name]
+    shown, memory = inspected(name)
     assert set(shown["features"]) - EITHER == needs - EITHER
     assert shown["libraries"][0]["method"] == "symbols"
     assert shown["guard"]["compiled"][-1] == last
     assert shown["disagreements"] == []
     # 788 MB of library, of which a few are touched.
-    assert int(done.stderr.splitlines()[-1]) < MOST_MIB * 1024
+    assert memory < MOST_MIB * 1024
 
 
 @pytest.mark.parametrize("release", [pytest.param("2.14.0", marks=pytest.mark.nightly), "2.21.0"])
 def test_an_image_is_what_its_wheel_is_though_it_is_stripped(
-    release: str, image: Callable[..., str], wheel: Callable[..., Path], invoke: Invoke
+    release: str, image: Callable[..., str], inspected: Callable[[str], Inspected], invoke: Invoke
 ) -> None:
     stripped: Any = json.loads(invoke("inspect", image(release), "--json").stdout)
-    whole: Any = json.loads(invoke("inspect", str(wheel(f"tensorflow-cpu=={release}")), "--json").stdout)
+    whole, _ = inspected(f"official {release}")
     assert [library["method"] for library in stripped["libraries"]] == ["spread", "spread"]
     assert set(stripped["features"]) - EITHER == set(whole["features"]) - EITHER
     assert (stripped["guard"], stripped["disagreements"]) == (whole["guard"], [])

@@ -528,36 +528,56 @@ def offers(direct: Registry, folder: Path) -> set[str]:
     return {best.id for best in results if best is not None}
 
 
+ONLY_OLD, ONLY_NEW = {build("avx").id}, {build("x86-64-v3").id}
+
+
+def offered_after(steps: int, engine: Engine, server: Server, old_and_new: tuple[str, Path]) -> set[str] | None:
+    """What is offered where a push died after so many changes, which the next one ends; None if it did not die."""
+    new, folder = old_and_new
+    path = copy_of_old(server)
+    direct = Registry(Repository.parse(f"127.0.0.1:{server.port}/{path}"))
+    with registries.between(server, left=steps) as (host, proxy):
+        place = Repository.parse(f"{host}/{path}")
+        try:
+            push(engine, new, Registry(place), folder)
+        except (RegistryRefused, TransferFailed):
+            offered = offers(direct, folder)
+        else:
+            return None
+        proxy.left = math.inf
+        push(engine, new, Registry(place), folder)
+        assert offers(direct, folder) == ONLY_NEW
+        assert described.check(direct, build("x86-64-v3").id, folder / "reports").lacking == ()
+        # What had arrived was not sent again.
+        assert len(proxy.uploaded) == len(set(proxy.uploaded)) > 0
+    return offered
+
+
+def test_a_push_that_dies_in_its_upload_or_its_indexes_offers_nothing_half_and_the_next_one_ends_it(
+    engine: Engine, server: Server, old_and_new: tuple[str, Path]
+) -> None:
+    many = 10**6
+    with registries.between(server, left=many) as (host, proxy):
+        push(engine, old_and_new[0], Registry(Repository.parse(f"{host}/{copy_of_old(server)}")), old_and_new[1])
+    steps = many - int(proxy.left)
+    assert offered_after(3, engine, server, old_and_new) == ONLY_OLD
+    # The last five changes: two more indexes of four, and what ends the arriving tag.
+    assert offered_after(steps - 5, engine, server, old_and_new) == ONLY_OLD | ONLY_NEW
+
+
+@pytest.mark.nightly
 def test_a_push_that_dies_at_any_of_its_steps_offers_nothing_half_and_the_next_one_ends_it(
     engine: Engine, server: Server, old_and_new: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    new, folder = old_and_new
-    newer = build("x86-64-v3")
     monkeypatch.setattr(image_contents, "read", cache(image_contents.read))
-    seen, steps = [], 0
-    while True:
-        path = copy_of_old(server)
-        direct = Registry(Repository.parse(f"127.0.0.1:{server.port}/{path}"))
-        with registries.between(server, left=steps) as (host, proxy):
-            place = Repository.parse(f"{host}/{path}")
-            try:
-                push(engine, new, Registry(place), folder)
-                break
-            except (RegistryRefused, TransferFailed):
-                seen.append(offers(direct, folder))
-            proxy.left = math.inf
-            push(engine, new, Registry(place), folder)
-            assert offers(direct, folder) == {newer.id}
-            assert described.check(direct, newer.id, folder / "reports").lacking == ()
-            # What had arrived was not sent again.
-            assert len(proxy.uploaded) == len(set(proxy.uploaded)) > 0
-        steps += 1
+    seen: list[set[str]] = []
+    while (offered := offered_after(len(seen), engine, server, old_and_new)) is not None:
+        seen.append(offered)
     # A layer and a configuration, the manifest, two papers with what attaches them, two tags, and four indexes.
-    assert steps > 18
-    only_old, only_new = {build("avx").id}, {newer.id}
-    assert seen[0] == only_old
+    assert len(seen) > 18
+    assert seen[0] == ONLY_OLD
     # Of the indexes, the first two are those of the release. After the third, the arriving tag goes, in two requests.
-    assert [one for one in seen if one != only_old] == [*2 * [only_old | only_new], *3 * [only_new]]
+    assert [one for one in seen if one != ONLY_OLD] == [*2 * [ONLY_OLD | ONLY_NEW], *3 * [ONLY_NEW]]
 
 
 @pytest.mark.nightly
