@@ -1,7 +1,7 @@
 #!/bin/sh
 # pull.sh REPOSITORY [RELEASE [TARGET [PYTHON]]]: pull the best image in a registry for this host, without Python.
 #
-#   curl -fsSL https://raw.githubusercontent.com/us/tfbuild/main/pull.sh | sh -s -- ghcr.io/us/tfbuild 2.20 mkl
+#   curl -fsSL https://raw.githubusercontent.com/us/tfbuild/v0.1.0/pull.sh | sh -s -- ghcr.io/us/tfbuild 2.20 mkl
 #
 # RELEASE is one release (2.20.0), one minor release (2.20), `latest` (the default: the newest release that is published
 # for any host), or `any` (the largest instruction set of all releases). Of several releases, the newest is chosen first

@@ -2,11 +2,13 @@
 # ci/image.sh ID OPTIONS: build, verify and publish one row of `invoke matrix`, unless it is published.
 #
 # A published image is replaced if it was made from another context than this checkout's (a fact, a template or tfbuild
-# itself has changed), or if it was not pushed by `invoke push`. If only its indexes are missing, they are added.
-# A withdrawn image is left alone until its context changes.
+# itself has changed), if its base was updated, if it is too old, or if it was not pushed by `invoke push`. Where only the
+# base or the age is the reason, nothing is compiled: TensorFlow is taken from the published image. If only its indexes
+# are missing, they are added. A withdrawn image is left alone until its context changes.
 #
 # TFBUILD_REGISTRY            where to publish; empty: build and verify only
 # TFBUILD_TIME_LIMIT          when to stop a compile cleanly (default 5h20m)
+# TFBUILD_MAX_AGE             rebuild images that are older, such as 30d
 # TFBUILD_BUILD_OPTIONS       further options of `invoke build`: --base bootstrap --mirror URL --need-disk 40
 # TFBUILD_PUSH_OPTIONS        further options of `invoke push`: --sign
 # TFBUILD_REMOTE_CACHE        Bazel's remote cache; without one, a stopped compile starts over in the next job
@@ -19,46 +21,28 @@ set -eu
 id=$1 options=$2
 invoke=${INVOKE:-.venv/bin/invoke}
 
-force=
+force='' rebuild=''
 if [ -n "${TFBUILD_REGISTRY:-}" ]; then
-    # The options of a row have no quotes or globs.
-    # shellcheck disable=SC2086
-    described=$($invoke dockerfile $options --json)
-    context=$(printf '%s\n' "$described" | sed -n 's/^ *"digest": "\(sha256:[0-9a-f]*\)".*/\1/p')
-    if [ -z "$context" ]; then
-        echo "ci/image.sh: the context of $id has no digest" >&2
-        exit 1
-    fi
-    code=0
-    message=$($invoke verify "$id" --registry "$TFBUILD_REGISTRY" --context "$context" 2>&1) || code=$?
-    case $code in
-        0)
+    # Where the registry fails or the image was altered, hours of compiling would end in the same error.
+    state=$("$(dirname "$0")/state.sh" "$id" "$options")
+    case $state in
+        published)
             echo "$TFBUILD_REGISTRY:$id is published"
             exit 0
             ;;
-        25) ;; # not published yet
-        29)
-            echo "$TFBUILD_REGISTRY:$id was made from another context and is replaced" >&2
+        withdrawn) exit 0 ;;
+        replace*)
+            rebuild=${state#replace}
             force=--force
             ;;
-        32)
-            # The same context would give the same image again.
-            printf '%s\n' "$message" >&2
-            exit 0
-            ;;
-        30)
+        finish)
             # If it has its SBOM and provenance, only its indexes are missing.
             code=0
-            $invoke push "$id" --registry "$TFBUILD_REGISTRY" --indexes || code=$?
+            $invoke push "$id" --registry "$TFBUILD_REGISTRY" --indexes >&2 || code=$?
             # A failing registry, or a conflict with another push, is no reason to compile again.
             [ "$code" = 30 ] || exit "$code"
             echo "$TFBUILD_REGISTRY:$id has no SBOM or no provenance and is replaced" >&2
             force=--force
-            ;;
-        *)
-            # Hours of compiling would end in the same error.
-            printf '%s\n' "$message" >&2
-            exit "$code"
             ;;
     esac
     # Check this before hours of compiling.
@@ -71,7 +55,7 @@ set -- --time-limit "${TFBUILD_TIME_LIMIT:-5h20m}"
 code=0
 # The options of a row have no quotes or globs.
 # shellcheck disable=SC2086
-$invoke build $options ${TFBUILD_BUILD_OPTIONS:-} "$@" > /dev/null || code=$?
+$invoke build $options ${TFBUILD_BUILD_OPTIONS:-} $rebuild "$@" > /dev/null || code=$?
 
 # A summary that fails does not affect the exit code.
 [ -z "${TFBUILD_SUMMARY:-}" ] || "$(dirname "$0")/summary.sh" "$id" "$code" >> "$TFBUILD_SUMMARY" || true

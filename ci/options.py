@@ -1,4 +1,4 @@
-"""options.py: prints the options of `invoke build` for the inputs of action.yml, one a line.
+"""options.py: prints the options of a verb for the inputs of action.yml or pull/action.yml, one a line.
 
 INPUTS in the environment has the inputs as JSON, each named as its option; `options` has further ones, one a line.
 """
@@ -11,7 +11,7 @@ import sys
 REFUSED = ("--dry-run", "--json", "--no-verify")
 
 inputs = json.loads(os.environ["INPUTS"])
-more = [line.strip() for line in inputs.pop("options").splitlines() if line.strip()]
+more = [line.strip() for line in inputs.pop("options", "").splitlines() if line.strip()]
 options = []
 for name, value in inputs.items():
     if "\n" in value:

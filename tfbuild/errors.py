@@ -198,3 +198,9 @@ class Withdrawn(TfbuildError):
     """A published image was withdrawn: no index offers it any more."""
 
     exit_code = 32
+
+
+class Stale(TfbuildError):
+    """A published image should be rebuilt: its base image was updated since, or it is older than `--max-age`."""
+
+    exit_code = 33

@@ -16,6 +16,7 @@ from ruamel.yaml import YAML
 ROOT = Path(__file__).parents[2]
 GITHUB = ROOT / ".github" / "workflows"
 ACTION = ROOT / "action.yml"
+PULL = ROOT / "pull" / "action.yml"
 GITLAB = ROOT / ".gitlab-ci.yml"
 EXPRESSION = re.compile(r"\$\{\{\s*(.+?)\s*\}\}")
 SECONDS = 900
@@ -69,10 +70,11 @@ class Github:
         ]
         return self._run(step, [text, owner, step])
 
-    def run_action(self, name: str) -> Done:
-        """Runs the step of this name of the composite action that the checkout is."""
-        (step,) = [step for step in read(ACTION)["runs"]["steps"] if step["name"] == name]
-        return self._run(step, [{"env": {"GITHUB_ACTION_PATH": str(self.checkout)}}, step])
+    def run_action(self, name: str, action: Path = ACTION) -> Done:
+        """Runs the step of this name of a composite action of the checkout."""
+        (step,) = [step for step in read(action)["runs"]["steps"] if step["name"] == name]
+        folder = self.checkout / action.parent.relative_to(ROOT)
+        return self._run(step, [{"env": {"GITHUB_ACTION_PATH": str(folder)}}, step])
 
     def _run(self, step: Mapping[str, Any], levels: list[Mapping[str, Any]]) -> Done:
         given = {key: self.fill(value) for level in levels for key, value in level.get("env", {}).items()}
@@ -129,8 +131,9 @@ def scripts() -> Iterator[tuple[str, str]]:
             for number, step in enumerate(job.get("steps", ())):
                 if "run" in step:
                     yield f"{path.name}-{key}-{number}", step["run"]
-    for number, step in enumerate(read(ACTION)["runs"]["steps"]):
-        yield f"action-{number}", step["run"]
+    for action in (ACTION, PULL):
+        for number, step in enumerate(read(action)["runs"]["steps"]):
+            yield f"{action.relative_to(ROOT)}-{number}".replace("/", "-"), step["run"]
     for key, job in read(GITLAB).items():
         if isinstance(job, dict) and {"script", "before_script"} & set(job):
             yield f"gitlab-{key}", "\n".join((*job.get("before_script", ()), *job.get("script", ())))

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests import checkout
-from tests.ci.steps import ACTION, GITHUB, ROOT, Done, Github, read
+from tests.ci.steps import ACTION, GITHUB, PULL, ROOT, Done, Github, read
 from tests.facts import newest
-from tfbuild.cli.reference.action import INPUTS as INPUT_OPTIONS
+from tfbuild.cli.reference import action as actions
 from tfbuild.cli.verbs import VERBS
 from tfbuild.errors import UnknownRelease, UsageError
 
@@ -27,7 +27,7 @@ def given(**inputs: str) -> str:
 def test_each_input_is_an_option_of_build_with_its_help() -> None:
     inputs = read(ACTION)["inputs"]
     further = inputs.pop("options")
-    assert tuple(inputs) == INPUT_OPTIONS
+    assert tuple(inputs) == actions.BUILD.inputs
     assert {name: row["description"] for name, row in inputs.items()} == {name: OPTIONS[name][1] for name in inputs}
     assert {row["default"] for row in (*inputs.values(), further)} == {""}
     # ci/options.py tells switches by their value, and gives no option twice.
@@ -187,3 +187,44 @@ def test_the_outputs_are_those_that_the_steps_write() -> None:
         step, _, output = row["value"].strip("${ }").removeprefix("steps.").partition(".outputs.")
         assert output == name
         assert f"{output}=" in written[step]
+
+
+# --- the action that pulls --------------------------------------------------------------------------------------------
+
+
+def test_each_input_of_pull_is_an_option_with_its_help() -> None:
+    inputs, options = read(PULL)["inputs"], VERBS["pull"].options
+    assert tuple(inputs) == actions.PULL.inputs
+    assert {name: row["description"] for name, row in inputs.items()} == {name: options[name][1] for name in inputs}
+    assert not any(isinstance(options[name][0], list) for name in inputs)
+    (used,) = [
+        step
+        for step in read(GITHUB / "action.yml")["jobs"]["pull"]["steps"]
+        if step.get("uses") == "./pull"
+    ]  # fmt: skip
+    assert set(used["with"]) <= set(inputs)
+
+
+PULLED = """#!/bin/sh
+printf '%s|' "$@" >&2
+printf '{{\n  "reference": "ghcr.io/us/x@sha256:1",\n  "image": "ghcr.io/us/x:id"\n}}\n'
+exit {code}
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "outputs"), [(0, {"image": "ghcr.io/us/x:id", "digest": "sha256:1"}), (27, {}), (24, {})]
+)
+def test_what_was_pulled_is_an_output(code: int, outputs: dict[str, str], tmp_path: Path) -> None:
+    copy = tmp_path / "checkout"
+    for name in ("pull", "ci", ".venv/bin"):
+        (copy / name).mkdir(parents=True)
+    (copy / "ci" / "options.py").write_text((ROOT / "ci" / "options.py").read_text())
+    program = copy / ".venv" / "bin" / "invoke"
+    program.write_text(PULLED.format(code=code))
+    program.chmod(0o755)
+    inputs = dict.fromkeys(read(PULL)["inputs"], "") | {"registry": "ghcr.io/us/x", "any-release": "true"}
+    runner = machine(copy, tmp_path / "workspace", **{"toJSON(inputs)": json.dumps(inputs)})
+    done = runner.run_action("Pull", PULL)
+    assert (done.code, done.outputs) == (code, outputs)
+    assert "|pull|--json|--registry=ghcr.io/us/x|--any-release|" in done.stderr

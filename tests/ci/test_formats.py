@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from tests import checkout, schemas
-from tests.ci.steps import ACTION, EXPRESSION, GITHUB, ROOT, Github, read, scripts
+from tests.ci.steps import ACTION, EXPRESSION, GITHUB, PULL, ROOT, Done, Github, read, scripts
 from tests.commandline import invoke
 from tests.facts import newest
 from tfbuild.ci import formats, matrix, runners
 from tfbuild.ci.matrix import MatrixRequest
+from tfbuild.ci.runners import Schedule
 
 WORKFLOWS = sorted(GITHUB.glob("*.yml"))
 
@@ -36,8 +37,9 @@ def test_workflows_match_githubs_schema(path: Path) -> None:
     schemas.library().validate(read(path), schemas.vendored("github-workflows"))
 
 
-def test_the_action_matches_githubs_schema() -> None:
-    schemas.library().validate(read(ACTION), schemas.vendored("github-actions"))
+@pytest.mark.parametrize("action", [ACTION, PULL], ids=["build", "pull"])
+def test_the_actions_match_githubs_schema(action: Path) -> None:
+    schemas.library().validate(read(action), schemas.vendored("github-actions"))
 
 
 def test_the_pipeline_matches_gitlabs_schema(tmp_path: Path) -> None:
@@ -49,16 +51,47 @@ def test_the_pipeline_matches_gitlabs_schema(tmp_path: Path) -> None:
 
 
 def test_workflows_have_no_security_findings() -> None:
-    done = run(tool("zizmor"), "--offline", "--no-progress", ROOT / ".github" / "workflows", ACTION)
+    done = run(tool("zizmor"), "--offline", "--no-progress", ROOT / ".github" / "workflows", ACTION, PULL)
     assert done.returncode == 0, done.stdout
 
 
-def test_every_action_is_pinned_by_its_commit() -> None:
-    jobs = [job for path in WORKFLOWS for job in read(path)["jobs"].values()]
-    used = {step["uses"] for job in jobs for step in job.get("steps", ()) if "uses" in step}
-    assert used
-    # "./": this checkout's own.
-    assert all(len(name.partition("@")[2]) == 40 for name in used - {"./"})
+# The first major of each action that runs on Node 24 (`using:` of their action.yml); the last two run other programs.
+NODE24 = {
+    "actions/checkout": 5, "actions/upload-artifact": 6, "actions/download-artifact": 7, "actions/setup-python": 6,
+    "actions/attest-build-provenance": 4, "sigstore/cosign-installer": 4,
+}  # fmt: skip
+USES = re.compile(r"uses: ([\w./-]+)@([0-9a-f]{40}) # v(\d+)\.\d+\.\d+$")
+
+
+def test_every_action_is_pinned_by_the_commit_of_a_release_for_todays_node() -> None:
+    lines = [line.strip().removeprefix("- ") for path in WORKFLOWS for line in path.read_text().splitlines()]
+    used = [line for line in lines if line.startswith("uses: ") and not line.startswith("uses: ./")]
+    pins = [match.groups() for line in used if (match := USES.fullmatch(line))]
+    assert len(pins) == len(used)
+    assert {name for name, _, _ in pins} == set(NODE24)
+    # One version of each, so that Renovate moves all at once.
+    assert len(set(pins)) == len(NODE24)
+    assert all(int(major) >= NODE24[name] for name, _, major in pins)
+
+
+def test_only_the_repository_that_its_variable_names_publishes() -> None:
+    """Every job that may write to a registry or a release, or that those need."""
+    guard = "vars.TFBUILD_PUBLISH == github.repository"
+    for path in WORKFLOWS:
+        jobs = read(path)["jobs"]
+        writing = {
+            name
+            for name, job in jobs.items()
+            if any(value == "write" for value in job.get("permissions", {}).values())
+            and "workflow_call" not in read(path)["on"]
+        }
+        for name in writing:
+            chain = [name]
+            while needed := jobs[chain[-1]].get("needs"):
+                chain.append(needed if isinstance(needed, str) else needed[0])
+            assert any(jobs[one].get("if") == guard for one in chain), (path.name, name)
+    rules = [job["rules"][0]["if"] for job in (read(ROOT / ".gitlab-ci.yml")[name] for name in ("rows", "images"))]
+    assert all(rule.startswith("$TFBUILD_PUBLISH == $CI_PROJECT_PATH && (") for rule in rules)
 
 
 SCRIPTS = dict(scripts())
@@ -83,7 +116,7 @@ def test_the_scripts_are_clean_shell() -> None:
 # --- expressions ------------------------------------------------------------------------------------------------------
 
 # The names used here that GitHub itself has values for.
-GITHUBS = {"github.token", "github.actor", "github.ref", "runner.temp"}
+GITHUBS = {"github.token", "github.actor", "github.ref", "github.repository", "runner.temp"}
 NAME = re.compile(r"\b(?:needs|steps|inputs|secrets|vars|matrix|github|runner)\.[\w.-]+")
 
 
@@ -99,6 +132,9 @@ def expressions(part: object) -> Iterator[str]:
         yield from (match[1] for match in EXPRESSION.finditer(part))
 
 
+OWN = {"./": ACTION, "./pull": PULL}
+
+
 def known(workflow: dict[str, Any], job: dict[str, Any]) -> set[str]:
     """The names that expressions in this job can use."""
     triggers = workflow["on"]
@@ -106,8 +142,9 @@ def known(workflow: dict[str, Any], job: dict[str, Any]) -> set[str]:
     names = {f"inputs.{name}" for trigger in given for name in trigger.get("inputs", ())}
     names |= {f"secrets.{name}" for trigger in given for name in trigger.get("secrets", ())}
     for step in job.get("steps", ()):
-        outputs = re.findall(r"(\w+)=.*GITHUB_OUTPUT", step.get("run", ""))
-        outputs += read(ACTION)["outputs"] if step.get("uses") == "./" else []
+        written = [line for line in step.get("run", "").splitlines() if "GITHUB_OUTPUT" in line]
+        outputs = [name for line in written for name in re.findall(r"\b(\w+)=", line)]
+        outputs += read(OWN[step["uses"]])["outputs"] if step.get("uses") in OWN else []
         names |= {f"steps.{step['id']}.outputs.{output}" for output in outputs if "id" in step}
     needed = job.get("needs", [])
     for name in [needed] if isinstance(needed, str) else needed:
@@ -117,7 +154,11 @@ def known(workflow: dict[str, Any], job: dict[str, Any]) -> set[str]:
 
 
 SETTINGS = {
+    "vars.TFBUILD_ATTEST",
     "vars.TFBUILD_BUILD_OPTIONS",
+    "vars.TFBUILD_MAX_AGE",
+    "vars.TFBUILD_MAX_PARALLEL",
+    "vars.TFBUILD_PUBLISH",
     "vars.TFBUILD_PUSH_OPTIONS",
     "vars.TFBUILD_REMOTE_CACHE",
     "vars.TFBUILD_RUNNERS",
@@ -171,18 +212,20 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_step_that_makes_the_rows_runs(runner: Callable[..., Github], copy: Path) -> None:
     values = {"inputs.only || '*'": "*-mkl-py3.11-*", "vars.TFBUILD_RUNNERS": "source=large official:linux/arm64=arm"}
-    done = runner(copy, values).run("images.yml", "Rows")
+    machine = runner(copy, values)
+    done = machine.run("images.yml", "Rows")
     assert done.code == 0, done.stderr
-    rows = json.loads(done.outputs["rows"])["include"]
+    rows = json.loads((machine.temp / "rows").read_text())["include"]
     labels = {row["runner"] for row in rows if row["id"] == newest.official()}
     assert labels == {"ubuntu-24.04"}
     assert "::warning::" not in done.stdout
 
 
 def test_rows_without_a_runner_show_on_the_runs_page(runner: Callable[..., Github], copy: Path) -> None:
-    done = runner(copy, {"inputs.only || '*'": "*", "vars.TFBUILD_RUNNERS": ""}).run("images.yml", "Rows")
+    machine = runner(copy, {"inputs.only || '*'": "*", "vars.TFBUILD_RUNNERS": ""})
+    done = machine.run("images.yml", "Rows")
     assert done.code == 0, done.stderr
-    assert {row["wheel"] for row in json.loads(done.outputs["rows"])["include"]} == {"official"}
+    assert {row["wheel"] for row in json.loads((machine.temp / "rows").read_text())["include"]} == {"official"}
     assert "::warning::24 rows are left out: no linux/amd64 runner hosted by github" in done.stdout
 
 
@@ -190,6 +233,56 @@ def test_the_step_that_makes_the_rows_fails_if_the_verb_does(runner: Callable[..
     done = runner(copy, {"inputs.only || '*'": "no-such-row", "vars.TFBUILD_RUNNERS": ""}).run("images.yml", "Rows")
     assert (done.code, done.outputs) == (2, {})
     assert "matches none of" in done.stdout
+
+
+STATE = """#!/bin/sh
+echo "$TFBUILD_REGISTRY $TFBUILD_BUILD_OPTIONS $TFBUILD_MAX_AGE" >> asked
+case $1 in a) echo published ;; b) echo withdrawn ;; c) echo "replace --no-cache" ;; d) exit 26 ;; *) echo build ;; esac
+"""
+
+
+def todo(runner: Callable[..., Github], copy: Path, rows: str) -> tuple[Done, Github]:
+    (copy / "ci" / "state.sh").write_text(STATE)
+    values = {"vars.TFBUILD_BUILD_OPTIONS": "--base our:1", "vars.TFBUILD_MAX_AGE || '30d'": "30d"}
+    machine = runner(copy, values, GITHUB_REPOSITORY="Us/TfBuild")
+    machine.temp.mkdir(exist_ok=True)
+    (machine.temp / "rows").write_text(rows)
+    done = machine.run("images.yml", "Rows with something to do")
+    assert done.code == 0, done.stderr
+    return done, machine
+
+
+def test_rows_that_need_nothing_start_no_machine(runner: Callable[..., Github], copy: Path) -> None:
+    rows = {"include": [{"id": name, "options": "--target cpu", "runner": "x"} for name in "abcde"]}
+    done, machine = todo(runner, copy, json.dumps(rows))
+    # One whose state is not known stays: its own job shows the error.
+    assert [row["id"] for row in json.loads(done.outputs["rows"])["include"]] == ["c", "d", "e"]
+    assert "d: exit code 26" in done.stderr
+    assert set((machine.checkout / "asked").read_text().splitlines()) == {"ghcr.io/us/tfbuild --base our:1 30d"}
+
+
+@pytest.mark.parametrize("rows", ["", '{"include": [{"id": "a", "options": ""}, {"id": "b", "options": ""}]}'])
+def test_without_rows_that_need_something_no_job_is_started(
+    rows: str, runner: Callable[..., Github], copy: Path
+) -> None:
+    assert todo(runner, copy, rows)[0].outputs == {"rows": ""}
+    assert read(GITHUB / "images.yml")["jobs"]["first"]["if"] == "needs.matrix.outputs.rows != ''"
+
+
+@pytest.mark.parametrize(("names", "left"), [("ae", ["e"]), ("ab", None)])
+def test_gitlabs_pipeline_has_the_rows_that_need_something(names: str, left: list[str] | None, copy: Path) -> None:
+    (copy / "ci" / "state.sh").write_text(STATE)
+    rows = [{"TFBUILD_ID": name, "TFBUILD_OPTIONS": "", "TFBUILD_RUNNER": "x"} for name in names]
+    pipeline = {"include": [], "build": {"extends": ".tfbuild", "parallel": {"matrix": rows}}}
+    done = subprocess.run(
+        [sys.executable, copy / "ci" / "todo.py"], input=json.dumps(pipeline), cwd=copy, capture_output=True, text=True,
+        check=True,
+    )  # fmt: skip
+    answer = json.loads(done.stdout)
+    if left is None:
+        assert answer == json.loads(formats.to_gitlab(Schedule(rows=(), notes=())))
+    else:
+        assert [row["TFBUILD_ID"] for row in answer["build"]["parallel"]["matrix"]] == left
 
 
 def rest(runner: Callable[..., Github], copy: Path, link: str, before: str, *unfinished: str) -> str:
@@ -228,7 +321,7 @@ def test_the_folder_may_be_missing_if_the_last_link_finished_all_rows(
 ROW = {
     "matrix.id": "x", "matrix.options": "--wheel official", "inputs.link": "first",
     "secrets.remote-headers": "", "vars.TFBUILD_REMOTE_CACHE": "", "vars.TFBUILD_BUILD_OPTIONS": "",
-    "vars.TFBUILD_PUSH_OPTIONS": "",
+    "vars.TFBUILD_PUSH_OPTIONS": "", "vars.TFBUILD_MAX_AGE || '30d'": "30d",
 }  # fmt: skip
 
 
@@ -245,6 +338,24 @@ def test_a_repository_with_capitals_publishes_in_lower_case(runner: Callable[...
     folder = scripted(tmp_path, 'echo "$TFBUILD_REGISTRY $*"')
     done = runner(folder, ROW, GITHUB_REPOSITORY="Us/TfBuild").run("image.yml", "Build, verify and publish")
     assert (done.code, done.stdout) == (0, "ghcr.io/us/tfbuild x --wheel official\n")
+
+
+def test_the_digest_of_what_was_pushed_is_attested(runner: Callable[..., Github], tmp_path: Path) -> None:
+    digest = f"sha256:{64 * 'a'}"
+    folder = scripted(tmp_path, f'echo "$TFBUILD_REGISTRY:$1@{digest}"')
+    done = runner(folder, ROW, GITHUB_REPOSITORY="Us/TfBuild").run("image.yml", "Build, verify and publish")
+    assert (done.code, done.outputs) == (0, {"name": "ghcr.io/us/tfbuild", "digest": digest})
+    (attested,) = [
+        step
+        for step in read(GITHUB / "image.yml")["jobs"]["image"]["steps"]
+        if "attest-build-provenance" in step.get("uses", "")
+    ]
+    assert attested["with"] == {
+        "subject-name": "${{ steps.image.outputs.name }}",
+        "subject-digest": "${{ steps.image.outputs.digest }}",
+        "push-to-registry": True,
+    }
+    assert attested["if"].startswith("steps.image.outputs.digest != ''")
 
 
 def test_credentials_of_the_cache_are_in_a_file_that_only_the_job_can_read(
@@ -272,14 +383,23 @@ def test_an_unfinished_compile_continues_in_the_next_link(
 
 INVOKE = """#!/bin/sh
 verb=$1
-case "$*" in *--dry-run*) verb=ask ;; *--indexes*) verb=indexes ;; *--force*) verb=force ;; esac
+case "$*" in
+    build*--dry-run*) verb=plan ;;
+    *--dry-run*) verb=ask ;;
+    *--indexes*) verb=indexes ;;
+    *--force*) verb=force ;;
+    build*--no-cache*) verb=rebuild ;;
+esac
 echo "$verb" >> calls
 echo "$*" >> words
-if [ "$verb" = dockerfile ]; then printf '{\n  "id": "x",\n  "digest": "sha256:%s"\n}\n' 0a1; fi
-if [ "$verb" = verify ]; then echo "error: the reason" >&2; fi
+if [ "$verb" = plan ]; then printf '[\n  {\n    "id": "x",\n    "context_digest": "sha256:%s"\n  }\n]\n' 0a1; fi
+if [ "$verb" = verify ]; then
+    printf '{\n  "rebuild_options": "--no-cache --reuse r@sha256:1"\n}\n'
+    echo "error: the reason" >&2
+fi
 eval "exit \\$code_$verb"
 """
-VERBS = ("dockerfile", "verify", "build", "push", "indexes", "force", "ask")
+VERBS = ("plan", "verify", "build", "rebuild", "push", "indexes", "force", "ask")
 
 
 @pytest.mark.parametrize(
@@ -290,6 +410,8 @@ VERBS = ("dockerfile", "verify", "build", "push", "indexes", "force", "ask")
         ({"verify": 24}, 24, ["verify"]),
         ({"verify": 26}, 26, ["verify"]),
         ({"verify": 29}, 0, ["verify", "ask", "build", "force"]),
+        ({"verify": 33}, 0, ["verify", "ask", "rebuild", "force"]),
+        ({"verify": 33, "rebuild": 23}, 23, ["verify", "ask", "rebuild"]),
         ({"verify": 30}, 0, ["verify", "indexes"]),
         ({"verify": 32}, 0, ["verify"]),
         ({"verify": 30, "indexes": 30}, 0, ["verify", "indexes", "ask", "build", "force"]),
@@ -298,7 +420,7 @@ VERBS = ("dockerfile", "verify", "build", "push", "indexes", "force", "ask")
         ({"verify": 25, "build": 24}, 24, ["verify", "ask", "build"]),
         ({"verify": 25, "push": 26}, 26, ["verify", "ask", "build", "push"]),
         ({"verify": 25, "ask": 26}, 26, ["verify", "ask"]),
-        ({"dockerfile": 12}, 12, []),
+        ({"plan": 12}, 12, []),
     ],
 )
 def test_a_row_is_built_unless_it_is_published_completely(
@@ -311,12 +433,18 @@ def test_a_row_is_built_unless_it_is_published_completely(
         ["dash", ROOT / "ci" / "image.sh", "x", "--wheel official"],
         cwd=tmp_path, capture_output=True, text=True, check=False,
         env={"PATH": os.environ["PATH"], "INVOKE": str(invoke), "TFBUILD_REGISTRY": "ghcr.io/us/x"}
+        | {"TFBUILD_BUILD_OPTIONS": "--base our:1", "TFBUILD_MAX_AGE": "30d"}
         | {f"code_{name}": str(codes.get(name, 0)) for name in VERBS},
     )  # fmt: skip
-    assert (done.returncode, (tmp_path / "calls").read_text().split()) == (code, ["dockerfile", *calls])
-    assert ("the reason" in done.stderr) == (calls == ["verify"] and codes["verify"] != 0)
+    assert (done.returncode, (tmp_path / "calls").read_text().split()) == (code, ["plan", *calls])
+    assert ("the reason" in done.stderr) == bool(calls)
+    words = (tmp_path / "words").read_text().splitlines()
+    # The context is that of all options: --base NAME is part of it.
+    assert words[0] == "build --wheel official --base our:1 --dry-run --json"
     if calls:
-        assert "verify x --registry ghcr.io/us/x --context sha256:0a1" in (tmp_path / "words").read_text()
+        assert words[1] == "verify x --registry ghcr.io/us/x --context sha256:0a1 --max-age 30d --json"
+    if "rebuild" in calls:
+        assert words[3].startswith("build --wheel official --base our:1 --no-cache --reuse r@sha256:1 --time-limit")
 
 
 @pytest.mark.installs

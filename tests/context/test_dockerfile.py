@@ -227,7 +227,10 @@ class Base:
 
 def test_every_argument_of_the_dockerfile_is_given() -> None:
     declared = set(re.findall(r"^ARG (\w+)", dockerfile.files(official())["Dockerfile"], re.MULTILINE))
-    assert declared == set(dockerfile.build_args(Base(digest=""), dockerfile.Context(folder=ROOT, digest="")))
+    context = dockerfile.Context(folder=ROOT, digest="")
+    assert declared == set(dockerfile.build_args(Base(digest=""), context, reused=Base(digest="sha256:a")))
+    # What is not reused has no arguments for that: the Dockerfile's own defaults hold.
+    assert declared - set(dockerfile.build_args(Base(digest=""), context)) == {"INSTALLED", "REUSED"}
 
 
 @pytest.mark.parametrize("kind", KINDS)

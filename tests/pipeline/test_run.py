@@ -22,7 +22,7 @@ def test_every_option_of_the_verbs_that_make_images_is_read() -> None:
     known = {field.name for kind in (Request, RunRequest) for field in fields(kind)}
     # The command line itself reads the CA file, because SSL_CERT_FILE may name it.
     assert given - known == {"ca_cert"}
-    assert known - given == {"no_verify", "reverify"}
+    assert known - given == {"no_verify", "reverify", "reuse"}
 
 
 def test_the_options_become_a_run(tmp_path: Path) -> None:

@@ -113,7 +113,10 @@ def properties(row: object) -> dict[str, str]:
 
 def test_packages_with_versions_purls_and_licences() -> None:
     components = rows(sbom.document(image(), image_contents.of_files(files())))
-    assert components["zlib1g"]["purl"] == "pkg:deb/debian/zlib1g@1:1.2.13.dfsg-1?arch=amd64&distro=debian-12"
+    assert (
+        components["zlib1g"]["purl"]
+        == "pkg:deb/debian/zlib1g@1:1.2.13.dfsg-1?arch=amd64&distro=debian-12&upstream=zlib%401:1.2.13"
+    )
     licences = components["zlib1g"]["licenses"]
     assert isinstance(licences, list)
     assert [licence["license"]["name"] for licence in licences] == ["GPL-2+", "Zlib"]
@@ -125,7 +128,32 @@ def test_packages_with_versions_purls_and_licences() -> None:
     assert components["odd-name"]["licenses"] == [{"license": {"acknowledgement": "declared", "name": "no such thing"}}]
     assert components["python"]["version"] == "3.13.1"
     assert components["debian:bookworm"]["version"] == BASE
-    assert set(components) == {"zlib1g", "libgcc-s1", "tensorflow", "h5py", "odd-name", "python", "debian:bookworm"}
+    assert set(components) == {
+        "zlib1g",
+        "libgcc-s1",
+        "tensorflow",
+        "h5py",
+        "odd-name",
+        "python",
+        "debian:bookworm",
+        "debian",
+    }
+
+
+def test_scanners_find_the_distribution_and_the_source_packages() -> None:
+    """Advisories of Debian name source packages; Trivy reads no Debian package without the operating system."""
+    status = STATUS + "\nPackage: libc-bin\nVersion: 2.36-9+b1\nArchitecture: amd64\nSource: glibc (2.36-9)\n"
+    status += "Status: install ok installed\n"
+    components = rows(
+        sbom.document(image(), image_contents.of_files(files(**{"/var/lib/dpkg/status": status.encode()})))
+    )
+    assert (components["debian"]["type"], components["debian"]["version"]) == ("operating-system", "12")
+    assert "purl" not in components["debian"]
+    assert str(components["libc-bin"]["purl"]).endswith("&upstream=glibc%402.36-9")
+    known = properties(components["libc-bin"])
+    assert (known["aquasecurity:trivy:SrcName"], known["aquasecurity:trivy:SrcVersion"]) == ("glibc", "2.36-9")
+    known = properties(components["zlib1g"])
+    assert (known["aquasecurity:trivy:SrcName"], known["aquasecurity:trivy:SrcVersion"]) == ("zlib", "1:1.2.13")
 
 
 def test_unknown_facts_about_tensorflow_are_left_out_and_noted() -> None:

@@ -29,9 +29,10 @@ from tests.with_engine.conftest import ROOT, Site, debian
 from tests.with_engine.objectcode import Double
 from tfbuild import cpu, facts, plan
 from tfbuild.cli.options import certificates
+from tfbuild.context.labels import read_labels
 from tfbuild.cpu import isa
 from tfbuild.engine import Engine
-from tfbuild.errors import BadSource, UnknownRelease, VerificationFailed
+from tfbuild.errors import BadSource, Outdated, UnknownRelease, VerificationFailed
 from tfbuild.facts import toolchains
 from tfbuild.pipeline import Maker, bazel_output, bazel_profile
 from tfbuild.pipeline.run import RunRequest, run_of
@@ -572,6 +573,46 @@ def test_the_compiled_wheel_goes_into_the_runtime_image(site: Site, engine: Engi
         assert engine.run(made.image, ["-c", look + " && echo none"], entrypoint=["sh"]).stdout == "none\n"
     finally:
         engine.remove(made.image)
+
+
+def test_a_rebuild_on_an_updated_base_takes_tensorflow_from_the_image_before(
+    site: Site, engine: Engine, derived: Callable[..., str], tmp_path: Path
+) -> None:
+    base = f"tfbuild-test:followed-{uuid.uuid4().hex[:8]}"
+    build = plan.select(
+        Request(
+            target="mkl", release=RELEASE, bazel=mirror.BAZEL, cpu="westmere", base=base, source=str(TREE),
+            with_headers=True,
+        ),
+        None,
+    )  # fmt: skip
+    making = maker(site, tmp_path)
+    making = replace(making, run=replace(making.run, base=base))
+    names = {"before": f"{base}-before", "base": base}
+    engine.tag(site.base, base)
+    try:
+        engine.tag(making.build(build).image, names["before"])
+        engine.tag(derived(site.base, "RUN echo updated > /etc/updated"), base)
+        again = replace(making, run=replace(making.run, reuse=names["before"], no_cache=True))
+        names["again"] = again.build(build).image
+        old, new = (engine.image(names[name]) for name in ("before", "again"))
+        assert read_labels(new.labels).base_digest != read_labels(old.labels).base_digest
+        assert new.labels["io.tfbuild.reused"] == f"{names['before'].partition(':')[0]}:{build.id}@{old.id}"
+        assert "compile.sh" not in (tmp_path / "work" / build.id / "build.log").read_text(encoding="utf-8")
+        layers = [set(engine.client.images.get(one.id).attrs["RootFS"]["Layers"]) for one in (old, new)]
+        # TensorFlow's layer: hosts that have the image before do not download it again.
+        assert len(layers[0] & layers[1]) > len(engine.client.images.get(site.base).attrs["RootFS"]["Layers"])
+        run = engine.run(names["again"], ["python", "-c", "import tensorflow; print(open('/etc/updated').read())"])
+        assert (run.exit_code, run.stdout.strip()) == (0, "updated"), run.stderr
+        assert image_contents.read(engine, new.id).built == image_contents.read(engine, old.id).built
+        # What another plan made is not taken for this one.
+        other = plan.select(replace(build.asked, cpu="x86-64-v3"), None)
+        with pytest.raises(Outdated, match="was not made from the build context"):
+            again.build(other)
+    finally:
+        for name in names.values():
+            if engine.exists(name):
+                engine.untag(name)
 
 
 def test_an_image_that_fails_keeps_its_report_and_another_name(site: Site, engine: Engine) -> None:

@@ -2,6 +2,8 @@
 
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +28,7 @@ from tfbuild.cli.verbs import verb
 from tfbuild.errors import UsageError
 from tfbuild.plan import Build
 from tfbuild.util.files import REPORTS
+from tfbuild.util.quantities import days
 
 if TYPE_CHECKING:
     from tfbuild.verify.records import Report
@@ -39,6 +42,11 @@ if TYPE_CHECKING:
         "reverify": (False, "verify again, even though nothing changed since the stored report"),
         "no-verify": (False, "only build; the image is named IDENTIFIER-unverified"),
         **TIMED,
+        "reuse": (
+            "",
+            "take TensorFlow from this image, which the same build context made before: only its base and packages are "
+            "new, and nothing is compiled",
+        ),
         "dry-run": (False, "only plan, and write the build context"),
     },
     JSON,
@@ -59,7 +67,7 @@ def build(*, json: bool, dry_run: bool, **options: Any) -> None:
         say(f"note: {note}")
     if dry_run:
         context = maker.render(chosen)
-        out([chosen.to_json()]) if json else show_plan(chosen)
+        out([{**chosen.to_json(), "context_digest": context.digest}]) if json else show_plan(chosen)
         say(f"dry run: the build context is in {context.folder}; nothing was started")
         return
     result = maker.build(chosen)
@@ -160,7 +168,12 @@ def bundle(*, output: str, wheel_only: bool, dry_run: bool, json: bool, **option
         "ca-cert": MAKE["ca-cert"],
         "registry": ("", "check IMAGE in this repository (HOST/PATH) instead, without downloading its layers"),
         "pull": (False, "with --registry: also download it, compare its SBOM with its files, and verify it in full"),
-        "context": ("", "with --registry: require this digest of its build context (`invoke dockerfile --json`)"),
+        "context": (
+            "",
+            "with --registry: require this digest of its build context (`invoke dockerfile --json`), and a base image "
+            "that was not updated since",
+        ),
+        "max-age": ("", "with --registry: require an image that was built in the last days, such as 30d"),
         "signed": (
             "",
             "with --registry: require a signature that cosign accepts with these options: '--key cosign.pub'",
@@ -173,40 +186,61 @@ def bundle(*, output: str, wheel_only: bool, dry_run: bool, json: bool, **option
         "invoke verify 2.21.0-mkl-py3.11-f16c --registry ghcr.io/us/tfbuild",
     ),
 )
-def verify(image: str, *, json: bool, registry: str, pull: bool, context: str, signed: str, **options: Any) -> None:
+def verify(
+    image: str, *, json: bool, registry: str, pull: bool, context: str, max_age: str, signed: str, **options: Any
+) -> None:
     """Check that IMAGE is what its labels claim or, with --registry, what its provenance and SBOM describe."""
     if registry:
-        verify_published(image, registry, pull=pull, context=context, signed=signed, json=json, **options)
+        required = RequiredOfPublished(context=context, max_age=days(max_age, "--max-age"), signed=signed)
+        verify_published(image, registry, required, pull=pull, json=json, **options)
         return
-    if pull or context or signed:
-        raise UsageError("--pull, --context and --signed are for an image in a registry", hint="--registry HOST/PATH")
+    if pull or context or max_age or signed:
+        raise UsageError(
+            "--pull, --context, --max-age and --signed are for an image in a registry", hint="--registry HOST/PATH"
+        )
     from tfbuild.pipeline import Maker
 
     finish(Maker(run=run_of(options)).verify(image), image, json=json)
 
 
+@dataclass(frozen=True, kw_only=True)
+class RequiredOfPublished:
+    """What a published image must be besides itself; "" and None require nothing."""
+
+    context: str
+    max_age: timedelta | None
+    signed: str
+
+
 def verify_published(
-    image: str, registry: str, *, pull: bool, context: str, signed: str, json: bool, **options: Any
+    image: str, registry: str, required: RequiredOfPublished, *, pull: bool, json: bool, **options: Any
 ) -> None:
     """Check a registry's image by its description; with `pull`, also check its files and verify it."""
     from tfbuild.pipeline import Maker
-    from tfbuild.publish import described, signing
+    from tfbuild.publish import described, freshness, signing
 
     extras.require("publish", "verify --registry")
     run = run_of(options)
-    cosign_options = signing.options(signed)
+    cosign_options = signing.options(required.signed)
     published_in = registry_of(registry, options["ca_cert"])
     published = described.check(published_in, image, REPORTS)
     for note in published.notes:
         say(f"note: {note}")
-    if context:
-        described.refuse_outdated(published, context)
+    if required.context:
+        described.refuse_outdated(published, required.context)
     described.refuse_unfinished(published)
     if cosign_options:
         signing.demand(published.reference, cosign_options, ca=published_in.ca)
+    state = freshness.judge(
+        published, compare_base=bool(required.context), max_age=required.max_age, ca=published_in.ca
+    )
+    if state.base and state.base.note:
+        say(f"note: the base {state.base.name} is not compared: {state.base.note}")
+    if json and (state.reasons or not pull):
+        out({**published.to_json(), **state.to_json(), "signed": True if cosign_options else None})
+    freshness.refuse_stale(published, state)
     if not pull:
         if json:
-            out({**published.to_json(), "signed": True if cosign_options else None})
             return
         print(f"{published.reference}")
         say(f"{published.id} is the image that its provenance and its SBOM describe")

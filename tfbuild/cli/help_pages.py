@@ -48,7 +48,7 @@ OPTION_GROUPS: Mapping[str, Sequence[str]] = {
     ),
     "GPUs": ("compute-capabilities", "cuda", "cudnn"),
     "Engine, base image and downloads": ("engine", "builder", "base", "ca-cert", "mirror", "network"),
-    "Time, disk and memory": ("jobs", "time-limit", "need-disk", "no-cache"),
+    "Time, disk and memory": ("jobs", "time-limit", "need-disk", "no-cache", "reuse"),
     "Remote cache and execution": (
         "remote-cache", "remote-executor", "remote-instance", "remote-header-file", "remote-client-cert",
         "remote-client-key", "remote-property", "remote-readonly",

@@ -106,7 +106,7 @@ COMPILE: Options = {
     "remote-client-key": ("", "PEM file with the key of --remote-client-cert"),
     "remote-property": ([], "NAME=VALUE, by which the executor chooses workers (repeatable)"),
     "remote-readonly": (False, "read the remote cache, but write nothing to it (for untrusted jobs)"),
-    "no-cache": (False, "rebuild every stage (downloads and Bazel's cache are kept)"),
+    "no-cache": (False, "rebuild every stage, on the base image of today (downloads and Bazel's cache are kept)"),
 }
 REGISTRY: Options = {
     "registry": ("", "repository: HOST/PATH, such as ghcr.io/us/tfbuild (default: TFBUILD_REGISTRY, when set)"),

@@ -32,7 +32,7 @@ def dockerfiles(*, check: bool, pin: bool = False, ca_cert: str = "", folder: Pa
 
 @verb({"check": (False, "only compare, and fail where a page is out of date")}, table=VERBS)
 def docs(*, check: bool, root: Path = ROOT) -> None:
-    """Regenerate what is made from the code: the support tables, the reference and the action's inputs."""
+    """Regenerate what is made from the code: the support tables, the reference and the actions' inputs."""
     from tfbuild.cli import reference
 
     pages = {name: page() for name, page in reference.pages(VERBS).items()}

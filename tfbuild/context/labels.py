@@ -77,6 +77,7 @@ def labels_of(build: "Build") -> dict[str, str]:
             "wheel": build.wheel.kind,
             "requirement": build.wheel.requirement,
             "context": "${CONTEXT_DIGEST}",
+            "reused": "${REUSED}",
         }
         | (_gpus(build) if target.cuda else {})
         | _source(build)

@@ -51,10 +51,12 @@ def resolve(
     progress: Progress,
     log: Path,
     ca_cert: Path | None = None,
+    follow: bool = False,
 ) -> ResolvedBase:
     """Make sure that the engine has the base image. `mode`: "auto", "registry", "bootstrap", or an image's name.
 
     `image_name` comes from a registry, `distribution` ("bookworm") is bootstrapped; mmdebstrap's output goes to `log`.
+    `follow`: of an image that the user named, take what its tag names in its registry now, not the engine's copy.
     Raises BaseUnavailable.
     """
     if mode == "registry":
@@ -63,7 +65,7 @@ def resolve(
         _need_distribution(image_name, distribution)
         return bootstrap(engine, distribution, progress=progress, log=log, ca_cert=ca_cert)
     if mode != "auto":
-        return by_name(engine, mode, progress)
+        return by_name(engine, mode, progress, follow=follow)
     try:
         return from_registry(engine, image_name, progress)
     except BaseUnavailable as error:
@@ -190,14 +192,21 @@ def _pull(engine: Engine, reference: str, progress: Progress) -> None:
         ) from error
 
 
-def by_name(engine: Engine, name: str, progress: Progress) -> ResolvedBase:
-    """Return any image as it is: one that the engine has, or that can be pulled."""
+def by_name(engine: Engine, name: str, progress: Progress, *, follow: bool = False) -> ResolvedBase:
+    """Return any image: one that the engine has (with `follow`, unless it came from a registry), or that is pulled."""
     if not engine.exists(name):
         # Without a tag the SDK would pull all of them.
         _pull(engine, name if "@" in name else ":".join(split_tag(name)), progress)
-    image = engine.image(name)
-    digest = image.repo_digests[0].partition("@")[2] if image.repo_digests else image.id
-    return ResolvedBase(reference=name, name=name, digest=digest)
+    elif follow and "@" not in name and _digest_of(engine, name):
+        return from_registry(engine, name, progress)
+    return ResolvedBase(reference=name, name=name, digest=_digest_of(engine, name) or engine.image(name).id)
+
+
+def _digest_of(engine: Engine, name: str) -> str:
+    """Return the digest of the engine's image in the repository that its name names, or ""."""
+    repository = name.partition("@")[0] if "@" in name else split_tag(name)[0]
+    pairs = (known.partition("@") for known in engine.image(name).repo_digests)
+    return next((digest for known, _, digest in pairs if known == repository), "")
 
 
 def bootstrap(

@@ -64,6 +64,10 @@ class Compile:
     served: Mirror | None = None
     share: MachineShare | None = None
 
+    @property
+    def compiles(self) -> bool:
+        return self.build.wheel.kind == "source" and not self.run.reuse
+
 
 def execute(job: Compile) -> None:
     """Run the builder, and turn a failed compile into the error that names its cause.
@@ -83,7 +87,7 @@ def execute(job: Compile) -> None:
 
 def _execute(job: Compile) -> None:
     run, watch = job.run, BazelWatch()
-    if job.build.wheel.kind == "source":
+    if job.compiles:
         job = replace(job, share=_share(job))
         _introduce(job)
     left = run.started + run.seconds + GRACE_SECONDS - time.time() if run.seconds else None

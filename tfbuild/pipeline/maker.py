@@ -24,7 +24,7 @@ from tfbuild.engine.build import BuildSettings
 from tfbuild.errors import BaseUnavailable, EngineMissing, TfbuildError, UnknownCpu, UnknownImage, UsageError
 from tfbuild.facts import base_images, releases, toolchains
 from tfbuild.pipeline import base_image as bases
-from tfbuild.pipeline import baselines, compiling, wheel_export
+from tfbuild.pipeline import baselines, compiling, reuse, wheel_export
 from tfbuild.pipeline import bundle as bundles
 from tfbuild.pipeline.baselines import Comparison
 from tfbuild.pipeline.bundle import Bundle
@@ -107,7 +107,8 @@ class Maker:
             return earlier
         self._need_disk(build)
         unverified = image_name(build, UNVERIFIED)
-        self._start(build, base, context, BuilderWork(context=context.folder, tag=unverified))
+        reused = reuse.resolve(self.engine, build, context, self.run.reuse, self.progress) if self.run.reuse else None
+        self._start(build, base, context, BuilderWork(context=context.folder, tag=unverified), reused)
         if not self.run.verify:
             return Result(image=unverified, report=None)
         return self._verify_and_name(build, unverified, comparison)
@@ -207,12 +208,19 @@ class Maker:
             )
         return self.render(build)
 
-    def _start(self, build: Build, base: bases.ResolvedBase, context: Context, work: BuilderWork) -> None:
-        with self._named_contexts(build, base) as contexts:
+    def _start(
+        self,
+        build: Build,
+        base: bases.ResolvedBase,
+        context: Context,
+        work: BuilderWork,
+        reused: bases.ResolvedBase | None = None,
+    ) -> None:
+        with self._named_contexts(build, base, *([reused] if reused else [])) as contexts:
             settings = BuildSettings(
                 log=self.run.work / build.id / "build.log",
                 progress=self.progress,
-                build_args=dockerfile.build_args(base, context),
+                build_args=dockerfile.build_args(base, context, reused),
                 contexts=contexts,
                 no_cache=self.run.no_cache,
             )
@@ -230,7 +238,7 @@ class Maker:
     def _machine_flags(self, build: Build) -> tuple[str, ...]:
         """Return Bazel's flags for a machine that runs the instruction set; none where others may run actions."""
         flags = toolchains.compile_once_flags(build.bazel) if build.wheel.kind == "source" else ()
-        if not flags or self.engine.builder or (self.run.remote and self.run.remote.executor):
+        if not flags or self.run.reuse or self.engine.builder or (self.run.remote and self.run.remote.executor):
             return ()
         try:
             machine = cpu.detect() if self.engine.local else self.cpu()
@@ -239,18 +247,21 @@ class Maker:
         return flags if set(build.instruction_set.features) <= set(machine.features) else ()
 
     @contextmanager
-    def _named_contexts(self, build: Build, base: bases.ResolvedBase) -> Iterator[Mapping[str, str]]:
-        """Yield the base for a builder outside the engine, in a folder removed afterwards; else nothing."""
+    def _named_contexts(self, build: Build, *images: bases.ResolvedBase) -> Iterator[Mapping[str, str]]:
+        """Yield the images for a builder outside the engine, in a folder removed afterwards; else nothing."""
         folder = self.run.work / build.id / "base"
+        contexts: dict[str, str] = {}
         try:
             with files.writing(folder):
-                contexts = bases.named_contexts(self.engine, base, folder, self.progress) if self.engine.builder else {}
+                for number, image in enumerate(images if self.engine.builder else ()):
+                    contexts |= bases.named_contexts(self.engine, image, folder / str(number), self.progress)
             yield contexts
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _need_disk(self, build: Build) -> None:
-        daemon.need_disk(self.engine, DISK[build.wheel.kind] if self.run.disk is None else self.run.disk)
+        usual = DISK["file" if self.run.reuse else build.wheel.kind]
+        daemon.need_disk(self.engine, usual if self.run.disk is None else self.run.disk)
 
     def verify(self, ref: str) -> Report:
         """Verify any image on the engine by what its labels claim, and write its report.
@@ -275,6 +286,7 @@ class Maker:
             progress=self.progress,
             log=self.run.work / "base.log",
             ca_cert=self.run.ca,
+            follow=self.run.no_cache,
         )
 
     def _earlier(self, build: Build, key: str, comparison: Comparison) -> Result | None:
@@ -346,7 +358,7 @@ class Maker:
     def _make_official(self, wheel: Build) -> str:
         """Build the official wheel's image for the comparison; it need not be verified for that."""
         self.progress(f"building {image_name(wheel)} to compare with")
-        unverified = replace(self.run, disk=None, verify=False, reverify=False, no_cache=False)
+        unverified = replace(self.run, disk=None, verify=False, reverify=False, no_cache=False, reuse="")
         return replace(self, run=unverified).build(wheel).image
 
 

@@ -43,6 +43,7 @@ class RunRequest:
     no_verify: bool = False
     no_throughput: bool = False
     reverify: bool = False
+    reuse: str = ""
 
     def for_compiling(self) -> tuple[str, ...]:
         """Return the given options that only matter to a compile."""
@@ -57,7 +58,7 @@ class Run:
     `mirror`: a URL; `bundle` replaces it, and is filled from it where `recording`. `jobs`: 0 for as many as fit;
     `seconds`: the time limit from `started` on, 0 for none. `disk`: bytes that must be free, None for the default.
     `work`: the folder of contexts and logs; `reports`: that of verification reports. `throughput`: whether
-    verification compares speeds.
+    verification compares speeds. `reuse`: the image from which TensorFlow is taken, in place of installing it.
     """
 
     engine: EngineChoice = USUAL
@@ -75,6 +76,7 @@ class Run:
     verify: bool = True
     throughput: bool = True
     reverify: bool = False
+    reuse: str = ""
     work: Path = WORK
     reports: Path = REPORTS
     started: float = field(default_factory=time.time)
@@ -103,6 +105,7 @@ def run_of(request: RunRequest, ca: Path | None) -> Run:
         verify=not request.no_verify,
         throughput=not request.no_throughput,
         reverify=request.reverify,
+        reuse=request.reuse,
     )
 
 

@@ -153,7 +153,7 @@ def refuse_unfinished(image: Described) -> None:
 def refuse_outdated(image: Described, context: str) -> None:
     """Raise Outdated if the image was made from another context than the one with the digest `context`.
 
-    The base image is not compared: the image names its own.
+    The base image is not compared here (see publish.freshness): the image names its own.
     """
     if not references.DIGEST.fullmatch(context):
         raise UsageError(

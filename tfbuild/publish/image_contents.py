@@ -63,12 +63,13 @@ class PythonPackage:
 
 @dataclass(frozen=True, kw_only=True)
 class DebianPackage:
-    """`licences`: the short names in its copyright file, if that is machine-readable."""
+    """`source`: the source package's name; `licences`: the short names in a machine-readable copyright file."""
 
     name: str
     version: str
     architecture: str
     source: str
+    source_version: str
     licences: tuple[str, ...]
 
 
@@ -193,11 +194,14 @@ def _debian(text: Mapping[str, str], links: Mapping[str, str]) -> Iterator[Debia
             name, status = stanza.get("Package", ""), stanza.get("Status", "install ok installed")
             if not name or not stanza.get("Version") or not status.endswith(" installed"):
                 continue
+            # "glibc", or "glibc (2.36-9)" if the binary package has another version.
+            source, _, source_version = stanza.get("Source", name).partition("(")
             yield DebianPackage(
                 name=name,
                 version=stanza["Version"],
                 architecture=stanza.get("Architecture", ""),
-                source=stanza.get("Source", name).partition(" ")[0],
+                source=source.strip(),
+                source_version=source_version.strip(" )") or stanza["Version"],
                 licences=tuple(_short_names(_copyright(name, text, links))),
             )
 

@@ -11,7 +11,7 @@ import msgspec
 from tfbuild.context.labels import ImageLabels, read_labels
 from tfbuild.engine import Image
 from tfbuild.errors import VerificationFailed
-from tfbuild.oci import manifests
+from tfbuild.oci import manifests, references
 from tfbuild.publish.ci_run import CiRun
 
 STATEMENT = "https://in-toto.io/Statement/v1"
@@ -158,10 +158,13 @@ def parameters(labels: Mapping[str, str], names: tuple[str, ...]) -> dict[str, A
 def _dependencies(
     labels: ImageLabels, built: Mapping[str, str], wheel_sha256: str, run: CiRun | None
 ) -> list[Resource]:
-    """The base image, TensorFlow's source and its wheel if their digests are known, and the CI's checkout."""
+    """The base image, the image that TensorFlow was taken from, its source and wheel if known, the CI's checkout."""
     resources = []
     if base := labels.base_digest:
         resources.append(_resource(f"base {labels.base_name}".strip(), base))
+    name, _, image_digest = labels.get("reused").partition("@")
+    if references.DIGEST.fullmatch(image_digest):
+        resources.append(_resource(f"reused {name}", image_digest))
     if commit := built.get("source_commit", ""):
         resources.append(Resource(name="tensorflow source", uri=TENSORFLOW, digest={"gitCommit": commit}))
     if wheel_sha256:

@@ -23,6 +23,8 @@ from tfbuild.publish import choose, image_contents
 from tfbuild.publish.image_contents import Contents, DebianPackage, PythonPackage
 
 CONFIG = "tfbuild:image:config-digest"
+# Trivy's own properties begin with it.
+TRIVY = "aquasecurity:trivy:"
 DECLARED = LicenseAcknowledgement.DECLARED
 
 
@@ -42,7 +44,7 @@ def document(image: Image, contents: Contents) -> bytes:
     bom.metadata.component = subject
     components = [*_base(image.labels), *_interpreter(image.env)]
     components += [_of_python(package, image.labels, contents) for package in contents.python]
-    components += [_of_debian(package, contents.system) for package in contents.debian]
+    components += [*_system(contents.system), *(_of_debian(package, contents.system) for package in contents.debian)]
     for component in components:
         bom.components.add(component)
     bom.register_dependency(subject, components)
@@ -198,12 +200,36 @@ def _licences(package: PythonPackage) -> list[License]:
     return [factory.make_with_name(name, acknowledgement=DECLARED) for name in package.licences]
 
 
+def _system(system: Mapping[str, str]) -> Iterator[Component]:
+    """The distribution; without it, Trivy ignores its packages (aquasecurity/trivy, pkg/sbom/io/decode.go)."""
+    vendor, release = system.get("ID", ""), system.get("VERSION_ID", "")
+    if vendor and release:
+        yield Component(
+            type=ComponentType.OPERATING_SYSTEM, name=vendor, version=release, bom_ref=f"system {vendor}-{release}"
+        )
+
+
 def _of_debian(package: DebianPackage, system: Mapping[str, str]) -> Component:
-    """Debian's short names of licences are not SPDX's ("GPL-2+", "Expat"), so they stay names."""
+    """Debian's short names of licences are not SPDX's ("GPL-2+", "Expat"), so they stay names.
+
+    Advisories name source packages: Grype reads them from the purl's `upstream`, as Syft writes it, and Trivy from
+    properties of its own (aquasecurity/trivy, pkg/sbom/core).
+    """
     vendor, release = system.get("ID", "debian"), system.get("VERSION_ID", "")
-    qualifiers = {"arch": package.architecture, "distro": f"{vendor}-{release}" if release else ""}
+    same_version = package.source_version == package.version
+    upstream = package.source if same_version else f"{package.source}@{package.source_version}"
+    qualifiers = {
+        "arch": package.architecture,
+        "distro": f"{vendor}-{release}" if release else "",
+        "upstream": "" if same_version and package.source == package.name else upstream,
+    }
     known = {name: value for name, value in qualifiers.items() if value}
     purl = _purl("deb", package.name, package.version, vendor, known)
+    properties = {
+        "tfbuild:deb:source": package.source,
+        f"{TRIVY}SrcName": package.source,
+        f"{TRIVY}SrcVersion": package.source_version,
+    }
     return Component(
         type=ComponentType.LIBRARY,
         name=package.name,
@@ -211,5 +237,5 @@ def _of_debian(package: DebianPackage, system: Mapping[str, str]) -> Component:
         purl=purl,
         bom_ref=str(purl or f"deb {package.name} {package.version} {package.architecture}"),
         licenses=[DisjunctiveLicense(name=name, acknowledgement=DECLARED) for name in package.licences],
-        properties=[Property(name="tfbuild:deb:source", value=package.source)],
+        properties=[Property(name=name, value=value) for name, value in properties.items()],
     )

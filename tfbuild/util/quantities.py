@@ -1,10 +1,12 @@
-"""Parse quantities in options: durations, counts and gigabytes."""
+"""Parse quantities in options: durations, ages, counts and gigabytes."""
 
 import re
+from datetime import timedelta
 
 from tfbuild.errors import UsageError
 
 LIMIT = re.compile(r"(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,6})s)?")
+DAYS = re.compile(r"[1-9]\d{0,4}d", re.ASCII)
 COUNT = re.compile(r"[1-9]\d{0,5}", re.ASCII)
 
 
@@ -20,6 +22,15 @@ def limit_seconds(text: str, option: str = "--time-limit") -> float:
     if text and not total:
         raise UsageError(f"{option} {text!r} must be longer than 0 s", hint=f"{option} 5h30m")
     return float(total)
+
+
+def days(text: str, option: str) -> timedelta | None:
+    """Parse "30d" as days, and "" as None for no limit. Raises UsageError."""
+    if not text:
+        return None
+    if not DAYS.fullmatch(text):
+        raise UsageError(f"{option} {text!r} is not a number of days", hint=f"{option} 30d")
+    return timedelta(days=int(text[:-1]))
 
 
 def positive(option: str, text: str) -> int:

@@ -1,4 +1,4 @@
-"""The pages and tables of the manual, and the action's inputs, generated from the code; `invoke docs` writes them."""
+"""The pages and tables of the manual, and the actions' inputs, generated from the code; `invoke docs` writes them."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,5 +19,4 @@ def pages(of_clone: Mapping[str, Verb]) -> dict[Path, Page]:
         labels.FILE: labels.to_markdown,
         verbs.FILE: lambda: verbs.to_markdown(of_clone),
         readme.FILE: readme.to_markdown,
-        action.FILE: action.to_yaml,
-    }
+    } | {one.file: one.to_yaml for one in action.ACTIONS}

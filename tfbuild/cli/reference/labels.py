@@ -39,6 +39,7 @@ MEANINGS = {
     "wheel": "where the wheel is from: `official`, `file` or `source`",
     "requirement": "the official wheel's name and version",
     "context": "digest of the build context and the base image",
+    "reused": "the image of the same context from which `--reuse` took TensorFlow; empty where it was installed anew",
     "compute-capabilities": "CUDA: GPUs that the kernels were compiled for",
     "cuda": "CUDA version",
     "cudnn": "cuDNN version",

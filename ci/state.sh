@@ -1,0 +1,38 @@
+#!/bin/sh
+# ci/state.sh ID OPTIONS: prints what is to be done about a row of `invoke matrix` in the registry TFBUILD_REGISTRY:
+#
+#   build              it is not published yet
+#   replace [OPTIONS]  it is to be built again, with these further options of `invoke build`, and pushed with --force
+#   finish             only its indexes are missing
+#   published          nothing: it is there as a whole, from this checkout's context, on the base image of today
+#   withdrawn          nothing: this checkout's context would give the same image again
+#
+# The reason goes to stderr. Exits with tfbuild's codes: 24 if the published image, its tags or its indexes were altered.
+#
+# TFBUILD_BUILD_OPTIONS  further options of `invoke build`; those that shape the context count, such as --base NAME
+# TFBUILD_MAX_AGE        rebuild images that are older, such as 30d; empty: of any age
+set -eu
+id=$1 options=$2
+invoke=${INVOKE:-.venv/bin/invoke}
+# The options of a row have no quotes or globs.
+# shellcheck disable=SC2086
+plan=$($invoke build $options ${TFBUILD_BUILD_OPTIONS:-} --dry-run --json)
+# field NAME: this text of the JSON on stdin.
+field() { sed -n "s/^ *\"$1\": \"\([^\"]*\)\".*/\1/p"; }
+context=$(printf '%s\n' "$plan" | field context_digest)
+if [ -z "$context" ]; then
+    echo "ci/state.sh: the context of $id has no digest" >&2
+    exit 1
+fi
+code=0
+state=$($invoke verify "$id" --registry "$TFBUILD_REGISTRY" --context "$context" \
+    ${TFBUILD_MAX_AGE:+--max-age "$TFBUILD_MAX_AGE"} --json) || code=$?
+case $code in
+    0) echo published ;;
+    32) echo withdrawn ;;
+    25) echo build ;;
+    29) echo replace ;;
+    30) echo finish ;;
+    33) echo "replace $(printf '%s\n' "$state" | field rebuild_options)" ;;
+    *) exit "$code" ;;
+esac

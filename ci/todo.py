@@ -1,0 +1,49 @@
+"""ci/todo.py: of the rows on stdin (`invoke matrix --format github` or `gitlab`), those that CI has to work on.
+
+It asks ci/state.sh about each row, and leaves out what is published or withdrawn before a machine is started for it. A
+row whose state cannot be read stays: its own job shows the error.
+
+Needs the environment of ci/state.sh; the standard library alone.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+STATE = Path(__file__).with_name("state.sh")
+DONE = ("published", "withdrawn")
+# The fields of a row that ci/state.sh takes: GitHub's, and GitLab's.
+NAMES = (("id", "options"), ("TFBUILD_ID", "TFBUILD_OPTIONS"))
+
+
+def undone(row: dict[str, str]) -> bool:
+    identifier, options = next((row[one], row[other]) for one, other in NAMES if one in row)
+    asked = subprocess.run([STATE, identifier, options], capture_output=True, text=True, check=False)
+    state = asked.stdout.strip() or f"exit code {asked.returncode}: {asked.stderr.strip()}"
+    print(f"{identifier}: {state}", file=sys.stderr)
+    return state not in DONE
+
+
+def left(rows: list[dict[str, str]]) -> list[dict[str, str]]:
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        return [row for row, keep in zip(rows, pool.map(undone, rows), strict=True) if keep]
+
+
+def main() -> None:
+    text = sys.stdin.read().strip()
+    document = json.loads(text) if text else {}
+    if "build" in document:
+        rows = document["build"]["parallel"]["matrix"] = left(document["build"]["parallel"]["matrix"])
+        # GitLab takes a pipeline without jobs for an error, GitHub a matrix without rows.
+        print(json.dumps(document if rows else {"unchanged": {"script": ["echo nothing to build"]}}, indent=2))
+    elif "include" in document:
+        rows = left(document["include"])
+        print(json.dumps({"include": rows}, separators=(",", ":")) if rows else "")
+    else:
+        print(text)
+
+
+main()
