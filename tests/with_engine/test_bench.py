@@ -182,7 +182,7 @@ def brought(engine: Engine, image: Callable[..., str]) -> allocators.Libraries:
     return allocators.fetch(engine, engine.image(image("2.21.0")).id, certificates(""))
 
 
-@pytest.mark.parametrize("name", ["jemalloc", "mimalloc"])
+@pytest.mark.parametrize("name", ["jemalloc", pytest.param("mimalloc", marks=pytest.mark.nightly)])
 def test_an_allocator_beside_the_image_is_the_one_that_serves_malloc(
     engine: Engine, image: Callable[..., str], brought: allocators.Libraries, name: str
 ) -> None:
@@ -193,6 +193,7 @@ def test_an_allocator_beside_the_image_is_the_one_that_serves_malloc(
         assert pool.start([key])[key].malloc == f"{allocators.FOLDER}/lib{name}.so.2"
 
 
+@pytest.mark.nightly
 def test_an_image_without_tcmalloc_gets_it_and_no_other_does(
     engine: Engine, image: Callable[..., str], derived: Callable[..., str], brought: allocators.Libraries
 ) -> None:

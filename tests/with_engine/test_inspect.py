@@ -37,7 +37,7 @@ sys.exit(code)
 """
 
 
-QUICK = ("official 2.21.0", "AVX-512 2.14.0")
+QUICK = ("official 2.21.0",)
 Inspected = tuple[Any, int]
 
 
