@@ -25,6 +25,8 @@ from tfbuild.ci import formats, matrix
 from tfbuild.ci.matrix import MatrixRequest
 from tfbuild.cli.options import certificates
 from tfbuild.engine import Engine
+from tfbuild.oci.client import Registry
+from tfbuild.oci.references import Repository
 from tfbuild.pipeline import base_image as bases
 from tfbuild.util.progress import Progress
 
@@ -66,6 +68,12 @@ class Site:
         """Runs a step of image.yml, with other `values` for some of its expressions."""
         return replace(self.github, values={**self.github.values, **(values or {})}).run("image.yml", name)
 
+    def rows(self) -> str:
+        """What the workflow gives to the jobs that build; "" if there is nothing to do."""
+        done = self.github.run("images.yml", "Rows with something to do")
+        assert done.code == 0, done.stderr
+        return done.outputs["rows"]
+
 
 def of_row(row: Mapping[str, str]) -> dict[str, str]:
     return {
@@ -77,6 +85,7 @@ def of_row(row: Mapping[str, str]) -> dict[str, str]:
         "vars.TFBUILD_REMOTE_CACHE": "",
         "vars.TFBUILD_BUILD_OPTIONS": "--no-throughput",
         "vars.TFBUILD_PUSH_OPTIONS": "",
+        "vars.TFBUILD_MAX_AGE || '30d'": "30d",
     }
 
 
@@ -97,12 +106,14 @@ def site(server: Server, engine: Engine, tmp_path_factory: pytest.TempPathFactor
     assert installed.code == 0, installed.stderr
     step = machine.run("images.yml", "Rows")
     assert step.code == 0, step.stderr
-    (row,) = json.loads(step.outputs["rows"])["include"]
+    (row,) = json.loads((machine.temp / "rows").read_text())["include"]
     names = [f"tfbuild:{ID}{suffix}" for suffix in ("", "-failed", "-unverified")]
     made = [name for name in names if not engine.exists(name)]
     found = Site(github=replace(machine, values=of_row(row)), server=server, docker=folder / "docker")
-    login = found.run("Log in")
+    login = found.github.run("images.yml", "Log in")
     assert login.code == 0, login.stderr
+    # It is not published yet.
+    assert json.loads(found.rows())["include"] == [row]
     yield found
     for name in made:
         if engine.exists(name):
@@ -127,8 +138,9 @@ def test_the_login_is_the_registrys(site: Site) -> None:
 
 
 def test_a_row_is_built_verified_and_published(first: Done, site: Site) -> None:
-    assert first.outputs == {}
-    assert f"{site.host}/us/tensorflow:{ID}@sha256:" in first.stdout
+    digest = Registry(Repository.parse(f"{site.host}/us/tensorflow")).digest(ID)
+    assert first.outputs == {"name": f"{site.host}/us/tensorflow", "digest": digest}
+    assert f"{site.host}/us/tensorflow:{ID}@{digest}" in first.stdout
     assert (site.checkout / "reports" / f"{ID}.json").is_file()
 
 
@@ -144,6 +156,8 @@ def test_the_summary_has_the_reports_table(first: Done, site: Site) -> None:
 def test_the_next_job_of_a_published_row_does_nothing(first: Done, site: Site) -> None:
     again = site.run("Build, verify and publish", {"inputs.link": "second"})
     assert (again.code, again.outputs, again.summary) == (0, {}, "")
+    # In the next week it starts no machine.
+    assert site.rows() == ""
     assert again.stdout == f"{site.host}/us/tensorflow:{ID} is published\n"
     assert "error: " not in again.stderr
 
@@ -177,7 +191,25 @@ def test_the_action_builds_and_verifies_in_another_repositorys_folder(site: Site
     runner = replace(runner, values={**runner.values, "steps.build.outputs.code": built["code"]})
     assert step("Report").summary.startswith(f"# {ID}: pass\n")
     user = replace(site.github, values={"steps.tfbuild.outputs.image": built["image"]})
-    assert user.run("action.yml", "Use the image").stdout.strip() == newest.RELEASE
+    assert user.run("action.yml", "Use the image", job="image").stdout.strip() == newest.RELEASE
+
+
+def test_the_action_that_pulls_gets_the_image_and_its_digest(first: Done, site: Site, tmp_path: Path) -> None:
+    """And the steps of its example log in, and use the image."""
+    example = replace(site.github, temp=tmp_path / "temp")
+    assert example.run("action.yml", "Log in").code == 0
+    inputs = dict.fromkeys(steps.read(steps.PULL)["inputs"], "") | {
+        "registry": first.outputs["name"], "target": "cpu"
+    }  # fmt: skip
+    runner = replace(example, values={"toJSON(inputs)": json.dumps(inputs)}, folder=tmp_path)
+    for name in ("Install", "Pull"):
+        done = runner.run_action(name, steps.PULL)
+        assert done.code == 0, f"{done.stdout[-2000:]}\n{done.stderr[-6000:]}"
+    assert done.outputs == {"image": f"{first.outputs['name']}:{ID}", "digest": first.outputs["digest"]}
+    used = {f"steps.pull.outputs.{name}": value for name, value in done.outputs.items()}
+    smoke = replace(example, values=used).run("action.yml", "Use the image", job="pull")
+    assert smoke.code == 0, smoke.stderr
+    assert smoke.stdout.startswith(f"{first.outputs['name']}:{ID}@sha256:")
 
 
 # --- the time limit ---------------------------------------------------------------------------------------------------
@@ -205,21 +237,24 @@ def test_a_compile_that_its_time_limit_stops_goes_on_in_the_next_link(
 @pytest.mark.nightly
 def test_gitlabs_jobs_make_the_rows_and_publish_one(first: Done, site: Site) -> None:
     env = {"DOCKER_CONFIG": str(site.docker)}
-    rows = steps.gitlab("rows", site.checkout, {**env, "TFBUILD_ONLY": ID, "TFBUILD_RUNNERS": "official=mine"})
-    assert rows.returncode == 0, rows.stderr
-    (row,) = json.loads((site.checkout / "rows.yml").read_text())["build"]["parallel"]["matrix"]
-    assert (row["TFBUILD_ID"], row["TFBUILD_RUNNER"]) == (ID, "mine")
     given = {
         "CI_REGISTRY": site.host,
         "CI_REGISTRY_IMAGE": f"{site.host}/us/gitlab",
         "CI_REGISTRY_USER": USER,
         "CI_REGISTRY_PASSWORD": PASSWORD,
     }
+    asked = {**env, **given, "TFBUILD_ONLY": ID, "TFBUILD_RUNNERS": "official=mine"}
+    rows = steps.gitlab("rows", site.checkout, asked)
+    assert rows.returncode == 0, rows.stderr
+    (row,) = json.loads((site.checkout / "rows.yml").read_text())["build"]["parallel"]["matrix"]
+    assert (row["TFBUILD_ID"], row["TFBUILD_RUNNER"]) == (ID, "mine")
     # The engine beside the job is GitLab's to start; this machine's is the default one.
     services = tuple(name for name in steps.gitlab_job(".tfbuild")["variables"] if name.startswith("DOCKER_"))
     published = steps.gitlab(".tfbuild", site.checkout, {**env, **given, **row}, without=services)
     assert published.returncode == 0, published.stderr
     assert f"{site.host}/us/gitlab:{ID}@sha256:" in published.stdout
+    assert steps.gitlab("rows", site.checkout, asked).returncode == 0
+    assert list(json.loads((site.checkout / "rows.yml").read_text())) == ["unchanged"]
 
 
 # --- bake -------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,149 @@
+"""Every `run:` step of the workflows runs in some test; here those that need no engine."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import checkout
+from tests.ci.steps import GITHUB, ROOT, Github, read
+from tfbuild import __version__
+
+TAG = f"v{__version__}"
+# Whole test runs: ci/debian.sh, which starts them, has a test of its own.
+WHOLE = {("test.yml", "Test"), ("nightly.yml", "Test")}
+
+
+def test_every_step_of_every_workflow_runs_in_a_test() -> None:
+    """By the calls in the tests; `site.run(NAME)` is a step of image.yml, and steps of one text are one."""
+    tests = "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "tests").rglob("test_*.py")))
+    called = set(re.findall(r'run\(\s*"([\w-]+\.yml)", "([^"]+)"(?:, job="(\w+)")?', tests))
+    called |= {("image.yml", name, "") for name in re.findall(r'site\.run\("([^"]+)"', tests)}
+    every = [
+        (path.name, step["name"], job, step["run"])
+        for path in sorted(GITHUB.glob("*.yml"))
+        for job, content in read(path)["jobs"].items()
+        for step in content.get("steps", ())
+        if "run" in step
+    ]
+    ran = {text for file, name, job, text in every if {(file, name, ""), (file, name, job)} & called}
+    assert {(file, name) for file, name, _, text in every if text not in ran} == WHOLE
+
+
+def program(folder: Path, name: str) -> None:
+    """A program that notes its words, and the credentials that it was given."""
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text('#!/bin/sh\necho "$(basename "$0") $* ${GH_TOKEN:-}" >> words\n')
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """A checkout that uses the environment of this one."""
+    folder = checkout.copy(
+        tmp_path / "checkout", "tfbuild/", "ci/", "docs/", "pyproject.toml", "CHANGELOG.md", "pull.sh"
+    )
+    (folder / ".venv").symlink_to(Path(sys.executable).parent.parent)
+    return folder
+
+
+def runner(copy: Path, **env: str) -> Github:
+    return Github(checkout=copy, temp=copy.parent / "temp", values={"github.token": "secret"}, env=env)
+
+
+@pytest.mark.parametrize(("tag", "code"), [(TAG, 0), ("v99.0", 1)])
+def test_a_release_has_the_version_as_its_tag(tag: str, code: int, copy: Path) -> None:
+    done = runner(copy, GITHUB_REF_NAME=tag).run("release.yml", "Compare the tag with the version")
+    assert done.code == code, done.stderr
+    assert ("::error::" in done.stdout) == bool(code)
+
+
+def released(copy: Path) -> None:
+    text = (copy / "CHANGELOG.md").read_text(encoding="utf-8")
+    old = f"## [{__version__}] - 2026-12-01\n\nWhat is new.\n\n## [0.0.9] - 2026-01-01\n\nOlder.\n"
+    (copy / "CHANGELOG.md").write_text(text.replace("## [Unreleased]\n", f"## [Unreleased]\n\n{old}", 1))
+
+
+def test_a_release_has_its_section_of_the_changelog(copy: Path) -> None:
+    machine = runner(copy, GITHUB_REF_NAME=TAG)
+    done = machine.run("release.yml", "Notes")
+    assert (done.code, done.stdout) == (1, "")
+    assert f"CHANGELOG.md has no section [{__version__}]" in done.stderr
+    released(copy)
+    done = machine.run("release.yml", "Notes")
+    assert (done.code, done.stdout.strip()) == (0, "What is new.")
+
+
+def test_a_release_on_github_has_the_script_that_pulls(copy: Path) -> None:
+    released(copy)
+    program(copy.parent / "bin", "gh")
+    (copy / "dist").mkdir()
+    (copy / "dist" / "x.whl").touch()
+    path = f"{copy.parent / 'bin'}:{os.environ['PATH']}"
+    done = runner(copy, GITHUB_REF_NAME=TAG, PATH=path).run("release.yml", "Release")
+    assert done.code == 0, done.stderr
+    notes = copy.parent / "temp" / "notes.md"
+    words = f"release create {TAG} --verify-tag --title {TAG} --notes-file {notes} pull.sh dist/x.whl secret"
+    assert (copy / "words").read_text() == f"gh {words}\n"
+    assert notes.read_text().strip() == "What is new."
+
+
+def test_what_is_attested_for_pypi_is_what_is_published(copy: Path) -> None:
+    for name in ("pypi-attestations", "uv"):
+        program(copy.parent / "temp" / "publish" / "bin", name)
+    (copy / "dist").mkdir()
+    for name in ("x.whl", "x.tar.gz"):
+        (copy / "dist" / name).touch()
+    done = runner(copy).run("release.yml", "Attest for PyPI, and publish")
+    assert done.code == 0, done.stderr
+    signed, published = (copy / "words").read_text().splitlines()
+    assert signed.split() == ["pypi-attestations", "sign", "dist/x.tar.gz", "dist/x.whl"]
+    assert published.split() == ["uv", "publish", "--trusted-publishing", "always", "dist/x.tar.gz", "dist/x.whl"]
+
+
+# --- what installs from PyPI ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.nightly
+@pytest.mark.installs
+def test_the_manual_builds(copy: Path) -> None:
+    whole = checkout.copy(copy.parent / "whole")
+    machine = runner(whole)
+    for done in (machine.run("docs.yml", "Install"), machine.run("docs.yml", "Build")):
+        assert done.code == 0, done.stderr
+    assert (machine.temp / "site" / "publishing" / "index.html").is_file()
+
+
+@pytest.mark.nightly
+@pytest.mark.installs
+def test_the_programs_that_publish_are_installed_and_take_these_options(copy: Path) -> None:
+    machine = runner(copy)
+    done = machine.run("release.yml", "Install")
+    assert done.code == 0, done.stderr
+    programs = machine.temp / "publish" / "bin"
+    for command in (
+        ["pypi-attestations", "sign", "--help"],
+        ["uv", "publish", "--trusted-publishing", "always", "--help"],
+    ):
+        subprocess.run([programs / command[0], *command[1:]], check=True, capture_output=True)
+
+
+@pytest.mark.nightly
+@pytest.mark.installs
+def test_the_package_is_built_and_tried(copy: Path) -> None:
+    whole = checkout.copy(copy.parent / "whole")
+    machine = runner(whole)
+    done = machine.run("package.yml", "Build")
+    assert done.code == 0, done.stderr
+    assert machine.run("release.yml", "Build").code == 0
+    assert machine.run("release.yml", "Try").code == 0
+    (machine.temp / "package").mkdir()
+    for wheel in (whole / "dist").glob("*.whl"):
+        shutil.copy(wheel, machine.temp / "package")
+    done = machine.run("package.yml", "Try")
+    assert done.code == 0, done.stderr
