@@ -28,9 +28,16 @@ def site(python: str, release: str, library: str) -> str:
 
 
 def read(
-    engine: Engine, ref: str, python: str, release: str, *, full: bool = False, progress: Progress | None = None
+    engine: Engine,
+    ref: str,
+    python: str,
+    release: str,
+    *,
+    full: bool = False,
+    guarded: bool = True,
+    progress: Progress | None = None,
 ) -> tuple[dict[str, ScannedCode], Guard | None]:
-    """Read TensorFlow's libraries in an image, and its guard, without starting the image.
+    """Read TensorFlow's libraries in an image, and with `guarded` its guard, without starting the image.
 
     Raises CodeUnreadable with the reason.
     """
@@ -50,7 +57,7 @@ def read(
                 reason = error.strerror or str(error)
                 raise scan.CodeUnreadable(f"{name} cannot be copied out of the image: {reason}") from error
             libraries[name] = inspector.read(path, name, full, progress)
-            if name == framework:
+            if guarded and name == framework:
                 guard = inspector.guard_of(path, release)
             path.unlink()
     if not libraries:
