@@ -23,12 +23,13 @@ ROOT = Path(__file__).parents[2]
 EVERY = {**VERBS, **repository.VERBS}
 
 
-def test_a_closed_pipe_is_no_error() -> None:
+@pytest.mark.parametrize("words", [["plan", "--release", "2.20.0", "--cpu", "avx"], ["--list"], ["--help", "plan"]])
+def test_a_closed_pipe_is_no_error(words: list[str]) -> None:
     end, pipe = os.pipe()
     os.close(end)
     with os.fdopen(pipe, "w") as stdout:
         done = subprocess.run(
-            [sys.executable, "-m", "invoke", "plan", "--release", "2.20.0", "--cpu", "avx"],
+            [sys.executable, "-m", "invoke", *words],
             cwd=ROOT, stdout=stdout, stderr=subprocess.PIPE, text=True, check=False,
         )  # fmt: skip
     assert (done.returncode, done.stderr) == (141, "")

@@ -7,7 +7,7 @@ from pathlib import Path
 from invoke.exceptions import Exit
 from invoke.program import Program
 
-from tfbuild.cli import help_pages, hints
+from tfbuild.cli import help_pages, hints, output
 from tfbuild.cli.verbs import Verb, hints_as_typed
 from tfbuild.errors import UsageError
 from tfbuild.util.installation import COMMAND
@@ -30,8 +30,15 @@ def handle(argv: Sequence[str], verbs: Mapping[str, Verb]) -> None:
 
     Raises UsageError for a mistake, and Exit after printing the help where that is requested.
     """
-    with hints_as_typed():
+    with hints_as_typed(), output.refusals():
+        output.prepare()
         _handle(argv[1:], verbs)
+
+
+def _show(text: str) -> None:
+    """Print a help page, and exit."""
+    print(text, flush=True)
+    raise Exit(code=0)
 
 
 def _handle(words: Sequence[str], verbs: Mapping[str, Verb]) -> None:
@@ -40,13 +47,11 @@ def _handle(words: Sequence[str], verbs: Mapping[str, Verb]) -> None:
     leading = _leading(words, verbs)
     rest: Sequence[str] = words[len(leading) :]
     if (name := _help(words, verbs)) is not None:
-        print(help_pages.of_verb(verbs[name]) if name else help_pages.overview(verbs))
-        raise Exit(code=0)
+        _show(help_pages.of_verb(verbs[name]) if name else help_pages.overview(verbs))
     if {*FORMATTED_LIST} & {word.partition("=")[0] for word in leading}:
         return
     if not rest or {*LIST} & {*leading}:
-        print(help_pages.overview(verbs))
-        raise Exit(code=0)
+        _show(help_pages.overview(verbs))
     while rest:
         rest = _verb(rest, verbs)
 

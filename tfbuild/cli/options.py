@@ -31,7 +31,7 @@ Options = Mapping[str, tuple[Any, str]]
 
 # Options of every verb that plans.
 PLAN: Options = {
-    "target": (targets.default(), targets.spelled(titles=True)),
+    "target": (targets.default(), f"{targets.spelled(titles=True)} (default: {targets.default()})"),
     "release": ("", "TensorFlow release, such as 2.21.0 or 2.21 (default: the newest one that fits the other options)"),
     "python": (
         "",
