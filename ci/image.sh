@@ -9,6 +9,7 @@
 # TFBUILD_REGISTRY            where to publish; empty: build and verify only
 # TFBUILD_TIME_LIMIT          when to stop a compile cleanly (default 5h20m)
 # TFBUILD_MAX_AGE             rebuild images that are older, such as 30d
+# TFBUILD_SIGNED              the signature that published images must have (ci/state.sh)
 # TFBUILD_BUILD_OPTIONS       further options of `invoke build`: --base bootstrap --mirror URL --need-disk 40
 # TFBUILD_PUSH_OPTIONS        further options of `invoke push`: --sign
 # TFBUILD_REMOTE_CACHE        Bazel's remote cache; without one, a stopped compile starts over in the next job

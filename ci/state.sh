@@ -11,6 +11,8 @@
 #
 # TFBUILD_BUILD_OPTIONS  further options of `invoke build`; those that shape the context count, such as --base NAME
 # TFBUILD_MAX_AGE        rebuild images that are older, such as 30d; empty: of any age
+# TFBUILD_SIGNED         options of `cosign verify`: a published image without such a signature is an error (24), so that
+#                        no rebuild takes over what somebody else pushed
 set -eu
 id=$1 options=$2
 invoke=${INVOKE:-.venv/bin/invoke}
@@ -26,7 +28,7 @@ if [ -z "$context" ]; then
 fi
 code=0
 state=$($invoke verify "$id" --registry "$TFBUILD_REGISTRY" --context "$context" \
-    ${TFBUILD_MAX_AGE:+--max-age "$TFBUILD_MAX_AGE"} --json) || code=$?
+    ${TFBUILD_MAX_AGE:+--max-age "$TFBUILD_MAX_AGE"} ${TFBUILD_SIGNED:+--signed "$TFBUILD_SIGNED"} --json) || code=$?
 case $code in
     0) echo published ;;
     32) echo withdrawn ;;

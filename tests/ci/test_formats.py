@@ -162,6 +162,7 @@ SETTINGS = {
     "vars.TFBUILD_PUSH_OPTIONS",
     "vars.TFBUILD_REMOTE_CACHE",
     "vars.TFBUILD_RUNNERS",
+    "vars.TFBUILD_SIGNED",
     "secrets.TFBUILD_REMOTE_HEADERS",
 }
 
@@ -243,7 +244,11 @@ case $1 in a) echo published ;; b) echo withdrawn ;; c) echo "replace --no-cache
 
 def todo(runner: Callable[..., Github], copy: Path, rows: str) -> tuple[Done, Github]:
     (copy / "ci" / "state.sh").write_text(STATE)
-    values = {"vars.TFBUILD_BUILD_OPTIONS": "--base our:1", "vars.TFBUILD_MAX_AGE || '30d'": "30d"}
+    values = {
+        "vars.TFBUILD_BUILD_OPTIONS": "--base our:1",
+        "vars.TFBUILD_MAX_AGE || '30d'": "30d",
+        "vars.TFBUILD_SIGNED": "",
+    }
     machine = runner(copy, values, GITHUB_REPOSITORY="Us/TfBuild")
     machine.temp.mkdir(exist_ok=True)
     (machine.temp / "rows").write_text(rows)
@@ -321,7 +326,7 @@ def test_the_folder_may_be_missing_if_the_last_link_finished_all_rows(
 ROW = {
     "matrix.id": "x", "matrix.options": "--wheel official", "inputs.link": "first",
     "secrets.remote-headers": "", "vars.TFBUILD_REMOTE_CACHE": "", "vars.TFBUILD_BUILD_OPTIONS": "",
-    "vars.TFBUILD_PUSH_OPTIONS": "", "vars.TFBUILD_MAX_AGE || '30d'": "30d",
+    "vars.TFBUILD_PUSH_OPTIONS": "", "vars.TFBUILD_MAX_AGE || '30d'": "30d", "vars.TFBUILD_SIGNED": "",
 }  # fmt: skip
 
 
@@ -433,7 +438,7 @@ def test_a_row_is_built_unless_it_is_published_completely(
         ["dash", ROOT / "ci" / "image.sh", "x", "--wheel official"],
         cwd=tmp_path, capture_output=True, text=True, check=False,
         env={"PATH": os.environ["PATH"], "INVOKE": str(invoke), "TFBUILD_REGISTRY": "ghcr.io/us/x"}
-        | {"TFBUILD_BUILD_OPTIONS": "--base our:1", "TFBUILD_MAX_AGE": "30d"}
+        | {"TFBUILD_BUILD_OPTIONS": "--base our:1", "TFBUILD_MAX_AGE": "30d", "TFBUILD_SIGNED": "--key our.pub"}
         | {f"code_{name}": str(codes.get(name, 0)) for name in VERBS},
     )  # fmt: skip
     assert (done.returncode, (tmp_path / "calls").read_text().split()) == (code, ["plan", *calls])
@@ -442,7 +447,10 @@ def test_a_row_is_built_unless_it_is_published_completely(
     # The context is that of all options: --base NAME is part of it.
     assert words[0] == "build --wheel official --base our:1 --dry-run --json"
     if calls:
-        assert words[1] == "verify x --registry ghcr.io/us/x --context sha256:0a1 --max-age 30d --json"
+        assert (
+            words[1]
+            == "verify x --registry ghcr.io/us/x --context sha256:0a1 --max-age 30d --signed --key our.pub --json"
+        )
     if "rebuild" in calls:
         assert words[3].startswith("build --wheel official --base our:1 --no-cache --reuse r@sha256:1 --time-limit")
 
