@@ -1,0 +1,260 @@
+"""How many planted defects the pure tests find.
+
+    .venv/bin/python -m benchmarks.mutation ROOM [ROOM...] --sample 25 --seed 1
+
+Changes one place in a room of `tfbuild/` at a time, in a copy of the repository, and runs the pure tests of that room.
+Prints the share of the defects that made a test fail, and as a diff each one that none noticed. Such a defect asks for
+a test, unless the changed code means the same (a default that every caller gives, a quicker way to the same result).
+
+Not planted: other words in messages, docstrings and annotations, and templates.
+"""
+
+import argparse
+import ast
+import difflib
+import importlib
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+
+from tests import checkout
+
+ROOT = Path(__file__).parent.parent
+ROOMS = ("cpu", "plan", "context", "verify", "binary", "oci", "publish", "measure")
+# Further folders of tests that use a room directly, tried where its own tests notice nothing.
+RELATED = {"oci": ("publish",), "context": ("plan", "publish"), "measure": ("bench",), "verify": ("cli/test_docs.py",)}
+MARKS = "not engine and not sshd and not browser and not contract and not installs and not nightly and not alone"
+# Imported before the processes split, since each run would spend more time on them than on most tests. None of ours.
+COMMON = (
+    "pytest", "_pytest.assertion.rewrite", "hypothesis.strategies", "msgspec", "packaging.requirements", "jinja2",
+    "requests", "docker", "rich.table", "rich.console", "invoke.program", "capstone", "elftools.elf.elffile",
+)  # fmt: skip
+# Pytest warns that it cannot rewrite what is imported already, and warnings are errors.
+IMPORTED = "ignore::pytest.PytestAssertRewriteWarning"
+SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
+    ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt,
+    ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
+    ast.And: ast.Or, ast.Or: ast.And,
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult,
+    ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd, ast.LShift: ast.RShift, ast.RShift: ast.LShift,
+}  # fmt: skip
+OTHER_NAMES = {
+    "any": "all", "all": "any", "min": "max", "max": "min", "startswith": "endswith", "endswith": "startswith",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Defect:
+    """A piece of a file, and the text in its place."""
+
+    path: Path
+    start: int
+    end: int
+    text: str
+
+    def planted(self) -> str:
+        whole = self.path.read_bytes()
+        return (whole[: self.start] + self.text.encode() + whole[self.end :]).decode()
+
+    def diff(self) -> str:
+        before, after = self.path.read_text(encoding="utf-8").splitlines(), self.planted().splitlines()
+        changed = [line for line in difflib.unified_diff(before, after, n=0, lineterm="") if line[:1] in "+-@"]
+        return "\n".join((str(self.path.relative_to(ROOT)), *changed[2:]))
+
+
+# --- defects ---------------------------------------------------------------------------------------------------------
+
+
+def defects(room: str) -> list[Defect]:
+    """Return every defect that can be planted in a room, in the order of its files."""
+    return [defect for path in sorted((ROOT / "tfbuild" / room).rglob("*.py")) for defect in of_file(path)]
+
+
+def of_file(path: Path) -> Iterator[Defect]:
+    whole = path.read_bytes()
+    starts = [0]
+    for line in whole.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    for node in _executed(ast.parse(whole)):
+        for text in _changed(node):
+            assert isinstance(node, ast.expr | ast.stmt)
+            assert node.end_lineno is not None
+            assert node.end_col_offset is not None
+            start, end = starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
+            yield Defect(path=path, start=start, end=end, text=text)
+
+
+def _executed(node: ast.AST) -> Iterator[ast.AST]:
+    """Walk through what decides something: no annotations, decorators, imports, f-strings and docstrings."""
+    yield node
+    if isinstance(node, ast.JoinedStr | ast.Import | ast.ImportFrom):
+        return
+    skipped = {"annotation", "returns", "decorator_list", "format_spec"}
+    for name, value in ast.iter_fields(node):
+        for child in value if isinstance(value, list) else [value]:
+            docstring = isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant)
+            typing = isinstance(child, ast.If) and isinstance(child.test, ast.Name) and child.test.id == "TYPE_CHECKING"
+            if isinstance(child, ast.AST) and name not in skipped and not docstring and not typing:
+                yield from _executed(child)
+
+
+def _changed(node: ast.AST) -> Iterator[str]:
+    """The texts that make a defect of a node."""
+    match node:
+        case ast.Constant():
+            yield from _other_constant(node.value)
+        case ast.Call():
+            yield from _other_call(node)
+        case ast.Compare(ops=[operator, *rest]) if swapped := SWAPPED.get(type(operator)):
+            yield _unparsed(node, ops=[swapped(), *rest])
+        case ast.BoolOp(op=operator) | ast.BinOp(op=operator) if swapped := SWAPPED.get(type(operator)):
+            yield _unparsed(node, op=swapped())
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            yield f"({ast.unparse(operand)})"
+        case ast.IfExp(test=test):
+            yield _unparsed(node, test=ast.UnaryOp(op=ast.Not(), operand=test))
+        case ast.Return(value=value) if value is not None and not isinstance(value, ast.Constant):
+            yield "return None"
+        case ast.Raise() | ast.Expr(value=ast.Call()):
+            yield "pass"
+
+
+def _other_constant(value: object) -> Iterator[str]:
+    if isinstance(value, bool):
+        yield str(not value)
+    elif isinstance(value, int):
+        yield str(value + 1)
+    elif isinstance(value, str) and value and not {" ", "\n"} & {*value}:  # no sentence
+        yield repr(f"{value}X")
+
+
+def _other_call(node: ast.Call) -> Iterator[str]:
+    match node.func:
+        case ast.Name(id=name) if name in OTHER_NAMES:
+            yield _unparsed(node, func=ast.Name(id=OTHER_NAMES[name]))
+        case ast.Attribute(value=value, attr=name) if name in OTHER_NAMES:
+            yield _unparsed(node, func=ast.Attribute(value=value, attr=OTHER_NAMES[name]))
+
+
+def _unparsed(node: ast.AST, **changes: object) -> str:
+    fields = {name: changes.get(name, value) for name, value in ast.iter_fields(node)}
+    return f"({ast.unparse(ast.fix_missing_locations(type(node)(**fields)))})"
+
+
+# --- runs ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runner:
+    """Runs the tests of a copy, each time in a process of its own that begins with the common imports done."""
+
+    copy: Path
+    log: Path
+    times: Iterator[int] = field(default_factory=lambda: count(10**9))
+
+    def passes(self, tests: list[str], limit: float) -> bool:
+        """Return whether the tests pass within `limit` seconds."""
+        process = os.fork()
+        if process == 0:
+            self._test(tests)
+        deadline = time.monotonic() + limit
+        while time.monotonic() < deadline:
+            ended, status = os.waitpid(process, os.WNOHANG)
+            if ended:
+                return os.waitstatus_to_exitcode(status) == 0
+            time.sleep(0.05)
+        os.killpg(process, signal.SIGKILL)
+        os.waitpid(process, 0)
+        return False
+
+    def _test(self, tests: list[str]) -> None:
+        code = 3
+        try:
+            os.setsid()
+            with self.log.open("wb") as log:
+                os.dup2(log.fileno(), 1)
+                os.dup2(log.fileno(), 2)
+            os.chdir(self.copy)
+            for name in [name for name in sys.modules if name.partition(".")[0] in ("tests", "tfbuild", "benchmarks")]:
+                del sys.modules[name]
+            sys.path[:0] = [str(self.copy)]
+            sys.dont_write_bytecode = False
+            pytest = importlib.import_module("pytest")
+            options = [
+                "-q",
+                "-x",
+                "-p",
+                "no:xdist",
+                "-p",
+                "no:cacheprovider",
+                "--hypothesis-seed=1",
+                "-m",
+                MARKS,
+                "-W",
+                IMPORTED,
+            ]
+            code = int(pytest.main([*options, *(f"tests/{name}" for name in tests)]))
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+    def finds(self, defect: Defect, folders: list[list[str]], limit: float) -> bool:
+        """Return whether the tests of one of the folders fail with the defect planted."""
+        target = self.copy / defect.path.relative_to(ROOT)
+        before, times = target.read_text(encoding="utf-8"), target.stat()
+        target.write_text(defect.planted(), encoding="utf-8")
+        # Byte code is of a source of this length and time: each defect has its own time, years before any other file's.
+        os.utime(target, (next(self.times),) * 2)
+        try:
+            return not all(self.passes(tests, limit) for tests in folders)
+        finally:
+            target.write_text(before, encoding="utf-8")
+            os.utime(target, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def survivors(room: str, runner: Runner, sample: int, seed: int) -> tuple[int, list[Defect]]:
+    """Plant a sample of a room's defects; return how many, and those that no test found."""
+    folders = [[room], *([[*RELATED[room]]] if room in RELATED else [])]
+    begin = time.monotonic()
+    for tests in folders:
+        if not runner.passes(tests, 1200):
+            sys.exit(f"tests/{' '.join(tests)} fail as they are:\n{runner.log.read_text(errors='replace')[-3000:]}")
+    limit = 30 + 4 * (time.monotonic() - begin)
+    every = defects(room)
+    chosen = random.Random(seed).sample(every, min(sample, len(every)))
+    left = []
+    for number, defect in enumerate(chosen, 1):
+        found = runner.finds(defect, folders, limit)
+        print(f"{room} {number}/{len(chosen)}: {'found' if found else f'NOT FOUND: {defect.diff()}'}", flush=True)
+        left += [] if found else [defect]
+    return len(chosen), left
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Plants defects and counts what the pure tests find.")
+    parser.add_argument("rooms", nargs="+", choices=ROOMS, metavar="ROOM")
+    parser.add_argument("--sample", type=int, default=25, help="defects of each room")
+    parser.add_argument("--seed", type=int, default=1, help="another seed is another sample")
+    options = parser.parse_args()
+    for name in COMMON:
+        importlib.import_module(name)
+    with tempfile.TemporaryDirectory(prefix="tfbuild-mutation-") as folder:
+        runner = Runner(copy=checkout.copy(Path(folder) / "copy", compiled=False), log=Path(folder) / "log")
+        results = {room: survivors(room, runner, options.sample, options.seed) for room in options.rooms}
+    for room, (planted, left) in results.items():
+        print(f"{room}: {planted - len(left)} of {planted} found ({(planted - len(left)) / planted:.0%})")
+
+
+if __name__ == "__main__":
+    main()

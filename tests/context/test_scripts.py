@@ -1,0 +1,405 @@
+"""The scripts that fetch what a build is made of, run by dash below a folder, with their programs replaced where those
+would change the system: what is not what was planned stops them.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from tests.checkout import git
+from tfbuild.context import dockerfile
+
+DASH = shutil.which("dash") or "sh"
+PATCH = """--- a/configure.py
++++ b/configure.py
+@@ -1 +1 @@
+-old
++new
+"""
+# What network.sh defines, with no mirror and no certificate.
+NETWORK = 'from() {\n    echo "URL"\n}\n'
+KEY, OTHER = "AAAA", "BBBB"
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def run(root: Path, script: str, *arguments: str, **env: str) -> "subprocess.CompletedProcess[str]":
+    """Run a script with its folders below `root`, and the programs in bin/ there before the system's."""
+    text = (dockerfile.TEMPLATES / script).read_text()
+    for name in ("mnt", "src", "opt", "usr/local/bin", "var", "etc"):
+        text = re.sub(rf"(?<![\w./$}}])/{name}\b", f"{root}/{name}", text)
+        if name != "src":  # source.sh makes it
+            (root / name).mkdir(parents=True, exist_ok=True)
+    (root / "opt/tfbuild").mkdir(exist_ok=True)
+    path = f"{root}/bin:{root}/usr/local/bin:{os.environ['PATH']}"
+    return subprocess.run(
+        [DASH, "-c", text, script, *arguments],
+        cwd=root, env={"PATH": path, "HOME": str(root), **env}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def program(root: Path, name: str, text: str) -> None:
+    path = root / "bin" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text.replace('ROOT', str(root))}\n")
+    path.chmod(0o755)
+
+
+def files(root: Path, texts: dict[str, str]) -> None:
+    for name, text in texts.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+
+
+# --- source.sh --------------------------------------------------------------------------------------------------------
+
+TREE = {"configure.py": "old\n", ".bazelrc": "", "tensorflow/tools/pip_package/BUILD": ""}
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A folder with a repository of TensorFlow's that has the tag v1, as source.sh reaches it."""
+    repository = tmp_path / "repository"
+    files(repository, TREE)
+    git(repository, "init", "--quiet")
+    git(repository, "add", "--all")
+    git(repository, "commit", "--quiet", "--message", "x")
+    git(repository, "tag", "v1")
+    files(tmp_path, {"mnt/network.sh": NETWORK.replace("URL", f"file://{repository}")})
+    return tmp_path
+
+
+def commit(root: Path) -> str:
+    done = subprocess.run(
+        ["git", "-C", root / "repository", "rev-parse", "v1"], capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def sourced(root: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    return run(root, "source.sh", *arguments)
+
+
+def record(root: Path) -> list[str]:
+    return (root / "opt/tfbuild/source").read_text().splitlines()
+
+
+@pytest.mark.parametrize("letters", [40, 11, 0])
+def test_the_commit_of_the_tag_is_checked_and_recorded(letters: int, source: Path) -> None:
+    done = sourced(source, "git", "v1", commit(source)[:letters])
+    assert done.returncode == 0, done.stderr
+    assert record(source) == [f"source_commit={commit(source)}"]
+    assert (source / "src/configure.py").read_text() == "old\n"
+
+
+def test_a_tag_of_another_commit_stops_the_build(source: Path) -> None:
+    other = "0" * 11
+    done = sourced(source, "git", "v1", other)
+    assert done.returncode == 1
+    assert done.stderr.endswith(f"tfbuild: the tag v1 is the commit {commit(source)}, and not {other}\n")
+    assert not (source / "opt/tfbuild/source").exists()
+
+
+def test_a_commit_is_compared_from_its_beginning(source: Path) -> None:
+    assert sourced(source, "git", "v1", commit(source)[1:12]).returncode == 1
+
+
+def test_a_missing_tag_stops_the_build(source: Path) -> None:
+    done = sourced(source, "git", "v2", "")
+    assert done.returncode == 1
+    assert f"tfbuild: file://{source}/repository has no tag v2, or does not answer" in done.stderr
+
+
+@pytest.mark.parametrize("missing", ["configure.py", ".bazelrc", "tensorflow/tools/pip_package/BUILD"])
+def test_a_tree_of_something_else_is_refused(missing: str, source: Path) -> None:
+    (source / "repository" / missing).unlink()
+    git(source / "repository", "commit", "--quiet", "--all", "--message", "x")
+    git(source / "repository", "tag", "--force", "v1")
+    done = sourced(source, "git", "v1", "")
+    assert done.returncode == 1
+    assert f"this is not TensorFlow's source: it has no {missing.removesuffix('/BUILD')}" in done.stderr
+
+
+def archived(root: Path, name: str, folder: Path) -> bytes:
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w") as archive:
+        archive.add(folder, "top")
+    return path.read_bytes()
+
+
+def test_an_archive_of_the_planned_digest_is_unpacked(source: Path) -> None:
+    tar = source / "mnt/source/source.tar"
+    content = archived(source, "mnt/source/source.tar", source / "repository")
+    (source / "mnt/source/SHA256SUMS").write_text(f"{sha256(content)}  {tar}\n")
+    done = sourced(source, "archive")
+    assert done.returncode == 0, done.stderr
+    assert record(source) == ["source_commit="]
+    assert (source / "src/configure.py").read_text() == "old\n"
+
+
+def test_an_archive_of_another_digest_stops_the_build(source: Path) -> None:
+    archived(source, "mnt/source/source.tar", source / "repository")
+    (source / "mnt/source/SHA256SUMS").write_text(f"{'0' * 64}  {source}/mnt/source/source.tar\n")
+    done = sourced(source, "archive")
+    assert done.returncode == 1
+    assert done.stderr.endswith("tfbuild: the source is not the one that was planned\n")
+    assert not (source / "src").exists()
+
+
+def test_fixes_and_patches_are_applied_in_order_and_recorded(source: Path) -> None:
+    second = PATCH.replace("+new", "+newest").replace("-old", "-new")
+    files(source, {"mnt/fixes/eigen.patch": PATCH, "mnt/patches/1-mine.patch": second})
+    done = sourced(source, "git", "v1", "")
+    assert done.returncode == 0, done.stderr
+    assert (source / "src/configure.py").read_text() == "newest\n"
+    assert record(source)[1:] == [
+        f"fix/eigen.patch={sha256(PATCH.encode())}", f"patch/1-mine.patch={sha256(second.encode())}",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("folder", "message"),
+    [("fixes", "the fix eigen does not apply to this tree"), ("patches", "eigen.patch does not apply to this tree")],
+)
+def test_a_patch_that_does_not_apply_stops_the_build(folder: str, message: str, source: Path) -> None:
+    files(source, {f"mnt/{folder}/eigen.patch": PATCH.replace("-old", "-other")})
+    done = sourced(source, "git", "v1", "")
+    assert done.returncode == 1
+    assert done.stderr.endswith(f"tfbuild: {message}\n")
+    assert record(source) == [f"source_commit={commit(source)}"], "it is not recorded as applied"
+
+
+def test_edits_are_made_by_their_program(source: Path) -> None:
+    shutil.copy(dockerfile.TEMPLATES / "edit.py", source / "mnt/edit.py")
+    files(source, {"mnt/fixes/edits.json": "not JSON"})
+    assert sourced(source, "git", "v1", "").returncode != 0
+    assert len(record(source)) == 1
+
+
+def test_an_override_is_unpacked_under_its_name(source: Path) -> None:
+    content = archived(source, "mnt/overrides/eigen_archive.tar", source / "repository")
+    done = sourced(source, "git", "v1", "")
+    assert done.returncode == 0, done.stderr
+    assert (source / "opt/overrides/eigen_archive/configure.py").read_text() == "old\n"
+    assert record(source)[1:] == [f"override/eigen_archive={sha256(content)}"]
+
+
+# --- toolchain.sh -----------------------------------------------------------------------------------------------------
+
+# What curl fetches: a Bazelisk that notes how it was called, and unpacks a Bazel.
+BAZELISK = """#!/bin/sh
+echo "$USE_BAZEL_VERSION ${BAZELISK_VERIFY_SHA256-unset} $*" > ROOT/called
+mkdir -p ROOT/opt/bazelisk/downloads/bin
+echo "bazel $USE_BAZEL_VERSION" > ROOT/opt/bazelisk/downloads/bin/bazel
+chmod 755 ROOT/opt/bazelisk/downloads/bin/bazel
+"""
+
+
+@pytest.fixture
+def toolchain(tmp_path: Path) -> Path:
+    files(tmp_path, {"mnt/network.sh": NETWORK.replace("URL", "mirrored/$1"), "mnt/requirements.txt": "numpy\n"})
+    files(tmp_path, {"bazelisk": BAZELISK.replace("ROOT", str(tmp_path)), "packages": "gcc 12\n"})
+    program(
+        tmp_path, "curl", 'echo "$@" > ROOT/curl; while [ "$1" != --output ]; do shift; done; cp ROOT/bazelisk "$2"'
+    )
+    pip = 'case $1 in freeze) echo numpy==1 ;; install) echo "$@" > ROOT/pip ;; esac'
+    program(
+        tmp_path, "python9",
+        f"mkdir -p \"$3/bin\"; printf '%s\\n' '#!/bin/sh' '{pip}' > \"$3/bin/pip\"; chmod 755 \"$3/bin/pip\"",
+    )  # fmt: skip
+    program(tmp_path, "dpkg-query", "cat ROOT/packages")
+    return tmp_path
+
+
+def installed(root: Path, bazel_sha256: str = "", bazelisk: str = "") -> "subprocess.CompletedProcess[str]":
+    """Run toolchain.sh anew. `bazelisk`: the planned digest (default: the right one)."""
+    shutil.rmtree(root / "usr", ignore_errors=True)
+    right = sha256((root / "bazelisk").read_bytes())
+    words = ("bazel", "python9", "6.5.0", bazel_sha256, "1.20.0", bazelisk or right, "amd64")
+    return run(root, "toolchain.sh", *words)
+
+
+def builder(root: Path) -> str:
+    return (root / "opt/tfbuild/builder").read_text()
+
+
+def test_bazelisk_and_through_it_bazel_are_what_was_planned(toolchain: Path) -> None:
+    done = installed(toolchain, bazel_sha256="c0ffee")
+    assert done.returncode == 0, done.stderr
+    url = "mirrored/https://github.com/bazelbuild/bazelisk/releases/download/v1.20.0/bazelisk-linux-amd64"
+    assert (toolchain / "curl").read_text().split()[-1] == url
+    assert "--fail" in (toolchain / "curl").read_text().split()
+    version, digest, *words = (toolchain / "called").read_text().split()
+    assert (version, digest, words[-1]) == ("6.5.0", "c0ffee", "version")
+    assert (toolchain / "usr/local/bin/bazel").read_text() == "bazel 6.5.0\n"
+    assert (toolchain / "pip").read_text().split()[-2:] == ["--requirement", f"{toolchain}/mnt/requirements.txt"]
+
+
+def test_a_digest_of_bazel_that_is_not_known_is_not_asked_for(toolchain: Path) -> None:
+    assert installed(toolchain).returncode == 0
+    assert (toolchain / "called").read_text().split()[1] == "unset"
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_another_bazelisk_is_never_run(lost: bool, toolchain: Path) -> None:
+    if lost:
+        program(toolchain, "curl", "exit 22")
+    done = installed(toolchain, bazelisk="" if lost else "0" * 64)
+    assert done.returncode == 1
+    assert done.stderr.endswith("cannot be had, or is not the Bazelisk that was planned\n")
+    assert not (toolchain / "called").exists()
+    assert not (toolchain / "opt/tfbuild/builder").exists()
+
+
+@pytest.mark.parametrize("changed", ["packages", "python9", "bazel"])
+def test_caches_are_kept_apart_by_all_that_is_installed(changed: str, toolchain: Path) -> None:
+    installed(toolchain)
+    first = builder(toolchain)
+    assert re.fullmatch(r"[0-9a-f]{64}\n", first)
+    installed(toolchain)
+    assert builder(toolchain) == first
+    path = {"packages": "packages", "python9": "bin/python9", "bazel": "bazelisk"}[changed]
+    text = (toolchain / path).read_text()
+    (toolchain / path).write_text(text.replace('"bazel $USE', '"other $USE') if changed == "bazel" else f"{text}#\n")
+    installed(toolchain)
+    assert builder(toolchain) != first
+
+
+@pytest.mark.parametrize(
+    ("headers", "ensurepip", "packages"),
+    [
+        (True, True, []),
+        (False, True, ["python9-dev"]),
+        (True, False, ["python9-venv"]),
+        (False, False, ["python9-dev", "python9-venv"]),
+    ],
+)
+def test_only_what_python_lacks_is_installed(
+    headers: bool, ensurepip: bool, packages: list[str], tmp_path: Path
+) -> None:
+    files(tmp_path, {"mnt/network.sh": "", "apt": "", **({"include/Python.h": ""} if headers else {})})
+    program(tmp_path, "apt-get", 'for word; do :; done; echo "$word" >> ROOT/apt')
+    program(tmp_path, "python9", f'case "$2" in *ensurepip*) exit {int(not ensurepip)} ;; *) echo ROOT/include ;; esac')
+    done = run(tmp_path, "toolchain.sh", "python", "python9")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "apt").read_text().split() == packages
+
+
+# --- llvm.sh ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def llvm(tmp_path: Path) -> Path:
+    files(tmp_path, {"mnt/network.sh": NETWORK.replace("URL", "mirrored/$1"), "keys": "", "apt": ""})
+    program(tmp_path, "apt-get", 'echo "$@" >> ROOT/apt')
+    program(tmp_path, "curl", 'while [ "$1" != --output ]; do shift; done; echo key > "$2"')
+    program(tmp_path, "gpg", "cat ROOT/keys")
+    (tmp_path / "etc/apt/sources.list.d").mkdir(parents=True)
+    return tmp_path
+
+
+def keys(*fingerprints: str) -> str:
+    """What gpg prints of primary keys, each with a subkey."""
+    return "".join(f"pub:-:\nfpr:::::::::{name}:\nsub:-:\nfpr:::::::::{name}SUB:\n" for name in fingerprints)
+
+
+def test_llvms_repository_is_known_by_its_one_key(llvm: Path) -> None:
+    (llvm / "keys").write_text(keys(KEY))
+    done = run(llvm, "llvm.sh", "https://apt.llvm.org/bookworm", "llvm-toolchain-bookworm-18", "https://k", KEY)
+    assert done.returncode == 0, done.stderr
+    assert (llvm / "etc/apt/sources.list.d/llvm.list").read_text() == (
+        f"deb [signed-by={llvm}/etc/apt/keyrings/llvm.asc] https://apt.llvm.org/bookworm/bookworm/ "
+        "llvm-toolchain-bookworm-18 main\n"
+    )
+    assert (llvm / "etc/apt/keyrings/llvm.asc").read_text() == "key\n"
+    assert (llvm / "apt").read_text().splitlines()[-1] == "update"
+
+
+@pytest.mark.parametrize("held", [(), (OTHER,), (KEY, OTHER), (OTHER, KEY), (f"{KEY}0",)])
+def test_any_other_key_is_refused(held: tuple[str, ...], llvm: Path) -> None:
+    (llvm / "keys").write_text(keys(*held))
+    done = run(llvm, "llvm.sh", "https://apt.llvm.org/bookworm", "llvm-toolchain-bookworm-18", "https://k", KEY)
+    assert done.returncode == 1
+    assert done.stderr.endswith(f"mirrored/https://k holds not the key {KEY} alone, by which LLVM signs its packages\n")
+    assert not (llvm / "etc/apt/sources.list.d/llvm.list").exists()
+
+
+# --- network.sh -------------------------------------------------------------------------------------------------------
+
+WATCHED = ("SSL_CERT_FILE", "GIT_SSL_CAINFO", "PIP_CERT", "APT_CONFIG", "PIP_INDEX_URL", "PIP_TRUSTED_HOST", "no_proxy")
+
+
+def networked(root: Path, **env: str) -> dict[str, str]:
+    """Source network.sh, and return the URL that `from` makes of one, and the variables that are set."""
+    text = (dockerfile.TEMPLATES / "network.sh").read_text()
+    for name in ("mnt", "etc"):
+        text = re.sub(rf"(?<![\w./$}}])/{name}\b", f"{root}/{name}", text)
+        (root / name).mkdir(exist_ok=True)
+    done = subprocess.run(
+        [DASH, "-euc", f"{text}\necho from=$(from https://example.org/x/y)\nenv"],
+        env={"PATH": os.environ["PATH"], **env}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    values = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+    return {name: value.replace(str(root), "") for name, value in values.items() if name in ("from", *WATCHED)}
+
+
+def test_without_secrets_nothing_changes(tmp_path: Path) -> None:
+    assert networked(tmp_path) == {"from": "https://example.org/x/y"}
+    assert list((tmp_path / "mnt").iterdir()) == []
+
+
+@pytest.mark.parametrize("system", ["", "system\n"])
+def test_a_companys_certificates_come_beside_the_systems(system: str, tmp_path: Path) -> None:
+    files(tmp_path, {"mnt/ca": "company\n", "etc/ssl/certs/ca-certificates.crt": system})
+    values = networked(tmp_path)
+    assert (tmp_path / "mnt/bundle.pem").read_text() == f"{system}company\n"
+    assert {values[name] for name in ("SSL_CERT_FILE", "GIT_SSL_CAINFO", "PIP_CERT")} == {"/mnt/bundle.pem"}
+    assert values["APT_CONFIG"] == "/mnt/apt.conf"
+    assert f'CAInfo "{tmp_path}/mnt/bundle.pem";' in (tmp_path / "mnt/apt.conf").read_text()
+    assert (tmp_path / "mnt/bundle.pem").stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize(
+    ("secret", "more", "apt"),
+    [
+        ("https://m.example.org\n", {}, False),
+        ("http://m.example.org:8\n", {"PIP_TRUSTED_HOST": "m.example.org:8"}, False),
+        (
+            "http://m.example.org:8\nrecording\n",
+            {"PIP_TRUSTED_HOST": "m.example.org:8", "no_proxy": "m.example.org,old"},
+            False,
+        ),
+        (
+            "http://m.example.org:8\nbundle\n",
+            {"PIP_TRUSTED_HOST": "m.example.org:8", "no_proxy": "m.example.org,old"},
+            True,
+        ),
+    ],
+)
+def test_all_is_asked_for_at_the_mirror(secret: str, more: dict[str, str], apt: bool, tmp_path: Path) -> None:
+    lists = {
+        "etc/apt/sources.list": "deb https://deb.debian.org/x y\n",
+        "etc/apt/sources.list.d/a.list": "deb http://z\n",
+    }
+    files(tmp_path, {"mnt/mirror": secret, **lists})
+    mirror = secret.split()[0]
+    assert networked(tmp_path, no_proxy="old") == {
+        "from": f"{mirror}/example.org/x/y",
+        "PIP_INDEX_URL": f"{mirror}/pypi.org/simple",
+        "APT_CONFIG": "/mnt/apt.conf",
+        "no_proxy": "old",
+        **more,
+    }
+    assert (tmp_path / "mnt/sources/sources.list").read_text() == f"deb {mirror}/deb.debian.org/x y\n"
+    assert (tmp_path / "mnt/sources/a.list").read_text() == f"deb {mirror}/z\n"
+    assert ("Check-Valid-Until" in (tmp_path / "mnt/apt.conf").read_text()) == apt
+    assert (tmp_path / "mnt/mirror.downloads").read_text() == f"rewrite (.*) {mirror}/$1\n"

@@ -1,0 +1,206 @@
+"""A session runs the checks in order on one image and reports what they found, whatever the image does."""
+
+import io
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import cast
+
+import pytest
+
+from tests.context.test_planned import LABELS
+from tests.verify.test_judge import ENVIRONMENT, TENSORFLOW
+from tfbuild import __version__
+from tfbuild.binary.guard import Guard
+from tfbuild.context.labels import PREFIX
+from tfbuild.engine import Engine, Image, Sandbox
+from tfbuild.errors import UnknownImage
+from tfbuild.in_container.smoke import judge
+from tfbuild.in_container.smoke.judge import Judgement
+from tfbuild.measure import probe
+from tfbuild.measure.probe import Outcome
+from tfbuild.util.progress import Progress
+from tfbuild.verify import session
+from tfbuild.verify.records import SCHEMA, Report
+from tfbuild.verify.verification import Baseline, Claim, Start, Verification, VerificationCheck
+
+IMAGE = Image(
+    id="sha256:0a",
+    labels={**LABELS, f"{PREFIX}copts": "--copt=-mavx --copt=-O2", f"{PREFIX}compiler": "clang\x1b[2J-16"},
+    size=123,
+    env=(),
+    entrypoint=(),
+    architecture="amd64",
+    repo_digests=("x@sha256:1",),
+)
+CLAIM = Claim(proves="it holds", how="by looking", fix="build it again")
+STARTED = Start(outcome=Outcome(records=(ENVIRONMENT, TENSORFLOW), ended=judge.Ended(0, ""), output=""))
+
+
+@dataclass(kw_only=True)
+class FakeEngine:
+    """An engine with one image. It runs nothing: the checks here are made up."""
+
+    image_: Image = IMAGE
+    version: str = "engine 1"
+    events: list[str] = field(default_factory=list)
+
+    def image(self, ref: str) -> Image:
+        self.events.append(f"image {ref}")
+        return self.image_
+
+    @contextmanager
+    def sandbox(self, ref: str, files: Mapping[str, bytes], path: str) -> Iterator[Sandbox]:
+        assert files == probe.below_root()
+        self.events.append(f"sandbox {ref} {path}")
+        yield Sandbox(processes=1, volume="v", source="/v", path=path)
+        self.events.append("sandbox removed")
+
+
+def check(name: str, status: str = judge.PASS, skip: str = "", detail: str = "seen") -> VerificationCheck:
+    def run(state: Verification) -> Judgement:
+        cast(FakeEngine, state.engine).events.append(f"{name} {state.ref}")
+        return Judgement(name, status, detail, (judge.Measurement("faults", 2.0, "< 3"),))
+
+    return VerificationCheck(name=name, claim=CLAIM, run=run, skip=lambda _: skip)
+
+
+def verified(
+    monkeypatch: pytest.MonkeyPatch, *checks: VerificationCheck, engine: FakeEngine | None = None
+) -> tuple[Report, list[str], str]:
+    """Return the report, what the engine was asked for, and what people saw."""
+    engine, output = engine or FakeEngine(), io.StringIO()
+    monkeypatch.setattr(session, "CHECKS", checks)
+    report = session.verify(cast(Engine, engine), "tfbuild:x", baseline=None, progress=Progress(output))
+    return report, engine.events, output.getvalue()
+
+
+def test_checks_run_in_order_on_the_image_that_the_name_stood_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    report, events, shown = verified(monkeypatch, check("one"), check("two", skip="no GPU"), check("three"))
+    assert events == [
+        "image tfbuild:x", f"sandbox sha256:0a {probe.ROOT}", "one sha256:0a", "three sha256:0a", "sandbox removed",
+    ]  # fmt: skip
+    assert [(row.name, row.status, row.detail) for row in report.checks] == [
+        ("one", "pass", "seen"), ("two", "skip", "no GPU"), ("three", "pass", "seen"),
+    ]  # fmt: skip
+    assert shown.index("verify: one") < shown.index("verify: two") < shown.index("verify: three")
+
+
+def test_a_check_sees_the_results_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(state: Verification) -> Judgement:
+        return Judgement("last", judge.PASS, " ".join(row.name for row in state.checks if state.failed(row.name)))
+
+    last = VerificationCheck(name="last", claim=CLAIM, run=run)
+    report, *_ = verified(monkeypatch, check("one", judge.FAIL), check("two", judge.WARN), last)
+    assert report.checks[-1].detail == "one"
+
+
+@pytest.mark.parametrize(
+    ("statuses", "verdict"),
+    [
+        ((judge.PASS, judge.PASS), "pass"),
+        ((judge.PASS, judge.WARN), "warn"),
+        ((judge.FAIL, judge.PASS, judge.WARN), "fail"),
+        ((), "fail"),
+    ],
+)
+def test_the_worst_check_is_the_verdict(
+    statuses: tuple[str, ...], verdict: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report, *_ = verified(monkeypatch, *(check(f"c{n}", status) for n, status in enumerate(statuses)))
+    assert report.verdict == verdict
+
+
+def test_an_image_whose_checks_are_all_skipped_is_no_verified_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    report, *_ = verified(monkeypatch, check("one", skip="x"), check("two", skip="y"))
+    assert report.verdict == "fail"
+
+
+def test_a_row_has_its_claim_its_measures_and_for_a_failure_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    report, *_ = verified(monkeypatch, check("one", judge.FAIL, detail="a\x1b[2Jb\nc"), check("two", skip="z"))
+    failed, skipped = report.checks
+    assert (failed.proves, failed.how, failed.fix) == ("it holds", "by looking", "build it again")
+    assert (skipped.proves, skipped.how, skipped.fix) == ("it holds", "by looking", "")
+    assert [(row.name, row.value, row.limit) for row in failed.measures] == [("faults", 2.0, "< 3")]
+    assert failed.detail == "a [2Jb c", "an image's words cannot steer a terminal"
+    assert 0 <= failed.seconds < 60
+
+
+def test_the_report_says_which_image_of_which_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    report, *_ = verified(monkeypatch, check("one"))
+    assert (report.schema, report.kind, report.id) == (SCHEMA, "smoke", "2.14.0-mkl-py3.11-avx")
+    assert report.tool == f"tfbuild {__version__}"
+    assert report.created.endswith("+00:00")
+    assert 0 <= report.seconds < 60
+    assert (report.image.ref, report.image.id, report.image.size) == ("tfbuild:x", "sha256:0a", 123)
+    assert (report.image.digests, report.image.architecture) == (("x@sha256:1",), "amd64")
+    assert report.image.labels[f"{PREFIX}compiler"] == report.plan.compiler == "clang [2J-16"
+    assert (report.plan.release, report.plan.python, report.plan.target) == ("2.14.0", "3.11", "mkl")
+    assert (report.plan.platform, report.plan.allocator, report.plan.threading) == (
+        "linux/amd64", "tcmalloc", "threadpool",
+    )  # fmt: skip
+    assert report.plan.copts == ("--copt=-mavx", "--copt=-O2")
+    assert "avx" in report.plan.features
+    assert (report.plan.wheel, report.plan.bazel) == ("", "")
+
+
+def test_what_did_not_start_has_no_host_and_no_software(monkeypatch: pytest.MonkeyPatch) -> None:
+    report, *_ = verified(monkeypatch, check("one"))
+    assert (report.host, report.software, report.source_would_add, report.throughput) == (None, None, (), None)
+
+
+def starting(start: Start) -> VerificationCheck:
+    """A check that finds this start, and a library compiled for AVX that could use AVX2 and AVX512F."""
+
+    def run(state: Verification) -> Judgement:
+        state.start, state.guard = start, Guard(compiled=("AVX",), unused=("AVX2", "NOT_HERE"))
+        return Judgement("import", judge.PASS, "")
+
+    return VerificationCheck(name="import", claim=CLAIM, run=run)
+
+
+def test_what_started_says_where_and_with_which_software(monkeypatch: pytest.MonkeyPatch) -> None:
+    report, *_ = verified(monkeypatch, starting(STARTED))
+    assert report.host is not None
+    assert (report.host.engine, report.host.cpu) == ("engine 1", ENVIRONMENT.cpu_model)
+    assert report.software is not None
+    assert (report.software.tensorflow, report.software.git) == (TENSORFLOW.version, TENSORFLOW.git)
+    assert (report.software.compiler, report.software.compiled_for) == (TENSORFLOW.compiler, ("AVX",))
+    assert (report.software.python, report.software.numpy) == (ENVIRONMENT.python, ENVIRONMENT.numpy)
+    assert report.software.packages == ENVIRONMENT.packages
+    assert report.software.malloc == ENVIRONMENT.malloc
+    assert "avx2" in ENVIRONMENT.cpu_flags
+    assert report.source_would_add == ("AVX2",), "what this CPU has and the library leaves unused"
+
+
+def test_python_without_tensorflow_is_still_software(monkeypatch: pytest.MonkeyPatch) -> None:
+    only = Start(outcome=Outcome(records=(ENVIRONMENT,), ended=judge.Ended(1, ""), output=""), why="no import")
+    report, *_ = verified(monkeypatch, starting(only))
+    assert report.software is not None
+    assert (report.software.tensorflow, report.software.git, report.software.compiler) == ("", "", "")
+    assert report.software.python == ENVIRONMENT.python
+
+
+@pytest.mark.parametrize("baseline", [None, Baseline(ref="tfbuild:plain", env={})])
+def test_the_checks_get_the_baseline_or_the_reason_for_none(
+    baseline: Baseline | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def run(state: Verification) -> Judgement:
+        seen.append((state.baseline, state.planned.id))
+        return Judgement("one", judge.PASS, "")
+
+    monkeypatch.setattr(session, "CHECKS", (VerificationCheck(name="one", claim=CLAIM, run=run),))
+    engine = cast(Engine, FakeEngine())
+    for untimed in ({}, {"untimed": "not requested"}):
+        session.verify(engine, "x", baseline=baseline, progress=Progress(io.StringIO()), **untimed)
+    reasons = [session.NO_BASELINE, "not requested"]
+    assert seen == [(baseline or why, "2.14.0-mkl-py3.11-avx") for why in reasons]
+
+
+def test_an_image_of_somebody_else_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = FakeEngine(image_=Image(**{**vars(IMAGE), "labels": {}}))
+    with pytest.raises(UnknownImage, match="tfbuild:x was not made by tfbuild"):
+        verified(monkeypatch, check("one"), engine=engine)
+    assert engine.events == ["image tfbuild:x"]
