@@ -1,6 +1,7 @@
 #!/bin/sh
-# ci/try.sh WHEEL: installs a wheel into a new environment and runs its command in an empty folder.
+# ci/try.sh WHEEL [build]: installs a wheel into a new environment and runs its command in an empty folder.
 #
+# With `build` it also builds the official wheel's image, on a container engine.
 # What it writes must be what the clone has under dockerfiles/, where only the Dockerfile has other paths. PYTHON: the Python to use (default: python3).
 set -eu
 wheel=$(realpath "$1")
@@ -22,4 +23,9 @@ diff -r --exclude Dockerfile --exclude scripts "$clone/dockerfiles/$name" contex
 (cd context && find scripts -type f) | while read -r file; do
     cmp "$clone/dockerfiles/$file" "context/$file"
 done
+if [ "${2:-}" = build ]; then
+    "$tfbuild" build --target mkl --wheel official
+    set -- reports/*-mkl-*.html
+    test -s "$1"
+fi
 echo "ci/try.sh: $(basename "$wheel") works" >&2

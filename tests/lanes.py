@@ -12,7 +12,7 @@ from xdist.scheduler import LoadScopeScheduling
 # Real wheels of TensorFlow in images; compiles with Bazel. All else on the engine needs only small images.
 TENSORFLOW = {
     "test_bench", "test_bench_models", "test_build", "test_ci_steps", "test_dockerfiles", "test_image", "test_inspect",
-    "test_old_release", "test_supply", "test_untrusted", "test_verify",
+    "test_installed", "test_old_release", "test_supply", "test_untrusted", "test_verify",
 }  # fmt: skip
 COMPILE = {
     "test_bad_input", "test_bazel", "test_compile", "test_configure", "test_mirror", "test_offline", "test_remote",

@@ -42,8 +42,10 @@ def absence(path: Path) -> str:
     """Return why nothing is seen at `path` ("Permission denied"); "" where something is there."""
     try:
         path.stat()
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-        return getattr(error, "strerror", None) or str(error)
+    except OSError as error:
+        return error.strerror or str(error)
+    except ValueError:
+        return "its name has a NUL character"
     return ""
 
 
