@@ -47,7 +47,7 @@ if [ -n "${TFBUILD_REGISTRY:-}" ]; then
             ;;
     esac
     # Check this before hours of compiling.
-    $invoke push "$id" --registry "$TFBUILD_REGISTRY" --dry-run > /dev/null
+    $invoke push "$id" --registry "$TFBUILD_REGISTRY" --access > /dev/null
 fi
 
 set -- --time-limit "${TFBUILD_TIME_LIMIT:-5h20m}"

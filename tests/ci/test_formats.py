@@ -390,7 +390,7 @@ INVOKE = """#!/bin/sh
 verb=$1
 case "$*" in
     build*--dry-run*) verb=plan ;;
-    *--dry-run*) verb=ask ;;
+    *--access*) verb=ask ;;
     *--indexes*) verb=indexes ;;
     *--force*) verb=force ;;
     build*--no-cache*) verb=rebuild ;;

@@ -1,5 +1,6 @@
 """Unfinished pushes (30), which CI completes, and alterations (24), at which it stops, are told apart."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from tests.publish.test_candidates import (
     without,
 )
 from tfbuild import publish
+from tfbuild.cli import listing
 from tfbuild.errors import Unfinished, VerificationFailed
 from tfbuild.oci import manifests, references, referrers
 from tfbuild.publish import described, inventory
@@ -125,6 +127,61 @@ def test_the_list_shows_what_was_altered(
     assert listed() == [(half, False, ""), (name, True, "")]
     tamper(fake, name)
     assert (name, offered, altered) in listed()
+
+
+@pytest.mark.parametrize("offered", [True, False])
+def test_the_list_shows_a_tag_that_was_moved_to_an_image_of_another_name(
+    offered: bool, fake: type[FakeRegistry], name: str
+) -> None:
+    second = image(fake, "2.20.0", cpu="x86-64-v2")
+    gather(fake, second)
+    if not offered:
+        for tag in INDEXES:
+            del fake.content[f"manifests/{tag}"]
+    fake.content[f"manifests/{name}"] = fake.content[f"manifests/{second}"]
+    notes: list[str] = []
+    entries = {entry.id: entry for entry in inventory.remote(connect(fake), None, frozenset(), notes.append)}
+    assert entries[name].altered == f"its tag was moved: it is {second}"
+    assert (entries[name].name, entries[name].digest) == (f"{connect(fake).repository}:{name}", entries[second].digest)
+    assert (entries[second].altered, notes) == ("", [])
+    fake.content[f"manifests/{name}"] = (manifests.IMAGES[0], b'{"config": {}}')
+    assert any("is left out" in note for note in listed_notes(fake))
+    fake.content[f"manifests/{name}"] = (manifests.INDEX, manifests.EMPTY_INDEX)
+    entries = {entry.id: entry for entry in inventory.remote(connect(fake), None, frozenset())}
+    assert entries[name].altered == "its tag was moved: it is an image that is not tfbuild's"
+
+
+def listed_notes(fake: type[FakeRegistry]) -> list[str]:
+    notes: list[str] = []
+    inventory.remote(connect(fake), None, frozenset(), notes.append)
+    return notes
+
+
+def test_the_list_says_that_a_moving_tag_is_no_index_any_more(fake: type[FakeRegistry], name: str) -> None:
+    fake.content["manifests/latest-mkl"] = fake.content[f"manifests/{name}"]
+    (line,) = listed_notes(fake)
+    assert "latest-mkl was moved: it is no index any more" in line
+    gather(fake, name)
+    assert listed_notes(fake) == []
+
+
+@pytest.mark.parametrize("kind", [*referrers.SIGNATURES, ".sig"])
+def test_the_list_shows_whether_a_signature_is_attached(kind: str, fake: type[FakeRegistry], name: str) -> None:
+    def signed() -> bool | None:
+        (entry,) = inventory.remote(connect(fake), None, frozenset())
+        assert entry.to_json()["signed"] == entry.signed
+        assert listing._verified(entry) == f"by its publisher, {'signature attached' if entry.signed else 'not signed'}"
+        return entry.signed
+
+    assert signed() is False
+    digest = manifest(fake, name)
+    if kind == ".sig":
+        fake.content[f"manifests/{referrers.fallback_tag(digest)}.sig"] = (manifests.IMAGES[0], b"{}")
+    else:
+        rows = json.loads(fake.content[f"referrers/{digest}"][1])["manifests"]
+        rows.append({"artifactType": f"{kind}.v0.3+json", "digest": digest})
+        fake.content[f"referrers/{digest}"] = (manifests.INDEX, json.dumps({"manifests": rows}).encode())
+    assert signed() is True
 
 
 def test_the_list_names_what_the_registry_lost(fake: type[FakeRegistry], name: str) -> None:

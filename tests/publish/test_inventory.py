@@ -1,12 +1,13 @@
 """Which images may be pruned, and their age."""
 
+import re
 from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 
 from tfbuild.engine import Engine
-from tfbuild.errors import TfbuildError
+from tfbuild.errors import TfbuildError, UsageError
 from tfbuild.publish import inventory
 from tfbuild.publish.inventory import Entry
 
@@ -53,10 +54,21 @@ def test_an_image_pulled_by_digest_is_prunable_once_a_later_one_has_its_name() -
 def test_keep_names_the_remaining_images_by_identifier() -> None:
     assert going("2.20.0-mkl-*-x86-64-v3", "2.20.0-mkl-*-avx") == [HERE[1].name, inventory.UNNAMED]
     assert going("*-mkl-*") == [HERE[1].name]
-    assert len(going("nothing")) == len(HERE)
+    # Whole names keep an image in one repository, and identifiers wherever it is.
+    assert going("tfbuild:*") == [HERE[4].name, inventory.UNNAMED]
+    assert going("127.0.0.1:5000/us/tfbuild:2.20.0-mkl-py3.13-avx") == [*(one.name for one in HERE[:4]), HERE[5].name]
     moving = replace(entry("ghcr.io/us/tfbuild:latest-mkl"), id="2.20.0-mkl-py3.13-avx")
     assert inventory.prunable([moving], ("2.20.0-*",)) == []
-    assert inventory.prunable([moving], ("2.21.0-*",)) == [moving]
+    other = entry("tfbuild:2.21.0-mkl-py3.13-avx")
+    assert inventory.prunable([moving, other], ("2.21.0-*",)) == [moving]
+
+
+@pytest.mark.parametrize("keep", [("2.20.0-mkl-*", "2.20-*"), ("nothing",)])
+def test_a_glob_that_keeps_nothing_is_refused_while_images_would_go(keep: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError, match=rf"--keep '{re.escape(keep[-1])}' fits no image here, and \d images would go"):
+        going(*keep)
+    # A nightly clean-up of an engine without images goes on.
+    assert inventory.prunable([entry("r/x:2.20.0-failed", place="r/x")], keep) == []
 
 
 @pytest.mark.parametrize("keep", [(), ("2.20.0-*",), ("nothing",)])

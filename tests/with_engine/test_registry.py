@@ -791,18 +791,19 @@ def test_an_index_that_says_other_things_than_the_labels_is_refused(
     assert refusal.value.exit_code == 24
 
 
-def test_a_dry_run_uploads_nothing_and_tells_a_registry_that_takes_nothing(
+def test_a_registry_that_takes_nothing_is_known_before_there_is_an_image(
     engine: Engine, made: Callable[..., str], place: Registry, tmp_path: Path, invoke: Callable[..., Any]
 ) -> None:
     one = build("avx")
-    ask = ("push", "--dry-run", "--json", "--registry", str(place.repository))
-    assert json.loads(invoke(*ask, one.id).stdout) == {"image": f"{place.repository}:{one.id}", "there": None}
+    ask, name = ("push", "--access", "--json"), f"{place.repository}:{one.id}"
+    there = {"image": name, "there": None, "uploads": None}
+    assert json.loads(invoke(*ask, one.id, f"--registry={place.repository}").stdout) == there
     assert place.tags() == []
     digest = push(engine, made(one), place, tmp_path).digest
-    assert json.loads(invoke(*ask, f"tfbuild:{one.id}").stdout)["there"] == digest
+    assert json.loads(invoke(*ask, name).stdout)["there"] == digest
     with ThreadingHTTPServer(("127.0.0.1", 0), Denied) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        arguments = ("push", "--dry-run", one.id, "--registry", f"127.0.0.1:{server.server_port}/us/x")
+        arguments = ("push", "--access", one.id, "--registry", f"127.0.0.1:{server.server_port}/us/x")
         assert "answers 403" in invoke(*arguments, code=26).stderr
         server.shutdown()
 

@@ -35,7 +35,7 @@ INVOKE = f"""#!/bin/sh
 case $1 in
     dockerfile) printf '{{\\n  "digest": "{CONTEXT}"\\n}}\\n' ;;
     build) exit 99 ;;
-    *) case "$*" in *--dry-run*) exit 0 ;; esac; cd {ROOT} && exec {sys.executable} -m invoke "$@" ;;
+    *) case "$*" in *--access*) exit 0 ;; esac; cd {ROOT} && exec {sys.executable} -m invoke "$@" ;;
 esac
 """
 

@@ -3,6 +3,7 @@
 import re
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -12,7 +13,7 @@ from tfbuild.bench import compare as comparing
 from tfbuild.bench import gate, live, models, page, profiled, rewording, session
 from tfbuild.bench import report as reporting
 from tfbuild.bench.session import Settings
-from tfbuild.engine import Engine
+from tfbuild.engine import Engine, image_name
 from tfbuild.errors import Interrupted, UsageError
 from tfbuild.measure import experiments
 from tfbuild.measure.experiments import Experiment, Purpose
@@ -86,7 +87,9 @@ def run(
         )
     rows = rows_of(only, chosen, named, batch)
     progress, watch = live.watched()
-    report = session.bench(Engine.connect(), image, rows, chosen, progress, watch)
+    engine = Engine.connect()
+    chosen = replace(chosen, against=image_name.find(engine, chosen.against))
+    report = session.bench(engine, image_name.find(engine, image), rows, chosen, progress, watch)
     path = write(report, reports, name)
     if pyperf:
         _export_pyperf(report, pyperf)

@@ -18,6 +18,7 @@ from tfbuild.cli.options import (
     TIMED,
     engine_of,
     fill,
+    image_on,
     registry_of,
     request_of,
     run_of,
@@ -200,7 +201,9 @@ def verify(
         )
     from tfbuild.pipeline import Maker
 
-    finish(Maker(run=run_of(options)).verify(image), image, json=json)
+    maker = Maker(run=run_of(options))
+    found = image_on(maker.engine, image)
+    finish(maker.verify(found), found, json=json)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -281,7 +284,8 @@ def inspect(subject: str, *, engine: str, full: bool, json: bool) -> None:
     from tfbuild.verify import libraries
 
     if inspector.is_image(subject):
-        inspection = libraries.image(engine_of(engine), subject, full=full, progress=Progress())
+        connected = engine_of(engine)
+        inspection = libraries.image(connected, image_on(connected, subject), full=full, progress=Progress())
     else:
         inspection = inspector.inspect(Path(subject), full=full, progress=Progress())
     if json:

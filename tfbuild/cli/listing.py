@@ -2,7 +2,7 @@
 
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tfbuild.plan import Build
@@ -11,13 +11,10 @@ from tfbuild.util import terminal
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from tfbuild.publish.choose import Choice
     from tfbuild.publish.inventory import Entry
 
 # The fields of a plan that people look for first; the others follow in the order of its JSON.
 FIRST = ("id", "release", "python", "target", "platform", "instruction_set", "compiler", "base_image", "wheel")
-# Images named of those with one reason.
-MOST_NAMED = 2
 # Parts of other fields.
 WITHIN = ("level", "notes")
 
@@ -114,15 +111,6 @@ def _verified(entry: "Entry") -> str:
         return f"altered: {entry.altered}"
     if entry.offered is False:
         return "not offered"
-    unknown = "not known here" if entry.place == inventory.HERE else "by its publisher"
+    signature = ", signature attached" if entry.signed else ", not signed"
+    unknown = "not known here" if entry.place == inventory.HERE else f"by its publisher{signature}"
     return {True: "yes", False: "no", None: unknown}[entry.verified]
-
-
-def passed_over_lines(choice: "Choice") -> Iterator[str]:
-    """Say which published images are passed over, those with one reason on one line."""
-    reasons: dict[str, list[str]] = {}
-    for row in choice.passed_over:
-        reasons.setdefault(row.reason, []).append(row.id)
-    for reason, ids in reasons.items():
-        more = len(ids) - MOST_NAMED
-        yield f"not {', '.join(ids[:MOST_NAMED])}{f' and {more} more' if more > 0 else ''}: {reason}"

@@ -6,6 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tfbuild.cli.output import say
 from tfbuild.cpu import Cpu
 from tfbuild.cpu import detect as detect_cpu
 from tfbuild.errors import UnknownCpu, UsageError
@@ -142,6 +143,17 @@ def run_of(options: Mapping[str, Any]) -> "Run":
     return run.run_of(fill(run.RunRequest, options), certificates(options["ca_cert"]))
 
 
+def image_on(engine: "Engine", name: str) -> str:
+    """Return the engine's own name of the image that a user names, and say so where it is another one."""
+    from tfbuild.context import labels
+    from tfbuild.engine import image_name
+
+    found = image_name.find(engine, name)
+    if found not in (name, f"{labels.REPOSITORY}:{name}"):
+        say(f"note: {name} is {found} on this engine")
+    return found
+
+
 def engine_of(name: str) -> "Engine":
     """Connect to the engine that --engine names. Raises EngineMissing where none answers."""
     from tfbuild.engine import Engine, selection
@@ -167,12 +179,16 @@ def certificates(ca_cert: str) -> Path | None:
     return path
 
 
-def registry_of(registry: str, ca_cert: str) -> "Registry":
-    """Return the registry that --registry or TFBUILD_REGISTRY names. Raises UsageError where neither does."""
+def registry_of(registry: str, ca_cert: str, image: str = "") -> "Registry":
+    """Return the registry that --registry names, or an image's own name, or TFBUILD_REGISTRY.
+
+    Raises UsageError where none does.
+    """
+    from tfbuild.engine import image_name
     from tfbuild.oci.client import Registry
     from tfbuild.oci.references import Repository
 
-    name = registry or os.environ.get("TFBUILD_REGISTRY", "")
+    name = registry or image_name.parse(image).registry or os.environ.get("TFBUILD_REGISTRY", "")
     if not name:
         raise UsageError("no registry is named", hint="--registry HOST/PATH, or TFBUILD_REGISTRY")
     return Registry(Repository.parse(name), ca=certificates(ca_cert))

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tfbuild.cli import extras
-from tfbuild.cli.listing import passed_over_lines, show_images
-from tfbuild.cli.options import ENGINE, JSON, PLAN, REGISTRY, certificates, engine_of, host_cpu, registry_of
+from tfbuild.cli.listing import show_images
+from tfbuild.cli.options import ENGINE, JSON, PLAN, REGISTRY, certificates, engine_of, host_cpu, image_on, registry_of
 from tfbuild.cli.output import out, say
 from tfbuild.cli.verbs import verb
 from tfbuild.cpu import Cpu, isa
@@ -18,7 +18,6 @@ from tfbuild.util.files import REPORTS
 
 if TYPE_CHECKING:
     from tfbuild.engine.selection import EngineChoice
-    from tfbuild.oci.client import Registry
     from tfbuild.publish import Pushed
     from tfbuild.publish.choose import Choice
 
@@ -36,6 +35,7 @@ def sbom(image: str, *, engine: str, output: str, json: bool) -> None:
     from tfbuild.publish import sbom as bills
 
     connected = engine_of(engine)
+    image = image_on(connected, image)
     content = bills.of_image(connected, connected.image(image), image)
     if output:
         attachments.write(Path(output), content)
@@ -54,13 +54,15 @@ def sbom(image: str, *, engine: str, output: str, json: bool) -> None:
         "force": (False, "move the fixed tag even if it names another image in the registry"),
         "sign": (False, "sign it with cosign, which must be installed, by your identity or that of the CI"),
         "sign-options": ("", "sign it with these options of `cosign sign`: '--key cosign.key'"),
-        "dry-run": (False, "only ask the registry whether it accepts a push; IMAGE need not exist yet"),
+        "dry-run": (False, "only check; exit with the code that the push would exit with"),
+        "access": (False, "only ask the registry whether it accepts a push; IMAGE need not exist yet"),
         "indexes": (False, "push no image, but add one that is in the registry to its release's indexes"),
     },
     JSON,
     examples=(
         "invoke push tfbuild:2.21.0-mkl-py3.11-f16c --registry ghcr.io/us/tfbuild",
-        "invoke push tfbuild:2.21.0-mkl-py3.11-f16c --dry-run    # only ask it",
+        "invoke push tfbuild:2.21.0-mkl-py3.11-f16c --dry-run    # would it be accepted?",
+        "invoke push 2.21.0-mkl-py3.11-f16c --access    # before a build: may it be pushed there?",
     ),
 )
 def push(
@@ -72,6 +74,7 @@ def push(
     force: bool,
     sign: bool,
     sign_options: str,
+    access: bool,
     indexes: bool,
     dry_run: bool,
     json: bool,
@@ -82,44 +85,49 @@ def push(
     from tfbuild.publish import signing
     from tfbuild.util.progress import Progress
 
-    if not dry_run:
+    if not access:
         extras.require("publish", "push")
     chosen = selection.choose(engine)
-    destination = registry_of(registry, ca_cert)
+    destination = registry_of(registry, ca_cert, image)
     cosign_options = signing.options(sign_options) if sign or sign_options else None
-    if indexes and (force or cosign_options is not None):
-        raise UsageError("--indexes pushes no image", hint="leave out --force and --sign")
-    if dry_run:
-        rehearse(destination, image, json=json)
-        return
-    if indexes:
-        pushed = publish.finish(destination, image, REPORTS, say)
+    signs = cosign_options is not None
+    if (indexes or access) and (force or signs or (indexes and access)):
+        raise UsageError("--indexes and --access push no image", hint="leave out --force, --sign and the other one")
+    if access:
+        ref, digest = publish.access(destination, image)
+        show_rehearsed(ref, digest, json=json)
+    elif indexes:
+        show_pushed(publish.finish(destination, image, REPORTS, say, dry_run=dry_run), json=json, dry_run=dry_run)
+    elif dry_run:
+        ready = publish.rehearse(Engine.connect(chosen=chosen), image, destination, REPORTS, force=force, sign=signs)
+        digest = ready.there.digest if ready.there else ""
+        show_rehearsed(ready.ref, digest, json=json, uploads=ready.existing is None)
     else:
         connected = Engine.connect(chosen=chosen)
-        pushed = publish.push(
-            connected, image, destination, REPORTS, force=force, progress=Progress(), sign=cosign_options
+        show_pushed(
+            publish.push(connected, image, destination, REPORTS, force=force, progress=Progress(), sign=cosign_options),
+            json=json,
         )
-    show_pushed(pushed, json=json)
 
 
-def rehearse(registry: "Registry", image: str, *, json: bool) -> None:
-    """Print the fixed tag that pushing `image` would set. Raises RegistryRefused if pushing is not allowed."""
-    from tfbuild import publish
-
-    ref, digest = publish.rehearse(registry, image)
+def show_rehearsed(ref: str, digest: str, *, json: bool, uploads: bool | None = None) -> None:
+    """Print the fixed tag that a push would set. `digest`: what it is now; `uploads`: None if that is not known."""
     if json:
-        out({"image": ref, "there": digest or None})
+        out({"image": ref, "there": digest or None, "uploads": uploads})
         return
     print(ref)
     say(f"can be pushed; {f'the tag is {digest} now' if digest else 'the tag does not exist yet'}")
 
 
-def show_pushed(pushed: "Pushed", *, json: bool) -> None:
-    """Print the image's reference by its digest, and say which indexes offer it."""
+def show_pushed(pushed: "Pushed", *, json: bool, dry_run: bool = False) -> None:
+    """Print the image's reference by its digest, and say which indexes offer it (with `dry_run`: would)."""
     if json:
         out(pushed.to_json())
         return
     print(f"{pushed.ref}@{pushed.digest}")
+    if dry_run:
+        say(f"would be added to {', '.join(pushed.moved)}" if pushed.moved else "in all of its indexes already")
+        return
     say(f"{'pushed' if pushed.uploaded else 'already in the registry'}; in {', '.join(pushed.moved)}")
 
 
@@ -175,7 +183,7 @@ def pull(
         source, host, features, release=release, target=target, python=python, any_release=any_release, skip=skip
     )
     if dry_run or choice.best is None:
-        for line in passed_over_lines(choice):
+        for line in choose.passed_over(choice.passed_over):
             say(line)
     try:
         accepted = publish.accept(
@@ -279,7 +287,7 @@ def withdraw(image: str, *, registry: str, ca_cert: str, reason: str, undo: bool
         raise UsageError(
             "a withdrawal needs a reason, and --undo needs none", hint="--reason 'crashes in MatMul', or --undo alone"
         )
-    done = publish.withdraw(registry_of(registry, ca_cert), image, reason.strip(), say)
+    done = publish.withdraw(registry_of(registry, ca_cert, image), image, reason.strip(), say)
     if json:
         out(done.to_json())
         return

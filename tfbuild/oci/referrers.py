@@ -20,6 +20,9 @@ SBOM = "application/vnd.cyclonedx+json"
 PROVENANCE = "application/vnd.in-toto+json"
 # No index offers an image without both.
 NEEDED = (SBOM, PROVENANCE)
+# cosign 3 and other tools of Sigstore's, and cosign 2 where it uses referrers. By default cosign 2 sets the tag of
+# the referrers tag schema with ".sig" behind it (measured with cosign 3.1.1; github.com/sigstore/cosign, README.md).
+SIGNATURES = ("application/vnd.dev.sigstore.bundle", "application/vnd.dev.cosign.artifact.sig")
 TITLE = "org.opencontainers.image.title"
 CREATED = "org.opencontainers.image.created"
 # Two pushes at once may overwrite each other's index. Each reads it again and repairs it, up to this many times.
@@ -104,6 +107,11 @@ def complete(registry: Registry, digest: str) -> bool:
 def types(registry: Registry, digest: str) -> set[str]:
     """Return the types of the documents attached to an image."""
     return {str(row.get("artifactType")) for row in listed(registry, digest)}
+
+
+def signed(registry: Registry, digest: str, attached: set[str]) -> bool:
+    """Return whether a signature is among the types that are `attached` to an image, or under its tag; checks none."""
+    return any(kind.startswith(SIGNATURES) for kind in attached) or bool(registry.digest(f"{fallback_tag(digest)}.sig"))
 
 
 def _rows(index: Manifest | None) -> list[dict[str, Any]]:

@@ -2,7 +2,20 @@
 
 from tfbuild.publish.candidates import Altered, accept, nothing_fits
 from tfbuild.publish.pulling import pull, select
-from tfbuild.publish.pushing import Pushed, finish, push, rehearse
+from tfbuild.publish.pushing import Pushed, Ready, access, finish, push, rehearse
 from tfbuild.publish.withdrawing import withdraw
 
-__all__ = ["Altered", "Pushed", "accept", "finish", "nothing_fits", "pull", "push", "rehearse", "select", "withdraw"]
+__all__ = [
+    "Altered",
+    "Pushed",
+    "Ready",
+    "accept",
+    "access",
+    "finish",
+    "nothing_fits",
+    "pull",
+    "push",
+    "rehearse",
+    "select",
+    "withdraw",
+]

@@ -75,7 +75,7 @@ def accept(
         if manifest is None:
             reason = f"the registry lost it; heal it by `invoke push` or `invoke withdraw {image.id}`"
             note(f"not {image.id}: {reason}")
-            passed_over.append(PassedOver(id=image.id, reason=reason))
+            passed_over.append(PassedOver(id=image.id, reason=reason, better=True))
             continue
         if demand is not None:
             try:
@@ -83,7 +83,7 @@ def accept(
             except VerificationFailed as error:
                 unsigned = unsigned or error
                 note(f"not {image.id}: no signature that cosign accepts")
-                passed_over.append(PassedOver(id=image.id, reason="no signature that cosign accepts"))
+                passed_over.append(PassedOver(id=image.id, reason="no signature that cosign accepts", better=True))
                 continue
         try:
             check(registry, image, manifest)

@@ -1,8 +1,8 @@
 """Which published image a host should run. This only decides; it pulls nothing.
 
 The newest release comes first, whatever the host, so that one command gives a whole fleet one TensorFlow. An image
-fits if the host has all of its features. Of two sets that fit, one that contains the other is better; otherwise the
-wider vectors decide (facts/vectors.toml), then the number of features. Of images with the same set the newer Python
+fits if the host has all of its features. Of two sets that fit, the wider vectors decide (facts/vectors.toml), then the
+number of features that make a difference to TensorFlow (facts/uses.toml). Of images with equal sets the newer Python
 wins, then the newer build (which may only reflect the order in which CI built them).
 
 With `any_release` the set decides first, then the release: the fastest image for this CPU.
@@ -11,11 +11,13 @@ With `any_release` the set decides first, then the release: the fastest image fo
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 
 from packaging.version import Version
 
 from tfbuild import facts
+from tfbuild.cpu import uses
 from tfbuild.facts import Facts
 from tfbuild.plan import PLATFORMS
 
@@ -44,6 +46,8 @@ class Published:
     created: str
 
 
+# Images named of those with one reason.
+MOST_NAMED = 2
 # For an image without a creation time.
 NEVER = datetime(1, 1, 1, tzinfo=UTC)
 
@@ -63,8 +67,11 @@ def moment(created: str) -> datetime | None:
 
 @dataclass(frozen=True, kw_only=True)
 class PassedOver:
+    """`better`: it would have been chosen, but for the reason."""
+
     id: str
     reason: str
+    better: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +128,11 @@ def choose(
     )
     missing = tuple(sorted(nearest.features - features)) if nearest else ()
     passed_over = tuple(
-        PassedOver(id=image.id, reason=_reason(image, best, newest, platform, features))
+        PassedOver(
+            id=image.id,
+            reason=_reason(image, best, newest, platform, features),
+            better=image in for_platform and image not in fitting and (best is None or rank(image) > rank(best)),
+        )
         for image in ranked
         if image != best
     )
@@ -133,15 +144,31 @@ def choose(
 
 
 def explained(choice: Choice, *, any_release: bool) -> list[str]:
-    """Say in one line what the best image is and why, and in another that an older release has a larger set."""
+    """Say in one line what the best image is, in another why, and in a third that an older release has a larger set."""
     best = choice.best
     if best is None:
         return []
     why = "the largest set of all releases" if any_release else "the newest release, and the largest set of it"
-    lines = [f"TensorFlow {best.release} for {best.instruction_set}, {best.digest}: {why} that this CPU runs"]
+    lines = [
+        f"{best.id}: TensorFlow {best.release}, Python {best.python}, for {best.instruction_set}, {best.digest}",
+        "; ".join([f"{why} that this CPU runs", *passed_over(row for row in choice.passed_over if row.better)]),
+    ]
     if choice.older:
         lines.append(f"note: {choice.older.id}, of an older release, uses more of this CPU: --any-release chooses it")
     return lines
+
+
+def passed_over(rows: Iterable[PassedOver]) -> list[str]:
+    """Say which images are passed over, those with one reason together."""
+    reasons: dict[str, list[str]] = {}
+    for row in rows:
+        reasons.setdefault(row.reason, []).append(row.id)
+    return [f"not {_few(ids)}: {reason}" for reason, ids in reasons.items()]
+
+
+def _few(ids: Sequence[str]) -> str:
+    more = len(ids) - MOST_NAMED
+    return f"{', '.join(ids[:MOST_NAMED])}{f' and {more} more' if more > 0 else ''}"
 
 
 def rank(image: Published) -> tuple[tuple[bool, ...], int, Version, Version, datetime, str, str]:
@@ -151,10 +178,19 @@ def rank(image: Published) -> tuple[tuple[bool, ...], int, Version, Version, dat
 
 
 def speed(image: Published) -> tuple[tuple[bool, ...], int]:
-    """A sort key: larger is faster, and a set is always larger than one that it contains."""
+    """A sort key: larger is faster. Of two sets, one is never smaller than another that it contains.
+
+    Only the features that make a difference to TensorFlow are counted: otherwise an image for all features of a CPU
+    (`--cpu host,exact`) would keep a newer build without the idle ones from being chosen.
+    """
+    return _speed(image.features, PLATFORMS[image.platform])
+
+
+@cache
+def _speed(features: frozenset[str], arch: str) -> tuple[tuple[bool, ...], int]:
     rows = facts.load("vectors", VectorTable).vector
-    vectors = next(row.features for row in rows if row.arch == PLATFORMS[image.platform])
-    return tuple(name in image.features for name in vectors), len(image.features)
+    vectors = next(row.features for row in rows if row.arch == arch)
+    return tuple(name in features for name in vectors), len(uses.reduced(features, arch))
 
 
 def _reason(image: Published, best: Published | None, newest: str, platform: str, features: frozenset[str]) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tfbuild.context.digests import image_digest
 from tfbuild.context.labels import REPOSITORY, of_configuration, read_labels
-from tfbuild.engine import Engine, transfer
+from tfbuild.engine import Engine, image_name, transfer
 from tfbuild.errors import (
     Outdated,
     RegistryRefused,
@@ -168,26 +168,15 @@ def refuse_outdated(image: Described, context: str) -> None:
 
 
 def tag_of(registry: Registry, name: str) -> str:
-    """The tag or digest in "ID", "sha256:...", "tfbuild:ID", "HOST/PATH:ID" or "HOST/PATH@sha256:..."."""
-    if name.startswith("sha256:"):
-        return name
-    before, at, digest = name.partition("@")
-    repository, colon, tag = before.rpartition(":")
-    if at:
-        repository, tag = (repository if colon and "/" not in tag else before), digest
-    elif not colon or "/" in tag:
-        return _bare_tag(name)
-    if "/" in repository and repository != str(registry.repository):
-        raise UsageError(f"{name} is not in {registry.repository}", hint=f"--registry {repository}")
-    return tag
-
-
-def _bare_tag(name: str) -> str:
-    if "/" in name:
+    """The tag or digest of an image in this registry, by any of its names. Raises UsageError if it is another's."""
+    parsed = image_name.parse(name)
+    if not parsed.reference:
         raise UsageError(
             f"{name!r} does not name an image in a repository", hint="use an identifier from `invoke images`"
         )
-    return name
+    if "/" in parsed.repository and parsed.repository != str(registry.repository):
+        raise UsageError(f"{name} is not in {registry.repository}", hint=f"--registry {parsed.repository}")
+    return parsed.reference
 
 
 def _manifest(registry: Registry, tag: str) -> Manifest:

@@ -76,17 +76,22 @@ def images(registry: Registry, tags: Iterable[str], note: Note = quietly) -> lis
     return [pair for pair in pairs if pair is not None]
 
 
-def _read_fixed(registry: Registry, tag: str, note: Note) -> tuple[Published, Manifest] | None:
-    manifest = registry.manifest(tag)
+def read_image(registry: Registry, manifest: Manifest | None) -> Published | None:
+    """The image that a manifest is, by its labels; None if it is none of tfbuild's. Raises Damaged."""
     if manifest is None or manifest.media_type not in manifests.IMAGES:
         return None
+    return of_config(registry.config(manifest), manifest.digest)
+
+
+def _read_fixed(registry: Registry, tag: str, note: Note) -> tuple[Published, Manifest] | None:
+    manifest = registry.manifest(tag)
     try:
-        image = of_config(registry.config(manifest), manifest.digest)
+        image = read_image(registry, manifest)
     except manifests.Damaged as error:
         # One damaged image must not hide all the others.
         note(f"note: {registry.repository}:{tag} is left out: {error.reason}; {error.hint}")
         return None
-    return (image, manifest) if image is not None and image.id == tag else None
+    return (image, manifest) if manifest is not None and image is not None and image.id == tag else None
 
 
 def _report(damage: Iterable[str], note: Note) -> None:
@@ -310,20 +315,46 @@ def _is_same(other: Published, image: Published) -> bool:
     return other.digest == image.digest
 
 
-def named(registry: Registry, images: Iterable[Published]) -> set[Published]:
-    """All images in the indexes that may name any of `images`, as the indexes describe them."""
+def named(registry: Registry, images: Iterable[Published], note: Note = quietly) -> set[Published]:
+    """All images in the indexes that may name any of `images`, as the indexes describe them.
+
+    A tag that is no index any more is reported to `note`.
+    """
     tags = sorted({tag for image in images for tag in indexes(image)})
-    all_manifests = _parallel(registry.manifest, tags)
-    lists = [index for index in all_manifests if index is not None and index.media_type in manifests.LISTS]
-    return {image for index in lists for image in read_index(index)}
+    found: set[Published] = set()
+    for tag, index in zip(tags, _parallel(registry.manifest, tags), strict=True):
+        if index is not None and index.media_type in manifests.LISTS:
+            found.update(read_index(index))
+        elif index is not None:
+            note(f"note: {registry.repository}:{tag} was moved: it is no index any more; the next push writes it again")
+    return found
 
 
-def attached(registry: Registry, subjects: Iterable[Manifest]) -> list[tuple[bool, str]]:
-    """Return for each image whether SBOM and provenance are attached to it, and why it was withdrawn (or "")."""
-    with ThreadPoolExecutor(transport.WORKERS) as pool:
-        return list(
-            pool.map(lambda one: (referrers.complete(registry, one.digest), withdrawal(registry, one)), subjects)
+@dataclass(frozen=True, kw_only=True)
+class Attached:
+    """What is attached to an image. `complete`: its SBOM and its provenance; `withdrawn`: why it was, or "".
+
+    `signed`: a signature is there, which nobody checked.
+    """
+
+    complete: bool
+    withdrawn: str
+    signed: bool
+
+
+def attached(registry: Registry, subjects: Iterable[Manifest]) -> list[Attached]:
+    """Return what is attached to each image, from a few small requests."""
+
+    def read(subject: Manifest) -> Attached:
+        types = referrers.types(registry, subject.digest)
+        return Attached(
+            complete=set(referrers.NEEDED) <= types,
+            withdrawn=withdrawal(registry, subject) if WITHDRAWAL in types else "",
+            signed=referrers.signed(registry, subject.digest, types),
         )
+
+    with ThreadPoolExecutor(transport.WORKERS) as pool:
+        return list(pool.map(read, subjects))
 
 
 def withdrawal(registry: Registry, subject: Manifest) -> str:

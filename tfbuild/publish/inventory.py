@@ -19,8 +19,10 @@ from tfbuild.context.labels import REPOSITORY, UNVERIFIED
 from tfbuild.cpu import Cpu
 from tfbuild.engine import Engine
 from tfbuild.engine.image import split_tag
-from tfbuild.errors import EngineMissing, TfbuildError, UnknownImage
+from tfbuild.engine.image_name import IDENTIFIER
+from tfbuild.errors import EngineMissing, TfbuildError, UnknownImage, UsageError
 from tfbuild.oci.client import Registry
+from tfbuild.oci.manifests import Damaged
 from tfbuild.plan import MACHINES
 from tfbuild.publish import choose, indexes
 from tfbuild.publish.choose import Published
@@ -43,6 +45,7 @@ class Entry:
     made); False also for a name that says so.
     `offered`: whether an index of the registry names it, so that `pull` may choose it; None for a local image.
     `altered`: what was changed after the push, or "". `withdrawn`: the reason why it is not offered any more, or "".
+    `signed`: whether a signature is attached in the registry, which nobody checked; None for a local image.
     `ours`: whether tfbuild built it and gave it this name, so that `prune` may remove it.
     `runs`: whether this host has all of its features; `lacks`: those that it does not have.
     """
@@ -60,6 +63,7 @@ class Entry:
     offered: bool | None = None
     altered: str = ""
     withdrawn: str = ""
+    signed: bool | None = None
     ours: bool = False
 
     @property
@@ -80,6 +84,7 @@ class Entry:
             "offered": self.offered,
             "altered": self.altered or None,
             "withdrawn": self.withdrawn or None,
+            "signed": self.signed,
             "runs_here": self.runs,
             "lacks": list(self.lacks),
         }
@@ -140,23 +145,48 @@ def remote(
 ) -> list[Entry]:
     """The images under a repository's fixed tags, sorted by name; damaged ones are reported to `note`."""
     place = str(registry.repository)
-    pairs = indexes.images(registry, registry.tags(), note)
-    named = indexes.named(registry, [image for image, _ in pairs])
-    for lost in sorted({image.id for image in named} - {image.id for image, _ in pairs}):
+    tags = registry.tags()
+    pairs = indexes.images(registry, tags, note)
+    named = indexes.named(registry, [image for image, _ in pairs], note)
+    known = {image.id for image, _ in pairs}
+    suspects = [tag for tag in tags if tag not in known and IDENTIFIER.fullmatch(tag)]
+    moved = [entry for tag in suspects if (entry := _moved(registry, tag, host, features)) is not None]
+    for lost in sorted({image.id for image in named} - known - {entry.id for entry in moved}):
         note(f"note: an index of {place} offers {lost}, which the registry lost: push it again, or withdraw it")
-    return [
+    entries = [
         replace(
             _entry(
                 image, place, f"{place}:{image.id}", verified=None, size=manifest.size, host=host, features=features
             ),
             offered=image in named,
-            altered=_alteration(image, named, complete),
-            withdrawn=reason,
+            altered=_alteration(image, named, attached.complete),
+            withdrawn=attached.withdrawn,
+            signed=attached.signed,
         )
-        for (image, manifest), (complete, reason) in zip(
+        for (image, manifest), attached in zip(
             pairs, indexes.attached(registry, [manifest for _, manifest in pairs]), strict=True
         )
     ]
+    return sorted([*entries, *moved], key=lambda entry: entry.name)
+
+
+def _moved(registry: Registry, tag: str, host: Cpu | None, features: frozenset[str]) -> Entry | None:
+    """Return an entry for a fixed tag that is another image than its name says; None if that is damaged or gone."""
+    manifest = registry.manifest(tag)
+    try:
+        image = indexes.read_image(registry, manifest)
+    except Damaged:  # of which a note was made
+        return None
+    if manifest is None:
+        return None
+    place = str(registry.repository)
+    now = image.id if image is not None else "an image that is not tfbuild's"
+    shown = image or Published(
+        id=tag, digest=manifest.digest, release="", target="", python="", platform="", instruction_set="",
+        features=frozenset(), created="",
+    )  # fmt: skip
+    entry = _entry(shown, place, f"{place}:{tag}", verified=None, size=manifest.size, host=host, features=features)
+    return replace(entry, id=tag, offered=False, altered=f"its tag was moved: it is {now}", signed=False)
 
 
 def _alteration(image: Published, named: Set[Published], complete: bool) -> str:
@@ -195,19 +225,35 @@ def _entry(
 def prunable(entries: Iterable[Entry], keep: Sequence[str]) -> list[Entry]:
     """Those of tfbuild's images that may be removed: unnamed, failed and unverified ones.
 
-    With `keep`, all images whose identifier and tag fit none of its globs. Without it, an image pulled by its digest
-    stays until another image that was pulled later has its name.
+    With `keep`, all images whose identifier, tag and name fit none of its globs. Without it, an image pulled by its
+    digest stays until another image that was pulled later has its name. Raises UsageError if a glob fits no image here
+    while others would go.
     """
-    ours = [entry for entry in entries if entry.place == HERE and entry.ours]
+    here = [entry for entry in entries if entry.place == HERE]
+    ours = [entry for entry in here if entry.ours]
     names = {entry.name for entry in ours}
-    return [entry for entry in ours if not _kept(entry, keep, names)]
+    going = [entry for entry in ours if not _kept(entry, keep, names)]
+    idle = [glob for glob in keep if not any(_fits(entry, glob) for entry in here)]
+    if idle and going:
+        raise UsageError(
+            f"--keep {idle[0]!r} fits no image here, and {len(going)} images would go",
+            hint="invoke images lists what is here; prune --dry-run shows what would go",
+        )
+    return going
+
+
+def _fits(entry: Entry, glob: str) -> bool:
+    """Return whether a glob fits an image by its identifier, its tag, or its whole name."""
+    at = "@" in entry.name
+    tag = entry.id if at else split_tag(entry.name)[1]
+    return any(fnmatchcase(name, glob) for name in (entry.id, tag, entry.name))
 
 
 def _kept(entry: Entry, keep: Sequence[str], names: Set[str]) -> bool:
     repository, at, _ = entry.name.partition("@")
-    tag = entry.id if at else split_tag(entry.name)[1]
     if keep:
-        return any(fnmatchcase(name, glob) for name in (entry.id, tag) for glob in keep)
+        return any(_fits(entry, glob) for glob in keep)
+    tag = entry.id if at else split_tag(entry.name)[1]
     if at:
         return f"{repository}:{entry.id}" not in names
     return entry.name != UNNAMED and not tag.endswith(UNPROVEN)

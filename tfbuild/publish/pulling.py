@@ -3,7 +3,7 @@
 from collections.abc import Collection
 
 from tfbuild.cpu import Cpu
-from tfbuild.engine import Engine, transfer
+from tfbuild.engine import Engine, image_name, transfer
 from tfbuild.errors import NothingFits, RegistryRefused
 from tfbuild.oci.client import Registry
 from tfbuild.plan import MACHINES
@@ -45,8 +45,15 @@ def select(
             f"{registry.repository}:{tag} has no image with Python {python}", hint=f"it has: {', '.join(others)}"
         )
     choice = choose.choose(published, platform=MACHINES[host.arch], features=features, any_release=any_release)
-    skipped = [PassedOver(id=image.id, reason="--skip") for image in choice.fitting if image.id in skip]
-    return choice.among([image for image in choice.fitting if image.id not in skip]).passing(skipped)
+    names = {image_name.parse(name).reference for name in skip}
+    left = [image for image in choice.fitting if image.id not in names]
+    first = choice.fitting.index(left[0]) if left else len(choice.fitting)
+    rows = [
+        PassedOver(id=image.id, reason="--skip", better=position < first)
+        for position, image in enumerate(choice.fitting)
+        if image.id in names
+    ]
+    return choice.among(left).passing(rows)
 
 
 def pull(engine: Engine, registry: Registry, accepted: Accepted, progress: Progress) -> str:

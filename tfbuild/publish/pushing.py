@@ -7,7 +7,7 @@ from typing import Any, TypeGuard
 
 from tfbuild.context import labels
 from tfbuild.context.labels import REPOSITORY
-from tfbuild.engine import Engine, transfer
+from tfbuild.engine import Engine, Image, image_name, transfer
 from tfbuild.errors import RegistryRefused, UnknownImage, UsageError, VerificationFailed, Withdrawn
 from tfbuild.oci import references
 from tfbuild.oci.client import Registry
@@ -62,18 +62,14 @@ def push(
     Raises VerificationFailed if no report says that this image passed, RegistryRefused if the fixed tag is another
     image and `force` is not set, Withdrawn if this image was withdrawn.
     """
-    if sign is not None:
-        signing.need()
-    local = engine.image(image)
-    identifier = labels.identifier(image, local.labels)
-    _refuse_unverified(image, identifier, local.id, reports)
-    ref = f"{registry.repository}:{identifier}"
-    manifest, uploaded = _ensure_uploaded(engine, local.id, registry, ref, force=force, progress=progress)
+    ready = prepare(engine, image, registry, reports, force=force, sign=sign is not None)
+    local, ref, identifier = ready.image, ready.ref, ready.identifier
+    manifest, uploaded = ready.existing, False
+    if manifest is None:
+        manifest, uploaded = _upload(engine, local.id, registry, identifier, progress), True
+        # It may have been there before, under the fixed tag that is another image now.
+        _refuse_withdrawn(registry, manifest, identifier)
     published = _published(registry, ref, manifest)
-    if reason := indexes.withdrawal(registry, manifest):
-        raise Withdrawn(
-            f"this image, {identifier}, was withdrawn: {reason}", hint=f"invoke withdraw {identifier} --undo"
-        )
     if sign is not None:
         signing.sign(f"{registry.repository}@{manifest.digest}", sign, ca=registry.ca)
     with progress.step("push: SBOM and provenance"):
@@ -95,6 +91,60 @@ def push(
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Ready:
+    """A push that may begin. `there`: what its fixed tag is now; `existing`: that, if it is this image."""
+
+    image: Image
+    identifier: str
+    ref: str
+    there: Manifest | None
+    existing: Manifest | None
+
+
+def prepare(engine: Engine, image: str, registry: Registry, reports: Path, *, force: bool, sign: bool) -> Ready:
+    """Check all that can be known before the upload, which may take an hour. Raises what `push` does."""
+    if sign:
+        signing.need()
+    local = engine.image(_on_engine(engine, image, registry))
+    identifier = labels.identifier(image, local.labels)
+    _refuse_unverified(image, identifier, local.id, reports)
+    ref = f"{registry.repository}:{identifier}"
+    if indexes.of_labels(local.labels, local.created, local.id) is None:
+        raise _invalid(ref)
+    there = registry.manifest(identifier)
+    existing = there if _is(there, local.id) else None
+    if existing is None:
+        _refuse_moving(ref, there, force=force)
+    else:
+        _published(registry, ref, existing)
+    for manifest in (existing, *_pushed_before(registry, local)):
+        if manifest is not None:
+            _refuse_withdrawn(registry, manifest, identifier)
+    return Ready(image=local, identifier=identifier, ref=ref, there=there, existing=existing)
+
+
+def _on_engine(engine: Engine, image: str, registry: Registry) -> str:
+    """Return the engine's name of the image to push, which may be named as it will be in the registry."""
+    named = image_name.parse(image)
+    if named.repository == str(registry.repository) and not engine.exists(image):
+        return image_name.find(engine, named.reference)
+    return image_name.find(engine, image)
+
+
+def _pushed_before(registry: Registry, local: Image) -> list[Manifest | None]:
+    """Return the manifests by which this engine knows an image there, because it pulled it."""
+    digests = [name.rpartition("@") for name in local.repo_digests]
+    return [registry.manifest(digest) for place, _, digest in digests if place == str(registry.repository)]
+
+
+def _refuse_withdrawn(registry: Registry, manifest: Manifest, identifier: str) -> None:
+    if reason := indexes.withdrawal(registry, manifest):
+        raise Withdrawn(
+            f"this image, {identifier}, was withdrawn: {reason}", hint=f"invoke withdraw {identifier} --undo"
+        )
+
+
 def _is(manifest: Manifest | None, image_id: str) -> TypeGuard[Manifest]:
     return manifest is not None and image_id in manifest.ids
 
@@ -106,19 +156,6 @@ def _refuse_moving(ref: str, existing: Manifest | None, *, force: bool) -> None:
             f"{ref} is another image there ({existing.digest})",
             hint="fixed tags are only moved with --force",
         )
-
-
-def _ensure_uploaded(
-    engine: Engine, image_id: str, registry: Registry, ref: str, *, force: bool, progress: Progress
-) -> tuple[Manifest, bool]:
-    """Return the image's manifest in the registry, and whether it had to be uploaded; `ref` is its fixed tag."""
-    identifier = ref.rpartition(":")[2]
-    existing = registry.manifest(identifier)
-    if _is(existing, image_id):
-        return existing, False
-    # Before the upload, which may take an hour.
-    _refuse_moving(ref, existing, force=force)
-    return _upload(engine, image_id, registry, identifier, progress), True
 
 
 def _upload(engine: Engine, image_id: str, registry: Registry, identifier: str, progress: Progress) -> Manifest:
@@ -158,8 +195,12 @@ def _published(registry: Registry, ref: str, manifest: Manifest) -> Published:
     """Return what the image's labels say in the registry. Raises RegistryRefused if they are invalid."""
     published = indexes.of_config(registry.config(manifest), manifest.digest)
     if published is None:
-        raise RegistryRefused(f"the labels of {ref} are invalid", hint="build it again with this tfbuild")
+        raise _invalid(ref)
     return published
+
+
+def _invalid(ref: str) -> RegistryRefused:
+    return RegistryRefused(f"the labels of {ref} are invalid", hint="build it again with this tfbuild")
 
 
 def _tag(registry: Registry, ref: str, arrived: Manifest, *, force: bool) -> None:
@@ -183,8 +224,19 @@ def _refuse_overwritten(registry: Registry, ref: str, manifest: Manifest) -> Non
         )
 
 
-def rehearse(registry: Registry, image: str) -> tuple[str, str]:
-    """The fixed tag that a push of `image` would set, and the digest that it stands for now, or "".
+def rehearse(engine: Engine, image: str, registry: Registry, reports: Path, *, force: bool, sign: bool) -> Ready:
+    """Check all that `push` checks before it changes anything, and that the registry accepts writes.
+
+    Raises what `push` would raise. Only the upload itself can show that the registry is full, or that an image which
+    is not under its fixed tag any more was withdrawn.
+    """
+    ready = prepare(engine, image, registry, reports, force=force, sign=sign)
+    registry.refuse_unless_writable()
+    return ready
+
+
+def access(registry: Registry, image: str) -> tuple[str, str]:
+    """Return the fixed tag that a push of `image` would set, and the digest that it stands for now, or "".
 
     The image need not exist yet. Raises RegistryRefused if pushing is not allowed.
     """
@@ -192,24 +244,28 @@ def rehearse(registry: Registry, image: str) -> tuple[str, str]:
     if not references.TAG.fullmatch(identifier):
         raise UsageError(f"{image!r} does not name a tag", hint="use an identifier from `invoke plan`")
     registry.refuse_unless_writable()
-    ref = f"{registry.repository}:{identifier}"
-    existing = registry.manifest(identifier)
-    return ref, existing.digest if existing is not None else ""
+    return f"{registry.repository}:{identifier}", registry.digest(identifier)
 
 
-def finish(registry: Registry, image: str, reports: Path, note: indexes.Note = indexes.quietly) -> Pushed:
+def finish(
+    registry: Registry, image: str, reports: Path, note: indexes.Note = indexes.quietly, *, dry_run: bool = False
+) -> Pushed:
     """Finish the push of an image that is in the registry with its papers: only update its indexes.
 
-    Damaged images are reported to `note`. Raises what described.check does; Unfinished if the image or its papers are
-    missing.
+    Damaged images are reported to `note`. With `dry_run`, `moved` has the indexes that do not offer it yet. Raises what
+    described.check does; Unfinished if the image or its papers are missing.
     """
     checked = described.check(registry, image, reports)
     if checked.withdrawn:
         described.refuse_unfinished(checked)
-    moved = indexes.gather(registry, checked.published, note)
-    manifest = registry.manifest(checked.digest)
-    if manifest is not None:
-        _discard_arriving(registry, manifest)
+    if dry_run:
+        registry.refuse_unless_writable()
+        moved = list(checked.lacking)
+    else:
+        moved = indexes.gather(registry, checked.published, note)
+        manifest = registry.manifest(checked.digest)
+        if manifest is not None:
+            _discard_arriving(registry, manifest)
     return Pushed(
         ref=f"{registry.repository}:{checked.id}",
         digest=checked.digest,

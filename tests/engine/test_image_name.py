@@ -1,0 +1,110 @@
+"""An image has the same names for every verb: ID, tfbuild:ID, R:ID."""
+
+from typing import Any
+
+import pytest
+
+from tfbuild.engine import Engine, image_name
+from tfbuild.errors import UnknownImage, UsageError
+from tfbuild.oci.client import Registry
+from tfbuild.oci.references import Repository
+from tfbuild.publish import described
+
+ID = "2.21.0-mkl-py3.11-f16c"
+R = "ghcr.io/us/tfbuild"
+DIGEST = f"sha256:{64 * '0'}"
+
+
+class Names(Engine):
+    """Only the names of an engine."""
+
+    def __init__(self, names: dict[str, str]) -> None:
+        self.names = names
+
+    def exists(self, ref: str) -> bool:
+        return ref in self.names
+
+    def labelled(self, label: str) -> Any:
+        ids = sorted(set(self.names.values()))
+        tags = {image: tuple(name for name, named in self.names.items() if named == image) for image in ids}
+        return [type("Image", (), {"id": image, "tags": names}) for image, names in tags.items()]
+
+
+@pytest.mark.parametrize(
+    ("name", "repository", "reference", "registry"),
+    [
+        (ID, "", ID, ""),
+        (f"tfbuild:{ID}", "tfbuild", ID, ""),
+        (f"{R}:{ID}", R, ID, R),
+        (f"localhost:5000/x:{ID}", "localhost:5000/x", ID, "localhost:5000/x"),
+        (f"{R}@{DIGEST}", R, DIGEST, R),
+        (f"{R}:{ID}@{DIGEST}", R, DIGEST, R),
+        (f"localhost:5000/x@{DIGEST}", "localhost:5000/x", DIGEST, "localhost:5000/x"),
+        (DIGEST, "", DIGEST, ""),
+        ("localhost:5000/x", "localhost:5000/x", "", "localhost:5000/x"),
+        ("us/tensorflow:2.20", "us/tensorflow", "2.20", ""),
+        ("", "", "", ""),
+    ],
+)
+def test_a_name_has_a_repository_and_a_tag_or_a_digest(
+    name: str, repository: str, reference: str, registry: str
+) -> None:
+    parsed = image_name.parse(name)
+    assert (parsed.repository, parsed.reference, parsed.registry) == (repository, reference, registry)
+
+
+@pytest.mark.parametrize(
+    ("here", "name", "found"),
+    [
+        ({f"tfbuild:{ID}": "A"}, ID, f"tfbuild:{ID}"),
+        ({f"tfbuild:{ID}": "A"}, f"tfbuild:{ID}", f"tfbuild:{ID}"),
+        # Pulled, and not built here.
+        ({f"{R}:{ID}": "A"}, ID, f"{R}:{ID}"),
+        ({f"{R}:{ID}": "A"}, f"tfbuild:{ID}", f"{R}:{ID}"),
+        ({f"{R}:{ID}": "A"}, f"{R}:{ID}", f"{R}:{ID}"),
+        # What was built here comes first; a registry's name is that of its own image alone.
+        ({f"tfbuild:{ID}": "A", f"{R}:{ID}": "B"}, ID, f"tfbuild:{ID}"),
+        ({f"tfbuild:{ID}": "A", f"{R}:{ID}": "B"}, f"{R}:{ID}", f"{R}:{ID}"),
+        # One image, two names.
+        ({f"{R}:{ID}": "A", f"quay.io/x:{ID}": "A"}, ID, f"{R}:{ID}"),
+        # Names of others are the engine's to judge.
+        ({}, "tensorflow/tensorflow:2.20.0", "tensorflow/tensorflow:2.20.0"),
+        ({}, "mine", "mine"),
+        ({}, DIGEST, DIGEST),
+        ({}, "", ""),
+    ],
+)
+def test_an_image_is_found_by_each_of_its_names(here: dict[str, str], name: str, found: str) -> None:
+    assert image_name.find(Names(here), name) == found
+
+
+def test_a_name_that_may_be_several_images_is_refused_with_all_of_them() -> None:
+    engine = Names({f"{R}:{ID}": "A", f"quay.io/x:{ID}": "B"})
+    for name in (ID, f"tfbuild:{ID}"):
+        with pytest.raises(UsageError, match=rf"any of several images: {R}:{ID}, quay.io/x:{ID}"):
+            image_name.find(engine, name)
+
+
+def test_an_image_of_a_registry_that_was_not_pulled_is_not_replaced_by_another_one() -> None:
+    with pytest.raises(UnknownImage, match=rf"hint: here is tfbuild:{ID}"):
+        image_name.find(Names({f"tfbuild:{ID}": "A"}), f"{R}:{ID}")
+    with pytest.raises(UnknownImage, match="hint: invoke images"):
+        image_name.find(Names({}), ID)
+
+
+@pytest.mark.parametrize("name", [ID, f"tfbuild:{ID}", f"{R}:{ID}"])
+def test_a_registry_knows_the_same_names(name: str) -> None:
+    assert described.tag_of(Registry(Repository.parse(R)), name) == ID
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (f"quay.io/x:{ID}", rf"is not in {R}.*\n?hint: --registry quay.io/x"),
+        (R, "does not name an image in a repository"),
+        ("", "does not name an image in a repository"),
+    ],
+)
+def test_a_registry_refuses_what_is_not_its_own(name: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        described.tag_of(Registry(Repository.parse(R)), name)
