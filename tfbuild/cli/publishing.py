@@ -62,7 +62,7 @@ def sbom(image: str, *, engine: str, output: str, json: bool) -> None:
     examples=(
         "invoke push tfbuild:2.21.0-mkl-py3.11-f16c --registry ghcr.io/us/tfbuild",
         "invoke push tfbuild:2.21.0-mkl-py3.11-f16c --dry-run    # would it be accepted?",
-        "invoke push 2.21.0-mkl-py3.11-f16c --access    # before a build: may it be pushed there?",
+        "invoke push 2.21.0-mkl-py3.11-f16c --access    # before a build",
     ),
 )
 def push(

@@ -2,13 +2,13 @@
 
 from tfbuild.publish.candidates import Altered, accept, nothing_fits
 from tfbuild.publish.pulling import pull, select
-from tfbuild.publish.pushing import Pushed, Ready, access, finish, push, rehearse
+from tfbuild.publish.pushing import Pushed, Rehearsal, access, finish, push, rehearse
 from tfbuild.publish.withdrawing import withdraw
 
 __all__ = [
     "Altered",
     "Pushed",
-    "Ready",
+    "Rehearsal",
     "accept",
     "access",
     "finish",

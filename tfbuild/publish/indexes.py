@@ -330,33 +330,6 @@ def named(registry: Registry, images: Iterable[Published], note: Note = quietly)
     return found
 
 
-@dataclass(frozen=True, kw_only=True)
-class Attached:
-    """What is attached to an image. `complete`: its SBOM and its provenance; `withdrawn`: why it was, or "".
-
-    `signed`: a signature is there, which nobody checked.
-    """
-
-    complete: bool
-    withdrawn: str
-    signed: bool
-
-
-def attached(registry: Registry, subjects: Iterable[Manifest]) -> list[Attached]:
-    """Return what is attached to each image, from a few small requests."""
-
-    def read(subject: Manifest) -> Attached:
-        types = referrers.types(registry, subject.digest)
-        return Attached(
-            complete=set(referrers.NEEDED) <= types,
-            withdrawn=withdrawal(registry, subject) if WITHDRAWAL in types else "",
-            signed=referrers.signed(registry, subject.digest, types),
-        )
-
-    with ThreadPoolExecutor(transport.WORKERS) as pool:
-        return list(pool.map(read, subjects))
-
-
 def withdrawal(registry: Registry, subject: Manifest) -> str:
     """Return the reason why an image was withdrawn; "" if it was not, or is offered again."""
     if WITHDRAWAL not in referrers.types(registry, subject.digest):

@@ -9,6 +9,7 @@ that a tool changed without adding to the history.
 """
 
 from collections.abc import Iterable, Mapping, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -21,8 +22,9 @@ from tfbuild.engine import Engine
 from tfbuild.engine.image import split_tag
 from tfbuild.engine.image_name import IDENTIFIER
 from tfbuild.errors import EngineMissing, TfbuildError, UnknownImage, UsageError
+from tfbuild.oci import referrers, transport
 from tfbuild.oci.client import Registry
-from tfbuild.oci.manifests import Damaged
+from tfbuild.oci.manifests import Damaged, Manifest
 from tfbuild.plan import MACHINES
 from tfbuild.publish import choose, indexes
 from tfbuild.publish.choose import Published
@@ -164,10 +166,37 @@ def remote(
             signed=attached.signed,
         )
         for (image, manifest), attached in zip(
-            pairs, indexes.attached(registry, [manifest for _, manifest in pairs]), strict=True
+            pairs, _attached(registry, [manifest for _, manifest in pairs]), strict=True
         )
     ]
     return sorted([*entries, *moved], key=lambda entry: entry.name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttachedKinds:
+    """What is attached to an image. `complete`: its SBOM and its provenance; `withdrawn`: why it was, or "".
+
+    `signed`: a signature is there, which nobody checked.
+    """
+
+    complete: bool
+    withdrawn: str
+    signed: bool
+
+
+def _attached(registry: Registry, subjects: Iterable[Manifest]) -> list[AttachedKinds]:
+    """Return what is attached to each image, from a few small requests."""
+
+    def read(subject: Manifest) -> AttachedKinds:
+        types = referrers.types(registry, subject.digest)
+        return AttachedKinds(
+            complete=set(referrers.NEEDED) <= types,
+            withdrawn=indexes.withdrawal(registry, subject) if indexes.WITHDRAWAL in types else "",
+            signed=referrers.signed(registry, subject.digest, types),
+        )
+
+    with ThreadPoolExecutor(transport.WORKERS) as pool:
+        return list(pool.map(read, subjects))
 
 
 def _moved(registry: Registry, tag: str, host: Cpu | None, features: frozenset[str]) -> Entry | None:

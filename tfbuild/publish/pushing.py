@@ -92,7 +92,7 @@ def push(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ready:
+class Rehearsal:
     """A push that may begin. `there`: what its fixed tag is now; `existing`: that, if it is this image."""
 
     image: Image
@@ -102,7 +102,7 @@ class Ready:
     existing: Manifest | None
 
 
-def prepare(engine: Engine, image: str, registry: Registry, reports: Path, *, force: bool, sign: bool) -> Ready:
+def prepare(engine: Engine, image: str, registry: Registry, reports: Path, *, force: bool, sign: bool) -> Rehearsal:
     """Check all that can be known before the upload, which may take an hour. Raises what `push` does."""
     if sign:
         signing.need()
@@ -121,7 +121,7 @@ def prepare(engine: Engine, image: str, registry: Registry, reports: Path, *, fo
     for manifest in (existing, *_pushed_before(registry, local)):
         if manifest is not None:
             _refuse_withdrawn(registry, manifest, identifier)
-    return Ready(image=local, identifier=identifier, ref=ref, there=there, existing=existing)
+    return Rehearsal(image=local, identifier=identifier, ref=ref, there=there, existing=existing)
 
 
 def _on_engine(engine: Engine, image: str, registry: Registry) -> str:
@@ -224,7 +224,7 @@ def _refuse_overwritten(registry: Registry, ref: str, manifest: Manifest) -> Non
         )
 
 
-def rehearse(engine: Engine, image: str, registry: Registry, reports: Path, *, force: bool, sign: bool) -> Ready:
+def rehearse(engine: Engine, image: str, registry: Registry, reports: Path, *, force: bool, sign: bool) -> Rehearsal:
     """Check all that `push` checks before it changes anything, and that the registry accepts writes.
 
     Raises what `push` would raise. Only the upload itself can show that the registry is full, or that an image which
