@@ -61,7 +61,7 @@ def sbom(image: str, *, engine: str, output: str, json: bool) -> None:
     JSON,
     examples=(
         "invoke push tfbuild:2.21.0-mkl-py3.11-f16c --registry ghcr.io/us/tfbuild",
-        "invoke push tfbuild:2.21.0-mkl-py3.11-f16c --dry-run    # would it be accepted?",
+        "invoke push tfbuild:2.21.0-mkl-py3.11-f16c --dry-run    # only check",
         "invoke push 2.21.0-mkl-py3.11-f16c --access    # before a build",
     ),
 )

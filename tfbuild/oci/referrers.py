@@ -96,7 +96,24 @@ def _add(registry: Registry, tag: str, row: dict[str, Any]) -> None:
 def listed(registry: Registry, digest: str) -> list[dict[str, Any]]:
     """The descriptors of what is attached to an image, in the registry's order."""
     rows = registry.referrers(digest)
-    return rows if rows is not None else _rows(registry.manifest(fallback_tag(digest)))
+    if rows is not None:
+        return rows
+    return [_typed(registry, row) for row in _rows(registry.manifest(fallback_tag(digest)))]
+
+
+def _typed(registry: Registry, row: dict[str, Any]) -> dict[str, Any]:
+    """Return a descriptor with the type that its manifest has, where a tool left that out of the index.
+
+    skopeo 1.9 drops it when it copies an index, and cosign 3.1 writes that of the configuration (github.com/sigstore/
+    cosign/issues/4641); both were measured.
+    """
+    if row.get("artifactType") not in (None, "", EMPTY_TYPE):
+        return row
+    try:
+        manifest = registry.manifest(str(row.get("digest", "")))
+        return row | {"artifactType": manifest.json().get("artifactType", "")} if manifest is not None else row
+    except RegistryRefused:
+        return row
 
 
 def complete(registry: Registry, digest: str) -> bool:

@@ -1,0 +1,142 @@
+"""What other tools make of what tfbuild pushes: skopeo, oras and crane, between two real registries.
+
+docs/registries.md says what works by this. No container engine takes part.
+"""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import debian
+from tests.with_engine import registry as registries
+from tests.with_engine.registry import Server
+from tests.with_engine.test_tampering import BEST, INDEXES, SECOND, publish
+from tfbuild import publish as publishing
+from tfbuild.oci import referrers
+from tfbuild.oci.client import Registry
+from tfbuild.oci.references import Repository
+from tfbuild.publish import choose, described, indexes
+from tfbuild.publish.candidates import Accepted
+
+pytestmark = pytest.mark.engine
+PLAIN = ("--src-tls-verify=false", "--dest-tls-verify=false")
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Server]]:
+    one, other = (tmp_path_factory.mktemp("registry") for _ in range(2))
+    with registries.serve(one) as first, registries.serve(other) as second:
+        yield first, second
+
+
+@pytest.fixture(scope="module")
+def place(servers: tuple[Server, Server]) -> Registry:
+    """A repository with two published images."""
+    registry = Registry(Repository.parse(f"127.0.0.1:{servers[0].port}/us/x"))
+    publish(registry, "x86-64-v3")
+    publish(registry, "x86-64-v4")
+    return registry
+
+
+def mirror(servers: tuple[Server, Server], path: str) -> Registry:
+    return Registry(Repository.parse(f"127.0.0.1:{servers[1].port}/{path}"))
+
+
+def run(*command: str | Path) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def skopeo(*words: str) -> str:
+    if shutil.which("skopeo") is None:
+        pytest.skip("apt-get install skopeo")
+    return run("skopeo", *words)
+
+
+@pytest.fixture(scope="module")
+def oras(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return debian.unpack(tmp_path_factory.mktemp("oras"), "oras") / "usr" / "bin" / "oras"
+
+
+@pytest.fixture(scope="module")
+def crane(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return debian.unpack(tmp_path_factory.mktemp("crane"), "crane", suite=debian.NEWEST) / "usr" / "bin" / "crane"
+
+
+def best_for_all(place: Registry) -> Accepted:
+    """What a host with every feature gets, after all checks of a pull."""
+    index = place.manifest("any-mkl")
+    assert index is not None
+    published = indexes.read_index(index)
+    features = frozenset().union(*(image.features for image in published))
+    return publishing.accept(place, choose.choose(published, platform="linux/amd64", features=features))
+
+
+def test_skopeo_reads_an_image_and_an_index(place: Registry) -> None:
+    document = json.loads(skopeo("inspect", "--tls-verify=false", f"docker://{place.repository}:{BEST}"))
+    assert (document["Digest"], document["Labels"]["io.tfbuild.id"]) == (place.digest(BEST), BEST)
+    # Of an index it takes what plain `docker pull` takes.
+    document = json.loads(skopeo("inspect", "--tls-verify=false", f"docker://{place.repository}:latest-mkl"))
+    assert document["Labels"]["io.tfbuild.id"] == SECOND
+
+
+def test_skopeo_sync_makes_a_mirror_from_which_hosts_can_pull(
+    place: Registry, servers: tuple[Server, Server], tmp_path: Path
+) -> None:
+    destination = f"127.0.0.1:{servers[1].port}/synced"
+    skopeo("sync", "--all", "--src", "docker", "--dest", "docker", *PLAIN, str(place.repository), destination)
+    copied = mirror(servers, "synced/x")
+    tags = place.tags()
+    assert set(tags) >= {*INDEXES, BEST, SECOND}
+    assert {tag: copied.digest(tag) for tag in tags} == {tag: place.digest(tag) for tag in tags}
+    assert best_for_all(copied).image.id == BEST
+    described.refuse_unfinished(described.check(copied, BEST, tmp_path))
+
+
+def test_skopeo_copy_of_an_index_leaves_the_attachments_behind(place: Registry, servers: tuple[Server, Server]) -> None:
+    copied = mirror(servers, "copied/x")
+    source, target = f"docker://{place.repository}:any-mkl", f"docker://{copied.repository}:any-mkl"
+    skopeo("copy", "--all", *PLAIN, source, target)
+    assert copied.digest("any-mkl") == place.digest("any-mkl")
+    with pytest.raises(publishing.Altered, match="no provenance is attached"):
+        best_for_all(copied)
+
+
+def test_oras_lists_and_copies_the_attachments(place: Registry, servers: tuple[Server, Server], oras: Path) -> None:
+    listed = json.loads(run(oras, "discover", "--plain-http", "--format", "json", f"{place.repository}:{BEST}"))
+    assert {row["artifactType"] for row in listed["manifests"]} == {*referrers.NEEDED}
+    copied = mirror(servers, "oras/x")
+    plain = ("--from-plain-http", "--to-plain-http")
+    run(oras, "copy", *plain, "--recursive", f"{place.repository}:{BEST}", f"{copied.repository}:{BEST}")
+    assert copied.digest(BEST) == place.digest(BEST)
+    assert referrers.complete(copied, copied.digest(BEST))
+
+
+def test_crane_finds_the_image_of_a_level(place: Registry, crane: Path) -> None:
+    for platform, image in {"linux/amd64": SECOND, "linux/amd64/v4": BEST}.items():
+        found = run(crane, "digest", "--platform", platform, f"{place.repository}:latest-mkl")
+        assert found.strip() == place.digest(image)
+
+
+def test_a_signature_by_cosign_is_seen_in_a_registry_without_referrers(
+    place: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cosign = debian.unpack(tmp_path / "cosign", "cosign", suite=debian.NEWEST) / "usr" / "bin" / "cosign"
+    monkeypatch.setenv("COSIGN_PASSWORD", "")
+    prefix = tmp_path / "key"
+    run(cosign, "generate-key-pair", "--output-key-prefix", prefix)
+    digest = place.digest(BEST)
+
+    def signed() -> bool:
+        return referrers.signed(place, digest, referrers.types(place, digest))
+
+    assert not signed()
+    offline = ("--use-signing-config=false", "--tlog-upload=false")
+    run(cosign, "sign", "--yes", "--key", f"{prefix}.key", *offline, f"{place.repository}@{digest}")
+    assert signed()
+    assert referrers.complete(place, digest)
