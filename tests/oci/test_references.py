@@ -3,7 +3,7 @@
 import pytest
 
 from tfbuild.errors import UsageError
-from tfbuild.oci.references import parse_image
+from tfbuild.oci.references import arriving_tag, names_an_image, parse_image
 
 HUB = "https://registry-1.docker.io/v2"
 DIGEST = f"sha256:{'0' * 64}"
@@ -31,3 +31,27 @@ def test_an_image_s_name_is_a_repository_and_a_tag(name: str, url: str, tag: str
 def test_what_is_no_name_with_a_tag_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match="is not an image with a tag in a registry"):
         parse_image(name)
+
+
+@pytest.mark.parametrize(
+    ("tag", "image"),
+    [
+        ("2.21.0-mkl-py3.11-f16c", True),
+        (f"sha256-{'a' * 64}", False),
+        (f"sha256-{'a' * 64}.sig", False),
+        (arriving_tag(DIGEST), False),
+        # Only the whole tag is one of those.
+        (f"sha256-{'a' * 64}-mine", True),
+        (f"sha256-{'a' * 63}", True),
+        (f"x-sha256-{'a' * 64}", True),
+        (f"{arriving_tag(DIGEST)}0", True),
+        ("arriving-soon", True),
+        ("", False),
+        ("a b", False),
+        (".hidden", False),
+        ("a" * 128, True),
+        ("a" * 129, False),
+    ],
+)
+def test_tags_of_referrers_signatures_and_arrivals_name_no_image(tag: str, image: bool) -> None:
+    assert names_an_image(tag) is image

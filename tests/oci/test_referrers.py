@@ -1,0 +1,148 @@
+"""Documents are attached to one image, found again by its whole digest, and taken for nothing but what they are."""
+
+import json
+
+import pytest
+
+from tests.oci.fake_registry import FakeRegistry, connect
+from tests.oci.fake_registry import fake as fake
+from tfbuild.errors import RegistryRefused, VerificationFailed
+from tfbuild.oci import manifests, referrers
+from tfbuild.oci.client import Registry
+from tfbuild.oci.manifests import Manifest, digest_of
+from tfbuild.oci.referrers import PROVENANCE, SBOM, Attachment
+
+SUBJECT = Manifest(digest=digest_of(b"image"), media_type=manifests.IMAGES[0], content=b"image")
+BILL = Attachment(media_type=SBOM, title="x.cdx.json", created="2026-11-21T10:00:00+00:00", content=b"bill")
+PAPER = Attachment(media_type=PROVENANCE, title="x.provenance.json", created="", content=b"paper")
+TAG = f"manifests/{referrers.fallback_tag(SUBJECT.digest)}"
+
+
+@pytest.fixture(params=["lists", "tags"])
+def registry(request: pytest.FixtureRequest, fake: type[FakeRegistry]) -> Registry:
+    """A registry that lists referrers, and one that does not, for which an index under a tag does."""
+    if request.param == "lists":
+        fake.content[f"referrers/{SUBJECT.digest}"] = (manifests.INDEX, b'{"manifests": []}')
+    return connect(fake)
+
+
+def test_what_is_attached_is_read_back(registry: Registry) -> None:
+    assert referrers.types(registry, SUBJECT.digest) == set()
+    first = referrers.attach(registry, BILL, SUBJECT)
+    assert not referrers.complete(registry, SUBJECT.digest), "one of two"
+    second = referrers.attach(registry, PAPER, SUBJECT)
+    assert referrers.complete(registry, SUBJECT.digest)
+    assert [row["digest"] for row in referrers.listed(registry, SUBJECT.digest)] == [first, second]
+    assert referrers.documents(registry, SUBJECT, SBOM) == [b"bill"]
+    assert referrers.documents(registry, SUBJECT, PROVENANCE) == [b"paper"]
+    assert referrers.contents(registry, SUBJECT, SBOM) == [digest_of(b"bill")]
+
+
+def test_the_manifest_is_the_specifications(registry: Registry) -> None:
+    digest = referrers.attach(registry, BILL, SUBJECT)
+    manifest = registry.manifest(digest)
+    assert manifest is not None
+    read = manifest.json()
+    assert (read["schemaVersion"], read["artifactType"]) == (2, SBOM)
+    assert read["subject"] == {"mediaType": SUBJECT.media_type, "digest": SUBJECT.digest, "size": 5}
+    assert read["config"] == {"mediaType": referrers.EMPTY_TYPE, "digest": digest_of(b"{}"), "size": 2}
+    (layer,) = read["layers"]
+    assert (layer["mediaType"], layer["size"]) == (SBOM, 4)
+    assert layer["annotations"] == {"org.opencontainers.image.title": "x.cdx.json"}
+    assert read["annotations"] == {"org.opencontainers.image.created": BILL.created}
+    assert json.loads(referrers.manifest(PAPER, SUBJECT))["annotations"] == {}
+
+
+def test_attaching_again_changes_nothing(registry: Registry, fake: type[FakeRegistry]) -> None:
+    digest = referrers.attach(registry, BILL, SUBJECT)
+    if TAG in fake.content:
+        before = fake.content[TAG]
+        assert referrers.attach(registry, BILL, SUBJECT) == digest
+        assert fake.content[TAG] == before
+
+
+def test_the_index_under_the_tag_keeps_what_others_put_there(fake: type[FakeRegistry]) -> None:
+    other = {"digest": digest_of(b"other"), "artifactType": "signature"}
+    fake.content[TAG] = (manifests.INDEX, json.dumps({"manifests": [other]}).encode())
+    digest = referrers.attach(connect(fake), BILL, SUBJECT)
+    kept, added = json.loads(fake.content[TAG][1])["manifests"]
+    assert kept == other
+    assert added == {
+        "mediaType": manifests.IMAGES[0], "digest": digest, "artifactType": SBOM,
+        "size": len(referrers.manifest(BILL, SUBJECT)), "annotations": {referrers.CREATED: BILL.created},
+    }  # fmt: skip
+
+
+def test_an_index_that_others_overwrite_is_repaired_or_given_up(
+    fake: type[FakeRegistry], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry, puts = connect(fake), []
+    put = Registry.put
+
+    def overwritten(self: Registry, reference: str, content: bytes, media_type: str) -> str:
+        puts.append(reference)
+        return put(self, reference, content, media_type) if len(puts) == lost else ""
+
+    monkeypatch.setattr(Registry, "put", overwritten)
+    lost = 3
+    referrers.attach(registry, BILL, SUBJECT)
+    assert len(puts) == 3
+    del fake.content[TAG]
+    lost = 0
+    with pytest.raises(RegistryRefused, match="keeps changing"):
+        referrers.attach(registry, BILL, SUBJECT)
+    assert len(puts) == 3 + referrers.MENDS
+
+
+def test_the_tag_is_the_whole_digest() -> None:
+    assert referrers.fallback_tag("sha256:0a1b") == "sha256-0a1b"
+
+
+def attached(fake: type[FakeRegistry], **changes: object) -> Registry:
+    """A registry whose attached manifest says something else."""
+    document = json.loads(referrers.manifest(BILL, SUBJECT)) | changes
+    content = json.dumps(document).encode()
+    fake.content[f"manifests/{digest_of(content)}"] = (manifests.IMAGES[0], content)
+    fake.content[f"blobs/{digest_of(b'bill')}"] = ("", b"bill")
+    row = {"digest": digest_of(content), "artifactType": SBOM}
+    fake.content[TAG] = (manifests.INDEX, json.dumps({"manifests": [row]}).encode())
+    return connect(fake)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"subject": {"digest": digest_of(b"another")}}, "is about another image"),
+        ({"subject": {"digest": SUBJECT.digest[:-1]}}, "is about another image"),
+        ({"subject": None}, "is about another image"),
+        ({"subject": SUBJECT.digest}, "is about another image"),
+        ({"layers": []}, "does not have exactly one document"),
+        ({"layers": [{"digest": digest_of(b"bill")}] * 2}, "does not have exactly one document"),
+        ({"layers": {"digest": digest_of(b"bill")}}, "does not have exactly one document"),
+        ({"layers": ["x"]}, "does not have exactly one document"),
+        ({"layers": [{}]}, "was changed or lost: "),
+        ({"layers": [{"digest": digest_of(b"gone")}]}, "was changed or lost: "),
+    ],
+)
+def test_what_is_not_about_this_image_is_refused(
+    changes: dict[str, object], reason: str, fake: type[FakeRegistry]
+) -> None:
+    assert referrers.documents(attached(fake), SUBJECT, SBOM) == [b"bill"]
+    with pytest.raises(VerificationFailed, match=reason) as error:
+        referrers.documents(attached(fake, **changes), SUBJECT, SBOM)
+    assert error.value.hint == referrers.HINT
+
+
+def test_what_is_listed_and_gone_or_changed_is_refused(fake: type[FakeRegistry]) -> None:
+    registry = attached(fake)
+    (name,) = (name for name in fake.content if name.startswith("manifests/sha256:"))
+    fake.content[f"blobs/{digest_of(b'bill')}"] = ("", b"another bill")
+    with pytest.raises(VerificationFailed, match="was changed or lost: "):
+        referrers.documents(registry, SUBJECT, SBOM)
+    fake.content[name] = (manifests.IMAGES[0], b"{}")
+    with pytest.raises(VerificationFailed, match="was changed or lost: "):
+        referrers.documents(registry, SUBJECT, SBOM)
+    del fake.content[name]
+    with pytest.raises(VerificationFailed, match="is listed but missing"):
+        referrers.documents(registry, SUBJECT, SBOM)
+    assert referrers.documents(registry, SUBJECT, PROVENANCE) == []
