@@ -63,6 +63,12 @@ def test_a_release_has_the_version_as_its_tag(tag: str, code: int, copy: Path) -
     assert ("::error::" in done.stdout) == bool(code)
 
 
+@pytest.mark.parametrize("path", ["pull.sh", "docs/publishing.md"])
+def test_the_script_that_pulls_is_fetched_by_this_version(path: str) -> None:
+    text = (ROOT / path).read_text(encoding="utf-8")
+    assert set(re.findall(r"raw\.githubusercontent\.com/us/tfbuild/([^/]+)/pull\.sh", text)) == {TAG}
+
+
 def released(copy: Path) -> None:
     text = (copy / "CHANGELOG.md").read_text(encoding="utf-8")
     old = f"## [{__version__}] - 2026-12-01\n\nWhat is new.\n\n## [0.0.9] - 2026-01-01\n\nOlder.\n"
