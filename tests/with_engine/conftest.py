@@ -5,7 +5,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -20,7 +20,7 @@ from tfbuild.context import dockerfile
 from tfbuild.cpu import detect
 from tfbuild.engine import Engine
 from tfbuild.engine.build import BuildSettings
-from tfbuild.errors import EngineMissing
+from tfbuild.errors import BaseUnavailable, EngineMissing
 from tfbuild.pipeline import Maker
 from tfbuild.pipeline import base_image as bases
 from tfbuild.pipeline.run import Run
@@ -50,8 +50,9 @@ def debian_made(tmp_path_factory: pytest.TempPathFactory) -> None:
         engine = Engine.connect()
     except EngineMissing:
         return
-    folder = tmp_path_factory.mktemp("debian")
-    with files.locked(tmp_path_factory.getbasetemp().parent / "tfbuild-debian", lambda: None):
+    folder, shared = tmp_path_factory.mktemp("debian"), tmp_path_factory.getbasetemp().parent / "tfbuild-debian"
+    # Tests that need it say why it cannot be had.
+    with suppress(BaseUnavailable), files.locked(shared, lambda: None):
         bases.bootstrap(engine, "bookworm", progress=Progress(), log=folder / "log", ca_cert=certificates(""))
 
 
