@@ -184,6 +184,29 @@ def test_the_list_shows_whether_a_signature_is_attached(kind: str, fake: type[Fa
     assert signed() is True
 
 
+@pytest.mark.parametrize("kind", [None, "", referrers.EMPTY_TYPE])
+@pytest.mark.parametrize("has_api", [True, False])
+def test_attachments_are_known_by_their_own_manifests_where_a_list_has_other_types(
+    has_api: bool, kind: str | None, fake: type[FakeRegistry], name: str, tmp_path: Path
+) -> None:
+    """As skopeo copies such an index, cosign writes one, and the registry of go-containerregistry lists them."""
+    digest = manifest(fake, name)
+    rows = json.loads(fake.content[f"referrers/{digest}"][1])["manifests"]
+    untyped = [{"digest": row["digest"]} | ({} if kind is None else {"artifactType": kind}) for row in rows]
+    content = (manifests.INDEX, json.dumps({"schemaVersion": 2, "manifests": untyped}).encode())
+    if has_api:
+        fake.content[f"referrers/{digest}"] = content
+    else:
+        del fake.content[f"referrers/{digest}"]
+        fake.content[f"manifests/{referrers.fallback_tag(digest)}"] = content
+    assert referrers.types(connect(fake), digest) == {*referrers.NEEDED}
+    described.refuse_unfinished(described.check(connect(fake), name, tmp_path))
+    # One that is gone has no type, and hides no other.
+    del fake.content[f"manifests/{rows[0]['digest']}"]
+    assert not referrers.complete(connect(fake), digest)
+    assert referrers.types(connect(fake), digest) >= {rows[1]["artifactType"]}
+
+
 def test_the_list_names_what_the_registry_lost(fake: type[FakeRegistry], name: str) -> None:
     gather(fake, image(fake, "2.20.0", cpu="x86-64-v2"))
     lost = published(connect(fake), name)
