@@ -30,7 +30,7 @@ from tests import checkout
 ROOT = Path(__file__).parent.parent
 ROOMS = ("cpu", "plan", "context", "verify", "binary", "oci", "publish", "measure")
 # Further folders of tests that use a room directly, tried where its own tests notice nothing.
-RELATED = {"oci": ("publish",), "context": ("plan", "publish"), "measure": ("bench",), "verify": ("cli/test_docs.py",)}
+RELATED = {"oci": ("publish",), "context": ("plan", "publish"), "measure": ("bench",)}
 MARKS = "not engine and not sshd and not browser and not contract and not installs and not nightly and not alone"
 # Imported before the processes split, since each run would spend more time on them than on most tests. None of ours.
 COMMON = (
