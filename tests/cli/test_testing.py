@@ -124,7 +124,7 @@ def test_a_missing_program_is_installed_or_reported_in_one_line(
 PASSES = "def test_a(): pass\ndef test_b(): pass\n"
 FAILS = "import pytest\n@pytest.fixture\ndef gone(): raise OSError\ndef test_a(): assert 0\ndef test_b(gone): pass\n"
 SKIPS = "import pytest\ndef test_a(): pytest.skip('none')\n"
-RESULTS = {"test_a.py: 2 passed", "test_b.py: 1 failed, 1 error", "test_c.py: 1 skipped"}
+RESULTS = {"x/test_a.py: 2 passed", "x/test_b.py: 1 failed, 1 error", "x/test_c.py: 1 skipped"}
 LANES = """
 import os, time
 import pytest
@@ -139,15 +139,16 @@ LONG = ("with_engine/test_build", "with_engine/test_verify", "with_engine/test_c
 def run_pytest(folder: Path, *arguments: str) -> list[str]:
     """Run pytest with the plugin that writes a line for each file, and return its lines before the summary."""
     for name, text in (("a", PASSES), ("b", FAILS), ("c", SKIPS)):
-        (folder / f"test_{name}.py").write_text(text)
+        (folder / "x").mkdir(exist_ok=True)
+        (folder / "x" / f"test_{name}.py").write_text(text)
     plugins = ["-p", "tests.files", "-o", "console_output_style=classic", *arguments]
     command = [sys.executable, "-m", "pytest", "-c", "/dev/null", "-q", *plugins, "--rootdir", str(folder), str(folder)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stdout + done.stderr
     lines = done.stdout.partition("\n=")[0].split("\n")
     assert {line for line in lines if line.startswith(("FAILED", "ERROR"))} == {
-        "FAILED test_b.py::test_a",
-        "ERROR test_b.py::test_b",
+        "FAILED x/test_b.py::test_a",
+        "ERROR x/test_b.py::test_b",
     }
     assert not {".", "F", "E", "s"} & {line.strip() for line in lines}
     return lines
@@ -166,12 +167,12 @@ def test_each_file_is_one_line_when_it_has_ended(tmp_path: Path) -> None:
 def test_files_that_share_something_run_in_one_worker(tmp_path: Path) -> None:
     """The two long lanes run in parallel, each in one worker; pytest-xdist by itself distributes single tests."""
     seen = tmp_path / "seen"
-    for file in (*LONG, "test_x"):
+    for file in (*LONG, "x/test_x"):
         path = tmp_path / f"{file}.py"
         path.parent.mkdir(exist_ok=True)
         path.write_text(LANES.format(seen=seen, file=file))
     lines = run_pytest(tmp_path, "-p", "tests.lanes", "-n", "2", "--no-loadscope-reorder")
-    assert results(lines) == RESULTS | {f"{file}.py: 3 passed" for file in (*LONG, "test_x")}
+    assert results(lines) == RESULTS | {f"{file}.py: 3 passed" for file in (*LONG, "x/test_x")}
     assert any(line.startswith("[8/8]") for line in lines)
     pairs = {line.partition(" ")[::2] for line in seen.read_text().splitlines()}
     worker = dict(pairs)

@@ -1,6 +1,7 @@
 """The images that an entry point suggests to a machine that cannot run its own."""
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from tfbuild import facts
 from tfbuild.errors import TfbuildError
@@ -44,6 +45,8 @@ def candidates(build: Guarded | Build) -> tuple[Candidate, ...]:
     return tuple(Candidate(id=other.id, features=kernel_names(other.instruction_set.features)) for other in order)
 
 
+# Builds of one release for other CPUs suggest the same images.
+@lru_cache(maxsize=256)
 def _possible(request: Request) -> Build | None:
     try:
         return select(request, None)

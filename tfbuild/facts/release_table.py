@@ -4,7 +4,7 @@ tfbuild/facts/releases.py answers questions with them.
 """
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from typing import Literal
 
@@ -37,6 +37,12 @@ class Release(Facts, frozen=True, kw_only=True):
         return f"v{self.version}"
 
 
+@lru_cache(maxsize=2**14)
+def _within(release: str, since: str, before: str) -> bool:
+    number = version(release)
+    return version(since) <= number and (not before or number < version(before))
+
+
 class RangeRow(Facts, frozen=True, kw_only=True):
     """A fact that holds for the releases in [since, before); without `before`, for all since `since`."""
 
@@ -51,8 +57,7 @@ class RangeRow(Facts, frozen=True, kw_only=True):
         return ""
 
     def covers(self, release: str) -> bool:
-        number = version(release)
-        return version(self.since) <= number and (not self.before or number < version(self.before))
+        return _within(release, self.since, self.before)
 
 
 class Sourced(RangeRow, frozen=True, kw_only=True):
