@@ -1,18 +1,28 @@
 #!/bin/sh
 # ci/debian.sh COMMAND...: runs a command on a bare Debian 12, as root in a copy of this checkout.
 #
-# That is a container with nothing but Git: the command installs what it needs, and starts an engine of its own, whose
-# images are in a volume. The container's network and processes are its own. DEBIAN: another image of Debian 12.
+# That is a container with nothing but Git and Python: the command installs what it needs, and starts an engine of its
+# own. Engines there keep their images in volumes, since overlayfs does not go on top of itself.
+#
+# DEBIAN   another image of Debian 12
+# RIGHTS   options of `docker run` (default: --privileged, which an engine in a container needs)
 set -eu
 [ $# -gt 0 ] || {
     echo "ci/debian.sh: no command" >&2
     exit 2
 }
-# The copy belongs to root, as Git requires of whoever uses it.
-# shellcheck disable=SC2016
-exec docker run --rm --privileged --volume /var/lib/docker --volume "$PWD:/checkout:ro" "${DEBIAN:-debian:12}" sh -euc '
+# The copy belongs to root, as Git requires of whoever uses it. In version 2 of cgroups, a group with processes gives no
+# controllers to groups below it, such as those of an engine's containers: the processes move (moby/moby, hack/dind).
+# shellcheck disable=SC2016,SC2086
+exec docker run --rm ${RIGHTS---privileged} --volume /var/lib/tfbuild --volume /tmp --volume "$PWD:/checkout:ro" \
+    "${DEBIAN:-debian:12}" sh -euc '
+    if [ -w /sys/fs/cgroup/cgroup.subtree_control ]; then
+        mkdir -p /sys/fs/cgroup/init
+        xargs -rn1 < /sys/fs/cgroup/cgroup.procs > /sys/fs/cgroup/init/cgroup.procs || true
+        sed "s/ / +/g; s/^/+/" /sys/fs/cgroup/cgroup.controllers > /sys/fs/cgroup/cgroup.subtree_control
+    fi
     apt-get update -qq
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends ca-certificates git python3 > /dev/null
-    cp -r --no-preserve=ownership /checkout /root/tfbuild
+    cp -r /checkout /root/tfbuild
     cd /root/tfbuild
     exec "$@"' sh "$@"
