@@ -310,6 +310,17 @@ def test_a_statement_names_everything_in_an_image() -> None:
     assert run["byproducts"][1]["digest"] == {"sha256": digest_of(b"{}").removeprefix("sha256:")}
 
 
+def test_a_statement_names_the_image_that_tensorflow_was_taken_from() -> None:
+    reused = f"ghcr.io/us/tfbuild:id@{DIGEST}"
+    labelled = image(labels=labels() | {"io.tfbuild.reused": reused})
+    made = provenance.statement(
+        labelled, repository="us/x", digest=DIGEST, built={}, wheel_sha256="", git_version="", report=b"{}",
+        verified="2026-11-01T00:00:00Z", sbom=b"{}", run=None,
+    )  # fmt: skip
+    names = {one.name: one.sha256 for one in made.predicate.build_definition.resolved_dependencies}
+    assert names["reused ghcr.io/us/tfbuild:id"] == DIGEST
+
+
 def test_a_statement_is_read_back_equal_and_agrees_with_its_image() -> None:
     read = provenance.from_json(provenance.to_json(statement()))
     assert read == statement()

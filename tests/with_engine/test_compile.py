@@ -599,9 +599,6 @@ def test_a_rebuild_on_an_updated_base_takes_tensorflow_from_the_image_before(
         assert read_labels(new.labels).base_digest != read_labels(old.labels).base_digest
         assert new.labels["io.tfbuild.reused"] == f"{names['before'].partition(':')[0]}:{build.id}@{old.id}"
         assert "compile.sh" not in (tmp_path / "work" / build.id / "build.log").read_text(encoding="utf-8")
-        layers = [set(engine.client.images.get(one.id).attrs["RootFS"]["Layers"]) for one in (old, new)]
-        # TensorFlow's layer: hosts that have the image before do not download it again.
-        assert len(layers[0] & layers[1]) > len(engine.client.images.get(site.base).attrs["RootFS"]["Layers"])
         run = engine.run(names["again"], ["python", "-c", "import tensorflow; print(open('/etc/updated').read())"])
         assert (run.exit_code, run.stdout.strip()) == (0, "updated"), run.stderr
         assert image_contents.read(engine, new.id).built == image_contents.read(engine, old.id).built

@@ -114,7 +114,7 @@ def test_an_updated_base_asks_for_a_rebuild_that_compiles_nothing(
     assert [reason["reason"] for reason in document["rebuild"]] == ["base"]
     assert f"error: {ID} should be rebuilt: its base {row.base} was updated" in answer.stderr
 
-    # As a row from source is rebuilt: nothing is installed, and TensorFlow's layer stays as hosts have it.
+    # As a row from source is rebuilt: nothing is installed.
     reference = f"{row.registry.repository}@{digest}"
     options = f"--base {row.base} --no-throughput --need-disk 5 --no-cache --reuse {reference}"
     second = row.run("image.sh", TFBUILD_BUILD_OPTIONS=options)
@@ -124,12 +124,8 @@ def test_an_updated_base_asks_for_a_rebuild_that_compiles_nothing(
     now = row.labels()
     assert read_labels(now).base_digest == document["base"]["now"]
     assert now["io.tfbuild.reused"] == f"{row.registry.repository}:{ID}@{digest}"
-    manifest, old = row.registry.manifest(ID), row.registry.manifest(digest)
+    manifest = row.registry.manifest(ID)
     assert manifest is not None
-    assert old is not None
-    layers = [[layer["digest"] for layer in json.loads(one.content)["layers"]] for one in (old, manifest)]
-    largest = max(json.loads(old.content)["layers"], key=lambda layer: int(layer["size"]))["digest"]
-    assert largest in layers[1]
     (statement,) = [
         provenance.from_json(content)
         for content in referrers.documents(row.registry, manifest, referrers.PROVENANCE)
