@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from tests.context.test_planned import planned
-from tests.verify.test_checks import SANDBOX
+from tests.verify.test_checks import SANDBOX, verification
 from tfbuild.engine import Engine
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.challenge import Challenge
@@ -15,7 +15,7 @@ from tfbuild.in_container.smoke.judge import Ended
 from tfbuild.in_container.smoke.records import GpuConvolution
 from tfbuild.measure.probe import Outcome
 from tfbuild.verify.checks import cuda
-from tfbuild.verify.verification import Answered, Verification
+from tfbuild.verify.verification import NO_START, NOT_STARTED, Answered, Verification
 
 NO_GPU = "the engine hands out no GPU"
 ON_GPU = GpuConvolution(1, "/device:GPU:0", 1e-6)
@@ -51,6 +51,7 @@ def run(
     outcome = Outcome(records=records, ended=Ended(code, ""), output="", broken=broken)
     state.answer = Answered(outcome=outcome, challenge=Challenge(0, ()), wrong=wrong)
     check = cuda.CHECK.run(state)
+    assert check.name == "cuda"
     return check.status, check.detail, state.gpus
 
 
@@ -82,6 +83,8 @@ def test_a_wrong_answer_to_the_challenge_fails() -> None:
     assert run(ON_GPU, wrong="off by 1")[:2] == ("fail", "off by 1")
 
 
-def test_only_a_build_for_cuda_is_asked() -> None:
-    state = Probed(engine=cast(Engine, FakeEngine("")), ref="x", planned=planned(), baseline="none", sandbox=SANDBOX)
-    assert cuda.CHECK.skip(state)
+def test_only_a_build_for_cuda_that_starts_is_asked() -> None:
+    plan = replace(planned(), target="cuda")
+    assert cuda.CHECK.skip(verification(plan)) == ""
+    assert cuda.CHECK.skip(verification(plan, start=NOT_STARTED)) == NO_START
+    assert cuda.CHECK.skip(verification(planned())) == "target mkl"
