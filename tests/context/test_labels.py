@@ -13,7 +13,7 @@ from tfbuild.context.labels import labels_of, read_labels
 from tfbuild.context.planned import Planned
 from tfbuild.engine import Engine, Image
 from tfbuild.engine.image import parse_image
-from tfbuild.errors import UnknownImage
+from tfbuild.errors import UnknownImage, UsageError
 from tfbuild.plan import Request
 from tfbuild.publish import inventory
 
@@ -100,3 +100,32 @@ def test_an_image_with_labels_of_any_content_does_not_break_a_listing(name: str,
 def test_a_release_that_cannot_be_read_is_an_unreadable_label(release: str) -> None:
     with pytest.raises(UnknownImage, match=r"unreadable label io\.tfbuild\.release"):
         Planned.of("x", labels_of(build()) | {"io.tfbuild.release": release}, "amd64")
+
+
+GITHUB = {
+    "GITHUB_ACTIONS": "true", "GITHUB_SERVER_URL": "https://github.com", "GITHUB_REPOSITORY": "fork/tfbuild"
+}  # fmt: skip
+GITLAB = {"GITLAB_CI": "true", "CI_PROJECT_URL": "https://gitlab.example/us/tfbuild"}
+
+
+@pytest.mark.parametrize(
+    ("env", "source"),
+    [
+        ({}, ""),
+        (GITHUB, "https://github.com/fork/tfbuild"),
+        (GITLAB, "https://gitlab.example/us/tfbuild"),
+        (GITHUB | {"TFBUILD_IMAGE_SOURCE": "https://github.com/us/other"}, "https://github.com/us/other"),
+        (GITHUB | {"TFBUILD_IMAGE_SOURCE": ""}, "https://github.com/fork/tfbuild"),
+        ({"GITHUB_ACTIONS": "true"}, ""),
+        ({"GITHUB_REPOSITORY": "fork/tfbuild"}, ""),
+    ],
+)
+def test_an_image_names_the_repository_that_builds_it(env: dict[str, str], source: str) -> None:
+    expected = {"org.opencontainers.image.source": source} if source else {}
+    assert labels.given_at_build(env) == expected
+
+
+@pytest.mark.parametrize("source", ["github.com/us/tfbuild", "https://x y", "https://x/$HOME", "file:///etc"])
+def test_an_address_that_is_none_is_refused(source: str) -> None:
+    with pytest.raises(UsageError, match=r"TFBUILD_IMAGE_SOURCE is .* no web address"):
+        labels.given_at_build({"TFBUILD_IMAGE_SOURCE": source})

@@ -28,6 +28,7 @@ class Shop:
         self.engine, self.folder = engine, folder
         self.repository = f"tfbuild-test/prune-{secrets.token_hex(4)}"
         self.ids: list[str] = []
+        self.labels: dict[str, str] = {}
 
     def build(self, tag: str, *lines: str) -> str:
         folder = self.folder / secrets.token_hex(4)
@@ -35,7 +36,8 @@ class Shop:
         (folder / "content").write_text(secrets.token_hex(8))
         (folder / "Dockerfile").write_text("\n".join((*lines, "")))
         name = f"{self.repository}:{tag}"
-        self.ids.append(self.engine.build(folder, BuildSettings(log=folder / "log", progress=Progress()), tag=name))
+        settings = BuildSettings(log=folder / "log", progress=Progress(), labels=self.labels)
+        self.ids.append(self.engine.build(folder, settings, tag=name))
         return self.ids[-1]
 
     def tfbuilds(self, tag: str) -> str:
@@ -105,6 +107,14 @@ def test_tfbuilds_own_go_without_a_name_or_a_proof(shop: Shop) -> None:
     # A name of the user's own stays, though it stands for an image of tfbuild's.
     assert left == {BUILD.id, "mine"}
     assert {one.digest for one in shop.going("mine")} == {ids[BUILD.id]}
+
+
+def test_the_label_of_the_repository_is_set_and_leaves_the_image_tfbuilds_own(shop: Shop) -> None:
+    shop.labels = {"org.opencontainers.image.source": "https://github.com/us/tfbuild"}
+    image = shop.engine.image(shop.tfbuilds(f"{BUILD.id}-failed"))
+    assert image.labels["org.opencontainers.image.source"] == "https://github.com/us/tfbuild"
+    assert image.labels["io.tfbuild.id"] == BUILD.id
+    assert [one.name for one in shop.going()] == [f"{shop.repository}:{BUILD.id}-failed"]
 
 
 def test_the_verb_shows_what_would_go(shop: Shop, invoke: Callable[..., "subprocess.CompletedProcess[str]"]) -> None:

@@ -4,6 +4,7 @@ Images inherit labels, and anybody can write them: until it is checked, what is 
 annotations of a registry's index have the same names.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 from packaging.version import InvalidVersion, Version
 
 from tfbuild import __version__
-from tfbuild.errors import UnknownImage
+from tfbuild.errors import UnknownImage, UsageError
 from tfbuild.facts import targets
 
 if TYPE_CHECKING:
@@ -33,6 +34,10 @@ LEASE = f"{PREFIX}lease"
 OCI = "org.opencontainers.image."
 BASE_NAME = f"{OCI}base.name"
 BASE_DIGEST = f"{OCI}base.digest"
+# The repository that publishes the image, by which GHCR links a package with it.
+SOURCE = f"{OCI}source"
+SOURCE_VARIABLE = "TFBUILD_IMAGE_SOURCE"
+WEB_ADDRESS = re.compile(r"https?://[^\s\"'\\$]+")
 # Python raises another error than InvalidVersion for more than 4300 digits. No release is nearly that long.
 MOST_VERSION = 64
 
@@ -82,6 +87,26 @@ def labels_of(build: "Build") -> dict[str, str]:
         | (_gpus(build) if target.cuda else {})
         | _source(build)
     )
+
+
+def given_at_build(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the label that depends on who builds: the address of TFBUILD_IMAGE_SOURCE, else of the CI's repository.
+
+    It is not in the Dockerfile, so that forks build the same contexts. Raises UsageError for what is no web address.
+    Sources of the CI's variables: docs.github.com/en/actions/reference/workflows-and-actions/variables;
+    docs.gitlab.com/ci/variables/predefined_variables.
+    """
+    source = env.get(SOURCE_VARIABLE, "")
+    if source and not WEB_ADDRESS.fullmatch(source):
+        raise UsageError(
+            f"{SOURCE_VARIABLE} is {source!r}, which is no web address",
+            hint="for example https://github.com/us/tfbuild",
+        )
+    if not source and env.get("GITHUB_ACTIONS") == "true":
+        source = f"{env.get('GITHUB_SERVER_URL', '')}/{env.get('GITHUB_REPOSITORY', '')}"
+    elif not source and env.get("GITLAB_CI") == "true":
+        source = env.get("CI_PROJECT_URL", "")
+    return {SOURCE: source} if WEB_ADDRESS.fullmatch(source) else {}
 
 
 def prefixed(values: Mapping[str, str]) -> dict[str, str]:

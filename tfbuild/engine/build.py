@@ -53,7 +53,8 @@ class Unwatched:
 class BuildSettings:
     """What the builder gets beside its context; see Engine.build.
 
-    `contexts`: replacements of images, by the name in FROM; only buildx supports them.
+    `contexts`: replacements of images, by the name in FROM; only buildx supports them. `labels`: added to those of the
+    Dockerfile; they leave no step in the image's history.
     `seconds`: the time limit; None for no limit.
     """
 
@@ -62,6 +63,7 @@ class BuildSettings:
     build_args: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, Path] = field(default_factory=dict)
     contexts: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
     network: str = ""
     no_cache: bool = False
     watch: LogWatch | None = None
@@ -102,6 +104,7 @@ def _options(settings: BuildSettings) -> list[str]:
         *proxy_options(os.environ),
         *(f"--build-context={name}={value}" for name, value in settings.contexts.items()),
         *(f"--build-arg={name}={value}" for name, value in settings.build_args.items()),
+        *(f"--label={name}={value}" for name, value in settings.labels.items()),
         *(f"--secret={secret(name, path)}" for name, path in settings.secrets.items()),
     ]
 

@@ -5,6 +5,7 @@ was verified before, from the same context on the same base, is not built or ver
 """
 
 import json
+import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -16,7 +17,7 @@ from tfbuild import cpu, plan
 from tfbuild.context import dockerfile, remote_cache
 from tfbuild.context.digests import image_digest
 from tfbuild.context.dockerfile import Context
-from tfbuild.context.labels import ID, UNVERIFIED, image_name, read_labels
+from tfbuild.context.labels import ID, UNVERIFIED, given_at_build, image_name, read_labels
 from tfbuild.context.planned import Planned
 from tfbuild.cpu import Cpu, cpuid
 from tfbuild.engine import Engine, daemon
@@ -222,6 +223,7 @@ class Maker:
                 progress=self.progress,
                 build_args=dockerfile.build_args(base, context, reused),
                 contexts=contexts,
+                labels=given_at_build(os.environ),
                 no_cache=self.run.no_cache,
             )
             compiling.execute(
