@@ -2,6 +2,7 @@
 
 import io
 import re
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -192,6 +193,34 @@ def test_an_engine_that_ended_has_its_own_error(last: str) -> None:
     assert last in str(error)
     assert "/tmp/build.log" in error.hint
     assert isinstance(build.failure([last, "exit code: 1"], Path("l")), BuildFailed), "a step printed it"
+
+
+CLIENT = """#!/bin/sh
+case "$*" in
+--version) echo "Docker version 20.10.24, build x"; exit ;;
+*version*) echo 20.10.24; exit ;;
+esac
+echo run >> {folder}/runs
+[ "$(wc -l < {folder}/runs)" -gt {failing} ] && exit
+echo "no active session for u7vy84swmpcupcjnlrmyenvbu: context deadline exceeded"
+exit 1
+"""
+
+
+@pytest.mark.parametrize(("failing", "runs"), [(0, 1), (1, 2), (9, 2)])
+def test_a_build_that_lost_its_client_goes_on_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int, runs: int
+) -> None:
+    client = tmp_path / "docker"
+    client.write_text(CLIENT.format(folder=tmp_path, failing=failing))
+    client.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    place, log = build.BuildPlace(host="unix:///sessions"), tmp_path / "log"
+    settings = build.BuildSettings(log=log, progress=Progress(io.StringIO()))
+    with pytest.raises(BuildFailed, match="no active session") if failing > 1 else nullcontext():
+        build.export(tmp_path, place, settings, stage="x", output=tmp_path)
+    assert (tmp_path / "runs").read_text().count("run") == runs
+    assert log.read_text().count("no active session") == min(failing, runs)
 
 
 def test_proxies_are_passed_by_name_only() -> None:

@@ -27,6 +27,9 @@ LOST = re.compile(
     r"^(?:ERROR: )?(?:error during connect|Cannot connect to the Docker daemon|failed to receive status: .*Unavailable)"
     r"|code = Unavailable .*(?:EOF|transport|connection)|server did not provide an image ID"
 )
+# The client did not answer the engine in time, which a busy machine or little memory brings about; what was built is
+# kept, and a second run goes through (https://github.com/moby/buildkit/issues/6422, issues/2691).
+LOST_SESSION = re.compile(r"no active session for \w+: context deadline exceeded$")
 # Progress shows an instruction on one line of at most this width, without its mounts.
 MOUNTS = re.compile(r"--mount=\S+\s*")
 WIDTH = 60
@@ -145,6 +148,17 @@ def destination(folder: Path) -> str:
 def _run(context: Path, place: BuildPlace, settings: BuildSettings, outcome: list[str], *, load: bool) -> None:
     program = docker_cli.find_cli(place.host, plugin=place.builder is not None, chosen=place.chosen)
     command = [*_program(program, place, settings, load=load), *outcome, *_options(settings), str(context)]
+    settings.log.unlink(missing_ok=True)
+    lines = _run_once(command, place, settings)
+    if lines and LOST_SESSION.search(lines[-1]):
+        settings.progress("the engine lost its connection to the client; the build goes on from there")
+        lines = _run_once(command, place, settings)
+    if lines is not None:
+        raise failure(lines, settings.log)
+
+
+def _run_once(command: list[str], place: BuildPlace, settings: BuildSettings) -> list[str] | None:
+    """Run the client, and return the last lines of a build that failed, or None."""
     stages, tail = Stages(settings.progress, settings.watch), buildkit_log.Tail()
 
     def read(line: str) -> None:
@@ -152,17 +166,14 @@ def _run(context: Path, place: BuildPlace, settings: BuildSettings, outcome: lis
             stages.add(event)
             tail.add(event)
 
-    log = settings.log
-    log.unlink(missing_ok=True)
     try:
         # On SIGINT the client cancels the build in BuildKit, which kills the processes of its steps.
-        code = process.logged(command, _environment(place), log, read, settings.seconds)
+        code = process.logged(command, _environment(place), settings.log, read, settings.seconds)
     except BaseException as error:
         stages.end("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
         raise
     stages.end("done" if code == 0 else "failed")
-    if code != 0:
-        raise failure(tail.lines(), log)
+    return tail.lines() if code else None
 
 
 def engine_ended(missing: EngineMissing, failed: BuildFailed) -> EngineMissing:
