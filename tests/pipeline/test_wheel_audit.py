@@ -71,6 +71,20 @@ def test_a_real_library_is_audited(tmp_path: Path) -> None:
     assert audit.own == ("linux_x86_64",)
 
 
+def test_what_this_machine_s_libraries_need_is_not_the_wheel_s(tmp_path: Path) -> None:
+    compiler = shutil.which("cc") or shutil.which("gcc") or pytest.skip("there is no C compiler here")
+    (tmp_path / "thing.c").write_text("int thing(void) { return 1; }\n")
+    library = tmp_path / "thing.so"
+    # No manylinux tag allows it, and it needs the C library and versions of its own.
+    system = next(Path("/usr/lib").glob("*/liblzma.so.5"))
+    linked = ["-Wl,--no-as-needed", str(system)]
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", "-nostdlib", "-o", library, tmp_path / "thing.c", *linked], check=True
+    )
+    audit = wheel_audit.check(wheel(tmp_path, {"tensorflow/thing.so": library.read_bytes()}))
+    assert (audit.needs, audit.external) == ({}, ("liblzma.so.5",))
+
+
 @pytest.mark.parametrize("files", [{"tensorflow/__init__.py": b"x = 1\n"}, {"tensorflow/a.so": b"no machine code"}])
 def test_a_wheel_without_machine_code_is_refused(files: dict[str, bytes], tmp_path: Path) -> None:
     with pytest.raises(BuildFailed, match="is not a TensorFlow wheel") as caught:

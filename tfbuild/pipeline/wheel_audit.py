@@ -67,7 +67,9 @@ class Audit:
 def check(wheel: Path) -> Audit:
     """Audit a wheel file. Raises BuildFailed where it is unreadable or contains no machine code."""
     # The plan decides the instruction set; auditwheel would report anything beyond x86-64's first level as a fault.
-    command = [sys.executable, "-m", "auditwheel", "show", "--json", "--disable-isa-ext-check", str(wheel)]
+    # It also finds this machine's libraries and reports what those need, though the wheel meets others where it runs.
+    own = ["--disable-isa-ext-check", "--ldpaths", ""]
+    command = [sys.executable, "-m", "auditwheel", "show", "--json", *own, str(wheel)]
     completed = subprocess.run(command, capture_output=True, text=True, check=False)
     try:
         output = json.loads(completed.stdout)
