@@ -4,8 +4,9 @@
 
 For each identifier: `build/ID/plan.json`, `build/ID/sittings.jsonl` (the builder's record of each run),
 `reports/ID.json` (verification, once the image is built), `reports/bench-ID.json` (from `invoke bench --only isa
---against`, where that was run) and the wheel beside its sidecar in `dist/` (from `invoke wheel`). A compile without an
-end is written down as one that is under way.
+--against`, where that was run) and the wheel beside its sidecar in a folder below `dist/` (from `invoke wheel`: a
+release's wheels have one file name, so that each needs a folder of its own). A compile without an end is written down as
+one that is under way.
 """
 
 import argparse
@@ -97,7 +98,7 @@ def slowest(rows: list[dict[str, Any]]) -> list[dict[str, object]]:
 
 def wheel(name: str, folder: Path) -> dict[str, object] | None:
     """The wheel's size in bytes and its digest, None where `invoke wheel` did not write it."""
-    for path in sorted(folder.glob("*.whl.json")):
+    for path in sorted(folder.rglob("*.whl.json")):
         sidecar = json.loads(path.read_text(encoding="utf-8"))
         if sidecar["plan"]["id"] == name:
             return {"name": path.stem, "bytes": path.with_suffix("").stat().st_size, "sha256": sidecar["sha256"]}

@@ -62,10 +62,14 @@ def test_the_total_is_of_all_sittings_and_the_slowest_actions_are_each_named_onc
 
 
 def test_the_wheel_is_the_one_whose_sidecar_names_the_build(folder: Path) -> None:
-    for name, identifier in (("a-1-py3-none-any.whl", "OTHER"), ("b-1-py3-none-any.whl", "ID")):
-        (folder / name).write_bytes(b"12345" if identifier == "ID" else b"1")
-        (folder / f"{name}.json").write_text(json.dumps({"plan": {"id": identifier}, "sha256": f"of {identifier}"}))
-    assert read(folder, DONE)["wheel"] == {"name": "b-1-py3-none-any.whl", "bytes": 5, "sha256": "of ID"}
+    """Both have one file name, as the wheels of a release have."""
+    name = "a-1-py3-none-any.whl"
+    for place, identifier in (("other", "OTHER"), ("own", "ID")):
+        (folder / place).mkdir()
+        (folder / place / name).write_bytes(b"12345" if identifier == "ID" else b"1")
+        sidecar = json.dumps({"plan": {"id": identifier}, "sha256": f"of {identifier}"})
+        (folder / place / f"{name}.json").write_text(sidecar)
+    assert read(folder, DONE)["wheel"] == {"name": name, "bytes": 5, "sha256": "of ID"}
 
 
 def test_the_gains_are_those_of_every_arm_but_the_baseline(folder: Path) -> None:
