@@ -138,7 +138,8 @@ def test_the_login_is_the_registrys(site: Site) -> None:
     assert "unauthorized" in refused.stderr.lower()
 
 
-def test_a_row_is_built_verified_and_published(first: Done, site: Site) -> None:
+def test_a_row_is_built_verified_and_published(first: Done, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_CONFIG", str(site.docker))
     digest = Registry(Repository.parse(f"{site.host}/us/tensorflow")).digest(ID)
     assert first.outputs == {"name": f"{site.host}/us/tensorflow", "digest": digest}
     assert f"{site.host}/us/tensorflow:{ID}@{digest}" in first.stdout
