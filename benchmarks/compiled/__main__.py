@@ -5,8 +5,8 @@
 For each identifier: `build/ID/plan.json`, `build/ID/sittings.jsonl` (the builder's record of each run),
 `reports/ID.json` (verification, once the image is built), `reports/bench-ID.json` (from `invoke bench --only isa
 --against`, where that was run) and the wheel beside its sidecar in a folder below `dist/` (from `invoke wheel`: a
-release's wheels have one file name, so that each needs a folder of its own). A compile without an end is written down as
-one that is under way.
+release's wheels have one file name, so that each needs a folder of its own). A compile without an end is written down
+as one that is under way.
 """
 
 import argparse
