@@ -36,8 +36,8 @@ DEFAULT_COMPILER = "gcc-12"
 NEWEST = ("latest", "newest", "stable", "current", "main", "master", "nightly")
 MISTYPED = str.maketrans("lioq", "1100", " ,")
 LIKE_PYTHON = re.compile(r"3\.\d+")
-# Letters of an unknown release that are compared with the known ones.
 VERSION_INSIDE = re.compile(r"(?<![\d.])\d+[.,]\d+(?:[.,]\d+)?")
+# Letters of an unknown release that are compared with the known ones.
 MOST_TEXT = 64
 
 

@@ -120,10 +120,7 @@ def _about_python(request: Request, release: str, python: str) -> tuple[str, ...
     if request.python or python == source:
         return ()
     debian = base_images.for_wheel(python).distribution
-    return (
-        f"Python {python} is the default for official wheels: Debian's own in {debian}, so that its base image can be "
-        f"made without a registry. Builds from source default to {source}",
-    )
+    return (f"Python {python} is {debian}'s own; builds from source default to Python {source}",)
 
 
 def refuse_compile_options(request: Request) -> None:

@@ -248,10 +248,7 @@ def _about_python(decided: _Decisions) -> tuple[str, ...]:
     official = choose_python(Request(), decided.release, pythons)
     if decided.request.python or python == official:
         return ()
-    return (
-        f"Python {python} is the default for builds from source: the newest that TensorFlow {decided.release} supports "
-        f"and that has a base image. --wheel official defaults to {official}",
-    )
+    return (f"Python {python} is the newest of this release with a base; official wheels default to {official}",)
 
 
 def _unchecked(source: Source) -> tuple[str, ...]:
