@@ -107,6 +107,7 @@ def test_skopeo_copy_of_an_index_leaves_the_attachments_behind(place: Registry, 
         best_for_all(copied)
 
 
+@pytest.mark.nightly
 def test_oras_lists_and_copies_the_attachments(place: Registry, servers: tuple[Server, Server], oras: Path) -> None:
     listed = json.loads(run(oras, "discover", "--plain-http", "--format", "json", f"{place.repository}:{BEST}"))
     assert {row["artifactType"] for row in listed["manifests"]} == {*referrers.NEEDED}
@@ -117,12 +118,14 @@ def test_oras_lists_and_copies_the_attachments(place: Registry, servers: tuple[S
     assert referrers.complete(copied, copied.digest(BEST))
 
 
+@pytest.mark.nightly
 def test_crane_finds_the_image_of_a_level(place: Registry, crane: Path) -> None:
     for platform, image in {"linux/amd64": SECOND, "linux/amd64/v4": BEST}.items():
         found = run(crane, "digest", "--platform", platform, f"{place.repository}:latest-mkl")
         assert found.strip() == place.digest(image)
 
 
+@pytest.mark.nightly
 def test_a_signature_by_cosign_is_seen_in_a_registry_without_referrers(
     place: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
