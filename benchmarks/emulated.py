@@ -16,12 +16,12 @@ from pathlib import Path
 from benchmarks.harness import record
 from tfbuild import cpu
 from tfbuild.engine import Engine
+from tfbuild.measure.probe import PYTHON
 
 QEMU = "qemu-x86_64-static"
 # Prints the emulated CPU's /proc/cpuinfo, which is the machine's own under user emulation.
 CPUINFO = Path(__file__).parent.parent / "tests" / "data" / "emulated" / "cpuinfo_x86_64.c"
 CPUS = ("Conroe", "Penryn", "Nehalem", "SandyBridge", "IvyBridge", "Haswell")
-STARTED = "started"
 # A convolution's and a matrix product's kernels are those that the instruction set changes most.
 PROGRAM = """
 import numpy, tensorflow as tf
@@ -67,9 +67,9 @@ def outcome(engine: Engine, image: str, qemu: Path, name: str, description: byte
     """The CPU's features, the entry point's exit code and last line, and how TensorFlow ends without it."""
     files = {"cpuinfo": description, "qemu": qemu.read_bytes()}
     with engine.sandbox(image, files, "/mnt") as sandbox:
-        guarded = engine.run(image, ["echo", STARTED], sandbox=sandbox.replacing({"/proc/cpuinfo": "cpuinfo"}))
+        guarded = engine.run(image, ["true"], sandbox=sandbox.replacing({"/proc/cpuinfo": "cpuinfo"}))
         # A shell stands in between: the kernel ignores the signal by which QEMU's first process would end itself.
-        command = ["-c", '/mnt/qemu "$@"; exit $?', "sh", "-cpu", name, "/opt/tensorflow/bin/python", "-c", PROGRAM]
+        command = ["-c", '/mnt/qemu "$@"; exit $?', "sh", "-cpu", name, PYTHON, "-c", PROGRAM]
         alone = engine.run(image, command, entrypoint=["/bin/sh"], sandbox=sandbox, timeout=SECONDS)
     row = {
         "features": sorted(cpu.parse(description.decode(), machine="x86_64").features),

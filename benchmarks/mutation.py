@@ -26,12 +26,13 @@ from itertools import count
 from pathlib import Path
 
 from tests import checkout
+from tfbuild.cli.testing import PURE
 
 ROOT = Path(__file__).parent.parent
 ROOMS = ("cpu", "plan", "context", "verify", "binary", "oci", "publish", "measure")
 # Further folders of tests that use a room directly, tried where its own tests notice nothing.
 RELATED = {"oci": ("publish",), "context": ("plan", "publish"), "measure": ("bench",)}
-MARKS = "not engine and not sshd and not browser and not contract and not installs and not nightly and not alone"
+MARKS = f"{PURE} and not alone"
 # Imported before the processes split, since each run would spend more time on them than on most tests. None of ours.
 COMMON = (
     "pytest", "_pytest.assertion.rewrite", "hypothesis.strategies", "msgspec", "packaging.requirements", "jinja2",
@@ -188,20 +189,8 @@ class Runner:
             sys.path[:0] = [str(self.copy)]
             sys.dont_write_bytecode = False
             pytest = importlib.import_module("pytest")
-            options = [
-                "-q",
-                "-x",
-                "-p",
-                "no:xdist",
-                "-p",
-                "no:cacheprovider",
-                "--hypothesis-seed=1",
-                "-m",
-                MARKS,
-                "-W",
-                IMPORTED,
-            ]
-            code = int(pytest.main([*options, *(f"tests/{name}" for name in tests)]))
+            options = ["-q", "-x", "-p", "no:xdist", "-p", "no:cacheprovider", "--hypothesis-seed=1"]
+            code = int(pytest.main([*options, "-m", MARKS, "-W", IMPORTED, *(f"tests/{name}" for name in tests)]))
         except BaseException:
             traceback.print_exc()
         finally:

@@ -59,29 +59,27 @@ def wheel(folder: Path, files: dict[str, bytes]) -> Path:
     return path
 
 
-def test_a_real_library_is_audited(tmp_path: Path) -> None:
+def audited(folder: Path, code: str, *options: str) -> Audit:
+    """Audit a wheel with one library, made of C code."""
     compiler = shutil.which("cc") or shutil.which("gcc") or pytest.skip("there is no C compiler here")
+    (folder / "thing.c").write_text(code)
+    library = folder / "thing.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, folder / "thing.c", *options], check=True)
+    return wheel_audit.check(wheel(folder, {"tensorflow/thing.so": library.read_bytes()}))
+
+
+def test_a_real_library_is_audited(tmp_path: Path) -> None:
     # explicit_bzero came with glibc 2.25.
-    (tmp_path / "thing.c").write_text("#include <string.h>\nvoid thing(char *p) { explicit_bzero(p, 64); }\n")
-    library = tmp_path / "thing.so"
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, tmp_path / "thing.c"], check=True)
-    audit = wheel_audit.check(wheel(tmp_path, {"tensorflow/thing.so": library.read_bytes()}))
+    audit = audited(tmp_path, "#include <string.h>\nvoid thing(char *p) { explicit_bzero(p, 64); }\n")
     assert audit.needs["GLIBC"] == "2.25"
     assert audit.tag.startswith(("manylinux_2_26", "manylinux_2_27", "manylinux_2_28", "manylinux_2_25"))
     assert audit.own == ("linux_x86_64",)
 
 
 def test_what_this_machine_s_libraries_need_is_not_the_wheel_s(tmp_path: Path) -> None:
-    compiler = shutil.which("cc") or shutil.which("gcc") or pytest.skip("there is no C compiler here")
-    (tmp_path / "thing.c").write_text("int thing(void) { return 1; }\n")
-    library = tmp_path / "thing.so"
     # No manylinux tag allows it, and it needs the C library and versions of its own.
     system = next(Path("/usr/lib").glob("*/liblzma.so.5"))
-    linked = ["-Wl,--no-as-needed", str(system)]
-    subprocess.run(
-        [compiler, "-shared", "-fPIC", "-nostdlib", "-o", library, tmp_path / "thing.c", *linked], check=True
-    )
-    audit = wheel_audit.check(wheel(tmp_path, {"tensorflow/thing.so": library.read_bytes()}))
+    audit = audited(tmp_path, "int thing(void) { return 1; }\n", "-nostdlib", "-Wl,--no-as-needed", str(system))
     assert (audit.needs, audit.external) == ({}, ("liblzma.so.5",))
 
 

@@ -119,7 +119,7 @@ def small(tree: Path, new: str) -> Path:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Quickly:
+class SmallWheel:
     """What `invoke wheel` answered and said of a tree with small kernels, compiled for x86-64-v3."""
 
     tree: Path
@@ -128,10 +128,10 @@ class Quickly:
 
 
 @pytest.fixture(scope="module")
-def quickly(wheel: Run, tmp_path_factory: pytest.TempPathFactory) -> Quickly:
-    tree = small(tmp_path_factory.mktemp("quickly") / "tree", uuid.uuid4().hex)
+def small_wheel(wheel: Run, tmp_path_factory: pytest.TempPathFactory) -> SmallWheel:
+    tree = small(tmp_path_factory.mktemp("small") / "tree", uuid.uuid4().hex)
     done = wheel("x86-64-v3", "--source", str(tree), *NAMED)
-    return Quickly(tree=tree, answer=json.loads(done.stdout), said=done.stderr)
+    return SmallWheel(tree=tree, answer=json.loads(done.stdout), said=done.stderr)
 
 
 @pytest.fixture
@@ -171,8 +171,8 @@ def test_two_cpus_differ_exactly_by_their_features(compiled: Callable[[str], Dou
     assert old.inspected <= features("westmere")
 
 
-def test_the_planned_flags_reach_the_compiler(quickly: Quickly, tmp_path: Path) -> None:
-    found = objectcode.read(Path(quickly.answer["wheel"]), tmp_path)
+def test_the_planned_flags_reach_the_compiler(small_wheel: SmallWheel, tmp_path: Path) -> None:
+    found = objectcode.read(Path(small_wheel.answer["wheel"]), tmp_path)
     assert found.macros == {facts.feature(name).macro for name in features("x86-64-v3")}
 
 
@@ -268,8 +268,8 @@ def test_a_config_that_the_tree_lacks_is_known_before_anything_is_compiled(wheel
     assert "this TensorFlow has no --config=none_such; nothing was compiled" in done.stderr
 
 
-def test_the_sidecar_says_how_the_wheel_was_built(quickly: Quickly, engine: Engine, site: Site) -> None:
-    answer = quickly.answer
+def test_the_sidecar_says_how_the_wheel_was_built(small_wheel: SmallWheel, engine: Engine, site: Site) -> None:
+    answer = small_wheel.answer
     document = json.loads(Path(answer["sidecar"]).read_text(encoding="utf-8"))
     assert document["sha256"] == answer["sha256"] == sources.digest(Path(answer["wheel"]))
     assert document["plan"]["copts"] == ["--copt=-march=x86-64-v3"]
@@ -283,14 +283,14 @@ def test_the_sidecar_says_how_the_wheel_was_built(quickly: Quickly, engine: Engi
 # --- the profile ------------------------------------------------------------------------------------------------------
 
 
-def test_the_profile_and_the_slowest_actions_are_beside_the_log(quickly: Quickly) -> None:
-    folder = log(quickly.tree, bazel_flag=("--subcommands",)).parent
+def test_the_profile_and_the_slowest_actions_are_beside_the_log(small_wheel: SmallWheel) -> None:
+    folder = log(small_wheel.tree, bazel_flag=("--subcommands",)).parent
     profile = bazel_profile.read(folder / "profile.json.gz")
     assert profile.complete
     compiled = [action for action in profile.actions if action.name == "Compiling tensorflow/double/kernel.cc"]
     assert [action.mnemonic for action in compiled] == ["CppCompile"] * KERNELS
     assert all(action.seconds > 0 for action in compiled)
-    lines = quickly.said.partition("profile: ")[2].splitlines()
+    lines = small_wheel.said.partition("profile: ")[2].splitlines()
     assert lines[0].startswith(f"{folder.relative_to(ROOT)}/profile.json.gz ")
     assert lines[1:6] == bazel_profile.lines(profile, 5)
     assert (folder / "slowest.txt").read_text() == bazel_profile.table(profile)

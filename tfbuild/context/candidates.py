@@ -1,9 +1,11 @@
 """The images that an entry point suggests to a machine that cannot run its own."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from tfbuild import facts
+from tfbuild.context.planned import Planned
 from tfbuild.errors import TfbuildError
 from tfbuild.plan import PLATFORMS, Build, Request, select
 
@@ -16,26 +18,12 @@ class Candidate:
     features: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Guarded:
-    """The properties of an image that its entry point is rendered from; all of them are in its labels."""
-
-    id: str
-    release: str
-    python: str
-    target: str
-    platform: str
-    compiled_for: str
-    features: tuple[str, ...]
-    compute_capabilities: tuple[str, ...]
-
-
-def kernel_names(features: tuple[str, ...]) -> tuple[str, ...]:
+def kernel_names(features: Iterable[str]) -> tuple[str, ...]:
     """Return the names in /proc/cpuinfo, sorted; a feature that no kernel prints cannot be checked."""
     return tuple(sorted(name for name in (facts.feature(feature).cpuinfo for feature in features) if name))
 
 
-def candidates(build: Guarded | Build) -> tuple[Candidate, ...]:
+def candidates(build: Planned | Build) -> tuple[Candidate, ...]:
     """Return images of the same release, target and Python for other instruction sets, the largest first."""
     request = Request(release=build.release, target=build.target, python=build.python, platform=build.platform)
     levels = (level.name for level in facts.levels(PLATFORMS[build.platform]) if level.features)

@@ -20,9 +20,10 @@ from typing import Protocol
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from tfbuild.context import remote_cache
-from tfbuild.context.candidates import Guarded, candidates, kernel_names
+from tfbuild.context.candidates import candidates, kernel_names
 from tfbuild.context.digests import context_digest, image_digest
 from tfbuild.context.labels import ALLOCATOR, UNVERIFIED, image_name, labels_of
+from tfbuild.context.planned import Planned
 from tfbuild.cpu import isa
 from tfbuild.errors import UsageError
 from tfbuild.facts import base_images, defects, releases, targets, toolchains
@@ -286,29 +287,20 @@ def options(build: Build) -> str:
 
 def entrypoint(build: Build, *, cpuinfo: str = "/proc/cpuinfo") -> str:
     """Return the entry point. Only tests of the script give another `cpuinfo`."""
-    guarded = Guarded(
-        id=build.id,
-        release=build.release,
-        python=build.python,
-        target=build.target,
-        platform=build.platform,
-        compiled_for=build.instruction_set.name,
-        features=build.instruction_set.features,
-        compute_capabilities=build.compute_capabilities,
-    )
-    return entrypoint_of(guarded, header=f"{MARKER}: {command(build)}", cpuinfo=cpuinfo)
+    planned = Planned.of(build.id, labels_of(build), build.platform.partition("/")[2])
+    return entrypoint_of(planned, header=f"{MARKER}: {command(build)}", cpuinfo=cpuinfo)
 
 
-def entrypoint_of(guarded: Guarded, *, header: str, cpuinfo: str = "/proc/cpuinfo") -> str:
-    """Return the entry point of an image with these properties; `header`: its comment about who wrote it."""
+def entrypoint_of(planned: Planned, *, header: str, cpuinfo: str = "/proc/cpuinfo") -> str:
+    """Return the entry point of an image by the plan in its labels; `header`: its comment about who wrote it."""
     return render(
         "entrypoint.sh.j2",
         header=header,
-        guarded=guarded,
+        planned=planned,
         cpuinfo=cpuinfo,
-        required=kernel_names(guarded.features),
-        candidates=candidates(guarded),
-        gpus=compute_capability.parse(",".join(guarded.compute_capabilities)) if guarded.compute_capabilities else (),
+        required=kernel_names(planned.features),
+        candidates=candidates(planned),
+        gpus=compute_capability.parse(",".join(planned.compute_capabilities)) if planned.compute_capabilities else (),
     )
 
 

@@ -5,6 +5,7 @@ Subject" and "Referrers Tag Schema": a registry without subjects gets an index u
 """
 
 import json
+from collections.abc import Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,7 +119,12 @@ def _typed(registry: Registry, row: dict[str, Any]) -> dict[str, Any]:
 
 def complete(registry: Registry, digest: str) -> bool:
     """Return whether an SBOM and a provenance are attached to an image; their content is not read."""
-    return set(NEEDED) <= types(registry, digest)
+    return are_complete(types(registry, digest))
+
+
+def are_complete(attached: Set[str]) -> bool:
+    """Return whether the types of the documents attached to an image include all that a push attaches."""
+    return attached >= {*NEEDED}
 
 
 def types(registry: Registry, digest: str) -> set[str]:
@@ -126,7 +132,7 @@ def types(registry: Registry, digest: str) -> set[str]:
     return {str(row.get("artifactType")) for row in listed(registry, digest)}
 
 
-def signed(registry: Registry, digest: str, attached: set[str]) -> bool:
+def signed(registry: Registry, digest: str, attached: Set[str]) -> bool:
     """Return whether a signature is among the types that are `attached` to an image, or under its tag; checks none."""
     return any(kind.startswith(SIGNATURES) for kind in attached) or bool(registry.digest(f"{fallback_tag(digest)}.sig"))
 

@@ -13,7 +13,7 @@ host runs (Docker 23 and newer), and pull.sh the first one of the highest speed 
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -277,7 +277,12 @@ def _offering(registry: Registry, image: Published, rows: Mapping[str, list[Inde
 
 def indexes(image: Published) -> tuple[str, ...]:
     """The tags of the indexes that may name an image."""
-    return (*moving_tags(image.release, image.target), f"{ANY}-{image.target}", f"{LATEST}-{image.target}")
+    return index_tags(image.release, image.target)
+
+
+def index_tags(release: str, target: str) -> tuple[str, ...]:
+    """The tags of the indexes that may name an image of a release."""
+    return (*moving_tags(release, target), f"{ANY}-{target}", f"{LATEST}-{target}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -330,9 +335,12 @@ def named(registry: Registry, images: Iterable[Published], note: Note = quietly)
     return found
 
 
-def withdrawal(registry: Registry, subject: Manifest) -> str:
-    """Return the reason why an image was withdrawn; "" if it was not, or is offered again."""
-    if WITHDRAWAL not in referrers.types(registry, subject.digest):
+def withdrawal(registry: Registry, subject: Manifest, attached: Set[str] | None = None) -> str:
+    """Return the reason why an image was withdrawn; "" if it was not, or is offered again.
+
+    `attached`: the types of the documents attached to it, where they were listed already.
+    """
+    if WITHDRAWAL not in (referrers.types(registry, subject.digest) if attached is None else attached):
         return ""
     try:
         contents = [
@@ -350,8 +358,7 @@ def of_its_release(registry: Registry, identifier: str) -> list[Published]:
     release, _, rest = identifier.partition("-")
     if not labels.is_version(release):
         return []
-    target = rest.partition("-")[0]
-    tags = (*moving_tags(release, target), f"{ANY}-{target}", f"{LATEST}-{target}")
+    tags = index_tags(release, rest.partition("-")[0])
     lists = [index for tag in tags if (index := registry.manifest(tag)) is not None]
     return [image for index in lists if index.media_type in manifests.LISTS for image in read_index(index)]
 
@@ -424,10 +431,11 @@ class View:
         if row is not None and row.image.id == tag:
             return row
         pair = _read_fixed(self._registry, tag, self._note)
-        if pair is None or pair[0].target != self._target or not referrers.complete(self._registry, pair[0].digest):
+        if pair is None or pair[0].target != self._target:
             return None
         image, manifest = pair
-        if withdrawal(self._registry, manifest):
+        attached = referrers.types(self._registry, image.digest)
+        if not referrers.are_complete(attached) or withdrawal(self._registry, manifest, attached):
             return None
         return IndexEntry(image=image, media_type=manifest.media_type, size=len(manifest.content))
 

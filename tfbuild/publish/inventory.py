@@ -190,8 +190,8 @@ def _attached(registry: Registry, subjects: Iterable[Manifest]) -> list[Attached
     def read(subject: Manifest) -> AttachedKinds:
         types = referrers.types(registry, subject.digest)
         return AttachedKinds(
-            complete=set(referrers.NEEDED) <= types,
-            withdrawn=indexes.withdrawal(registry, subject) if indexes.WITHDRAWAL in types else "",
+            complete=referrers.are_complete(types),
+            withdrawn=indexes.withdrawal(registry, subject, types),
             signed=referrers.signed(registry, subject.digest, types),
         )
 
@@ -273,19 +273,21 @@ def prunable(entries: Iterable[Entry], keep: Sequence[str]) -> list[Entry]:
 
 def _fits(entry: Entry, glob: str) -> bool:
     """Return whether a glob fits an image by its identifier, its tag, or its whole name."""
-    at = "@" in entry.name
-    tag = entry.id if at else split_tag(entry.name)[1]
-    return any(fnmatchcase(name, glob) for name in (entry.id, tag, entry.name))
+    return any(fnmatchcase(name, glob) for name in (entry.id, _tag(entry), entry.name))
+
+
+def _tag(entry: Entry) -> str:
+    """Return the tag in an image's name; for a name by digest, that of its identifier."""
+    return entry.id if "@" in entry.name else split_tag(entry.name)[1]
 
 
 def _kept(entry: Entry, keep: Sequence[str], names: Set[str]) -> bool:
     repository, at, _ = entry.name.partition("@")
     if keep:
         return any(_fits(entry, glob) for glob in keep)
-    tag = entry.id if at else split_tag(entry.name)[1]
     if at:
         return f"{repository}:{entry.id}" not in names
-    return entry.name != UNNAMED and not tag.endswith(UNPROVEN)
+    return entry.name != UNNAMED and not _tag(entry).endswith(UNPROVEN)
 
 
 def remove(engine: Engine, entries: Iterable[Entry]) -> dict[Entry, str]:

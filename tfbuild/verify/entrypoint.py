@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from tfbuild import facts
 from tfbuild.context import candidates, dockerfile
-from tfbuild.context.candidates import Guarded
 from tfbuild.context.planned import Planned
 from tfbuild.errors import TfbuildError
 
@@ -27,18 +26,8 @@ class Trial:
 
 def expected(planned: Planned) -> str:
     """Return the entry point that this tfbuild renders for an image's labels; raise ValueError if it cannot."""
-    guarded = Guarded(
-        id=planned.id,
-        release=planned.release,
-        python=planned.python,
-        target=planned.target,
-        platform=planned.platform,
-        compiled_for=planned.instruction_set,
-        features=tuple(sorted(planned.features)),
-        compute_capabilities=planned.compute_capabilities,
-    )
     try:
-        return dockerfile.entrypoint_of(guarded, header="#")
+        return dockerfile.entrypoint_of(planned, header="#")
     except TfbuildError as error:
         raise ValueError(f"no entry point can be rendered for its labels: {error.reason}") from error
 
