@@ -1,7 +1,6 @@
 """Fetch allocators that an image lacks from its distribution's packages, as files for the benchmark's containers."""
 
 import io
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from tfbuild.engine.build import BuildSettings
 from tfbuild.errors import TfbuildError, UnknownImage
 from tfbuild.measure.experiments import Experiment
 from tfbuild.measure.records import Finding
+from tfbuild.util import scratch
 from tfbuild.util.progress import Progress
 
 # Where experiments.toml's LD_PRELOAD looks first.
@@ -76,15 +76,15 @@ def fetch(engine: Engine, image: str, ca: Path | None, seconds: float = SECONDS)
     names = (*details.tags, *details.repo_digests)
     if not names:
         raise UnknownImage(f"{image} has no name, which FROM requires", hint="docker tag IMAGE NAME")
-    with tempfile.TemporaryDirectory(prefix="tfbuild-bench-") as name:
-        folder, output = Path(name, "context"), Path(name, "out")
+    with scratch.folder() as place:
+        folder, output = place / "context", place / "out"
         folder.mkdir()
         (folder / "network.sh").write_bytes((TEMPLATES / "network.sh").read_bytes())
         (folder / "fetch.sh").write_text(FETCH, encoding="utf-8")
         (folder / "Dockerfile").write_text(DOCKERFILE.format(image=names[0]), encoding="utf-8")
         settings = BuildSettings(
             secrets={"ca": ca} if ca else {},
-            log=Path(name, "log"),
+            log=place / "log",
             # Hide the progress: this build only copies a few files.
             progress=Progress(io.StringIO()),
             seconds=seconds,

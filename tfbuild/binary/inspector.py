@@ -4,7 +4,6 @@ Nothing is installed, started or executed.
 """
 
 import os
-import tempfile
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from tfbuild.errors import BadWheel, TfbuildError
 from tfbuild.facts import guard as guards
 from tfbuild.facts import releases
 from tfbuild.facts.release_table import Package
+from tfbuild.util import scratch
 from tfbuild.util.progress import Progress
 
 # The library with all of TensorFlow's code but the framework: the first of these that exists.
@@ -126,14 +126,14 @@ def read(path: Path, name: str, full: bool, progress: Progress | None) -> Scanne
 def wheel(path: Path, *, full: bool = False, progress: Progress | None = None) -> Inspection:
     """Inspect a wheel file; raises BadWheel if it is none, or has no readable code."""
     release = _release(path)
-    with opened(path) as archive, tempfile.TemporaryDirectory(prefix="tfbuild-") as folder:
+    with opened(path) as archive, scratch.folder() as folder:
         package = releases.package(release)
         names = _members(archive, package)
         if not names:
             raise BadWheel(f"{path.name} has no library in it", hint="give a wheel with compiled code (*.so)")
         libraries, guard = {}, None
         for name in names:
-            file = _extract(archive, name, Path(folder))
+            file = _extract(archive, name, folder)
             libraries[name] = read(file, name, full, progress)
             if name.endswith(package.framework) and release:
                 guard = guard_of(file, release)

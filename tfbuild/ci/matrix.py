@@ -5,7 +5,6 @@ import json
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from tfbuild.context.digests import recipe_digest
 from tfbuild.errors import TfbuildError, UsageError
 from tfbuild.facts import Facts, base_images, releases, targets
 from tfbuild.plan import Build, Request
+from tfbuild.util import scratch
 
 WHEELS = ("official", "source")
 
@@ -170,8 +170,8 @@ def changed(matrix: Matrix, commit: str, options: Iterable[str], root: Path) -> 
     """
     if shutil.which("git") is None:
         raise UsageError("--changed needs git, which is not on PATH", hint="apt-get install git")
-    with tempfile.TemporaryDirectory(prefix="tfbuild-") as folder:
-        tree = Path(folder) / "tree"
+    with scratch.folder() as folder:
+        tree = folder / "tree"
         added = _run(["git", "worktree", "add", "--quiet", "--detach", str(tree), commit], root)
         if added.returncode != 0:
             raise UsageError(

@@ -9,7 +9,6 @@ import os
 import re
 import shlex
 import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -28,7 +27,7 @@ from tfbuild.cpu import isa
 from tfbuild.errors import UsageError
 from tfbuild.facts import base_images, defects, releases, targets, toolchains
 from tfbuild.plan import BASES, PLATFORMS, Build, compute_capability, failures, source
-from tfbuild.util import installation
+from tfbuild.util import installation, scratch
 from tfbuild.util.files import writing
 
 # In a context: what all builds have in common.
@@ -107,17 +106,17 @@ def write(build: Build, folder: Path, *, base_digest: str = "") -> Context:
     with writing(folder, hint="name another folder"):
         _refuse_foreign(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as scratch:
-            return _place(build, folder, Path(scratch), base_digest)
+        with scratch.folder(f".{folder.name}-", folder.parent) as place:
+            return _place(build, folder, place, base_digest)
 
 
-def _place(build: Build, folder: Path, scratch: Path, base_digest: str) -> Context:
-    fresh = scratch / "new"
+def _place(build: Build, folder: Path, place: Path, base_digest: str) -> Context:
+    fresh = place / "new"
     _fill(fresh, build, files(build, base_digest=base_digest))
     # The wheel and the source have hundreds of megabytes; their digests are in files beside them.
     digest = context_digest(fresh, (f"wheel/{build.wheel.requirement}", f"source/{source.FILE}"))
     if folder.exists():
-        folder.rename(scratch / "old")
+        folder.rename(place / "old")
     fresh.rename(folder)
     return Context(folder=folder, digest=digest)
 

@@ -2,7 +2,6 @@
 
 import os
 import re
-import tempfile
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from tfbuild.engine.buildx import Builder
 from tfbuild.engine.sdk_errors import NO_ANSWER
 from tfbuild.engine.selection import USUAL, EngineChoice
 from tfbuild.errors import BuildFailed, DiskFull, EngineMissing, TfbuildError
-from tfbuild.util import process
+from tfbuild.util import process, scratch
 from tfbuild.util.progress import Progress, Step
 
 # Docker predefines these build arguments: they reach RUN and stay out of the image's history.
@@ -88,8 +87,8 @@ class BuildPlace:
 
 def build(context: Path, place: BuildPlace, settings: BuildSettings, *, tag: str) -> str:
     """Build `context` and return the image's id; see Engine.build."""
-    with tempfile.TemporaryDirectory(prefix="tfbuild-") as folder:
-        id_file = Path(folder, "id")
+    with scratch.folder() as folder:
+        id_file = folder / "id"
         _run(context, place, settings, [f"--iidfile={id_file}", f"--tag={tag}"], load=True)
         return id_file.read_text().strip()
 

@@ -43,6 +43,7 @@ from tfbuild.engine.selection import USUAL, EngineChoice
 from tfbuild.engine.worker import Worker
 from tfbuild.errors import BuildFailed, EngineMissing, UnknownImage
 from tfbuild.oci import credentials
+from tfbuild.util import scratch
 from tfbuild.util.process import Attached, interruptible
 from tfbuild.util.progress import Progress
 
@@ -76,8 +77,8 @@ class Engine:
     def connect(cls, host: str = "", *, chosen: EngineChoice = USUAL) -> "Engine":
         """Connect to the engine at `host`, else to the `chosen` one, else to the one that the environment names.
 
-        The environment's is DOCKER_HOST, the current context, or the socket. Also removes the containers that killed
-        runs left there (`swept`). Raises EngineMissing where none answers.
+        The environment's is DOCKER_HOST, the current context, or the socket. Also removes what killed runs left: their
+        containers there (`swept`), and their temporary folders here. Raises EngineMissing where none answers.
         """
         endpoint = docker_contexts.endpoint(docker_cli.environment(host, chosen))
         if endpoint.address.startswith("ssh://"):
@@ -87,6 +88,7 @@ class Engine:
             client = connection.open_client(host or endpoint.address, endpoint.tls)
             engine = cls(client, host, local=endpoint.local, chosen=chosen)
         engine.swept = tuple(leases.sweep(client))
+        scratch.sweep()
         return engine
 
     @property
@@ -112,11 +114,9 @@ class Engine:
 
     def exists(self, ref: str) -> bool:
         """Return whether the image is on this engine."""
-        try:
-            self.image(ref)
-        except UnknownImage:
-            return False
-        return True
+        with suppress(UnknownImage):
+            return bool(self.image(ref).id)
+        return False
 
     def tag(self, ref: str, new: str) -> None:
         """Give the image `ref` another name: `new` ("repository:tag")."""

@@ -7,18 +7,15 @@ the server refuses another session (MaxSessions), ssh logs in again for that con
 
 import atexit
 import os
-import shutil
 import socket
 import subprocess
-import tempfile
 import threading
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import cache
-from pathlib import Path
 
 from tfbuild.errors import EngineMissing
-from tfbuild.util import ssh
+from tfbuild.util import scratch, ssh
 from tfbuild.util.process import Attached
 from tfbuild.util.ssh import Destination
 
@@ -50,8 +47,9 @@ class Tunnel:
         program = ssh.find()
         if program is None:
             raise EngineMissing(f"{destination} needs ssh, which is not on PATH", hint="apt-get install openssh-client")
+        self._stack = ExitStack()
         # A short name: the kernel limits a socket's path to 107 bytes, of which ssh needs 17.
-        self._folder = Path(tempfile.mkdtemp(prefix="tfbuild-ssh-"))
+        self._folder = self._stack.enter_context(scratch.folder())
         self._destination, self._program = destination, program
         self._control = ("-o", f"ControlPath={self._folder}/m", "-o", "ControlPersist=no", *ALIVE)
         self._connections: list[subprocess.Popen[bytes]] = []
@@ -62,7 +60,7 @@ class Tunnel:
             self._listener.listen(BACKLOG)
         except BaseException:
             self._listener.close()
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._stack.close()
             raise
         self.host = f"unix://{self._folder}/engine"
         threading.Thread(target=self._serve, daemon=True).start()
@@ -123,7 +121,7 @@ class Tunnel:
         with suppress(subprocess.TimeoutExpired):
             self._master.process.wait(END_SECONDS)
         self._master.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._stack.close()
 
 
 @cache

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from tfbuild.engine.image import split_tag
 from tfbuild.engine.sdk_errors import REFUSED, reason, translated
 from tfbuild.errors import BaseUnavailable
 from tfbuild.pipeline import bundle as bundles
+from tfbuild.util import scratch
 from tfbuild.util.process import last_lines, logged
 from tfbuild.util.progress import Progress
 
@@ -221,8 +221,8 @@ def bootstrap(
     name = f"{REPOSITORY}:{distribution}"
     if not (engine.exists(name) and _fresh(engine, name, distribution)):
         _need_mmdebstrap(log, progress)
-        with tempfile.TemporaryDirectory(prefix="tfbuild-base-") as folder:
-            archive = Path(folder, "base.tar")
+        with scratch.folder() as folder:
+            archive = folder / "base.tar"
             with progress.step(f"base: make Debian {distribution} from its packages"):
                 _mmdebstrap(archive, distribution, engine.platform, log, ca_cert)
             with progress.step(f"base: import {name}"):

@@ -18,6 +18,7 @@ import msgspec
 
 from tfbuild.errors import BadMirror, BadSource
 from tfbuild.plan import source
+from tfbuild.util import scratch
 from tfbuild.util.causes import cause
 from tfbuild.util.files import replace_file
 
@@ -244,9 +245,9 @@ def keep_clone(bundle: Bundle, url: str, path: str, ca: Path | None) -> None:
     """Clone the whole repository at `url` into the bundle at `path`: source trees clone some by commit, not by tag."""
     target = bundle.folder / path
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=PART, dir=target.parent) as scratch:
-        _git(Path(scratch), ca, "clone", "--quiet", "--bare", url, "clone")
-        (Path(scratch) / "clone").rename(target)
+    with scratch.folder(PART, target.parent) as place:
+        _git(place, ca, "clone", "--quiet", "--bare", url, "clone")
+        (place / "clone").rename(target)
     _list(bundle, BundledRepository(path=path, tag="", commit=_commit(target, "")))
 
 

@@ -5,7 +5,6 @@ nothing.
 """
 
 import io
-import tempfile
 import time
 import zlib
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from tfbuild.pipeline.mirror import Mirror, Upstream
 from tfbuild.pipeline.resources import MachineShare
 from tfbuild.pipeline.run import Run
 from tfbuild.plan import Build, failures
+from tfbuild.util import scratch
 from tfbuild.util.progress import Progress, duration
 
 # Bazel is told to stop at the limit; this much later, everything is stopped.
@@ -91,8 +91,8 @@ def _execute(job: Compile) -> None:
         job = replace(job, share=_share(job))
         _introduce(job)
     left = run.started + run.seconds + GRACE_SECONDS - time.time() if run.seconds else None
-    with tempfile.TemporaryDirectory(prefix="tfbuild-") as folder:
-        settings = replace(job.settings, secrets=_secrets(job, Path(folder)), network=run.network)
+    with scratch.folder() as folder:
+        settings = replace(job.settings, secrets=_secrets(job, folder), network=run.network)
         job = replace(job, settings=settings)
         try:
             job.work.start(job.engine, replace(settings, watch=watch, seconds=left))
@@ -142,9 +142,9 @@ def _keep(job: Compile, watch: BazelWatch) -> None:
     for old in (*folder.glob("profile.json*"), folder / "bazel.log", table):
         old.unlink(missing_ok=True)
     try:
-        with tempfile.TemporaryDirectory(prefix="bazel-", dir=folder) as scratch:
-            _fetch(job, Path(scratch), folder / "kept.log")
-            for file in Path(scratch).iterdir():
+        with scratch.folder("bazel-", folder) as place:
+            _fetch(job, place / "kept", folder / "kept.log")
+            for file in (place / "kept").iterdir():
                 file.replace(folder / file.name)
         path = next(folder.glob("profile.json*"), folder / "profile.json")
         profile = bazel_profile.read(path)

@@ -7,7 +7,6 @@ the plan before anything starts.
 import hashlib
 import os
 import re
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -22,6 +21,7 @@ from tfbuild.cpu.isa import InstructionSet
 from tfbuild.errors import BadWheel
 from tfbuild.facts import Facts, releases
 from tfbuild.facts import guard as guards
+from tfbuild.util import scratch
 
 # The values of --wheel that are not a file.
 KINDS = ("official", "source")
@@ -167,7 +167,7 @@ def _difference(expected: frozenset[str], compiled: frozenset[str]) -> str:
 def _guard(file: WheelFile, release: str) -> frozenset[str]:
     from tfbuild.binary import inspector
 
-    with inspector.opened(file.path) as archive, tempfile.TemporaryDirectory() as folder:
+    with inspector.opened(file.path) as archive, scratch.folder() as folder:
         package = releases.package(release)
         library = f"{package.folder}/{package.framework}"
         if library not in archive.namelist():

@@ -1,14 +1,12 @@
 """Inspect the machine code of TensorFlow's libraries in an image, without starting it."""
 
-import tempfile
-from pathlib import Path
-
 from tfbuild.binary import inspector, scan
 from tfbuild.binary.guard import Guard
 from tfbuild.binary.scan import ScannedCode
 from tfbuild.context.planned import Planned
 from tfbuild.engine import Engine
 from tfbuild.facts import releases
+from tfbuild.util import scratch
 from tfbuild.util.progress import Progress
 
 SITE = "/opt/tensorflow/lib/python{python}/site-packages/{package}/{library}"
@@ -43,14 +41,14 @@ def read(
     """
     libraries: dict[str, ScannedCode] = {}
     guard = None
-    with tempfile.TemporaryDirectory(prefix="tfbuild-") as folder:
+    with scratch.folder() as folder:
         framework = releases.package(release).framework
         for name in (*inspector.MAIN, framework):
             if name == inspector.MAIN[-1] and libraries:
                 continue
             try:
                 source = site(python, release, name)
-                path = engine.read_file(ref, source, Path(folder) / "library", inspector.MOST_BYTES)
+                path = engine.read_file(ref, source, folder / "library", inspector.MOST_BYTES)
             except FileNotFoundError:
                 continue
             except OSError as error:

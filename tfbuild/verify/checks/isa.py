@@ -1,8 +1,6 @@
 """The isa check: the features compiled into TensorFlow are the plan's, none missing and none beyond."""
 
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
 from tfbuild import facts
 from tfbuild.binary.guard import MOST_BYTES, Guard, GuardUnreadable, read_guard
@@ -12,6 +10,7 @@ from tfbuild.engine import Engine
 from tfbuild.facts import guard as guards
 from tfbuild.facts import releases
 from tfbuild.in_container.smoke import judge
+from tfbuild.util import scratch
 from tfbuild.verify import libraries
 from tfbuild.verify.verification import Claim, Verification, VerificationCheck
 
@@ -22,9 +21,9 @@ BASE = frozenset({"SSE", "SSE2"})
 def read(engine: Engine, ref: str, planned: Planned) -> Guard:
     """Read the guard of TensorFlow in an image without starting it. Raises GuardUnreadable with the reason."""
     path = libraries.site(planned.python, planned.release, releases.package(planned.release).framework)
-    with tempfile.TemporaryDirectory(prefix="tfbuild-") as folder:
+    with scratch.folder() as folder:
         try:
-            library = engine.read_file(ref, path, Path(folder) / "library", MOST_BYTES)
+            library = engine.read_file(ref, path, folder / "library", MOST_BYTES)
         except OSError as error:
             raise GuardUnreadable(f"{path} cannot be copied out of the image: {error.strerror or error}") from error
         return read_guard(library, planned.release)
