@@ -70,11 +70,18 @@ if [ -s /mnt/remote ]; then
     hide='python3 /mnt/remote.py hide /mnt/remote'
 fi
 
+# A clock that is set meanwhile changes nothing about the time that is left.
+uptime() {
+    cut -d. -f1 /proc/uptime
+}
+end=0
+[ ! -s /mnt/deadline ] || end=$(($(uptime) + $(cat /mnt/deadline) - $(date +%s)))
+
 # bazel_build WORD...: sets `code` and `seconds`, its time limit (0: none).
 bazel_build() {
     seconds=0
     if [ -s /mnt/deadline ]; then
-        seconds=$(($(cat /mnt/deadline) - $(date +%s)))
+        seconds=$((end - $(uptime)))
         [ "$seconds" -gt 0 ] || seconds=1
     fi
     # Bazel takes the first SIGINT as "finish in good order": what is compiled is in the cache.
@@ -84,7 +91,7 @@ bazel_build() {
     code=$(cat /mnt/code)
 }
 late() {
-    [ "$seconds" != 0 ] && [ "$(date +%s)" -ge "$(cat /mnt/deadline)" ]
+    [ "$seconds" != 0 ] && [ "$(uptime)" -ge "$end" ]
 }
 # A wrong Bazel, config, variable or target is known within minutes, before anything is compiled.
 compile() {

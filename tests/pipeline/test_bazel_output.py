@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -205,3 +206,23 @@ def test_a_compile_goes_on_without_a_remote_cache_that_died_but_not_beyond_the_t
     assert completed.returncode != 0
     assert (bazel_output.ALONE in completed.stdout) == goes_on
     assert (bazel_output.TIME_LIMIT in completed.stdout) != goes_on
+
+
+# The clock is set by HOURS after it was read first.
+CLOCK = """#!/bin/sh
+if [ -f ROOT/set ]; then echo $(($(/bin/date +%s) + HOURS * 3600)); else : > ROOT/set; exec /bin/date +%s; fi
+"""
+
+
+@pytest.mark.parametrize(("hours", "limit", "is_over"), [(5, 600, False), (-5, 1, True)])
+def test_a_clock_that_is_set_during_a_compile_does_not_change_the_time_limit(
+    hours: int, limit: int, is_over: bool, tmp_path: Path
+) -> None:
+    program = tmp_path / "bin/date"
+    program.parent.mkdir()
+    program.write_text(CLOCK.replace("ROOT", str(tmp_path)).replace("HOURS", str(hours)))
+    program.chmod(0o755)
+    deadline = f"{int(time.time()) + limit}\n"
+    completed = compile_in(tmp_path, code=7, profile="sleep 2" if is_over else "", secrets={"deadline": deadline})
+    assert completed.returncode != 0
+    assert (bazel_output.TIME_LIMIT in completed.stdout) == is_over

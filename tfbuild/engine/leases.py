@@ -11,7 +11,6 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 import docker
 
 from tfbuild.context.labels import CONTAINER, LEASE, OWNER
+from tfbuild.engine import clock
 from tfbuild.engine.sdk_errors import translated
 from tfbuild.errors import TfbuildError
 
@@ -107,7 +107,8 @@ def sweep(client: Any) -> list[str]:
     with suppress(TfbuildError), translated():
         rows = client.api.containers(all=True, filters={"label": CONTAINER})
         own = [row for row in rows if f"/{_labels(row).get(CONTAINER)}" in (row.get("Names") or ())]
-        now = _now(client) if own else 0.0
+        # Where the time cannot be read, no lease is over.
+        now = (clock.now(client) if own else None) or 0.0
         for row in own:
             if is_over(_labels(row), this_process(), now - row["Created"]):
                 removed += _remove(client, str(row["Id"]), _labels(row)[CONTAINER])
@@ -116,14 +117,6 @@ def sweep(client: Any) -> list[str]:
 
 def _labels(row: Mapping[str, Any]) -> Mapping[str, str]:
     return row.get("Labels") or {}
-
-
-def _now(client: Any) -> float:
-    """Return the engine's time, in seconds since the epoch; 0.0 where it cannot be read: then no lease is over."""
-    try:
-        return datetime.fromisoformat(str(client.info()["SystemTime"])).timestamp()
-    except (KeyError, ValueError):
-        return 0.0
 
 
 def _remove(client: Any, container: str, name: str) -> Sequence[str]:

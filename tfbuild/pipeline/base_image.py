@@ -244,7 +244,8 @@ def _fresh(engine: Engine, name: str, distribution: str) -> bool:
     with translated(name):
         created = datetime.fromisoformat(engine.client.images.get(name).attrs["Created"])
     fits = image.labels.get(labels.BASE) == distribution and image.architecture == engine.platform.partition("/")[2]
-    return fits and datetime.now(UTC) - created < FRESH
+    # One that a wrong clock dated far ahead would never get old.
+    return fits and abs(datetime.now(UTC) - created) < FRESH
 
 
 def _need_mmdebstrap(log: Path, progress: Progress) -> None:

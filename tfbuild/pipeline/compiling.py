@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tfbuild.context import remote_cache as remotes
-from tfbuild.engine import Engine
+from tfbuild.engine import Engine, clock
 from tfbuild.engine.build import BuildSettings
+from tfbuild.engine.sdk_errors import translated
 from tfbuild.errors import BadMirror, BuildFailed, TfbuildError, TimeUp
 from tfbuild.pipeline import bazel_profile, diagnosis, resources
 from tfbuild.pipeline import mirror as mirrors
@@ -90,7 +91,7 @@ def _execute(job: Compile) -> None:
     if job.compiles:
         job = replace(job, share=_share(job))
         _introduce(job)
-    left = run.started + run.seconds + GRACE_SECONDS - time.time() if run.seconds else None
+    left = _left(run) + GRACE_SECONDS if run.seconds else None
     with scratch.folder() as folder:
         settings = replace(job.settings, secrets=_secrets(job, folder), network=run.network)
         job = replace(job, settings=settings)
@@ -101,7 +102,7 @@ def _execute(job: Compile) -> None:
             raise _time_up(run, watch) from None
         except BuildFailed as error:
             # Fall back to the clock, in case the builder truncated Bazel's output.
-            late = watch.out_of_time or (run.seconds > 0 and time.time() >= run.started + run.seconds)
+            late = watch.out_of_time or (run.seconds > 0 and _left(run) <= 0)
             _keep(job, watch)
             answer = _time_up(run, watch) if late else _answer(error, watch, job)
             if watch.began and answer is error:
@@ -194,7 +195,7 @@ def _secrets(job: Compile, folder: Path) -> dict[str, Path]:
     texts = {"mirror": f"{run.mirror}\n{kind}\n" if run.mirror else ""}
     if job.share is not None:
         texts["machine"] = job.share.bazelrc() + "".join(f"build {flag}\n" for flag in job.machine_flags)
-        texts["deadline"] = f"{run.started + run.seconds:.0f}\n" if run.seconds else ""
+        texts["deadline"] = _deadline(job) if run.seconds else ""
         if run.remote:
             texts["remote"] = remotes.bazelrc(run.remote, job.build.bazel)
             secrets |= run.remote.secrets()
@@ -204,6 +205,18 @@ def _secrets(job: Compile, folder: Path) -> dict[str, Path]:
             secrets[name].touch(mode=0o600)
             secrets[name].write_text(text, encoding="utf-8")
     return secrets
+
+
+def _left(run: Run) -> float:
+    """Return the seconds to the time limit, whatever was done to the clock meanwhile."""
+    return run.started + run.seconds - time.monotonic()
+
+
+def _deadline(job: Compile) -> str:
+    """Return the time limit for compile.sh: a second of the engine's clock, which may be another machine's."""
+    with translated():
+        now = clock.now(job.engine.client) or time.time()
+    return f"{now + _left(job.run):.0f}\n"
 
 
 def _answer(error: BuildFailed, watch: BazelWatch, job: Compile) -> TfbuildError:

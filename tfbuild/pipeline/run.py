@@ -56,8 +56,8 @@ class Run:
     """What applies to everything that one command makes.
 
     `mirror`: a URL; `bundle` replaces it, and is filled from it where `recording`. `jobs`: 0 for as many as fit;
-    `seconds`: the time limit from `started` on, 0 for none. `disk`: bytes that must be free, None for the default.
-    `work`: the folder of contexts and logs; `reports`: that of verification reports. `throughput`: whether
+    `seconds`: the time limit from `started` (monotonic) on, 0 for none. `disk`: bytes that must be free, None for the
+    default. `work`: the folder of contexts and logs; `reports`: that of verification reports. `throughput`: whether
     verification compares speeds. `reuse`: the image from which TensorFlow is taken, in place of installing it.
     """
 
@@ -79,7 +79,7 @@ class Run:
     reuse: str = ""
     work: Path = WORK
     reports: Path = REPORTS
-    started: float = field(default_factory=time.time)
+    started: float = field(default_factory=time.monotonic)
 
 
 def run_of(request: RunRequest, ca: Path | None) -> Run:

@@ -1,0 +1,116 @@
+"""The time limit of a compile holds whatever is done to the clocks of this machine and of the engine's."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests import clock
+from tests.clock import Stopped
+from tfbuild import plan
+from tfbuild.context import labels
+from tfbuild.engine.build import BuildSettings
+from tfbuild.engine.image import parse_image
+from tfbuild.errors import BuildFailed, TimeUp
+from tfbuild.pipeline import base_image, compiling
+from tfbuild.pipeline.compiling import BuilderWork, Compile
+from tfbuild.pipeline.run import Run
+from tfbuild.plan import Request
+from tfbuild.util.progress import Progress
+
+LIMIT = 3600.0
+HOURS = 5 * 3600.0
+
+
+class Engine:
+    """An engine whose builds fail, after something happened to the clocks; its own is of another year."""
+
+    cpus, memory, local, builder = 4, 16 << 30, True, None
+
+    def __init__(self, happens: Callable[[], None]) -> None:
+        self.client = SimpleNamespace(info=lambda: {"SystemTime": "2031-01-01T00:00:00.123456789Z"})
+        self.happens = happens
+        self.deadline = ""
+        self.seconds: float | None = None
+
+    def build(self, _: Path, settings: BuildSettings, *, tag: str) -> None:
+        assert tag
+        self.deadline = settings.secrets["deadline"].read_text()
+        self.seconds = settings.seconds
+        self.happens()
+        raise BuildFailed("clang-16 crashed", hint="see the log")
+
+
+def job(engine: Any, folder: Path) -> Compile:
+    request = Request(target="cpu", release="2.13.1", cpu="x86-64-v3", platform="linux/amd64")
+    return Compile(
+        build=plan.select(request, None),
+        run=Run(seconds=LIMIT, work=folder, started=1000.0),
+        engine=engine,
+        settings=BuildSettings(log=folder / "log", progress=Progress()),
+        work=BuilderWork(context=folder, tag="x"),
+    )
+
+
+@pytest.fixture
+def stopped(monkeypatch: pytest.MonkeyPatch) -> Stopped:
+    return clock.stop(monkeypatch, compiling)
+
+
+@pytest.mark.parametrize("hours", [-HOURS, HOURS])
+def test_a_clock_that_is_set_during_a_compile_does_not_change_its_limit(
+    hours: float, stopped: Stopped, tmp_path: Path
+) -> None:
+    def clock_is_set() -> None:
+        stopped.set_by += hours
+        stopped.now += 10
+
+    with pytest.raises(BuildFailed, match="clang-16 crashed"):
+        compiling.execute(job(Engine(clock_is_set), tmp_path))
+
+    def time_passes() -> None:
+        stopped.set_by += hours
+        stopped.now += LIMIT
+
+    with pytest.raises(TimeUp, match="stopped at the time limit of 1 h 00 min"):
+        compiling.execute(job(Engine(time_passes), tmp_path))
+
+
+@pytest.mark.parametrize("hours", [-HOURS, 0.0, HOURS])
+def test_the_builder_gets_the_time_that_is_left_on_its_own_clock(
+    hours: float, stopped: Stopped, tmp_path: Path
+) -> None:
+    engine = Engine(lambda: None)
+    started = job(engine, tmp_path)
+    stopped.set_by = hours
+    stopped.now += 600
+    with pytest.raises(BuildFailed):
+        compiling.execute(started)
+    there = datetime(2031, 1, 1, tzinfo=UTC) + timedelta(seconds=LIMIT - 600)
+    assert int(engine.deadline) == there.timestamp()
+    assert engine.seconds == LIMIT - 600 + compiling.GRACE_SECONDS
+
+
+@pytest.mark.parametrize(
+    ("age", "fresh"),
+    [
+        (timedelta(days=6), True),
+        (timedelta(days=8), False),
+        # The engine's clock may be a little ahead of this one.
+        (timedelta(minutes=-5), True),
+        (timedelta(days=-400), False),
+    ],
+)
+def test_a_base_that_a_wrong_clock_dated_far_ahead_is_made_again(age: timedelta, fresh: bool) -> None:
+    created = (datetime.now(UTC) - age).isoformat()
+    config = {"Labels": {labels.BASE: "bookworm"}}
+    image = parse_image({"Id": "sha256:1", "Config": config, "Size": 1, "Architecture": "amd64"})
+    engine: Any = SimpleNamespace(
+        platform="linux/amd64",
+        image=lambda _: image,
+        client=SimpleNamespace(images=SimpleNamespace(get=lambda _: SimpleNamespace(attrs={"Created": created}))),
+    )
+    assert base_image._fresh(engine, "tfbuild-base:bookworm", "bookworm") == fresh

@@ -1,0 +1,31 @@
+"""Durations and limits are measured by a clock that nobody can set."""
+
+import ast
+from pathlib import Path
+
+from tests.commandline import ROOT
+
+# The clock that people set tells dates. Each use of it, and why that is no duration.
+DATES = {
+    ("bench/session.py", "datetime.now"): "when a report was made",
+    ("verify/session.py", "datetime.now"): "when a report was made",
+    ("publish/withdrawing.py", "datetime.now"): "when an image was withdrawn",
+    ("publish/freshness.py", "datetime.now"): "the age of an image, in days",
+    ("publish/inventory.py", "datetime.now"): "the age of an image, in hours and days",
+    ("pipeline/base_image.py", "datetime.now"): "the age of a base, in days",
+    ("pipeline/compiling.py", "time.time"): "a limit on the engine's clock, where the engine does not tell it",
+    ("pipeline/compiling.py", "time.time_ns"): "a number that no other run has",
+}
+
+
+def uses(path: Path) -> set[str]:
+    """The calls and default factories that read the clock of dates."""
+    nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)]
+    names = {ast.unparse(node) for node in nodes}
+    return names & {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "date.today", "time.localtime"}
+
+
+def test_the_clock_that_people_set_is_read_for_dates_alone() -> None:
+    package = ROOT / "tfbuild"
+    found = {(path.relative_to(package).as_posix(), name) for path in package.rglob("*.py") for name in uses(path)}
+    assert found == DATES.keys()
