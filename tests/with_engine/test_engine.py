@@ -322,6 +322,8 @@ def made_of_packages(engine: Engine, base: str) -> None:
     assert "InRelease" not in out
     assert f"{DISTRIBUTION}-security main" in out
     assert engine.run(base, ["find", "/etc/apt", "-name", "*tfbuild*"]).stdout == ""
+    assert engine.run(base, ["readlink", "/bin"]).stdout == "usr/bin\n"
+    assert not {"usrmerge", "perl"} & {line.partition("\t")[0] for line in packages(engine, base).splitlines()}
 
 
 def test_a_base_is_small_and_knows_its_sources(engine: Engine, debian: str) -> None:

@@ -29,6 +29,9 @@ EPOCH = int(datetime(1980, 1, 1, tzinfo=UTC).timestamp())
 LEFT_OUT = ("man", "info", "locale", "doc", "doc-base", "groff", "lintian", "linda", "bug")
 # Licences require whoever distributes an image to keep the copyright files.
 KEPT = ("doc/*/copyright", "locale/locale.alias")
+# In bookworm apt prefers the package usrmerge, which needs all of Perl (46 MB). These hooks make usrmerge's layout and
+# install usr-is-merged, as Docker's official images have it (mmdebstrap(1)); old versions of mmdebstrap lack them.
+MERGED_USR = Path("/usr/share/mmdebstrap/hooks/maybe-merged-usr")
 # A site may serve packages over https with its own CA. apt's sources stay in the image; that CA must not.
 CA_OPTION = "/etc/apt/apt.conf.d/99tfbuild-ca"
 
@@ -268,6 +271,8 @@ def _mmdebstrap(archive: Path, distribution: str, platform: str, log: Path, ca_c
         *(f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in LEFT_OUT),
         *(f"--dpkgopt=path-include=/usr/share/{name}" for name in KEPT),
         *_ca_hooks(ca_cert),
+        # After the CA's hooks: these ask the site for its packages.
+        *([f"--hook-dir={MERGED_USR}"] if MERGED_USR.is_dir() else []),
         distribution,
         str(archive),
         *debian.sources(distribution),
