@@ -5,6 +5,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from tfbuild.pages.charts import VEGA_LITE
+
 REPORT = Path("benchmarks") / "results" / "isa.json"
 # Dark enough on white and light enough on black to be read on both.
 FASTER, SLOWER, SAME = "#2e9e5b", "#d1584b", "#8590a0"
@@ -27,41 +29,52 @@ def rows(root: Path) -> list[dict[str, Any]]:
 
 def to_svg(root: Path) -> str:
     """Draw the bars with their intervals; a line marks the official wheel's speed."""
-    import altair
     import vl_convert
 
-    def values(rows: list[dict[str, Any]]) -> Any:
-        return altair.InlineData(values=rows)
-
-    names = altair.Y("name:N", sort=None, title=None, axis=altair.Axis(labelLimit=320, ticks=False, domain=False))
-    colours = altair.Scale(domain=["faster", "slower", "no difference shown"], range=[FASTER, SLOWER, SAME])
-    base = altair.Chart(values(rows(root))).encode(y=names)
-    speed = altair.X("median:Q", title="speed by CPU time; 1 is the official wheel", scale=altair.Scale(zero=True))
-    bars = base.mark_bar().encode(
-        x=speed, color=altair.Color("effect:N", scale=colours, legend=altair.Legend(title=None, orient="top"))
-    )
-    whiskers = base.mark_rule(color=TEXT, strokeWidth=1.5).encode(x="low:Q", x2="high:Q")
-    figures = base.mark_text(align="left", dx=4, color=TEXT).encode(
-        x="high:Q", text=altair.Text("median:Q", format=".2f")
-    )
-    one = altair.Chart(values([{"x": 1}])).mark_rule(color=TEXT, strokeDash=[4, 3]).encode(x="x:Q")
-    chart = (
-        (bars + whiskers + figures + one)
-        .properties(
-            width=WIDTH,
-            height={"step": BAR},
-            background="transparent",
-            padding={"left": 30, "top": 5, "right": 5, "bottom": 5},
-        )
-        .configure_view(stroke=None)
-        .configure_axis(
-            labelColor=TEXT,
-            titleColor=TEXT,
-            gridColor=TEXT,
-            gridOpacity=0.2,
-            labelFontSize=12,
-            titleFontWeight="normal",
-        )
-        .configure_legend(labelColor=TEXT, labelFontSize=12)
-    )
-    return str(vl_convert.vegalite_to_svg(chart.to_json(), allowed_base_urls=[])) + "\n"
+    name = {"field": "name", "type": "nominal", "sort": None, "title": None}
+    y = {**name, "axis": {"labelLimit": 320, "ticks": False, "domain": False}}
+    high = {"field": "high", "type": "quantitative"}
+    speed = {
+        "field": "median",
+        "type": "quantitative",
+        "title": "speed by CPU time; 1 is the official wheel",
+        "scale": {"zero": True},
+    }
+    colour = {
+        "field": "effect",
+        "type": "nominal",
+        "scale": {"domain": ["faster", "slower", "no difference shown"], "range": [FASTER, SLOWER, SAME]},
+        "legend": {"title": None, "orient": "top"},
+    }
+    bars = {"mark": {"type": "bar"}, "encoding": {"y": y, "x": speed, "color": colour}}
+    whiskers = {
+        "mark": {"type": "rule", "color": TEXT, "strokeWidth": 1.5},
+        "encoding": {"y": y, "x": {"field": "low", "type": "quantitative"}, "x2": {"field": "high"}},
+    }
+    figures = {
+        "mark": {"type": "text", "align": "left", "dx": 4, "color": TEXT},
+        "encoding": {"y": y, "x": high, "text": {"field": "median", "type": "quantitative", "format": ".2f"}},
+    }
+    one = {
+        "data": {"values": [{"x": 1}]},
+        "mark": {"type": "rule", "color": TEXT, "strokeDash": [4, 3]},
+        "encoding": {"x": {"field": "x", "type": "quantitative"}},
+    }
+    axis = {
+        "labelColor": TEXT,
+        "titleColor": TEXT,
+        "gridColor": TEXT,
+        "gridOpacity": 0.2,
+        "labelFontSize": 12,
+        "titleFontWeight": "normal",
+    }
+    chart = {
+        "data": {"values": rows(root)},
+        "layer": [bars, whiskers, figures, one],
+        "width": WIDTH,
+        "height": {"step": BAR},
+        "background": "transparent",
+        "padding": {"left": 30, "top": 5, "right": 5, "bottom": 5},
+        "config": {"view": {"stroke": None}, "axis": axis, "legend": {"labelColor": TEXT, "labelFontSize": 12}},
+    }
+    return str(vl_convert.vegalite_to_svg(chart, vl_version=VEGA_LITE, allowed_base_urls=[])) + "\n"

@@ -1,15 +1,26 @@
-"""JSON Schema, for the few tests that need it: its import takes longer than most files of tests."""
+"""JSON Schema, for the few tests that need it: its import takes longer than most files of tests.
+
+It is imported when it is used: each of pytest-xdist's workers imports every file of tests.
+"""
 
 import importlib
 import importlib.util
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 
 def library() -> Any:
-    """Return the module jsonschema, imported only now: each of pytest-xdist's workers imports every file of tests."""
+    """Return the module jsonschema."""
     return importlib.import_module("jsonschema")
+
+
+@cache
+def sbom() -> Any:
+    """Return CycloneDX's own validator of an SBOM."""
+    versions = importlib.import_module("cyclonedx.schema").SchemaVersion
+    return importlib.import_module("cyclonedx.validation.json").JsonStrictValidator(versions.V1_6)
 
 
 def vendored(name: str) -> dict[str, Any]:

@@ -88,10 +88,10 @@ def machine(checkout: Path, folder: Path, **values: str) -> Github:
     return Github(checkout=checkout, temp=folder / "temp", folder=folder, values=values)
 
 
-@pytest.fixture
-def copy(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkout that uses the environment of this one."""
-    folder = checkout.copy(tmp_path / "checkout", "tfbuild/", "templates/", "tasks.py", "ci/")
+    folder = checkout.copy(tmp_path_factory.mktemp("action") / "checkout", "tfbuild/", "templates/", "tasks.py", "ci/")
     (folder / ".venv").symlink_to(Path(sys.executable).parent.parent)
     return folder
 

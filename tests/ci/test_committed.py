@@ -98,12 +98,13 @@ def test_it_differs_from_what_invoke_build_writes_by_its_head_and_its_own_folder
         assert (FOLDER / (name if name.startswith("scripts/") else prefix + name)).read_text() == text
 
 
-@pytest.mark.parametrize("build", BUILDS, ids=lambda build: build.id)
-def test_hadolint_and_shellcheck_accept_it(build: Build) -> None:
-    done = tool("hadolint", "--config", ROOT / ".hadolint.yaml", FOLDER / build.id / "Dockerfile")
+def test_hadolint_and_shellcheck_accept_them() -> None:
+    done = tool(
+        "hadolint", "--config", ROOT / ".hadolint.yaml", *(FOLDER / build.id / "Dockerfile" for build in BUILDS)
+    )
     assert (done.returncode, done.stdout) == (0, "")
-    scripts = [FOLDER / build.id / "entrypoint.sh", FOLDER / "scripts" / "tfbuild-smoke", *FOLDER.glob("scripts/*.sh")]
-    done = tool("shellcheck", "--shell=dash", *scripts)
+    own = [FOLDER / build.id / "entrypoint.sh" for build in BUILDS]
+    done = tool("shellcheck", "--shell=dash", *own, FOLDER / "scripts" / "tfbuild-smoke", *FOLDER.glob("scripts/*.sh"))
     assert (done.returncode, done.stdout) == (0, "")
 
 

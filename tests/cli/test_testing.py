@@ -44,6 +44,30 @@ def test_all_that_is_checked_without_an_engine(steps: list[list[str]]) -> None:
     (tests,) = (row for row in steps if row[0] == "pytest")
     assert selected(tests) == testing.PURE
     assert "--numprocesses=2" in tests
+    assert [word for word in tests if word.startswith("--ignore=")] == [
+        f"--ignore={path}" for path in testing.NEVER_PURE
+    ]
+
+
+@pytest.mark.nightly
+def test_no_pure_test_is_in_a_folder_that_is_left_out() -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-m", testing.PURE, *testing.NEVER_PURE]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == pytest.ExitCode.NO_TESTS_COLLECTED, done.stdout
+
+
+def test_commands_that_tests_start_find_compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    environments: list[dict[str, str]] = []
+
+    def run(command: list[str], env: dict[str, str], **_: object) -> "subprocess.CompletedProcess[str]":
+        environments.append(env)
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    testing.run(ROOT, path="", pure=True, nightly=False)
+    assert environments
+    assert not [env for env in environments if "PYTHONDONTWRITEBYTECODE" in env or "PATH" not in env]
 
 
 def test_tests_that_measure_time_run_last_and_alone(steps: list[list[str]]) -> None:
@@ -141,9 +165,10 @@ def run_pytest(folder: Path, *arguments: str) -> list[str]:
     for name, text in (("a", PASSES), ("b", FAILS), ("c", SKIPS)):
         (folder / "x").mkdir(exist_ok=True)
         (folder / "x" / f"test_{name}.py").write_text(text)
-    plugins = ["-p", "tests.files", "-o", "console_output_style=classic", *arguments]
+    plugins = ["-p", "xdist.plugin", "-p", "tests.files", "-o", "console_output_style=classic", *arguments]
     command = [sys.executable, "-m", "pytest", "-c", "/dev/null", "-q", *plugins, "--rootdir", str(folder), str(folder)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    env = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stdout + done.stderr
     lines = done.stdout.partition("\n=")[0].split("\n")
     assert {line for line in lines if line.startswith(("FAILED", "ERROR"))} == {

@@ -44,7 +44,7 @@ def test_the_command_line_starts_without_what_only_some_verbs_use() -> None:
     code = "import sys, tasks; print(*sys.modules, sep='\\n')"
     loaded = set(subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True).split())
     assert {"invoke", "tfbuild.cli.planning"} <= loaded
-    libraries = {"altair", "auditwheel", "capstone", "cyclonedx", "docker", "elftools", "jinja2", "requests", "rich"}
+    libraries = {"auditwheel", "capstone", "cyclonedx", "docker", "elftools", "jinja2", "requests", "rich"}
     assert loaded & {*libraries, *(f"tfbuild.{room}" for room in rooms)} == set()
 
 

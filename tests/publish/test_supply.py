@@ -5,11 +5,10 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests import schemas
 from tests.examples import few
 from tfbuild import plan
 from tfbuild.context.labels import labels_of
@@ -52,7 +51,6 @@ Files: debian/*
 Copyright: another
 License: GPL-2+
 """
-VALIDATOR = JsonStrictValidator(SchemaVersion.V1_6)
 DIGEST = "sha256:" + 64 * "a"
 BASE = "sha256:" + 64 * "b"
 COMMIT = 40 * "c"
@@ -102,7 +100,7 @@ def image(**changes: object) -> Image:
 
 
 def rows(bill: bytes) -> dict[str, dict[str, object]]:
-    assert VALIDATOR.validate_str(bill.decode()) is None
+    assert schemas.sbom().validate_str(bill.decode()) is None
     return {row["name"]: row for row in json.loads(bill)["components"]}
 
 
@@ -198,7 +196,7 @@ def test_the_sbom_of_an_empty_image_says_so() -> None:
 
 
 def all_components(bill: bytes) -> list[object]:
-    assert VALIDATOR.validate_str(bill.decode()) is None
+    assert schemas.sbom().validate_str(bill.decode()) is None
     return list(json.loads(bill).get("components", []))
 
 
@@ -221,7 +219,7 @@ def test_an_sbom_is_valid_whatever_packages_say(text: str, version: str, licence
         image_contents.BUILT: f"wheel={text} x\nsource_commit={version}".encode(),
     }
     bill = sbom.document(image(), image_contents.of_files(files(**hostile)))
-    assert VALIDATOR.validate_str(bill.decode()) is None
+    assert schemas.sbom().validate_str(bill.decode()) is None
 
 
 # --- provenance -------------------------------------------------------------------------------------------------------

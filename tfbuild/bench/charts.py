@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from tfbuild.bench import batch_size, wording
 from tfbuild.measure import experiments
@@ -16,19 +16,19 @@ from tfbuild.pages.charts import (
     WIDTH,
     Line,
     LineGroup,
-    checked_as_a_whole,
+    Spec,
     drawable,
     headed,
     marks,
+    name,
     named,
+    number,
+    places_down,
     ratios,
     svg,
     texts,
     wrapped,
 )
-
-if TYPE_CHECKING:
-    from altair import FacetChart, LayerChart
 
 CURVE_HEIGHT = 105
 
@@ -86,11 +86,8 @@ def _label(arm: ArmResult) -> str:
 # --- batch sizes -----------------------------------------------------------------------------------------------------
 
 
-@checked_as_a_whole()
 def rates(row: ExperimentResult) -> str:
     """Draw items a second over the batch size for each case that has enough points; "" if none has."""
-    import altair as alt
-
     drawn = [(case, curve) for case in row.cases if (curve := _curve(case))]
     if not drawn:
         return ""
@@ -99,42 +96,40 @@ def rates(row: ExperimentResult) -> str:
         for case, _ in drawn
         for point in _points(case)
     )
-    together = alt.vconcat(*(curve for _, curve in drawn), spacing=12)
+    together = {"vconcat": [curve for _, curve in drawn], "spacing": 12}
     return svg(together, f"{row.name}: items a second over the batch size", description)
 
 
-def _curve(case: CaseResult) -> "LayerChart | FacetChart | None":
+def _curve(case: CaseResult) -> Spec | None:
     """Draw the points with the curve for steps of a + b n seconds; None if there are too few."""
-    import altair as alt
-
     points = _points(case)
     steps = [(arm.items, arm.seconds * arm.items) for arm in case.arms if arm.seconds and arm.items]
     if len(points) < 2 or len(steps) < 2:
         return None
     sizes = sorted({n for n, _ in steps})
-    across = alt.Scale(type="log", base=2, domain=[sizes[0] / 1.2, sizes[-1] * 1.2], nice=False)
-    axis = alt.Axis(values=sizes, format="d", title="items in a batch", labelOverlap=True, labelSeparation=4)
-    x = alt.X("n:Q", scale=across, axis=axis)
+    across = {"type": "log", "base": 2, "domain": [sizes[0] / 1.2, sizes[-1] * 1.2], "nice": False}
+    axis = {"values": sizes, "format": "d", "title": "items in a batch", "labelOverlap": True, "labelSeparation": 4}
+    x = number("n", scale=across, axis=axis)
     line = batch_size.fit(steps)
     curve = [{"n": n, "rate": n / (line.a + line.b * n)} for n in _between(sizes[0], sizes[-1])] if line else []
     top = max([point["high"] for point in points] + [point["rate"] for point in curve]) * 1.1
-    up = alt.Scale(domain=[0, top], nice=False)
-    y = alt.Y("rate:Q", scale=up, axis=alt.Axis(title="items a second", format="~s", tickCount=4, grid=True))
+    up = {"domain": [0, top], "nice": False}
+    y = number("rate", scale=up, axis={"title": "items a second", "format": "~s", "tickCount": 4, "grid": True})
+    span = {"x": x, "y": number("low", scale=up), "y2": {"field": "high"}}
     knees = [{"n": batch_size.knee(steps, share), "text": f"{share:.0%}", "y": top} for share in batch_size.SHARES]
-    drawn = alt.layer(
-        marks(knees).mark_rule(color="var(--same)", strokeDash=[3, 3]).encode(x=x),
+    label = {"baseline": "bottom", "fontSize": 11, "color": "var(--muted)", "dy": -2}
+    drawn = [
+        marks(knees, "rule", {"x": x}, color="var(--same)", strokeDash=[3, 3]),
         *(
-            marks(labels)
-            .mark_text(baseline="bottom", align=align, fontSize=11, color="var(--muted)", dx=dx, dy=-2)
-            .encode(x=x, y=alt.value(0), text="text:N")
+            marks(labels, "text", {"x": x, "y": {"value": 0}, "text": name("text")}, align=align, dx=dx, **label)
             for align, dx, labels in _aligned(_side_by_side(knees), sizes[-1])
         ),
-        marks(curve).mark_line(color="var(--same)").encode(x=x, y=y),
-        marks(points).mark_rule(strokeWidth=3, color="var(--faster)").encode(x, alt.Y("low:Q", scale=up), y2="high:Q"),
-        marks(points).mark_point(filled=True, size=50, opacity=1, color="var(--faster)").encode(x=x, y=y),
-    )
-    heading = alt.TitleParams(wrapped(case.name, BOLD), anchor="start", offset=16)
-    return drawn.properties(title=heading, width=WIDTH, height=CURVE_HEIGHT)
+        marks(curve, "line", {"x": x, "y": y}, color="var(--same)"),
+        marks(points, "rule", span, strokeWidth=3, color="var(--faster)"),
+        marks(points, "point", {"x": x, "y": y}, filled=True, size=50, opacity=1, color="var(--faster)"),
+    ]
+    heading = {"text": wrapped(case.name, BOLD), "anchor": "start", "offset": 16}
+    return {"layer": drawn, "title": heading, "width": WIDTH, "height": CURVE_HEIGHT}
 
 
 def _points(case: CaseResult) -> list[dict[str, Any]]:
@@ -171,27 +166,24 @@ def _aligned(
 # --- memory ----------------------------------------------------------------------------------------------------------
 
 
-@checked_as_a_whole()
-def memory(row: ExperimentResult) -> str:
+def memory(experiment: ExperimentResult) -> str:
     """Draw the process's resident memory, a bar for each arm."""
-    import altair as alt
-
     heads: list[dict[str, Any]] = []
     names: list[dict[str, Any]] = []
     bars: list[dict[str, Any]] = []
     y = 0
-    for case in row.cases:
+    for case in experiment.cases:
         if shown := [arm for arm in case.arms if arm.rss]:
             y = headed(heads, case.name, y)
             for arm in shown:
                 y = named(names, arm.name, f"{arm.rss:.0f} MiB", y) + BAR
                 bars.append({"none": 0, "mib": arm.rss, "y": y - BAR / 2})
             y += GAP
-    down = alt.Y("y:Q", scale=alt.Scale(domain=[y, 0], nice=False, zero=False), axis=None)
-    across = alt.X("none:Q", axis=alt.Axis(title="MiB", tickCount=5, format="~d"), scale=alt.Scale(nice=False))
-    drawn = alt.layer(
-        marks(bars).mark_rule(strokeWidth=8, color="var(--same)").encode(across, x2="mib:Q", y=down),
+    across = number("none", axis={"title": "MiB", "tickCount": 5, "format": "~d"}, scale={"nice": False})
+    down = places_down(y)
+    drawn = [
+        marks(bars, "rule", {"x": across, "x2": {"field": "mib"}, "y": down}, strokeWidth=8, color="var(--same)"),
         *texts(heads, names, down),
-    )
-    description = "; ".join(f"{name['text']}: {name['number']}" for name in names)
-    return svg(drawn.properties(width=WIDTH, height=y), f"{row.name}: memory of the process", description)
+    ]
+    description = "; ".join(f"{row['text']}: {row['number']}" for row in names)
+    return svg({"layer": drawn, "width": WIDTH, "height": y}, f"{experiment.name}: memory of the process", description)

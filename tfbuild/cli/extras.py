@@ -8,7 +8,7 @@ from tfbuild.util.installation import DISTRIBUTION
 
 # The modules of each extra, and the packages that they come from.
 EXTRAS: Mapping[str, Mapping[str, str]] = {
-    "bench": {"altair": "altair", "pyperf": "pyperf", "vl_convert": "vl-convert-python"},
+    "bench": {"pyperf": "pyperf", "vl_convert": "vl-convert-python"},
     "publish": {"cyclonedx": "cyclonedx-python-lib", "debian": "python-debian", "packageurl": "packageurl-python"},
 }
 

@@ -13,6 +13,8 @@ from tfbuild.errors import TfbuildError, UsageError
 from tfbuild.util.progress import Progress
 
 PURE = "not engine and not sshd and not browser and not contract and not installs and not nightly"
+# Folders without a pure test. pytest imports every file that it may select from.
+NEVER_PURE = ("tests/with_engine", "tests/contract")
 QUICK = "not nightly"
 # Property tests are in every run; at night they try more examples (tests/conftest.py).
 NIGHTLY = "nightly or hypothesis"
@@ -82,7 +84,7 @@ def run(root: Path, *, path: str, pure: bool, nightly: bool) -> None:
     with ThreadPoolExecutor(1) as pool:
         checks = pool.submit(_checks, root)
         if pure:
-            _pytest(root, selected=PURE)
+            _pytest(root, *(f"--ignore={folder}" for folder in NEVER_PURE), selected=PURE)
         else:
             _pytest(root, selected=f"{QUICK} and not {ALONE}")
         checks.result()
@@ -121,7 +123,9 @@ def _step(root: Path, *arguments: str, quiet: bool = False) -> None:
     _say(f"$ {' '.join(arguments)}")
     command = [sys.executable, "-m", *arguments]
     stdout, stderr = (subprocess.PIPE, subprocess.STDOUT) if quiet else (None, None)
-    completed = subprocess.run(command, cwd=root, check=False, text=True, stdout=stdout, stderr=stderr)
+    # Tests start hundreds of commands. Without byte code each would compile all of tfbuild again.
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    completed = subprocess.run(command, cwd=root, env=env, check=False, text=True, stdout=stdout, stderr=stderr)
     if completed.stdout:
         _say(completed.stdout.rstrip())
     if completed.returncode:

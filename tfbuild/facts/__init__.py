@@ -115,6 +115,7 @@ def squeeze(name: str) -> str:
     return re.sub(r"[-_.\s]", "", name).lower()
 
 
+@cache
 def features(arch: str = "") -> tuple[Feature, ...]:
     """Return all features, or those of one architecture ("x86_64", "aarch64"), in the file's order."""
     return tuple(row for row in load("features", FeatureTable).feature if arch in ("", row.arch))
@@ -129,6 +130,11 @@ def feature(name: str) -> Feature:
 
 def closure(names: Iterable[str]) -> frozenset[str]:
     """Return the features with all that they need (``avx512f`` needs ``fma``: GCC refuses Eigen without it)."""
+    return _closure(frozenset(names))
+
+
+@cache
+def _closure(names: frozenset[str]) -> frozenset[str]:
     closed: set[str] = set()
     todo = list(names)
     while todo:

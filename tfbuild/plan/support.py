@@ -5,6 +5,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import Literal
@@ -97,16 +98,21 @@ def rows() -> Iterator[Combination]:
 
 def _row(release: str, python: str, target: str, platform: str) -> Combination:
     key = (release, target, python, platform)
-    request = Request(release=release, python=python, target=target, platform=platform, cpu=CPUS[platform])
     shown_by = tuple(row for row in evidence() if (row.release, row.target, row.python, row.platform) == key)
-    build, reason = None, ""
-    try:
-        build = selection.select(request, None)
-    except TfbuildError as error:
-        reason = error.reason
+    build, reason = _planned(*key)
     return Combination(
         release=release, python=python, target=target, platform=platform, build=build, reason=reason, evidence=shown_by
     )
+
+
+@cache  # several generated pages have a table of all plans
+def _planned(release: str, target: str, python: str, platform: str) -> tuple[Build | None, str]:
+    """Return the build, or None and the reason why there is none."""
+    request = Request(release=release, python=python, target=target, platform=platform, cpu=CPUS[platform])
+    try:
+        return selection.select(request, None), ""
+    except TfbuildError as error:
+        return None, error.reason
 
 
 def to_json(combinations: Iterable[Combination]) -> dict[str, object]:
