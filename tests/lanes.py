@@ -1,7 +1,7 @@
-"""A plugin of pytest's: which tests of pytest-xdist's one worker runs one after the other.
+"""A plugin of pytest's: which tests of pytest-xdist's one worker runs one after the other, and what begins first.
 
-Each file is a lane of its own, but for those that share something that took long to make, or a name in the engine.
-pytest-xdist's own marker xdist_group says the same; pytest 9.2 ignores it (pytest-xdist 3.8 sets Item._nodeid).
+Each file is a lane of its own, but for those of LANES, which share something that took long to make, or a name in the
+engine. pytest-xdist's own marker xdist_group says the same; pytest 9.2 ignores it (pytest-xdist 3.8 sets Item._nodeid).
 """
 
 from pathlib import PurePosixPath
@@ -9,27 +9,43 @@ from pathlib import PurePosixPath
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-# Real wheels of TensorFlow in images; compiles with Bazel. All else on the engine needs only small images.
-TENSORFLOW = {
-    "test_bench", "test_bench_models", "test_build", "test_ci_steps", "test_dockerfiles", "test_image", "test_inspect",
-    "test_installed", "test_old_release", "test_supply", "test_untrusted", "test_verify",
+LANES = {
+    # The first one installs TensorFlow without a cache; all others that need it, in any lane, find its layers.
+    "tensorflow": ("test_image", "test_verify", "test_untrusted", "test_inspect"),
+    # One toolchain for all compiles with Bazel.
+    "compile": (
+        "test_compile", "test_remote", "test_bad_input", "test_bazel", "test_configure", "test_mirror", "test_offline",
+    ),
+    # One image with Debian's compilers.
+    "compilers": ("test_compilers", "test_emulated"),
+    # Names of the image of the official wheel.
+    "build": ("test_build", "test_installed", "test_rebuild", "test_old_release"),
 }  # fmt: skip
-COMPILE = {
-    "test_bad_input", "test_bazel", "test_compile", "test_configure", "test_mirror", "test_offline", "test_remote",
-}  # fmt: skip
+# Long lanes first, so that the short ones fill the processors beside and after them. While Debian is made, for which
+# the first two wait, the pages need nothing of an engine. What needs TensorFlow's layers comes when they are there.
+ORDER = (
+    "tensorflow", "compile", "tests/bench/test_browser.py", "compilers", "test_registry", "test_ci_steps", "build",
+    "test_bench", "test_push_rehearsal", "test_supply", "test_reproducible", "test_engine", "test_tampering",
+    "test_faults", "test_registry_tools",
+)  # fmt: skip
 ROOMS = {"with_engine", "contract"}
+LANE_OF = {file: lane for lane, files in LANES.items() for file in files}
 
 
 def lane(node: str) -> str:
     path = PurePosixPath(node.partition("::")[0])
-    if not ROOMS & set(path.parts):
-        return str(path)
-    return "tensorflow" if path.stem in TENSORFLOW else "compile" if path.stem in COMPILE else "small"
+    return LANE_OF.get(path.stem, path.stem) if ROOMS & set(path.parts) else str(path)
+
+
+def rank(node: str) -> tuple[int, int]:
+    """By ORDER, then the others that need an engine, then those that need none; in a lane its files in their order."""
+    name, file = lane(node), PurePosixPath(node.partition("::")[0]).stem
+    place = ORDER.index(name) if name in ORDER else len(ORDER) + ("/" in name)
+    return place, LANES[name].index(file) if name in LANES else 0
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The long lanes come first, so that the short ones fill the processors beside and after them."""
-    items.sort(key=lambda item: "/" in lane(item.nodeid))
+    items.sort(key=lambda item: rank(item.nodeid))
 
 
 class Lanes(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist's scheduler is not typed

@@ -4,10 +4,11 @@ import io
 import os
 import subprocess
 import sys
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
+from tests import lanes
 from tfbuild.cli import testing
 from tfbuild.engine import debian
 from tfbuild.errors import TfbuildError, UsageError
@@ -76,6 +77,10 @@ def test_tests_that_measure_time_run_last_and_alone(steps: list[list[str]]) -> N
     assert (selected(first), selected(last)) == ("not nightly and not alone", "not nightly and alone")
     assert "--numprocesses=3" in first, "one more than processors"
     assert not [word for word in last if word.startswith("--numprocesses")]
+    assert last[-1] == testing.WITH_ENGINE
+    marked = [path for path in (ROOT / "tests").rglob("test_*.py") if "pytest.mark.alone" in path.read_text()]
+    elsewhere = [path for path in marked if not path.is_relative_to(ROOT / testing.WITH_ENGINE)]
+    assert elsewhere == [Path(__file__)], "only this line names the mark"
     assert steps[-1] == last
 
 
@@ -157,7 +162,7 @@ def test_it(step):
     time.sleep(0.1)
     open("{seen}", "a").write("{file} " + os.environ["PYTEST_XDIST_WORKER"] + "\\n")
 """
-LONG = ("with_engine/test_build", "with_engine/test_verify", "with_engine/test_compile", "contract/test_bazel")
+LONG = ("with_engine/test_image", "with_engine/test_verify", "with_engine/test_compile", "contract/test_bazel")
 
 
 def run_pytest(folder: Path, *arguments: str) -> list[str]:
@@ -202,5 +207,18 @@ def test_files_that_share_something_run_in_one_worker(tmp_path: Path) -> None:
     pairs = {line.partition(" ")[::2] for line in seen.read_text().splitlines()}
     worker = dict(pairs)
     assert len(pairs) == len(worker) == 5
-    assert worker["with_engine/test_build"] == worker["with_engine/test_verify"]
-    assert worker["with_engine/test_compile"] == worker["contract/test_bazel"] != worker["with_engine/test_build"]
+    assert worker["with_engine/test_image"] == worker["with_engine/test_verify"]
+    assert worker["with_engine/test_compile"] == worker["contract/test_bazel"] != worker["with_engine/test_image"]
+
+
+def test_long_lanes_begin_first_and_what_needs_no_engine_last() -> None:
+    tests = [path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py")]
+    ordered = sorted(tests, key=lambda path: lanes.rank(f"{path}::test_x"))
+    names = list(dict.fromkeys(lanes.lane(path) for path in ordered))
+    assert names[: len(lanes.ORDER)] == list(lanes.ORDER)
+    rest = [name.startswith("tests/") for name in names[len(lanes.ORDER) :]]
+    assert rest == sorted(rest)
+    files = [PurePosixPath(path).stem for path in ordered if not lanes.lane(path).startswith("tests/")]
+    assert [file for file in files if file in lanes.LANES["tensorflow"]] == list(lanes.LANES["tensorflow"])
+    assert {*lanes.LANE_OF} <= {*files}
+    assert len(files) == len({*files}), "a lane of its own is named after its file"

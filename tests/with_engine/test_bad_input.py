@@ -18,7 +18,11 @@ Invoke = Callable[..., "subprocess.CompletedProcess[str]"]
 def refused(invoke: Invoke, code: int, *options: str) -> str:
     """The error that `invoke wheel` of the double ends in."""
     start = ("wheel", "--target", "cpu", "--cpu", "x86-64-v2", "--bazel", "0.26.1", "--source", str(DOUBLE))
-    done = invoke(*start, *options, "--need-disk", "1", code=code)
+    return only_error(invoke(*start, *options, "--need-disk", "1", code=code))
+
+
+def only_error(done: "subprocess.CompletedProcess[str]") -> str:
+    """All that a command says in the end: one error with one hint."""
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
     error = done.stderr[done.stderr.index("error: ") :]
@@ -29,11 +33,6 @@ def refused(invoke: Invoke, code: int, *options: str) -> str:
 def debian(engine: Engine, folder: Path) -> str:
     ca = certificates("")
     return base_image.bootstrap(engine, "bookworm", progress=Progress(), log=folder / "log", ca_cert=ca).reference
-
-
-def test_a_base_whose_distribution_lacks_the_compiler(invoke: Invoke, engine: Engine, tmp_path: Path) -> None:
-    error = refused(invoke, 15, "--base", debian(engine, tmp_path), "--compiler", "clang-18")
-    assert error.startswith("error: the base image's distribution has no clang-18\nhint: --compiler with one")
 
 
 def test_a_base_that_is_not_made_of_debian(

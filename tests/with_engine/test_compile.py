@@ -27,6 +27,7 @@ from tests.contract import newbazel
 from tests.with_engine import mirror, objectcode
 from tests.with_engine.conftest import ROOT, Site, debian
 from tests.with_engine.objectcode import Double
+from tests.with_engine.test_bad_input import only_error
 from tfbuild import cpu, facts, plan
 from tfbuild.cli.options import certificates
 from tfbuild.context.labels import read_labels
@@ -413,14 +414,17 @@ def test_another_share_of_the_machine_compiles_nothing_again(wheel: Run, compile
 # --- the ways to the source, and the mirror ---------------------------------------------------------------------------
 
 
-def test_the_builder_asks_the_mirror_for_everything_and_names_what_it_lacks(wheel: Run, site: Site) -> None:
-    """A step that fails is in no cache, so that the mirror is asked in every run of this test.
-
-    That of the packages fails for a compiler that Debian 12 lacks.
-    """
+def test_a_base_whose_distribution_lacks_the_compiler(wheel: Run, site: Site) -> None:
+    """A step that fails is in no cache, so that the mirror is asked in every run of this test."""
     site.asked.clear()
-    wheel("x86-64-v3", "--source", str(TREE), "--compiler", "clang-18", code=15)
+    error = only_error(wheel("x86-64-v3", "--source", str(TREE), "--compiler", "clang-18", code=15))
+    assert error.startswith("error: the base image's distribution has no clang-18\nhint: --compiler with one")
     assert "/deb.debian.org/debian/dists/bookworm/InRelease" in site.asked
+
+
+def test_the_builder_asks_the_mirror_for_everything_and_names_what_it_lacks(wheel: Run, site: Site) -> None:
+    """As above, what fails is asked for in every run."""
+    site.asked.clear()
     done = wheel("x86-64-v3", "--source", str(TREE), version="0.26.0", code=18)
     assert f"the mirror {site.url} lacks something, or broke off" in done.stderr
     assert "/bazel-0.26.0-linux-x86_64" in done.stderr

@@ -100,6 +100,23 @@ def test_names_come_and_go(engine: Engine, own: str) -> None:
         engine.untag(own)
 
 
+def test_images_that_somebody_removes_meanwhile_are_not_listed(
+    engine: Engine, own: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image, images = engine.image(own).id, engine.client.api.images
+    assert image in {one.id for one in engine.labelled("io.tfbuild.base")}
+
+    def removed_meanwhile(**options: Any) -> Any:
+        listed = images(**options)
+        engine.remove(own)
+        return listed
+
+    monkeypatch.setattr(engine.client.api, "images", removed_meanwhile)
+    found = {one.id for one in engine.labelled("io.tfbuild.base")}
+    assert found
+    assert image not in found
+
+
 def test_run_gives_streams_exit_code_files_and_environment(engine: Engine, own: str) -> None:
     run = engine.run(
         own,

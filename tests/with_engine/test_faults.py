@@ -141,6 +141,7 @@ def names(engine: Engine) -> list[str]:
     return [container.name for container in engine.client.containers.list(all=True)]
 
 
+@pytest.mark.alone  # every other run removes them too
 def test_the_next_run_removes_the_containers_of_a_killed_one_and_no_others(engine: Engine, base: str) -> None:
     with paused(base) as killed, paused(base) as alive:
         assert killed.stdout is not None
@@ -160,6 +161,7 @@ def test_the_next_run_removes_the_containers_of_a_killed_one_and_no_others(engin
     assert living not in names(engine)
 
 
+@pytest.mark.alone
 def test_a_container_of_another_machine_or_with_inherited_labels_stays(engine: Engine, base: str) -> None:
     elsewhere = f"{36 * '0'} pid:[1] 0 1 1"
     name = f"tfbuild-{secrets.token_hex(6)}"
@@ -179,6 +181,7 @@ def test_a_container_of_another_machine_or_with_inherited_labels_stays(engine: E
             container.remove(force=True)
 
 
+@pytest.mark.alone  # it looks at all containers of the engine
 def test_a_closed_terminal_leaves_no_container(engine: Engine, base: str) -> None:
     """As an emulator of a terminal ends: the kernel sends SIGHUP, and nothing can be written there any more."""
     before = {*names(engine)}

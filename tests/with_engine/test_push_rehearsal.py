@@ -15,6 +15,7 @@ from tests.with_engine.registry import Server
 from tests.with_engine.test_registry import build, made, place, push, server
 from tfbuild.engine import Engine
 from tfbuild.oci.client import Registry
+from tfbuild.plan import Build
 from tfbuild.publish import withdrawing
 from tfbuild.util.progress import Progress
 
@@ -30,14 +31,22 @@ class Desk:
         self.engine, self.made, self.place, self.folder = engine, made, place, folder
         self.repository = str(place.repository)
         self.options: tuple[str, ...] = ()
+        self.images: list[str] = []
+
+    def make(self, of: Build, **options: Any) -> str:
+        self.images.append(self.made(of, **options))
+        return self.images[-1]
 
     def pushed(self, image: str) -> None:
         push(self.engine, image, self.place, self.folder)
 
     def state(self) -> tuple[dict[str, str], list[tuple[str, ...]]]:
-        """All tags of the repository, and the names of all images on the engine."""
+        """All tags of the repository, and the names of the engine's images that are of this test."""
         tags = {tag: self.place.digest(tag) for tag in self.place.tags()}
-        return tags, sorted(image.tags for image in self.engine.labelled("io.tfbuild.id"))
+        names = [image.tags for image in self.engine.labelled("io.tfbuild.id")]
+        # Other tests make and remove images meanwhile.
+        repositories = (str(self.place.repository), self.repository, *self.images)
+        return tags, sorted(all_of for all_of in names if any(name.startswith(repositories) for name in all_of))
 
     def invoke(self, *words: str) -> "subprocess.CompletedProcess[str]":
         command = [sys.executable, "-m", "invoke", "--search-root", str(ROOT), *words]
@@ -50,11 +59,11 @@ def desk(engine: Engine, made: Callable[..., str], place: Registry, tmp_path: Pa
 
 
 def new(desk: Desk) -> str:
-    return desk.made(ONE)
+    return desk.make(ONE)
 
 
 def pushed_already(desk: Desk) -> str:
-    image = desk.made(ONE)
+    image = desk.make(ONE)
     desk.pushed(image)
     return image
 
@@ -62,7 +71,7 @@ def pushed_already(desk: Desk) -> str:
 def named_as_in_the_registry(desk: Desk) -> str:
     """Only where the image has no other name with its identifier could another run's image be meant."""
     image = f"{desk.repository}:{ONE.id}"
-    desk.engine.tag(desk.made(ONE), image)
+    desk.engine.tag(desk.make(ONE), image)
     return image
 
 
@@ -71,20 +80,20 @@ def not_here(desk: Desk) -> str:
 
 
 def of_somebody_else(desk: Desk) -> str:
-    return desk.made(ONE, more={"io.tfbuild.id": ""})
+    return desk.make(ONE, more={"io.tfbuild.id": ""})
 
 
 def with_invalid_labels(desk: Desk) -> str:
-    return desk.made(ONE, more={"io.tfbuild.platform": "linux/none"})
+    return desk.make(ONE, more={"io.tfbuild.platform": "linux/none"})
 
 
 def unverified(desk: Desk) -> str:
-    return desk.made(ONE, verified=False)
+    return desk.make(ONE, verified=False)
 
 
 def another_one_is_there(desk: Desk) -> str:
-    desk.pushed(desk.made(ONE))
-    return desk.made(ONE)
+    desk.pushed(desk.make(ONE))
+    return desk.make(ONE)
 
 
 def another_one_is_there_and_forced(desk: Desk) -> str:
@@ -103,7 +112,7 @@ def withdrawn_and_replaced(desk: Desk) -> str:
     image = withdrawn(desk)
     desk.engine.pull(f"{desk.repository}@{desk.place.digest(ONE.id)}", Progress())
     report = (desk.folder / "reports" / f"{ONE.id}.json").read_bytes()
-    push(desk.engine, desk.made(ONE), desk.place, desk.folder, force=True)
+    push(desk.engine, desk.make(ONE), desk.place, desk.folder, force=True)
     (desk.folder / "reports" / f"{ONE.id}.json").write_bytes(report)
     desk.options = ("--force",)
     return image
@@ -111,12 +120,12 @@ def withdrawn_and_replaced(desk: Desk) -> str:
 
 def registry_that_is_down(desk: Desk) -> str:
     desk.repository = "127.0.0.1:1/us/x"
-    return desk.made(ONE)
+    return desk.make(ONE)
 
 
 def signed_without_cosign(desk: Desk) -> str:
     desk.options = ("--sign-options", "--key cosign.key")
-    return desk.made(ONE)
+    return desk.make(ONE)
 
 
 TABLE = [
@@ -148,7 +157,7 @@ def test_a_rehearsal_says_what_the_push_says_and_changes_nothing(
 
 
 def test_a_rehearsal_says_whether_the_image_would_be_uploaded(desk: Desk) -> None:
-    image = desk.made(ONE)
+    image = desk.make(ONE)
     words = ("push", image, f"--registry={desk.repository}", "--json")
     before = json.loads(desk.invoke(*words, "--dry-run").stdout)
     assert before == {"image": f"{desk.repository}:{ONE.id}", "there": None, "uploads": True}

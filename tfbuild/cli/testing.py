@@ -18,8 +18,10 @@ NEVER_PURE = ("tests/with_engine", "tests/contract")
 QUICK = "not nightly"
 # Property tests are in every run; at night they try more examples (tests/conftest.py).
 NIGHTLY = "nightly or hypothesis"
-# Tests that measure time run last, with nothing beside them.
+# Tests that measure time, or look at all containers of the engine, run last, with nothing beside them.
 ALONE = "alone"
+# They are all there (tests/cli/test_testing.py): to collect the others takes many seconds.
+WITH_ENGINE = "tests/with_engine"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +91,7 @@ def run(root: Path, *, path: str, pure: bool, nightly: bool) -> None:
             _pytest(root, selected=f"{QUICK} and not {ALONE}")
         checks.result()
     if not pure:
-        _pytest(root, selected=f"{QUICK} and {ALONE}", parallel=False)
+        _pytest(root, WITH_ENGINE, selected=f"{QUICK} and {ALONE}", parallel=False)
 
 
 def _chosen(root: Path, path: str) -> str:

@@ -105,7 +105,12 @@ class Engine:
     def labelled(self, label: str) -> list[Image]:
         """Return all images that carry `label`, including those without a name."""
         with translated():
-            return [parse_image(image.attrs) for image in self.client.images.list(filters={"label": label})]
+            ids = [row["Id"] for row in self.client.api.images(filters={"label": label})]
+        images = []
+        for image in ids:
+            with suppress(UnknownImage):  # somebody has just removed it
+                images.append(self.image(image))
+        return images
 
     def history(self, ref: str) -> tuple[str, ...]:
         """Return the instructions that made the image, as its builder recorded them, the last one first."""
