@@ -6,7 +6,8 @@ For each identifier: `build/ID/plan.json`, `build/ID/sittings.jsonl` (the builde
 `reports/ID.json` (verification, once the image is built), `reports/bench-ID.json` (from `invoke bench --only isa
 --against`, where that was run) and the wheel beside its sidecar in a folder below `dist/` (from `invoke wheel`: a
 release's wheels have one file name, so that each needs a folder of its own). A compile without an end is written down
-as one that is under way.
+as one that is under way. `--second` names the working folder of another builder: one with empty disks, which compiled
+the same with the remote cache that the first filled.
 """
 
 import argparse
@@ -26,17 +27,19 @@ def main() -> None:
     parser.add_argument("--reports", type=Path, default=Path("reports"), help="(default: reports)")
     parser.add_argument("--dist", type=Path, default=Path("dist"), help="(default: dist)")
     parser.add_argument("--commit", default="", help="of the tree, where the source is a tree without its history")
+    parser.add_argument("--second", type=Path, help="the working folder of a builder that used a shared cache")
     options = parser.parse_args()
     builds = [read(name, options.build / name, options.reports, options.dist) for name in options.id]
-    for build in builds:
+    for name, build in zip(options.id, builds, strict=True):
         build["commit"] = build["commit"] or options.commit
+        build["second_builder"] = second(options.second / name) if options.second else None
     results: dict[str, object] = {"builds": builds}
     print(record("compiled", results))
 
 
 def read(name: str, folder: Path, reports: Path, dist: Path) -> dict[str, object]:
     """One build's record. Raises FileNotFoundError where it was never begun."""
-    rows = [json.loads(line) for line in (folder / "sittings.jsonl").read_text(encoding="utf-8").splitlines()]
+    rows = recorded(folder)
     plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
     finished = [row for row in rows if row.get("why") == "done"]
     return {
@@ -57,6 +60,15 @@ def read(name: str, folder: Path, reports: Path, dist: Path) -> dict[str, object
         "verification": verification(reports / f"{name}.json"),
         "gains": gains(reports / f"bench-{name}.json"),
     }
+
+
+def recorded(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "sittings.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def second(folder: Path) -> list[dict[str, object]] | None:
+    """The sittings of the second builder, None where it did not compile this."""
+    return [sitting(row) for row in recorded(folder)] if (folder / "sittings.jsonl").is_file() else None
 
 
 def sitting(row: dict[str, Any]) -> dict[str, object]:

@@ -88,3 +88,10 @@ def test_the_gains_are_those_of_every_arm_but_the_baseline(folder: Path) -> None
         "against": "official",
         "cases": [{"name": "tanh", "rounds": 2, "cpu": cpu, "effect": "faster"}],
     }
+
+
+def test_a_second_builder_is_told_by_its_own_sittings(folder: Path) -> None:
+    assert compiled.second(folder) is None
+    (folder / "sittings.jsonl").write_text(json.dumps(DONE | {"processes": 90, "from_cache": 88}))
+    [row] = compiled.second(folder) or []
+    assert (row["wall_seconds"], row["cpu_seconds"], row["processes"], row["from_cache"]) == (500, 600.0, 90, 88)

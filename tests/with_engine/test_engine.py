@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from tests.commandline import answer
 from tests.ports import free_port
 from tfbuild.context.labels import CONTAINER
 from tfbuild.engine import Engine, Progress, WorkerDied, daemon
@@ -324,6 +325,13 @@ def test_an_interrupted_build_stops_inside_the_engine(engine: Engine, own: str, 
     assert not processes(str(tmp_path))
     assert not engine.exists(tag)
     assert engine.client.containers.list(all=True, filters={"ancestor": own}) == []
+
+
+def test_a_missing_client_is_told_before_anything_is_made(engine: Engine, tmp_path: Path) -> None:
+    done = answer("build", "--wheel", "official", cwd=tmp_path, env={"PATH": str(tmp_path)})
+    assert done.returncode == EngineMissing.exit_code
+    assert "no docker program can build with BuildKit here" in done.stderr
+    assert "base:" not in done.stderr
 
 
 def packages(engine: Engine, image: str) -> str:

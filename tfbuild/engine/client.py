@@ -307,12 +307,13 @@ class Engine:
             raise
 
     def require_buildkit(self) -> None:
-        """Raise EngineMissing where the engine is Podman, which answers as Docker does, and has no BuildKit."""
+        """Raise EngineMissing where the engine is Podman, which has no BuildKit, or no `docker` program can use it."""
         if self.podman and self.builder is None:
             raise EngineMissing(
                 f"this engine is Podman {self.version}, which has no BuildKit to build with",
                 hint="build on Docker's engine (--engine, DOCKER_HOST); docker save | podman load moves the image",
             )
+        docker_cli.find_cli(self.host, plugin=self.builder is not None, chosen=self.chosen)
 
     @cached_property
     def builder(self) -> Builder | None:
