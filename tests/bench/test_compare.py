@@ -37,8 +37,10 @@ def timed(row: Round, wall: float, cpu: float, *names: str) -> Round:
     """Multiply the times of these sides, or of all, in the round."""
 
     def one(sample: Sample) -> Sample:
-        # Thousands of times: dataclasses.replace takes ten times as long.
-        return Sample(**{**vars(sample), "wall": sample.wall * wall, "cpu": sample.cpu * cpu})
+        # Half a million times: dataclasses.replace takes twenty times as long.
+        copy = object.__new__(Sample)
+        vars(copy).update(vars(sample), wall=sample.wall * wall, cpu=sample.cpu * cpu)
+        return copy
 
     if wall == cpu == 1:
         return row

@@ -7,7 +7,9 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,13 @@ SHELLS = {"": ["bash", "-e"], "bash": ["bash", "--noprofile", "--norc", "-eo", "
 
 
 def read(path: Path) -> dict[str, Any]:
-    document: dict[str, Any] = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
+    """The document, as the caller's own."""
+    return deepcopy(_parsed(path.read_text(encoding="utf-8")))
+
+
+@cache
+def _parsed(text: str) -> dict[str, Any]:
+    document: dict[str, Any] = YAML(typ="safe").load(text)
     return document
 
 

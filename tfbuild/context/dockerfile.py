@@ -227,7 +227,12 @@ def scripts(build: Build) -> dict[str, str]:
     paths = {name: TEMPLATES / name for name in names}
     paths["tfbuild-smoke"] = TEMPLATES / "smoke"
     paths |= {f"smoke/{path.name}": path for path in sorted(SMOKE.glob("*.py"))}
-    return {f"{SCRIPTS}/{name}": path.read_text(encoding="utf-8") for name, path in paths.items()}
+    return {f"{SCRIPTS}/{name}": _text(path) for name, path in paths.items()}
+
+
+@cache  # the matrix has dozens of builds with the same scripts
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
 
 
 def fixes(build: Build) -> dict[str, str]:

@@ -160,7 +160,8 @@ def rows(among: Iterable[R], release: str, key: str | None = None) -> tuple[R, .
     Raises UnknownRelease if the release does not exist.
     """
     get(release)
-    return tuple(row for row in among if key in (None, row.key) and row.covers(release))
+    rows = among if key is None else (row for row in among if row.key == key)
+    return tuple([row for row in rows if row.covers(release)])
 
 
 def row(among: Iterable[R], release: str, key: str | None = None) -> R:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import cache
 from statistics import median
 
 from tfbuild.measure.records import Interval
@@ -26,6 +27,7 @@ def interval(ratios: Sequence[float]) -> Interval:
     return Interval(median=median(ordered), low=ordered[cut], high=ordered[count - 1 - cut], coverage=coverage)
 
 
+@cache
 def _coverage(count: int, cut: int) -> float:
     """Return the chance that the median lies within the samples that remain if `cut` are dropped at each end."""
     return float(sum(math.comb(count, index) for index in range(cut + 1, count - cut)) / 2**count)
