@@ -130,12 +130,12 @@ awk -v features=" $features" -v platform="$platform" -v python="$python" -v rele
         return first
     }
     /^ *"digest": / { digest = value(); id = its_platform = its_python = its_release = speed = "" }
-    /^ *"io.tfbuild.release": / { its_release = value() }
-    /^ *"io.tfbuild.id": / { id = value() }
-    /^ *"io.tfbuild.python": / { its_python = value() }
-    /^ *"io.tfbuild.platform": / { its_platform = value() }
-    /^ *"io.tfbuild.speed": / { speed = value() }
-    /^ *"io.tfbuild.cpuinfo": / {
+    /^ *"io\.tfbuild\.release": / { its_release = value() }
+    /^ *"io\.tfbuild\.id": / { id = value() }
+    /^ *"io\.tfbuild\.python": / { its_python = value() }
+    /^ *"io\.tfbuild\.platform": / { its_platform = value() }
+    /^ *"io\.tfbuild\.speed": / { speed = value() }
+    /^ *"io\.tfbuild\.cpuinfo": / {
         needs = value()
         # Compared as text: as numbers, Python 3.1 and 3.10 are equal.
         if (python != "" && its_python "" != python "") next
@@ -145,7 +145,7 @@ awk -v features=" $features" -v platform="$platform" -v python="$python" -v rele
         count = split(needs, needed, " ")
         for (i = 1; i <= count; i++)
             if (index(features, " " needed[i] " ") == 0) lacks[rows] = lacks[rows] " " needed[i]
-        lines[rows] = digest " " id " " needs; ids[rows] = id; releases[rows] = number(its_release)
+        lines[rows] = digest " " id " " its_release " " its_python " " its_platform " " needs; ids[rows] = id; releases[rows] = number(its_release)
         speeds[rows] = speed ""
     }
     END {
@@ -174,28 +174,47 @@ fetch() {
 }
 # names LIST: one name a line, sorted.
 names() { printf '%s\n' "$1" | tr ' ' '\n' | LC_ALL=C sort; }
-# described DIGEST NAMES: 0 if an image's labels have the features with these names of the kernel; else as `fetch`.
+# label NAME: the label io.tfbuild.NAME in $work/labels; nothing if there are several.
+label() {
+    values=$(grep -o "\"io\.tfbuild\.$1\":\"[^\"]*\"" "$work/labels" | LC_ALL=C sort -u) && values=${values#*:\"}
+    printf '%s' "${values%\"}"
+}
+# labelled FILE: 0 if the labels in this JSON are those of the row in $id, $its_release, $its_python, $its_platform and
+# $needs; else 2.
+labelled() {
+    sed 's/" *: *"/":"/g' "$1" > "$work/labels"
+    # Without that label, it would fit every host. With two different ones, nothing is equal.
+    grep -q '"io\.tfbuild\.features":"' "$work/labels" || return 2
+    # What the kernel calls by another name than the label.
+    kernel=$(names "$(label features)" | sed 's/^sse3$/pni/; s/^lzcnt$/abm/; s/^crypto$/aes/')
+    [ "$(label id) $(label release) $(label python) $(label platform)" = \
+        "$id $its_release $its_python $its_platform" ] && [ "$kernel" = "$(names "$needs")" ] || return 2
+}
+# described: as `labelled`, of the image with the digest $digest in the registry; else as `fetch`.
 described() {
-    fetch manifests "$1" manifest || return
-    config=$(tr -d ' \t\r\n' < "$work/manifest" | sed -n 's/.*"config":{\([^}]*\)}.*/\1/p' |
+    fetch manifests "$digest" manifest || return
+    flat=$(tr -d ' \t\r\n' < "$work/manifest")
+    # The engine may read another configuration in a manifest with several, or with escaped letters.
+    case $flat in *\\* | *'"manifests":'*) return 2 ;; esac
+    [ "$(printf '%s' "$flat" | grep -oi '"config":' | wc -l)" -eq 1 ] || return 2
+    config=$(printf '%s' "$flat" | sed -n 's/.*"config":{\([^}]*\)}.*/\1/p' |
         sed -n 's/.*"digest":"\(sha256:[0-9a-f]*\)".*/\1/p')
     [ -n "$config" ] || return 2
     fetch blobs "$config" config || return
-    labels=$(sed 's/": *"/":"/g' "$work/config" | grep -o '"io\.tfbuild\.features":"[^"]*"' | LC_ALL=C sort -u)
-    label=${labels#*:\"}
-    # What the kernel calls by another name than the label; with two different labels, nothing is equal.
-    kernel=$(names "${label%\"}" | sed 's/^sse3$/pni/; s/^lzcnt$/abm/; s/^crypto$/aes/')
-    [ -n "$labels" ] && [ "$(names "$kernel")" = "$(names "$2")" ] || return 2
+    labelled "$work/config"
 }
-accept='application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json'
+# Indexes, too: otherwise one in place of an image would look lost.
+accept="$accept, application/vnd.docker.distribution.manifest.list.v2+json, application/vnd.oci.image.manifest.v1+json,\
+ application/vnd.docker.distribution.manifest.v2+json"
 altered=
-while read -r digest id needs; do
+reason='it is not what its index says, so one of the two was changed: tell whoever publishes it'
+while read -r digest id its_release its_python its_platform needs; do
     printf '%s\n' "$digest" | grep -Eqx 'sha256:[0-9a-f]{64}' || die "$repository:$tag is not an index of tfbuild" 26
     code=0
-    described "$digest" "$needs" || code=$?
+    described || code=$?
     case $code in
-        0) [ -z "$altered" ] || die "$altered is refused: it has other features than its index says, so one of the two \
-was changed: tell whoever publishes it; second choice: $id, with SKIP='${SKIP:+$SKIP }$altered'" 24 ;;
+        0) [ -z "$altered" ] || die "$altered is refused: $reason; second choice: $id, with \
+SKIP='${SKIP:+$SKIP }$altered'" 24 ;;
         1) echo "pull.sh: not $id: the registry lost it; tell whoever publishes it" >&2 && continue ;;
         *) altered=${altered:-$id} && continue ;;
     esac
@@ -204,10 +223,11 @@ was changed: tell whoever publishes it; second choice: $id, with SKIP='${SKIP:+$
         exit 0
     fi
     docker pull --quiet "$repository@$digest" < /dev/null >&2
+    docker image inspect --format '{{json .Config.Labels}}' "$repository@$digest" > "$work/pulled" < /dev/null
+    labelled "$work/pulled" || die "$id is refused: $reason; it was pulled: docker image rm $repository@$digest" 24
     docker tag "$repository@$digest" "$repository:$id"
     echo "$repository:$id"
     exit 0
 done < "$work/candidates"
-[ -z "$altered" ] || die "$altered is refused: it has other features than its index says, so one of the two was \
-changed: tell whoever publishes it; no other image fits and is intact" 24
+[ -z "$altered" ] || die "$altered is refused: $reason; no other image fits and is intact" 24
 die "$repository lost all images that run on this host" 26

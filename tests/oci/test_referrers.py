@@ -27,7 +27,7 @@ def registry(request: pytest.FixtureRequest, fake: type[FakeRegistry]) -> Regist
 
 
 def test_what_is_attached_is_read_back(registry: Registry) -> None:
-    assert referrers.types(registry, SUBJECT.digest) == set()
+    assert referrers.listed(registry, SUBJECT.digest) == []
     first = referrers.attach(registry, BILL, SUBJECT)
     assert not referrers.complete(registry, SUBJECT.digest), "one of two"
     second = referrers.attach(registry, PAPER, SUBJECT)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.oci.fake_registry import FakeRegistry, connect
 from tests.oci.fake_registry import fake as fake
-from tests.publish.fake_images import gather, image, published
+from tests.publish.fake_images import gather, image, labels_of_plan, published
 from tests.publish.test_candidates import (
     changed_configuration,
     manifest,
@@ -22,6 +22,7 @@ from tfbuild import publish
 from tfbuild.cli import listing
 from tfbuild.errors import Unfinished, VerificationFailed
 from tfbuild.oci import manifests, references, referrers
+from tfbuild.oci.client import Registry
 from tfbuild.publish import described, inventory
 
 INDEXES = ("2.20-mkl", "2.20.0-mkl", "any-mkl", "latest-mkl")
@@ -45,12 +46,29 @@ def one_index_with_a_false_feature(fake: type[FakeRegistry], name: str) -> None:
     fake.content["manifests/2.20-mkl"] = (kind, content.replace(b" avx512vl", b""))
 
 
+def an_index_with_a_row_that_cannot_be_read(fake: type[FakeRegistry], name: str) -> None:
+    kind, content = fake.content["manifests/2.20-mkl"]
+    fake.content["manifests/2.20-mkl"] = (kind, content.replace(b" avx512vl", b"  avx512vl"))
+
+
+def a_moving_tag_that_is_an_image(fake: type[FakeRegistry], name: str) -> None:
+    fake.content["manifests/latest-mkl"] = fake.content[f"manifests/{name}"]
+
+
+def a_moving_tag_that_is_an_image_and_an_index(fake: type[FakeRegistry], name: str) -> None:
+    kind, content = fake.content["manifests/latest-mkl"]
+    fake.content["manifests/latest-mkl"] = (kind, content.replace(b"{", b'{"layers": [],', 1))
+
+
 @pytest.mark.parametrize(
     ("tamper", "reason"),
     [
         (moved_tag, "another image under its tag .* than in 2.20-mkl, 2.20.0-mkl, any-mkl, latest-mkl, and no push"),
         (with_fewer_features_in_the_index, "describe .* otherwise than its labels"),
         (one_index_with_a_false_feature, "^error: 2.20-mkl describe"),
+        (an_index_with_a_row_that_cannot_be_read, "^error: 2.20-mkl describe"),
+        (a_moving_tag_that_is_an_image, "^error: latest-mkl: not an index any more"),
+        (a_moving_tag_that_is_an_image_and_an_index, "^error: latest-mkl: not an index any more"),
         (row_that_points_elsewhere, "than in 2.20-mkl"),
         (replaced, "no provenance is attached"),
         (replaced_with_the_papers_of_the_former, "is about another image"),
@@ -111,6 +129,8 @@ def test_an_index_without_the_image_is_unfinished(fake: type[FakeRegistry], name
     [
         (moved_tag, False, "an index names another image or other features"),
         (with_fewer_features_in_the_index, False, "an index names another image or other features"),
+        (one_index_with_a_false_feature, True, "an index names another image or other features"),
+        (an_index_with_a_row_that_cannot_be_read, True, "an index names another image or other features"),
         (row_that_points_elsewhere, False, "an index names another image or other features"),
         (without(referrers.SBOM), True, "its SBOM or its provenance is gone"),
         (replaced, True, "its SBOM or its provenance is gone"),
@@ -157,10 +177,12 @@ def listed_notes(fake: type[FakeRegistry]) -> list[str]:
     return notes
 
 
-def test_the_list_says_that_a_moving_tag_is_no_index_any_more(fake: type[FakeRegistry], name: str) -> None:
-    fake.content["manifests/latest-mkl"] = fake.content[f"manifests/{name}"]
-    (line,) = listed_notes(fake)
-    assert "latest-mkl was moved: it is no index any more" in line
+@pytest.mark.parametrize("tamper", [a_moving_tag_that_is_an_image, a_moving_tag_that_is_an_image_and_an_index])
+def test_the_list_says_that_a_moving_tag_is_no_index_any_more(
+    tamper: Tampering, fake: type[FakeRegistry], name: str
+) -> None:
+    tamper(fake, name)
+    assert any("latest-mkl was moved: it is no index any more" in line for line in listed_notes(fake))
     gather(fake, name)
     assert listed_notes(fake) == []
 
@@ -199,12 +221,12 @@ def test_attachments_are_known_by_their_own_manifests_where_a_list_has_other_typ
     else:
         del fake.content[f"referrers/{digest}"]
         fake.content[f"manifests/{referrers.fallback_tag(digest)}"] = content
-    assert referrers.types(connect(fake), digest) == {*referrers.NEEDED}
+    assert referrers.types(referrers.listed(connect(fake), digest)) == {*referrers.NEEDED}
     described.refuse_unfinished(described.check(connect(fake), name, tmp_path))
     # One that is gone has no type, and hides no other.
     del fake.content[f"manifests/{rows[0]['digest']}"]
     assert not referrers.complete(connect(fake), digest)
-    assert referrers.types(connect(fake), digest) >= {rows[1]["artifactType"]}
+    assert referrers.types(referrers.listed(connect(fake), digest)) >= {rows[1]["artifactType"]}
 
 
 def test_the_list_names_what_the_registry_lost(fake: type[FakeRegistry], name: str) -> None:
@@ -216,3 +238,47 @@ def test_the_list_names_what_the_registry_lost(fake: type[FakeRegistry], name: s
     inventory.remote(connect(fake), None, frozenset(), notes.append)
     (line,) = notes
     assert f"offers {name}, which the registry lost" in line
+
+
+def test_a_row_with_another_speed_is_noted_and_written_again(
+    fake: type[FakeRegistry], name: str, tmp_path: Path
+) -> None:
+    """Facts change what is fast, so another version of tfbuild may have written it; pull.sh goes by it."""
+    assert described.check(connect(fake), name, tmp_path).notes == report_is_missing(connect(fake), name, tmp_path)
+    kind, content = fake.content["manifests/any-mkl"]
+    (speed,) = {row["annotations"]["io.tfbuild.speed"] for row in json.loads(content)["manifests"]}
+    fake.content["manifests/any-mkl"] = (kind, content.replace(speed.encode(), b"0"))
+    image = described.check(connect(fake), name, tmp_path)
+    assert image.notes[-1].startswith(f"any-mkl rank {name} otherwise than this tfbuild")
+    described.refuse_unfinished(image)
+    publish.finish(connect(fake), name, tmp_path)
+    assert fake.content["manifests/any-mkl"] == (kind, content)
+
+
+def report_is_missing(registry: Registry, name: str, reports: Path) -> tuple[str, ...]:
+    (note,) = described.check(registry, name, reports).notes
+    assert "is missing: only the digest of the report is known" in note
+    return (note,)
+
+
+@pytest.mark.parametrize("newer_first", [True, False])
+def test_of_several_provenances_that_of_the_last_verification_counts(
+    newer_first: bool, fake: type[FakeRegistry], name: str, tmp_path: Path
+) -> None:
+    """Registries list them in any order. A second one is noted: somebody else may have attached it."""
+    subject = connect(fake).manifest(name)
+    assert subject is not None
+    (old,) = referrers.documents(connect(fake), subject, referrers.PROVENANCE)
+    new = old.replace(b'"created": "2026-11-01T00:00:00Z"', b'"created": "2026-11-02T00:00:00+01:00"')
+    assert new != old
+    attachment = referrers.Attachment(media_type=referrers.PROVENANCE, title="x", created="", content=new)
+    referrers.attach(connect(fake), attachment, subject)
+    path = f"referrers/{subject.digest}"
+    rows = json.loads(fake.content[path][1])["manifests"]
+    ordered = sorted(rows, key=rows.index, reverse=newer_first)
+    fake.content[path] = (manifests.INDEX, json.dumps({"manifests": ordered}).encode())
+    labels = labels_of_plan("2.20.0", "x86-64-v4")
+    last = described.statements(connect(fake), subject, labels)[-1]
+    assert last.resource(f"{name}.json").annotations == {"created": "2026-11-02T00:00:00+01:00"}
+    notes = described.check(connect(fake), name, tmp_path).notes
+    assert notes[-1] == "2 provenances describe it; that of the last verification was compared"

@@ -14,7 +14,7 @@ from tfbuild.cpu import isa
 from tfbuild.errors import RegistryRefused, VerificationFailed
 from tfbuild.oci import manifests, referrers
 from tfbuild.oci.manifests import digest_of
-from tfbuild.publish import Altered
+from tfbuild.publish import Altered, choose
 from tfbuild.publish.choose import Choice
 
 LEVELS = ("x86-64-v2", "x86-64-v3", "x86-64-v4")
@@ -83,6 +83,42 @@ def replaced(fake: type[FakeRegistry], name: str, *, papers_of: str = "") -> Non
     reindexed(fake, before.encode(), digest_of(forged).encode())
 
 
+def two_platforms(fake: type[FakeRegistry], name: str) -> None:
+    """An index in the place of the image."""
+    content = json.dumps({"schemaVersion": 2, "mediaType": manifests.INDEX, "manifests": []}).encode()
+    fake.content[f"manifests/{digest_of(content)}"] = (manifests.INDEX, content)
+    reindexed(fake, manifest(fake, name).encode(), digest_of(content).encode())
+
+
+def ambiguous(*changes: tuple[bytes, bytes]) -> Callable[[type[FakeRegistry], str], None]:
+    """A manifest with the same papers that other readers take for another one."""
+
+    def change(fake: type[FakeRegistry], name: str) -> None:
+        before = manifest(fake, name)
+        kind, content = fake.content[f"manifests/{name}"]
+        for old, new in changes:
+            assert old in content
+            content = content.replace(old, new)
+        fake.content[f"manifests/{digest_of(content)}"] = (kind, content)
+        reindexed(fake, before.encode(), digest_of(content).encode())
+
+    return change
+
+
+def huge_referrers(fake: type[FakeRegistry], name: str) -> None:
+    path = f"referrers/{manifest(fake, name)}"
+    kind, content = fake.content[path]
+    fake.content[path] = (kind, content + b" " * (5 << 20))
+
+
+def endless_referrers(fake: type[FakeRegistry], name: str) -> None:
+    path = f"referrers/{manifest(fake, name)}"
+    _, content = fake.content[path]
+    rows = json.loads(content)["manifests"] * 1000
+    fake.content[path] = (manifests.INDEX, json.dumps({"manifests": rows}).encode())
+    fake.links[f"/v2/us/x/{path}"] = {"Link": f'<{path.rpartition("/")[2]}>; rel="next"'}
+
+
 def replaced_with_the_papers_of_the_former(fake: type[FakeRegistry], name: str) -> None:
     replaced(fake, name, papers_of=name)
 
@@ -109,6 +145,11 @@ def row_that_points_elsewhere(fake: type[FakeRegistry], name: str) -> None:
         (replaced_with_the_papers_of_the_former, "is about another image"),
         (changed_configuration, "does not match its digest"),
         (row_that_points_elsewhere, "it has other labels than its index says"),
+        (two_platforms, "it is no image, but application/vnd.oci.image.index"),
+        (ambiguous((b'{"schemaVersion"', b'{"Config": {}, "schemaVersion"')), "has the key 'config' twice"),
+        (ambiguous((b'{"schemaVersion"', b'{"manifests": [], "schemaVersion"')), "as an image or as an index"),
+        (huge_referrers, "sends more than 4194304 bytes"),
+        (endless_referrers, "lists more than 1000 referrers"),
     ],
 )
 def test_a_changed_image_is_refused_and_the_next_one_named(
@@ -187,3 +228,42 @@ def test_papers_that_name_another_image_do_not_vouch(fake: type[FakeRegistry], n
     attach_papers(fake, labels_of_plan("2.20.0", "x86-64-v3"), subject)
     with pytest.raises(Altered, match="labels differ from its provenance"):
         publish.accept(connect(fake), select(fake))
+
+
+def test_a_withdrawn_image_that_an_index_offers_again_is_passed_over(
+    fake: type[FakeRegistry], names: dict[str, str]
+) -> None:
+    """Somebody puts back the indexes of the day before."""
+    best = names["x86-64-v4"]
+    indexes_before = {path: fake.content[path] for path in fake.content if path.endswith("-mkl")}
+    publish.withdraw(connect(fake), best, "crashes in MatMul")
+    chosen = select(fake).best
+    assert chosen is not None
+    assert chosen.id == names["x86-64-v3"]
+    fake.content.update(indexes_before)
+    lines: list[str] = []
+    accepted = publish.accept(connect(fake), select(fake), lines.append)
+    assert accepted.image.id == names["x86-64-v3"]
+    assert lines == [f"not {best}: it was withdrawn: crashes in MatMul"]
+    assert [other.reason for other in accepted.passed_over] == ["it was withdrawn: crashes in MatMul"]
+    publish.withdraw(connect(fake), best, "")
+    assert publish.accept(connect(fake), select(fake)).image.id == best
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [(b"avx512bw avx512cd", b"avx512bw  avx512cd"), (b"linux/amd64", b"Linux/amd64")]
+)
+def test_a_row_that_cannot_be_read_is_named(
+    old: bytes, new: bytes, fake: type[FakeRegistry], names: dict[str, str]
+) -> None:
+    """It is not the same as an index without that image."""
+    best, second = names["x86-64-v4"], names["x86-64-v3"]
+    kind, content = fake.content["manifests/any-mkl"]
+    head, name, tail = content.partition(f'"io.tfbuild.id": "{best}"'.encode())
+    assert old in tail
+    fake.content["manifests/any-mkl"] = (kind, head + name + tail.replace(old, new))
+    choice = select(fake)
+    assert choice.best is not None
+    assert choice.best.id == second
+    why = choose.explained(choice, any_release=False)[1]
+    assert f"not {best}: its row in the index cannot be read" in why

@@ -19,6 +19,7 @@ from tfbuild import facts
 from tfbuild.oci.manifests import digest_of
 
 ROOT = Path(__file__).parents[2]
+PLATFORM = f"linux/{'arm64' if os.uname().machine == 'aarch64' else 'amd64'}"
 
 
 class Hostile(BaseHTTPRequestHandler):
@@ -114,24 +115,32 @@ def test_plain_http_is_only_used_for_loopback_addresses(host: str, first_request
 MEMBERS: dict[str, bytes] = {}
 
 
-def row(name: str, features: str | None = None, **annotations: str) -> dict[str, object]:
-    """Return the row of an image whose label has `features`, by default those that the row itself says."""
-    label = annotations["cpuinfo"] if features is None else features
-    config = json.dumps({"x": name, "config": {"Labels": {"io.tfbuild.features": label}}}).encode()
-    manifest = json.dumps({"config": {"size": 1, "digest": digest_of(config)}}, indent=3).encode()
+def row(name: str, features: str | None = None, labels: Mapping[str, str] = {}, **said: str) -> dict[str, object]:
+    """Return the row of an image whose label has `features`, by default those that the row itself says.
+
+    The other labels, too, are what the row says, but for those in `labels`.
+    """
+    annotations = {"id": name, "release": "2.20.0", "python": "3.13", "platform": PLATFORM, **said}
+    own = {"features": said["cpuinfo"] if features is None else features, **annotations, **labels}
+    texts = {f"io.tfbuild.{key}": text for key, text in own.items() if key != "cpuinfo"}
+    config = json.dumps({"x": name, "config": {"Labels": texts}}).encode()
+    # The row's `cpuinfo` stands behind all that pull.sh needs of it.
+    ordered = {key: text for key, text in annotations.items() if key != "cpuinfo"} | {"cpuinfo": said["cpuinfo"]}
+    return {"digest": member_of(config), "annotations": {f"io.tfbuild.{key}": text for key, text in ordered.items()}}
+
+
+def member_of(config: bytes, more: Mapping[str, object] = {}) -> str:
+    """Return the digest of an image with this configuration."""
+    manifest = json.dumps({"config": {"size": 1, "digest": digest_of(config)}, **more}, indent=3).encode()
     MEMBERS.update({digest_of(content): content for content in (config, manifest)})
-    return {
-        "digest": digest_of(manifest),
-        "annotations": {f"io.tfbuild.{name}": text for name, text in annotations.items()},
-    }
+    return digest_of(manifest)
 
 
 def test_names_have_no_control_characters(hostile: type[Hostile], tmp_path: Path) -> None:
-    platform = f"linux/{'arm64' if os.uname().machine == 'aarch64' else 'amd64'}"
     rows = [
-        row("1", id="one\x1b[31m", platform=platform, cpuinfo="avx"),
-        row("2", id="two\x1b[31m", platform=platform, cpuinfo="avx512f"),
-        row("3", id="three", cpuinfo="avx"),  # without a platform: that of the previous row must not apply
+        row("1", labels={"id": "one[31m"}, id="one\x1b[31m", cpuinfo="avx"),
+        row("2", id="two\x1b[31m", cpuinfo="avx512f"),
+        without_platform("three"),  # that of the previous row must not apply
     ]
     hostile.index = json.dumps({"manifests": rows}, indent=2).replace("\\u001b", "\x1b").encode()
     done = shell(hostile, tmp_path)
@@ -140,11 +149,14 @@ def test_names_have_no_control_characters(hostile: type[Hostile], tmp_path: Path
     assert done.stderr == "pull.sh: not two[31m: this CPU lacks avx512f\n"
 
 
-PLATFORM = f"linux/{'arm64' if os.uname().machine == 'aarch64' else 'amd64'}"
+def without_platform(name: str) -> dict[str, Any]:
+    own: dict[str, Any] = row(name, cpuinfo="avx")
+    del own["annotations"]["io.tfbuild.platform"]
+    return own
 
 
 def member(name: str, speed: str, features: str | None = None, cpuinfo: str = "avx") -> dict[str, object]:
-    return row(name, features, id=name, platform=PLATFORM, speed=speed, cpuinfo=cpuinfo)
+    return row(name, features, speed=speed, cpuinfo=cpuinfo)
 
 
 @pytest.mark.parametrize("claimed", ["", "sse2", "avx"])
@@ -155,7 +167,7 @@ def test_an_image_with_other_features_than_its_index_says_is_refused_and_a_secon
     hostile.index = json.dumps({"manifests": rows}, indent=2).encode()
     done = shell(hostile, tmp_path)
     assert (done.returncode, done.stdout) == (24, "")
-    assert "altered is refused: it has other features than its index says" in done.stderr
+    assert "altered is refused: it is not what its index says" in done.stderr
     assert done.stderr.endswith("second choice: sound, with SKIP='altered'\n")
     done = shell(hostile, tmp_path, {"SKIP": "altered"})
     assert (done.returncode, done.stdout.split()[1:]) == (0, ["sound"])
@@ -174,12 +186,71 @@ def test_content_that_does_not_match_its_digest_is_refused(hostile: type[Hostile
 
 def test_an_image_with_two_lists_of_features_is_refused(hostile: type[Hostile], tmp_path: Path) -> None:
     two = member("two", "11")
-    config = b'{"config": {"Labels": {"io.tfbuild.features": "avx512f"}}, "x": {"io.tfbuild.features": "avx"}}'
-    manifest = json.dumps({"config": {"digest": digest_of(config)}}).encode()
-    MEMBERS.update({digest_of(content): content for content in (config, manifest)})
-    two["digest"] = digest_of(manifest)
-    hostile.index = json.dumps({"manifests": [two]}, indent=2).encode()
+    config = configuration_of(two)
+    other: dict[str, Any] = {**config, "x": {"io.tfbuild.features": "avx512f"}}
+    for content, code in ((config, 0), (other, 24)):
+        two["digest"] = member_of(json.dumps(content).encode())
+        hostile.index = json.dumps({"manifests": [two]}, indent=2).encode()
+        assert shell(hostile, tmp_path).returncode == code
+
+
+def configuration_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    manifest = json.loads(MEMBERS[row["digest"]])
+    return dict(json.loads(MEMBERS[manifest["config"]["digest"]]))
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [{"id": "2.14.1-mkl-py3.13-avx"}, {"release": "2.14.1"}, {"python": "3.8"}, {"platform": "linux/s390x"}],
+)
+def test_an_image_with_other_labels_than_its_index_says_is_refused(
+    labels: dict[str, str], hostile: type[Hostile], tmp_path: Path
+) -> None:
+    """Such as an older image with the same features, in the row of the newest one."""
+    rows = [member("sound", "01"), row("altered", labels=labels, speed="11", cpuinfo="avx")]
+    hostile.index = json.dumps({"manifests": rows}, indent=2).encode()
+    done = shell(hostile, tmp_path)
+    assert (done.returncode, done.stdout) == (24, "")
+    assert done.stderr.endswith("second choice: sound, with SKIP='altered'\n")
+
+
+def test_an_image_without_labels_is_refused(hostile: type[Hostile], tmp_path: Path) -> None:
+    """Neither does an index that claims no features, as for x86-64-v1, make it fit."""
+    bare = member("bare", "11", cpuinfo="")
+    config = configuration_of(bare)
+    del config["config"]["Labels"]["io.tfbuild.features"]
+    bare["digest"] = member_of(json.dumps(config).encode())
+    hostile.index = json.dumps({"manifests": [bare]}, indent=2).encode()
     assert shell(hostile, tmp_path).returncode == 24
+    hostile.index = json.dumps({"manifests": [member("bare", "11", cpuinfo="")]}, indent=2).encode()
+    assert shell(hostile, tmp_path).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        # What Go's parser, and so the engine, takes for the configuration.
+        '{"config": {"digest": "@good"}, "Config": {"digest": "@evil"}}',
+        '{"\\u0063onfig": {"digest": "@evil"}, "x": {"config": {"digest": "@good"}}}',
+        '{"config": {"digest": "@evil"}, "x": {"config": {"digest": "@good"}}}',
+        # An image for one reader, and an index for another one.
+        '{"config": {"digest": "@good"}, "manifests": [{"digest": "@evil"}]}',
+        '{"manifests": [{"digest": "@good"}]}',
+    ],
+)
+def test_a_manifest_that_readers_may_take_for_another_is_refused(
+    forged: str, hostile: type[Hostile], tmp_path: Path
+) -> None:
+    one = member("one", "11")
+    good, evil = json.dumps(configuration_of(one)).encode(), b'{"config": {"Labels": {}}}'
+    MEMBERS.update({digest_of(content): content for content in (good, evil)})
+    content = forged.replace("@good", digest_of(good)).replace("@evil", digest_of(evil)).encode()
+    MEMBERS[digest_of(content)] = content
+    one["digest"] = digest_of(content)
+    hostile.index = json.dumps({"manifests": [member("sound", "01"), one]}, indent=2).encode()
+    done = shell(hostile, tmp_path)
+    assert (done.returncode, done.stdout) == (24, "")
+    assert "one is refused" in done.stderr
 
 
 def test_it_knows_what_the_kernel_calls_by_another_name() -> None:
@@ -196,7 +267,7 @@ def test_an_invalid_index_is_not_mistaken_for_one_without_a_fit(hostile: type[Ho
         assert "is not an index of tfbuild" in done.stderr
     hostile.index = json.dumps({"manifests": [row("1", id="one", platform="linux/riscv64", cpuinfo="avx")]}).encode()
     assert shell(hostile, tmp_path).returncode == 26
-    hostile.index = json.dumps({"manifests": [row("1", id="one", cpuinfo="avx")]}, indent=2).encode()
+    hostile.index = json.dumps({"manifests": [without_platform("one")]}, indent=2).encode()
     assert shell(hostile, tmp_path).returncode == 27
 
 

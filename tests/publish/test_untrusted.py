@@ -9,7 +9,7 @@ import pytest
 from tests.cpu.machines import machine
 from tests.oci.fake_registry import FakeRegistry, connect
 from tests.oci.fake_registry import fake as fake
-from tests.publish.fake_images import empty_referrers, gather, image, offered, published, push_newer
+from tests.publish.fake_images import empty_referrers, gather, image, labels_of_plan, offered, published, push_newer
 from tfbuild import cpu, plan, publish
 from tfbuild.cli import publishing
 from tfbuild.context.labels import labels_of
@@ -19,7 +19,7 @@ from tfbuild.errors import NothingFits, RegistryRefused, UnknownImage
 from tfbuild.oci import client, manifests, references, transport
 from tfbuild.oci.manifests import Manifest, digest_of
 from tfbuild.plan import Request
-from tfbuild.publish import described, indexes
+from tfbuild.publish import described, indexes, standing
 from tfbuild.publish.choose import Choice
 
 
@@ -74,16 +74,17 @@ def test_an_image_is_not_offered_if_an_index_lacks_it_or_describes_it_differentl
     pushed = published(registry, name)
     tags = indexes.indexes(pushed)
     assert tags == ("2.14-mkl", "2.14.1-mkl", "any-mkl", "latest-mkl")
-    assert indexes.standing(registry, pushed) == indexes.Standing(lacking=tags, named=False)
+    assert standing.standing(registry, pushed) == standing.Standing(lacking=tags, named=False)
     gather(fake, name)
-    assert indexes.standing(registry, pushed) == indexes.Standing(lacking=(), named=True)
+    assert standing.standing(registry, pushed) == standing.Standing(lacking=(), named=True)
     del fake.content["manifests/2.14-mkl"]
     kind, content = fake.content["manifests/2.14.1-mkl"]
     fake.content["manifests/2.14.1-mkl"] = (kind, content.replace(b'"avx', b'"sse'))
-    assert indexes.standing(registry, pushed).lacking == ("2.14-mkl", "2.14.1-mkl")
+    assert standing.standing(registry, pushed).lacking == ("2.14-mkl", "2.14.1-mkl")
+    assert standing.standing(registry, pushed).described == ("2.14.1-mkl",)
     # Neither of the two other indexes needs to name an image that exists for a newer release.
     gather(fake, push_newer(fake, name))
-    assert indexes.standing(registry, pushed).lacking == ("2.14-mkl", "2.14.1-mkl")
+    assert standing.standing(registry, pushed).lacking == ("2.14-mkl", "2.14.1-mkl")
     assert name not in offered(fake, "latest-mkl")
 
 
@@ -265,16 +266,16 @@ def test_an_engine_may_know_an_image_by_either_of_its_digests(fake: type[FakeReg
 
 
 class Pulled(Engine):
-    """An engine that knows the image it pulled by `id`."""
+    """An engine that knows the image it pulled by `id`, and says that it has these labels."""
 
-    def __init__(self, id: str) -> None:
-        self.id, self.names = id, list[str]()
+    def __init__(self, id: str, labels: dict[str, str]) -> None:
+        self.id, self.labels, self.names = id, labels, list[str]()
 
     def pull(self, ref: str, progress: Progress) -> None:
         pass
 
     def image(self, ref: str) -> Any:
-        return type("Image", (), {"id": self.id})
+        return type("Image", (), {"id": self.id, "labels": self.labels})
 
     def tag(self, ref: str, new: str) -> None:
         self.names.append(new)
@@ -286,13 +287,18 @@ def test_a_pulled_image_is_recognized_by_either_digest(fake: type[FakeRegistry])
     best = published(registry, name)
     accepted = publish.accept(registry, Choice(best=best, nearest=None, missing=(), passed_over=(), fitting=(best,)))
     for known in accepted.manifest.ids:
-        engine = Pulled(known)
+        engine = Pulled(known, labels_of_plan("2.20.0", "avx"))
         assert publish.pull(engine, registry, accepted, Progress()) == f"{registry.repository}:{name}"
         assert engine.names == [f"{registry.repository}:{name}"]
-    other = Pulled(digest_of(b"other"))
-    with pytest.raises(RegistryRefused, match="is another image on this engine"):
-        publish.pull(other, registry, accepted, Progress())
-    assert other.names == []
+    others = [
+        Pulled(digest_of(b"other"), labels_of_plan("2.20.0", "avx")),
+        # The engine reads other labels than tfbuild: one that knows images by their manifests would not notice.
+        Pulled(accepted.image.digest, labels_of_plan("2.20.0", "x86-64-v4")),
+    ]
+    for other in others:
+        with pytest.raises(RegistryRefused, match="is another image on this engine"):
+            publish.pull(other, registry, accepted, Progress())
+        assert other.names == []
 
 
 def test_an_identifier_that_is_not_a_tag_is_refused(fake: type[FakeRegistry], tmp_path: Path) -> None:

@@ -1,8 +1,13 @@
-"""Debian's docker-registry on loopback: a real one, that tests start, stop and kill, and a proxy that breaks off."""
+"""Real registries on loopback, that tests start, stop and kill, and a proxy that breaks off.
+
+Debian's docker-registry (distribution 2.8) has no referrers API. The registry of go-containerregistry has it; Debian's
+`crane registry serve` leaves it out, so it is compiled from Debian's package of the library.
+"""
 
 import contextlib
 import json
 import math
+import os
 import re
 import secrets
 import shutil
@@ -20,6 +25,7 @@ from typing import Any, ClassVar
 import pytest
 import requests
 
+from tests import debian
 from tests.ports import free_port
 
 CONFIG = """\
@@ -29,11 +35,33 @@ storage: {{filesystem: {{rootdirectory: {folder}/data}}, delete: {{enabled: true
 http: {{addr: "127.0.0.1:{port}"}}
 """
 
+LIBRARY = "golang-github-google-go-containerregistry-dev"
+GO = "1.24"
+# It needs nothing but this package of the library, and Go's standard library.
+WITH_REFERRERS = """\
+package main
+
+import (
+	"log"
+	"net/http"
+	"os"
+
+	"github.com/google/go-containerregistry/pkg/registry"
+)
+
+func main() {
+	log.Fatal(http.ListenAndServe(os.Args[1], registry.New(registry.WithReferrersSupport(true))))
+}
+"""
+
 
 @dataclass(kw_only=True)
 class Server:
+    """`program`: what with_referrers() compiled, in place of Debian's docker-registry; it keeps all in memory."""
+
     folder: Path
     port: int
+    program: Path | None = None
     process: "subprocess.Popen[bytes] | None" = None
 
     @property
@@ -47,8 +75,11 @@ class Server:
     def start(self) -> None:
         config = self.folder / "config.yml"
         config.write_text(CONFIG.format(folder=self.folder, port=self.port))
+        command: list[str | Path] = ["docker-registry", "serve", config]
+        if self.program is not None:
+            command = [self.program, f"127.0.0.1:{self.port}"]
         with (self.folder / "log").open("ab") as log:
-            self.process = subprocess.Popen(["docker-registry", "serve", config], stdout=subprocess.DEVNULL, stderr=log)
+            self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log)
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
             with contextlib.suppress(requests.exceptions.ConnectionError):
@@ -64,11 +95,22 @@ class Server:
             self.process = None
 
 
+def with_referrers(folder: Path) -> Path:
+    """Compile the registry that has the referrers API, in half a minute, and return its path."""
+    debian.unpack(folder, LIBRARY, f"golang-{GO}-go", f"golang-{GO}-src")
+    (folder / "main.go").write_text(WITH_REFERRERS)
+    own = {"GOROOT": f"{folder}/usr/lib/go-{GO}", "GOPATH": f"{folder}/usr/share/gocode", "GOCACHE": f"{folder}/cache"}
+    settings = {"GO111MODULE": "off", "GOTOOLCHAIN": "local", "CGO_ENABLED": "0"}
+    command = [f"{own['GOROOT']}/bin/go", "build", "-o", "registry", "main.go"]
+    subprocess.run(command, cwd=folder, env={**os.environ, **own, **settings}, check=True)
+    return folder / "registry"
+
+
 @contextlib.contextmanager
-def serve(folder: Path) -> Iterator[Server]:
-    if shutil.which("docker-registry") is None:
+def serve(folder: Path, program: Path | None = None) -> Iterator[Server]:
+    if program is None and shutil.which("docker-registry") is None:
         pytest.skip("apt-get install docker-registry")
-    server = Server(folder=folder, port=free_port())
+    server = Server(folder=folder, port=free_port(), program=program)
     server.start()
     try:
         yield server

@@ -7,6 +7,7 @@ has a digest is checked against it, and every read is bounded.
 import random
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin
@@ -75,7 +76,10 @@ class Registry:
         )
 
     def manifest(self, reference: str) -> Manifest | None:
-        """The manifest that a tag or a digest names; None if there is none. Raises RegistryRefused."""
+        """The manifest that a tag or a digest names; None if there is none.
+
+        Raises RegistryRefused; Damaged if readers may take it for another one.
+        """
         headers = {"Accept": ", ".join((*LISTS, *IMAGES))}
         answer = self._request("GET", f"manifests/{reference}", headers=headers, accept=(404,))
         if answer.status_code == 404:
@@ -88,7 +92,9 @@ class Registry:
                 f"{self.repository} sent a manifest for {reference} that does not match its digest ({digest})",
                 hint=TAMPERED,
             )
-        return Manifest(digest=digest, media_type=_media_type(answer, content), content=content)
+        manifest = Manifest(digest=digest, media_type=answer.headers.get("Content-Type", ""), content=content)
+        media_type = manifest.json().get("mediaType")
+        return replace(manifest, media_type=str(media_type)) if media_type else manifest
 
     def digest(self, tag: str) -> str:
         """The digest that a tag stands for now, by a request without a body; "" if there is no such tag.
@@ -134,7 +140,7 @@ class Registry:
     def referrers(self, digest: str) -> list[dict[str, Any]] | None:
         """The descriptors of what refers to a manifest, as the registry lists them; None if it has no such list.
 
-        The list is never cut short. Raises RegistryRefused.
+        The list is never cut short. Raises RegistryRefused; Damaged if it does not end.
         """
         if not self._lists_referrers:
             return None
@@ -153,7 +159,7 @@ class Registry:
             if len(rows) > MOST_REFERRERS:
                 break
             answer = self._request("GET", url, headers={"Accept": INDEX})
-        raise RegistryRefused(
+        raise Damaged(
             f"{self.repository} lists more than {MOST_REFERRERS} referrers of {digest}, or an endless list of them",
             hint="check that --registry names a registry; if it does, somebody is filling it with referrers",
         )
@@ -237,10 +243,6 @@ def image_digest(name: str, *, ca: Path | None = None) -> str:
 
 def _pause() -> None:
     time.sleep(random.uniform(0, transport.BACKOFF))
-
-
-def _media_type(answer: requests.Response, content: bytes) -> str:
-    return str(parse_object(content, "manifest").get("mediaType") or answer.headers.get("Content-Type", ""))
 
 
 def _strings(values: object) -> list[str]:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,8 @@ INDEX = "application/vnd.oci.image.index.v1+json"
 EMPTY_INDEX = json.dumps({"schemaVersion": 2, "mediaType": INDEX, "manifests": []}).encode()
 LISTS = (INDEX, "application/vnd.docker.distribution.manifest.list.v2+json")
 IMAGES = ("application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json")
+AMBIGUOUS = "no tool writes that: do not use it, and find out who changed it"
+Pairs = list[tuple[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +25,20 @@ class Manifest:
     content: bytes
 
     def json(self) -> dict[str, Any]:
-        return parse_object(self.content, f"manifest {self.digest}")
+        """The manifest's JSON. Raises Damaged if readers may take it for another one, or it is not an object.
+
+        Go's parsers, such as Docker's, take "Config" for "config" too, and the last of both. And what has the fields of
+        an image and of an index may be read as either (image-spec, manifest.md, v1.1.0; CVE-2021-41190).
+        """
+        name = f"manifest {self.digest}"
+        try:
+            document = parse_object(self.content, name, _unambiguous)
+        except RegistryRefused as error:
+            raise Damaged(error.reason, hint=error.hint) from error
+        keys = {key.casefold() for key in document}
+        if "manifests" in keys and keys & {"config", "layers"}:
+            raise Damaged(f"the {name} may be read as an image or as an index", hint=AMBIGUOUS)
+        return document
 
     @property
     def size(self) -> int:
@@ -55,15 +71,27 @@ def digest_of(content: bytes) -> str:
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
-def parse_object(content: bytes, name: str) -> dict[str, Any]:
-    """The JSON object in `content`. Raises RegistryRefused, which calls it `name`, if it is something else."""
+def parse_object(content: bytes, name: str, hook: Callable[[Pairs], dict[str, Any]] = dict) -> dict[str, Any]:
+    """The JSON object in `content`, of which each object is made by `hook`.
+
+    Raises RegistryRefused, which calls it `name`, if it is something else.
+    """
     try:
-        value = json.loads(content)
+        value = json.loads(content, object_pairs_hook=hook)
     except (ValueError, RecursionError) as error:
         raise RegistryRefused(f"the {name} is not JSON", hint="check that --registry names a registry") from error
     if not isinstance(value, dict):
         raise RegistryRefused(f"the {name} is not a JSON object", hint="check that --registry names a registry")
     return value
+
+
+def _unambiguous(pairs: Pairs) -> dict[str, Any]:
+    seen: set[str] = set()
+    for key, _ in pairs:
+        if key.casefold() in seen:
+            raise Damaged(f"a manifest has the key {key!r} twice", hint=AMBIGUOUS)
+        seen.add(key.casefold())
+    return dict(pairs)
 
 
 def descriptors(index: dict[str, Any]) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ Subject" and "Referrers Tag Schema": a registry without subjects gets an index u
 """
 
 import json
-from collections.abc import Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,8 @@ TITLE = "org.opencontainers.image.title"
 CREATED = "org.opencontainers.image.created"
 # Two pushes at once may overwrite each other's index. Each reads it again and repairs it, up to this many times.
 MENDS = 5
+# The descriptors of what is attached to an image.
+Rows = Sequence[Mapping[str, Any]]
 HINT = "push the image again to attach it again; if that does not help, somebody is changing this registry"
 
 
@@ -119,7 +121,7 @@ def _typed(registry: Registry, row: dict[str, Any]) -> dict[str, Any]:
 
 def complete(registry: Registry, digest: str) -> bool:
     """Return whether an SBOM and a provenance are attached to an image; their content is not read."""
-    return are_complete(types(registry, digest))
+    return are_complete(types(listed(registry, digest)))
 
 
 def are_complete(attached: Set[str]) -> bool:
@@ -127,9 +129,9 @@ def are_complete(attached: Set[str]) -> bool:
     return attached >= {*NEEDED}
 
 
-def types(registry: Registry, digest: str) -> set[str]:
-    """Return the types of the documents attached to an image."""
-    return {str(row.get("artifactType")) for row in listed(registry, digest)}
+def types(rows: Iterable[Mapping[str, Any]]) -> set[str]:
+    """Return the types of the documents attached to an image, which are `listed`."""
+    return {str(row.get("artifactType")) for row in rows}
 
 
 def signed(registry: Registry, digest: str, attached: Set[str]) -> bool:
@@ -141,18 +143,20 @@ def _rows(index: Manifest | None) -> list[dict[str, Any]]:
     return manifests.descriptors(index.json()) if index is not None else []
 
 
-def documents(registry: Registry, subject: Manifest, media_type: str) -> list[bytes]:
+def documents(registry: Registry, subject: Manifest, media_type: str, rows: Rows | None = None) -> list[bytes]:
     """The documents of one type attached to an image, each checked against its digests and its subject.
 
-    Raises VerificationFailed if one is missing, was changed, or is about another image.
+    `rows`: what is attached, where it was `listed` already. Raises VerificationFailed if one is missing, was changed,
+    or is about another image.
     """
-    return [_blob(registry, subject, media_type, digest) for digest in contents(registry, subject, media_type)]
+    return [_blob(registry, subject, media_type, digest) for digest in contents(registry, subject, media_type, rows)]
 
 
-def contents(registry: Registry, subject: Manifest, media_type: str) -> list[str]:
+def contents(registry: Registry, subject: Manifest, media_type: str, rows: Rows | None = None) -> list[str]:
     """The digests of the documents of one type attached to an image, which are not read. Raises VerificationFailed."""
-    rows = [row for row in listed(registry, subject.digest) if row.get("artifactType") == media_type]
-    return [_content(registry, subject, media_type, str(row.get("digest", ""))) for row in rows]
+    every = listed(registry, subject.digest) if rows is None else rows
+    own = [row for row in every if row.get("artifactType") == media_type]
+    return [_content(registry, subject, media_type, str(row.get("digest", ""))) for row in own]
 
 
 def _blob(registry: Registry, subject: Manifest, media_type: str, digest: str) -> bytes:

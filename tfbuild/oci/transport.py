@@ -184,6 +184,7 @@ def body_of(answer: requests.Response) -> bytes:
         for chunk in answer.iter_content(1 << 16):
             content += chunk
             if len(content) > MOST_BYTES:
+                answer.close()
                 raise Damaged(
                     f"{answer.url} sends more than {MOST_BYTES} bytes", hint="check that --registry names a registry"
                 )

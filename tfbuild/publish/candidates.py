@@ -1,8 +1,8 @@
 """The chosen image is checked before it is pulled: by a few small requests, without its layers.
 
-An image that the registry lost is passed over, and so is one without a signature that the user requires. An image that
-is not the one that its index and its provenance describe was changed by somebody: it is refused, and the next one that
-fits is named as the second choice, for the user to decide.
+An image that the registry lost is passed over, and so is one that was withdrawn, or is without a signature that the
+user requires. An image that is not the one that its index and its provenance describe was changed by somebody: it is
+refused, and the next one that fits is named as the second choice, for the user to decide.
 """
 
 from collections.abc import Callable
@@ -61,39 +61,58 @@ def nothing_fits(registry: Registry, choice: Choice) -> NothingFits:
 def accept(
     registry: Registry, choice: Choice, note: indexes.Note = indexes.quietly, demand: Demand | None = None
 ) -> Accepted:
-    """Return the best image that fits and is there, signed (with `demand`) and the one described.
+    """Return the best image that fits and is there, offered, signed (with `demand`) and the one described.
 
     Raises NothingFits if nothing was chosen, Altered if the best one was changed, VerificationFailed if none is signed,
-    RegistryRefused if all are lost.
+    RegistryRefused if all are lost or withdrawn.
     """
     if choice.best is None:
         raise nothing_fits(registry, choice)
     passed_over: list[PassedOver] = []
-    unsigned: VerificationFailed | None = None
+    unsigned: list[VerificationFailed] = []
     for position, image in enumerate(choice.fitting):
-        manifest = _manifest(registry, image)
-        if manifest is None:
-            reason = f"the registry lost it; heal it by `invoke push` or `invoke withdraw {image.id}`"
-            note(f"not {image.id}: {reason}")
-            passed_over.append(PassedOver(id=image.id, reason=reason, better=True))
-            continue
-        if demand is not None:
-            try:
-                demand(f"{registry.repository}@{image.digest}")
-            except VerificationFailed as error:
-                unsigned = unsigned or error
-                note(f"not {image.id}: no signature that cosign accepts")
-                passed_over.append(PassedOver(id=image.id, reason="no signature that cosign accepts", better=True))
-                continue
         try:
-            check(registry, image, manifest)
-        except VerificationFailed as error:
+            manifest = registry.manifest(image.digest)
+            reason = _against(registry, image, manifest, demand, unsigned)
+        except (VerificationFailed, Damaged) as error:
             rest = choice.among(choice.fitting[position + 1 :])
             raise Altered(error, image, _second(registry, rest, demand)) from error
-        return Accepted(image=image, manifest=manifest, passed_over=tuple(passed_over))
-    raise unsigned or RegistryRefused(
-        f"{registry.repository} lost {', '.join(image.id for image in passed_over)}", hint="push them again"
+        if manifest is not None and not reason:
+            return Accepted(image=image, manifest=manifest, passed_over=tuple(passed_over))
+        note(f"not {image.id}: {reason}")
+        passed_over.append(PassedOver(id=image.id, reason=reason, better=True))
+    raise (
+        unsigned[0]
+        if unsigned
+        else RegistryRefused(
+            f"{registry.repository} lost or withdrew {', '.join(image.id for image in passed_over)}",
+            hint="push them again",
+        )
     )
+
+
+def _against(
+    registry: Registry,
+    image: Published,
+    manifest: Manifest | None,
+    demand: Demand | None,
+    unsigned: list[VerificationFailed],
+) -> str:
+    """Return why an image is passed over, or "". Raises VerificationFailed or Damaged if it was changed.
+
+    The refusal by `demand` is added to `unsigned`.
+    """
+    if manifest is None:
+        return f"the registry lost it; heal it by `invoke push` or `invoke withdraw {image.id}`"
+    if demand is not None:
+        try:
+            demand(f"{registry.repository}@{image.digest}")
+        except VerificationFailed as error:
+            unsigned.append(error)
+            return "no signature that cosign accepts"
+    rows = check(registry, image, manifest)
+    withdrawn = indexes.withdrawal(registry, manifest, rows)
+    return f"it was withdrawn: {withdrawn}" if withdrawn else ""
 
 
 def _second(registry: Registry, choice: Choice, demand: Demand | None) -> Published | None:
@@ -105,26 +124,22 @@ def _second(registry: Registry, choice: Choice, demand: Demand | None) -> Publis
         return None
 
 
-def _manifest(registry: Registry, image: Published) -> Manifest | None:
-    """The manifest of an image; None if the registry lost it."""
-    manifest = registry.manifest(image.digest)
-    return manifest if manifest is not None and manifest.media_type in manifests.IMAGES else None
-
-
-def check(registry: Registry, indexed: Published, manifest: Manifest) -> None:
-    """Raise VerificationFailed unless an image has the labels that its index names, and papers that are about it.
+def check(registry: Registry, indexed: Published, manifest: Manifest) -> referrers.Rows:
+    """Return what is attached to an image that has the labels that its index names, and papers that are about it.
 
     Its provenance names its manifest, its configuration, its labels and its report, and the SBOM that is attached.
+    Raises VerificationFailed, or Damaged, if something differs.
     """
-    try:
-        config = registry.config(manifest)
-    except Damaged as error:
-        raise VerificationFailed(error.reason) from error
+    if manifest.media_type not in manifests.IMAGES:
+        raise VerificationFailed(f"it is no image, but {manifest.media_type or 'of an unknown type'}")
+    config = registry.config(manifest)
     if indexes.of_config(config, manifest.digest) != indexed:
         raise VerificationFailed(f"it has other labels than its index says ({manifest.digest})")
-    statement = described.statement(registry, manifest, of_configuration(config))
+    rows = referrers.listed(registry, manifest.digest)
+    statement = described.statements(registry, manifest, of_configuration(config), rows)[-1]
     if not statement.resource(provenance.report_name(indexed.id)).sha256:
         raise VerificationFailed("its provenance names no report")
     bill = statement.resource(provenance.sbom_name(indexed.id)).sha256
-    if not bill or bill not in referrers.contents(registry, manifest, referrers.SBOM):
+    if not bill or bill not in referrers.contents(registry, manifest, referrers.SBOM, rows):
         raise VerificationFailed(f"the SBOM that its provenance names is not attached to it ({bill or 'none'})")
+    return rows

@@ -4,8 +4,9 @@ No layer is downloaded: the manifest names the layers and the configuration by t
 trustworthy as the registry's owner, because whoever can push can attach; a signature (`push --sign`) says who did.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from tfbuild.context.digests import image_digest
@@ -23,9 +24,10 @@ from tfbuild.errors import (
 from tfbuild.oci import manifests, references, referrers
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Damaged, Manifest
-from tfbuild.publish import indexes, provenance
+from tfbuild.publish import choose, indexes, provenance, standing
 from tfbuild.publish.choose import Published
 from tfbuild.publish.provenance import Statement
+from tfbuild.publish.standing import Standing
 from tfbuild.util.progress import Progress
 from tfbuild.verify import report as reporting
 
@@ -86,16 +88,17 @@ def check(registry: Registry, name: str, reports: Path) -> Described:
     published = indexes.of_config(registry.config(manifest), manifest.digest)
     if published is None:
         raise VerificationFailed(f"the labels of {identifier} are invalid", hint="push it again with this tfbuild")
-    standing = indexes.standing(registry, published)
-    _refuse_contradicted(registry, manifest, identifier, standing, by_tag=tag == identifier)
-    if not standing.named and not referrers.complete(registry, manifest.digest):
+    now = standing.standing(registry, published)
+    _refuse_contradicted(registry, manifest, identifier, now, by_tag=tag == identifier)
+    if not now.named and not referrers.complete(registry, manifest.digest):
         raise Unfinished(
             f"{identifier} has no SBOM or no provenance, and no index offers it: its push did not finish",
             hint="push it again; if that image is gone, push another one with --force",
         )
-    about = statement(registry, manifest, labels)
-    bill = _bill(registry, manifest, about, identifier)
-    compared, note = _compare_report(reports, identifier, manifest, about)
+    about = statements(registry, manifest, labels)
+    bill = _bill(registry, manifest, about[-1], identifier)
+    compared, note = _compare_report(reports, identifier, manifest, about[-1])
+    notes = [note, _several(about), _reworded(now, identifier)]
     return Described(
         id=identifier,
         published=published,
@@ -105,9 +108,9 @@ def check(registry: Registry, name: str, reports: Path) -> Described:
         labels=labels,
         bill=bill,
         report=compared,
-        lacking=() if tag == manifest.digest else standing.lacking,
+        lacking=() if tag == manifest.digest else now.lacking,
         withdrawn=indexes.withdrawal(registry, manifest),
-        notes=(note,) if note else (),
+        notes=tuple(filter(None, notes)),
     )
 
 
@@ -117,23 +120,41 @@ def is_arriving(registry: Registry, manifest: Manifest) -> bool:
 
 
 def _refuse_contradicted(
-    registry: Registry, manifest: Manifest, identifier: str, standing: indexes.Standing, *, by_tag: bool
+    registry: Registry, manifest: Manifest, identifier: str, now: Standing, *, by_tag: bool
 ) -> None:
     """Raise VerificationFailed if the indexes and the image contradict each other, unless a push moves the tag now.
 
     An unfinished push is recognised by its arriving tag, which goes last. An image that was given by its digest may
     have been replaced since.
     """
-    if standing.described:
+    if now.moved:
+        raise VerificationFailed(f"{', '.join(now.moved)}: not an index any more", hint=HINT)
+    if now.described:
         raise VerificationFailed(
-            f"{', '.join(standing.described)} describe {identifier} otherwise than its labels", hint=HINT
+            f"{', '.join(now.described)} describe {identifier} otherwise than its labels", hint=HINT
         )
-    if by_tag and standing.replaced and not is_arriving(registry, manifest):
+    if by_tag and now.replaced and not is_arriving(registry, manifest):
         raise VerificationFailed(
-            f"{identifier} is another image under its tag ({manifest.digest}) than in {', '.join(standing.replaced)}, "
+            f"{identifier} is another image under its tag ({manifest.digest}) than in {', '.join(now.replaced)}, "
             "and no push is underway",
             hint=HINT,
         )
+
+
+def _reworded(now: Standing, identifier: str) -> str:
+    """Note the indexes that rank an image by other facts, which only pull.sh and plain `docker pull` go by."""
+    tags = ", ".join(now.reworded)
+    return tags and (
+        f"{tags} rank {identifier} otherwise than this tfbuild: another version wrote them, or somebody changed them; "
+        f"invoke push {identifier} --indexes writes them again"
+    )
+
+
+def _several(about: Sequence[Statement]) -> str:
+    """Note that there are several provenances, by pushes after other verifications, or by somebody else."""
+    return (
+        "" if len(about) == 1 else f"{len(about)} provenances describe it; that of the last verification was compared"
+    )
 
 
 def refuse_unfinished(image: Described) -> None:
@@ -189,10 +210,17 @@ def _manifest(registry: Registry, tag: str) -> Manifest:
     return manifest
 
 
-def statement(registry: Registry, manifest: Manifest, labels: Mapping[str, str]) -> Statement:
-    """The attached provenance that describes this image; the last one if there are several."""
+def statements(
+    registry: Registry, manifest: Manifest, labels: Mapping[str, str], rows: referrers.Rows | None = None
+) -> list[Statement]:
+    """The attached provenances that describe this image, that of the last verification at the end.
+
+    `rows`: what is attached to the image, where it was listed already; registries list it in any order. Raises
+    VerificationFailed if there is none.
+    """
     failures: list[VerificationFailed] = []
-    for content in reversed(referrers.documents(registry, manifest, referrers.PROVENANCE)):
+    fitting: list[tuple[datetime, bytes, Statement]] = []
+    for content in referrers.documents(registry, manifest, referrers.PROVENANCE, rows):
         try:
             found = provenance.from_json(content)
             provenance.refuse_other(found, digest=manifest.digest, config=manifest.config, labels=labels)
@@ -201,8 +229,16 @@ def statement(registry: Registry, manifest: Manifest, labels: Mapping[str, str])
         except VerificationFailed as error:
             failures.append(error)
         else:
-            return found
-    raise failures[0] if failures else _missing(manifest, "provenance")
+            fitting.append((_verified(found, labels), content, found))
+    if not fitting:
+        raise failures[-1] if failures else _missing(manifest, "provenance")
+    return [found for _, _, found in sorted(fitting, key=lambda row: row[:2])]
+
+
+def _verified(statement: Statement, labels: Mapping[str, str]) -> datetime:
+    """When the report was made that a provenance names."""
+    report = statement.resource(provenance.report_name(read_labels(labels).id))
+    return choose.moment(report.annotations.get("created", "")) or choose.NEVER
 
 
 def _bill(registry: Registry, manifest: Manifest, statement: Statement, identifier: str) -> bytes:

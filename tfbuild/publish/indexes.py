@@ -13,7 +13,7 @@ host runs (Docker 23 and newer), and pull.sh the first one of the highest speed 
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -42,6 +42,7 @@ WITHDRAWAL = "application/vnd.tfbuild.withdrawal+json"
 MOST_REASON = 200
 # Two pushes at once may overwrite each other's index. Each reads it again and repairs it, up to this many times.
 MENDS = 5
+UNREADABLE = Manifest(digest="", media_type="", content=b"{}")
 Result = TypeVar("Result")
 Note = Callable[[str], None]
 
@@ -71,7 +72,7 @@ def images(registry: Registry, tags: Iterable[str], note: Note = quietly) -> lis
     Damaged images are also left out, and reported to `note`.
     """
     damage: list[str] = []
-    pairs = _parallel(lambda tag: _read_fixed(registry, tag, damage.append), tags)
+    pairs = parallel(lambda tag: _read_fixed(registry, tag, damage.append), tags)
     _report(damage, note)
     return [pair for pair in pairs if pair is not None]
 
@@ -84,8 +85,8 @@ def read_image(registry: Registry, manifest: Manifest | None) -> Published | Non
 
 
 def _read_fixed(registry: Registry, tag: str, note: Note) -> tuple[Published, Manifest] | None:
-    manifest = registry.manifest(tag)
     try:
+        manifest = registry.manifest(tag)
         image = read_image(registry, manifest)
     except manifests.Damaged as error:
         # One damaged image must not hide all the others.
@@ -99,7 +100,7 @@ def _report(damage: Iterable[str], note: Note) -> None:
         note(line)
 
 
-def _parallel(read: Callable[[str], Result], names: Iterable[str]) -> list[Result]:
+def parallel(read: Callable[[str], Result], names: Iterable[str]) -> list[Result]:
     """The results of `read` for each name, in the order of names, from several requests at once."""
     with ThreadPoolExecutor(transport.WORKERS) as pool:
         return list(pool.map(read, names))
@@ -192,37 +193,61 @@ def _in_cpuinfo(feature: str) -> str:
     return next((row.cpuinfo for row in facts.features() if row.name == feature), "") or feature
 
 
+@dataclass(frozen=True, kw_only=True)
+class IndexRow:
+    """What one row of an index says; anybody may have written it.
+
+    `digest` and `id` as they stand there; `image`: None if the row does not describe one. `entry`: None if this version
+    of tfbuild would write the row differently.
+    """
+
+    digest: str
+    id: str
+    image: Published | None
+    entry: IndexEntry | None
+
+
+def index_rows(index: Manifest | None) -> list[IndexRow]:
+    """What each row of an index says; [] if there is no index."""
+    listed = index is not None and index.media_type in manifests.LISTS
+    return [_index_row(raw) for raw in manifests.descriptors(index.json())] if index is not None and listed else []
+
+
+def _index_row(raw: dict[str, Any]) -> IndexRow:
+    annotations = raw.get("annotations")
+    written = annotations if isinstance(annotations, dict) else {}
+    digest, size = str(raw.get("digest", "")), raw.get("size")
+    image = of_labels(written, written.get(referrers.CREATED), digest)
+    entry = None
+    if image is not None and raw.get("mediaType") in manifests.IMAGES and isinstance(size, int):
+        row = IndexEntry(image=image, media_type=str(raw["mediaType"]), size=size)
+        entry = row if raw in (_descriptor(row, ""), _descriptor(row, variant_of(image))) else None
+    return IndexRow(digest=digest, id=labels.read_labels(written).id, image=image, entry=entry)
+
+
 def read_index(manifest: Manifest) -> list[Published]:
     """The images that an index names. Raises RegistryRefused if it is not an index."""
-    rows = manifest.json().get("manifests")
-    if manifest.media_type not in manifests.LISTS or not isinstance(rows, list):
+    if not is_index(manifest):
         raise RegistryRefused(f"{manifest.digest} is not an index of images", hint="check that tfbuild pushed it")
-    images = [_of_descriptor(row) for row in rows if isinstance(row, dict)]
-    return [image for image in images if image is not None]
+    return [row.image for row in index_rows(manifest) if row.image is not None]
 
 
-def _of_descriptor(row: dict[str, Any]) -> Published | None:
-    annotations = row.get("annotations")
-    created = annotations.get(referrers.CREATED) if isinstance(annotations, dict) else None
-    return of_labels(annotations, created, str(row.get("digest", "")))
+def is_index(manifest: Manifest) -> bool:
+    """Return whether a tag's content is an index, as that of a moving tag should be."""
+    return manifest.media_type in manifests.LISTS and isinstance(manifest.json().get("manifests"), list)
 
 
-def _rows(index: Manifest | None) -> dict[str, IndexEntry]:
+def moving_tag(registry: Registry, tag: str) -> Manifest | None:
+    """What a moving tag names; None if it does not exist. What nobody can read, an update writes again."""
+    try:
+        return registry.manifest(tag)
+    except manifests.Damaged:
+        return UNREADABLE
+
+
+def _known(index: Manifest | None) -> dict[str, IndexEntry]:
     """The entries of an index by digest, without those that this version of tfbuild would write differently."""
-    rows = index.json().get("manifests") if index is not None and index.media_type in manifests.LISTS else None
-    pairs = [(raw, _row(raw)) for raw in rows if isinstance(raw, dict)] if isinstance(rows, list) else []
-    return {
-        row.image.digest: row
-        for raw, row in pairs
-        if row is not None and raw in (_descriptor(row, ""), _descriptor(row, variant_of(row.image)))
-    }
-
-
-def _row(raw: dict[str, Any]) -> IndexEntry | None:
-    image, size = _of_descriptor(raw), raw.get("size")
-    if image is None or raw.get("mediaType") not in manifests.IMAGES or not isinstance(size, int):
-        return None
-    return IndexEntry(image=image, media_type=str(raw["mediaType"]), size=size)
+    return {row.digest: row.entry for row in index_rows(index) if row.entry is not None}
 
 
 def gather(registry: Registry, image: Published, note: Note = quietly) -> list[str]:
@@ -246,8 +271,8 @@ def update(registry: Registry, image: Published, note: Note = quietly) -> dict[s
     tags = indexes(image)
     damage: list[str] = []
     for _ in range(MENDS):
-        current = {tag: registry.manifest(tag) for tag in tags}
-        known = {digest: row for index in current.values() for digest, row in _rows(index).items()}
+        current = {tag: moving_tag(registry, tag) for tag in tags}
+        known = {digest: row for index in current.values() for digest, row in _known(index).items()}
         known.pop(image.digest, None)
         view = View(registry, image.target, known, damage.append)
         rows = {tag: view.rows(tag.removesuffix(f"-{image.target}")) for tag in tags}
@@ -285,67 +310,18 @@ def index_tags(release: str, target: str) -> tuple[str, ...]:
     return (*moving_tags(release, target), f"{ANY}-{target}", f"{LATEST}-{target}")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Standing:
-    """`lacking`: the indexes that should offer an image exactly as its labels describe it, and do not.
-
-    `named`: whether any of them offers an image with the same identifier, even if it is another one. `described`: the
-    indexes that describe it in other words than its labels. `replaced`: those that offer another image with its
-    identifier.
-    """
-
-    lacking: tuple[str, ...]
-    named: bool
-    described: tuple[str, ...] = ()
-    replaced: tuple[str, ...] = ()
-
-
-def standing(registry: Registry, image: Published) -> Standing:
-    named = {tag: read_index(index) for tag in indexes(image) if (index := registry.manifest(tag)) is not None}
-    return Standing(
-        lacking=tuple(tag for tag in indexes(image) if not _offers(tag, named.get(tag, []), image)),
-        named=any(other.id == image.id for images in named.values() for other in images),
-        described=tuple(
-            tag for tag, images in named.items() if any(_is_same(other, image) and other != image for other in images)
-        ),
-        replaced=tuple(
-            tag
-            for tag, images in named.items()
-            if any(other.id == image.id and not _is_same(other, image) for other in images)
-        ),
-    )
-
-
-def _is_same(other: Published, image: Published) -> bool:
-    return other.digest == image.digest
-
-
-def named(registry: Registry, images: Iterable[Published], note: Note = quietly) -> set[Published]:
-    """All images in the indexes that may name any of `images`, as the indexes describe them.
-
-    A tag that is no index any more is reported to `note`.
-    """
-    tags = sorted({tag for image in images for tag in indexes(image)})
-    found: set[Published] = set()
-    for tag, index in zip(tags, _parallel(registry.manifest, tags), strict=True):
-        if index is not None and index.media_type in manifests.LISTS:
-            found.update(read_index(index))
-        elif index is not None:
-            note(f"note: {registry.repository}:{tag} was moved: it is no index any more; the next push writes it again")
-    return found
-
-
-def withdrawal(registry: Registry, subject: Manifest, attached: Set[str] | None = None) -> str:
+def withdrawal(registry: Registry, subject: Manifest, rows: referrers.Rows | None = None) -> str:
     """Return the reason why an image was withdrawn; "" if it was not, or is offered again.
 
-    `attached`: the types of the documents attached to it, where they were listed already.
+    `rows`: what is attached to it, where it was listed already.
     """
-    if WITHDRAWAL not in (referrers.types(registry, subject.digest) if attached is None else attached):
+    attached = referrers.listed(registry, subject.digest) if rows is None else rows
+    if WITHDRAWAL not in referrers.types(attached):
         return ""
     try:
         contents = [
             manifests.parse_object(content, "withdrawal")
-            for content in referrers.documents(registry, subject, WITHDRAWAL)
+            for content in referrers.documents(registry, subject, WITHDRAWAL, attached)
         ]
     except (VerificationFailed, RegistryRefused):
         return "its withdrawal cannot be read"
@@ -353,27 +329,8 @@ def withdrawal(registry: Registry, subject: Manifest, attached: Set[str] | None 
     return printable(str(last.get("reason") or ""), MOST_REASON)
 
 
-def of_its_release(registry: Registry, identifier: str) -> list[Published]:
-    """Return the images in the indexes to which an image with this identifier would belong."""
-    release, _, rest = identifier.partition("-")
-    if not labels.is_version(release):
-        return []
-    tags = index_tags(release, rest.partition("-")[0])
-    lists = [index for tag in tags if (index := registry.manifest(tag)) is not None]
-    return [image for index in lists if index.media_type in manifests.LISTS for image in read_index(index)]
-
-
-def _offers(tag: str, named: Iterable[Published], image: Published) -> bool:
-    newer = [other for other in named if Version(other.release) > Version(image.release)]
-    if newer and tag.startswith(f"{LATEST}-"):
-        return True
-    if tag.startswith(f"{ANY}-") and _kind(image.id) in {_kind(other.id) for other in newer}:
-        return True
-    return image in named
-
-
-def _kind(tag: str) -> str:
-    """A fixed tag without its release: target, Python, instruction set (its name, or its hash if it has no name)."""
+def kind(tag: str) -> str:
+    """Return a fixed tag without its release: target, Python, instruction set (its name, or its hash)."""
     return tag.partition("-")[2]
 
 
@@ -411,18 +368,18 @@ class View:
         """The newest entry of each kind; one whose push did not finish is replaced by that of the release before."""
         queues: dict[str, list[str]] = {}
         for _, name in self._released():
-            queues.setdefault(_kind(name), []).append(name)
+            queues.setdefault(kind(name), []).append(name)
         entries: list[IndexEntry] = []
         while queues:
             rows = self._complete([names.pop() for names in queues.values()])
-            done = {_kind(row.image.id) for row in rows}
-            queues = {kind: names for kind, names in queues.items() if names and kind not in done}
+            done = {kind(row.image.id) for row in rows}
+            queues = {own: names for own, names in queues.items() if names and own not in done}
             entries += rows
         return entries
 
     def _complete(self, names: list[str]) -> list[IndexEntry]:
         new = [name for name in names if name not in self._seen]
-        self._seen.update(zip(new, _parallel(self._read, new), strict=True))
+        self._seen.update(zip(new, parallel(self._read, new), strict=True))
         return [row for name in names if (row := self._seen[name]) is not None]
 
     def _read(self, tag: str) -> IndexEntry | None:
@@ -434,8 +391,8 @@ class View:
         if pair is None or pair[0].target != self._target:
             return None
         image, manifest = pair
-        attached = referrers.types(self._registry, image.digest)
-        if not referrers.are_complete(attached) or withdrawal(self._registry, manifest, attached):
+        rows = referrers.listed(self._registry, image.digest)
+        if not referrers.are_complete(referrers.types(rows)) or withdrawal(self._registry, manifest, rows):
             return None
         return IndexEntry(image=image, media_type=manifest.media_type, size=len(manifest.content))
 

@@ -26,8 +26,9 @@ from tfbuild.oci import referrers, transport
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Damaged, Manifest
 from tfbuild.plan import MACHINES
-from tfbuild.publish import choose, indexes
+from tfbuild.publish import choose, indexes, standing
 from tfbuild.publish.choose import Published
+from tfbuild.publish.indexes import IndexRow
 from tfbuild.verify import report as reporting
 
 HERE = "here"
@@ -149,7 +150,14 @@ def remote(
     place = str(registry.repository)
     tags = registry.tags()
     pairs = indexes.images(registry, tags, note)
-    named = indexes.named(registry, [image for image, _ in pairs], note)
+    tags_of_indexes = sorted({tag for image, _ in pairs for tag in indexes.indexes(image)})
+    moving = standing.read(
+        registry,
+        tags_of_indexes,
+        lambda tag: note(f"note: {place}:{tag} was moved: it is no index any more; the next push writes it again"),
+    )
+    rows = [row for rows in moving.values() for row in rows]
+    named = {row.image for row in rows if row.image is not None}
     known = {image.id for image, _ in pairs}
     suspects = [tag for tag in tags if tag not in known and IDENTIFIER.fullmatch(tag)]
     moved = [entry for tag in suspects if (entry := _moved(registry, tag, host, features)) is not None]
@@ -161,7 +169,7 @@ def remote(
                 image, place, f"{place}:{image.id}", verified=None, size=manifest.size, host=host, features=features
             ),
             offered=image in named,
-            altered=_alteration(image, named, attached.complete),
+            altered=_alteration(image, rows, complete=attached.complete),
             withdrawn=attached.withdrawn,
             signed=attached.signed,
         )
@@ -188,10 +196,11 @@ def _attached(registry: Registry, subjects: Iterable[Manifest]) -> list[Attached
     """Return what is attached to each image, from a few small requests."""
 
     def read(subject: Manifest) -> AttachedKinds:
-        types = referrers.types(registry, subject.digest)
+        rows = referrers.listed(registry, subject.digest)
+        types = referrers.types(rows)
         return AttachedKinds(
             complete=referrers.are_complete(types),
-            withdrawn=indexes.withdrawal(registry, subject, types),
+            withdrawn=indexes.withdrawal(registry, subject, rows),
             signed=referrers.signed(registry, subject.digest, types),
         )
 
@@ -201,8 +210,8 @@ def _attached(registry: Registry, subjects: Iterable[Manifest]) -> list[Attached
 
 def _moved(registry: Registry, tag: str, host: Cpu | None, features: frozenset[str]) -> Entry | None:
     """Return an entry for a fixed tag that is another image than its name says; None if that is damaged or gone."""
-    manifest = registry.manifest(tag)
     try:
+        manifest = registry.manifest(tag)
         image = indexes.read_image(registry, manifest)
     except Damaged:  # of which a note was made
         return None
@@ -218,12 +227,13 @@ def _moved(registry: Registry, tag: str, host: Cpu | None, features: frozenset[s
     return replace(entry, id=tag, offered=False, altered=f"its tag was moved: it is {now}", signed=False)
 
 
-def _alteration(image: Published, named: Set[Published], complete: bool) -> str:
-    if image in named:
-        return "" if complete else "its SBOM or its provenance is gone"
-    if any(other.digest == image.digest or other.id == image.id for other in named):
+def _alteration(image: Published, rows: Sequence[IndexRow], *, complete: bool) -> str:
+    own = [row for row in rows if row.digest == image.digest]
+    offered = any(row.image == image for row in own)
+    replaced = not offered and any(row.id == image.id for row in rows)
+    if replaced or any(row.image != image for row in own):
         return "an index names another image or other features"
-    return ""
+    return "its SBOM or its provenance is gone" if offered and not complete else ""
 
 
 def _entry(

@@ -5,7 +5,9 @@ from collections.abc import Collection
 from tfbuild.cpu import Cpu
 from tfbuild.engine import Engine, image_name, transfer
 from tfbuild.errors import NothingFits, RegistryRefused
+from tfbuild.oci import references
 from tfbuild.oci.client import Registry
+from tfbuild.oci.manifests import Manifest
 from tfbuild.plan import MACHINES
 from tfbuild.publish import choose, indexes
 from tfbuild.publish.candidates import Accepted
@@ -53,14 +55,23 @@ def select(
         for position, image in enumerate(choice.fitting)
         if image.id in names
     ]
-    return choice.among(left).passing(rows)
+    return choice.among(left).passing([*rows, *_unreadable(index)])
+
+
+def _unreadable(index: Manifest) -> list[PassedOver]:
+    """The images that an index describes in a way that this tfbuild cannot read, or somebody made unreadable."""
+    rows = [row for row in indexes.index_rows(index) if row.image is None and references.TAG.fullmatch(row.id)]
+    reason = "its row in the index cannot be read: a newer tfbuild wrote it, or somebody changed it"
+    return [PassedOver(id=row.id, reason=reason, better=True) for row in rows]
 
 
 def pull(engine: Engine, registry: Registry, accepted: Accepted, progress: Progress) -> str:
     """Download an image, and return its name on this engine. Raises RegistryRefused if another one arrives."""
     reference = f"{registry.repository}@{accepted.image.digest}"
     transfer.again(lambda: engine.pull(reference, progress), progress)
-    if engine.image(reference).id not in accepted.manifest.ids:
+    arrived = engine.image(reference)
+    own = indexes.of_labels(arrived.labels, accepted.image.created, accepted.image.digest)
+    if arrived.id not in accepted.manifest.ids or own != accepted.image:
         raise RegistryRefused(f"{reference} is another image on this engine", hint=f"docker image rm {reference}")
     name = f"{registry.repository}:{accepted.image.id}"
     engine.tag(reference, name)

@@ -9,7 +9,7 @@ from tfbuild.errors import UnknownImage, UsageError
 from tfbuild.oci import manifests, referrers
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Manifest
-from tfbuild.publish import described, indexes
+from tfbuild.publish import described, indexes, standing
 from tfbuild.publish.choose import Published
 
 
@@ -49,7 +49,7 @@ def _published(registry: Registry, identifier: str, manifest: Manifest | None) -
     if manifest is not None and manifest.media_type in manifests.IMAGES:
         image = indexes.of_config(registry.config(manifest), manifest.digest)
     else:
-        image = next((other for other in indexes.of_its_release(registry, identifier) if other.id == identifier), None)
+        image = next((other for other in standing.of_its_release(registry, identifier) if other.id == identifier), None)
     if image is None or image.id != identifier:
         raise UnknownImage(f"{registry.repository} has no image {identifier}", hint="invoke images --registry")
     return image

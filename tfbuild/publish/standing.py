@@ -1,0 +1,89 @@
+"""What the indexes of a repository say about an image, compared with its labels.
+
+It tells an image that an index lacks, because its push did not finish or another push overwrote the index, from one
+that an index describes wrongly, because somebody changed it.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+
+from packaging.version import Version
+
+from tfbuild.context import labels
+from tfbuild.oci.client import Registry
+from tfbuild.publish import indexes
+from tfbuild.publish.choose import Published
+from tfbuild.publish.indexes import ANY, LATEST, IndexRow, Note
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """`lacking`: the indexes that should offer an image exactly as its labels describe it, and do not.
+
+    `named`: whether any of them offers an image with the same identifier, even if it is another one. `described`: the
+    indexes that describe it in other words than its labels. `replaced`: those that offer another image with its
+    identifier. `moved`: the moving tags that are no indexes. `reworded`: the indexes whose row this version of tfbuild
+    would write differently, such as by another speed.
+    """
+
+    lacking: tuple[str, ...]
+    named: bool
+    described: tuple[str, ...] = ()
+    replaced: tuple[str, ...] = ()
+    moved: tuple[str, ...] = ()
+    reworded: tuple[str, ...] = ()
+
+
+def standing(registry: Registry, image: Published) -> Standing:
+    """Compare an image with the indexes that may name it."""
+    tags = indexes.indexes(image)
+    moved: list[str] = []
+    every = read(registry, tags, moved.append)
+    own = {tag: [row for row in rows if row.digest == image.digest] for tag, rows in every.items()}
+    return Standing(
+        lacking=tuple(tag for tag in tags if not _offers(tag, every.get(tag, []), image)),
+        named=any(row.id == image.id for rows in every.values() for row in rows),
+        described=tuple(tag for tag, rows in own.items() if any(row.image != image for row in rows)),
+        replaced=tuple(
+            tag for tag, rows in every.items() if any(row.id == image.id and row.digest != image.digest for row in rows)
+        ),
+        moved=tuple(moved),
+        reworded=tuple(
+            tag for tag, rows in own.items() if any(row.image == image and row.entry is None for row in rows)
+        ),
+    )
+
+
+def read(registry: Registry, tags: Iterable[str], moved: Note = indexes.quietly) -> dict[str, list[IndexRow]]:
+    """What each row of each index says, by tag; without those that do not exist.
+
+    A tag that is no index any more is reported to `moved`.
+    """
+    names = list(tags)
+    every: dict[str, list[IndexRow]] = {}
+    for tag, index in zip(names, indexes.parallel(partial(indexes.moving_tag, registry), names), strict=True):
+        if index is not None and indexes.is_index(index):
+            every[tag] = indexes.index_rows(index)
+        elif index is not None:
+            moved(tag)
+    return every
+
+
+def of_its_release(registry: Registry, identifier: str) -> list[Published]:
+    """Return the images in the indexes to which an image with this identifier would belong."""
+    release, _, rest = identifier.partition("-")
+    if not labels.is_version(release):
+        return []
+    every = read(registry, indexes.index_tags(release, rest.partition("-")[0]))
+    return [row.image for rows in every.values() for row in rows if row.image is not None]
+
+
+def _offers(tag: str, rows: Iterable[IndexRow], image: Published) -> bool:
+    named = [row.image for row in rows if row.image is not None]
+    newer = [other for other in named if Version(other.release) > Version(image.release)]
+    if newer and tag.startswith(f"{LATEST}-"):
+        return True
+    if tag.startswith(f"{ANY}-") and indexes.kind(image.id) in {indexes.kind(other.id) for other in newer}:
+        return True
+    return image in named
