@@ -188,7 +188,7 @@ labelled() {
     # What the kernel calls by another name than the label.
     kernel=$(names "$(label features)" | sed 's/^sse3$/pni/; s/^lzcnt$/abm/; s/^crypto$/aes/')
     [ "$(label id) $(label release) $(label python) $(label platform)" = \
-        "$id $its_release $its_python $its_platform" ] && [ "$kernel" = "$(names "$needs")" ] || return 2
+        "$id $its_release $its_python $its_platform" ] && [ "$(names "$kernel")" = "$(names "$needs")" ] || return 2
 }
 # described: as `labelled`, of the image with the digest $digest in the registry; else as `fetch`.
 described() {
