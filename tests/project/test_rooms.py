@@ -29,6 +29,11 @@ def test_imports_go_downward_and_in_no_circle() -> None:
     assert lint_imports(config_filename=str(ROOT / "pyproject.toml"), no_cache=True) == EXIT_STATUS_SUCCESS
 
 
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return checkout.copy(tmp_path_factory.mktemp("rooms") / "copy", "tfbuild/", "pyproject.toml")
+
+
 @pytest.mark.parametrize(
     ("planted", "broken"),
     [
@@ -42,8 +47,8 @@ def test_imports_go_downward_and_in_no_circle() -> None:
         ({"in_container/smoke/judge.py": "tfbuild.facts"}, "what runs inside images imports nothing of ours BROKEN"),
     ],
 )
-def test_a_planted_import_is_refused(planted: dict[str, str], broken: str, tmp_path: Path) -> None:
-    copy = checkout.copy(tmp_path / "copy", "tfbuild/", "pyproject.toml")
+def test_a_planted_import_is_refused(planted: dict[str, str], broken: str, copy: Path) -> None:
+    checkout.git(copy, "checkout", "--quiet", ".")
     for name, module in planted.items():
         with (copy / "tfbuild" / name).open("a", encoding="utf-8") as file:
             # Inside a function, where a circle could hide.
