@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from msgspec import structs
 
 from tests import clock
 from tests.clock import Stopped
@@ -159,6 +160,16 @@ def test_quick_is_a_few_cases_and_only_names_what_it_is_asked_for() -> None:
 def test_a_row_that_contradicts_itself_is_refused(row: Experiment, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         experiments.check(row)
+
+
+def test_one_case_with_an_unknown_need_is_enough() -> None:
+    known = Case(name="c", workload="w", arm=(Arm(name="a"), Arm(name="b")))
+    row = Experiment(name="x", question="", compares="", changes="", source="", case=(known,))
+    experiments.check(row)
+    other = structs.replace(known, name="d", needs="tpu")
+    for cases in ((known, other), (other, known)):
+        with pytest.raises(ValueError, match="unknown metric or need"):
+            experiments.check(structs.replace(row, case=cases))
 
 
 def test_a_slip_in_a_row_is_refused() -> None:

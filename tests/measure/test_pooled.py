@@ -17,11 +17,14 @@ MACHINE = Machine(image="sha256:1", against="", cpus=2, gpus=0)
 ARMS = (Arm(name="baseline"), Arm(name="arm", process="other"))
 
 
-def case(factor: float, count: int = 9, *, seed: int = 1, items: int = 1, foreign: float = 0.0) -> CaseResult:
-    """Return a case whose arm takes `factor` of the baseline's time for a call of `items`."""
+def case(
+    factor: float, count: int = 9, *, seed: int = 1, items: int = 1, base: int = 1, foreign: float = 0.0
+) -> CaseResult:
+    """Return a case whose arm takes `factor` of the baseline's time for a call of `items`, the baseline of `base`."""
     one = Case(name=f"{factor:g}", workload="w", arm=ARMS)
     row = Experiment(name="x", question="-", compares="-", changes="-", source="-", case=(one,))
     run = CaseRun(row=row, case=one, machine=MACHINE, pool=cast(Pool, None), tell=lambda _: None)
+    run.runner.sides[0].ready = Ready(items=base)
     run.runner.sides[1].ready = Ready(items=items)
     run.rounds = made_up(factor, count, seed=seed, foreign=foreign)
     return run.result()
@@ -39,6 +42,8 @@ def test_items_count() -> None:
     mean = pooled.mean([case(1.0, items=4), case(1.0, items=4, seed=2)], "arm")
     assert mean is not None
     assert mean.cpu.median == pytest.approx(4.0, rel=0.02)
+    both = [case(1.0, items=4, base=2), case(1.0, items=4, base=2, seed=2)]
+    assert pooled.findings(both)[0].values["cpu"] == pytest.approx(2.0, rel=0.02)
 
 
 def test_cases_without_the_same_rounds_have_no_mean() -> None:

@@ -2,14 +2,17 @@
 
 import json
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.verify.test_judge import ENVIRONMENT, TENSORFLOW
+from tfbuild.engine import ContainerRun, Engine, Sandbox
 from tfbuild.in_container.bench.records import Calibrated, Dropped, Hello, Idle, Ready, WorkerSample
+from tfbuild.in_container.smoke.challenge import Challenge
 from tfbuild.in_container.smoke.records import Environment, Faults, Part, TensorFlow
 from tfbuild.measure import probe
 from tfbuild.measure.probe import UntrustedError
@@ -99,3 +102,65 @@ def test_the_container_gets_the_whole_smoke_benchmark() -> None:
     names = {path.rsplit("/", 1)[1] for path in probe.files()}
     assert {"__main__.py", "probes.py", "judge.py", "records.py"} <= names
     assert all(path.startswith(probe.FOLDER) for path in probe.files())
+
+
+@dataclass
+class OneRun:
+    """An engine that runs a container once: `ends` is how, or TimeoutError."""
+
+    ends: ContainerRun | None
+    command: list[str] = field(default_factory=list)
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def run(self, ref: str, command: list[str], **options: Any) -> ContainerRun:
+        self.command, self.options = command, options
+        if self.ends is None:
+            raise TimeoutError
+        return self.ends
+
+
+def ended(stdout: str = "", stderr: str = "", exit_code: int = 0, *, truncated: bool = False) -> OneRun:
+    return OneRun(ContainerRun(exit_code=exit_code, stdout=stdout, stderr=stderr, truncated=truncated))
+
+
+def asked(engine: OneRun, untrusted: probe.Untrusted | None = None) -> probe.Outcome:
+    return probe.ask(cast(Engine, engine), "x", "import", [Dropped], untrusted=untrusted)
+
+
+def test_the_probe_that_is_named_runs() -> None:
+    engine = ended('{"count": 3}\n')
+    outcome = asked(engine)
+    assert outcome.records == (Dropped(count=3),)
+    assert outcome.broken == ""
+    assert engine.command == ["python", probe.FOLDER, "probe", "import"]
+    assert engine.options["files"] == probe.files()
+
+
+def test_an_untrusted_image_runs_an_isolated_python_in_a_sandbox_with_a_challenge() -> None:
+    engine, sandbox = ended('{"count": 3}\n'), cast(Sandbox, object())
+    challenge = Challenge(seed=7, sizes=(2, 3), positions=(1,))
+    assert asked(engine, probe.Untrusted(sandbox=sandbox, challenge=challenge)).records == (Dropped(count=3),)
+    assert engine.command == [*probe.ISOLATED, probe.FOLDER, "probe", "import"]
+    assert engine.options["sandbox"] is sandbox
+    assert "files" not in engine.options, "the sandbox has them"
+    assert json.loads(engine.options["stdin"]) == {"seed": 7, "sizes": [2, 3], "positions": [1]}
+
+
+@pytest.mark.parametrize(
+    ("engine", "broken", "why"),
+    [
+        (OneRun(None), "", True),
+        (ended("x" * 9, truncated=True), probe.FLOOD, False),
+        (ended('{"count": "3"}\n'), "the probe's output cannot be trusted: ", False),
+        (ended(), "the probe exited without output", False),
+        (ended(stderr="ImportError", exit_code=1), "", True),
+    ],
+    ids=["timeout", "flood", "forged", "silent", "failed"],
+)
+def test_a_probe_without_an_answer_says_why(engine: OneRun, broken: str, why: bool) -> None:
+    outcome = asked(engine)
+    assert outcome.records == ()
+    assert outcome.broken.startswith(broken)
+    assert bool(outcome.broken) == bool(broken)
+    assert bool(outcome.ended.why) == why
+    assert outcome.ended.timed_out == (engine.ends is None)

@@ -1,0 +1,336 @@
+"""From workers to a judged case: which process does what, what is repeated, and what a lost process takes with it.
+
+The engine of these tests has workers that answer by the protocol, with times that the test gives.
+"""
+
+import json
+import random
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, cast
+
+import pytest
+
+from tests.measure.test_rounds import MACHINE
+from tfbuild.engine import Engine, WorkerDied
+from tfbuild.in_container.bench.records import Calibrated, Dropped, Hello, Idle, Ready, WorkerSample
+from tfbuild.measure import protocol, rounds
+from tfbuild.measure.evaluate import AGAIN
+from tfbuild.measure.experiments import Arm, Case, Experiment
+from tfbuild.measure.protocol import MeasurementError
+from tfbuild.measure.records import CaseResult
+from tfbuild.measure.rounds import CaseRun, RoundLimits
+from tfbuild.measure.workers import NO_GPU, Pool
+
+LATER = time.monotonic() + 3600
+
+
+@dataclass
+class Script:
+    """What the workers do; names are those of sides.
+
+    `seconds`: of one call. `dies`: questions that end the worker, each once. `foreign`: CPU seconds that others use in
+    the samples to come. `idle`: CPUs used while idle. `no_start`: workers that die at once. `asked`: what was asked.
+    """
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    ready: dict[str, Ready] = field(default_factory=dict)
+    dies: list[tuple[str, str]] = field(default_factory=list)
+    foreign: list[float] = field(default_factory=list)
+    idle: dict[str, float] = field(default_factory=dict)
+    traces: dict[str, int] = field(default_factory=dict)
+    inner: int = 20
+    no_start: int = 0
+    malloc: str = "/usr/lib/libc.so.6"
+    asked: list[tuple[str, str]] = field(default_factory=list)
+    workers: list["MadeUpWorker"] = field(default_factory=list)
+
+    def times(self, question: str, name: str) -> int:
+        return self.asked.count((question, name))
+
+
+@dataclass
+class MadeUpWorker:
+    """A process that knows only what was built in it, and answers only while it alone runs."""
+
+    script: Script
+    env: Mapping[str, str]
+    runs: bool = True
+    open: bool = True
+    built: set[str] = field(default_factory=set)
+
+    def pause(self) -> None:
+        self.runs = False
+
+    def resume(self) -> None:
+        self.runs = True
+
+    def close(self) -> None:
+        self.open = False
+
+    def ask(self, line: str, timeout: float) -> str:
+        question = json.loads(line)
+        kind, name = question["ask"], question.get("key", "").rpartition("/")[2]
+        others = [one for one in self.script.workers if one.open and one is not self]
+        assert self.open
+        assert self.runs
+        assert kind == "hello" or not any(one.runs for one in others)
+        self.script.asked.append((kind, name))
+        if (kind, name) in self.script.dies:
+            self.script.dies.remove((kind, name))
+            raise WorkerDied("the worker ended", exit_code=139, stderr_tail="first\nSegmentation fault")
+        assert kind in ("hello", "prepare", "drop") or name in self.built, "it would not know what to time"
+        return json.dumps(asdict(self.answer(kind, name, question)))
+
+    def answer(self, kind: str, name: str, question: dict[str, Any]) -> Any:
+        script = self.script
+        if kind == "hello":
+            return Hello(tensorflow="2.21.0", malloc=script.malloc, gpus=0)
+        if kind == "prepare":
+            self.built.add(name)
+            return script.ready.get(name, Ready(value=1.0))
+        if kind == "idle":
+            return Idle(share=script.idle.get(name, 0.0))
+        if kind == "calibrate":
+            return Calibrated(inner=script.inner)
+        if kind == "drop":
+            return Dropped(count=len(self.built))
+        wall = question["inner"] * script.seconds.get(name, 0.01)
+        busy = wall + (script.foreign.pop(0) if script.foreign else 0.0)
+        traces = script.traces.get(name, 1)
+        return WorkerSample(wall=wall, cpu=wall, busy=busy, cpus=2, traces=traces, faults=0, throttled=0, rss=100.0)
+
+
+@dataclass
+class MadeUpEngine:
+    script: Script
+
+    def worker(self, ref: str, command: list[str], *, env: Mapping[str, str], **_: Any) -> MadeUpWorker:
+        if self.script.no_start:
+            self.script.no_start -= 1
+            raise WorkerDied("the worker ended", exit_code=1, stderr_tail="ImportError: no such symbol")
+        self.script.workers.append(MadeUpWorker(self.script, env))
+        return self.script.workers[-1]
+
+
+def case_of(script: Script, *arms: Arm, strict: bool = False) -> CaseRun:
+    """Return a case whose arms, but the baseline, have a process of their own."""
+    others = arms or (Arm(name="arm", env={"SWITCH": "1"}),)
+    case = Case(name="c", workload="w", arm=(Arm(name="baseline"), *others))
+    row = Experiment(name="x", question="-", compares="-", changes="-", source="-", case=(case,))
+    pool = Pool(cast(Engine, MadeUpEngine(script)))
+    return CaseRun(row=row, case=case, machine=MACHINE, pool=pool, tell=lambda _: None, strict=strict)
+
+
+def measured(run: CaseRun, count: int = 8, end: float = LATER) -> CaseResult:
+    rounds.prepare([run], end)
+    rounds.run([run], RoundLimits(rounds=count, end=end, latest=end), random.Random(1))
+    return run.result()
+
+
+def states(result: CaseResult) -> dict[str, tuple[str, str]]:
+    return {arm.name: (arm.status, arm.reason) for arm in result.arms}
+
+
+def test_arms_are_timed_in_processes_with_their_environment() -> None:
+    script = Script(seconds={"arm": 0.005})
+    result = measured(case_of(script))
+    assert result.status == "measured"
+    assert len(result.rounds) == 8
+    assert result.arms[1].same is None, "no row says that both compute the same"
+    assert result.arms[1].effect == "faster"
+    assert result.arms[1].cpu is not None
+    assert result.arms[1].cpu.median == pytest.approx(2)
+    environments = [{name: value for name, value in one.env.items() if name == "SWITCH"} for one in script.workers]
+    assert environments == [{}, {"SWITCH": "1"}, {}], "the baseline again is a process of its own"
+    assert all(NO_GPU.items() <= one.env.items() for one in script.workers)
+    assert [script.times("prepare", name) for name in ("baseline", "arm", AGAIN)] == [1, 1, 1]
+    assert script.asked.index(("prepare", AGAIN)) < script.asked.index(("prepare", "arm")), "without it nothing counts"
+
+
+def test_arms_without_a_setting_of_their_own_share_a_process() -> None:
+    script = Script()
+    measured(case_of(script, Arm(name="arm", params={"n": 2})))
+    (worker,) = script.workers
+    assert worker.built == {"baseline", "arm", AGAIN}
+
+
+def test_the_same_work_is_called_as_often_in_each_sample() -> None:
+    script = Script(seconds={"arm": 0.009})
+    run = case_of(script)
+    measured(run)
+    assert [side.inner for side in run.runner.sides] == [20, 20, 20]
+    assert sum(kind == "calibrate" for kind, _ in script.asked) == 1
+    script = Script(seconds={"arm": 0.1})
+    measured(case_of(script))
+    assert script.times("calibrate", "arm") == 1, "20 of its calls would take more than three samples"
+
+
+def test_a_sample_that_is_too_short_is_taken_again_with_more_calls() -> None:
+    script = Script(seconds={"baseline": 0.001, AGAIN: 0.001, "arm": 0.001})
+    run = case_of(script)
+    assert measured(run).status == "measured"
+    assert {side.inner for side in run.runner.sides} == {121}, "a fifth more than a tenth of a second takes"
+    script = Script(seconds={"arm": 1e-12}, inner=1)
+    name, reason = "arm", "a sample would need"
+    status = states(measured(case_of(script)))[name]
+    assert status[0] == "failed"
+    assert status[1].startswith(reason)
+
+
+def test_a_disturbed_round_is_taken_again_and_the_quietest_counts() -> None:
+    # Each round has three samples of 0.2 s on two CPUs: 0.3 s of others are a quarter of it.
+    script = Script(foreign=[0.1] * 3 + [0.2] * 3 + [0.06] * 3)
+    run = case_of(script)
+    rounds.prepare([run], LATER)
+    script.foreign = [0.1] * 3 + [0.2] * 3 + [0.06] * 3
+    rounds.run([run], RoundLimits(rounds=1, end=LATER, latest=LATER), random.Random(1))
+    (row,) = run.rounds
+    assert row.foreign == pytest.approx(0.15)
+    assert script.foreign == [], "two more tries"
+    script.foreign = [0.04] * 3
+    rounds.run([run], RoundLimits(rounds=2, end=LATER, latest=LATER), random.Random(1))
+    assert run.rounds[1].foreign == pytest.approx(0.1), "quiet enough at once"
+    assert script.times("sample", "arm") == 1 + 3 + 1
+
+
+# --- what cannot be measured ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("script", "state"),
+    [
+        (Script(ready={"arm": Ready(reason="no such operation")}), ("skipped", "no such operation")),
+        (Script(ready={"arm": Ready(guard="its result is a constant")}), ("failed", "its result is a constant")),
+        (Script(idle={"arm": 0.5}), ("failed", "it used 50% of a CPU while idle: it works in the background")),
+        (
+            Script(traces={"arm": 2}),
+            ("failed", "arm was traced 2 times: the time is that of TensorFlow's tracing"),
+        ),
+        (
+            Script(dies=[("prepare", "arm")]),
+            ("failed", "its process was lost: the worker ended: ... Segmentation fault"),
+        ),
+    ],
+    ids=["reason", "guard", "idle", "traces", "dies"],
+)
+def test_an_arm_that_cannot_be_timed_leaves_the_others_their_rounds(script: Script, state: tuple[str, str]) -> None:
+    result = measured(case_of(script, Arm(name="arm", env={"SWITCH": "1"}), Arm(name="other", env={"SWITCH": "2"})))
+    assert states(result) == {"baseline": ("measured", ""), "arm": state, "other": ("measured", "")}
+    assert len(result.rounds) == 8
+    strict = replace(script, asked=[], workers=[], dies=[("prepare", "arm")] if state[1].startswith("its proc") else [])
+    with pytest.raises((MeasurementError, WorkerDied)):
+        measured(case_of(strict, strict=True))
+
+
+def test_a_little_work_while_idle_is_no_failure() -> None:
+    assert measured(case_of(Script(idle={"arm": 0.2}))).status == "measured"
+
+
+def test_a_library_that_the_image_lacks_skips_the_arm_that_is_about_it() -> None:
+    arms = (Arm(name="arm", env={"LD_PRELOAD": "x"}, malloc="libtcmalloc"), Arm(name="other", env={"SWITCH": "2"}))
+    state = states(measured(case_of(Script(), *arms)))["arm"]
+    assert state == ("skipped", "the image has no libtcmalloc: malloc comes from /usr/lib/libc.so.6")
+    with_it = Script(malloc="/usr/local/lib/libtcmalloc_minimal.so.4")
+    assert states(measured(case_of(with_it, *arms)))["arm"] == ("measured", "")
+
+
+def test_what_shared_a_lost_process_is_built_again_in_a_new_one() -> None:
+    script = Script(dies=[("calibrate", "baseline")])
+    arms = (Arm(name="arm", params={"n": 2}), Arm(name="other", env={"SWITCH": "2"}))
+    # The baseline itself is lost: without it nothing can be judged.
+    result = measured(case_of(script, *arms))
+    assert result.status == "failed"
+    assert result.rounds == ()
+    script = Script(dies=[("prepare", "arm")])
+    result = measured(case_of(script, Arm(name="arm", params={"n": 2}), Arm(name="other", params={"n": 3})))
+    assert [name for name, (status, _) in states(result).items() if status == "measured"] == ["baseline", "other"]
+    assert len(result.rounds) == 8
+    assert script.times("prepare", "baseline") == script.times("prepare", AGAIN) == 2
+    assert len(script.workers) == 2
+
+
+def test_a_process_that_dies_in_a_round_takes_those_with_it_that_shared_it() -> None:
+    script = Script()
+    twin = Arm(name="twin", env={"SWITCH": "1"}, params={"n": 2})
+    run = case_of(script, Arm(name="arm", env={"SWITCH": "1"}), twin, Arm(name="other", env={"SWITCH": "2"}))
+    rounds.prepare([run], LATER)
+    script.dies = [("sample", "twin")]
+    rounds.run([run], RoundLimits(rounds=8, end=LATER, latest=LATER), random.Random(1))
+    status = states(run.result())
+    assert status["baseline"] == status["other"] == ("measured", "")
+    assert status["twin"] == ("failed", "its process was lost: the worker ended: ... Segmentation fault")
+    assert status["arm"] == ("failed", "its process was lost with twin's")
+
+
+def test_workers_that_die_together_are_started_one_by_one() -> None:
+    script = Script(no_start=1)
+    assert measured(case_of(script)).status == "measured"
+    script = Script(no_start=2)
+    assert measured(case_of(script)).status == "failed"
+    with pytest.raises(WorkerDied):
+        measured(case_of(Script(no_start=1), strict=True))
+
+
+@pytest.mark.parametrize("field", ["wall", "cpu", "cpus"])
+def test_a_sample_without_time_or_processors_is_refused(field: str) -> None:
+    sample = WorkerSample(wall=0.1, cpu=0.1, busy=0.1, cpus=2, traces=1, faults=0, throttled=0, rss=1.0)
+    protocol.check("arm", sample)
+    with pytest.raises(MeasurementError, match="arm took no time at all"):
+        protocol.check("arm", WorkerSample(**{**vars(sample), field: 0}))
+
+
+# --- time -------------------------------------------------------------------------------------------------------------
+
+
+def test_without_time_nothing_is_prepared_and_later_it_goes_on() -> None:
+    script = Script(seconds={"arm": 0.005})
+    run = case_of(script)
+    result = measured(run, end=time.monotonic() - 1)
+    assert set(states(result).values()) == {("truncated", "the time budget ended before it was ready")}
+    assert not run.goes_on()
+
+
+def test_rounds_go_on_in_new_processes() -> None:
+    script = Script(seconds={"arm": 0.005})
+    run = case_of(script)
+    measured(run, 3)
+    assert run.goes_on()
+    for worker in script.workers:
+        worker.close()
+    run.pool.close(*run.pool.running())
+    run.resume(lambda _: None)
+    result = measured(run, 8)
+    assert result.status == "measured"
+    assert len(result.rounds) == 8
+    assert script.times("prepare", "arm") == 2
+
+
+def test_at_the_end_of_its_time_a_case_says_how_far_it_came() -> None:
+    run = case_of(Script())
+    rounds.prepare([run], LATER)
+    now = time.monotonic()
+    rounds.run([run], RoundLimits(rounds=6, end=LATER, latest=LATER), random.Random(1))
+    rounds.run([run], RoundLimits(rounds=8, end=now - 1, latest=LATER), random.Random(1))
+    result = run.result()
+    assert (result.status, result.reason) == ("truncated", "stopped by the time budget after 6 rounds")
+    assert len(result.rounds) == 6
+
+
+def test_what_a_sure_interval_needs_may_take_longer() -> None:
+    run = case_of(Script())
+    rounds.prepare([run], LATER)
+    rounds.run([run], RoundLimits(rounds=8, end=time.monotonic() - 1, latest=LATER), random.Random(1))
+    assert len(run.rounds) == 6
+
+
+def test_what_was_built_is_dropped_and_a_worker_that_fails_to_is_closed() -> None:
+    script = Script()
+    run = case_of(script)
+    measured(run, 1)
+    assert len(run.pool.running()) == 3
+    script.dies = [("drop", "")]
+    run.pool.forget()
+    assert [one.open for one in script.workers].count(False) == 1
+    assert len(run.pool.running()) == 2
