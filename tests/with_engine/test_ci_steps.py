@@ -1,10 +1,12 @@
 """The steps of the CI that this repository carries, run out of its files: a real engine, a real registry with a login.
 
 A checkout of its own is installed, asks for its rows, logs in, and builds, verifies and publishes one of them. The one
-thing that is not as on GitHub or GitLab is the registry's name.
+thing that is not as on GitHub or GitLab is the registry's name. In the quick set the row's image is there already, a
+small one with its labels and its report, as if an earlier job had built and verified it; at night it is built.
 """
 
 import json
+import shutil
 import subprocess
 import uuid
 from collections.abc import Iterator, Mapping
@@ -21,13 +23,18 @@ from tests.ci.steps import Done, Github
 from tests.facts import newest
 from tests.with_engine import registry as registries
 from tests.with_engine.registry import Server
+from tests.with_engine.test_registry import label
+from tfbuild import plan
 from tfbuild.ci import formats, matrix
 from tfbuild.ci.matrix import MatrixRequest
 from tfbuild.cli.options import certificates
+from tfbuild.context import dockerfile
+from tfbuild.context.digests import image_digest
 from tfbuild.engine import Engine
 from tfbuild.oci.client import Registry
 from tfbuild.oci.references import Repository
 from tfbuild.pipeline import base_image as bases
+from tfbuild.plan import Request
 from tfbuild.util.progress import Progress
 
 pytestmark = pytest.mark.engine
@@ -38,8 +45,17 @@ AUTH = "auth: {{htpasswd: {{realm: test, path: {folder}/htpasswd}}}}\n"
 DOUBLE = checkout.ROOT / "tests" / "data" / "double"
 
 
+@pytest.fixture(scope="module", params=[False, pytest.param(True, marks=pytest.mark.nightly)], ids=["there", "built"])
+def real(request: pytest.FixtureRequest) -> bool:
+    """Whether the row's image is built, or there already."""
+    return bool(request.param)
+
+
+of_built = pytest.mark.parametrize("real", [pytest.param(True, marks=pytest.mark.nightly)], indirect=True)
+
+
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(real: bool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("registry")
     (folder / "htpasswd").write_text(HTPASSWD)
     with pytest.MonkeyPatch.context() as patch:
@@ -90,8 +106,25 @@ def of_row(row: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def put_there(engine: Engine, folder: Path, reports: Path) -> None:
+    """Makes a small image that is the row's by its name, its labels and a report."""
+    request = Request(target="cpu", wheel="official", release=newest.RELEASE, platform="linux/amd64")
+    build, ca = plan.select(request, None), certificates("")
+    base = bases.resolve(
+        engine, build.base_image, build.base_distribution, "auto", progress=Progress(), log=folder / "log", ca_cert=ca
+    )
+    context = dockerfile.write(build, folder / "context")
+    known = {
+        "io.tfbuild.context": image_digest(context.digest, base.digest),
+        "org.opencontainers.image.base.name": base.name,
+        "org.opencontainers.image.base.digest": base.digest,
+    }
+    label(engine, folder, build, more=known, name=f"tfbuild:{ID}")
+    shutil.copytree(folder / "reports", reports)
+
+
 @pytest.fixture(scope="module")
-def site(server: Server, engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(real: bool, server: Server, engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Installed by the step of that name, with the row that the step `Rows` gives, logged in."""
     folder = tmp_path_factory.mktemp("site")
     # Where `docker login` keeps what it is told.
@@ -109,15 +142,19 @@ def site(server: Server, engine: Engine, tmp_path_factory: pytest.TempPathFactor
     assert step.code == 0, step.stderr
     (row,) = json.loads((machine.temp / "rows").read_text())["include"]
     names = [f"tfbuild:{ID}{suffix}" for suffix in ("", "-failed", "-unverified")]
-    made = [name for name in names if not engine.exists(name)]
+    before = {name: engine.image(name).id for name in names if engine.exists(name)}
+    if not real:
+        put_there(engine, folder, tree / "reports")
     found = Site(github=replace(machine, values=of_row(row)), server=server, docker=folder / "docker")
     login = found.github.run("images.yml", "Log in")
     assert login.code == 0, login.stderr
     # It is not published yet.
     assert json.loads(found.rows())["include"] == [row]
     yield found
-    for name in made:
-        if engine.exists(name):
+    for name in names:
+        if name in before:
+            engine.tag(before[name], name)
+        elif engine.exists(name):
             engine.untag(name)
 
 
@@ -138,12 +175,15 @@ def test_the_login_is_the_registrys(site: Site) -> None:
     assert "unauthorized" in refused.stderr.lower()
 
 
-def test_a_row_is_built_verified_and_published(first: Done, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_is_built_verified_and_published(
+    first: Done, site: Site, real: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DOCKER_CONFIG", str(site.docker))
     digest = Registry(Repository.parse(f"{site.host}/us/tensorflow")).digest(ID)
     assert first.outputs == {"name": f"{site.host}/us/tensorflow", "digest": digest}
     assert f"{site.host}/us/tensorflow:{ID}@{digest}" in first.stdout
     assert (site.checkout / "reports" / f"{ID}.json").is_file()
+    assert ("is built and verified; nothing changed since" in first.stderr) == (not real)
 
 
 def test_the_summary_has_the_reports_table(first: Done, site: Site) -> None:
@@ -167,7 +207,7 @@ def test_the_next_job_of_a_published_row_does_nothing(first: Done, site: Site) -
 # --- the action -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.nightly
+@of_built
 def test_the_action_builds_and_verifies_in_another_repositorys_folder(site: Site, tmp_path: Path) -> None:
     """Its steps in their order, then the one of the example that uses the image; the inputs are the example's."""
     example = steps.read(steps.GITHUB / "action.yml")["jobs"]["image"]["steps"]
@@ -196,20 +236,30 @@ def test_the_action_builds_and_verifies_in_another_repositorys_folder(site: Site
     assert user.run("action.yml", "Use the image", job="image").stdout.strip() == newest.RELEASE
 
 
-def test_the_action_that_pulls_gets_the_image_and_its_digest(first: Done, site: Site, tmp_path: Path) -> None:
-    """And the steps of its example log in, and use the image."""
-    example = replace(site.github, temp=tmp_path / "temp")
+@pytest.fixture(scope="module")
+def pulled(first: Done, site: Site, tmp_path_factory: pytest.TempPathFactory) -> Done:
+    """What the action said whose example logs in."""
+    folder = tmp_path_factory.mktemp("pulled")
+    example = replace(site.github, temp=folder / "temp")
     assert example.run("action.yml", "Log in").code == 0
     inputs = dict.fromkeys(steps.read(steps.PULL)["inputs"], "") | {
         "registry": first.outputs["name"], "target": "cpu"
     }  # fmt: skip
-    runner = replace(example, values={"toJSON(inputs)": json.dumps(inputs)}, folder=tmp_path)
+    runner = replace(example, values={"toJSON(inputs)": json.dumps(inputs)}, folder=folder)
     for name in ("Install", "Pull"):
         done = runner.run_action(name, steps.PULL)
         assert done.code == 0, f"{done.stdout[-2000:]}\n{done.stderr[-6000:]}"
-    assert done.outputs == {"image": f"{first.outputs['name']}:{ID}", "digest": first.outputs["digest"]}
-    used = {f"steps.pull.outputs.{name}": value for name, value in done.outputs.items()}
-    smoke = replace(example, values=used).run("action.yml", "Use the image", job="pull")
+    return done
+
+
+def test_the_action_that_pulls_gets_the_image_and_its_digest(pulled: Done, first: Done) -> None:
+    assert pulled.outputs == {"image": f"{first.outputs['name']}:{ID}", "digest": first.outputs["digest"]}
+
+
+@of_built
+def test_its_example_uses_the_image(pulled: Done, first: Done, site: Site, tmp_path: Path) -> None:
+    used = {f"steps.pull.outputs.{name}": value for name, value in pulled.outputs.items()}
+    smoke = replace(site.github, temp=tmp_path / "temp", values=used).run("action.yml", "Use the image", job="pull")
     assert smoke.code == 0, smoke.stderr
     assert smoke.stdout.startswith(f"{first.outputs['name']}:{ID}@sha256:")
 
@@ -236,7 +286,7 @@ def test_a_compile_that_its_time_limit_stops_goes_on_in_the_next_link(
 # --- GitLab -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.nightly
+@of_built
 def test_gitlabs_jobs_make_the_rows_and_publish_one(first: Done, site: Site) -> None:
     env = {"DOCKER_CONFIG": str(site.docker)}
     given = {
