@@ -159,7 +159,7 @@ def test_plain_docker_builds_the_context(built: Any, invoke: Invoke, engine: Eng
 @pytest.mark.alone  # it looks at all containers of the engine
 def test_ctrl_c_stops_the_build_and_leaves_no_container(engine: Engine) -> None:
     command = [sys.executable, "-m", "invoke", *BUILD, "--no-cache", "--no-verify"]
-    before = {container.id for container in engine.client.containers.list(all=True)}
+    before = {container.id for container in engine.client.containers.list(all=True, ignore_removed=True)}
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True)
     assert process.stderr is not None
     for line in process.stderr:
@@ -171,7 +171,7 @@ def test_ctrl_c_stops_the_build_and_leaves_no_container(engine: Engine) -> None:
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert "interrupted" in err
-    assert {container.id for container in engine.client.containers.list(all=True)} <= before
+    assert {container.id for container in engine.client.containers.list(all=True, ignore_removed=True)} <= before
     assert not engine.exists(f"tfbuild:{ID}-unverified")
 
 

@@ -59,7 +59,9 @@ def wait_until(holds: Callable[[], object], seconds: float = 30) -> bool:
 
 def containers(engine: Engine, image: str) -> list[str]:
     """The containers of an image that carry tfbuild's label."""
-    found = engine.client.containers.list(all=True, filters={"label": CONTAINER, "ancestor": image})
+    found = engine.client.containers.list(
+        all=True, ignore_removed=True, filters={"label": CONTAINER, "ancestor": image}
+    )
     return [container.name for container in found]
 
 
@@ -167,7 +169,7 @@ def test_run_ends_in_time_and_leaves_nothing(engine: Engine, own: str) -> None:
 def test_an_interrupted_run_leaves_no_container(engine: Engine, own: str, number: int) -> None:
     code = f"from tfbuild.engine import Engine; Engine.connect().run({own!r}, ['sleep', '600'], timeout=600)"
     with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.PIPE) as process:
-        assert wait_until(lambda: engine.client.containers.list(filters={"ancestor": own}))
+        assert wait_until(lambda: engine.client.containers.list(ignore_removed=True, filters={"ancestor": own}))
         process.send_signal(number)
         assert b"KeyboardInterrupt" in process.communicate(timeout=30)[1]
     assert containers(engine, own) == []
@@ -210,7 +212,7 @@ def test_a_dead_worker_tells_its_exit_code_and_last_words(engine: Engine, own: s
 
 
 def test_a_silent_worker_and_a_flooding_one_are_bounded(engine: Engine, own: str) -> None:
-    with engine.worker(own, ["sh", "-c", "sleep 3; echo late; sleep 600"]) as worker:
+    with engine.worker(own, ["sh", "-c", "read -r line; sleep 3; echo late; sleep 600"]) as worker:
         with pytest.raises(TimeoutError):
             worker.ask("one", 1)
         with pytest.raises(WorkerDied, match="did not answer"):
@@ -324,7 +326,7 @@ def test_an_interrupted_build_stops_inside_the_engine(engine: Engine, own: str, 
     assert wait_until(lambda: not processes(seconds), 20)
     assert not processes(str(tmp_path))
     assert not engine.exists(tag)
-    assert engine.client.containers.list(all=True, filters={"ancestor": own}) == []
+    assert engine.client.containers.list(all=True, ignore_removed=True, filters={"ancestor": own}) == []
 
 
 def test_a_missing_client_is_told_before_anything_is_made(engine: Engine, tmp_path: Path) -> None:

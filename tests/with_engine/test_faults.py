@@ -138,7 +138,7 @@ def paused(base: str) -> "subprocess.Popen[str]":
 
 
 def names(engine: Engine) -> list[str]:
-    return [container.name for container in engine.client.containers.list(all=True)]
+    return [container.name for container in engine.client.containers.list(all=True, ignore_removed=True)]
 
 
 @pytest.mark.alone  # every other run removes them too
