@@ -1,5 +1,6 @@
 """A challenge is answered by computing alone: right answers pass, and anything else is told."""
 
+import math
 import random
 import struct
 from dataclasses import replace
@@ -38,6 +39,25 @@ def test_a_product_by_hand() -> None:
     a, b, c, d, e, f = numbers(3, 6)
     # [1, 2] times [2, 2].
     assert reference.product(Challenge(3, (1, 2, 2))) == pytest.approx([a * c + b * e, a * d + b * f])
+
+
+def test_the_operations_on_a_matrix_by_their_definitions() -> None:
+    asked = Challenge(5, (3, 5))
+    x = [numbers(5, 15)[row * 5 : row * 5 + 5] for row in range(3)]
+    flat = [value for row in x for value in row]
+    results = {name: compute(asked) for name, compute in reference.OPERATIONS["numerics"].items()}
+    assert results["product"] == pytest.approx([sum(a * b for a, b in zip(i, j, strict=True)) for i in x for j in x])
+    assert results["exp"] == pytest.approx([math.e ** (4 * value) for value in flat])
+    softmax = results["softmax"]
+    assert [sum(softmax[row * 5 : row * 5 + 5]) for row in range(3)] == pytest.approx([1, 1, 1])
+    assert softmax[1] / softmax[0] == pytest.approx(math.e ** (x[0][1] - x[0][0]))
+    # The third row and the fifth column have no partner.
+    windows = [[x[0][0], x[0][1], x[1][0], x[1][1]], [x[0][2], x[0][3], x[1][2], x[1][3]]]
+    assert results["average"] == pytest.approx([sum(window) / 4 for window in windows])
+    assert results["maximum"] == [max(window) for window in windows]
+    step = 1e-6
+    slopes = [((v + step) * math.tanh(v + step) - (v - step) * math.tanh(v - step)) / (2 * step) for v in flat]
+    assert results["gradient"] == pytest.approx(slopes, abs=1e-8)
 
 
 def test_a_convolution_by_its_definition() -> None:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -179,6 +180,19 @@ def test_markdown_says_what_was_proved_and_how() -> None:
     assert "numpy==2.4.6" in text
     assert "| **all** (geometric mean) | 1." in text
     assert "| a | x\\|y |" in text
+
+
+def test_each_table_in_markdown_is_one() -> None:
+    """A second line of dashes alone, and as many cells in each row as in the first."""
+    bare = reporting.to_markdown(report("fail", check("guard"), check("isa", "fail")))
+    tables = re.findall(r"(?:^\|.*\n)+", bare, re.MULTILINE)
+    assert len(tables) >= 3
+    for table in tables:
+        head, dashes, *rows = [re.split(r"(?<!\\)\|", line)[1:-1] for line in table.splitlines()]
+        assert set(dashes) == {"---"}
+        assert rows
+        assert {len(row) for row in (dashes, *rows)} == {len(head)}
+        assert all(line.startswith("|") and line.endswith("|") for line in table.splitlines())
 
 
 def test_the_terminal_gets_no_markup_from_an_image() -> None:
