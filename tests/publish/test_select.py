@@ -86,10 +86,20 @@ def select(
         return None
 
 
-def shell(fake: type[FakeRegistry], text: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+def shell(
+    fake: type[FakeRegistry], text: str, *arguments: str, machine: str = "x86_64"
+) -> "subprocess.CompletedProcess[str]":
+    """`machine`: what `uname -m` says there."""
     with TemporaryDirectory() as folder:
         (Path(folder) / "cpuinfo").write_text(text)
-        env = {"PATH": os.environ["PATH"], "TFBUILD_CPUINFO": f"{folder}/cpuinfo", "DRY_RUN": "1", "no_proxy": "*"}
+        (Path(folder) / "uname").write_text(f"#!/bin/sh\necho {machine}\n")
+        (Path(folder) / "uname").chmod(0o755)
+        env = {
+            "PATH": f"{folder}:{os.environ['PATH']}",
+            "TFBUILD_CPUINFO": f"{folder}/cpuinfo",
+            "DRY_RUN": "1",
+            "no_proxy": "*",
+        }
         repository = f"{fake.host}/us/x"  # type: ignore[attr-defined]
         return subprocess.run(
             ["dash", ROOT / "pull.sh", repository, *arguments],
@@ -205,6 +215,18 @@ def test_a_fleet_gets_one_release_of_three_and_the_largest_set_of_it_for_each_ho
         assert {name: choice.older.id for name, choice in chosen.items() if choice and choice.older} == {
             "AVX": "2.14.1-mkl-py3.9-avx", "AVX-512": "2.14.1-mkl-py3.9-x86-64-v4"
         }  # fmt: skip
+        for name, text in hosts.items():
+            choice, host = chosen[name], "aarch64" if name == "aarch64" else "x86_64"
+            assert choice is not None
+            assert choice.best is not None
+            done = shell(fake, text, machine=host)
+            assert (done.returncode, done.stdout.split()[1:]) == (0, [choice.best.id])
+            assert ("of an older release" in done.stderr) == (choice.older is not None)
+        for text in hosts.values():
+            choice = select(fake, text, "2.14")
+            assert choice is not None
+            assert choice.best is not None
+            assert choice.best.release == "2.14.1"
 
 
 def test_a_registry_is_listed_without_an_engine_and_marks_images_that_no_index_offers(

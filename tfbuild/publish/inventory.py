@@ -228,10 +228,10 @@ def _moved(registry: Registry, tag: str, host: Cpu | None, features: frozenset[s
 
 
 def _alteration(image: Published, rows: Sequence[IndexRow], *, complete: bool) -> str:
-    own = [row for row in rows if row.digest == image.digest]
+    own = [row for row in rows if (row.digest, row.id) == (image.digest, image.id)]
     offered = any(row.image == image for row in own)
-    replaced = not offered and any(row.id == image.id for row in rows)
-    if replaced or any(row.image != image for row in own):
+    named = any(row.digest == image.digest or row.id == image.id for row in rows)
+    if any(row.image != image for row in own) or (named and not offered):
         return "an index names another image or other features"
     return "its SBOM or its provenance is gone" if offered and not complete else ""
 
