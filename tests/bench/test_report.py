@@ -1,5 +1,6 @@
 """A benchmark's report is written whole, read back equal, shown and turned into advice."""
 
+import errno
 import io
 import json
 import random
@@ -11,9 +12,11 @@ import pytest
 from tests import schemas
 from tests.measure.host import HOST
 from tests.measure.test_evaluate import made_up, sample
-from tfbuild.bench import advise, batch_size, command, findings, wording
+from tfbuild.bench import advise, batch_size, command, findings, session, wording
 from tfbuild.bench import report as reporting
-from tfbuild.errors import UsageError
+from tfbuild.bench.session import Settings
+from tfbuild.engine import Engine, image_name
+from tfbuild.errors import DiskFull, UsageError
 from tfbuild.measure import intervals, records
 from tfbuild.measure.evaluate import evaluate
 from tfbuild.measure.records import (
@@ -401,3 +404,27 @@ def test_the_env_file_is_what_docker_reads(tmp_path: Path, capsys: pytest.Captur
     assert "TF_ENABLE_ONEDNN_OPTS=1" in capsys.readouterr().out
     command.advise(str(path), "", json=True)
     assert json.loads(capsys.readouterr().out)[0]["env"] == ENV
+
+
+def test_a_full_disk_costs_nothing_that_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All but the disk worked: what was measured is on stdout."""
+    chosen = Settings(mode="quick", budget=60)
+    monkeypatch.setattr(Engine, "connect", lambda: None)
+    monkeypatch.setattr(image_name, "find", lambda *_: "tfbuild:x")
+    monkeypatch.setattr(session, "bench", lambda *_: report())
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.replace", full)
+    with pytest.raises(DiskFull, match=f"no space is left for {tmp_path}"):
+        command.run("tfbuild:x", (), chosen, tmp_path, json=True)
+    assert reporting.from_json(capsys.readouterr().out.encode()) == report()
+
+
+def test_reports_that_cannot_be_written_are_noticed_before_the_work(tmp_path: Path) -> None:
+    (tmp_path / "reports").write_text("a file")
+    with pytest.raises(UsageError, match=r"cannot write to .*/reports: "):
+        command.run("tfbuild:x", (), Settings(mode="quick", budget=60), tmp_path / "reports", json=True)

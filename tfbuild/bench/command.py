@@ -19,8 +19,8 @@ from tfbuild.measure import experiments
 from tfbuild.measure.experiments import Experiment, Purpose
 from tfbuild.measure.records import BenchReport
 from tfbuild.pages import rendering
+from tfbuild.util import files
 from tfbuild.util.causes import cause
-from tfbuild.util.files import replace_file
 from tfbuild.util.quantities import limit_seconds
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
@@ -86,17 +86,20 @@ def run(
             hint="use letters, digits and ._+-, as in --name before for reports/before.json",
         )
     rows = rows_of(only, chosen, named, batch)
+    files.check_writable(reports)
     progress, watch = live.watched()
     engine = Engine.connect()
     chosen = replace(chosen, against=image_name.find(engine, chosen.against))
     report = session.bench(engine, image_name.find(engine, image), rows, chosen, progress, watch)
-    path = write(report, reports, name)
-    if pyperf:
-        _export_pyperf(report, pyperf)
+    # Printed first: a disk that has become full meanwhile must not cost what was measured.
     if json:
         sys.stdout.write(reporting.to_json(report) + "\n")
     else:
         reporting.show(report)
+    path = write(report, reports, name)
+    if pyperf:
+        _export_pyperf(report, pyperf)
+    if not json:
         print(f"report {path.with_suffix('.html')}", file=sys.stderr)
     if report.interrupted:
         raise Interrupted(f"interrupted; the results so far are in {path}")
@@ -105,16 +108,17 @@ def run(
 def write(report: BenchReport, folder: Path, name: str = "") -> Path:
     """Write JSON, Markdown and a page, each whole or not at all; return the path of the JSON.
 
-    Raises UsageError if a file cannot be written.
+    Raises UsageError if a file cannot be written, DiskFull if no space is left.
     """
     target = reporting.path(report, folder, name)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        replace_file(target, reporting.to_json(report) + "\n")
-        replace_file(target.with_suffix(".md"), reporting.to_markdown(report))
-        return replace_file(target.with_suffix(".html"), page.to_html(report)).with_suffix(".json")
+        files.replace_file(target, reporting.to_json(report) + "\n")
+        files.replace_file(target.with_suffix(".md"), reporting.to_markdown(report))
+        return files.replace_file(target.with_suffix(".html"), page.to_html(report)).with_suffix(".json")
     except OSError as error:
-        raise UsageError(f"the report cannot be written: {cause(error)}", hint=f"make {folder} writable") from error
+        message = f"the report cannot be written: {cause(error)}"
+        raise files.refusal(error, folder, message, f"make {folder} writable") from error
 
 
 def export(report: str, *, html: str, pyperf: str) -> None:
@@ -202,10 +206,7 @@ def advise(report: str, env: str, *, json: bool) -> None:
     """
     advices = advising.advise(_stored(report))
     if env:
-        try:
-            Path(env).write_text(advising.env_file(advices), encoding="utf-8")
-        except OSError as error:
-            raise UsageError(f"--env-file {env}: {cause(error)}", hint="name a file that can be written") from error
+        rendering.write(advising.env_file(advices), Path(env), "--env-file")
     if json:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(advices), indent=2).decode() + "\n")
         return

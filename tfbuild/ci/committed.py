@@ -17,6 +17,7 @@ from tfbuild.context.labels import UNVERIFIED, image_name
 from tfbuild.facts import Facts
 from tfbuild.oci import client
 from tfbuild.plan import Build, Request
+from tfbuild.util.files import replace_file
 
 COMMAND = "invoke dockerfiles"
 # The base's name and digest as templates/Dockerfile.j2 has them. Renovate reads them by the same pattern.
@@ -146,7 +147,7 @@ def write(folder: Path, digests: Mapping[str, str] | None = None) -> list[str]:
         path = folder / name
         if name in wanted:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(wanted[name], encoding="utf-8")
+            replace_file(path, wanted[name])
         else:
             path.unlink()
     for child in folder.iterdir():

@@ -6,6 +6,7 @@ from tfbuild.cli.options import MAKE, ROOT, certificates
 from tfbuild.cli.output import up_to_date
 from tfbuild.cli.verbs import Verb, verb
 from tfbuild.errors import TfbuildError
+from tfbuild.util import files
 
 VERBS: dict[str, Verb] = {}
 
@@ -41,7 +42,7 @@ def docs(*, check: bool, root: Path = ROOT) -> None:
         raise TfbuildError(f"not up to date: {', '.join(map(str, stale))}", hint="invoke docs")
     for name in stale:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(pages[name], encoding="utf-8")
+        files.replace_file(root / name, pages[name])
         print(name)
 
 

@@ -28,7 +28,7 @@ from tfbuild.errors import UsageError
 from tfbuild.facts import base_images, defects, releases, targets, toolchains
 from tfbuild.plan import BASES, PLATFORMS, Build, compute_capability, failures, source
 from tfbuild.util import installation, scratch
-from tfbuild.util.files import writing
+from tfbuild.util.files import flush, writing
 
 # In a context: what all builds have in common.
 SCRIPTS = "scripts"
@@ -115,6 +115,7 @@ def _place(build: Build, folder: Path, place: Path, base_digest: str) -> Context
     _fill(fresh, build, files(build, base_digest=base_digest))
     # The wheel and the source have hundreds of megabytes; their digests are in files beside them.
     digest = context_digest(fresh, (f"wheel/{build.wheel.requirement}", f"source/{source.FILE}"))
+    flush(fresh)
     if folder.exists():
         folder.rename(place / "old")
     fresh.rename(folder)

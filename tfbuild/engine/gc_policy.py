@@ -11,6 +11,7 @@ from typing import Any
 
 from tfbuild.errors import EngineMissing
 from tfbuild.util.causes import cause
+from tfbuild.util.files import replace_file
 
 # The configuration of the machine's own engine, if any: its mirrors and proxies apply to ours too.
 SYSTEM = Path("/etc/docker/daemon.json")
@@ -38,5 +39,4 @@ def write(path: Path, disk: int, system: Path = SYSTEM) -> Path:
         configuration = {"builder": policy(disk), **machine}
     except (ValueError, TypeError) as error:
         raise EngineMissing(f"{system} cannot be read: {cause(error)}", hint="correct it, or move it away") from None
-    path.write_text(json.dumps(configuration, indent=2) + "\n", encoding="utf-8")
-    return path
+    return replace_file(path, json.dumps(configuration, indent=2) + "\n")

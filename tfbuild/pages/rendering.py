@@ -6,9 +6,8 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from tfbuild.errors import UsageError
 from tfbuild.util import installation
-from tfbuild.util.files import replace_file
+from tfbuild.util.files import refusal, replace_file
 
 TEMPLATES = installation.templates()
 
@@ -19,11 +18,11 @@ def render(template: str, **names: object) -> str:
 
 
 def write(text: str, path: Path, option: str = "--html") -> None:
-    """Write the file whole or not at all; raise UsageError if it cannot be written."""
+    """Write the file whole or not at all; raise UsageError if it cannot be written, DiskFull if no space is left."""
     try:
         replace_file(path, text)
     except OSError as error:
-        raise UsageError(f"{option} {path}: {error.strerror}", hint="name a file that can be written") from error
+        raise refusal(error, path, f"{option} {path}: {error.strerror}", "name a file that can be written") from error
 
 
 def prose(text: str) -> Markup:

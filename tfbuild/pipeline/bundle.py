@@ -20,7 +20,7 @@ from tfbuild.errors import BadMirror, BadSource
 from tfbuild.plan import source
 from tfbuild.util import scratch
 from tfbuild.util.causes import cause
-from tfbuild.util.files import replace_file
+from tfbuild.util.files import flush, replace_file
 
 SCHEMA = "tfbuild.bundle/1"
 LIST = "bundle.json"
@@ -125,6 +125,7 @@ class Bundle:
         try:
             with part.stream:
                 yield part
+            flush(part.path)
             part.path.chmod(0o644)
             part.path.replace(target)
         finally:

@@ -23,6 +23,7 @@ from tfbuild.pipeline.resources import MachineShare
 from tfbuild.pipeline.run import Run
 from tfbuild.plan import Build, failures
 from tfbuild.util import scratch
+from tfbuild.util.files import replace_file
 from tfbuild.util.progress import Progress, duration
 
 # Bazel is told to stop at the limit; this much later, everything is stopped.
@@ -149,7 +150,7 @@ def _keep(job: Compile, watch: BazelWatch) -> None:
                 file.replace(folder / file.name)
         path = next(folder.glob("profile.json*"), folder / "profile.json")
         profile = bazel_profile.read(path)
-        table.write_text(bazel_profile.table(profile), encoding="utf-8")
+        replace_file(table, bazel_profile.table(profile))
     except (TfbuildError, OSError, EOFError, zlib.error) as error:
         why = (str(error).splitlines() or [repr(error)])[0]
         progress(f"note: cannot get Bazel's profile ({why}): {folder / 'kept.log'}")

@@ -2,8 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +10,7 @@ from tfbuild.errors import BuildFailed
 from tfbuild.pipeline import wheel_audit
 from tfbuild.pipeline.wheel_audit import Audit
 from tfbuild.plan import Build, source
-from tfbuild.util.files import replace_file
+from tfbuild.util.files import replace_file, whole
 
 SCHEMA = "tfbuild.wheel/1"
 
@@ -47,27 +45,16 @@ def collect(build: Build, scratch: Path, output: Path, *, context: str, base: st
     output.mkdir(parents=True, exist_ok=True)
     wheel = output / wheels[0].name
     sidecar = output / f"{wheel.name}.json"
-    with _whole(wheel) as part:
+    with whole(wheel) as part:
         shutil.move(wheels[0], part)
-    # The sidecar of an earlier wheel must not stay beside this one, should this one be refused below.
-    sidecar.unlink(missing_ok=True)
+        # The sidecar of an earlier wheel must not stay beside this one, should this one be refused below.
+        sidecar.unlink(missing_ok=True)
     sha256 = source.digest(wheel)
     built = _read(scratch / "build.txt")
     audit = wheel_audit.check(wheel)
     content = _facts(build, wheel, sha256, built, context=context, base=base) | {"audit": audit.to_json()}
     replace_file(sidecar, json.dumps(content, indent=2) + "\n")
     return Exported(wheel=wheel, sidecar=sidecar, sha256=sha256, audit=audit)
-
-
-@contextmanager
-def _whole(path: Path) -> Iterator[Path]:
-    """Yield a temporary path that becomes `path` when the block succeeds, so that `path` is whole or missing."""
-    part = path.with_name(f".{path.name}.part")
-    try:
-        yield part
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _facts(build: Build, wheel: Path, sha256: str, built: Built, *, context: str, base: str) -> dict[str, object]:

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tfbuild.errors import DiskFull, UsageError
+from tfbuild.errors import DiskFull, TfbuildError, UsageError
 
 # In the current folder: build contexts and logs, and the reports of verifications and benchmarks.
 WORK = Path("build")
 REPORTS = Path("reports")
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def replace_file(path: Path, content: bytes | str) -> Path:
@@ -26,16 +27,32 @@ def replace_file(path: Path, content: bytes | str) -> Path:
     if path.exists() and not path.is_file():
         path.write_bytes(data)
         return path
+    with whole(path) as part:
+        part.write_bytes(data)
+    return path
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """Yield where to write a file that becomes `path` when the block succeeds, and goes when it fails.
+
+    It is on the disk before the name changes: a power cut leaves the old content or the new.
+    """
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        with part.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        yield part
+        flush(part)
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
-    return path
+
+
+def flush(path: Path) -> None:
+    """Wait until the content of the file, or of all files in the folder, is on the disk."""
+    for file in sorted(path.rglob("*")) if path.is_dir() else (path,):
+        if file.is_file():
+            with file.open("rb") as opened:
+                os.fsync(opened.fileno())
 
 
 def absence(path: Path) -> str:
@@ -58,13 +75,17 @@ def writing(folder: Path, hint: str = "make it writable, or run in another folde
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise DiskFull(
-                f"no space is left for {folder}", hint="free some space; then the same command continues from there"
-            ) from error
-        if error.filename is None:
+        if error.filename is None and error.errno not in FULL:
             raise
-        raise UsageError(f"cannot write to {folder}: {error.strerror}", hint=hint) from error
+        raise refusal(error, folder, f"cannot write to {folder}: {error.strerror}", hint) from error
+
+
+def refusal(error: OSError, place: Path, message: str, hint: str) -> TfbuildError:
+    """Return DiskFull for an error that says so of `place`, else UsageError with the message and the hint."""
+    if error.errno in FULL:
+        again = "free some space; then the same command continues from there"
+        return DiskFull(f"no space is left for {place}", hint=again)
+    return UsageError(message, hint=hint)
 
 
 def check_writable(folder: Path) -> None:
