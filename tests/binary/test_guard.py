@@ -2,16 +2,18 @@
 
 import re
 from contextlib import suppress
+from io import BytesIO
 from pathlib import Path
 
 import pytest
+from elftools.elf.elffile import ELFFile
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import examples
 from tests.binary import libraries
 from tfbuild import facts
-from tfbuild.binary.guard import Guard, GuardUnreadable, compiled_features, read_guard
+from tfbuild.binary.guard import MOST_TABLE, Guard, GuardUnreadable, compiled_features, read_guard
 from tfbuild.facts import guard as guards
 
 AVX = ("SSE", "SSE2", "SSE3", "SSE4.1", "SSE4.2", "AVX")
@@ -111,6 +113,17 @@ def test_what_is_no_file_has_a_reason(tmp_path: Path) -> None:
 
 
 WHOLE = libraries.library(libraries.recorded("tensorflow_cpu-2.21.0"))
+
+
+@pytest.mark.parametrize("size", [len(WHOLE), MOST_TABLE + 1, 2**63])
+@pytest.mark.parametrize("name", [".symtab", ".strtab", ".rela.plt"])
+def test_a_section_beyond_the_file_is_refused(name: str, size: int, tmp_path: Path) -> None:
+    elf = ELFFile(BytesIO(WHOLE))
+    header = elf["e_shoff"] + elf.get_section_index(name) * elf["e_shentsize"]
+    # The size is the sixth field of an entry: after two words and three double words.
+    content = WHOLE[: header + 32] + size.to_bytes(8, "little") + WHOLE[header + 40 :]
+    with pytest.raises(GuardUnreadable, match=rf"the library's {re.escape(name)} is cut off or far too large"):
+        read_guard(written(tmp_path, content), "2.21.0")
 
 
 def refused_or_read(folder: Path, content: bytes) -> None:
