@@ -183,6 +183,14 @@ def engine_ended(missing: EngineMissing, failed: BuildFailed) -> EngineMissing:
     )
 
 
+def no_buildkit(version: str) -> EngineMissing:
+    """Return the error for a build on Podman of that version."""
+    return EngineMissing(
+        f"this engine is Podman {version}, which has no BuildKit to build with",
+        hint="build on Docker's engine (--engine, DOCKER_HOST); docker save | podman load moves the image",
+    )
+
+
 def failure(lines: list[str], log: Path) -> TfbuildError:
     """Return the error for a failed build with these last lines."""
     text = "".join(f"\n  {line}" for line in lines)

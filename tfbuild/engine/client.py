@@ -10,7 +10,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -309,10 +309,7 @@ class Engine:
     def require_buildkit(self) -> None:
         """Raise EngineMissing where the engine is Podman, which has no BuildKit, or no `docker` program can use it."""
         if self.podman and self.builder is None:
-            raise EngineMissing(
-                f"this engine is Podman {self.version}, which has no BuildKit to build with",
-                hint="build on Docker's engine (--engine, DOCKER_HOST); docker save | podman load moves the image",
-            )
+            raise build.no_buildkit(self.version)
         docker_cli.find_cli(self.host, plugin=self.builder is not None, chosen=self.chosen)
 
     @cached_property
@@ -348,11 +345,8 @@ class Engine:
 
     def lacks_gpus(self, ref: str, sandbox: Sandbox | None = None) -> str:
         """Return why containers of the image get no GPU here, by starting one with GPUs; "" where it starts."""
-        command = ["python", "-c", ""]
-        return why_none(
-            self.gpus,
-            lambda: self.run(ref, command, entrypoint=(), gpus=True, timeout=CALL_SECONDS, sandbox=sandbox),
-        )
+        run, command = partial(self.run, entrypoint=(), timeout=CALL_SECONDS, sandbox=sandbox), ["python", "-c", ""]
+        return why_none(self.gpus, partial(run, ref, command, gpus=True))
 
     def _attach(self, container: Any) -> Attached:
         program = docker_cli.find_cli(self.host, chosen=self.chosen).path
