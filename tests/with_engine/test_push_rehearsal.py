@@ -1,6 +1,7 @@
 """`push --dry-run` on a real registry answers what `push` does, with the same exit code, and changes nothing."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -22,6 +23,14 @@ from tfbuild.util.progress import Progress
 __all__ = ["made", "place", "server"]  # fixtures
 pytestmark = pytest.mark.engine
 ONE = build("avx")
+# `invoke` that asks a registry which does not answer again at once.
+IMPATIENT = """
+import sys
+from invoke.main import program
+from tfbuild.oci import transport
+transport.BACKOFF = 0
+program.run(["invoke", *sys.argv[1:]])
+"""
 
 
 class Desk:
@@ -49,8 +58,9 @@ class Desk:
         return tags, sorted(all_of for all_of in names if any(name.startswith(repositories) for name in all_of))
 
     def invoke(self, *words: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "invoke", "--search-root", str(ROOT), *words]
-        return subprocess.run(command, cwd=self.folder, capture_output=True, text=True, check=False)
+        command = [sys.executable, "-c", IMPATIENT, "--search-root", str(ROOT), *words]
+        env = {**os.environ, "PYTHONPATH": str(ROOT)}
+        return subprocess.run(command, cwd=self.folder, env=env, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture
