@@ -119,10 +119,21 @@ def small(tree: Path, new: str) -> Path:
     return tree
 
 
+# No CPU has all of AMD's and Intel's own features.
+COPTS = {
+    "bulldozer": ["--copt=-march=x86-64-v2", "--copt=-mfma4", "--copt=-mlzcnt"],
+    "x86-64-v4": ["--copt=-march=x86-64-v4"],
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class SmallWheel:
-    """What `invoke wheel` answered and said of a tree with small kernels, compiled for x86-64-v3."""
+    """What `invoke wheel` answered and said of a tree with small kernels, compiled for a CPU that this one is not.
 
+    The tree gives the host tools the target's configuration, as those of 2.6 to 2.12 do.
+    """
+
+    cpu: str
     tree: Path
     answer: Any
     said: str
@@ -131,8 +142,12 @@ class SmallWheel:
 @pytest.fixture(scope="module")
 def small_wheel(wheel: Run, tmp_path_factory: pytest.TempPathFactory) -> SmallWheel:
     tree = small(tmp_path_factory.mktemp("small") / "tree", uuid.uuid4().hex)
-    done = wheel("x86-64-v3", "--source", str(tree), *NAMED)
-    return SmallWheel(tree=tree, answer=json.loads(done.stdout), said=done.stderr)
+    with (tree / ".bazelrc").open("a") as file:
+        file.write("build --distinct_host_configuration=false\n")
+    here = set(cpu.detect().features)
+    lacking = next(name for name in COPTS if features(name) - here)
+    done = wheel(lacking, "--source", str(tree), *NAMED)
+    return SmallWheel(cpu=lacking, tree=tree, answer=json.loads(done.stdout), said=done.stderr)
 
 
 @pytest.fixture
@@ -172,20 +187,12 @@ def test_two_cpus_differ_exactly_by_their_features(compiled: Callable[[str], Dou
     assert old.inspected <= features("westmere")
 
 
-def test_the_planned_flags_reach_the_compiler(small_wheel: SmallWheel, tmp_path: Path) -> None:
+def test_the_planned_flags_reach_the_compiler_and_host_tools_stay_generic_where_this_machine_lacks_the_target(
+    small_wheel: SmallWheel, tmp_path: Path
+) -> None:
     found = objectcode.read(Path(small_wheel.answer["wheel"]), tmp_path)
-    assert found.macros == {facts.feature(name).macro for name in features("x86-64-v3")}
-
-
-def test_host_tools_stay_generic_where_this_machine_lacks_the_target(wheel: Run, fresh: Fresh, tmp_path: Path) -> None:
-    """Though the tree gives them the target's configuration, as those of 2.6 to 2.12 do."""
-    with (fresh.tree / ".bazelrc").open("a") as file:
-        file.write("build --distinct_host_configuration=false\n")
-    # No CPU has all of AMD's and Intel's own features.
-    lacking = "bulldozer" if features("bulldozer") - set(cpu.detect().features) else "x86-64-v4"
-    assert features(lacking) - set(cpu.detect().features)
-    answer = json.loads(wheel(lacking, "--source", str(fresh.tree)).stdout)
-    assert objectcode.read(Path(answer["wheel"]), tmp_path / "unpacked").host_macros == frozenset()
+    assert found.macros == {facts.feature(name).macro for name in features(small_wheel.cpu)}
+    assert found.host_macros == frozenset()
 
 
 def test_host_tools_are_compiled_as_the_target_where_this_machine_runs_it(compiled: Callable[[str], Double]) -> None:
@@ -273,7 +280,7 @@ def test_the_sidecar_says_how_the_wheel_was_built(small_wheel: SmallWheel, engin
     answer = small_wheel.answer
     document = json.loads(Path(answer["sidecar"]).read_text(encoding="utf-8"))
     assert document["sha256"] == answer["sha256"] == sources.digest(Path(answer["wheel"]))
-    assert document["plan"]["copts"] == ["--copt=-march=x86-64-v3"]
+    assert document["plan"]["copts"] == COPTS[small_wheel.cpu]
     assert document["plan"]["configs"] == ["mkl_threadpool"]
     assert document["compiler"].startswith("Debian clang version 16")
     assert document["bazel"] == mirror.BAZEL
@@ -285,7 +292,7 @@ def test_the_sidecar_says_how_the_wheel_was_built(small_wheel: SmallWheel, engin
 
 
 def test_the_profile_and_the_slowest_actions_are_beside_the_log(small_wheel: SmallWheel) -> None:
-    folder = log(small_wheel.tree, bazel_flag=("--subcommands",)).parent
+    folder = log(small_wheel.tree, cpu=small_wheel.cpu, bazel_flag=("--subcommands",)).parent
     profile = bazel_profile.read(folder / "profile.json.gz")
     assert profile.complete
     compiled = [action for action in profile.actions if action.name == "Compiling tensorflow/double/kernel.cc"]
