@@ -145,6 +145,18 @@ def test_avx_whose_registers_nobody_saves_is_off_in_every_format() -> None:
     assert not any("avx" in name for name in isa.of_cpu(linux).features)
 
 
+def test_a_recording_that_names_no_cpu_has_an_unknown_one() -> None:
+    leaves = recording("windows-cpuid-icelake").text.splitlines()
+    nameless = cpu.parse("\n".join(line for line in leaves if not line.startswith(("0,", "214748365"))))
+    assert (nameless.vendor, nameless.model) == ("unknown", "unknown")
+    assert nameless.features == cpu.parse("\n".join(leaves)).features
+    mac = recording("darwin-mojave-skylake").text.splitlines()
+    kept = [line for line in mac if not line.startswith(("machdep.cpu.brand_string", "machdep.cpu.vendor"))]
+    assert len(kept) == len(mac) - 2
+    nameless = cpu.parse("\n".join(kept))
+    assert (nameless.vendor, nameless.model) == ("unknown", "unknown")
+
+
 def test_a_switch_of_macos_that_is_off_wins() -> None:
     text = recording("darwin-mojave-skylake").text
     both = cpu.parse(text + "hw.optional.avx2_0: 0\nhw.optional.avx1_0: 1\n")
