@@ -15,6 +15,7 @@ import difflib
 import importlib
 import os
 import random
+import re
 import signal
 import sys
 import tempfile
@@ -212,6 +213,13 @@ class Runner:
             os.utime(target, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
+def nearest(room: str, module: str) -> list[str]:
+    """Return the room's files of tests that name the module: most defects fail there, within seconds."""
+    word = re.compile(rf"\b{re.escape(module)}\b")
+    files = sorted((ROOT / "tests" / room).glob("test_*.py"))
+    return [f"{room}/{path.name}" for path in files if word.search(path.read_text(encoding="utf-8"))]
+
+
 def survivors(room: str, runner: Runner, sample: int, seed: int) -> tuple[int, list[Defect]]:
     """Plant a sample of a room's defects; return how many, and those that no test found."""
     folders = [[room], *([[*RELATED[room]]] if room in RELATED else [])]
@@ -224,7 +232,8 @@ def survivors(room: str, runner: Runner, sample: int, seed: int) -> tuple[int, l
     chosen = random.Random(seed).sample(every, min(sample, len(every)))
     left = []
     for number, defect in enumerate(chosen, 1):
-        found = runner.finds(defect, folders, limit)
+        near = nearest(room, defect.path.stem)
+        found = runner.finds(defect, [near, *folders] if near else folders, limit)
         print(f"{room} {number}/{len(chosen)}: {'found' if found else f'NOT FOUND: {defect.diff()}'}", flush=True)
         left += [] if found else [defect]
     return len(chosen), left

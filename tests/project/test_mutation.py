@@ -45,6 +45,11 @@ def test_every_room_has_a_sample(room: str) -> None:
     assert len(mutation.defects(room)) > 100
 
 
+def test_the_tests_that_name_a_module_run_first() -> None:
+    assert mutation.nearest("oci", "referrers") == ["oci/test_referrers.py", "oci/test_untrusted.py"]
+    assert mutation.nearest("oci", "no_such_module") == []
+
+
 RUN = """
 from pathlib import Path
 from benchmarks import mutation

@@ -1,6 +1,7 @@
 """Whether a published image should be rebuilt: its base was updated under its tag, or it is too old."""
 
 import json
+import re
 from datetime import timedelta
 from pathlib import Path
 
@@ -121,7 +122,11 @@ def test_the_verb_prints_the_reason_and_exits_with_its_code(fake: type[FakeRegis
     base(fake, b"new")
     done = invoke(*words, "--max-age", "1d", code=33)
     document = json.loads(done.stdout)
-    assert [reason["reason"] for reason in document["rebuild"]] == ["base", "age"]
+    (updated, old) = document["rebuild"]
+    now = base(fake, b"new")[1]
+    assert updated == {"reason": "base", "text": f"its base {name} was updated: {digest} is now {now}"}
+    assert old["reason"] == "age"
+    assert re.fullmatch(r"it was built \d+ days ago, on 2026-11-01", old["text"])
     assert document["rebuild_options"] == f"--no-cache --reuse {document['reference']}"
     assert done.stderr.count("error: ") == 1
     # Another context comes first: that image must be compiled anew.

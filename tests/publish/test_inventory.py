@@ -38,6 +38,12 @@ def going(*keep: str) -> list[str]:
     return [image.name for image in inventory.prunable([*HERE, entry("r/x:2.20.0-failed", place="r/x")], keep)]
 
 
+def test_scripts_tell_local_images_by_their_place() -> None:
+    """As the reference of the JSON says."""
+    assert HERE[0].to_json()["place"] == "here"
+    assert entry("r/x:2.20.0", place="r/x").to_json()["place"] == "r/x"
+
+
 def test_failed_unverified_and_unnamed_local_images_are_prunable() -> None:
     assert going() == [HERE[2].name, HERE[3].name, inventory.UNNAMED]
 
