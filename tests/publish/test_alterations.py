@@ -11,6 +11,7 @@ from tests.oci.fake_registry import fake as fake
 from tests.publish.fake_images import gather, image, labels_of_plan, published
 from tests.publish.test_candidates import (
     changed_configuration,
+    huge_referrers,
     manifest,
     replaced,
     replaced_with_the_papers_of_the_former,
@@ -55,6 +56,11 @@ def a_moving_tag_that_is_an_image(fake: type[FakeRegistry], name: str) -> None:
     fake.content["manifests/latest-mkl"] = fake.content[f"manifests/{name}"]
 
 
+def a_fixed_tag_that_readers_take_for_two_images(fake: type[FakeRegistry], name: str) -> None:
+    kind, content = fake.content[f"manifests/{name}"]
+    fake.content[f"manifests/{name}"] = (kind, content.replace(b"{", b'{"Layers": [],', 1))
+
+
 def a_moving_tag_that_is_an_image_and_an_index(fake: type[FakeRegistry], name: str) -> None:
     kind, content = fake.content["manifests/latest-mkl"]
     fake.content["manifests/latest-mkl"] = (kind, content.replace(b"{", b'{"layers": [],', 1))
@@ -73,6 +79,8 @@ def a_moving_tag_that_is_an_image_and_an_index(fake: type[FakeRegistry], name: s
         (replaced, "no provenance is attached"),
         (replaced_with_the_papers_of_the_former, "is about another image"),
         (changed_configuration, "does not match its digest"),
+        (a_fixed_tag_that_readers_take_for_two_images, "has the key 'layers' twice"),
+        (huge_referrers, "sends more than 4194304 bytes"),
         (without(referrers.SBOM), "no SBOM is attached"),
         (without(referrers.PROVENANCE), "no provenance is attached"),
     ],

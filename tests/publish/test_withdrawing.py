@@ -1,5 +1,6 @@
 """A withdrawn image is in no index, stays out of them, and says why."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -144,3 +145,17 @@ def test_an_image_is_withdrawn_by_its_verb(
     assert names[0] in offered(fake, "latest-mkl")
     with pytest.raises(RegistryRefused):
         withdraw(names[0], registry="127.0.0.1:1/us/x", ca_cert="", reason="crashes", undo=False, json=False)
+
+
+@pytest.mark.parametrize("part", ["configuration", "ambiguous"])
+def test_a_damaged_image_can_be_withdrawn(part: str, fake: type[FakeRegistry], names: tuple[str, str]) -> None:
+    """The reason is attached to nothing, and the indexes offer the others."""
+    best, second = names
+    kind, content = fake.content[f"manifests/{best}"]
+    if part == "configuration":
+        del fake.content[f"blobs/{json.loads(content)['config']['digest']}"]
+    else:
+        fake.content[f"manifests/{best}"] = (kind, content.replace(b"{", b'{"Layers": [],', 1))
+    done = withdrawing.withdraw(connect(fake), best, "its configuration is gone")
+    assert not done.recorded
+    assert [offered(fake, tag) for tag in INDEXES] == [[second]] * len(INDEXES)

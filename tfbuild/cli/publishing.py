@@ -294,7 +294,7 @@ def withdraw(image: str, *, registry: str, ca_cert: str, reason: str, undo: bool
     print(f"{done.ref}@{done.digest}")
     say("offered again" if undo else "withdrawn from its indexes")
     if not done.recorded:
-        say("note: the registry lost this image: there is nothing to attach the reason to")
+        say("note: the registry lost this image or a part of it: there is nothing to attach the reason to")
 
 
 @verb(

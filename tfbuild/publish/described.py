@@ -73,12 +73,16 @@ def check(registry: Registry, name: str, reports: Path) -> Described:
     Raises VerificationFailed with what differs, UnknownImage if there is no such image, Unfinished if nothing is
     attached to it and no index offers it.
     """
-    tag = tag_of(registry, name)
-    manifest = _manifest(registry, tag)
     try:
-        labels = of_configuration(registry.config(manifest))
+        return _described(registry, name, reports)
     except Damaged as error:
         raise VerificationFailed(error.reason, hint=error.hint) from error
+
+
+def _described(registry: Registry, name: str, reports: Path) -> Described:
+    tag = tag_of(registry, name)
+    manifest = _manifest(registry, tag)
+    labels = of_configuration(registry.config(manifest))
     identifier = read_labels(labels).id
     # It is used as a file name, and printed.
     if not references.TAG.fullmatch(identifier):

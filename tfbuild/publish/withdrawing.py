@@ -8,14 +8,14 @@ from typing import Any
 from tfbuild.errors import UnknownImage, UsageError
 from tfbuild.oci import manifests, referrers
 from tfbuild.oci.client import Registry
-from tfbuild.oci.manifests import Manifest
+from tfbuild.oci.manifests import Damaged, Manifest
 from tfbuild.publish import described, indexes, standing
 from tfbuild.publish.choose import Published
 
 
 @dataclass(frozen=True, kw_only=True)
 class Withdrawal:
-    """`recorded`: whether the reason is attached to the image; the registry may have lost it."""
+    """`recorded`: whether the reason is attached to the image, of which the registry may have lost a part."""
 
     ref: str
     digest: str
@@ -34,7 +34,7 @@ def withdraw(registry: Registry, name: str, reason: str, note: indexes.Note = in
     identifier = described.tag_of(registry, name)
     if identifier.startswith("sha256:"):
         raise UsageError(f"{name!r} is a digest", hint="name the image by its identifier, from `invoke images`")
-    manifest = registry.manifest(identifier)
+    manifest = _sound(registry, identifier)
     image = _published(registry, identifier, manifest)
     if manifest is not None:
         _record(registry, manifest, reason)
@@ -42,6 +42,16 @@ def withdraw(registry: Registry, name: str, reason: str, note: indexes.Note = in
     return Withdrawal(
         ref=f"{registry.repository}:{identifier}", digest=image.digest, reason=reason, recorded=manifest is not None
     )
+
+
+def _sound(registry: Registry, identifier: str) -> Manifest | None:
+    """What a fixed tag names; None if the registry lost it, or a part of it."""
+    try:
+        manifest = registry.manifest(identifier)
+        indexes.read_image(registry, manifest)
+    except Damaged:
+        return None
+    return manifest
 
 
 def _published(registry: Registry, identifier: str, manifest: Manifest | None) -> Published:
