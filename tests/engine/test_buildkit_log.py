@@ -190,7 +190,9 @@ def test_a_full_disk_has_its_own_error() -> None:
 def test_an_engine_that_ended_has_its_own_error(last: str) -> None:
     error = build.failure(["printed by a step", last], Path("/tmp/build.log"))
     assert isinstance(error, EngineMissing)
-    assert last in str(error)
+    assert "printed by a step" in str(error)
+    # A file of the client's own is no cause.
+    assert (last in str(error)) == ("/tmp/x/id" not in last)
     assert "/tmp/build.log" in error.hint
     assert isinstance(build.failure([last, "exit code: 1"], Path("l")), BuildFailed), "a step printed it"
 

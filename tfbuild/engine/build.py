@@ -26,6 +26,7 @@ LOST = re.compile(
     r"^(?:ERROR: )?(?:error during connect|Cannot connect to the Docker daemon|failed to receive status: .*Unavailable)"
     r"|code = Unavailable .*(?:EOF|transport|connection)|server did not provide an image ID"
 )
+NO_ID = "because server did not provide an image ID"
 # The client did not answer the engine in time, which a busy machine or little memory brings about; what was built is
 # kept, and a second run goes through (https://github.com/moby/buildkit/issues/6422, issues/2691).
 LOST_SESSION = re.compile(r"no active session for \w+: context deadline exceeded$")
@@ -193,7 +194,8 @@ def no_buildkit(version: str) -> EngineMissing:
 
 def failure(lines: list[str], log: Path) -> TfbuildError:
     """Return the error for a failed build with these last lines."""
-    text = "".join(f"\n  {line}" for line in lines)
+    # That of the client about a file of its own is no cause.
+    text = "".join(f"\n  {line}" for line in lines if NO_ID not in line)
     if lines and LOST.search(lines[-1]):
         return EngineMissing(
             f"the container engine ended during the build{text}",

@@ -20,7 +20,7 @@ from tfbuild.errors import BadMirror, BadSource
 from tfbuild.plan import source
 from tfbuild.util import scratch
 from tfbuild.util.causes import cause
-from tfbuild.util.files import flush, replace_file
+from tfbuild.util.files import LOCK, flush, replace_file
 
 SCHEMA = "tfbuild.bundle/1"
 LIST = "bundle.json"
@@ -216,7 +216,7 @@ def _unlisted(bundle: Bundle) -> Iterator[str]:
             path = file.relative_to(bundle.folder).as_posix()
             if name.startswith((PART, f".{LIST}.")):
                 file.unlink()
-            elif path != LIST and bundle.find(path) is None:
+            elif path not in (LIST, LOCK) and bundle.find(path) is None:
                 yield path
 
 

@@ -137,9 +137,14 @@ class Maker:
     def bundle(self, builds: Sequence[Build], output: Path) -> Bundle:
         """Download what these builds need into the folder `output`, by their own steps, without building them.
 
-        Files that are there already are not downloaded again. Raises BadMirror where a download fails.
+        Files that are there already are not downloaded again. A second run into the same folder waits. Raises BadMirror
+        where a download fails.
         """
-        with files.writing(output):
+
+        def waiting() -> None:
+            self.progress(f"another run is filling {output}; waiting for it (Ctrl-C leaves it alone)")
+
+        with files.writing(output), files.locked(output, waiting):
             filled = bundles.fill(output)
             try:
                 for build in builds:

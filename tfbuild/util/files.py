@@ -14,6 +14,8 @@ from tfbuild.errors import DiskFull, TfbuildError, UsageError
 # In the current folder: build contexts and logs, and the reports of verifications and benchmarks.
 WORK = Path("build")
 REPORTS = Path("reports")
+# In a folder that a process locks.
+LOCK = ".lock"
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -103,7 +105,7 @@ def locked(folder: Path, waiting: Callable[[], None]) -> Iterator[None]:
     The kernel releases the lock when its process ends, in whatever way. Raises OSError.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as lock:
+    with (folder / LOCK).open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
