@@ -14,9 +14,9 @@ import time
 
 SAMPLE_SECONDS = 5
 SLOWEST = 10
-COUNT = re.compile(rb"\[([\d,]+) / ([\d,]+)\]")
-PROCESSES = re.compile(rb"^INFO: ([\d,]+) process(?:es)?(?:: (.*?))?\.?$", re.MULTILINE)
-HITS = re.compile(rb"([\d,]+) (?:remote|disk) cache hit")
+COUNT = re.compile(rb"\[(\d[\d,]{,20}) / (\d[\d,]{,20})\]")
+PROCESSES = re.compile(rb"^INFO: (\d[\d,]{,20}) process(?:es)?(?:: (.*?))?\.?$", re.MULTILINE)
+HITS = re.compile(rb"(\d[\d,]{,20}) (?:remote|disk) cache hit")
 
 
 def read(path):

@@ -4,11 +4,11 @@ import re
 from collections import deque
 from dataclasses import dataclass
 
-LINE = re.compile(r"#(?P<step>\d+) (?P<rest>.*)")
+LINE = re.compile(r"#(?P<step>\d{1,9}) (?P<rest>.*)")
 TIMED = re.compile(r"(?P<seconds>\d+\.\d+) (?P<text>.*)")
-ENDED = re.compile(r"(?:DONE (?P<done>[\d.]+)s|(?P<cached>CACHED)|(?P<canceled>CANCELED)|ERROR: (?P<error>.*))$")
+ENDED = re.compile(r"(?:DONE (?P<done>\d+(?:\.\d+)?)s|(?P<cached>CACHED)|(?P<canceled>CANCELED)|ERROR: (?P<error>.*))$")
 # "[wheel 2/5] RUN ...", "[2/5] RUN ..." and, where several platforms are built, "[linux/amd64 wheel 2/5] RUN ...".
-INSTRUCTION = re.compile(r"\[(?:(?P<stage>[^\]]*?) )?(?P<index>\d+)/(?P<count>\d+)\] (?P<text>.*)")
+INSTRUCTION = re.compile(r"\[(?:(?P<stage>[^\]]*?) )?(?P<index>\d{1,9})/(?P<count>\d{1,9})\] (?P<text>.*)")
 # Terminal control sequences, and all control characters except tab, in the output of a build step.
 CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0a-\x1f\x7f]")
 UNNAMED_STAGE = "image"

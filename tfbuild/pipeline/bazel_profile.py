@@ -59,6 +59,10 @@ class Profile:
         return sorted(((name, len(times), sum(times)) for name, times in kinds.items()), key=lambda kind: -kind[2])
 
 
+# Microseconds of a century: no action takes longer, and a float can hold it.
+MOST = 100 * 365 * 86_400_000_000
+
+
 def read(path: Path) -> Profile:
     """Read the profile at `path`, compressed or not."""
     content = path.read_bytes()
@@ -75,7 +79,7 @@ def _events(text: str) -> Iterator[dict[str, object]]:
     for line in text.splitlines():
         try:
             event = json.loads(line.strip().rstrip(","))
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(event, dict):
             yield event
@@ -87,7 +91,7 @@ def _action(event: dict[str, object]) -> Action:
     return Action(
         name="".join(letter for letter in name if letter.isprintable()),
         mnemonic=str(mnemonic or next((kind for start, kind in MNEMONICS if name.startswith(start)), "other")),
-        seconds=microseconds / 1e6 if isinstance(microseconds, int | float) else 0.0,
+        seconds=min(microseconds, MOST) / 1e6 if isinstance(microseconds, int | float) else 0.0,
     )
 
 

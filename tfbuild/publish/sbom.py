@@ -64,8 +64,14 @@ def subject(bill: bytes) -> str:
 
 
 def named(bill: bytes) -> set[str]:
-    """The references of all components."""
-    return {str(row.get("bom-ref")) for row in json.loads(bill).get("components", [])}
+    """The references of all components; what is no component stands for itself. Raises ValueError if it is no JSON."""
+    try:
+        content = json.loads(bill)
+    except RecursionError as error:
+        raise ValueError(f"not an SBOM: {error}") from error
+    rows = content.get("components", []) if isinstance(content, dict) else []
+    components = rows if isinstance(rows, list) else [rows]
+    return {str(row.get("bom-ref") if isinstance(row, dict) else row) for row in components}
 
 
 def _subject(image: Image, contents: Contents) -> Component:

@@ -1,0 +1,223 @@
+"""Feed the parsers mutated input, led by coverage, until one ends in anything but its documented error.
+
+    pip install atheris
+    python -m benchmarks.fuzz [PARSER...] --seconds 60
+
+Each parser runs in a process of its own with limits on time and memory; it starts from the tests' recorded inputs.
+Prints each input that it could not take, as bytes for a test (tests/project/test_fuzz.py has those found so far).
+"""
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import zlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from unittest.mock import patch
+
+from tests.cpu.machines import machine
+from tfbuild import cpu, facts
+from tfbuild.bench import report as bench_reports
+from tfbuild.binary import guard, machinecode, scan
+from tfbuild.context import labels
+from tfbuild.engine import buildkit_log, image_name
+from tfbuild.errors import TfbuildError
+from tfbuild.facts import FeatureTable
+from tfbuild.in_container.smoke import judge
+from tfbuild.oci import manifests, references
+from tfbuild.oci.manifests import Manifest
+from tfbuild.pipeline import bazel_profile
+from tfbuild.pipeline.bazel_output import BazelWatch
+from tfbuild.plan import wheel
+from tfbuild.publish import indexes, provenance, sbom
+from tfbuild.verify import report as reports
+
+ROOT = Path(__file__).parent.parent
+DATA = ROOT / "tests" / "data"
+# Of one input: what a parser may take. An answer takes milliseconds on any of the recorded inputs.
+SECONDS, MEGABYTES, BYTES = 10, 2048, 16 * 1024
+# Only tfbuild's own branches lead the fuzzer.
+INSTRUMENTED = """
+import sys, atheris
+with atheris.instrument_imports(include=["tfbuild"]):
+    from benchmarks import fuzz
+fuzz.fuzz(sys.argv[1])
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parser:
+    """`read`: parses bytes; `errors`: what it may raise; `seeds`: files to start from, the first `BYTES` of each."""
+
+    read: Callable[[bytes], object]
+    errors: tuple[type[Exception], ...] = (TfbuildError,)
+    seeds: tuple[str, ...] = ()
+
+    def accepts(self, content: bytes) -> None:
+        """Parse the content. Raises what no caller expects."""
+        with contextlib.suppress(*self.errors):
+            self.read(content)
+
+
+def text(content: bytes) -> str:
+    return content.decode(errors="replace")
+
+
+def in_file(read: Callable[[Path], object], name: str = "file") -> Callable[[bytes], object]:
+    """Return what reads a file with the content; it is kept in memory."""
+
+    def reading(content: bytes) -> object:
+        folder = Path("/dev/shm") if os.path.isdir("/dev/shm") else Path(tempfile.gettempdir())
+        path = folder / f"tfbuild-fuzz-{os.getpid()}-{name}"
+        path.write_bytes(content)
+        try:
+            return read(path)
+        finally:
+            path.unlink()
+
+    return reading
+
+
+def log_lines(content: bytes) -> None:
+    judge.message(text(content))
+    judge.primitives(text(content))
+    judge.last_line(text(content))
+
+
+def bazel_lines(content: bytes) -> None:
+    watch = BazelWatch()
+    for line in text(content).splitlines():
+        watch(line)
+
+
+def build_lines(content: bytes) -> None:
+    tail = buildkit_log.Tail()
+    for line in text(content).splitlines():
+        if event := buildkit_log.parse(line):
+            buildkit_log.instruction(event.text)
+            tail.add(event)
+    tail.lines()
+
+
+def registry_answer(content: bytes) -> None:
+    manifests.descriptors(manifests.parse_object(content, "answer"))
+    for media_type in (*manifests.LISTS, *manifests.IMAGES):
+        manifest = Manifest(digest="sha256:" + 64 * "0", media_type=media_type, content=content)
+        with contextlib.suppress(TfbuildError):
+            manifest.json()
+            indexes.index_rows(manifest)
+            indexes.read_index(manifest)
+
+
+def image_configuration(content: bytes) -> None:
+    config = manifests.parse_object(content, "configuration")
+    indexes.of_config(config, "sha256:" + 64 * "0")
+    labels.as_text(config.get("Labels"))
+
+
+def names(content: bytes) -> None:
+    for read in (references.parse_image, image_name.parse):
+        with contextlib.suppress(TfbuildError):
+            read(text(content))
+
+
+def wheel_name(content: bytes) -> None:
+    name = text(content).replace("/", "-").replace("\0", "-")
+    # The file need not be there for its name to be read.
+    with patch.object(os.path, "isfile", lambda _: True):
+        wheel.read(Path(name or "x"), "mkl")
+
+
+def code(content: bytes) -> None:
+    for arch in ("x86_64", "aarch64"):
+        machinecode.count(content, arch)
+    machinecode.read_opcode(content)
+
+
+PARSERS = {
+    "cpuinfo": Parser(read=lambda content: cpu.parse(text(content))),
+    "log": Parser(read=log_lines, seeds=("smoke/*",)),
+    "bazel": Parser(read=bazel_lines, seeds=("bazel/*",)),
+    "buildkit": Parser(read=build_lines, seeds=("buildkit/*",)),
+    "profile": Parser(
+        read=in_file(bazel_profile.read), errors=(OSError, EOFError, zlib.error), seeds=("bazel/*.json.gz",)
+    ),
+    "wheel": Parser(read=wheel_name),
+    "names": Parser(read=names),
+    "report": Parser(read=reports.from_json, errors=(ValueError,)),
+    "bench": Parser(read=bench_reports.from_json, errors=(ValueError,), seeds=("bench/*.json",)),
+    "registry": Parser(read=registry_answer),
+    "configuration": Parser(read=image_configuration),
+    "provenance": Parser(read=provenance.from_json, errors=(ValueError,)),
+    "sbom": Parser(read=lambda content: (sbom.named(content), sbom.subject(content)), errors=(ValueError,)),
+    "facts": Parser(read=lambda content: facts.parse(text(content), FeatureTable, "x"), errors=(ValueError,)),
+    "code": Parser(read=code),
+    "library": Parser(read=in_file(scan.read), errors=(TfbuildError, scan.CodeUnreadable)),
+    "guard": Parser(read=in_file(lambda path: guard.read_guard(path, "2.21.0")), errors=(guard.GuardUnreadable,)),
+}
+
+
+def seeds(parser: Parser) -> Iterable[bytes]:
+    if parser is PARSERS["cpuinfo"]:
+        yield from (machine(name).cpuinfo().encode()[:BYTES] for name in ("rhel7-haswell", "rhel7-zen"))
+    yield b"{}"
+    yield b"tensorflow_cpu-2.21.0-cp311-cp311-manylinux_2_27_x86_64.whl"
+    for pattern in parser.seeds:
+        for path in sorted(DATA.glob(pattern)):
+            if path.is_file():
+                yield path.read_bytes()[:BYTES]
+
+
+def fuzz(name: str) -> None:
+    """Never returns: libFuzzer ends the process. Called in a process of its own."""
+    import atheris
+
+    parser = PARSERS[name]
+
+    def one(content: bytes) -> None:
+        with contextlib.redirect_stderr(io.StringIO()):
+            parser.accepts(content)
+
+    atheris.Setup([sys.argv[0], *sys.argv[2:]], one)
+    atheris.Fuzz()
+
+
+def run(name: str, seconds: int, folder: Path) -> list[tuple[bytes, str]]:
+    """Fuzz a parser, and return the inputs that it did not take, each with what happened."""
+    corpus, found = folder / name, folder / f"{name}-found"
+    corpus.mkdir()
+    found.mkdir()
+    for number, seed in enumerate(seeds(PARSERS[name])):
+        (corpus / str(number)).write_bytes(seed)
+    command = [
+        sys.executable, "-c", INSTRUMENTED, name, str(corpus), f"-artifact_prefix={found}/",
+        f"-max_total_time={seconds}", f"-timeout={SECONDS}", f"-rss_limit_mb={MEGABYTES}", f"-max_len={BYTES}",
+    ]  # fmt: skip
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    runs = [line for line in done.stderr.splitlines() if line.startswith("Done ") or "DONE" in line]
+    print(f"{name}: {runs[-1].strip() if runs else done.stderr.strip()[-200:]}", flush=True)
+    return [(path.read_bytes(), (done.stdout + done.stderr)[-1500:]) for path in sorted(found.iterdir())]
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
+    options.add_argument("parser", nargs="*", help=f"of {', '.join(PARSERS)}; default: all")
+    options.add_argument("--seconds", type=int, default=60, help="for each parser")
+    chosen = options.parse_args()
+    failures = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for name in chosen.parser or PARSERS:
+            for content, why in run(name, chosen.seconds, Path(folder)):
+                failures += 1
+                print(f"{name} cannot take {json.dumps(content.decode('latin-1'))[:2000]}\n{why}", flush=True)
+    sys.exit(failures > 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""What `python -m benchmarks.fuzz` has found, and what its parsers must take without a search."""
+
+import json
+
+import pytest
+
+from benchmarks.fuzz import PARSERS
+
+DEEP = b"[" * 100_000
+FOUND = (
+    ("bazel", b"INFO: Analyzed\n[, / 4] [cessw}"),
+    ("bazel", b"[" + b"9" * 5000 + b" / 4] x"),
+    ("buildkit", b"#6 [runtime 2/5] COPY hello /hello\n#6 DONE 0..0s"),
+    ("buildkit", b"#" + b"9" * 5000 + b" DONE 0.0s"),
+    ("buildkit", b"#1 [wheel " + b"9" * 5000 + b"/2] RUN true"),
+    ("sbom", b"\x003"),
+    ("sbom", b"5"),
+    ("sbom", b'{"components": 5}'),
+    ("sbom", b'{"components": ["x", null]}'),
+    ("profile", DEEP),
+    ("profile", b'{"cat": "action processing", "dur": 1' + b"0" * 400 + b"}"),
+)
+
+
+@pytest.mark.parametrize("name", PARSERS)
+@pytest.mark.parametrize("content", [b"", b"{}", b"[]", b"null", b"\xff\x00", DEEP, b"9" * 5000, b'{"a":' * 5000])
+def test_each_parser_ends_with_its_documented_error_or_none(name: str, content: bytes) -> None:
+    PARSERS[name].accepts(content)
+
+
+@pytest.mark.parametrize(("name", "content"), FOUND)
+def test_what_was_found_is_taken_now(name: str, content: bytes) -> None:
+    PARSERS[name].accepts(content)
+
+
+def test_a_bill_whose_components_are_none_differs_from_any_image() -> None:
+    from tfbuild.publish import sbom
+
+    assert sbom.named(b'{"components": 5}') == {"5"}
+    assert sbom.named(json.dumps({"components": [{"bom-ref": "x"}]}).encode()) == {"x"}
