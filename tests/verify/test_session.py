@@ -43,11 +43,16 @@ class FakeEngine:
 
     image_: Image = IMAGE
     version: str = "engine 1"
+    removed: bool = False
     events: list[str] = field(default_factory=list)
 
     def image(self, ref: str) -> Image:
         self.events.append(f"image {ref}")
         return self.image_
+
+    def exists(self, ref: str) -> bool:
+        assert ref == self.image_.id
+        return not self.removed
 
     @contextmanager
     def sandbox(self, ref: str, files: Mapping[str, bytes], path: str) -> Iterator[Sandbox]:
@@ -204,3 +209,16 @@ def test_an_image_of_somebody_else_starts_nothing(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(UnknownImage, match="tfbuild:x was not made by tfbuild"):
         verified(monkeypatch, check("one"), engine=engine)
     assert engine.events == ["image tfbuild:x"]
+
+
+@pytest.mark.parametrize("removed", [True, False])
+def test_an_image_that_is_removed_while_it_is_verified_is_named(removed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine knows its id alone; another image that is missing, as the one to compare with, is another error."""
+
+    def run(_: Verification) -> Judgement:
+        raise UnknownImage("no image 'sha256:0b' on this engine")
+
+    gone = VerificationCheck(name="guard", claim=CLAIM, run=run)
+    message = "tfbuild:x was removed while it was verified" if removed else "no image 'sha256:0b'"
+    with pytest.raises(UnknownImage, match=message):
+        verified(monkeypatch, gone, engine=FakeEngine(removed=removed))
