@@ -176,6 +176,19 @@ def test_what_is_not_understood_becomes_a_note_with_the_nearest(request_: Reques
     assert "avx512_vp2intersect" in stream.getvalue()
 
 
+def test_each_level_says_whether_the_cpu_has_all_of_it(tmp_path: Path) -> None:
+    def shown(request: Request) -> str:
+        stream = io.StringIO()
+        explain.show(explain.explain(request), stream)
+        return stream.getvalue()
+
+    text = shown(Request(cpuinfo=recorded(tmp_path, machine("rhel7-haswell"), without=("movbe",))))
+    assert "x86-64-v2: all in the CPU" in text
+    assert "x86-64-v3: the CPU lacks movbe\n" in text
+    assert "x86-64-v4: the CPU lacks avx512f" in text
+    assert "x86-64-v2: not known whether the CPU has it" in shown(Request(cpuinfo="/nowhere"))
+
+
 @each("release", releases.newest_first())
 def test_every_release_has_a_table_of_its_own_compiler(release: str) -> None:
     for cpu in ("sapphirerapids", "neoverse-v1"):

@@ -1,0 +1,113 @@
+"""A wheel of one's own is planned by its name and by what is in it, and refused where they contradict the request."""
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from tests.binary import libraries
+from tests.binary.test_scan import zipped
+from tfbuild.context import dockerfile
+from tfbuild.errors import BadWheel
+from tfbuild.plan import Build, Request, select
+
+NAME = "tensorflow_cpu-2.14.0-cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64.whl"
+FRAMEWORK = "tensorflow/libtensorflow_framework.so.2"
+CODE = "tensorflow/libtensorflow_cc.so.2"
+
+
+@pytest.fixture
+def wheel(tmp_path: Path) -> Path:
+    """A wheel with the guard of a real one, which says AVX, and with no other code."""
+    return zipped(tmp_path / NAME, {FRAMEWORK: libraries.library(libraries.recorded("tensorflow_cpu-2.14.0"))})
+
+
+def planned(wheel: Path, **options: str) -> Build:
+    return select(replace(Request(wheel=str(wheel), target="cpu", platform="linux/amd64"), **cast(Any, options)), None)
+
+
+def test_a_wheel_is_planned_by_its_name_and_its_guard(wheel: Path) -> None:
+    build = planned(wheel)
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    assert (build.release, build.python, build.platform) == ("2.14.0", "3.11", "linux/amd64")
+    assert build.instruction_set.name == "avx"
+    assert (build.wheel.kind, build.wheel.path, build.wheel.sha256) == ("file", wheel, digest)
+    assert build.wheel.requirement == NAME
+    assert build.id.endswith(digest[:8])
+    shown = build.wheel.to_json()
+    assert (shown["kind"], shown["requirement"], shown["sha256"]) == ("file", NAME, digest)
+
+
+def test_code_that_cannot_be_read_is_for_verification_to_report(wheel: Path) -> None:
+    content = libraries.library(libraries.recorded("tensorflow_cpu-2.14.0"))
+    assert planned(zipped(wheel, {FRAMEWORK: content, CODE: b"text"})).instruction_set.name == "avx"
+
+
+def test_its_context_installs_the_very_file(wheel: Path, tmp_path: Path) -> None:
+    build = planned(wheel)
+    context = dockerfile.write(build, tmp_path / "context").folder
+    assert (context / "wheel" / NAME).read_bytes() == wheel.read_bytes()
+    assert (context / "wheel" / "SHA256SUMS").read_text() == f"{build.wheel.sha256}  /mnt/wheel/{NAME}\n"
+    assert f"/mnt/wheel/{NAME}" in (context / "Dockerfile").read_text()
+
+
+def test_a_cpu_that_agrees_with_the_guard_names_the_set(wheel: Path) -> None:
+    assert planned(wheel, cpu="avx").instruction_set.name == "avx"
+    with pytest.raises(BadWheel, match=r"was compiled for .*, not for x86-64-v3: it lacks .*avx2") as caught:
+        planned(wheel, cpu="x86-64-v3")
+    assert "leave --cpu out" in str(caught.value.hint)
+    with pytest.raises(BadWheel) as caught:
+        planned(wheel, cpu="x86-64-v2")
+    assert caught.value.reason.endswith("not for x86-64-v2: it has beyond it avx")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"release": "2.15.0"}, f"{NAME} is for release 2.14.0, the plan for 2.15.0"),
+        ({"python": "3.10"}, f"{NAME} is for Python 3.11, the plan for 3.10"),
+        ({"platform": "linux/arm64"}, f"{NAME} is for architecture x86_64, the plan for aarch64"),
+    ],
+)
+def test_a_request_that_contradicts_the_name_is_refused(options: dict[str, str], told: str, wheel: Path) -> None:
+    with pytest.raises(BadWheel) as caught:
+        planned(wheel, **options)
+    assert caught.value.reason == told
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "told", "hint"),
+    [
+        (NAME, "cuda", "is tensorflow-cpu, which is not for cuda", "--target"),
+        ("numpy-2.0-cp311-cp311-manylinux_2_17_x86_64.whl", "cpu", "is numpy, not a TensorFlow wheel", "one of: "),
+        ("tensorflow_cpu-2.14.0-cp311-cp311-macosx_12_0_x86_64.whl", "cpu", "is not for CPython on Linux", "manylinux"),
+        ("tensorflow_cpu-2.14.0-py3-none-any.whl", "cpu", "is not for CPython on Linux", "cp3X"),
+        ("my wheel.whl", "cpu", "my wheel.whl is not a wheel's name", "do not rename"),
+        ("tensorflow_cpu-2.14.0-cp311-cp311-linux_x86_64$(id).whl", "cpu", "is not a wheel's name", "do not rename"),
+    ],
+)
+def test_a_name_that_fits_nothing_is_refused(name: str, target: str, told: str, hint: str, wheel: Path) -> None:
+    other = wheel.rename(wheel.with_name(name))
+    with pytest.raises(BadWheel) as caught:
+        planned(other, target=target)
+    assert told in caught.value.reason
+    assert hint in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("text", "told", "hint"),
+    [
+        ("offical", "no wheel at offical", "--wheel official"),
+        ("tensorflow==2.14.0", "no wheel at", "--wheel official --release 2.14.0"),
+        ("https://example.org/x.whl", "--wheel takes no address: https://example.org/x.whl", "download it"),
+        ("none.whl", "no wheel at none.whl", "the path of a .whl file"),
+    ],
+)
+def test_what_is_no_file_is_answered_with_what_to_type(text: str, told: str, hint: str) -> None:
+    with pytest.raises(BadWheel) as caught:
+        planned(Path(text))
+    assert told in caught.value.reason
+    assert hint in str(caught.value.hint)
