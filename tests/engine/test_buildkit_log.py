@@ -169,8 +169,23 @@ def test_a_failure_outside_of_all_steps_is_reported() -> None:
     assert tail.lines()[0].endswith("unknown instruction: RUNX")
 
 
-def test_a_full_disk_has_its_own_error() -> None:
-    assert isinstance(build.failure(["write /x: no space left on device"], Path("l")), DiskFull)
+@pytest.mark.parametrize(
+    "line",
+    [
+        "write /x: no space left on device",
+        "tar: x: Cannot write: No space left on device",
+        "OSError: [Errno 122] Disk quota exceeded",
+        # apt, which then says that no repository is signed.
+        "  Couldn't create temporary file /tmp/apt.conf.ovFiD6 for passing config to apt-key",
+        "E: You don't have enough free space in /var/cache/apt/archives/.",
+    ],
+)
+def test_a_full_disk_has_its_own_error(line: str) -> None:
+    last = ["E: The repository 'http://x bookworm InRelease' is not signed.", "executor failed running [x]"]
+    assert isinstance(build.failure([line, *last], Path("l")), DiskFull)
+
+
+def test_a_failed_build_is_told_by_its_last_lines() -> None:
     error = build.failure(["boom"], Path("/tmp/build.log"))
     assert isinstance(error, BuildFailed)
     assert "boom" in str(error)

@@ -26,6 +26,10 @@ LOST = re.compile(
     r"^(?:ERROR: )?(?:error during connect|Cannot connect to the Docker daemon|failed to receive status: .*Unavailable)"
     r"|code = Unavailable .*(?:EOF|transport|connection)|server did not provide an image ID"
 )
+# As the kernel, a quota and apt say it; apt also calls repositories unsigned, because it cannot check them.
+NO_SPACE = re.compile(
+    r"no space left on device|disk quota exceeded|couldn't create temporary file|you don't have enough free space", re.I
+)
 NO_ID = "because server did not provide an image ID"
 # The client did not answer the engine in time, which a busy machine or little memory brings about; what was built is
 # kept, and a second run goes through (https://github.com/moby/buildkit/issues/6422, issues/2691).
@@ -201,7 +205,7 @@ def failure(lines: list[str], log: Path) -> TfbuildError:
             f"the container engine ended during the build{text}",
             hint=f"what was built is kept: the same command continues from there; the full log: {log}",
         )
-    if any("no space left on device" in line.lower() for line in lines):
+    if any(NO_SPACE.search(line) for line in lines):
         return DiskFull(f"the build ran out of disk space{text}", hint=f"docker builder prune; the full log: {log}")
     return BuildFailed(f"the image could not be built{text}", hint=f"the full log: {log}")
 
