@@ -30,6 +30,7 @@ def test_what_is_written_is_read() -> None:
     planned_build = build()
     image_labels = read_labels(labels_of(planned_build))
     assert image_labels.id == planned_build.id
+    assert labels.identifier("x", labels_of(planned_build)) == planned_build.id
     assert image_labels.get("features").split() == list(planned_build.instruction_set.features)
     assert (image_labels.get("target"), image_labels.get("cuda")) == ("cuda", planned_build.cuda)
     # The Dockerfile's arguments, which the builder fills in.
