@@ -63,5 +63,6 @@ def test_what_is_pushed_from_here_is_pulled_listed_and_removed_there(
     assert newer.image(pulled["image"]).id == digest
     listed = json.loads(invoke("images", "--json", env=env).stdout)
     assert pulled["image"] in [row["name"] for row in listed]
-    invoke("prune", "--keep", "nothing", "--yes", env=env)
-    assert not newer.exists(pulled["image"])
+    newer.tag(pulled["image"], "kept:here")
+    invoke("prune", "--keep", "kept:*", "--yes", env=env)
+    assert (newer.exists(pulled["image"]), newer.exists("kept:here")) == (False, True)

@@ -171,10 +171,12 @@ def test_an_engine_by_ssh_lists_its_images_and_says_what_runs_there(
     names = [labelled(there, tmp_path, cpu_name) for cpu_name in ("x86-64-v3", "x86-64-v4")]
     rows = json.loads(by_ssh("images", "--engine", SSH, "--json").stdout)
     assert {row["name"]: row["runs_here"] for row in rows} == dict(zip(names, (True, False), strict=True))
-    going = json.loads(by_ssh("prune", "--keep", "none", "--dry-run", "--engine", SSH, "--json").stdout)
+    there.tag(names[0], "kept:here")
+    going = json.loads(by_ssh("prune", "--keep", "kept:*", "--dry-run", "--engine", SSH, "--json").stdout)
     assert set(going["going"]) == set(names)
-    by_ssh("prune", "--keep", "none", "--yes", "--engine", SSH)
+    by_ssh("prune", "--keep", "kept:*", "--yes", "--engine", SSH)
     assert not any(there.exists(name) for name in names)
+    there.remove("kept:here")
 
 
 @pytest.mark.parametrize(
