@@ -237,7 +237,7 @@ def test_the_action_builds_and_verifies_in_another_repositorys_folder(site: Site
 
 
 @pytest.fixture(scope="module")
-def pulled(first: Done, site: Site, tmp_path_factory: pytest.TempPathFactory) -> Done:
+def pulled(first: Done, site: Site, engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Done]:
     """What the action said whose example logs in."""
     folder = tmp_path_factory.mktemp("pulled")
     example = replace(site.github, temp=folder / "temp")
@@ -249,7 +249,10 @@ def pulled(first: Done, site: Site, tmp_path_factory: pytest.TempPathFactory) ->
     for name in ("Install", "Pull"):
         done = runner.run_action(name, steps.PULL)
         assert done.code == 0, f"{done.stdout[-2000:]}\n{done.stderr[-6000:]}"
-    return done
+    yield done
+    name = f"{first.outputs['name']}:{ID}"
+    if engine.exists(name):
+        engine.untag(name)
 
 
 def test_the_action_that_pulls_gets_the_image_and_its_digest(pulled: Done, first: Done) -> None:
