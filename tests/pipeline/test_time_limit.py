@@ -14,7 +14,7 @@ from tfbuild import plan
 from tfbuild.context import labels
 from tfbuild.engine.build import BuildSettings
 from tfbuild.engine.image import parse_image
-from tfbuild.errors import BuildFailed, TimeUp
+from tfbuild.errors import BuildFailed, DiskFull, TimeUp
 from tfbuild.pipeline import base_image, compiling
 from tfbuild.pipeline.compiling import BuilderWork, Compile
 from tfbuild.pipeline.run import Run
@@ -29,6 +29,7 @@ class Engine:
     """An engine whose builds fail, after something happened to the clocks; its own is of another year."""
 
     cpus, memory, local, builder = 4, 16 << 30, True, None
+    data_root = Path("/nonexistent")
 
     def __init__(self, happens: Callable[[], None]) -> None:
         self.client = SimpleNamespace(info=lambda: {"SystemTime": "2031-01-01T00:00:00.123456789Z"})
@@ -77,6 +78,20 @@ def test_a_clock_that_is_set_during_a_compile_does_not_change_its_limit(
 
     with pytest.raises(TimeUp, match="stopped at the time limit of 1 h 00 min"):
         compiling.execute(job(Engine(time_passes), tmp_path))
+
+
+@pytest.mark.parametrize(("free", "full"), [(0, True), (1 << 20, True), (1 << 30, False)])
+def test_a_full_disk_of_the_engine_is_why_a_build_failed(
+    free: int, full: bool, stopped: Stopped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the program that could not write says."""
+    assert stopped.now
+    engine = Engine(lambda: None)
+    engine.data_root = tmp_path
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=free))
+    with pytest.raises(DiskFull if full else BuildFailed, match="clang-16 crashed") as error:
+        compiling.execute(job(engine, tmp_path))
+    assert ("the engine's disk is full" in error.value.reason) == full
 
 
 @pytest.mark.parametrize("hours", [-HOURS, 0.0, HOURS])

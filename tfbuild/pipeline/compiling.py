@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tfbuild.context import remote_cache as remotes
-from tfbuild.engine import Engine, clock
+from tfbuild.engine import Engine, clock, daemon
 from tfbuild.engine.build import BuildSettings
 from tfbuild.engine.sdk_errors import translated
-from tfbuild.errors import BadMirror, BuildFailed, TfbuildError, TimeUp
+from tfbuild.errors import BadMirror, BuildFailed, DiskFull, TfbuildError, TimeUp
 from tfbuild.pipeline import bazel_profile, diagnosis, resources
 from tfbuild.pipeline import mirror as mirrors
 from tfbuild.pipeline.bazel_output import BazelWatch
@@ -29,6 +29,8 @@ from tfbuild.util.progress import Progress, duration
 # Bazel is told to stop at the limit; this much later, everything is stopped.
 GRACE_SECONDS = 90.0
 FETCH_SECONDS = 60.0
+# With less free, the engine's disk is why a build failed; it leaves a little to itself when it cleans up.
+FULL_BYTES = 16 << 20
 # The number of slowest actions shown on the terminal.
 SHOWN = 5
 
@@ -223,6 +225,10 @@ def _deadline(job: Compile) -> str:
 def _answer(error: BuildFailed, watch: BazelWatch, job: Compile) -> TfbuildError:
     """Return the error with what to do about it, where that is known."""
     run, share = job.run, job.share
+    # Programs call a full disk anything: apt calls signatures invalid.
+    free = daemon.free_disk(job.engine)
+    if free is not None and free < FULL_BYTES:
+        return DiskFull(f"the engine's disk is full\n{error.reason}", hint=f"docker builder prune; {error.hint}")
     if watch.killed and share is not None:
         return BuildFailed(
             f"a compiler or Bazel was killed, most likely because memory ran out ({share.reason})\n{error.reason}",
