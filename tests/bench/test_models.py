@@ -67,6 +67,8 @@ def test_experiments_may_be_named_beside_models() -> None:
         (["lstm"], "many", "--batch-size 'many' is invalid"),
         (["lstm"], "0", "--batch-size '0' is invalid"),
         (["lstm"], "²", "--batch-size '²' is invalid"),
+        (["lstm"], "4097", "a number from 1 to 4096"),
+        (["lstm"], "1" * 5000, r"--batch-size '1+ .* is invalid"),
         ([], "8", r"--batch-size needs --model[\s\S]*--model resnet50"),
     ],
 )

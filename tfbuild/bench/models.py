@@ -9,6 +9,7 @@ from tfbuild.errors import UsageError
 from tfbuild.facts import Facts
 from tfbuild.measure import experiments
 from tfbuild.measure.experiments import Arm, Case, Experiment, Value
+from tfbuild.util.quantities import COUNT
 
 # For one model with two cases: a ResNet-50 builds its graph four times and takes 1 to 4 s for a step on two cores.
 WEIGHT = 120.0
@@ -75,6 +76,6 @@ def batch_size(text: str) -> int:
     """Return the items in a step from --batch-size, or 0 if it is not given; raise UsageError if it is invalid."""
     if not text:
         return 0
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= MOST_ITEMS:
+    if not COUNT.fullmatch(text) or int(text) > MOST_ITEMS:
         raise UsageError(f"--batch-size {text!r} is invalid", hint=f"give a number from 1 to {MOST_ITEMS}")
     return int(text)
