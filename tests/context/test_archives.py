@@ -27,7 +27,7 @@ def mirror(tmp_path: Path) -> Iterator[tuple[str, Path]]:
     folder = tmp_path / "mirror"
     folder.mkdir()
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}", folder
     server.shutdown()

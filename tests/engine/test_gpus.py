@@ -102,7 +102,7 @@ def engine(info: dict[str, Any]) -> Iterator[tuple[Engine, list[dict[str, Any]]]
     created: list[dict[str, Any]] = []
     handler = type("Handler", (EngineHandler,), {"info": info, "created": created})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     client = docker.DockerClient(base_url=f"tcp://127.0.0.1:{server.server_port}", version="1.43")
     try:

@@ -65,7 +65,7 @@ class SiteHandler(BaseHTTPRequestHandler):
 
 @contextmanager
 def running(server: ThreadingHTTPServer) -> Iterator[None]:
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:
         yield

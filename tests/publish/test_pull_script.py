@@ -52,7 +52,7 @@ class Hostile(BaseHTTPRequestHandler):
 def hostile() -> Iterator[type[Hostile]]:
     handler = type("Here", (Hostile,), {"tokens": [], "defects": []})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         handler.port = server.server_port  # type: ignore[attr-defined]
         yield handler
         server.shutdown()

@@ -730,7 +730,7 @@ def test_each_refusal_says_what_to_do(status: int, hint: str, monkeypatch: pytes
     monkeypatch.setattr(transport, "TRIES", 1)
     handler = type("Here", (Trouble,), {"status": status})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         place = Registry(Repository.parse(f"127.0.0.1:{server.server_port}/us/x"))
         with pytest.raises(RegistryRefused) as refusal:
             place.manifest("latest-mkl")
@@ -768,7 +768,7 @@ def test_a_tampered_manifest_is_refused(
     origin = f"http://{place.repository.host}"
     handler = type("Here", (Tampering,), {"origin": origin, "old": b"avx", "new": b"sse"})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         between = Registry(Repository.parse(f"127.0.0.1:{server.server_port}/{place.repository.path}"))
         with pytest.raises(RegistryRefused, match=r"sent a manifest for .* that does not match its digest"):
             choose(between, "rocky9-zen5")
@@ -802,7 +802,7 @@ def test_a_registry_that_takes_nothing_is_known_before_there_is_an_image(
     digest = push(engine, made(one), place, tmp_path).digest
     assert json.loads(invoke(*ask, name).stdout)["there"] == digest
     with ThreadingHTTPServer(("127.0.0.1", 0), Denied) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         arguments = ("push", "--access", one.id, "--registry", f"127.0.0.1:{server.server_port}/us/x")
         assert "answers 403" in invoke(*arguments, code=26).stderr
         server.shutdown()

@@ -228,7 +228,7 @@ def test_a_registry_that_lists_referrers_itself_gets_no_tag_for_them(
     engine.untag(ref)
     handler = type("Here", (WithReferrers,), {"origin": f"http://{place.repository.host}", "rows": {}})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         modern = Registry(Repository.parse(f"127.0.0.1:{server.server_port}/{place.repository.path}"))
         manifest = modern.manifest(one.id)
         assert manifest is not None
