@@ -44,7 +44,7 @@ def test_all_that_is_checked_without_an_engine(steps: list[list[str]]) -> None:
     assert sorted(row[0] for row in steps[2:]) == ["invoke", "mypy", "pytest"]
     (tests,) = (row for row in steps if row[0] == "pytest")
     assert selected(tests) == testing.PURE
-    assert "--numprocesses=2" in tests
+    assert "--numprocesses=3" in tests, "one more than processors"
     assert [word for word in tests if word.startswith("--ignore=")] == [
         f"--ignore={path}" for path in testing.NEVER_PURE
     ]
@@ -75,7 +75,7 @@ def test_tests_that_measure_time_run_last_and_alone(steps: list[list[str]]) -> N
     testing.run(ROOT, path="", pure=False, nightly=False)
     first, last = (row for row in steps if row[0] == "pytest")
     assert (selected(first), selected(last)) == ("not nightly and not alone", "not nightly and alone")
-    assert "--numprocesses=3" in first, "one more than processors"
+    assert "--numprocesses=3" in first
     assert not [word for word in last if word.startswith("--numprocesses")]
     assert last[-1] == testing.WITH_ENGINE
     marked = [path for path in (ROOT / "tests").rglob("test_*.py") if "pytest.mark.alone" in path.read_text()]

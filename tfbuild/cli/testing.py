@@ -112,9 +112,8 @@ def _checks(root: Path) -> None:
 def _pytest(root: Path, *more: str, selected: str, parallel: bool = True) -> None:
     arguments = ["-q", "-p", "tests.files", "-o", "console_output_style=classic", "--durations=10"]
     if parallel:
-        processors = os.cpu_count() or 1
-        # Tests on an engine wait for disks and networks.
-        workers = processors if selected == PURE else processors + 1
+        # One more than processors: tests wait for servers and programs, and those on an engine for disks and networks.
+        workers = (os.cpu_count() or 1) + 1
         # tests/lanes.py sorts the tests; without the last option pytest-xdist would sort them again.
         arguments += ["-p", "tests.lanes", f"--numprocesses={workers}", "--no-loadscope-reorder"]
     _step(root, "pytest", *arguments, *(["-m", selected] if selected else []), *filter(None, more))
