@@ -1,0 +1,259 @@
+"""What can end a build from outside, at each of its stages, and the same command that goes on from there.
+
+Each fault has an engine of its own, whose data is on a small disk. The command is the same throughout: it compiles the
+test double and puts it into an image. It is struck at one stage after the other; each run goes on where the one before
+was struck, and the last one is left alone.
+"""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.ports import free_port
+from tests.with_engine import mirror, second
+from tests.with_engine.conftest import ROOT, Site
+from tests.with_engine.second import Second
+from tests.with_engine.test_compile import RELEASE, small
+from tfbuild.engine import Engine
+from tfbuild.errors import DiskFull, EngineMissing, Interrupted
+
+pytestmark = pytest.mark.nightly
+# As BuildKit's log names the first step of each stage, in their order; the last one writes the image.
+STAGES = {
+    "base": r"\[system 2/2\] RUN",
+    "toolchain": r"\[toolchain 1/\d\] RUN",
+    "source": r"\[source 1/1\] RUN",
+    "compile": r"\[build 1/1\] RUN",
+    "wheel": r"\[wheel 1/\d\] RUN",
+    "runtime": r"\[runtime \d/\d\] (?:RUN|COPY)",
+    "image": r"exporting (?:to image|layers)",
+}
+SECONDS = 600.0
+Strike = Callable[["subprocess.Popen[str]"], None]
+DISK = "6g"
+
+
+@contextmanager
+def disk(folder: Path) -> Iterator[None]:
+    """A small disk at the folder, with a file system that keeps no reserve for root."""
+    image = folder.with_suffix(".img")
+    folder.mkdir()
+    subprocess.run(["truncate", "-s", DISK, image], check=True)
+    subprocess.run(["mkfs.ext4", "-q", "-m", "0", image], check=True)
+    subprocess.run(["mount", "-o", "loop", image, folder], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=False)
+
+
+class Victim:
+    """An engine on a small disk, which can be killed and started again."""
+
+    def __init__(self, found: Second, bridge: str) -> None:
+        self.found, self._bridge, self._running = found, bridge, ExitStack()
+        self.start()
+
+    @property
+    def data(self) -> Path:
+        return self.found.folder / "data"
+
+    def start(self) -> None:
+        self._running.enter_context(second.dockerd(self.found, self._bridge))
+
+    def kill(self) -> None:
+        os.kill(int((self.found.folder / "pid").read_text()), signal.SIGKILL)
+
+    def restart(self) -> None:
+        """As systemd does it: everything that belongs to the engine ends."""
+        self._running.close()
+        while running := second.left_running(self.found.folder):
+            for pid in running:
+                os.kill(pid, signal.SIGKILL)
+            time.sleep(0.1)
+        (self.found.folder / "runtime").unlink()
+        # As after a reboot, which empties /run.
+        for line in reversed(Path("/proc/self/mounts").read_text().splitlines()):
+            if Path(point := line.split()[1]).is_relative_to(self.found.folder / "exec"):
+                subprocess.run(["umount", "--lazy", point], check=True)
+        shutil.rmtree(self.found.folder / "exec")
+        self.start()
+        self.wait()
+
+    def wait(self) -> None:
+        """The port is open before the engine answers."""
+        deadline = time.monotonic() + SECONDS
+        while True:
+            try:
+                Engine.connect(self.found.host).client.close()
+                return
+            except EngineMissing:
+                assert time.monotonic() < deadline
+
+    def fill(self) -> None:
+        """Leave no space on the disk."""
+        ballast, size = self.data / "ballast", shutil.disk_usage(self.data).free
+        with ballast.open("wb") as file:
+            while size > 4096:
+                try:
+                    os.posix_fallocate(file.fileno(), 0, size)
+                    return
+                except OSError:
+                    size -= 4096
+
+    def clear(self) -> None:
+        (self.data / "ballast").unlink()
+
+    def close(self) -> None:
+        self._running.close()
+
+
+@pytest.fixture
+def victim(engine: Engine, site: Site) -> Iterator[Victim]:
+    with second.place() as (folder, bridge), disk(folder / "data"):
+        second.certificates(folder / "tls")
+        there = Victim(Second(folder=folder, host=f"unix://{folder}/docker.sock", port=free_port()), bridge)
+        try:
+            client = Engine.connect(there.found.host).client
+            client.images.load(b"".join(engine.client.images.get(site.base).save(named=True)))
+            client.close()
+            yield there
+        finally:
+            there.close()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """`invoke build` of the double in a folder of its own, on the victim."""
+
+    words: tuple[str, ...]
+    folder: Path
+    env: dict[str, str]
+
+    @property
+    def log(self) -> str:
+        paths = [*self.folder.glob("build/*/build.log")]
+        return paths[0].read_text(errors="replace") if paths else ""
+
+    def run(self, stage: str = "", strike: Strike = lambda _: None) -> tuple[int, str]:
+        """Run it, strike when the stage begins, and return the exit code and what was printed."""
+        for path in self.folder.glob("build/*/build.log"):
+            path.unlink()
+        ended = threading.Event()
+        with subprocess.Popen(
+            self.words, cwd=self.folder, env=self.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            start_new_session=True,
+        ) as process:  # fmt: skip
+            struck: list[bool] = []
+
+            def watch() -> None:
+                deadline = time.monotonic() + SECONDS
+                while not ended.wait(0.05) and time.monotonic() < deadline:
+                    if re.search(rf"^#\d+ {STAGES[stage]}", self.log, re.MULTILINE):
+                        strike(process)
+                        struck.append(True)
+                        return
+
+            watcher = threading.Thread(target=watch)
+            if stage:
+                watcher.start()
+            try:
+                output, _ = process.communicate(timeout=SECONDS)
+            finally:
+                ended.set()
+                process.kill()
+            if stage:
+                watcher.join()
+                assert struck or process.returncode == 0, f"{stage} never began\n{output[-3000:]}\n{self.log[-3000:]}"
+        return process.returncode, output
+
+
+@pytest.fixture
+def command(victim: Victim, site: Site, tmp_path: Path) -> Command:
+    folder, temporary = tmp_path / "work", tmp_path / "tmp"
+    folder.mkdir()
+    temporary.mkdir()
+    tree = small(tmp_path / "tree", uuid.uuid4().hex)
+    plan = (
+        "--target",
+        "mkl",
+        "--release",
+        RELEASE,
+        "--bazel",
+        mirror.BAZEL,
+        "--cpu",
+        "westmere",
+        "--source",
+        str(tree),
+    )
+    run = ("--base", site.base, "--mirror", site.url, "--network", "host", "--need-disk", "1", "--no-verify")
+    return Command(
+        words=(sys.executable, "-m", "invoke", "--search-root", str(ROOT), "build", *plan, *run, "--with-headers"),
+        folder=folder,
+        env=os.environ | {"DOCKER_HOST": victim.found.host, "TMPDIR": str(temporary)},
+    )
+
+
+def one_message(output: str) -> str:
+    """The error that a run ended in: one, with what to do. It may quote a traceback of TensorFlow's, indented."""
+    assert not OWN_TRACEBACK.search(output), output[-6000:]
+    assert output.count("error: ") >= 1, output[-6000:]
+    error = output[output.rindex("\nerror: ") + 1 :]
+    assert error.count("\nhint: ") == 1, error
+    return error
+
+
+# What strikes, what the user then gets, and how the machine is as before.
+ENGINE_ENDS = "error: the container engine ended during the build"
+# By the builder, or by the disk itself.
+DISK_FULL = ("error: the build ran out of disk space", "error: the engine's disk is full")
+OWN_TRACEBACK = re.compile("^Traceback", re.MULTILINE)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL, signal.SIGHUP)
+
+
+def test_a_build_goes_on_from_each_stage_at_which_it_was_struck(victim: Victim, command: Command) -> None:
+    """Three times at each stage: the engine is killed, its disk is full, and a signal comes, each stage another one."""
+    for number, stage in enumerate(STAGES):
+        # Writing the image can end before it is struck; then the command has ended well.
+        early = {0} if stage == "image" else set()
+        code, output = command.run(stage, lambda _: victim.kill())
+        assert code in {EngineMissing.exit_code} | early, output[-3000:]
+        assert code == 0 or one_message(output).splitlines()[0] == ENGINE_ENDS, output[-3000:]
+        victim.restart()
+
+        code, output = command.run(stage, lambda _: victim.fill())
+        victim.clear()
+        assert code in {DiskFull.exit_code} | early, output[-3000:]
+        assert code == 0 or one_message(output).startswith(DISK_FULL), output[-3000:]
+
+        sent = SIGNALS[number % len(SIGNALS)]
+        code, output = command.run(stage, partial(send, sent))
+        killed = sent == signal.SIGKILL
+        assert code in {-sent if killed else Interrupted.exit_code} | early, output[-3000:]
+        assert not OWN_TRACEBACK.search(output), output[-6000:]
+        left = [*Path(command.env["TMPDIR"]).glob("tfbuild-*")]
+        assert bool(left) == (killed and code != 0), left
+    code, output = command.run()
+    assert code == 0, output[-6000:]
+    # Those of the killed run among them.
+    assert not [*Path(command.env["TMPDIR"]).iterdir()]
+    there = Engine.connect(victim.found.host)
+    assert [image.labels["io.tfbuild.wheel"] for image in there.labelled("io.tfbuild.id")] == ["source"]
+    there.client.close()
+
+
+def send(sent: signal.Signals, process: "subprocess.Popen[str]") -> None:
+    process.send_signal(sent)
