@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from tfbuild.pages.charts import VEGA_LITE
+from tfbuild.pages.charts import VEGA_LITE, marks, name, number
 
 REPORT = Path("benchmarks") / "results" / "isa.json"
 # Dark enough on white and light enough on black to be read on both.
@@ -31,36 +31,21 @@ def to_svg(root: Path) -> str:
     """Draw the bars with their intervals; a line marks the official wheel's speed."""
     import vl_convert
 
-    name = {"field": "name", "type": "nominal", "sort": None, "title": None}
-    y = {**name, "axis": {"labelLimit": 320, "ticks": False, "domain": False}}
-    high = {"field": "high", "type": "quantitative"}
-    speed = {
-        "field": "median",
-        "type": "quantitative",
-        "title": "speed by CPU time; 1 is the official wheel",
-        "scale": {"zero": True},
-    }
-    colour = {
-        "field": "effect",
-        "type": "nominal",
-        "scale": {"domain": ["faster", "slower", "no difference shown"], "range": [FASTER, SLOWER, SAME]},
-        "legend": {"title": None, "orient": "top"},
-    }
-    bars = {"mark": {"type": "bar"}, "encoding": {"y": y, "x": speed, "color": colour}}
-    whiskers = {
-        "mark": {"type": "rule", "color": TEXT, "strokeWidth": 1.5},
-        "encoding": {"y": y, "x": {"field": "low", "type": "quantitative"}, "x2": {"field": "high"}},
-    }
-    figures = {
-        "mark": {"type": "text", "align": "left", "dx": 4, "color": TEXT},
-        "encoding": {"y": y, "x": high, "text": {"field": "median", "type": "quantitative", "format": ".2f"}},
-    }
-    one = {
-        "data": {"values": [{"x": 1}]},
-        "mark": {"type": "rule", "color": TEXT, "strokeDash": [4, 3]},
-        "encoding": {"x": {"field": "x", "type": "quantitative"}},
-    }
-    axis = {
+    axis = {"labelLimit": 320, "ticks": False, "domain": False}
+    y = name("name", sort=None, title=None, axis=axis)
+    speed = number("median", title="speed by CPU time; 1 is the official wheel", scale={"zero": True})
+    effects = {"domain": ["faster", "slower", "no difference shown"], "range": [FASTER, SLOWER, SAME]}
+    colour = name("effect", scale=effects, legend={"title": None, "orient": "top"})
+    span = {"y": y, "x": number("low"), "x2": {"field": "high"}}
+    figure = {"y": y, "x": number("high"), "text": number("median", format=".2f")}
+    found = rows(root)
+    layers = [
+        marks(found, "bar", {"y": y, "x": speed, "color": colour}),
+        marks(found, "rule", span, color=TEXT, strokeWidth=1.5),
+        marks(found, "text", figure, align="left", dx=4, color=TEXT),
+        marks([{"x": 1}], "rule", {"x": number("x")}, color=TEXT, strokeDash=[4, 3]),
+    ]
+    axes = {
         "labelColor": TEXT,
         "titleColor": TEXT,
         "gridColor": TEXT,
@@ -69,12 +54,11 @@ def to_svg(root: Path) -> str:
         "titleFontWeight": "normal",
     }
     chart = {
-        "data": {"values": rows(root)},
-        "layer": [bars, whiskers, figures, one],
+        "layer": layers,
         "width": WIDTH,
         "height": {"step": BAR},
         "background": "transparent",
         "padding": {"left": 30, "top": 5, "right": 5, "bottom": 5},
-        "config": {"view": {"stroke": None}, "axis": axis, "legend": {"labelColor": TEXT, "labelFontSize": 12}},
+        "config": {"view": {"stroke": None}, "axis": axes, "legend": {"labelColor": TEXT, "labelFontSize": 12}},
     }
     return str(vl_convert.vegalite_to_svg(chart, vl_version=VEGA_LITE, allowed_base_urls=[])) + "\n"

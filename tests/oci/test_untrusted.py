@@ -210,10 +210,10 @@ def test_all_pages_of_referrers_are_read(fake: type[FakeRegistry]) -> None:
     pages = [[{"digest": "a", "artifactType": referrers.SBOM}], [{"digest": "b", "artifactType": referrers.PROVENANCE}]]
     for name, page in zip((digest, "the-rest"), pages, strict=True):
         fake.content[f"referrers/{name}"] = (manifests.INDEX, json.dumps({"manifests": page}).encode())
-    assert not referrers.complete(connect(fake), digest)
+    assert not referrers.complete(referrers.listed(connect(fake), digest))
     fake.links[f"/v2/us/x/referrers/{digest}"] = {"Link": '<the-rest?n=1>; rel="next"'}
     assert referrers.listed(connect(fake), digest) == [*pages[0], *pages[1]]
-    assert referrers.complete(connect(fake), digest)
+    assert referrers.complete(referrers.listed(connect(fake), digest))
 
 
 def test_an_endless_list_of_referrers_is_refused(fake: type[FakeRegistry], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,7 +242,7 @@ def test_referrers_are_read_from_a_tag_if_the_registry_does_not_list_them(
     content = json.dumps({"manifests": rows}).encode()
     fake.content[f"manifests/{referrers.fallback_tag(digest)}"] = (manifests.INDEX, content)
     assert connect(fake).referrers(digest) is None
-    assert referrers.complete(connect(fake), digest)
+    assert referrers.complete(referrers.listed(connect(fake), digest))
 
 
 @pytest.mark.parametrize("location", ["/v2/elsewhere/7?state=x", "7?state=x", "?state=x"])

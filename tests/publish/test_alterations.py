@@ -233,7 +233,7 @@ def test_attachments_are_known_by_their_own_manifests_where_a_list_has_other_typ
     described.refuse_unfinished(described.check(connect(fake), name, tmp_path))
     # One that is gone has no type, and hides no other.
     del fake.content[f"manifests/{rows[0]['digest']}"]
-    assert not referrers.complete(connect(fake), digest)
+    assert not referrers.complete(referrers.listed(connect(fake), digest))
     assert referrers.types(referrers.listed(connect(fake), digest)) >= {rows[1]["artifactType"]}
 
 

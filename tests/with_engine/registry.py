@@ -27,6 +27,8 @@ import requests
 
 from tests import debian
 from tests.ports import free_port
+from tfbuild.oci.client import Registry
+from tfbuild.oci.references import Repository
 
 CONFIG = """\
 version: 0.1
@@ -67,6 +69,10 @@ class Server:
     @property
     def repository(self) -> str:
         return f"127.0.0.1:{self.port}/us/tensorflow"
+
+    def place(self, path: str = "us/tensorflow") -> Registry:
+        """A repository of this server."""
+        return Registry(Repository.parse(f"127.0.0.1:{self.port}/{path}"))
 
     @property
     def url(self) -> str:

@@ -17,7 +17,6 @@ from tfbuild import publish as publishing
 from tfbuild.engine import Engine
 from tfbuild.oci import manifests, referrers
 from tfbuild.oci.client import Registry
-from tfbuild.oci.references import Repository
 
 __all__ = ["published", "server"]  # fixtures
 pytestmark = pytest.mark.engine
@@ -136,7 +135,7 @@ def test_what_was_not_described_is_not_taken(
     invoke: Callable[..., "subprocess.CompletedProcess[str]"],
     tmp_path: Path,
 ) -> None:
-    place = Registry(Repository.parse(f"127.0.0.1:{server.port}/{copy_of(published[0], server)}"))
+    place = server.place(copy_of(published[0], server))
     (tmp_path / "cpuinfo").write_text(cpuinfo("rocky9-zen5"))
     forge(place)
     arguments = (f"--registry={place.repository}", f"--cpuinfo={tmp_path / 'cpuinfo'}", "--dry-run", "--json")
@@ -152,7 +151,7 @@ def test_what_the_engine_reads_decides_where_the_shell_reads_something_else(
     published: tuple[str, str], server: Server, engine: Engine, tmp_path: Path
 ) -> None:
     """The label is spelt with an escape, which pull.sh does not know, and a decoy elsewhere has what the index says."""
-    place = Registry(Repository.parse(f"127.0.0.1:{server.port}/{copy_of(published[0], server)}"))
+    place = server.place(copy_of(published[0], server))
     (tmp_path / "cpuinfo").write_text(cpuinfo("rocky9-zen5"))
     best = best_of(place)
     config = place.config(best)

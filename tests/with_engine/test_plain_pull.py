@@ -15,7 +15,6 @@ from tfbuild import facts
 from tfbuild.cpu import detect, isa
 from tfbuild.engine import Engine
 from tfbuild.oci.client import Registry
-from tfbuild.oci.references import Repository
 
 __all__ = ["server"]  # fixture
 pytestmark = [pytest.mark.engine, pytest.mark.nightly]
@@ -25,7 +24,7 @@ SLOWEST = SETS[-1]
 
 @pytest.fixture(scope="module")
 def published(engine: Engine, server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
-    place = Registry(Repository.parse(f"127.0.0.1:{server.port}/test/{secrets.token_hex(4)}"))
+    place = server.place(f"test/{secrets.token_hex(4)}")
     folder, names = tmp_path_factory.mktemp("plain"), []
     for name in SETS:
         names.append(label(engine, folder, build(name)))

@@ -24,7 +24,6 @@ from tfbuild.context.labels import of_configuration, read_labels
 from tfbuild.engine import Engine
 from tfbuild.oci import referrers
 from tfbuild.oci.client import Registry
-from tfbuild.oci.references import Repository
 from tfbuild.pipeline import base_image as bases
 from tfbuild.publish import provenance
 from tfbuild.util.progress import Progress
@@ -78,7 +77,7 @@ def row(server: Server, engine: Engine, tmp_path: Path) -> Iterator[Row]:
     mine = [name for name in names if not engine.exists(name)]
     yield Row(
         base=base,
-        registry=Registry(Repository.parse(f"127.0.0.1:{server.port}/us/rebuilt")),
+        registry=server.place("us/rebuilt"),
         folder=tmp_path,
         more={},
     )

@@ -24,7 +24,6 @@ from tfbuild import publish
 from tfbuild.engine import Engine
 from tfbuild.oci import manifests, referrers
 from tfbuild.oci.client import Registry
-from tfbuild.oci.references import Repository
 from tfbuild.publish import indexes, signing
 from tfbuild.util.progress import Progress
 
@@ -57,7 +56,7 @@ class Trial:
     """
 
     def __init__(self, server: Server, invoke: Run, folder: Path) -> None:
-        self.place = Registry(Repository.parse(server.repository))
+        self.place = server.place()
         self.answers: list[tuple[str, int, Any, str]] = []
         self._invoke, self._cpuinfo = invoke, f"--cpuinfo={folder / 'cpuinfo'}"
         # `images` lists the registry alone where no engine answers.

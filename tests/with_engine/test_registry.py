@@ -419,7 +419,7 @@ def test_a_registry_killed_in_the_middle_of_a_push_offers_nothing_and_the_push_g
     folder = tmp_path / "registry"
     folder.mkdir()
     with registries.serve(folder) as server:
-        place = Registry(Repository.parse(server.repository))
+        place = server.place()
         image = made(build("avx"), megabytes=100)
         killer = threading.Thread(target=kill_when_bytes_arrive, args=(server,))
         killer.start()
@@ -437,7 +437,7 @@ def test_a_registry_killed_in_the_middle_of_a_pull(engine: Engine, made: Callabl
     folder.mkdir()
     with registries.serve(folder) as server, registries.narrow(server, megabytes=30) as (port, narrow):
         image = made(build("avx"), megabytes=100, imported=True)
-        push(engine, image, Registry(Repository.parse(server.repository)), tmp_path)
+        push(engine, image, server.place(), tmp_path)
         engine.remove(image)
         (tmp_path / "cpuinfo").write_text(machine("rocky9-zen5").cpuinfo())
         arguments = ["pull", f"--registry=127.0.0.1:{port}/us/tensorflow", f"--cpuinfo={tmp_path}/cpuinfo"]
@@ -496,7 +496,7 @@ def old_and_new(engine: Engine, server: Server, tmp_path_factory: pytest.TempPat
     """An image that is to be pushed, and the reports; the repository test/old has an older one, which is whole."""
     folder = tmp_path_factory.mktemp("images")
     old, new = label(engine, folder, build("avx")), label(engine, folder, build("x86-64-v3"))
-    push(engine, old, Registry(Repository.parse(f"127.0.0.1:{server.port}/test/old")), folder)
+    push(engine, old, server.place("test/old"), folder)
     yield new, folder
     for name in (old, new):
         engine.remove(name)
@@ -535,7 +535,7 @@ def offered_after(steps: int, engine: Engine, server: Server, old_and_new: tuple
     """What is offered where a push died after so many changes, which the next one ends; None if it did not die."""
     new, folder = old_and_new
     path = copy_of_old(server)
-    direct = Registry(Repository.parse(f"127.0.0.1:{server.port}/{path}"))
+    direct = server.place(path)
     with registries.between(server, left=steps) as (host, proxy):
         place = Repository.parse(f"{host}/{path}")
         try:
@@ -590,13 +590,13 @@ def test_a_replacement_that_dies_at_any_of_its_steps_leaves_a_whole_image(
     """
     one = build("avx")
     monkeypatch.setattr(image_contents, "read", cache(image_contents.read))
-    old = Registry(Repository.parse(f"127.0.0.1:{server.port}/test/{secrets.token_hex(4)}"))
+    old = server.place(f"test/{secrets.token_hex(4)}")
     first = push(engine, made(one), old, tmp_path).digest
     new = made(one)
     states = []
     for steps in range(5, 100):
         path = copy_of(old.repository.path, server)
-        direct = Registry(Repository.parse(f"127.0.0.1:{server.port}/{path}"))
+        direct = server.place(path)
         with registries.between(server, left=steps) as (host, proxy):
             place = Repository.parse(f"{host}/{path}")
             try:
@@ -626,7 +626,7 @@ def pushed_through(
     path = copy_of_old(server)
     with registries.between(server, **trouble) as (host, proxy):
         push(engine, new, Registry(Repository.parse(f"{host}/{path}")), folder)
-    direct = Registry(Repository.parse(f"127.0.0.1:{server.port}/{path}"))
+    direct = server.place(path)
     assert described.check(direct, build("x86-64-v3").id, folder / "reports").lacking == ()
     return proxy
 
@@ -672,7 +672,7 @@ def test_a_push_without_its_indexes_is_finished_by_them(
 ) -> None:
     new, folder = old_and_new
     path, name = copy_of_old(server), build("x86-64-v3").id
-    place = Registry(Repository.parse(f"127.0.0.1:{server.port}/{path}"))
+    place = server.place(path)
     monkeypatch.setattr(indexes, "gather", ending)
     with pytest.raises(RegistryRefused, match="the test ends here"):
         push(engine, new, place, folder)

@@ -18,7 +18,6 @@ from tests.with_engine.test_tampering import BEST, INDEXES, SECOND, publish
 from tfbuild import publish as publishing
 from tfbuild.oci import referrers
 from tfbuild.oci.client import Registry
-from tfbuild.oci.references import Repository
 from tfbuild.publish import choose, described, indexes
 from tfbuild.publish.candidates import Accepted
 
@@ -36,14 +35,14 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, 
 @pytest.fixture(scope="module")
 def place(servers: tuple[Server, Server]) -> Registry:
     """A repository with two published images."""
-    registry = Registry(Repository.parse(f"127.0.0.1:{servers[0].port}/us/x"))
+    registry = servers[0].place("us/x")
     publish(registry, "x86-64-v3")
     publish(registry, "x86-64-v4")
     return registry
 
 
 def mirror(servers: tuple[Server, Server], path: str) -> Registry:
-    return Registry(Repository.parse(f"127.0.0.1:{servers[1].port}/{path}"))
+    return servers[1].place(path)
 
 
 def run(*command: str | Path) -> str:
@@ -115,7 +114,7 @@ def test_oras_lists_and_copies_the_attachments(place: Registry, servers: tuple[S
     plain = ("--from-plain-http", "--to-plain-http")
     run(oras, "copy", *plain, "--recursive", f"{place.repository}:{BEST}", f"{copied.repository}:{BEST}")
     assert copied.digest(BEST) == place.digest(BEST)
-    assert referrers.complete(copied, copied.digest(BEST))
+    assert referrers.complete(referrers.listed(copied, copied.digest(BEST)))
 
 
 @pytest.mark.nightly
@@ -142,4 +141,4 @@ def test_a_signature_by_cosign_is_seen_in_a_registry_without_referrers(
     offline = ("--use-signing-config=false", "--tlog-upload=false")
     run(cosign, "sign", "--yes", "--key", f"{prefix}.key", *offline, f"{place.repository}@{digest}")
     assert signed()
-    assert referrers.complete(place, digest)
+    assert referrers.complete(referrers.listed(place, digest))

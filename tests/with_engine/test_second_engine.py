@@ -33,8 +33,6 @@ from tfbuild.engine import Engine, Progress, oci_layout, ssh_tunnel
 from tfbuild.engine.build import BuildSettings
 from tfbuild.engine.docker_cli import find_cli
 from tfbuild.errors import EngineMissing
-from tfbuild.oci.client import Registry
-from tfbuild.oci.references import Repository
 from tfbuild.pipeline import base_image
 from tfbuild.plan import Request
 from tfbuild.util.ssh import Destination
@@ -264,7 +262,7 @@ def test_push_and_pull_go_through_the_engine_that_is_named_and_fit_its_cpu(
     there: Engine, by_context: Invoke, tmp_path: Path
 ) -> None:
     with registries.serve(tmp_path) as server:
-        place = Registry(Repository.parse(server.repository))
+        place = server.place()
         for cpu_name in ("x86-64-v2", "x86-64-v3", "x86-64-v4"):
             name = labelled(there, tmp_path, cpu_name)
             publish.push(there, name, place, tmp_path / "reports", force=False, progress=Progress())

@@ -233,7 +233,7 @@ def test_a_registry_that_lists_referrers_itself_gets_no_tag_for_them(
         manifest = modern.manifest(one.id)
         assert manifest is not None
         attachments.attach(engine, engine.image(image), modern, manifest, tmp_path / "reports")
-        assert referrers.complete(modern, manifest.digest)
+        assert referrers.complete(referrers.listed(modern, manifest.digest))
         assert check(modern, one.id, tmp_path).report
         server.shutdown()
     assert place.manifest(referrers.fallback_tag(manifest.digest)) is None

@@ -22,7 +22,6 @@ from tfbuild.engine import Image
 from tfbuild.oci import manifests, referrers
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Manifest
-from tfbuild.oci.references import Repository
 from tfbuild.publish import indexes, provenance, sbom
 from tfbuild.publish.image_contents import Contents
 
@@ -44,7 +43,7 @@ esac
 @pytest.fixture(scope="module")
 def published(server: Server) -> tuple[str, str]:
     """A repository with two images, and the digest of an older build of the best one."""
-    place = Registry(Repository.parse(f"127.0.0.1:{server.port}/test/tampering"))
+    place = server.place("test/tampering")
     publish(place, "x86-64-v3")
     older = publish(place, "x86-64-v4", created="2026-01-01T00:00:00Z")
     publish(place, "x86-64-v4")
@@ -211,7 +210,7 @@ def test_each_verb_notices_a_tampering(
     tmp_path: Path,
 ) -> None:
     path, older = published
-    place = Registry(Repository.parse(f"127.0.0.1:{server.port}/{copy_of(path, server)}"))
+    place = server.place(copy_of(path, server))
     registry = f"--registry={place.repository}"
     (tmp_path / "cpuinfo").write_text(cpuinfo("rocky9-zen5"))
     tamper(place, older)
@@ -262,7 +261,7 @@ def test_a_withdrawn_image_is_passed_over_by_each_verb_and_left_alone_by_ci(
     tmp_path: Path,
 ) -> None:
     """Debian's registry has no referrers API: the withdrawal is in the index of the tag schema."""
-    place = Registry(Repository.parse(f"127.0.0.1:{server.port}/{copy_of(published[0], server)}"))
+    place = server.place(copy_of(published[0], server))
     registry = f"--registry={place.repository}"
     (tmp_path / "cpuinfo").write_text(cpuinfo("rocky9-zen5"))
     before = {tag: place.digest(tag) for tag in INDEXES}

@@ -120,7 +120,8 @@ class Engine:
     def exists(self, ref: str) -> bool:
         """Return whether the image is on this engine."""
         with suppress(UnknownImage):
-            return bool(self.image(ref).id)
+            self.image(ref)
+            return True
         return False
 
     def tag(self, ref: str, new: str) -> None:

@@ -119,14 +119,9 @@ def _typed(registry: Registry, row: dict[str, Any]) -> dict[str, Any]:
         return row
 
 
-def complete(registry: Registry, digest: str) -> bool:
-    """Return whether an SBOM and a provenance are attached to an image; their content is not read."""
-    return are_complete(types(listed(registry, digest)))
-
-
-def are_complete(attached: Set[str]) -> bool:
-    """Return whether the types of the documents attached to an image include all that a push attaches."""
-    return attached >= {*NEEDED}
+def complete(rows: Iterable[Mapping[str, Any]]) -> bool:
+    """Return whether an SBOM and a provenance are attached to an image, of which `rows` were `listed`."""
+    return types(rows) >= {*NEEDED}
 
 
 def types(rows: Iterable[Mapping[str, Any]]) -> set[str]:

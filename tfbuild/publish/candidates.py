@@ -22,7 +22,7 @@ Demand = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Accepted:
-    """An image that is the one described. `passed_over`: the better ones that are lost or not signed."""
+    """An image that is the one described. `passed_over`: the better ones that are lost, withdrawn or not signed."""
 
     image: Published
     manifest: Manifest

@@ -82,27 +82,29 @@ def check(registry: Registry, name: str, reports: Path) -> Described:
 def _described(registry: Registry, name: str, reports: Path) -> Described:
     tag = tag_of(registry, name)
     manifest = _manifest(registry, tag)
-    labels = of_configuration(registry.config(manifest))
+    config = registry.config(manifest)
+    labels = of_configuration(config)
     identifier = read_labels(labels).id
     # It is used as a file name, and printed.
     if not references.TAG.fullmatch(identifier):
         raise UnknownImage(f"{name} was not made by tfbuild: it has no io.tfbuild labels", hint="invoke images")
     if tag not in (identifier, manifest.digest):
         raise VerificationFailed(f"{registry.repository}:{tag} has the labels of {identifier}", hint=HINT)
-    published = indexes.of_config(registry.config(manifest), manifest.digest)
+    published = indexes.of_config(config, manifest.digest)
     if published is None:
         raise VerificationFailed(f"the labels of {identifier} are invalid", hint="push it again with this tfbuild")
-    now = standing.standing(registry, published)
-    _refuse_contradicted(registry, manifest, identifier, now, by_tag=tag == identifier)
-    if not now.named and not referrers.complete(registry, manifest.digest):
+    indexed = standing.of(registry, published)
+    _refuse_contradicted(registry, manifest, identifier, indexed, by_tag=tag == identifier)
+    rows = referrers.listed(registry, manifest.digest)
+    if not indexed.named and not referrers.complete(rows):
         raise Unfinished(
             f"{identifier} has no SBOM or no provenance, and no index offers it: its push did not finish",
             hint="push it again; if that image is gone, push another one with --force",
         )
-    about = statements(registry, manifest, labels)
-    bill = _bill(registry, manifest, about[-1], identifier)
+    about = statements(registry, manifest, labels, rows)
+    bill = _bill(registry, manifest, about[-1], identifier, rows)
     compared, note = _compare_report(reports, identifier, manifest, about[-1])
-    notes = [note, _several(about), _reworded(now, identifier)]
+    notes = [note, _several(about), _reworded(indexed, identifier)]
     return Described(
         id=identifier,
         published=published,
@@ -112,8 +114,8 @@ def _described(registry: Registry, name: str, reports: Path) -> Described:
         labels=labels,
         bill=bill,
         report=compared,
-        lacking=() if tag == manifest.digest else now.lacking,
-        withdrawn=indexes.withdrawal(registry, manifest),
+        lacking=() if tag == manifest.digest else indexed.lacking,
+        withdrawn=indexes.withdrawal(registry, manifest, rows),
         notes=tuple(filter(None, notes)),
     )
 
@@ -124,30 +126,30 @@ def is_arriving(registry: Registry, manifest: Manifest) -> bool:
 
 
 def _refuse_contradicted(
-    registry: Registry, manifest: Manifest, identifier: str, now: Standing, *, by_tag: bool
+    registry: Registry, manifest: Manifest, identifier: str, indexed: Standing, *, by_tag: bool
 ) -> None:
     """Raise VerificationFailed if the indexes and the image contradict each other, unless a push moves the tag now.
 
     An unfinished push is recognised by its arriving tag, which goes last. An image that was given by its digest may
     have been replaced since.
     """
-    if now.moved:
-        raise VerificationFailed(f"{', '.join(now.moved)}: not an index any more", hint=HINT)
-    if now.described:
+    if indexed.moved:
+        raise VerificationFailed(f"{', '.join(indexed.moved)}: not an index any more", hint=HINT)
+    if indexed.described:
         raise VerificationFailed(
-            f"{', '.join(now.described)} describe {identifier} otherwise than its labels", hint=HINT
+            f"{', '.join(indexed.described)} describe {identifier} otherwise than its labels", hint=HINT
         )
-    if by_tag and now.replaced and not is_arriving(registry, manifest):
+    if by_tag and indexed.replaced and not is_arriving(registry, manifest):
         raise VerificationFailed(
-            f"{identifier} is another image under its tag ({manifest.digest}) than in {', '.join(now.replaced)}, "
+            f"{identifier} is another image under its tag ({manifest.digest}) than in {', '.join(indexed.replaced)}, "
             "and no push is underway",
             hint=HINT,
         )
 
 
-def _reworded(now: Standing, identifier: str) -> str:
+def _reworded(indexed: Standing, identifier: str) -> str:
     """Note the indexes that rank an image by other facts, which only pull.sh and plain `docker pull` go by."""
-    tags = ", ".join(now.reworded)
+    tags = ", ".join(indexed.reworded)
     return tags and (
         f"{tags} rank {identifier} otherwise than this tfbuild: another version wrote them, or somebody changed them; "
         f"invoke push {identifier} --indexes writes them again"
@@ -245,11 +247,11 @@ def _verified(statement: Statement, labels: Mapping[str, str]) -> datetime:
     return choose.moment(report.annotations.get("created", "")) or choose.NEVER
 
 
-def _bill(registry: Registry, manifest: Manifest, statement: Statement, identifier: str) -> bytes:
-    """The attached SBOM that the provenance names."""
+def _bill(registry: Registry, manifest: Manifest, statement: Statement, identifier: str, rows: referrers.Rows) -> bytes:
+    """The one of the attached SBOMs that the provenance names."""
     from tfbuild.publish import sbom  # of the extra `publish`, which a pull does without
 
-    bills = referrers.documents(registry, manifest, referrers.SBOM)
+    bills = referrers.documents(registry, manifest, referrers.SBOM, rows)
     if not bills:
         raise _missing(manifest, "SBOM")
     named = statement.resource(provenance.sbom_name(identifier)).sha256

@@ -209,8 +209,9 @@ class IndexRow:
 
 def index_rows(index: Manifest | None) -> list[IndexRow]:
     """What each row of an index says; [] if there is no index."""
-    listed = index is not None and index.media_type in manifests.LISTS
-    return [_index_row(raw) for raw in manifests.descriptors(index.json())] if index is not None and listed else []
+    if index is None or not is_index(index):
+        return []
+    return [_index_row(raw) for raw in manifests.descriptors(index.json())]
 
 
 def _index_row(raw: dict[str, Any]) -> IndexRow:
@@ -392,7 +393,7 @@ class View:
             return None
         image, manifest = pair
         rows = referrers.listed(self._registry, image.digest)
-        if not referrers.are_complete(referrers.types(rows)) or withdrawal(self._registry, manifest, rows):
+        if not referrers.complete(rows) or withdrawal(self._registry, manifest, rows):
             return None
         return IndexEntry(image=image, media_type=manifest.media_type, size=len(manifest.content))
 

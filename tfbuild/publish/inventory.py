@@ -199,7 +199,7 @@ def _attached(registry: Registry, subjects: Iterable[Manifest]) -> list[Attached
         rows = referrers.listed(registry, subject.digest)
         types = referrers.types(rows)
         return AttachedKinds(
-            complete=referrers.are_complete(types),
+            complete=referrers.complete(rows),
             withdrawn=indexes.withdrawal(registry, subject, rows),
             signed=referrers.signed(registry, subject.digest, types),
         )

@@ -35,7 +35,7 @@ class Standing:
     reworded: tuple[str, ...] = ()
 
 
-def standing(registry: Registry, image: Published) -> Standing:
+def of(registry: Registry, image: Published) -> Standing:
     """Compare an image with the indexes that may name it."""
     tags = indexes.indexes(image)
     moved: list[str] = []
