@@ -1,6 +1,7 @@
 """Writes the tables of figures: each number out of a committed report, with its machine and its caveats.
 
-`python -m benchmarks.figures`; a test holds docs/figures.md and README.md to it. The rows stand in figures.toml.
+`python -m benchmarks.figures`; a test holds docs/figures.md, README.md and CONTRIBUTING.md to it. The rows stand in
+figures.toml, those of CONTRIBUTING.md in results/mutation/.
 """
 
 import json
@@ -11,12 +12,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from benchmarks import mutation
 from benchmarks.harness import RESULTS
 from tfbuild.util.files import with_section
 
 ROWS = Path(__file__).with_suffix(".toml")
 ROOT = Path(__file__).parents[1]
-README, PAGE = ROOT / "README.md", ROOT / "docs" / "figures.md"
+README, PAGE, CONTRIBUTING = ROOT / "README.md", ROOT / "docs" / "figures.md", ROOT / "CONTRIBUTING.md"
 BEGIN, END = "<!-- figures -->\n", "<!-- end of figures -->\n"
 # What vendors write around a processor's name.
 DECORATION = re.compile(r"\((R|TM)\)|\b(CPU|Processor)\b")
@@ -29,9 +31,12 @@ def main() -> None:
 
 def pages() -> dict[Path, str]:
     """The files that hold figures, as they must be: the page with every row, the README with the chosen ones."""
-    chosen = {PAGE: rows(), README: [row for row in rows() if row.get("readme")]}
-    texts = {path: path.read_text(encoding="utf-8") for path in chosen}
-    return {path: with_section(texts[path], BEGIN, END, table(some)) for path, some in chosen.items()}
+    tables = {
+        PAGE: table(rows()),
+        README: table(row for row in rows() if row.get("readme")),
+        CONTRIBUTING: mutation_table(mutation.FOLDER),
+    }
+    return {path: with_section(path.read_text(encoding="utf-8"), BEGIN, END, text) for path, text in tables.items()}
 
 
 def rows() -> list[dict[str, Any]]:
@@ -43,6 +48,17 @@ def table(some: Iterable[dict[str, Any]]) -> str:
     for row in some:
         where = f"`{row['report']}.json`, {machine(row['report'])}"
         lines.append(f"| {row['what']} | {shown(row)} | {where} |")
+    return "\n".join(lines) + "\n"
+
+
+def mutation_table(folder: Path) -> str:
+    """What the tests of each room found of its last sample of planted defects."""
+    lines = ["| room | found | not found, but equivalent | sample |", "|---|---|---|---|"]
+    for report in filter(None, (mutation.read(folder, room) for room in mutation.ROOMS)):
+        equivalent = sum(bool(row.equivalent) for row in report.survivors)
+        share = f"{report.found} of {report.planted} ({report.found / report.planted:.0%})"
+        sample = f"seed {report.seed}, commit {report.commit}, {report.created[:10]}"
+        lines.append(f"| `{report.room}` | {share} | {equivalent} | {sample} |")
     return "\n".join(lines) + "\n"
 
 

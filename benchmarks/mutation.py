@@ -1,10 +1,13 @@
 """How many planted defects the pure tests find.
 
-    .venv/bin/python -m benchmarks.mutation ROOM [ROOM...] --sample 25 --seed 1
+    .venv/bin/python -m benchmarks.mutation ROOM [ROOM...] --sample 25 --seed 1 [--report]
 
 Changes one place in a room of `tfbuild/` at a time, in a copy of the repository, and runs the pure tests of that room.
 Prints the share of the defects that made a test fail, and as a diff each one that none noticed. Such a defect asks for
 a test, unless the changed code means the same (a default that every caller gives, a quicker way to the same result).
+
+`--report` writes benchmarks/results/mutation/ROOM.json. If the changed code means the same, say why there, in
+`equivalent`: the reason stays as long as the same change survives.
 
 Not planted: other words in messages, docstrings and annotations, and templates.
 """
@@ -13,26 +16,30 @@ import argparse
 import ast
 import difflib
 import importlib
+import json
 import os
 import random
 import re
 import signal
+import subprocess
 import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 
+from benchmarks.harness import RESULTS
 from tests import checkout
 from tfbuild.cli.testing import PURE
 
-ROOT = Path(__file__).parent.parent
 ROOMS = ("cpu", "plan", "context", "verify", "binary", "oci", "publish", "measure")
 # Further folders of tests that use a room directly, tried where its own tests notice nothing.
 RELATED = {"oci": ("publish",), "context": ("plan", "publish"), "measure": ("bench",)}
+FOLDER = RESULTS / "mutation"
 MARKS = f"{PURE} and not alone"
 # Imported before the processes split, since each run would spend more time on them than on most tests. None of ours.
 COMMON = (
@@ -55,33 +62,34 @@ OTHER_NAMES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Defect:
-    """A piece of a file, and the text in its place."""
+    """A piece of a file of `content`, and the text in its place; `path` is relative to the repository."""
 
     path: Path
+    content: bytes = field(repr=False)
     start: int
     end: int
     text: str
 
     def planted(self) -> str:
-        whole = self.path.read_bytes()
-        return (whole[: self.start] + self.text.encode() + whole[self.end :]).decode()
+        return (self.content[: self.start] + self.text.encode() + self.content[self.end :]).decode()
 
     def diff(self) -> str:
-        before, after = self.path.read_text(encoding="utf-8").splitlines(), self.planted().splitlines()
+        before, after = self.content.decode().splitlines(), self.planted().splitlines()
         changed = [line for line in difflib.unified_diff(before, after, n=0, lineterm="") if line[:1] in "+-@"]
-        return "\n".join((str(self.path.relative_to(ROOT)), *changed[2:]))
+        return "\n".join((str(self.path), *changed[2:]))
 
 
 # --- defects ---------------------------------------------------------------------------------------------------------
 
 
-def defects(room: str) -> list[Defect]:
+def defects(root: Path, room: str) -> list[Defect]:
     """Return every defect that can be planted in a room, in the order of its files."""
-    return [defect for path in sorted((ROOT / "tfbuild" / room).rglob("*.py")) for defect in of_file(path)]
+    files = sorted((root / "tfbuild" / room).rglob("*.py"))
+    return [defect for file in files for defect in of_file(root, file.relative_to(root))]
 
 
-def of_file(path: Path) -> Iterator[Defect]:
-    whole = path.read_bytes()
+def of_file(root: Path, path: Path) -> Iterator[Defect]:
+    whole = (root / path).read_bytes()
     starts = [0]
     for line in whole.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
@@ -91,7 +99,7 @@ def of_file(path: Path) -> Iterator[Defect]:
             assert node.end_lineno is not None
             assert node.end_col_offset is not None
             start, end = starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
-            yield Defect(path=path, start=start, end=end, text=text)
+            yield Defect(path=path, content=whole, start=start, end=end, text=text)
 
 
 def _executed(node: ast.AST) -> Iterator[ast.AST]:
@@ -201,22 +209,22 @@ class Runner:
 
     def finds(self, defect: Defect, folders: list[list[str]], limit: float) -> bool:
         """Return whether the tests of one of the folders fail with the defect planted."""
-        target = self.copy / defect.path.relative_to(ROOT)
-        before, times = target.read_text(encoding="utf-8"), target.stat()
+        target = self.copy / defect.path
+        times = target.stat()
         target.write_text(defect.planted(), encoding="utf-8")
         # Byte code is of a source of this length and time: each defect has its own time, years before any other file's.
         os.utime(target, (next(self.times),) * 2)
         try:
             return not all(self.passes(tests, limit) for tests in folders)
         finally:
-            target.write_text(before, encoding="utf-8")
+            target.write_bytes(defect.content)
             os.utime(target, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
-def nearest(room: str, module: str) -> list[str]:
+def nearest(root: Path, room: str, module: str) -> list[str]:
     """Return the room's files of tests that name the module: most defects fail there, within seconds."""
     word = re.compile(rf"\b{re.escape(module)}\b")
-    files = sorted((ROOT / "tests" / room).glob("test_*.py"))
+    files = sorted((root / "tests" / room).glob("test_*.py"))
     return [f"{room}/{path.name}" for path in files if word.search(path.read_text(encoding="utf-8"))]
 
 
@@ -228,15 +236,67 @@ def survivors(room: str, runner: Runner, sample: int, seed: int) -> tuple[int, l
         if not runner.passes(tests, 1200):
             sys.exit(f"tests/{' '.join(tests)} fail as they are:\n{runner.log.read_text(errors='replace')[-3000:]}")
     limit = 30 + 4 * (time.monotonic() - begin)
-    every = defects(room)
+    every = defects(runner.copy, room)
     chosen = random.Random(seed).sample(every, min(sample, len(every)))
     left = []
     for number, defect in enumerate(chosen, 1):
-        near = nearest(room, defect.path.stem)
+        near = nearest(runner.copy, room, defect.path.stem)
         found = runner.finds(defect, [near, *folders] if near else folders, limit)
         print(f"{room} {number}/{len(chosen)}: {'found' if found else f'NOT FOUND: {defect.diff()}'}", flush=True)
         left += [] if found else [defect]
     return len(chosen), left
+
+
+# --- reports ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Survivor:
+    """What no test noticed; `equivalent`: why the changed code means the same, "" where it does not."""
+
+    diff: str
+    equivalent: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """One room's last sample. `commit` ends in "-dirty" where files differed from it."""
+
+    room: str
+    created: str
+    commit: str
+    seed: int
+    planted: int
+    survivors: tuple[Survivor, ...]
+
+    @property
+    def found(self) -> int:
+        return self.planted - len(self.survivors)
+
+
+def read(folder: Path, room: str) -> Report | None:
+    """Return the report of a room; None where it has none."""
+    path = folder / f"{room}.json"
+    if not path.is_file():
+        return None
+    document = json.loads(path.read_text(encoding="utf-8"))
+    del document["found"]
+    return Report(**{**document, "survivors": tuple(Survivor(**row) for row in document["survivors"])})
+
+
+def write(folder: Path, report: Report) -> None:
+    """Replace the report of its room. A survivor that it had keeps the reason why it is equivalent."""
+    before = read(folder, report.room)
+    reasons = {_change(row.diff): row.equivalent for row in (before.survivors if before else ())}
+    rows = [{**asdict(row), "equivalent": reasons.get(_change(row.diff), "")} for row in report.survivors]
+    document = {**asdict(report), "found": report.found, "survivors": rows}
+    folder.mkdir(exist_ok=True)
+    (folder / f"{report.room}.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+
+
+def _change(diff: str) -> str:
+    """The file and the changed lines, wherever in the file they are."""
+    return "\n".join(line for line in diff.splitlines() if not line.startswith("@@"))
 
 
 def main() -> None:
@@ -244,14 +304,26 @@ def main() -> None:
     parser.add_argument("rooms", nargs="+", choices=ROOMS, metavar="ROOM")
     parser.add_argument("--sample", type=int, default=25, help="defects of each room")
     parser.add_argument("--seed", type=int, default=1, help="another seed is another sample")
+    parser.add_argument("--report", action="store_true", help=f"replace results/{FOLDER.name}/ROOM.json")
     options = parser.parse_args()
     for name in COMMON:
         importlib.import_module(name)
+    describe = ["git", "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty"]
+    commit = subprocess.run(describe, cwd=checkout.ROOT, check=True, capture_output=True, text=True).stdout.strip()
+    reports = []
     with tempfile.TemporaryDirectory(prefix="tfbuild-mutation-") as folder:
         runner = Runner(copy=checkout.copy(Path(folder) / "copy", compiled=False), log=Path(folder) / "log")
-        results = {room: survivors(room, runner, options.sample, options.seed) for room in options.rooms}
-    for room, (planted, left) in results.items():
-        print(f"{room}: {planted - len(left)} of {planted} found ({(planted - len(left)) / planted:.0%})")
+        for room in options.rooms:
+            planted, left = survivors(room, runner, options.sample, options.seed)
+            report = Report(
+                room=room, created=datetime.now(UTC).isoformat(timespec="seconds"), commit=commit, seed=options.seed,
+                planted=planted, survivors=tuple(Survivor(diff=defect.diff()) for defect in left),
+            )  # fmt: skip
+            reports.append(report)
+            if options.report:
+                write(FOLDER, report)
+    for report in reports:
+        print(f"{report.room}: {report.found} of {report.planted} found ({report.found / report.planted:.0%})")
 
 
 if __name__ == "__main__":

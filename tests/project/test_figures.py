@@ -8,7 +8,7 @@ from benchmarks import figures
 from benchmarks.harness import RESULTS
 
 
-@pytest.mark.parametrize("path", [figures.README, figures.PAGE], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [figures.README, figures.PAGE, figures.CONTRIBUTING], ids=lambda path: path.name)
 def test_a_page_has_the_reports_own_figures(path: Path) -> None:
     assert path.read_text(encoding="utf-8") == figures.pages()[path], "python -m benchmarks.figures"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import mutation
+from benchmarks import figures, mutation
 from tests.checkout import ROOT
 
 CODE = '''"""A room's file."""
@@ -26,9 +26,8 @@ def most(values: "list[int]", limit: int = 3) -> int:
 
 
 def test_every_place_that_decides_has_a_defect_that_python_takes(tmp_path: Path) -> None:
-    path = tmp_path / "a.py"
-    path.write_text(CODE)
-    defects = list(mutation.of_file(path))
+    (tmp_path / "a.py").write_text(CODE)
+    defects = list(mutation.of_file(tmp_path, Path("a.py")))
     assert {defect.text for defect in defects} == {
         "4", "(not values and max(values) >= limit)", "(values)", "(max(values) > limit)", "(min(values))", "pass",
         "return None", "(values[0] - limit)", "1",
@@ -42,40 +41,78 @@ def test_every_place_that_decides_has_a_defect_that_python_takes(tmp_path: Path)
 @pytest.mark.parametrize("room", mutation.ROOMS)
 def test_every_room_has_a_sample(room: str) -> None:
     assert (ROOT / "tests" / room).is_dir()
-    assert len(mutation.defects(room)) > 100
+    assert len(mutation.defects(ROOT, room)) > 100
 
 
 def test_the_tests_that_name_a_module_run_first() -> None:
-    assert mutation.nearest("oci", "referrers") == ["oci/test_referrers.py", "oci/test_untrusted.py"]
-    assert mutation.nearest("oci", "no_such_module") == []
+    assert mutation.nearest(ROOT, "oci", "referrers") == ["oci/test_referrers.py", "oci/test_untrusted.py"]
+    assert mutation.nearest(ROOT, "oci", "no_such_module") == []
 
 
 RUN = """
 from pathlib import Path
 from benchmarks import mutation
-mutation.ROOT = Path("project").absolute()
 runner = mutation.Runner(copy=Path("copy").absolute(), log=Path("log").absolute())
 print(runner.passes(["cpu"], 60))
-path = mutation.ROOT / "tfbuild/cpu/a.py"
-defects = {defect.text: defect for defect in mutation.of_file(path)}
+file = runner.copy / "tfbuild/cpu/a.py"
+before = file.read_text()
+defects = {defect.text: defect for defect in mutation.of_file(runner.copy, Path("tfbuild/cpu/a.py"))}
 print(*(runner.finds(defects[text], [["cpu"]], 60) for text in ("2", "3")))
-print((runner.copy / "tfbuild/cpu/a.py").read_text() == path.read_text())
+print(file.read_text() == before)
 """
 
 
 def test_a_defect_is_found_if_a_test_fails_with_it_and_is_then_gone(tmp_path: Path) -> None:
-    for folder in ("project", "copy"):
-        for name, text in {
-            "tfbuild/cpu/a.py": "TESTED = 1\nUNTESTED = 2\n",
-            "tests/cpu/test_a.py": "from tfbuild.cpu import a\n\ndef test_a():\n    assert a.TESTED == 1\n",
-            **dict.fromkeys(("tests/__init__.py", "tests/cpu/__init__.py", "tfbuild/__init__.py"), ""),
-            "pytest.ini": "[pytest]\nmarkers =\n",
-        }.items():
-            path = tmp_path / folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
+    for name, text in {
+        "tfbuild/cpu/a.py": "TESTED = 1\nUNTESTED = 2\n",
+        "tests/cpu/test_a.py": "from tfbuild.cpu import a\n\ndef test_a():\n    assert a.TESTED == 1\n",
+        **dict.fromkeys(("tests/__init__.py", "tests/cpu/__init__.py", "tfbuild/__init__.py"), ""),
+        "pytest.ini": "[pytest]\nmarkers =\n",
+    }.items():
+        path = tmp_path / "copy" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
     done = subprocess.run(
         [sys.executable, "-c", RUN], cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
         check=True,
     )  # fmt: skip
     assert done.stdout.split() == ["True", "True", "False", "True"]
+
+
+def report(room: str, *diffs: str) -> mutation.Report:
+    return mutation.Report(
+        room=room, created="2026-01-02T03:04:05+00:00", commit="0123456789ab", seed=7, planted=20,
+        survivors=tuple(mutation.Survivor(diff=diff) for diff in diffs),
+    )  # fmt: skip
+
+
+def with_reason(folder: Path, room: str, reason: str) -> None:
+    """What a developer writes into a report by hand, at its first survivor."""
+    path = folder / f"{room}.json"
+    path.write_text(path.read_text().replace('"equivalent": ""', f'"equivalent": "{reason}"', 1))
+
+
+def test_a_sample_replaces_the_report_of_its_room_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "mutation"
+    for each in (report("cpu", "a.py\n@@ -1 +1 @@\n-1\n+2"), report("plan"), report("cpu")):
+        mutation.write(folder, each)
+    assert sorted(path.name for path in folder.iterdir()) == ["cpu.json", "plan.json"]
+    assert mutation.read(folder, "cpu") == report("cpu")
+    assert mutation.read(folder, "oci") is None
+
+
+def test_why_a_defect_is_equivalent_stays_while_the_same_change_survives(tmp_path: Path) -> None:
+    same, other = "a.py\n@@ -1 +1 @@\n-1\n+2", "a.py\n@@ -1 +1 @@\n-1\n+3"
+    mutation.write(tmp_path, report("cpu", same, other))
+    with_reason(tmp_path, "cpu", "every caller gives it")
+    mutation.write(tmp_path, report("cpu", other, same.replace("-1 +1", "-9 +9")))
+    kept = mutation.read(tmp_path, "cpu")
+    assert kept is not None
+    assert [row.equivalent for row in kept.survivors] == ["", "every caller gives it"]
+
+
+def test_the_table_counts_an_equivalent_defect_as_not_found(tmp_path: Path) -> None:
+    mutation.write(tmp_path, report("plan", "a.py\n-1\n+2", "a.py\n-3\n+4"))
+    with_reason(tmp_path, "plan", "every caller gives it")
+    *_, line = figures.mutation_table(tmp_path).splitlines()
+    assert line == "| `plan` | 18 of 20 (90%) | 1 | seed 7, commit 0123456789ab, 2026-01-02 |"
