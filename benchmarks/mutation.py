@@ -222,10 +222,13 @@ class Runner:
 
 
 def nearest(root: Path, room: str, module: str) -> list[str]:
-    """Return the room's files of tests that name the module: most defects fail there, within seconds."""
+    """Return the room's files of tests that name the module, most often first: most defects fail there in seconds."""
     word = re.compile(rf"\b{re.escape(module)}\b")
     files = sorted((root / "tests" / room).glob("test_*.py"))
-    return [f"{room}/{path.name}" for path in files if word.search(path.read_text(encoding="utf-8"))]
+    mentions = {path.name: len(word.findall(path.read_text(encoding="utf-8"))) for path in files}
+    own = f"test_{module}.py"
+    naming = [name for name, count in mentions.items() if count or name == own]
+    return [f"{room}/{name}" for name in sorted(naming, key=lambda name: (name != own, -mentions[name]))]
 
 
 def survivors(room: str, runner: Runner, sample: int, seed: int) -> tuple[int, list[Defect]]:

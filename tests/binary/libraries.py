@@ -35,8 +35,8 @@ def recorded(name: str) -> dict[str, Any]:
     return record
 
 
-def library(record: dict[str, Any], *, symbols: bool = True, machine: int = X86_64) -> bytes:
-    """An ELF file with the recorded guard; without `symbols` it is stripped."""
+def library(record: dict[str, Any], *, symbols: bool = True, machine: int = X86_64, text: bytes = b"") -> bytes:
+    """An ELF file with the recorded guard; without `symbols` it is stripped. `text`: other code in it."""
     names, table = _symbols([(f["name"], f["address"], f["size"]) for f in record["functions"]])
     imported, dynamic = _symbols([(name, 0, 0) for name in record["imported"]])
     slots = b"".join(struct.pack("<QQq", slot, index + 1 << 32 | 7, 0) for index, slot in enumerate(record["slots"]))
@@ -53,7 +53,8 @@ def library(record: dict[str, Any], *, symbols: bool = True, machine: int = X86_
     if symbols:
         tables.append(Part(name=".symtab", kind=SYMTAB, address=0, content=table))
         tables.append(Part(name=".strtab", kind=STRTAB, address=0, content=names))
-    return _elf([*code, *tables], machine)
+    other = [Part(name=".text", kind=PROGBITS, address=0x1000, content=text)] if text else []
+    return _elf([*code, *other, *tables], machine)
 
 
 def _symbols(rows: list[tuple[str, int, int]]) -> tuple[bytes, bytes]:

@@ -1,5 +1,6 @@
 """A challenge is answered by computing alone: right answers pass, and anything else is told."""
 
+import importlib
 import math
 import random
 import struct
@@ -134,6 +135,60 @@ def test_the_answers_of_another_run_are_wrong(name: str) -> None:
     assert first != second
     assert "its answer to this run's challenge is wrong" in challenges.wrong(name, second, right(name, first))
     assert challenges.wrong(name, first, []) == "it did not answer this run's challenge"
+
+
+def test_each_result_of_exp_counts_however_small() -> None:
+    asked = challenges.draw("numerics")
+    answers = {answer.name: answer for answer in right("numerics", asked)}
+
+    def forged(name: str, factor: float) -> str:
+        values = list(answers[name].values)
+        index = min(range(len(values)), key=lambda position: abs(values[position]))
+        values[index] *= factor
+        return challenges.wrong(
+            "numerics", asked, [*({**answers, name: replace(answers[name], values=tuple(values))}.values())]
+        )
+
+    assert forged("exp", 1.01).startswith(
+        "its answer to this run's challenge is wrong: exp is off by 0.01 (limit 2e-06"
+    )
+    assert forged("average", 1 + 1e-9) == "", "float32 cannot tell a sum near zero more closely"
+
+
+def test_an_answer_that_is_not_a_number_at_all_is_wrong() -> None:
+    asked = challenges.draw("start")
+    (answer,) = right("start", asked)
+    for value in (math.nan, math.inf, -math.inf):
+        forged = replace(answer, values=(value, *answer.values[1:]))
+        assert "product is off by" in challenges.wrong("start", asked, [forged])
+
+
+def test_results_that_are_all_zero_can_be_compared() -> None:
+    asked = Challenge(0, (65,), (0, 0))
+    assert challenges.wrong("faults", asked, [OperationAnswer("scale", (0.0, 0.0))]) == ""
+    assert "scale is off by 0.5" in challenges.wrong("faults", asked, [OperationAnswer("scale", (0.0, 0.5))])
+
+
+def test_any_place_of_the_result_may_be_asked_for() -> None:
+    # An import statement would have mypy read what only exists inside images.
+    probes = importlib.import_module("tfbuild.in_container.smoke.probes")
+    for name in PROBES:
+        sizes, length = challenges.SIZES[name](random.Random(1))
+        if name == "faults":
+            assert length == probes.TENSOR_MIB * 2**20 // 4, "the float32 numbers of the tensor in the probe"
+        elif name in ("onednn", "cuda"):
+            count, height, width, _, outputs = sizes
+            assert length == count * height * width * outputs
+        else:
+            assert length == 0, "all of it is the answer"
+        assert len(challenges.draw(name).positions) == (challenges.POSITIONS if length else 0)
+
+
+def test_convolutions_have_channels_for_which_onednn_has_its_best_code() -> None:
+    drawn = [challenges.draw("onednn").sizes for _ in range(50)]
+    assert all(inputs % 16 == 0 and outputs % 16 == 0 for *_, inputs, outputs in drawn)
+    assert len({sizes[3:] for sizes in drawn}) > 1
+    assert {sizes[0] for sizes in drawn} == {4}
 
 
 def test_what_is_no_number_has_the_probe_s_reason() -> None:

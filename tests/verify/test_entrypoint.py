@@ -13,6 +13,7 @@ from tfbuild import facts, plan
 from tfbuild.context import candidates, dockerfile
 from tfbuild.context.labels import labels_of
 from tfbuild.context.planned import Planned
+from tfbuild.cpu.detection import parse
 from tfbuild.plan import Request
 from tfbuild.verify import entrypoint
 from tfbuild.verify.checks import guard
@@ -112,8 +113,7 @@ def test_an_entry_point_that_asks_for_less_is_found_by_what_it_leaves_out(tmp_pa
     without = required.replace(" popcnt", "")
     assert wrong(labelled, script.replace(f"\ncompare {required}\n", f"\ncompare {without}\n"), tmp_path) == {"popcnt"}
     lax = script.replace(f"\ncompare {required}\n", "\ncompare sse2\n")
-    # A CPU with exactly the labelled features has no sse2 in its list: that trial is refused.
-    assert wrong(labelled, lax, tmp_path) >= {"full"}
+    assert wrong(labelled, lax, tmp_path) == set(required.split()), "every CPU has sse2"
     first_core = script.replace("cores[name] == lists", "cores[name]")
     assert wrong(labelled, first_core, tmp_path) == set(required.split())
 
@@ -128,6 +128,34 @@ def test_trials_come_in_an_order_that_nobody_foresees() -> None:
     orders = {tuple(trial.lacks for trial in entrypoint.trials(planned(), random.Random(seed))) for seed in range(5)}
     assert len(orders) > 1
     assert len(facts.features("x86_64")) > 0
+
+
+def test_a_trial_s_description_is_one_that_a_kernel_writes() -> None:
+    """tfbuild's own reader finds the CPU in it, and each core with its features."""
+    _, labelled = of(REQUESTS["an official wheel"])
+    trials = entrypoint.trials(labelled, random.Random(3))
+    required = set(candidates.kernel_names(tuple(sorted(labelled.features))))
+    every = {row.cpuinfo for row in facts.features("x86_64") if row.cpuinfo}
+    lists = [
+        [set(line.partition(":")[2].split()) for line in trial.cpuinfo.decode().splitlines() if line[:5] == "flags"]
+        for trial in trials
+    ]
+    for trial, cores in zip(trials, lists, strict=True):
+        assert len(cores) == 2
+        assert (required - cores[0]) | (required - cores[1]) == ({trial.lacks} if trial.lacks else set())
+        assert not trial.lacks or (trial.lacks in cores[0]) != (trial.lacks in cores[1]), "one core alone"
+        assert parse(trial.cpuinfo.decode(), origin="a trial").arch == "x86_64"
+    full = [cores[0] & every for trial, cores in zip(trials, lists, strict=True) if not trial.lacks]
+    assert sorted(map(len, full)) == [len(required), len(every)], "exactly what is labelled, and all there is"
+
+
+def test_descriptions_differ_each_time() -> None:
+    _, labelled = of(REQUESTS["an official wheel"])
+    drawn = [{trial.lacks: trial.cpuinfo for trial in entrypoint.trials(labelled, random.Random(n))} for n in range(9)]
+    lines = [one["avx"].decode().splitlines() for one in drawn]
+    flags = [[line.split() for line in text if line.startswith("flags")] for text in lines]
+    assert len({tuple(cores[0]) for cores in flags}) == 9, "other names, in another order"
+    assert {"avx" in cores[0] for cores in flags} == {True, False}, "any core may be the one that lacks it"
 
 
 FULL, NO_AVX, NO_F16C = (entrypoint.Trial(cpuinfo=b"", lacks=lacks) for lacks in ("", "avx", "f16c"))

@@ -59,6 +59,7 @@ class HonestEngine:
     spoiled: str = ""
     stdout: str | None = None
     code: int = 0
+    hangs: bool = False
     looked: Process | None = PROCESS
     verbose: str = EXECUTED
     asked: dict[str, Mapping[str, str]] = field(default_factory=dict)
@@ -75,6 +76,8 @@ class HonestEngine:
         **_: Any,
     ) -> ContainerRun:
         assert sandbox == SANDBOX
+        if self.hangs:
+            raise TimeoutError
         name = command[-1]
         self.asked[name] = env
         asked = json.loads(stdin)
@@ -144,6 +147,7 @@ def test_a_wrong_answer_to_the_challenge_fails(check: VerificationCheck, answer:
         ({"stdout": "forged\n"}, "the probe's output cannot be trusted: "),
         ({"stdout": ""}, "the probe exited without output"),
         ({"stdout": "", "code": 139}, "killed by SIGSEGV"),
+        ({"hangs": True}, "did not end"),
     ],
 )
 def test_a_probe_without_a_right_answer_fails(check: VerificationCheck, more: dict[str, Any], told: str) -> None:
@@ -241,6 +245,8 @@ class GuardedEngine:
     files: dict[str, bytes] | None = None
     cannot_replace: bool = False
     started: ContainerRun | None = None
+    hangs_on: str | None = None
+    unreadable: OSError | None = None
     version: str = __version__
 
     def image(self, ref: str) -> Image:
@@ -249,7 +255,9 @@ class GuardedEngine:
         )
 
     def read_contents(self, ref: str, paths: Sequence[str], limit: int) -> dict[str, bytes]:
-        assert paths == [entrypoint.PATH]
+        assert (paths, limit > 2 * len(self.script)) == ([entrypoint.PATH], True)
+        if self.unreadable:
+            raise self.unreadable
         return {entrypoint.PATH: self.script.encode()} if self.files is None else self.files
 
     @contextmanager
@@ -259,7 +267,10 @@ class GuardedEngine:
         yield Sandbox(processes=1, volume="v", source=str(self.folder), path=path)
 
     def run(self, ref: str, command: list[str], *, sandbox: Sandbox, timeout: float) -> ContainerRun:
-        replaced = sandbox.over.get(guard.CPUINFO)
+        replaced = sandbox.over.get("/proc/cpuinfo")
+        assert command[:2] == ["python", "-c"]
+        if self.hangs_on == ("a trial" if replaced else "start"):
+            raise TimeoutError
         if not replaced and self.started:
             return self.started
         if self.cannot_replace and replaced:
@@ -277,7 +288,9 @@ def guarded(tmp_path: Path, **more: Any) -> tuple[Judgement, Verification]:
     plan = more.pop("plan", None) or replace(planned(), version=more.pop("version", __version__))
     script = more.pop("script", None) or dockerfile.entrypoint_of(plan, header="# made by a test")
     state = verification(GuardedEngine(tmp_path, script, **more), plan)
-    return guard.CHECK.run(state), state
+    check = guard.CHECK.run(state)
+    assert check.name == "guard"
+    return check, state
 
 
 def test_the_entry_point_of_an_honest_image_stops_on_every_lesser_cpu(tmp_path: Path) -> None:
@@ -347,3 +360,31 @@ def test_an_engine_that_cannot_replace_the_description_leaves_it_to_the_text(tmp
     check, _ = guarded(tmp_path, cannot_replace=True)
     assert check.status == "pass"
     assert check.detail.endswith("so it was not tried on lesser CPUs")
+    replaced, _ = guarded(tmp_path, cannot_replace=True, version="0.0.1", files={})
+    assert replaced.status == "fail", "neither its text nor what it does speaks for it"
+
+
+def test_an_entry_point_that_hangs_fails(tmp_path: Path) -> None:
+    check, state = guarded(tmp_path, hangs_on="a trial")
+    assert (check.status, check.detail) == ("fail", "the entry point does not end in time")
+    assert not state.unstartable
+    check, state = guarded(tmp_path, hangs_on="start")
+    assert (check.status, state.unstartable) == ("fail", True)
+    assert "did not end" in check.detail
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"), [(OSError(27, "File too large"), "File too large"), (OSError("gone"), "gone")]
+)
+def test_an_entry_point_that_cannot_be_read_fails(error: OSError, reason: str, tmp_path: Path) -> None:
+    check, _ = guarded(tmp_path, unreadable=error)
+    assert check.status == "fail"
+    assert check.detail.startswith(f"{entrypoint.PATH} cannot be read: {reason}; `invoke build` makes an image")
+
+
+def test_labels_that_this_version_cannot_render_fail_with_the_reason(tmp_path: Path) -> None:
+    script = dockerfile.entrypoint_of(planned(), header="# made by a test")
+    odd = replace(planned(), features=frozenset({"nosuch"}), version=__version__)
+    check, _ = guarded(tmp_path, script=script, plan=odd)
+    assert check.status == "fail"
+    assert check.detail.startswith("no entry point can be rendered for its labels: unknown CPU feature 'nosuch'")

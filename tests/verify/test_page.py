@@ -1,5 +1,6 @@
 """The page of a verification: what to do first, every check with its proof, and no text that is markup."""
 
+import html
 import re
 import subprocess
 import sys
@@ -66,6 +67,76 @@ def test_each_check_has_its_proof_and_the_contents_its_name() -> None:
     assert levels.count(1) == 1
     for value in ("--copt=-mavx", "numpy==2.4.6", "AMD EPYC", "sha256:00", "x|y"):
         assert value in read.text
+
+
+def pairs(text: str) -> dict[str, str]:
+    """Return the lists of terms, as "Plan" and "Environment" are, in their order."""
+    found = re.findall(r"<dt>(.*?)</dt>\s*<dd>(.*?)</dd>", text, re.DOTALL)
+    return {html.unescape(name): html.unescape(value) for name, value in found}
+
+
+def test_it_says_where_the_image_ran_and_what_is_in_it() -> None:
+    one = report()
+    assert one.host is not None
+    text = page.to_html(replace(one, image=replace(one.image, digests=("x@sha256:1", "y@sha256:1"))))
+    environment = text[text.index('<h2 id="environment">') :]
+    assert list(pairs(environment).items())[:14] == [
+        ("image", "tfbuild:x (sha256:00)"),
+        ("digests", "x@sha256:1 y@sha256:1"),
+        ("size", "1000 MB"),
+        ("architecture", "amd64"),
+        ("CPU", "AMD EPYC, 2 CPUs, x86_64"),
+        ("cgroup quota", "none"),
+        ("memory", "16384 MiB"),
+        ("kernel", "6.1.0"),
+        ("engine", "20.10"),
+        ("TensorFlow", "2.21.0 (v2.21.0), compiled by Clang 18.1.8"),
+        ("compiled for", "SSE AVX"),
+        ("Python", "3.11.2"),
+        ("NumPy", "2.4.6"),
+        ("malloc of", "/usr/lib/libtcmalloc_minimal.so.4"),
+    ]
+    limited = page.to_html(replace(one, host=replace(one.host, quota=1.5)))
+    assert pairs(limited)["cgroup quota"] == "1.5 CPUs"
+    assert "digests" not in pairs(page.to_html(one)), "what is empty is left out"
+
+
+def test_the_plan_is_what_the_labels_said() -> None:
+    shown = pairs(page.to_html(report()))
+    assert (shown["features"], shown["copts"], shown["instruction set"]) == ("avx sse3", "--copt=-mavx", "avx")
+    assert "bazel" not in shown
+
+
+def test_a_status_has_its_word_and_its_colour() -> None:
+    text = page.to_html(failed())
+    found = re.findall(r"<h3>(\w+): <span class=\"(\w+)\">(\w+)</span>", text)
+    assert found == [
+        ("guard", "quiet", "ok"), ("isa", "slower", "FAIL"), ("onednn", "slower", "WARN"), ("cuda", "quiet", "skip"),
+    ]  # fmt: skip
+
+
+def test_the_summary_counts_only_what_there_was() -> None:
+    assert "tfbuild:x: 2 passed." in ParsedPage(page.to_html(report())).text
+
+
+def test_the_chart_shows_the_time_that_is_judged() -> None:
+    original = report().throughput
+    assert original is not None
+    doubled = Interval(median=2.0, low=1.9, high=2.1, coverage=0.95)
+    other = replace(original, cpu=doubled, benchmarks=())
+    for metric, title in (("cpu", "CPU time, relative"), ("wall", "wall time, relative")):
+        (drawing,) = drawings(page.to_html(replace(report(), throughput=replace(other, metric=metric))))
+        texts = " ".join(mark.text or "" for mark in marked(drawing, "text"))
+        assert title in texts
+        assert ("2.00" in texts) == (metric == "cpu"), texts
+
+
+def test_the_numbers_are_those_of_each_workload_and_all() -> None:
+    one = report()
+    assert one.throughput is not None
+    rows = re.findall(r'<th scope="row">(.*?)</th><td class="number">(.*?)</td>', page.to_html(one))
+    expected = [(page.ALL, one.throughput.cpu), *((row.name, row.cpu) for row in one.throughput.benchmarks)]
+    assert rows == [(name, f"{cpu.median:.3f} [{cpu.low:.3f}, {cpu.high:.3f}]") for name, cpu in expected]
 
 
 def test_the_chart_has_each_workload_and_their_mean() -> None:

@@ -204,6 +204,100 @@ def test_the_terminal_gets_no_markup_from_an_image() -> None:
     assert "2.21.0-mkl-py3.11-f16c: fail in 37 s" in shown
 
 
+def shown(one: Report) -> list[str]:
+    stream = io.StringIO()
+    reporting.show(one, stream)
+    return [line.rstrip() for line in stream.getvalue().splitlines()]
+
+
+def test_the_terminal_shows_each_check_and_for_a_failure_what_to_do() -> None:
+    checks = (
+        check("guard"),
+        check("isa", "fail", "lacks AVX2"),
+        check("onednn", "warn", "old"),
+        check("cuda", "skip", "no"),
+    )
+    assert shown(report("fail", *checks)) == [
+        "ok    guard   as planned",
+        "FAIL  isa     lacks AVX2",
+        f"              fix: {CLAIMS['isa'].fix}",
+        "WARN  onednn  old",
+        "skip  cuda    no",
+        "a build from source would add AVX2 FMA on this CPU",
+        "2.21.0-mkl-py3.11-f16c: fail in 37 s",
+    ]
+    assert shown(replace(report(), source_would_add=()))[-1] == "2.21.0-mkl-py3.11-f16c: pass in 37 s"
+    assert len(shown(replace(report(), source_would_add=()))) == 3
+    unadvised = shown(report("fail", replace(check("isa", "fail"), fix="")))
+    assert not any("fix:" in line for line in unadvised)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_status_has_its_colour_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"TERM": "xterm", "COLUMNS": "120"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    stream = Terminal()
+    statuses = {"pass": "guard", "warn": "onednn", "fail": "isa", "skip": "cuda"}
+    reporting.show(report("fail", *(check(name, status) for status, name in statuses.items())), stream)
+    text = stream.getvalue()
+    assert [
+        f"\x1b[{code}m{mark}" in text for code, mark in (("32", "ok"), ("33", "WARN"), ("1;31", "FAIL"), ("2", "skip"))
+    ] == [True] * 4
+
+
+def test_markdown_has_the_throughput_against_its_baseline() -> None:
+    one = report()
+    assert one.throughput is not None
+    text = reporting.to_markdown(one)
+    assert f"Against `{one.throughput.baseline} with LD_PRELOAD=`: faster." in text
+    plain = replace(one, throughput=replace(one.throughput, retuned={}, clean=7, rounds=9, foreign=0.125))
+    text = reporting.to_markdown(plain)
+    assert f"Against `{one.throughput.baseline}`: faster." in text
+    assert "7 of 9 rounds were undisturbed;\nother load used 12% of the machine on average." in text
+    for row in one.throughput.benchmarks:
+        assert (
+            f"| {row.name} | {row.cpu.median:.3f} [{row.cpu.low:.3f}, {row.cpu.high:.3f}] | {row.wall.median:.3f}"
+            in text
+        )
+
+
+def test_markdown_has_the_plan_the_host_and_the_contents() -> None:
+    lines = reporting.to_markdown(report()).splitlines()
+    for line in (
+        "- features: avx sse3",
+        "- copts: --copt=-mavx",
+        "- release: 2.21.0",
+        "- host: AMD EPYC, 2 CPUs (cgroup quota: none), 16384 MiB, kernel 6.1.0, engine 20.10",
+        "- found: TensorFlow 2.21.0 (v2.21.0), compiled by Clang 18.1.8; malloc of /usr/lib/libtcmalloc_minimal.so.4",
+        "  *Numbers:* faults 0 (< 1000).",
+        "verified 2026-11-21T10:00:00+00:00 in 37 s by tfbuild 0.1.0.",
+    ):
+        assert line in lines
+    assert not any(line.startswith("- bazel:") for line in lines), "what is empty is left out"
+    assert "*Numbers:*" not in reporting.to_markdown(report("pass", replace(check("guard"), measures=())))
+    assert "*Fix:*" not in reporting.to_markdown(report("fail", replace(check("isa", "fail"), fix="")))
+
+
+def test_a_failure_is_kept_beside_the_report_of_an_image_in_use(tmp_path: Path) -> None:
+    good = reporting.write(report(), tmp_path / "a" / "b")
+    bad = reporting.write(report("fail", check("isa", "fail")), good.parent)
+    assert (good.name, bad.name) == ("2.21.0-mkl-py3.11-f16c.json", "2.21.0-mkl-py3.11-f16c-failed.json")
+    assert reporting.from_json(good.read_bytes()).passed
+    assert len(list(good.parent.iterdir())) == 6
+    assert good.with_suffix(".md").read_text() == reporting.to_markdown(report())
+
+
+def test_nothing_proved_is_an_error_without_a_hint() -> None:
+    with pytest.raises(VerificationFailed, match="x is not what it claims to be: nothing could be proved") as caught:
+        reporting.raise_if_failed(replace(report("fail"), checks=()), "x")
+    assert caught.value.hint == ""
+
+
 def test_a_failed_report_is_an_error_with_a_hint() -> None:
     reporting.raise_if_failed(report(), "tfbuild:x")
     reporting.raise_if_failed(report("warn"), "tfbuild:x")

@@ -1,15 +1,23 @@
 """Statistics: planted effects are found, no others are claimed, and noise alone never fails an image."""
 
+import json
 import math
 import random
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.context.test_planned import planned
+from tests.measure.test_workers import MadeUpWorker, Script
+from tests.verify.test_checks import SANDBOX
+from tfbuild.engine import Engine, Sandbox, WorkerDied
 from tfbuild.in_container.bench.records import WorkerSample
+from tfbuild.in_container.smoke.judge import Judgement
 from tfbuild.measure import experiments, intervals, protocol
 from tfbuild.measure.arms import Machine
 from tfbuild.measure.evaluate import AGAIN
@@ -19,7 +27,7 @@ from tfbuild.measure.workers import Pool
 from tfbuild.pipeline.baselines import untuned
 from tfbuild.verify.checks import throughput
 from tfbuild.verify.records import Throughput
-from tfbuild.verify.verification import Baseline
+from tfbuild.verify.verification import Baseline, Verification
 
 BASELINE = Baseline(ref="tfbuild:plain", env={"LD_PRELOAD": ""})
 ROW = throughput.against(BASELINE)
@@ -201,3 +209,125 @@ def test_a_sample_with_more_calls_is_scaled_to_the_calls_of_the_others() -> None
     assert matmul.inner == INNER
     assert matmul.rounds[3].baseline.cpu == pytest.approx(longer.cpu)
     assert matmul.cpu.low == pytest.approx(1.0)
+
+
+# --- the measurement, with workers that answer by the protocol --------------------------------------------------------
+
+
+class Worker(MadeUpWorker):
+    """One of several that build at the same time."""
+
+    def ask(self, line: str, timeout: float) -> str:
+        question = json.loads(line)
+        kind, name = question["ask"], question.get("key", "").rpartition("/")[2]
+        self.script.asked.append((kind, name))
+        if (kind, name) in self.script.dies:
+            raise WorkerDied("the worker ended", exit_code=139, stderr_tail="Segmentation fault")
+        return json.dumps(asdict(self.answer(kind, name, question)))
+
+
+@dataclass
+class WorkerEngine:
+    """Starts workers in a sandbox. `images`: those that it was asked for."""
+
+    script: Script
+    images: list[str] = field(default_factory=list)
+
+    @contextmanager
+    def sandbox(self, ref: str, files: Mapping[str, bytes], path: str) -> Iterator[Sandbox]:
+        assert any(name.endswith("bench/__main__.py") for name in files)
+        yield Sandbox(processes=1, volume="v", source="/v", path=path)
+
+    def worker(self, ref: str, command: list[str], *, env: Mapping[str, str], sandbox: object, **_: Any) -> Worker:
+        assert sandbox, "nobody trusts the image"
+        self.images.append(ref)
+        return Worker(self.script, env)
+
+
+@pytest.fixture
+def script() -> Script:
+    return Script(seconds={IMAGE: 0.01, AGAIN: 0.01, OTHER: 0.02})
+
+
+def run(script: Script, baseline: Baseline | str = BASELINE) -> tuple[Judgement, Verification, WorkerEngine]:
+    engine = WorkerEngine(script)
+    state = Verification(
+        engine=cast(Engine, engine), ref="sha256:1", planned=planned(), baseline=baseline, sandbox=SANDBOX
+    )
+    check = throughput.CHECK.run(state)
+    assert check.name == "throughput"
+    return check, state, engine
+
+
+def test_the_image_is_timed_against_its_baseline_and_itself(script: Script) -> None:
+    check, state, engine = run(script, replace(BASELINE, id="sha256:2"))
+    assert check.status == "pass"
+    assert check.detail.startswith("faster: 2.000 [2.000, 2.000] of the baseline's speed in CPU time, 2.000 ")
+    assert {*engine.images} == {"sha256:1", "sha256:2"}
+    result = state.throughput
+    assert result is not None
+    assert (result.rounds, result.clean, result.baseline) == (throughput.ROUNDS, throughput.ROUNDS, "tfbuild:plain")
+    assert [row.name for row in result.benchmarks] == [*WORKLOADS]
+    assert {measure.name: measure.value for measure in check.measures} == pytest.approx(
+        {"cpu_ratio": 2.0, "cpu_ratio_high": 2.0, "wall_ratio": 2.0, "band_low": 1.0, "band_high": 1.0}
+    )
+    assert {measure.name: measure.limit for measure in check.measures if measure.limit} == {"cpu_ratio_high": ">= 0.95"}
+
+
+def test_a_slower_image_fails_with_its_numbers(script: Script) -> None:
+    script.seconds[OTHER] = 0.008
+    check, state, _ = run(script)
+    assert (check.status, state.throughput is None) == ("fail", False)
+    assert check.detail.startswith("slower: 0.800 ")
+    assert "the image against itself 1.000 [1.000, 1.000]; 9 of 9 rounds undisturbed" in check.detail
+
+
+def test_a_machine_without_time_for_enough_rounds_gives_no_verdict(
+    script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(throughput, "LONGEST", -1.0)
+    monkeypatch.setattr(throughput, "SECONDS", -1.0)
+    check, state, _ = run(script)
+    assert (check.status, state.throughput) == ("skip", None)
+    assert check.detail == "the machine is too busy: only 0 rounds fitted into -1 s"
+
+
+def test_past_its_share_of_the_time_only_the_rounds_of_an_interval_are_taken(
+    script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(throughput, "SECONDS", -1.0)
+    check, state, _ = run(script)
+    assert check.status == "pass"
+    assert state.throughput is not None
+    assert state.throughput.rounds == intervals.FEWEST
+
+
+def test_a_worker_that_dies_is_the_image_s_failure(script: Script) -> None:
+    script.dies = [("prepare", IMAGE)]
+    check, state, _ = run(script)
+    assert (check.status, state.throughput) == ("fail", None)
+    assert check.detail.startswith("could not be measured: ")
+
+
+def test_without_a_baseline_nothing_is_started(script: Script) -> None:
+    check, _, engine = run(script, "not requested")
+    assert (check.status, check.detail, engine.images) == ("skip", "not requested", [])
+
+
+def test_a_comparison_without_enough_rounds_has_no_ratio() -> None:
+    with pytest.raises(ValueError, match="too few rounds for a ratio"):
+        judged(rounds(1.0, spread=0.01, seed=1, count=1))
+
+
+def test_wall_time_and_cpu_time_are_told_apart() -> None:
+    rows = rounds(1.0, spread=0.0, seed=1)
+    for row in rows:
+        for name in WORKLOADS:
+            sample = row[name].samples[OTHER]
+            row[name].samples[OTHER] = replace(sample, wall=sample.wall * 3)
+    result = judged(rows)
+    assert (result.cpu.median, result.wall.median) == pytest.approx((1.0, 3.0))
+    assert all((row.cpu.median, row.wall.median) == pytest.approx((1.0, 3.0)) for row in result.benchmarks)
+    triple = result.benchmarks[0].rounds[0]
+    assert triple.baseline.wall == pytest.approx(3 * triple.image.wall)
+    assert triple.again.cpu == pytest.approx(triple.image.cpu)

@@ -14,6 +14,12 @@ MOST_BYTES = 64 * 1024
 # The line with the command that wrote the script. It is a comment, and nothing else in the labels has that command.
 HEADER = 1
 CORES = 2
+# What kernels list for every CPU of an architecture, and no label names. Without it a description is no real one.
+ALWAYS = {
+    "x86_64": "fpu vme de pse tsc msr pae mce cx8 apic sep mtrr pge mca cmov pat pse36 clflush mmx fxsr sse sse2 "
+    "syscall nx lm constant_tsc rep_good nopl cpuid",
+    "aarch64": "fp evtstrm cpuid",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,15 +80,16 @@ def _describe(arch: str, names: Sequence[str], rng: random.Random, lacks: str = 
 
 
 def _core(arch: str, number: int, names: Sequence[str]) -> str:
+    listed = " ".join((ALWAYS[arch], *names))
     if arch == "aarch64":
         return (
-            f"processor\t: {number}\nBogoMIPS\t: 50.00\nFeatures\t: fp {' '.join(names)}\n"
+            f"processor\t: {number}\nBogoMIPS\t: 50.00\nFeatures\t: {listed}\n"
             "CPU implementer\t: 0x41\nCPU architecture: 8\nCPU variant\t: 0x3\nCPU part\t: 0xd0c\nCPU revision\t: 1\n"
         )
     return (
         f"processor\t: {number}\nvendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 85\n"
         "model name\t: Intel(R) Xeon(R) Processor @ 2.80GHz\nstepping\t: 7\ncpu MHz\t\t: 2800.198\n"
-        f"core id\t\t: {number}\ncpu cores\t: {CORES}\nflags\t\t: fpu vme de pse tsc msr {' '.join(names)}\n"
+        f"core id\t\t: {number}\ncpu cores\t: {CORES}\nflags\t\t: {listed}\n"
         "bugs\t\t: spectre_v1 spectre_v2\nbogomips\t: 5600.39\nclflush size\t: 64\n"
         "address sizes\t: 46 bits physical, 48 bits virtual\n"
     )

@@ -1,0 +1,39 @@
+"""An image whose files the tests choose; nothing in it is started."""
+
+import errno
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tfbuild.engine import Image
+
+
+@dataclass
+class LibraryEngine:
+    """What a copy out of the image gives or raises is in `files`, by path.
+
+    `asked`: the paths; `beside`: what of it was still on the disk each time.
+    """
+
+    files: Mapping[str, bytes | OSError]
+    labels: Mapping[str, str] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+    beside: list[list[str]] = field(default_factory=list)
+
+    def image(self, ref: str) -> Image:
+        return Image(
+            id="sha256:0a", labels=dict(self.labels), size=1, env=(), entrypoint=(), architecture="amd64",
+            repo_digests=(),
+        )  # fmt: skip
+
+    def read_file(self, ref: str, path: str, destination: Path, limit: int) -> Path:
+        self.asked.append(path)
+        self.beside.append([file.name for file in destination.parent.iterdir() if not file.name.startswith(".")])
+        content = self.files.get(path, FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path))
+        if isinstance(content, OSError):
+            raise content
+        if len(content) > limit:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), path)
+        destination.write_bytes(content)
+        return destination
