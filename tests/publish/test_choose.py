@@ -328,3 +328,64 @@ def test_a_release_means_all_of_its_patches_and_no_other() -> None:
 def test_the_features_for_vectors_exist() -> None:
     for row in facts.load("vectors", choose.VectorTable).vector:
         assert set(row.features) <= {feature.name for feature in facts.features(row.arch)}
+
+
+def test_images_that_are_passed_over_for_one_reason_are_named_together() -> None:
+    def rows(*names: str, reason: str) -> list[choose.PassedOver]:
+        return [choose.PassedOver(id=name, reason=reason) for name in names]
+
+    assert choose.passed_over([*rows("a", "b", reason="x"), *rows("c", reason="y"), *rows("d", "e", reason="x")]) == [
+        "not a, b and 2 more: x", "not c: y"
+    ]  # fmt: skip
+    assert choose.passed_over(rows("a", "b", reason="x")) == ["not a, b: x"]
+    assert choose.passed_over(rows("a", "b", "c", reason="x")) == ["not a, b and 1 more: x"]
+    assert choose.passed_over([]) == []
+
+
+def test_a_choice_among_other_images_keeps_one_reason_for_each() -> None:
+    choice = chosen("rocky9-zen5")
+    best, *others = choice.fitting
+    left = choice.among(others).passing([choose.PassedOver(id=best.id, reason="lost", better=True)])
+    assert (left.best, left.fitting) == (others[0], tuple(others))
+    reasons = [(row.id, row.reason) for row in left.passed_over]
+    assert reasons[0] == (best.id, "lost")
+    assert sorted(name for name, _ in reasons) == sorted(image.id for image in (best, *others[1:]))
+    none = choice.among([])
+    assert (none.best, none.passing([]).passed_over) == (None, choice.passed_over)
+    assert choose.explained(none, any_release=False) == []
+    assert choice.to_json() == {
+        "id": best.id,
+        "passed_over": [{"id": row.id, "reason": row.reason} for row in choice.passed_over],
+        "older": None,
+        "nearest": None,
+        "missing": [],
+    }
+
+
+def test_only_what_would_have_been_chosen_is_better() -> None:
+    """The reasons of the others would be noise."""
+    arm = replace(published("avx"), id="arm", platform="linux/arm64", features=frozenset(), digest="sha256:arm")
+    choice = chosen("rhel7-haswell", arm, published("avx", release="2.14.1"))
+    better = {row.id: row.better for row in choice.passed_over}
+    assert [name for name, is_better in better.items() if is_better] == ["2.20.0-mkl-py3.11-x86-64-v4"]
+    assert {row.id: row.reason for row in choice.passed_over}["arm"] == "for linux/arm64"
+    # Where nothing fits, each image of this release and platform would have been.
+    only = choose.choose([*ONE_RELEASE, arm], platform="linux/amd64", features=frozenset())
+    assert [row.id for row in only.passed_over if not row.better] == ["arm"]
+    assert only.nearest == ONE_RELEASE[1]
+
+
+def test_an_image_of_another_release_is_passed_over_for_the_newer_one() -> None:
+    old, new = published("avx", release="2.14.1"), published("avx")
+    (row,) = choose.choose([old, new], platform="linux/amd64", features=new.features, any_release=True).passed_over
+    assert (row.id, row.reason, row.better) == (old.id, "2.20.0 is newer", False)
+    larger = published("x86-64-v3", release="2.14.1")
+    choice = choose.choose([larger, new], platform="linux/amd64", features=larger.features, any_release=True)
+    assert choice.best == larger
+    smaller = choose.choose([larger, old], platform="linux/amd64", features=larger.features, any_release=True)
+    assert [row.reason for row in smaller.passed_over] == ["x86-64-v3 uses more of this CPU than avx"]
+
+
+def test_a_time_without_an_offset_is_utc() -> None:
+    assert choose.moment("2026-01-01T00:00:00") == choose.moment("2026-01-01T00:00:00Z")
+    assert choose.moment("2026-01-01T11:00:00+02:00") == choose.moment("2026-01-01T09:00:00.000000000Z")

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -132,3 +133,23 @@ def test_the_verb_prints_the_reason_and_exits_with_its_code(fake: type[FakeRegis
     # Another context comes first: that image must be compiled anew.
     invoke(*words[:5], f"sha256:{64 * '2'}", code=29)
     assert "--max-age" in invoke("verify", tag, "--max-age", "30d", code=2).stderr
+
+
+def test_an_image_that_does_not_say_when_it_was_built_is_too_old(fake: type[FakeRegistry], tmp_path: Path) -> None:
+    one = checked(fake, published(fake, *base(fake, b"old")), tmp_path)
+    undated = replace(one, published=replace(one.published, created=""))
+    state = freshness.judge(undated, compare_base=False, max_age=timedelta(days=1))
+    assert [(reason.kind, reason.text) for reason in state.reasons] == [("age", "nothing says when it was built")]
+    document = state.to_json()
+    assert (document["base"], document["rebuild_options"]) == (None, f"--no-cache --reuse {one.reference}")
+    assert freshness.judge(undated, compare_base=False, max_age=None).to_json()["rebuild"] == []
+
+
+def test_a_base_without_an_answer_is_null_in_json(fake: type[FakeRegistry], tmp_path: Path) -> None:
+    name = f"{connect(fake).repository}:gone"
+    one = checked(fake, published(fake, name, "sha256:of-a-base"), tmp_path)
+    state = freshness.judge(one, compare_base=True, max_age=None)
+    assert state.to_json()["base"] == {"name": name, "digest": "sha256:of-a-base", "now": None}
+    known = checked(fake, published(fake, *base(fake, b"x"), **{"io.tfbuild.version": "2"}), tmp_path)
+    now = freshness.base_now(known)
+    assert (now.now, now.note) == (now.digest, "")

@@ -308,6 +308,110 @@ def test_a_statement_names_everything_in_an_image() -> None:
     assert run["byproducts"][1]["digest"] == {"sha256": digest_of(b"{}").removeprefix("sha256:")}
 
 
+def test_a_statement_has_the_fields_that_slsa_gives_them() -> None:
+    """What readers of such documents look for, by its exact names; published values, which must not change."""
+    content = json.loads(provenance.to_json(statement()))
+    definition, run = content["predicate"]["buildDefinition"], content["predicate"]["runDetails"]
+    own = {name.removeprefix("io.tfbuild."): value for name, value in labels().items()}
+    assert definition["buildType"] == "urn:tfbuild:image:1"
+    assert definition["externalParameters"] == {
+        name: own[name] for name in ("release", "target", "python", "platform", "wheel", "source")
+    }
+    decided = ("instruction-set", "compiler", "bazel", "allocator", "threading", "onednn", "context")
+    assert definition["internalParameters"] == {name: own[name] for name in decided} | {
+        "features": own["features"].split(),
+        "copts": own["copts"].split(),
+        "labels": labels(),
+        "found-compiler": "clang 18",
+        "found-bazel": "7.4.1",
+        "found-git-version": "v2.20.0-rc0-4-gc19116c1e4",
+    }
+    assert definition["resolvedDependencies"][1]["uri"] == "git+https://github.com/tensorflow/tensorflow"
+    assert set(run) == {"builder", "metadata", "byproducts"}
+    assert (run["builder"]["id"], run["builder"]["version"]) == ("urn:tfbuild:local", {"tfbuild": own["version"]})
+    assert run["metadata"] == {"invocationId": own["context"], "finishedOn": image().created}
+    assert [item["name"] for item in run["byproducts"]] == [
+        "configuration", f"{own['id']}.json", f"{own['id']}.cdx.json"
+    ]  # fmt: skip
+    assert run["byproducts"][1]["annotations"] == {"created": "2026-11-21T13:00:00+00:00"}
+    assert run["byproducts"][2]["digest"] == {"sha256": digest_of(b"[]").removeprefix("sha256:")}
+
+
+def test_what_is_not_known_is_in_no_statement() -> None:
+    bare = image(labels={"io.tfbuild.id": "x", "io.tfbuild.reused": "tfbuild:y@sha256:1"})
+    made = provenance.statement(
+        bare, repository="us/x", digest=DIGEST, built={"compiler": ""}, wheel_sha256="", git_version="", report=b"{}",
+        verified="2026-11-01T00:00:00Z", sbom=b"{}", run=None,
+    )  # fmt: skip
+    definition, details = made.predicate.build_definition, made.predicate.run_details
+    assert (definition.resolved_dependencies, definition.external_parameters) == ((), {})
+    assert definition.internal_parameters == {"labels": dict(bare.labels)}
+    assert details.builder.builder_dependencies == ()
+    assert (made.resource("nothing").sha256, made.resource("configuration").sha256) == ("", DIGEST)
+    gpu = labels() | {"io.tfbuild.compute-capabilities": "8.0 9.0", "io.tfbuild.requirement": "tensorflow==2.20.0"}
+    named = provenance.parameters(gpu, provenance.REQUESTED)
+    assert (named["compute-capabilities"], named["requirement"]) == (["8.0", "9.0"], "tensorflow==2.20.0")
+    nameless = provenance.statement(
+        image(labels={"org.opencontainers.image.base.digest": BASE}), repository="us/x", digest=DIGEST, built={},
+        wheel_sha256="", git_version="", report=b"{}", verified="", sbom=b"{}", run=None,
+    )  # fmt: skip
+    assert [item.name for item in nameless.predicate.build_definition.resolved_dependencies] == ["base"]
+
+
+def test_a_statement_of_another_kind_is_no_provenance_of_an_image() -> None:
+    own = json.loads(provenance.to_json(statement()))
+
+    def read(content: dict[str, object]) -> None:
+        provenance.from_json(json.dumps(content).encode())
+
+    with pytest.raises(ValueError, match=r"^a https://spdx\.dev/Document, not an SLSA provenance v1"):
+        read(own | {"predicateType": "https://spdx.dev/Document"})
+    with pytest.raises(ValueError, match="not an SLSA provenance v1"):
+        read(own | {"_type": "https://in-toto.io/Statement/v0.1"})
+    own["predicate"]["buildDefinition"]["buildType"] = "https://actions.github.io/buildtypes/workflow/v1"
+    with pytest.raises(ValueError, match=r"^of build type https://actions\."):
+        read(own)
+
+
+@pytest.mark.parametrize("subject", [[], [{"name": "x", "digest": {"sha512": "1"}}], "twice"])
+def test_a_statement_about_no_image_or_several_is_refused(subject: object) -> None:
+    forged = json.loads(provenance.to_json(statement()))
+    forged["subject"] = [*forged["subject"], {"digest": {"sha256": 64 * "0"}}] if subject == "twice" else subject
+    read = provenance.from_json(json.dumps(forged).encode())
+    with pytest.raises(VerificationFailed, match="is about another image"):
+        provenance.refuse_other(read, digest=MANIFEST, config=DIGEST, labels=labels())
+
+
+def test_only_the_labels_that_differ_are_named() -> None:
+    changed = labels() | {"io.tfbuild.copts": "-O0", "more": "x"}
+    with pytest.raises(VerificationFailed, match=r"differ from its provenance: io\.tfbuild\.copts, more\n") as refusal:
+        provenance.refuse_other(statement(), digest=MANIFEST, config=DIGEST, labels=changed)
+    assert refusal.value.hint.startswith("one of the two was changed after the push")
+    forged = json.loads(provenance.to_json(statement()))
+    forged["predicate"]["buildDefinition"]["internalParameters"]["labels"] = ["x"]
+    with pytest.raises(VerificationFailed, match="differ from its provenance"):
+        provenance.refuse_other(
+            provenance.from_json(json.dumps(forged).encode()), digest=MANIFEST, config=DIGEST, labels=labels()
+        )
+    forged = json.loads(provenance.to_json(statement()))
+    forged["predicate"]["buildDefinition"]["externalParameters"]["wheel"] = "official"
+    with pytest.raises(VerificationFailed, match="parameters differ"):
+        provenance.refuse_other(
+            provenance.from_json(json.dumps(forged).encode()), digest=MANIFEST, config=DIGEST, labels=labels()
+        )
+
+
+def test_a_ci_run_has_defaults_where_the_ci_leaves_out_a_variable() -> None:
+    github = ci_run.this_run({**GITHUB, "GITHUB_RUN_ATTEMPT": ""})
+    assert github is not None
+    assert (github.invocation, github.commit) == ("https://github.com/us/tfbuild/actions/runs/17/attempts/1", COMMIT)
+    gitlab = ci_run.this_run({**GITLAB, "CI_COMMIT_REF_NAME": "", "CI_CONFIG_PATH": "ci/own.yml"})
+    assert gitlab is not None
+    assert (gitlab.builder, gitlab.commit) == (f"https://gitlab.com/us/tfbuild//ci/own.yml@{COMMIT}", COMMIT)
+    for env, name in ((GITHUB, "GITHUB_ACTIONS"), (GITLAB, "GITLAB_CI")):
+        assert ci_run.this_run(env | {name: "false"}) is None
+
+
 def test_a_statement_names_the_image_that_tensorflow_was_taken_from() -> None:
     reused = f"ghcr.io/us/tfbuild:id@{DIGEST}"
     labelled = image(labels=labels() | {"io.tfbuild.reused": reused})

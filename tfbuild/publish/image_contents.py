@@ -222,5 +222,5 @@ def _short_names(text: str) -> list[str]:
         stanzas = list(Deb822.iter_paragraphs(text.splitlines(keepends=True), use_apt_pkg=False))
     except ValueError:
         return []
-    names = {stanza["License"].strip().partition("\n")[0].strip() for stanza in stanzas if stanza.get("License")}
+    names = {stanza["License"].partition("\n")[0].strip() for stanza in stanzas if stanza.get("License")}
     return sorted(name for name in names if name and len(name) <= LONGEST_NAME)

@@ -1,0 +1,348 @@
+"""What is read of an image's files, of which any may be missing or broken, and what its SBOM says of that."""
+
+import hashlib
+import json
+from typing import Any
+
+import pytest
+
+from tests.publish.test_supply import BASE, DIGEST, SITE, files, image, labels, metadata, properties
+from tfbuild.engine import Engine, Files
+from tfbuild.errors import TfbuildError
+from tfbuild.publish import image_contents, sbom
+from tfbuild.publish.image_contents import BundledLibrary, Contents
+
+DPKG = "/var/lib/dpkg/status"
+
+
+def contents(given: dict[str, bytes], links: dict[str, str] | None = None) -> Contents:
+    return image_contents.of_files(Files(files=given, links=links or {}))
+
+
+def rows(bill: bytes) -> dict[str, Any]:
+    """The components by their names; test_supply.py compares such documents with the schema."""
+    return {row["name"]: row for row in json.loads(bill).get("components", [])}
+
+
+@pytest.mark.parametrize("path", [
+    "/var/lib/dpkg/status", "/var/lib/dpkg/status.d/base", "/opt/tfbuild/build.txt", "/etc/os-release",
+    "/usr/lib/os-release", "/usr/share/doc/zlib1g/copyright", "/usr/share/doc/zlib1g",
+    f"{SITE}/x-1.dist-info/METADATA", f"{SITE}/x.egg-info/PKG-INFO", f"{SITE}/x-1.dist-info/direct_url.json",
+    f"{SITE}/x.libs/libx.so", f"{SITE}/tensorflow/THIRD_PARTY_NOTICES.txt",
+])  # fmt: skip
+def test_what_an_sbom_is_made_of_is_read(path: str) -> None:
+    assert image_contents._wanted(path)
+
+
+@pytest.mark.parametrize("path", [
+    "/etc/passwd", "/var/lib/dpkg/status-old", "/usr/share/doc/zlib1g/changelog.gz", "/usr/share/doc/a/b/copyright",
+    f"{SITE}/x-1.dist-info/RECORD", f"{SITE}/x/METADATA", f"{SITE}/x/libx.so", f"{SITE}/x/THIRD_PARTY_NOTICES.txt",
+])  # fmt: skip
+def test_nothing_else_is_read(path: str) -> None:
+    assert not image_contents._wanted(path)
+
+
+class Unreadable(Engine):
+    def __init__(self) -> None:
+        self.limit = 0
+
+    def read_files(self, ref: str, wanted: Any, limit: int) -> Files:
+        self.limit = limit
+        raise OSError(28, "No space left on device")
+
+
+def test_an_image_that_cannot_be_read_is_an_error_with_its_reason() -> None:
+    engine = Unreadable()
+    with pytest.raises(TfbuildError, match=r"the files of tfbuild:x cannot be read: .*[Nn]o space"):
+        image_contents.read(engine, "tfbuild:x")
+    # The libraries of the image of 2.21.0 have 34 MB; a hostile image has no end.
+    assert 200 << 20 < engine.limit < 2 << 30
+
+
+# --- Python -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_package_without_a_name_or_a_version_is_left_out() -> None:
+    given = {
+        f"{SITE}/a-1.dist-info/METADATA": b"Metadata-Version: 2.1\nVersion: 1\n",
+        f"{SITE}/b-1.dist-info/METADATA": b"Metadata-Version: 2.1\nName: b\n",
+        f"{SITE}/c.egg-info/PKG-INFO": b"Metadata-Version: 2.1\nName: C_c\nVersion: 1\n",
+    }
+    assert [(one.name, one.version, one.path) for one in contents(given).python] == [("c-c", "1", f"{SITE}/c.egg-info")]
+
+
+def test_one_package_in_two_folders_is_listed_twice_in_order() -> None:
+    paths = ["/b/x-1.dist-info/METADATA", "/a/x-1.dist-info/METADATA", "/a/a-1.dist-info/METADATA"]
+    given = {path: metadata(path.split("/")[2][0], "1") for path in paths}
+    assert [one.path for one in contents(given).python] == ["/a/a-1.dist-info", "/a/x-1.dist-info", "/b/x-1.dist-info"]
+
+
+@pytest.mark.parametrize(
+    ("field", "licences"),
+    [
+        ("License: MIT", ("MIT",)),
+        ("License: " + 100 * "M", (100 * "M",)),
+        # Those are no names, so that the classifiers say more.
+        ("License: " + 101 * "M", ("Apache Software License", "MIT License")),
+        ("License: MIT\n  and its whole text", ("Apache Software License", "MIT License")),
+        ("License: UNKNOWN", ("Apache Software License", "MIT License")),
+        ("License: unknown", ("Apache Software License", "MIT License")),
+        ("License:  ", ("Apache Software License", "MIT License")),
+    ],
+)
+def test_a_licence_is_its_name_or_what_the_classifiers_say(field: str, licences: tuple[str, ...]) -> None:
+    classifiers = ("License :: OSI Approved :: MIT License", "License :: OSI Approved :: Apache Software License")
+    lines = (field, *(f"Classifier: {one}" for one in (*classifiers, "Topic :: Software")))
+    given = {f"{SITE}/x-1.dist-info/METADATA": metadata("x", "1", *lines)}
+    assert [package.licences for package in contents(given).python] == [licences]
+
+
+def test_libraries_belong_to_the_package_beside_them() -> None:
+    given = {
+        f"{SITE}/h5py-3.dist-info/METADATA": metadata("h5py", "3"),
+        f"{SITE}/scikit_learn-1.dist-info/METADATA": metadata("scikit-learn", "1"),
+        f"{SITE}/scikit_learn.libs/libgomp.so": b"\x7fELF\xff",
+        f"{SITE}/h5py.libs/libz.so": b"z",
+        f"{SITE}/h5py.libs/liba.so": b"a",
+        "/other/h5py.libs/libelsewhere.so": b"e",
+    }
+    by_name = {one.name: one.libraries for one in contents(given).python}
+    assert by_name == {
+        "h5py": tuple(
+            BundledLibrary(file=f"lib{name}.so", sha256=hashlib.sha256(name.encode()).hexdigest()) for name in "az"
+        ),
+        "scikit-learn": (BundledLibrary(file="libgomp.so", sha256=hashlib.sha256(b"\x7fELF\xff").hexdigest()),),
+    }
+
+
+@pytest.mark.parametrize(
+    ("direct", "digest"),
+    [
+        ({"archive_info": {"hashes": {"sha256": 64 * "a"}, "hash": f"sha256={64 * 'b'}"}}, 64 * "a"),
+        ({"archive_info": {"hash": f"sha256={64 * 'b'}"}}, 64 * "b"),
+        ({"archive_info": {"hash": f"md5={32 * 'b'}"}}, ""),
+        ({"archive_info": {"hashes": {"sha256": 63 * "a"}}}, ""),
+        ({"archive_info": None}, ""),
+        ({"dir_info": {}}, ""),
+        ({"archive_info": []}, ""),
+        ({"archive_info": [1]}, ""),
+    ],
+)
+def test_the_digest_of_a_wheel_is_what_pip_noted(direct: dict[str, Any], digest: str) -> None:
+    given = {
+        f"{SITE}/x-1.dist-info/METADATA": metadata("x", "1"),
+        f"{SITE}/x-1.dist-info/direct_url.json": json.dumps(direct).encode(),
+    }
+    assert [package.wheel_sha256 for package in contents(given).python] == [digest]
+
+
+# --- Debian and the builder -------------------------------------------------------------------------------------------
+
+
+def stanza(name: str, *lines: str) -> str:
+    return "\n".join((f"Package: {name}", "Version: 1", *lines)) + "\n\n"
+
+
+def test_only_installed_packages_are_listed_by_name_and_architecture() -> None:
+    status = (
+        stanza("b", "Status: install ok installed", "Architecture: i386")
+        + stanza("b", "Status: hold ok installed", "Architecture: amd64")
+        + stanza("a", "Status: install ok installed", "Architecture: all")
+        + stanza("half", "Status: install ok half-installed", "Architecture: amd64")
+        + stanza("not", "Status: deinstall ok not-installed", "Architecture: amd64")
+        + "Package: versionless\nStatus: install ok installed\n\nVersion: 1\nStatus: install ok installed\n"
+    )
+    found = contents({DPKG: status.encode()}).debian
+    assert [(one.name, one.architecture) for one in found] == [("a", "all"), ("b", "amd64"), ("b", "i386")]
+    assert {(one.source, one.source_version) for one in found} == {("a", "1"), ("b", "1")}
+
+
+def test_an_image_without_dpkg_has_a_file_for_each_package_without_a_status() -> None:
+    given = {
+        f"/var/lib/dpkg/status.d/{name}": stanza(name, "Architecture: amd64").encode() for name in ("libc6", "base")
+    }
+    assert [one.name for one in contents(given).debian] == ["base", "libc6"]
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("Format: x\n\nFiles: *\nLicense: MIT\n The text.\n\nFiles: a\nLicense: GPL-2+\n", ("GPL-2+", "MIT")),
+        ("Format: x\n\nFiles: *\nLicense: MIT\n\nFiles: a\nLicense: MIT\n", ("MIT",)),
+        ("Format: x\n\nLicense: " + 100 * "M" + "\n\nLicense: " + 101 * "N" + "\n", (100 * "M",)),
+        ("Format: x\n\nLicense:\n The text only.\n", ()),
+        ("License: MIT\n", ()),
+        ("Format: x\n: broken\n", ()),
+    ],
+)
+def test_licences_are_those_of_a_machine_readable_copyright_file(text: str, names: tuple[str, ...]) -> None:
+    given = {DPKG: stanza("x", "Status: install ok installed").encode(), "/usr/share/doc/x/copyright": text.encode()}
+    assert contents(given).debian[0].licences == names
+
+
+def test_a_documentation_folder_may_be_a_link_to_that_of_another_package() -> None:
+    given = {
+        DPKG: stanza("x", "Status: install ok installed").encode(),
+        "/usr/share/doc/y/copyright": b"Format: x\n\nLicense: MIT\n",
+    }
+    for target in ("y", "/usr/share/doc/y", "../doc/y"):
+        assert contents(given, {"/usr/share/doc/x": target}).debian[0].licences == ("MIT",)
+    assert contents(given).debian[0].licences == ()
+
+
+def test_the_distribution_is_that_of_etc_before_that_of_usr() -> None:
+    usr = b"# ID=comment\nID=debian\nVERSION_ID='12'\nno assignment\nURL=\"https://x/?a=b\"\n"
+    assert contents({"/usr/lib/os-release": usr}).system == {
+        "ID": "debian", "VERSION_ID": "12", "URL": "https://x/?a=b"
+    }  # fmt: skip
+    assert contents({"/etc/os-release": b"ID=ours\n", "/usr/lib/os-release": usr}).system == {"ID": "ours"}
+    assert contents({}).system == {}
+
+
+def test_the_builders_notes_are_kept_without_invalid_digests() -> None:
+    sound = {"builder": BASE, "source_commit": 40 * "c", "wheel": 64 * "d", "compiler": "clang 18"}
+    text = "".join(f"{name}={value}\n" for name, value in sound.items())
+    assert contents({image_contents.BUILT: text.encode()}).built == sound
+    text = "builder=sha256:1\nsource_commit=main\nwheel=none x.whl\ncompiler=clang 18\n"
+    assert contents({image_contents.BUILT: text.encode()}).built == {"compiler": "clang 18"}
+    assert contents({}).built == {}
+
+
+# --- the SBOM of it ---------------------------------------------------------------------------------------------------
+
+
+def notes(given: Contents, **changes: str) -> list[str]:
+    return sbom.notes(labels() | changes, given)
+
+
+def test_an_sbom_says_what_it_lacks() -> None:
+    wheel_digest, commit, linked = (
+        "the digest of TensorFlow's wheel is not known: pip notes it only for a wheel out of a file",
+        "TensorFlow's source commit is not known: only a build from source writes it down",
+        "the libraries that are linked into TensorFlow are not known, nor their versions",
+    )
+    assert notes(image_contents.of_files(files())) == [wheel_digest, commit, linked]
+    built = f"source_commit={40 * 'c'}\nwheel={64 * 'd'}\n".encode()
+    known = files(**{image_contents.BUILT: built})
+    assert notes(image_contents.of_files(known)) == [linked]
+    assert notes(contents({image_contents.BUILT: built})) == [
+        "no Python package of TensorFlow is in the image", "no Debian package is in the image"
+    ]  # fmt: skip
+    base = "org.opencontainers.image.base.digest"
+    assert notes(image_contents.of_files(known), **{base: ""}) == [linked, "the base image is not known"]
+
+
+def test_an_sbom_is_about_one_image_made_at_its_time_by_this_tfbuild() -> None:
+    bill = json.loads(sbom.document(image(), contents({})))
+    about = bill["metadata"]
+    assert about["timestamp"] == "2026-11-21T12:57:41.307157+00:00"
+    assert [tool["name"] for tool in about["tools"]["components"]] == ["tfbuild"]
+    subject = about["component"]
+    assert (subject["type"], subject["name"], subject["bom-ref"]) == ("container", "tfbuild", DIGEST)
+    assert subject["version"] == labels()["io.tfbuild.id"]
+    assert properties(subject)["tfbuild:image:config-digest"] == DIGEST
+    dependencies = {row["ref"]: row.get("dependsOn", []) for row in bill["dependencies"]}
+    assert dependencies[DIGEST] == sorted(row["bom-ref"] for row in bill["components"])
+    other = json.loads(sbom.document(image(id=BASE, created="nothing"), contents({})))
+    assert other["serialNumber"] != bill["serialNumber"]
+    assert other["metadata"]["timestamp"] == "1970-01-01T00:00:00+00:00"
+
+
+def test_the_base_and_the_interpreter_are_components() -> None:
+    base, python = (rows(sbom.document(image(), contents({})))[name] for name in ("debian:bookworm", "python"))
+    assert (base["type"], base["bom-ref"]) == ("container", f"base@{BASE}")
+    assert base["hashes"] == [{"alg": "SHA-256", "content": BASE.removeprefix("sha256:")}]
+    assert (python["type"], python["purl"]) == ("application", "pkg:generic/python@3.13.1")
+    nameless = labels() | {"org.opencontainers.image.base.name": ""}
+    assert "base" in rows(sbom.document(image(labels=nameless), contents({})))
+    broken = labels() | {"org.opencontainers.image.base.digest": "sha256:x"}
+    assert not rows(sbom.document(image(labels=broken, env=("PYTHON_VERSION=",)), contents({})))
+
+
+def test_tensorflow_says_how_it_was_compiled() -> None:
+    tensorflow = rows(sbom.document(image(), image_contents.of_files(files())))["tensorflow"]
+    assert tensorflow["purl"] == "pkg:pypi/tensorflow@2.20.0"
+    assert tensorflow["bom-ref"] == f"pkg:pypi/tensorflow@2.20.0#{SITE}/tensorflow-2.20.0.dist-info"
+    own = labels()
+    known = properties(tensorflow)
+    assert known == {
+        "tfbuild:path": f"{SITE}/tensorflow-2.20.0.dist-info",
+        "tfbuild:tensorflow:third-party-notices": "Eigen, onednn",
+    } | {
+        f"tfbuild:tensorflow:{name}": own[f"io.tfbuild.{name}"]
+        for name in ("release", "wheel", "instruction-set", "copts", "compiler", "bazel", "source")
+    }
+    official = image(labels=own | {"io.tfbuild.requirement": "tensorflow-cpu==2.20.0"})
+    known = properties(rows(sbom.document(official, image_contents.of_files(files())))["tensorflow"])
+    assert known["tfbuild:tensorflow:requirement"] == "tensorflow-cpu==2.20.0"
+    other = rows(sbom.document(image(), image_contents.of_files(files())))["h5py"]
+    assert properties(other) == {"tfbuild:path": f"{SITE}/h5py-3.14.0.dist-info"}
+    (library,) = other["components"]
+    assert library["type"] == "file"
+    assert library["bom-ref"] == f"{other['bom-ref']}/libhdf5-8c29085d.so.310"
+    assert library["hashes"] == [{"alg": "SHA-256", "content": hashlib.sha256(b"\x7fELF").hexdigest()}]
+
+
+@pytest.mark.parametrize(
+    ("lines", "licences"),
+    [
+        (("License-Expression: MIT OR X11",), [{"acknowledgement": "declared", "expression": "MIT OR X11"}]),
+        (("License: MIT",), [{"license": {"acknowledgement": "declared", "id": "MIT"}}]),
+        (("License: Our own",), [{"license": {"acknowledgement": "declared", "name": "Our own"}}]),
+        (
+            ("Classifier: License :: B", "Classifier: License :: A"),
+            [{"license": {"acknowledgement": "declared", "name": name}} for name in ("A", "B")],
+        ),
+    ],
+)
+def test_licences_are_an_expression_an_identifier_or_names(lines: tuple[str, ...], licences: list[object]) -> None:
+    given = {f"{SITE}/x-1.dist-info/METADATA": metadata("x", "1", *lines)}
+    assert rows(sbom.document(image(), contents(given)))["x"]["licenses"] == licences
+
+
+def test_a_package_url_has_the_distribution_if_it_is_known() -> None:
+    status = stanza("x", "Status: install ok installed", "Architecture: amd64").encode()
+
+    def purl(system: str) -> object:
+        return rows(sbom.document(image(), contents({DPKG: status, "/etc/os-release": system.encode()})))["x"]["purl"]
+
+    assert purl("ID=debian\nVERSION_ID=12\n") == "pkg:deb/debian/x@1?arch=amd64&distro=debian-12"
+    assert purl("ID=ubuntu\nVERSION_ID=24.04\n") == "pkg:deb/ubuntu/x@1?arch=amd64&distro=ubuntu-24.04"
+    assert purl("ID=debian\n") == "pkg:deb/debian/x@1?arch=amd64"
+    # Without the system the package is still Debian's; without a version no system is named.
+    assert purl("") == "pkg:deb/debian/x@1?arch=amd64"
+    for half in ("ID=debian\n", "VERSION_ID=12\n"):
+        names = rows(sbom.document(image(), contents({DPKG: status, "/etc/os-release": half.encode()})))
+        assert set(names) == {"x", "python", "debian:bookworm"}
+    renamed = stanza("x-bin", "Status: install ok installed", "Source: x").encode()
+    found = rows(sbom.document(image(), contents({DPKG: renamed})))["x-bin"]
+    assert found["purl"] == "pkg:deb/debian/x-bin@1?upstream=x"
+
+
+def test_what_no_package_url_can_name_has_a_reference_of_its_own() -> None:
+    status = b"Package: /\nVersion: 1\nStatus: install ok installed\nArchitecture: amd64\n"
+    row = rows(sbom.document(image(env=()), contents({DPKG: status})))["/"]
+    assert (row.get("purl"), row["bom-ref"]) == (None, "deb / 1 amd64")
+
+
+def test_the_components_of_any_document_are_compared_by_their_references() -> None:
+    bill = sbom.document(image(), image_contents.of_files(files()))
+    assert sbom.named(bill) == {str(row["bom-ref"]) for row in rows(bill).values()}
+    assert sbom.named(b"[]") == sbom.named(b"{}") == set()
+    assert sbom.named(b'{"components": {"bom-ref": "a"}}') == {"a"}
+    assert sbom.named(b'{"components": ["x", {"bom-ref": "y"}]}') == {"x", "y"}
+    with pytest.raises(ValueError, match="not an SBOM"):
+        sbom.named(b"[" * 1_000_000)
+
+
+@pytest.mark.parametrize(
+    ("bill", "reason"),
+    [
+        (b'{"bomFormat": "SPDX", "metadata": {"component": {"properties": []}}}', "not a CycloneDX document"),
+        (b'{"bomFormat": "CycloneDX", "metadata": {"component": {"properties": []}}}', "not an SBOM of an image"),
+        (b'{"metadata": {"component": {"properties": [{"name": "a", "value": "b"}]}}}', "not an SBOM of an image"),
+    ],
+)
+def test_what_is_not_tfbuilds_sbom_is_about_no_image(bill: bytes, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        sbom.subject(bill)
