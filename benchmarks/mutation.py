@@ -108,6 +108,8 @@ def _executed(node: ast.AST) -> Iterator[ast.AST]:
     if isinstance(node, ast.JoinedStr | ast.Import | ast.ImportFrom):
         return
     skipped = {"annotation", "returns", "decorator_list", "format_spec"}
+    if isinstance(node, ast.ClassDef):  # `frozen=True`, which others write into a decorator
+        skipped.add("keywords")
     for name, value in ast.iter_fields(node):
         for child in value if isinstance(value, list) else [value]:
             docstring = isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant)

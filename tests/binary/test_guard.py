@@ -4,6 +4,7 @@ import re
 from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from elftools.elf.elffile import ELFFile
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from tests import examples
 from tests.binary import libraries
 from tfbuild import facts
+from tfbuild.binary import guard as guard_module
 from tfbuild.binary.guard import MOST_TABLE, Guard, GuardUnreadable, compiled_features, read_guard
 from tfbuild.facts import guard as guards
 
@@ -195,3 +197,134 @@ def test_spelling_follows_the_message_s_order() -> None:
     features = frozenset({"fma", "avx2", "avx512_vnni", "avx512vl", "sse4_1"})
     assert guards.spelling("2.14.0", features) == ("SSE4.1", "AVX2", "AVX512_VNNI", "FMA")
     assert guards.spelling("2.8.0", features) == ("SSE4.1", "AVX2", "FMA")
+
+
+# --- made-up guards: how a call reaches a test ------------------------------------------------------------------------
+
+RELEASE = "1.15.0"
+NUMBERS = {row.name: row.number for row in guards.known(RELEASE)}
+CODE, TEST, STUB, SLOT = 0x10000, 0x30000, 0x40000, 0x50000
+CHECK = "_ZN10tensorflow4port12_GLOBAL__N_117CheckFeatureOrDieE"
+FIRST = "_GLOBAL__sub_I_cpu_feature_guard.cc"
+SECOND = "_ZN10tensorflow4port26InfoAboutUnusedCPUFeaturesEv"
+ENDBR, BND = "f30f1efa", "f2"
+
+
+def relative(code: str, target: int, at: int) -> str:
+    """Return an instruction whose last four bytes are the distance from its end to the target."""
+    length = len(code) // 2 + 4
+    return code + (target - at - length).to_bytes(4, "little", signed=True).hex()
+
+
+def asking(numbers: list[int], base: int, call: str = "e8", target: int = TEST, before: str = "") -> str:
+    """Code that asks for each feature. `before`: instructions between the constant and the call."""
+    code = ""
+    for number in numbers:
+        code += f"bf{number.to_bytes(4, 'little').hex()}{before}"
+        code += relative(call, target, base + len(code) // 2)
+    return code + "c3"
+
+
+def made_up(stub: str = "", test: str = CHECK, **how: Any) -> dict[str, Any]:
+    """A guard compiled for all but AVX2; `stub`: what stands between the call and the test."""
+    unused = [NUMBERS["AVX2"]]
+    compiled = [number for number in NUMBERS.values() if number not in unused]
+    functions = [
+        {"name": name, "address": base, "size": 0x1000, "code": asking(numbers, base, **how)}
+        for name, base, numbers in ((FIRST, CODE, compiled), (SECOND, CODE + 0x8000, unused))
+    ]
+    return {
+        "functions": [*functions, {"name": test, "address": TEST, "size": 16, "code": ""}],
+        "stubs": [{"address": STUB, "code": stub}],
+        "imported": ["puts", "_ZN10tensorflow4port14TestCPUFeatureENS0_10CPUFeatureE"],
+        "slots": [SLOT, SLOT + 8],
+    }
+
+
+def guard_of(folder: Path, record: dict[str, Any]) -> Guard:
+    return read_guard(written(folder, libraries.library(record)), RELEASE)
+
+
+THROUGH = {"stub": relative("ff25", SLOT + 8, STUB), "target": STUB}
+WAYS: dict[str, dict[str, Any]] = {
+    "direct": {},
+    "PLT": THROUGH,
+    "PLT with control-flow protection": THROUGH | {"stub": ENDBR + relative(f"{BND}ff25", SLOT + 8, STUB + 4)},
+    "GOT": {"call": "ff15", "target": SLOT + 8},
+    "another register is loaded on the way": {"before": "be05000000"},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_call_is_followed_whichever_way_it_takes(way: str, tmp_path: Path) -> None:
+    guard = guard_of(tmp_path, made_up(**WAYS[way]))
+    assert guard.unused == ("AVX2",)
+    assert guard.compiled == tuple(name for name in NUMBERS if name != "AVX2")
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ({"call": "ff15", "target": SLOT}, "asks for no feature at all"),
+        (THROUGH | {"stub": relative("ff25", SLOT, STUB)}, "asks for no feature at all"),
+        (THROUGH | {"stub": "90" + relative("ff25", SLOT + 8, STUB + 1)}, "asks for no feature at all"),
+        (THROUGH | {"stub": "c3"}, "asks for no feature at all"),
+        ({"test": f"{CHECK}.part.0"}, "asks for no feature at all"),
+        ({"test": "something_else"}, "asks for no feature at all"),
+        ({"before": "eb00"}, "has no constant feature"),
+        ({"before": "31ff"}, "has no constant feature"),
+        ({"before": "4889df"}, "has no constant feature"),
+        ({"before": relative("e8", TEST + 64, 0)}, "has no constant feature"),
+    ],
+    ids=[
+        "GOT of another", "PLT of another", "no PLT entry", "another function", "the rare part", "another name",
+        "a jump", "the register is cleared", "the register is copied", "a call of another",
+    ],
+)  # fmt: skip
+def test_a_call_that_cannot_be_followed_is_told(how: dict[str, Any], told: str, tmp_path: Path) -> None:
+    with pytest.raises(GuardUnreadable, match=told):
+        guard_of(tmp_path, made_up(**how))
+
+
+def test_another_processor_has_no_guard_to_read(tmp_path: Path) -> None:
+    with pytest.raises(GuardUnreadable, match="EM_MIPS, which TensorFlow's guard does not know"):
+        read_guard(written(tmp_path, libraries.library(made_up(), machine=8)), RELEASE)
+
+
+def test_a_32_bit_or_big_endian_library_is_none(tmp_path: Path) -> None:
+    whole = bytearray(libraries.library(made_up()))
+    for place in (4, 5):
+        spoiled = whole.copy()
+        spoiled[place] = 1 if place == 4 else 2
+        with pytest.raises(GuardUnreadable):
+            read_guard(written(tmp_path, bytes(spoiled)), RELEASE)
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "told"),
+    [
+        ("MOST_BYTES", 1000, "bytes: too large to be TensorFlow's"),
+        ("MOST_SECTIONS", 5, "a sane number of sections"),
+        ("MOST_TABLE", 40, "is cut off or far too large"),
+        ("MOST_FUNCTIONS", 2, "far too often"),
+        ("MOST_BODIES", 0, "1 functions of the CPU guard, far too many"),
+    ],
+)
+def test_what_is_read_is_limited(
+    limit: str, value: int, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = libraries.library(made_up())
+    monkeypatch.setattr(guard_module, limit, value)
+    with pytest.raises(GuardUnreadable, match=told):
+        read_guard(written(tmp_path, content), RELEASE)
+    roomy = {"MOST_BYTES": len(content), "MOST_SECTIONS": 20, "MOST_FUNCTIONS": 3, "MOST_BODIES": 1}
+    if limit in roomy:
+        monkeypatch.setattr(guard_module, limit, roomy[limit])
+        assert read_guard(written(tmp_path, content), RELEASE).unused == ("AVX2",)
+
+
+def test_real_libraries_are_within_the_limits() -> None:
+    """TensorFlow 2.21: 65 MB, 60 sections, a symbol table of 3 MB and 10 MB of names, functions of 2 KB."""
+    assert guard_module.MOST_BYTES > 500_000_000
+    assert guard_module.MOST_TABLE > 50_000_000
+    assert guard_module.MOST_CODE > 20_000

@@ -4,8 +4,10 @@ import io
 import json
 import struct
 import zipfile
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -179,6 +181,127 @@ def test_a_large_library_is_sampled_and_full_reads_all(
     assert sample.compiled == full.compiled == {"avx", "avx2"}
     # Of windows of one size, so that what is rare in the one is no more often in the other.
     assert full.share("avx2") == pytest.approx(sample.share("avx2"), abs=0.1)
+
+
+def test_what_was_read_is_told_in_numbers() -> None:
+    code = ScannedCode(
+        arch="x86_64", method="symbols", instructions=1234567, regions=scan.FEW, coverage=0.0256, families=(),
+        dispatched={},
+    )  # fmt: skip
+    read = "1,234,567 instructions in 100 regions, 2.6 % of its code"
+    assert code.how() == read
+    assert (
+        replace(code, dispatched={"oneDNN": 1500, "XNNPACK": 20}).how() == f"{read}; without 1,520 of oneDNN, XNNPACK"
+    )
+    spread = replace(code, method="spread").how()
+    assert spread == f"{read}; it has no symbols: judged by how far each feature is spread"
+    few = replace(code, regions=1, coverage=1.0).how()
+    assert few == (
+        "1,234,567 instructions in 1 region, 100.0 % of its code; "
+        "so few that one function chosen at run time can pass for all"
+    )
+    assert "so few" in replace(code, regions=scan.FEW - 1).how()
+
+
+def test_rates_and_shares_are_those_of_the_regions(scanned: Callable[..., ScannedCode]) -> None:
+    shown = scanned(library(lambda number: AVX2 if number < 16 else b"", count=64))
+    rows = {row.feature: row for row in shown.families}
+    # Four regions of sixteen functions; each function has the AVX instruction, and the first region's AVX2's too.
+    assert (shown.regions, rows["avx"].share, rows["avx2"].share) == (4, 1.0, 0.25)
+    assert rows["avx"].rate == pytest.approx(1000 * 64 / shown.instructions)
+    assert rows["avx2"].rate == pytest.approx(1000 * 16 / shown.instructions)
+    assert shown.share("avx512f") == 0.0
+    assert [row.feature for row in shown.families] == ["avx", "avx2"], "in the order of the facts"
+
+
+def test_a_share_that_is_just_enough_counts() -> None:
+    regions = [(10, Counter({"avx": 1})), *((10, Counter[str]()) for _ in range(49))]
+    (avx,) = scan._families(regions, 0.02)
+    assert (avx.share, avx.compiled) == (0.02, True)
+    (avx,) = scan._families([*regions, (10, Counter())], 0.02)
+    assert not avx.compiled
+
+
+def test_what_was_left_out_is_counted_by_project(scanned: Callable[..., ScannedCode]) -> None:
+    def named(number: int) -> str:
+        return {0: "xnn_f32_gemm", 1: "xnn_f32_dwconv", 2: "_ZN4dnnl4impl3cpu3x641fE"}.get(number, eigen(number))
+
+    shown = scanned(library(everywhere(AVX2), named, count=64))
+    whole = scanned(library(everywhere(AVX2), count=64))
+    assert [*shown.dispatched] == ["XNNPACK", "oneDNN"], "most first"
+    # The first function has one instruction more in place of one that is eight bytes long.
+    assert 0 < shown.dispatched["oneDNN"] < shown.dispatched["XNNPACK"] // 2 + 3
+    assert shown.instructions + sum(shown.dispatched.values()) == whole.instructions
+    assert shown.coverage == 1.0
+
+
+def test_tables_are_read_in_parts_and_whole(
+    scanned: Callable[..., ScannedCode], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = library(everywhere(AVX2), lambda number: "xnn_f32_gemm" if number % 20 == 0 else eigen(number), count=64)
+    stripped = library(everywhere(AVX2), None, count=64)
+    expected = scanned(content), scanned(stripped)
+    for rows in (1, 7, 64, 65):
+        monkeypatch.setattr(scan, "ROWS", rows)
+        assert (scanned(content), scanned(stripped)) == expected
+
+
+@pytest.mark.parametrize(
+    ("limit", "told"),
+    [("MOST_BYTES", "bytes: too large to be a library"), ("MOST_SYMBOLS", r"\.symtab is far too large")],
+)
+def test_what_is_read_is_limited(
+    limit: str, told: str, scanned: Callable[..., ScannedCode], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = library(everywhere(AVX2), count=64)
+    most = len(content) if limit == "MOST_BYTES" else 65
+    monkeypatch.setattr(scan, limit, most)
+    assert scanned(content).compiled == {"avx", "avx2"}
+    monkeypatch.setattr(scan, limit, most - 1)
+    with pytest.raises(CodeUnreadable, match=told):
+        scanned(content)
+
+
+def test_of_too_many_frames_the_first_count(
+    scanned: Callable[..., ScannedCode], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scan, "MOST_FUNCTIONS", 3)
+    assert scanned(library(everywhere(AVX2), None, count=64)).compiled == {"avx", "avx2"}
+
+
+def test_a_table_of_frames_of_another_form_is_left_alone(scanned: Callable[..., ScannedCode]) -> None:
+    content = library(everywhere(AVX2), None, count=64)
+    frames = scan.HEADER.pack(*scan.FRAMES, 0, 64)
+    for form in ((2, 0x1B, 3, 0x3B), (1, 0x1C, 3, 0x3B), (1, 0x1B, 4, 0x3B), (1, 0x1B, 3, 0x3C)):
+        other = content.replace(frames, scan.HEADER.pack(*form, 0, 64))
+        assert scanned(other).compiled == {"avx", "avx2"}
+
+
+def test_where_functions_begin_is_known_from_both_tables(tmp_path: Path) -> None:
+    def starts(content: bytes) -> list[int]:
+        path = tmp_path / "lib.so"
+        path.write_bytes(content)
+        with path.open("rb") as file:
+            code = scan._opened("lib.so", file.fileno())
+            # The first function is the region's start, the last is the one before its end.
+            assert code.name(BASE + 5 * SIZE) in (b"", eigen(5).encode())
+            assert code.name(BASE + 5 * SIZE + 3) in (b"", eigen(5).encode())
+            assert [*code.functions(BASE + 3, BASE + SIZE + 9)] == [
+                (BASE + 3, BASE + SIZE), (BASE + SIZE, BASE + SIZE + 9),
+            ]  # fmt: skip
+            return [*code.starts]
+
+    every = [BASE + number * SIZE for number in range(8)]
+    for name, frames in ((eigen, True), (eigen, False), (None, True)):
+        assert starts(library(everywhere(AVX2), name, frames=frames, count=8)) == every
+
+
+def test_the_progress_says_how_far_it_is(tmp_path: Path) -> None:
+    path, output = tmp_path / "lib.so", io.StringIO()
+    path.write_bytes(library(everywhere(AVX2), count=64))
+    with Progress(output).step("inspect") as step:
+        scan.read(path, step=step)
+        assert step.detail == "100 %"
 
 
 # --- odd input -----------------------------------------------------------------------------------------------------

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     import os
 
 
+class Kept(frozen=True):
+    limit: int
+
+
 def most(values: "list[int]", limit: int = 3) -> int:
     """Return it."""
     if not values or max(values) >= limit:

@@ -1,0 +1,147 @@
+"""What is read of a wheel or a library, in which order, and how it is told."""
+
+import io
+from pathlib import Path
+
+import pytest
+
+from tests.binary import libraries as guards
+from tests.binary.codes import code_with
+from tests.binary.test_scan import AVX, AVX2, everywhere, function, library, zipped
+from tfbuild.binary import inspector
+from tfbuild.binary.guard import Guard
+from tfbuild.binary.inspector import Inspection
+from tfbuild.errors import BadWheel
+from tfbuild.util.progress import Progress
+
+SMALL = library(everywhere(AVX2), count=64)
+FRAMEWORK = guards.library(guards.recorded("tensorflow_cpu-2.14.0"), text=function(AVX))
+NAME = "tensorflow_cpu-2.14.0-cp311-cp311-manylinux_2_17_x86_64.whl"
+MEMBERS = {
+    "tensorflow/libtensorflow_framework.so.2": FRAMEWORK,
+    "tensorflow/python/_pywrap_tensorflow_internal.so": SMALL,
+    "tensorflow/other.so": b"not read",
+}
+GUARD = Guard(compiled=("SSE", "SSE2", "SSE3", "SSE4.1", "SSE4.2", "AVX"), unused=("AVX2", "FMA"))
+
+
+def look(path: Path) -> tuple[Inspection, str]:
+    output = io.StringIO()
+    return inspector.inspect(path, full=False, progress=Progress(output)), output.getvalue()
+
+
+def test_a_wheel_of_tensorflow_has_its_framework_s_guard(tmp_path: Path) -> None:
+    shown, said = look(zipped(tmp_path / NAME, MEMBERS))
+    assert [*shown.libraries] == [
+        "tensorflow/python/_pywrap_tensorflow_internal.so", "tensorflow/libtensorflow_framework.so.2",
+    ]  # fmt: skip
+    assert (shown.subject, shown.release) == (NAME, "2.14.0")
+    assert shown.guard is not None
+    assert shown.guard.compiled == GUARD.compiled
+    assert shown.main.compiled == {"avx", "avx2"}
+    assert shown.disagreements() == ("the guard was compiled without avx2, and the code has it",)
+    assert "inspect: tensorflow/libtensorflow_framework.so.2" in said
+    without = inspector.wheel(tmp_path / NAME)
+    assert (without.libraries, without.guard) == (shown.libraries, shown.guard)
+
+
+def test_a_wheel_whose_name_says_nothing_is_read_without_its_guard(tmp_path: Path) -> None:
+    shown, _ = look(zipped(tmp_path / "mine.whl", {"tensorflow/libtensorflow_framework.so.2": FRAMEWORK}))
+    assert (shown.release, shown.guard) == ("", None)
+    assert shown.disagreements() == ()
+    other, _ = look(zipped(tmp_path / "pack-1.0-py3-none-any.whl", {"a.so": SMALL}))
+    assert other.release == ""
+
+
+def test_a_library_file_has_no_release(tmp_path: Path) -> None:
+    path = tmp_path / "lib.so"
+    path.write_bytes(SMALL)
+    shown, said = look(path)
+    assert (shown.subject, shown.release, [*shown.libraries]) == (str(path), "", ["lib.so"])
+    assert "inspect: lib.so" in said
+
+
+def test_of_many_libraries_of_one_size_the_first_by_name_are_read(tmp_path: Path) -> None:
+    members = {f"pack/{letter}.so.1": SMALL for letter in "fedcba"} | {"pack/so.py": b"", "pack/b.sock": b""}
+    shown, _ = look(zipped(tmp_path / "pack-1.0-py3-none-any.whl", members))
+    assert [*shown.libraries] == [f"pack/{letter}.so.1" for letter in "abcd"]
+
+
+def test_members_beyond_the_limit_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = zipped(tmp_path / "pack-1.0-py3-none-any.whl", {"a.so": SMALL})
+    monkeypatch.setattr(inspector, "MOST_BYTES", len(SMALL))
+    assert look(path)[0].main.compiled == {"avx", "avx2"}, "just that large"
+    monkeypatch.setattr(inspector, "MOST_BYTES", len(SMALL) - 1)
+    with pytest.raises(BadWheel, match=r"a\.so in it is too large to be a library") as caught:
+        look(path)
+    assert caught.value.hint
+    small = path.read_bytes()
+    said = len(SMALL).to_bytes(4, "little")
+    assert small.count(said) == 2
+    path.write_bytes(small.replace(said, (100).to_bytes(4, "little")))
+    with pytest.raises(BadWheel, match="cannot be read: BadZipFile"):
+        look(path)
+
+
+def test_a_wheel_that_cannot_be_opened_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadWheel, match=r"none\.whl cannot be read: No such file or directory"):
+        inspector.wheel(tmp_path / "none.whl")
+    with pytest.raises(BadWheel, match="cannot be read: Is a directory"):
+        inspector.wheel(tmp_path)
+
+
+@pytest.mark.parametrize("subject", ["tfbuild:2.21.0-mkl-py3.11", "library/so.x", "ghcr.io/us/tfbuild:x", "busybox"])
+def test_any_other_word_is_an_image(subject: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert inspector.is_image(subject)
+
+
+def test_a_file_or_a_folder_is_no_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder").mkdir()
+    assert not inspector.is_image("file")
+    for subject in ("folder", "./file.none", "/none", "none.so", "none.so.2", "none.whl"):
+        with pytest.raises(BadWheel, match="no wheel or library at"):
+            inspector.is_image(subject)
+
+
+def test_the_json_of_an_inspection_has_every_number() -> None:
+    shown = Inspection(
+        subject="x", release="2.14.0", libraries={"cc": code_with("avx"), "b": code_with("bmi2")}, guard=GUARD
+    ).to_json()
+    assert {name: value for name, value in shown.items() if name != "libraries"} == {
+        "subject": "x",
+        "release": "2.14.0",
+        "arch": "x86_64",
+        "instruction_set": "avx",
+        "features": ["avx"],
+        "guard": {"compiled": list(GUARD.compiled), "unused": ["AVX2", "FMA"]},
+        "disagreements": [],
+    }
+    libraries = shown["libraries"]
+    assert isinstance(libraries, list)
+    first, second = libraries
+    assert first == {
+        "name": "cc",
+        "method": "symbols",
+        "threshold": 0.02,
+        "instructions": 1000,
+        "regions": 512,
+        "coverage": 0.03,
+        "dispatched": {"oneDNN": 100},
+        "features": {
+            "avx": {"per_1000": 1.0, "share": 0.1, "compiled": True},
+            "avx512f": {"per_1000": 0.1, "share": 0.001, "compiled": False},
+        },
+    }
+    assert second["name"] == "b"
+    bare = Inspection(subject="x", release="", libraries={"cc": code_with("avx")}).to_json()
+    assert (bare["release"], bare["guard"]) == (None, None)
+
+
+def test_the_guard_says_nothing_of_code_for_arm() -> None:
+    arm = code_with("avx2")
+    arm = type(arm)(**{**vars(arm), "arch": "aarch64"})
+    assert Inspection(subject="x", release="2.14.0", libraries={"cc": arm}, guard=GUARD).disagreements() == ()
+    assert Inspection(subject="x", release="2.14.0", libraries={"cc": code_with("avx2")}).disagreements() == ()
