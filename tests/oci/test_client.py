@@ -1,0 +1,491 @@
+"""What the client asks of a registry and makes of its answers, when all is well and when parts are missing."""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from tests.oci.fake_registry import FakeRegistry, connect
+from tests.oci.fake_registry import fake as fake
+from tfbuild.errors import RegistryRefused, UsageError
+from tfbuild.oci import client, manifests, referrers, transport
+from tfbuild.oci.manifests import EMPTY_INDEX, IMAGES, INDEX, LISTS, Damaged, Manifest, digest_of
+
+Change = Callable[[type[FakeRegistry]], None]
+TAGS = "/v2/us/x/tags/list?n=1000"
+
+
+def put(fake: type[FakeRegistry], tag: str, document: object, kind: str = IMAGES[0]) -> str:
+    content = json.dumps(document).encode()
+    for name in (tag, digest_of(content)):
+        fake.content[f"manifests/{name}"] = (kind, content)
+    return digest_of(content)
+
+
+def answering(
+    fake: type[FakeRegistry], method: str, status: int, monkeypatch: pytest.MonkeyPatch, times: int = 1000,
+    headers: Mapping[str, str] = {},
+) -> list[str]:  # fmt: skip
+    """Let the registry answer requests of a method with a status, `times`; return the paths of those."""
+    usual: Callable[[FakeRegistry], None] | None = getattr(fake, f"do_{method}", None)
+    asked: list[str] = []
+
+    def answer(self: FakeRegistry) -> None:
+        asked.append(self.path)
+        if usual is not None and len(asked) > times:
+            return usual(self)
+        self.rfile.read(int(self.headers.get("Content-Length", "0")))
+        return self.answer(status, "application/json", b"{}", **headers)
+
+    monkeypatch.setattr(fake, f"do_{method}", answer, raising=False)
+    return asked
+
+
+# --- lists ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_repository_that_does_not_exist_yet_has_no_tags(
+    fake: type[FakeRegistry], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert answering(fake, "GET", 404, monkeypatch) == []
+    assert connect(fake).tags() == []
+
+
+def test_the_tags_of_all_pages_are_listed_in_order(fake: type[FakeRegistry]) -> None:
+    fake.content["tags/list"] = ("application/json", b'{"tags": ["c", "a"]}')
+    fake.content["tags/more"] = ("application/json", b'{"tags": ["b"]}')
+    fake.content["tags/last"] = ("application/json", b'{"tags": null}')
+    fake.links[TAGS] = {"Link": '<more>; rel="next"'}
+    fake.links["/v2/us/x/tags/more"] = {"Link": '<last?n=1>; rel="next"'}
+    assert connect(fake).tags() == ["a", "b", "c"]
+    assert fake.requests == [f"GET {path}" for path in (TAGS, "/v2/us/x/tags/more", "/v2/us/x/tags/last?n=1")]
+
+
+def test_a_list_of_tags_is_never_cut_short(fake: type[FakeRegistry], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Indexes would lose what is behind the cut."""
+    monkeypatch.setattr(client, "MOST_TAGS", 2)
+    fake.content["tags/list"] = ("application/json", b'{"tags": ["a", "b"]}')
+    fake.content["tags/more"] = ("application/json", b'{"tags": ["c"]}')
+    fake.links[TAGS] = {"Link": '<more>; rel="next"'}
+    assert connect(fake).tags() == ["a", "b", "c"]
+    fake.links["/v2/us/x/tags/more"] = {"Link": '<list>; rel="next"'}
+    with pytest.raises(RegistryRefused, match="has more than 2 tags, or an endless list") as refusal:
+        connect(fake).tags()
+    assert refusal.value.hint == "use a separate repository for tfbuild's images"
+    assert len(fake.requests) == 4
+
+
+def test_a_registry_that_lists_no_referrers_is_asked_once(fake: type[FakeRegistry]) -> None:
+    registry = connect(fake)
+    assert registry.referrers("x") is None
+    assert registry.referrers("y") is None
+    assert fake.requests == ["GET /v2/us/x/referrers/x"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows"), [(f"{INDEX}; charset=utf-8", [{"digest": "a"}]), ("text/html", None), ("application/json", None)]
+)
+def test_a_list_of_referrers_is_known_by_its_type(
+    kind: str, rows: list[dict[str, str]] | None, fake: type[FakeRegistry]
+) -> None:
+    fake.content["referrers/x"] = (kind, b'{"manifests": [{"digest": "a"}, 1]}')
+    assert connect(fake).referrers("x") == rows
+
+
+def test_a_list_of_a_thousand_referrers_is_read(fake: type[FakeRegistry], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "MOST_REFERRERS", 2)
+    fake.content["referrers/x"] = (INDEX, b'{"manifests": [{}, {}]}')
+    fake.content["referrers/more"] = (INDEX, b'{"manifests": [{}]}')
+    fake.links["/v2/us/x/referrers/x"] = {"Link": '<more>; rel="next"'}
+    assert connect(fake).referrers("x") == [{}, {}, {}]
+    fake.links["/v2/us/x/referrers/more"] = {"Link": '<x>; rel="next"'}
+    with pytest.raises(Damaged, match="lists more than 2 referrers of x, or an endless list") as refusal:
+        connect(fake).referrers("x")
+    assert "somebody is filling it" in refusal.value.hint
+
+
+# --- manifests and blobs ----------------------------------------------------------------------------------------------
+
+
+def test_a_manifest_is_checked_against_every_digest_there_is(
+    fake: type[FakeRegistry], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest = put(fake, "x", {"a": 1})
+    for reference in ("x", digest):
+        read = connect(fake).manifest(reference)
+        assert read == Manifest(digest=digest, media_type=IMAGES[0], content=b'{"a": 1}')
+    assert connect(fake).manifest("y") is None
+    other = digest_of(b"other")
+    fake.content[f"manifests/{other}"] = fake.content["manifests/x"]
+    with pytest.raises(RegistryRefused, match=f"for {other} that does not match its digest") as refusal:
+        connect(fake).manifest(other)
+    assert refusal.value.hint == client.TAMPERED
+    answering(fake, "GET", 200, monkeypatch, headers={"Docker-Content-Digest": other})
+    with pytest.raises(RegistryRefused, match="sent a manifest for x that does not match its digest"):
+        connect(fake).manifest("x")
+
+
+def test_a_manifest_has_the_type_in_it_before_that_of_the_answer(fake: type[FakeRegistry]) -> None:
+    put(fake, "x", {"mediaType": LISTS[1]}, kind="application/json")
+    put(fake, "y", {}, kind=INDEX)
+    kinds = [read.media_type for tag in "xy" if (read := connect(fake).manifest(tag))]
+    assert kinds == [LISTS[1], INDEX]
+
+
+def test_every_type_of_manifest_is_asked_for(fake: type[FakeRegistry], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Registries convert or refuse what was not asked for."""
+    accepted: list[str] = []
+
+    def answer(self: FakeRegistry) -> None:
+        accepted.append(self.headers["Accept"])
+        self.answer(404, "application/json", b"{}")
+
+    monkeypatch.setattr(fake, "do_GET", answer)
+    monkeypatch.setattr(fake, "do_HEAD", answer)
+    assert connect(fake).manifest("x") is None
+    assert connect(fake).digest("x") == ""
+    assert connect(fake).referrers("x") is None
+    every = (
+        "application/vnd.oci.image.index.v1+json, application/vnd.docker.distribution.manifest.list.v2+json, "
+        "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json"
+    )
+    assert accepted == [every, every, "application/vnd.oci.image.index.v1+json"]
+
+
+def test_a_digest_is_asked_without_the_content_if_the_registry_says_it(
+    fake: type[FakeRegistry], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest = put(fake, "x", {})
+    assert (connect(fake).digest("x"), connect(fake).digest("y")) == (digest, "")
+    assert fake.requests == ["HEAD /v2/us/x/manifests/x", "HEAD /v2/us/x/manifests/y"]
+    # A registry that does not say it, and one that lost the content meanwhile.
+    answering(fake, "HEAD", 200, monkeypatch)
+    assert (connect(fake).digest("x"), connect(fake).digest("y")) == (digest, "")
+
+
+def test_a_configuration_is_read_once(fake: type[FakeRegistry]) -> None:
+    registry = connect(fake)
+    content = b'{"os": "linux"}'
+    fake.content[f"blobs/{digest_of(content)}"] = ("", content)
+    manifest = Manifest(
+        digest="x", media_type=IMAGES[0], content=json.dumps({"config": {"digest": digest_of(content)}}).encode()
+    )
+    assert registry.config(manifest) == registry.config(manifest) == {"os": "linux"}
+    assert len(fake.requests) == 1
+    fake.content[f"blobs/{digest_of(b'[]')}"] = ("", b"[]")
+    broken = json.dumps({"config": {"digest": digest_of(b"[]")}}).encode()
+    with pytest.raises(Damaged, match="is not a JSON object") as refusal:
+        registry.config(Manifest(digest="x", media_type=IMAGES[0], content=broken))
+    assert "--force" in refusal.value.hint
+
+
+def test_a_blob_that_is_lost_or_changed_damages_one_image(fake: type[FakeRegistry]) -> None:
+    digest = digest_of(b"a")
+    with pytest.raises(Damaged, match=rf"lost the thing \({digest}\)") as refusal:
+        connect(fake).blob(digest, "thing")
+    assert refusal.value.hint.startswith("remove the image's tag")
+    fake.content[f"blobs/{digest}"] = ("", b"b")
+    with pytest.raises(Damaged, match=r"sent a thing that does not match its digest") as refusal:
+        connect(fake).blob(digest, "thing")
+    assert refusal.value.hint == client.TAMPERED
+    fake.content[f"blobs/{digest}"] = ("", b"a")
+    assert connect(fake).blob(digest, "thing") == b"a"
+    fake.requests.clear()
+    for invalid, shown in (("", "without a digest"), ("../tags/list", "../tags/list"), (f"{digest}0", f"{digest}0")):
+        with pytest.raises(Damaged, match=rf"lost the thing \({shown}\)"):
+            connect(fake).blob(invalid, "thing")
+    assert fake.requests == []
+
+
+@pytest.mark.parametrize("length", [transport.MOST_BYTES, transport.MOST_BYTES + 1])
+def test_what_is_read_has_a_limit(length: int, fake: type[FakeRegistry]) -> None:
+    assert transport.MOST_BYTES == 4 * 1024 * 1024
+    content = bytes(length)
+    fake.content[f"blobs/{digest_of(content)}"] = ("", content)
+    if length > transport.MOST_BYTES:
+        with pytest.raises(Damaged, match="sends more than 4194304 bytes"):
+            connect(fake).blob(digest_of(content), "x")
+    else:
+        assert connect(fake).blob(digest_of(content), "x") == content
+
+
+def test_a_tag_of_an_image_has_a_digest_in_its_registry(fake: type[FakeRegistry]) -> None:
+    digest = put(fake, "12-slim", {"manifests": []}, kind=INDEX)
+    host: str = fake.host  # type: ignore[attr-defined]
+    assert client.image_digest(f"{host}/us/x:12-slim") == digest
+    with pytest.raises(RegistryRefused, match=f"{host}/us/x has no tag 13") as refusal:
+        client.image_digest(f"{host}/us/x:13")
+    assert "check the image's name" in refusal.value.hint
+    with pytest.raises(UsageError):
+        client.image_digest("UPPER")
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_upload_has_its_type_and_goes_to_its_place(
+    fake: type[FakeRegistry], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest = connect(fake).upload(b"blob")
+    assert fake.content[f"blobs/{digest}"] == ("application/octet-stream", b"blob")
+    content = json.dumps({"artifactType": "t", "subject": {"digest": "s"}}).encode()
+    assert connect(fake).put_referrer(content) is False
+    fake.content["referrers/s"] = (INDEX, b'{"manifests": []}')
+    assert connect(fake).put_referrer(content) is True
+    assert fake.content[f"manifests/{digest_of(content)}"] == (IMAGES[0], content)
+
+
+def test_a_tag_is_deleted_where_that_is_allowed(fake: type[FakeRegistry], monkeypatch: pytest.MonkeyPatch) -> None:
+    put(fake, "arriving", {})
+    asked = answering(fake, "DELETE", 202, monkeypatch)
+    connect(fake).discard("arriving")
+    assert asked == ["/v2/us/x/manifests/arriving"]
+    assert [request for request in fake.requests if request.startswith("PUT")] == []
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 405])
+def test_a_tag_that_must_stay_names_nothing(
+    status: int, fake: type[FakeRegistry], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(fake, "arriving", {})
+    asked = answering(fake, "DELETE", status, monkeypatch)
+    connect(fake).discard("arriving")
+    assert fake.content["manifests/arriving"] == (INDEX, EMPTY_INDEX)
+    assert json.loads(EMPTY_INDEX) == {"schemaVersion": 2, "mediaType": INDEX, "manifests": []}
+    fake.requests.clear()
+    # It is not written again, and a tag that is not there is not touched.
+    connect(fake).discard("arriving")
+    connect(fake).discard("gone")
+    assert [request.partition(" ")[0] for request in fake.requests] == ["HEAD", "HEAD"]
+    assert len(asked) == 2
+
+
+def test_a_tag_that_is_gone_already_is_no_failure(fake: type[FakeRegistry], monkeypatch: pytest.MonkeyPatch) -> None:
+    put(fake, "arriving", {})
+    answering(fake, "DELETE", 404, monkeypatch)
+    connect(fake).discard("arriving")
+    assert [request.partition(" ")[0] for request in fake.requests] == ["HEAD"]
+
+
+def test_a_tag_that_can_neither_be_deleted_nor_moved_stays(
+    fake: type[FakeRegistry], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest = put(fake, "arriving", {})
+    for method in ("DELETE", "PUT"):
+        answering(fake, method, 403, monkeypatch)
+    connect(fake).discard("arriving")
+    assert connect(fake).digest("arriving") == digest
+
+
+@pytest.mark.parametrize(("status", "writable"), [(204, True), (404, True), (405, True), (501, True), (403, False)])
+def test_a_registry_is_writable_if_an_upload_may_begin(
+    status: int, writable: bool, fake: type[FakeRegistry], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it can be cancelled does not matter, but a refusal does."""
+    cancelled = answering(fake, "DELETE", status, monkeypatch)
+    if writable:
+        connect(fake).refuse_unless_writable()
+    else:
+        with pytest.raises(RegistryRefused, match="answers 403"):
+            connect(fake).refuse_unless_writable()
+    assert cancelled == ["/v2/us/x/blobs/uploads/1"]
+
+
+# --- transport --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "BACKOFF", 0)
+
+
+@pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
+def test_a_busy_registry_is_asked_again(
+    status: int, fake: type[FakeRegistry], monkeypatch: pytest.MonkeyPatch, impatient: None
+) -> None:
+    digest = put(fake, "x", {})
+    for method in ("GET", "HEAD", "PUT", "POST"):
+        answering(fake, method, status, monkeypatch, times=2)
+    registry = connect(fake)
+    assert registry.digest("x") == digest
+    assert registry.manifest("x") is not None
+    assert registry.upload(b"blob") == digest_of(b"blob")
+
+
+def test_a_registry_that_stays_busy_is_given_up(
+    fake: type[FakeRegistry], monkeypatch: pytest.MonkeyPatch, impatient: None
+) -> None:
+    asked = answering(fake, "GET", 503, monkeypatch)
+    with pytest.raises(RegistryRefused, match=r"us/x answers 503 .*: no reason given"):
+        connect(fake).manifest("x")
+    assert len(asked) == transport.TRIES + 1 == 6
+
+
+@pytest.mark.parametrize("status", [400, 403, 404, 501])
+def test_a_refusal_is_not_asked_again(status: int, fake: type[FakeRegistry], monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = answering(fake, "GET", status, monkeypatch)
+    with pytest.raises(RegistryRefused, match=f"answers {status}"):
+        connect(fake)._request("GET", "manifests/x")
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ({"errors": [{"message": "no", "detail": "quite"}, {"message": "other"}]}, "no: quite"),
+        ({"errors": [{"message": "no", "detail": {"a": 1}}]}, "no"),
+        ({"errors": [{"detail": "quite"}]}, "quite"),
+        ({"errors": [{"message": ""}]}, "no reason given"),
+        ({"errors": []}, "no reason given"),
+        ({"errors": {"message": "no"}}, "no reason given"),
+        ({"errors": ["no"]}, "no reason given"),
+        ([], "no reason given"),
+    ],
+)
+def test_the_reason_is_the_registrys_own(
+    body: Any, reason: str, fake: type[FakeRegistry], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = json.dumps(body).encode()
+    monkeypatch.setattr(fake, "do_GET", lambda self: self.answer(418, "application/json", content))
+    with pytest.raises(RegistryRefused) as refusal:
+        connect(fake).manifest("x")
+    assert refusal.value.reason.endswith(f": {reason}")
+
+
+def test_a_long_reason_is_cut(fake: type[FakeRegistry], monkeypatch: pytest.MonkeyPatch) -> None:
+    content = json.dumps({"errors": [{"message": 300 * "x"}]}).encode()
+    monkeypatch.setattr(fake, "do_GET", lambda self: self.answer(418, "application/json", content))
+    with pytest.raises(RegistryRefused) as refusal:
+        connect(fake).manifest("x")
+    assert 100 < refusal.value.reason.count("x") <= 210
+
+
+@pytest.mark.parametrize(
+    ("status", "hint"),
+    [
+        (401, "docker login {host}; the stored login may have expired"),
+        (403, "docker login {host} as a user with the permission"),
+        (404, "check that the repository exists"),
+        (405, "it may be a read-only mirror"),
+        (409, "another operation is in progress"),
+        (413, "quota or size limit"),
+        (415, "does not support this request"),
+        (499, "does not support this request"),
+        (505, "has an internal error"),
+        (507, "the registry's disk is full"),
+    ],
+)
+def test_each_refusal_says_what_to_do(
+    status: int, hint: str, fake: type[FakeRegistry], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answering(fake, "PUT", status, monkeypatch)
+    with pytest.raises(RegistryRefused) as refusal:
+        connect(fake).put("x", b"{}", INDEX)
+    assert hint.format(host=fake.host) in refusal.value.hint  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("status", [400, 415])
+@pytest.mark.parametrize(("kind", "mixed"), [(INDEX, True), (IMAGES[0], False)])
+def test_only_an_index_can_mix_types(
+    status: int, kind: str, mixed: bool, fake: type[FakeRegistry], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answering(fake, "PUT", status, monkeypatch)
+    content = json.dumps({"manifests": [{"mediaType": manifests.IMAGES[1]}]}).encode()
+    with pytest.raises(RegistryRefused) as refusal:
+        connect(fake).put("x", content, kind)
+    assert ("of Docker's own type" in refusal.value.hint) is mixed
+
+
+def test_a_token_is_sent_to_its_registry_only(fake: type[FakeRegistry], monkeypatch: pytest.MonkeyPatch) -> None:
+    """An upload may go to another host, which is none of the token's business."""
+    registry = connect(fake)
+    connection = registry._request.__self__  # type: ignore[attr-defined]
+    connection._authorization = "Bearer secret"
+    host: str = fake.host  # type: ignore[attr-defined]
+    for url, sent in (
+        ("manifests/x", "Bearer secret"),
+        (f"http://{host}/elsewhere", "Bearer secret"),
+        (f"http://localhost:{host.rpartition(':')[2]}/v2/us/x/manifests/x", ""),
+    ):
+        connection.request("GET", url, accept=(404,))
+        assert fake.authorizations[-1] == sent
+
+
+def test_a_registry_that_does_not_answer_is_named(fake: type[FakeRegistry], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "TRIES", 0)
+
+    def hang_up(self: FakeRegistry) -> None:
+        self.close_connection = True
+
+    monkeypatch.setattr(fake, "do_GET", hang_up)
+    with pytest.raises(RegistryRefused, match=r"^error: 127\.0\.0\.1:\d+ does not answer: ") as refusal:
+        connect(fake).manifest("x")
+    assert refusal.value.hint == "check the --registry address, or try again later"
+
+
+def test_an_answer_that_breaks_off_is_an_error(fake: type[FakeRegistry], monkeypatch: pytest.MonkeyPatch) -> None:
+    def break_off(self: FakeRegistry) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "100")
+        self.end_headers()
+        self.wfile.write(b"{")
+        self.close_connection = True
+
+    monkeypatch.setattr(fake, "do_GET", break_off)
+    with pytest.raises(RegistryRefused, match="manifests/x broke off: ") as refusal:
+        connect(fake).manifest("x")
+    assert refusal.value.hint == "try again"
+
+
+# --- manifests --------------------------------------------------------------------------------------------------------
+
+
+def test_the_size_of_an_image_is_that_of_its_layers() -> None:
+    content = json.dumps({"layers": [{"size": 3}, {"size": 4}, {"size": "5"}, 6]}).encode()
+    assert Manifest(digest="x", media_type=IMAGES[0], content=content).size == 7
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b'{"config": {}, "Config": {}}', "has the key 'Config' twice"),
+        (b'{"config": {"a": 1, "A": 2}}', "has the key 'A' twice"),
+        (b'{"manifests": [], "Layers": []}', "may be read as an image or as an index"),
+        (b'{"Manifests": [], "config": {}}', "may be read as an image or as an index"),
+        (b"[]", "the manifest x is not a JSON object"),
+        (b"{", "the manifest x is not JSON"),
+    ],
+)
+def test_a_manifest_that_readers_may_take_for_another_is_damaged(content: bytes, reason: str) -> None:
+    with pytest.raises(Damaged, match=reason):
+        Manifest(digest="x", media_type=INDEX, content=content).json()
+
+
+@pytest.mark.parametrize("content", [b"{}", b'{"config": "x"}', b'{"config": []}', b'{"config": {}}'])
+def test_what_has_no_configuration_is_no_image(content: bytes) -> None:
+    manifest = Manifest(digest="x", media_type=INDEX, content=content)
+    assert (manifest.config, manifest.ids) == ("", ())
+
+
+def test_signatures_are_known_by_their_type_or_their_tag(fake: type[FakeRegistry]) -> None:
+    digest = digest_of(b"x")
+    assert not referrers.signed(connect(fake), digest, {referrers.SBOM})
+    for kind in ("application/vnd.dev.sigstore.bundle.v0.3+json", "application/vnd.dev.cosign.artifact.sig.v1+json"):
+        assert referrers.signed(connect(fake), digest, {referrers.SBOM, kind})
+    assert not referrers.signed(connect(fake), digest, {"x/application/vnd.dev.sigstore.bundle"})
+    put(fake, f"sha256-{digest.removeprefix('sha256:')}.sig", {})
+    assert referrers.signed(connect(fake), digest, set())
+
+
+def test_a_row_without_a_type_has_that_of_its_manifest(fake: type[FakeRegistry]) -> None:
+    known = put(fake, "x", {"artifactType": referrers.SBOM})
+    fake.content["manifests/broken"] = (IMAGES[0], b"{")
+    rows = [
+        {"digest": known}, {"digest": known, "artifactType": "own"}, {"digest": "gone"}, {"digest": "broken"},
+        {"digest": put(fake, "y", {})},
+    ]  # fmt: skip
+    fake.content["referrers/s"] = (INDEX, json.dumps({"manifests": rows}).encode())
+    assert [row.get("artifactType") for row in referrers.listed(connect(fake), "s")] == [
+        referrers.SBOM, "own", None, None, ""
+    ]  # fmt: skip
