@@ -340,3 +340,130 @@ def test_no_damaged_recording_raises_anything_but_the_projects_error(
     except UnknownCpu:
         return
     assert set(isa.of_cpu(parsed).features) <= {feature.name for feature in facts.features(parsed.arch)}
+
+
+# --- the parts of a reading -------------------------------------------------------------------------------------------
+
+
+def test_a_cpu_without_even_the_smallest_level_has_none() -> None:
+    row = machine("rhel7-haswell")
+    assert cpu.parse(row.core(without=("pni", "cx16"))).level == cpu.parse(row.core(without=("pni",))).level
+    assert cpu.Cpu(vendor="", model="", arch="aarch64", features=()).level == ""
+    assert cpu.Cpu(vendor="", model="", arch="x86_64", features=("sse3",)).level == "x86-64-v1"
+
+
+@pytest.mark.parametrize("name", ["x\0y", ""])
+def test_a_file_that_cannot_be_read_is_refused_with_the_reason(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UnknownCpu, match=r"cannot read .*: (embedded null byte|Is a directory)") as refused:
+        cpu.read(tmp_path / name)
+    assert refused.value.hint == "record one with: cat /proc/cpuinfo > FILE"
+
+
+def test_names_of_any_length_are_cut() -> None:
+    row = machine("rhel7-haswell")
+    text = row.core().replace(row.model, "m" * 1000).replace(row.vendor, "v" * 1000)
+    parsed = cpu.parse(text)
+    assert (parsed.model, parsed.vendor) == ("m" * 100, "v" * 100)
+
+
+@pytest.mark.parametrize(
+    ("code", "vendor"),
+    [("0x41", "ARM"), ("0x43", "Cavium"), ("0x46", "Fujitsu"), ("0x48", "HiSilicon"), ("0x61", "Apple"),
+     ("0xc0", "Ampere"), ("0x99", "unknown"), ("", "unknown")],
+)  # fmt: skip
+def test_an_arm_cpu_s_implementer_is_named(code: str, vendor: str) -> None:
+    parsed = cpu.parse(f"Features : fp asimd\nCPU implementer : {code}\nCPU part : 0xd0c\n")
+    assert (parsed.arch, parsed.vendor, parsed.model) == ("aarch64", vendor, "0xd0c")
+    assert cpu.parse("Features : fp asimd\n").model == "unknown"
+
+
+def test_the_first_core_s_names_are_the_machine_s() -> None:
+    first, second = machine("rhel7-haswell"), machine("rocky9-zen5")
+    parsed = cpu.parse(f"{first.core(0)}\n{second.core(1)}")
+    assert (parsed.vendor, parsed.model) == (first.vendor, first.model)
+
+
+def loader_that(tmp_path: Path, script: str) -> Path:
+    path = tmp_path / "ld.so"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_the_loader_is_asked_without_an_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.cpu.hwcaps=-AVX2")
+    path = loader_that(tmp_path, 'echo "$@:${GLIBC_TUNABLES-unset}"')
+    assert cpuid.loader(path) == "--list-diagnostics:unset\n"
+
+
+def test_a_loader_that_fails_or_hangs_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpuid, "LOADER_SECONDS", 0.05)
+    for name, script in (("fails", "echo x; exit 1"), ("hangs", "exec sleep 5")):
+        (tmp_path / name).mkdir()
+        assert cpuid.loader(loader_that(tmp_path / name, script)) == ""
+
+
+def test_diagnostics_without_active_words_are_none() -> None:
+    cpuid_alone = "\n".join(line for line in GUEST.splitlines() if ".active[" not in line)
+    active_alone = "\n".join(line for line in GUEST.splitlines() if ".cpuid[" not in line)
+    assert cpuid.diagnostics(GUEST) is not None
+    assert cpuid.diagnostics(cpuid_alone) is cpuid.diagnostics(active_alone) is None
+    assert cpu.parse(cpuid_alone).features == cpu.parse(GUEST).features
+
+
+def test_a_bit_is_that_of_its_leaf_and_register() -> None:
+    words = {(0x7, 0): (0, 1 << 5, 0, 0), (0x7, 1): (1 << 4, 0, 0, 1 << 31)}
+    assert cpuid.is_set(words, "7.0.ebx.5")
+    assert cpuid.is_set(words, "7.1.eax.4")
+    assert cpuid.is_set(words, "7.1.edx.31")
+    for other in ("7.0.ebx.4", "7.0.ebx.6", "7.0.eax.5", "7.1.ebx.5", "1.0.ebx.5"):
+        assert not cpuid.is_set(words, other)
+    assert cpuid.features(words) == {
+        row.name for row in facts.features("x86_64") if row.cpuid in ("7.0.ebx.5", "7.1.eax.4")
+    }
+
+
+def test_leaves_are_read_up_to_the_first_line_that_is_none() -> None:
+    text = " 7 , 0 , 1 , 2 , 3 , 4 \n1,0,5,6,7,8\n\n9,0,1,1,1,1\n"
+    assert cpuid.leaves(text) == {(7, 0): (1, 2, 3, 4), (1, 0): (5, 6, 7, 8)}
+    assert cpuid.leaves("x\n7,0,1,2,3,4\n") == {}
+
+
+def test_names_are_the_letters_of_the_registers() -> None:
+    def words(text: bytes) -> tuple[int, ...]:
+        return tuple(int.from_bytes(text[n : n + 4], "little") for n in range(0, len(text), 4))
+
+    b, d, c = words(b"GenuineIntel")
+    assert cpuid.vendor({(0, 0): (0, b, c, d)}) == "GenuineIntel"
+    one, two = words(b"Some CPU of "), words(b"2026\0\0\0\0")
+    brand = {(0x80000002, 0): (*one, two[0]), (0x80000004, 0): (two[1],) * 4}
+    assert cpuid.brand(brand) == "Some CPU of 2026"  # type: ignore[arg-type]
+    assert cpuid.vendor({}) == cpuid.brand({}) == ""
+
+
+@pytest.mark.parametrize(("missing", "refused"), [("1,", True), ("2147483649,", True), ("7,", False)])
+def test_leaves_without_the_first_ones_are_no_cpu(missing: str, refused: bool) -> None:
+    lines = recording("windows-cpuid-icelake").text.splitlines()
+    kept = [line for line in lines if not line.replace(" ", "").startswith(missing)]
+    assert len(kept) < len(lines)
+    if refused:
+        with pytest.raises(UnknownCpu, match="of CPUID's leaves, 1 or 80000001h is missing"):
+            cpu.parse("\n".join(kept))
+    else:
+        assert "avx2" not in cpu.parse("\n".join(kept)).features
+
+
+def test_an_unknown_architecture_without_proc_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "system", lambda: "Windows")
+    monkeypatch.setattr(platform, "machine", lambda: "riscv64")
+    with pytest.raises(UnknownCpu, match="unknown architecture 'riscv64'") as refused:
+        cpu.detect()
+    assert refused.value.hint == "tfbuild knows x86-64 and aarch64"
+
+
+def test_an_apple_cpu_has_both_halves_of_what_one_switch_names() -> None:
+    switches = "hw.optional.arm64: 1\nhw.optional.arm.FEAT_FP16: 1\nhw.optional.arm.FEAT_LSE: 0\n"
+    parsed = cpu.parse(f"{switches}machdep.cpu.brand_string: Apple M9\n")
+    assert (parsed.arch, parsed.vendor, parsed.model) == ("aarch64", "Apple", "Apple M9")
+    assert {"fphp", "asimdhp"} <= set(parsed.features)
+    assert "atomics" not in parsed.features

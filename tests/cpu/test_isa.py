@@ -578,3 +578,94 @@ def test_every_x86_feature_has_its_own_cpuid_bit() -> None:
     assert len(set(bits)) == len(bits)
     assert all(re.fullmatch(r"(1|7|80000001)\.[01]\.(eax|ebx|ecx|edx)\.\d{1,2}", bit) for bit in bits)
     assert not any(row.cpuid for row in facts.features("aarch64"))
+
+
+# --- what is told -----------------------------------------------------------------------------------------------------
+
+
+def refusal_of(text: str, arch: str = "x86_64") -> str:
+    with pytest.raises(UnknownCpu) as refusal:
+        isa.resolve(text, arch=arch)
+    return refusal.value.hint
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["native", "auto", "local", "this", "mine", "current", "NATIVE", "-march=native", "march=native", "-mcpu=native"],
+)
+def test_what_other_tools_call_this_machine_is_host(text: str) -> None:
+    assert refusal_of(text) == "--cpu host is the CPU of this machine"
+
+
+def test_a_hint_has_the_nearest_three_and_each_name_once() -> None:
+    near = refusal_of("x86-64-v5").removeprefix("nearest: ").removesuffix("; or --cpu host").split(", ")
+    assert sorted(near) == ["x86-64-v1", "x86-64-v2", "x86-64-v3"] or len(near) == 3
+    assert all(name.startswith("x86-64-v") for name in near)
+    assert refusal_of("haswel") == "nearest: haswell; or --cpu host"
+    levels = ", ".join(level.name for level in facts.levels("aarch64"))
+    assert refusal_of("Intel Xeon", "aarch64") == f"a level ({levels}), a compiler's name for a CPU, or --cpu host"
+
+
+def test_an_empty_cpu_means_the_host_and_names_none() -> None:
+    assert isa.means_host("")
+    assert isa.means_host("avx2, host")
+    assert not isa.means_host("hosts")
+    with pytest.raises(UnknownCpu, match="' , exact' names no CPU, level or feature"):
+        isa.resolve(" , exact", arch="x86_64")
+
+
+def test_the_features_of_all_words_are_taken_together() -> None:
+    both = isa.resolve(" avx2 , , fma ", arch="x86_64")
+    assert set(both.features) == facts.closure({"avx2", "fma"})
+    assert isa.resolve("haswell,EXACT", arch="x86_64") == isa.resolve("haswell,exact", arch="x86_64")
+
+
+def test_a_recorded_machines_file_may_be_taken_exactly(tmp_path: Path) -> None:
+    file = tmp_path / "rack-7"
+    file.write_text(machine("rhel7-haswell").cpuinfo())
+    assert isa.resolve(f"{file},exact", arch="x86_64").name == "x86-64-v3-aes-pclmulqdq"
+    assert isa.resolve(str(file), arch="x86_64").name == "x86-64-v3"
+
+
+def test_a_set_is_found_again_by_its_name_and_its_option() -> None:
+    for names_ in (["avx"], ["avx2", "fma"], [*facts.levels("x86_64")[2].features, "aes"], ["amx_bf16"]):
+        found = isa.instruction_set(names_, "x86_64")
+        assert isa.resolve(isa.option(found), arch="x86_64") == found
+        assert isa.resolve(found.name, arch="x86_64") == found
+    assert isa.option(isa.resolve("x86-64-v3", arch="x86_64")) == "x86-64-v3"
+    assert isa.option(isa.resolve("x86-64-v3,aes,gfni", arch="x86_64")) == "x86-64-v3,aes,gfni"
+
+
+def test_a_name_that_would_be_too_long_for_a_tag_has_a_fingerprint_instead() -> None:
+    short = isa.resolve("x86-64-v4,vnni,bf16,fp16,aes,gfni,sha_ni", arch="x86_64")
+    assert len(short.name) <= isa.MOST_NAME
+    assert not re.search(r"-[0-9a-f]{8}$", short.name)
+    long = isa.resolve("x86-64-v4,vnni,bf16,fp16,aes,gfni,sha_ni,vaes,adx,rdrand", arch="x86_64")
+    assert re.fullmatch(r"x86-64-v4-[0-9a-f]{8}", long.name)
+
+
+def test_why_a_feature_is_hidden_or_dropped_is_said() -> None:
+    masked = cpu.parse(machine("kvm-zen5-guest").core(without=("fma",)))
+    reasons = {item.feature: item.reason for item in isa.hidden(masked)}
+    assert reasons["avx512f"] == "needs fma, which is masked"
+    dropped = isa.flags(isa.resolve("x86-64-v3,rdseed", arch="x86_64"), "gcc-12").dropped
+    assert dropped[0].reason == "code reaches it by intrinsics alone; to require it would exclude hosts for nothing"
+    broken = isa.flags(isa.instruction_set(["amx_fp16", "amx_int8"], "x86_64"), "gcc-10").dropped
+    assert all(row.reason for row in broken)
+
+
+def test_copts_are_the_flags_for_bazel() -> None:
+    flags = isa.flags(isa.resolve("avx2,fma", arch="x86_64"), "clang-18")
+    assert flags.copts == tuple(f"--copt={flag}" for flag in flags.flags)
+    assert flags.compiler == "clang-18"
+    assert isa.flags(isa.resolve("avx", arch="x86_64"), "clang++18").compiler == "clang-18"
+
+
+@pytest.mark.parametrize("one", ["skylake-avx512", "haswell", "zen4"])
+def test_two_names_of_one_cpu_are_the_same_and_of_two_are_not(one: str) -> None:
+    others = {"skylake-avx512": "skylake_avx512", "haswell": "core-avx2", "zen4": "ZNVER4"}
+    for name, other in others.items():
+        assert names.same(one, other, "x86_64") == (name == one)
+    assert names.same("nosuch", "nosuch", "x86_64")
+    assert not names.same("nosuch", "nosuch-either", "x86_64")
+    assert names.features("nosuch", "x86_64") is None

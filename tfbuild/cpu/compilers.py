@@ -79,7 +79,7 @@ def table() -> CompilerTable:
 
 def find(text: str) -> tuple[str, int]:
     """Return ("gcc", 12) for "gcc-12"; raises UnknownCompiler with the nearest ones that were tried."""
-    match = SPELLED.fullmatch(text.strip().lower().replace("g++", "gcc", 1).replace("clang++", "clang", 1))
+    match = SPELLED.fullmatch(text.strip().lower().replace("clang++", "clang").replace("g++", "gcc"))
     tried = {row.name: row.versions for row in table().compiler}
     if match and int(match[2]) in tried[match[1]]:
         return match[1], int(match[2])

@@ -1,0 +1,113 @@
+"""The rows of compilers: what is known of which version, where a row begins and ends, and what a mistake is told."""
+
+import pytest
+
+from tfbuild.cpu import compilers, isa
+from tfbuild.cpu.compilers import Broken
+from tfbuild.errors import UnknownCompiler
+
+GCC, CLANG = ({row.name: row.versions for row in compilers.table().compiler}[name] for name in ("gcc", "clang"))
+
+
+@pytest.mark.parametrize("text", ["gcc-12", "gcc12", " GCC-12.2.0 ", "g++-12", "g++12"])
+def test_a_compiler_is_found_by_any_usual_spelling(text: str) -> None:
+    assert compilers.find(text) == ("gcc", 12)
+
+
+def test_clang_s_c_plus_plus_name_is_clang() -> None:
+    assert compilers.find("clang++-18") == compilers.find("Clang18.1.8") == ("clang", 18)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("gcc-8", "gcc-7, gcc-9, gcc-10"),
+        ("gcc-99", f"gcc-{GCC[-1]}, gcc-{GCC[-2]}, gcc-{GCC[-3]}"),
+        ("clang-8", "clang-9, clang-10, clang-11"),
+        ("icc-12", f"gcc-{GCC[-1]}, clang-{CLANG[-1]}"),
+        ("gcc", f"gcc-{GCC[-1]}, clang-{CLANG[-1]}"),
+    ],
+)
+def test_an_unknown_one_is_told_the_nearest(text: str, told: str) -> None:
+    with pytest.raises(UnknownCompiler) as refused:
+        compilers.find(text)
+    assert refused.value.reason == f"unknown compiler {text!r}"
+    assert refused.value.hint == f"its flags were tried with: {told}"
+
+
+def test_the_vector_width_is_a_flag_from_its_first_version_on() -> None:
+    known = {version: compilers.takes_vector_width("gcc", version) for version in GCC}
+    assert known == {version: version >= 9 for version in GCC}
+
+
+ROW = Broken(feature="avx", reason="r", source="s", start="2.5.0", before="2.9.0", compiler="clang", since=14, until=17)
+ANY = Broken(feature="avx", reason="r", source="s", start="2.5.0")
+
+
+@pytest.mark.parametrize(
+    ("compiler", "version", "release", "concerned", "by_any"),
+    [
+        ("clang", 14, "2.5.0", True, True),
+        ("clang", 16, "2.8.4", True, True),
+        ("clang", 13, "2.5.0", False, True),
+        ("clang", 17, "2.5.0", False, True),
+        ("gcc", 14, "2.5.0", False, True),
+        ("clang", 14, "2.4.4", False, False),
+        ("clang", 14, "2.9.0", False, True),
+        ("clang", 14, "2.10.0", False, True),
+        ("clang", 14, "", False, False),
+    ],
+)
+def test_a_known_problem_holds_in_half_open_ranges(
+    compiler: str, version: int, release: str, concerned: bool, by_any: bool
+) -> None:
+    assert ROW.concerns(compiler, version, release) is concerned
+    assert ANY.concerns(compiler, version, release) is by_any
+
+
+def test_a_name_tunes_badly_from_its_first_version_to_before_its_last() -> None:
+    def slow(name: str, compiler: str) -> list[int]:
+        versions = GCC if compiler == "gcc" else CLANG
+        return [version for version in versions if compilers.slow(name, compiler, version, "x86_64")]
+
+    assert slow("znver3", "gcc") == [11, 12]
+    assert slow("skylake", "clang") == [version for version in CLANG if version >= 14]
+    assert slow("skylake", "gcc") == slow("znver3", "clang") == slow("haswell", "clang") == []
+    row = compilers.slow("zen3", "gcc", 12, "x86_64")
+    assert row is not None
+    assert row.name == "znver3"
+
+
+@pytest.mark.parametrize(
+    ("cpu", "arch", "compiler", "feature", "reason"),
+    [
+        ("x86-64-v3,gfni", "x86_64", "gcc-7", "gfni", "gcc-7 does not know -mgfni (gcc 9 does)"),
+        ("x86-64-v4,avx512_fp16", "x86_64", "gcc-11", "avx512_fp16", "gcc-11 does not know -mavx512fp16 (gcc 12 does)"),
+    ],
+)
+def test_a_feature_is_dropped_with_the_version_that_knows_it(
+    cpu: str, arch: str, compiler: str, feature: str, reason: str
+) -> None:
+    flags = isa.flags(isa.resolve(cpu, arch=arch), compiler)
+    assert {row.feature: row.reason for row in flags.dropped}[feature] == reason
+    assert flags.compiler == compiler
+
+
+def test_what_needs_a_dropped_feature_goes_with_it() -> None:
+    flags = isa.flags(isa.instruction_set(["avx512_fp16"], "x86_64"), "clang-9")
+    dropped = {row.feature: row.reason for row in flags.dropped}
+    assert dropped["avx512_fp16"].startswith("clang-9 does not know -mavx512fp16 (clang ")
+    older = isa.flags(isa.instruction_set(["amx_bf16", "amx_tile"], "x86_64"), "gcc-10")
+    assert {row.feature for row in older.dropped} == {"amx_bf16", "amx_tile"}
+
+
+def test_each_width_is_one_and_others_are_told_which_are() -> None:
+    held = isa.closure(["avx512f"])
+    for width in ("128", "256", "512"):
+        isa.refuse_vector_width(held, "gcc", 12, width)
+    with pytest.raises(Exception, match="'64' is not a vector width") as refused:
+        isa.refuse_vector_width(held, "gcc", 12, "64")
+    assert getattr(refused.value, "hint", "") == "one of: 128, 256, 512 (in bits)"
+    for width, needed in (("512", "avx512f"), ("256", "avx")):
+        with pytest.raises(Exception, match=f"{width} changes nothing: the instruction set has no {needed}\n"):
+            isa.refuse_vector_width(frozenset({"sse3"}), "gcc", 12, width)
