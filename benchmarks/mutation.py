@@ -209,35 +209,40 @@ class Runner:
             sys.stderr.flush()
             os._exit(code)
 
-    def finds(self, defect: Defect, folders: list[list[str]], limit: float) -> bool:
-        """Return whether the tests of one of the folders fail with the defect planted."""
+    def finds(self, defect: Defect, runs: list[list[str]], limit: float) -> bool:
+        """Return whether one of these runs of tests fails with the defect planted."""
         target = self.copy / defect.path
         times = target.stat()
         target.write_text(defect.planted(), encoding="utf-8")
         # Byte code is of a source of this length and time: each defect has its own time, years before any other file's.
         os.utime(target, (next(self.times),) * 2)
         try:
-            return not all(self.passes(tests, limit) for tests in folders)
+            return not all(self.passes(tests, limit) for tests in runs)
         finally:
             target.write_bytes(defect.content)
             os.utime(target, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
-def nearest(root: Path, room: str, module: str) -> list[str]:
-    """Return the room's files of tests that name the module, most often first: most defects fail there in seconds."""
+def ordered(root: Path, room: str, module: str) -> list[list[str]]:
+    """Return the room's files of tests in the order to try them: the module's own, those that name it, the others.
+
+    Most defects fail in the first, within seconds.
+    """
     word = re.compile(rf"\b{re.escape(module)}\b")
-    files = sorted((root / "tests" / room).glob("test_*.py"))
-    mentions = {path.name: len(word.findall(path.read_text(encoding="utf-8"))) for path in files}
+    texts = {path.name: path.read_text(encoding="utf-8") for path in (root / "tests" / room).glob("test_*.py")}
     own = f"test_{module}.py"
-    naming = [name for name, count in mentions.items() if count or name == own]
-    return [f"{room}/{name}" for name in sorted(naming, key=lambda name: (name != own, -mentions[name]))]
+    mentions = {name: len(word.findall(text)) for name, text in texts.items()}
+    naming = [name for name in texts if name == own or mentions[name]]
+    naming.sort(key=lambda name: (name != own, -mentions[name], name))
+    parts = (naming[:1], naming[1:], sorted(texts.keys() - {*naming}))
+    return [[f"{room}/{name}" for name in part] for part in parts if part]
 
 
 def survivors(room: str, runner: Runner, sample: int, seed: int) -> tuple[int, list[Defect]]:
     """Plant a sample of a room's defects; return how many, and those that no test found."""
-    folders = [[room], *([[*RELATED[room]]] if room in RELATED else [])]
+    related = [[*RELATED[room]]] if room in RELATED else []
     begin = time.monotonic()
-    for tests in folders:
+    for tests in ([room], *related):
         if not runner.passes(tests, 1200):
             sys.exit(f"tests/{' '.join(tests)} fail as they are:\n{runner.log.read_text(errors='replace')[-3000:]}")
     limit = 30 + 4 * (time.monotonic() - begin)
@@ -245,8 +250,7 @@ def survivors(room: str, runner: Runner, sample: int, seed: int) -> tuple[int, l
     chosen = random.Random(seed).sample(every, min(sample, len(every)))
     left = []
     for number, defect in enumerate(chosen, 1):
-        near = nearest(runner.copy, room, defect.path.stem)
-        found = runner.finds(defect, [near, *folders] if near else folders, limit)
+        found = runner.finds(defect, [*ordered(runner.copy, room, defect.path.stem), *related], limit)
         print(f"{room} {number}/{len(chosen)}: {'found' if found else f'NOT FOUND: {defect.diff()}'}", flush=True)
         left += [] if found else [defect]
     return len(chosen), left

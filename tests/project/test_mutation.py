@@ -48,13 +48,14 @@ def test_every_room_has_a_sample(room: str) -> None:
     assert len(mutation.defects(ROOT, room)) > 100
 
 
-def test_the_tests_that_name_a_module_run_first(tmp_path: Path) -> None:
+def test_the_tests_that_name_a_module_run_first_and_each_once(tmp_path: Path) -> None:
     folder = tmp_path / "tests" / "oci"
     folder.mkdir(parents=True)
     for name, text in {"a": "tags", "b": "tags tags", "c": "tagsoup", "tags": "x"}.items():
         (folder / f"test_{name}.py").write_text(text)
-    assert mutation.nearest(tmp_path, "oci", "tags") == ["oci/test_tags.py", "oci/test_b.py", "oci/test_a.py"]
-    assert mutation.nearest(ROOT, "oci", "no_such_module") == []
+    own, naming, others = ["oci/test_tags.py"], ["oci/test_b.py", "oci/test_a.py"], ["oci/test_c.py"]
+    assert mutation.ordered(tmp_path, "oci", "tags") == [own, naming, others]
+    assert mutation.ordered(tmp_path, "oci", "none") == [sorted([*own, *naming, *others])]
 
 
 RUN = """
