@@ -8,7 +8,7 @@ url=$1 suite=$2 key=$3 fingerprint=$4
 apt-get install --yes --no-install-recommends ca-certificates curl gpg
 
 file=$(from "$key")
-curl --fail --location --silent --show-error --retry 3 --output /mnt/llvm.asc "$file"
+download "$file" /mnt/llvm.asc
 mkdir -m 700 /mnt/gnupg
 keys=$(gpg --batch --quiet --homedir /mnt/gnupg --show-keys --with-colons /mnt/llvm.asc |
     awk -F: '$1 == "pub" { primary = 1 } $1 == "fpr" && primary { print $10; primary = 0 }')

@@ -7,10 +7,13 @@ build needs all of them.
 
 import ast
 import hashlib
+import http.client
 import os
 import re
+import shutil
 import ssl
 import sys
+import threading
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +22,8 @@ DIGEST = re.compile(r"[0-9a-f]{64}")
 AT_ONCE = 8
 SECONDS = 60
 MISSING = "missing"
+# A mirror that did not answer so often is asked nothing more: a tree names hundreds of archives.
+MOST_SILENCES = 3
 
 
 def found(tree):
@@ -72,18 +77,34 @@ def texts(node, names):
     return [value for value in values if isinstance(value, str)]
 
 
-def fetch(mirror, sha256, urls, cache):
+class Silences:
+    """How often the mirror did not answer, and why it last did not."""
+
+    def __init__(self):
+        self.lock, self.count, self.why = threading.Lock(), 0, ""
+
+    def add(self, error):
+        with self.lock:
+            self.count, self.why = self.count + 1, str(getattr(error, "reason", error)) or type(error).__name__
+
+
+def fetch(mirror, sha256, urls, cache, silences):
     """Puts the archive where Bazel looks for it; what to tell about it, "" where all is well."""
     target = os.path.join(cache, "content_addressable", "sha256", sha256, "file")
-    if os.path.exists(target):
+    if here(target, sha256):
         return ""
     wrong = []
     for url in urls:
+        if silences.count >= MOST_SILENCES:
+            break
         try:
             place = f"{mirror}/{url.partition('://')[2]}"
             with urllib.request.urlopen(place, timeout=SECONDS, context=context(place)) as answer:
                 content = answer.read()
-        except (urllib.error.URLError, OSError):
+        except urllib.error.HTTPError:
+            continue
+        except (OSError, http.client.HTTPException) as error:
+            silences.add(error)
             continue
         digest = hashlib.sha256(content).hexdigest()
         if digest == sha256:
@@ -93,6 +114,20 @@ def fetch(mirror, sha256, urls, cache):
     if wrong:
         return "not taken from the mirror, which has another file: " + "; ".join(wrong)
     return MISSING
+
+
+def here(target, sha256):
+    """Whether the archive is there and whole; what else is there is removed."""
+    try:
+        with open(target, "rb") as file:
+            if hashlib.sha256(file.read()).hexdigest() == sha256:
+                return True
+        os.unlink(target)
+    except IsADirectoryError:
+        shutil.rmtree(target)
+    except FileNotFoundError:
+        pass
+    return False
 
 
 def context(place):
@@ -109,11 +144,14 @@ def keep(content, target):
 
 def main(mirror, tree, cache):
     archives = found(tree)
+    silences = Silences()
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        told = list(pool.map(lambda row: fetch(mirror, row[0], row[1], cache), archives.items()))
+        told = list(pool.map(lambda row: fetch(mirror, row[0], row[1], cache, silences), archives.items()))
     for text in told:
         if text not in ("", MISSING):
             print(f"tfbuild: note: {text}")
+    if silences.count:
+        print(f"tfbuild: note: {silences.count} requests to {mirror} broke off, the last one by: {silences.why}")
     print(
         f"tfbuild: {told.count('')} of {len(archives)} archives that the tree names are here; Bazel asks for the others"
     )

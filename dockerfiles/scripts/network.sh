@@ -1,6 +1,11 @@
 # shellcheck shell=sh
 # Sourced by every step that reaches the network. A company's CA comes as BuildKit's secret `ca`, in /mnt/ca, a mirror
-# as `mirror`; without them nothing here takes effect. /mnt is a tmpfs, so nothing of it gets into a layer.
+# as `mirror`. /mnt is a tmpfs, so nothing of it gets into a layer.
+# Otherwise apt-get update succeeds where it could not reach a source, and the packages seem not to exist.
+echo 'APT::Update::Error-Mode "any";' > /mnt/apt.conf
+export APT_CONFIG=/mnt/apt.conf
+# git waits without end for a server that sends nothing; one that packs a repository sends nothing for minutes.
+export GIT_HTTP_LOW_SPEED_LIMIT=1 GIT_HTTP_LOW_SPEED_TIME=300
 if [ -s /mnt/ca ]; then
     bundle=/mnt/bundle.pem
     system=/etc/ssl/certs/ca-certificates.crt
@@ -13,8 +18,7 @@ if [ -s /mnt/ca ]; then
     chmod 644 "$bundle"
     export SSL_CERT_FILE="$bundle" CURL_CA_BUNDLE="$bundle" GIT_SSL_CAINFO="$bundle"
     export PIP_CERT="$bundle" REQUESTS_CA_BUNDLE="$bundle"
-    echo "Acquire::https::CAInfo \"$bundle\";" > /mnt/apt.conf
-    export APT_CONFIG=/mnt/apt.conf
+    echo "Acquire::https::CAInfo \"$bundle\";" >> /mnt/apt.conf
     # Bazel reads neither the variables nor PEM files. The script is there in steps that run Bazel.
     if [ -f /mnt/truststore.py ]; then
         python3 /mnt/truststore.py "$bundle" /mnt/truststore.jks
@@ -41,7 +45,6 @@ if [ -s /mnt/mirror ]; then
         esac
     done
     echo 'Dir::Etc::SourceList "/dev/null"; Dir::Etc::SourceParts "/mnt/sources";' >> /mnt/apt.conf
-    export APT_CONFIG=/mnt/apt.conf
     kind=$(sed -n 2p /mnt/mirror)
     # Old on purpose: what it had when it was made is what it has.
     [ "$kind" != bundle ] || echo 'Acquire::Check-Valid-Until "false";' >> /mnt/apt.conf
@@ -56,5 +59,10 @@ fi
 # from URL: where to get it.
 from() {
     echo "${mirror:+$mirror/}${1#"${mirror:+https://}"}"
+}
+# download URL FILE: gives up on a server that sends nothing for a minute, or that asks for more patience than that.
+download() {
+    curl --fail --location --silent --show-error --retry 3 --retry-max-time 60 --connect-timeout 30 \
+        --speed-limit 1 --speed-time 60 --output "$2" "$1"
 }
 export DEBIAN_FRONTEND=noninteractive

@@ -22,17 +22,23 @@ bazel=$3 bazel_sha256=$4 bazelisk=$5 bazelisk_sha256=$6 arch=$7
 /opt/build/bin/pip install --no-cache-dir --disable-pip-version-check --requirement /mnt/requirements.txt
 
 url=$(from "https://github.com/bazelbuild/bazelisk/releases/download/v$bazelisk/bazelisk-linux-$arch")
-if ! curl --fail --location --silent --show-error --retry 3 --output /usr/local/bin/bazelisk "$url" ||
+if ! download "$url" /usr/local/bin/bazelisk ||
     ! echo "$bazelisk_sha256  /usr/local/bin/bazelisk" | sha256sum --check --strict; then
     echo "tfbuild: $url cannot be had, or is not the Bazelisk that was planned" >&2
     exit 1
 fi
 chmod 755 /usr/local/bin/bazelisk
 
-# Bazelisk fetches Bazel when it runs it; the compile runs that program itself, which takes signals in one piece.
+# Bazelisk fetches Bazel when it runs it, and waits without end for a server that sends nothing; the compile runs that
+# program itself, which takes signals in one piece.
 export BAZELISK_HOME=/opt/bazelisk USE_BAZEL_VERSION="$bazel"
 [ -z "$bazel_sha256" ] || export BAZELISK_VERIFY_SHA256="$bazel_sha256"
-bazelisk --batch --output_user_root=/var/tmp/bazel version
+code=0
+timeout 1800 bazelisk --batch --output_user_root=/var/tmp/bazel version || code=$?
+if [ "$code" = 124 ]; then
+    echo "tfbuild: Bazelisk could not download Bazel: it took longer than 30 minutes" >&2
+fi
+[ "$code" = 0 ] || exit "$code"
 rm -rf /var/tmp/bazel
 ln -s "$(find /opt/bazelisk -name bazel -type f -perm -u+x -print -quit)" /usr/local/bin/bazel
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import http.server
+import re
 import subprocess
 import sys
 import threading
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import broken
 from tfbuild.context import dockerfile
 
 SCRIPT = dockerfile.TEMPLATES / "archives.py"
@@ -49,8 +51,12 @@ def rule(content: bytes, *urls: str) -> str:
     return f'http_archive(\n    name = "x",\n    sha256 = "{sha256}",\n    urls = {list(urls)!r},\n)\n'
 
 
-def run(url: str, folder: Path, cache: Path) -> str:
-    done = subprocess.run([sys.executable, SCRIPT, url, folder, cache], capture_output=True, text=True, check=False)
+def run(url: str, folder: Path, cache: Path, **settings: str) -> str:
+    """Run the script, with other settings: lines by the name that they set."""
+    text = SCRIPT.read_text()
+    for name, line in settings.items():
+        text = re.sub(rf"(?m)^{name} = .*\n", line, text)
+    done = subprocess.run([sys.executable, "-c", text, url, folder, cache], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -125,6 +131,45 @@ def test_what_is_here_already_is_not_asked_for(tmp_path: Path) -> None:
     rules = rule(GOOD, "https://one.example/a.tar.gz")
     # Nothing answers there.
     assert "1 of 1" in run("http://127.0.0.1:9", tree(tmp_path / "tree", rules), cache)
+
+
+@pytest.mark.parametrize("there", ["half", "folder"])
+def test_a_kept_archive_that_is_damaged_is_fetched_again(there: str, mirror: tuple[str, Path], tmp_path: Path) -> None:
+    url, folder = mirror
+    cache = tmp_path / "cache"
+    place(folder, "one.example/a.tar.gz", GOOD)
+    if there == "half":
+        place(cache, str(kept(cache, GOOD).relative_to(cache)), GOOD[:5])
+    else:
+        kept(cache, GOOD).mkdir(parents=True)
+    assert "1 of 1" in run(url, tree(tmp_path / "tree", rule(GOOD, "https://one.example/a.tar.gz")), cache)
+    assert kept(cache, GOOD).read_bytes() == GOOD
+
+
+@pytest.mark.parametrize("fault", ["reset", "short", "500", "503,"])
+def test_a_mirror_that_breaks_is_told_and_the_next_run_has_the_archive(fault: str, tmp_path: Path) -> None:
+    source, cache = tree(tmp_path / "tree", rule(GOOD, "https://one.example/a.tar.gz")), tmp_path / "cache"
+    with broken.serve({"/one.example/a.tar.gz": GOOD}) as server:
+        server.fault = fault
+        output = run(server.url, source, cache)
+        assert "tfbuild: 0 of 1 archives" in output
+        assert (f"1 requests to {server.url} broke off, the last one by: " in output) == (fault in ("reset", "short"))
+        assert not kept(cache, GOOD).exists()
+        server.fault = ""
+        assert "1 of 1" in run(server.url, source, cache)
+    assert kept(cache, GOOD).read_bytes() == GOOD
+
+
+def test_a_mirror_that_does_not_answer_is_not_asked_for_hundreds_of_archives(tmp_path: Path) -> None:
+    names = [f"https://one.example/{number}.tar.gz" for number in range(100)]
+    source = tree(tmp_path / "tree", "", *(rule(name.encode(), name) for name in names))
+    with broken.serve({}) as server:
+        server.fault = "silence"
+        output = run(server.url, source, tmp_path / "cache", SECONDS="SECONDS = 1\n")
+        # Eight ask at once.
+        assert 3 <= len(server.requested) <= 8 + 3
+    assert output.count("tfbuild: note: ") == 1
+    assert "broke off, the last one by: timed out" in output
 
 
 def test_rules_that_python_cannot_read_are_passed_over(mirror: tuple[str, Path], tmp_path: Path) -> None:

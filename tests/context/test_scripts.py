@@ -23,7 +23,9 @@ PATCH = """--- a/configure.py
 +new
 """
 # What network.sh defines, with no mirror and no certificate.
-NETWORK = 'from() {\n    echo "URL"\n}\n'
+DOWNLOAD = re.search(r"(?ms)^download\(\).*?^}\n", (dockerfile.TEMPLATES / "network.sh").read_text())
+assert DOWNLOAD is not None
+NETWORK = f'from() {{\n    echo "URL"\n}}\n{DOWNLOAD[0]}'
 KEY, OTHER = "AAAA", "BBBB"
 
 
@@ -352,9 +354,10 @@ def networked(root: Path, **env: str) -> dict[str, str]:
     return {name: value.replace(str(root), "") for name, value in values.items() if name in ("from", *WATCHED)}
 
 
-def test_without_secrets_nothing_changes(tmp_path: Path) -> None:
-    assert networked(tmp_path) == {"from": "https://example.org/x/y"}
-    assert list((tmp_path / "mnt").iterdir()) == []
+def test_without_secrets_all_is_asked_for_where_it_is(tmp_path: Path) -> None:
+    assert networked(tmp_path) == {"from": "https://example.org/x/y", "APT_CONFIG": "/mnt/apt.conf"}
+    assert [path.name for path in (tmp_path / "mnt").iterdir()] == ["apt.conf"]
+    assert (tmp_path / "mnt/apt.conf").read_text() == 'APT::Update::Error-Mode "any";\n'
 
 
 @pytest.mark.parametrize("system", ["", "system\n"])

@@ -1,6 +1,7 @@
 """Requests to one repository: retries, TLS, credentials, and bounds on what is read."""
 
 import re
+import time
 from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 import requests
+import urllib3
 from requests.adapters import HTTPAdapter
 from urllib3 import Retry
 
@@ -22,7 +24,9 @@ from tfbuild.util.terminal import printable
 # Manifests: the specification asks registries to take 4 MiB. Configurations of images here have some ten KB.
 MOST_BYTES = 4 << 20
 MOST_REASON = 200
+# How long a registry may send nothing, and how long it may take for one answer.
 SECONDS = 30.0
+MOST_SECONDS = 300.0
 # Requests at once when many images are read.
 WORKERS = 8
 TRIES = 5
@@ -178,17 +182,25 @@ def _reaching(server: str) -> Iterator[None]:
 
 
 def body_of(answer: requests.Response) -> bytes:
-    """The whole body. Raises Damaged if it is longer than MOST_BYTES, RegistryRefused if the connection breaks."""
-    content = b""
+    """The whole body. Raises Damaged if it is longer than MOST_BYTES.
+
+    Raises RegistryRefused if the connection breaks, or if the body takes longer than MOST_SECONDS.
+    """
+    content, deadline = b"", time.monotonic() + MOST_SECONDS
     try:
-        for chunk in answer.iter_content(1 << 16):
+        while chunk := answer.raw.read1(1 << 16, decode_content=True):
             content += chunk
             if len(content) > MOST_BYTES:
                 answer.close()
                 raise Damaged(
                     f"{answer.url} sends more than {MOST_BYTES} bytes", hint="check that --registry names a registry"
                 )
-    except requests.exceptions.RequestException as error:
+            if time.monotonic() > deadline:
+                answer.close()
+                raise RegistryRefused(
+                    f"{answer.url} took longer than {MOST_SECONDS:.0f} s to send {len(content)} bytes", hint="try again"
+                )
+    except (urllib3.exceptions.HTTPError, OSError) as error:
         raise RegistryRefused(f"{answer.url} broke off: {cause(error)}", hint="try again") from error
     return content
 

@@ -27,6 +27,8 @@ LIST = "bundle.json"
 # The prefix of files that are not complete yet; a killed run leaves them behind.
 PART = ".part-"
 IMAGES = "images"
+# git waits without end for a server that sends nothing; one that packs a repository sends nothing for minutes.
+GIT_SECONDS = 300
 
 
 class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -272,7 +274,14 @@ def _commit(folder: Path, tag: str) -> str:
 
 
 def _git(folder: Path, ca: Path | None, *arguments: str) -> str:
-    env = {**os.environ, "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", **({"GIT_SSL_CAINFO": str(ca)} if ca else {})}
+    env = {
+        **os.environ,
+        "LC_ALL": "C",
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_HTTP_LOW_SPEED_LIMIT": "1",
+        "GIT_HTTP_LOW_SPEED_TIME": str(GIT_SECONDS),
+        **({"GIT_SSL_CAINFO": str(ca)} if ca else {}),
+    }
     try:
         # The folder may have come from another machine, with another owner.
         completed = subprocess.run(

@@ -28,12 +28,31 @@ class Cause:
     hint: str
 
 
+# What apt, curl, git, pip, Bazelisk and Bazel print of a download that failed. They come before what follows from that:
+# a package that could not be downloaded, for example, is reported as missing.
+DOWNLOADS = (
+    r"\n\s*E: Failed to fetch (?P<why>[^\n]*)",
+    r"\n\s*(?P<why>curl: \(\d+\) [^\n]*)",
+    r"\n\s*fatal: unable to access (?P<why>[^\n]*)",
+    r"\n\s*pip\._vendor\.[\w.]*exceptions\.(?P<why>[^\n]*)",
+    r"\n\s*ERROR: Could not install packages due to an OSError: (?P<why>HTTPS?Connection[^\n]*)",
+    r"\n\s*ERROR: (?P<why>HTTP error \d+ while getting \S+)",
+    # pip does not compare a wheel's length with what was announced. /mnt has wheels that were not downloaded.
+    r"\n\s*ERROR: (?P<why>Wheel '[^'\n]*' located at (?!/mnt/)\S+ is invalid)",
+    r"\n\s*WARNING: Retrying [^\n]*? after (?P<why>connection broken by [^\n]*)(?=[\s\S]*\n\s*ERROR: No matching)",
+    r"\n(?!.*WARNING)[^\n]*Error downloading (?P<why>[^\n]*)",
+    r"\n[^\n]*could not download Bazel: (?P<why>(?![^\n]*not found)[^\n]*)",
+)
+DOWNLOAD_HINT = (
+    "check the network, the proxy variables and --ca-cert; the same command goes on: the steps before this one are kept"
+)
 # What templates/*.sh, the distribution and Bazelisk print; the first match counts.
 CAUSES = (
+    # git's own last line says which of the two it is.
     Cause(
-        pattern=r"\n\s*tfbuild: (?P<what>\S+ has no tag \S+, or does not answer)",
+        pattern=r"(?P<last>[^\n]*)\n\s*tfbuild: (?P<what>\S+ has no tag \S+, or does not answer)",
         error=BadSource,
-        message="{what}",
+        message="{what}: {last}",
         hint="--source with a tree or an archive of that release, or --mirror with one that has it",
     ),
     Cause(
@@ -54,6 +73,17 @@ CAUSES = (
         message="{what}",
         hint="make it from this release's own tree (git diff); an earlier patch, or a fix that the plan names, may "
         "have changed the same lines",
+    ),
+    *(
+        Cause(pattern=pattern, error=BuildFailed, message="a download failed: {why}", hint=DOWNLOAD_HINT)
+        for pattern in DOWNLOADS
+    ),
+    # pip says the same of an index that it cannot read.
+    Cause(
+        pattern=r"\(from versions: none\)\n\s*ERROR: No matching distribution found for (?P<what>[^\n]*)",
+        error=BuildFailed,
+        message="pip found no {what} for this Python and platform, or could not read its index",
+        hint=DOWNLOAD_HINT,
     ),
     # What Bazel prints before it compiles anything, 0.26.1 without the quotes.
     Cause(

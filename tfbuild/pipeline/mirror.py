@@ -26,10 +26,14 @@ from urllib3.util import Retry
 
 from tfbuild.errors import BadMirror, BuildFailed, DiskFull, TfbuildError
 from tfbuild.pipeline.bundle import Bundle, File, PartialFile, is_repository, keep_clone
+from tfbuild.util.causes import cause
 
 CHUNK = 1 << 18
-CONNECT_SECONDS, READ_SECONDS = 20.0, 120.0
+# How long a host, and a client of this server, may send nothing. pip gives up after 100 s: by then a host that does not
+# answer was asked twice.
+CONNECT_SECONDS, READ_SECONDS, CLIENT_SECONDS = 20.0, 40.0, 120.0
 BUSY = (429, 502, 503, 504)
+MOST_PATIENCE = 20
 INDEX = "index.html"
 # The links of an index page are stored as relative ones, so that any web server can serve the folder.
 LINK = re.compile(rb"""(?P<before>href=["']?)https?://(?P<rest>[^"'>\s]+)""", re.IGNORECASE)
@@ -57,7 +61,15 @@ class Upstream:
         self.session = requests.Session()
         # Request no compression, so that the bytes are kept as they are.
         self.session.headers.update({"Accept-Encoding": "identity", "User-Agent": "tfbuild"})
-        retry = Retry(total=3, connect=1, backoff_factor=0.5, status_forcelist=BUSY, raise_on_status=False)
+        retry = Retry(
+            total=3,
+            connect=1,
+            read=1,
+            backoff_factor=0.5,
+            status_forcelist=BUSY,
+            retry_after_max=MOST_PATIENCE,
+            raise_on_status=False,
+        )
         for scheme in ("https://", "http://"):
             self.session.mount(scheme, HTTPAdapter(max_retries=retry, pool_maxsize=16))
 
@@ -175,7 +187,7 @@ class Handler(BaseHTTPRequestHandler):
     """One connection of pip, apt, curl, git, Bazelisk or Bazel."""
 
     protocol_version = "HTTP/1.1"
-    timeout = READ_SECONDS
+    timeout = CLIENT_SECONDS
     server: Mirror
 
     def log_message(self, format: str, *args: object) -> None:
@@ -253,7 +265,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_error(status, explain=why)
 
     def _record(self, upstream: Upstream, stored: str, requested: str) -> None:
-        started = False
+        started, rest = False, b""
         try:
             with upstream.get(requested, signed=APT in self.headers.get("User-Agent", "")) as response:
                 if response.status_code != HTTPStatus.OK:
@@ -265,9 +277,9 @@ class Handler(BaseHTTPRequestHandler):
                 if started:
                     self._head(int(length), stored)
                 with self.server.bundle.place(stored, response.url) as part:
-                    self._copy(response, part, upstream if stored.endswith(INDEX) else None, started=started)
+                    rest = self._copy(response, part, upstream if stored.endswith(INDEX) else None, started=started)
         except requests.RequestException as error:
-            self._broken(requested, f"{type(error).__name__}: {error}", HTTPStatus.BAD_GATEWAY, started=started)
+            self._broken(requested, cause(error), HTTPStatus.BAD_GATEWAY, started=started)
             return None
         except OSError as error:
             if isinstance(error, ConnectionError):
@@ -276,6 +288,7 @@ class Handler(BaseHTTPRequestHandler):
             self._broken(requested, error.strerror or str(error), HTTPStatus.INSUFFICIENT_STORAGE, started=started)
             return None
         self.server.failures.pop(requested, None)
+        self.wfile.write(rest)
         if not started and (row := self.server.bundle.find(stored)) is not None:
             self._send(row)
         return None
@@ -288,14 +301,23 @@ class Handler(BaseHTTPRequestHandler):
         else:
             self._fail(requested, why, status)
 
-    def _copy(self, response: requests.Response, part: PartialFile, page_of: Upstream | None, *, started: bool) -> None:
+    def _copy(
+        self, response: requests.Response, part: PartialFile, page_of: Upstream | None, *, started: bool
+    ) -> bytes:
+        """Write the answer into `part` and pass it on; return its end, which is for when the file is in the bundle.
+
+        A build that has its last file may end before that, and the list would lack it.
+        """
         if page_of is not None:
             part.write(relative(response.content, self.path, page_of.base))
-            return
+            return b""
+        rest = b""
         for chunk in response.iter_content(CHUNK):
             part.write(chunk)
             if started and self.command != "HEAD":
-                self.wfile.write(chunk)
+                self.wfile.write(rest)
+                rest = chunk
+        return rest
 
     def _git(self) -> None:
         """Run git's own server, as any web server does: a shallow clone needs it."""

@@ -1,5 +1,6 @@
 """Why something failed, in the system's words instead of Python's: `Connection refused`, not `[Errno 111] ...`."""
 
+import http.client
 import ssl
 from collections.abc import Iterator
 
@@ -28,6 +29,8 @@ def _reason(error: BaseException) -> str:
         return str(error.reason or "").replace("_", " ").lower()
     if isinstance(error, TimeoutError) or type(error).__name__.endswith("TimeoutError"):
         return "no answer in time"
+    if isinstance(error, http.client.IncompleteRead):
+        return "the connection ended early"
     if isinstance(error, OSError) and isinstance(error.errno, int):
         return error.strerror or ""
     return ""

@@ -1,0 +1,287 @@
+"""Networks that break during a download: what the tools of a build then print, and what tfbuild makes of it.
+
+The tools are the real ones, as network.sh sets them up, with shorter times; the server is one that breaks.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import requests
+
+from tests import broken
+from tfbuild.context.dockerfile import TEMPLATES
+from tfbuild.errors import BadMirror, BadSource, BuildFailed
+from tfbuild.pipeline import bundle, diagnosis, mirror
+from tfbuild.pipeline.mirror import Upstream
+from tfbuild.util import files
+
+HOST = "files.example.org"
+BODY = b"0123456789abcdef" * 40000
+
+
+def faults(*quick: str) -> list[object]:
+    """All faults; those that are not `quick` are for the night, because each takes a tool some seconds."""
+    return [name if name in quick else pytest.param(name, marks=pytest.mark.nightly) for name in broken.FAULTS]
+
+
+def failed(output: str) -> BuildFailed:
+    """The error of a build whose last step printed this."""
+    lines = "".join(f"\n  {line}" for line in output.splitlines()[-20:])
+    return BuildFailed(f"the image could not be built{lines}", hint="the full log: x.log")
+
+
+# --- a recording mirror -----------------------------------------------------------------------------------------------
+
+REASONS = {
+    "reset": "Connection reset by peer",
+    "short": "the connection ended early",
+    "stall": "no answer in time",
+    "silence": "no answer in time",
+    "500": "500 Trouble",
+    "503,": "503 Trouble",
+    "429,": "429 Trouble",
+}
+
+
+@pytest.mark.parametrize("fault", broken.FAULTS)
+def test_a_host_that_breaks_is_named_with_its_cause_and_the_next_run_has_the_file(
+    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirror, "READ_SECONDS", 0.5)
+    monkeypatch.setattr(mirror, "MOST_PATIENCE", 0)
+    path, folder = f"{HOST}/file", tmp_path / "bundle"
+    with broken.serve({f"/{path}": BODY}) as server:
+        server.fault, begun = fault, time.monotonic()
+        filled = bundle.fill(folder)
+        with mirror.serve(filled, Upstream(base=server.url)) as serving:
+            if fault in ("reset", "short", "stall"):
+                with pytest.raises(requests.exceptions.ChunkedEncodingError):
+                    requests.get(f"{serving.url}/{path}", timeout=60)
+                while path not in serving.failures:
+                    assert time.monotonic() - begun < 60
+                    time.sleep(0.01)
+            else:
+                assert requests.get(f"{serving.url}/{path}", timeout=60).status_code >= 429
+            error = serving.explain(failed(f"E: Failed to fetch {serving.url}/{path}"))
+        assert isinstance(error, BadMirror)
+        assert error.reason.splitlines()[1] == f"  https://{path}: {REASONS[fault]}"
+        assert "the same command continues" in error.hint
+        filled.write()
+        # Nothing of it is in the bundle.
+        assert bundle.read(folder).listing.files == []
+        assert [found.name for found in folder.rglob("*") if found.is_file()] == [bundle.LIST]
+        server.fault = ""
+        again = bundle.fill(folder)
+        with mirror.serve(again, Upstream(base=server.url)) as serving:
+            assert requests.get(f"{serving.url}/{path}", timeout=60).content == BODY
+        again.write()
+    assert [row.sha256 for row in bundle.read(folder).listing.files] == [hashlib.sha256(BODY).hexdigest()]
+
+
+def test_who_has_a_file_to_its_end_finds_it_in_the_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A build ends with its last download, and its bundle's list is then written."""
+    flushing = threading.Event()
+
+    def slowly(path: Path) -> None:
+        flushing.wait(1)
+        files.flush(path)
+
+    monkeypatch.setattr(bundle, "flush", slowly)
+    with broken.serve({f"/{HOST}/file": BODY}) as server:
+        filled = bundle.fill(tmp_path / "bundle")
+        with mirror.serve(filled, Upstream(base=server.url)) as serving:
+            assert requests.get(f"{serving.url}/{HOST}/file", timeout=60).content == BODY
+            assert filled.find(f"{HOST}/file") is not None
+
+
+# --- git --------------------------------------------------------------------------------------------------------------
+
+
+def smart(url: str) -> dict[str, bytes]:
+    """Where git's own server begins to answer."""
+    return {f"{url}/info/refs?service=git-upload-pack": b"001e# service=git-upload-pack\n0000" + b"0" * 5000}
+
+
+@pytest.mark.parametrize("fault", faults("short", "silence"))
+def test_a_source_that_cannot_be_fetched_leaves_nothing_that_the_next_run_would_take(
+    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bundle, "GIT_SECONDS", 2)
+    monkeypatch.setenv("NO_PROXY", "*")
+    target, begun = bundle.fill(tmp_path / "bundle"), time.monotonic()
+    with broken.serve(smart("/x")) as server:
+        server.fault = fault
+        with pytest.raises(BadMirror, match="git fetch: fatal: ") as error:
+            bundle.keep_tag(target, f"{server.url}/x", "github.com/x/y", "v1", "", None)
+        with pytest.raises(BadMirror, match="git clone: "):
+            bundle.keep_clone(target, f"{server.url}/x", "github.com/x/z", None)
+    assert error.value.hint == "the same command continues from there"
+    assert time.monotonic() - begun < 60
+    target.write()
+    assert bundle.read(tmp_path / "bundle").listing.repositories == []
+    # Whoever comes next has a server that is whole.
+    upstream = tmp_path / "upstream"
+    upstream.mkdir()
+    user = ("-c", "user.name=test", "-c", "user.email=test@localhost")
+    for words in (("init",), ("commit", "--allow-empty", "--message=x"), ("tag", "v1")):
+        subprocess.run(["git", *user, *words], cwd=upstream, check=True, capture_output=True)
+    again = bundle.fill(tmp_path / "bundle")
+    bundle.keep_tag(again, f"file://{upstream}", "github.com/x/y", "v1", "", None)
+    bundle.keep_clone(again, f"file://{upstream}", "github.com/x/z", None)
+    again.write()
+    assert len(bundle.read(tmp_path / "bundle").listing.repositories) == 2
+
+
+# --- the steps of a build ---------------------------------------------------------------------------------------------
+
+
+def networked(root: Path, script: str, **env: str) -> tuple[int, str]:
+    """Run `script` after network.sh, below `root`, and return the exit code and what both streams got."""
+    text = (TEMPLATES / "network.sh").read_text()
+    (root / "mnt").mkdir(exist_ok=True)
+    text = re.sub(r"(?<![\w./$}])/mnt\b", f"{root}/mnt", text)
+    # As long as a test may take.
+    text = re.sub(r"(--speed-time|--retry-max-time) 60", r"\1 2", text).replace("SPEED_TIME=300", "SPEED_TIME=2")
+    done = subprocess.run(
+        ["sh", "-euc", f"{text}\n{script}"],
+        env={"PATH": os.environ["PATH"], "HOME": str(root), "LC_ALL": "C", "NO_PROXY": "*", **env},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    return done.returncode, done.stdout
+
+
+def refused(output: str) -> str:
+    """The one line of the error that a failed download becomes."""
+    error = diagnosis.explain(failed(output))
+    assert type(error) is BuildFailed, (error, output)
+    assert error.reason.startswith("a download failed: "), output
+    assert "\n" not in error.reason
+    assert error.hint.startswith("check the network")
+    assert error.hint.endswith("; the full log: x.log")
+    return error.reason
+
+
+@pytest.mark.parametrize("fault", faults("short", "stall", "429,"))
+def test_a_download_by_curl_ends_in_time_and_names_its_cause(fault: str, tmp_path: Path) -> None:
+    with broken.serve({"/file": BODY}) as server:
+        server.fault = fault
+        code, output = networked(tmp_path, f"download {server.url}/file {tmp_path}/got")
+        assert code != 0
+        assert "curl: (" in refused(output)
+        server.fault = ""
+        assert networked(tmp_path, f"download {server.url}/file {tmp_path}/got") == (0, "")
+    assert (tmp_path / "got").read_bytes() == BODY
+
+
+@pytest.mark.parametrize("fault", faults("stall", "500"))
+def test_a_clone_ends_in_time_and_its_cause_is_in_the_error(fault: str, tmp_path: Path) -> None:
+    script = (TEMPLATES / "source.sh").read_text().replace(". /mnt/network.sh", "").replace("/src", f"{tmp_path}/src")
+    with broken.serve(smart("/tensorflow/tensorflow")) as server:
+        server.fault = fault
+        script = script.replace("https://github.com", server.url)
+        code, output = networked(tmp_path, f"set -- git v1 ''\n{script}")
+    assert code == 1
+    error = diagnosis.explain(failed(output))
+    assert type(error) is BadSource
+    assert f"{server.url}/tensorflow/tensorflow has no tag v1, or does not answer: fatal: " in error.reason
+    assert not (tmp_path / "src").exists()
+
+
+# pip itself waits 15 s, and tries six times; where a server asks for an hour of patience, it waits that long.
+PIP = {"PIP_RETRIES": "1", "PIP_DEFAULT_TIMEOUT": "1", "PIP_CONFIG_FILE": "/dev/null", "PIP_FIND_LINKS": ""}
+
+
+@pytest.mark.parametrize(
+    ("fault", "sound"),
+    [
+        ("reset", 1),
+        ("short", 1),
+        ("silence", 0),
+        *(
+            pytest.param(*row, marks=pytest.mark.nightly)
+            for row in (("stall", 1), ("500", 1), ("short", 0), ("500", 0))
+        ),
+    ],
+)
+def test_a_download_by_pip_names_its_cause_and_no_half_wheel_is_kept(fault: str, sound: int, tmp_path: Path) -> None:
+    wheel = "x-1.0-py3-none-any.whl"
+    content = {"/simple/x/": f'<a href="/{wheel}">{wheel}</a>'.encode(), f"/{wheel}": BODY}
+    command = (
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--no-deps",
+        "--disable-pip-version-check",
+        "--dest",
+        "got",
+        "x",
+    )
+    script = f"cd {tmp_path} && {' '.join(command)}"
+    env = {**PIP, "PIP_CACHE_DIR": str(tmp_path / "cache")}
+    with broken.serve(content) as server:
+        server.fault, server.sound = fault, sound
+        code, output = networked(tmp_path, script, PIP_INDEX_URL=f"{server.url}/simple", **env)
+        assert code != 0
+        assert not [*tmp_path.glob("got/*")]
+        if sound or fault == "silence":
+            refused(output)
+        else:
+            error = diagnosis.explain(failed(output))
+            assert error.reason == "pip found no x for this Python and platform, or could not read its index"
+        server.fault = ""
+        # Not a wheel, but all of the file.
+        networked(tmp_path, script, PIP_INDEX_URL=f"{server.url}/simple", **env)
+    assert not sound or server.requested[-1] == f"/{wheel}"
+
+
+@pytest.mark.skipif(shutil.which("apt-get") is None, reason="needs apt")
+@pytest.mark.parametrize(
+    ("fault", "sound"),
+    [
+        ("short", 2),
+        ("silence", 4),
+        *(pytest.param(fault, 0, marks=pytest.mark.nightly) for fault in ("short", "silence", "503,")),
+    ],
+)
+def test_a_download_by_apt_names_its_cause_and_no_compiler_is_called_unknown(
+    fault: str, sound: int, tmp_path: Path
+) -> None:
+    package = b"!<arch>\n" + BODY
+    packages = (
+        "Package: gcc-12\nVersion: 1\nArchitecture: all\nMaintainer: x\nFilename: pool/x.deb\nDescription: x\n"
+        f"Size: {len(package)}\nSHA256: {hashlib.sha256(package).hexdigest()}\n\n"
+    ).encode()
+    release = (
+        "Origin: x\nSuite: s\nCodename: s\nDate: Mon, 01 Jan 2024 00:00:00 UTC\nArchitectures: all\nComponents: main\n"
+        f"SHA256:\n {hashlib.sha256(packages).hexdigest()} {len(packages)} main/binary-all/Packages\n"
+    ).encode()
+    content = {"/dists/s/Release": release, "/dists/s/main/binary-all/Packages": packages, "/pool/x.deb": package}
+    for name in ("lists/partial", "cache/archives/partial"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "status").write_text("")
+    places = (
+        f"-o Dir::State::Lists={tmp_path}/lists -o Dir::Cache={tmp_path}/cache -o Dir::State::status={tmp_path}/status"
+    )
+    sources = f"-o Dir::Etc::SourceList={tmp_path}/sources.list -o Dir::Etc::SourceParts=/dev/null"
+    times = "-o Acquire::http::Timeout=1 -o Acquire::Retries=0 -o Acquire::http::Proxy=DIRECT -o APT::Architecture=all"
+    apt = f"apt-get -q {places} {sources} {times} -o APT::Sandbox::User=root -o APT::Architectures=all"
+    script = f"{apt} update && {apt} install --yes --download-only gcc-12"
+    with broken.serve(content) as server:
+        (tmp_path / "sources.list").write_text(f"deb [trusted=yes] {server.url} s main\n")
+        server.fault, server.sound = fault, sound
+        code, output = networked(tmp_path, script)
+        assert code != 0
+        assert server.url in refused(output)
+        server.fault = ""
+        code, output = networked(tmp_path, script)
+    assert code == 0, output
+    assert (tmp_path / "cache/archives/gcc-12_1_all.deb").read_bytes() == package
