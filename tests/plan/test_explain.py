@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -256,3 +257,92 @@ def test_every_compiler_carries_all_that_it_does_not_drop() -> None:
         by_name = rows(explain.explain(request))
         assert {name for name, row in by_name.items() if row.kept} == set(requested.features) - dropped
         assert all(row.flag.removeprefix("with ").startswith("-m") for row in by_name.values() if row.kept)
+
+
+def printed(request: Request) -> list[str]:
+    stream = io.StringIO()
+    explain.show(explain.explain(request), stream)
+    return stream.getvalue().splitlines()
+
+
+def cells(line: str) -> list[str]:
+    return re.split(r"  +", line.strip())
+
+
+AMD64 = Request(release="2.14.0", platform="linux/amd64")
+
+
+def test_the_table_begins_with_what_it_is_about() -> None:
+    lines = printed(replace(AMD64, cpu="x86-64-v3,amx_tile,rdseed", compiler="gcc-12"))
+    assert [cells(line) for line in lines[:10]] == [
+        ["CPU", "x86-64-v3-rdseed-amx_tile"],
+        ["platform", "linux/amd64"],
+        ["compiled for", "x86-64-v3-amx_tile"],
+        ["compiler", "gcc-12"],
+        ["release", "2.14.0"],
+        ["Python", "3.11"],
+        ["copts", "--copt=-march=x86-64-v3 --copt=-mamx-tile"],
+        [""],
+        ["x86-64-v2: all in the CPU"],
+        ["feature", "CPU", "flag, or why none", "used by"],
+    ]
+    assert sum(line.startswith("feature ") for line in lines) == 1, "one head for all sections"
+    rows_ = {cells(line)[0]: cells(line)[1:] for line in lines if len(cells(line)) == 4}
+    assert rows_["avx2"] == ["yes", "-march=x86-64-v3", "Eigen oneDNN XNNPACK guard"]
+    assert rows_["bmi2"] == ["yes", "-march=x86-64-v3", "unknown"]
+    assert rows_["rdseed"] == ["yes", "never a flag: reached by intrinsics alone", "unknown"]
+    assert rows_["gfni"] == ["no", "not in this CPU", "XNNPACK"]
+    assert rows_["amx_tile"] == ["yes", "-mamx-tile", "oneDNN guard"]
+    assert "x86-64-v4: the CPU lacks avx512f, avx512cd, avx512bw, avx512dq, avx512vl" in lines
+    assert "in no level" in lines
+    assert " ".join(lines[-3:]).startswith(
+        "Eigen: code chosen by the flags. oneDNN, XNNPACK: chosen at run time, whatever the flags. guard: named in "
+    )
+
+
+def test_what_is_not_known_is_said_so() -> None:
+    request = replace(AMD64, cpu="x86-64-v3", compiler="icc")
+    lines = printed(request)
+    assert [cells(line) for line in lines[2:7]] == [
+        ["compiled for", "x86-64-v3"], ["compiler", "not known"], ["release", "2.14.0"], ["Python", "3.11"],
+        ["copts", "not known"],
+    ]  # fmt: skip
+    assert ["sse3", "yes", "-msse3: known from gcc 7, clang 9 on", "Eigen guard"] in map(cells, lines)
+    document = explain.explain(request).to_json()
+    assert {name: value for name, value in document.items() if name not in ("features", "notes")} == {
+        "platform": "linux/amd64", "cpu": "x86-64-v3", "instruction_set": "x86-64-v3", "level": "x86-64-v3",
+        "compiler": None, "release": "2.14.0", "python": "3.11", "copts": (),
+    }  # fmt: skip
+    nobody = printed(Request(cpuinfo="/nowhere", release="none", platform="linux/amd64"))
+    assert [cells(line)[-1] for line in (nobody[0], nobody[2], nobody[4], nobody[5])] == ["not known"] * 4
+    assert any(re.fullmatch(r"avx2 +unknown -mavx2 +Eigen oneDNN XNNPACK", line.rstrip()) for line in nobody)
+
+
+def test_a_row_has_the_colour_of_what_became_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    stream = Terminal()
+    explain.show(explain.explain(replace(AMD64, cpu="x86-64-v3,rdseed", compiler="gcc-12")), stream)
+    text = stream.getvalue()
+    for code, name in (("32", "avx2"), ("33", "rdseed"), ("2", "gfni")):
+        assert f"\x1b[{code}m{name}" in text
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_arm_s_flags_are_parts_of_one() -> None:
+    by_name = rows(explain.explain(Request(cpu="neoverse-v1,exact", compiler="gcc-12", release="2.14.0")))
+    assert by_name["asimd"].flag == "-march=armv8.2-a"
+    assert by_name["sve"].flag == "+sve"
+    assert by_name["fphp"].flag.startswith("with +")
+    assert by_name["sve2"].reason == "not in this CPU"
+
+
+def test_a_list_of_features_asks_for_what_it_names() -> None:
+    by_name = rows(explain.explain(Request(cpu="x86-64-v4", compiler="gcc-12", release="2.21.0")))
+    assert by_name["avx512_vnni"].kept is False
+    assert (by_name["avx512_vnni"].cpu, by_name["avx512_vnni"].reason) == ("no", "not in this CPU")
+    assert by_name["rdseed"].cpu == "not known", "a level names only features with flags"

@@ -1,0 +1,316 @@
+"""What a refusal says: the reason, and what to type instead."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.facts import newest
+from tests.plan.test_selection import ARM, HOST, chosen
+from tfbuild import facts
+from tfbuild.errors import (
+    BadSource,
+    ConflictingTargets,
+    TfbuildError,
+    UnknownCompiler,
+    UnknownCpu,
+    UnknownPython,
+    UsageError,
+)
+from tfbuild.errors import UnknownRelease as NoSuchRelease
+from tfbuild.facts import releases, targets
+from tfbuild.plan import Request, amendments, compute_capability, gpus, rules, selection
+from tfbuild.plan.source import Source
+
+
+def refused(error: type[TfbuildError], **options: Any) -> tuple[str, str]:
+    with pytest.raises(error) as caught:
+        chosen(**{"release": "2.14.1", "target": "cpu", "cpu": "x86-64-v3", **options})
+    return caught.value.reason, caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("python", "reason", "hint"),
+    [
+        ("python3.11", "'python3.11' is not a Python version", "--python 3.11"),
+        ("cp3.11", "'cp3.11' is not a Python version", "--python 3.11"),
+        ("py-3.11.4", "'py-3.11.4' is not a Python version", "--python 3.11"),
+        ("Py3.10", "'Py3.10' is not a Python version", "--python 3.10"),
+        ("3.99", "no TensorFlow release supports Python '3.99'",
+         "--python 3.11 is the newest one that TensorFlow 2.14.1 supports"),
+        ("3.13", "TensorFlow 2.14.1 does not support Python 3.13",
+         f"--python 3.11 or 3.10 or 3.9; the newest release with Python 3.13: --release {newest.RELEASE}"),
+    ],
+)  # fmt: skip
+def test_a_python_that_does_not_fit(python: str, reason: str, hint: str) -> None:
+    assert refused(UnknownPython, python=python) == (reason, hint)
+
+
+def test_a_python_of_old_releases_has_no_base_image() -> None:
+    old = sorted({name for row in releases.newest_first() for name in releases.pythons(row)}, key=len)[0]
+    reason, hint = refused(UnknownPython, python=old)
+    assert reason == f"no base image is known for Python {old!r}"
+    assert hint == "--python 3.11 is the newest one that TensorFlow 2.14.1 supports"
+
+
+@pytest.mark.parametrize(
+    ("platform", "reason", "hint"),
+    [
+        ("amd64", "unknown platform 'amd64'", "--platform linux/amd64"),
+        ("ARM64", "unknown platform 'ARM64'", "--platform linux/arm64"),
+        ("linux/amd64/v3", "unknown platform 'linux/amd64/v3'", "--platform linux/amd64 --cpu x86-64-v3"),
+        ("linux/amd64/v9", "unknown platform 'linux/amd64/v9'", "one of: linux/amd64, linux/arm64"),
+        ("linux/riscv64", "unknown platform 'linux/riscv64'", "one of: linux/amd64, linux/arm64"),
+        ("plan9/amd64", "unknown platform 'plan9/amd64'", "one of: linux/amd64, linux/arm64"),
+        ("linux", "unknown platform 'linux'", "one of: linux/amd64, linux/arm64"),
+    ],
+)
+def test_a_platform_that_is_none(platform: str, reason: str, hint: str) -> None:
+    assert refused(UsageError, platform=platform) == (reason, hint)
+
+
+def test_other_spellings_of_a_platform_s_machine_are_taken() -> None:
+    assert rules.choose_platform(Request(platform="linux/x86_64")) == "linux/amd64"
+    assert rules.choose_platform(Request(platform="linux/aarch64")) == "linux/arm64"
+
+
+def test_this_machine_is_the_platform_unless_nobody_builds_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.system", lambda: "Linux")
+    monkeypatch.setattr("platform.machine", lambda: "AARCH64")
+    assert rules.choose_platform(Request()) == "linux/arm64"
+    monkeypatch.setattr("platform.machine", lambda: "riscv64")
+    with pytest.raises(UnknownCpu, match="no TensorFlow image can be built for a 'riscv64' CPU") as caught:
+        rules.choose_platform(Request())
+    assert caught.value.hint == "name one: --platform linux/amd64"
+
+
+@pytest.mark.parametrize(
+    ("options", "reason", "hint"),
+    [
+        ({"bazel": "7"}, "'7' is not a Bazel version", "--bazel 7.4.1"),
+        ({"config": ("v2", "a b")}, "'a b' is not the name of a Bazel config",
+         "--config NAME; repeat it for each config"),
+        ({"base": "a b"}, "'a b' is not an image's name", "--base auto, bootstrap, registry or NAME[:TAG][@DIGEST]"),
+        ({"release": "2.14.1\n"}, "an option's value has control characters in it: '2.14.1\\n'",
+         "one line of plain text"),
+        ({"config": ("mkl",), "target": "cpu"}, "--config mkl belongs to target mkl, not to cpu", "--target mkl"),
+        ({"threading": "openmp"}, "--threading is for oneDNN, which --target cpu does not promise",
+         targets.options("onednn")),
+        ({"compute_capabilities": "8.0"}, "--compute-capabilities is for GPUs, and --target cpu is not",
+         targets.options("cuda")),
+        ({"cudnn": "8.7"}, "--cudnn is for GPUs, and --target cpu is not", targets.options("cuda")),
+        ({"system_lib": ("curl", "curl")}, "--system-lib names curl twice", "once is enough"),
+        ({"configure": ("x",)}, "--configure 'x' is not NAME=VALUE", "--configure TF_ENABLE_XLA=0"),
+        ({"wheel": "official", "cpu": "", "bazel": "7.4.1", "cuda": "12.3"},
+         "--cuda, --bazel: only for builds from source; --wheel official compiles nothing",
+         "leave it out, or leave out --wheel"),
+    ],
+)  # fmt: skip
+def test_an_option_that_cannot_be_used(options: dict[str, Any], reason: str, hint: str) -> None:
+    assert refused(UsageError, **options) == (reason, hint)
+
+
+@pytest.mark.parametrize("target", ["mkl,cuda", "cuda mkl", "cpu+mkl+cuda"])
+def test_targets_that_exclude_each_other_name_both(target: str) -> None:
+    reason, hint = refused(ConflictingTargets, target=target)
+    assert reason
+    assert hint in ("choose --target mkl or --target cuda", "choose --target cuda or --target mkl")
+
+
+def test_several_targets_that_go_together_are_none_either() -> None:
+    reason, _ = refused(UsageError, target="cpu,mkl")
+    assert "cpu,mkl" in reason
+    assert "nosuch" in refused(UsageError, target="mkl,nosuch")[0]
+
+
+def test_a_config_of_the_own_target_is_taken() -> None:
+    assert "mkl" in chosen(release="2.14.1", target="mkl", cpu="x86-64-v3", config=("mkl",)).configs
+
+
+def test_a_cpu_that_cannot_run_the_official_wheel_is_told_what_it_lacks() -> None:
+    reason, hint = refused(UnknownCpu, wheel="official", cpu="westmere")
+    assert reason.startswith("the official wheel is compiled for avx; westmere has no avx")
+    assert hint == "build it from source for that CPU: leave out --wheel official, keep --cpu westmere"
+
+
+def test_the_host_of_another_architecture_is_told_both_ways_out() -> None:
+    with pytest.raises(UnknownCpu) as caught:
+        rules.asked_set(Request(cpu="host"), "x86_64", ARM)
+    assert caught.value.reason == "this host's CPU is aarch64, and the platform asked for is linux/amd64"
+    assert caught.value.hint == "name a CPU of linux/amd64: --cpu x86-64-v4; or --platform linux/arm64"
+    assert rules.asked_set(Request(), "x86_64", HOST) is None
+    named = rules.asked_set(Request(cpuinfo="x"), "x86_64", HOST)
+    assert named == rules.asked_set(Request(cpu="host"), "x86_64", HOST)
+    exact = rules.asked_set(Request(cpu="host"), "x86_64", HOST, exact=True)
+    assert exact is not None
+    assert named is not None
+    assert set(named.features) < set(exact.features)
+
+
+def test_a_wheel_s_cpu_is_noted_by_the_option_that_named_it() -> None:
+    by_cpu, _ = chosen(wheel="official", release="2.21.0", cpu="haswell").notes
+    assert by_cpu == (
+        "--cpu haswell does not apply: the official wheel is compiled for f16c, whatever the CPU; "
+        "a build from source would add AVX2 FMA"
+    )
+    by_file, _ = chosen(wheel="official", release="2.21.0", cpuinfo="x").notes
+    assert by_file.startswith("--cpuinfo does not apply: ")
+    fitting, _ = chosen(wheel="official", release="2.21.0", cpu="f16c").notes
+    assert fitting.endswith("whatever the CPU")
+    assert len(chosen(wheel="official", release="2.21.0").notes) == 1, "only the one about Python"
+
+
+def test_mkl_without_onednn_in_the_wheel_is_told_what_to_do() -> None:
+    reason, hint = refused(NoSuchRelease, wheel="official", release="2.4.0", python="3.8", target="mkl", cpu="")
+    assert reason == "the official x86_64 wheel of 2.4.0 has no oneDNN in it"
+    assert hint == "take a newer release, or build this one from source: leave out --wheel official"
+
+
+def test_an_unknown_compiler_is_told_those_of_its_family() -> None:
+    reason, hint = refused(UnknownCompiler, compiler="gcc-99")
+    assert reason == "unknown compiler 'gcc-99'"
+    assert hint.startswith("base images have: gcc-")
+    assert "clang" not in hint
+    assert "clang-" in refused(UnknownCompiler, compiler="icc")[1]
+
+
+# --- compute capabilities ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "named", "reason", "hint"),
+    [
+        ("3.4", True, "TensorFlow supports compute capabilities from 3.5, not 3.4", "leave it out"),
+        ("8.0,x", True, "'x' is not a CUDA compute capability", "--compute-capabilities 8.0,9.0"),
+        ("sm_80", False, "this release reads 8.0, not sm_80", "write 8.0"),
+        ("compute_121", False, "this release reads 12.1, not compute_121", "write 12.1"),
+    ],
+)
+def test_a_capability_that_cannot_be_read(text: str, named: bool, reason: str, hint: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        compute_capability.parse(text, named=named)
+    assert (caught.value.reason, caught.value.hint) == (reason, hint)
+
+
+def test_a_capability_has_its_code_and_its_number() -> None:
+    rows = compute_capability.parse("3.5, sm_90,compute_120 ")
+    assert [(row.name, row.code, row.major, row.number, row.virtual, row.figure) for row in rows] == [
+        ("3.5", "compute_35", 3, 35, True, "3.5"),
+        ("sm_90", "sm_90", 9, 90, False, "9.0"),
+        ("compute_120", "compute_120", 12, 120, True, "12.0"),
+    ]
+    (old,) = compute_capability.parse("8.6", named=False)
+    assert (old.code, old.virtual) == ("8.6", True)
+
+
+def test_without_cuda_there_are_no_capabilities_and_with_it_the_release_s_own() -> None:
+    assert gpus.capabilities(Request(), "mkl", "2.14.1") == ()
+    own = gpus.capabilities(Request(), "cuda", "2.14.1")
+    assert ",".join(row.name for row in own) == releases.cuda("2.14.1").capabilities
+    assert [row.name for row in gpus.capabilities(Request(compute_capabilities="8.6"), "cuda", "2.14.1")] == ["8.6"]
+    none = gpus.cuda_of(Request(), "mkl", "2.14.1")
+    assert (none.cuda, none.cudnn, none.configs, none.notes) == ("", "", (), ())
+    assert gpus.gpu_fields(own[:1], none) == {"compute_capabilities": (own[0].name,), "cuda": "", "cudnn": ""}
+
+
+# --- amendments -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "reason", "hint"),
+    [
+        ("eigen", UsageError, "--override-repository 'eigen' is not NAME=FOLDER",
+         "--override-repository eigen_archive=../eigen"),
+        ("eigen=", UsageError, "--override-repository 'eigen=' is not NAME=FOLDER",
+         "--override-repository eigen_archive=../eigen"),
+        ("eigen=none", BadSource, "--override-repository eigen: no folder at none: No such file or directory",
+         "unpack the repository there"),
+        ("eigen=file", BadSource, "--override-repository eigen: no folder at file: not a folder",
+         "unpack the repository there"),
+        ("eigen=.", BadSource, "--override-repository eigen: . has no WORKSPACE file, so Bazel does not take it",
+         "add a file WORKSPACE with: workspace(name = 'eigen')"),
+    ],
+)  # fmt: skip
+def test_a_repository_that_cannot_be_used(
+    text: str, error: type[TfbuildError], reason: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(error) as caught:
+        amendments.override(text)
+    assert (caught.value.reason, caught.value.hint) == (reason, hint)
+
+
+@pytest.mark.parametrize("marker", ["WORKSPACE", "WORKSPACE.bazel", "MODULE.bazel"])
+def test_any_marker_makes_a_folder_a_repository(marker: str, tmp_path: Path) -> None:
+    (tmp_path / marker).write_text("")
+    found = amendments.override(f"a_b={tmp_path}")
+    assert found.to_json() == {"name": "a_b", "path": str(tmp_path)}
+
+
+@pytest.mark.parametrize("text", ["none.patch", "x\0y"])
+def test_a_patch_that_is_no_file_is_refused_with_the_reason(text: str, tmp_path: Path) -> None:
+    with pytest.raises(BadSource) as caught:
+        amendments.patch(text)
+    assert caught.value.reason.partition(": ")[2] in ("No such file or directory", "its name has a NUL character")
+    assert caught.value.hint == "--patch names a unified diff"
+
+
+def test_a_library_is_known_or_names_its_packages() -> None:
+    known = amendments.system_library("curl")
+    assert known.to_json() == {"name": "curl", "packages": ["libcurl4-openssl-dev"]}
+    assert amendments.system_library("zlib=zlib1g-dev,zlib1g").packages == ("zlib1g-dev", "zlib1g")
+    assert amendments.system_library("curl=other-dev").packages == ("other-dev",), "the user knows better"
+    for text in ("nosuch", "nosuch=", "no-such=a1", "nosuch=a1,,b1"):
+        with pytest.raises(UsageError) as caught:
+            amendments.system_library(text)
+        assert caught.value.reason == f"--system-lib {text!r}: its Debian packages are not known"
+        assert caught.value.hint.endswith("or name them: --system-lib NAME=PACKAGE,PACKAGE")
+
+
+def test_the_user_s_answers_come_last() -> None:
+    own = (("A", "1"), ("B", "2"), ("TF_SYSTEM_LIBS", ""))
+    libraries = tuple(amendments.SystemLibrary(name=name, packages=("x",)) for name in ("b", "a"))
+    assert amendments.configured(own, (), ()) == own
+    assert dict(amendments.configured(own, libraries, (("B", "3"),))) == {"A": "1", "B": "3", "TF_SYSTEM_LIBS": "a,b"}
+    given = (("TF_SYSTEM_LIBS", "mine"),)
+    assert dict(amendments.configured(own, libraries, given))["TF_SYSTEM_LIBS"] == "mine"
+
+
+# --- small values -----------------------------------------------------------------------------------------------------
+
+
+def test_a_source_s_json_has_null_where_there_is_nothing() -> None:
+    tag = Source(kind="git", tag="v2.14.1", commit="c")
+    assert tag.to_json() == {"kind": "git", "tag": "v2.14.1", "commit": "c", "path": None, "sha256": None}
+    archive = Source(kind="archive", path=Path("a.tar"), sha256="d")
+    assert archive.to_json() == {"kind": "archive", "tag": None, "commit": None, "path": "a.tar", "sha256": "d"}
+
+
+def test_a_plan_s_json_has_null_where_nothing_is_compiled() -> None:
+    document = chosen(wheel="official", release="2.21.0").to_json()
+    assert [document[name] for name in ("bazel", "bazel_target", "source")] == [None] * 3
+    assert document["wheel"] == {
+        "kind": "official", "requirement": "tensorflow-cpu==2.21.0", "sha256": None,
+        "constraints": list(releases.constraints("2.21.0")),
+    }  # fmt: skip
+    assert "asked" not in document
+    compiled = chosen(release="2.20.0", cpu="x86-64-v3").to_json()
+    assert (compiled["id"], compiled["level"]) == ("2.20.0-mkl-py3.13-x86-64-v3", "x86-64-v3")
+    assert compiled["features"] == sorted(facts.levels("x86_64")[2].features)
+    constraints = list(releases.constraints("2.20.0"))
+    wheel = {"kind": "source", "requirement": None, "sha256": None, "constraints": constraints}
+    assert compiled["wheel"] == wheel
+
+
+def test_what_is_usual_is_that_of_the_plan_without_options() -> None:
+    usual = selection.usual("x86_64")
+    build = chosen(cpu="x86-64-v1")
+    assert (usual.release, usual.python, usual.compiler) == (build.release, build.python, build.compiler)
+    named = selection.usual("x86_64", "2.14", "gcc12")
+    assert (named.release, named.python, named.compiler) == ("2.14.1", "3.11", "gcc-12")
+    # No base image of the release has it: the Python is that of the plan without it.
+    assert replace(selection.usual("x86_64", "2.14.1", "gcc-16"), compiler="") == replace(
+        selection.usual("x86_64", "2.14.1"), compiler=""
+    )
