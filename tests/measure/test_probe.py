@@ -2,7 +2,8 @@
 
 import json
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -16,6 +17,7 @@ from tfbuild.in_container.smoke.challenge import Challenge
 from tfbuild.in_container.smoke.records import Environment, Faults, Part, TensorFlow
 from tfbuild.measure import probe
 from tfbuild.measure.probe import UntrustedError
+from tfbuild.measure.records import Host
 
 KINDS = (Environment, TensorFlow, Faults, Part, Hello, Ready, Calibrated, WorkerSample, Idle, Dropped)
 
@@ -164,3 +166,84 @@ def test_a_probe_without_an_answer_says_why(engine: OneRun, broken: str, why: bo
     assert bool(outcome.broken) == bool(broken)
     assert bool(outcome.ended.why) == why
     assert outcome.ended.timed_out == (engine.ends is None)
+
+
+def test_a_trusted_image_and_an_untrusted_one_are_given_the_same_otherwise() -> None:
+    engine = ended('{"count": 3}\n')
+    probe.ask(cast(Engine, engine), "x", "import", [Dropped], {"TF_NUM": "1"}, gpus=True)
+    assert engine.options["env"] == {"TF_CPP_MIN_LOG_LEVEL": "0", "TF_NUM": "1"}
+    assert (engine.options["gpus"], engine.options["timeout"]) == (True, 90)
+    probe.ask(cast(Engine, engine), "x", "import", [Dropped], {"TF_CPP_MIN_LOG_LEVEL": "3"})
+    assert (engine.options["env"], engine.options["gpus"]) == ({"TF_CPP_MIN_LOG_LEVEL": "3"}, False)
+    seen: list[object] = []
+    challenge = Challenge(seed=7, sizes=(2, 3), positions=(1,))
+    untrusted = probe.Untrusted(sandbox=cast(Sandbox, object()), challenge=challenge, look=seen.append)
+    probe.ask(cast(Engine, engine), "x", "import", [Dropped, Hello], {"A": "b"}, gpus=True, untrusted=untrusted)
+    options = engine.options
+    assert options["env"] == {"TF_CPP_MIN_LOG_LEVEL": "0", "A": "b"}
+    assert (options["gpus"], options["timeout"], options["look_after"]) == (True, 90, 2)
+    options["look"](None)
+    assert seen == [None]
+    assert options["stdin"].endswith(b"}\n")
+    assert probe.ISOLATED == ("/opt/tensorflow/bin/python", "-I", "-S", "-B")
+
+
+def test_what_a_broken_probe_printed_is_kept() -> None:
+    assert asked(ended('{"count": 3}\n', "a warning")).output == "a warning"
+    assert asked(ended("x", "a warning", truncated=True)).output == "a warning"
+    assert asked(ended("no json\n", "a warning")).output == "a warning"
+    assert asked(ended(exit_code=3, stderr="first\nImportError: x")).ended.why
+    assert probe.FLOOD == "it printed more than 8 MiB"
+
+
+def test_a_record_is_looked_up_by_its_place_and_kind() -> None:
+    outcome = asked(ended('{"count": 3}\n'))
+    assert outcome.first(Dropped) == Dropped(count=3)
+    assert outcome.first(Hello) is None
+    assert outcome.first(Dropped, 1) is None
+
+
+def padded(length: int) -> str:
+    return '{"count": 3' + " " * (length - 12) + "}"
+
+
+def test_limits_hold_what_they_say() -> None:
+    """A line, a text, a list and a number at their limits are records, and beyond them are not."""
+    assert (probe.MOST_LINE, probe.MOST_TEXT, probe.MOST_ITEMS) == (262144, 4096, 5000)
+    assert probe.record(padded(probe.MOST_LINE), Dropped) == Dropped(count=3)
+    with pytest.raises(probe.UntrustedError, match="a line has 262145 characters"):
+        probe.record(padded(probe.MOST_LINE + 1), Dropped)
+    hello = {"tensorflow": "x", "malloc": "m" * 4096, "gpus": 0}
+    assert probe.record(json.dumps(hello), Hello).malloc == "m" * 4096
+    with pytest.raises(probe.UntrustedError, match="too long or not printable"):
+        probe.record(json.dumps(hello | {"malloc": "m" * 4097}), Hello)
+    assert probe.record('{"count": 1000000000000}', Dropped).count == 10**12
+    for absurd in ("1000000000001", "-1000000000001"):
+        with pytest.raises(probe.UntrustedError, match=r"an absurd number: -?1000000000001"):
+            probe.record(f'{{"count": {absurd}}}', Dropped)
+    for kind, most in ((list[int], [0] * 5000), (dict[str, int], {str(n): 0 for n in range(5000)})):
+        assert probe.record(json.dumps(most), kind) == most
+    with pytest.raises(probe.UntrustedError, match="a list of 5001 items"):
+        probe.record(json.dumps([0] * 5001), list[int])
+    with pytest.raises(probe.UntrustedError, match="an absurd number"):
+        probe.record('{"a": [1, {"b": 1e13}]}', dict[str, Any])
+    with pytest.raises(probe.UntrustedError) as error:
+        probe.record('{"count": "' + 4000 * "x" + '"}', Dropped)
+    assert len(str(error.value)) <= 200
+
+
+def test_the_host_is_what_a_probe_saw_and_which_engine_it_was() -> None:
+    environment = replace(
+        ENVIRONMENT, machine="x86_64", kernel="6.1", cpu_model="Xeon", cpu_flags=("avx",), cpus=2, quota=1.5, memory=7
+    )
+    seen = probe.host(environment, cast(Engine, SimpleNamespace(version="docker 20.10")))
+    assert seen == Host(
+        cpu="Xeon", flags=("avx",), machine="x86_64", kernel="6.1", cpus=2, quota=1.5, memory=7, engine="docker 20.10"
+    )  # fmt: skip
+
+
+def test_a_sandbox_has_the_files_below_its_root() -> None:
+    below = probe.below_root()
+    assert {f"{probe.ROOT}/{path}": content for path, content in below.items()} == probe.files()
+    assert "smoke/__main__.py" in below
+    assert all(path.endswith(".py") for path in below)

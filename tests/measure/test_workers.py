@@ -6,22 +6,24 @@ The engine of these tests has workers that answer by the protocol, with times th
 import json
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, cast
 
 import pytest
+from msgspec import structs
 
 from tests.measure.test_rounds import MACHINE
 from tfbuild.engine import Engine, WorkerDied
 from tfbuild.in_container.bench.records import Calibrated, Dropped, Hello, Idle, Ready, WorkerSample
-from tfbuild.measure import protocol, rounds
+from tfbuild.measure import probe, protocol, rounds, workers
 from tfbuild.measure.evaluate import AGAIN
 from tfbuild.measure.experiments import Arm, Case, Experiment
 from tfbuild.measure.protocol import MeasurementError
 from tfbuild.measure.records import CaseResult
 from tfbuild.measure.rounds import CaseRun, RoundLimits
-from tfbuild.measure.workers import NO_GPU, Pool
+from tfbuild.measure.workers import NO_GPU, Key, Pool
 
 LATER = time.monotonic() + 3600
 
@@ -334,3 +336,167 @@ def test_what_was_built_is_dropped_and_a_worker_that_fails_to_is_closed() -> Non
     run.pool.forget()
     assert [one.open for one in script.workers].count(False) == 1
     assert len(run.pool.running()) == 2
+
+
+# --- several cases ----------------------------------------------------------------------------------------------------
+
+
+def two_cases(script: Script) -> list[CaseRun]:
+    """Return two cases that share the processes of one pool."""
+    arms = (Arm(name="baseline"), Arm(name="arm", env={"SWITCH": "1"}))
+    cases = (Case(name="one", workload="w", arm=arms), Case(name="two", workload="w", arm=arms))
+    row = Experiment(name="x", question="-", compares="-", changes="-", source="-", together=True, case=cases)
+    pool = Pool(cast(Engine, MadeUpEngine(script)))
+    return [CaseRun(row=row, case=case, machine=MACHINE, pool=pool, tell=lambda _: None) for case in cases]
+
+
+def test_cases_that_take_turns_share_their_processes_and_have_as_many_rounds() -> None:
+    script, told = Script(), list[str]()
+    runs = two_cases(script)
+    for run in runs:
+        run.tell = told.append
+    rounds.prepare(runs, LATER)
+    rounds.run(runs, RoundLimits(rounds=7, end=LATER, latest=LATER), random.Random(1))
+    assert [run.result().status for run in runs] == ["measured", "measured"]
+    assert [len(run.rounds) for run in runs] == [7, 7]
+    assert len(script.workers) == 3, "the baseline, the arm, and the baseline again"
+    assert script.times("prepare", "arm") == 2, "once for each case"
+    assert told.count("one: round 1 of 7") == told.count("two: round 7 of 7") == 1
+
+
+def test_a_case_that_cannot_run_here_leaves_its_neighbour_in_the_same_processes() -> None:
+    script = Script(dies=[("prepare", "arm")])
+    runs = two_cases(script)
+    rounds.prepare(runs, LATER)
+    rounds.run(runs, RoundLimits(rounds=7, end=LATER, latest=LATER), random.Random(1))
+    assert sorted(run.result().status for run in runs) == ["failed", "measured"]
+    runs = two_cases(Script())
+    runs[0].case = replace_needs(runs[0].case)
+    rounds.prepare(runs, LATER)
+    rounds.run(runs, RoundLimits(rounds=7, end=LATER, latest=LATER), random.Random(1))
+    assert [run.result().status for run in runs] == ["skipped", "measured"]
+    none = two_cases(Script())
+    for run in none:
+        run.case = replace_needs(run.case)
+    rounds.prepare(none, LATER)
+    assert {run.result().status for run in none} == {"skipped"}
+
+
+def replace_needs(case: Case) -> Case:
+    return structs.replace(case, needs="gpu")
+
+
+def test_all_cases_end_together_when_the_time_is_over() -> None:
+    runs = two_cases(Script())
+    rounds.prepare(runs, LATER)
+    rounds.run(runs, RoundLimits(rounds=8, end=time.monotonic() - 1, latest=LATER), random.Random(1))
+    assert [(run.truncated, len(run.rounds)) for run in runs] == [(True, 6), (True, 6)]
+    rounds.run(runs, RoundLimits(rounds=8, end=0, latest=time.monotonic() - 1), random.Random(1))
+    assert [len(run.rounds) for run in runs] == [6, 6]
+
+
+# --- the pool ---------------------------------------------------------------------------------------------------------
+
+
+class Recording:
+    """An engine that notes how its workers are started."""
+
+    def __init__(self, script: Script) -> None:
+        self.inner, self.started = MadeUpEngine(script), list[dict[str, Any]]()
+
+    def worker(self, ref: str, command: list[str], **options: Any) -> MadeUpWorker:
+        self.started.append({"ref": ref, "command": command, **options})
+        return self.inner.worker(ref, command, env=options["env"])
+
+
+def test_a_worker_is_started_with_its_image_environment_and_files() -> None:
+    engine = Recording(Script())
+    pool = Pool(cast(Engine, engine), {"/more": b"x"})
+    key = Key(image="sha256:1", env=(("A", "b"), ("GONE", ""), ("OPENBLAS_NUM_THREADS", "4")), gpus=True)
+    pool.start([key, key])
+    (first,) = engine.started
+    assert first["ref"] == "sha256:1"
+    assert first["command"] == ["python", f"{workers.FOLDER}/bench", "GONE"]
+    assert first["env"] == {"A": "b", "GONE": "", "OPENBLAS_NUM_THREADS": "4", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    assert first["files"] == {**workers.files(), "/more": b"x"}
+    assert (first["gpus"], first["sandbox"]) == (True, None)
+    pool.start([key, Key(image="sha256:1")])
+    assert engine.started[1]["env"] == {
+        "CUDA_VISIBLE_DEVICES": "-1", "OPENBLAS_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"
+    }  # fmt: skip
+    assert len(engine.started) == 2
+
+
+def test_a_worker_of_an_image_that_may_lie_is_isolated_in_its_sandbox() -> None:
+    class Sandboxed(Recording):
+        @contextmanager
+        def sandbox(self, ref: str, files: Mapping[str, bytes], path: str) -> Iterator[str]:
+            assert (ref, path) == ("sha256:1", workers.ROOT)
+            assert {f"{path}/{name}": content for name, content in files.items()} == workers.files()
+            yield "the sandbox"
+
+    script = Script()
+    engine = Sandboxed(script)
+    with workers.confined(cast(Engine, engine), "sha256:1") as pool:
+        pool.start([Key(image="sha256:1")])
+        (first,) = engine.started
+        assert first["command"] == [*probe.ISOLATED, f"{workers.FOLDER}/bench"]
+        assert (first["files"], first["sandbox"]) == ({}, "the sandbox")
+        assert [one.open for one in script.workers] == [True]
+    assert [one.open for one in script.workers] == [False]
+
+
+def test_workers_are_closed_however_it_ends() -> None:
+    script = Script()
+    with suppress(KeyboardInterrupt), workers.pool(cast(Engine, MadeUpEngine(script)), {}) as pool:
+        pool.start([Key(image="a"), Key(image="b")])
+        raise KeyboardInterrupt
+    assert [one.open for one in script.workers] == [False, False]
+    assert pool.running() == ()
+
+
+def test_if_one_worker_does_not_start_those_that_started_with_it_are_closed() -> None:
+    script = Script()
+    pool = Pool(cast(Engine, MadeUpEngine(script)))
+    old, new = Key(image="old"), Key(image="new")
+    pool.start([old])
+    assert (pool.turn(old), pool.turn(new)) == (1, 0)
+    script.dies = [("hello", "")]
+    with pytest.raises(WorkerDied):
+        pool.start([old, new, Key(image="third")])
+    assert pool.running() == (old,)
+    assert [one.open for one in script.workers] == [True, False, False]
+    # Each start of a worker counts, so that what was built in an earlier one is known to be gone.
+    pool.close(old, new)
+    assert pool.turn(old) == 0
+    assert set(pool.start([old])) == {old}
+    assert pool.turn(old) == 2
+
+
+def test_a_worker_is_closed_after_an_error_and_paused_after_an_answer() -> None:
+    script = Script()
+    pool = Pool(cast(Engine, MadeUpEngine(script)))
+    key = Key(image="a")
+    pool.start([key])
+    assert pool.ask(key, Dropped, ask="drop") == Dropped(count=0)
+    assert not script.workers[0].runs
+    with pytest.raises(MeasurementError, match="a worker's answer cannot be trusted: "):
+        pool.ask(key, Calibrated, ask="drop")
+    assert pool.running() == ()
+
+
+@pytest.mark.parametrize(("inner", "calls"), [(1.2, 2), (1.9, 2), (7.01, 8), (99_999.4, 100_000)])
+def test_calls_are_rounded_up_within_their_limit(inner: float, calls: int) -> None:
+    assert protocol.bounded(inner) == calls
+    assert protocol.bounded(1) >= 1
+    for too_many in (0.99, 100_000.1, float("nan")):
+        with pytest.raises(MeasurementError, match="and at most 100000 are allowed"):
+            protocol.bounded(too_many)
+
+
+def test_foreign_load_is_what_the_samples_did_not_use() -> None:
+    def sample(wall: float, cpu: float, busy: float) -> WorkerSample:
+        return WorkerSample(wall=wall, cpu=cpu, busy=busy, cpus=4, traces=1, faults=0, throttled=0, rss=1.0)
+
+    assert protocol.foreign([sample(1, 1, 2), sample(3, 1, 2)]) == pytest.approx(2 / 16)
+    assert protocol.foreign([sample(1, 2, 1)]) == 0.0
