@@ -101,3 +101,111 @@ def test_instructions_are_those_of_the_decoder_s_own_iterator() -> None:
         assert found.end == (rows[-1][0] + rows[-1][1] if rows else 0)
         start, unplain = start + (found.end or 1), unplain + len(others)
     assert unplain > 200
+
+
+# --- instructions that are read by their opcode -----------------------------------------------------------------------
+
+
+def by_opcode(code: bytes) -> bool:
+    """Whether an instruction has VEX, EVEX, or an opcode of the maps 0F38 and 0F3A: what read_opcode() is for.
+
+    vzeroupper and vzeroall have no byte for operands, and the decoder knows them.
+    """
+    if code[-1] == 0x77:
+        return False
+    rest = code.lstrip(b"\x66\xf2\xf3")
+    rest = rest[1:] if 0x40 <= rest[0] <= 0x4F else rest
+    return rest[0] in (machinecode.VEX2, machinecode.VEX3, machinecode.EVEX) or rest[:2] in (b"\x0f\x38", b"\x0f\x3a")
+
+
+@each("row", [row for row in assembled.recorded("x86_64") if by_opcode(row.code)])
+def test_an_opcode_is_read_whole_and_never_cut_off(row: Row) -> None:
+    read = machinecode.read_opcode(row.code + b"\x90" * 16)
+    assert read is not None
+    assert (read.length, read.code in row.code) == (len(row.code), True)
+    assert all(machinecode.read_opcode(row.code[:end]) is None for end in range(len(row.code)))
+    registers = [name for name in ("zmm", "ymm", "xmm") if f"%{name}" in row.text]
+    if registers and read.encoding != "legacy" and "sae" not in row.text:
+        assert read.width == registers[0]
+
+
+@pytest.mark.parametrize(
+    ("code", "opcode"),
+    [
+        ("660f38cfd1", ("legacy", 2, 0xCF, "66", "", 5)),
+        ("0f38c8d1", ("legacy", 2, 0xC8, "", "", 4)),
+        ("66450f3aced101", ("legacy", 3, 0xCE, "66", "", 7)),  # REX
+        ("f20f38f0d1", ("legacy", 2, 0xF0, "f2", "", 5)),
+        ("c5e958d9", ("vex", 1, 0x58, "66", "xmm", 4)),
+        ("c5ed58d9", ("vex", 1, 0x58, "66", "ymm", 4)),
+        ("c5e8c6d901", ("vex", 1, 0xC6, "", "xmm", 5)),  # an immediate
+        ("c4e26d50d9", ("vex", 2, 0x50, "66", "ymm", 5)),
+        ("c4e2735cda", ("vex", 2, 0x5C, "f2", "xmm", 5)),
+        ("62f26d4850d9", ("evex", 2, 0x50, "66", "zmm", 6)),
+        ("62f26d28cfd9", ("evex", 2, 0xCF, "66", "ymm", 6)),
+        ("62f3ed48cfd901", ("evex", 3, 0xCF, "66", "zmm", 7)),
+        # The operand in memory: plain, after %rip, with a scale, without a base, and one or four bytes away.
+        ("c4e26d5000", ("vex", 2, 0x50, "66", "ymm", 5)),
+        ("c4e26d500511223344", ("vex", 2, 0x50, "66", "ymm", 9)),
+        ("c4e26d500488", ("vex", 2, 0x50, "66", "ymm", 6)),
+        ("c4e26d50048511223344", ("vex", 2, 0x50, "66", "ymm", 10)),
+        ("c4e26d504011", ("vex", 2, 0x50, "66", "ymm", 6)),
+        ("c4e26d50448811", ("vex", 2, 0x50, "66", "ymm", 7)),
+        ("c4e26d508011223344", ("vex", 2, 0x50, "66", "ymm", 9)),
+        ("c4e26d50848811223344", ("vex", 2, 0x50, "66", "ymm", 10)),
+        ("2ec4e26d50d9", ("vex", 2, 0x50, "66", "ymm", 6)),  # a prefix that names a segment
+    ],
+)
+def test_each_form_of_an_opcode(code: str, opcode: tuple[str, int, int, str, str, int]) -> None:
+    whole = bytes.fromhex(code)
+    assert machinecode.read_opcode(whole) == machinecode.Opcode(*opcode)
+    assert machinecode.read_opcode(whole[:-1]) is None
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "",
+        "66",
+        "90",
+        "0fa2d1d1d1",
+        "0f39d1d1d1",
+        "38cfd1d1d1",
+        "c4e06d50d9",
+        "c4e46d50d9",
+        "62f2694850d9",
+        "62fa6d4850d9",
+    ],
+)
+def test_other_bytes_are_no_opcode(code: str) -> None:
+    """Among them maps that do not exist, and bits that EVEX has fixed."""
+    bytes_ = bytes.fromhex(code)
+    read = machinecode.read_opcode(bytes_)
+    assert read is None
+
+
+def test_what_is_no_instruction_is_skipped_byte_by_byte() -> None:
+    """An opcode without a row is rather data; the next instruction is found again."""
+    unknown = bytes.fromhex("c4e26dffd9")
+    known = bytes.fromhex("c4e26d50d9")
+    counted = machinecode.count(unknown + b"\x90" * 16 + known, "x86_64")
+    assert counted.unread >= 1
+    assert counted.needing["avx_vnni"] == 1
+
+
+def test_words_that_are_cut_off_are_unread_on_arm() -> None:
+    nop = bytes.fromhex("1f2003d5")
+    counted = machinecode.count(nop * 3 + nop[:3], "aarch64")
+    assert (counted.instructions, counted.unread, counted.needing) == (3, 3, {})
+
+
+def test_the_encoding_stands_behind_the_prefixes() -> None:
+    for code, encoding in (
+        ("c5e958", "vex"),
+        ("c4e26d", "vex"),
+        ("62f26d", "evex"),
+        ("8fe978", "xop"),
+        ("0f58", "legacy"),
+    ):
+        for prefixes in ("", "66", "f22e"):
+            assert machinecode._encoding(bytes.fromhex(f"90{prefixes}{code}"), 1) == encoding
