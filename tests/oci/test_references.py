@@ -3,7 +3,7 @@
 import pytest
 
 from tfbuild.errors import UsageError
-from tfbuild.oci.references import arriving_tag, names_an_image, parse_image
+from tfbuild.oci.references import Repository, arriving_tag, loopback, names_an_image, parse_image
 
 HUB = "https://registry-1.docker.io/v2"
 DIGEST = f"sha256:{'0' * 64}"
@@ -25,6 +25,33 @@ DIGEST = f"sha256:{'0' * 64}"
 def test_an_image_s_name_is_a_repository_and_a_tag(name: str, url: str, tag: str) -> None:
     repository, found = parse_image(name)
     assert (repository.url, found) == (url, tag)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "us/tfbuild", "ghcr.io", "ghcr.io/", "ghcr.io/UPPER", "ghcr.io/us/x:tag", "localhost5/x"],
+)
+def test_what_is_no_repository_in_a_registry_is_refused(text: str) -> None:
+    """Docker would look for `us/tfbuild` on Docker Hub."""
+    with pytest.raises(UsageError, match="is not a repository in a registry") as refusal:
+        Repository.parse(text)
+    assert refusal.value.hint == "--registry HOST/PATH, for example ghcr.io/us/tfbuild"
+
+
+@pytest.mark.parametrize("text", ["ghcr.io/us/tfbuild", "localhost/x", "registry:5000/a/b-c/d__e", "127.0.0.1/x"])
+def test_a_repository_is_a_host_and_a_path(text: str) -> None:
+    repository = Repository.parse(text)
+    assert (repository.host, repository.path) == (text.partition("/")[0], text.partition("/")[2])
+    assert str(repository) == text
+
+
+@pytest.mark.parametrize(("host", "own"), [("::1", True), ("localhost", True), ("10.0.0.1", False), ("x", False)])
+def test_only_addresses_of_this_machine_are_loopback(host: str, own: bool) -> None:
+    assert loopback(host) is own
+
+
+def test_an_arriving_tag_is_made_of_the_image_alone() -> None:
+    assert arriving_tag(DIGEST) == f"arriving-{'0' * 64}"
 
 
 @pytest.mark.parametrize("name", ["", ":3", "Python:3", "python:", "python:a b", f"python@{DIGEST}"])

@@ -1,0 +1,414 @@
+"""What stands in the files of a context and in the labels of an image, word by word: published, compared by digests."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.context.test_dockerfile import WHEEL, Base, contents, from_file, from_source, official
+from tests.context.test_planned import LABELS
+from tfbuild import __version__, plan
+from tfbuild.context import candidates, dockerfile, labels
+from tfbuild.context.dockerfile import Context, ContextLayout
+from tfbuild.context.labels import PREFIX, labels_of
+from tfbuild.context.planned import Planned
+from tfbuild.cpu import isa
+from tfbuild.errors import UnknownImage, UsageError
+from tfbuild.plan import Request
+from tfbuild.plan.amendments import Override, Patch
+from tfbuild.plan.source import Source
+
+SMOKE = {f"scripts/smoke/{path.name}" for path in dockerfile.SMOKE.glob("*.py")}
+OFFICIAL = {"scripts/network.sh", "scripts/slim.sh", "scripts/times.sh", "scripts/tfbuild-smoke", *SMOKE}
+COMPILE = {
+    f"scripts/{name}"
+    for name in (
+        "toolchain.sh", "source.sh", "edit.py", "archives.py", "compile.sh", "relay.py", "remote.py", "sitting.py",
+        "system.sh", "truststore.py",
+    )
+}  # fmt: skip
+OWN = {"Dockerfile", "constraints.txt", "entrypoint.sh", "plan.json"}
+
+# --- labels -----------------------------------------------------------------------------------------------------------
+
+
+def test_an_image_has_these_labels() -> None:
+    own = labels_of(from_source())
+    oci, ours = "org.opencontainers.image.", "io.tfbuild."
+    assert own == {
+        f"{oci}title": "TensorFlow 2.21.0 mkl",
+        f"{oci}description": "TensorFlow 2.21.0 mkl, Python 3.11, for x86-64-v3, with TCMalloc",
+        f"{oci}version": "2.21.0-mkl-py3.11-x86-64-v3",
+        f"{oci}licenses": "Apache-2.0",
+        f"{oci}base.name": "${BASE_NAME}",
+        f"{oci}base.digest": "${BASE_DIGEST}",
+        f"{ours}schema": "1",
+        f"{ours}version": __version__,
+        f"{ours}id": "2.21.0-mkl-py3.11-x86-64-v3",
+        f"{ours}release": "2.21.0",
+        f"{ours}python": "3.11",
+        f"{ours}target": "mkl",
+        f"{ours}platform": "linux/amd64",
+        f"{ours}instruction-set": "x86-64-v3",
+        f"{ours}features": " ".join(from_source().instruction_set.features),
+        f"{ours}copts": "--copt=-march=x86-64-v3",
+        f"{ours}compiler": "clang-18",
+        f"{ours}bazel": "7.4.1",
+        f"{ours}allocator": "tcmalloc",
+        f"{ours}threading": "threadpool",
+        f"{ours}onednn": "on",
+        f"{ours}wheel": "source",
+        f"{ours}requirement": "",
+        f"{ours}context": "${CONTEXT_DIGEST}",
+        f"{ours}reused": "${REUSED}",
+        f"{ours}source": "v2.21.0@a481b10260d",
+    }
+    assert list(own)[:4] == [f"{oci}{name}" for name in ("title", "description", "version", "licenses")]
+
+
+@pytest.mark.parametrize(
+    ("source", "label"),
+    [
+        (Source(kind="git", tag="v2.21.0", commit=""), "v2.21.0"),
+        (Source(kind="archive", tag="", commit="", sha256="ab"), "sha256:ab"),
+        (Source(kind="tree", tag="", commit=""), "tree"),
+    ],
+)
+def test_a_label_says_what_was_compiled(source: Source, label: str) -> None:
+    assert labels_of(from_source(source=source))["io.tfbuild.source"] == label
+    assert "io.tfbuild.source" not in labels_of(official())
+
+
+def test_the_labels_of_a_gpu_build_say_for_which_and_with_what() -> None:
+    cuda = official(target="cuda", compute_capabilities=("8.0", "9.0"), cuda="12.5", cudnn="9.3")
+    own = labels_of(cuda)
+    assert [own[f"io.tfbuild.{name}"] for name in ("compute-capabilities", "cuda", "cudnn", "onednn")] == [
+        "8.0 9.0", "12.5", "9.3", "default"
+    ]  # fmt: skip
+    unknown = labels_of(official(target="cuda", compute_capabilities=("8.0",), cudnn="9.3"))
+    assert not {"io.tfbuild.cuda", "io.tfbuild.cudnn"} & unknown.keys()
+    assert "io.tfbuild.compute-capabilities" not in labels_of(official())
+
+
+def test_names_and_variables_that_others_rely_on() -> None:
+    assert labels.image_name(official()) == "tfbuild:2.21.0-mkl-py3.11-avx"
+    assert labels.image_name(official(), labels.UNVERIFIED) == "tfbuild:2.21.0-mkl-py3.11-avx-unverified"
+    assert tuple(f"io.tfbuild.{name}" for name in ("id", "base", "container", "owner", "lease")) == (
+        labels.ID,
+        labels.BASE,
+        labels.CONTAINER,
+        labels.OWNER,
+        labels.LEASE,
+    )
+    assert labels.given_at_build({"GITLAB_CI": "false", "CI_PROJECT_URL": "https://x/y"}) == {}
+    with pytest.raises(UsageError) as refusal:
+        labels.given_at_build({"TFBUILD_IMAGE_SOURCE": "x"})
+    assert refusal.value.hint == "for example https://github.com/us/tfbuild"
+
+
+def test_labels_that_are_no_texts_become_texts() -> None:
+    assert labels.as_text({"a": 1, 2: None}) == {"a": "1", "2": "None"}
+    assert labels.as_text({"a": "\ud800"}) == {"a": "?"}
+    assert labels.of_configuration({"config": {"Labels": {"a": 1}}, "Labels": {"b": "c"}}) == {"a": "1"}
+    assert labels.of_configuration({}) == labels.of_configuration({"config": {}}) == {}
+    read = labels.read_labels({"io.tfbuild.a": "1", "org.opencontainers.image.base.name": "n", "other": "x"})
+    assert (dict(read.own), read.base_name, read.base_digest) == ({"a": "1"}, "n", "")
+
+
+@pytest.mark.parametrize(("text", "version"), [("1" * 64, True), ("1" * 65, False), ("2.20.0", True), ("two", False)])
+def test_a_version_is_short_enough_to_be_read(text: str, version: bool) -> None:
+    assert labels.is_version(text) is version
+
+
+# --- the plan in them -------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_is_read_from_the_labels() -> None:
+    more = {
+        "wheel": "official", "instruction-set": "avx", "compute-capabilities": "8.0 9.0", "version": "0.9",
+        "platform": "linux/arm64", "python": "3.9",
+    }  # fmt: skip
+    read = Planned.of("x", LABELS | {PREFIX + name: value for name, value in more.items()}, "arm64")
+    assert read == Planned(
+        id="2.14.0-mkl-py3.11-avx", release="2.14.0", python="3.9", target="mkl", arch="aarch64",
+        features=frozenset(LABELS[f"{PREFIX}features"].split()), threading="threadpool", allocator="tcmalloc",
+        wheel="official", instruction_set="avx", compute_capabilities=("8.0", "9.0"), version="0.9",
+    )  # fmt: skip
+    assert (read.platform, Planned.of("x", LABELS, "amd64").platform) == ("linux/arm64", "linux/amd64")
+    least = Planned.of("x", {name: value for name, value in LABELS.items() if "threading" not in name}, "amd64")
+    assert (least.threading, least.wheel, least.instruction_set, least.version) == ("", "", "", "")
+    smoke = read.smoke()
+    assert (smoke.release, smoke.python, smoke.target, smoke.threading) == ("2.14.0", "3.9", "mkl", "threadpool")
+    assert smoke.allocator == "tcmalloc"
+    assert "onednn" in smoke.checks
+
+
+@pytest.mark.parametrize("name", ["id", "release", "python", "target", "platform", "features", "allocator"])
+def test_each_label_that_a_plan_needs_is_asked_for(name: str) -> None:
+    less = {key: value for key, value in LABELS.items() if key != PREFIX + name}
+    with pytest.raises(UnknownImage, match=rf"x was not made by tfbuild: it has no label io\.tfbuild\.{name}") as error:
+        Planned.of("x", less, "amd64")
+    assert error.value.hint == "invoke build"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "good"),
+    [
+        ("id", "a" * 128, True),
+        ("id", "a" * 129, False),
+        ("id", ".x", False),
+        ("python", "3.9", True),
+        ("python", "3.100", False),
+        ("python", "2.7", False),
+    ],
+)
+def test_identifiers_and_pythons_have_a_form(name: str, value: str, good: bool) -> None:
+    given = LABELS | {PREFIX + name: value}
+    if good:
+        assert getattr(Planned.of("x", given, "amd64"), name) == value
+    else:
+        with pytest.raises(UnknownImage, match=rf"unreadable label io\.tfbuild\.{name}: '{value[:40]}'$"):
+            Planned.of("x", given, "amd64")
+
+
+# --- which files ------------------------------------------------------------------------------------------------------
+
+
+def test_a_context_has_these_files() -> None:
+    assert set(dockerfile.files(official())) == OWN | OFFICIAL
+    source = {"bazelrc", "requirements.txt", "scripts/llvm.sh"} | COMPILE
+    assert set(dockerfile.files(from_source())) == OWN | OFFICIAL | source
+    # The distribution's own compiler needs no other repository.
+    assert set(dockerfile.files(from_source(compiler="gcc-12"))) == OWN | OFFICIAL | source - {"scripts/llvm.sh"}
+    assert [name for name, _ in dockerfile.recipe(official())] == sorted(OWN | OFFICIAL)
+    assert dockerfile.files(official())["constraints.txt"] == "numpy<3\n"
+    wheel = replace(official().wheel, constraints=("b", "a"))
+    assert dockerfile.files(official(wheel=wheel))["constraints.txt"] == "a\nb\n"
+    assert dockerfile.files(from_source())["requirements.txt"] == "packaging\nsetuptools\nwheel\n"
+
+
+def test_the_plan_in_an_image_is_what_its_smoke_benchmark_compares() -> None:
+    text = dockerfile.smoke_plan(official(release="2.14.0"))
+    assert json.loads(text) == {
+        "release": "2.14.0", "python": "3.11", "target": "mkl", "features": list(official().instruction_set.features),
+        "threading": "threadpool", "allocator": "tcmalloc",
+        "known_defects": ["max_pool_nchw_after_nhwc", "avg_pool_nchw_after_nhwc"],
+    }  # fmt: skip
+    assert text.startswith('{\n  "release"')
+    assert text.endswith("}\n")
+
+
+def test_known_failures_bring_their_patches_and_edits() -> None:
+    patched = plan.select(Request(target="mkl", release="2.0.4", cpu="x86-64-v3", platform="linux/amd64"), None)
+    texts = dockerfile.fixes(patched)
+    names = {f"fixes/{row.id}.patch" for row in patched.fixes if row.patch}
+    edits = {"fixes/edits.json"} if any(row.edits for row in patched.fixes) else set()
+    assert set(texts) == names | edits
+    assert names
+    assert edits
+    assert isinstance(json.loads(texts["fixes/edits.json"]), list | dict)
+    assert all("\n+++ " in texts[name] for name in names)
+    assert dockerfile.fixes(from_source()) == {}
+    without = "COPY fixes"
+    assert ("fixes" in dockerfile.files(patched)["Dockerfile"]) is True
+    assert without not in dockerfile.files(from_source())["Dockerfile"]
+
+
+def test_patches_and_overriding_repositories_are_placed_in_their_order(tmp_path: Path) -> None:
+    for name in ("b c.patch", "a.patch"):
+        (tmp_path / name).write_text(name)
+    (tmp_path / "repository").mkdir()
+    (tmp_path / "repository" / "BUILD").write_text("x")
+    build = from_source(
+        patches=tuple(Patch(path=tmp_path / name, sha256="0") for name in ("b c.patch", "a.patch")),
+        overrides=(Override(name="eigen", path=tmp_path / "repository"),),
+    )
+    context = dockerfile.write(build, tmp_path / "context")
+    names = set(contents(context.folder))
+    assert {name for name in names if name.startswith(("patches/", "overrides/"))} == {
+        "patches/01-b-c.patch", "patches/02-a.patch", "overrides/eigen.tar"
+    }  # fmt: skip
+    assert (context.folder / "patches" / "01-b-c.patch").read_text() == "b c.patch"
+    assert "build --override_repository=eigen=/opt/overrides/eigen" in dockerfile.files(build)["bazelrc"]
+
+
+def test_a_wheel_is_linked_or_copied_and_does_not_count_for_the_digest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel = tmp_path / WHEEL
+    wheel.write_bytes(b"a wheel")
+    linked = dockerfile.write(from_file(wheel), tmp_path / "linked")
+    assert (linked.folder / "wheel" / WHEEL).stat().st_ino == wheel.stat().st_ino
+
+    def refuse(*_: object) -> None:
+        raise OSError(18, "Invalid cross-device link")
+
+    monkeypatch.setattr("os.link", refuse)
+    copied = dockerfile.write(from_file(wheel), tmp_path / "copied")
+    assert (copied.folder / "wheel" / WHEEL).read_bytes() == b"a wheel"
+    assert (copied.folder / "wheel" / WHEEL).stat().st_ino != wheel.stat().st_ino
+    wheel.unlink()
+    wheel.write_bytes(b"changed")
+    assert dockerfile.write(from_file(wheel), tmp_path / "again").digest == linked.digest == copied.digest
+
+
+def test_a_context_may_lie_in_folders_that_are_not_there_yet(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "b" / "context"
+    assert dockerfile.write(official(), folder).folder == folder
+    assert list(folder.parent.iterdir()) == [folder]
+    (folder / "more").write_text("x")
+    # It began with a Dockerfile of tfbuild's, so it is replaced.
+    dockerfile.write(official(), folder)
+    assert not (folder / "more").exists()
+
+
+def test_a_folder_that_is_refused_has_a_way_out(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("x")
+    with pytest.raises(UsageError, match="exists and was not written by tfbuild") as refusal:
+        dockerfile.write(official(), tmp_path)
+    assert refusal.value.hint == "name a new or an empty folder"
+
+
+# --- what the Dockerfile and its commands say -------------------------------------------------------------------------
+
+
+def test_the_head_of_a_dockerfile_says_who_wrote_it_and_how_to_build_it() -> None:
+    text = dockerfile.files(official())["Dockerfile"]
+    assert text.startswith(f"{dockerfile.MARKER}: {dockerfile.command(official())}\n")
+    usage = "docker build --platform linux/amd64 --tag tfbuild:2.21.0-mkl-py3.11-avx-unverified ."
+    assert usage in text
+    assert "in this folder" in text
+    digest = f"sha256:{64 * 'a'}"
+    pinned = dockerfile.files(official(), base_digest=digest)["Dockerfile"]
+    assert pinned.startswith(f"{dockerfile.MARKER}: {dockerfile.command(official())} --pin\n")
+    assert digest in pinned
+    assert digest not in text
+    layout = ContextLayout(own="x/", origin="invoke dockerfiles", place="here", usage="build it")
+    shared = dockerfile.own_files(official(), layout)["Dockerfile"]
+    assert shared.startswith(f"{dockerfile.MARKER}: invoke dockerfiles\n")
+    assert "x/entrypoint.sh" in shared
+
+
+def test_arguments_name_the_base_and_the_image_that_is_reused() -> None:
+    context = Context(folder=Path(), digest="sha256:c")
+    base, reused = Base(digest="sha256:a"), Base(digest="sha256:b")
+    given = dockerfile.build_args(base, context, reused)
+    assert (given["INSTALLED"], given["REUSED"]) == ("tfbuild-base:1", "debian@sha256:b")
+    assert set(dockerfile.build_args(base, context)) == {"BASE", "BASE_NAME", "BASE_DIGEST", "CONTEXT_DIGEST"}
+
+
+def test_the_command_repeats_every_option_that_was_given(tmp_path: Path) -> None:
+    asked = Request(
+        prefer_vector_width="512", threading="openmp", compute_capabilities="8.0", cuda="12.5", cudnn="9.3",
+        bazel="7.4.1", config=("a",), bazel_flag=("--jobs=4",), without_fix=("x", "y"), system_lib=("zlib", "curl"),
+        configure=("TF_NEED_X=1",), base="our/base:1",
+    )  # fmt: skip
+    build = from_source(
+        asked=asked,
+        with_headers=True,
+        source=Source(kind="tree", tag="", commit="", path=tmp_path / "tree"),
+        patches=(Patch(path=tmp_path / "a b.patch", sha256="0"),),
+        overrides=(Override(name="eigen", path=tmp_path / "eigen-copy"),),
+    )
+    options = (
+        "--target mkl --release 2.21.0 --python 3.11 --platform linux/amd64 --cpu x86-64-v3 --compiler clang-18 "
+        "--prefer-vector-width 512 --threading openmp --compute-capabilities 8.0 --cuda 12.5 --cudnn 9.3 "
+        "--bazel 7.4.1 --config a --bazel-flag=--jobs=4 --without-fix x --without-fix y --source tree "
+        "--patch 'a b.patch' --override-repository eigen=eigen-copy --system-lib zlib --system-lib curl "
+        "--configure TF_NEED_X=1 --base our/base:1 --with-headers"
+    )
+    assert dockerfile.command(build) == f"invoke dockerfile {options}"
+    assert dockerfile.options(build) == options
+    for name in plan.BASES:
+        assert "--base" not in dockerfile.command(official(asked=Request(base=name)))
+
+
+def test_an_image_has_this_environment() -> None:
+    tcmalloc = {
+        "LD_PRELOAD": "/usr/local/lib/libtcmalloc_minimal.so.4",
+        "TCMALLOC_LARGE_ALLOC_REPORT_THRESHOLD": "1099511627776",
+    }
+    assert dockerfile.environment(official()) == tcmalloc | {"TF_ENABLE_ONEDNN_OPTS": "1"}
+    assert dockerfile.environment(official(target="cpu")) == tcmalloc
+    assert dockerfile.environment(official(target="cpu", threading="openmp")) == tcmalloc | {"KMP_BLOCKTIME": "0"}
+
+
+def test_pip_installs_what_was_planned() -> None:
+    assert dockerfile.requirement(official()) == "tensorflow-cpu==2.21.0"
+    odd = replace(official().wheel, requirement="tensorflow==2.21.0; python_version > '3'")
+    assert dockerfile.requirement(official(wheel=odd)).startswith("'tensorflow==2.21.0; ")
+    assert dockerfile.requirement(from_file(Path(WHEEL))) == f"/mnt/wheel/{WHEEL}"
+    assert dockerfile.requirement(from_source()) == "/mnt/wheel/*.whl"
+    assert "and-cuda" in dockerfile.requirement(from_source(target="cuda"))
+    assert dockerfile.requirement(from_source(target="cuda", release="2.14.0")) == "/mnt/wheel/*.whl"
+
+
+def test_host_tools_are_compiled_for_any_machine() -> None:
+    """Only --copt has the target's features: protoc must run where it is compiled."""
+    arm = from_source(platform="linux/arm64", instruction_set=isa.resolve("armv8.2-a", arch="aarch64"))
+    for build, flag in ((from_source(), "-march=x86-64"), (arm, "-march=armv8-a")):
+        assert f"build --host_copt={flag}\n" in dockerfile.files(build)["bazelrc"]
+
+
+def test_bazelisk_is_the_one_for_the_machine() -> None:
+    amd, arm = dockerfile.bazelisk("x86_64"), dockerfile.bazelisk("aarch64")
+    assert (amd.arch, arm.arch) == ("amd64", "arm64")
+    assert amd.version == arm.version
+    assert len({amd.sha256, arm.sha256}) == 2
+    assert amd.sha256 in dockerfile.files(from_source())["Dockerfile"]
+
+
+def test_the_wheel_is_collected_as_its_release_makes_it() -> None:
+    assert dockerfile.collect("//tensorflow/tools/pip_package:build_pip_package") == (
+        "bazel-bin/tensorflow/tools/pip_package/build_pip_package /wheel"
+    )
+    assert dockerfile.collect("//tensorflow/tools/pip_package:wheel") == (
+        "cp -r bazel-bin/tensorflow/tools/pip_package/wheel_house/. /wheel/"
+    )
+
+
+def test_the_compiler_is_named_to_configure_and_bazel() -> None:
+    assert dockerfile.configure(from_source()) == [
+        ("CC_OPT_FLAGS", "-Wno sign"), ("TF_NEED_CUDA", "0"), ("CC", "/usr/bin/clang-18"),
+        ("BAZEL_COMPILER", "/usr/bin/clang-18"),
+    ]  # fmt: skip
+    assert dockerfile.toolchain("gcc-9", "openjdk")[-1] == "zip"
+    assert {"gcc-9", "g++-9", "openjdk"} <= set(dockerfile.toolchain("gcc-9", "openjdk"))
+
+
+def test_llvms_repository_is_added_where_the_distribution_lacks_the_compiler() -> None:
+    assert dockerfile.llvm_suite(from_source()) == "llvm-toolchain-bookworm-18"
+    assert dockerfile.llvm_suite(from_source(compiler="gcc-12")) == ""
+    assert dockerfile.llvm_suite(from_source(base_image="our/own:1")) == ""
+
+
+@pytest.mark.parametrize(
+    ("word", "quoted"),
+    [
+        ("a", '"a"'),
+        ('a"b', '"a\\"b"'),
+        ("a\\b", '"a\\\\b"'),
+        ("${BASE_NAME}", '"${BASE_NAME}"'),
+        ("$HOME", '"\\$HOME"'),
+    ],
+)
+def test_words_of_a_dockerfile_are_quoted_but_for_its_own_arguments(word: str, quoted: str) -> None:
+    assert dockerfile.quoted(word) == quoted
+
+
+# --- what an image suggests instead of itself -------------------------------------------------------------------------
+
+
+def test_an_image_suggests_those_of_the_same_release_for_other_cpus() -> None:
+    build = plan.select(Request(target="mkl", release="2.20.0", cpu="x86-64-v3", platform="linux/amd64"), None)
+    found = candidates.candidates(build)
+    assert build.id not in {one.id for one in found}
+    assert all(one.id.startswith(f"2.20.0-mkl-py{build.python}-") for one in found)
+    assert {one.id.rpartition("x86-64-")[2] for one in found} >= {"v2", "v4"}
+    sizes = [len(one.features) for one in found]
+    assert sizes == sorted(sizes, reverse=True)
+    assert candidates.kernel_names(["sse3", "avx", "avx_ifma"]) == ("avx", "pni"), "no kernel prints the last"
+    text = dockerfile.entrypoint(build)
+    assert all(one.id in text for one in found)
+    assert "/proc/cpuinfo" in text
