@@ -32,10 +32,17 @@ class TfbuildError(Exit):
 def fit(text: str) -> str:
     """Make a message fit a terminal: errors quote options, registries, images and logs, which may hold anything.
 
-    Control characters are removed, and the middle of a line that fills many lines of the terminal.
+    Control characters are removed, and the middle of a line that fills many lines of the terminal. Spaces that look like
+    the usual one and are not are shown as `\\xa0`: they come from pages, and nobody sees why a name is wrong.
     """
-    printable = "".join(letter for letter in text if letter in "\n\t" or unicodedata.category(letter)[0] != "C")
-    return "\n".join(_shortened(line) for line in printable.split("\n"))
+    return "\n".join(_shortened("".join(map(_shown, line))) for line in text.split("\n"))
+
+
+def _shown(letter: str) -> str:
+    kind = unicodedata.category(letter)[0]
+    if letter in " \t" or kind not in "CZ":
+        return letter
+    return "" if kind == "C" else letter.encode("unicode_escape").decode()
 
 
 def _shortened(line: str) -> str:

@@ -119,6 +119,8 @@ def refusal(*words: str, code: int, cwd: Path = ROOT) -> str:
         ((*PLAN, "--config", ""), 2, "--config has no value"),
         ((*PLAN, "--bazel-flag", ""), 2, "--bazel-flag has no value"),
         (("prune", "--keep", ""), 2, "--keep has no value"),
+        ((*DRY_RUN, "--ca-cert", "ca.pem\xa0"), 2, "no CA certificates at ca.pem\\xa0"),
+        (("advise", "a\u2028b"), 2, "a\\u2028b: "),
         (("verify", "x" * 100_000), 20, "no container engine answers"),
     ],
 )
