@@ -32,8 +32,8 @@ class TfbuildError(Exit):
 def fit(text: str) -> str:
     """Make a message fit a terminal: errors quote options, registries, images and logs, which may hold anything.
 
-    Control characters are removed, and the middle of a line that fills many lines of the terminal. Spaces that look like
-    the usual one and are not are shown as `\\xa0`: they come from pages, and nobody sees why a name is wrong.
+    Control characters are removed, and the middle of a line that fills many lines of the terminal. Spaces that only
+    look like the usual one are shown as `\\xa0`: they come from pages, and nobody sees why a name is wrong.
     """
     return "\n".join(_shortened("".join(map(_shown, line))) for line in text.split("\n"))
 
