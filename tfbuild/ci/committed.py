@@ -17,7 +17,7 @@ from tfbuild.context.labels import UNVERIFIED, image_name
 from tfbuild.facts import Facts
 from tfbuild.oci import client
 from tfbuild.plan import Build, Request
-from tfbuild.util.files import replace_file
+from tfbuild.util.files import remove, replace_file, writing
 
 COMMAND = "invoke dockerfiles"
 # The base's name and digest as templates/Dockerfile.j2 has them. Renovate reads them by the same pattern.
@@ -134,22 +134,39 @@ def stale(folder: Path, digests: Mapping[str, str] | None = None) -> list[str]:
     `digests`: those of base images (default: those that the Dockerfiles have).
     """
     wanted = expected(pins(folder) if digests is None else digests)
-    existing = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-    same = {name for name in existing & wanted.keys() if (folder / name).read_text(encoding="utf-8") == wanted[name]}
+    # A link is one too many, or stands in for a file.
+    existing = {
+        path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file() or path.is_symlink()
+    }
+    same = {name for name in existing & wanted.keys() if _has(folder / name, wanted[name])}
     return sorted((existing | wanted.keys()) - same)
 
 
+def _has(path: Path, text: str) -> bool:
+    return not path.is_symlink() and path.read_bytes() == text.encode()
+
+
 def write(folder: Path, digests: Mapping[str, str] | None = None) -> list[str]:
-    """Write exactly the expected files to `folder`, and return the paths that changed. `digests`: see `stale`."""
+    """Write exactly the expected files to `folder`, and return the paths that changed. `digests`: see `stale`.
+
+    Raises UsageError or DiskFull.
+    """
+    with writing(folder):
+        return _write(folder, digests)
+
+
+def _write(folder: Path, digests: Mapping[str, str] | None) -> list[str]:
     digests = pins(folder) if digests is None else digests
     wanted, changed = expected(digests), stale(folder, digests)
     for name in changed:
         path = folder / name
+        if path.is_dir() or path.is_symlink():
+            remove(path)
         if name in wanted:
             path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(path, wanted[name])
         else:
-            path.unlink()
+            path.unlink(missing_ok=True)
     for child in folder.iterdir():
         if child.is_dir() and not any(path.is_file() for path in child.rglob("*")):
             shutil.rmtree(child)

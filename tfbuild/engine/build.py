@@ -152,7 +152,7 @@ def destination(folder: Path) -> str:
 def _run(context: Path, place: BuildPlace, settings: BuildSettings, outcome: list[str], *, load: bool) -> None:
     program = docker_cli.find_cli(place.host, plugin=place.builder is not None, chosen=place.chosen)
     command = [*_program(program, place, settings, load=load), *outcome, *_options(settings), str(context)]
-    settings.log.unlink(missing_ok=True)
+    process.discard(settings.log)
     lines = _run_once(command, place, settings)
     if lines and LOST_SESSION.search(lines[-1]):
         settings.progress("the engine lost its connection to the client; the build goes on from there")

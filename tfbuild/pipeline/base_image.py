@@ -15,7 +15,7 @@ from tfbuild.engine.sdk_errors import REFUSED, reason, translated
 from tfbuild.errors import BaseUnavailable
 from tfbuild.pipeline import bundle as bundles
 from tfbuild.util import scratch
-from tfbuild.util.process import last_lines, logged
+from tfbuild.util.process import discard, last_lines, logged
 from tfbuild.util.progress import Progress
 
 # https://www.debian.org/releases/
@@ -278,7 +278,7 @@ def _mmdebstrap(archive: Path, distribution: str, platform: str, log: Path, ca_c
         *debian.sources(distribution),
     ]
     env = {**os.environ, "SOURCE_DATE_EPOCH": str(EPOCH), "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"}
-    log.unlink(missing_ok=True)
+    discard(log)
     if logged(command, env, log) != 0:
         raise BaseUnavailable(f"mmdebstrap failed{last_lines(log)}", hint=f"the full log: {log}")
 

@@ -169,12 +169,18 @@ def fill(folder: Path) -> Bundle:
     """
     folder.mkdir(parents=True, exist_ok=True)
     listed = (folder / LIST).is_file()
+    if not listed and (folder / LIST).exists():
+        raise BadMirror(f"{folder / LIST} is not a file", hint="--output with a new or an empty folder")
     bundle = _checked(folder) if listed else Bundle(folder, Listing())
     for path in _unlisted(bundle):
         if not listed and "." not in (top := Path(path).parts[0]) and top != IMAGES:
             raise BadMirror(
                 f"{folder} holds {path}, which does not begin with a host's name",
                 hint="--output with a new or an empty folder",
+            )
+        if not _own(folder, folder / path):
+            raise BadMirror(
+                f"{folder / path} is a link out of the folder", hint="copy the file there, or remove the link"
             )
         size, sha256 = _digest(folder / path)
         bundle.add(File(path=path, url="", sha256=sha256, size=size))
@@ -190,17 +196,30 @@ def _checked(folder: Path) -> Bundle:
     if listing.schema != SCHEMA:
         raise BadMirror(f"{folder / LIST} is {listing.schema}, not {SCHEMA}", hint="invoke bundle into a new folder")
     for file in listing.files:
-        path = folder / file.path
-        if not path.resolve().is_relative_to(folder.resolve()) or not path.is_file():
-            raise BadMirror(f"{folder} lacks {file.path}, which its list names", hint=hint)
-        # The size is compared first, because hashing a gigabyte takes time.
-        if path.stat().st_size != file.size or _digest(path) != (file.size, file.sha256):
-            raise BadMirror(f"{path} was changed: it is not the file of the bundle's list", hint=hint)
+        try:
+            _check(folder, file, hint)
+        except OSError as error:
+            raise BadMirror(f"{folder / file.path} cannot be read: {cause(error)}", hint=hint) from error
     for row in listing.repositories:
         path = folder / row.path
         if not is_repository(path) or not _has(path, row):
             raise BadMirror(f"{path} lacks {row.description} at {row.commit}, which its list names", hint=hint)
     return Bundle(folder, listing)
+
+
+def _check(folder: Path, file: File, hint: str) -> None:
+    """Raise BadMirror unless the file is in the folder as it is listed; OSError where it cannot be read."""
+    path = folder / file.path
+    if not path.exists():
+        raise BadMirror(f"{folder} lacks {file.path}, which its list names", hint=hint)
+    # The size is compared first, because hashing a gigabyte takes time.
+    if not _own(folder, path) or path.stat().st_size != file.size or _digest(path) != (file.size, file.sha256):
+        raise BadMirror(f"{path} was changed: it is not the file of the bundle's list", hint=hint)
+
+
+def _own(folder: Path, path: Path) -> bool:
+    """Return whether `path` is a file of the folder, and no link to one elsewhere."""
+    return path.is_file() and path.resolve().is_relative_to(folder.resolve())
 
 
 def _digest(path: Path) -> tuple[int, str]:

@@ -23,7 +23,7 @@ from tfbuild.pipeline.resources import MachineShare
 from tfbuild.pipeline.run import Run
 from tfbuild.plan import Build, failures
 from tfbuild.util import scratch
-from tfbuild.util.files import replace_file
+from tfbuild.util.files import remove, replace_file
 from tfbuild.util.progress import Progress, duration
 
 # Bazel is told to stop at the limit; this much later, everything is stopped.
@@ -143,9 +143,9 @@ def _keep(job: Compile, watch: BazelWatch) -> None:
         return
     folder, progress = job.settings.log.parent, job.settings.progress
     table = folder / "slowest.txt"
-    for old in (*folder.glob("profile.json*"), folder / "bazel.log", table):
-        old.unlink(missing_ok=True)
     try:
+        for old in (*folder.glob("profile.json*"), folder / "bazel.log", table):
+            remove(old)
         with scratch.folder("bazel-", folder) as place:
             _fetch(job, place / "kept", folder / "kept.log")
             for file in (place / "kept").iterdir():

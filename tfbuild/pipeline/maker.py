@@ -126,7 +126,9 @@ class Maker:
         self._need_disk(build)
         base = self._base(build)
         scratch = self.run.work / build.id / "wheel"
-        shutil.rmtree(scratch, ignore_errors=True)
+        with files.writing(scratch.parent):
+            # A wheel of an earlier run would be taken for this one's.
+            files.remove(scratch)
         self._start(build, base, context, BuilderWork(context=context.folder, stage="export", output=scratch))
         with files.writing(output):
             exported = wheel_export.collect(build, scratch, output, context=context.digest, base=base.digest)

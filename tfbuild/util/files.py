@@ -4,6 +4,7 @@ import errno
 import fcntl
 import os
 import secrets
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -47,6 +48,14 @@ def whole(path: Path) -> Iterator[Path]:
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def remove(path: Path) -> None:
+    """Remove what is at `path`, if anything: a file, a link itself, or a folder and all in it. Raises OSError."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def flush(path: Path) -> None:
@@ -105,7 +114,8 @@ def locked(folder: Path, waiting: Callable[[], None]) -> Iterator[None]:
     The kernel releases the lock when its process ends, in whatever way. Raises OSError.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / LOCK).open("w") as lock:
+    # A link may lead anywhere: the file must be this folder's own.
+    with os.fdopen(os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), "rb+") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -10,6 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
+from typing import IO
+
+from tfbuild.util.files import remove, writing
 
 CHUNK = 64 * 1024
 
@@ -62,12 +65,11 @@ def logged(
     """Run a long command and return its exit code; append its output to `log`, and pass each line to `each`.
 
     After `seconds`, or on Ctrl-C, SIGTERM or SIGHUP, the command gets SIGINT and, if that does not end it, its whole
-    group SIGKILL. Then TimeoutError or KeyboardInterrupt is raised.
+    group SIGKILL. Then TimeoutError or KeyboardInterrupt is raised. Raises UsageError where the log cannot be written.
     """
-    log.parent.mkdir(parents=True, exist_ok=True)
     with (
         interruptible(),
-        log.open("ab") as file,
+        _opened(log) as file,
         subprocess.Popen(
             command,
             env=env,
@@ -91,6 +93,18 @@ def logged(
         except BaseException:
             stop_group(process)
             raise
+
+
+def _opened(log: Path) -> IO[bytes]:
+    with writing(log.parent):
+        log.parent.mkdir(parents=True, exist_ok=True)
+        return log.open("ab")
+
+
+def discard(log: Path) -> None:
+    """Remove the log of an earlier run, whatever is in its place. Raises UsageError."""
+    with writing(log.parent):
+        remove(log)
 
 
 @contextmanager
