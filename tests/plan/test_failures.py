@@ -42,6 +42,8 @@ LINES = {
     "gcc12-avxvnniint8": "gcc: error: unrecognized command-line option '-mavxvnniint8'; did you mean '-mavxvnni’?",
     "gcc-quant-params": "/usr/include/c++/13/bits/unique_ptr.h:1070:30: error: call of overloaded "
     "'DefaultQuantParamsPass(const mlir::TFL::DefaultQuantParamsPassOptions&)' is ambiguous",
+    "ruy-avx512-gcc": "tensorflow/lite/experimental/ruy/kernel_avx512.cc:161:32: error: '_mm512_loadu_epi32' was not "
+    "declared in this scope; did you mean '_mm512_load_epi32'?",
     "opt-undefined": "ERROR: Config value 'opt' is not defined in any .rc file",
     "numpy119-bfloat16": "tensorflow/python/lib/core/bfloat16.cc:608:60: error: no match for call to "
     "'(tensorflow::{anonymous}::Initialize()::<lambda(const char*, PyUFuncGenericFunction, const std::array<int, 3>&)'",
@@ -186,6 +188,12 @@ def test_a_compile_that_dies_of_a_known_failure_says_so(tmp_path: Path) -> None:
     ("expected", "ids"),
     [
         (["grpc-gettid", "python2-configuration"], concerned("2.0.4", "gcc-9", system="bullseye")),
+        (
+            ["grpc-gettid", "python2-configuration", "ruy-avx512-gcc"],
+            concerned("2.0.4", "gcc-9", "avx2", "avx512bw", system="bullseye"),
+        ),
+        (["grpc-gettid", "python2-configuration"], concerned("2.0.4", "clang-9", "avx512bw", system="bullseye")),
+        (["grpc-gettid", "python2-configuration"], concerned("1.15.5", "gcc-9", "avx512bw", system="bullseye")),
         (["grpc-gettid", "python2-configuration", "gcc11-limits"], concerned("2.1.4", "gcc-12", system="bookworm")),
         ([], concerned("2.2.0", "gcc-10", system="bullseye")),
         (["gcc11-limits", "xnnpack-si32"], concerned("2.5.3", "gcc-11", system="bookworm")),
