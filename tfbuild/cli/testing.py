@@ -76,10 +76,14 @@ def run(root: Path, *, path: str, pure: bool, nightly: bool) -> None:
     chosen = _chosen(root, path)
     if not pure:
         provide(root, Progress())
-    if path or nightly:
+    thorough = ["--hypothesis-profile=thorough"] if nightly else []
+    if path:
         selected = PURE if pure else NIGHTLY if nightly else ""
-        more = ["--hypothesis-profile=thorough"] if nightly else []
-        _pytest(root, *more, chosen, selected=selected, parallel=(root / chosen).is_dir() and not nightly)
+        _pytest(root, *thorough, chosen, selected=selected, parallel=(root / chosen).is_dir() and not nightly)
+        return
+    if nightly:
+        _pytest(root, *thorough, selected=f"({NIGHTLY}) and not {ALONE}")
+        _pytest(root, *thorough, WITH_ENGINE, selected=f"({NIGHTLY}) and {ALONE}", parallel=False)
         return
     _step(root, "ruff", "check", ".")
     _step(root, "ruff", "format", "--check", ".")
