@@ -21,7 +21,6 @@ from tfbuild.binary import inspector, scan
 from tfbuild.binary.guard import Guard
 from tfbuild.binary.inspector import Inspection
 from tfbuild.binary.scan import CodeUnreadable, ScannedCode
-from tfbuild.cpu import isa
 from tfbuild.errors import BadWheel
 from tfbuild.plan import wheel
 from tfbuild.util.progress import Progress
@@ -42,8 +41,6 @@ SIZE = 1024  # of a function
 REGIONS = 64
 FUNCTIONS = REGIONS * scan.WINDOW // SIZE
 Name = Callable[[int], str]
-AVX_512 = {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
-AVX_512 |= {"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "lzcnt", "popcnt"}
 
 
 def eigen(number: int) -> str:
@@ -456,25 +453,6 @@ def test_the_guard_is_compared_with_the_code() -> None:
     assert said(avx, "avx", "bmi2", "f16c") == ()
     assert said(avx, "avx", "avx2") == ("the guard was compiled without avx2, and the code has it",)
     assert said((*avx, "AVX2"), "avx") == ("the guard was compiled for avx2, and the code lacks it",)
-
-
-@pytest.mark.parametrize(
-    ("held", "rounded"),
-    [
-        # What code never shows (cx16, lahf_lm) is all that is missing of the level.
-        (AVX_512, "x86-64-v4"),
-        ({"sse4_2"}, "x86-64-v2"),
-        # Of x86-64-v3 more is missing than that.
-        ({"avx"}, "avx"),
-        ({"avx", "f16c"}, "f16c"),
-        (AVX_512 - {"avx512bw"}, ""),
-        (set[str](), "x86-64-v1"),
-    ],
-)
-def test_a_wheel_s_features_are_rounded_to_a_level_by_what_code_never_shows(held: set[str], rounded: str) -> None:
-    resolved = isa.instruction_set(wheel._rounded(frozenset(held), "x86_64"), "x86_64")
-    assert resolved.name == rounded or (not rounded and resolved.level != "x86-64-v4")
-    assert wheel._rounded(frozenset({"atomics"}), "aarch64") == {"atomics"}
 
 
 # --- facts ---------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import json
 import platform
+import re
 from pathlib import Path
 
 import pytest
@@ -467,3 +468,53 @@ def test_an_apple_cpu_has_both_halves_of_what_one_switch_names() -> None:
     assert (parsed.arch, parsed.vendor, parsed.model) == ("aarch64", "Apple", "Apple M9")
     assert {"fphp", "asimdhp"} <= set(parsed.features)
     assert "atomics" not in parsed.features
+
+
+@pytest.mark.parametrize(
+    ("name", "machine_name"),
+    [("rhel7-haswell", "x86_64"), ("rhel7-haswell", "AMD64"), ("asahi-m1", "aarch64"), ("asahi-m1", "arm64"),
+     ("asahi-m1", "armv9"), ("rhel7-haswell", "")],
+)  # fmt: skip
+def test_each_name_of_the_machine_fits_its_own_list(name: str, machine_name: str) -> None:
+    row = machine(name)
+    assert cpu.parse(row.cpuinfo(), machine=machine_name).arch == row.arch
+
+
+def test_what_needs_no_registers_is_usable_though_none_are_saved() -> None:
+    unsaved = re.sub(r"(\.active\[0x[0-3]\]=0x)[0-9a-f]+", r"\g<1>0", GUEST)
+    found = cpuid.diagnostics(unsaved)
+    assert found is not None
+    assert {"sse3", "popcnt", "bmi1", "rdseed"} <= found.usable < found.cpuid
+    assert not {"avx", "f16c", "avx512f", "amx_tile"} & found.usable
+
+
+def test_the_loader_is_where_the_abi_puts_it() -> None:
+    assert str(cpuid.LOADER) == "/lib64/ld-linux-x86-64.so.2"
+    assert str(cpu.CPUINFO) == "/proc/cpuinfo"
+
+
+@pytest.mark.parametrize(
+    ("flags", "level"), [("osxsave em64t", "x86-64-v1"), ("sse3 osxsave", ""), ("em64t", "x86-64-v1")]
+)
+def test_an_intel_mac_is_one_with_64_bits(flags: str, level: str) -> None:
+    text = f"machdep.cpu.features: {flags.upper()}\nmachdep.cpu.vendor: GenuineIntel\n"
+    if level:
+        parsed = cpu.parse(text)
+        assert (parsed.arch, parsed.vendor, parsed.model) == ("x86_64", "GenuineIntel", "unknown")
+    else:
+        with pytest.raises(UnknownCpu, match=r"its sysctl has neither machdep\.cpu\.features of a 64-bit CPU nor hw"):
+            cpu.parse(text)
+
+
+def test_py_cpuinfo_s_json_may_lack_names_and_not_flags() -> None:
+    parsed = cpu.parse('{"arch": "X86_64", "flags": ["pni", "avx"]}')
+    assert (parsed.vendor, parsed.model) == ("unknown", "unknown")
+    assert {"sse3", "avx"} <= set(parsed.features)
+    arm = cpu.parse('{"arch": "ARM_8", "flags": ["asimd"], "vendor_id_raw": "ARM", "brand_raw": "N1"}')
+    assert (arm.arch, arm.vendor, arm.model) == ("aarch64", "ARM", "N1")
+    for text, told in (
+        ('{"arch": "PPC_64", "flags": ["x"]}', "py-cpuinfo calls its architecture PPC_64"),
+        ('{"arch": "X86_64", "flags": []}', "it has no flags at all"),
+    ):
+        with pytest.raises(UnknownCpu, match=told):
+            cpu.parse(text)

@@ -242,6 +242,14 @@ def test_a_repository_that_cannot_be_used(
     assert (caught.value.reason, caught.value.hint) == (reason, hint)
 
 
+def test_a_repository_is_overridden_once(tmp_path: Path) -> None:
+    (tmp_path / "WORKSPACE").write_text("")
+    once = f"eigen_archive={tmp_path}"
+    assert refused(UsageError, override_repository=(once, once)) == (
+        "--override-repository names eigen_archive twice", "once is enough",
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("marker", ["WORKSPACE", "WORKSPACE.bazel", "MODULE.bazel"])
 def test_any_marker_makes_a_folder_a_repository(marker: str, tmp_path: Path) -> None:
     (tmp_path / marker).write_text("")

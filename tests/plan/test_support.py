@@ -90,7 +90,7 @@ def test_the_verb_prints_it_and_compares_it(
     monkeypatch.setattr(support, "rows", lambda: everything)
     planning.support(check=False, json=True)
     printed_json = json.loads(capsys.readouterr().out)
-    assert printed_json["schema"] == support.SCHEMA
+    assert printed_json["schema"] == "tfbuild.support/1"
     assert len(printed_json["rows"]) == len(rows())
     assert {"release", "python", "target", "platform", "planned", "reason", "not_certain", "evidence"} <= set(
         printed_json["rows"][0]

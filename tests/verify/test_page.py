@@ -39,7 +39,7 @@ def test_it_begins_with_what_to_do() -> None:
     assert CLAIMS["isa"].fix in do
     assert do.index("lacks AVX2") < do.index("a known defect") < do.index("AVX2 FMA.")
     assert CLAIMS["onednn"].fix not in do, "a warning needs no fix"
-    assert "1 passed, 1 passed with a warning, 1 failed, 1 skipped" in read.text
+    assert "1 passed, 1 passed with a warning, 1 failed, 1 skipped. Verified " in read.text
 
 
 def test_an_image_that_passes_needs_nothing() -> None:

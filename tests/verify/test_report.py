@@ -155,6 +155,7 @@ def test_a_report_fits_the_published_schema() -> None:
     schema = json.loads(reporting.SCHEMA_FILE.read_text())
     schemas.library().Draft202012Validator.check_schema(schema)
     shown = json.loads(reporting.to_json(report()))
+    assert shown["schema"] == "tfbuild.report/1"
     schemas.library().validate(shown, schema)
     shown["verdict"] = 1
     with pytest.raises(schemas.library().ValidationError):
