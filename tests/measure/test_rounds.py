@@ -76,7 +76,9 @@ def test_an_arm_that_is_lost_on_the_way_leaves_the_others_their_rounds() -> None
     ]
 
 
-@pytest.mark.parametrize(("value", "same"), [(1.001, True), (1.01, False)])
+@pytest.mark.parametrize(
+    ("value", "same"), [(1.0, True), (1.001, True), (0.9985, True), (1.003, False), (1.01, False), (-1.0, False)]
+)
 def test_arms_that_claim_the_same_are_held_to_it(value: float, same: bool) -> None:
     run = comparison(same=True)
     run.runner.sides, run.rounds = sides(1.0, value, 1.0), made_up(0.5, 9)

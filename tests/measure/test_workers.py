@@ -164,6 +164,9 @@ def test_the_same_work_is_called_as_often_in_each_sample() -> None:
     measured(run)
     assert [side.inner for side in run.runner.sides] == [20, 20, 20]
     assert sum(kind == "calibrate" for kind, _ in script.asked) == 1
+    script = Script(seconds={"baseline": 0.06, AGAIN: 0.06, "arm": 0.06}, inner=2)
+    measured(case_of(script))
+    assert sum(kind == "calibrate" for kind, _ in script.asked) == 1
     script = Script(seconds={"arm": 0.1})
     measured(case_of(script))
     assert script.times("calibrate", "arm") == 1, "20 of its calls would take more than three samples"
@@ -393,6 +396,15 @@ def test_all_cases_end_together_when_the_time_is_over() -> None:
     assert [(run.truncated, len(run.rounds)) for run in runs] == [(True, 6), (True, 6)]
     rounds.run(runs, RoundLimits(rounds=8, end=0, latest=time.monotonic() - 1), random.Random(1))
     assert [len(run.rounds) for run in runs] == [6, 6]
+
+
+def test_the_case_with_the_fewest_rounds_decides_whether_there_are_enough() -> None:
+    runs = two_cases(Script())
+    rounds.prepare(runs, LATER)
+    rounds.run(runs, RoundLimits(rounds=6, end=LATER, latest=LATER), random.Random(1))
+    del runs[1].rounds[3:]
+    rounds.run(runs, RoundLimits(rounds=8, end=time.monotonic() - 1, latest=LATER), random.Random(1))
+    assert [(run.truncated, len(run.rounds)) for run in runs] == [(True, 9), (True, 6)]
 
 
 # --- the pool ---------------------------------------------------------------------------------------------------------

@@ -170,6 +170,7 @@ def test_the_list_shows_a_tag_that_was_moved_to_an_image_of_another_name(
     notes: list[str] = []
     entries = {entry.id: entry for entry in inventory.remote(connect(fake), None, frozenset(), notes.append)}
     assert entries[name].altered == f"its tag was moved: it is {second}"
+    assert (entries[name].offered, entries[name].signed, entries[name].withdrawn) == (False, False, "")
     assert (entries[name].name, entries[name].digest) == (f"{connect(fake).repository}:{name}", entries[second].digest)
     assert (entries[second].altered, notes) == ("", [])
     fake.content[f"manifests/{name}"] = (manifests.IMAGES[0], b'{"config": {}}')

@@ -1,5 +1,6 @@
 """Turn a case's sides and rounds into a record with verdicts, or with the reason why there are none. Pure."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -92,7 +93,7 @@ def _agrees(outcome: CaseOutcome, side: Side) -> bool | None:
     value, reference = side.ready.value, outcome.baseline.ready.value
     if not outcome.row.same or value is None or reference is None or side is outcome.baseline:
         return None
-    return abs(value - reference) <= SAME * max(abs(reference), 1e-6)
+    return math.isclose(value, reference, rel_tol=SAME, abs_tol=SAME * 1e-6)
 
 
 def _arm(side: Side, used: Sequence[Round], verdict: Verdict | None, same: bool | None, unmeasured: str) -> ArmResult:
