@@ -129,6 +129,12 @@ def test_which_of_two_equals_is_slower_is_chance() -> None:
     assert case.band.high < 1
     assert against(case, other, one).effect == NO_DIFFERENCE
     assert against(paired(1.2, 4.0, 1.0), other, one).effect == FASTER
+    case = paired(1.2, 4.0, 0.8)
+    _, one, other = case.arms
+    assert case.band is not None
+    assert case.band.low > 1
+    assert against(case, one, other).effect == NO_DIFFERENCE
+    assert against(paired(1.2, 4.0, 1.0), one, other).effect == SLOWER
 
 
 def test_too_few_rounds_give_what_they_have_and_claim_nothing() -> None:

@@ -176,6 +176,9 @@ def test_the_smallest_slowdown_that_shows_depends_on_the_width() -> None:
 def test_student_s_t_has_the_chance_that_is_asked_for() -> None:
     assert mean_ratio.students_t(10, 0.99) == pytest.approx(3.169, rel=2e-3)
     assert mean_ratio.students_t(10, 0.9) == pytest.approx(1.812, rel=2e-3)
+    # The more degrees of freedom, the less the formula leaves out.
+    assert mean_ratio.students_t(30) == pytest.approx(2.0422725, rel=5e-6)
+    assert mean_ratio.students_t(17) == pytest.approx(2.1098156, rel=2e-5)
 
 
 # --- documents --------------------------------------------------------------------------------------------------------

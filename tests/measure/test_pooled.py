@@ -1,5 +1,6 @@
 """Cases that take turns have one mean; cases that do not share their rounds have none."""
 
+from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -85,3 +86,25 @@ def test_sides_that_do_the_same_work_share_their_number_of_calls() -> None:
 
     assert side(size=1).same_work(side(size=1))
     assert not side(size=1).same_work(side(size=2))
+
+
+@pytest.mark.parametrize(("metric", "effect", "ratio"), [("cpu", "slower", "x0."), ("wall", "faster", "x2.0")])
+def test_a_mean_is_judged_by_what_its_cases_are_timed_by(metric: str, effect: str, ratio: str) -> None:
+    """An arm may need twice the CPU time and half the time by the clock, as more threads do."""
+
+    def parallel(seed: int) -> CaseResult:
+        one = case(2.0, seed=seed)
+        rounds = tuple(
+            replace(row, samples={**row.samples, "arm": replace(row.samples["arm"], wall=row.samples["arm"].wall / 4)})
+            for row in one.rounds
+        )
+        return replace(one, rounds=rounds, metric=metric)
+
+    cases = [parallel(1), parallel(2)]
+    mean = pooled.mean(cases, "arm")
+    assert mean is not None
+    assert mean.effect == effect
+    (finding,) = pooled.findings(cases)
+    assert f"arm: {effect}, {ratio}" in finding.text
+    assert finding.values["cpu"] == pytest.approx(0.5, rel=0.05)
+    assert finding.values["wall"] == pytest.approx(2.0, rel=0.05)
