@@ -59,6 +59,12 @@ CONFIGURE = """the image could not be built
             UnknownRelease,
             "this TensorFlow has no target //tensorflow/tools/pip_package:wheel;",
         ),
+        (
+            "  ... still trying to connect to local Bazel server after 113 seconds ...\n"
+            "  FATAL: couldn't connect to server (28) after 120 seconds.",
+            BuildFailed,
+            "the machine is too busy: Bazel's own server did not start within 120 s",
+        ),
         (CONFIGURE, BadSource, "this tree's configure.py failed: RuntimeError: no such toolkit"),
         (
             "  tfbuild: neither this base image nor its distribution has Python 3.9; name a base that has it",

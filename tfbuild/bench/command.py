@@ -13,7 +13,7 @@ from tfbuild.bench import compare as comparing
 from tfbuild.bench import gate, live, models, page, profiled, rewording, session
 from tfbuild.bench import report as reporting
 from tfbuild.bench.session import Settings
-from tfbuild.engine import Engine, image_name
+from tfbuild.engine import Engine, image_name, removal
 from tfbuild.errors import Interrupted, UsageError
 from tfbuild.measure import experiments
 from tfbuild.measure.experiments import Experiment, Purpose
@@ -101,6 +101,8 @@ def run(
         _export_pyperf(report, pyperf)
     if not json:
         print(f"report {path.with_suffix('.html')}", file=sys.stderr)
+    with removal.told(engine, report.image.id, image, f"measured; the results so far are in {path}"):
+        engine.image(report.image.id)
     if report.interrupted:
         raise Interrupted(f"interrupted; the results so far are in {path}")
 

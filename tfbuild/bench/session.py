@@ -12,8 +12,8 @@ from tfbuild.bench import allocators, evidence, profiled, wording
 from tfbuild.bench.current_settings import recorded
 from tfbuild.bench.experiment_run import CaseGroup, ExperimentRun
 from tfbuild.bench.live import LiveWatch, NoWatch
-from tfbuild.engine import Engine, Image
-from tfbuild.errors import UnknownImage
+from tfbuild.engine import Engine, Image, removal
+from tfbuild.errors import EngineMissing, UnknownImage
 from tfbuild.in_container.smoke.records import Environment, TensorFlow
 from tfbuild.measure import probe, records, rounds, workers
 from tfbuild.measure.arms import Machine
@@ -109,10 +109,20 @@ class Session:
         try:
             with interruptible(), workers.pool(self.engine, self.settings.more) as pool:
                 for row in rows:
+                    if self._lost():
+                        self.interrupted = True
+                        return
                     self._experiment(row, pool, clock)
                 self._rest(pool, clock.end)
         except KeyboardInterrupt:
             self.interrupted = True
+
+    def _lost(self) -> bool:
+        """Return whether the image or the engine is gone, so that nothing more can be measured."""
+        try:
+            return not self.engine.exists(self.machine.image)
+        except EngineMissing:
+            return True
 
     def profiles(self) -> tuple[ExperimentResult, ...]:
         """Profile the user's script, if the settings have one."""
@@ -252,7 +262,7 @@ def bench(
     begin = time.monotonic()
     image = engine.image(ref)
     against = engine.image(settings.against).id if settings.against else ""
-    with progress.step("bench: the image and this machine"):
+    with removal.told(engine, image.id, ref, "measured"), progress.step("bench: the image and this machine"):
         no_gpu = engine.lacks_gpus(image.id)
         environment, tensorflow = _start(engine, ref, image.id, gpus=not no_gpu)
     machine = _machine(image, against, environment, tensorflow, no_gpu=no_gpu)

@@ -102,6 +102,8 @@ def follow(events: Iterable[dict[str, Any]], step: Step, *, pushing: bool) -> No
                 done, total = (sum(part) for part in zip(*layers.values(), strict=True))
                 step.share = min(1.0, done / total)
                 step.detail = f"{done / 1e6:,.0f} of {total / 1e6:,.0f} MB, as far as is known"
+    except urllib3.exceptions.ReadTimeoutError:
+        failures.append(TransferFailed("the transfer stalled: the engine reports no progress", pushing=pushing))
     except (urllib3.exceptions.HTTPError, docker.errors.StreamParseError, OSError) as error:
         failures.append(TransferFailed(f"the engine broke off: {reason(error)}", pushing=pushing))
     if failures:

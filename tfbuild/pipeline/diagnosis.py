@@ -85,6 +85,12 @@ CAUSES = (
         message="pip found no {what} for this Python and platform, or could not read its index",
         hint=DOWNLOAD_HINT,
     ),
+    Cause(
+        pattern=r"\n\s*FATAL: couldn't connect to server \(\d+\) after (?P<seconds>\d+) seconds",
+        error=BuildFailed,
+        message="the machine is too busy: Bazel's own server did not start within {seconds} s",
+        hint="run fewer builds at once; the same command goes on: what is compiled is kept",
+    ),
     # What Bazel prints before it compiles anything, 0.26.1 without the quotes.
     Cause(
         pattern=r"ERROR: Config value '?(?P<name>[\w.+,-]+)'? is not defined in any",

@@ -7,7 +7,7 @@ from typing import Any, TypeGuard
 
 from tfbuild.context import labels
 from tfbuild.context.labels import REPOSITORY
-from tfbuild.engine import Engine, Image, image_name, transfer
+from tfbuild.engine import Engine, Image, image_name, removal, transfer
 from tfbuild.errors import RegistryRefused, UnknownImage, UsageError, VerificationFailed, Withdrawn
 from tfbuild.oci import references
 from tfbuild.oci.client import Registry
@@ -63,6 +63,20 @@ def push(
     image and `force` is not set, Withdrawn if this image was withdrawn.
     """
     ready = prepare(engine, image, registry, reports, force=force, sign=sign is not None)
+    with removal.told(engine, ready.image.id, image, "pushed"):
+        return _push(engine, ready, registry, reports, force=force, sign=sign, progress=progress)
+
+
+def _push(
+    engine: Engine,
+    ready: "Rehearsal",
+    registry: Registry,
+    reports: Path,
+    *,
+    force: bool,
+    sign: tuple[str, ...] | None,
+    progress: Progress,
+) -> Pushed:
     local, ref, identifier = ready.image, ready.ref, ready.identifier
     manifest, uploaded = ready.existing, False
     if manifest is None:

@@ -1,16 +1,13 @@
 """Run the checks in order, skip those that cannot run with the reason, and make the report of their results."""
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 
 from tfbuild import __version__
 from tfbuild.binary.guard import Guard
 from tfbuild.context.labels import read_labels
 from tfbuild.context.planned import Planned
-from tfbuild.engine import Engine, Image
-from tfbuild.errors import UnknownImage
+from tfbuild.engine import Engine, Image, removal
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.records import Environment, TensorFlow
 from tfbuild.measure import probe
@@ -35,24 +32,16 @@ def verify(
     image = engine.image(ref)
     planned = Planned.of(ref, image.labels, image.architecture)
     # Use the id from here on, because another build may move the name meanwhile.
-    with _kept(engine, image, ref), engine.sandbox(image.id, probe.below_root(), probe.ROOT) as sandbox:
+    with (
+        removal.told(engine, image.id, ref, "verified"),
+        engine.sandbox(image.id, probe.below_root(), probe.ROOT) as sandbox,
+    ):
         verification = Verification(
             engine=engine, ref=image.id, planned=planned, baseline=baseline or untimed, sandbox=sandbox
         )
         for check in CHECKS:
             verification.checks.append(_timed(check, verification, progress))
     return _report(verification, image, ref, time.monotonic() - begin)
-
-
-@contextmanager
-def _kept(engine: Engine, image: Image, ref: str) -> Iterator[None]:
-    """Say of an image that is gone in the block that it was removed: messages of the engine only know its id."""
-    try:
-        yield
-    except UnknownImage as error:
-        if engine.exists(image.id):
-            raise
-        raise UnknownImage(f"{ref} was removed while it was verified", hint="invoke build makes it again") from error
 
 
 def _timed(check: VerificationCheck, verification: Verification, progress: Progress) -> Check:
