@@ -47,6 +47,12 @@ def test_a_python_that_does_not_fit(python: str, reason: str, hint: str) -> None
     assert refused(UnknownPython, python=python) == (reason, hint)
 
 
+def test_only_pythons_with_a_base_image_are_offered() -> None:
+    """TensorFlow 2.0.4 takes Python 2.7 and 3.3 to 3.6 too."""
+    _, hint = refused(UnknownPython, release="2.0.4", python="3.8")
+    assert hint == "--python 3.7; the newest release with Python 3.8: --release 2.13.1"
+
+
 def test_a_python_of_old_releases_has_no_base_image() -> None:
     old = sorted({name for row in releases.newest_first() for name in releases.pythons(row)}, key=len)[0]
     reason, hint = refused(UnknownPython, python=old)
