@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -266,7 +267,8 @@ def test_a_worker_starts_out_of_its_files_alone(tmp_path: Path) -> None:
 def test_what_the_budget_leaves_no_time_for_is_skipped_with_the_reason() -> None:
     machine = Machine(image="sha256:1", against="", cpus=2, gpus=0)
     settings = command.settings(quick=True, full=False, budget="", against="")
-    run = session.Session(cast(Engine, None), replace(settings, budget=1.0), machine, Progress(io.StringIO()))
+    engine = cast(Engine, SimpleNamespace(exists=lambda ref: ref == machine.image))
+    run = session.Session(engine, replace(settings, budget=1.0), machine, Progress(io.StringIO()))
     run.run(experiments.known())
     assert [row.name for row in run.done] == [row.name for row in experiments.known()]
     assert {row.status for row in run.done} == {"skipped"}

@@ -376,10 +376,11 @@ def test_a_time_limit_stops_in_good_order_and_keeps_what_is_compiled(wheel: Run,
     for limit, spelled in values.items():
         stopped = wheel("x86-64-v3", "--source", str(fresh.endless), "--time-limit", limit, *NAMED, code=75)
         assert f"stopped at the time limit of {spelled}" in stopped.stderr
-        assert "hint: the same command continues from there" in stopped.stderr
+        assert "the same command continues from there" in stopped.stderr
         # A busy machine needs longer for the first kernels: when the fourth begins, two have ended.
         if begun(log(fresh.endless, bazel_flag=("--subcommands",))) >= 4:
             break
+    assert "hint: the same command continues from there" in stopped.stderr
     done = wheel("x86-64-v3", "--source", str(fresh.tree))
     assert executed(done.stderr) < KERNELS
     sittings = ROOT / "build" / json.loads(done.stdout)["id"] / "sittings.jsonl"
