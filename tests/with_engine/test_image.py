@@ -108,7 +108,8 @@ def made(
     try:
         yield name
     finally:
-        engine.remove(name)
+        # Its name only: another lane may have built the same, which is then the same image.
+        engine.untag(name)
 
 
 @contextmanager
