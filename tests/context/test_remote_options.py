@@ -28,6 +28,7 @@ def test_a_remote_has_a_name_for_people() -> None:
     ("given", "kept"),
     [
         ("grpc://h:1/", "grpc://h:1"),
+        ("grpcs://h:1/", "grpcs://h:1"),
         ("https://h/a/", "https://h/a/"),
         ("http://[::1]:8080/x~y", "http://[::1]:8080/x~y"),
         ("grpcs://a-b.c_d", "grpcs://a-b.c_d"),
@@ -47,6 +48,7 @@ def test_an_address_is_kept_as_bazel_reads_it(given: str, kept: str) -> None:
         "http://h/a b",
         "http://h/$(x)",
         "http:///x",
+        "grpcs://h:1/x",
         "ftp://h",
     ],
 )

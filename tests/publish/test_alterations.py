@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,21 @@ def a_fixed_tag_that_readers_take_for_two_images(fake: type[FakeRegistry], name:
 def a_moving_tag_that_is_an_image_and_an_index(fake: type[FakeRegistry], name: str) -> None:
     kind, content = fake.content["manifests/latest-mkl"]
     fake.content["manifests/latest-mkl"] = (kind, content.replace(b"{", b'{"layers": [],', 1))
+
+
+def test_what_a_check_of_a_sound_image_answers(fake: type[FakeRegistry], name: str, tmp_path: Path) -> None:
+    checked = described.check(connect(fake), name, tmp_path)
+    sound = replace(checked, notes=("no report of it is here",))
+    assert sound.to_json() == {
+        "id": name,
+        "reference": f"{connect(fake).repository}@{checked.digest}",
+        "digest": connect(fake).manifest(name).digest,
+        "config": checked.config,
+        "sbom": manifests.digest_of(checked.bill),
+        "report_compared": False,
+        "notes": ["no report of it is here"],
+        "described": True,
+    }
 
 
 @pytest.mark.parametrize(

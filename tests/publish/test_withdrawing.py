@@ -35,7 +35,8 @@ def test_a_withdrawn_image_is_not_offered_and_stays_out_of_the_indexes(
 ) -> None:
     best, second = names
     done = withdrawing.withdraw(connect(fake), f"tfbuild:{best}", "crashes in MatMul")
-    assert (done.digest, done.recorded) == (manifest(fake, best), True)
+    row = {"image": f"{connect(fake).repository}:{best}", "digest": manifest(fake, best), "recorded": True}
+    assert done.to_json() == {**row, "reason": "crashes in MatMul"}
     other = image(fake, "2.20.0", cpu="avx")
     gather(fake, other)
     for tag in INDEXES:
@@ -50,6 +51,11 @@ def test_a_withdrawn_image_is_not_offered_and_stays_out_of_the_indexes(
         described.refuse_outdated(checked, f"sha256:{64 * '0'}")
     with pytest.raises(Withdrawn):
         publish.finish(connect(fake), best, tmp_path)
+
+
+def test_an_image_that_is_offered_again_has_no_reason(fake: type[FakeRegistry], names: tuple[str, str]) -> None:
+    withdrawing.withdraw(connect(fake), names[0], "crashes in MatMul")
+    assert withdrawing.withdraw(connect(fake), names[0], "").to_json()["reason"] is None
 
 
 def test_the_list_says_why_an_image_was_withdrawn(fake: type[FakeRegistry], names: tuple[str, str]) -> None:
