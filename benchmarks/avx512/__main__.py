@@ -5,7 +5,7 @@
 QEMU's user emulation (`benchmarks.emulated`) ends at AVX2. Bochs emulates a whole machine, which boots Linux with the
 image as its disk: once as a Haswell, which has AVX2 and no AVX-512, and once as a Skylake-X. There run the image's
 entry point, then a convolution and a matrix product without the entry point, and `tfbuild-smoke`, which checks numbers,
-TCMalloc and oneDNN. Takes @MINUTES@ minutes of CPU time for each image and CPU.
+TCMalloc and oneDNN. Takes about 15 minutes of CPU time for each image and CPU.
 
 Needs Debian's packages bochs, bochs-term, isolinux, xorriso, busybox-static, kmod, cpio and e2fsprogs. The kernel comes
 from Debian's package, which is downloaded and unpacked, not installed.
