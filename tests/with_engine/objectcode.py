@@ -21,9 +21,13 @@ class Double:
 
 
 def read(wheel: Path, folder: Path) -> Double:
-    """Unpacks the double's wheel to `folder`, loads its library for the report, and disassembles it."""
+    """Unpacks the double's wheel to `folder`, and reads its library."""
     with zipfile.ZipFile(wheel) as file:
-        path = Path(file.extract("tensorflow/libtensorflow_double.so", folder))
+        return read_library(Path(file.extract("tensorflow/libtensorflow_double.so", folder)))
+
+
+def read_library(path: Path) -> Double:
+    """Loads the library for the report, and disassembles it."""
     library = ctypes.CDLL(str(path))
     reports = []
     for name in ("double_macros", "double_host_macros"):
