@@ -56,9 +56,8 @@ def mutation_table(folder: Path) -> str:
     lines = ["| room | found | not found, but equivalent | sample |", "|---|---|---|---|"]
     for report in filter(None, (mutation.read(folder, room) for room in mutation.ROOMS)):
         equivalent = sum(bool(row.equivalent) for row in report.survivors)
-        share = f"{report.found} of {report.planted} ({report.found / report.planted:.0%})"
         sample = f"seed {report.seed}, commit {report.commit}, {report.created[:10]}"
-        lines.append(f"| `{report.room}` | {share} | {equivalent} | {sample} |")
+        lines.append(f"| `{report.room}` | {report.share} | {equivalent} | {sample} |")
     return "\n".join(lines) + "\n"
 
 

@@ -293,6 +293,10 @@ class Report:
     def found(self) -> int:
         return self.planted - len(self.survivors)
 
+    @property
+    def share(self) -> str:
+        return f"{self.found} of {self.planted} ({self.found / self.planted:.0%})"
+
 
 def read(folder: Path, room: str) -> Report | None:
     """Return the report of a room; None where it has none."""
@@ -343,7 +347,7 @@ def main() -> None:
             if options.report:
                 write(FOLDER, report)
     for report in reports:
-        print(f"{report.room}: {report.found} of {report.planted} found ({report.found / report.planted:.0%})")
+        print(f"{report.room}: found {report.share}")
 
 
 if __name__ == "__main__":

@@ -147,10 +147,11 @@ def run(model: str, path: Path, folder: Path) -> tuple[dict[str, Step], float]:
     (folder / "commands").write_text("continue\n")
     seconds = boot(folder)
     serial = (folder / "serial").read_text(errors="replace")
+    ended = steps(serial)
     if "avx512: ended" not in serial:
         log = (folder / "log").read_text(errors="replace")
-        raise SystemExit(f"{model} ended early, after {[*steps(serial)]}\n{log[-2000:]}")
-    return steps(serial), seconds
+        raise SystemExit(f"{model} ended early, after {[*ended]}\n{log[-2000:]}")
+    return ended, seconds
 
 
 def steps(serial: str) -> dict[str, Step]:

@@ -1,7 +1,7 @@
 # shellcheck shell=sh
 # Sourced by every step that reaches the network. A company's CA comes as BuildKit's secret `ca`, in /mnt/ca, a mirror
 # as `mirror`. /mnt is a tmpfs, so nothing of it gets into a layer.
-# Otherwise apt-get update succeeds where it could not reach a source, and the packages seem not to exist.
+# Without this, apt-get update succeeds although it could not reach a source, and packages seem not to exist.
 echo 'APT::Update::Error-Mode "any";' > /mnt/apt.conf
 export APT_CONFIG=/mnt/apt.conf
 # git waits without end for a server that sends nothing; one that packs a repository sends nothing for minutes.

@@ -1,4 +1,4 @@
-"""Say of an image that somebody removed while it was used, what it was and what it was used for."""
+"""Name an image that somebody removed while it was used."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,14 +8,14 @@ from tfbuild.errors import UnknownImage
 
 
 @contextmanager
-def told(engine: Engine, image_id: str, ref: str, doing: str) -> Iterator[None]:
-    """Name the image `ref` if it is gone in the block, where it was being `doing`: the engine's messages know its id.
+def told(engine: Engine, image_id: str, ref: str, use: str) -> Iterator[None]:
+    """Raise UnknownImage with the name `ref` if the image is removed during the block: the engine only knows its id.
 
-    Other images that are missing stay other errors. Raises UnknownImage.
+    `use`: what was done with it, such as "verified". Other missing images stay the errors that they are.
     """
     try:
         yield
     except UnknownImage as error:
         if engine.exists(image_id):
             raise
-        raise UnknownImage(f"{ref} was removed while it was {doing}", hint="invoke build makes it again") from error
+        raise UnknownImage(f"{ref} was removed while it was {use}", hint="invoke build makes it again") from error
