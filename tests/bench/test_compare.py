@@ -388,7 +388,7 @@ def redrawn(original: BenchReport, chance: random.Random, *, slower: float = 1.0
     return replace(original, experiments=tuple(map(experiment_again, original.experiments)))
 
 
-@pytest.mark.parametrize("drift", [0.0, 0.04])
+@pytest.mark.parametrize("drift", [pytest.param(0.0, marks=pytest.mark.nightly), 0.04])
 def test_an_image_against_itself_differs_in_no_more_than_a_twentieth(guide: BenchReport, drift: float) -> None:
     chance, repeats = random.Random(1), 40
     claimed = dict.fromkeys(("throughput", "cpu"), 0)
@@ -443,6 +443,7 @@ def test_a_tenth_slower_everywhere_is_found(name: str) -> None:
     assert missed <= 1
 
 
+@pytest.mark.nightly
 def test_the_smallest_slowdown_that_shows_is_found_four_times_of_five(guide: BenchReport) -> None:
     chance, repeats = random.Random(3), 30
 

@@ -171,6 +171,7 @@ def test_a_power_cut_at_any_step_leaves_everything_whole(most: int, tmp_path: Pa
         assert wrong == [], name
 
 
+@pytest.mark.nightly
 def test_faulty_writers_are_found_out(tmp_path: Path) -> None:
     results = tried("FAULTY", tmp_path, 100)
     for name, expected in {

@@ -202,11 +202,10 @@ PIP = {"PIP_RETRIES": "1", "PIP_DEFAULT_TIMEOUT": "1", "PIP_CONFIG_FILE": "/dev/
 @pytest.mark.parametrize(
     ("fault", "sound"),
     [
-        ("reset", 1),
         ("short", 1),
         *(
             pytest.param(*row, marks=pytest.mark.nightly)
-            for row in (("silence", 0), ("stall", 1), ("500", 1), ("short", 0), ("500", 0))
+            for row in (("reset", 1), ("silence", 0), ("stall", 1), ("500", 1), ("short", 0), ("500", 0))
         ),
     ],
 )

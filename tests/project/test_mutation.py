@@ -73,6 +73,7 @@ runner.seconds(["cpu/test_b.py"])
 """
 
 
+@pytest.mark.nightly
 def test_a_defect_is_found_if_a_test_fails_with_it_and_is_then_gone(tmp_path: Path) -> None:
     for name, text in {
         "tfbuild/cpu/a.py": "TESTED = 1\nUNTESTED = 2\n",

@@ -32,17 +32,17 @@ def test_an_unfinished_push_of_a_newer_release_does_not_empty_latest(fake: type[
 
 
 def test_a_push_sends_one_request_for_each_image_in_an_index(fake: type[FakeRegistry]) -> None:
-    names = [image(fake, "2.20.0", {"io.tfbuild.id": f"2.20.0-mkl-py3.13-avx-{number}"}) for number in range(100)]
+    names = [image(fake, "2.20.0", {"io.tfbuild.id": f"2.20.0-mkl-py3.13-avx-{number}"}) for number in range(30)]
     gather(fake, names[0])
-    assert len(offered(fake, "2.20-mkl")) == 100
+    assert len(offered(fake, "2.20-mkl")) == 30
     new = image(fake, "2.20.0", {"io.tfbuild.id": "2.20.0-mkl-py3.13-avx-new"})
     fake.requests.clear()
     gather(fake, new)
     assert offered(fake, "latest-mkl").count(new) == 1
     # Once to read what is there, and once to check that nothing has changed since.
-    assert len([request for request in fake.requests if request.startswith("HEAD ")]) == 2 * 101
+    assert len([request for request in fake.requests if request.startswith("HEAD ")]) == 2 * 31
     assert len([request for request in fake.requests if "/blobs/" in request]) == 1
-    assert len(fake.requests) < 230
+    assert len(fake.requests) < 90
 
 
 def test_a_registry_without_digest_headers_is_read_in_full(

@@ -9,10 +9,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from tfbuild.context import labels
-from tfbuild.engine import Engine, Image, debian, oci_layout
+from tfbuild.engine import Engine, Image, debian, oci_layout, transfer
 from tfbuild.engine.image import split_tag
 from tfbuild.engine.sdk_errors import REFUSED, reason, translated
-from tfbuild.errors import BaseUnavailable
+from tfbuild.errors import BaseUnavailable, EngineMissing, TfbuildError
 from tfbuild.pipeline import bundle as bundles
 from tfbuild.util import scratch
 from tfbuild.util.process import discard, last_lines, logged
@@ -22,7 +22,6 @@ from tfbuild.util.progress import Progress
 DISTRIBUTIONS = ("bullseye", "bookworm", "trixie", "forky", "sid")
 REPOSITORY = "tfbuild-base"
 REGISTRY_SECONDS = 20.0
-PULL_SECONDS = 1800.0
 FRESH = timedelta(days=7)
 # The time of all files, so that the same packages make the same layer; zip archives cannot store one before 1980.
 EPOCH = int(datetime(1980, 1, 1, tzinfo=UTC).timestamp())
@@ -185,13 +184,15 @@ def _pulled_before(engine: Engine, name: str) -> ResolvedBase | None:
 
 def _pull(engine: Engine, reference: str, progress: Progress) -> None:
     try:
-        with progress.step(f"base: pull {reference}"), _answer_within(engine, PULL_SECONDS):
-            engine.client.images.pull(reference, platform=engine.platform)
-    except REFUSED as error:
-        why = getattr(error, "explanation", "") or reason(error)
+        transfer.again(lambda: engine.pull(reference, progress), progress)
+    except EngineMissing:
+        raise
+    except TfbuildError as error:
+        why = getattr(error.__cause__, "explanation", "") or error.reason
+        others = "--base auto, --base bootstrap, or an image that `docker image ls` lists"
         raise BaseUnavailable(
             f"image {reference} is not on this engine and cannot be pulled ({why})",
-            hint="--base auto, --base bootstrap, or an image that `docker image ls` lists",
+            hint=error.hint if isinstance(error, transfer.TransferFailed) else others,
         ) from error
 
 
