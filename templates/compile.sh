@@ -62,12 +62,12 @@ fi
 
 # The secret `remote`: Bazel's lines for a cache or executor that machines share, with credentials in them. Bazel prints
 # all its options where one of them is wrong or the tree asks for it, so that what it says is filtered.
-hide='cat'
+hide='cat' guard=''
 if [ -s /mnt/remote ]; then
     python3 /mnt/remote.py reach /mnt/remote
     cp /mnt/all.bazelrc /mnt/alone.bazelrc
     cat /mnt/remote >> /mnt/all.bazelrc
-    hide='python3 /mnt/remote.py hide /mnt/remote'
+    hide='python3 /mnt/remote.py hide /mnt/remote' guard='python3 /mnt/remote.py guard /mnt/remote'
 fi
 
 # A clock that is set meanwhile changes nothing about the time that is left.
@@ -86,7 +86,7 @@ bazel_build() {
     fi
     # Bazel takes the first SIGINT as "finish in good order": what is compiled is in the cache.
     echo 0 > /mnt/code
-    { timeout --signal=INT --kill-after=60 "$seconds" bazel "$rc" "$root" build "$@" "$target" 2>&1 || echo $? > /mnt/code; } |
+    { $guard timeout --signal=INT --kill-after=60 "$seconds" bazel "$rc" "$root" build "$@" "$target" 2>&1 || echo $? > /mnt/code; } |
         $hide | python3 /mnt/relay.py "$kept/bazel.log"
     code=$(cat /mnt/code)
 }
@@ -107,9 +107,14 @@ python3 /mnt/sitting.py begin "$cache/sittings.jsonl"
 python3 /mnt/sitting.py watch "$cache/sittings.jsonl" &
 watch=$!
 compile
-# Some Bazels end where a remote cache dies on the way (0.26.1 with code 37). What is compiled is here.
-if [ "$code" != 0 ] && [ -s /mnt/remote ] && ! late && ! python3 /mnt/remote.py reach /mnt/remote; then
+# Some Bazels end where a remote cache dies on the way (0.26.1 with code 37); where it goes silent, the guard ends them.
+# What is compiled is here.
+lost() {
+    cat /mnt/remote.lost 2> /dev/null || ! python3 /mnt/remote.py reach /mnt/remote
+}
+if [ "$code" != 0 ] && [ -s /mnt/remote ] && ! late && lost; then
     echo "tfbuild: going on without it"
+    guard=''
     mv /mnt/alone.bazelrc /mnt/all.bazelrc
     compile
 fi

@@ -1,31 +1,83 @@
-"""remote.py reach|hide FILE: what compile.sh needs about a remote cache or executor, whose Bazel lines are in FILE.
+"""remote.py reach|guard|hide FILE [COMMAND...]: what compile.sh needs about a remote cache, whose Bazel lines FILE has.
 
-reach: ends with an error where one of them cannot be connected to. hide: copies stdin to stdout without the headers'
-values, which Bazel prints with all its options where one of them is wrong.
+reach: ends with an error where a remote cache or executor does not answer. guard: runs the command and ends with its
+exit code; where one of them goes silent meanwhile, interrupts the command and writes why to FILE.lost. hide: copies
+stdin to stdout without the headers' values, which Bazel prints with all its options where one of them is wrong.
 """
 
 import re
+import signal
 import socket
+import ssl
+import subprocess
 import sys
 from urllib.parse import urlsplit
 
 PORTS = {"http": 80, "grpc": 80, "https": 443, "grpcs": 443}
 SECONDS = 15
+# Seconds between two looks. Where a server hangs, Bazel 0.26.1 itself waits six minutes for its first answer (measured
+# with one that was stopped).
+EVERY = 30
+TRIES = 2
+# What a server must answer at once, though the kernel of a hung one still accepts connections: HTTP/2's preface with
+# empty settings (RFC 9113, 3.4), or any request.
+SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+HELLO = {"grpc": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SETTINGS, "http": b"HEAD / HTTP/1.0\r\n\r\n"}
 # A shorter word of a header's value hides nothing, and would blot out half of the log.
 LEAST = 6
 
 
-def reach(lines):
+def silent(lines):
+    """Which of them does not answer, and why; "" where all do."""
     for line in lines:
         found = re.fullmatch(r"build --remote_(cache|executor)=(.+)", line)
         if found is None:
             continue
         kind, text = found.groups()
-        url = urlsplit(text)
         try:
-            socket.create_connection((url.hostname, url.port or PORTS[url.scheme]), timeout=SECONDS).close()
+            ask(urlsplit(text))
+        except ssl.SSLError:
+            continue  # it answers, and Bazel judges certificates
         except OSError as error:
-            sys.exit(f"tfbuild: the remote {kind} {text} does not answer: {error}")
+            return f"tfbuild: the remote {kind} {text} does not answer: {error}"
+    return ""
+
+
+def ask(url):
+    """Raises OSError where nothing comes back."""
+    tls = url.scheme.endswith("s")
+    end = socket.create_connection((url.hostname, url.port or PORTS[url.scheme]), timeout=SECONDS)
+    with end, encrypted(end, url) if tls else end as stream:
+        stream.sendall(HELLO[url.scheme.rstrip("s")])
+        if not stream.recv(1):
+            raise OSError("it ended the connection")
+
+
+def encrypted(end, url):
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    if url.scheme == "grpcs":
+        context.set_alpn_protocols(["h2"])
+    return context.wrap_socket(end, server_hostname=url.hostname)
+
+
+def reach(lines):
+    sys.exit(silent(lines) or None)
+
+
+def guard(lines):
+    process, missed = subprocess.Popen(sys.argv[3:]), 0
+    while True:
+        try:
+            code = process.wait(timeout=EVERY)
+            sys.exit(code if code >= 0 else 128 - code)
+        except subprocess.TimeoutExpired:
+            why = silent(lines)
+        missed = missed + 1 if why else 0
+        if missed == TRIES:
+            with open(sys.argv[2] + ".lost", "w", encoding="utf-8") as file:
+                file.write(why + "\n")
+            process.send_signal(signal.SIGINT)
 
 
 def words(lines):
@@ -47,4 +99,5 @@ def hide(lines):
 
 
 with open(sys.argv[2], encoding="utf-8") as file:
-    {"reach": reach, "hide": hide}[sys.argv[1]](file.read().splitlines())
+    given = file.read().splitlines()
+{"reach": reach, "guard": guard, "hide": hide}[sys.argv[1]](given)

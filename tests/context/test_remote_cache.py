@@ -1,7 +1,11 @@
 """What the options of a remote cache or executor mean, and the lines that each Bazel gets for it."""
 
+import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -204,10 +208,44 @@ def test_headers_are_hidden_in_what_bazel_prints(headers: str, tmp_path: Path) -
     assert done.stdout == "  'build' options: --remote_header=Authorization=*** --x\n***\n[1 / 2] ***\n"
 
 
+@contextmanager
+def answering(*answers: bytes) -> Iterator[int]:
+    """A port of which each connection gets the next of these answers; without one, the kernel alone accepts."""
+    left = list(answers)
+
+    def serve() -> None:
+        with suppress(OSError):
+            while left:
+                with listening.accept()[0] as end:
+                    end.recv(1 << 16)
+                    end.sendall(left.pop(0))
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield listening.getsockname()[1]
+        finally:
+            with suppress(OSError):
+                listening.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def run(folder: Path, url: str, *words: str) -> "subprocess.CompletedProcess[str]":
+    """remote.py, with a second for what takes it a minute."""
+    rc, script = folder / "remote", folder / "remote.py"
+    rc.write_text(f"build --remote_cache={url}\n")
+    text = SCRIPT.read_text()
+    for line, quick in {"SECONDS = 15": "SECONDS = 0.3", "EVERY = 30": "EVERY = 0.2"}.items():
+        assert f"\n{line}\n" in text
+        text = text.replace(f"\n{line}\n", f"\n{quick}\n")
+    script.write_text(text)
+    command: list[str | Path] = [sys.executable, script, words[0], rc, *words[1:]]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
 def test_what_does_not_answer_is_named(tmp_path: Path) -> None:
-    rc = tmp_path / "remote"
-    rc.write_text("build --remote_cache=grpc://127.0.0.1:1\n")
-    done = subprocess.run([sys.executable, SCRIPT, "reach", rc], capture_output=True, text=True, check=False)
+    done = run(tmp_path, "grpc://127.0.0.1:1", "reach")
     assert done.returncode == 1
     assert done.stderr.startswith("tfbuild: the remote cache grpc://127.0.0.1:1 does not answer: ")
     watch = bazel_output.BazelWatch()
@@ -217,3 +255,40 @@ def test_what_does_not_answer_is_named(tmp_path: Path) -> None:
     assert watch.alone
     assert not watch.no_remote
     assert f'echo "{bazel_output.ALONE}"' in (dockerfile.TEMPLATES / "compile.sh").read_text()
+
+
+@pytest.mark.parametrize("scheme", ["grpc", "http", "grpcs", "https"])
+def test_a_server_that_accepts_and_is_silent_does_not_answer(scheme: str, tmp_path: Path) -> None:
+    with answering() as port:
+        done = run(tmp_path, f"{scheme}://127.0.0.1:{port}", "reach")
+    assert done.returncode == 1
+    assert "timed out" in done.stderr
+
+
+@pytest.mark.parametrize("scheme", ["grpc", "http", "grpcs", "https"])
+def test_whatever_a_server_answers_bazel_judges(scheme: str, tmp_path: Path) -> None:
+    with answering(b"HTTP/1.0 403 Forbidden\r\n\r\n") as port:
+        done = run(tmp_path, f"{scheme}://127.0.0.1:{port}", "reach")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_server_that_hangs_up_does_not_answer(tmp_path: Path) -> None:
+    with answering(b"") as port:
+        assert "does not answer: it ended the connection" in run(tmp_path, f"grpc://127.0.0.1:{port}", "reach").stderr
+
+
+@pytest.mark.parametrize(("script", "code"), [("exit 7", 7), ("kill -9 $$", 137), ("sleep 1", 0)])
+def test_a_guarded_command_ends_as_it_would_alone(script: str, code: int, tmp_path: Path) -> None:
+    with answering(*[b"here"] * 99) as port:
+        assert run(tmp_path, f"grpc://127.0.0.1:{port}", "guard", "sh", "-c", script).returncode == code
+    assert not (tmp_path / "remote.lost").exists()
+
+
+def test_a_command_whose_cache_goes_silent_is_interrupted_and_one_lost_answer_is_none(tmp_path: Path) -> None:
+    with answering(b"here", b"", b"here") as port:
+        waits = "trap 'exit 8' INT; while :; do sleep 0.1; done"
+        done = run(tmp_path, f"grpc://127.0.0.1:{port}", "guard", "sh", "-c", waits)
+    assert done.returncode == 8
+    assert (tmp_path / "remote.lost").read_text() == (
+        f"tfbuild: the remote cache grpc://127.0.0.1:{port} does not answer: timed out\n"
+    )

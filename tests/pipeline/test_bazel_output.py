@@ -195,16 +195,18 @@ def test_a_second_compile_with_the_same_flags_leaves_the_first_ones_files_alone(
     assert log.read_text() == "the first one's\n"
 
 
-# Once Bazel has begun, its remote cache is one that does not answer.
+# Once Bazel has begun, its remote cache is one that does not answer, or did not for a while.
 DIES = "echo build --remote_cache=grpc://127.0.0.1:1 > ROOT/mnt/remote"
+HANGS = "echo 'tfbuild: the remote cache x does not answer: timed out' > ROOT/mnt/remote.lost"
 
 
+@pytest.mark.parametrize("trouble", [DIES, HANGS])
 @pytest.mark.parametrize(("deadline", "goes_on"), [("9999999999", True), ("1", False)])
-def test_a_compile_goes_on_without_a_remote_cache_that_died_but_not_beyond_the_time_limit(
-    deadline: str, goes_on: bool, tmp_path: Path
+def test_a_compile_goes_on_without_a_remote_cache_that_is_lost_but_not_beyond_the_time_limit(
+    deadline: str, goes_on: bool, trouble: str, tmp_path: Path
 ) -> None:
     completed = compile_in(
-        tmp_path, code=7, profile=DIES, secrets={"remote": "build --x\n", "deadline": f"{deadline}\n"}
+        tmp_path, code=7, profile=trouble, secrets={"remote": "build --x\n", "deadline": f"{deadline}\n"}
     )
     assert completed.returncode != 0
     assert (bazel_output.ALONE in completed.stdout) == goes_on

@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -126,7 +127,10 @@ def test_a_cache_that_never_answers_is_told_before_the_compile(site: Site, tmp_p
 
 
 @pytest.mark.nightly
-def test_a_cache_that_dies_on_the_way_costs_its_hits_alone(site: Site, server: Server, tmp_path: Path) -> None:
+@pytest.mark.parametrize("signal_", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_cache_that_dies_or_hangs_on_the_way_costs_its_hits_alone(
+    signal_: signal.Signals, site: Site, server: Server, tmp_path: Path
+) -> None:
     flags = (other().partition("=")[2], "--subcommands")
     log = log_of(TREE, cpu=CPU, bazel_flag=flags)
     line = words(
@@ -135,7 +139,7 @@ def test_a_cache_that_dies_on_the_way_costs_its_hits_alone(site: Site, server: S
     with subprocess.Popen(line, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         while begun(log) < 2 and process.poll() is None:
             time.sleep(0.2)
-        server.stop()
+        server.process.send_signal(signal_)
         output, _ = process.communicate()
     assert process.returncode == 0, output[-6000:]
     assert f"lost the remote cache {server.url}; compiled the rest locally" in output
