@@ -26,6 +26,8 @@ UNUSED_2_16 = (
 )
 WHEELS = {
     "tensorflow-2.0.4": (AVX, ("AVX2", "AVX512F", "FMA")),  # GCC 7
+    # GCC 9.3, by tfbuild: the constructor is not inlined.
+    "tfbuild-2.0.4-x86-64-v4": ((*AVX, "AVX2", "AVX512F", "FMA"), ()),
     "tensorflow_cpu-2.10.0": (AVX, UNUSED_2_9),  # GCC 9; the others: Clang
     "tensorflow_cpu-2.14.0": (AVX, UNUSED_2_9),
     "tensorflow_cpu-2.21.0": (AVX, UNUSED_2_16),

@@ -1,6 +1,7 @@
 """A build's names and baselines on an engine that other runs use too."""
 
 import errno
+import io
 import os
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tfbuild import plan
+from tests.cpu.machines import machine
+from tfbuild import cpu, plan
 from tfbuild.context.labels import image_name, labels_of
 from tfbuild.engine import Engine
 from tfbuild.engine.buildx import Builder
@@ -20,6 +22,7 @@ from tfbuild.pipeline.base_image import ResolvedBase
 from tfbuild.pipeline.baselines import Comparison
 from tfbuild.pipeline.run import Run
 from tfbuild.plan import Request
+from tfbuild.util.progress import Progress
 from tfbuild.verify import session as verifying
 from tfbuild.verify.verification import Baseline
 
@@ -115,6 +118,26 @@ def test_a_verification_without_throughput_has_no_baseline_and_says_why(
     assert compared["baseline"].ref == "x"
     assert left_out["baseline"] is None
     assert left_out["untimed"] == "it was left out (--no-throughput)"
+
+
+@pytest.mark.parametrize(("verify", "local", "told"), [(True, True, 1), (False, True, 0), (True, False, 0)])
+def test_a_build_for_a_cpu_that_this_machine_is_not_says_so_before_it_begins(
+    verify: bool, local: bool, told: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu, "detect", lambda: cpu.parse(machine("rhel7-haswell").cpuinfo()))
+    monkeypatch.setattr(Maker, "_build", lambda *_: None)
+    stream = io.StringIO()
+    for name in ("x86-64-v3", "x86-64-v4"):
+        request = Request(target="mkl", release="2.20.0", cpu=name, platform="linux/amd64")
+        run = Run(base="auto", work=tmp_path, reports=tmp_path, verify=verify)
+        maker = Maker(run=run, progress=Progress(stream))
+        maker.__dict__["engine"] = SimpleNamespace(local=local)
+        maker.build(plan.select(request, None))
+    said = [line for line in stream.getvalue().splitlines() if "will not start here" in line]
+    assert len(said) == told
+    for line in said:
+        assert line.startswith("this machine lacks avx512bw avx512cd avx512dq avx512f avx512vl: ")
+        assert "--no-verify" in line
 
 
 def test_a_verification_builds_nothing_and_says_what_it_lacks(tmp_path: Path) -> None:

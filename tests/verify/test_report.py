@@ -15,6 +15,7 @@ from tfbuild.errors import DiskFull, VerificationFailed
 from tfbuild.verify import report as reporting
 from tfbuild.verify.checks import CHECKS
 from tfbuild.verify.records import SCHEMA, Check, ImageFacts, ImageSoftware, Measure, PlanFacts, Report
+from tfbuild.verify.verification import NO_START
 
 CLAIMS = {check.name: check.claim for check in CHECKS}
 
@@ -306,6 +307,19 @@ def test_a_failed_report_is_an_error_with_a_hint() -> None:
     with pytest.raises(VerificationFailed, match=r"tfbuild:x is not what it claims to be: isa, onednn") as caught:
         reporting.raise_if_failed(failed, "tfbuild:x")
     assert caught.value.hint == CLAIMS["isa"].fix
+
+
+def test_an_image_for_another_cpu_is_said_not_to_start_rather_than_to_lie() -> None:
+    """Only where nothing else is wrong with it."""
+    guard = replace(check("guard", "fail"), detail="tfbuild: this CPU lacks avx512f, and this image (...) was compiled")
+    skipped = replace(check("import", "skip"), detail=NO_START)
+    expected = "x was not verified: it does not start on this host: this CPU lacks avx512f, and this image"
+    with pytest.raises(VerificationFailed, match=expected) as caught:
+        reporting.raise_if_failed(report("fail", guard, skipped), "x")
+    assert caught.value.hint == CLAIMS["guard"].fix
+    for others in ((skipped, check("isa", "fail")), (check("import"),)):
+        with pytest.raises(VerificationFailed, match="x is not what it claims to be: guard"):
+            reporting.raise_if_failed(report("fail", guard, *others), "x")
 
 
 def test_a_report_without_a_start_can_be_shown() -> None:

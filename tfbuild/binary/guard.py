@@ -3,7 +3,8 @@
 libtensorflow_framework.so.2 has the guard. Its static constructor calls CheckFeatureOrDie(feature) for each macro
 (__AVX2__ ...) that the compiler defined, and the function behind its "rebuild TensorFlow" message tests each feature
 whose macro was not defined. Both are found through .symtab; the features are the enum constants that the calls load
-into %edi.
+into %edi. Where the constructor grew too large for GCC to inline (2.0.4 with AVX-512 and GCC 9.3), it is a function of
+its own, CPUFeatureGuard::CPUFeatureGuard().
 The library is untrusted: if it cannot be read, GuardUnreadable gives the reason.
 """
 
@@ -27,10 +28,11 @@ MOST_FUNCTIONS = 1000
 MOST_BODIES = 32
 MOST_CODE = 64 * 1024
 
-CONSTRUCTOR = b"_GLOBAL__sub_I_cpu_feature_guard"
+INITIALIZER = b"_GLOBAL__sub_I_cpu_feature_guard"
+CONSTRUCTOR = b"CPUFeatureGuardC"
 MESSAGE = b"InfoAboutUnusedCPUFeatures"
 TESTING = (b"CheckFeatureOrDie", b"CheckIfFeatureUnused", b"TestCPUFeature")
-NAMES = re.compile(b"|".join((CONSTRUCTOR, MESSAGE, *TESTING)))
+NAMES = re.compile(b"|".join((INITIALIZER, CONSTRUCTOR, MESSAGE, *TESTING)))
 
 SYMBOL = struct.Struct("<IBBHQQ")  # Elf64_Sym: name, info, other, section, value, size
 RELOCATION = struct.Struct("<QQq")  # Elf64_Rela: offset, info, addend
@@ -79,7 +81,7 @@ def _guard(library: "Library", release: str) -> Guard:
     if library.machine != "EM_X86_64":
         raise GuardUnreadable(f"the library is for {library.machine}, which TensorFlow's guard does not know")
     functions = library.functions()
-    compiled = _tested(library, functions, CONSTRUCTOR)
+    compiled = _tested(library, functions, INITIALIZER, CONSTRUCTOR)
     unused = _tested(library, functions, MESSAGE)
     if not compiled:
         raise GuardUnreadable(
@@ -179,7 +181,7 @@ class Library:
             for name, info, _, section, value, size in _rows(SYMBOL, self.content(".symtab"))
             if name in names and info & 0xF == FUNCTION and section
         )
-        if not any(function.name.startswith(CONSTRUCTOR) for function in functions):
+        if not any(function.name.startswith(INITIALIZER) for function in functions):
             raise GuardUnreadable("the library's .symtab does not name the CPU guard: its symbols were stripped")
         if len(functions) > MOST_FUNCTIONS:
             raise GuardUnreadable("the library's .symtab names the CPU guard far too often")
@@ -218,11 +220,11 @@ def _tests(name: bytes) -> bool:
 # --- machine code --------------------------------------------------------------------------------------------------
 
 
-def _tested(library: Library, functions: tuple[Function, ...], part: bytes) -> frozenset[int]:
-    """Return the numbers of the features that the functions with `part` in their name test."""
+def _tested(library: Library, functions: tuple[Function, ...], *parts: bytes) -> frozenset[int]:
+    """Return the numbers of the features that the functions with one of `parts` in their name test."""
     direct = frozenset(function.address for function in functions if _tests(function.name))
     slots = library.imported()
-    bodies = [function for function in functions if part in function.name]
+    bodies = [function for function in functions if any(part in function.name for part in parts)]
     if len(bodies) > MOST_BODIES:
         raise GuardUnreadable(f"the library has {len(bodies)} functions of the CPU guard, far too many")
     return frozenset(number for body in bodies for number in _arguments(library, body, direct, slots))

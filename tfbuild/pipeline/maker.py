@@ -96,6 +96,11 @@ class Maker:
         with self._locked(build):
             if self.run.verify:
                 files.check_writable(self.run.reports)
+                if self.engine.local and (lacking := self._lacking(build)):
+                    self.progress(
+                        f"this machine lacks {' '.join(lacking)}: the image will not start here, so that verification "
+                        "fails; --no-verify leaves it out"
+                    )
             return self._build(build, comparison)
 
     def _build(self, build: Build, comparison: Comparison) -> Result:
@@ -249,11 +254,15 @@ class Maker:
         flags = toolchains.compile_once_flags(build.bazel) if build.wheel.kind == "source" else ()
         if not flags or self.run.reuse or self.engine.builder or (self.run.remote and self.run.remote.executor):
             return ()
+        return flags if self._lacking(build) == () else ()
+
+    def _lacking(self, build: Build) -> tuple[str, ...] | None:
+        """Return the build's features that the engine's machine lacks; None where its CPU is not known."""
         try:
             machine = cpu.detect() if self.engine.local else self.cpu()
         except UnknownCpu:
-            return ()
-        return flags if set(build.instruction_set.features) <= set(machine.features) else ()
+            return None
+        return tuple(sorted(set(build.instruction_set.features) - set(machine.features)))
 
     @contextmanager
     def _named_contexts(self, build: Build, *images: bases.ResolvedBase) -> Iterator[Mapping[str, str]]:

@@ -13,6 +13,7 @@ from tfbuild.util.files import replace_file, writing
 from tfbuild.util.installation import as_typed
 from tfbuild.util.terminal import markdown_cell as cell
 from tfbuild.verify.records import SCHEMA, Benchmark, Check, Report, Throughput
+from tfbuild.verify.verification import NO_START
 from tfbuild.verify.wording import MARKS, baseline, numbers, plain, spelled
 
 MOST_BYTES = 32 * 1024 * 1024
@@ -71,8 +72,19 @@ def raise_if_failed(report: Report, image: str) -> None:
     if report.passed:
         return
     failed = [check for check in report.checks if check.status == "fail"]
+    if (guard := _does_not_start(report)) is not None:
+        why = guard.detail.removeprefix("tfbuild: ")
+        raise VerificationFailed(f"{image} was not verified: it does not start on this host: {why}", hint=guard.fix)
     names = ", ".join(check.name for check in failed) or "nothing could be proved"
     raise VerificationFailed(f"{image} is not what it claims to be: {names}", hint=failed[0].fix if failed else "")
+
+
+def _does_not_start(report: Report) -> Check | None:
+    """The check guard where it alone failed, and everything that needs TensorFlow was skipped for that."""
+    by_name = {check.name: check for check in report.checks}
+    failed = [check.name for check in report.checks if check.status == "fail"]
+    skipped = "import" in by_name and by_name["import"].detail == NO_START
+    return by_name["guard"] if skipped and failed == ["guard"] else None
 
 
 # --- Markdown ------------------------------------------------------------------------------------------------------
