@@ -65,11 +65,14 @@ trap 'exit 130' INT
 trap 'exit 143' HUP TERM
 # as SCHEME CREDENTIALS: sets the credentials of the next request. In a file, because all users can see arguments.
 as() { if [ -n "$2" ]; then printf 'header = "Authorization: %s %s"\n' "$1" "$2"; fi > "$work/as"; }
+# request OPTION...: takes no more than 4 MiB, and waits no longer than a minute.
+request() {
+    curl --silent --show-error --connect-timeout 30 --max-time 60 --max-filesize 4194304 --config "$work/as" "$@"
+}
 # ask PATH FILE: writes what the registry has there to $work/FILE, and the status of the answer to stdout.
 ask() {
-    curl --silent --show-error --location --retry 3 --max-filesize 4194304 --dump-header "$work/head" \
-        --output "$work/$2" --write-out '%{http_code}' --header "Accept: $accept" \
-        --config "$work/as" "$base/v2/$path/$1"
+    request --location --retry 3 --retry-max-time 60 --dump-header "$work/head" --output "$work/$2" \
+        --write-out '%{http_code}' --header "Accept: $accept" "$base/v2/$path/$1"
 }
 accept=application/vnd.oci.image.index.v1+json
 # text NAME: this field of a credential helper's answer.
@@ -102,7 +105,7 @@ if [ "$status" = 401 ]; then
             # Passwords are never sent unencrypted. For public images, tokens need no password.
             case $realm in https://* | "$base"/*) as Basic "$(login)" ;; esac
             # The realm is untrusted: without these options curl would also read files, or take it for an option.
-            token=$(curl --silent --get --proto =http,https --max-filesize 4194304 --config "$work/as" \
+            token=$(request --get --proto =http,https \
                 --data-urlencode "service=$(field service)" --data-urlencode "scope=$(field scope)" --url "$realm" |
                 sed -n 's/.*"\(access_\)\{0,1\}token" *: *"\([^"]*\)".*/\2/p' | head -n 1)
             as Bearer "$token"

@@ -4,8 +4,9 @@
 
 For each identifier: `build/ID/plan.json`, `build/ID/sittings.jsonl` (the builder's record of each run),
 `reports/ID.json` (verification, once the image is built), `reports/bench-ID.json` (from `invoke bench --only isa
---against`, where that was run) and the wheel beside its sidecar in a folder below `dist/` (from `invoke wheel`: a
-release's wheels have one file name, so that each needs a folder of its own). A compile without an end is written down
+--against`, where that was run), `reports/inspect-ID.json` (from `invoke inspect WHEEL --json`, likewise) and the wheel
+beside its sidecar in a folder below `dist/` (from `invoke wheel`: a release's wheels have one file name, so that each
+needs a folder of its own). A compile without an end is written down
 as one that is under way. `--second` names the working folder of another builder: one with empty disks, which compiled
 the same with the remote cache that the first filled.
 """
@@ -57,6 +58,7 @@ def read(name: str, folder: Path, reports: Path, dist: Path) -> dict[str, object
         "total": total(rows),
         "slowest": slowest(rows),
         "wheel": wheel(name, dist),
+        "inspection": inspection(reports / f"inspect-{name}.json"),
         "verification": verification(reports / f"{name}.json"),
         "gains": gains(reports / f"bench-{name}.json"),
     }
@@ -115,6 +117,20 @@ def wheel(name: str, folder: Path) -> dict[str, object] | None:
         if sidecar["plan"]["id"] == name:
             return {"name": path.stem, "bytes": path.with_suffix("").stat().st_size, "sha256": sidecar["sha256"]}
     return None
+
+
+def inspection(path: Path) -> dict[str, object] | None:
+    """What the wheel's guard asks for, and each library's features in a thousand instructions; None where not read."""
+    report = optional(path)
+    if report is None:
+        return None
+    return {
+        "guard": report["guard"]["compiled"],
+        "libraries": {
+            library["name"]: {name: row["per_1000"] for name, row in library["features"].items() if row["compiled"]}
+            for library in report["libraries"]
+        },
+    }
 
 
 def gains(path: Path) -> dict[str, object] | None:

@@ -90,6 +90,13 @@ def test_the_gains_are_those_of_every_arm_but_the_baseline(folder: Path) -> None
     }
 
 
+def test_what_is_in_the_libraries_is_that_for_which_they_were_compiled(folder: Path) -> None:
+    features = {"avx": {"per_1000": 47.5, "compiled": True}, "sse3": {"per_1000": 0.1, "compiled": False}}
+    report = {"guard": {"compiled": ["SSE", "AVX"]}, "libraries": [{"name": "a.so", "features": features}]}
+    (folder / "inspect-ID.json").write_text(json.dumps(report))
+    assert read(folder, DONE)["inspection"] == {"guard": ["SSE", "AVX"], "libraries": {"a.so": {"avx": 47.5}}}
+
+
 def test_a_second_builder_is_told_by_its_own_sittings(folder: Path) -> None:
     assert compiled.second(folder) is None
     (folder / "sittings.jsonl").write_text(json.dumps(DONE | {"processes": 90, "from_cache": 88}))

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests import broken
 from tfbuild import facts
 from tfbuild.oci.manifests import digest_of
 
@@ -427,3 +429,26 @@ def test_a_denied_login_says_what_to_do(hostile: type[Hostile], tmp_path: Path) 
     host = f"127.0.0.1:{hostile.port}"  # type: ignore[attr-defined]
     assert (done.returncode, done.stdout) == (26, "")
     assert done.stderr.endswith(f"(it answers 401): docker login {host}\n")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("fault", broken.FAULTS)
+def test_a_registry_that_breaks_ends_in_time_with_its_cause(fault: str, tmp_path: Path) -> None:
+    """With a second for what pull.sh gives a minute."""
+    text = (ROOT / "pull.sh").read_text()
+    script = tmp_path / "pull.sh"
+    script.write_text(re.sub(r"(--max-time|--retry-max-time) 60", r"\1 1", text))
+    assert script.read_text() != text
+    with broken.serve({"/v2/us/x/manifests/any-mkl": b"x" * 40000}) as server:
+        server.fault, begun = fault, time.monotonic()
+        done = subprocess.run(
+            ["dash", script, f"127.0.0.1:{server.port}/us/x"],
+            capture_output=True, text=True, check=False, env=os.environ | {"no_proxy": "*"}, timeout=60,
+        )  # fmt: skip
+    assert time.monotonic() - begun < 30
+    assert (done.returncode, done.stdout) == (26, "")
+    if fault[:3].isdigit():
+        assert f"(the registry answers {fault[:3]})" in done.stderr
+    else:
+        assert "curl: (" in done.stderr
+        assert "does not answer" in done.stderr

@@ -80,3 +80,22 @@ def test_debian_s_own_sitecustomize_is_known(tmp_path: Path) -> None:
     assert isolated._is_debians(str(file))
     file.write_text(isolated.DEBIAN + "print(1)\n")
     assert not isolated._is_debians(str(file))
+
+
+def test_distutils_is_that_of_setuptools_where_the_standard_library_lacks_it(python: Path, tmp_path: Path) -> None:
+    """As in Debian's python3.11-minimal, whose distutils is nearly empty: TensorFlow 2.14 imports distutils.spawn."""
+    library = tmp_path / "lib"
+    (library / "distutils").mkdir(parents=True)
+    (library / "distutils" / "__init__.py").touch()
+    assert not isolated.has_distutils(str(library))
+    assert not isolated.has_distutils(str(tmp_path / "none"))
+    (library / "distutils" / "spawn.py").touch()
+    assert isolated.has_distutils(str(library))
+    hack = packages(tmp_path) / "_distutils_hack"
+    hack.mkdir()
+    (hack / "__init__.py").write_text("def add_shim():\n    print('added')\n")
+    show = SHOW.replace("isolated.add", "import os; os.__file__ = sys.argv[2] + '/os.py'\nisolated.add", 1)
+    for place, printed in ((library, ""), (tmp_path / "none", "added")):
+        command = [str(python), "-I", "-S", "-c", show, str(FOLDER), str(place)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert "\n".join(done.stdout.splitlines()[:-1]) == printed
