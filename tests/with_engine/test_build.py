@@ -104,14 +104,22 @@ def test_a_wheel_file_is_taken_for_what_it_is_and_compared_with_the_official_one
     invoke: Invoke, wheel: Callable[[str], Path], engine: Engine
 ) -> None:
     file = wheel("intel-tensorflow-avx512==2.14.0")
-    done = invoke("build", "--target", "mkl", "--wheel", str(file), "--reverify", "--json")
+    starts = "avx512f" in detect().features
+    command = ("build", "--target", "mkl", "--wheel", str(file), "--reverify", "--json")
+    done = invoke(*command, code=0 if starts else 24)
     report = json.loads(done.stdout)
     # Its guard says AVX2, AVX512F and FMA; its code needs AVX-512's subsets, BMI2 and LZCNT as well.
     assert report["plan"]["instruction_set"] == "x86-64-v4"
     assert report["id"].startswith("2.14.0-mkl-py3.11-x86-64-v4-")
     assert report["throughput"] is None or report["throughput"]["baseline"] == "tfbuild:2.14.0-mkl-py3.11-avx"
     outcomes = status(report)
-    assert {outcomes[name] for name in ("guard", "import", "isa", "code", "onednn", "tcmalloc")} == {"pass"}
+    assert {outcomes[name] for name in ("isa", "code")} == {"pass"}
+    assert {outcomes[name] for name in ("guard", "import", "onednn", "tcmalloc")} == (
+        {"pass"} if starts else {"fail", "skip"}
+    )
+    if not starts:
+        assert "this machine lacks avx512bw avx512cd avx512dq avx512f avx512vl: the image will not start" in done.stderr
+        assert "was not verified: it does not start on this host: this CPU lacks avx512bw" in done.stderr
     claimed = invoke("plan", "--wheel", str(file), "--cpu", "x86-64-v3", code=16)
     assert "it has beyond it avx512f" in claimed.stderr
 
