@@ -17,7 +17,8 @@ from tfbuild.util.progress import Progress
 
 __all__ = ["made"]  # a fixture
 pytestmark = [pytest.mark.engine, pytest.mark.nightly]
-MEGABYTES = 8
+# More than the sockets on the way hold.
+MEGABYTES = 64
 
 
 @contextmanager
@@ -37,7 +38,7 @@ def kill_when_held(server: Server, narrow: Narrow) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stalls", "cause"), [(True, "the transfer stalled: the engine reports no progress"), (False, "connection refused")]
+    ("stalls", "cause"), [(True, "the transfer stalled: the engine reports no progress"), (False, "EOF")]
 )
 def test_a_base_whose_pull_breaks_is_told_by_its_cause_and_the_next_run_has_it(
     stalls: bool,
@@ -47,7 +48,7 @@ def test_a_base_whose_pull_breaks_is_told_by_its_cause_and_the_next_run_has_it(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Where a registry is gone, the engine tries five times itself, which takes a minute."""
+    """Where a registry is gone, the engine itself tries several times."""
     monkeypatch.setattr(transfer, "TRIES", 1)
     folder = tmp_path / "registry"
     folder.mkdir()

@@ -113,13 +113,21 @@ def test_a_push_whose_engine_always_breaks_off_says_so(
     assert engine.image(image).tags == names
 
 
+@pytest.mark.parametrize("stalls", [False, True])
 def test_a_pull_whose_engine_breaks_off_is_tried_again(
-    engine: Engine, made: Callable[..., str], place: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stalls: bool,
+    engine: Engine,
+    made: Callable[..., str],
+    place: Registry,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(transfer, "WAIT_SECONDS", 0.1)
     digest = push(engine, made(build("avx")), place, tmp_path).digest
     ref = f"{place.repository}@{digest}"
-    with relayed(engine, cuts=1) as between:
+    with relayed(engine, cuts=1, stalls=stalls) as between:
+        if stalls:
+            between.client.api.timeout = 3
         transfer.again(lambda: between.pull(ref, Progress()), Progress())
         assert between.exists(ref)
 

@@ -23,6 +23,12 @@ class _Api(docker.APIClient):  # type: ignore[misc]
     def merge_environment_settings(self, url: Any, proxies: Any, stream: Any, verify: Any, cert: Any) -> Any:
         return super().merge_environment_settings(url, proxies, stream, self.verify if verify is None else verify, cert)
 
+    def _post(self, url: str, **options: Any) -> Any:
+        """Pulls get the timeout of all other requests: the SDK would wait forever for a registry that went silent."""
+        if "fromImage" in (options.get("params") or {}):
+            options["timeout"] = self.timeout
+        return super()._post(url, **options)
+
 
 class _Client(docker.DockerClient):  # type: ignore[misc]
     def __init__(self, **options: Any) -> None:
