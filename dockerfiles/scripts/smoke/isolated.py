@@ -32,13 +32,18 @@ def add_site_packages() -> None:
     if not sys.flags.no_site:
         return
     sys.path.append(site_packages())
-    if sys.version_info >= (3, 12):
-        # Without distutils in the standard library, packages rely on the one that setuptools brings by its .pth file.
+    if not has_distutils(os.path.dirname(os.__file__)):
+        # Packages then rely on the one that setuptools brings by its .pth file.
         try:
             from _distutils_hack import add_shim
         except ImportError:
             return
         add_shim()
+
+
+def has_distutils(library: str) -> bool:
+    """Return whether all of distutils is in the standard library. It went in 3.12; Debian packages it apart before."""
+    return PathFinder.find_spec("spawn", [os.path.join(library, "distutils")]) is not None
 
 
 def startup() -> Tuple[str, ...]:
