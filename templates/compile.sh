@@ -86,7 +86,10 @@ bazel_build() {
     fi
     # Bazel takes the first SIGINT as "finish in good order": what is compiled is in the cache.
     echo 0 > /mnt/code
-    { $guard timeout --signal=INT --kill-after=60 "$seconds" bazel "$rc" "$root" build "$@" "$target" 2>&1 || echo $? > /mnt/code; } |
+    {
+        $guard timeout --signal=INT --kill-after=60 "$seconds" bazel "$rc" "$root" build "$@" "$target" 2>&1 ||
+            echo $? > /mnt/code
+    } |
         $hide | python3 /mnt/relay.py "$kept/bazel.log"
     code=$(cat /mnt/code)
 }
@@ -107,8 +110,8 @@ python3 /mnt/sitting.py begin "$cache/sittings.jsonl"
 python3 /mnt/sitting.py watch "$cache/sittings.jsonl" &
 watch=$!
 compile
-# Some Bazels end where a remote cache dies on the way (0.26.1 with code 37); where it goes silent, the guard ends them.
-# What is compiled is here.
+# Some Bazels end where a remote cache dies on the way (0.26.1 with code 37), and the guard ends any whose cache goes
+# silent. What is compiled is here.
 lost() {
     cat /mnt/remote.lost 2> /dev/null || ! python3 /mnt/remote.py reach /mnt/remote
 }

@@ -1,8 +1,8 @@
-"""remote.py reach|guard|hide FILE [COMMAND...]: what compile.sh needs about a remote cache, whose Bazel lines FILE has.
+"""remote.py reach|guard|hide FILE [COMMAND...]: helps compile.sh with the remote cache or executor in FILE, Bazel's rc.
 
-reach: ends with an error where a remote cache or executor does not answer. guard: runs the command and ends with its
-exit code; where one of them goes silent meanwhile, interrupts the command and writes why to FILE.lost. hide: copies
-stdin to stdout without the headers' values, which Bazel prints with all its options where one of them is wrong.
+reach: ends with an error where one of them does not answer. guard: runs the command and ends with its exit code; where
+one of them stops answering meanwhile, interrupts the command and writes the reason to FILE.lost. hide: copies stdin to
+stdout without the headers' values, which Bazel prints with all its options where one of them is wrong.
 """
 
 import re
@@ -15,12 +15,12 @@ from urllib.parse import urlsplit
 
 PORTS = {"http": 80, "grpc": 80, "https": 443, "grpcs": 443}
 SECONDS = 15
-# Seconds between two looks. Where a server hangs, Bazel 0.26.1 itself waits six minutes for its first answer (measured
-# with one that was stopped).
+# Seconds between two checks of a server, and how many it may fail. Bazel 0.26.1 itself waits six minutes for the first
+# answer of a server that hangs (measured with one that was stopped).
 EVERY = 30
 TRIES = 2
-# What a server must answer at once, though the kernel of a hung one still accepts connections: HTTP/2's preface with
-# empty settings (RFC 9113, 3.4), or any request.
+# What every server answers at once: HTTP/2's preface with empty settings (RFC 9113, 3.4), or a request. That it accepts
+# connections proves nothing: the kernel does that for a server that hangs.
 SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 HELLO = {"grpc": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SETTINGS, "http": b"HEAD / HTTP/1.0\r\n\r\n"}
 # A shorter word of a header's value hides nothing, and would blot out half of the log.

@@ -6,9 +6,9 @@ For each identifier: `build/ID/plan.json`, `build/ID/sittings.jsonl` (the builde
 `reports/ID.json` (verification, once the image is built), `reports/bench-ID.json` (from `invoke bench --only isa
 --against`, where that was run), `reports/inspect-ID.json` (from `invoke inspect WHEEL --json`, likewise) and the wheel
 beside its sidecar in a folder below `dist/` (from `invoke wheel`: a release's wheels have one file name, so that each
-needs a folder of its own). A compile without an end is written down
-as one that is under way. `--second` names the working folder of another builder: one with empty disks, which compiled
-the same with the remote cache that the first filled.
+needs a folder of its own). A compile without an end is written down as one that is under way. `--second` names the
+working folder of another builder: one with empty disks, which compiled the same with the remote cache that the first
+filled.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """Networks that break between an engine and a registry: the cause is told, and the same command ends well later."""
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -19,16 +19,6 @@ __all__ = ["made"]  # a fixture
 pytestmark = [pytest.mark.engine, pytest.mark.nightly]
 # More than the sockets on the way hold.
 MEGABYTES = 64
-
-
-@contextmanager
-def impatient(engine: Engine, seconds: float) -> Iterator[None]:
-    """Wait for the engine's next word no longer than this."""
-    before, engine.client.api.timeout = engine.client.api.timeout, seconds
-    try:
-        yield
-    finally:
-        engine.client.api.timeout = before
 
 
 def kill_when_held(server: Server, narrow: Narrow) -> None:
@@ -59,7 +49,7 @@ def test_a_base_whose_pull_breaks_is_told_by_its_cause_and_the_next_run_has_it(
         name = f"127.0.0.1:{port}/us/tensorflow@{digest}"
         if not stalls:
             threading.Thread(target=kill_when_held, args=(server, narrow)).start()
-        with impatient(engine, 10 if stalls else 120), pytest.raises(BaseUnavailable) as error:
+        with base_image._answer_within(engine, 10 if stalls else 120), pytest.raises(BaseUnavailable) as error:
             base_image.by_name(engine, name, Progress())
         assert narrow.held.is_set()
         assert error.value.exit_code == 22

@@ -73,6 +73,8 @@ def relayed(engine: Engine, *, cuts: int, stalls: bool = False) -> Iterator[Engi
     relay = Relay(endpoint.address, cuts=cuts, stalls=stalls)
     try:
         between = Engine.connect(relay.host)
+        if stalls:
+            between.client.api.timeout = 3
         yield between
         between.client.close()
     finally:
@@ -92,8 +94,6 @@ def test_a_push_whose_engine_breaks_off_is_tried_again(
     monkeypatch.setattr(transfer, "WAIT_SECONDS", 0.1)
     image = made(build("avx"))
     with relayed(engine, cuts=2, stalls=stalls) as between:
-        if stalls:
-            between.client.api.timeout = 3
         assert push(between, image, place, tmp_path).uploaded
     assert place.digest(build("avx").id)
 
@@ -126,8 +126,6 @@ def test_a_pull_whose_engine_breaks_off_is_tried_again(
     digest = push(engine, made(build("avx")), place, tmp_path).digest
     ref = f"{place.repository}@{digest}"
     with relayed(engine, cuts=1, stalls=stalls) as between:
-        if stalls:
-            between.client.api.timeout = 3
         transfer.again(lambda: between.pull(ref, Progress()), Progress())
         assert between.exists(ref)
 

@@ -98,8 +98,8 @@ class Maker:
                 files.check_writable(self.run.reports)
                 if self.engine.local and (lacking := self._lacking(build)):
                     self.progress(
-                        f"this machine lacks {' '.join(lacking)}: the image will not start here, so that verification "
-                        "fails; --no-verify leaves it out"
+                        f"this machine lacks {' '.join(lacking)}: the image will not start here, and verification will "
+                        "fail; --no-verify skips it"
                     )
             return self._build(build, comparison)
 

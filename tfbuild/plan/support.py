@@ -132,8 +132,8 @@ Builds from source, for every TensorFlow release, Python, target and platform. `
 - **planned**: `invoke build` accepts it; it was not compiled with tfbuild yet. A number tells what is not certain.
 - **own base**: planned too, but CUDA must be in the base image: name one that has it with `--base`.
 - **analysed**: Bazel's own analysis of the release's real tree accepted every flag.
-- **compiled**: compiled to its end, and the image passed verification; for a CPU that the builder lacks, its smoke
-  benchmark on an emulated one.
+- **compiled**: compiled to its end, and the image passed verification. Where the builder cannot run it, its smoke
+  benchmark passed on an emulated CPU.
 - **no**: refused; the number tells why.
 
 Without `--python`, the last Python listed is taken. Older ones than 3.7 need a base image of your own (`--base`). Base
