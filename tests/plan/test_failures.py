@@ -189,11 +189,17 @@ def test_a_compile_that_dies_of_a_known_failure_says_so(tmp_path: Path) -> None:
     [
         (["grpc-gettid", "python2-configuration"], concerned("2.0.4", "gcc-9", system="bullseye")),
         (
-            ["grpc-gettid", "python2-configuration", "ruy-avx512-gcc"],
+            ["grpc-gettid", "python2-configuration", "ruy-avx512-gcc", "avx512-fixed-point"],
             concerned("2.0.4", "gcc-9", "avx2", "avx512bw", system="bullseye"),
         ),
-        (["grpc-gettid", "python2-configuration"], concerned("2.0.4", "clang-9", "avx512bw", system="bullseye")),
-        (["grpc-gettid", "python2-configuration"], concerned("1.15.5", "gcc-9", "avx512bw", system="bullseye")),
+        (
+            ["grpc-gettid", "python2-configuration", "avx512-fixed-point"],
+            concerned("2.0.4", "clang-9", "avx512bw", system="bullseye"),
+        ),
+        (
+            ["grpc-gettid", "python2-configuration", "avx512-fixed-point"],
+            concerned("1.15.5", "gcc-9", "avx512bw", system="bullseye"),
+        ),
         (["grpc-gettid", "python2-configuration", "gcc11-limits"], concerned("2.1.4", "gcc-12", system="bookworm")),
         ([], concerned("2.2.0", "gcc-10", system="bullseye")),
         (["gcc11-limits", "xnnpack-si32"], concerned("2.5.3", "gcc-11", system="bookworm")),
