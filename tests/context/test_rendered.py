@@ -20,7 +20,8 @@ from tfbuild.plan.amendments import Override, Patch
 from tfbuild.plan.source import Source
 
 SMOKE = {f"scripts/smoke/{path.name}" for path in dockerfile.SMOKE.glob("*.py")}
-OFFICIAL = {"scripts/network.sh", "scripts/slim.sh", "scripts/times.sh", "scripts/tfbuild-smoke", *SMOKE}
+SCRIPTS = ("network.sh", "slim.sh", "parts.sh", "times.sh", "tfbuild-smoke")
+OFFICIAL = {*(f"scripts/{name}" for name in SCRIPTS), *SMOKE}
 COMPILE = {
     f"scripts/{name}"
     for name in (

@@ -1,4 +1,4 @@
-"""slim.sh on a small virtual environment: what it leaves is the same each time, and Python runs it."""
+"""slim.sh and parts.sh on a small virtual environment: what they leave is the same each time, and Python runs it."""
 
 import os
 import shutil
@@ -12,6 +12,7 @@ import pytest
 from tests.checkout import ROOT
 
 SLIM = ROOT / "templates" / "slim.sh"
+PARTS = ROOT / "templates" / "parts.sh"
 EPOCH = 315532800
 # A set among the constants: its order in the bytecode depends on the hash seed before Python 3.11.
 MODULE = "def f(x):\n    return x in {'one', 'two', 'three'}\n"
@@ -62,3 +63,26 @@ def test_what_slim_leaves_is_the_same_each_time(tmp_path: Path) -> None:
     done = subprocess.run(run, capture_output=True, text=True, check=True)
     assert done.stdout == "True\n"
     assert "matches" in done.stderr
+
+
+def test_parts_takes_tensorflow_s_own_libraries_and_their_record_and_no_more(tmp_path: Path) -> None:
+    site = "lib/python3.11/site-packages"
+    own = {
+        f"{site}/tensorflow/libtensorflow_cc.so.2",
+        f"{site}/tensorflow/python/_pywrap.so",
+        f"{site}/tensorflow-2.0.dist-info/RECORD",
+    }
+    others = {f"{site}/tensorflow/__init__.py", f"{site}/numpy/core.so", f"{site}/numpy-1.dist-info/RECORD", "bin/x.so"}
+    for name in own | others:
+        (tmp_path / "venv" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "venv" / name).write_text(name)
+    for _ in range(2):  # the second time, nothing is left to do
+        subprocess.run(["sh", PARTS, tmp_path / "venv", tmp_path / "libraries"], check=True)
+        assert files(tmp_path / "venv") == others
+        assert files(tmp_path / "libraries") == own
+    folders = [path for path in tmp_path.rglob("*") if path.is_dir()]
+    assert {int(path.stat().st_mtime) for path in folders} == {EPOCH}
+
+
+def files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}

@@ -1,4 +1,4 @@
-"""Two builds of one context make the same layers, and what is in them belongs to root.
+"""Two builds of one context make the same layers, two of one release share most of theirs, and root owns the files.
 
 A small wheel takes TensorFlow's place: the steps are the same, and what they write is what differed.
 """
@@ -7,7 +7,7 @@ import io
 import json
 import tarfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,17 +31,19 @@ MODULE = "NAMES = {'b', 'a'}\ndef f(x):\n    return x in {'one', 'two', 'three'}
 # for a file of the base which a step removed.
 LISTED = {"etc"}
 REMOVED = ".wh."
+# Mode, owner, group, kind, link, content and time.
+Entry = tuple[int, int, int, bytes, str, bytes, float]
 
 
-def small(folder: Path) -> Build:
+def small(folder: Path, library: str = "libdl.so.2") -> Build:
     """An image of the official wheel, with a wheel that has what slim.sh looks for."""
-    library = next(Path("/usr/lib").rglob("libdl.so.2"))
+    machine_code = next(Path("/usr/lib").rglob(library)).read_bytes()
     wheel = folder / NAME
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr("tensorflow/__init__.py", MODULE)
         archive.writestr("tensorflow/broken.py", "print 'of another Python'\n")
         archive.writestr("tensorflow/include/cpu_info.h", "")
-        archive.writestr("tensorflow/libtensorflow_framework.so.2", library.read_bytes())
+        archive.writestr("tensorflow/libtensorflow_framework.so.2", machine_code)
         archive.writestr("tensorflow-0.1.dist-info/METADATA", "Metadata-Version: 2.1\nName: tensorflow\nVersion: 0.1\n")
         archive.writestr("tensorflow-0.1.dist-info/WHEEL", WHEEL_FILE)
         archive.writestr("tensorflow-0.1.dist-info/RECORD", "")
@@ -51,15 +53,15 @@ def small(folder: Path) -> Build:
 
 
 @pytest.fixture(scope="module")
-def pair(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
-    """Two images of one context: the second built without a cache, the first by cached steps if it can be."""
+def make(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., None]]:
+    """Builds an image of a build under a name; the images are removed at the end."""
     folder = tmp_path_factory.mktemp("pair")
     ca = certificates("")
     base = base_image.bootstrap(engine, "bookworm", progress=Progress(), log=folder / "base.log", ca_cert=ca)
-    context = dockerfile.write(small(folder), folder / "context")
-    names = ("tfbuild-test-pair:one", "tfbuild-test-pair:two")
+    made = set()
 
-    def make(name: str, *, no_cache: bool) -> None:
+    def make(build: Build, name: str, *, no_cache: bool = False) -> None:
+        context = dockerfile.write(build, folder / name)
         settings = BuildSettings(
             log=folder / "log",
             progress=Progress(),
@@ -68,15 +70,24 @@ def pair(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[t
             build_args=dockerfile.build_args(base, context),
         )
         engine.build(context.folder, settings, tag=name)
+        made.add(name)
 
-    make(names[0], no_cache=False)
-    make(names[1], no_cache=True)
+    yield make
+    for name in made:
+        engine.remove(name)
+
+
+@pytest.fixture(scope="module")
+def pair(engine: Engine, make: Callable[..., None], tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """Two images of one context: the second built without a cache, the first by cached steps if it can be."""
+    build = small(tmp_path_factory.mktemp("small"))
+    names = ("tfbuild-test-pair:one", "tfbuild-test-pair:two")
+    make(build, names[0])
+    make(build, names[1], no_cache=True)
     if packages(engine, names[0]) != packages(engine, names[1]):
         # The cache is older than Debian's last update.
-        make(names[0], no_cache=True)
-    yield names
-    for name in names:
-        engine.remove(name)
+        make(build, names[0], no_cache=True)
+    return names
 
 
 def packages(engine: Engine, name: str) -> str:
@@ -84,7 +95,7 @@ def packages(engine: Engine, name: str) -> str:
     return engine.run(name, ["sh", "-c", "dpkg-query --show; pip list"]).stdout
 
 
-def layers(engine: Engine, name: str) -> list[dict[str, tuple[object, ...]]]:
+def layers(engine: Engine, name: str) -> list[dict[str, Entry]]:
     """The layers' entries, in order: for each path all but its time, and then that."""
     saved = io.BytesIO(b"".join(engine.client.images.get(name).save()))
     found = []
@@ -102,7 +113,7 @@ def layers(engine: Engine, name: str) -> list[dict[str, tuple[object, ...]]]:
     return found
 
 
-def described(layer: tarfile.TarFile, member: tarfile.TarInfo) -> tuple[object, ...]:
+def described(layer: tarfile.TarFile, member: tarfile.TarInfo) -> tuple[int, int, int, bytes, str, bytes]:
     file = layer.extractfile(member) if member.isreg() else None
     # A mark has the link of another one that is the same to the kernel.
     link = "" if REMOVED in member.name else member.linkname
@@ -154,3 +165,28 @@ def test_all_that_the_build_added_has_one_time_and_the_environment_belongs_to_ro
     assert "tensorflow/__pycache__/__init__" in run.stderr
     assert engine.run(pair[0], ["sh", "-c", "touch /opt/tensorflow/x || id -u"]).stdout == "1000\n"
     assert json.loads(engine.run(pair[0], ["cat", "/opt/tfbuild/plan.json"]).stdout)["release"] == "2.21.0"
+
+
+def test_an_image_for_another_instruction_set_shares_all_but_tensorflow_s_own_libraries(
+    engine: Engine, make: Callable[..., None], pair: tuple[str, str], tmp_path: Path
+) -> None:
+    other = "tfbuild-test-pair:other"
+    make(small(tmp_path, library="libm.so.6"), other)
+    there = set(digests(engine, pair[1]))
+    shared, own = dict[str, int](), dict[str, int]()
+    for digest, layer in zip(digests(engine, other), layers(engine, other), strict=True):
+        (shared if digest in there else own).update({path: len(entry[5]) for path, entry in layer.items() if entry[5]})
+    environment = {path.partition("site-packages/")[2] for path in own if path.startswith("opt/tensorflow/")}
+    record = {f"tensorflow-0.1.dist-info/{name}" for name in ("METADATA", "WHEEL", "RECORD", "INSTALLER", "REQUESTED")}
+    assert "tensorflow/libtensorflow_framework.so.2" in environment
+    assert environment <= {
+        "tensorflow/libtensorflow_framework.so.2",
+        *record,
+        "tensorflow-0.1.dist-info/direct_url.json",
+    }
+    independent = sum(size for path, size in own.items() if "site-packages/tensorflow" not in path)
+    assert independent < 0.1 * sum(shared.values())
+
+
+def digests(engine: Engine, name: str) -> list[str]:
+    return list(engine.client.images.get(name).attrs["RootFS"]["Layers"])
