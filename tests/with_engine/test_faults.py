@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.commandline import invoke
 from tests.with_engine import second as seconds
 from tests.with_engine.conftest import ROOT
 from tests.with_engine.second import Second
@@ -159,6 +160,17 @@ def test_the_next_run_removes_the_containers_of_a_killed_one_and_no_others(engin
             alive.send_signal(signal.SIGINT)
             alive.wait()
     assert living not in names(engine)
+
+
+@pytest.mark.alone
+def test_prune_removes_the_container_of_a_killed_run_and_says_so(engine: Engine, base: str) -> None:
+    with paused(base) as killed:
+        assert killed.stdout is not None
+        dead = killed.stdout.readline().strip()
+        killed.kill()
+    assert dead in names(engine)
+    assert "removed 1 containers of runs that were killed" in invoke("prune", "--dry-run").stderr
+    assert dead not in names(engine)
 
 
 @pytest.mark.alone
