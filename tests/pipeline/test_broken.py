@@ -241,6 +241,24 @@ def test_a_download_by_pip_names_its_cause_and_no_half_wheel_is_kept(fault: str,
     assert not sound or server.requested[-1] == f"/{wheel}"
 
 
+def test_a_wheel_that_is_not_pypi_s_is_refused_with_both_digests(tmp_path: Path) -> None:
+    wheel, digest = "x-1.0-py3-none-any.whl", 64 * "0"
+    content = {"/simple/x/": f'<a href="/{wheel}">{wheel}</a>'.encode(), f"/{wheel}": BODY}
+    found = re.search(r"pip install --no-compile (--no-deps [^\\]+)", (TEMPLATES / "Dockerfile.j2").read_text())
+    assert found
+    (tmp_path / "wheel.txt").write_text(f"x==1.0 --hash=sha256:{digest}\n")
+    options = found[1].replace("/mnt", str(tmp_path))
+    script = f"{sys.executable} -m pip download --dest {tmp_path} {options}"
+    with broken.serve(content) as server:
+        code, output = networked(tmp_path, script, PIP_INDEX_URL=f"{server.url}/simple", PIP_NO_CACHE_DIR="1", **PIP)
+    assert code != 0
+    error = diagnosis.explain(failed(output))
+    got = hashlib.sha256(BODY).hexdigest()
+    assert error.reason == f"{server.url}/{wheel} is not the x==1.0 that PyPI has: its sha256 is {got}, not {digest}"
+    assert "--wheel FILE" in error.hint
+    assert not [*tmp_path.glob("*.whl")]
+
+
 @pytest.mark.skipif(shutil.which("apt-get") is None, reason="needs apt")
 @pytest.mark.parametrize(
     ("fault", "sound"),

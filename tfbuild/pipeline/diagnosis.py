@@ -78,6 +78,14 @@ CAUSES = (
         Cause(pattern=pattern, error=BuildFailed, message="a download failed: {why}", hint=DOWNLOAD_HINT)
         for pattern in DOWNLOADS
     ),
+    Cause(
+        pattern=r"DO NOT MATCH THE HASHES[\s\S]*?\n\s*(?P<what>\S+) from (?P<where>\S+)[^\n]*"
+        r"\n\s*Expected sha256 (?P<expected>\w+)\n\s*Got\s+(?P<got>\w+)",
+        error=BuildFailed,
+        message="{where} is not the {what} that PyPI has: its sha256 is {got}, not {expected}",
+        hint="the same command downloads it again; for a wheel that the index made itself, download it and name the "
+        "file: --wheel FILE",
+    ),
     # pip says the same of an index that it cannot read.
     Cause(
         pattern=r"\(from versions: none\)\n\s*ERROR: No matching distribution found for (?P<what>[^\n]*)",

@@ -84,7 +84,9 @@ def _official(request: Request, target: str, platform: str, host: Cpu | None) ->
         copts=tuple(f"--copt={flag}" for flag in row.flags),
         threading="threadpool",
         **gpu_fields(capabilities(request, target, release), cuda_of(request, target, release)),
-        wheel=wheels.official(row.requirement(release, target), releases.constraints(release)),
+        wheel=wheels.official(
+            row.requirement(release, target), releases.constraints(release), python=python, arch=arch
+        ),
         variant=headers_word(request),
         notes=(*_about_the_wheel(compiled, requested, release, request.cpu), *_about_python(request, release, python)),
         **image_fields(request, _base_of_wheel(request, python)),

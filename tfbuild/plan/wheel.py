@@ -10,8 +10,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cache
+from importlib import resources
 from pathlib import Path
 
+import msgspec
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from tfbuild import facts
@@ -77,8 +80,17 @@ class WheelFile:
     arch: str
 
 
-def official(requirement: str, constraints: tuple[str, ...]) -> Wheel:
-    return Wheel(kind="official", requirement=requirement, constraints=constraints)
+def official(requirement: str, constraints: tuple[str, ...], *, python: str, arch: str) -> Wheel:
+    """Return the wheel on PyPI with its sha256 there, "" where the facts do not have it yet."""
+    sha256 = _digests().get(requirement, {}).get(f"{python} {arch}", "")
+    return Wheel(kind="official", requirement=requirement, constraints=constraints, sha256=sha256)
+
+
+@cache
+def _digests() -> dict[str, dict[str, str]]:
+    """By requirement, then by Python and architecture; `python -m tests.facts.digests` reads them from PyPI's API."""
+    text = resources.files(facts).joinpath("wheel_digests.json").read_bytes()
+    return msgspec.json.decode(text, type=dict[str, dict[str, str]])
 
 
 def source(constraints: tuple[str, ...]) -> Wheel:

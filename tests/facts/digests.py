@@ -1,0 +1,71 @@
+"""The digests of TensorFlow's official wheels, as PyPI tells them.
+
+    python -m tests.facts.digests > tfbuild/facts/wheel_digests.json
+
+Files on PyPI never change, so that what is written once holds. Each release that PyPI has and the facts know gets its
+rows: a wheel by its requirement, Python and architecture.
+"""
+
+import json
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+from packaging.requirements import Requirement
+from packaging.utils import parse_wheel_filename
+from packaging.version import Version
+
+from tfbuild.errors import UnknownRelease
+from tfbuild.facts import releases, targets
+from tfbuild.plan.wheel import ARCHES, CPYTHON, LINUX
+
+INDEX = "https://pypi.org/pypi/{}/json"
+Digests = dict[str, dict[str, str]]
+
+
+def wanted() -> Iterator[tuple[str, str]]:
+    """The requirements that plans have, and the architecture of each."""
+    for release in releases.releases():
+        for arch in ARCHES:
+            for target in targets.names():
+                try:
+                    yield releases.official_wheel(release.version, arch).requirement(release.version, target), arch
+                except UnknownRelease:
+                    continue
+
+
+def of_project(document: dict[str, Any], version: str) -> Iterator[tuple[str, str]]:
+    """Python and architecture of each of the version's wheels for Linux, and its sha256."""
+    for file in document["releases"].get(version, ()):
+        if file["packagetype"] != "bdist_wheel":
+            continue
+        for tag in parse_wheel_filename(file["filename"])[3]:
+            arch = next((arch for arch in ARCHES if LINUX.match(tag.platform) and tag.platform.endswith(arch)), "")
+            if arch and (match := CPYTHON.fullmatch(tag.interpreter)):
+                yield f"3.{match[1]} {arch}", file["digests"]["sha256"]
+
+
+def collect() -> Digests:
+    found: Digests = {}
+    documents: dict[str, dict[str, Any]] = {}
+    asked = {(Requirement(requirement), arch): requirement for requirement, arch in wanted()}
+    for (requirement, arch), words in sorted(asked.items(), key=lambda row: order(*row[0])):
+        if requirement.name not in documents:
+            with urllib.request.urlopen(INDEX.format(requirement.name)) as answer:
+                documents[requirement.name] = json.load(answer)
+        rows = dict(of_project(documents[requirement.name], version(requirement)))
+        mine = {place: digest for place, digest in rows.items() if place.endswith(arch)}
+        found.setdefault(words, {}).update(sorted(mine.items(), key=lambda row: Version(row[0].split()[0])))
+    return found
+
+
+def version(requirement: Requirement) -> str:
+    return next(iter(requirement.specifier)).version
+
+
+def order(requirement: Requirement, arch: str) -> tuple[str, Version, str, str]:
+    return requirement.name, Version(version(requirement)), str(sorted(requirement.extras)), arch
+
+
+if __name__ == "__main__":
+    print(json.dumps(collect(), indent=1))

@@ -1,0 +1,32 @@
+"""Every official wheel that a plan takes is known by its digest."""
+
+import re
+
+from tests.facts.digests import of_project, wanted
+from tfbuild.facts import releases
+from tfbuild.plan import wheel
+
+
+def test_every_official_wheel_has_a_digest_of_its_own() -> None:
+    found = {}
+    for requirement, arch in set(wanted()):
+        release = requirement.partition("==")[2]
+        for python in (name for name in releases.official_wheel(release, arch).pythons if name != "2.7"):
+            found[requirement, python, arch] = wheel.official(requirement, (), python=python, arch=arch).sha256
+    assert [place for place, digest in found.items() if not re.fullmatch("[0-9a-f]{64}", digest)] == []
+    assert len(found) > 300
+
+
+def test_a_release_that_the_facts_do_not_have_yet_is_installed_without_one() -> None:
+    assert wheel.official("tensorflow-cpu==2.99.0", (), python="3.13", arch="x86_64").sha256 == ""
+
+
+def test_the_digest_is_that_of_the_wheel_for_the_python_and_the_architecture() -> None:
+    tags = ("cp311-cp311-manylinux_2_17_x86_64", "cp312-cp312-manylinux_2_17_aarch64", "cp311-cp311-win_amd64")
+    names = [f"x-1-{tag}.whl" for tag in tags]
+    files = [{"packagetype": "bdist_wheel", "filename": name, "digests": {"sha256": f"of {name}"}} for name in names]
+    files.append({"packagetype": "sdist", "filename": "x-1.tar.gz", "digests": {"sha256": ""}})
+    assert dict(of_project({"releases": {"1": files}}, "1")) == {
+        "3.11 x86_64": f"of {names[0]}",
+        "3.12 aarch64": f"of {names[1]}",
+    }
