@@ -53,11 +53,13 @@ def table(some: Iterable[dict[str, Any]]) -> str:
 
 def mutation_table(folder: Path) -> str:
     """What the tests of each room found of its last sample of planted defects."""
-    lines = ["| room | found | not found, but equivalent | sample |", "|---|---|---|---|"]
+    lines = ["| room | found | not found, but equivalent | found by a test since | sample |", "|---|---|---|---|---|"]
     for report in filter(None, (mutation.read(folder, room) for room in mutation.ROOMS)):
-        equivalent = sum(bool(row.equivalent) for row in report.survivors)
+        equivalent, killed = (
+            sum(bool(getattr(row, name)) for row in report.survivors) for name in ("equivalent", "killed_by")
+        )
         sample = f"seed {report.seed}, commit {report.commit}, {report.created[:10]}"
-        lines.append(f"| `{report.room}` | {report.share} | {equivalent} | {sample} |")
+        lines.append(f"| `{report.room}` | {report.share} | {equivalent} | {killed} | {sample} |")
     return "\n".join(lines) + "\n"
 
 

@@ -7,7 +7,8 @@ Prints the share of the defects that made a test fail, and as a diff each one th
 a test, unless the changed code means the same (a default that every caller gives, a quicker way to the same result).
 
 `--report` writes benchmarks/results/mutation/ROOM.json. If the changed code means the same, say why there, in
-`equivalent`: the reason stays as long as the same change survives.
+`equivalent`: the reason stays as long as the same change survives. Else write a test that fails with it, and name that
+in `killed_by`: a new sample, in which it survives again, drops the name.
 
 Not planted: other words in messages, docstrings and annotations, and templates.
 """
@@ -272,15 +273,20 @@ def survivors(room: str, runner: Runner, sample: int, seed: int) -> tuple[int, l
 
 @dataclass(frozen=True, kw_only=True)
 class Survivor:
-    """What no test noticed; `equivalent`: why the changed code means the same, "" where it does not."""
+    """What no test noticed.
+
+    `equivalent`: why the changed code means the same, "" where it does not. `killed_by`: a test that was written since
+    and fails with it, as FILE::TEST.
+    """
 
     diff: str
     equivalent: str = ""
+    killed_by: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """One room's last sample. `commit` ends in "-dirty" where files differed from it."""
+    """One room's last sample. `commit` ends in "-dirty" where files other than reports differed from it."""
 
     room: str
     created: str
@@ -318,6 +324,16 @@ def write(folder: Path, report: Report) -> None:
     (folder / f"{report.room}.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
 
 
+def commit_of(root: Path) -> str:
+    """Return the commit of a clone, with "-dirty" if a tracked file differs from it that is no report of a sample."""
+    head = subprocess.run(
+        ["git", "rev-parse", "--short=12", "HEAD"], cwd=root, check=True, capture_output=True, text=True
+    ).stdout.strip()
+    reports = FOLDER.relative_to(checkout.ROOT)
+    compare = ["git", "diff", "--quiet", "HEAD", "--", ".", f":(exclude){reports}"]
+    return f"{head}-dirty" if subprocess.run(compare, cwd=root, check=False).returncode else head
+
+
 def _change(diff: str) -> str:
     """The file and the changed lines, wherever in the file they are."""
     return "\n".join(line for line in diff.splitlines() if not line.startswith("@@"))
@@ -332,8 +348,7 @@ def main() -> None:
     options = parser.parse_args()
     for name in COMMON:
         importlib.import_module(name)
-    describe = ["git", "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty"]
-    commit = subprocess.run(describe, cwd=checkout.ROOT, check=True, capture_output=True, text=True).stdout.strip()
+    commit = commit_of(checkout.ROOT)
     reports = []
     with tempfile.TemporaryDirectory(prefix="tfbuild-mutation-") as folder:
         runner = Runner(copy=checkout.copy(Path(folder) / "copy", compiled=False), log=Path(folder) / "log")

@@ -1,16 +1,19 @@
 """Every `run:` step of the workflows runs in some test; here those that need no engine."""
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
 from tests import checkout
-from tests.ci.steps import GITHUB, ROOT, Github, read
+from tests.ci.steps import GITHUB, ROOT, Github, gitlab, read
 from tfbuild import __version__
 
 TAG = f"v{__version__}"
@@ -112,6 +115,32 @@ def test_what_is_attested_for_pypi_is_what_is_published(copy: Path) -> None:
     assert published.split() == ["uv", "publish", "--trusted-publishing", "always", "dist/x.tar.gz", "dist/x.whl"]
 
 
+def locks() -> list[str]:
+    """The files of this repository that pin packages by hash."""
+    command = ["git", "grep", "--untracked", "--name-only", "--fixed-strings", "    --hash=sha256:", "--", ":!tests"]
+    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("ci", ["GitHub", "GitLab"])
+@pytest.mark.parametrize("vulnerable", ["", "requirements.lock", "ci/audit.txt"])
+def test_every_lock_file_is_audited_and_a_vulnerability_fails_the_job(ci: str, vulnerable: str, copy: Path) -> None:
+    """By a pip-audit that notes its words; Python is needed only to install one."""
+    program(copy, "pip-audit")
+    with (copy / "pip-audit").open("a") as script:
+        script.write(f'case "$*" in *" {vulnerable}") exit 1 ;; esac\n' if vulnerable else "")
+    env = {"PIP_AUDIT": str(copy / "pip-audit"), "PYTHON": "/bin/false"}
+    if ci == "GitHub":
+        code = runner(copy, **env).run("nightly.yml", "Audit").code
+    else:
+        code = gitlab("audit", copy, env).returncode
+    assert code == bool(vulnerable)
+    runs = [line.split() for line in (copy / "words").read_text().splitlines()]
+    assert sorted(words[-1] for words in runs) == locks(), "all of them, whichever fails"
+    # Without --strict, what cannot be looked up passes.
+    assert all({"--strict", "--require-hashes", "--disable-pip"} < {*words} for words in runs)
+
+
 # --- what installs from PyPI ------------------------------------------------------------------------------------------
 
 
@@ -153,3 +182,50 @@ def test_the_package_is_built_and_tried(copy: Path) -> None:
         shutil.copy(wheel, machine.temp / "package")
     done = machine.run("package.yml", "Try")
     assert done.code == 0, done.stderr
+
+
+ADVISORY = {
+    "id": "PYSEC-2026-1",
+    "summary": "made up",
+    "published": "2026-01-01T00:00:00Z",
+    "affected": [
+        {
+            "package": {"name": "jinja2", "ecosystem": "PyPI"},
+            "ranges": [{"type": "ECOSYSTEM", "events": [{"introduced": "0"}, {"fixed": "99.0"}]}],
+        }
+    ],
+}
+
+
+class Advisories(BaseHTTPRequestHandler):
+    """OSV's answers: nothing is known of any package but one."""
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        found = {"vulns": [ADVISORY]} if asked["package"]["name"] == "jinja2" else {}
+        body = json.dumps(found).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.mark.nightly
+@pytest.mark.installs
+def test_pip_audit_is_installed_and_finds_a_vulnerability_of_a_locked_package(tmp_path: Path) -> None:
+    """Of another database than PyPI's, in which the next vulnerability may stand at any time."""
+    whole = checkout.copy(tmp_path / "whole")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Advisories) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}/"
+        env = {**os.environ, "PIP_AUDIT_VULNERABILITY_SERVICE": "osv", "PIP_AUDIT_OSV_URL": url}
+        for ignored, code in ([], 1), (["--ignore-vuln", "PYSEC-2026-1"], 0):
+            done = subprocess.run(
+                [whole / "ci" / "audit.sh", *ignored], env=env, capture_output=True, text=True, check=False
+            )
+            assert done.returncode == code, done.stderr
+            assert ("PYSEC-2026-1 99.0" in done.stdout) == (code == 1)
+        server.shutdown()

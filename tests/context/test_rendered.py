@@ -398,6 +398,13 @@ def test_words_of_a_dockerfile_are_quoted_but_for_its_own_arguments(word: str, q
     assert dockerfile.quoted(word) == quoted
 
 
+def test_every_file_ends_with_a_line_end() -> None:
+    build = plan.select(Request(target="mkl", release="2.20.0", cpu="x86-64-v3", platform="linux/amd64"), None)
+    texts = {name: text for name, text in dockerfile.files(build).items() if text}
+    assert {"Dockerfile", "bazelrc", "entrypoint.sh"} < {*texts}
+    assert [name for name, text in texts.items() if not text.endswith("\n")] == []
+
+
 # --- what an image suggests instead of itself -------------------------------------------------------------------------
 
 

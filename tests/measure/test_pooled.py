@@ -39,6 +39,21 @@ def test_the_mean_is_the_geometric_one_of_each_round() -> None:
     assert mean.band.median == pytest.approx(1.0, rel=0.02)
 
 
+def test_one_case_is_its_own_mean() -> None:
+    mean = pooled.mean([case(0.5)], "arm")
+    assert mean is not None
+    assert mean.cpu.median == pytest.approx(2.0, rel=0.02)
+
+
+def test_an_arm_has_its_median_of_the_time_of_an_item_once_there_are_enough_rounds() -> None:
+    baseline, arm = case(0.5, items=4, base=2).arms[:2]
+    assert baseline.seconds is not None
+    assert arm.seconds is not None
+    assert 0.05 < baseline.seconds < 0.075, "made_up() takes 0.1 to 0.15 for a call of both items"
+    assert arm.seconds / baseline.seconds == pytest.approx(0.25, rel=0.02)
+    assert [one.seconds for one in case(0.5, 1).arms] == [None, None]
+
+
 def test_items_count() -> None:
     mean = pooled.mean([case(1.0, items=4), case(1.0, items=4, seed=2)], "arm")
     assert mean is not None

@@ -29,6 +29,9 @@ MESSAGES = {
 }
 
 
+MOST_PATIENCE = transport.MOST_PATIENCE
+
+
 @pytest.fixture(autouse=True)
 def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
@@ -60,7 +63,7 @@ def test_a_broken_answer_is_told_by_its_cause_and_asked_for_again(fault: str) ->
 
 def test_a_registry_that_wants_an_hour_of_patience_gets_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[float] = []
-    monkeypatch.setattr(transport, "MOST_PATIENCE", 60)
+    monkeypatch.setattr(transport, "MOST_PATIENCE", MOST_PATIENCE)
     monkeypatch.setattr(time, "sleep", waited.append)
     with broken.serve({}) as server:
         server.fault = "429,"

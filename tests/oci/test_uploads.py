@@ -45,6 +45,17 @@ def test_what_was_lost_is_sent_again(answers: list[int], losing: list[int], fake
     assert uploads(fake) == 2 * (len(answers) + 1)
 
 
+def test_before_it_is_sent_again_there_is_a_pause(
+    losing: list[int], fake: type[FakeRegistry], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two that push at once would else lose to each other again."""
+    pauses: list[int] = []
+    monkeypatch.setattr(client, "_pause", lambda: pauses.append(uploads(fake)))
+    losing[:] = [404, 400]
+    connect(fake).put("x", CONTENT, INDEX)
+    assert pauses == [1, 2]
+
+
 def test_after_five_times_it_is_an_error(losing: list[int], fake: type[FakeRegistry]) -> None:
     assert client.UPLOADS == 5
     losing[:] = [404] * 5

@@ -1,5 +1,6 @@
 """Planted defects: which there are, and that a test which notices one is told from tests that do not."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import figures, mutation
-from tests.checkout import ROOT
+from tests.checkout import ROOT, git
 
 CODE = '''"""A room's file."""
 
@@ -125,8 +126,39 @@ def test_why_a_defect_is_equivalent_stays_while_the_same_change_survives(tmp_pat
     assert [row.equivalent for row in kept.survivors] == ["", "every caller gives it"]
 
 
-def test_the_table_counts_an_equivalent_defect_as_not_found(tmp_path: Path) -> None:
-    mutation.write(tmp_path, report("plan", "a.py\n-1\n+2", "a.py\n-3\n+4"))
+def test_a_defect_that_survives_again_was_not_killed(tmp_path: Path) -> None:
+    mutation.write(tmp_path, report("cpu", "a.py\n@@ -1 +1 @@\n-1\n+2"))
+    path = tmp_path / "cpu.json"
+    path.write_text(path.read_text().replace('"killed_by": ""', '"killed_by": "tests/cpu/test_a.py::test_a"'))
+    before = mutation.read(tmp_path, "cpu")
+    assert before is not None
+    assert before.survivors[0].killed_by == "tests/cpu/test_a.py::test_a"
+    mutation.write(tmp_path, report("cpu", "a.py\n@@ -1 +1 @@\n-1\n+2"))
+    after = mutation.read(tmp_path, "cpu")
+    assert after is not None
+    assert after.survivors[0].killed_by == ""
+
+
+def test_the_table_counts_an_equivalent_defect_and_one_that_was_killed_since_as_not_found(tmp_path: Path) -> None:
+    mutation.write(tmp_path, report("plan", "a.py\n-1\n+2", "a.py\n-3\n+4", "a.py\n-5\n+6"))
     with_reason(tmp_path, "plan", "every caller gives it")
+    path = tmp_path / "plan.json"
+    killed = '"killed_by": "tests/plan/test_a.py::test_a"'
+    path.write_text(killed.join(path.read_text().rsplit('"killed_by": ""', 2)))
     *_, line = figures.mutation_table(tmp_path).splitlines()
-    assert line == "| `plan` | 18 of 20 (90%) | 1 | seed 7, commit 0123456789ab, 2026-01-02 |"
+    assert line == "| `plan` | 17 of 20 (85%) | 1 | 2 | seed 7, commit 0123456789ab, 2026-01-02 |"
+
+
+def test_a_report_does_not_make_the_next_one_s_commit_dirty(tmp_path: Path) -> None:
+    reported = tmp_path / mutation.FOLDER.relative_to(ROOT) / "cpu.json"
+    reported.parent.mkdir(parents=True)
+    for path in (reported, tmp_path / "a.py"):
+        path.write_text("1")
+    for command in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--message", "first"]):
+        git(tmp_path, *command)
+    clean = mutation.commit_of(tmp_path)
+    assert re.fullmatch("[0-9a-f]{12}", clean)
+    reported.write_text("2")
+    assert mutation.commit_of(tmp_path) == clean
+    (tmp_path / "a.py").write_text("2")
+    assert mutation.commit_of(tmp_path) == f"{clean}-dirty"

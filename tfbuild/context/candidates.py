@@ -26,15 +26,19 @@ def kernel_names(features: Iterable[str]) -> tuple[str, ...]:
 def candidates(build: Planned | Build) -> tuple[Candidate, ...]:
     """Return images of the same release, target and Python for other instruction sets, the largest first."""
     request = Request(release=build.release, target=build.target, python=build.python, platform=build.platform)
-    levels = (level.name for level in facts.levels(PLATFORMS[build.platform]) if level.features)
-    requests = [replace(request, wheel="official"), *(replace(request, cpu=level) for level in levels)]
-    others = {other.id: other for request in requests if (other := _possible(request)) and other.id != build.id}
-    order = sorted(others.values(), key=lambda other: (-len(other.instruction_set.features), other.id))
-    return tuple(Candidate(id=other.id, features=kernel_names(other.instruction_set.features)) for other in order)
+    return tuple(image for image in _images(request) if image.id != build.id)
 
 
 # Builds of one release for other CPUs suggest the same images.
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=2**10)
+def _images(request: Request) -> tuple[Candidate, ...]:
+    levels = (level.name for level in facts.levels(PLATFORMS[request.platform]) if level.features)
+    requests = [replace(request, wheel="official"), *(replace(request, cpu=level) for level in levels)]
+    builds = {build.id: build for each in requests if (build := _possible(each))}
+    order = sorted(builds.values(), key=lambda build: (-len(build.instruction_set.features), build.id))
+    return tuple(Candidate(id=build.id, features=kernel_names(build.instruction_set.features)) for build in order)
+
+
 def _possible(request: Request) -> Build | None:
     try:
         return select(request, None)

@@ -225,13 +225,18 @@ def scripts(build: Build) -> dict[str, str]:
     names = ["network.sh", "slim.sh", "parts.sh", "times.sh"]
     if build.wheel.kind == "source":
         names += [*COMPILE_FILES, *(["llvm.sh"] if llvm_suite(build) else [])]
+    return dict(_scripts(tuple(names)))
+
+
+@cache  # a matrix has dozens of builds with the same scripts
+def _scripts(names: tuple[str, ...]) -> dict[str, str]:
     paths = {name: TEMPLATES / name for name in names}
     paths["tfbuild-smoke"] = TEMPLATES / "smoke"
     paths |= {f"smoke/{path.name}": path for path in sorted(SMOKE.glob("*.py"))}
     return {f"{SCRIPTS}/{name}": _text(path) for name, path in paths.items()}
 
 
-@cache  # the matrix has dozens of builds with the same scripts
+@cache
 def _text(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
@@ -239,7 +244,7 @@ def _text(path: Path) -> str:
 def fixes(build: Build) -> dict[str, str]:
     """Return the files in fixes/, with which the source stage changes the tree for known failures."""
     patches = [f"{row.id}.patch" for row in build.fixes if row.patch]
-    texts = {f"fixes/{name}": (TEMPLATES / "patches" / name).read_text(encoding="utf-8") for name in patches}
+    texts = {f"fixes/{name}": _text(TEMPLATES / "patches" / name) for name in patches}
     if any(row.edits for row in build.fixes):
         texts["fixes/edits.json"] = failures.edits(build.fixes)
     return texts
@@ -261,6 +266,15 @@ def smoke_plan(build: Build) -> str:
 
 def command(build: Build) -> str:
     """Return the command that writes this context again (with only the name of a wheel file)."""
+    return shlex.join(["invoke", "dockerfile", *_option_words(build)])
+
+
+def options(build: Build) -> str:
+    """Return the options with which `invoke build` builds this, quoted for a shell."""
+    return shlex.join(_option_words(build))
+
+
+def _option_words(build: Build) -> list[str]:
     request, kind = build.asked, build.wheel.kind
     options = [(name, getattr(build, name)) for name in ("target", "release", "python", "platform")]
     if kind == "source":
@@ -282,12 +296,7 @@ def command(build: Build) -> str:
     # A value that looks like an option must be attached to its own option.
     pairs = [(f"--{name}", value) for name, value in options if value]
     words = [[f"{name}={value}"] if value.startswith("-") else [name, value] for name, value in pairs]
-    return shlex.join(["invoke", "dockerfile", *chain(*words), *(["--with-headers"] if build.with_headers else [])])
-
-
-def options(build: Build) -> str:
-    """Return the options with which `invoke build` builds this, quoted for a shell."""
-    return shlex.join(shlex.split(command(build))[2:])
+    return [*chain(*words), *(["--with-headers"] if build.with_headers else [])]
 
 
 def entrypoint(build: Build, *, cpuinfo: str = "/proc/cpuinfo") -> str:
@@ -440,6 +449,7 @@ def environment_of_templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
+        auto_reload=False,
     )
     jinja.filters["shell"] = shlex.quote
     jinja.filters["bazelrc"] = bazelrc_word

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 
 from packaging.version import Version
 
@@ -77,6 +78,7 @@ def table() -> CompilerTable:
     return facts.load("compilers", CompilerTable)
 
 
+@lru_cache(maxsize=2**8)
 def find(text: str) -> tuple[str, int]:
     """Return ("gcc", 12) for "gcc-12"; raises UnknownCompiler with the nearest ones that were tried."""
     match = SPELLED.fullmatch(text.strip().lower().replace("clang++", "clang").replace("g++", "gcc"))

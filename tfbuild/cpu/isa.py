@@ -13,6 +13,7 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from pathlib import Path
 
 from tfbuild import facts
@@ -236,6 +237,8 @@ def _is_known(name: str, arch: str) -> bool:
 # --- flags -----------------------------------------------------------------------------------------------------------
 
 
+# A matrix asks for the same ones for each target and Python.
+@lru_cache(maxsize=2**11)
 def flags(
     isa: InstructionSet, compiler: str, *, release: str = "", prefer_vector_width: str = "", named: str = ""
 ) -> Flags:
@@ -318,6 +321,7 @@ def _arm(kept: frozenset[str], level: FullLevel) -> tuple[str, ...]:
     return ("-march=" + "+".join([level.march, *extensions]),)
 
 
+@cache
 def switched_on(name: str) -> frozenset[str]:
     """Return what every compiler switches on with this feature's flag, and so needs no flag of its own."""
     direct = facts.feature(name).implies

@@ -383,11 +383,12 @@ def repo_env(release: str, env: Iterable[tuple[str, str]]) -> tuple[str, ...]:
 # --- the official wheel ----------------------------------------------------------------------------------------------
 
 
+@cache
 def official_wheel(release: str, arch: str) -> OfficialWheel:
     """Return the wheel on PyPI; raises UnknownRelease if that architecture has none."""
     matches = rows(table().official_wheel, release, arch)
     if not matches:
-        first = next((other.version for other in releases() if rows(table().official_wheel, other.version, arch)), "")
+        first = _first_official(arch)
         raise UnknownRelease(
             f"TensorFlow {release} has no official wheel for {arch}",
             hint=f"the first with one is {first}" if first else "build it from source: leave out --wheel official",
@@ -405,6 +406,11 @@ def official_wheel(release: str, arch: str) -> OfficialWheel:
         cpu=fact.cpu,
         gpu=fact.gpu,
     )
+
+
+@cache
+def _first_official(arch: str) -> str:
+    return next((other.version for other in releases() if rows(table().official_wheel, other.version, arch)), "")
 
 
 def newest_official(arch: str, python: str) -> str:

@@ -130,6 +130,7 @@ def llvm_suite(name: str, compiler: str) -> str:
     return f"llvm-toolchain-{name}-{compiler.partition('-')[2]}"
 
 
+@cache
 def python_requirements(release: str) -> tuple[str, ...]:
     """Return what pip installs for TensorFlow's own build, sorted. The release's constraints replace plain names."""
     from packaging.requirements import Requirement  # takes longer to import than a plan to be made
