@@ -1,24 +1,30 @@
 """Two builds of one context make the same layers, and what is in them belongs to root.
 
-A small wheel takes TensorFlow's place: the steps are the same, and what they write is what differed.
+A small wheel takes TensorFlow's place: the steps are the same, and what they write is what differed. The second build
+downloads all from a mirror that asks for a password, of which the image has no trace.
 """
 
+import base64
 import io
 import json
 import tarfile
+import uuid
 import zipfile
 from collections.abc import Iterator
-from dataclasses import replace
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from http import HTTPStatus
 from pathlib import Path
 
 import pytest
 
+from tests.with_engine import saved
 from tfbuild import plan
 from tfbuild.cli.options import certificates
 from tfbuild.context import dockerfile
 from tfbuild.engine import Engine, Progress
 from tfbuild.engine.build import BuildSettings
-from tfbuild.pipeline import base_image
+from tfbuild.pipeline import base_image, bundle, mirror
 from tfbuild.plan import Build, Request, source
 from tfbuild.plan.wheel import Wheel
 
@@ -26,6 +32,8 @@ pytestmark = pytest.mark.engine
 NAME = "tensorflow-0.1-py3-none-any.whl"
 EPOCH = 315532800
 WHEEL_FILE = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+# pip asks an index for this one.
+METADATA = "Metadata-Version: 2.1\nName: tensorflow\nVersion: 0.1\nRequires-Dist: six\n"
 MODULE = "NAMES = {'b', 'a'}\ndef f(x):\n    return x in {'one', 'two', 'three'}\n"
 # Whose times differ: the engine puts resolv.conf and hosts there while a step runs. So do those of the marks that stand
 # for a file of the base which a step removed.
@@ -42,7 +50,7 @@ def small(folder: Path) -> Build:
         archive.writestr("tensorflow/broken.py", "print 'of another Python'\n")
         archive.writestr("tensorflow/include/cpu_info.h", "")
         archive.writestr("tensorflow/libtensorflow_framework.so.2", library.read_bytes())
-        archive.writestr("tensorflow-0.1.dist-info/METADATA", "Metadata-Version: 2.1\nName: tensorflow\nVersion: 0.1\n")
+        archive.writestr("tensorflow-0.1.dist-info/METADATA", METADATA)
         archive.writestr("tensorflow-0.1.dist-info/WHEEL", WHEEL_FILE)
         archive.writestr("tensorflow-0.1.dist-info/RECORD", "")
     build = plan.select(Request(wheel="official", release="2.21.0", python="3.11", platform="linux/amd64"), None)
@@ -50,30 +58,67 @@ def small(folder: Path) -> Build:
     return replace(build, wheel=Wheel(kind="file", requirement=NAME, constraints=(), path=wheel, sha256=sha256))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Guarded:
+    """A mirror that asks for a password: its URL, how the password reads there and in requests, and what it served."""
+
+    url: str
+    needles: tuple[bytes, bytes]
+    asked: list[str]
+
+
+@contextmanager
+def guarded(folder: Path) -> Iterator[Guarded]:
+    login = f"us:{uuid.uuid4().hex}"
+    sent = base64.b64encode(login.encode())
+
+    class Handler(mirror.Handler):
+        def do_GET(self) -> None:  # noqa: N802
+            if self.headers["Authorization"] == f"Basic {sent.decode()}":
+                super().do_GET()
+            else:
+                self.send_error(HTTPStatus.UNAUTHORIZED)
+
+    with mirror.serve(bundle.fill(folder), mirror.Upstream(ca=certificates(""))) as server:
+        server.RequestHandlerClass = Handler
+        url = f"http://{login}@127.0.0.1:{server.server_port}"
+        yield Guarded(url=url, needles=(login.partition(":")[2].encode(), sent), asked=server.requested)
+
+
 @pytest.fixture(scope="module")
-def pair(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
-    """Two images of one context: the second built without a cache, the first by cached steps if it can be."""
+def guard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    with guarded(tmp_path_factory.mktemp("mirror")) as given:
+        yield given
+
+
+@pytest.fixture(scope="module")
+def pair(engine: Engine, guard: Guarded, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """Two images of one context: the second from the mirror without a cache, the first by cached steps if it can be."""
     folder = tmp_path_factory.mktemp("pair")
     ca = certificates("")
     base = base_image.bootstrap(engine, "bookworm", progress=Progress(), log=folder / "base.log", ca_cert=ca)
     context = dockerfile.write(small(folder), folder / "context")
     names = ("tfbuild-test-pair:one", "tfbuild-test-pair:two")
 
-    def make(name: str, *, no_cache: bool) -> None:
+    secrets = {"ca": ca} if ca else {}
+
+    def make(name: str, *, no_cache: bool, secrets: dict[str, Path], network: str = "") -> None:
         settings = BuildSettings(
             log=folder / "log",
             progress=Progress(),
-            secrets={"ca": ca} if ca else {},
+            secrets=secrets,
+            network=network,
             no_cache=no_cache,
             build_args=dockerfile.build_args(base, context),
         )
         engine.build(context.folder, settings, tag=name)
 
-    make(names[0], no_cache=False)
-    make(names[1], no_cache=True)
+    make(names[0], no_cache=False, secrets=secrets)
+    (folder / "mirror").write_text(f"{guard.url}\n")
+    make(names[1], no_cache=True, secrets=secrets | {"mirror": folder / "mirror"}, network="host")
     if packages(engine, names[0]) != packages(engine, names[1]):
         # The cache is older than Debian's last update.
-        make(names[0], no_cache=True)
+        make(names[0], no_cache=True, secrets=secrets)
     yield names
     for name in names:
         engine.remove(name)
@@ -154,3 +199,13 @@ def test_all_that_the_build_added_has_one_time_and_the_environment_belongs_to_ro
     assert "tensorflow/__pycache__/__init__" in run.stderr
     assert engine.run(pair[0], ["sh", "-c", "touch /opt/tensorflow/x || id -u"]).stdout == "1000\n"
     assert json.loads(engine.run(pair[0], ["cat", "/opt/tfbuild/plan.json"]).stdout)["release"] == "2.21.0"
+
+
+def test_the_password_of_a_mirror_is_in_no_layer_and_not_in_the_history(
+    engine: Engine, pair: tuple[str, str], guard: Guarded
+) -> None:
+    assert "/pypi.org/simple/six/" in guard.asked
+    assert any(path.endswith(".deb") for path in guard.asked)
+    # The search finds what is there: a file's text, and a label.
+    there = (MODULE.encode(), b"io.tfbuild.allocator")
+    assert saved.found(saved.everything(engine, pair[1]), *guard.needles, *there) == set(there)
