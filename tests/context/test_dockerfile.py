@@ -306,6 +306,15 @@ def test_headers_are_kept_only_when_asked_for() -> None:
     assert "slim.sh /opt/tensorflow headers" in dockerfile.files(official(with_headers=True))["Dockerfile"]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_step_that_installs_packages_into_the_image_takes_setuid_away(tmp_path: Path, kind: str) -> None:
+    build = kinds(tmp_path)[kind]
+    commands = [command for command in runs(dockerfile.files(build)["Dockerfile"]) if "times.sh end" in command]
+    installing = [command for command in commands if "apt-get" in command or "system.sh" in command]
+    assert len(installing) == (2 if build.wheel.kind == "source" else 1)
+    assert all("&& find / -xdev -type f -perm /6000 -exec chmod a-s {} + " in command for command in installing)
+
+
 def test_onednn_is_switched_on_for_mkl_alone_and_its_label_says_so() -> None:
     for target, label in (("mkl", "on"), ("cpu", "default"), ("cuda", "default")):
         build = official(target=target)

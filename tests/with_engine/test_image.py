@@ -9,6 +9,7 @@ import io
 import json
 import os
 import re
+import shlex
 import ssl
 import subprocess
 import tarfile
@@ -26,9 +27,11 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
 from tests.cpu.machines import machine
+from tests.with_engine import saved
+from tests.with_engine.conftest import ROOT
 from tfbuild import plan
 from tfbuild.context import dockerfile
-from tfbuild.engine import Engine, Progress
+from tfbuild.engine import Engine, Progress, docker_cli
 from tfbuild.engine.build import BuildSettings
 from tfbuild.errors import BuildFailed
 from tfbuild.pipeline import base_image
@@ -222,6 +225,33 @@ def test_a_custom_op_compiles_against_an_image_with_headers(
             assert done.stdout == "[5, 0, 0]\n", done.stderr[-2000:]
 
 
+# --- locked down ------------------------------------------------------------------------------------------------------
+
+
+def locked_down(image: str) -> list[str]:
+    """The manual's `docker run`, of this image."""
+    page = (ROOT / "docs" / "verification.md").read_text(encoding="utf-8").partition("\n## Locked down\n")[2]
+    program, *words = shlex.split(page.partition("```sh\n")[2].partition("```")[0])
+    assert program == "docker"
+    return [image if word.startswith("tfbuild:") else word for word in words]
+
+
+@pytest.mark.parametrize("more", [(), ("--tmpfs", "/tmp")], ids=["by the manual", "with a /tmp"])
+def test_the_locked_down_image_passes_its_own_smoke_benchmark(
+    engine: Engine, image: str, more: tuple[str, ...]
+) -> None:
+    run, *words = locked_down(image)
+    limits = {"--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--network", "none"}
+    assert limits < set(words)
+    assert words[-2:] == [image, "tfbuild-smoke"]
+    command = [docker_cli.find_cli(engine.host).path, run, *more, *words, "--json"]
+    done = subprocess.run(
+        command, env=docker_cli.environment(engine.host), capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert json.loads(done.stdout)["verdict"] == "pass"
+
+
 # --- the guard --------------------------------------------------------------------------------------------------------
 
 
@@ -261,8 +291,8 @@ def layers(engine: Engine, image: str, work: Path) -> list[Path]:
     with archive.open("wb") as stream:
         for chunk in engine.client.images.get(image).save(chunk_size=1 << 22):
             stream.write(chunk)
-    with tarfile.open(archive) as saved:
-        saved.extractall(folder, filter="data")
+    with tarfile.open(archive) as tar:
+        tar.extractall(folder, filter="data")
     archive.unlink()
     (manifest,) = json.loads((folder / "manifest.json").read_text())
     return [folder / name for name in manifest["Layers"]]
@@ -295,6 +325,27 @@ def test_no_compiler_and_no_tool_of_the_build_is_left(engine: Engine, image: str
     assert done.stdout == ""
 
 
+def privileged(engine: Engine, image: str) -> set[str]:
+    """The names of the setuid and setgid files in a container's file system."""
+    container = engine.client.containers.create(image, ["true"])
+    command = [docker_cli.find_cli(engine.host).path, "export", container.id]
+    try:
+        with subprocess.Popen(command, env=docker_cli.environment(engine.host), stdout=subprocess.PIPE) as export:
+            assert export.stdout is not None
+            with tarfile.open(fileobj=export.stdout, mode="r|") as files:
+                names = {Path(file.name).name for file in files if file.isreg() and file.mode & 0o6000}
+            export.stdout.read()
+        assert export.returncode == 0
+    finally:
+        container.remove()
+    return names
+
+
+def test_no_file_is_setuid_or_setgid(engine: Engine, image: str, ground: ResolvedBase) -> None:
+    assert {"su", "mount", "passwd"} <= privileged(engine, ground.reference)
+    assert privileged(engine, image) == set()
+
+
 def test_no_file_is_in_two_layers(entries: list[tarfile.TarInfo]) -> None:
     files = [entry.name for entry in entries if entry.isfile() and entry.size > 0]
     assert len(files) == len(set(files))
@@ -319,24 +370,12 @@ def test_the_ca_is_in_no_layer_and_not_in_the_history(
     engine: Engine, image: str, layers: list[Path], certificate: Path, work: Path
 ) -> None:
     (needle,) = body(certificate.read_text())
-    leaks = [layer for layer in layers if contains(layer, needle)]
-    assert leaks == []
+    assert [layer for layer in layers if saved.found(saved.read(layer), needle)] == []
     history = json.dumps(engine.client.api.history(image)) + json.dumps(engine.client.api.inspect_image(image))
     assert needle.decode() not in history
     # The search finds what is there: certifi's own certificates are in the image.
     certifi = engine.read_file(image, f"{SITE}/certifi/cacert.pem", work / "cacert.pem", GIGABYTE)
-    assert any(contains(layer, body(certifi.read_text())[0]) for layer in layers)
-
-
-def contains(path: Path, needle: bytes) -> bool:
-    """Layers in `docker save` are plain tar files, so a file's bytes stand in them as they are."""
-    tail = b""
-    with path.open("rb") as stream:
-        while chunk := stream.read(1 << 22):
-            if needle in tail + chunk:
-                return True
-            tail = chunk[-len(needle) :]
-    return False
+    assert any(saved.found(saved.read(layer), body(certifi.read_text())[0]) for layer in layers)
 
 
 class Site(http.server.SimpleHTTPRequestHandler):

@@ -2,29 +2,33 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from tests.ports import free_port
-from tests.with_engine import buildgrid, mirror
+from tests.with_engine import buildgrid, mirror, saved
 from tests.with_engine.buildgrid import Server
 from tests.with_engine.conftest import ROOT, Site
-from tests.with_engine.test_compile import KERNELS, TREE, begun, command, small
+from tests.with_engine.test_compile import KERNELS, RELEASE, TREE, begun, command, maker, small
 from tests.with_engine.test_compile import log as log_of
+from tfbuild import plan
 from tfbuild.context import remote_cache
 from tfbuild.context.dockerfile import TEMPLATES
 from tfbuild.context.remote_cache import Remote
+from tfbuild.engine import Engine
 from tfbuild.errors import UsageError
 from tfbuild.facts import toolchains
 from tfbuild.pipeline import bazel_output as bazel_says
+from tfbuild.plan import Request
 
 CPU = "x86-64-v2"
 
@@ -174,6 +178,58 @@ def test_no_credential_is_in_what_a_run_says_and_leaves(site: Site, server: Serv
     for text in (done.stdout, done.stderr, *(path.read_text(errors="replace") for path in folder.rglob("*.*"))):
         assert secret not in text
     assert not list(scratch.iterdir())
+
+
+# In place of the tree's own: Bazel 2.1.0, which knows headers, would download rules for C++ and for programs.
+COPIED = """genrule(
+    name = "copied",
+    srcs = ["build_pip_package.sh"],
+    outs = ["build_pip_package"],
+    cmd = "cp $< $@",
+    executable = 1,
+)
+"""
+PLACES = {
+    "$0.runfiles/org_tensorflow/tensorflow": "/src/tensorflow",
+    "$files/double/libtensorflow_double.so": "/usr/lib/x86_64-linux-gnu/libdl.so.2",
+}
+
+
+def uncompiled(tree: Path) -> Path:
+    """Copy the double to `tree`; its library is now the system's, and no cache has what Bazel makes."""
+    shutil.copytree(TREE, tree)
+    (tree / "tensorflow/tools/pip_package/BUILD").write_text(COPIED)
+    script = tree / "tensorflow/tools/pip_package/build_pip_package.sh"
+    text = f"{script.read_text()}# {uuid.uuid4().hex}\n"
+    for old, new in PLACES.items():
+        assert old in text
+        text = text.replace(old, new)
+    script.write_text(text)
+    return tree
+
+
+def test_no_credential_is_in_an_image_that_was_compiled_with_them(site: Site, engine: Engine, tmp_path: Path) -> None:
+    """The cache asks for the header. The mirror takes any password; that of test_reproducible.py asks for it."""
+    header, password = uuid.uuid4().hex, uuid.uuid4().hex
+    tree = str(uncompiled(tmp_path / "tree"))
+    request = Request(
+        target="mkl", release=RELEASE, bazel=mirror.NEWER, cpu=CPU, base=site.base, source=tree, with_headers=True
+    )
+    (tmp_path / "headers").write_text(f"x-request-actor={header}\n")
+    (tmp_path / "buildgrid").mkdir()
+    with buildgrid.serve(tmp_path / "buildgrid", actor=header, instance="main") as server:
+        remote = remote_cache.options(cache=server.url, instance="main", header_file=str(tmp_path / "headers"))
+        making = maker(site, tmp_path)
+        run = replace(making.run, remote=remote, mirror=site.url.replace("://", f"://us:{password}@"))
+        made = replace(making, run=run).build(plan.select(request, None))
+        assert server.stored()
+    try:
+        # The search finds what is there: a file's text, and a label.
+        there = {b"A test double, not TensorFlow", b"io.tfbuild.allocator"}
+        found = saved.found(saved.everything(engine, made.image), header.encode(), password.encode(), *there)
+        assert found == there
+    finally:
+        engine.remove(made.image)
 
 
 def here(bazel: Path, version: str, given: Remote, folder: Path, startup: str = "") -> str:

@@ -1,24 +1,30 @@
 """Two builds of one context make the same layers, two of one release share most of theirs, and root owns the files.
 
-A small wheel takes TensorFlow's place: the steps are the same, and what they write is what differed.
+A small wheel takes TensorFlow's place: the steps are the same, and what they write is what differed. The second build
+downloads all from a mirror that asks for a password, of which the image has no trace.
 """
 
+import base64
 import io
 import json
 import tarfile
+import uuid
 import zipfile
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from http import HTTPStatus
 from pathlib import Path
 
 import pytest
 
+from tests.with_engine import saved
 from tfbuild import plan
 from tfbuild.cli.options import certificates
 from tfbuild.context import dockerfile
 from tfbuild.engine import Engine, Progress
 from tfbuild.engine.build import BuildSettings
-from tfbuild.pipeline import base_image
+from tfbuild.pipeline import base_image, bundle, mirror
 from tfbuild.plan import Build, Request, source
 from tfbuild.plan.wheel import Wheel
 
@@ -26,6 +32,8 @@ pytestmark = pytest.mark.engine
 NAME = "tensorflow-0.1-py3-none-any.whl"
 EPOCH = 315532800
 WHEEL_FILE = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+# pip asks an index for this one.
+METADATA = "Metadata-Version: 2.1\nName: tensorflow\nVersion: 0.1\nRequires-Dist: six\n"
 MODULE = "NAMES = {'b', 'a'}\ndef f(x):\n    return x in {'one', 'two', 'three'}\n"
 # Whose times differ: the engine puts resolv.conf and hosts there while a step runs. So do those of the marks that stand
 # for a file of the base which a step removed.
@@ -44,7 +52,7 @@ def small(folder: Path, library: str = "libdl.so.2") -> Build:
         archive.writestr("tensorflow/broken.py", "print 'of another Python'\n")
         archive.writestr("tensorflow/include/cpu_info.h", "")
         archive.writestr("tensorflow/libtensorflow_framework.so.2", machine_code)
-        archive.writestr("tensorflow-0.1.dist-info/METADATA", "Metadata-Version: 2.1\nName: tensorflow\nVersion: 0.1\n")
+        archive.writestr("tensorflow-0.1.dist-info/METADATA", METADATA)
         archive.writestr("tensorflow-0.1.dist-info/WHEEL", WHEEL_FILE)
         archive.writestr("tensorflow-0.1.dist-info/RECORD", "")
     build = plan.select(Request(wheel="official", release="2.21.0", python="3.11", platform="linux/amd64"), None)
@@ -52,20 +60,56 @@ def small(folder: Path, library: str = "libdl.so.2") -> Build:
     return replace(build, wheel=Wheel(kind="file", requirement=NAME, constraints=(), path=wheel, sha256=sha256))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Guarded:
+    """A mirror that asks for a password: its URL, how the password reads there and in requests, and what it served."""
+
+    url: str
+    needles: tuple[bytes, bytes]
+    asked: list[str]
+
+
+@contextmanager
+def guarded(folder: Path) -> Iterator[Guarded]:
+    login = f"us:{uuid.uuid4().hex}"
+    sent = base64.b64encode(login.encode())
+
+    class Handler(mirror.Handler):
+        def do_GET(self) -> None:  # noqa: N802
+            if self.headers["Authorization"] == f"Basic {sent.decode()}":
+                super().do_GET()
+            else:
+                self.send_error(HTTPStatus.UNAUTHORIZED)
+
+    with mirror.serve(bundle.fill(folder), mirror.Upstream(ca=certificates(""))) as server:
+        server.RequestHandlerClass = Handler
+        url = f"http://{login}@127.0.0.1:{server.server_port}"
+        yield Guarded(url=url, needles=(login.partition(":")[2].encode(), sent), asked=server.requested)
+
+
 @pytest.fixture(scope="module")
-def make(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., None]]:
-    """Builds an image of a build under a name; the images are removed at the end."""
+def guard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    with guarded(tmp_path_factory.mktemp("mirror")) as given:
+        yield given
+
+
+@pytest.fixture(scope="module")
+def make(engine: Engine, guard: Guarded, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., None]]:
+    """Builds an image of a build under a name, on request from the mirror; the images are removed at the end."""
     folder = tmp_path_factory.mktemp("pair")
     ca = certificates("")
     base = base_image.bootstrap(engine, "bookworm", progress=Progress(), log=folder / "base.log", ca_cert=ca)
+    secrets = {"ca": ca} if ca else {}
+    (folder / "mirror").write_text(f"{guard.url}\n")
     made = set()
 
-    def make(build: Build, name: str, *, no_cache: bool = False) -> None:
+    def make(build: Build, name: str, *, no_cache: bool = False, mirrored: bool = False) -> None:
         context = dockerfile.write(build, folder / name)
         settings = BuildSettings(
             log=folder / "log",
             progress=Progress(),
-            secrets={"ca": ca} if ca else {},
+            secrets=secrets | ({"mirror": folder / "mirror"} if mirrored else {}),
+            network="host" if mirrored else "",
             no_cache=no_cache,
             build_args=dockerfile.build_args(base, context),
         )
@@ -78,12 +122,12 @@ def make(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[C
 
 
 @pytest.fixture(scope="module")
-def pair(engine: Engine, make: Callable[..., None], tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """Two images of one context: the second built without a cache, the first by cached steps if it can be."""
+def pair(make: Callable[..., None], engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """Two images of one context: the second from the mirror without a cache, the first by cached steps if it can be."""
     build = small(tmp_path_factory.mktemp("small"))
     names = ("tfbuild-test-pair:one", "tfbuild-test-pair:two")
     make(build, names[0])
-    make(build, names[1], no_cache=True)
+    make(build, names[1], no_cache=True, mirrored=True)
     if packages(engine, names[0]) != packages(engine, names[1]):
         # The cache is older than Debian's last update.
         make(build, names[0], no_cache=True)
@@ -97,9 +141,9 @@ def packages(engine: Engine, name: str) -> str:
 
 def layers(engine: Engine, name: str) -> list[dict[str, Entry]]:
     """The layers' entries, in order: for each path all but its time, and then that."""
-    saved = io.BytesIO(b"".join(engine.client.images.get(name).save()))
+    image = io.BytesIO(b"".join(engine.client.images.get(name).save()))
     found = []
-    with tarfile.open(fileobj=saved) as archive:
+    with tarfile.open(fileobj=image) as archive:
 
         def read(path: str) -> bytes:
             file = archive.extractfile(path)
@@ -172,7 +216,7 @@ def test_an_image_for_another_instruction_set_shares_all_but_tensorflow_s_own_li
 ) -> None:
     other = "tfbuild-test-pair:other"
     make(small(tmp_path, library="libm.so.6"), other)
-    there = set(digests(engine, pair[1]))
+    there = set(digests(engine, pair[0]))
     shared, own = dict[str, int](), dict[str, int]()
     for digest, layer in zip(digests(engine, other), layers(engine, other), strict=True):
         (shared if digest in there else own).update({path: len(entry[5]) for path, entry in layer.items() if entry[5]})
@@ -190,3 +234,13 @@ def test_an_image_for_another_instruction_set_shares_all_but_tensorflow_s_own_li
 
 def digests(engine: Engine, name: str) -> list[str]:
     return list(engine.client.images.get(name).attrs["RootFS"]["Layers"])
+
+
+def test_the_password_of_a_mirror_is_in_no_layer_and_not_in_the_history(
+    engine: Engine, pair: tuple[str, str], guard: Guarded
+) -> None:
+    assert "/pypi.org/simple/six/" in guard.asked
+    assert any(path.endswith(".deb") for path in guard.asked)
+    # The search finds what is there: a file's text, and a label.
+    there = (MODULE.encode(), b"io.tfbuild.allocator")
+    assert saved.found(saved.everything(engine, pair[1]), *guard.needles, *there) == set(there)
