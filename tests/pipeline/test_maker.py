@@ -3,7 +3,8 @@
 import errno
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,11 +13,12 @@ from typing import Any
 import pytest
 
 from tests.cpu.machines import machine
+from tests.verify.test_report import report
 from tfbuild import cpu, plan
 from tfbuild.context.labels import image_name, labels_of
 from tfbuild.engine import Engine
 from tfbuild.engine.buildx import Builder
-from tfbuild.errors import DiskFull
+from tfbuild.errors import DiskFull, EngineMissing
 from tfbuild.pipeline import Maker, baselines
 from tfbuild.pipeline.base_image import ResolvedBase
 from tfbuild.pipeline.baselines import Comparison
@@ -157,3 +159,67 @@ def test_a_verification_builds_nothing_and_says_what_it_lacks(tmp_path: Path) ->
     assert isinstance(baseline, Baseline)
     assert (baseline.ref, baseline.image) == (image_name(official), "sha256:1")
     assert list(tmp_path.iterdir()) == []
+
+
+class NamingEngine(Engine):
+    """An engine with images by their names. It ends before the step `ends` of a tagging ("tag", "image" or "untag")."""
+
+    def __init__(self, ends: str, **names: str) -> None:
+        self.ends, self.names = ends, names
+
+    @contextmanager
+    def watched(self, use: str) -> Iterator[Callable[[], None]]:
+        yield lambda: None
+
+    def step(self, name: str) -> None:
+        if name == self.ends:
+            raise EngineMissing("no container engine answers")
+
+    def image(self, ref: str) -> Any:
+        self.step("image")
+        return SimpleNamespace(tags=tuple(name for name, id_ in self.names.items() if id_ == self.names[ref]))
+
+    def tag(self, ref: str, new: str) -> None:
+        self.step("tag")
+        self.names[new] = self.names[ref]
+
+    def untag(self, ref: str) -> None:
+        self.step("untag")
+        del self.names[ref]
+
+
+@pytest.mark.parametrize("ends", ["tag", "image", "untag"])
+@pytest.mark.parametrize(("verdict", "suffix"), [("pass", ""), ("fail", "-failed")])
+def test_a_tagging_that_the_engine_s_end_broke_off_is_done_by_the_next_run(
+    ends: str, verdict: str, suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = plan.select(Request(wheel="official", release="2.20.0", platform="linux/amd64"), None)
+    unverified, final = image_name(build, "-unverified"), image_name(build, suffix)
+    monkeypatch.setattr(verifying, "verify", lambda *_, **__: report(verdict))
+    maker = Maker(run=Run(work=tmp_path, reports=tmp_path / "reports", throughput=False))
+    comparison = baselines.for_build(build, "auto")
+    engine = NamingEngine(ends, **{unverified: "sha256:1", "mine:1": "sha256:1", "tfbuild:other": "sha256:2"})
+    maker.__dict__["engine"] = engine
+    with pytest.raises(EngineMissing):
+        maker._verify_and_name(build, unverified, comparison)
+    assert not (tmp_path / "reports").exists(), "a report is that of a named image"
+    assert engine.names[unverified] == "sha256:1"
+
+    engine.ends = ""
+    # As build() goes on: from the final name where the image has it, else from the one that the builder gives.
+    found = final if final in engine.names and not suffix else unverified
+    assert maker._verify_and_name(build, found, comparison).image == final
+    assert engine.names == {final: "sha256:1", "mine:1": "sha256:1", "tfbuild:other": "sha256:2"}
+    assert len([*(tmp_path / "reports").iterdir()]) == 3
+
+
+def test_the_unverified_name_of_another_image_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of a build with --no-verify, while --reverify proves the named image again."""
+    build = plan.select(Request(wheel="official", release="2.20.0", platform="linux/amd64"), None)
+    names = {image_name(build): "sha256:1", image_name(build, "-unverified"): "sha256:2"}
+    monkeypatch.setattr(verifying, "verify", lambda *_, **__: report())
+    maker = Maker(run=Run(work=tmp_path, reports=tmp_path / "reports", throughput=False))
+    engine = NamingEngine("", **names)
+    maker.__dict__["engine"] = engine
+    maker._verify_and_name(build, image_name(build), baselines.for_build(build, "auto"))
+    assert engine.names == names

@@ -1,7 +1,7 @@
 """A session runs the checks in order on one image and reports what they found, whatever the image does."""
 
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import cast
@@ -14,7 +14,7 @@ from tfbuild import __version__
 from tfbuild.binary.guard import Guard
 from tfbuild.context.labels import PREFIX
 from tfbuild.engine import Engine, Image, Sandbox
-from tfbuild.errors import UnknownImage
+from tfbuild.errors import EngineMissing, UnknownImage
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.judge import Judgement
 from tfbuild.measure import probe
@@ -39,11 +39,15 @@ STARTED = Start(outcome=Outcome(records=(ENVIRONMENT, TENSORFLOW), ended=judge.E
 
 @dataclass(kw_only=True)
 class FakeEngine:
-    """An engine with one image. It runs nothing: the checks here are made up."""
+    """An engine with one image. It runs nothing: the checks here are made up.
+
+    `ended`: whether it has ended since the verification began.
+    """
 
     image_: Image = IMAGE
     version: str = "engine 1"
     removed: bool = False
+    ended: bool = False
     events: list[str] = field(default_factory=list)
 
     def image(self, ref: str) -> Image:
@@ -55,11 +59,25 @@ class FakeEngine:
         return not self.removed
 
     @contextmanager
+    def watched(self, use: str) -> Iterator[Callable[[], None]]:
+        def require_engine() -> None:
+            if self.ended:
+                raise EngineMissing(f"the engine ended during {use}")
+
+        try:
+            yield require_engine
+        except Exception:
+            require_engine()
+            raise
+
+    @contextmanager
     def sandbox(self, ref: str, files: Mapping[str, bytes], path: str) -> Iterator[Sandbox]:
         assert files == probe.below_root()
         self.events.append(f"sandbox {ref} {path}")
-        yield Sandbox(processes=1, volume="v", source="/v", path=path)
-        self.events.append("sandbox removed")
+        try:
+            yield Sandbox(processes=1, volume="v", source="/v", path=path)
+        finally:
+            self.events.append("sandbox removed")
 
 
 def check(name: str, status: str = judge.PASS, skip: str = "", detail: str = "seen") -> VerificationCheck:
@@ -222,3 +240,48 @@ def test_an_image_that_is_removed_while_it_is_verified_is_named(removed: bool, m
     message = "tfbuild:x was removed while it was verified" if removed else "no image 'sha256:0b'"
     with pytest.raises(UnknownImage, match=message):
         verified(monkeypatch, gone, engine=FakeEngine(removed=removed))
+
+
+def ending(status: str, *, skip: str = "") -> VerificationCheck:
+    """A check during which the engine ends; what it then sees of the image has this status."""
+
+    def run(state: Verification) -> Judgement:
+        cast(FakeEngine, state.engine).ended = True
+        return Judgement("ending", status, "killed by SIGKILL")
+
+    return VerificationCheck(name="ending", claim=CLAIM, run=run, skip=lambda _: skip)
+
+
+@pytest.mark.parametrize("status", [judge.FAIL, judge.WARN, judge.SKIP])
+def test_an_engine_that_ends_is_no_verdict_on_the_image(status: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, output = FakeEngine(), io.StringIO()
+    monkeypatch.setattr(session, "CHECKS", (check("one"), ending(status), check("three")))
+    with pytest.raises(EngineMissing, match="the engine ended during verification"):
+        session.verify(cast(Engine, engine), "tfbuild:x", baseline=None, progress=Progress(output))
+    assert [event.split()[0] for event in engine.events] == ["image", "sandbox", "one", "sandbox"]
+    assert "verify: ending: failed" in output.getvalue()
+    assert "killed by SIGKILL" not in output.getvalue()
+
+
+def test_what_a_check_raises_because_the_engine_ended_has_that_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An image that is missing among it."""
+
+    def run(state: Verification) -> Judgement:
+        cast(FakeEngine, state.engine).ended = True
+        raise UnknownImage("no image 'sha256:0a' on this engine")
+
+    with pytest.raises(EngineMissing, match="the engine ended during verification"):
+        verified(monkeypatch, VerificationCheck(name="guard", claim=CLAIM, run=run))
+
+
+def test_a_verdict_stays_if_the_engine_ended_but_all_was_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    report, *_ = verified(monkeypatch, ending(judge.PASS), check("two", skip="no GPU"))
+    assert report.verdict == "pass"
+
+
+def test_an_image_that_kills_its_own_process_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exit code is that of a container which an ending engine kills; this engine runs on."""
+    killed = judge.guard(judge.Ended(137, ""))
+    report, *_ = verified(monkeypatch, check("guard", killed.status, detail=killed.detail), check("two"))
+    assert (report.verdict, report.checks[0].status, report.checks[1].status) == ("fail", "fail", "pass")
+    assert "SIGKILL" in report.checks[0].detail

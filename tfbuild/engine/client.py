@@ -24,6 +24,7 @@ from tfbuild.engine import (
     docker_cli,
     docker_contexts,
     leases,
+    loss,
     ssh_tunnel,
     transfer,
 )
@@ -41,7 +42,7 @@ from tfbuild.engine.sandbox import Sandbox
 from tfbuild.engine.sdk_errors import translated
 from tfbuild.engine.selection import USUAL, EngineChoice
 from tfbuild.engine.worker import Worker
-from tfbuild.errors import BuildFailed, EngineMissing, UnknownImage
+from tfbuild.errors import UnknownImage
 from tfbuild.oci import credentials
 from tfbuild.util import scratch
 from tfbuild.util.process import Attached, interruptible
@@ -287,25 +288,25 @@ class Engine:
         last lines that matter, DiskFull, EngineMissing where no client can build, or TimeoutError after `seconds`.
         Ctrl-C or SIGTERM also ends the build inside the engine, then raises KeyboardInterrupt.
         """
-        with self._answering():
+        with loss.building(self._require_answer):
             return build.build(context, self._place, settings, tag=tag)
 
     def export(self, context: Path, settings: BuildSettings, *, stage: str, output: Path) -> None:
         """Build one stage of a folder and write that stage's files to `output`. Raises what build() raises."""
-        with self._answering():
+        with loss.building(self._require_answer):
             build.export(context, self._place, settings, stage=stage, output=output)
 
-    @contextmanager
-    def _answering(self) -> Iterator[None]:
-        """Raise EngineMissing for a build that fails because the engine does not answer any more."""
-        try:
-            yield
-        except BuildFailed as error:
-            try:
-                Engine.connect(self.host, chosen=self.chosen).client.close()
-            except EngineMissing as missing:
-                raise build.engine_ended(missing, error) from error
-            raise
+    def _require_answer(self) -> None:
+        """Raise EngineMissing if the engine takes no new connection: while it shuts down it serves the old ones."""
+        Engine.connect(self.host, chosen=self.chosen).client.close()
+
+    def watched(self, use: str) -> AbstractContextManager[Callable[[], None]]:
+        """Raise EngineMissing for any error in the block if the engine ended during it, even if it is back.
+
+        Yields a function that raises it as well, for failures that the block would put down to an image. `use`: what
+        the engine does meanwhile, as in "ended during `use`".
+        """
+        return loss.watched(self.client, self._require_answer, use)
 
     def require_buildkit(self) -> None:
         """Raise EngineMissing where the engine is Podman, which has no BuildKit, or no `docker` program can use it."""

@@ -25,7 +25,7 @@ from tfbuild.engine.build import BuildSettings
 from tfbuild.errors import BaseUnavailable, EngineMissing, TfbuildError, UnknownCpu, UnknownImage, UsageError
 from tfbuild.facts import base_images, releases, toolchains
 from tfbuild.pipeline import base_image as bases
-from tfbuild.pipeline import baselines, compiling, reuse, wheel_export
+from tfbuild.pipeline import baselines, compiling, reuse, tagging, wheel_export
 from tfbuild.pipeline import bundle as bundles
 from tfbuild.pipeline.baselines import Comparison
 from tfbuild.pipeline.bundle import Bundle
@@ -326,10 +326,7 @@ class Maker:
     def _verify_and_name(self, build: Build, ref: str, comparison: Comparison) -> Result:
         """Give an image that passes its verification its final name, and one that fails the name of a failed image."""
         report = self._verify(ref, self._baseline(ref, comparison))
-        name = image_name(build, "" if report.passed else "-failed")
-        self.engine.tag(ref, name)
-        if ref != name:
-            self.engine.untag(ref)
+        name = tagging.tag(self.engine, build, ref, passed=report.passed)
         return Result(image=name, report=self._report(report, name))
 
     def _report(self, report: Report, ref: str) -> Report:

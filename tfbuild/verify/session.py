@@ -1,6 +1,7 @@
 """Run the checks in order, skip those that cannot run with the reason, and make the report of their results."""
 
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 from tfbuild import __version__
@@ -25,14 +26,15 @@ def verify(
 ) -> Report:
     """Run every check on the image `ref`; without a `baseline` skip the throughput, for the reason `untimed`.
 
-    Raises UnknownImage where the image is missing or was not made by tfbuild, EngineMissing where the engine stops
-    answering. An image that is not what it claims to be is not an error: the report says so.
+    Raises UnknownImage where the image is missing or was not made by tfbuild, EngineMissing where the engine ends, even
+    if it is started again. An image that is not what it claims to be is not an error: the report says so.
     """
     begin = time.monotonic()
     image = engine.image(ref)
     planned = Planned.of(ref, image.labels, image.architecture)
     # Use the id from here on, because another build may move the name meanwhile.
     with (
+        engine.watched("verification") as require_engine,
         removal.told(engine, image.id, ref, "verified"),
         engine.sandbox(image.id, probe.below_root(), probe.ROOT) as sandbox,
     ):
@@ -40,15 +42,20 @@ def verify(
             engine=engine, ref=image.id, planned=planned, baseline=baseline or untimed, sandbox=sandbox
         )
         for check in CHECKS:
-            verification.checks.append(_timed(check, verification, progress))
+            verification.checks.append(_timed(check, verification, progress, require_engine))
     return _report(verification, image, ref, time.monotonic() - begin)
 
 
-def _timed(check: VerificationCheck, verification: Verification, progress: Progress) -> Check:
+def _timed(
+    check: VerificationCheck, verification: Verification, progress: Progress, require_engine: Callable[[], None]
+) -> Check:
     """Run a check as a step of `progress`, and add its seconds and its claim."""
     with progress.step(f"verify: {check.name}") as step:
         why = check.skip(verification)
         result = judge.skipped(check.name, why) if why else check.run(verification)
+        if not why and result.status != judge.PASS:
+            # To a check, an image whose engine ends looks like one that crashes.
+            require_engine()
         step.outcome = result.status
     return Check(
         name=check.name,
