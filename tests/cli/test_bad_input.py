@@ -124,6 +124,10 @@ def refusal(*words: str, code: int, cwd: Path = ROOT) -> str:
         ((*DRY_RUN, "--ca-cert", "ca.pem\xa0"), 2, "no CA certificates at ca.pem\\xa0"),
         (("advise", "a\u2028b"), 2, "a\\u2028b: "),
         (("verify", "x" * 100_000), 20, "no container engine answers"),
+        (("images", "--engine", "\udcff"), 20, "there is no Docker context '\\udcff'"),
+        (("fleet", "\n" * 1_000_000), 2, "\n"),
+        ((*PLAN, "--system-lib", "cur\N{LATIN SMALL LETTER LONG S}=libx1"), 2, "--system-lib 'cur"),
+        ((*PLAN, "--system-lib", "png=zlib1g-"), 2, "--system-lib 'png=zlib1g-'"),
     ],
 )
 def test_a_value_that_cannot_be_used_ends_in_one_short_message(words: tuple[str, ...], code: int, error: str) -> None:
