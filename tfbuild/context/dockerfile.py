@@ -261,6 +261,15 @@ def smoke_plan(build: Build) -> str:
 
 def command(build: Build) -> str:
     """Return the command that writes this context again (with only the name of a wheel file)."""
+    return shlex.join(["invoke", "dockerfile", *_option_words(build)])
+
+
+def options(build: Build) -> str:
+    """Return the options with which `invoke build` builds this, quoted for a shell."""
+    return shlex.join(_option_words(build))
+
+
+def _option_words(build: Build) -> list[str]:
     request, kind = build.asked, build.wheel.kind
     options = [(name, getattr(build, name)) for name in ("target", "release", "python", "platform")]
     if kind == "source":
@@ -282,12 +291,7 @@ def command(build: Build) -> str:
     # A value that looks like an option must be attached to its own option.
     pairs = [(f"--{name}", value) for name, value in options if value]
     words = [[f"{name}={value}"] if value.startswith("-") else [name, value] for name, value in pairs]
-    return shlex.join(["invoke", "dockerfile", *chain(*words), *(["--with-headers"] if build.with_headers else [])])
-
-
-def options(build: Build) -> str:
-    """Return the options with which `invoke build` builds this, quoted for a shell."""
-    return shlex.join(shlex.split(command(build))[2:])
+    return [*chain(*words), *(["--with-headers"] if build.with_headers else [])]
 
 
 def entrypoint(build: Build, *, cpuinfo: str = "/proc/cpuinfo") -> str:
