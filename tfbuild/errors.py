@@ -10,6 +10,8 @@ from invoke.exceptions import Exit
 
 # Letters of a line that a message keeps of its beginning and its end: an option's value may be megabytes long.
 KEPT = (500, 200)
+# Lines of a message that are kept of its beginning and its end.
+KEPT_LINES = (300, 100)
 
 
 class TfbuildError(Exit):
@@ -32,10 +34,16 @@ class TfbuildError(Exit):
 def fit(text: str) -> str:
     """Make a message fit a terminal: errors quote options, registries, images and logs, which may hold anything.
 
-    Control characters are removed, and the middle of a line that fills many lines of the terminal. Spaces that only
-    look like the usual one are shown as `\\xa0`: they come from pages, and nobody sees why a name is wrong.
+    Control characters are removed, the middle of a line that fills many lines of the terminal, and the middle of
+    hundreds of lines. Spaces that only look like the usual one are shown as `\\xa0`: they come from pages, and nobody
+    sees why a name is wrong.
     """
-    return "\n".join(_shortened("".join(map(_shown, line))) for line in text.split("\n"))
+    # Cut first: a command may make an error of the same megabyte for each release.
+    lines = text.split("\n")
+    head, tail = KEPT_LINES
+    if (cut := len(lines) - head - tail) > 0:
+        lines = [*lines[:head], f"[{cut} lines left out]", *lines[-tail:]]
+    return "\n".join("".join(map(_shown, _shortened(line))) for line in lines)
 
 
 def _shown(letter: str) -> str:

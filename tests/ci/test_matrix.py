@@ -212,8 +212,11 @@ def test_changed_keeps_the_rows_whose_files_differ(copy: Path, monkeypatch: pyte
     commit_change(copy, "slim.sh")
     assert changed() == [newest.official(), COMPILED]
     assert not (copy / ".git" / "worktrees").exists() or not list((copy / ".git" / "worktrees").iterdir())
-    with pytest.raises(UsageError, match="this repository has no commit 'no-such-commit'"):
-        matrix.changed(rows, "no-such-commit", options, copy)
+    # Taken for options of git, these would leave the worktree there, or make every row a changed one.
+    for commit in ("no-such-commit", "--lock", "--no-checkout"):
+        with pytest.raises(UsageError, match=f"this repository has no commit '{commit}'"):
+            matrix.changed(rows, commit, options, copy)
+    assert not (copy / ".git" / "worktrees").exists() or not list((copy / ".git" / "worktrees").iterdir())
 
 
 def test_changed_without_git_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.commandline import invoke
+from tests.users import nobody
 from tfbuild.plan import source
 
 ROOT = Path(__file__).parents[2]
@@ -88,7 +89,8 @@ def test_a_bad_request_is_refused_before_anything_starts(
 
 def refusal(*words: str, code: int, cwd: Path = ROOT) -> str:
     """The one message that a command ends in: no traceback, nothing that a terminal obeys, and no long value whole."""
-    done = invoke(*words, env=NO_ENGINE, code=code, cwd=cwd)
+    # Invoke looks for its settings at home, which another user may not read.
+    done = invoke(*words, env={**NO_ENGINE, "HOME": "/nonexistent"}, code=code, cwd=cwd)
     assert done.stdout == ""
     message = done.stderr[done.stderr.index("error: ") :]
     assert message.count("error: ") == message.count("\nhint: ") == 1
@@ -122,6 +124,10 @@ def refusal(*words: str, code: int, cwd: Path = ROOT) -> str:
         ((*DRY_RUN, "--ca-cert", "ca.pem\xa0"), 2, "no CA certificates at ca.pem\\xa0"),
         (("advise", "a\u2028b"), 2, "a\\u2028b: "),
         (("verify", "x" * 100_000), 20, "no container engine answers"),
+        (("images", "--engine", "\udcff"), 20, "there is no Docker context '\\udcff'"),
+        (("fleet", "\n" * 1_000_000), 2, "\n"),
+        ((*PLAN, "--system-lib", "cur\N{LATIN SMALL LETTER LONG S}=libx1"), 2, "--system-lib 'cur"),
+        ((*PLAN, "--system-lib", "png=zlib1g-"), 2, "--system-lib 'png=zlib1g-'"),
     ],
 )
 def test_a_value_that_cannot_be_used_ends_in_one_short_message(words: tuple[str, ...], code: int, error: str) -> None:
@@ -136,12 +142,13 @@ def test_a_value_that_cannot_be_used_ends_in_one_short_message(words: tuple[str,
         ((*PLAN, "--source"), 19),
     ],
 )
-def test_a_path_below_a_folder_that_may_not_be_read_is_told(words: tuple[str, ...], code: int, tmp_path: Path) -> None:
-    private = tmp_path / "private"
-    private.mkdir(mode=0o000)
-    if os.access(private, os.R_OK):
-        pytest.skip("root reads every folder")
-    assert "Permission denied" in refusal(*words, str(private / "x"), code=code)
+def test_a_path_below_a_folder_that_may_not_be_read_is_told(words: tuple[str, ...], code: int, here: Path) -> None:
+    private = here / "private"
+    private.mkdir()
+    assert "Permission denied" not in refusal(*words, str(private / "x"), code=code)
+    private.chmod(0o000)
+    with nobody():
+        assert "Permission denied" in refusal(*words, str(private / "x"), code=code)
 
 
 def test_a_full_disk_in_the_working_folder_is_told_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

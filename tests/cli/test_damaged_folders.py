@@ -6,9 +6,7 @@ touched. When the cause is gone, the same command ends well.
 
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ import requests
 
 from tests import broken
 from tests.commandline import answer, invoke
+from tests.users import nobody
 from tests.verify import test_report as reports
 from tfbuild import plan
 from tfbuild.ci import committed
@@ -27,30 +26,7 @@ from tfbuild.plan import Build, Request
 from tfbuild.util import files, process
 from tfbuild.verify import report as reporting
 
-NOBODY = 65534
 OPTIONS = ("--target", "mkl", "--release", "2.20.0", "--cpu", "avx", "--platform", "linux/amd64", "--wheel", "official")
-
-
-@contextmanager
-def nobody() -> Iterator[None]:
-    """As a user who may write only what all may; root may write everything."""
-    if os.geteuid() != 0:
-        yield
-        return
-    os.seteuid(NOBODY)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
-
-
-@pytest.fixture
-def here() -> Iterator[Path]:
-    """A folder that everybody can reach; pytest's own are only this user's."""
-    with tempfile.TemporaryDirectory(prefix="damaged-") as name:
-        Path(name).chmod(0o755)
-        (Path(name) / "here").mkdir()
-        yield Path(name) / "here"
 
 
 @pytest.fixture

@@ -29,13 +29,27 @@ def test_an_image_s_name_is_a_repository_and_a_tag(name: str, url: str, tag: str
 
 @pytest.mark.parametrize(
     "text",
-    ["", "us/tfbuild", "ghcr.io", "ghcr.io/", "ghcr.io/UPPER", "ghcr.io/us/x:tag", "localhost5/x"],
+    ["", "us/tfbuild", "ghcr.io", "ghcr.io/", "ghcr.io/UPPER", "ghcr.io/us/x:tag", "localhost5/x", "-x.io/x"],
 )
 def test_what_is_no_repository_in_a_registry_is_refused(text: str) -> None:
     """Docker would look for `us/tfbuild` on Docker Hub."""
     with pytest.raises(UsageError, match="is not a repository in a registry") as refusal:
         Repository.parse(text)
     assert refusal.value.hint == "--registry HOST/PATH, for example ghcr.io/us/tfbuild"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\N{FULLWIDTH LATIN SMALL LETTER G}hcr.io/us/tfbuild",
+        "ghcr.\N{LATIN SMALL LETTER DOTLESS I}o/us/tfbuild",
+        "localhost:\N{FULLWIDTH DIGIT FIVE}000/x",
+    ],
+)
+def test_a_host_that_only_looks_like_another_is_refused(text: str) -> None:
+    """requests would connect to ghcr.io for the first one."""
+    with pytest.raises(UsageError, match="is not a repository in a registry"):
+        Repository.parse(text)
 
 
 @pytest.mark.parametrize("text", ["ghcr.io/us/tfbuild", "localhost/x", "registry:5000/a/b-c/d__e", "127.0.0.1/x"])

@@ -98,6 +98,14 @@ def test_this_machine_is_the_platform_unless_nobody_builds_for_it(monkeypatch: p
         ({"config": ("v2", "a b")}, "'a b' is not the name of a Bazel config",
          "--config NAME; repeat it for each config"),
         ({"base": "a b"}, "'a b' is not an image's name", "--base auto, bootstrap, registry or NAME[:TAG][@DIGEST]"),
+        ({"base": "-x"}, "'-x' is not an image's name: it begins with '-'",
+         "--base auto, bootstrap, registry or NAME[:TAG][@DIGEST]"),
+        ({"base": "\N{CYRILLIC SMALL LETTER ER}ython:3.11"},
+         "'\N{CYRILLIC SMALL LETTER ER}ython:3.11' is not an image's name: '\N{CYRILLIC SMALL LETTER ER}' is U+0440 "
+         "(CYRILLIC SMALL LETTER ER), not an ASCII letter", "--base auto, bootstrap, registry or NAME[:TAG][@DIGEST]"),
+        ({"config": ("m\N{CYRILLIC SMALL LETTER KA}l",)},
+         "'m\N{CYRILLIC SMALL LETTER KA}l' is not the name of a Bazel config: '\N{CYRILLIC SMALL LETTER KA}' is U+043A "
+         "(CYRILLIC SMALL LETTER KA), not an ASCII letter", "--config NAME; repeat it for each config"),
         ({"release": "2.14.1\n"}, "an option's value has control characters in it: '2.14.1\\n'",
          "one line of plain text"),
         ({"config": ("mkl",), "target": "cpu"}, "--config mkl belongs to target mkl, not to cpu", "--target mkl"),

@@ -170,6 +170,7 @@ def test_destinations(text: str, destination: Destination) -> None:
         "ssh a b",
         "ssh://h:99999",
         "ssh://a;b",
+        "ssh://web\N{CYRILLIC SMALL LETTER ER}",
         "web3",
         "",
     ],

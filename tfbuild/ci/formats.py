@@ -1,6 +1,7 @@
 """A matrix as GitHub, GitLab and bake read it, and as JSON for scripts; the command line prints it as a table."""
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,9 @@ SCHEMA = "tfbuild.matrix/1"
 FORMATS = ("table", "json", "github", "gitlab", "bake")
 # The job in .gitlab-ci.yml that each row of a child pipeline extends.
 GITLAB_JOB = ".tfbuild"
+# What starts a template in HCL, and a sign before one.
+SIGN = re.compile(r"([$%])\{")
+SEVERAL_SIGNS = re.compile(r"([$%])(?=\1+\{)")
 
 
 def to_json(matrix: Matrix) -> dict[str, object]:
@@ -137,8 +141,26 @@ def target_name(identifier: str) -> str:
 
 
 def _hcl(text: str) -> str:
-    """A quoted HCL string: JSON with `${` and `%{` escaped, which would start templates."""
-    return json.dumps(text).replace("${", "$${").replace("%{", "%%{")
+    """A quoted HCL string. Raises UsageError for what none can hold.
+
+    HCL has no \\b and \\f, and no pairs of surrogates, as JSON has them. `$${` stands for `${`, which would start a
+    template, only where no other `$` is before it.
+    """
+    if any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise UsageError(f"a bake file cannot hold {text!r}, which is not UTF-8", hint="--output with another name")
+    quoted = SEVERAL_SIGNS.sub(lambda match: _hcl_letter(match[0]), "".join(map(_hcl_quoted, text)))
+    return '"' + SIGN.sub(r"\1\1{", quoted) + '"'
+
+
+def _hcl_quoted(letter: str) -> str:
+    if letter in ('"', "\\"):
+        return f"\\{letter}"
+    # In ASCII, whatever the encoding of the file that it is printed to.
+    return letter if letter.isascii() and letter.isprintable() else _hcl_letter(letter)
+
+
+def _hcl_letter(letter: str) -> str:
+    return f"\\u{ord(letter):04x}" if ord(letter) <= 0xFFFF else f"\\U{ord(letter):08x}"
 
 
 def write_contexts(matrix: Matrix, folder: Path, done: Callable[[str], None]) -> None:

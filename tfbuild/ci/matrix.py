@@ -172,7 +172,7 @@ def changed(matrix: Matrix, commit: str, options: Iterable[str], root: Path) -> 
         raise UsageError("--changed needs git, which is not on PATH", hint="apt-get install git")
     with scratch.folder() as folder:
         tree = folder / "tree"
-        added = _run(["git", "worktree", "add", "--quiet", "--detach", str(tree), commit], root)
+        added = _run(["git", "worktree", "add", "--quiet", "--detach", "--", str(tree), commit], root)
         if added.returncode != 0:
             raise UsageError(
                 f"this repository has no commit {commit!r}: {added.stderr.strip()}",

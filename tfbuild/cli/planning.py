@@ -322,8 +322,9 @@ def matrix(
         out(formats.to_json(selected))
     elif format == "bake":
         folder = Path(output)
+        text = formats.to_bake(selected, folder)
         formats.write_contexts(selected, folder, lambda identifier: say(f"{folder / identifier}"))
-        print(formats.to_bake(selected, folder), end="")
+        print(text, end="")
     else:
         selected = show_jobs(selected, format, runner)
     say(f"{len(selected.rows)} rows")

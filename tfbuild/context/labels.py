@@ -97,7 +97,7 @@ def given_at_build(env: Mapping[str, str]) -> dict[str, str]:
     docs.gitlab.com/ci/variables/predefined_variables.
     """
     source = env.get(SOURCE_VARIABLE, "")
-    if source and not WEB_ADDRESS.fullmatch(source):
+    if source and not _is_web_address(source):
         raise UsageError(
             f"{SOURCE_VARIABLE} is {source!r}, which is no web address",
             hint="for example https://github.com/us/tfbuild",
@@ -106,7 +106,11 @@ def given_at_build(env: Mapping[str, str]) -> dict[str, str]:
         source = f"{env.get('GITHUB_SERVER_URL', '')}/{env.get('GITHUB_REPOSITORY', '')}"
     elif not source and env.get("GITLAB_CI") == "true":
         source = env.get("CI_PROJECT_URL", "")
-    return {SOURCE: source} if WEB_ADDRESS.fullmatch(source) else {}
+    return {SOURCE: source} if _is_web_address(source) else {}
+
+
+def _is_web_address(text: str) -> bool:
+    return bool(WEB_ADDRESS.fullmatch(text)) and text.isprintable()
 
 
 def prefixed(values: Mapping[str, str]) -> dict[str, str]:

@@ -11,7 +11,7 @@ from tfbuild.in_container.smoke import judge
 
 # The identifier names the report's files.
 IDENTIFIER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,127}")
-PYTHON = re.compile(r"3\.\d{1,2}")
+PYTHON = re.compile(r"3\.\d{1,2}", re.ASCII)
 NEEDED = ("id", "release", "python", "target", "platform", "features", "allocator")
 
 

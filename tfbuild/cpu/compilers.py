@@ -11,7 +11,7 @@ from tfbuild.cpu import names
 from tfbuild.errors import UnknownCompiler
 from tfbuild.facts import Facts
 
-SPELLED = re.compile(r"(gcc|clang)-?(\d{1,4})(?:\.\d+)*")
+SPELLED = re.compile(r"(gcc|clang)-?(\d{1,4})(?:\.\d+)*", re.ASCII)
 WIDTHS = ("128", "256", "512")
 
 

@@ -5,6 +5,7 @@ https://docs.docker.com/engine/manage-resources/contexts/
 """
 
 import hashlib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,7 +119,7 @@ def _configuration(environ: Mapping[str, str]) -> Path:
 
 
 def _folder(environ: Mapping[str, str], kind: str, name: str) -> Path:
-    return _configuration(environ) / "contexts" / kind / hashlib.sha256(name.encode()).hexdigest()
+    return _configuration(environ) / "contexts" / kind / hashlib.sha256(os.fsencode(name)).hexdigest()
 
 
 def _context_tls(name: str, docker: Docker, environ: Mapping[str, str]) -> TLSConfig | None:

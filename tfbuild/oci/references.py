@@ -8,7 +8,8 @@ from tfbuild.errors import UsageError
 
 DOCKER_HUB = "docker.io"
 HUB_HOST = "registry-1.docker.io"
-NAME = re.compile(r"(?P<host>[\w.-]+(?::\d+)?)/(?P<path>[a-z0-9]+(?:[._/-]+[a-z0-9]+)*)")
+# Only ASCII: clients turn some other letters of a host into ASCII ones, so that the name would be another host's.
+NAME = re.compile(r"(?P<host>[a-zA-Z0-9][\w.-]*(?::\d+)?)/(?P<path>[a-z0-9]+(?:[._/-]+[a-z0-9]+)*)", re.ASCII)
 # distribution-spec, "Pulling manifests"; only SHA-256 digests are used here.
 TAG = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}")
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")

@@ -17,9 +17,10 @@ from tfbuild.util.files import absence
 
 # What Bazel accepts as a repository's name (https://bazel.build/rules/lib/globals/workspace).
 REPOSITORY = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
-LIBRARY = re.compile(r"[a-z0-9_]+", re.IGNORECASE)
-# Debian policy, 5.6.1.
-PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+")
+# Without re.ASCII, IGNORECASE lets the Kelvin sign pass for a "k".
+LIBRARY = re.compile(r"[a-z0-9_]+", re.IGNORECASE | re.ASCII)
+# Debian policy, 5.6.1. apt-get removes a package whose name has a "-" behind it, and no package's name ends in one.
+PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]*[a-z0-9+.]")
 VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*")
 SYSTEM_LIBS = "TF_SYSTEM_LIBS"
 

@@ -2,6 +2,7 @@
 
 import platform as host_platform
 import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
@@ -16,10 +17,12 @@ from tfbuild.plan.build import MACHINES, PLATFORMS, Request
 # --base values that mean a row of facts/images.toml; everything else names an unknown image.
 BASES = ("auto", "bootstrap", "registry")
 # A Python as other tools spell it: python3.12, py3.12, cp312.
-SPELLED_PYTHON = re.compile(r"(?:python|py|cp)?-?(3\.\d+)(?:\.\d+)?")
+SPELLED_PYTHON = re.compile(r"(?:python|py|cp)?-?(3\.\d+)(?:\.\d+)?", re.ASCII)
 BAZEL = re.compile(r"[0-9]{1,4}\.[0-9]{1,4}(\.[0-9]{1,4})?(rc[0-9]{1,4})?")
-IMAGE = re.compile(r"[\w./:@-]+")
-CONFIG = re.compile(r"[\w.+,-]+")
+# Only ASCII: letters that look like others would name an image or a config that nobody sees to be another one. A "-" in
+# front would make the name an option of the program that gets it.
+IMAGE = re.compile(r"[a-z0-9][\w./:@-]*", re.ASCII | re.IGNORECASE)
+CONFIG = re.compile(r"[\w.+,-]+", re.ASCII)
 # --define=enable_mkl=false and TF_NEED_CUDA=0 request nothing.
 SWITCHED_OFF = re.compile(r"=(0|false|no)$")
 
@@ -30,13 +33,25 @@ def refuse_unreadable(request: Request) -> None:
     if (bad := next((text for text in texts if not text.isprintable()), None)) is not None:
         raise UsageError(f"an option's value has control characters in it: {bad!r}", hint="one line of plain text")
     if request.bazel and not BAZEL.fullmatch(request.bazel):
-        raise UsageError(f"{request.bazel!r} is not a Bazel version", hint="--bazel 7.4.1")
+        raise UsageError(f"{request.bazel!r} is not a Bazel version{_why(request.bazel)}", hint="--bazel 7.4.1")
     if not IMAGE.fullmatch(request.base):
         raise UsageError(
-            f"{request.base!r} is not an image's name", hint=f"--base {', '.join(BASES)} or NAME[:TAG][@DIGEST]"
+            f"{request.base!r} is not an image's name{_why(request.base)}",
+            hint=f"--base {', '.join(BASES)} or NAME[:TAG][@DIGEST]",
         )
     if (bad := next((name for name in request.config if not CONFIG.fullmatch(name)), None)) is not None:
-        raise UsageError(f"{bad!r} is not the name of a Bazel config", hint="--config NAME; repeat it for each config")
+        raise UsageError(
+            f"{bad!r} is not the name of a Bazel config{_why(bad)}", hint="--config NAME; repeat it for each config"
+        )
+
+
+def _why(text: str) -> str:
+    """Return what is wrong with a name and hard to see in it; "" if it is something else."""
+    if text.startswith("-"):
+        return ": it begins with '-'"
+    if foreign := next((letter for letter in text if not letter.isascii()), ""):
+        return f": {foreign!r} is U+{ord(foreign):04X} ({unicodedata.name(foreign, 'unnamed')}), not an ASCII letter"
+    return ""
 
 
 def _texts(value: object) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from tfbuild.errors import UsageError
 
-LIMIT = re.compile(r"(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,6})s)?")
+LIMIT = re.compile(r"(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,6})s)?", re.ASCII)
 DAYS = re.compile(r"[1-9]\d{0,4}d", re.ASCII)
 COUNT = re.compile(r"[1-9]\d{0,5}", re.ASCII)
 

@@ -22,7 +22,8 @@ AT_ONCE = 16
 NOT_CONNECTED = 255
 # A destination cannot be taken for an option, nor begin with a character that is special to a shell.
 DESTINATION = re.compile(
-    r"ssh(://|\s+)(?P<user>[A-Za-z0-9_][\w.+-]*@)?(?P<host>[A-Za-z0-9_][\w.-]*|\[[0-9A-Fa-f:.%\w]+\])(:(?P<port>\d{1,5}))?/?"
+    r"ssh(://|\s+)(?P<user>[A-Za-z0-9_][\w.+-]*@)?(?P<host>[A-Za-z0-9_][\w.-]*|\[[0-9A-Fa-f:.%\w]+\])(:(?P<port>\d{1,5}))?/?",
+    re.ASCII,
 )
 # Printed above ssh's last line, which is the same as for an unknown host.
 CHANGED = "IDENTIFICATION HAS CHANGED"

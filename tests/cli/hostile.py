@@ -1,0 +1,288 @@
+"""Every option and every positional word of every verb with hostile values, and what must hold of each command.
+
+`python -m tests.cli.hostile VERB` tries one verb with all values, in little memory, and prints what does not hold.
+"""
+
+import os
+import re
+import resource
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import cache, partial
+from pathlib import Path
+from types import FrameType
+from unittest.mock import patch
+
+from tests.commandline import ROOT, answer
+from tests.facts import newest
+from tfbuild import cli
+from tfbuild.cli import repository, testing
+from tfbuild.cli.verbs import Verb
+from tfbuild.engine import daemon
+from tfbuild.oci import transport
+
+VERBS: Mapping[str, Verb] = {**cli.VERBS, **repository.VERBS}
+ROW = re.compile(r"^\| (\d+) \|", re.MULTILINE)
+CODES = {int(code) for code in ROW.findall((ROOT / "docs" / "reference" / "exit-codes.md").read_text())}
+HOSTILE = (
+    "", " ", "x", "0", "-1", "9" * 5000, "2." + "9" * 5000, "x" * 300, "x" * 100_000, "../..", "../x", "/dev/null",
+    "$(touch pwned)", "`touch pwned`", ";touch pwned", "'\"\\", "a\nb", "a\rb", "\x1b[2J", "\x07", "\udcff", "\u202e",
+    "\N{FULLWIDTH DIGIT TWO}.\N{FULLWIDTH DIGIT TWO}1", "\N{CYRILLIC SMALL LETTER A}", "\N{KELVIN SIGN}",
+    "NAME=VALUE", "=", "a=b=c", "a=$(touch pwned)", "http://[::1", "grpc://[::1", "tcp://[::1", "unix://", "[", "{}",
+    "%s", "{x}", "--", "-x", "--help=x", "#", "*",
+)  # fmt: skip
+# Values that some option takes: they come further, to what else is wrong.
+LIKELY = (
+    "2.21", "2.21.0", "mkl", "cuda", "cpu,mkl", "x86-64-v3", "avx2,fma", "gcc-12", "3.11", "official", "openmp", "8.0",
+)  # fmt: skip
+# A command line has no longer words than 128 KiB, but a program that calls the verbs may have.
+HUGE = ("x" * 1_000_000, "\N{KELVIN SIGN}" * 1_000_000, "\n" * 1_000_000)
+NOWHERE = "127.0.0.1:1/us/x"
+REGISTRY = {"registry": NOWHERE}
+# Options beside the tried one, with which its value is read; True: a switch. What a verb would do to the machine or to
+# the project, it only rehearses.
+BESIDE: Mapping[str, Mapping[str, str | bool]] = {
+    "build": {"dry-run": True},
+    "bundle": {"dry-run": True},
+    "push": {"dry-run": True, **REGISTRY},
+    "pull": {"dry-run": True, **REGISTRY},
+    "prune": {"dry-run": True},
+    "withdraw": {"reason": "x", **REGISTRY},
+    "images": REGISTRY,
+    "matrix": {"only": newest.official(), "format": "bake"},
+    "docs": {"check": True},
+    "dockerfiles": {"check": True},
+    "test": {"path": "tests/cli/test_fuzz.py"},
+}
+SECONDS = 60
+MOST_TEXT = 20_000
+MEMORY = 768 << 20
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A verb and the option that is tried, or the place of a positional word."""
+
+    verb: Verb
+    option: str = ""
+    place: int = 0
+
+    @property
+    def name(self) -> str:
+        return f"{self.verb.name} --{self.option}" if self.option else f"{self.verb.name} {self.place}"
+
+    @property
+    def switch(self) -> bool:
+        return bool(self.option) and isinstance(self.verb.options[self.option][0], bool)
+
+    def words(self, value: str | None) -> list[str]:
+        """The command with `value`; None for a switch as it is meant."""
+        beside = BESIDE.get(self.verb.name, {}) if self.option else {}
+        options = [f"--{name}" if text is True else f"--{name}={text}" for name, text in beside.items()
+                   if name != self.option]  # fmt: skip
+        places = [
+            value if not self.option and place == self.place else "x" for place in range(len(self.verb.positional))
+        ]
+        own = [] if not self.option else [f"--{self.option}" + ("" if value is None else f"={value}")]
+        return [self.verb.name, *(place or "" for place in places), *options, *own]
+
+
+def pairs(verb: Verb) -> Iterator[Pair]:
+    yield from (Pair(verb, option=option) for option in verb.options)
+    yield from (Pair(verb, place=place) for place in range(len(verb.positional)))
+
+
+EVERY = tuple(pair for verb in VERBS.values() for pair in pairs(verb))
+
+
+# --- what a command does ----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Watch:
+    """What a command writes and starts. It reaches no network."""
+
+    written: set[str] = field(default_factory=set)
+    started: list[str] = field(default_factory=list)
+
+    def __call__(self, event: str, arguments: tuple[object, ...]) -> None:
+        if event in ("socket.connect", "socket.getaddrinfo"):
+            raise ConnectionRefusedError if event == "socket.connect" else socket.gaierror("no network in this test")
+        if event in STARTS and str(arguments[0]) not in ABOUT_THIS_MACHINE:
+            self.started.append(f"{event} {arguments[:2]!r}")
+        elif (position := WRITES.get(event)) is not None and self._writes(event, arguments):
+            self.written.add(self._path(arguments[position], arguments[-1]))
+
+    def _writes(self, event: str, arguments: tuple[object, ...]) -> bool:
+        flags = arguments[2] if event == "open" else os.O_CREAT
+        return isinstance(flags, int) and bool(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC))
+
+    def _path(self, path: object, folder: object) -> str:
+        """The whole path; `folder`: a descriptor of the one that it is in, else the working folder."""
+        if isinstance(path, int):
+            return ""
+        within = os.readlink(f"/proc/self/fd/{folder}") if isinstance(folder, int) and 0 <= folder < 1024 else "."
+        return os.path.abspath(os.path.join(within, os.fsdecode(str(path) if isinstance(path, Path) else path)))  # type: ignore[arg-type]
+
+    def outside(self, folders: tuple[Path, ...]) -> set[str]:
+        """The files written elsewhere than in `folders`, without what Python itself keeps of modules."""
+        paths = {path for path in self.written if path not in ("", os.devnull) and "__pycache__" not in path}
+        return {path for path in paths if not any(Path(path).is_relative_to(folder) for folder in folders)}
+
+
+STARTS = ("subprocess.Popen", "os.posix_spawn", "os.exec", "os.system", "os.fork")
+# They are started by a whole path, or found in the parent's PATH, and get no value.
+ABOUT_THIS_MACHINE = ("/lib64/ld-linux-x86-64.so.2", "file", "uname")
+# The place of the path that changes, among the arguments of an event. The last argument of `open` is no folder.
+WRITES = {"open": 0, "os.mkdir": 0, "os.remove": 0, "os.rmdir": 0, "os.rename": 1, "os.link": 1, "os.symlink": 1}
+WATCHING: list[Watch] = []
+
+
+@cache
+def install_hook() -> None:
+    """Python cannot remove a hook: without a watch it does nothing."""
+
+    def hook(event: str, arguments: tuple[object, ...]) -> None:
+        if WATCHING:
+            WATCHING[-1](event, arguments)
+
+    sys.addaudithook(hook)
+
+
+@contextmanager
+def watched() -> Iterator[Watch]:
+    install_hook()
+    watch = Watch()
+    WATCHING.append(watch)
+    try:
+        yield watch
+    finally:
+        WATCHING.remove(watch)
+
+
+class TooLong(BaseException):
+    """Not caught by code that catches every Exception."""
+
+
+@contextmanager
+def limited(seconds: int) -> Iterator[None]:
+    def end(_: int, __: FrameType | None) -> None:
+        raise TooLong(f"takes more than {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@contextmanager
+def disarmed(folder: Path) -> Iterator[None]:
+    """Nothing acts on this machine: no programs are found, and two verbs get no further than to what they would start.
+
+    `engine` has its own place for an engine, and finds none; to install or to start one is a failure. `test` starts no
+    tests. `fleet` finds no ssh.
+    """
+    with ExitStack() as stack:
+        place = partial(daemon.DaemonPlace, socket=folder / "socket", folder=folder / "engine")
+        for module, name, value in (
+            (daemon, "DaemonPlace", place),
+            (daemon, "_install", _never),
+            (daemon, "_spawn", _never),
+            (testing, "provide", _nothing),
+            (testing, "_pytest", _nothing),
+            (testing, "_step", _nothing),
+            (transport, "BACKOFF", 0),
+            (tempfile, "tempdir", str(folder / "tmp")),
+        ):
+            stack.enter_context(patch.object(module, name, value))
+        yield
+
+
+def _never(*_: object, **__: object) -> None:
+    raise AssertionError("an engine would be installed or started")
+
+
+def _nothing(*_: object, **__: object) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Place:
+    """The folder in which commands run: two levels down, so that a way out of it can be seen."""
+
+    root: Path
+
+    @property
+    def work(self) -> Path:
+        return self.root / "a" / "b" / "work"
+
+    @property
+    def tmp(self) -> Path:
+        return self.root / "tmp"
+
+    @property
+    def env(self) -> dict[str, str]:
+        """Neither an engine nor a registry answers, no program is found, and no setting of the user counts."""
+        variables = dict.fromkeys(("DOCKER_CONTEXT", "TFBUILD_REGISTRY", "SSL_CERT_FILE"), "")
+        return {
+            **variables,
+            "DOCKER_HOST": "unix:///nonexistent",
+            "PATH": str(self.root / "none"),
+            "HOME": str(self.work),
+        }
+
+
+@contextmanager
+def place() -> Iterator[Place]:
+    """A place for many commands. Whatever they are given, none may start what a value names."""
+    with tempfile.TemporaryDirectory() as name:
+        new = Place(Path(name).resolve())
+        new.work.mkdir(parents=True)
+        new.tmp.mkdir()
+        yield new
+        assert not list(new.root.rglob("pwned*"))
+
+
+def try_pair(pair: Pair, value: str | None, where: Place) -> None:
+    """Run a command, and check how it ends, what it prints, and where it writes."""
+    with disarmed(where.root), watched() as watch, limited(SECONDS):
+        done = answer(*pair.words(value), cwd=where.work, env=where.env)
+    assert done.returncode in CODES, done.stderr[-2000:]
+    assert "Traceback" not in done.stderr
+    assert all(line.isprintable() or "\t" in line for line in done.stderr.splitlines()), done.stderr[-2000:]
+    assert done.stderr.count("error: ") <= 1 or done.returncode == 1, done.stderr[-2000:]
+    assert len(done.stderr) < MOST_TEXT
+    assert not watch.started, watch.started
+    # The value of --output says where to write.
+    allowed = (where.root,) if pair.option == "output" else (where.work, where.tmp)
+    assert not watch.outside(allowed), watch.outside(allowed)
+
+
+def main(verb: str) -> int:
+    """Try all values with a verb, and print those with which something does not hold."""
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
+    failed = 0
+    for pair in pairs(VERBS[verb]):
+        for value in (None, "", "x", "\udcff") if pair.switch else (*HOSTILE, *LIKELY, *HUGE):
+            began = time.monotonic()
+            try:
+                with place() as where:
+                    try_pair(pair, value, where)
+            except (Exception, TooLong) as error:
+                failed += 1
+                print(f"{pair.name} {ascii(value)[:60]} after {time.monotonic() - began:.0f} s: "
+                      f"{type(error).__name__}: {ascii(str(error))[:600]}")  # fmt: skip
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(bool(main(sys.argv[1])))

@@ -1,0 +1,347 @@
+"""Hostile values in everything that becomes text of a file: each is refused, or stays one quoted word there."""
+
+import json
+import re
+import shlex
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from tests.context.test_dockerfile import runs
+from tests.contract import bazelrc
+from tests.rows import each
+from tfbuild import fleet, plan
+from tfbuild.ci import formats
+from tfbuild.ci.matrix import Matrix
+from tfbuild.ci.runners import Schedule
+from tfbuild.context import dockerfile, labels, remote_cache
+from tfbuild.context.remote_cache import Remote
+from tfbuild.errors import (
+    BadSource,
+    BadWheel,
+    TfbuildError,
+    UnknownCompiler,
+    UnknownCpu,
+    UnknownPython,
+    UnknownRelease,
+    UsageError,
+)
+from tfbuild.plan import Build, Request
+
+# Syntax of a shell, of Dockerfiles, bazelrc files, YAML, HCL, GitHub's and Jinja's expressions; options; paths; and
+# letters that look like others.
+PRINTABLE = (
+    "$(touch x)", "`touch x`", "${HOME}", "$HOME", "; touch x", "x && touch x", "x|touch x", "x>x", "a b", " x", "x ",
+    "'", '"', "'\"'", "\\", "x\\", "\\'", "--privileged", "-x", "--", "../../x", "#x", "x #y", "<<EOF", "x <<'EOF'",
+    "{{ x }}", "{% x %}", "${{ x }}", "%{x}", "$${x}", "%s", "*", "[x]", "~", "!x", "&x", "- x", "x: y", "@x",
+    "\N{CYRILLIC SMALL LETTER ER}ython", "\N{KELVIN SIGN}", "\N{FULLWIDTH DIGIT TWO}.21", "\N{GRINNING FACE}",
+)  # fmt: skip
+# Two lines, a terminal's commands, the end of a C string, bytes that are not UTF-8, and what nobody sees.
+UNPRINTABLE = (
+    "x\ny", "x\\\nRUN touch x", "x\r", "x\ty", "\x1b[2J", "x\0y", "\udcff", "\xa0", "\u200b", "\u202e", "\u2028",
+)  # fmt: skip
+VALUES = (*PRINTABLE, *UNPRINTABLE)
+T = TypeVar("T")
+USUAL: dict[str, Any] = {"target": "cpu", "release": "2.20.0", "cpu": "x86-64-v3", "platform": "linux/amd64"}
+
+
+def planned(**options: Any) -> Build:
+    return plan.select(Request(**{**USUAL, **options}), None)
+
+
+def made_or_refused(make: Callable[[], T]) -> T | TfbuildError:
+    try:
+        return make()
+    except TfbuildError as error:
+        return error
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field that takes names, numbers or words of a list only: what it makes of a value, and how it refuses it.
+
+    `accepted`: hostile values that mean something there.
+    """
+
+    name: str
+    options: Callable[[str], dict[str, Any]]
+    refusal: type[TfbuildError] = UsageError
+    accepted: tuple[str, ...] = ()
+
+
+FIELDS = (
+    Field("target", lambda value: {"target": value}),
+    Field("release", lambda value: {"release": value}, UnknownRelease),
+    Field("python", lambda value: {"python": value}, UnknownPython),
+    Field("cpu", lambda value: {"cpu": value}, UnknownCpu),
+    Field("platform", lambda value: {"platform": value}),
+    Field("compiler", lambda value: {"compiler": value}, UnknownCompiler),
+    Field("number of a compiler", lambda value: {"compiler": f"gcc-{value}"}, UnknownCompiler),
+    Field("prefer-vector-width", lambda value: {"prefer_vector_width": value}),
+    Field("threading", lambda value: {"target": "mkl", "threading": value}),
+    Field("compute-capabilities", lambda value: {"target": "cuda", "compute_capabilities": value}),
+    Field("cuda", lambda value: {"target": "cuda", "cuda": value}),
+    Field("cudnn", lambda value: {"target": "cuda", "cudnn": value}),
+    Field("bazel", lambda value: {"bazel": value}),
+    Field("end of bazel", lambda value: {"bazel": f"7.4.1{value}"}),
+    Field("base", lambda value: {"base": value}),
+    Field("tag of base", lambda value: {"base": f"x:{value}"}, accepted=("--privileged", "-x", "--", "../../x", "@x")),
+    Field("config", lambda value: {"config": (value,)}, accepted=("--privileged", "-x", "--")),
+    Field("name to configure", lambda value: {"configure": (f"{value}=1",)}),
+    Field("system library", lambda value: {"system_lib": (f"{value}=libx",)}),
+    Field("package", lambda value: {"system_lib": (f"png=zlib1g{value}",)}, accepted=("--privileged", "-x")),
+    Field("repository", lambda value: {"override_repository": (f"{value}=.",)}),
+    Field("folder of a repository", lambda value: {"override_repository": (f"x=./{value}",)}, BadSource),
+    Field("patch", lambda value: {"patch": (f"./{value}",)}, BadSource),
+    Field("source", lambda value: {"source": f"./{value}"}, BadSource),
+    Field("source-sha256", lambda value: {"source": ".", "source_sha256": value}, BadSource),
+    Field("without-fix", lambda value: {"without_fix": (value,)}),
+    Field("wheel", lambda value: {"wheel": value}, BadWheel),
+)  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working folder but for a repository, so that nothing of the project is found by chance."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "WORKSPACE").touch()
+    return tmp_path
+
+
+@each("field", FIELDS)
+@each("value", VALUES)
+def test_a_field_that_takes_no_free_text_refuses_it(field: Field, value: str, folder: Path) -> None:
+    made = made_or_refused(lambda: planned(**field.options(value)))
+    if isinstance(made, Build):
+        assert value in field.accepted
+        assert [*shape(made)] == [*shape(planned(**field.options("harmless")))]
+        return
+    assert value not in field.accepted
+    assert type(made) is (field.refusal if value in PRINTABLE else UsageError), made
+    assert made.hint or field.refusal is UnknownCpu
+    assert all(line.isprintable() and len(line) < 2000 for line in str(made).splitlines())
+
+
+# --- free text --------------------------------------------------------------------------------------------------------
+
+PATCH = "--- a/x\n+++ b/x\n"
+# It is no name of a file, but a path out of the folder.
+OUT = "../../x"
+
+
+def free(values: tuple[str, ...], folder: Path) -> dict[str, Any]:
+    """The options that take any printable text, each with all values, and files and folders of these names."""
+    files = [value for value in values if value != OUT]
+    (folder / "patches").mkdir()
+    for name in files:
+        (folder / "patches" / name).write_text(PATCH)
+        (folder / "repositories" / name).mkdir(parents=True)
+        (folder / "repositories" / name / "WORKSPACE").touch()
+    return {
+        "bazel_flag": values,
+        "configure": tuple(f"A{number}={value}" for number, value in enumerate(values)),
+        "patch": tuple(f"{folder}/patches/{value}" for value in files),
+        "override_repository": tuple(f"r{number}={folder}/repositories/{value}" for number, value in enumerate(files)),
+    }
+
+
+@cache
+def syntax(text: str) -> str:
+    """A shell's text without its quoted words, and without the words that need no quotes."""
+    bare = re.sub(r"""'[^']*'|"'"|(?<=[\s='"])[\w@%+=:,./-]+""", "", text, flags=re.ASCII)
+    return re.sub(r"\s+", " ", bare)
+
+
+def shape(build: Build) -> Iterator[tuple[str, ...]]:
+    """What the files of a build consist of, whatever the values in them are."""
+    files = dockerfile.files(build)
+    for instruction in instructions(files["Dockerfile"]):
+        word, _, rest = instruction.partition(" ")
+        yield (word, syntax(rest) if word == "RUN" else "")
+    for name in ("Dockerfile", "entrypoint.sh", "bazelrc"):
+        comments, lines = [], files[name].splitlines()
+        for line in lines:
+            comments.append("#" if line.startswith("#") else line.split(" ")[0])
+        yield (name, *comments) if name == "bazelrc" else (name, str(len(lines)))
+    text = files["entrypoint.sh"].replace(build.id, "ID")
+    yield ("entrypoint.sh", *(line for line in text.splitlines() if not line.startswith(dockerfile.MARKER)))
+    yield ("plan.json", *json.loads(files["plan.json"]))
+
+
+def instructions(text: str) -> Iterator[str]:
+    """The instructions of a Dockerfile: Docker leaves out comments, then it joins lines that end in a `\\`."""
+    lines = [line for line in text.split("\n") if line.strip() and not line.lstrip().startswith("#")]
+    return iter(re.sub(r"\\[ \t]*\n", " ", "\n".join(lines)).splitlines())
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Build:
+    return planned(**free(PRINTABLE, tmp_path_factory.mktemp("hostile")))
+
+
+@pytest.fixture(scope="module")
+def harmless(tmp_path_factory: pytest.TempPathFactory) -> Build:
+    """The same build with as many values, of letters alone."""
+    names = tuple(f"harmless{number}" if value != OUT else OUT for number, value in enumerate(PRINTABLE))
+    return planned(**free(names, tmp_path_factory.mktemp("harmless")))
+
+
+def test_hostile_text_leaves_every_file_its_structure(hostile: Build, harmless: Build) -> None:
+    for have, want in zip(shape(hostile), shape(harmless), strict=True):
+        assert have == want
+
+
+def test_a_shell_gets_every_answer_to_configure_as_it_was_given(hostile: Build, tmp_path: Path) -> None:
+    """By a real shell: the compile's own command, with a program that prints in place of the one that compiles."""
+    command = next(run for run in runs(dockerfile.files(hostile)["Dockerfile"]) if "compile.sh" in run)
+    exports, _, _ = command.partition("&& sh /mnt/compile.sh")
+    names = " ".join(f'"$A{number}"' for number in range(len(PRINTABLE)))
+    script = f"{exports}; printf '%s\\0' {names}"
+    done = subprocess.run(["sh", "-c", script], cwd=tmp_path, capture_output=True, check=True)
+    assert done.stdout.decode().split("\0")[:-1] == list(PRINTABLE)
+    assert not (tmp_path / "x").exists()
+
+
+def test_bazel_gets_every_flag_as_it_was_given(hostile: Build) -> None:
+    flags = bazelrc.parse(dockerfile.files(hostile)["bazelrc"]).build()
+    assert [flag for flag in flags if flag in PRINTABLE] == list(PRINTABLE)
+
+
+def test_the_command_in_a_file_s_head_gives_the_values_back(hostile: Build) -> None:
+    head = dockerfile.files(hostile)["Dockerfile"].splitlines()[0]
+    words = shlex.split(head.removeprefix(f"{dockerfile.MARKER}: "))
+    flags = [word.removeprefix("--bazel-flag=") for word in words]
+    for number, value in enumerate(PRINTABLE):
+        assert value in flags
+        assert f"A{number}={value}" in words
+
+
+def test_files_in_a_context_have_plain_names_whatever_the_user_s_are_called(hostile: Build, tmp_path: Path) -> None:
+    context = dockerfile.write(hostile, tmp_path / "context").folder
+    names = [path.name for path in (*context.glob("patches/*"), *context.glob("overrides/*"))]
+    assert len(names) == 2 * (len(PRINTABLE) - 1)
+    assert all(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", name) for name in names)
+    assert {path.parent.name for path in context.glob("*/*")} >= {"patches", "overrides", "scripts"}
+
+
+@each("value", UNPRINTABLE)
+@each("name", ["bazel_flag", "configure", "patch", "override_repository"])
+def test_free_text_is_one_line_that_can_be_printed(name: str, value: str) -> None:
+    with pytest.raises(UsageError, match="control characters"):
+        planned(**{name: (f"A={value}",)})
+
+
+# --- matrices ---------------------------------------------------------------------------------------------------------
+
+
+def test_ci_systems_get_hostile_values_as_one_string(hostile: Build) -> None:
+    words = shlex.split(dockerfile.command(hostile))[2:]
+    for label in PRINTABLE:
+        schedule = Schedule(rows=((hostile, label),), notes=())
+        text = formats.to_github(schedule)
+        (row,) = json.loads(text)["include"]
+        assert row["runner"] == label
+        assert "\n" not in text  # it is one line of $GITHUB_OUTPUT
+    assert shlex.split(row["options"]) == words
+    document = json.loads(formats.to_gitlab(schedule))
+    (row,) = document["build"]["parallel"]["matrix"]
+    assert (set(document), shlex.split(row["TFBUILD_OPTIONS"])) == ({"include", "build"}, words)
+
+
+STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
+ESCAPE = re.compile(r"\\u([0-9a-f]{4})|\\U([0-9a-f]{8})|\\([\"\\])|([$%])\4\{")
+
+
+def hcl_string(text: str) -> str:
+    """What HCL reads in a quoted string; a template in it is an error. hashicorp/hcl, hclsyntax/scan_string_lit.rl."""
+
+    def read(match: re.Match[str]) -> str:
+        number = match[1] or match[2]
+        return chr(int(number, 16)) if number else match[3] or match[4] + "{"
+
+    assert not re.search(r"[$%]\{", ESCAPE.sub("", text)), text
+    assert not re.search(r"\\", ESCAPE.sub("", text)), text
+    return ESCAPE.sub(read, text)
+
+
+@each("value", [value for value in VALUES if value != "\udcff"])
+def test_a_bake_file_holds_a_hostile_folder_as_one_string(value: str) -> None:
+    row = planned()
+    texts = [formats.to_bake(Matrix(rows=(row,), refused=()), Path(name)) for name in ("folder", value)]
+    assert STRING.sub("", texts[0]) == STRING.sub("", texts[1])
+    strings = [[hcl_string(found) for found in STRING.findall(text)] for text in texts]
+    assert [found for found in strings[1] if found not in strings[0]] == [str(Path(value) / row.id)]
+
+
+def test_a_bake_file_cannot_hold_a_name_that_is_not_utf8() -> None:
+    with pytest.raises(UsageError, match="which is not UTF-8") as refusal:
+        formats.to_bake(Matrix(rows=(planned(),), refused=()), Path("\udcff"))
+    assert refusal.value.hint
+
+
+# --- text of files and of the environment, which can hold what no command line can ------------------------------------
+
+
+@each("value", VALUES)
+@each("field", ["platform", "cpu"])
+def test_an_image_of_a_recorded_fleet_is_no_more_than_a_request(field: str, value: str, folder: Path) -> None:
+    image = {"platform": "linux/amd64", "cpu": "avx", "level": "x86-64-v2", "lost": [], "hosts": ["x"]}
+    document = {"schema": "tfbuild.fleet/1", "images": [{**image, field: value}], "hosts": [], "skipped": []}
+    (folder / "fleet.json").write_text(json.dumps(document))
+    with pytest.raises(TfbuildError) as refusal:
+        planned(**{name: getattr(fleet.read(folder / "fleet.json").images[0], name) for name in ("platform", "cpu")})
+    assert refusal.value.exit_code in (2, 14)
+
+
+@each("value", VALUES)
+@each("pattern", ["Authorization={}", "{}=x"])
+def test_a_header_of_a_remote_cache_is_refused_or_one_flag(pattern: str, value: str, folder: Path) -> None:
+    line = pattern.format(value)
+    (folder / "headers").write_bytes(line.encode(errors="surrogateescape"))
+    path = str(folder / "headers")
+    made = made_or_refused(lambda: remote_cache.options(cache="grpcs://cache", header_file=path))
+    if isinstance(made, UsageError):
+        assert value not in str(made)
+        return
+    assert isinstance(made, Remote)
+    flags = [flag for flag in bazelrc.parse(remote_cache.bazelrc(made, "7.4.1")).build() if "header" in flag]
+    assert flags == [f"--remote_header={text}" for text in line.splitlines()]
+
+
+@each("value", VALUES)
+@each("name", ["instance", "properties", "cache", "executor"])
+def test_other_options_of_a_remote_cache_are_refused_or_one_flag(name: str, value: str) -> None:
+    given = {
+        "instance": value,
+        "properties": (f"x={value}",),
+        "cache": f"http://{value}",
+        "executor": f"grpc://{value}",
+    }
+    options: dict[str, Any] = {"cache": "grpcs://cache", name: given[name]}
+    made = made_or_refused(lambda: remote_cache.options(**options))
+    if isinstance(made, UsageError):
+        assert made.hint
+        return
+    assert isinstance(made, Remote)
+    text = remote_cache.bazelrc(made, "7.4.1")
+    assert any(value in flag for flag in bazelrc.parse(text).build())
+    assert all(line.startswith("build --") for line in text.splitlines())
+
+
+# What no variable of the environment can hold is left out.
+@each("value", [value for value in VALUES if "\0" not in value])
+@each("address", ["{}", "https://x/{}"])
+def test_the_address_of_the_source_is_refused_or_can_be_a_label(address: str, value: str) -> None:
+    source = address.format(value)
+    made = made_or_refused(lambda: labels.given_at_build({labels.SOURCE_VARIABLE: source}))
+    if isinstance(made, UsageError):
+        assert made.hint
+        return
+    assert made == {labels.SOURCE: source}
+    assert shlex.split(source) == [source]
+    assert source.isprintable()
