@@ -44,6 +44,7 @@ def test_an_address_is_kept_as_bazel_reads_it(given: str, kept: str) -> None:
         "http://h#f",
         "http://h?q",
         "http://h:99999",
+        "http://h:0",
         "http://[::1",
         "http://h/a b",
         "http://h/$(x)",
@@ -83,6 +84,13 @@ def test_each_refusal_has_its_reason_and_its_hint(options: dict[str, object], re
         remote(**options)
     assert reason in refusal.value.reason
     assert hint in refusal.value.hint
+
+
+def test_a_key_that_is_none_is_named_by_its_own_option(tmp_path: Path) -> None:
+    certificate = tmp_path / "certificate.pem"
+    certificate.write_text("-----BEGIN CERTIFICATE-----\n")
+    with pytest.raises(UsageError, match="--remote-client-key /no is not a PEM file"):
+        remote(cache="grpc://h", certificate=str(certificate), key="/no")
 
 
 def test_a_header_file_has_one_header_a_line_and_names_the_line_that_is_none(tmp_path: Path) -> None:

@@ -162,3 +162,15 @@ def test_a_report_does_not_make_the_next_one_s_commit_dirty(tmp_path: Path) -> N
     assert mutation.commit_of(tmp_path) == clean
     (tmp_path / "a.py").write_text("2")
     assert mutation.commit_of(tmp_path) == f"{clean}-dirty"
+
+
+@pytest.mark.parametrize("room", mutation.ROOMS)
+def test_every_survivor_of_a_committed_sample_is_explained_or_found_by_a_test_since(room: str) -> None:
+    committed = mutation.read(mutation.FOLDER, room)
+    assert committed is not None
+    assert re.fullmatch("[0-9a-f]{12}", committed.commit), "a sample of files that no commit has"
+    for row in committed.survivors:
+        assert bool(row.equivalent) != bool(row.killed_by), row.diff
+        if row.killed_by:
+            file, _, name = row.killed_by.partition("::")
+            assert f"def {name}(" in (ROOT / file).read_text(encoding="utf-8"), row.killed_by

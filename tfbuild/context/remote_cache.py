@@ -162,7 +162,7 @@ def is_address(text: str) -> bool:
             and AUTHORITY.fullmatch(url.netloc)
             and PATH.fullmatch(url.path)
             and not (url.query or url.fragment)
-            and (url.port is None or url.port >= 0)
+            and (url.port is None or url.port > 0)
         )
     except ValueError:  # an IPv6 address without its end, a port that is none
         return False
