@@ -231,7 +231,8 @@ def test_a_custom_op_compiles_against_an_image_with_headers(
 def locked_down(image: str) -> list[str]:
     """The manual's `docker run`, of this image."""
     page = (ROOT / "docs" / "verification.md").read_text(encoding="utf-8").partition("\n## Locked down\n")[2]
-    program, *words = shlex.split(page.partition("```sh\n")[2].partition("```")[0])
+    block = page.partition("```sh\n")[2].partition("```")[0]
+    program, *words = shlex.split(block.replace("\\\n", " "))
     assert program == "docker"
     return [image if word.startswith("tfbuild:") else word for word in words]
 
