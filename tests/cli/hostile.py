@@ -23,6 +23,7 @@ from tests.commandline import ROOT, answer
 from tests.facts import newest
 from tfbuild import cli
 from tfbuild.cli import repository, testing
+from tfbuild.cli.command_line import MOST_LETTERS
 from tfbuild.cli.verbs import Verb
 from tfbuild.engine import daemon
 from tfbuild.oci import transport
@@ -41,8 +42,8 @@ HOSTILE = (
 LIKELY = (
     "2.21", "2.21.0", "mkl", "cuda", "cpu,mkl", "x86-64-v3", "avx2,fma", "gcc-12", "3.11", "official", "openmp", "8.0",
 )  # fmt: skip
-# A command line has no longer words than 128 KiB, but a program that calls the verbs may have.
-HUGE = ("x" * 1_000_000, "\N{KELVIN SIGN}" * 1_000_000, "\n" * 1_000_000)
+# Longer than any word of a command line, and as long as the longest one.
+HUGE = ("x" * 1_000_000, "\n" * 1_000_000, "x" * MOST_LETTERS, "\N{KELVIN SIGN}" * MOST_LETTERS)
 NOWHERE = "127.0.0.1:1/us/x"
 REGISTRY = {"registry": NOWHERE}
 # Options beside the tried one, with which its value is read; True: a switch. What a verb would do to the machine or to

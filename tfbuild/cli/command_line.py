@@ -16,6 +16,8 @@ HELP = ("--help", "-h")
 LIST = ("--list", "-l")
 # Options of Invoke itself that have an effect here, and that print something in place of running a verb.
 OF_INVOKE = ("--complete", "--print-completion-script", "--version", "-V")
+# Longer than any word on a Linux command line (MAX_ARG_STRLEN, 128 KiB). Plans hold a value once for each release.
+MOST_LETTERS = 128 << 10
 FORMATTED_LIST = ("--list-format", "--list-depth", "-F", "-D")
 
 
@@ -126,6 +128,8 @@ def _verb(words: Sequence[str], verbs: Mapping[str, Verb]) -> Sequence[str]:
         raise hints.unknown_verb(name, verbs, following)
     verb = verbs[name]
     own, rest = _split(verb, following, verbs)
+    for word, value in own:
+        _refuse_long(word if value is None else f"--{word}", word if value is None else value)
     bare = [word for word, value in own if value is None]
     _refuse_repeated(verb, own)
     _refuse_bare(verb, bare, [option for option, value in own if value is not None])
@@ -178,6 +182,11 @@ def _is_option(verb: Verb, word: str, *, several: bool) -> bool:
     name, equals, _ = word.partition("=")
     known = name in HELP or name.removeprefix("--") in verb.options
     return word.startswith("-") and known and not (several and equals)
+
+
+def _refuse_long(name: str, text: str) -> None:
+    if len(text) > MOST_LETTERS:
+        raise UsageError(f"{name} has {len(text):,} characters", hint=f"at most {MOST_LETTERS:,} in one word")
 
 
 def _refuse_repeated(verb: Verb, own: Sequence[tuple[str, str | None]]) -> None:
