@@ -97,7 +97,7 @@ def test_hadolint_accepts_every_dockerfile(tmp_path: Path) -> None:
 
 def without_names(text: str) -> str:
     """A Dockerfile that differs from others only by what no linter reads becomes equal to them: 840 take a minute."""
-    text = re.sub(r"^#.*\n", "", text, flags=re.MULTILINE)
+    text = re.sub(r"^#(?! hadolint).*\n", "", text, flags=re.MULTILINE)
     text = re.sub(
         r"^(    (?:io\.tfbuild|org\.opencontainers)[a-z.-]+)=\"[^\"$]*\"", r'\1="x"', text, flags=re.MULTILINE
     )
