@@ -16,6 +16,7 @@ from msgspec import structs
 
 from tests.measure.test_rounds import MACHINE
 from tfbuild.engine import Engine, WorkerDied
+from tfbuild.errors import EngineMissing
 from tfbuild.in_container.bench.records import Calibrated, Dropped, Hello, Idle, Ready, WorkerSample
 from tfbuild.measure import probe, protocol, rounds, workers
 from tfbuild.measure.evaluate import AGAIN
@@ -33,7 +34,8 @@ class Script:
     """What the workers do; names are those of sides.
 
     `seconds`: of one call. `dies`: questions that end the worker, each once. `foreign`: CPU seconds that others use in
-    the samples to come. `idle`: CPUs used while idle. `no_start`: workers that die at once. `asked`: what was asked.
+    the samples to come. `idle`: CPUs used while idle. `no_start`: workers that die at once. `gone`: no engine answers
+    any more. `asked`: what was asked.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
@@ -45,6 +47,7 @@ class Script:
     inner: int = 20
     no_start: int = 0
     malloc: str = "/usr/lib/libc.so.6"
+    gone: bool = False
     asked: list[tuple[str, str]] = field(default_factory=list)
     workers: list["MadeUpWorker"] = field(default_factory=list)
 
@@ -70,6 +73,8 @@ class MadeUpWorker:
 
     def close(self) -> None:
         self.open = False
+        if self.script.gone:
+            raise EngineMissing("no container engine answers")
 
     def ask(self, line: str, timeout: float) -> str:
         question = json.loads(line)
@@ -464,6 +469,21 @@ def test_workers_are_closed_however_it_ends() -> None:
         pool.start([Key(image="a"), Key(image="b")])
         raise KeyboardInterrupt
     assert [one.open for one in script.workers] == [False, False]
+    assert pool.running() == ()
+
+
+def test_workers_are_closed_though_their_engine_is_gone() -> None:
+    """What is left open would complain when Python collects it, after the one message."""
+    script = Script()
+    pool = Pool(cast(Engine, MadeUpEngine(script)))
+    pool.start([Key(image="a"), Key(image="b")])
+    script.gone = True
+    with pytest.raises(EngineMissing):
+        pool.close(*pool.running())
+    script.dies = [("hello", "")]
+    with pytest.raises(EngineMissing):
+        pool.start([Key(image="c"), Key(image="d"), Key(image="e")])
+    assert [one.open for one in script.workers] == [False] * 5
     assert pool.running() == ()
 
 

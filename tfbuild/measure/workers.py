@@ -1,6 +1,6 @@
 """Persistent workers in containers, looked up by what sets them apart; all are paused but the one that is asked."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -72,9 +72,9 @@ class Pool:
                 self._running[key] = worker, hello
                 self._turns[key] = self._turns.get(key, 0) + 1
         except BaseException:
-            for key, worker in new.items():
+            for key in new:
                 self._running.pop(key, None)
-                worker.close()
+            _close(new.values())
             raise
         return {key: self._running[key][1] for key in keys}
 
@@ -106,12 +106,17 @@ class Pool:
 
     def close(self, *keys: Key) -> None:
         """Close these workers if they run."""
-        for key in keys:
-            if running := self._running.pop(key, None):
-                running[0].close()
+        _close([self._running.pop(key)[0] for key in dict.fromkeys(keys) if key in self._running])
 
     def running(self) -> tuple[Key, ...]:
         return tuple(self._running)
+
+
+def _close(workers: Iterable[Worker]) -> None:
+    """Close each of them, even if the engine ended and closing the first one raises EngineMissing."""
+    with ExitStack() as stack:
+        for worker in workers:
+            stack.callback(worker.close)
 
 
 @contextmanager
