@@ -48,6 +48,17 @@ if "create" in words:
 os.execvp("runc", ["runc", *words])
 """
 
+# Starts a program with the socket whose number is given, where sd_listen_fds(3) expects it.
+HAND_OVER = """
+import os, sys
+socket = int(sys.argv[1])
+if socket != 3:
+    os.dup2(socket, 3)
+    os.close(socket)  # the containers would keep it open
+os.environ.update(LISTEN_FDS="1", LISTEN_PID=str(os.getpid()))
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Second:
@@ -105,18 +116,24 @@ def place() -> Iterator[tuple[Path, str]]:
 
 
 @contextmanager
-def dockerd(found: Second, bridge: str) -> Iterator[None]:
+def dockerd(
+    found: Second, bridge: str, listener: socket.socket | None = None, *, other_cpu: bool = True
+) -> Iterator[None]:
+    """`listener`: what listens at its socket already, as systemd hands it over."""
     folder = found.folder
     (folder / "cpuinfo").write_text(machine(MACHINE).cpuinfo())
     runtime = folder / "runtime"
     runtime.write_text(RUNTIME.format(python=sys.executable, cpuinfo=str(folder / "cpuinfo")))
     runtime.chmod(0o755)
+    handed = (listener.fileno(),) if listener else ()
     command = [
-        "dockerd", f"--host={found.host}", f"--host=tcp://127.0.0.1:{found.port}", "--tlsverify",
+        *([sys.executable, "-c", HAND_OVER, str(listener.fileno())] if listener else []), "dockerd",
+        f"--host={'fd://' if listener else found.host}", f"--host=tcp://127.0.0.1:{found.port}", "--tlsverify",
         f"--tlscacert={folder}/tls/ca.pem", f"--tlscert={folder}/tls/cert.pem", f"--tlskey={folder}/tls/key.pem",
-        *own(folder, bridge), f"--add-runtime=other-cpu={runtime}", "--default-runtime=other-cpu",
+        *own(folder, bridge), f"--add-runtime=other-cpu={runtime}",
+        *(["--default-runtime=other-cpu"] if other_cpu else []),
     ]  # fmt: skip
-    with running(command, folder / "log", lambda: answers(found.port)):
+    with running(command, folder / "log", lambda: answers(found.port), handed=handed):
         yield
 
 
@@ -130,10 +147,14 @@ def own(folder: Path, bridge: str) -> tuple[str, ...]:
 
 @contextmanager
 def running(
-    command: Sequence[str], log: Path, ready: Callable[[], bool], env: Mapping[str, str] | None = None
-) -> Iterator[None]:
-    """A dockerd that is `ready`, until the block ends."""
-    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output, env=env) as process:
+    command: Sequence[str], log: Path, ready: Callable[[], bool], env: Mapping[str, str] | None = None,
+    handed: Sequence[int] = (),
+) -> Iterator[None]:  # fmt: skip
+    """A dockerd that is `ready`, until the block ends; `handed`: files that it inherits."""
+    with (
+        log.open("wb") as output,
+        subprocess.Popen(command, stdout=output, stderr=output, env=env, pass_fds=handed) as process,
+    ):
         try:
             deadline = time.monotonic() + 60
             while not ready():

@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -61,21 +62,35 @@ def disk(folder: Path) -> Iterator[None]:
 
 
 class Victim:
-    """An engine on a small disk, which can be killed and started again."""
+    """An engine, here on a small disk, which can be killed and started again."""
 
-    def __init__(self, found: Second, bridge: str) -> None:
-        self.found, self._bridge, self._running = found, bridge, ExitStack()
+    def __init__(self, found: Second, bridge: str, *, other_cpu: bool = True) -> None:
+        self.found, self._bridge, self._other_cpu, self._running = found, bridge, other_cpu, ExitStack()
         self.start()
 
     @property
     def data(self) -> Path:
         return self.found.folder / "data"
 
-    def start(self) -> None:
-        self._running.enter_context(second.dockerd(self.found, self._bridge))
+    def start(self, listener: socket.socket | None = None) -> None:
+        self._running.enter_context(second.dockerd(self.found, self._bridge, listener, other_cpu=self._other_cpu))
 
     def kill(self) -> None:
         os.kill(int((self.found.folder / "pid").read_text()), signal.SIGKILL)
+
+    def replace(self) -> None:
+        """Kill it and start it again at once, as systemd does it: who connects meanwhile waits, and containers run."""
+        path = Path(self.found.host.removeprefix("unix://"))
+        path.unlink()
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(path))
+            listener.listen()
+            self.kill()
+            self._running.close()
+            # Its containerd ended with it, but stays a zombie if nobody here waits for orphans.
+            (self.found.folder / "exec/containerd/containerd.pid").unlink(missing_ok=True)
+            self.start(listener)
+        self.wait()
 
     def restart(self) -> None:
         """As systemd does it: everything that belongs to the engine ends."""
