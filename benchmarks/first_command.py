@@ -2,9 +2,9 @@
 
     .venv/bin/python -m benchmarks.first_command
 
-Copies the clone, and runs the command there twice: as it is, and with `--no-cache`, which makes every stage again but
-has TensorFlow's wheel in pip's cache. The target is at most 120 s for the second. A container engine that answers is
-used as it is; without one, the command installs and starts Debian's, and it keeps running.
+Runs the command in two fresh copies of the clone: as it is, and with `--no-cache`, which makes every stage again but
+has TensorFlow's wheel in pip's cache. The target is at most 120 s for the second, beside what it downloads. A container
+engine that answers is used as it is; without one, the command installs and starts Debian's, and it keeps running.
 """
 
 import re
@@ -53,9 +53,8 @@ def timeline(folder: Path, options: str = "") -> list[Step]:
 def main() -> None:
     results: dict[str, object] = {}
     with tempfile.TemporaryDirectory(prefix="tfbuild-benchmark-") as scratch:
-        folder = copy(Path(scratch, "clone"), compiled=False)
-        for name, options in (("first", ""), ("with the wheel in pip's cache", "--no-cache")):
-            steps = timeline(folder, options)
+        for name, options in (("as it is", ""), ("with the wheel in pip's cache", "--no-cache")):
+            steps = timeline(copy(Path(scratch, name), compiled=False), options)
             results[name] = {"seconds": steps[-1].seconds, "steps": [asdict(step) for step in steps]}
             print(f"\n{name}\n   at    for")
             print("\n".join(f"{step.began:5.0f} {step.seconds:6.1f} s  {step.title}" for step in steps))

@@ -24,18 +24,22 @@ find . -type f \( -name '*_test.py' -o -name '*_test.*.pyc' \) ! -path "./$packa
 
 # Symbols that only a debugger reads: a sixth of all libraries. The guard's, by which the instruction set that a
 # library was compiled for can be checked, stay. Vendored libraries (*.libs, moved about by patchelf) are left alone.
-framework='libtensorflow_framework.so*'
-find "$package" -type f -name '*.so*' ! -name "$framework" -exec strip --preserve-dates --strip-unneeded {} +
-find "$package" -type f -name "$framework" -exec strip --preserve-dates --wildcard \
-    --keep-symbol='*CPUFeature*' --keep-symbol='*CheckFeatureOrDie*' --keep-symbol='*CheckIfFeatureUnused*' \
-    --keep-symbol='*cpu_feature_guard*' {} +
-
-# The loader must still take each of them.
-find "$package" -type f -name '*.so*' -exec ldd {} + > /dev/null
+strip_libraries() {
+    framework='libtensorflow_framework.so*'
+    find "$package" -type f -name '*.so*' ! -name "$framework" -exec strip --preserve-dates --strip-unneeded {} +
+    find "$package" -type f -name "$framework" -exec strip --preserve-dates --wildcard \
+        --keep-symbol='*CPUFeature*' --keep-symbol='*CheckFeatureOrDie*' --keep-symbol='*CheckIfFeatureUnused*' \
+        --keep-symbol='*cpu_feature_guard*' {} +
+    # The loader must still take each of them.
+    find "$package" -type f -name '*.so*' -exec ldd {} + > /dev/null
+}
+strip_libraries &
+stripping=$!
 
 # Bytecode that holds the hash of its source, not its time, and does not look at the source again: the same bytes in
 # each build. Some packages have files that are no Python of this version; pip passes over them, too. -B: what Python
 # imports when it starts (*.pth) must not be there already.
 find "$venv" -type d -name __pycache__ -prune -exec rm -rf {} +
 PYTHONHASHSEED=0 "$venv/bin/python" -B -m compileall -qq --invalidation-mode unchecked-hash "$venv/lib" || true
+wait "$stripping"
 find "$venv" -exec touch --no-dereference --date=@315532800 {} +

@@ -293,12 +293,19 @@ def test_where_functions_begin_is_known_from_both_tables(tmp_path: Path) -> None
         assert starts(library(everywhere(AVX2), name, frames=frames, count=8)) == every
 
 
-def test_the_progress_says_how_far_it_is(tmp_path: Path) -> None:
-    path, output = tmp_path / "lib.so", io.StringIO()
+def test_it_tells_how_far_it_is(tmp_path: Path) -> None:
+    path, told = tmp_path / "lib.so", list[str]()
     path.write_bytes(library(everywhere(AVX2), count=64))
-    with Progress(output).step("inspect") as step:
-        scan.read(path, step=step)
-        assert step.detail == "100 %"
+    scan.read(path, tell=told.append)
+    assert told[-1] == "100 %"
+    assert len(told) > 1
+
+
+def test_whoever_is_told_can_end_it(tmp_path: Path) -> None:
+    path = tmp_path / "lib.so"
+    path.write_bytes(library(everywhere(AVX2), count=64))
+    with pytest.raises(KeyError, match="%"):
+        scan.read(path, tell=dict[str, None]().__getitem__)
 
 
 # --- odd input -----------------------------------------------------------------------------------------------------

@@ -22,8 +22,11 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def slimmed(venv: Path) -> dict[str, tuple[int, int, bytes]]:
-    """Make the environment anew, slim it, and return each path's mode, time and content."""
+def slimmed(venv: Path, library: Path | None = None) -> dict[str, tuple[int, int, bytes]]:
+    """Make the environment anew, slim it, and return each path's mode, time and content.
+
+    `library`: TensorFlow's; any real one by default.
+    """
     shutil.rmtree(venv, ignore_errors=True)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
     (site,) = venv.glob("lib/python*/site-packages")
@@ -35,7 +38,7 @@ def slimmed(venv: Path) -> dict[str, tuple[int, int, bytes]]:
     # As setuptools does: Python imports the module whenever it starts.
     (site / "hook.pth").write_text("import hook\n")
     (site / "hook.py").write_text("")
-    shutil.copy(next(Path("/usr/lib").rglob("libdl.so.2")), package / "libtensorflow_framework.so.2")
+    shutil.copy(library or next(Path("/usr/lib").rglob("libdl.so.2")), package / "libtensorflow_framework.so.2")
     # As an installer leaves it: with the time in it.
     subprocess.run([venv / "bin" / "python", "-m", "compileall", "-q", package / "__init__.py"], check=True)
     subprocess.run(["sh", SLIM, venv, "headers"], check=True, env={**os.environ, "PYTHONDONTWRITEBYTECODE": ""})
@@ -63,6 +66,14 @@ def test_what_slim_leaves_is_the_same_each_time(tmp_path: Path) -> None:
     done = subprocess.run(run, capture_output=True, text=True, check=True)
     assert done.stdout == "True\n"
     assert "matches" in done.stderr
+
+
+def test_a_library_that_cannot_be_stripped_fails_the_build(tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    broken.write_bytes(b"\x7fELF and no more")
+    with pytest.raises(subprocess.CalledProcessError) as raised:
+        slimmed(tmp_path / "venv", broken)
+    assert str(SLIM) in map(str, raised.value.cmd)
 
 
 def test_parts_takes_tensorflow_s_own_libraries_and_their_record_and_no_more(tmp_path: Path) -> None:

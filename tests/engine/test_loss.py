@@ -21,48 +21,45 @@ from tfbuild.errors import EngineMissing, TfbuildError
 # Its arguments: the socket, and how it answers who asks for events. As Docker does on SIGTERM, it first stops to accept
 # connections, and serves those that it has until it has stopped its containers.
 PROGRAM = """
-import json, os, signal, socketserver, sys
-from http.server import BaseHTTPRequestHandler
+import json, os, signal, socketserver, sys, threading
 
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class Handler(socketserver.StreamRequestHandler):
+    def handle(self):
+        while request := self.rfile.readline():
+            while self.rfile.readline().strip():
+                pass
+            path = request.decode().split()[1].partition("?")[0]
+            if not path.endswith("/events"):
+                self.answer(200, json.dumps(ANSWERS[path.rpartition("/")[2]]))
+            elif EVENTS == 200:
+                self.send("HTTP/1.1 200 OK", JSON, "Transfer-Encoding: chunked", "", "")
+            else:
+                self.answer(EVENTS, "{}")
 
-    def do_GET(self):
-        if "/events" in self.path:
-            return self.answer(None if EVENTS == 200 else b"{}", EVENTS)
-        names = {"version": VERSION, "info": {"NCPU": 2}, "json": []}
-        name = self.path.partition("?")[0].rpartition("/")[2]
-        self.answer(json.dumps(names[name]).encode(), 200)
+    def answer(self, code, body):
+        self.send(f"HTTP/1.1 {code} X", JSON, f"Content-Length: {len(body)}", "", body)
 
-    def answer(self, body, code):
-        self.send_response(code)
-        self.send_header("Content-Type", "application/json")
-        self.send_header(*(("Transfer-Encoding", "chunked") if body is None else ("Content-Length", str(len(body)))))
-        self.end_headers()
-        if body is None:
-            self.rfile.read()
-        else:
-            self.wfile.write(body)
-
-    def address_string(self): return ""
-    def log_message(self, *_): pass
+    def send(self, *lines):
+        self.wfile.write("\\r\\n".join(lines).encode())
 
 class Server(socketserver.ThreadingUnixStreamServer):
     daemon_threads = True
 
 PATH, EVENTS = sys.argv[1], int(sys.argv[2])
+JSON = "Content-Type: application/json"
 VERSION = {"Version": "1", "Os": "linux", "Arch": "amd64", "ApiVersion": "1.43", "MinAPIVersion": "1.24"}
+ANSWERS = {"version": VERSION, "info": {"NCPU": 2}, "json": []}
 if os.path.exists(PATH):
     os.unlink(PATH)
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 server = Server(PATH, Handler)
-signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
 print("ready", flush=True)
-try:
-    server.serve_forever()
-except SystemExit:
-    server.socket.close()
-    print("closed", flush=True)
-    signal.pause()
+signal.sigwait({signal.SIGTERM})
+server.shutdown()
+server.socket.close()
+print("closed", flush=True)
+signal.pause()
 """
 
 
@@ -78,7 +75,7 @@ class Served:
         return f"unix://{self.socket}"
 
     def start(self) -> None:
-        command = [sys.executable, "-c", PROGRAM, str(self.socket), str(self._events)]
+        command = [sys.executable, "-IS", "-c", PROGRAM, str(self.socket), str(self._events)]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.said() == "ready"
 
@@ -105,6 +102,7 @@ def served(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Served]:
 
 @pytest.fixture
 def engine(served: Served) -> Iterator[Engine]:
+    gc.freeze()  # what other tests left is not looked through below
     there = Engine.connect(served.host)
     yield there
     there.client.close()
@@ -112,6 +110,7 @@ def engine(served: Served) -> Iterator[Engine]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()
+    gc.unfreeze()
 
 
 REFUSED = pytest.mark.parametrize("served", [403], indirect=True)

@@ -1,6 +1,7 @@
 """A session runs the checks in order on one image and reports what they found, whatever the image does."""
 
 import io
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -107,6 +108,61 @@ def test_checks_run_in_order_on_the_image_that_the_name_stood_for(monkeypatch: p
         ("one", "pass", "seen"), ("two", "skip", "no GPU"), ("three", "pass", "seen"),
     ]  # fmt: skip
     assert shown.index("verify: one") < shown.index("verify: two") < shown.index("verify: three")
+
+
+def beside(run: Callable[[Verification], Judgement]) -> VerificationCheck:
+    return VerificationCheck(name="beside", claim=CLAIM, run=run, beside=True)
+
+
+def test_a_check_that_runs_beside_the_others_is_reported_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    met = threading.Barrier(2, timeout=60)
+
+    def meet(state: Verification) -> Judgement:
+        assert not state.over.is_set()
+        met.wait()
+        return Judgement("met", judge.WARN, "", ())
+
+    one = VerificationCheck(name="one", claim=CLAIM, run=meet)
+    report, events, shown = verified(monkeypatch, one, check("two"), beside(meet), check("three"))
+    assert [(row.name, row.status) for row in report.checks] == [
+        ("one", "warn"), ("two", "pass"), ("beside", "warn"), ("three", "pass"),
+    ]  # fmt: skip
+    assert {"verify: beside ...", "verify: three ..."} <= {*shown.splitlines()}
+    assert events[-1] == "sandbox removed"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), EngineMissing("gone")])
+def test_a_verification_that_ends_early_ends_what_runs_beside(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, ended = threading.Event(), list[str]()
+
+    def read(state: Verification) -> Judgement:
+        began.set()
+        assert state.over.wait(60)
+        try:
+            state.require_wanted("12 %")
+        finally:
+            ended.append("beside")
+        raise AssertionError("it goes on")
+
+    def fail(_: Verification) -> Judgement:
+        assert began.wait(60)
+        raise error
+
+    with pytest.raises(type(error)) as raised:
+        verified(monkeypatch, VerificationCheck(name="one", claim=CLAIM, run=fail), beside(read))
+    assert raised.value is error
+    assert ended == ["beside"]
+
+
+def test_a_check_that_runs_beside_the_others_can_fail_the_verification(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(state: Verification) -> Judgement:
+        state.require_wanted("it is")
+        raise UnknownImage("no image 'sha256:0b' on this engine")
+
+    with pytest.raises(UnknownImage, match="sha256:0b"):
+        verified(monkeypatch, check("one"), beside(fail), check("three"))
 
 
 def test_a_check_sees_the_results_before_it(monkeypatch: pytest.MonkeyPatch) -> None:

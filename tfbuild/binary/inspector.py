@@ -9,6 +9,7 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -114,11 +115,14 @@ def _file(path: Path, full: bool, progress: Progress) -> Inspection:
     return Inspection(subject=str(path), release="", libraries={path.name: read(path, path.name, full, progress)})
 
 
-def read(path: Path, name: str, full: bool, progress: Progress | None) -> ScannedCode:
+def read(
+    path: Path, name: str, full: bool, progress: Progress | None, tell: scan.Tell = scan.tell_nobody
+) -> ScannedCode:
+    """Scan a library's code; without `progress`, `tell` is told of it."""
     if progress is None:
-        return scan.read(path, name=name, full=full)
+        return scan.read(path, name=name, full=full, tell=tell)
     with progress.step(f"inspect: {name}") as step:
-        return scan.read(path, name=name, full=full, step=step)
+        return scan.read(path, name=name, full=full, tell=partial(setattr, step, "detail"))
 
 
 # --- wheels --------------------------------------------------------------------------------------------------------

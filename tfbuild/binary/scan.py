@@ -15,7 +15,7 @@ import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -27,7 +27,6 @@ from tfbuild.binary.guard import SYMBOL, GuardUnreadable, Library, Section
 from tfbuild.cpu import isa
 from tfbuild.errors import BadWheel
 from tfbuild.facts import Facts
-from tfbuild.util.progress import Step
 
 # Upper bounds of what is read. TensorFlow 2.21: 788 MB, 1.1 million symbols, 0.7 million functions.
 MOST_BYTES = 4 * 1024**3
@@ -48,6 +47,10 @@ EXECUTABLE = ".text"
 HEADER = struct.Struct("<BBBBiI")
 FRAME = struct.Struct("<ii")  # an array of these is read at once
 FRAMES = (1, 0x1B, 0x03, 0x3B)
+
+
+# Gets how much of a library has been decoded, region by region; an exception of its ends the scan.
+Tell = Callable[[str], None]
 
 
 class CodeUnreadable(BadWheel):
@@ -134,17 +137,21 @@ class ScannedCode:
         return f"{read}; without {sum(self.dispatched.values()):,} of {left}" if left else read
 
 
-def read(path: Path, *, name: str = "", full: bool = False, step: Step | None = None) -> ScannedCode:
+def tell_nobody(_: str) -> None:
+    """Go on."""
+
+
+def read(path: Path, *, name: str = "", full: bool = False, tell: Tell = tell_nobody) -> ScannedCode:
     """Scan the code of an ELF library; raises CodeUnreadable with the reason.
 
-    `name`: the library's name where it came from. `step`: shows the progress.
+    `name`: the library's name where it came from.
     """
     name = name or path.name
     try:
         with path.open("rb") as file:
             if (size := path.stat().st_size) > MOST_BYTES:
                 raise CodeUnreadable(f"{name} has {size} bytes: too large to be a library")
-            return _scan(_opened(name, file.fileno()), full, step)
+            return _scan(_opened(name, file.fileno()), full, tell)
     except OSError as error:
         raise CodeUnreadable(f"{name} cannot be read: {error.strerror}") from error
 
@@ -193,7 +200,7 @@ def project(name: bytes) -> str:
 # --- judgement -----------------------------------------------------------------------------------------------------
 
 
-def _scan(code: "Code", full: bool, step: Step | None) -> ScannedCode:
+def _scan(code: "Code", full: bool, tell: Tell) -> ScannedCode:
     regions, dispatched, decoded = [], Counter[str](), 0
     method = "symbols" if code.symbols else "spread"
     for start, end in code.regions(full):
@@ -209,8 +216,7 @@ def _scan(code: "Code", full: bool, step: Step | None) -> ScannedCode:
                 needing += counted.needing
         if instructions:
             regions.append((instructions, needing))
-        if step:
-            step.detail = f"{100 * (end - code.section.address) // code.section.size} %"
+        tell(f"{100 * (end - code.section.address) // code.section.size} %")
     if not regions:
         raise CodeUnreadable("the library holds no machine code")
     return ScannedCode(

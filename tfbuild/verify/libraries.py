@@ -34,10 +34,11 @@ def read(
     full: bool = False,
     guarded: bool = True,
     progress: Progress | None = None,
+    tell: scan.Tell = scan.tell_nobody,
 ) -> tuple[dict[str, ScannedCode], Guard | None]:
     """Read TensorFlow's libraries in an image, and with `guarded` its guard, without starting the image.
 
-    Raises CodeUnreadable with the reason.
+    Without `progress`, `tell` is told of it. Raises CodeUnreadable with the reason.
     """
     libraries: dict[str, ScannedCode] = {}
     guard = None
@@ -54,7 +55,7 @@ def read(
             except OSError as error:
                 reason = error.strerror or str(error)
                 raise scan.CodeUnreadable(f"{name} cannot be copied out of the image: {reason}") from error
-            libraries[name] = inspector.read(path, name, full, progress)
+            libraries[name] = inspector.read(path, name, full, progress, tell)
             if guarded and name == framework:
                 guard = inspector.guard_of(path, release)
             path.unlink()

@@ -2,7 +2,9 @@
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from functools import partial
 
 from tfbuild import __version__
 from tfbuild.binary.guard import Guard
@@ -41,13 +43,23 @@ def verify(
         verification = Verification(
             engine=engine, ref=image.id, planned=planned, baseline=baseline or untimed, sandbox=sandbox
         )
-        for check in CHECKS:
-            verification.checks.append(_timed(check, verification, progress, require_engine))
+        _run(verification, partial(_timed, verification, progress, require_engine))
     return _report(verification, image, ref, time.monotonic() - begin)
 
 
+def _run(verification: Verification, timed: Callable[[VerificationCheck], Check]) -> None:
+    with ThreadPoolExecutor(max_workers=1) as threads:
+        try:
+            beside = {check.name: threads.submit(timed, check) for check in CHECKS if check.beside}
+            for check in CHECKS:
+                result = beside[check.name].result() if check.beside else timed(check)
+                verification.checks.append(result)
+        finally:
+            verification.over.set()
+
+
 def _timed(
-    check: VerificationCheck, verification: Verification, progress: Progress, require_engine: Callable[[], None]
+    verification: Verification, progress: Progress, require_engine: Callable[[], None], check: VerificationCheck
 ) -> Check:
     """Run a check as a step of `progress`, and add its seconds and its claim."""
     with progress.step(f"verify: {check.name}") as step:

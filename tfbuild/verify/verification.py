@@ -1,6 +1,8 @@
 """The state of a verification, and the parts of a check."""
 
+import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import CancelledError
 from dataclasses import dataclass, field, replace
 
 from tfbuild.binary.guard import Guard
@@ -68,7 +70,7 @@ class Verification:
 
     `baseline`: what to compare with, or why there is none; `sandbox`: confines all containers; `checks`: those that are
     done. `unstartable` is set by the check guard, `program` (the digest of Python's) by interpreter, `start` and
-    `process` by import, `guard` by isa, `throughput` by throughput.
+    `process` by import, `guard` by isa, `throughput` by throughput; `over` when the last check has ended.
     """
 
     engine: Engine
@@ -83,6 +85,12 @@ class Verification:
     start: Start = NOT_STARTED
     guard: Guard = NO_GUARD
     throughput: Throughput | None = None
+    over: threading.Event = field(default_factory=threading.Event)
+
+    def require_wanted(self, _: str) -> None:
+        """Raise CancelledError where the verification ended before this check, by an error or by its user."""
+        if self.over.is_set():
+            raise CancelledError
 
     def run(self, command: list[str]) -> ContainerRun:
         """Run a command through the image's entry point, in the sandbox. Raises TimeoutError."""
@@ -142,12 +150,16 @@ def needs_tensorflow(verification: Verification) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class VerificationCheck:
-    """A row of `checks.CHECKS`. `skip`: why it cannot or need not run, else empty; then `run` probes and judges."""
+    """A row of `checks.CHECKS`. `skip`: why it cannot or need not run, else empty; then `run` probes and judges.
+
+    `beside`: it runs beside those before it, from the beginning, and uses none of their results.
+    """
 
     name: str
     claim: Claim
     run: Callable[[Verification], judge.Judgement]
     skip: Callable[[Verification], str] = always
+    beside: bool = False
 
 
 def unpromised(unprobed: judge.Judgement) -> str:

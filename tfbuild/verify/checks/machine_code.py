@@ -9,15 +9,9 @@ from collections.abc import Iterator, Mapping
 from tfbuild.binary import scan
 from tfbuild.binary.scan import CodeUnreadable, ScannedCode
 from tfbuild.context.planned import Planned
-from tfbuild.engine import Engine
 from tfbuild.in_container.smoke import judge
 from tfbuild.verify import libraries
 from tfbuild.verify.verification import Claim, Verification, VerificationCheck
-
-
-def read(engine: Engine, ref: str, planned: Planned) -> dict[str, ScannedCode]:
-    """Read TensorFlow's libraries in an image without starting it, the main one first. Raises CodeUnreadable."""
-    return libraries.read(engine, ref, planned.python, planned.release, guarded=False)[0]
 
 
 def compare(planned: Planned, libraries: Mapping[str, ScannedCode]) -> judge.Judgement:
@@ -48,11 +42,19 @@ def _measures(planned: Planned, main: ScannedCode) -> Iterator[judge.Measurement
 
 
 def _run(verification: Verification) -> judge.Judgement:
+    planned = verification.planned
     try:
-        libraries = read(verification.engine, verification.ref, verification.planned)
+        found, _ = libraries.read(
+            verification.engine,
+            verification.ref,
+            planned.python,
+            planned.release,
+            guarded=False,
+            tell=verification.require_wanted,
+        )
     except CodeUnreadable as error:
         return judge.Judgement("code", judge.FAIL, error.reason)
-    return compare(verification.planned, libraries)
+    return compare(planned, found)
 
 
 CHECK = VerificationCheck(
@@ -66,4 +68,5 @@ CHECK = VerificationCheck(
         fix="see what the code needs (invoke inspect IMAGE), and give --cpu that, or build for the CPU that was meant",
     ),
     run=_run,
+    beside=True,
 )
