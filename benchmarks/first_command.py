@@ -54,7 +54,7 @@ def main() -> None:
     results: dict[str, object] = {}
     with tempfile.TemporaryDirectory(prefix="tfbuild-benchmark-") as scratch:
         for name, options in (("as it is", ""), ("with the wheel in pip's cache", "--no-cache")):
-            steps = timeline(copy(Path(scratch, name), compiled=False), options)
+            steps = timeline(copy(Path(scratch, f"clone{len(results)}"), compiled=False), options)
             results[name] = {"seconds": steps[-1].seconds, "steps": [asdict(step) for step in steps]}
             print(f"\n{name}\n   at    for")
             print("\n".join(f"{step.began:5.0f} {step.seconds:6.1f} s  {step.title}" for step in steps))
