@@ -1,10 +1,10 @@
 """Feed the parsers mutated input, led by coverage, until one ends in anything but its documented error.
 
-    pip install atheris
-    python -m benchmarks.fuzz [PARSER...] --seconds 60
+    ci/fuzz.sh [PARSER...] --seconds 60
 
-Each parser runs in a process of its own with limits on time and memory; it starts from the tests' recorded inputs.
-Prints each input that it could not take, as bytes for a test (tests/project/test_fuzz.py has those found so far).
+That needs atheris, which ci/fuzz.sh installs. Each parser runs in a process of its own with limits on time and memory;
+it starts from the tests' recorded inputs. Prints each input that it could not take, as bytes for a test
+(tests/project/test_fuzz.py has those found so far), and records how many inputs each parser was given if all ran.
 """
 
 import argparse
@@ -12,6 +12,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest.mock import patch
 
+from benchmarks.harness import record
 from tests.cpu.machines import machine
 from tfbuild import cpu, facts
 from tfbuild.bench import report as bench_reports
@@ -42,6 +44,7 @@ ROOT = Path(__file__).parent.parent
 DATA = ROOT / "tests" / "data"
 # Of one input: what a parser may take. An answer takes milliseconds on any of the recorded inputs.
 SECONDS, MEGABYTES, BYTES = 10, 2048, 16 * 1024
+DONE = re.compile(r"^Done (\d+) runs in (\d+) second", re.MULTILINE)
 # Only tfbuild's own branches lead the fuzzer.
 INSTRUMENTED = """
 import sys, atheris
@@ -188,8 +191,17 @@ def fuzz(name: str) -> None:
     atheris.Fuzz()
 
 
-def run(name: str, seconds: int, folder: Path) -> list[tuple[bytes, str]]:
-    """Fuzz a parser, and return the inputs that it did not take, each with what happened."""
+@dataclass(frozen=True, kw_only=True)
+class Fuzzed:
+    """How many `inputs` a parser was given in `seconds`, and those that it did not take, each with what happened."""
+
+    inputs: int
+    seconds: int
+    found: list[tuple[bytes, str]]
+
+
+def run(name: str, seconds: int, folder: Path) -> Fuzzed:
+    """Fuzz a parser. Raises SystemExit where that did not start."""
     corpus, found = folder / name, folder / f"{name}-found"
     corpus.mkdir()
     found.mkdir()
@@ -200,9 +212,14 @@ def run(name: str, seconds: int, folder: Path) -> list[tuple[bytes, str]]:
         f"-max_total_time={seconds}", f"-timeout={SECONDS}", f"-rss_limit_mb={MEGABYTES}", f"-max_len={BYTES}",
     ]  # fmt: skip
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    runs = [line for line in done.stderr.splitlines() if line.startswith("Done ") or "DONE" in line]
-    print(f"{name}: {runs[-1].strip() if runs else done.stderr.strip()[-200:]}", flush=True)
-    return [(path.read_bytes(), (done.stdout + done.stderr)[-1500:]) for path in sorted(found.iterdir())]
+    why = (done.stdout + done.stderr)[-1500:]
+    inputs = [(path.read_bytes(), why) for path in sorted(found.iterdir())]
+    ended = DONE.search(done.stderr)
+    if not ended and not inputs:
+        raise SystemExit(f"{name} was not fuzzed:\n{why}")
+    result = Fuzzed(inputs=int(ended[1]) if ended else 0, seconds=int(ended[2]) if ended else 0, found=inputs)
+    print(f"{name}: {result.inputs:,} inputs in {result.seconds} s, {len(inputs)} that it cannot take", flush=True)
+    return result
 
 
 def main() -> None:
@@ -210,13 +227,18 @@ def main() -> None:
     options.add_argument("parser", nargs="*", help=f"of {', '.join(PARSERS)}; default: all")
     options.add_argument("--seconds", type=int, default=60, help="for each parser")
     chosen = options.parse_args()
-    failures = 0
     with tempfile.TemporaryDirectory() as folder:
-        for name in chosen.parser or PARSERS:
-            for content, why in run(name, chosen.seconds, Path(folder)):
-                failures += 1
-                print(f"{name} cannot take {json.dumps(content.decode('latin-1'))[:2000]}\n{why}", flush=True)
-    sys.exit(failures > 0)
+        fuzzed = {name: run(name, chosen.seconds, Path(folder)) for name in chosen.parser or PARSERS}
+    for name, result in fuzzed.items():
+        for content, why in result.found:
+            print(f"{name} cannot take {json.dumps(content.decode('latin-1'))[:2000]}\n{why}", flush=True)
+    if set(fuzzed) == set(PARSERS):
+        print(record("fuzz", {name: recorded(result) for name, result in fuzzed.items()}))
+    sys.exit(any(result.found for result in fuzzed.values()))
+
+
+def recorded(result: Fuzzed) -> object:
+    return {"inputs": result.inputs, "seconds": result.seconds, "not_taken": len(result.found)}
 
 
 if __name__ == "__main__":

@@ -141,6 +141,16 @@ def test_every_lock_file_is_audited_and_a_vulnerability_fails_the_job(ci: str, v
     assert all({"--strict", "--require-hashes", "--disable-pip"} < {*words} for words in runs)
 
 
+@pytest.mark.parametrize("code", [0, 1])
+def test_an_input_that_a_parser_cannot_take_fails_the_job(code: int, copy: Path) -> None:
+    program(copy, "python")
+    with (copy / "python").open("a") as script:
+        script.write(f"exit {code}\n")
+    env = {"FUZZ": str(copy / "python"), "PYTHON": "/bin/false"}
+    assert runner(copy, **env).run("nightly.yml", "Fuzz").code == code
+    assert (copy / "words").read_text().strip() == "python -m benchmarks.fuzz --seconds 60"
+
+
 # --- what installs from PyPI ------------------------------------------------------------------------------------------
 
 
@@ -229,3 +239,16 @@ def test_pip_audit_is_installed_and_finds_a_vulnerability_of_a_locked_package(tm
             assert done.returncode == code, done.stderr
             assert ("PYSEC-2026-1 99.0" in done.stdout) == (code == 1)
         server.shutdown()
+
+
+@pytest.mark.nightly
+@pytest.mark.installs
+def test_the_fuzzer_is_installed_and_feeds_a_parser(tmp_path: Path) -> None:
+    whole = checkout.copy(tmp_path / "whole")
+    done = subprocess.run(
+        [whole / "ci" / "fuzz.sh", "names", "--seconds", "2"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    inputs = re.fullmatch(r"names: ([\d,]+) inputs in \d s, 0 that it cannot take\n", done.stdout)
+    assert inputs, done.stdout
+    assert int(inputs[1].replace(",", "")) > 100
