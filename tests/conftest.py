@@ -12,9 +12,9 @@ from tfbuild.errors import EngineMissing
 from tfbuild.oci import transport
 
 os.environ.setdefault("NO_COLOR", "1")
-# A slow example is a busy machine, never a failure. `invoke test --nightly` tries ten times as many.
+# A slow example is a busy machine, never a failure. `invoke test --nightly` tries many more.
 hypothesis.settings.register_profile(
-    "quick", max_examples=40, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    "quick", max_examples=30, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.register_profile("thorough", hypothesis.settings.get_profile("quick"), max_examples=400)
 hypothesis.settings.load_profile("quick")

@@ -18,6 +18,9 @@ from tfbuild.oci.references import Repository
 class FakeRegistry(BaseHTTPRequestHandler):
     """Serves manifests, blobs and tags from `content`, by their path below /v2/us/x/."""
 
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
     content: dict[str, tuple[str, bytes]] = {}  # noqa: RUF012 - each server has a class of its own
     authorizations: list[str] = []  # noqa: RUF012
     requests: list[str] = []  # noqa: RUF012

@@ -4,6 +4,8 @@ import gc
 import tracemalloc
 from dataclasses import replace
 
+import pytest
+
 from benchmarks import planning
 from tfbuild.facts import releases, targets
 
@@ -18,6 +20,7 @@ def test_the_benchmark_plans_every_release_for_every_target_and_renders_most() -
     assert len(some) * 3 / 4 < planning.render(some) <= len(some)
 
 
+@pytest.mark.nightly
 def test_memory_does_not_grow_with_the_number_of_builds() -> None:
     """Each pass renders builds that no pass had: whatever is kept for one of them would add up."""
     some = planning.requests()[::50]
