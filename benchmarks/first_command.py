@@ -5,8 +5,12 @@
 Runs the command in two fresh copies of the clone: as it is, and with `--no-cache`, which makes every stage again but
 has TensorFlow's wheel in pip's cache. The target is at most 120 s for the second, beside what it downloads. A container
 engine that answers is used as it is; without one, the command installs and starts Debian's, and it keeps running.
+
+What counts as a download: from apt's first answer to its last, and from pip's first to its installing them all,
+which includes what pip thinks about between them. Those of install.sh are not counted.
 """
 
+import math
 import re
 import subprocess
 import tempfile
@@ -20,6 +24,11 @@ from tests.checkout import copy
 COMMAND = "./install.sh && .venv/bin/invoke engine build --target mkl --wheel official --reverify"
 BEGAN = re.compile(r"(.+) \.\.\.")
 ENDED = re.compile(r"(.+): [a-z]+ \(.+\)")
+# In BuildKit's log: the step, and the seconds since it began.
+DOWNLOAD = re.compile(
+    r"^#\d+ (?P<seconds>[\d.]+) +(?:(?P<began>Get:1 |Downloading )|(?P<ended>Fetched |Installing collected ))",
+    re.MULTILINE,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,14 +59,34 @@ def timeline(folder: Path, options: str = "") -> list[Step]:
     return [*sorted(steps, key=lambda step: step.began), whole]
 
 
+def downloads(log: str) -> float:
+    """How many seconds a build has downloaded, by its log."""
+    began, seconds = math.nan, 0.0
+    for row in DOWNLOAD.finditer(log):
+        if row["began"] and math.isnan(began):
+            began = float(row["seconds"])
+        elif row["ended"] and not math.isnan(began):
+            seconds += float(row["seconds"]) - began
+            began = math.nan
+    return seconds
+
+
 def main() -> None:
     results: dict[str, object] = {}
     with tempfile.TemporaryDirectory(prefix="tfbuild-benchmark-") as scratch:
         for name, options in (("as it is", ""), ("with the wheel in pip's cache", "--no-cache")):
-            steps = timeline(copy(Path(scratch, f"clone{len(results)}"), compiled=False), options)
-            results[name] = {"seconds": steps[-1].seconds, "steps": [asdict(step) for step in steps]}
+            folder = copy(Path(scratch, f"clone{len(results)}"), compiled=False)
+            steps = timeline(folder, options)
+            downloaded = sum(downloads(log.read_text(errors="replace")) for log in folder.glob("build/*/build.log"))
+            results[name] = {
+                "seconds": steps[-1].seconds,
+                "downloads": downloaded,
+                "beside_downloads": steps[-1].seconds - downloaded,
+                "steps": [asdict(step) for step in steps],
+            }
             print(f"\n{name}\n   at    for")
             print("\n".join(f"{step.began:5.0f} {step.seconds:6.1f} s  {step.title}" for step in steps))
+            print(f"      {downloaded:6.1f} s of it downloads")
     print(record("first_command", results))
 
 
