@@ -3,7 +3,8 @@
     .venv/bin/python -m benchmarks.verdicts [IMAGE] [--runs 20] [--busy 0,1,2]
 
 Runs `invoke verify IMAGE --json` again and again beside 0, 1 and 2 processes that spin at normal priority. What must
-agree is the exit code, the verdict, and the status of every check. Each load is recorded when its last run ends.
+agree is the exit code, the verdict, and the status of every check. Each load is recorded when its last run ends, beside
+those that the report has of the same image.
 """
 
 import argparse
@@ -19,7 +20,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.harness import record
+from benchmarks.harness import RESULTS, record
+from tfbuild.engine import Engine
 
 ROOT = Path(__file__).parent.parent
 IMAGE = "tfbuild:2.21.0-mkl-py3.11-f16c"
@@ -94,9 +96,16 @@ def options() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def recorded(identifier: str, report: Path = RESULTS / "verdicts.json") -> dict[str, Any]:
+    """The loads that the report has of the image with that id."""
+    results = json.loads(report.read_text(encoding="utf-8"))["results"] if report.is_file() else {}
+    return dict(results["loads"]) if results.get("id") == identifier else {}
+
+
 def main() -> None:
     chosen = options()
-    loads: dict[str, Any] = {}
+    identifier = Engine.connect().image(chosen.image).id
+    loads = recorded(identifier)
     for count in map(int, chosen.busy.split(",")):
         runs = []
         with busy(count):
@@ -104,7 +113,7 @@ def main() -> None:
                 runs.append(verified(chosen.image))
                 print(f"{count} busy, {turn + 1} of {chosen.runs}: {runs[-1]}", flush=True)
         loads[f"{count} busy"] = summary(runs)
-        print(record("verdicts", {"image": chosen.image, "loads": loads}), flush=True)
+        print(record("verdicts", {"image": chosen.image, "id": identifier, "loads": loads}), flush=True)
     if any(load["alike"] < load["runs"] for load in loads.values()):
         raise SystemExit("verification did not always say the same")
 

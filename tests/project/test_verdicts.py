@@ -1,6 +1,9 @@
 """What the benchmark of verdicts on a busy machine counts as alike."""
 
-from benchmarks.verdicts import Run, summary
+import json
+from pathlib import Path
+
+from benchmarks.verdicts import Run, recorded, summary
 
 PASSED = (("import", "pass"), ("throughput", "pass"))
 SKIPPED = (("import", "pass"), ("throughput", "skip"))
@@ -23,3 +26,11 @@ def test_a_run_with_another_status_or_exit_code_is_not_alike() -> None:
 def test_runs_that_differ_in_time_alone_are_alike() -> None:
     found = summary([run(PASSED, 60), run(PASSED, 600)])
     assert (found["runs"], found["alike"], found["others"]) == (2, 2, [])
+
+
+def test_other_loads_of_the_same_image_stay_in_the_report(tmp_path: Path) -> None:
+    report = tmp_path / "verdicts.json"
+    assert recorded("sha256:0a", report) == {}
+    report.write_text(json.dumps({"results": {"id": "sha256:0a", "loads": {"1 busy": {"runs": 20}}}}))
+    assert recorded("sha256:0a", report) == {"1 busy": {"runs": 20}}
+    assert recorded("sha256:0b", report) == {}
