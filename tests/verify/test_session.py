@@ -150,10 +150,14 @@ def test_a_verification_that_ends_early_ends_what_runs_beside(
         assert began.wait(60)
         raise error
 
+    output = io.StringIO()
+    checks = (VerificationCheck(name="one", claim=CLAIM, run=fail), beside(read))
+    monkeypatch.setattr(session, "CHECKS", checks)
     with pytest.raises(type(error)) as raised:
-        verified(monkeypatch, VerificationCheck(name="one", claim=CLAIM, run=fail), beside(read))
+        session.verify(cast(Engine, FakeEngine()), "tfbuild:x", baseline=None, progress=Progress(output))
     assert raised.value is error
     assert ended == ["beside"]
+    assert "verify: beside: interrupted" in output.getvalue()
 
 
 def test_a_check_that_runs_beside_the_others_can_fail_the_verification(monkeypatch: pytest.MonkeyPatch) -> None:

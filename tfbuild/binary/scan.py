@@ -147,6 +147,7 @@ def read(path: Path, *, name: str = "", full: bool = False, tell: Tell = tell_no
     `name`: the library's name where it came from.
     """
     name = name or path.name
+    tell("0 %")
     try:
         with path.open("rb") as file:
             if (size := path.stat().st_size) > MOST_BYTES:

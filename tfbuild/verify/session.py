@@ -1,4 +1,4 @@
-"""Run the checks in order, skip those that cannot run with the reason, and make the report of their results."""
+"""Run the checks, some of them beside others, skip those that cannot run with the reason, and make the report."""
 
 import time
 from collections.abc import Callable
@@ -48,6 +48,7 @@ def verify(
 
 
 def _run(verification: Verification, timed: Callable[[VerificationCheck], Check]) -> None:
+    """Run the checks; their results are in the order of CHECKS. If one of them raises, the others end too."""
     with ThreadPoolExecutor(max_workers=1) as threads:
         try:
             beside = {check.name: threads.submit(timed, check) for check in CHECKS if check.beside}

@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import CancelledError
 from dataclasses import dataclass, field, replace
 
 from tfbuild.binary.guard import Guard
@@ -88,9 +87,9 @@ class Verification:
     over: threading.Event = field(default_factory=threading.Event)
 
     def require_wanted(self, _: str) -> None:
-        """Raise CancelledError where the verification ended before this check, by an error or by its user."""
+        """Raise KeyboardInterrupt where the verification ended before this check, by an error or by its user."""
         if self.over.is_set():
-            raise CancelledError
+            raise KeyboardInterrupt
 
     def run(self, command: list[str]) -> ContainerRun:
         """Run a command through the image's entry point, in the sandbox. Raises TimeoutError."""
