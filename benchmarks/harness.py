@@ -3,7 +3,7 @@
 import json
 import platform
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -41,7 +41,11 @@ def rounds(measurements: Mapping[str, Callable[[], T]], count: int) -> list[dict
 
 def compare(a: Callable[[], float], b: Callable[[], float], count: int) -> Ratio:
     """Two measurements, in `count` rounds."""
-    pairs = [(each["a"], each["b"]) for each in rounds({"a": a, "b": b}, count)]
+    return ratio([(each["a"], each["b"]) for each in rounds({"a": a, "b": b}, count)])
+
+
+def ratio(pairs: Sequence[tuple[float, float]]) -> Ratio:
+    """The ratio a/b of the samples of each round."""
     ratios = [x / y for x, y in pairs]
     return Ratio(
         median=median(ratios),
