@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from unittest.mock import patch
@@ -233,12 +233,19 @@ def main() -> None:
         for content, why in result.found:
             print(f"{name} cannot take {json.dumps(content.decode('latin-1'))[:2000]}\n{why}", flush=True)
     if set(fuzzed) == set(PARSERS):
-        print(record("fuzz", {name: recorded(result) for name, result in fuzzed.items()}))
+        print(record("fuzz", recorded(fuzzed)))
     sys.exit(any(result.found for result in fuzzed.values()))
 
 
-def recorded(result: Fuzzed) -> object:
-    return {"inputs": result.inputs, "seconds": result.seconds, "not_taken": len(result.found)}
+def recorded(fuzzed: Mapping[str, Fuzzed]) -> dict[str, object]:
+    def row(*results: Fuzzed) -> dict[str, int]:
+        return {
+            "inputs": sum(result.inputs for result in results),
+            "seconds": sum(result.seconds for result in results),
+            "not_taken": sum(len(result.found) for result in results),
+        }
+
+    return {"parsers": {name: row(result) for name, result in fuzzed.items()}, "all": row(*fuzzed.values())}
 
 
 if __name__ == "__main__":
