@@ -45,6 +45,7 @@ STAGES = {
 SECONDS = 600.0
 Strike = Callable[["subprocess.Popen[str]"], None]
 DISK = "6g"
+BALLAST = "ballast"
 
 
 @contextmanager
@@ -59,6 +60,18 @@ def disk(folder: Path) -> Iterator[None]:
         yield
     finally:
         subprocess.run(["umount", "--lazy", folder], check=False)
+
+
+def fill(folder: Path) -> None:
+    """Leave no space on the disk of the folder."""
+    size = shutil.disk_usage(folder).free
+    with (folder / BALLAST).open("wb") as file:
+        while size > 4096:
+            try:
+                os.posix_fallocate(file.fileno(), 0, size)
+                return
+            except OSError:
+                size -= 4096
 
 
 class Victim:
@@ -120,17 +133,10 @@ class Victim:
 
     def fill(self) -> None:
         """Leave no space on the disk."""
-        ballast, size = self.data / "ballast", shutil.disk_usage(self.data).free
-        with ballast.open("wb") as file:
-            while size > 4096:
-                try:
-                    os.posix_fallocate(file.fileno(), 0, size)
-                    return
-                except OSError:
-                    size -= 4096
+        fill(self.data)
 
     def clear(self) -> None:
-        (self.data / "ballast").unlink()
+        (self.data / BALLAST).unlink()
 
     def close(self) -> None:
         self._running.close()
