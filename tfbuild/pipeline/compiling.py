@@ -238,13 +238,13 @@ def _answer(error: BuildFailed, watch: BazelWatch, job: Compile) -> TfbuildError
             f"one on this machine). Without it, the build continues from what is compiled so far. {error.hint}",
         )
     explained = diagnosis.explain(error)
-    # A specific cause says more than the mirror, and the mirror says more than a general failure.
+    # A cause of its own kind says more than the mirror, and the mirror says more than any other failure.
     if not run.mirror or type(explained) is not BuildFailed:
         return explained
     answer = job.served.explain(error) if job.served else mirrors.explain(error, run.mirror)
     if isinstance(answer, BadMirror) and watch.refused:
         return BadMirror("\n  ".join((answer.reason, *watch.refused)), hint=answer.hint)
-    return answer
+    return explained if answer is error else answer
 
 
 def memory_hint(share: MachineShare) -> str:
