@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from email.utils import formatdate
 
 # What becomes of an answer: the connection is reset, or ends in good order, in the middle of the body; nothing more
 # comes after that; nothing comes at all; a status, which with a comma asks to come back in an hour.
@@ -53,8 +54,8 @@ class Broken:
             end.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
         else:
             kind = "text/html" if path.endswith("/") else "application/octet-stream"
-            # As PyPI's files: whoever keeps half of one never asks again.
-            kept = "Cache-Control: max-age=365000000, immutable, public"
+            # As PyPI's files: whoever keeps half of one never asks again. Without a date pip keeps nothing.
+            kept = f"Date: {formatdate(usegmt=True)}\r\nCache-Control: max-age=365000000, immutable, public"
             head = f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n{kept}\r\n"
             end.sendall(f"{head}Connection: close\r\n\r\n".encode())
             if method == "GET":

@@ -117,16 +117,18 @@ def fetch(mirror, sha256, urls, cache, silences):
 
 
 def here(target, sha256):
-    """Whether the archive is there and whole; what else is there is removed."""
+    """Whether the archive is there and whole; what else is there is removed, and its folder with it."""
     try:
         with open(target, "rb") as file:
             if hashlib.sha256(file.read()).hexdigest() == sha256:
                 return True
-        os.unlink(target)
-    except IsADirectoryError:
-        shutil.rmtree(target)
-    except FileNotFoundError:
+    except OSError:
         pass
+    folder = os.path.dirname(target)
+    if os.path.isdir(folder) and not os.path.islink(folder):
+        shutil.rmtree(folder)
+    elif os.path.lexists(folder):
+        os.unlink(folder)
     return False
 
 

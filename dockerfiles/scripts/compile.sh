@@ -20,10 +20,17 @@ cd /src
 builder=$(cat /opt/tfbuild/builder)
 cache=/mnt/cache/$builder
 [ "$#" != 0 ] || cache=/var/tmp/bazel/cache
+# An earlier build or a power failure may have damaged the caches. Bazel compares digests and makes again what is wrong.
+# But it stops at a file in place of a folder, and before 5.1 at an action's empty result, which it takes for one that
+# has no outputs. Only the file with this digest may be empty.
+for folder in /mnt/cache/runs "$cache" "$cache/disk" "$cache/repository"; do
+    mkdir -p "$folder" 2> /dev/null || rm -rf "$folder"
+    mkdir -p "$folder"
+done
+find "$cache/disk" -type f -size 0 ! -name 'e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855' -delete
 # However this run ends, Bazel's profile and its whole log are there for the stage `kept`.
 run=$(sha256sum /mnt/bazelrc)
 kept=/mnt/cache/runs/${run%% *}
-mkdir -p /mnt/cache/runs
 # Held until this step ends: another one of the same flags would take the files away from under this one.
 exec 9> "$kept.lock"
 if ! flock --nonblock 9; then
@@ -105,7 +112,6 @@ compile() {
         echo "tfbuild: Bazel cannot analyse this build; nothing was compiled"
     fi
 }
-mkdir -p "$cache"
 python3 /mnt/sitting.py begin "$cache/sittings.jsonl"
 python3 /mnt/sitting.py watch "$cache/sittings.jsonl" &
 watch=$!
@@ -120,6 +126,17 @@ if [ "$code" != 0 ] && [ -s /mnt/remote ] && ! late && lost; then
     guard=''
     mv /mnt/alone.bazelrc /mnt/all.bazelrc
     compile
+fi
+# Bazel keeps a file whose digest is wrong: from then on it compiles that again each time, or from 7 on may fail.
+if grep '[Ee]xpected \(hash\|digest\).* not match' "$kept/bazel.log" > /dev/null; then
+    echo "tfbuild: note: removing damaged files from the compile cache"
+    find "$cache/disk" -type f -regex '.*/[0-9a-f]*' ! -path '*/ac/*' -exec sha256sum {} + |
+        while read -r digest file; do
+            [ "$digest" = "${file##*/}" ] || rm -f "$file"
+        done
+    if [ "$code" != 0 ] && ! late; then
+        compile
+    fi
 fi
 kill "$watch" || true
 wait "$watch" || true

@@ -71,8 +71,17 @@ def write(path, content):
     os.replace(path + ".part", path)
 
 
+def whole(line):
+    """Whether it is a line that this script wrote: a power failure may leave half of one."""
+    try:
+        return line.endswith(b"\n") and isinstance(json.loads(line), dict)
+    except ValueError:
+        return False
+
+
 def begin(path):
-    write(path, read(path) + json.dumps({"began": int(time.time())}).encode() + b"\n")
+    before = b"".join(line for line in read(path).splitlines(True) if whole(line))
+    write(path, before + json.dumps({"began": int(time.time())}).encode() + b"\n")
 
 
 def update(path, **more):

@@ -133,15 +133,17 @@ def test_what_is_here_already_is_not_asked_for(tmp_path: Path) -> None:
     assert "1 of 1" in run("http://127.0.0.1:9", tree(tmp_path / "tree", rules), cache)
 
 
-@pytest.mark.parametrize("there", ["half", "folder"])
+@pytest.mark.parametrize("there", ["half", "folder", "file"])
 def test_a_kept_archive_that_is_damaged_is_fetched_again(there: str, mirror: tuple[str, Path], tmp_path: Path) -> None:
     url, folder = mirror
     cache = tmp_path / "cache"
     place(folder, "one.example/a.tar.gz", GOOD)
     if there == "half":
         place(cache, str(kept(cache, GOOD).relative_to(cache)), GOOD[:5])
-    else:
+    elif there == "folder":
         kept(cache, GOOD).mkdir(parents=True)
+    else:
+        place(cache, str(kept(cache, GOOD).parent.relative_to(cache)), b"in place of the folder")
     assert "1 of 1" in run(url, tree(tmp_path / "tree", rule(GOOD, "https://one.example/a.tar.gz")), cache)
     assert kept(cache, GOOD).read_bytes() == GOOD
 

@@ -124,6 +124,25 @@ def test_a_sitting_without_a_log_is_one_that_did_nothing(tmp_path: Path) -> None
     assert (row["actions_done"], row["processes"], row["from_cache"]) == (0, 0, 0)
 
 
+@pytest.mark.parametrize(
+    ("left", "lines"),
+    [
+        (b'{"began": 1}\n{"began": 2, "se', 1),
+        (b'{"began": 1}\n' + bytes(40), 1),
+        (b'{"began": 1}\n\xff\x80\n[]\n{"began": 3}\n', 2),
+        (b"", 0),
+    ],
+)
+def test_what_a_power_failure_left_of_sittings_stops_no_compile(left: bytes, lines: int, tmp_path: Path) -> None:
+    file = tmp_path / "sittings.jsonl"
+    file.write_bytes(left)
+    sitting("begin", file)
+    sitting("end", file, tmp_path / "none", tmp_path / "none", "done")
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [row["began"] for row in rows[:-1]] == [1, 3][:lines]
+    assert rows[-1]["why"] == "done"
+
+
 def test_a_sitting_that_is_killed_leaves_its_time_and_memory(tmp_path: Path) -> None:
     file = tmp_path / "sittings.jsonl"
     sitting("begin", file)

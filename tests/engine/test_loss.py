@@ -11,12 +11,13 @@ import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from tfbuild.engine import Engine
+from tfbuild.engine import Engine, disk_space
 from tfbuild.engine.loss import HeldConnection
-from tfbuild.errors import EngineMissing, TfbuildError
+from tfbuild.errors import DiskFull, EngineMissing, TfbuildError
 
 # Its arguments: the socket, and how it answers who asks for events. As Docker does on SIGTERM, it first stops to accept
 # connections, and serves those that it has until it has stopped its containers.
@@ -48,7 +49,7 @@ class Server(socketserver.ThreadingUnixStreamServer):
 PATH, EVENTS = sys.argv[1], int(sys.argv[2])
 JSON = "Content-Type: application/json"
 VERSION = {"Version": "1", "Os": "linux", "Arch": "amd64", "ApiVersion": "1.43", "MinAPIVersion": "1.24"}
-ANSWERS = {"version": VERSION, "info": {"NCPU": 2}, "json": []}
+ANSWERS = {"version": VERSION, "info": {"NCPU": 2, "DockerRootDir": os.path.dirname(PATH)}, "json": []}
 if os.path.exists(PATH):
     os.unlink(PATH)
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
@@ -171,6 +172,26 @@ def test_any_error_has_the_engine_s_end_as_its_cause(engine: Engine, served: Ser
     with pytest.raises(EngineMissing, match="and was started again") as raised, engine.watched("verification"):
         fail()
     assert raised.value.__context__ is error
+
+
+@EITHER
+def test_a_full_disk_of_the_engine_is_the_cause_of_any_error(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It may say anything of it, such as that a folder is missing which it could not make."""
+    with engine.watched("verification") as require_engine:
+        monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=disk_space.FULL_BYTES))
+        require_engine()
+        monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=disk_space.FULL_BYTES - 1))
+        with pytest.raises(DiskFull) as raised:
+            require_engine()
+    assert raised.value.reason == f"the engine's disk is full: no space is left on {tmp_path} for verification"
+    with pytest.raises(DiskFull, match="no space is left on"), engine.watched("verification"):
+        raise TfbuildError("the container engine refused: chown work/work: no such file or directory")
+    own = DiskFull("no space is left in /tmp for a copy of the image's /x")
+    with pytest.raises(DiskFull) as raised, engine.watched("verification"):
+        raise own
+    assert raised.value is own
 
 
 def test_an_engine_that_was_restarted_before_is_not_missed(engine: Engine, served: Served) -> None:

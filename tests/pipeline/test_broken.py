@@ -4,13 +4,17 @@ The tools are the real ones, as network.sh sets them up, with shorter times; the
 """
 
 import hashlib
+import io
 import os
+import random
 import re
 import shutil
 import subprocess
 import sys
 import threading
 import time
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -241,10 +245,80 @@ def test_a_download_by_pip_names_its_cause_and_no_half_wheel_is_kept(fault: str,
     assert not sound or server.requested[-1] == f"/{wheel}"
 
 
+def wheel_of(code: str) -> bytes:
+    """The wheel x-1.0, whose module has this code."""
+    info, packed = "x-1.0.dist-info", io.BytesIO()
+    files = {
+        "x.py": code,
+        f"{info}/METADATA": "Metadata-Version: 2.1\nName: x\nVersion: 1.0\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    with zipfile.ZipFile(packed, "w") as wheel:
+        for name, text in files.items():
+            wheel.writestr(name, text)
+        wheel.writestr(f"{info}/RECORD", "".join(f"{name},,\n" for name in (*files, f"{info}/RECORD")))
+    return packed.getvalue()
+
+
+def changed_in_place(content: bytes) -> bytes:
+    """One letter of the module is another one, and the length is the same, as of a file that was overwritten."""
+    return content.replace(b"right", b"wrong")
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "changed": changed_in_place,
+    "empty": lambda _: b"",
+    "half": lambda content: content[: len(content) // 2],
+    "zeros": lambda content: bytes(len(content)),
+    "noise": lambda content: random.Random(len(content)).randbytes(len(content)),
+    # What is no letter of the module: the cache's own names.
+    "keys": lambda content: content.replace(b"status", b"sTatus"),
+}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    ["changed", *(pytest.param(name, marks=pytest.mark.nightly) for name in DAMAGES if name != "changed")],
+)
+def test_a_damaged_cache_of_pip_s_is_not_installed_from_and_fails_no_build(damage: str, tmp_path: Path) -> None:
+    """The index names digests, as PyPI's does. What no run can use any more is downloaded again, and pip goes on."""
+    content = wheel_of("word = 'right'\n")
+    link = f"x-1.0-py3-none-any.whl#sha256={hashlib.sha256(content).hexdigest()}"
+    pages = {"/simple/x/": f'<a href="/{link}">x</a>'.encode(), "/x-1.0-py3-none-any.whl": content}
+    script = (TEMPLATES / "pip.sh").read_text().replace("/mnt/", f"{tmp_path}/mnt/")
+    script = script.replace("/opt/tensorflow/bin/pip", f"{sys.executable} -m pip")
+    cache, target = tmp_path / "mnt/pip", tmp_path / "target"
+    cache.mkdir(parents=True)
+    (tmp_path / "pip.sh").write_text(script)
+
+    def install() -> str:
+        shutil.rmtree(target, ignore_errors=True)
+        words = f"PIP_TRUSTED_HOST=127.0.0.1 sh {tmp_path}/pip.sh --target {target} x"
+        code, output = networked(tmp_path, words, PIP_INDEX_URL=f"{server.url}/simple", **PIP)
+        assert code == 0, output
+        assert (target / "x.py").read_text() == "word = 'right'\n"
+        return output
+
+    with broken.serve(pages) as server:
+        install()
+        server.requested.clear()
+        install()
+        assert server.requested == ["/simple/x/"], "the wheel is in the cache"
+        files = [path for path in cache.rglob("*") if path.is_file()]
+        before = {path: path.read_bytes() for path in files}
+        for path in files:
+            path.write_bytes(DAMAGES[damage](before[path]))
+        assert any(path.read_bytes() != before[path] for path in files)
+        output = install()
+        assert "/x-1.0-py3-none-any.whl" in server.requested
+        assert ("tfbuild: note: pip's cache was damaged, and is emptied" in output) == (damage in ("changed", "keys"))
+        install()
+
+
 def test_a_wheel_that_is_not_pypi_s_is_refused_with_both_digests(tmp_path: Path) -> None:
     wheel, digest = "x-1.0-py3-none-any.whl", 64 * "0"
     content = {"/simple/x/": f'<a href="/{wheel}">{wheel}</a>'.encode(), f"/{wheel}": BODY}
-    found = re.search(r"pip install --no-compile (--no-deps [^\\]+)", (TEMPLATES / "Dockerfile.j2").read_text())
+    found = re.search(r"pip\.sh (--no-deps [^\\]+)", (TEMPLATES / "Dockerfile.j2").read_text())
     assert found
     (tmp_path / "wheel.txt").write_text(f"x==1.0 --hash=sha256:{digest}\n")
     options = found[1].replace("/mnt", str(tmp_path))

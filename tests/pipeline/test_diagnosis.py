@@ -87,6 +87,29 @@ CONFIGURE = """the image could not be built
             BuildFailed,
             "there is no Bazel 0.26.0 where Bazelisk looks for it",
         ),
+        (
+            "  mkdir: cannot create directory '/mnt/cache/0a1b/disk': Not a directory",
+            BuildFailed,
+            "a cache of the builder is damaged: mkdir: cannot create directory '/mnt/cache/0a1b/disk': Not a directory",
+        ),
+        (
+            "  ERROR: An error occurred during the fetch of repository 'x':\n"
+            "  Error downloading [https://x.org/x.tar.gz] to /root/x.tar.gz: java.io.IOException: "
+            "/mnt/cache/0a1b/repository/content_addressable/sha256/2c/file (Is a directory)",
+            BuildFailed,
+            "a cache of the builder is damaged: Error downloading [https://x.org/x.tar.gz] to /root/x.tar.gz: ",
+        ),
+        (
+            "  OSError: [Errno 5] Input/output error: '/mnt/pip/http-v2/8/1/81.body'",
+            BuildFailed,
+            "a cache of the builder is damaged: OSError: [Errno 5] Input/output error: '/mnt/pip/http-v2/8/1/81.body'",
+        ),
+        (
+            "  ERROR: /src/tensorflow/double/BUILD:7:1: output 'tensorflow/double/kernel.o' was not created\n"
+            "  ERROR: /src/tensorflow/double/BUILD:7:1: not all outputs were created or valid",
+            BuildFailed,
+            "tensorflow/double/kernel.o was not created: the tree's rule does not make it, or its result in the cache ",
+        ),
     ],
 )
 def test_the_cause_is_named(output: str, error: type[TfbuildError], message: str) -> None:

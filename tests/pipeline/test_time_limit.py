@@ -1,6 +1,7 @@
 """The time limit of a compile holds whatever is done to the clocks of this machine and of the engine's."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -92,6 +93,28 @@ def test_a_full_disk_of_the_engine_is_why_a_build_failed(
     with pytest.raises(DiskFull if full else BuildFailed, match="clang-16 crashed") as error:
         compiling.execute(job(engine, tmp_path))
     assert ("the engine's disk is full" in error.value.reason) == full
+
+
+@pytest.mark.parametrize("mirror", ["", "http://127.0.0.1:1"])
+def test_a_damaged_cache_is_why_a_build_failed_also_with_a_mirror(
+    mirror: str, stopped: Stopped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert stopped.now
+    engine = Engine(lambda: None)
+    reason = "the image could not be built\n  mkdir: cannot create directory '/mnt/cache/0a': File exists"
+
+    def failing(*_: object, **__: object) -> None:
+        raise BuildFailed(reason, hint="see the log")
+
+    monkeypatch.setattr(engine, "build", failing)
+    started = job(engine, tmp_path)
+    with pytest.raises(BuildFailed) as error:
+        compiling.execute(replace(started, run=replace(started.run, mirror=mirror)))
+    assert error.value.reason.startswith("a cache of the builder is damaged: mkdir: ")
+    assert error.value.hint == (
+        "`docker builder prune --filter type=exec.cachemount` empties the builder's caches, and the same command fills "
+        "them again; see the log"
+    )
 
 
 @pytest.mark.parametrize("hours", [-HOURS, 0.0, HOURS])

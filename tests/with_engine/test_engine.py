@@ -23,7 +23,7 @@ import pytest
 from tests.commandline import answer
 from tests.ports import free_port
 from tfbuild.context.labels import CONTAINER
-from tfbuild.engine import Engine, Progress, WorkerDied, daemon
+from tfbuild.engine import Engine, Progress, WorkerDied, daemon, disk_space
 from tfbuild.engine.build import BuildSettings
 from tfbuild.errors import BaseUnavailable, BuildFailed, DiskFull, EngineMissing, UnknownImage
 from tfbuild.pipeline import base_image
@@ -485,11 +485,11 @@ def test_an_engine_is_started_once_and_stopped(engine: Engine, place: daemon.Dae
         second = daemon.ensure(progress, place)
         assert second.data_root == place.data
         assert second.data_root != engine.data_root
-        free = daemon.free_disk(second)
+        free = disk_space.free(second)
         assert free is not None
-        daemon.need_disk(second, free // 2)
+        disk_space.require(second, free // 2)
         with pytest.raises(DiskFull, match=f"{free * 2 / 1e9:.1f} GB are needed on {place.data}"):
-            daemon.need_disk(second, free * 2)
+            disk_space.require(second, free * 2)
         pid = int(place.pid_file.read_text())
         containerd = int(place.containerd_pid_file.read_text())
     finally:

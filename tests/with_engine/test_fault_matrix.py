@@ -1,10 +1,12 @@
-"""What can end a build from outside, at each of its stages, and the same command that goes on from there.
+"""What can end a build from outside, at each of its stages, or damage its caches, and the same command after that.
 
 Each fault has an engine of its own, whose data is on a small disk. The command is the same throughout: it compiles the
 test double and puts it into an image. It is struck at one stage after the other; each run goes on where the one before
 was struck, and the last one is left alone.
 """
 
+import gzip
+import hashlib
 import os
 import re
 import shutil
@@ -23,13 +25,15 @@ from pathlib import Path
 
 import pytest
 
+from tests import broken
+from tests.pipeline.test_broken import wheel_of
 from tests.ports import free_port
 from tests.with_engine import mirror, second
 from tests.with_engine.conftest import ROOT, Site
 from tests.with_engine.second import Second
-from tests.with_engine.test_compile import RELEASE, small
-from tfbuild.engine import Engine
-from tfbuild.errors import DiskFull, EngineMissing, Interrupted
+from tests.with_engine.test_compile import RELEASE, TREE, small
+from tfbuild.engine import Engine, containers
+from tfbuild.errors import BuildFailed, DiskFull, EngineMissing, Interrupted
 
 pytestmark = pytest.mark.nightly
 # As BuildKit's log names the first step of each stage, in their order; the last one writes the image.
@@ -45,6 +49,7 @@ STAGES = {
 SECONDS = 600.0
 Strike = Callable[["subprocess.Popen[str]"], None]
 DISK = "6g"
+BALLAST = "ballast"
 
 
 @contextmanager
@@ -59,6 +64,18 @@ def disk(folder: Path) -> Iterator[None]:
         yield
     finally:
         subprocess.run(["umount", "--lazy", folder], check=False)
+
+
+def fill(folder: Path) -> None:
+    """Leave no space on the disk of the folder."""
+    size = shutil.disk_usage(folder).free
+    with (folder / BALLAST).open("wb") as file:
+        while size > 4096:
+            try:
+                os.posix_fallocate(file.fileno(), 0, size)
+                return
+            except OSError:
+                size -= 4096
 
 
 class Victim:
@@ -120,17 +137,10 @@ class Victim:
 
     def fill(self) -> None:
         """Leave no space on the disk."""
-        ballast, size = self.data / "ballast", shutil.disk_usage(self.data).free
-        with ballast.open("wb") as file:
-            while size > 4096:
-                try:
-                    os.posix_fallocate(file.fileno(), 0, size)
-                    return
-                except OSError:
-                    size -= 4096
+        fill(self.data)
 
     def clear(self) -> None:
-        (self.data / "ballast").unlink()
+        (self.data / BALLAST).unlink()
 
     def close(self) -> None:
         self._running.close()
@@ -272,3 +282,142 @@ def test_a_build_goes_on_from_each_stage_at_which_it_was_struck(victim: Victim, 
 
 def send(sent: signal.Signals, process: "subprocess.Popen[str]") -> None:
     process.send_signal(sent)
+
+
+# --- caches that were damaged since -----------------------------------------------------------------------------------
+
+SITE = "/opt/tensorflow/lib/python3.11/site-packages"
+# In the image: what the compile made, and what pip made of a package without a wheel.
+MADE = (f"{SITE}/tensorflow/libtensorflow_double.so", f"{SITE}/x.py")
+PACKER = "tensorflow/tools/pip_package/make_wheel.py"
+CLEAR = "docker builder prune --filter type=exec.cachemount"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rebuild:
+    """Builds that compile and install again, all of it from caches: the program that packs the wheel changes.
+
+    `packer`: the text of that program; `required`: the URL of what pip has to make a wheel of.
+    """
+
+    victim: Victim
+    command: Command
+    packer: str
+    required: str
+
+    def run(self) -> tuple[int, str]:
+        tree = Path(self.command.words[self.command.words.index("--source") + 1])
+        text = self.packer.replace("Summary: ", f"Requires-Dist: x @ {self.required}\\nSummary: {uuid.uuid4().hex} ")
+        (tree / PACKER).write_text(text)
+        return self.command.run()
+
+    def made(self) -> dict[str, bytes]:
+        """Build, and return what the image has."""
+        code, output = self.run()
+        assert code == 0, output[-6000:]
+        there = Engine.connect(self.victim.found.host)
+        (image,) = (image for image in there.labelled("io.tfbuild.id") if image.tags)
+        contents = there.read_contents(image.id, MADE, 1 << 26)
+        there.client.close()
+        assert {*contents} == {*MADE}
+        return contents
+
+    def refused(self) -> str:
+        """Build, which fails; do what the hint says, and return the message."""
+        code, output = self.run()
+        assert code == BuildFailed.exit_code, output[-3000:]
+        message = one_message(output)
+        assert f"`{CLEAR}`" in message
+        env = os.environ | {"DOCKER_HOST": self.victim.found.host}
+        subprocess.run([*CLEAR.split(), "--force"], env=env, check=True, capture_output=True)
+        assert not self.cache("runs")
+        return message
+
+    def cache(self, mark: str) -> list[Path]:
+        """The cache with this folder in it: `runs` is Bazel's, `wheels` is pip's."""
+        return [path.parent for path in self.victim.data.glob(f"overlay2/*/diff/{mark}")]
+
+    @property
+    def disk(self) -> Path:
+        """Bazel's disk cache."""
+        (found,) = self.victim.data.glob("overlay2/*/diff/*/disk")
+        return found
+
+    @property
+    def contents(self) -> list[Path]:
+        """The files there that are named by their digest."""
+        found = [path for path in self.disk.iterdir() if re.fullmatch("[0-9a-f]{64}", path.name)]
+        assert found
+        return found
+
+
+def damage(cache: list[Path], one: Callable[[Path], object], *kinds: str) -> None:
+    """Damage each file of a cache that has files of these kinds."""
+    files = [path for folder in cache for path in folder.rglob("*") if path.is_file()]
+    assert all(any(path.match(kind) for path in files) for kind in kinds), files
+    for path in files:
+        one(path)
+
+
+def emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def overwritten(path: Path) -> None:
+    """Also it belongs to somebody else, and nobody may read it."""
+    path.write_bytes(os.urandom(path.stat().st_size))
+    os.chown(path, 12345, 12345)
+    path.chmod(0)
+
+
+def a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def source_package() -> bytes:
+    """The package x-1.0 without a wheel, which it brings itself."""
+    files = {
+        "pyproject.toml": b"[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['.']\n",
+        "backend.py": b"import shutil\ndef build_wheel(folder, *_):\n"
+        b"    return shutil.copy('x-1.0-py3-none-any.whl', folder).rpartition('/')[2]\n",
+        "x-1.0-py3-none-any.whl": wheel_of("word = 'right'\n"),
+    }
+    return gzip.compress(containers.archive({f"/x-1.0/{name}": content for name, content in files.items()}))
+
+
+@pytest.fixture
+def rebuild(victim: Victim, command: Command) -> Iterator[Rebuild]:
+    path = "/x-1.0.tar.gz"
+    with broken.serve({path: source_package()}) as server:
+        packer = (TREE / PACKER).read_text()
+        yield Rebuild(victim=victim, command=command, packer=packer, required=f"{server.url}{path}")
+
+
+def test_damaged_caches_of_bazel_and_pip_give_the_same_image_or_a_hint_that_helps(rebuild: Rebuild) -> None:
+    right = rebuild.made()
+    of_bazel = ("ac_*", "[0-9a-f]*", "sittings.jsonl")
+    damage(rebuild.cache("wheels"), emptied, "*.whl")
+    damage(rebuild.cache("runs"), emptied, *of_bazel)
+    assert rebuild.made() == right
+    damage(rebuild.cache("runs"), overwritten, *of_bazel)
+    assert rebuild.made() == right
+    wrong = [path for path in rebuild.contents if hashlib.sha256(path.read_bytes()).hexdigest() != path.name]
+    assert not wrong, "they would be compiled again each time"
+    damage(rebuild.cache("wheels"), a_folder, "*.whl")
+    shutil.rmtree(disk_cache := rebuild.disk)
+    disk_cache.write_text("in place of the folder")
+    assert rebuild.made() == right
+    # A result that is one still, of an output with another name.
+    for path in rebuild.disk.glob("ac_*"):
+        path.write_bytes(path.read_bytes().replace(b"/double/", b"/dauble/"))
+    message = rebuild.refused()
+    assert "was not created: the tree's rule does not make it, or its result in the cache is damaged" in message
+    assert rebuild.made() == right
+    for cache in rebuild.cache("runs"):
+        for path in cache.glob("runs/*.lock"):
+            a_folder(path)
+    message = rebuild.refused()
+    assert message.startswith("error: a cache of the builder is damaged: ")
+    assert "/mnt/cache/runs/" in message
+    assert rebuild.made() == right

@@ -11,7 +11,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,11 +23,11 @@ from tests.with_engine import second
 from tests.with_engine.conftest import ROOT
 from tests.with_engine.second import Second
 from tests.with_engine.test_build import ID, RELEASE
-from tests.with_engine.test_fault_matrix import Victim, one_message
+from tests.with_engine.test_fault_matrix import Victim, disk, one_message
 from tfbuild.cli.options import certificates
 from tfbuild.context.labels import CONTAINER, UNVERIFIED
 from tfbuild.engine import Engine
-from tfbuild.errors import EngineMissing
+from tfbuild.errors import DiskFull, EngineMissing
 from tfbuild.pipeline import base_image
 from tfbuild.util.progress import Progress
 from tfbuild.verify.checks import CHECKS
@@ -40,6 +41,10 @@ RUNNING = {
     "guard": 1, "interpreter": 0, "import": 1, "isa": 0, "code": 0, "onednn": 1, "tcmalloc": 1, "numerics": 1,
     "throughput": 3,
 }  # fmt: skip
+BUILD = (
+    "build", "--target", "mkl", "--wheel", "official", "--release", RELEASE, "--base", "tfbuild-test:base",
+    "--network", "host", "--need-disk", "1",
+)  # fmt: skip
 SWEPT = re.compile(r"^removed \d+ containers of runs that were killed$", re.MULTILINE)
 # It is `invoke`, but for what surrounds the tagging. Of the checks only the first one is run: others are struck above.
 TAGGING = """
@@ -63,6 +68,33 @@ tag, Engine.tag = Engine.tag, struck
 session.CHECKS = session.CHECKS[:1]
 program.run()
 """
+# The engine's disk is full when the image gets its name.
+FULL_TAGGING = """
+import sys
+from pathlib import Path
+from invoke.main import program
+from tests.with_engine.test_fault_matrix import fill
+from tfbuild.engine import Engine
+from tfbuild.verify import session
+
+def full(self, ref, new):
+    fill(Path(data))
+    tag(self, ref, new)
+
+_, data, *words = sys.argv
+sys.argv = ["invoke", *words]
+tag, Engine.tag = Engine.tag, full
+session.CHECKS = session.CHECKS[:1]
+program.run()
+"""
+FIRST_CHECK = """
+from invoke.main import program
+from tfbuild.verify import session
+
+session.CHECKS = session.CHECKS[:1]
+program.run()
+"""
+REPORTS = [f"{ID}.{kind}" for kind in ("html", "json", "md")]
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +102,7 @@ def victim(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     """With the base image that the command names; its containers see this machine's CPU."""
     log = tmp_path_factory.mktemp("base") / "log"
     base = base_image.bootstrap(engine, "bookworm", progress=Progress(), log=log, ca_cert=certificates("")).reference
-    with second.place() as (folder, bridge):
+    with second.place() as (folder, bridge), disk(folder / "data"):
         second.certificates(folder / "tls")
         found = Second(folder=folder, host=f"unix://{folder}/docker.sock", port=free_port())
         there = Victim(found, bridge, other_cpu=False)
@@ -91,12 +123,12 @@ class Command:
     folder: Path
     env: dict[str, str]
     program: tuple[str, ...] = (sys.executable, "-m", "invoke")
+    words: tuple[str, ...] = BUILD
 
     def run(self, step: str = "", strike: Strike = lambda _: None) -> tuple[int, str]:
         """Run it, strike in the step, and return the exit code and what was printed."""
-        words = ("build", "--target", "mkl", "--wheel", "official", "--release", RELEASE, "--base", "tfbuild-test:base")
         with subprocess.Popen(
-            [*self.program, "--search-root", str(ROOT), *words, "--network", "host", "--need-disk", "1"],
+            [*self.program, "--search-root", str(ROOT), *self.words],
             cwd=self.folder, env=self.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             start_new_session=True,
         ) as process:  # fmt: skip
@@ -114,6 +146,11 @@ class Command:
         output = "".join(lines)
         assert not step or f"verify: {step} ..." in output, output[-6000:]
         return process.returncode, output
+
+    def by(self, program: str, *arguments: str) -> "Command":
+        """Return the same command, run by a program of this text."""
+        words = (sys.executable, "-c", program, *arguments)
+        return replace(self, program=words, env=self.env | {"PYTHONPATH": str(ROOT)})
 
     @property
     def reports(self) -> list[str]:
@@ -149,6 +186,16 @@ def kept(victim: Victim) -> set[str]:
     return names
 
 
+def forget(victim: Victim, command: Command) -> None:
+    """Leave no verdict of an earlier test."""
+    there = Engine.connect(victim.found.host)
+    if there.exists(NAME):
+        there.untag(NAME)
+    there.client.close()
+    for path in command.folder.glob("reports/*"):
+        path.unlink()
+
+
 def test_a_verification_that_is_struck_at_any_check_is_no_verdict(victim: Victim, command: Command) -> None:
     """In turn the process is killed, the engine is killed, and the engine is killed and is back at once.
 
@@ -177,22 +224,16 @@ def test_a_verification_that_is_struck_at_any_check_is_no_verdict(victim: Victim
     code, output = command.run()
     assert code == 0, output[-6000:]
     assert kept(victim) == {NAME}
-    assert command.reports == [f"{ID}.{kind}" for kind in ("html", "json", "md")]
+    assert command.reports == REPORTS
     assert not [*Path(command.env["TMPDIR"]).iterdir()]
 
 
 def test_a_tagging_that_is_struck_is_done_by_the_next_run(victim: Victim, command: Command) -> None:
     """The engine is killed just before the image gets its name, then just after."""
-    there = Engine.connect(victim.found.host)
-    if there.exists(NAME):
-        there.untag(NAME)
-    there.client.close()
-    for path in command.folder.glob("reports/*"):
-        path.unlink()
+    forget(victim, command)
     for moment, names in (("before", {UNNAMED}), ("after", {UNNAMED, NAME})):
         pid = (victim.found.folder / "pid").read_text()
-        program = (sys.executable, "-c", TAGGING, moment, pid)
-        code, output = replace(command, program=program, env=command.env | {"PYTHONPATH": str(ROOT)}).run()
+        code, output = command.by(TAGGING, moment, pid).run()
         assert code == EngineMissing.exit_code, output[-3000:]
         message = f"error: the container engine stopped answering during the tagging of {NAME}: "
         assert one_message(output).startswith(message), output[-3000:]
@@ -202,4 +243,72 @@ def test_a_tagging_that_is_struck_is_done_by_the_next_run(victim: Victim, comman
     code, output = command.run()
     assert code == 0, output[-6000:]
     assert kept(victim) == {NAME}
-    assert command.reports == [f"{ID}.{kind}" for kind in ("html", "json", "md")]
+    assert command.reports == REPORTS
+
+
+@contextmanager
+def small(folder: Path, size: str) -> Iterator[None]:
+    """A file system of this size at the folder, of which `mount -o remount` makes a larger one."""
+    folder.mkdir(exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def test_a_disk_that_becomes_full_is_no_verdict_and_disturbs_no_container_that_runs(
+    victim: Victim, command: Command
+) -> None:
+    """The engine's at several checks, and when the image gets its name; then that of the temporary folder.
+
+    Rounds of the throughput need no disk: what began goes on to its verdict.
+    """
+    forget(victim, command)
+
+    def full(
+        struck: Command, step: str = "", strike: Strike = lambda _: None, names: Set[str] = frozenset({UNNAMED})
+    ) -> None:
+        code, output = struck.run(step, strike)
+        victim.clear()
+        assert code == DiskFull.exit_code, output[-3000:]
+        message = one_message(f"\n{output}")
+        assert message.startswith("error: the engine's disk is full: ")
+        assert "hint: docker builder prune, docker image prune; then run the same command again" in message
+        assert (kept(victim), command.reports) == (names, [])
+
+    full(command, "guard", lambda _: victim.fill())
+    victim.fill()
+    full(replace(command, words=("verify", UNNAMED)))
+    full(command, "guard", at_work(victim, "guard", lambda _: victim.fill()))
+    full(command, "isa", lambda _: victim.fill())
+    temporary = Path(command.env["TMPDIR"])
+    with small(temporary, "8m"):
+        code, output = command.run()
+    assert code == DiskFull.exit_code, output[-3000:]
+    assert one_message(output).startswith(f"error: no space is left in {temporary}/tfbuild-")
+    assert (kept(victim), command.reports) == ({UNNAMED}, [])
+    # The engine knows the name, though it could not write it down.
+    full(command.by(FULL_TAGGING, str(victim.data)), names={UNNAMED, NAME})
+    code, output = command.run("throughput", at_work(victim, "throughput", lambda _: victim.fill()))
+    victim.clear()
+    assert code == 0, output[-6000:]
+    assert (kept(victim), command.reports) == ({NAME}, REPORTS)
+    assert not [*temporary.iterdir()]
+
+
+def test_a_report_that_finds_no_space_is_written_by_the_next_run(victim: Victim, command: Command) -> None:
+    """The image has its name by then, and no report, so that it is verified once more."""
+    forget(victim, command)
+    command.folder.joinpath("reports").mkdir(exist_ok=True)
+    with small(command.folder / "reports", "4k"):
+        code, output = command.by(FIRST_CHECK).run()
+        assert code == DiskFull.exit_code, output[-3000:]
+        assert one_message(output).startswith("error: no space is left for reports")
+        assert kept(victim) == {NAME}
+        assert f"{ID}.json" not in command.reports, "it is the last one, and what the next run goes by"
+        subprocess.run(["mount", "-o", "remount,size=4m", command.folder / "reports"], check=True)
+        code, output = command.by(FIRST_CHECK).run()
+        assert code == 0, output[-6000:]
+        assert "verify: guard" in output
+        assert (kept(victim), command.reports) == ({NAME}, REPORTS)

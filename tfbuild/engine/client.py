@@ -21,6 +21,7 @@ from tfbuild.engine import (
     connection,
     containers,
     copy_out,
+    disk_space,
     docker_cli,
     docker_contexts,
     leases,
@@ -303,10 +304,10 @@ class Engine:
     def watched(self, use: str) -> AbstractContextManager[Callable[[], None]]:
         """Raise EngineMissing for any error in the block if the engine ended during it, even if it is back.
 
-        Yields a function that raises it as well, for failures that the block would put down to an image. `use`: what
-        the engine does meanwhile, as in "ended during `use`".
+        Likewise DiskFull if its disk is full. Yields a function that raises them as well, for failures that the block
+        would put down to an image. `use`: what the engine does meanwhile, as in "ended during `use`".
         """
-        return loss.watched(self.client, self._require_answer, use)
+        return loss.watched(self.client, self._require_answer, partial(disk_space.require_some, self, use), use)
 
     def require_buildkit(self) -> None:
         """Raise EngineMissing where the engine is Podman, which has no BuildKit, or no `docker` program can use it."""

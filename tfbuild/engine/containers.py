@@ -9,6 +9,7 @@ from typing import Any
 import docker
 
 from tfbuild.engine.sandbox import Sandbox
+from tfbuild.engine.sdk_errors import NO_SPACE, disk_full
 from tfbuild.errors import TfbuildError
 
 KILLED = 137
@@ -59,9 +60,14 @@ def archive(files: Mapping[str, bytes]) -> bytes:
 
 
 def exit_code(container: Any) -> int:
-    """Return the exit code of a container that has ended, or that the engine could not start (126 to 128)."""
+    """Return the exit code of a container that has ended, or that the engine could not start (126 to 128).
+
+    Raises DiskFull if it could not start because the engine's disk is full.
+    """
     container.reload()
     state = container.attrs["State"]
+    if NO_SPACE.search(state["Error"]):
+        raise disk_full(state["Error"])
     if state["Running"] or (state["Status"] == "created" and not state["Error"]):
         raise TfbuildError(f"the streams of container {container.name} were lost while it was {state['Status']}")
     return int(state["ExitCode"])

@@ -13,6 +13,10 @@ from typing import IO, Any
 
 import docker
 
+from tfbuild.engine.sdk_errors import is_no_space
+from tfbuild.errors import DiskFull
+from tfbuild.util.files import FULL
+
 MOST_LINKS = 16
 STREAM_BYTES = 1 << 20
 # The mode bit of Go's os.FileMode for a symbolic link, as in the engine's X-Docker-Container-Path-Stat header.
@@ -36,6 +40,14 @@ def read_file(container: Any, path: str, destination: Path, limit: int) -> None:
         with closing(stream), part.open("wb") as out:
             _copy_only_member(stream, out, path, limit)
         part.replace(destination)
+    except OSError as error:
+        # To a caller, errors of files are those of the image.
+        if error.errno not in FULL:
+            raise
+        raise DiskFull(
+            f"no space is left in {destination.parent} for a copy of the image's {path}",
+            hint="free some space there, or name a folder on another disk in TMPDIR; then run the same command again",
+        ) from error
     finally:
         part.unlink(missing_ok=True)
 
@@ -77,6 +89,8 @@ def _open_file(container: Any, path: str, limit: int) -> Any:
         try:
             stream, status = container.get_archive(target)
         except docker.errors.APIError as error:
+            if is_no_space(error):
+                raise
             # A missing file, a file in place of a folder, a circle of links: the wording differs by engine version.
             raise FileNotFoundError(errno.ENOENT, error.explanation or os.strerror(errno.ENOENT), path) from None
         if status["mode"] & GO_SYMLINK and status["linkTarget"]:

@@ -16,7 +16,7 @@ from docker.context.config import get_current_context_name
 
 from tfbuild.engine import debian, gc_policy
 from tfbuild.engine.client import Engine
-from tfbuild.errors import DiskFull, EngineMissing
+from tfbuild.errors import EngineMissing
 from tfbuild.util.process import interruptible, last_lines
 from tfbuild.util.progress import Progress
 
@@ -322,21 +322,3 @@ def _command_line(pid: int, mark: str) -> bool:
         return mark.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
-
-
-def free_disk(engine: Engine) -> int | None:
-    """Return the free bytes where the engine keeps its images; None where that is on another machine or in a VM."""
-    root = engine.data_root
-    if not engine.local or not root.is_dir():
-        return None
-    return shutil.disk_usage(root).free
-
-
-def need_disk(engine: Engine, required: int) -> None:
-    """Raise DiskFull where fewer than `required` bytes are free at the engine's data root."""
-    free = free_disk(engine)
-    if free is not None and free < required:
-        raise DiskFull(
-            f"{required / 1e9:.1f} GB are needed on {engine.data_root}, {free / 1e9:.1f} GB are free",
-            hint="free unused data: docker builder prune, docker image prune",
-        )

@@ -11,7 +11,7 @@ from typing import Any
 
 from tfbuild.engine import build
 from tfbuild.engine.sdk_errors import NO_ANSWER, translated
-from tfbuild.errors import BuildFailed, EngineMissing
+from tfbuild.errors import BuildFailed, DiskFull, EngineMissing
 
 # No event has this name, so the engine sends nothing but the head of its answer.
 NO_EVENT = {"filters": '{"event": ["none"]}'}
@@ -41,10 +41,13 @@ class HeldConnection:
 
 
 @contextmanager
-def watched(client: Any, require_answer: Callable[[], None], use: str) -> Iterator[Callable[[], None]]:
+def watched(
+    client: Any, require_answer: Callable[[], None], require_space: Callable[[], None], use: str
+) -> Iterator[Callable[[], None]]:
     """Raise EngineMissing for any error in the block if the engine ended during it; see Engine.watched.
 
-    `require_answer` raises EngineMissing if the engine takes no new connection.
+    `require_answer` raises EngineMissing if the engine takes no new connection, `require_space` DiskFull if its disk is
+    full: it does not always say so itself.
     """
     with closing(HeldConnection(client)) as held:
 
@@ -56,9 +59,12 @@ def watched(client: Any, require_answer: Callable[[], None], use: str) -> Iterat
             # In this order: a new connection may have waited until the next engine started.
             if held.ended:
                 raise _restarted(use)
+            require_space()
 
         try:
             yield require_engine
+        except DiskFull:
+            raise
         except Exception:
             require_engine()
             raise

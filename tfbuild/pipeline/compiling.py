@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tfbuild.context import remote_cache as remotes
-from tfbuild.engine import Engine, clock, daemon
+from tfbuild.engine import Engine, clock, disk_space
 from tfbuild.engine.build import BuildSettings
 from tfbuild.engine.sdk_errors import translated
 from tfbuild.errors import BadMirror, BuildFailed, DiskFull, TfbuildError, TimeUp
@@ -29,8 +29,6 @@ from tfbuild.util.progress import Progress, duration
 # Bazel is told to stop at the limit; this much later, everything is stopped.
 GRACE_SECONDS = 90.0
 FETCH_SECONDS = 60.0
-# With less free, the engine's disk is why a build failed; it leaves a little to itself when it cleans up.
-FULL_BYTES = 16 << 20
 # The number of slowest actions shown on the terminal.
 SHOWN = 5
 
@@ -226,8 +224,7 @@ def _answer(error: BuildFailed, watch: BazelWatch, job: Compile) -> TfbuildError
     """Return the error with what to do about it, where that is known."""
     run, share = job.run, job.share
     # Programs call a full disk anything: apt calls signatures invalid.
-    free = daemon.free_disk(job.engine)
-    if free is not None and free < FULL_BYTES:
+    if disk_space.is_full(job.engine):
         return DiskFull(f"the engine's disk is full\n{error.reason}", hint=f"docker builder prune; {error.hint}")
     if watch.killed and share is not None:
         return BuildFailed(
@@ -241,13 +238,13 @@ def _answer(error: BuildFailed, watch: BazelWatch, job: Compile) -> TfbuildError
             f"one on this machine). Without it, the build continues from what is compiled so far. {error.hint}",
         )
     explained = diagnosis.explain(error)
-    # A specific cause says more than the mirror, and the mirror says more than a general failure.
+    # A cause of its own kind says more than the mirror, and the mirror says more than any other failure.
     if not run.mirror or type(explained) is not BuildFailed:
         return explained
     answer = job.served.explain(error) if job.served else mirrors.explain(error, run.mirror)
     if isinstance(answer, BadMirror) and watch.refused:
         return BadMirror("\n  ".join((answer.reason, *watch.refused)), hint=answer.hint)
-    return answer
+    return explained if answer is error else answer
 
 
 def memory_hint(share: MachineShare) -> str:

@@ -46,8 +46,22 @@ DOWNLOADS = (
 DOWNLOAD_HINT = (
     "check the network, the proxy variables and --ca-cert; the same command goes on: the steps before this one are kept"
 )
+# What the kernel says of files that were damaged, or put in the place of others, and where the builder's caches are.
+DAMAGE = (
+    "(?:Not a directory|Is a directory|File exists|Permission denied|Operation not permitted|Input/output error"
+    "|Structure needs cleaning|Read-only file system)"
+)
+CACHES = "/mnt/(?:cache|pip)/"
+CLEAR_CACHES = "`docker builder prune --filter type=exec.cachemount` empties the builder's caches"
 # What templates/*.sh, the distribution and Bazelisk print; the first match counts.
 CAUSES = (
+    # Before the downloads: Bazel may have been about to put one into its cache.
+    Cause(
+        pattern=rf"\n\s*(?P<what>[^\n]*(?:{CACHES}[^\n]*{DAMAGE}|{DAMAGE}[^\n]*{CACHES})[^\n]*)",
+        error=BuildFailed,
+        message="a cache of the builder is damaged: {what}",
+        hint=f"{CLEAR_CACHES}, and the same command fills them again",
+    ),
     # git's own last line says which of the two it is.
     Cause(
         pattern=r"(?P<last>[^\n]*)\n\s*tfbuild: (?P<what>\S+ has no tag \S+, or does not answer)",
@@ -153,6 +167,13 @@ CAUSES = (
         error=BuildFailed,
         message="there is no Bazel {version} where Bazelisk looks for it",
         hint="--bazel with a version that exists, or --mirror with one that has it",
+    ),
+    # Bazel before 5.1 believes the cache even if the result there lacks what the action makes.
+    Cause(
+        pattern=r"ERROR: [^\n]*output '(?P<what>[^'\n]+)' was not created",
+        error=BuildFailed,
+        message="{what} was not created: the tree's rule does not make it, or its result in the cache is damaged",
+        hint=f"if this tree compiled before: {CLEAR_CACHES}, and the same command compiles it again",
     ),
 )
 

@@ -20,7 +20,7 @@ from tfbuild.context.dockerfile import Context
 from tfbuild.context.labels import ID, UNVERIFIED, given_at_build, image_name, read_labels
 from tfbuild.context.planned import Planned
 from tfbuild.cpu import Cpu, cpuid
-from tfbuild.engine import Engine, daemon
+from tfbuild.engine import Engine, disk_space
 from tfbuild.engine.build import BuildSettings
 from tfbuild.errors import BaseUnavailable, EngineMissing, TfbuildError, UnknownCpu, UnknownImage, UsageError
 from tfbuild.facts import base_images, releases, toolchains
@@ -279,7 +279,7 @@ class Maker:
 
     def _need_disk(self, build: Build) -> None:
         usual = DISK["file" if self.run.reuse else build.wheel.kind]
-        daemon.need_disk(self.engine, usual if self.run.disk is None else self.run.disk)
+        disk_space.require(self.engine, usual if self.run.disk is None else self.run.disk)
 
     def verify(self, ref: str) -> Report:
         """Verify any image on the engine by what its labels claim, and write its report.

@@ -29,7 +29,8 @@ def verify(
     """Run every check on the image `ref`; without a `baseline` skip the throughput, for the reason `untimed`.
 
     Raises UnknownImage where the image is missing or was not made by tfbuild, EngineMissing where the engine ends, even
-    if it is started again. An image that is not what it claims to be is not an error: the report says so.
+    if it is started again, DiskFull where no space is left for it, or for files of the image. An image that is not what
+    it claims to be is not an error: the report says so.
     """
     begin = time.monotonic()
     image = engine.image(ref)
@@ -67,7 +68,7 @@ def _timed(
         why = check.skip(verification)
         result = judge.skipped(check.name, why) if why else check.run(verification)
         if not why and result.status != judge.PASS:
-            # To a check, an image whose engine ends looks like one that crashes.
+            # To a check, an image whose engine ends, or has no space left, looks like one that crashes.
             require_engine()
         step.outcome = result.status
     return Check(

@@ -1,0 +1,22 @@
+#!/bin/sh
+# pip.sh WORD...: pip install WORD... into the virtual environment, from pip's cache in /mnt/pip where that has it.
+# pip does not recover from a damaged cache: every build would fail (github.com/pypa/pip/issues/3127). If pip fails, and
+# the network is not the cause, it is tried without the cache, which is emptied if that helps.
+set -eu
+install() {
+    /opt/tensorflow/bin/pip --disable-pip-version-check --log /mnt/pip.log install --no-compile "$@"
+}
+export PIP_CACHE_DIR=/mnt/pip
+rm -f /mnt/pip.log
+code=0
+install "$@" || code=$?
+if [ "$code" = 0 ] || [ -n "${PIP_NO_CACHE_DIR:-}" ] || [ -z "$(ls -A /mnt/pip)" ]; then
+    exit "$code"
+fi
+if grep 'Retrying (' /mnt/pip.log > /dev/null; then
+    exit "$code"
+fi
+echo "tfbuild: note: pip failed; trying again without its cache" >&2
+install --no-cache-dir "$@"
+echo "tfbuild: note: pip's cache was damaged, and is emptied" >&2
+rm -rf /mnt/pip/* || true
