@@ -20,7 +20,7 @@ from benchmarks.harness import Ratio, ratio, record
 from tests.checkout import copy
 
 BUILD = [sys.executable, "-m", "invoke", "build", "--target", "mkl", "--wheel", "official"]
-ROUNDS = 3
+ROUNDS = 2
 EVERYTHING, UNVERIFIED = "everything", "everything but verification"
 
 

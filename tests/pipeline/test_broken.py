@@ -276,6 +276,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
+@pytest.mark.installs
 @pytest.mark.parametrize(
     "damage",
     ["changed", *(pytest.param(name, marks=pytest.mark.nightly) for name in DAMAGES if name != "changed")],
