@@ -110,6 +110,13 @@ CONFIGURE = """the image could not be built
             BuildFailed,
             "tensorflow/double/kernel.o was not created: the tree's rule does not make it, or its result in the cache ",
         ),
+        (
+            "  ERROR: /src/tensorflow/double/BUILD:18:2: error while parsing .d file: /var/tmp/bazel/f8087e/execroot/"
+            "org_tensorflow/bazel-out/k8-opt/bin/tensorflow/double/_objs/kernel_1/kernel.pic.d (No such file or "
+            "directory)",
+            BuildFailed,
+            "kernel.pic.d was not created: the tree's rule does not make it, or its result in the cache is damaged",
+        ),
     ],
 )
 def test_the_cause_is_named(output: str, error: type[TfbuildError], message: str) -> None:

@@ -346,9 +346,7 @@ class Rebuild:
     @property
     def contents(self) -> list[Path]:
         """The files there that are named by their digest."""
-        found = [path for path in self.disk.iterdir() if re.fullmatch("[0-9a-f]{64}", path.name)]
-        assert found
-        return found
+        return [path for path in self.disk.iterdir() if re.fullmatch("[0-9a-f]{64}", path.name)]
 
 
 def damage(cache: list[Path], one: Callable[[Path], object], *kinds: str) -> None:
@@ -400,7 +398,11 @@ def test_damaged_caches_of_bazel_and_pip_give_the_same_image_or_a_hint_that_help
     damage(rebuild.cache("wheels"), emptied, "*.whl")
     damage(rebuild.cache("runs"), emptied, *of_bazel)
     assert rebuild.made() == right
+    # Some results are left, whose outputs are not what they say.
+    spared = {path: path.read_bytes() for path in sorted(rebuild.disk.glob("ac_*"))[::2]}
     damage(rebuild.cache("runs"), overwritten, *of_bazel)
+    for path, content in spared.items():
+        path.write_bytes(content)
     assert rebuild.made() == right
     wrong = [path for path in rebuild.contents if hashlib.sha256(path.read_bytes()).hexdigest() != path.name]
     assert not wrong, "they would be compiled again each time"

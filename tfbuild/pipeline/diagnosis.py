@@ -169,11 +169,17 @@ CAUSES = (
         hint="--bazel with a version that exists, or --mirror with one that has it",
     ),
     # Bazel before 5.1 believes the cache even if the result there lacks what the action makes.
-    Cause(
-        pattern=r"ERROR: [^\n]*output '(?P<what>[^'\n]+)' was not created",
-        error=BuildFailed,
-        message="{what} was not created: the tree's rule does not make it, or its result in the cache is damaged",
-        hint=f"if this tree compiled before: {CLEAR_CACHES}, and the same command compiles it again",
+    *(
+        Cause(
+            pattern=pattern,
+            error=BuildFailed,
+            message="{what} was not created: the tree's rule does not make it, or its result in the cache is damaged",
+            hint=f"if this tree compiled before: {CLEAR_CACHES}, and the same command compiles it again",
+        )
+        for pattern in (
+            r"ERROR: [^\n]*output '(?P<what>[^'\n]+)' was not created",
+            r"ERROR: [^\n]*error while parsing \.d file: \S*?(?P<what>[^/\s]+\.d) \(No such file",
+        )
     ),
 )
 
