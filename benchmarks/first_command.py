@@ -10,7 +10,6 @@ What counts as a download: from apt's first answer to its last, and from pip's f
 which includes what pip thinks about between them. Those of install.sh are not counted.
 """
 
-import math
 import re
 import subprocess
 import tempfile
@@ -61,13 +60,15 @@ def timeline(folder: Path, options: str = "") -> list[Step]:
 
 def downloads(log: str) -> float:
     """How many seconds a build has downloaded, by its log."""
-    began, seconds = math.nan, 0.0
+    began: float | None = None
+    seconds = 0.0
     for row in DOWNLOAD.finditer(log):
-        if row["began"] and math.isnan(began):
-            began = float(row["seconds"])
-        elif row["ended"] and not math.isnan(began):
-            seconds += float(row["seconds"]) - began
-            began = math.nan
+        now = float(row["seconds"])
+        if began is None:
+            began = now if row["began"] else None
+        elif row["ended"]:
+            seconds += now - began
+            began = None
     return seconds
 
 
@@ -81,7 +82,6 @@ def main() -> None:
             results[name] = {
                 "seconds": steps[-1].seconds,
                 "downloads": downloaded,
-                "beside_downloads": steps[-1].seconds - downloaded,
                 "steps": [asdict(step) for step in steps],
             }
             print(f"\n{name}\n   at    for")

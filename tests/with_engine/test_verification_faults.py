@@ -46,18 +46,24 @@ BUILD = (
     "--network", "host", "--need-disk", "1",
 )  # fmt: skip
 SWEPT = re.compile(r"^removed \d+ containers of runs that were killed$", re.MULTILINE)
-# It is `invoke`, but for what surrounds the tagging. Of the checks only the first one is run: others are struck above.
-TAGGING = """
-import os, signal, sys, time
+# It is `invoke`, but of the checks only the first one is run: others are struck below.
+FIRST_CHECK = """
 from invoke.main import program
-from tfbuild.engine import Engine
 from tfbuild.verify import session
+
+session.CHECKS = session.CHECKS[:1]
+program.run()
+"""
+# The same, but the engine is killed before or after it gives the image its name.
+TAGGING = f"""
+import os, signal, sys, time
+from tfbuild.engine import Engine
 
 def struck(self, ref, new):
     if moment == "after":
         tag(self, ref, new)
     os.kill(int(pid), signal.SIGKILL)
-    while open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[0] != "Z":
+    while open("/proc/" + pid + "/stat").read().rpartition(")")[2].split()[0] != "Z":
         time.sleep(0.01)
     if moment == "before":
         tag(self, ref, new)
@@ -65,17 +71,13 @@ def struck(self, ref, new):
 _, moment, pid, *words = sys.argv
 sys.argv = ["invoke", *words]
 tag, Engine.tag = Engine.tag, struck
-session.CHECKS = session.CHECKS[:1]
-program.run()
-"""
+{FIRST_CHECK}"""
 # The engine's disk is full when the image gets its name.
-FULL_TAGGING = """
+FULL_TAGGING = f"""
 import sys
 from pathlib import Path
-from invoke.main import program
 from tests.with_engine.test_fault_matrix import fill
 from tfbuild.engine import Engine
-from tfbuild.verify import session
 
 def full(self, ref, new):
     fill(Path(data))
@@ -84,16 +86,7 @@ def full(self, ref, new):
 _, data, *words = sys.argv
 sys.argv = ["invoke", *words]
 tag, Engine.tag = Engine.tag, full
-session.CHECKS = session.CHECKS[:1]
-program.run()
-"""
-FIRST_CHECK = """
-from invoke.main import program
-from tfbuild.verify import session
-
-session.CHECKS = session.CHECKS[:1]
-program.run()
-"""
+{FIRST_CHECK}"""
 REPORTS = [f"{ID}.{kind}" for kind in ("html", "json", "md")]
 
 

@@ -49,7 +49,7 @@ FRAME = struct.Struct("<ii")  # an array of these is read at once
 FRAMES = (1, 0x1B, 0x03, 0x3B)
 
 
-# Gets how much of a library has been decoded, region by region; an exception of its ends the scan.
+# Gets how much of a library has been decoded, region by region; if it raises, the scan ends.
 Tell = Callable[[str], None]
 
 
