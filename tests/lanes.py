@@ -1,7 +1,8 @@
 """A plugin of pytest's: which tests of pytest-xdist's one worker runs one after the other, and what begins first.
 
-Each file is a lane of its own, but for those of LANES, which share something that took long to make, or a name in the
-engine. pytest-xdist's own marker xdist_group says the same; pytest 9.2 ignores it (pytest-xdist 3.8 sets Item._nodeid).
+Each file is a lane of its own, but for those of LANES, which share something that took long to make or to import, or
+a name in the engine. pytest-xdist's own marker xdist_group says the same; pytest 9.2 ignores it (pytest-xdist 3.8 sets
+Item._nodeid).
 """
 
 from pathlib import PurePosixPath
@@ -20,6 +21,11 @@ LANES = {
     "compilers": ("test_compilers", "test_emulated"),
     # Names of the image of the official wheel.
     "build": ("test_build", "test_installed", "test_rebuild", "test_old_release"),
+    # JSON Schema, whose import takes a second.
+    "schemas": (
+        "tests/bench/test_report.py", "tests/ci/test_formats.py", "tests/publish/test_supply.py",
+        "tests/verify/test_report.py",
+    ),
 }  # fmt: skip
 # Long lanes first, so that the short ones fill the processors beside and after them. While Debian is made, for which
 # the first two wait, the pages need nothing of an engine. What needs TensorFlow's layers comes when they are there.
@@ -32,15 +38,20 @@ ROOMS = {"with_engine", "contract"}
 LANE_OF = {file: lane for lane, files in LANES.items() for file in files}
 
 
-def lane(node: str) -> str:
+def file_of(node: str) -> str:
+    """The test's file as LANES names it: by its stem if it is in one of ROOMS."""
     path = PurePosixPath(node.partition("::")[0])
-    return LANE_OF.get(path.stem, path.stem) if ROOMS & set(path.parts) else str(path)
+    return path.stem if ROOMS & set(path.parts) else str(path)
+
+
+def lane(node: str) -> str:
+    return LANE_OF.get(file_of(node), file_of(node))
 
 
 def rank(node: str) -> tuple[int, int]:
     """By ORDER, then the others that need an engine, then those that need none; in a lane its files in their order."""
-    name, file = lane(node), PurePosixPath(node.partition("::")[0]).stem
-    place = ORDER.index(name) if name in ORDER else len(ORDER) + ("/" in name)
+    name, file = lane(node), file_of(node)
+    place = ORDER.index(name) if name in ORDER else len(ORDER) + ("/" in file)
     return place, LANES[name].index(file) if name in LANES else 0
 
 

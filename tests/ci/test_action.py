@@ -96,6 +96,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_plan_is_shown_and_its_identifier_is_an_output(copy: Path, tmp_path: Path) -> None:
     inputs = given(target="cpu", wheel="official", options="--platform=linux/amd64")
     before = sorted(path for path in copy.rglob("*") if "__pycache__" not in path.parts)
@@ -108,6 +109,7 @@ def test_the_plan_is_shown_and_its_identifier_is_an_output(copy: Path, tmp_path:
     assert sorted(path for path in copy.rglob("*") if "__pycache__" not in path.parts) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("inputs", "code", "message"),
     [

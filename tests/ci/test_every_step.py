@@ -16,6 +16,8 @@ from tests import checkout
 from tests.ci.steps import GITHUB, ROOT, Github, gitlab, read
 from tfbuild import __version__
 
+pytestmark = pytest.mark.slow
+
 TAG = f"v{__version__}"
 # Whole test runs: ci/debian.sh, which starts them, has a test of its own.
 WHOLE = {("test.yml", "Test"), ("nightly.yml", "Test")}
@@ -155,7 +157,6 @@ def test_an_input_that_a_parser_cannot_take_fails_the_job(code: int, copy: Path)
 
 
 @pytest.mark.nightly
-@pytest.mark.installs
 def test_the_manual_builds(copy: Path) -> None:
     whole = checkout.copy(copy.parent / "whole")
     machine = runner(whole)
@@ -165,7 +166,6 @@ def test_the_manual_builds(copy: Path) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.installs
 def test_the_programs_that_publish_are_installed_and_take_these_options(copy: Path) -> None:
     machine = runner(copy)
     done = machine.run("release.yml", "Install")
@@ -179,7 +179,6 @@ def test_the_programs_that_publish_are_installed_and_take_these_options(copy: Pa
 
 
 @pytest.mark.nightly
-@pytest.mark.installs
 def test_the_package_is_built_and_tried(copy: Path) -> None:
     whole = checkout.copy(copy.parent / "whole")
     machine = runner(whole)
@@ -224,7 +223,6 @@ class Advisories(BaseHTTPRequestHandler):
 
 
 @pytest.mark.nightly
-@pytest.mark.installs
 def test_pip_audit_is_installed_and_finds_a_vulnerability_of_a_locked_package(tmp_path: Path) -> None:
     """Of another database than PyPI's, in which the next vulnerability may stand at any time."""
     whole = checkout.copy(tmp_path / "whole")
@@ -242,7 +240,6 @@ def test_pip_audit_is_installed_and_finds_a_vulnerability_of_a_locked_package(tm
 
 
 @pytest.mark.nightly
-@pytest.mark.installs
 def test_the_fuzzer_is_installed_and_feeds_a_parser(tmp_path: Path) -> None:
     whole = checkout.copy(tmp_path / "whole")
     done = subprocess.run(

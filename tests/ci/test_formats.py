@@ -211,6 +211,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_step_that_makes_the_rows_runs(runner: Callable[..., Github], copy: Path) -> None:
     values = {"inputs.only || '*'": "*-mkl-py3.11-*", "vars.TFBUILD_RUNNERS": "source=large official:linux/arm64=arm"}
     machine = runner(copy, values)
@@ -222,6 +223,7 @@ def test_the_step_that_makes_the_rows_runs(runner: Callable[..., Github], copy: 
     assert "::warning::" not in done.stdout
 
 
+@pytest.mark.slow
 def test_rows_without_a_runner_show_on_the_runs_page(runner: Callable[..., Github], copy: Path) -> None:
     machine = runner(copy, {"inputs.only || '*'": "*", "vars.TFBUILD_RUNNERS": ""})
     done = machine.run("images.yml", "Rows")
@@ -230,6 +232,7 @@ def test_rows_without_a_runner_show_on_the_runs_page(runner: Callable[..., Githu
     assert "::warning::24 rows are left out: no linux/amd64 runner hosted by github" in done.stdout
 
 
+@pytest.mark.slow
 def test_the_step_that_makes_the_rows_fails_if_the_verb_does(runner: Callable[..., Github], copy: Path) -> None:
     done = runner(copy, {"inputs.only || '*'": "no-such-row", "vars.TFBUILD_RUNNERS": ""}).run("images.yml", "Rows")
     assert (done.code, done.outputs) == (2, {})
@@ -455,7 +458,7 @@ def test_a_row_is_built_unless_it_is_published_completely(
         assert words[3].startswith("build --wheel official --base our:1 --no-cache --reuse r@sha256:1 --time-limit")
 
 
-@pytest.mark.installs
+@pytest.mark.slow
 def test_an_environment_without_its_python_is_recreated(tmp_path: Path) -> None:
     lock = "no-such-package==1 --hash=sha256:" + 64 * "0" + "\n"
     (tmp_path / "install.sh").write_text((ROOT / "install.sh").read_text())

@@ -191,6 +191,7 @@ def commit_change(folder: Path, script: str) -> None:
     checkout.git(folder, "commit", "--quiet", "--all", "--message", script)
 
 
+@pytest.mark.slow
 def test_changed_keeps_the_rows_whose_files_differ(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"):
         monkeypatch.delenv(name, raising=False)

@@ -24,7 +24,7 @@ from tfbuild import __version__
 from tfbuild.cli import VERBS, extras, repository
 from tfbuild.util import installation
 
-pytestmark = pytest.mark.installs
+pytestmark = pytest.mark.slow
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 OPTIONAL = {module for modules in extras.EXTRAS.values() for module in modules}
 Command = Callable[..., "subprocess.CompletedProcess[str]"]

@@ -161,6 +161,7 @@ def tried(table: str, folder: Path, most: int) -> dict[str, tuple[int, list[str]
     return {name: (steps, wrong) for name, (steps, wrong) in json.loads(done.stdout).items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most", [2, pytest.param(1000, marks=pytest.mark.nightly)])
 def test_a_power_cut_at_any_step_leaves_everything_whole(most: int, tmp_path: Path) -> None:
     """Quick: at some steps, the last ones among them, which give files their names."""

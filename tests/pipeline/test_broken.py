@@ -203,6 +203,7 @@ def test_a_clone_ends_in_time_and_its_cause_is_in_the_error(fault: str, tmp_path
 PIP = {"PIP_RETRIES": "1", "PIP_DEFAULT_TIMEOUT": "1", "PIP_CONFIG_FILE": "/dev/null", "PIP_FIND_LINKS": ""}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "sound"),
     [
@@ -276,7 +277,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-@pytest.mark.installs
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "damage",
     ["changed", *(pytest.param(name, marks=pytest.mark.nightly) for name in DAMAGES if name != "changed")],

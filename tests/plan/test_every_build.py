@@ -114,6 +114,7 @@ def alike(text: str) -> str:
     return re.sub(r"\bcompare( \w+)+", "compare x y", text)
 
 
+@pytest.mark.slow
 def test_shellcheck_accepts_every_run_and_every_script(tmp_path: Path) -> None:
     texts = {without_names(files["Dockerfile"]) for files in rendered().values()}
     commands = {run for text in texts for run in runs(text)}

@@ -21,9 +21,23 @@ LOG = """\
 #8 24.10 Installing collected packages: namex, libclang
 """
 
+# pip's log of install.sh.
+INSTALLED = """\
+2026-11-23T17:41:02,104 Collecting anyio==4.12.0
+2026-11-23T17:41:02,300   Link requires a different Python (3.11.7 not in: '>=3.12')
+2026-11-23T17:41:02,350   Downloading anyio-4.12.0-py3-none-any.whl (113 kB)
+2026-11-23T17:41:09,000   Downloading wrapt-2.0.1-cp311-cp311-manylinux_2_28_x86_64.whl (113 kB)
+2026-11-23T17:41:09,850 Installing collected packages: anyio, wrapt
+2026-11-23T17:41:12,100 Successfully installed anyio-4.12.0 wrapt-2.0.1
+"""
+
 
 def test_apt_s_and_pip_s_downloads_are_counted_and_cached_wheels_are_not() -> None:
     assert downloads(LOG) == pytest.approx(4.2 + 0.2 + 7.0)
+
+
+def test_those_of_install_sh_are_counted() -> None:
+    assert downloads(INSTALLED) == pytest.approx(7.5)
 
 
 def test_a_build_that_downloads_nothing_has_none() -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.with_engine.conftest import ROOT
 from tfbuild.engine import Engine
 
-pytestmark = [pytest.mark.engine, pytest.mark.installs, pytest.mark.nightly]
+pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.nightly]
 PYTHONS = ("python3.11", "python3.12", "python3.13", "python3.14")
 
 

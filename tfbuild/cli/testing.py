@@ -12,7 +12,7 @@ from tfbuild.engine import debian
 from tfbuild.errors import TfbuildError, UsageError
 from tfbuild.util.progress import Progress
 
-PURE = "not engine and not sshd and not browser and not contract and not installs and not nightly"
+PURE = "not engine and not sshd and not browser and not contract and not slow and not nightly"
 # Folders without a pure test. pytest imports every file that it may select from.
 NEVER_PURE = ("tests/with_engine", "tests/contract")
 QUICK = "not nightly"
