@@ -7,6 +7,7 @@ import pytest
 
 from tests.cli import mistakes
 from tests.cli.mistakes import Mistake
+from tests.rows import each
 
 # What only a programmer of tfbuild understands.
 PYTHON = re.compile(
@@ -27,13 +28,13 @@ def test_a_mistake_is_answered_as_written_down(mistake: Mistake, folder: Path) -
     assert mistake.say(folder) == mistake.said
 
 
-@pytest.mark.parametrize("mistake", EVERY, ids=lambda mistake: mistake.line)
-def test_an_answer_says_what_to_do_and_shows_no_python(mistake: Mistake) -> None:
-    *text, code = mistake.said.splitlines()
+@each("said", [mistake.said for mistake in EVERY])
+def test_an_answer_says_what_to_do_and_shows_no_python(said: str) -> None:
+    *text, code = said.splitlines()
     assert code != "exit code 0"
     assert any(line.startswith("error: ") for line in text)
     assert any(line.startswith("hint: ") for line in text)
-    assert not PYTHON.search(mistake.said)
+    assert not PYTHON.search(said)
 
 
 def test_there_are_enough_of_them_and_none_twice() -> None:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
 
+from tests.rows import each
 from tfbuild import facts, pipeline, plan
 from tfbuild.context import dockerfile
 from tfbuild.context.labels import labels_of
@@ -71,7 +72,7 @@ def test_a_releases_other_cudas_are_in_order_of_its_own_precision_and_have_evide
     assert card.hermetic or not card.others_cudnn
 
 
-@pytest.mark.parametrize("release", RELEASES)
+@each("release", RELEASES)
 def test_a_releases_own_cuda_and_compiler_compile_for_its_own_capabilities(release: str) -> None:
     build, card = planned(release), releases.cuda(release)
     assert (build.cuda, build.cudnn) == (card.version, card.cudnn)

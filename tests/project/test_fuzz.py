@@ -5,6 +5,7 @@ import json
 import pytest
 
 from benchmarks.fuzz import PARSERS
+from tests.rows import each
 
 DEEP = b"[" * 100_000
 FOUND = (
@@ -22,8 +23,8 @@ FOUND = (
 )
 
 
-@pytest.mark.parametrize("name", PARSERS)
-@pytest.mark.parametrize("content", [b"", b"{}", b"[]", b"null", b"\xff\x00", DEEP, b"9" * 5000, b'{"a":' * 5000])
+@each("name", PARSERS)
+@each("content", [b"", b"{}", b"[]", b"null", b"\xff\x00", DEEP, b"9" * 5000, b'{"a":' * 5000])
 def test_each_parser_ends_with_its_documented_error_or_none(name: str, content: bytes) -> None:
     PARSERS[name].accepts(content)
 
