@@ -169,7 +169,7 @@ def test_prune_removes_the_container_of_a_killed_run_and_says_so(engine: Engine,
         dead = killed.stdout.readline().strip()
         killed.kill()
     assert dead in names(engine)
-    assert "removed 1 containers of runs that were killed" in invoke("prune", "--dry-run").stderr
+    assert "removed 1 container of runs that were killed" in invoke("prune", "--dry-run").stderr
     assert dead not in names(engine)
 
 

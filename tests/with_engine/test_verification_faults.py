@@ -45,7 +45,7 @@ BUILD = (
     "build", "--target", "mkl", "--wheel", "official", "--release", RELEASE, "--base", "tfbuild-test:base",
     "--network", "host", "--need-disk", "1",
 )  # fmt: skip
-SWEPT = re.compile(r"^removed \d+ containers of runs that were killed$", re.MULTILINE)
+SWEPT = re.compile(r"^removed \d+ containers? of runs that were killed$", re.MULTILINE)
 # It is `invoke`, but of the checks only the first one is run: others are struck below.
 FIRST_CHECK = """
 from invoke.main import program

@@ -28,7 +28,7 @@ from tfbuild.plan import (
 from tfbuild.plan import select as select_build
 from tfbuild.util.files import WORK
 from tfbuild.util.installation import as_typed
-from tfbuild.util.quantities import positive
+from tfbuild.util.quantities import counted, positive
 
 if TYPE_CHECKING:
     from tfbuild.ci.matrix import Matrix
@@ -327,7 +327,7 @@ def matrix(
         print(text, end="")
     else:
         selected = show_jobs(selected, format, runner)
-    say(f"{len(selected.rows)} rows")
+    say(counted(len(selected.rows), "row"))
 
 
 def _images(file: str, options: dict[str, list[str]]) -> tuple[tuple[str, str], ...]:

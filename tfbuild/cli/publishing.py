@@ -15,6 +15,7 @@ from tfbuild.cpu import Cpu, isa
 from tfbuild.cpu import detect as detect_cpu
 from tfbuild.errors import EngineMissing, Interrupted, NothingFits, TfbuildError, UsageError, VerificationFailed
 from tfbuild.util.files import REPORTS
+from tfbuild.util.quantities import counted
 
 if TYPE_CHECKING:
     from tfbuild.engine.selection import EngineChoice
@@ -319,22 +320,22 @@ def prune(*, engine: str, keep: list[str], dry_run: bool, yes: bool, json: bool)
 
     connected = engine_of(engine)
     if connected.swept:
-        say(f"removed {len(connected.swept)} containers of runs that were killed")
+        say(f"removed {counted(len(connected.swept), 'container')} of runs that were killed")
     going = inventory.prunable(inventory.local(connected, REPORTS, None, frozenset()), keep)
     for entry in going:
         say(f"{entry.name if entry.name != inventory.UNNAMED else entry.digest}  {inventory.age(entry.created)}")
-    if not (dry_run or yes or not going) and not confirmed(f"remove these {len(going)} images?"):
+    if not (dry_run or yes or not going) and not confirmed(f"remove {counted(len(going), 'image')}?"):
         raise Interrupted("nothing was removed")
     kept = {} if dry_run else inventory.remove(connected, going)
     removed = [] if dry_run else [entry.name for entry in going if entry not in kept]
     if json:
         out({"removed": removed, "going": [entry.name for entry in going]})
     else:
-        say(f"would remove {len(going)} images" if dry_run else f"removed {len(removed)} images")
+        say(f"would remove {counted(len(going), 'image')}" if dry_run else f"removed {counted(len(removed), 'image')}")
     if kept:
         reasons = "; ".join(f"{entry.name}: {reason}" for entry, reason in kept.items())
         raise TfbuildError(
-            f"{len(kept)} images could not be removed: {reasons}",
+            f"{counted(len(kept), 'image')} could not be removed: {reasons}",
             hint="stop the containers that use them, and prune again",
         )
 

@@ -37,6 +37,7 @@ from tfbuild.plan import source as sources
 from tfbuild.plan.source import Source
 from tfbuild.util import files
 from tfbuild.util.progress import Progress
+from tfbuild.util.quantities import counted
 from tfbuild.verify import report as reporting
 from tfbuild.verify import session as verifying
 from tfbuild.verify.records import Report
@@ -69,7 +70,7 @@ class Maker:
     def engine(self) -> Engine:
         engine = Engine.connect(chosen=self.run.engine)
         if engine.swept:
-            self.progress(f"removed {len(engine.swept)} containers of runs that were killed")
+            self.progress(f"removed {counted(len(engine.swept), 'container')} of runs that were killed")
         return engine
 
     def cpu(self) -> Cpu:

@@ -29,6 +29,7 @@ from tfbuild.plan import MACHINES
 from tfbuild.publish import choose, indexes, standing
 from tfbuild.publish.choose import Published
 from tfbuild.publish.indexes import IndexRow
+from tfbuild.util.quantities import counted
 from tfbuild.verify import report as reporting
 
 HERE = "here"
@@ -275,7 +276,7 @@ def prunable(entries: Iterable[Entry], keep: Sequence[str]) -> list[Entry]:
     idle = [glob for glob in keep if not any(_fits(entry, glob) for entry in here)]
     if idle and going:
         raise UsageError(
-            f"--keep {idle[0]!r} fits no image here, and {len(going)} images would go",
+            f"--keep {idle[0]!r} fits no image here, and {counted(len(going), 'image')} would go",
             hint="invoke images lists what is here; prune --dry-run shows what would go",
         )
     return going

@@ -1,4 +1,4 @@
-"""Parse quantities in options: durations, ages, counts and gigabytes."""
+"""Quantities: durations, ages, counts and gigabytes in options, and counts in messages."""
 
 import re
 from datetime import timedelta
@@ -48,3 +48,8 @@ def gigabytes(text: str) -> int | None:
     if text == "0":
         return 0
     return positive("need-disk", text) * 10**9 if text else None
+
+
+def counted(number: int, noun: str) -> str:
+    """Return "1 image", or "3 images"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
