@@ -272,6 +272,7 @@ program.run(["invoke", *sys.argv[1:]])
 """
 
 
+@pytest.mark.nightly
 def test_ctrl_c_keeps_what_was_measured(image: Callable[..., str], tmp_path: Path) -> None:
     """One experiment is done and the next one has begun."""
     wanted = ("--only", "onednn", "--only", "all", "--quick", "--json")

@@ -587,6 +587,7 @@ def test_the_compiled_wheel_goes_into_the_runtime_image(site: Site, engine: Engi
         engine.remove(made.image)
 
 
+@pytest.mark.nightly
 def test_a_rebuild_on_an_updated_base_takes_tensorflow_from_the_image_before(
     site: Site, engine: Engine, derived: Callable[..., str], tmp_path: Path
 ) -> None:

@@ -432,6 +432,7 @@ def test_a_registry_killed_in_the_middle_of_a_push_offers_nothing_and_the_push_g
         assert best.id == build("avx").id
 
 
+@pytest.mark.nightly
 def test_a_registry_killed_in_the_middle_of_a_pull(engine: Engine, made: Callable[..., str], tmp_path: Path) -> None:
     folder = tmp_path / "registry"
     folder.mkdir()

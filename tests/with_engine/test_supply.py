@@ -391,7 +391,7 @@ def cosign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 # cosign 3 attaches signatures as referrers, beside the SBOM and the provenance; cosign 2 does so where it is asked to.
-@pytest.mark.parametrize("mode", ["legacy", "oci-1-1"])
+@pytest.mark.parametrize("mode", [pytest.param("legacy", marks=pytest.mark.nightly), "oci-1-1"])
 def test_a_signature_by_the_real_cosign_is_demanded_and_found(
     mode: str,
     cosign: Path,
