@@ -33,13 +33,14 @@ strip_libraries() {
     # The loader must still take each of them.
     find "$package" -type f -name '*.so*' -exec ldd {} + > /dev/null
 }
+# What an installer compiled goes before: `find` fails where a folder disappears while it looks for libraries.
+find "$venv" -type d -name __pycache__ -prune -exec rm -rf {} +
 strip_libraries &
 stripping=$!
 
 # Bytecode that holds the hash of its source, not its time, and does not look at the source again: the same bytes in
 # each build. Some packages have files that are no Python of this version; pip passes over them, too. -B: what Python
 # imports when it starts (*.pth) must not be there already.
-find "$venv" -type d -name __pycache__ -prune -exec rm -rf {} +
 PYTHONHASHSEED=0 "$venv/bin/python" -B -m compileall -qq --invalidation-mode unchecked-hash "$venv/lib" || true
 wait "$stripping"
 find "$venv" -exec touch --no-dereference --date=@315532800 {} +
