@@ -25,7 +25,7 @@ from tests.checkout import copy
 COMMAND = "./install.sh && .venv/bin/invoke engine build --target mkl --wheel official --reverify"
 BEGAN = re.compile(r"(.+) \.\.\.")
 ENDED = re.compile(r"(.+): [a-z]+ \(.+\)")
-# In BuildKit's log: the step, and the seconds since it began. In pip's own: the time of day.
+# In BuildKit's log: the step, and the seconds since it began. In pip's own: the date and time.
 DOWNLOAD = re.compile(
     r"^(?:#\d+ )?(?P<time>[\d.:,T-]+) +(?:(?P<began>Get:1 |Downloading )|(?P<ended>Fetched |Installing collected ))",
     re.MULTILINE,

@@ -38,19 +38,20 @@ ROOMS = {"with_engine", "contract"}
 LANE_OF = {file: lane for lane, files in LANES.items() for file in files}
 
 
-def file_of(node: str) -> str:
+def name_of(node: str) -> str:
     """The test's file as LANES names it: by its stem if it is in one of ROOMS."""
     path = PurePosixPath(node.partition("::")[0])
     return path.stem if ROOMS & set(path.parts) else str(path)
 
 
 def lane(node: str) -> str:
-    return LANE_OF.get(file_of(node), file_of(node))
+    file = name_of(node)
+    return LANE_OF.get(file, file)
 
 
 def rank(node: str) -> tuple[int, int]:
     """By ORDER, then the others that need an engine, then those that need none; in a lane its files in their order."""
-    name, file = lane(node), file_of(node)
+    name, file = lane(node), name_of(node)
     place = ORDER.index(name) if name in ORDER else len(ORDER) + ("/" in file)
     return place, LANES[name].index(file) if name in LANES else 0
 

@@ -15,6 +15,7 @@ from tfbuild.measure.evaluate import AGAIN, cpu, wall
 from tfbuild.measure.records import ArmResult, BenchReport, CaseResult, ExperimentResult
 from tfbuild.pages import rendering
 from tfbuild.pages.charts import Line, LineGroup, ratios
+from tfbuild.util.quantities import counted
 
 QUIET = "quiet"
 # The numbers of lines, of answers and of changes shown; the reader can unfold the others.
@@ -150,7 +151,7 @@ def _counts(row: ExperimentResult) -> Iterator[str]:
             cases = sum(arm.name == name for _, arm in measured)
             noisy = sum(case.noisy for case, _ in pairs)
             yield (
-                f"{name}: {effect} in {len(pairs)} of {cases} {_plural('case', cases)}, "
+                f"{name}: {effect} in {len(pairs)} of {counted(cases, 'case')}, "
                 f"{_range([median for _, median in pairs])}" + (f" ({noisy} of them noisy)" if noisy else "")
             )
     undecided = [(case, arm) for case, arm in measured if wording.undecided(arm, case)]
@@ -163,10 +164,6 @@ def _counts(row: ExperimentResult) -> Iterator[str]:
 def _range(medians: Sequence[float]) -> str:
     low, high = f"x{min(medians):.2f}", f"x{max(medians):.2f}"
     return low if low == high else f"{low} to {high}"
-
-
-def _plural(word: str, number: int) -> str:
-    return word if number == 1 else f"{word}s"
 
 
 def unmeasured(report: BenchReport) -> list[Missing]:

@@ -50,7 +50,7 @@ def docs(*, check: bool, root: Path = ROOT) -> None:
     {
         "path": ("", "run only the tests of this file or folder, such as tests/plan"),
         "pure": (False, "run only the quick tests that need no engine, sshd or browser"),
-        "nightly": (False, "run only the slow tests that other runs leave out"),
+        "nightly": (False, "run only the long tests that other runs leave out"),
     },
     table=VERBS,
     examples=(

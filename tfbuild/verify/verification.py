@@ -69,8 +69,8 @@ class Verification:
 
     `baseline`: what to compare with, or why there is none; `sandbox`: confines all containers; `checks`: those that are
     done. `unstartable` is set by the check guard, `program` (the digest of Python's) by interpreter, `start` and
-    `process` by import, `guard` by isa, `throughput` by throughput; `over` when the last check has
-    ended, or one has raised.
+    `process` by import, `guard` by isa, `throughput` by throughput; `over` when the last check has ended, or
+    one has raised.
     """
 
     engine: Engine
