@@ -23,6 +23,7 @@ TRIES = 2
 # connections proves nothing: the kernel does that for a server that hangs.
 SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 HELLO = {"grpc": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SETTINGS, "http": b"HEAD / HTTP/1.0\r\n\r\n"}
+CLIENT = ("build --tls_client_certificate", "build --tls_client_key")
 # A shorter word of a header's value hides nothing, and would blot out half of the log.
 LEAST = 6
 
@@ -35,7 +36,7 @@ def silent(lines):
             continue
         kind, text = found.groups()
         try:
-            ask(urlsplit(text))
+            ask(urlsplit(text), credentials(lines))
         except ssl.SSLError:
             continue  # it answers, and Bazel judges certificates
         except OSError as error:
@@ -43,19 +44,29 @@ def silent(lines):
     return ""
 
 
-def ask(url):
+def credentials(lines):
+    """The files with the client certificate and its key; empty without them."""
+    options = dict(line.partition("=")[::2] for line in lines)
+    return [options[name] for name in CLIENT if name in options]
+
+
+def ask(url, client):
     """Raises OSError where nothing comes back."""
     tls = url.scheme.endswith("s")
     end = socket.create_connection((url.hostname, url.port or PORTS[url.scheme]), timeout=SECONDS)
-    with end, encrypted(end, url) if tls else end as stream:
+    with end, encrypted(end, url, client) if tls else end as stream:
         stream.sendall(HELLO[url.scheme.rstrip("s")])
         if not stream.recv(1):
             raise OSError("it ended the connection")
 
 
-def encrypted(end, url):
+def encrypted(end, url, client):
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    if client:
+        # A server that requires a certificate may close the connection silently: BuildGrid does. The password keeps
+        # OpenSSL from prompting for that of an encrypted key.
+        context.load_cert_chain(*client, password="")
     if url.scheme == "grpcs":
         context.set_alpn_protocols(["h2"])
     return context.wrap_socket(end, server_hostname=url.hostname)

@@ -1,6 +1,7 @@
 """What the options of a remote cache or executor mean, and the lines that each Bazel gets for it."""
 
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -231,10 +232,10 @@ def answering(*answers: bytes) -> Iterator[int]:
             thread.join()
 
 
-def run(folder: Path, url: str, *words: str) -> "subprocess.CompletedProcess[str]":
+def run(folder: Path, url: str, *words: str, flags: tuple[str, ...] = ()) -> "subprocess.CompletedProcess[str]":
     """remote.py, with a second for what takes it a minute."""
     rc, script = folder / "remote", folder / "remote.py"
-    rc.write_text(f"build --remote_cache={url}\n")
+    rc.write_text("".join(f"build {flag}\n" for flag in (f"--remote_cache={url}", *flags)))
     text = SCRIPT.read_text()
     for line, quick in {"SECONDS = 15": "SECONDS = 0.3", "EVERY = 30": "EVERY = 0.2"}.items():
         assert f"\n{line}\n" in text
@@ -275,6 +276,45 @@ def test_whatever_a_server_answers_bazel_judges(scheme: str, tmp_path: Path) -> 
 def test_a_server_that_hangs_up_does_not_answer(tmp_path: Path) -> None:
     with answering(b"") as port:
         assert "does not answer: it ended the connection" in run(tmp_path, f"grpc://127.0.0.1:{port}", "reach").stderr
+
+
+@contextmanager
+def requiring(pem: Path) -> Iterator[int]:
+    """A port that hangs up on a client without a certificate, as BuildGrid does; `pem`: the one key and certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pem)
+    context.load_verify_locations(pem)
+    context.verify_mode = ssl.CERT_OPTIONAL
+
+    def serve() -> None:
+        with suppress(OSError), context.wrap_socket(listening.accept()[0], server_side=True) as end:
+            end.recv(1 << 16)
+            if end.getpeercert():
+                end.sendall(b"here")
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield listening.getsockname()[1]
+        finally:
+            with suppress(OSError):
+                listening.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+@pytest.mark.parametrize("scheme", ["grpcs", "https"])
+def test_a_server_that_requires_a_certificate_gets_the_one_that_bazel_has(scheme: str, tmp_path: Path) -> None:
+    pem = tmp_path / "client.pem"
+    made = "openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=client -keyout client.pem -out certificate.pem"
+    subprocess.run(made.split(), cwd=tmp_path, check=True, capture_output=True)
+    pem.write_text(pem.read_text() + (tmp_path / "certificate.pem").read_text())
+    credentials = (f"--tls_client_certificate={pem}", f"--tls_client_key={pem}")
+    for flags, said in (((), "it ended the connection"), (credentials, "")):
+        with requiring(pem) as port:
+            done = run(tmp_path, f"{scheme}://127.0.0.1:{port}", "reach", flags=flags)
+        assert said in done.stderr
+        assert done.returncode == bool(said)
 
 
 @pytest.mark.parametrize(("script", "code"), [("exit 7", 7), ("kill -9 $$", 137), ("sleep 1", 0)])

@@ -51,6 +51,14 @@ CREDENTIALS = """    credentials:
       tls-server-key: {key}
       tls-server-cert: {certificate}
 """
+CLIENTS = """      tls-client-certs: {clients}
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    certificate: Path
+    key: Path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,16 +79,20 @@ class Server:
 
 @contextlib.contextmanager
 def serve(
-    folder: Path, *, actor: str = "", instance: str = "", key: Path | None = None, certificate: Path | None = None
+    folder: Path, *, actor: str = "", instance: str = "", tls: Pair | None = None, clients: Path | None = None
 ) -> Iterator[Server]:
-    """An empty server; with a key and its certificate it speaks TLS alone, with an actor it asks for that header."""
+    """An empty server; with `tls` it speaks TLS alone, with an actor it asks for that header.
+
+    `clients`: a file with authorities; it then refuses clients without a certificate of one of them.
+    """
     port = free_port()
+    credentials = CREDENTIALS.format(key=tls.key, certificate=tls.certificate) if tls else ""
     text = CONFIG.format(
         port=port,
         folder=folder,
         instance=instance,
-        insecure="false" if key else "true",
-        credentials=CREDENTIALS.format(key=key, certificate=certificate) if key else "",
+        insecure="false" if tls else "true",
+        credentials=credentials + (CLIENTS.format(clients=clients) if clients else ""),
         authorization=f"{{ method: headers, acl-config: {folder}/acl.yml }}" if actor else "{ method: none }",
     )
     # Bazel 2.1.0 sends no header with these; an action's result without one is refused all the same.
@@ -91,7 +103,7 @@ def serve(
     command = [str(_installed() / "bin" / "bgd"), "server", "start", str(config)]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-    url = f"grpc{'s' if key else ''}://127.0.0.1:{port}"
+    url = f"grpc{'s' if tls else ''}://127.0.0.1:{port}"
     server = Server(url=url, port=port, folder=folder, process=process)
     try:
         _wait(server)

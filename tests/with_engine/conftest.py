@@ -6,13 +6,14 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.contract import newbazel
 from tests.with_engine import mirror
 from tfbuild import plan
 from tfbuild.cli.options import certificates
@@ -159,6 +160,21 @@ def site(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
             yield Site(base=ref, url=url, folder=folder / "mirror", asked=asked)
     finally:
         # By name: another run's image can be the same.
+        engine.untag(ref)
+
+
+@pytest.fixture(scope="session")
+def new_site(site: Site, engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A base that has Debian's newer Bazel, which the mirror's starts."""
+    folder = tmp_path_factory.mktemp("new")
+    system = newbazel.image(engine, folder)
+    options = " ".join(f"'common {option}'" for option in newbazel.OFFLINE)
+    ref = f"tfbuild-test:newer-{uuid.uuid4().hex[:8]}"
+    offline = f"RUN rm /etc/apt/sources.list.d/sid.list && printf '%s\\n' {options} > /etc/bazel.bazelrc"
+    debian(engine, folder / "base", ref, "libeigen3-dev", before=offline, system=system)
+    try:
+        yield replace(site, base=ref)
+    finally:
         engine.untag(ref)
 
 

@@ -15,7 +15,7 @@ import sys
 import tarfile
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -25,7 +25,7 @@ import pytest
 
 from tests.contract import newbazel
 from tests.with_engine import mirror, objectcode
-from tests.with_engine.conftest import ROOT, Site, debian
+from tests.with_engine.conftest import ROOT, Site
 from tests.with_engine.objectcode import Double
 from tests.with_engine.test_bad_input import only_error
 from tfbuild import cpu, facts, plan
@@ -519,26 +519,16 @@ def test_a_tag_with_another_commit_is_refused(site: Site, commit: str, wheel: Ru
 # --- the new style: Bazel makes the wheel -----------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def new_site(site: Site, engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A base that has Debian's newer Bazel, which the mirror's starts."""
-    folder = tmp_path_factory.mktemp("new")
-    system = newbazel.image(engine, folder)
-    options = " ".join(f"'common {option}'" for option in newbazel.OFFLINE)
-    ref = f"tfbuild-test:newer-{uuid.uuid4().hex[:8]}"
-    offline = f"RUN rm /etc/apt/sources.list.d/sid.list && printf '%s\\n' {options} > /etc/bazel.bazelrc"
-    debian(engine, folder / "base", ref, "libeigen3-dev", before=offline, system=system)
-    try:
-        yield replace(site, base=ref)
-    finally:
-        engine.untag(ref)
+def renewed(tree: Path) -> Path:
+    """Make the copy of the double at `tree` one of NEW."""
+    for name in ("tensorflow/tf_version.bzl", "tensorflow/tools/pip_package/setup.py"):
+        (tree / name).write_text((tree / name).read_text().replace(RELEASE, NEW))
+    return tree
 
 
 @pytest.mark.nightly
 def test_a_release_whose_wheel_bazel_makes_is_compiled_by_a_newer_bazel(new_site: Site, tmp_path: Path) -> None:
-    tree = shutil.copytree(TREE, tmp_path / "tree")
-    for name in ("tensorflow/tf_version.bzl", "tensorflow/tools/pip_package/setup.py"):
-        (tree / name).write_text((tree / name).read_text().replace(RELEASE, NEW))
+    tree = renewed(shutil.copytree(TREE, tmp_path / "tree"))
     options = (*new_site.options(), "--source", str(tree), "--compiler", "clang-16")
     words = command("x86-64-v3", tmp_path / "dist", *options, version=newbazel.VERSION, release=NEW)
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -1,5 +1,8 @@
 """A cache that builders share, on a real engine: real Bazel of the generated Dockerfile against a real BuildGrid."""
 
+import base64
+import gzip
+import json
 import os
 import re
 import shutil
@@ -14,11 +17,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.contract import newbazel
 from tests.ports import free_port
 from tests.with_engine import buildgrid, mirror, saved
-from tests.with_engine.buildgrid import Server
+from tests.with_engine.buildgrid import Pair, Server
 from tests.with_engine.conftest import ROOT, Site
-from tests.with_engine.test_compile import KERNELS, RELEASE, TREE, begun, command, maker, small
+from tests.with_engine.test_compile import KERNELS, NEW, RELEASE, TREE, begun, command, maker, renewed, small
 from tests.with_engine.test_compile import log as log_of
 from tfbuild import plan
 from tfbuild.context import remote_cache
@@ -35,8 +39,11 @@ CPU = "x86-64-v2"
 
 @dataclass(frozen=True, kw_only=True)
 class Certificates:
-    key: Path
-    certificate: Path
+    """An authority, and the pairs that it signed; `bundle`: it and all the authorities of this machine."""
+
+    authority: Pair
+    server: Pair
+    client: Pair
     bundle: Path
 
 
@@ -48,24 +55,36 @@ def server(tmp_path: Path) -> Iterator[Server]:
         yield server
 
 
+def openssl(folder: Path, *words: str) -> None:
+    subprocess.run(["openssl", *words], check=True, capture_output=True, cwd=folder)
+
+
+def authority(folder: Path, name: str) -> Pair:
+    pair = Pair(certificate=folder / f"{name}.pem", key=folder / f"{name}.key")
+    out = ("-keyout", pair.key.name, "-out", pair.certificate.name)
+    openssl(folder, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={name}", *out)
+    return pair
+
+
+def signed(by: Pair, name: str) -> Pair:
+    """A key and a certificate for 127.0.0.1, in the authority's folder."""
+    folder = by.key.parent
+    pair = Pair(certificate=folder / f"{name}.pem", key=folder / f"{name}.key")
+    (folder / "names").write_text("subjectAltName=IP:127.0.0.1\n")
+    request = ("-keyout", pair.key.name, "-out", f"{name}.csr")
+    openssl(folder, "req", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={name}", *request)
+    issuer = ("-CA", by.certificate.name, "-CAkey", by.key.name, "-CAcreateserial", "-extfile", "names")
+    openssl(folder, "x509", "-req", "-in", f"{name}.csr", *issuer, "-out", pair.certificate.name)
+    return pair
+
+
 @pytest.fixture
 def certificates(tmp_path: Path) -> Certificates:
-    """A server's certificate for 127.0.0.1, and all the authorities of this machine with its issuer."""
-
-    def openssl(*words: str) -> None:
-        subprocess.run(
-            ["openssl", "req", "-newkey", "rsa:2048", "-nodes", *words], check=True, capture_output=True, cwd=tmp_path
-        )
-
-    openssl("-x509", "-subj", "/CN=tests", "-keyout", "ca.key", "-out", "ca.pem")
-    (tmp_path / "names").write_text("subjectAltName=IP:127.0.0.1\n")
-    openssl("-subj", "/CN=127.0.0.1", "-keyout", "server.key", "-out", "server.csr")
-    sign = "openssl x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -extfile names -out server.pem"
-    subprocess.run(sign.split(), check=True, capture_output=True, cwd=tmp_path)
+    ours = authority(tmp_path, "tests")
     others = os.environ.get("SSL_CERT_FILE")
     bundle = tmp_path / "bundle.pem"
-    bundle.write_text((Path(others).read_text() if others else "") + (tmp_path / "ca.pem").read_text())
-    return Certificates(key=tmp_path / "server.key", certificate=tmp_path / "server.pem", bundle=bundle)
+    bundle.write_text((Path(others).read_text() if others else "") + ours.certificate.read_text())
+    return Certificates(authority=ours, server=signed(ours, "server"), client=signed(ours, "client"), bundle=bundle)
 
 
 def other() -> str:
@@ -232,6 +251,62 @@ def test_no_credential_is_in_an_image_that_was_compiled_with_them(site: Site, en
         engine.remove(made.image)
 
 
+def pieces(pem: Path) -> set[bytes]:
+    """A line out of the middle of a PEM file's one block, and the bytes that it stands for."""
+    lines = pem.read_bytes().splitlines()
+    middle = lines[len(lines) // 2]
+    return {middle, base64.b64decode(middle)}
+
+
+def unpacked(folder: Path) -> Iterator[bytes]:
+    for path in folder.rglob("*"):
+        if path.is_file():
+            yield gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+
+
+@pytest.mark.nightly
+def test_no_client_certificate_is_in_an_image_that_was_compiled_with_it(
+    new_site: Site, certificates: Certificates, engine: Engine, tmp_path: Path
+) -> None:
+    """Debian's newer Bazel, and a cache that refuses clients without a certificate of the tests' authority."""
+    tree = renewed(small(tmp_path / "tree", uuid.uuid4().hex))
+    folders = {name: tmp_path / name for name in ("buildgrid", "stranger", "scratch")}
+    for folder in folders.values():
+        folder.mkdir()
+    client, stranger = certificates.client, authority(folders["stranger"], "client")
+    line = [sys.executable, "-m", "invoke", "build", "--target", "mkl", "--release", NEW, "--cpu", CPU]
+    line += ["--bazel", newbazel.VERSION, "--compiler", "clang-16", "--source", str(tree), *new_site.options()]
+    line += ["--with-headers", "--no-verify", "--json", "--ca-cert", str(certificates.bundle), "--remote-cache"]
+    env = os.environ | {"TMPDIR": str(folders["scratch"])}
+
+    def attempt(url: str, pair: Pair | None, code: int) -> "subprocess.CompletedProcess[str]":
+        given = ("--remote-client-cert", str(pair.certificate), "--remote-client-key", str(pair.key)) if pair else ()
+        done = subprocess.run([*line, url, *given], cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-6000:]}"
+        return done
+
+    accepted = certificates.authority.certificate
+    with buildgrid.serve(folders["buildgrid"], tls=certificates.server, clients=accepted) as server:
+        for wrong in (None, stranger):
+            assert f"error: the remote cache {server.url} cannot be used" in attempt(server.url, wrong, 23).stderr
+            assert not server.stored()
+        done = attempt(server.url, client, 0)
+        assert server.stored()
+    image = json.loads(done.stdout)["image"]
+    try:
+        secret = set().union(*map(pieces, (client.certificate, client.key, accepted)))
+        # The search finds what is there: a file's text and a label, and what the compile itself wrote.
+        there = {b"A test double, not TensorFlow", b"io.tfbuild.allocator"}
+        assert saved.found(saved.everything(engine, image), *secret, *there) == there
+        assert not list(folders["scratch"].iterdir())
+        kept = ROOT / "build" / image.removeprefix("tfbuild:").removesuffix("-unverified")
+        wrote = {b"Compiling tensorflow/double/kernel.cc", server.url.encode()}
+        said = (done.stdout.encode(), done.stderr.encode())
+        assert saved.found((*said, *unpacked(kept)), *secret, *wrote) == wrote
+    finally:
+        engine.remove(image)
+
+
 def here(bazel: Path, version: str, given: Remote, folder: Path, startup: str = "") -> str:
     """What Bazel says of a build of one action on this machine, by the builder's own lines, on disks that are cold."""
     bazel.chmod(0o755)
@@ -253,7 +328,7 @@ def test_a_companys_authority_is_trusted_over_tls(certificates: Certificates, tm
     options = (f"trustStore={store}", "trustStoreType=JKS", "trustStorePassword=changeit")
     trusting = "".join(f"startup --host_jvm_args=-Djavax.net.ssl.{option}\n" for option in options)
     bazel = mirror.binary(mirror.BAZEL, toolchains.bazel_sha256(mirror.BAZEL, "x86_64"))
-    with buildgrid.serve(tmp_path, key=certificates.key, certificate=certificates.certificate) as server:
+    with buildgrid.serve(tmp_path, tls=certificates.server) as server:
         given = remote_cache.options(cache=server.url)
         assert given is not None
         assert bazel_says.NO_REMOTE.search(here(bazel, mirror.BAZEL, given, tmp_path))
