@@ -5,7 +5,8 @@ import sys
 # Invoke keeps Python from writing byte code, so that each command would compile all of tfbuild again.
 sys.dont_write_bytecode = bool(sys.flags.dont_write_bytecode)
 
-from tfbuild.cli import VERBS, collection, command_line, repository  # noqa: E402
+from tfbuild.cli import VERBS, command_line, repository  # noqa: E402
+from tfbuild.cli.tasks import collection  # noqa: E402
 
 verbs = {**VERBS, **repository.VERBS}
 command_line.handle_own(verbs)

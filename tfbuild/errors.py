@@ -6,18 +6,16 @@ never change their meaning.
 
 import unicodedata
 
-from invoke.exceptions import Exit
-
 # Letters of a line that a message keeps of its beginning and its end: an option's value may be megabytes long.
 KEPT = (500, 200)
 # Lines of a message that are kept of its beginning and its end.
 KEPT_LINES = (300, 100)
 
 
-class TfbuildError(Exit):
+class TfbuildError(Exception):
     """Base of all errors that tfbuild raises on purpose.
 
-    Invoke prints the message of an ``Exit`` to stderr and exits with its code, so no task has to catch it.
+    The command line prints the message to stderr and exits with its code, so no verb has to catch it.
     """
 
     exit_code = 1
@@ -25,7 +23,7 @@ class TfbuildError(Exit):
     def __init__(self, message: str, *, hint: str = "") -> None:
         self.reason = fit(message)
         self.hint = fit(hint)
-        super().__init__(message=str(self), code=self.exit_code)
+        super().__init__(message)
 
     def __str__(self) -> str:
         return f"error: {self.reason}" + (f"\nhint: {self.hint}" if self.hint else "")

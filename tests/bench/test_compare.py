@@ -236,7 +236,7 @@ def test_the_gate_fails_only_where_all_of_the_interval_does() -> None:
     enforce(compare.compare(report(), slower_report(1.06)), *gates)
     with pytest.raises(RegressionFound, match=r"throughput<0\.95: failed: x0\.50 .*; onednn<0\.9: failed") as caught:
         enforce(compare.compare(report(), slower_report(2.0)), *gates)
-    assert caught.value.code == 28
+    assert caught.value.exit_code == 28
     assert outcomes(compare.compare(report(), slower_report(0.5)), "throughput>1.1", "cpu>=3") == ["failed", "passed"]
 
 

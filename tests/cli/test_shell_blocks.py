@@ -20,7 +20,8 @@ from invoke.program import Program
 
 from tests.commandline import invoke
 from tests.cpu.machines import machine
-from tfbuild.cli import VERBS, collection, repository
+from tfbuild.cli import VERBS, repository
+from tfbuild.cli.tasks import collection
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(

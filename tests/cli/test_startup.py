@@ -1,4 +1,4 @@
-"""What stands between a command and its first line: few modules, and the options of its own verb."""
+"""What stands between a command and its first line: few modules, and none of Invoke's where `tfbuild` is typed."""
 
 import gc
 import subprocess
@@ -15,17 +15,14 @@ ROOT = Path(__file__).parents[2]
 EVERY = {**VERBS, **repository.VERBS}
 CODE = """
 import contextlib, io, sys
-from invoke.program import Program
-sys.argv = ["invoke", *sys.argv[1:]]
-of_invoke = {*sys.modules}
-with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
-    Program(name="Invoke", binary_names=["invoke"]).run(sys.argv)
-print(*({*sys.modules} - of_invoke))
+from tfbuild.cli.program import main
+with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+    main()
+print(*sys.modules)
 """
 
 
 def imported(*words: str) -> set[str]:
-    """Return what a command imports that Invoke has not imported."""
     command = [sys.executable, "-c", CODE, *words]
     return set(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split())
 
@@ -35,18 +32,22 @@ def imported(*words: str) -> set[str]:
     [
         (("plan", "--target", "mkl"), set[str]()),
         (("plan", "--wheel", "official"), set[str]()),
-        (("copts",), {"archspec"}),
-        (("detect",), {"archspec"}),
+        (("copts",), set[str]()),
+        (("copts", "--cpu", "haswell"), {"archspec"}),
+        (("detect",), set[str]()),
     ],
 )
 def test_a_verb_imports_nothing_that_it_does_not_use(words: tuple[str, ...], more: set[str]) -> None:
     modules = imported(*words)
     rooms = {name.split(".")[1] for name in modules if name.startswith("tfbuild.")}
-    assert rooms == {"binary", "cli", "cpu", "errors", "facts", "plan", "util"}
-    libraries = {name.partition(".")[0] for name in modules} - {*sys.stdlib_module_names, "tasks", "tfbuild"}
-    # py-cpuinfo's parser makes a module __mp_main__.
-    assert libraries <= {"cpuinfo", "__mp_main__", "msgspec", "packaging", "rich", "typing_extensions"} | more
-    assert not modules & {"packaging.requirements", "rich._emoji_codes", "rich.live", "rich.progress"}
+    assert rooms == {"cli", "cpu", "errors", "facts", "plan", "util"}
+    libraries = {name.partition(".")[0] for name in modules} - {*sys.stdlib_module_names, "tfbuild"}
+    # setuptools has the second, and py-cpuinfo's parser makes the third.
+    of_others = {"__main__", "_distutils_hack", "__mp_main__"}
+    assert libraries <= {"cpuinfo", "msgspec", "packaging", "typing_extensions", *of_others, *more}
+    assert not modules & {"packaging.requirements", "packaging.utils"}
+    slow = {"difflib", "hashlib", "importlib.metadata", "importlib.resources", "shutil", "tarfile", "tempfile"}
+    assert not modules & slow
     assert not modules & {"ctypes.util", "http.client", "sqlite3", "urllib.request", "xml.etree.ElementTree"}
 
 
@@ -55,7 +56,6 @@ def test_a_verb_imports_nothing_that_it_does_not_use(words: tuple[str, ...], mor
     [
         (["/x/bin/invoke", "plan", "--target", "mkl"], ["plan"]),
         (["/x/invoke/__main__.py", "copts", "--cpu=avx", "plan"], ["copts", "plan"]),
-        (["tfbuild", "plan"], ["plan"]),
         (["invoke"], sorted(EVERY)),
         (["invoke", "--complete", "--", "plan"], sorted(EVERY)),
         (["invoke", "--list-format=json", "plan"], sorted(EVERY)),

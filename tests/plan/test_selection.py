@@ -289,7 +289,7 @@ def test_another_architecture_needs_a_cpu() -> None:
 def test_mkl_and_cuda_are_refused_in_any_spelling(options: dict[str, Any]) -> None:
     with pytest.raises(ConflictingTargets) as refusal:
         chosen(**options)
-    assert refusal.value.code == 10
+    assert refusal.value.exit_code == 10
     assert "hint: choose" in str(refusal.value)
 
 

@@ -17,8 +17,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "tfbuild"
 MOST_ROOMS = 24
 MOST_LINES = 350
-# Below all rooms.
-MODULES = ("errors",)
+# Above and below all rooms.
+MODULES = ("__main__", "errors")
 
 
 def rooms() -> set[str]:

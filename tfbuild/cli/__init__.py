@@ -12,8 +12,9 @@ gc.disable()
 try:
     # Each module registers its verbs. Every command imports all of them, so they import slow modules inside functions.
     from tfbuild.cli import bench, building, command_line, planning, publishing
-    from tfbuild.cli.verbs import VERBS, collection
+    from tfbuild.cli.verbs import VERBS
 finally:
+    gc.freeze()
     gc.enable()
 
-__all__ = ["VERBS", "bench", "building", "collection", "command_line", "planning", "publishing"]
+__all__ = ["VERBS", "bench", "building", "command_line", "planning", "publishing"]

@@ -1,16 +1,16 @@
-"""The words of a command line, checked before Invoke parses them: mistakes get a message that says what to type."""
+"""The words of a command line, as calls of verbs: mistakes get a message that says what to type.
+
+Where the user typed `invoke`, Invoke parses the words once more when they are known to be right.
+"""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-
-from invoke.exceptions import Exit
-from invoke.program import Program
+from typing import Any, NoReturn
 
 from tfbuild.cli import help_pages, hints, output
-from tfbuild.cli.verbs import Verb, hints_as_typed
+from tfbuild.cli.verbs import Call, Verb, exits
 from tfbuild.errors import UsageError
-from tfbuild.util.installation import COMMAND
 
 HELP = ("--help", "-h")
 LIST = ("--list", "-l")
@@ -22,40 +22,43 @@ FORMATTED_LIST = ("--list-format", "--list-depth", "-F", "-D")
 
 
 def is_ours(argv: Sequence[str]) -> bool:
-    """Return whether `argv` is a command line of invoke or tfbuild, not that of a program that imports tasks.py."""
+    """Return whether `argv` is a command line of invoke, not that of a program that imports tasks.py."""
     started = Path(argv[0]) if argv else Path()
-    return started.name.startswith((COMMAND, "inv")) or started.parts[-2:] == ("invoke", "__main__.py")
+    return started.name.startswith("inv") or started.parts[-2:] == ("invoke", "__main__.py")
 
 
-def handle(argv: Sequence[str], verbs: Mapping[str, Verb]) -> None:
-    """Return if Invoke can run the command line.
+def handle(argv: Sequence[str], verbs: Mapping[str, Verb]) -> Sequence[Call] | None:
+    """Return the calls of verbs on the command line; None where it has options of Invoke itself.
 
-    Raises UsageError for a mistake, and Exit after printing the help where that is requested.
+    Raises SystemExit after printing what is wrong, or the help where that is requested.
     """
-    with hints_as_typed(), output.refusals():
+    with exits(), output.refusals():
         output.prepare()
-        _handle(argv[1:], verbs)
+        return _calls(argv[1:], verbs)
 
 
-def _show(text: str) -> None:
+def _show(text: str) -> NoReturn:
     """Print a help page, and exit."""
     print(text, flush=True)
-    raise Exit(code=0)
+    raise SystemExit(0)
 
 
-def _handle(words: Sequence[str], verbs: Mapping[str, Verb]) -> None:
+def _calls(words: Sequence[str], verbs: Mapping[str, Verb]) -> Sequence[Call] | None:
     if {*OF_INVOKE} & {*words}:
-        return
+        return None
     leading = _leading(words, verbs)
     rest: Sequence[str] = words[len(leading) :]
     if (name := _help(words, verbs)) is not None:
         _show(help_pages.of_verb(verbs[name]) if name else help_pages.overview(verbs))
     if {*FORMATTED_LIST} & {word.partition("=")[0] for word in leading}:
-        return
+        return None
     if not rest or {*LIST} & {*leading}:
         _show(help_pages.overview(verbs))
+    calls = []
     while rest:
-        rest = _verb(rest, verbs)
+        call, rest = _call(rest, verbs)
+        calls.append(call)
+    return None if leading else calls
 
 
 def handle_own(verbs: Mapping[str, Verb]) -> None:
@@ -77,6 +80,10 @@ def named(argv: Sequence[str], verbs: Mapping[str, Verb]) -> Mapping[str, Verb]:
 
 def _leading(words: Sequence[str], verbs: Mapping[str, Verb]) -> Sequence[str]:
     """Return the options of Invoke before the first verb. Raises UsageError for others."""
+    if not words or not words[0].startswith("-"):
+        return ()
+    from invoke.program import Program
+
     flags = Program().initial_context.flags
     place = 0
     while place < len(words) and words[place].startswith("-"):
@@ -121,8 +128,8 @@ def _misplaced(words: Sequence[str], verbs: Mapping[str, Verb]) -> UsageError:
     return UsageError(f"{option} must come after the verb", hint=f"invoke {hints.shell([verb.name, *others])}")
 
 
-def _verb(words: Sequence[str], verbs: Mapping[str, Verb]) -> Sequence[str]:
-    """Check the first verb with its options, and return the words from the next verb on. Raises UsageError."""
+def _call(words: Sequence[str], verbs: Mapping[str, Verb]) -> tuple[Call, Sequence[str]]:
+    """Return the call of the first verb, and the words from the next verb on. Raises UsageError."""
     name, following = words[0], words[1:]
     if name not in verbs:
         raise hints.unknown_verb(name, verbs, following)
@@ -133,7 +140,21 @@ def _verb(words: Sequence[str], verbs: Mapping[str, Verb]) -> Sequence[str]:
     bare = [word for word, value in own if value is None]
     _refuse_repeated(verb, own)
     _refuse_bare(verb, bare, [option for option, value in own if value is not None])
-    return rest
+    return Call(verb, {**_values(verb, own), **dict(zip(_names(verb), bare, strict=True))}), rest
+
+
+def _names(verb: Verb) -> list[str]:
+    return [parameter.name for parameter in verb.positional]
+
+
+def _values(verb: Verb, own: Sequence[tuple[str, str | None]]) -> dict[str, Any]:
+    """Return the values of all options: a switch is on or off, an option that may be repeated has a list."""
+    values: dict[str, Any] = {}
+    for name, (default, _) in verb.options.items():
+        given = [value for option, value in own if option == name and value is not None]
+        switch, several = isinstance(default, bool), isinstance(default, list)
+        values[name.replace("-", "_")] = bool(given) if switch else given if several else (given or [default])[-1]
+    return values
 
 
 def _split(

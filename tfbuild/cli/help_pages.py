@@ -1,6 +1,5 @@
 """The help: all verbs in groups, and each verb's words, options in groups, and examples."""
 
-import shutil
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,6 +8,7 @@ from inspect import cleandoc
 from tfbuild import __doc__ as purpose
 from tfbuild.cli.verbs import Verb
 from tfbuild.util.installation import as_typed, command
+from tfbuild.util.terminal import width
 
 PLAIN_WIDTH = 80
 # The most columns that lines of text fill: longer ones are hard to read.
@@ -139,7 +139,7 @@ def summary(verb: Verb) -> str:
 
 
 def _width() -> int:
-    return min(WIDEST, shutil.get_terminal_size((PLAIN_WIDTH, 0)).columns if sys.stdout.isatty() else PLAIN_WIDTH)
+    return min(WIDEST, width() if sys.stdout.isatty() else PLAIN_WIDTH)
 
 
 def _indented(line: str) -> str:

@@ -3,7 +3,6 @@
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 
 from tfbuild.cli.verbs import Verb
 from tfbuild.errors import TfbuildError, UsageError
@@ -208,6 +207,8 @@ def _is_cpu(word: str) -> bool:
 
 def nearest(word: str, known: Mapping[str, object] | Sequence[str], *, alike: float = ALIKE) -> list[str]:
     """Return the names that `word` may be a misspelling or the beginning of, the nearest first; at most three."""
+    from difflib import get_close_matches
+
     lower = word.lower()
     begun = [name for name in known if len(lower) > 1 and name.startswith(lower)]
     return (begun or get_close_matches(lower, list(known), n=1, cutoff=alike))[:3]

@@ -1,6 +1,5 @@
 """Plans, matrices, images and choices in the terminal, in the width that there is."""
 
-import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -9,8 +8,6 @@ from tfbuild.plan import Build
 from tfbuild.util import terminal
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from tfbuild.publish.inventory import Entry
 
 # The fields of a plan that people look for first; the others follow in the order of its JSON.
@@ -21,21 +18,10 @@ WITHIN = ("level", "notes")
 
 def show_fields(rows: Iterable[tuple[str, str]], *, notes: Sequence[str] = ()) -> None:
     """Print names and values in two columns, then the notes."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in rows:
-        table.add_row(Text(name), Text(value))
-    parts: list[RenderableType] = [table]
+    lines = terminal.two_columns(rows)
     if notes:
-        listed = Table.grid(padding=(0, 2, 0, 0))
-        for note in notes:
-            listed.add_row(Text("note"), Text(note))
-        parts += ["", listed]
-    terminal.write(terminal.console(), parts)
+        lines += ["", *terminal.two_columns(("note", note) for note in notes)]
+    print("\n".join(lines))
 
 
 def show_plan(build: Build) -> None:
@@ -58,7 +44,7 @@ def show_flags(flags: Sequence[str]) -> None:
     if not sys.stdout.isatty():
         print(" ".join(flags))
         return
-    width = shutil.get_terminal_size().columns - len(" \\")
+    width = terminal.width() - len(" \\")
     lines = [""]
     for flag in flags:
         longer = f"{lines[-1]} {flag}".strip()

@@ -8,12 +8,9 @@ import os
 import select
 import signal
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-
-from invoke.exceptions import Exit
 
 from tfbuild.errors import DiskFull, TfbuildError, UsageError, fit
 from tfbuild.util.installation import as_typed
@@ -80,6 +77,8 @@ def _refused(error: OSError) -> TfbuildError | None:
         discard_stdout()
         place = "standard output"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        import tempfile
+
         # A write that fails does not say where.
         place = place or f"{Path.cwd()}, {tempfile.gettempdir()} or standard output"
         return DiskFull(f"cannot write to {place}: {error.strerror}", hint="free some space: df -h; df -i")
@@ -101,10 +100,10 @@ def up_to_date(path: Path, text: str) -> bool:
 def exit_on_closed_pipe() -> None:
     """Exit as a process killed by SIGPIPE does, where the reader of stdout is gone (`| head`).
 
-    Raises Exit then, and returns where stdout is still read.
+    Raises SystemExit then, and returns where stdout is still read.
     """
     poll = select.poll()
     poll.register(sys.stdout, 0)
     if poll.poll(0):
         discard_stdout()
-        raise Exit(code=128 + signal.SIGPIPE)
+        raise SystemExit(128 + signal.SIGPIPE)

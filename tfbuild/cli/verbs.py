@@ -1,17 +1,12 @@
-"""The decorator that makes a function a verb, and the Invoke tasks made from verbs for one command line."""
+"""The decorator that makes a function a verb, and how one is run."""
 
-import functools
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from inspect import Parameter, Signature, signature
-from typing import Any, TypeVar
-
-from invoke.collection import Collection
-from invoke.context import Context
-from invoke.tasks import Task
+from inspect import Parameter, signature
+from typing import Any, NoReturn, TypeVar
 
 from tfbuild.cli import output
 from tfbuild.cli.options import Options
@@ -60,49 +55,40 @@ def verb(*groups: Options, examples: tuple[str, ...] = (), table: dict[str, Verb
     return register
 
 
-def collection(*tables: Mapping[str, Verb]) -> Collection:
-    """Make a task of each verb in `tables`."""
-    return Collection(*(_task(verb) for table in tables for verb in table.values()))
+@dataclass(frozen=True)
+class Call:
+    """A verb with the values of its words and options."""
 
+    verb: Verb
+    values: Mapping[str, Any]
 
-def _task(verb: Verb) -> "Task[Body]":
-    keywords = [
-        Parameter(name.replace("-", "_"), Parameter.KEYWORD_ONLY, default=default)
-        for name, (default, _) in verb.options.items()
-    ]
-    run = _guarded(verb)
-    context = Parameter("_", Parameter.POSITIONAL_OR_KEYWORD)
-    run.__signature__ = Signature([context, *verb.positional, *keywords])  # type: ignore[attr-defined]
-    lists = [name.replace("-", "_") for name, (default, _) in verb.options.items() if isinstance(default, list)]
-    helps = {name: as_typed(text) for name, (_, text) in verb.options.items()}
-    return Task(run, help=helps, iterable=lists, auto_shortflags=False)
+    def run(self) -> None:
+        """Run the verb. Interrupts and closed pipes end it as they end other programs.
 
-
-def _guarded(verb: Verb) -> Body:
-    """Wrap the verb for Invoke, so that interrupts and closed pipes end it as they end other programs."""
-
-    @functools.wraps(verb.body)
-    def run(_: Context, **kwargs: Any) -> None:
+        Raises SystemExit with tfbuild's exit code after an error, which is printed.
+        """
         # Clean up as after Ctrl-C when a CI system ends the process, and when its terminal is closed.
         for number in process.ending_signals():
             signal.signal(number, signal.default_int_handler)
-        try:
+        with exits():
             output.prepare()
-            with output.refusals(), hints_as_typed():
-                verb.body(**kwargs)
+            with output.refusals():
+                self.verb.body(**self.values)
                 sys.stdout.flush()
-        except KeyboardInterrupt:
-            raise Interrupted("interrupted; everything that ran was stopped and cleaned up") from None
-
-    return run
 
 
 @contextmanager
-def hints_as_typed() -> Iterator[None]:
-    """Put the command in use into the hint of an error."""
+def exits() -> Iterator[None]:
+    """Print an error, with the command in use in its hint, and exit with its code."""
     try:
         yield
+    except KeyboardInterrupt:
+        _exit(Interrupted("interrupted; everything that ran was stopped and cleaned up"))
     except TfbuildError as error:
-        error.hint = as_typed(error.hint)
-        error.message = str(error)
-        raise
+        _exit(error)
+
+
+def _exit(error: TfbuildError) -> NoReturn:
+    error.hint = as_typed(error.hint)
+    print(error, file=sys.stderr)
+    raise SystemExit(error.exit_code) from None

@@ -8,8 +8,6 @@ between machines), a list without a level (for which Clang does not tune: Eigen'
 or a CPU's name (some of which tune as badly).
 """
 
-import difflib
-import hashlib
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -112,6 +110,8 @@ def _name(held: frozenset[str], level: FullLevel) -> str:
     front = [] if spelled and level == facts.levels(level.arch)[0] else [level.name]
     name = "-".join(front + spelled)
     if len(name) > MOST_NAME:
+        import hashlib
+
         return f"{level.name}-{hashlib.sha256(' '.join(sorted(beyond)).encode()).hexdigest()[:8]}"
     return name
 
@@ -122,14 +122,17 @@ def _implied(names: Iterable[str]) -> frozenset[str]:
 
 def of_cpu(cpu: Cpu) -> InstructionSet:
     """Return what to compile for this CPU: what makes a difference to TensorFlow of `all_of_cpu`."""
-    return instruction_set(uses.reduced(all_of_cpu(cpu).features, cpu.arch), cpu.arch)
+    return instruction_set(uses.reduced(closure(_usable(cpu)), cpu.arch), cpu.arch)
 
 
 def all_of_cpu(cpu: Cpu) -> InstructionSet:
     """Return all that programs can use on this CPU, without features that need what a hypervisor masks (`hidden`)."""
+    return instruction_set(_usable(cpu), cpu.arch)
+
+
+def _usable(cpu: Cpu) -> list[str]:
     masked = {item.feature for item in hidden(cpu)}
-    usable = (name for name in cpu.features if facts.feature(name).use and name not in masked)
-    return instruction_set(usable, cpu.arch)
+    return [name for name in cpu.features if facts.feature(name).use and name not in masked]
 
 
 def hidden(cpu: Cpu) -> tuple[DroppedFeature, ...]:
@@ -223,7 +226,9 @@ def _nearest(name: str, arch: str) -> str:
     levels, features = ([row.name for row in rows] for rows in (facts.levels(arch), facts.features(arch)))
     generic = {facts.squeeze(known) for known in (arch, *levels, *features)}
     candidates = levels + features + [known for known in names.known(arch) if facts.squeeze(known) not in generic]
-    near = difflib.get_close_matches(name.lower(), candidates, n=3, cutoff=0.6)
+    from difflib import get_close_matches
+
+    near = get_close_matches(name.lower(), candidates, n=3, cutoff=0.6)
     if not near:
         return f"a level ({', '.join(levels)}), a compiler's name for a CPU, or --cpu host"
     return f"nearest: {', '.join(near)}; or --cpu host"
@@ -357,8 +362,10 @@ def _holds_level(held: frozenset[str], level: str, arch: str) -> bool:
 
 def _slow_name(named: str, arch: str, name: str, version: int) -> tuple[str, ...]:
     named = named.partition(",")[0]
-    row = compilers.slow(named, name, version, arch) if named else None
-    if row is None:
+    # No CPU's name, so that archspec need not be imported.
+    if means_host(named) or facts.squeeze(named) in _levels(arch):
+        return ()
+    if (row := compilers.slow(named, name, version, arch)) is None:
         return ()
     return (
         f"-march={row.name} is not used: with {name}-{version} it runs Eigen's GEMM at {row.ratio:.2f} of plain -mavx; "

@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
+from pathlib import Path
 from typing import TypeVar, cast
 
 import msgspec
@@ -17,6 +17,7 @@ import msgspec
 from tfbuild.errors import UnknownCpu
 
 T = TypeVar("T")
+FOLDER = Path(__file__).parent
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -90,7 +91,7 @@ def load(name: str, kind: type[T]) -> T:
 
 @cache  # it loses the types, which load() restores
 def _load(name: str, kind: type) -> object:
-    file = resources.files(__name__) / f"{name}.toml"
+    file = FOLDER / f"{name}.toml"
     return parse(file.read_text(encoding="utf-8"), kind, file.name)
 
 

@@ -8,7 +8,6 @@ import re
 from bisect import bisect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache
 from typing import TypeVar
 
@@ -134,6 +133,8 @@ def _nearest(text: str) -> list[str]:
     try:
         index = bisect([version(name) for name in known], version(text))
     except ValueError:  # InvalidVersion is one, and so is a number with more digits than Python reads
+        from difflib import get_close_matches
+
         return get_close_matches(text[:MOST_TEXT], known, n=3, cutoff=0.5) or known[-3:]
     return known[max(0, index - 2) : index + 2]
 

@@ -3,13 +3,8 @@
 A tree or an archive is one file in the build context, source/source.tar, with its digest beside it.
 """
 
-import hashlib
-import lzma
 import os
 import re
-import shutil
-import tarfile
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,6 +81,8 @@ def version(source: Source) -> str:
 
 def place(source: Source, folder: Path) -> None:
     """Make `folder` with source.tar and SHA256SUMS; an archive is linked, a tree is packed."""
+    import shutil
+
     assert source.path is not None
     folder.mkdir()
     target = folder / FILE
@@ -101,6 +98,8 @@ def place(source: Source, folder: Path) -> None:
 
 def digest(path: Path) -> str:
     """Return the sha256 of a file's contents, in hex."""
+    import hashlib
+
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -113,6 +112,10 @@ def _refuse_foreign(path: Path) -> None:
 
 def _refuse_foreign_archive(path: Path) -> None:
     """Raise BadSource if the builder's tar could not unpack the file to TensorFlow's tree. Reads all of it."""
+    import lzma
+    import tarfile
+    import zlib
+
     try:
         with tarfile.open(path) as tar:
             names = {name.partition("/")[2] for name in tar.getnames()}
@@ -134,6 +137,8 @@ def pack(tree: Path, target: Path) -> None:
 
     It gets one folder on top, as GitHub's archives have.
     """
+
+    import tarfile
 
     def plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
         member.mtime, member.uid, member.gid, member.uname, member.gname = 0, 0, 0, "", ""

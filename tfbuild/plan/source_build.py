@@ -1,6 +1,5 @@
 """A build from source: the tree, its Python, base, compiler and Bazel, its flags and configs, and what they note."""
 
-import hashlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -322,12 +321,17 @@ def _choices(decided: _Decisions) -> tuple[str, ...]:
     text = " ".join(free).strip()
     choice = decided.choice
     default = _choose(replace(request, python=choice.python, compiler=""), release)
+    digest = ""
+    if text:
+        import hashlib
+
+        digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     words = (
         request.threading if request.threading != threading else "",
         choice.compiler if choice.compiler != default.compiler else "",
         f"prefer{request.prefer_vector_width}" if request.prefer_vector_width else "",
         "tree" if decided.source.kind == "tree" else "",
-        hashlib.sha256(text.encode()).hexdigest()[:8] if text else "",
+        digest,
     )
     return tuple(word for word in words if word)
 

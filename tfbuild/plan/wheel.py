@@ -4,27 +4,21 @@ A file is read, never installed or executed. Its name, version, Python, platform
 the plan before anything starts.
 """
 
-import hashlib
 import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache
-from importlib import resources
 from pathlib import Path
 
 import msgspec
-from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from tfbuild import facts
-from tfbuild.binary import guard
 from tfbuild.cpu import isa
 from tfbuild.cpu.isa import InstructionSet
 from tfbuild.errors import BadWheel
 from tfbuild.facts import Facts, releases
 from tfbuild.facts import guard as guards
-from tfbuild.util import scratch
 
 # The values of --wheel that are not a file.
 KINDS = ("official", "source")
@@ -89,7 +83,7 @@ def official(requirement: str, constraints: tuple[str, ...], *, python: str, arc
 @cache
 def _digests() -> dict[str, dict[str, str]]:
     """By requirement, then by Python and architecture; `python -m tests.facts.digests` reads them from PyPI's API."""
-    text = resources.files(facts).joinpath("wheel_digests.json").read_bytes()
+    text = (facts.FOLDER / "wheel_digests.json").read_bytes()
     return msgspec.json.decode(text, type=dict[str, dict[str, str]])
 
 
@@ -99,6 +93,8 @@ def source(constraints: tuple[str, ...]) -> Wheel:
 
 def from_file(file: WheelFile, constraints: tuple[str, ...]) -> Wheel:
     """Return the wheel file with its sha256, which represents it in the build's key."""
+    import hashlib
+
     with file.path.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
     return Wheel(kind="file", requirement=file.path.name, constraints=constraints, path=file.path, sha256=digest)
@@ -107,6 +103,8 @@ def from_file(file: WheelFile, constraints: tuple[str, ...]) -> Wheel:
 def read(path: Path, target: str) -> WheelFile:
     """Read the file name of a TensorFlow wheel for Linux; raises BadWheel if it is none."""
     if not os.path.isfile(path):  # false for a name that is too long, too
+        from difflib import get_close_matches
+
         near = get_close_matches(str(path).lower(), KINDS, n=1)
         hint = f"--wheel {near[0]}" if near else "--wheel takes `official` or the path of a .whl file"
         if match := REQUIREMENT.fullmatch(str(path).lower()):
@@ -114,6 +112,8 @@ def read(path: Path, target: str) -> WheelFile:
         if match := ADDRESS.match(str(path)):
             raise BadWheel(f"--wheel takes no address: {match[1]}//{match[2]}", hint="download it, and name the file")
         raise BadWheel(f"no wheel at {path}", hint=hint)
+    from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
     try:
         if not SAFE.fullmatch(path.name):
             raise InvalidWheelFilename(path.name)
@@ -177,7 +177,8 @@ def _difference(expected: frozenset[str], compiled: frozenset[str]) -> str:
 
 
 def _guard(file: WheelFile, release: str) -> frozenset[str]:
-    from tfbuild.binary import inspector
+    from tfbuild.binary import guard, inspector
+    from tfbuild.util import scratch
 
     with inspector.opened(file.path) as archive, scratch.folder() as folder:
         package = releases.package(release)

@@ -3,9 +3,6 @@
 import errno
 import fcntl
 import os
-import secrets
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,7 +38,7 @@ def whole(path: Path) -> Iterator[Path]:
 
     It is on the disk before the name changes: a power cut leaves the old content or the new.
     """
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    part = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     try:
         yield part
         flush(part)
@@ -53,6 +50,8 @@ def whole(path: Path) -> Iterator[Path]:
 def remove(path: Path) -> None:
     """Remove what is at `path`, if anything: a file, a link itself, or a folder and all in it. Raises OSError."""
     if path.is_dir() and not path.is_symlink():
+        import shutil
+
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
@@ -101,6 +100,8 @@ def refusal(error: OSError, place: Path, message: str, hint: str) -> TfbuildErro
 
 def check_writable(folder: Path) -> None:
     """Make `folder`, and raise what writing() raises, so that a run of hours does not find that out at its end."""
+    import tempfile
+
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=folder, prefix="."):

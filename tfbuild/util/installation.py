@@ -28,6 +28,8 @@ def templates() -> Path:
 def command() -> str:
     """Return what stands before a verb here: `invoke`, or the name by which the installed command was started."""
     name = Path(sys.argv[0]).name
+    if name == "__main__.py" and clone() is None:
+        return COMMAND
     # pipx and links may give it a suffix: tfbuild-2.
     return name if name.startswith(COMMAND) else "invoke"
 

@@ -1,7 +1,9 @@
 """Print tables: as wide as the terminal and in colour there, plain lines elsewhere."""
 
 import sys
+import textwrap
 from collections.abc import Iterable
+from itertools import zip_longest
 from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -22,6 +24,29 @@ def printable(text: str, most: int = MOST_LETTERS) -> str:
 def markdown_cell(text: str) -> str:
     """Escape characters that would end a cell of a Markdown table, or be read as HTML."""
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
+
+
+def width() -> int:
+    """Return how many characters a line of stdout has."""
+    if not sys.stdout.isatty():
+        return PLAIN_WIDTH
+    import shutil
+
+    return shutil.get_terminal_size().columns
+
+
+def two_columns(rows: Iterable[tuple[str, str]]) -> list[str]:
+    """Return the lines of names and values, which go on below themselves where they are too long.
+
+    Rich would take longer for it than all the rest of `tfbuild plan` takes after its imports.
+    """
+    rows = list(rows)
+    first = max(len(name) for name, _ in rows) + 2
+    folded = textwrap.TextWrapper(width=max(width() - first, 1), break_on_hyphens=False).wrap
+    lines = []
+    for name, value in rows:
+        lines += [f"{title:{first}}{line}".rstrip() for title, line in zip_longest([name], folded(value), fillvalue="")]
+    return lines
 
 
 def console(stream: IO[str] | None = None) -> "Console":

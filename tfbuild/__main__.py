@@ -1,0 +1,5 @@
+"""`python -m tfbuild`."""
+
+from tfbuild.cli.program import main
+
+main()

@@ -1,0 +1,50 @@
+"""The verbs as Invoke's tasks: for `invoke`, and for what the command `tfbuild` leaves to Invoke."""
+
+import functools
+import sys
+from collections.abc import Mapping
+from inspect import Parameter, Signature
+from typing import Any
+
+from invoke.collection import Collection
+from invoke.context import Context
+from invoke.program import Program
+from invoke.tasks import Task
+
+from tfbuild import __version__
+from tfbuild.cli.verbs import Body, Call, Verb
+from tfbuild.util.installation import COMMAND, as_typed, command
+
+
+def collection(*tables: Mapping[str, Verb]) -> Collection:
+    """Make a task of each verb in `tables`."""
+    return Collection(*(_task(verb) for table in tables for verb in table.values()))
+
+
+def _task(verb: Verb) -> "Task[Body]":
+    keywords = [
+        Parameter(name.replace("-", "_"), Parameter.KEYWORD_ONLY, default=default)
+        for name, (default, _) in verb.options.items()
+    ]
+
+    @functools.wraps(verb.body)
+    def run(_: Context, **values: Any) -> None:
+        Call(verb, values).run()
+
+    context = Parameter("_", Parameter.POSITIONAL_OR_KEYWORD)
+    run.__signature__ = Signature([context, *verb.positional, *keywords])  # type: ignore[attr-defined]
+    lists = [name.replace("-", "_") for name, (default, _) in verb.options.items() if isinstance(default, list)]
+    helps = {name: as_typed(text) for name, (_, text) in verb.options.items()}
+    return Task(run, help=helps, iterable=lists, auto_shortflags=False)
+
+
+class InstalledProgram(Program):
+    """Speaks of tfbuild and its verbs where Invoke speaks of tasks."""
+
+    def task_list_opener(self, extra: str = "") -> str:
+        return "Verbs"
+
+
+def run(verbs: Mapping[str, Verb]) -> None:
+    """Let Invoke take the command line: its version, its lists, its completion."""
+    InstalledProgram(name=COMMAND, binary=command(), version=__version__, namespace=collection(verbs)).run(sys.argv)
