@@ -33,7 +33,7 @@ strip_libraries() {
         --keep-symbol='*cpu_feature_guard*' {} +
     # Without headers nothing is compiled against TensorFlow, and its largest library may export less.
     [ "$headers" = headers ] ||
-        find "$package" -type f -name '*.so*' -size +100M | while IFS= read -r library; do
+        find "$package" -type f -name '*.so*' ! -name "$framework" -size +100M | while IFS= read -r library; do
             "$venv/bin/python" -B "$own/unexport.py" "$library" . /usr/lib
         done
     # The loader must still take each of them.

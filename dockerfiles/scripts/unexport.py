@@ -13,6 +13,7 @@ it is.
 
 import collections
 import contextlib
+import itertools
 import os
 import shutil
 import struct
@@ -54,6 +55,10 @@ OPERATORS = (b"_Znw", b"_Zna", b"_Zdl", b"_Zda")
 
 class OtherLayoutError(Exception):
     """The library is not laid out as this program reads it."""
+
+
+# What reading a library can raise: it is of another kind, or damaged.
+UNREADABLE = (OtherLayoutError, struct.error, ValueError, LookupError)
 
 
 def expect(condition, what):
@@ -104,8 +109,7 @@ class Library:
     def moved(self):
         """The sections between the table of segments and the first that keeps its address."""
         allocated = sorted((row for row in self.sections if row.flags & 2), key=lambda row: row.address)
-        count = next(place for place, row in enumerate(allocated) if row.type not in MOVABLE)
-        moved = allocated[:count]
+        moved = list(itertools.takewhile(lambda row: row.type in MOVABLE, allocated))
         first = self.loaded()[0]
         table_ends = self.header.segments_at + SEGMENT.size * self.header.segments
         expect(self.header.segments_at == HEADER.size and not first.offset and not first.address, "another beginning")
@@ -196,6 +200,7 @@ class Shorter:
             info >> 32 for rows in self.relocations.values() for _, info, _ in rows if self._is_call(info)
         } & self.gone
         self.new = {}
+        self.relative = 0
         self._write_symbols()
         for section, rows in self.relocations.items():
             self._write_relocations(section, rows)
@@ -252,8 +257,8 @@ class Shorter:
             else:
                 others.append((place, self.numbers[number] << 32 | kind, addend))
         expect(not relative or not any(self._is_call(info) for _, info, _ in rows), "relocations of calls among others")
-        if relative:
-            self.relative = len(relative)
+        expect(not relative or not self.relative, "two sections of relative relocations")
+        self.relative += len(relative)
         self.new[section] = b"".join(RELOCATION.pack(*row) for row in [*sorted(relative), *others])
 
     def _renamed(self, section):
@@ -358,6 +363,7 @@ def write(library, shorter, layout, target):
     header = library.header
     rows = list(segments(library, layout))
     table = header._replace(sections_at=layout.offset(header.sections_at), segments=len(rows))
+    entries = list(dynamic(shorter, layout))
     with library.path.open("rb") as old, target.open("wb") as new:
         old.seek(layout.kept_from)
         new.seek(layout.offset(layout.kept_from))
@@ -370,7 +376,6 @@ def write(library, shorter, layout, target):
         put(0, HEADER.pack(*table) + b"".join(SEGMENT.pack(*row) for row in rows))
         for section, place in layout.places.items():
             put(place, shorter.new.get(section, library.bytes[section]))
-        entries = dynamic(shorter, layout)
         put(layout.offset(library.one(DYNAMIC).offset), b"".join(ENTRY.pack(*row) for row in entries))
         put(table.sections_at, b"".join(SECTION.pack(*row) for row in sections(library, shorter, layout)))
 
@@ -381,8 +386,8 @@ def names_in(folders, beside):
     for folder in folders:
         for path in Path(folder).rglob("*.so*"):
             if path.is_file() and not path.is_symlink() and not path.samefile(beside):
-                # A linker's script, or a library of another machine.
-                with contextlib.suppress(OtherLayoutError):
+                # Some are scripts for the linker.
+                with contextlib.suppress(*UNREADABLE):
                     names.update(symbol.name for symbol in Library(path).symbols())
     return names
 
@@ -408,10 +413,10 @@ def main(path, folders):
         gone = removable(library, names_in(folders, path))
         shorter = Shorter(library, gone)
         layout = Layout(library, shorter)
-        expect(layout.shift > 0, "nothing to gain")
+        expect(shorter.gone and layout.shift > 0, "nothing to gain")
         target = path.with_name(path.name + ".new")
         write(library, shorter, layout, target)
-    except OtherLayoutError as error:
+    except UNREADABLE as error:
         print(f"tfbuild: {path.name} exports what it did: {error}")
         return
     shutil.copystat(str(path), str(target))

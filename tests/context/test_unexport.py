@@ -13,6 +13,7 @@ from elftools.elf.sections import SymbolTableSection
 from tests.checkout import ROOT
 
 PROGRAM = ROOT / "templates" / "unexport.py"
+SLIM = ROOT / "templates" / "slim.sh"
 LIBRARY = """
 #include <new>
 #include <stdexcept>
@@ -137,6 +138,37 @@ def test_a_library_of_another_layout_is_left_as_it_is(tmp_path: Path) -> None:
     assert unexport(library) == "tfbuild: libkernels.so exports what it did: a hash table of the older kind\n"
     assert library.read_bytes() == before
     assert {path.name for path in tmp_path.glob("lib*")} == {"libkernels.so", "libbeside.so"}
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\x7fELF\x02\x01\x01", b"INPUT(libkernels.so.1)", b"\x7fELF\x02\x01\x01" + b"\xff" * 999]
+)
+def test_what_is_no_library_is_left_as_it_is(tmp_path: Path, content: bytes) -> None:
+    library = tmp_path / "libkernels.so"
+    library.write_bytes(content)
+    assert unexport(library).startswith("tfbuild: libkernels.so exports what it did: ")
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [content]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("headers", "kept"), [("no-headers", False), ("headers", True)])
+def test_slim_takes_names_from_the_large_library_unless_headers_are_kept(
+    tmp_path: Path, headers: str, kept: bool
+) -> None:
+    venv = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+    (site,) = venv.glob("lib/python*/site-packages")
+    package = site / "tensorflow"
+    (package / "include").mkdir(parents=True)
+    for number, name in enumerate(("libtensorflow_cc.so.2", "libtensorflow_framework.so.2")):
+        text = LIBRARY.replace("a_name", f"name_{number}") + 'asm(".data; .zero 101 << 20; .text");'
+        (tmp_path / "large.cc").write_text(text)
+        subprocess.run(["g++", "-shared", "-fPIC", "-O0", tmp_path / "large.cc", "-o", package / name], check=True)
+    before = {path.name: exported(path) for path in package.glob("*.so.2")}
+    subprocess.run(["sh", SLIM, venv, headers], check=True)
+    after = {path.name: exported(path) for path in package.glob("*.so.2")}
+    assert (after["libtensorflow_cc.so.2"] == before["libtensorflow_cc.so.2"]) is kept
+    assert after["libtensorflow_framework.so.2"] == before["libtensorflow_framework.so.2"]
 
 
 def test_a_second_time_changes_nothing(tmp_path: Path) -> None:
