@@ -103,8 +103,7 @@ class Library:
         """Each symbol with its name."""
         names = self.bytes[self.strings()]
         for row in SYMBOL.iter_unpack(self.bytes[self.one(SYMBOLS)]):
-            symbol = Symbol._make(row)
-            yield symbol._replace(name=name_at(names, symbol.name))
+            yield Symbol(name_at(names, row[0]), *row[1:])
 
     def moved(self):
         """The sections between the table of segments and the first that keeps its address."""
@@ -133,22 +132,24 @@ class Library:
         return [row for row in self.segments if row.type == LOAD]
 
 
-def gnu_hash(name):
-    value = 5381
-    for byte in name:
-        value = (value * 33 + byte) & 0xFFFFFFFF
-    return value
+def hashes_of(table, names):
+    """The hash of each name, out of the table of type GNU_HASH that has them; the number of its first symbol.
+
+    A hash is 5381, then for each byte 33 times itself and the byte. The table has all of it but the last bit.
+    """
+    buckets, first, words, _ = struct.unpack_from("<IIII", table)
+    chain = struct.unpack_from(f"<{len(names) - first}I", table, 16 + 8 * words + 4 * buckets)
+    return [chain[place] & ~1 | 5381 + sum(name) & 1 for place, name in enumerate(names[first:])], first
 
 
-def hash_table(names, first):
+def hash_table(hashes, first):
     """The table of type GNU_HASH for symbols that begin at number `first`, and the order that it needs.
 
     12 bits of the filter for each name, and four names for each bucket, as lld has it.
     """
-    hashes = [gnu_hash(name) for name in names]
-    buckets = max(1, len(names) // 4)
-    order = sorted(range(len(names)), key=lambda place: hashes[place] % buckets)
-    words = 1 << max(0, (len(names) * 12 // 64).bit_length())
+    buckets = max(1, len(hashes) // 4)
+    order = sorted(range(len(hashes)), key=lambda place: hashes[place] % buckets)
+    words = 1 << max(0, (len(hashes) * 12 // 64).bit_length())
     shift = 26
     filters, starts, chain = [0] * words, [0] * buckets, []
     for value in hashes:
@@ -195,10 +196,9 @@ class Shorter:
         }
         # The library's code knows the relocations of calls by their numbers. They stay, and so do their symbols: local
         # and without names, so that the loader looks for none.
-        self.gone = gone - self._named_otherwise()
-        self.called = {
-            info >> 32 for rows in self.relocations.values() for _, info, _ in rows if self._is_call(info)
-        } & self.gone
+        called, otherwise = self._named()
+        self.gone = gone - otherwise
+        self.called = called & self.gone
         self.new = {}
         self.relative = 0
         self._write_symbols()
@@ -213,24 +213,29 @@ class Shorter:
     def _is_call(self, info):
         return info & 0xFFFFFFFF == self.types[3]
 
-    def _named_otherwise(self):
-        return {
-            info >> 32
-            for rows in self.relocations.values()
-            for _, info, _ in rows
-            if info & 0xFFFFFFFF not in self.types[1:]
-        }
+    def _named(self):
+        """The symbols that relocations of calls name, and those that relocations of no known type do."""
+        _, absolute, offset, call = self.types
+        called, otherwise = set(), set()
+        for rows in self.relocations.values():
+            for _, info, _ in rows:
+                kind = info & 0xFFFFFFFF
+                if kind == call:
+                    called.add(info >> 32)
+                elif kind not in (absolute, offset):
+                    otherwise.add(info >> 32)
+        return called, otherwise
 
     def _write_symbols(self):
         library, symbols = self.library, self.symbols
-        table = library.bytes[library.one(GNU_HASH)]
-        hashed_from = struct.unpack_from("<I", table, 4)[0]
+        hashes, hashed_from = hashes_of(library.bytes[library.one(GNU_HASH)], [symbol.name for symbol in symbols])
         locals_ = library.one(SYMBOLS).info
         local = [*range(locals_), *sorted(self.called)]
         plain = [number for number in range(locals_, hashed_from) if number not in self.gone]
         hashed = [number for number in range(hashed_from, len(symbols)) if number not in self.gone]
         first = len(local) + len(plain)
-        self.new[library.one(GNU_HASH)], order = hash_table([symbols[number].name for number in hashed], first)
+        kept_hashes = [hashes[number - hashed_from] for number in hashed]
+        self.new[library.one(GNU_HASH)], order = hash_table(kept_hashes, first)
         numbers = [*local, *plain, *(hashed[place] for place in order)]
         self.numbers = {old: new for new, old in enumerate(numbers)}
         self.locals = len(local)
