@@ -2,7 +2,7 @@
 
     .venv/bin/python -m benchmarks.startup
 
-By the command `tfbuild` (here `python -m tfbuild`), and `plan` by `invoke`, too, whose own import is half of that.
+Each by the command `tfbuild` (here `python -m tfbuild`), and `plan` by `invoke` as well, which adds Invoke's own start.
 Interleaved rounds in shuffled order; the ratio is taken round by round, so a machine that changes speed does not
 change it. The target for `tfbuild` is at most 0.15.
 """

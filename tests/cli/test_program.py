@@ -18,11 +18,11 @@ from tfbuild.cli.tasks import collection
 ROOT = Path(__file__).parents[2]
 EVERY = {**VERBS, **repository.VERBS}
 MORE = (
-    "plan --target=cpu --json --config a --config=b plan --target mkl",
-    "build --bazel-flag --copt=-O3 --bazel-flag --config=opt --no-cache",
-    "matrix --only *-mkl-* --only *-cpu-* --format json detect",
-    "verify tfbuild:x --json",
-    "bench --json tfbuild:x",
+    "invoke plan --target=cpu --json --config a --config=b plan --target mkl",
+    "invoke build --bazel-flag --copt=-O3 --bazel-flag --config=opt --no-cache",
+    "invoke matrix --only *-mkl-* --only *-cpu-* --format json detect",
+    "invoke verify tfbuild:x --json",
+    "invoke bench --json tfbuild:x",
 )
 
 
@@ -30,7 +30,7 @@ def typed() -> Iterator[str]:
     yield from MORE
     for verb in EVERY.values():
         for example in verb.examples:
-            yield example.partition(" >")[0].partition("   #")[0].removeprefix("invoke ").strip()
+            yield example.partition(" >")[0]
 
 
 def by_invoke(words: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
@@ -45,7 +45,7 @@ def by_invoke(words: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
 
 @pytest.mark.parametrize("line", sorted({*typed()}))
 def test_a_command_line_means_what_it_means_to_invoke(line: str) -> None:
-    words = shlex.split(line)
+    _, *words = shlex.split(line, comments=True)
     calls = command_line.handle(["tfbuild", *words], EVERY)
     assert calls is not None
     assert [(call.verb.name, dict(call.values)) for call in calls] == by_invoke(words)

@@ -5,8 +5,8 @@ import ssl
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -210,19 +210,15 @@ def test_headers_are_hidden_in_what_bazel_prints(headers: str, tmp_path: Path) -
 
 
 @contextmanager
-def answering(*answers: bytes) -> Iterator[int]:
-    """A port of which each connection gets the next of these answers; without one, the kernel alone accepts."""
-    left = list(answers)
+def served(serve: Callable[[socket.socket], None]) -> Iterator[int]:
+    """A port, with `serve` accepting connections in a thread until the block ends."""
 
-    def serve() -> None:
+    def accept() -> None:
         with suppress(OSError):
-            while left:
-                with listening.accept()[0] as end:
-                    end.recv(1 << 16)
-                    end.sendall(left.pop(0))
+            serve(listening)
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        thread = threading.Thread(target=serve)
+        thread = threading.Thread(target=accept)
         thread.start()
         try:
             yield listening.getsockname()[1]
@@ -230,6 +226,18 @@ def answering(*answers: bytes) -> Iterator[int]:
             with suppress(OSError):
                 listening.shutdown(socket.SHUT_RDWR)
             thread.join()
+
+
+def answering(*answers: bytes) -> AbstractContextManager[int]:
+    """A port of which each connection gets the next of these answers; without one, the kernel alone accepts."""
+
+    def serve(listening: socket.socket) -> None:
+        for answer in answers:
+            with listening.accept()[0] as end:
+                end.recv(1 << 16)
+                end.sendall(answer)
+
+    return served(serve)
 
 
 def run(folder: Path, url: str, *words: str, flags: tuple[str, ...] = ()) -> "subprocess.CompletedProcess[str]":
@@ -278,29 +286,20 @@ def test_a_server_that_hangs_up_does_not_answer(tmp_path: Path) -> None:
         assert "does not answer: it ended the connection" in run(tmp_path, f"grpc://127.0.0.1:{port}", "reach").stderr
 
 
-@contextmanager
-def requiring(pem: Path) -> Iterator[int]:
+def requiring(pem: Path) -> AbstractContextManager[int]:
     """A port that hangs up on a client without a certificate, as BuildGrid does; `pem`: the one key and certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pem)
     context.load_verify_locations(pem)
     context.verify_mode = ssl.CERT_OPTIONAL
 
-    def serve() -> None:
-        with suppress(OSError), context.wrap_socket(listening.accept()[0], server_side=True) as end:
+    def serve(listening: socket.socket) -> None:
+        with context.wrap_socket(listening.accept()[0], server_side=True) as end:
             end.recv(1 << 16)
             if end.getpeercert():
                 end.sendall(b"here")
 
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        thread = threading.Thread(target=serve)
-        thread.start()
-        try:
-            yield listening.getsockname()[1]
-        finally:
-            with suppress(OSError):
-                listening.shutdown(socket.SHUT_RDWR)
-            thread.join()
+    return served(serve)
 
 
 @pytest.mark.parametrize("scheme", ["grpcs", "https"])

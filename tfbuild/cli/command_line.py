@@ -140,21 +140,20 @@ def _call(words: Sequence[str], verbs: Mapping[str, Verb]) -> tuple[Call, Sequen
     bare = [word for word, value in own if value is None]
     _refuse_repeated(verb, own)
     _refuse_bare(verb, bare, [option for option, value in own if value is not None])
-    return Call(verb, {**_values(verb, own), **dict(zip(_names(verb), bare, strict=True))}), rest
-
-
-def _names(verb: Verb) -> list[str]:
-    return [parameter.name for parameter in verb.positional]
-
-
-def _values(verb: Verb, own: Sequence[tuple[str, str | None]]) -> dict[str, Any]:
-    """Return the values of all options: a switch is on or off, an option that may be repeated has a list."""
-    values: dict[str, Any] = {}
+    values: dict[str, Any] = {row.name: word for row, word in zip(verb.positional, bare, strict=True)}
     for name, (default, _) in verb.options.items():
         given = [value for option, value in own if option == name and value is not None]
-        switch, several = isinstance(default, bool), isinstance(default, list)
-        values[name.replace("-", "_")] = bool(given) if switch else given if several else (given or [default])[-1]
-    return values
+        values[name.replace("-", "_")] = _value(default, given)
+    return Call(verb, values), rest
+
+
+def _value(default: object, given: list[str]) -> object:
+    """Return an option's value: True for a switch that is given, a list for an option that may be repeated."""
+    if isinstance(default, bool):
+        return bool(given)
+    if isinstance(default, list):
+        return given
+    return given[-1] if given else default
 
 
 def _split(

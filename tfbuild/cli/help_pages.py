@@ -1,6 +1,5 @@
 """The help: all verbs in groups, and each verb's words, options in groups, and examples."""
 
-import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from inspect import cleandoc
@@ -139,7 +138,7 @@ def summary(verb: Verb) -> str:
 
 
 def _width() -> int:
-    return min(WIDEST, width() if sys.stdout.isatty() else PLAIN_WIDTH)
+    return min(WIDEST, width(PLAIN_WIDTH))
 
 
 def _indented(line: str) -> str:
