@@ -1,7 +1,7 @@
 """The facts of all releases, compared with real trees: data/trees.json, written by `python -m tests.facts.trees`.
 
-Every release up to 2.15.0 has its own tree there. A newer release is compared with the trees of master before and after
-it: if both agree, the fact has their value; if they differ, the fact has the value of one of them, or is not certain.
+Every release up to 2.15.0 has its own tree there. One without is compared with the trees before and after it: if both
+agree, the fact has their value; if they differ, the fact has the value of one of them, or is not certain.
 """
 
 import re
@@ -16,7 +16,7 @@ from tests.facts import trees
 from tests.facts.trees import Facts, Tree
 from tests.rows import each
 from tfbuild import plan
-from tfbuild.errors import TfbuildError, UncertainFact
+from tfbuild.errors import TfbuildError, UncertainFact, UnknownRelease
 from tfbuild.facts import releases, targets, toolchains
 from tfbuild.facts.release_table import table
 
@@ -48,10 +48,10 @@ def values_around(release: str, value: Callable[[Facts], Any]) -> list[Any]:
 # --- the table -------------------------------------------------------------------------------------------------------
 
 
-def test_releases_up_to_2_15_0_have_their_own_tree_and_later_ones_lie_between_two() -> None:
-    assert ALL[: len(EXACT)] == EXACT
-    assert EXACT[-1] == "2.15.0"
-    assert all(len(trees.around(release)) == 2 for release in LATER)
+def test_a_release_has_its_own_tree_or_lies_between_two() -> None:
+    without = [release for release in LATER if len(trees.around(release)) < 2]
+    assert not without, f"read their trees with python -m tests.facts.trees: {without}"
+    assert EXACT[: ALL.index("2.15.1")] == ALL[: ALL.index("2.15.1")]
     dates = [tree.facts.dated for tree in trees.trees() if not tree.exact]
     assert dates == sorted(set(dates))
 
@@ -105,6 +105,26 @@ def test_only_an_uncertain_config_has_flags_and_they_are_flags_of_the_config(nam
             assert any(flags <= set(expansion or ()) for expansion in of_config), release
 
 
+@each("arch", ["x86_64", "aarch64"])
+@each("release", ALL)
+def test_threading_is_what_its_config_compiles(release: str, arch: str) -> None:
+    """From 2.5 on, configs with build_with_openmp are for OpenMP, others for the thread pool."""
+    for runtime in ("openmp", "threadpool"):
+        try:
+            names = releases.configs(release, "mkl", arch, releases.threading(release, arch, runtime))
+        except UnknownRelease:
+            continue
+        spelled = [flag for row in releases.spelled_out(release, "mkl", arch, runtime) for flag in row.expands]
+        flags_around = [
+            [flag for name in names for flag in facts.configs.get(name, ())] + spelled
+            for facts in facts_around(release)
+        ]
+        openmp = ["--define=build_with_openmp=true" in flags for flags in flags_around if flags]
+        if openmp and Version(release) >= Version("2.5"):
+            assert (runtime == "openmp") in openmp
+            assert len(set(openmp)) == 1 or release in LATER
+
+
 @each("target", targets.names())
 @each("platform", plan.PLATFORMS)
 @each("release", ALL)
@@ -139,13 +159,66 @@ def test_the_wheels_target_is_in_its_build_file(release: str) -> None:
     assert with_target
 
 
+# Programs that only the Windows branch of a tree's script calls: [from, before).
+WINDOWS_ONLY = {"patch": ("1.15", "2.1"), "rsync": ("2.14", "2.15")}
+
+
+@each("release", ALL)
+def test_programs_that_a_build_calls_are_those_of_the_trees_scripts(release: str) -> None:
+    on_windows = {
+        tool for tool, (since, before) in WINDOWS_ONLY.items() if Version(since) <= Version(release) < Version(before)
+    }
+    called = values_around(release, lambda facts: set(facts.host_tools) - on_windows)
+    assert set(releases.host_tools(release)) in called
+
+
+@each("release", ALL)
+def test_pythons_are_those_that_setup_py_names_or_that_have_official_wheels(release: str) -> None:
+    """For 3.3 and 3.4, which no release has wheels for, the documentation says more than setup.py."""
+    documented = {"3.3", "3.4"}
+    official = set(releases.official_wheel(release, "x86_64").pythons)
+    named = values_around(release, lambda facts: (set(facts.pythons) | official) - documented)
+    assert set(releases.pythons(release)) - documented in named
+    assert (documented <= set(releases.pythons(release))) == (Version(release) < Version("2.1"))
+
+
 @each("release", ALL)
 def test_pythons_of_a_hermetic_build_have_a_lock_file(release: str) -> None:
     locked = values_around(release, lambda facts: set(facts.lock_files))
     assert releases.hermetic(release) == any(locked)
+    assert bool(releases.python_flag(release, "3.11")) == releases.hermetic(release)
     if releases.hermetic(release):
         assert any(set(releases.pythons(release)) <= names for names in locked)
         assert release in LATER or [set(releases.pythons(release))] == locked
+
+
+# --- CUDA, the guard -------------------------------------------------------------------------------------------------
+
+
+@each("release", ALL)
+def test_cuda_and_cudnn_are_a_pair_that_the_tree_builds_with(release: str) -> None:
+    """For 2.14 the documentation has a newer cuDNN, 8.7, than the images in its tree, 8.6."""
+    row = releases.cuda(release)
+    cudnn = "8.6" if release.startswith("2.14.") and row.cudnn == "8.7" else row.cudnn
+    pairs = [tuple(pair.split("/")) for facts in facts_around(release) for pair in facts.cuda]
+    assert any(f"{row.version}.".startswith(f"{one}.") and f"{cudnn}.".startswith(f"{two}.") for one, two in pairs)
+
+
+@each("release", ALL)
+def test_cuda_capabilities_are_in_the_tree_and_hermetic_cuda_is_asked_for_by_configure(release: str) -> None:
+    row = releases.cuda(release)
+    assert any(row.capabilities in facts.capabilities for facts in facts_around(release))
+    # configure.py's default is for releases whose .bazelrc has no list.
+    assert row.capabilities != "3.5,7.0" or all(len(facts.capabilities) == 1 for facts in facts_around(release))
+    hermetic = values_around(release, lambda facts: "HERMETIC_CUDA_VERSION" in facts.questions)
+    assert row.hermetic in hermetic
+
+
+@each("release", ALL)
+def test_the_guard_knows_the_features_that_the_tree_checks_in_the_order_of_its_message(release: str) -> None:
+    known = values_around(release, lambda facts: facts.guard)
+    assert releases.guard_names(release) in known
+    assert known == [releases.guard_names(release)] or release in LATER
 
 
 # --- configure.py ----------------------------------------------------------------------------------------------------
@@ -182,7 +255,21 @@ def test_no_variable_is_set_that_configure_does_not_know(release: str, target: s
 
 # --- the reader ------------------------------------------------------------------------------------------------------
 
+CUDA_RC = """
+build:cuda_version --repo_env=HERMETIC_CUDA_VERSION="12.5.1" --repo_env=HERMETIC_CUDNN_VERSION="9.3.0"
+build:cuda_version --repo_env HERMETIC_CUDA_COMPUTE_CAPABILITIES="sm_60,compute_90"
+build:rbe_cuda --repo_env=TF_CUDA_VERSION=11.0 --repo_env=TF_CUDNN_VERSION=8.0
+"""
+# The first check is that of Windows builds.
+GUARD = """
+    CheckIfFeatureUnused(CPUFeature::AVX, "AVX", missing_instructions);
+    CheckIfFeatureUnused(CPUFeature::SSE, "SSE", missing_instructions);
+    CheckIfFeatureUnused(CPUFeature::AVX, "AVX",
+                         missing_instructions);
+    CheckIfFeatureUnused(CPUFeature::FMA, "FMA", missing_instructions);
+"""
 CONFIGURE = """
+_DEFAULT_CUDA_COMPUTE_CAPABILITIES = '3.5,7.0'
 _TF_MIN_BAZEL_VERSION = '1.0.0'
 _TF_MAX_BAZEL_VERSION = '2.0.0'
 def get_var(environ_cp, var_name, query):
@@ -207,10 +294,13 @@ def main():
 def test_a_trees_facts_are_read(tmp_path: Path) -> None:
     files = {
         ".bazelversion": "1.2.3\n# a note\n",
-        ".bazelrc": "build:mkl --define=a=1 # so\nbuild:mkl -c opt\ncommon:other --x\ntest:tests --y\n",
+        ".bazelrc": "build:mkl --define=a=1 # so\nbuild:mkl -c opt\ncommon:other --x\ntest:tests --y\n" + CUDA_RC,
         "configure.py": CONFIGURE,
         "tensorflow/tools/pip_package/BUILD": 'py_wheel(\n    name = "wheel",\n)\n',
-        "tensorflow/tools/pip_package/setup.py": "_VERSION = '2.18.0'\n",
+        "tensorflow/tools/pip_package/build_pip_package.sh": "# patch -p1\n  patchelf --shrink-rpath x\n",
+        "tensorflow/tools/pip_package/setup.py": "_VERSION = '2.18.0'\n'Programming Language :: Python :: 3.9',\n",
+        "tensorflow/tools/Dockerfile.cuda12.3-cudnn9.1-ubuntu22.04": "",
+        "tensorflow/core/platform/cpu_feature_guard.cc": GUARD,
         "tensorflow/core/public/version.h": "#define TF_GRAPH_DEF_VERSION 7  // Updated: 2024/7/9\n",
         "requirements_lock_3_9.txt": "",
         "requirements_lock_3_10.txt": "",
@@ -227,12 +317,15 @@ def test_a_trees_facts_are_read(tmp_path: Path) -> None:
         "1.0.0",
         "2.0.0",
     )
-    assert facts.config_names == ("mkl", "other")
+    assert facts.config_names == ("cuda_version", "mkl", "other", "rbe_cuda")
     assert facts.configs == {"mkl": ("--define=a=1", "-c", "opt")}
     assert facts.wheel_targets == ("//tensorflow/tools/pip_package:wheel",)
     assert facts.questions == ("TF_ASKED", "TF_NAMED")
     assert facts.reads == ("TF_READ", "TF_TAKEN")
     assert facts.lock_files == ("3.9", "3.10")
+    assert (facts.pythons, facts.host_tools, facts.guard) == (("3.9",), ("patchelf",), ("SSE", "AVX", "FMA"))
+    assert facts.cuda == ("12.3/9.1", "12.5.1/9.3.0")
+    assert facts.capabilities == ("3.5,7.0", "sm_60,compute_90")
 
 
 def test_a_newer_tree_has_its_version_in_another_file() -> None:

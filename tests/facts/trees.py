@@ -1,9 +1,10 @@
 """What TensorFlow's source trees say of their own build, read once and kept in data/trees.json.
 
-    python -m tests.facts.trees SOURCE=FOLDER[@REVISION] ... > tests/data/trees.json
+    python -m tests.facts.trees SOURCE=FOLDER[@REVISION] ...
 
-FOLDER is a tree, or a git directory where a revision is named; SOURCE says where it is from. The table holds each fact
-as [first, last, value] over trees in a row.
+adds trees to the table, or replaces them; without the file it begins a new one. FOLDER is a tree, or a git directory
+where a revision is named; SOURCE says where it is from. The table holds each fact as [first, last, value] over trees in
+a row.
 """
 
 import ast
@@ -38,6 +39,19 @@ EDITS = {f"{row.id} {edit.files}": edit for row in failures.table().failure for 
 TREE_PATCHES = dockerfile.TEMPLATES / "patches"
 PATCHES = {row.id: TREE_PATCHES / f"{row.id}.patch" for row in failures.table().failure if row.patch}
 LOCK = re.compile(r"requirements_lock_(\d+)_(\d+)\.txt")
+# TensorFlow's own build images name their CUDA and cuDNN; later trees name theirs in .bazelrc.
+CUDA_IMAGE = re.compile(r"cuda(\d+\.\d+)(?:\.\d+)?-cudnn(\d+(?:\.\d+)?)")
+CUDA_SETTING = re.compile(
+    r"(?:--(?:action|repo)_env=)?(?:TF|HERMETIC)_(CUDA|CUDNN|CUDA_COMPUTE)_(?:VERSION|CAPABILITIES)=(.+)"
+)
+# Where the tree calls programs of the system.
+SCRIPTS = (
+    "third_party/repo.bzl",
+    f"{PIP}/build_pip_package.sh",
+    f"{PIP}/v2/build_pip_package.py",
+    f"{PIP}/build_pip_package.py",
+)
+HOST_TOOLS = tuple(sorted({row.name for row in table().host_tool}))
 
 # A file's text by its path, None where the tree has no such file.
 Read = Callable[[str], str | None]
@@ -49,7 +63,10 @@ class Facts:
 
     `oldest_bazel` and `newest_bazel`: what configure.py insists on; `questions`: the variables that answer it;
     `reads`: the other variables that it reads; `configs`: what each of CONFIGS stands for, where .bazelrc has it;
-    `wheel_targets`: those of TARGETS that are there; `lock_files`: Pythons with a file of pinned packages.
+    `wheel_targets`: those of TARGETS that are there; `lock_files`: Pythons with a file of pinned packages; `pythons`:
+    those that setup.py names; `guard`: CPU features in the order of TensorFlow's message; `host_tools`: those of
+    HOST_TOOLS that SCRIPTS call; `cuda`: "CUDA/cuDNN" of its build images and of .bazelrc; `capabilities`: the lists of
+    CUDA compute capabilities in .bazelrc, and configure.py's default.
     """
 
     version: str
@@ -63,6 +80,11 @@ class Facts:
     questions: tuple[str, ...]
     reads: tuple[str, ...]
     lock_files: tuple[str, ...]
+    pythons: tuple[str, ...]
+    guard: tuple[str, ...]
+    host_tools: tuple[str, ...]
+    cuda: tuple[str, ...]
+    capabilities: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,8 +128,9 @@ def around(release: str) -> tuple[Tree, ...]:
     own = of(release)
     if own:
         return (own,)
-    before = [tree for tree in trees() if _version(tree) <= Version(release)]
-    after = [tree for tree in trees() if _version(tree) > Version(release)]
+    in_order = sorted(trees(), key=lambda tree: (_version(tree), tree.exact, tree.facts.dated))
+    before = [tree for tree in in_order if _version(tree) <= Version(release)]
+    after = [tree for tree in in_order if _version(tree) > Version(release)]
     return (*before[-1:], *after[:1])
 
 
@@ -150,14 +173,15 @@ def dump(trees: Iterable[Tree]) -> str:
 
 
 def _runs(columns: dict[str, list[Any]], names: list[str]) -> str:
-    """[first, last, value] for each run of equal values; none for None."""
+    """[first, last, value] for each run of equal values; none for None, and no key without any."""
     shown = []
     for key, values in columns.items():
         groups = [
             list(group) for _, group in itertools.groupby(zip(names, values, strict=True), key=lambda one: one[1])
         ]
         lines = [json.dumps([group[0][0], group[-1][0], group[0][1]]) for group in groups if group[0][1] is not None]
-        shown.append(f"{json.dumps(key)}: [\n" + ",\n".join(lines) + "]")
+        if lines:
+            shown.append(f"{json.dumps(key)}: [\n" + ",\n".join(lines) + "]")
     return "{\n" + ",\n".join(shown) + "}"
 
 
@@ -165,7 +189,7 @@ def _runs(columns: dict[str, list[Any]], names: list[str]) -> str:
 
 
 def extract(read: Read, names: Iterable[str]) -> Facts:
-    """The facts of one tree; `names`: the files at its root."""
+    """Return the facts of one tree; `names`: the paths of its files."""
     rc = bazelrc.parse(read(".bazelrc") or "")
     configure = ast.parse(read("configure.py") or "")
     constants = _constants(configure)
@@ -183,7 +207,47 @@ def extract(read: Read, names: Iterable[str]) -> Facts:
         questions=questions,
         reads=reads,
         lock_files=tuple(sorted((f"{one[1]}.{one[2]}" for one in map(LOCK.fullmatch, names) if one), key=Version)),
+        pythons=tuple(re.findall(r"Programming Language :: Python :: (\d\.\d+)", _setup(read))),
+        guard=_guard(read),
+        host_tools=tuple(tool for tool in HOST_TOOLS if any(_runs_tool(read(path) or "", tool) for path in SCRIPTS)),
+        cuda=_cuda_versions(rc, names),
+        capabilities=_capabilities(rc, constants),
     )
+
+
+def _setup(read: Read) -> str:
+    paths = (f"{PIP}/{name}" for name in ("v2/setup.py", "setup.py", "setup.py.tpl"))
+    return next((text for text in map(read, paths) if text), "")
+
+
+def _guard(read: Read) -> tuple[str, ...]:
+    """The message's order is that of the checks; up to 2.11 those of Windows builds, with AVX first, precede them."""
+    source = read("tensorflow/core/platform/cpu_feature_guard.cc") or ""
+    named = re.findall(r'CheckIfFeatureUnused\(CPUFeature::\w+,\s*"([^"]+)"', source)
+    return tuple(dict.fromkeys(reversed(named)))[::-1]
+
+
+def _runs_tool(script: str, tool: str) -> bool:
+    """Whether a shell script runs it at the beginning of a line, or other code as the first word of a list."""
+    return re.search(rf'^ *{tool} -|\["{tool}",', script, re.M) is not None
+
+
+def _cuda_versions(rc: bazelrc.Rc, names: Iterable[str]) -> tuple[str, ...]:
+    images = {"/".join(match.groups()) for match in map(CUDA_IMAGE.search, names) if match}
+    both = [(values["CUDA"], values["CUDNN"]) for values in _cuda_settings(rc) if {"CUDA", "CUDNN"} <= set(values)]
+    return tuple(sorted(images | {f"{cuda}/{cudnn}" for cuda, cudnn in both if "." in cuda}))
+
+
+def _capabilities(rc: bazelrc.Rc, constants: Mapping[str, str]) -> tuple[str, ...]:
+    default = constants.get("_DEFAULT_CUDA_COMPUTE_CAPABILITIES", "")
+    return tuple(sorted({values.get("CUDA_COMPUTE", default) for values in _cuda_settings(rc)} | {default}))
+
+
+def _cuda_settings(rc: bazelrc.Rc) -> Iterator[dict[str, str]]:
+    """What each config sets of CUDA, CUDNN and CUDA_COMPUTE, without those of remote builds."""
+    for config, options in rc.options.items():
+        if "rbe" not in config:
+            yield {match[1]: match[2] for match in map(CUDA_SETTING.fullmatch, options) if match}
 
 
 def _version_in(read: Read) -> str:
@@ -298,7 +362,7 @@ def _in_folder(folder: Path) -> Facts:
         file = folder / path
         return file.read_text(encoding="utf-8") if file.is_file() else None
 
-    return extract(read, [path.name for path in folder.iterdir()])
+    return extract(read, [str(path.relative_to(folder)) for path in folder.rglob("*")])
 
 
 def _in_git(folder: str, commit: str) -> tuple[Facts, dict[str, int]]:
@@ -335,9 +399,11 @@ def _git(folder: str, *arguments: str, allowed: int = 0, env: Mapping[str, str] 
 
 
 def main(words: list[str]) -> None:
-    trees = [tree(*word.split("=", 1)) for word in words]
+    read = [tree(*word.split("=", 1)) for word in words]
+    rows = {row.name: row for row in (*(trees() if FILE.exists() else ()), *read)}
     order = {row.version: place for place, row in enumerate(releases.releases())}
-    print(dump(sorted(trees, key=lambda row: (not row.exact, order.get(row.name, 0), row.name))), end="")
+    in_order = sorted(rows.values(), key=lambda row: (not row.exact, order.get(row.name, 0), row.name))
+    FILE.write_text(dump(in_order), encoding="utf-8")
 
 
 if __name__ == "__main__":
