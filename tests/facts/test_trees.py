@@ -1,7 +1,7 @@
 """The facts of all releases, compared with real trees: data/trees.json, written by `python -m tests.facts.trees`.
 
-Every release up to 2.15.0 has its own tree there. One without is compared with the trees before and after it: if both
-agree, the fact has their value; if they differ, the fact has the value of one of them, or is not certain.
+Every release up to 2.15.0 has its own tree there. For one between two trees, both values count if they differ: the fact
+has one of them, or is not certain.
 """
 
 import re
@@ -23,7 +23,8 @@ from tfbuild.facts.release_table import table
 ALL = tuple(row.version for row in releases.releases())
 CONFIGS = sorted({row.name for row in table().config})
 EXACT = tuple(release for release in ALL if trees.of(release))
-LATER = tuple(release for release in ALL if release not in EXACT)
+# Not known more closely than by the trees before and after them.
+BRACKETED = tuple(release for release in ALL if len(trees.around(release)) == 2)
 # Questions that a Linux build never meets: those of other systems, or after a "yes" that is never given.
 NEVER = re.compile(
     "ANDROID_.*|MPI_HOME|HOST_C(XX)?_COMPILER|TF_(OVERRIDE_EIGEN_STRONG_INLINE|CONFIGURE_IOS|TENSORRT_VERSION)|"
@@ -49,7 +50,8 @@ def values_around(release: str, value: Callable[[Facts], Any]) -> list[Any]:
 
 
 def test_a_release_has_its_own_tree_or_lies_between_two() -> None:
-    without = [release for release in LATER if len(trees.around(release)) < 2]
+    trees_of = {"exact": 1, "near-exact": 1, "bracketed": 2}
+    without = [row for row in releases.releases() if len(trees.around(row.version)) < trees_of.get(row.sure, 1)]
     assert not without, f"read their trees with python -m tests.facts.trees: {without}"
     assert EXACT[: ALL.index("2.15.1")] == ALL[: ALL.index("2.15.1")]
     dates = [tree.facts.dated for tree in trees.trees() if not tree.exact]
@@ -122,7 +124,7 @@ def test_threading_is_what_its_config_compiles(release: str, arch: str) -> None:
         openmp = ["--define=build_with_openmp=true" in flags for flags in flags_around if flags]
         if openmp and Version(release) >= Version("2.5"):
             assert (runtime == "openmp") in openmp
-            assert len(set(openmp)) == 1 or release in LATER
+            assert len(set(openmp)) == 1 or release in BRACKETED
 
 
 @each("target", targets.names())
@@ -136,7 +138,7 @@ def test_every_config_of_a_default_plan_is_in_the_tree(release: str, platform: s
         return
     in_tree = [set(configs) <= set(facts.config_names) for facts in facts_around(release)]
     assert any(in_tree)
-    assert all(in_tree) or release in LATER
+    assert all(in_tree) or release in BRACKETED
 
 
 # --- the wheel, Python -----------------------------------------------------------------------------------------------
@@ -155,7 +157,7 @@ def test_host_tools_are_generic_though_a_tree_gives_them_the_targets_configurati
 def test_the_wheels_target_is_in_its_build_file(release: str) -> None:
     around = facts_around(release)
     with_target = [facts for facts in around if releases.wheel_target(release) in facts.wheel_targets]
-    assert with_target == list(around) or release in LATER
+    assert with_target == list(around) or release in BRACKETED
     assert with_target
 
 
@@ -189,7 +191,7 @@ def test_pythons_of_a_hermetic_build_have_a_lock_file(release: str) -> None:
     assert bool(releases.python_flag(release, "3.11")) == releases.hermetic(release)
     if releases.hermetic(release):
         assert any(set(releases.pythons(release)) <= names for names in locked)
-        assert release in LATER or [set(releases.pythons(release))] == locked
+        assert release in BRACKETED or [set(releases.pythons(release))] == locked
 
 
 # --- CUDA, the guard -------------------------------------------------------------------------------------------------
@@ -218,7 +220,7 @@ def test_cuda_capabilities_are_in_the_tree_and_hermetic_cuda_is_asked_for_by_con
 def test_the_guard_knows_the_features_that_the_tree_checks_in_the_order_of_its_message(release: str) -> None:
     known = values_around(release, lambda facts: facts.guard)
     assert releases.guard_names(release) in known
-    assert known == [releases.guard_names(release)] or release in LATER
+    assert known == [releases.guard_names(release)] or release in BRACKETED
 
 
 # --- configure.py ----------------------------------------------------------------------------------------------------
@@ -241,7 +243,7 @@ def test_every_question_that_configure_asks_is_answered(release: str, target: st
         for facts in facts_around(release)
     ]
     assert any(names <= answered for names in questions), [sorted(names - answered) for names in questions]
-    assert release in LATER or all(names <= answered for names in questions)
+    assert release in BRACKETED or all(names <= answered for names in questions)
 
 
 @each("target", targets.names())

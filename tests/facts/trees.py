@@ -44,13 +44,8 @@ CUDA_IMAGE = re.compile(r"cuda(\d+\.\d+)(?:\.\d+)?-cudnn(\d+(?:\.\d+)?)")
 CUDA_SETTING = re.compile(
     r"(?:--(?:action|repo)_env=)?(?:TF|HERMETIC)_(CUDA|CUDNN|CUDA_COMPUTE)_(?:VERSION|CAPABILITIES)=(.+)"
 )
-# Where the tree calls programs of the system.
-SCRIPTS = (
-    "third_party/repo.bzl",
-    f"{PIP}/build_pip_package.sh",
-    f"{PIP}/v2/build_pip_package.py",
-    f"{PIP}/build_pip_package.py",
-)
+# What packs the wheel: the first one that the tree has. 2.16 has an unused older one too.
+PACKERS = tuple(f"{PIP}/{name}" for name in ("v2/build_pip_package.py", "build_pip_package.py", "build_pip_package.sh"))
 HOST_TOOLS = tuple(sorted({row.name for row in table().host_tool}))
 
 # A file's text by its path, None where the tree has no such file.
@@ -65,7 +60,7 @@ class Facts:
     `reads`: the other variables that it reads; `configs`: what each of CONFIGS stands for, where .bazelrc has it;
     `wheel_targets`: those of TARGETS that are there; `lock_files`: Pythons with a file of pinned packages; `pythons`:
     those that setup.py names; `guard`: CPU features in the order of TensorFlow's message; `host_tools`: those of
-    HOST_TOOLS that SCRIPTS call; `cuda`: "CUDA/cuDNN" of its build images and of .bazelrc; `capabilities`: the lists of
+    HOST_TOOLS that it calls; `cuda`: "CUDA/cuDNN" of its build images and of .bazelrc; `capabilities`: the lists of
     CUDA compute capabilities in .bazelrc, and configure.py's default.
     """
 
@@ -124,14 +119,20 @@ def of(release: str) -> Tree | None:
 
 
 def around(release: str) -> tuple[Tree, ...]:
-    """The release's own tree, or the last one before it and the first one after it (by version and date)."""
-    own = of(release)
+    """The trees that say how a release is, by how its row is known (`sure` in releases.toml).
+
+    That is its own tree, the last one before it ("near-exact"), that and the first one after it (by version and date),
+    or those of the release before ("inherited").
+    """
+    known = [row for row in releases.releases() if Version(row.version) <= Version(release)]
+    row = next(row for row in reversed(known) if row.sure != "inherited")
+    own = of(row.version)
     if own:
         return (own,)
     in_order = sorted(trees(), key=lambda tree: (_version(tree), tree.exact, tree.facts.dated))
-    before = [tree for tree in in_order if _version(tree) <= Version(release)]
-    after = [tree for tree in in_order if _version(tree) > Version(release)]
-    return (*before[-1:], *after[:1])
+    before = [tree for tree in in_order if _version(tree) <= Version(row.version)]
+    after = [tree for tree in in_order if _version(tree) > Version(row.version)]
+    return (*before[-1:], *after[:1]) if row.sure == "bracketed" else tuple(before[-1:])
 
 
 def _version(tree: Tree) -> Version:
@@ -209,7 +210,7 @@ def extract(read: Read, names: Iterable[str]) -> Facts:
         lock_files=tuple(sorted((f"{one[1]}.{one[2]}" for one in map(LOCK.fullmatch, names) if one), key=Version)),
         pythons=tuple(re.findall(r"Programming Language :: Python :: (\d\.\d+)", _setup(read))),
         guard=_guard(read),
-        host_tools=tuple(tool for tool in HOST_TOOLS if any(_runs_tool(read(path) or "", tool) for path in SCRIPTS)),
+        host_tools=tuple(tool for tool in HOST_TOOLS if _calls_tool(read, tool)),
         cuda=_cuda_versions(rc, names),
         capabilities=_capabilities(rc, constants),
     )
@@ -227,9 +228,11 @@ def _guard(read: Read) -> tuple[str, ...]:
     return tuple(dict.fromkeys(reversed(named)))[::-1]
 
 
-def _runs_tool(script: str, tool: str) -> bool:
+def _calls_tool(read: Read, tool: str) -> bool:
     """Whether a shell script runs it at the beginning of a line, or other code as the first word of a list."""
-    return re.search(rf'^ *{tool} -|\["{tool}",', script, re.M) is not None
+    packer = next((text for text in map(read, PACKERS) if text), "")
+    called = re.compile(rf'^ *{tool} -|\["{tool}",', re.M)
+    return any(called.search(script) for script in (read("third_party/repo.bzl") or "", packer))
 
 
 def _cuda_versions(rc: bazelrc.Rc, names: Iterable[str]) -> tuple[str, ...]:
