@@ -36,6 +36,7 @@ READ = (
     "tensorflow/tsl/mkl/build_defs.bzl",
     "tensorflow/tsl/platform/cpu_info.h",
     "third_party/gpus/find_cuda_config.py",
+    "third_party/systemlibs/syslibs_configure.bzl",
     "tools/",
 )
 

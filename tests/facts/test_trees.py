@@ -5,7 +5,6 @@ has one of them, or is not certain.
 """
 
 import re
-import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from tfbuild import plan
 from tfbuild.errors import TfbuildError, UncertainFact, UnknownRelease
 from tfbuild.facts import releases, targets, toolchains
 from tfbuild.facts.release_table import table
-from tfbuild.plan import configuration
+from tfbuild.plan import amendments
 
 ALL = tuple(row.version for row in releases.releases())
 CONFIGS = sorted({row.name for row in table().config})
@@ -97,30 +96,17 @@ def test_a_config_exists_exactly_where_its_rows_say(name: str) -> None:
         assert known is not None or len(exists) == 2, release
 
 
-@each("name", CONFIGS)
-def test_only_an_uncertain_config_has_flags_and_they_are_flags_of_the_config(name: str) -> None:
-    """The plan passes these flags instead of the config."""
-    for release in ALL:
-        for row in releases.rows(table().config, release, name):
-            assert not row.expands or row.sure == "unknown"
-            flags = set(shlex.split(" ".join(row.expands)))
-            of_config = values_around(release, lambda facts: facts.configs.get(name))
-            assert any(flags <= set(expansion or ()) for expansion in of_config), release
-
-
 @each("arch", ["x86_64", "aarch64"])
 @each("release", ALL)
 def test_threading_is_what_its_config_compiles(release: str, arch: str) -> None:
     """From 2.5 on, configs with build_with_openmp are for OpenMP, others for the thread pool."""
     for runtime in ("openmp", "threadpool"):
         try:
-            names = configuration.configs(release, "mkl", arch, configuration.threading(release, arch, runtime))
+            names = releases.configs(release, "mkl", arch, releases.threading(release, arch, runtime))
         except UnknownRelease:
             continue
-        spelled = [flag for row in configuration.spelled_out(release, "mkl", arch, runtime) for flag in row.expands]
         flags_around = [
-            [flag for name in names for flag in facts.configs.get(name, ())] + spelled
-            for facts in facts_around(release)
+            [flag for name in names for flag in facts.configs.get(name, ())] for facts in facts_around(release)
         ]
         openmp = ["--define=build_with_openmp=true" in flags for flags in flags_around if flags]
         if openmp and Version(release) >= Version("2.5"):
@@ -133,8 +119,8 @@ def test_threading_is_what_its_config_compiles(release: str, arch: str) -> None:
 @each("release", ALL)
 def test_every_config_of_a_default_plan_is_in_the_tree(release: str, platform: str, target: str) -> None:
     try:
-        threading = configuration.threading(release, plan.PLATFORMS[platform]) if target == "mkl" else ""
-        configs = configuration.configs(release, target, plan.PLATFORMS[platform], threading)
+        threading = releases.threading(release, plan.PLATFORMS[platform]) if target == "mkl" else ""
+        configs = releases.configs(release, target, plan.PLATFORMS[platform], threading)
     except TfbuildError:
         return
     in_tree = [set(configs) <= set(facts.config_names) for facts in facts_around(release)]
@@ -195,6 +181,23 @@ def test_pythons_of_a_hermetic_build_have_a_lock_file(release: str) -> None:
         assert release in BRACKETED or [set(releases.pythons(release))] == locked
 
 
+@each("release", ALL)
+def test_pywrap_rules_are_switched_on_where_the_official_builds_do_so(release: str) -> None:
+    """But for CUDA builds of 2.19, which fail with them."""
+    builds = {("x86_64", "cpu"): "linux_x86", ("x86_64", "cuda"): "linux_x86_cuda", ("aarch64", "cpu"): "linux_arm64"}
+    for (arch, target), env in builds.items():
+        files = [facts.pywrap for facts in facts_around(release)]
+        asked = [f"ci/official/envs/{env}" in names and ".bazelrc" not in names for names in files]
+        failing = (Version(release).minor, target) == (19, "cuda")
+        assert bool(releases.wheel_flags(release, target, arch)) in asked or failing, (arch, target)
+
+
+@each("release", ALL)
+def test_libraries_of_the_system_are_those_that_the_tree_takes(release: str) -> None:
+    valid = {row.name for row in amendments.library_rows() if row.covers(release)}
+    assert valid in values_around(release, lambda facts: set(facts.system_libs))
+
+
 # --- CUDA, the guard -------------------------------------------------------------------------------------------------
 
 
@@ -231,7 +234,7 @@ def test_the_guard_knows_the_features_that_the_tree_checks_in_the_order_of_its_m
 @each("target", targets.names())
 @each("release", ALL)
 def test_every_question_that_configure_asks_is_answered(release: str, target: str, compiler: str) -> None:
-    answered = {name for name, _ in configuration.configure_env(release, target, compiler=compiler)}
+    answered = {name for name, _ in releases.configure_env(release, target, compiler=compiler)}
     other = "GCC_HOST" if compiler.startswith("clang") else "CLANG"
     questions = [
         {
@@ -252,7 +255,7 @@ def test_every_question_that_configure_asks_is_answered(release: str, target: st
 def test_no_variable_is_set_that_configure_does_not_know(release: str, target: str) -> None:
     (facts,) = facts_around(release)
     for compiler in ("gcc-12", "clang-18"):
-        answered = {name for name, _ in configuration.configure_env(release, target, compiler=compiler)}
+        answered = {name for name, _ in releases.configure_env(release, target, compiler=compiler)}
         assert answered <= {*facts.questions, *facts.reads}
 
 

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ TARGETS = tuple(sorted({row.target for row in table().wheel_target}))
 EDITS = {f"{row.id} {edit.files}": edit for row in failures.table().failure for edit in row.edits}
 TREE_PATCHES = dockerfile.TEMPLATES / "patches"
 PATCHES = {row.id: TREE_PATCHES / f"{row.id}.patch" for row in failures.table().failure if row.patch}
+GRAPH_VERSION = "tensorflow/core/public/version.h"
 LOCK = re.compile(r"requirements_lock_(\d+)_(\d+)\.txt")
 # TensorFlow's own build images name their CUDA and cuDNN; later trees name theirs in .bazelrc.
 CUDA_IMAGE = re.compile(r"cuda(\d+\.\d+)(?:\.\d+)?-cudnn(\d+(?:\.\d+)?)")
@@ -46,6 +47,10 @@ CUDA_SETTING = re.compile(
 )
 # What packs the wheel: the first one that the tree has. 2.16 has an unused older one too.
 PACKERS = tuple(f"{PIP}/{name}" for name in ("v2/build_pip_package.py", "build_pip_package.py", "build_pip_package.sh"))
+# The settings of the official builds, and of all builds.
+PYWRAP = (".bazelrc", *(f"ci/official/envs/{name}" for name in ("linux_arm64", "linux_x86", "linux_x86_cuda")))
+# Since this day nobody updates TF_GRAPH_DEF_VERSION: a tree of 2026-06 still has it.
+FROZEN = "2026-01-16"
 HOST_TOOLS = tuple(sorted({row.name for row in table().host_tool}))
 
 # A file's text by its path, None where the tree has no such file.
@@ -54,14 +59,16 @@ Read = Callable[[str], str | None]
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """`version`: as the tree has it, with "-dev"; `dated`: the day of the last change of TF_GRAPH_DEF_VERSION.
+    """`version`: as the tree has it, with "-dev"; `dated`: the day of the last change of TF_GRAPH_DEF_VERSION,
+    after FROZEN the day on which the tree was copied from master.
 
     `oldest_bazel` and `newest_bazel`: what configure.py insists on; `questions`: the variables that answer it;
     `reads`: the other variables that it reads; `configs`: what each of CONFIGS stands for, where .bazelrc has it;
     `wheel_targets`: those of TARGETS that are there; `lock_files`: Pythons with a file of pinned packages; `pythons`:
     those that setup.py names; `guard`: CPU features in the order of TensorFlow's message; `host_tools`: those of
     HOST_TOOLS that it calls; `cuda`: "CUDA/cuDNN" of its build images and of .bazelrc; `capabilities`: the lists of
-    CUDA compute capabilities in .bazelrc, and configure.py's default.
+    CUDA compute capabilities in .bazelrc, and configure.py's default; `system_libs`: what TF_SYSTEM_LIBS may name;
+    `pywrap`: those of PYWRAP that switch the rules on.
     """
 
     version: str
@@ -80,6 +87,8 @@ class Facts:
     host_tools: tuple[str, ...]
     cuda: tuple[str, ...]
     capabilities: tuple[str, ...]
+    system_libs: tuple[str, ...]
+    pywrap: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,6 +222,8 @@ def extract(read: Read, names: Iterable[str]) -> Facts:
         host_tools=tuple(tool for tool in HOST_TOOLS if _calls_tool(read, tool)),
         cuda=_cuda_versions(rc, names),
         capabilities=_capabilities(rc, constants),
+        system_libs=_system_libs(read),
+        pywrap=tuple(name for name in PYWRAP if "USE_PYWRAP_RULES" in (read(name) or "")),
     )
 
 
@@ -253,6 +264,11 @@ def _cuda_settings(rc: bazelrc.Rc) -> Iterator[dict[str, str]]:
             yield {match[1]: match[2] for match in map(CUDA_SETTING.fullmatch, options) if match}
 
 
+def _system_libs(read: Read) -> tuple[str, ...]:
+    valid = re.search(r"VALID_LIBS = \[(.*?)\]", read("third_party/systemlibs/syslibs_configure.bzl") or "", re.S)
+    return tuple(sorted(re.findall(r'"([^"]+)"', valid[1]))) if valid else ()
+
+
 def _version_in(read: Read) -> str:
     """In setup.py, from 2.20 on in tf_version.bzl."""
     newer = read("tensorflow/tf_version.bzl") or ""
@@ -266,7 +282,7 @@ def _version_in(read: Read) -> str:
 
 
 def _graph_date(read: Read) -> str:
-    match = re.search(r"Updated: (\d+)/(\d+)/(\d+)", read("tensorflow/core/public/version.h") or "")
+    match = re.search(r"Updated: (\d+)/(\d+)/(\d+)", read(GRAPH_VERSION) or "")
     return f"{int(match[1]):04}-{int(match[2]):02}-{int(match[3]):02}" if match else ""
 
 
@@ -379,7 +395,10 @@ def _in_git(folder: str, commit: str) -> tuple[Facts, dict[str, int]]:
         for name, edit in EDITS.items()
     }
     patched = {name: _patched(folder, commit, patch) for name, patch in PATCHES.items()}
-    return extract(read, names), {name: count for name, count in {**edited, **patched}.items() if count}
+    facts = extract(read, names)
+    if facts.dated == FROZEN:
+        facts = replace(facts, dated=_git(folder, "log", "-1", "--format=%cs", commit, "--", GRAPH_VERSION).strip())
+    return facts, {name: count for name, count in {**edited, **patched}.items() if count}
 
 
 def _patched(folder: str, commit: str, patch: Path) -> int:

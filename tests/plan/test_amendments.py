@@ -37,7 +37,7 @@ def test_they_are_in_the_context_and_in_what_writes_it_again(diff: Path, eigen: 
         **SOURCE,
         patch=(str(diff), str(diff)),
         override_repository=(f"eigen_archive={eigen}",),
-        system_lib=("swig", "curl", "zlib=zlib1g-dev"),
+        system_lib=("hwloc", "curl", "zlib=zlib1g-dev"),
         configure=("TF_ENABLE_XLA=0", "TF_NEED_ROCM=1"),
     )
     folder = dockerfile.write(build, tmp_path / "context").folder
@@ -49,8 +49,8 @@ def test_they_are_in_the_context_and_in_what_writes_it_again(diff: Path, eigen: 
         "build --override_repository=eigen_archive=/opt/overrides/eigen_archive\n" in (folder / "bazelrc").read_text()
     )
     text = (folder / "Dockerfile").read_text()
-    assert "--no-install-recommends libcurl4-openssl-dev swig zlib1g-dev\n" in text
-    assert "export TF_SYSTEM_LIBS=curl,swig,zlib " in text
+    assert "--no-install-recommends libcurl4-openssl-dev libhwloc-dev zlib1g-dev\n" in text
+    assert "export TF_SYSTEM_LIBS=curl,hwloc,zlib " in text
     assert text.count("export TF_ENABLE_XLA=0 ") == text.count("export PYTHON_BIN_PATH=")
     assert "export TF_NEED_ROCM=1 " in text
     assert "export TF_NEED_ROCM=0 " not in text
@@ -98,7 +98,7 @@ def test_each_changes_the_contexts_digest_and_the_identifier(diff: Path, eigen: 
         ({"override_repository": ("../eigen=.",)}, UsageError, "NAME=FOLDER"),
         ({"override_repository": ("eigen=none",)}, BadSource, "no folder"),
         ({"override_repository": ("eigen=tests",)}, BadSource, "no WORKSPACE"),
-        ({"system_lib": ("nothing",)}, UsageError, "not known"),
+        ({"system_lib": ("nothing",)}, UsageError, "cannot take 'nothing' from the system"),
         ({"system_lib": ("zlib=zlib1g dev",)}, UsageError, "not known"),
         ({"system_lib": ("zlib=-o=Dpkg::x",)}, UsageError, "not known"),
         ({"system_lib": ("curl", "curl")}, UsageError, "twice"),

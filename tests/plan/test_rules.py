@@ -280,15 +280,31 @@ def test_a_patch_that_is_no_file_is_refused_with_the_reason(text: str, tmp_path:
 
 
 def test_a_library_is_known_or_names_its_packages() -> None:
-    known = amendments.system_library("curl")
+    known = amendments.system_library("curl", "2.14.1")
     assert known.to_json() == {"name": "curl", "packages": ["libcurl4-openssl-dev"]}
-    assert amendments.system_library("zlib=zlib1g-dev,zlib1g").packages == ("zlib1g-dev", "zlib1g")
-    assert amendments.system_library("curl=other-dev").packages == ("other-dev",), "the user knows better"
-    for text in ("nosuch", "nosuch=", "no-such=a1", "nosuch=a1,,b1"):
+    assert amendments.system_library("zlib=zlib1g-dev,zlib1g", "2.14.1").packages == ("zlib1g-dev", "zlib1g")
+    assert amendments.system_library("curl=other-dev", "2.14.1").packages == ("other-dev",), "the user knows better"
+    for text in ("zlib", "zlib=", "zlib=a1,,b1"):
         with pytest.raises(UsageError) as caught:
-            amendments.system_library(text)
+            amendments.system_library(text, "2.14.1")
         assert caught.value.reason == f"--system-lib {text!r}: its Debian packages are not known"
-        assert caught.value.hint.endswith("or name them: --system-lib NAME=PACKAGE,PACKAGE")
+        assert caught.value.hint == "one of: curl, hwloc; or name them: --system-lib NAME=PACKAGE,PACKAGE"
+
+
+@pytest.mark.parametrize(
+    ("text", "release", "hint"),
+    [
+        ("swig", "2.4.0", "releases from 1.15 before 2.4 can"),
+        ("pcre=libpcre3-dev", "2.6.0", "releases from 1.15 before 2.6 can"),
+        ("com_google_absl=libabsl-dev", "2.8.4", "releases from 2.9 can"),
+        ("nosuch=a1", "2.14.1", "one of: absl_py, astor_archive, "),
+        ("no-such=a1", "2.14.1", "one of: absl_py, astor_archive, "),
+    ],
+)
+def test_a_library_that_the_release_cannot_take_from_the_system_is_refused(text: str, release: str, hint: str) -> None:
+    with pytest.raises(UsageError, match=f"TensorFlow {release} cannot take .* from the system") as caught:
+        amendments.system_library(text, release)
+    assert caught.value.hint.startswith(hint)
 
 
 def test_the_user_s_answers_come_last() -> None:

@@ -142,22 +142,32 @@ def test_the_default_release_is_the_newest_that_plans() -> None:
     assert chosen(python="3.7").release == "2.11.1"
 
 
-def test_a_config_that_may_be_gone_is_spelled_out_and_noted() -> None:
-    build = chosen(release="2.21.0")
-    assert build.configs == ()
-    assert "--define=build_with_mkl_opensource=true" in build.bazel_flags
-    assert any("not certain: whether TensorFlow 2.21.0 has --config=mkl_threadpool" in note for note in build.notes)
-    openmp = chosen(release="2.21.0", threading="openmp")
-    assert "--define=build_with_openmp=true" in openmp.bazel_flags
-
-
 def test_what_nobody_tried_is_noted() -> None:
     build = chosen(release="2.19.0", bazel="6.5.0", compiler="clang-16")
     assert "not certain: nobody is known to have built TensorFlow 2.19.0 with clang-16" in build.notes
 
 
 def test_openmp_is_had_by_asking() -> None:
-    assert chosen(release="2.20.0", threading="openmp").configs == ("mkl",)
+    assert chosen(release="2.15.1", threading="openmp").configs == ("mkl",)
+    with pytest.raises(UnknownRelease, match="oneDNN on openmp: XLA's oneDNN code compiles only with the thread pool"):
+        chosen(release="2.16.1", threading="openmp")
+
+
+def test_pywrap_rules_are_asked_for_as_the_official_builds_do_but_for_cuda_of_2_19() -> None:
+    flag = "--repo_env=USE_PYWRAP_RULES=1"
+    wanted = {
+        ("2.18.0", "cpu", "linux/amd64"): False,
+        ("2.19.1", "cpu", "linux/amd64"): True,
+        ("2.19.1", "mkl", "linux/amd64"): True,
+        ("2.19.1", "cuda", "linux/amd64"): False,
+        ("2.19.1", "cpu", "linux/arm64"): False,
+        ("2.20.0", "cuda", "linux/arm64"): True,
+        ("2.21.0", "cpu", "linux/amd64"): False,
+    }
+    for (release, target, platform), asked in wanted.items():
+        cpu = "x86-64-v3" if platform == "linux/amd64" else "armv8.2-a"
+        build = chosen(release=release, target=target, platform=platform, cpu=cpu)
+        assert (flag in build.bazel_flags) == asked, (release, target, platform)
 
 
 def test_cuda_from_source() -> None:
@@ -338,17 +348,17 @@ def test_values_that_are_no_words_are_refused(options: dict[str, Any]) -> None:
 
 
 def test_what_is_chosen_otherwise_has_another_identifier() -> None:
-    plain = chosen(release="2.20.0", cpu="x86-64-v3")
-    assert plain.id == "2.20.0-mkl-py3.13-x86-64-v3"
+    plain = chosen(release="2.15.1", cpu="x86-64-v3")
+    assert plain.id == "2.15.1-mkl-py3.11-x86-64-v3"
     others = [
-        chosen(release="2.20.0", cpu="x86-64-v3", **options)
+        chosen(release="2.15.1", cpu="x86-64-v3", **options)
         for options in ({"threading": "openmp"}, {"compiler": "gcc-13"}, {"config": ("v2",)}, {"bazel": "7.4.2"})
     ]
     identifiers = {
-        build.id for build in (plain, *others, chosen(wheel="official", with_headers=True, release="2.20.0"))
+        build.id for build in (plain, *others, chosen(wheel="official", with_headers=True, release="2.15.1"))
     }
     assert len(identifiers) == len(others) + 2
-    assert {"2.20.0-mkl-py3.13-x86-64-v3-openmp", "2.20.0-mkl-py3.11-avx-headers"} <= identifiers
+    assert {"2.15.1-mkl-py3.11-x86-64-v3-openmp", "2.15.1-mkl-py3.11-avx-headers"} <= identifiers
 
 
 def test_asking_for_what_the_release_has_anyway_changes_no_identifier() -> None:

@@ -67,10 +67,9 @@ class Sourced(RangeRow, frozen=True, kw_only=True):
 
 
 class Config(RangeRow, frozen=True, kw_only=True):
-    """A config of .bazelrc. `expands`: the flags that are passed instead, where it is not certain that it exists."""
+    """A config of .bazelrc."""
 
     name: str
-    expands: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
@@ -123,14 +122,25 @@ class KnownCompiler(Sourced, frozen=True, kw_only=True):
 class WheelTarget(Sourced, frozen=True, kw_only=True):
     """How the wheel is made: `target` is a program that packs it (`step` "script"), or the wheel itself ("bazel").
 
-    `cpu` and `gpu` are the options that name the wheel tensorflow_cpu or tensorflow; `flags` are further ones of Bazel.
+    `cpu` and `gpu` are the options that name the wheel tensorflow_cpu or tensorflow.
     """
 
     target: str
     step: Literal["script", "bazel"]
     cpu: str
     gpu: str = ""
-    flags: tuple[str, ...] = ()
+
+
+class WheelFlag(Sourced, frozen=True, kw_only=True):
+    """A flag of the official build, for the architecture ("": each) and the targets (none: all)."""
+
+    flag: str
+    arch: str = ""
+    targets: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        return self.flag
 
 
 class HermeticPython(Sourced, frozen=True, kw_only=True):
@@ -171,7 +181,10 @@ class OneDnn(Sourced, frozen=True, kw_only=True):
 
 
 class Threading(Sourced, frozen=True, kw_only=True):
-    """The config that runs oneDNN on each of two runtimes ("": none), and the `default` runtime ("": not known)."""
+    """The config that runs oneDNN on each of two runtimes ("": none), and the `default` runtime ("": not known).
+
+    `note`: why one of them is missing.
+    """
 
     arch: str
     default: Literal["", "openmp", "threadpool"] = ""
@@ -266,6 +279,7 @@ class ReleaseTable(Facts, frozen=True, kw_only=True):
     compiler: tuple[ReleaseCompiler, ...]
     known_compiler: tuple[KnownCompiler, ...]
     wheel_target: tuple[WheelTarget, ...]
+    wheel_flag: tuple[WheelFlag, ...]
     hermetic_python: tuple[HermeticPython, ...]
     host_tool: tuple[HostTool, ...]
     constraint: tuple[Constraint, ...]

@@ -12,13 +12,12 @@ from pathlib import Path
 from tfbuild import facts
 from tfbuild.errors import BadSource, UsageError
 from tfbuild.facts import Facts
+from tfbuild.facts.release_table import RangeRow
 from tfbuild.plan import source
 from tfbuild.util.files import absence
 
 # What Bazel accepts as a repository's name (https://bazel.build/rules/lib/globals/workspace).
 REPOSITORY = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
-# Without re.ASCII, IGNORECASE lets the Kelvin sign pass for a "k".
-LIBRARY = re.compile(r"[a-z0-9_]+", re.IGNORECASE | re.ASCII)
 # Debian policy, 5.6.1. apt-get removes a package whose name has a "-" behind it, and no package's name ends in one.
 PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]*[a-z0-9+.]")
 VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*")
@@ -57,14 +56,20 @@ class SystemLibrary(Facts, frozen=True, kw_only=True):
         return {"name": self.name, "packages": list(self.packages)}
 
 
+class SystemLibraryRow(RangeRow, frozen=True, kw_only=True):
+    """A library that releases can take from the system; `packages` where they are known."""
+
+    name: str
+    packages: tuple[str, ...] = ()
+
+
 class SystemLibraryTable(Facts, frozen=True):
-    system_lib: tuple[SystemLibrary, ...]
+    system_lib: tuple[SystemLibraryRow, ...]
 
 
 @cache
-def known_libraries() -> dict[str, SystemLibrary]:
-    """Return the libraries whose packages are known, by name."""
-    return {row.name: row for row in facts.load("system_libs", SystemLibraryTable).system_lib}
+def library_rows() -> tuple[SystemLibraryRow, ...]:
+    return facts.load("system_libs", SystemLibraryTable).system_lib
 
 
 def patch(text: str) -> Patch:
@@ -101,19 +106,32 @@ def override(text: str) -> Override:
     return Override(name=name, path=path)
 
 
-def system_library(text: str) -> SystemLibrary:
-    """Read NAME, or NAME=PACKAGE,PACKAGE for a library whose packages tfbuild does not know. Raises UsageError."""
+def system_library(text: str, release: str) -> SystemLibrary:
+    """Read NAME, or NAME=PACKAGE,PACKAGE for a library whose packages tfbuild does not know. Raises UsageError.
+
+    The tree of the release must know the library: it refuses others.
+    """
     name, equals, packages = text.partition("=")
-    row = known_libraries().get(name)
-    if not equals and row is not None:
-        return row
-    names = tuple(packages.split(","))
-    if not LIBRARY.fullmatch(name) or not equals or not all(PACKAGE.fullmatch(each) for each in names):
+    valid = {row.name: row.packages for row in library_rows() if row.covers(release)}
+    if name not in valid:
+        raise UsageError(
+            f"--system-lib {text!r}: TensorFlow {release} cannot take {name!r} from the system",
+            hint=_where(name) or f"one of: {', '.join(valid)}",
+        )
+    names = tuple(packages.split(",")) if equals else valid[name]
+    if not names or not all(PACKAGE.fullmatch(each) for each in names):
+        tried = ", ".join(name for name, packages in valid.items() if packages)
         raise UsageError(
             f"--system-lib {text!r}: its Debian packages are not known",
-            hint=f"one of: {', '.join(sorted(known_libraries()))}; or name them: --system-lib NAME=PACKAGE,PACKAGE",
+            hint=f"one of: {tried}; or name them: --system-lib NAME=PACKAGE,PACKAGE",
         )
     return SystemLibrary(name=name, packages=names)
+
+
+def _where(name: str) -> str:
+    """Return the releases that can take a library from the system; "" if none can."""
+    row = next((row for row in library_rows() if row.name == name), None)
+    return f"releases from {row.since}{row.before and f' before {row.before}'} can" if row else ""
 
 
 def configure_value(text: str) -> tuple[str, str]:

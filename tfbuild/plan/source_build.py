@@ -1,26 +1,25 @@
 """A build from source: the tree, its Python, base, compiler and Bazel, its flags and configs, and what they note."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tfbuild import facts
-from tfbuild.cpu import Cpu, isa
+from tfbuild.cpu import Cpu, compilers, isa
 from tfbuild.cpu.isa import InstructionSet
-from tfbuild.errors import BadSource, UncertainFact, UnknownRelease, UsageError
+from tfbuild.errors import BadSource, UncertainFact, UnknownCompiler, UnknownRelease, UsageError
 from tfbuild.facts import base_images, releases, targets, toolchains
-from tfbuild.facts.release_table import Config
-from tfbuild.plan import amendments, base_choice, configuration, cuda_versions, failures
+from tfbuild.plan import amendments, cuda_versions, failures
 from tfbuild.plan import source as sources
 from tfbuild.plan import wheel as wheels
 from tfbuild.plan.amendments import Override, Patch, SystemLibrary
-from tfbuild.plan.base_choice import BaseChoice
-from tfbuild.plan.build import MACHINES, PLATFORMS, Build, Request
+from tfbuild.plan.build import BUILD_PYTHON, MACHINES, PLATFORMS, Build, Request
 from tfbuild.plan.compute_capability import Capability
 from tfbuild.plan.cuda_versions import CudaChoice
 from tfbuild.plan.failures import Circumstances, Failure
 from tfbuild.plan.gpus import capabilities, cuda_of, gpu_fields
-from tfbuild.plan.rules import BASES, asked_set, choose_python, find_release, headers_word, image_fields, newest_release
+from tfbuild.plan.rules import BASES, asked_set, choose_python, headers_word, image_fields
 from tfbuild.plan.source import Source
 
 
@@ -36,13 +35,13 @@ def from_source(request: Request, target: str, platform: str, host: Cpu | None) 
     def plan(release: str) -> Build:
         return _build(_decide(request, target, arch, release, wanted, own or sources.tag(release)))
 
-    return plan(find_release(release) if release else newest_release(plan))
+    return plan(releases.find(release) if release else releases.newest(plan))
 
 
 def _release_of(source: Source, requested: str) -> str:
     """Return the requested release, or the one that the source says it is; they must agree."""
     version = sources.version(source)
-    if version and requested and find_release(requested) != version:
+    if version and requested and releases.find(requested) != version:
         raise BadSource(
             f"{source.path} is TensorFlow {version}, and --release says {requested}",
             hint=f"leave out --release {requested}",
@@ -61,9 +60,10 @@ class _Decisions:
     release: str
     arch: str
     source: Source
-    onednn: "_Configs"
+    threading: str
+    configs: tuple[str, ...]
     bazel: str
-    choice: BaseChoice
+    choice: base_images.BaseChoice
     gpus: tuple[Capability, ...]
     cuda: CudaChoice
     flags: isa.Flags
@@ -82,30 +82,25 @@ def _decide(
     request: Request, target: str, arch: str, release: str, wanted: InstructionSet, source: Source
 ) -> _Decisions:
     """Decide in the order in which refusals are reported."""
-    onednn = _onednn(request, target, release, arch)
+    threading = _threading(request, target, release, arch)
+    configs = releases.configs(release, target, arch, threading)
     bazel = request.bazel or toolchains.bazel(release, arch)
-    choice = base_choice.choose(request, release)
+    choice = _choose(request, release)
     gpus = capabilities(request, target, release)
     cuda = cuda_of(request, target, release, gpus, choice.compiler)
     flags = isa.flags(
         wanted, choice.compiler, release=release, prefer_vector_width=request.prefer_vector_width, named=request.cpu
     )
-    configure_env = configuration.configure_env(
-        release,
-        target,
-        compiler=flags.compiler,
-        capabilities=",".join(gpu.code for gpu in gpus),
-        cuda=cuda.cuda,
-        cudnn=cuda.cudnn,
-    )
-    libraries, overrides, patches = _amendments(request)
+    configure_env = _configure_env(release, target, flags.compiler, gpus, cuda)
+    libraries, overrides, patches = _amendments(request, release)
     return _Decisions(
         request=request,
         target=target,
         release=release,
         arch=arch,
         source=source,
-        onednn=onednn,
+        threading=threading,
+        configs=configs,
         bazel=bazel,
         choice=choice,
         gpus=gpus,
@@ -130,12 +125,12 @@ def _build(decided: _Decisions) -> Build:
         instruction_set=decided.flags.instruction_set,
         compiler=decided.flags.compiler,
         copts=decided.flags.copts,
-        configs=tuple(dict.fromkeys((*decided.onednn.configs, *decided.cuda.configs, *request.config))),
+        configs=tuple(dict.fromkeys((*decided.configs, *decided.cuda.configs, *request.config))),
         bazel=decided.bazel,
         bazel_target=releases.wheel_target(release),
         bazel_flags=_bazel_flags(decided),
         configure_env=amendments.configured(decided.configure_env, decided.libraries, answers),
-        threading=decided.onednn.threading,
+        threading=decided.threading,
         **gpu_fields(decided.gpus, decided.cuda),
         source=decided.source,
         patches=decided.patches,
@@ -152,39 +147,46 @@ def _build(decided: _Decisions) -> Build:
 # --- the parts of a build ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Configs:
-    """The runtime of oneDNN and the configs of the target; `spelled_out`: those whose flags are passed instead."""
-
-    threading: str
-    configs: tuple[str, ...]
-    spelled_out: tuple[Config, ...]
-
-
-def _onednn(request: Request, target: str, release: str, arch: str) -> _Configs:
+def _threading(request: Request, target: str, release: str, arch: str) -> str:
+    """Return the runtime of oneDNN."""
     onednn = targets.get(target).onednn
     if request.threading and not onednn:
         raise UsageError(
             f"--threading is for oneDNN, which --target {target} does not promise", hint=targets.options("onednn")
         )
-    threading = configuration.threading(release, arch, request.threading) if onednn else "threadpool"
-    return _Configs(
-        threading=threading,
-        configs=configuration.configs(release, target, arch, threading),
-        spelled_out=configuration.spelled_out(release, target, arch, threading),
+    return releases.threading(release, arch, request.threading) if onednn else "threadpool"
+
+
+def _configure_env(
+    release: str, target: str, compiler: str, gpus: tuple[Capability, ...], cuda: CudaChoice
+) -> tuple[tuple[str, str], ...]:
+    """Return the answers to configure.py that the release needs."""
+    program = f"/usr/bin/{compiler}"
+    return releases.configure_env(
+        release,
+        target,
+        compiler=compiler,
+        places=releases.Places(python=BUILD_PYTHON, clang=program, gcc=program),
+        capabilities=",".join(gpu.code for gpu in gpus),
+        cuda=cuda.cuda,
+        cudnn=cuda.cudnn,
     )
 
 
-def _amendments(request: Request) -> tuple[tuple[SystemLibrary, ...], tuple[Override, ...], tuple[Patch, ...]]:
+def _amendments(
+    request: Request, release: str
+) -> tuple[tuple[SystemLibrary, ...], tuple[Override, ...], tuple[Patch, ...]]:
     """Read what the user changes about the tree; each library and repository may be named once."""
-    libraries = tuple(amendments.system_library(text) for text in request.system_lib)
+    libraries = tuple(amendments.system_library(text, release) for text in request.system_lib)
     amendments.refuse_repeated("--system-lib", [row.name for row in libraries])
     overrides = tuple(amendments.override(text) for text in request.override_repository)
     amendments.refuse_repeated("--override-repository", [row.name for row in overrides])
     return libraries, overrides, tuple(amendments.patch(text) for text in request.patch)
 
 
-def _failures(request: Request, target: str, release: str, choice: BaseChoice, flags: isa.Flags) -> tuple[Failure, ...]:
+def _failures(
+    request: Request, target: str, release: str, choice: base_images.BaseChoice, flags: isa.Flags
+) -> tuple[Failure, ...]:
     """Return the known failures that concern the build, without the fixes that the user refuses."""
     base = choice.base or base_images.find(request.base)
     circumstances = Circumstances(
@@ -200,9 +202,8 @@ def _failures(request: Request, target: str, release: str, choice: BaseChoice, f
 def _bazel_flags(decided: _Decisions) -> tuple[str, ...]:
     """Return Bazel's flags; the user's are last."""
     return (
-        *configuration.wheel_flags(decided.release, decided.target, decided.choice.python),
-        *configuration.repo_env(decided.release, decided.configure_env),
-        *(flag for row in decided.onednn.spelled_out for flag in row.expands),
+        *_wheel_flags(decided.release, decided.target, decided.arch, decided.choice.python),
+        *releases.repo_env(decided.release, decided.configure_env),
         *(flag for row in decided.fixes for flag in row.flags),
         *decided.request.bazel_flag,
     )
@@ -221,7 +222,6 @@ def _notes(decided: _Decisions) -> tuple[str, ...]:
         *decided.choice.notes,
         *_about_python(decided),
         *_without_cuda(decided),
-        *(_in_place_of(row.name, row.note, decided.release) for row in decided.onednn.spelled_out),
         *_unchecked(decided.source),
     )
 
@@ -250,13 +250,6 @@ def _without_cuda(decided: _Decisions) -> tuple[str, ...]:
         return ()
     cuda = decided.cuda
     return (f"no known base image has CUDA: name one with CUDA {cuda.cuda} and cuDNN {cuda.cudnn} by --base",)
-
-
-def _in_place_of(config: str, note: str, release: str) -> str:
-    return (
-        f"{base_choice.NOT_CERTAIN}whether TensorFlow {release} has --config={config} ({note}); "
-        "the flags that it stood for are passed instead"
-    )
 
 
 def _unguarded(planned: InstructionSet) -> tuple[str, ...]:
@@ -293,7 +286,7 @@ def _choices(decided: _Decisions) -> tuple[str, ...]:
     """Return words for what the user chose differently from the release; free text becomes a fingerprint."""
     request, release, target = decided.request, decided.release, decided.target
     bazel = _own(lambda: toolchains.bazel(release, decided.arch))
-    threading = _own(lambda: configuration.threading(release, decided.arch) if targets.get(target).onednn else "")
+    threading = _own(lambda: releases.threading(release, decided.arch) if targets.get(target).onednn else "")
     gpus = releases.cuda(release).capabilities if targets.get(target).cuda else ""
     free = (
         request.bazel if request.bazel != bazel else "",
@@ -309,7 +302,7 @@ def _choices(decided: _Decisions) -> tuple[str, ...]:
     )
     text = " ".join(free).strip()
     choice = decided.choice
-    default = base_choice.choose(replace(request, python=choice.python, compiler=""), release)
+    default = _choose(replace(request, python=choice.python, compiler=""), release)
     digest = ""
     if text:
         import hashlib
@@ -341,3 +334,33 @@ def _as_official(compiled: InstructionSet, release: str) -> tuple[str, ...]:
         return ()
     same = isa.closure(official.features) == frozenset(compiled.features)
     return ("source",) if same else ()
+
+
+def _choose(request: Request, release: str) -> base_images.BaseChoice:
+    """Choose the Python, base and compiler. A base that the user named is unknown: it may have any compiler."""
+    compiler = named_compiler(request.compiler, release) if request.compiler else ""
+    supported = releases.pythons(release)
+    if request.base not in BASES:
+        python = choose_python(request, release, supported)
+        return base_images.BaseChoice(python=python, compiler=compiler or releases.compiler(release))
+    pythons = (choose_python(request, release, supported),) if request.python else supported[::-1]
+    return base_images.choose(release, pythons, compiler, bootstrap=request.base == "bootstrap")
+
+
+def named_compiler(text: str, release: str) -> str:
+    """Return the compiler that --compiler names. Raises UnknownCompiler with those of the release's base images."""
+    try:
+        return "-".join(map(str, compilers.find(text)))
+    except UnknownCompiler as error:
+        known = base_images.compilers(base_images.choose(release, releases.pythons(release)[::-1]).python)
+        family = re.match("[a-z]*", text.strip().lower())
+        of_family = [name for name in known if family and name.partition("-")[0] == family[0]]
+        raise UnknownCompiler(error.reason, hint=f"base images have: {', '.join(of_family or known)}") from None
+
+
+def _wheel_flags(release: str, target: str, arch: str, python: str) -> tuple[str, ...]:
+    """Return the Bazel flags that name the wheel and choose the hermetic Python, if the release has such flags."""
+    wheel = releases.wheel(release)
+    name = targets.get(target).column(wheel.cpu, wheel.gpu) if wheel.step == "bazel" else ""
+    official = releases.wheel_flags(release, target, arch)
+    return tuple(flag for flag in (name, *official, releases.python_flag(release, python)) if flag)

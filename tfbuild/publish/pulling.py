@@ -2,9 +2,8 @@
 
 from collections.abc import Collection
 
-from tfbuild.context import image_name
 from tfbuild.cpu import Cpu
-from tfbuild.engine import Engine, transfer
+from tfbuild.engine import Engine, image_name, transfer
 from tfbuild.errors import NothingFits, RegistryRefused
 from tfbuild.oci import references
 from tfbuild.oci.client import Registry
