@@ -5,9 +5,9 @@ Subject" and "Referrers Tag Schema": a registry without subjects gets an index u
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from tfbuild.errors import RegistryRefused, VerificationFailed
 from tfbuild.oci import manifests
@@ -30,6 +30,7 @@ CREATED = "org.opencontainers.image.created"
 MENDS = 5
 # The descriptors of what is attached to an image.
 Rows = Sequence[Mapping[str, Any]]
+Read = TypeVar("Read")
 HINT = "push the image again to attach it again; if that does not help, somebody is changing this registry"
 
 
@@ -138,20 +139,38 @@ def _rows(index: Manifest | None) -> list[dict[str, Any]]:
     return manifests.descriptors(index.json()) if index is not None else []
 
 
-def documents(registry: Registry, subject: Manifest, media_type: str, rows: Rows | None = None) -> list[bytes]:
-    """The documents of one type attached to an image, each checked against its digests and its subject.
+def documents(
+    registry: Registry, subject: Manifest, media_type: str, rows: Rows | None = None, *, strict: bool = False
+) -> list[bytes]:
+    """Return the documents of one type attached to an image, each checked against its digests and its subject.
 
-    `rows`: what is attached, where it was `listed` already. Raises VerificationFailed if one is missing, was changed,
-    or is about another image.
+    `rows`: what is attached, where it was `listed` already. Whoever may push can attach anything: what is missing, was
+    changed, or is about another image raises VerificationFailed only if nothing else can be read, or with `strict`.
     """
-    return [_blob(registry, subject, media_type, digest) for digest in contents(registry, subject, media_type, rows)]
+    digests = contents(registry, subject, media_type, rows, strict=strict)
+    return _readable(digests, lambda digest: _blob(registry, subject, media_type, digest), strict=strict)
 
 
-def contents(registry: Registry, subject: Manifest, media_type: str, rows: Rows | None = None) -> list[str]:
-    """The digests of the documents of one type attached to an image, which are not read. Raises VerificationFailed."""
+def contents(
+    registry: Registry, subject: Manifest, media_type: str, rows: Rows | None = None, *, strict: bool = False
+) -> list[str]:
+    """Return the digests of the documents of one type attached to an image, which are not read; else as `documents`."""
     every = listed(registry, subject.digest) if rows is None else rows
-    own = [row for row in every if row.get("artifactType") == media_type]
-    return [_content(registry, subject, media_type, str(row.get("digest", ""))) for row in own]
+    own = [str(row.get("digest", "")) for row in every if row.get("artifactType") == media_type]
+    return _readable(own, lambda digest: _content(registry, subject, media_type, digest), strict=strict)
+
+
+def _readable(digests: Iterable[str], read: Callable[[str], Read], *, strict: bool) -> list[Read]:
+    results: list[Read] = []
+    failure: VerificationFailed | None = None
+    for digest in digests:
+        try:
+            results.append(read(digest))
+        except VerificationFailed as error:
+            failure = error
+    if failure is not None and (strict or not results):
+        raise failure
+    return results
 
 
 def _blob(registry: Registry, subject: Manifest, media_type: str, digest: str) -> bytes:

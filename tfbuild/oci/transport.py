@@ -1,17 +1,20 @@
 """Requests to one repository: retries, TLS, credentials, and bounds on what is read."""
 
 import re
+import socket
+import threading
 import time
 from collections.abc import Container, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urljoin, urlsplit
 
 import requests
 import urllib3
 from requests.adapters import HTTPAdapter
-from urllib3 import Retry
+from urllib3 import HTTPConnectionPool, HTTPResponse, HTTPSConnectionPool, PoolManager, Retry
+from urllib3.connection import HTTPConnection, HTTPSConnection
 
 from tfbuild.errors import RegistryRefused, TfbuildError
 from tfbuild.oci import credentials, refusals
@@ -24,9 +27,11 @@ from tfbuild.util.terminal import printable
 # Manifests: the specification asks registries to take 4 MiB. Configurations of images here have some ten KB.
 MOST_BYTES = 4 << 20
 MOST_REASON = 200
-# How long a registry may send nothing, and how long it may take for one answer.
-SECONDS = 30.0
-MOST_SECONDS = 300.0
+# How long a registry may take for the head of one answer, and after how long no request that failed is tried again. A
+# body may take a second more for each LEAST_RATE bytes of it.
+SECONDS = 25.0
+PATIENCE = 50.0
+LEAST_RATE = 16 << 10
 # Requests at once when many images are read.
 WORKERS = 8
 TRIES = 5
@@ -36,6 +41,85 @@ BUSY = (429, 500, 502, 503, 504)
 # OpenSSL's names for an answer that is not TLS, by its version.
 NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL")
 CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
+
+
+class _Deadline(HTTPConnection):
+    """Gives up on the head of an answer after `timeout`: the socket's own limit begins anew with each byte."""
+
+    def getresponse(self) -> HTTPResponse:  # type: ignore[override]  # as in urllib3
+        late = threading.Event()
+
+        def give_up() -> None:
+            late.set()
+            with suppress(OSError, AttributeError):
+                self.sock.shutdown(socket.SHUT_RDWR)
+
+        timer = threading.Timer(self.timeout or SECONDS, give_up)
+        timer.daemon = True
+        timer.start()
+        try:
+            answer = super().getresponse()
+        except Exception as error:
+            if late.is_set():
+                raise TimeoutError(f"no answer within {SECONDS:.0f} s") from error
+            raise
+        finally:
+            timer.cancel()
+        if late.is_set():  # what had come by then may look like a whole head
+            raise TimeoutError(f"no answer within {SECONDS:.0f} s")
+        return answer
+
+
+class _SecureDeadline(_Deadline, HTTPSConnection):
+    """The same over TLS."""
+
+
+class _Pool(HTTPConnectionPool):
+    ConnectionCls = _Deadline
+
+
+class _SecurePool(HTTPSConnectionPool):
+    ConnectionCls = _SecureDeadline
+
+
+class _Adapter(HTTPAdapter):
+    """Sends requests on connections with a deadline, through a proxy too."""
+
+    def init_poolmanager(self, *args: Any, **settings: Any) -> None:
+        super().init_poolmanager(*args, **settings)
+        _limit(self.poolmanager)
+
+    def proxy_manager_for(self, proxy: str, **settings: Any) -> PoolManager:
+        return _limit(super().proxy_manager_for(proxy, **settings))
+
+
+def _limit(manager: PoolManager) -> PoolManager:
+    manager.pool_classes_by_scheme = {"http": _Pool, "https": _SecurePool}
+    return manager
+
+
+class _Patience(Retry):
+    """Tries a request that failed again, but not after PATIENCE seconds. An answer such as 429 is no failure."""
+
+    _until = 0.0
+
+    def new(self, **changes: Any) -> Self:
+        later = super().new(**changes)
+        later._until = self._until or time.monotonic() + PATIENCE - SECONDS
+        return later
+
+    def increment(
+        self,
+        method: str | None = None,
+        url: str | None = None,
+        response: Any = None,
+        error: Exception | None = None,
+        _pool: Any = None,
+        _stacktrace: Any = None,
+    ) -> Self:
+        if error is not None and self._until and time.monotonic() > self._until:
+            self.total = 0
+        return super().increment(method, url, response, error, _pool, _stacktrace)
 
 
 class Connection:
@@ -51,7 +135,7 @@ class Connection:
         self._verify: str | bool | None = str(ca) if ca is not None else None
         # Otherwise requests replaces the engine's credentials by those in ~/.netrc.
         self._session.auth = _unchanged
-        retry = Retry(
+        retry = _Patience(
             total=TRIES,
             backoff_factor=BACKOFF,
             backoff_jitter=BACKOFF,
@@ -62,7 +146,7 @@ class Connection:
             raise_on_status=False,
         )
         for scheme in ("https://", "http://"):
-            self._session.mount(scheme, HTTPAdapter(max_retries=retry, pool_maxsize=WORKERS))
+            self._session.mount(scheme, _Adapter(max_retries=retry, pool_maxsize=WORKERS))
         self._authorization = ""
 
     def request(
@@ -184,9 +268,9 @@ def _reaching(server: str) -> Iterator[None]:
 def body_of(answer: requests.Response) -> bytes:
     """The whole body. Raises Damaged if it is longer than MOST_BYTES.
 
-    Raises RegistryRefused if the connection breaks, or if the body takes longer than MOST_SECONDS.
+    Raises RegistryRefused if the connection breaks, or is slower than LEAST_RATE after SECONDS.
     """
-    content, deadline = b"", time.monotonic() + MOST_SECONDS
+    content, began = b"", time.monotonic()
     try:
         while chunk := answer.raw.read1(1 << 16, decode_content=True):
             content += chunk
@@ -195,10 +279,10 @@ def body_of(answer: requests.Response) -> bytes:
                 raise Damaged(
                     f"{answer.url} sends more than {MOST_BYTES} bytes", hint="check that --registry names a registry"
                 )
-            if time.monotonic() > deadline:
+            if (seconds := time.monotonic() - began) > SECONDS + len(content) / LEAST_RATE:
                 answer.close()
                 raise RegistryRefused(
-                    f"{answer.url} took longer than {MOST_SECONDS:.0f} s to send {len(content)} bytes", hint="try again"
+                    f"{answer.url} sent only {len(content)} bytes in {seconds:.0f} s", hint="try again later"
                 )
     except (urllib3.exceptions.HTTPError, OSError) as error:
         raise RegistryRefused(f"{answer.url} broke off: {cause(error)}", hint="try again") from error

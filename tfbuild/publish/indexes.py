@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, TypeVar
 
 from packaging.version import Version
@@ -316,18 +317,29 @@ def withdrawal(registry: Registry, subject: Manifest, rows: referrers.Rows | Non
 
     `rows`: what is attached to it, where it was listed already.
     """
-    attached = referrers.listed(registry, subject.digest) if rows is None else rows
-    if WITHDRAWAL not in referrers.types(attached):
-        return ""
     try:
-        contents = [
-            manifests.parse_object(content, "withdrawal")
-            for content in referrers.documents(registry, subject, WITHDRAWAL, attached)
-        ]
+        last = max(withdrawals(registry, subject, rows), default=(choose.NEVER, ""))
     except (VerificationFailed, RegistryRefused):
         return "its withdrawal cannot be read"
-    last = max(contents, key=lambda content: choose.moment(str(content.get("created"))) or choose.NEVER)
-    return printable(str(last.get("reason") or ""), MOST_REASON)
+    return printable(last[1], MOST_REASON)
+
+
+def withdrawals(
+    registry: Registry, subject: Manifest, rows: referrers.Rows | None = None
+) -> list[tuple[datetime, str]]:
+    """Return when each withdrawal attached to an image was made, and its reason: "" offers the image again.
+
+    `rows`: what is attached to it, where it was listed already. Raises VerificationFailed or RegistryRefused if one
+    cannot be read.
+    """
+    documents = [
+        manifests.parse_object(content, "withdrawal")
+        for content in referrers.documents(registry, subject, WITHDRAWAL, rows, strict=True)
+    ]
+    return [
+        (choose.moment(str(content.get("created"))) or choose.NEVER, str(content.get("reason") or ""))
+        for content in documents
+    ]
 
 
 def kind(tag: str) -> str:

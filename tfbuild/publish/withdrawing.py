@@ -1,11 +1,12 @@
 """Withdraw a published image: no index offers it any more, and its attached withdrawal says why."""
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from tfbuild.errors import UnknownImage, UsageError
+from tfbuild.errors import RegistryRefused, UnknownImage, UsageError, VerificationFailed
 from tfbuild.oci import manifests, referrers
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Damaged, Manifest
@@ -38,6 +39,7 @@ def withdraw(registry: Registry, name: str, reason: str, note: indexes.Note = in
     image = _published(registry, identifier, manifest)
     if manifest is not None:
         _record(registry, manifest, reason)
+        _refuse_without_effect(registry, manifest, identifier, reason)
     indexes.update(registry, image, note)
     return Withdrawal(
         ref=f"{registry.repository}:{identifier}", digest=image.digest, reason=reason, recorded=manifest is not None
@@ -66,9 +68,32 @@ def _published(registry: Registry, identifier: str, manifest: Manifest | None) -
 
 
 def _record(registry: Registry, manifest: Manifest, reason: str) -> None:
-    created = datetime.now(UTC).isoformat()
+    created = _later(registry, manifest).isoformat()
     content = json.dumps({"digest": manifest.digest, "reason": reason, "created": created}, indent=2).encode()
     withdrawal = referrers.Attachment(
         media_type=indexes.WITHDRAWAL, title="withdrawal.json", created=created, content=content
     )
     referrers.attach(registry, withdrawal, manifest)
+
+
+def _later(registry: Registry, manifest: Manifest) -> datetime:
+    """Return the time now or, if an attached withdrawal claims to be of the future, one after that.
+
+    The last withdrawal counts, and whoever may push can attach one with any date.
+    """
+    now = datetime.now(UTC)
+    with suppress(VerificationFailed, RegistryRefused, OverflowError):
+        dates = (date for date, _ in indexes.withdrawals(registry, manifest))
+        return max([now, *(date + timedelta(microseconds=1) for date in dates)])
+    return now
+
+
+def _refuse_without_effect(registry: Registry, manifest: Manifest, identifier: str, reason: str) -> None:
+    """Raise RegistryRefused if the withdrawal that was just attached does not count, because of another one."""
+    standing_reason = indexes.withdrawal(registry, manifest)
+    if bool(standing_reason) != bool(reason):
+        raise RegistryRefused(
+            f"{identifier} is still {f'withdrawn: {standing_reason}' if standing_reason else 'offered'}; "
+            "another withdrawal is attached to it, which overrides this one",
+            hint=f"delete the withdrawals attached to {manifest.digest} in the registry, and repeat this command",
+        )
