@@ -140,6 +140,11 @@ awk -v features=" $features" -v platform="$platform" -v python="$python" -v rele
     /^ *"io\.tfbuild\.speed": / { speed = value() }
     /^ *"io\.tfbuild\.cpuinfo": / {
         needs = value()
+        # It becomes a name of an image, and part of a command to type.
+        if (id !~ /^[A-Za-z0-9_][A-Za-z0-9._-]*$/ || length(id) > 128) {
+            if (!strange++) print "pull.sh: an image whose identifier cannot be one is passed over" > "/dev/stderr"
+            next
+        }
         # Compared as text: as numbers, Python 3.1 and 3.10 are equal.
         if (python != "" && its_python "" != python "") next
         if (number(its_release) > newest) newest = number(its_release)

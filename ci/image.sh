@@ -39,7 +39,8 @@ if [ -n "${TFBUILD_REGISTRY:-}" ]; then
         finish)
             # If it has its SBOM and provenance, only its indexes are missing.
             code=0
-            $invoke push "$id" --registry "$TFBUILD_REGISTRY" --indexes >&2 || code=$?
+            $invoke push "$id" --registry "$TFBUILD_REGISTRY" --indexes \
+                ${TFBUILD_SIGNED:+--signed "$TFBUILD_SIGNED"} >&2 || code=$?
             # A failing registry, or a conflict with another push, is no reason to compile again.
             [ "$code" = 30 ] || exit "$code"
             echo "$TFBUILD_REGISTRY:$id has no SBOM or no provenance and is replaced" >&2

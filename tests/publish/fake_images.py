@@ -1,6 +1,7 @@
 """Images in a fake registry, with the labels of real plans."""
 
 import json
+from collections.abc import Sequence
 from functools import cache
 
 from tests.oci.fake_registry import FakeRegistry, connect
@@ -28,13 +29,17 @@ def image(
     *,
     whole: bool = True,
     cpu: str = "avx",
+    layers: Sequence[bytes] = (),
 ) -> str:
     """Put an image there as a push does; without `whole`, as a push that was stopped before attaching its SBOM."""
     all_labels = labels_of_plan(release, cpu) | (labels or {})
-    config = json.dumps({"created": "2026-11-01T00:00:00Z", "config": {"Labels": all_labels}}).encode()
+    system, _, architecture = all_labels["io.tfbuild.platform"].partition("/")
+    about = {"created": "2026-11-01T00:00:00Z", "os": system, "architecture": architecture}
+    config = json.dumps({**about, "config": {"Labels": all_labels}}).encode()
     digest = digest_of(config)
     fake.content[f"blobs/{digest}"] = ("application/octet-stream", config)
-    document = {"schemaVersion": 2, "mediaType": manifests.IMAGES[0], "config": {"digest": digest}, "layers": []}
+    rows = [{"digest": digest_of(layer), "size": len(layer)} for layer in layers]
+    document = {"schemaVersion": 2, "mediaType": manifests.IMAGES[0], "config": {"digest": digest}, "layers": rows}
     content = json.dumps(document).encode()
     manifest = digest_of(content)
     for name in (all_labels["io.tfbuild.id"], manifest):

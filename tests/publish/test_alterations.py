@@ -85,7 +85,7 @@ def test_what_a_check_of_a_sound_image_answers(fake: type[FakeRegistry], name: s
 @pytest.mark.parametrize(
     ("tamper", "reason"),
     [
-        (moved_tag, "another image under its tag .* than in 2.20-mkl, 2.20.0-mkl, any-mkl, latest-mkl, and no push"),
+        (moved_tag, "another image under its tag .* than in 2.20-mkl, 2.20.0-mkl, any-mkl, latest-mkl"),
         (with_fewer_features_in_the_index, "describe .* otherwise than its labels"),
         (one_index_with_a_false_feature, "^error: 2.20-mkl describe"),
         (an_index_with_a_row_that_cannot_be_read, "^error: 2.20-mkl describe"),
@@ -120,24 +120,50 @@ def test_an_alteration_is_not_taken_for_an_unfinished_push(
 def test_a_replacement_whose_indexes_are_missing_is_unfinished_and_can_be_completed(
     fake: type[FakeRegistry], name: str, tmp_path: Path
 ) -> None:
-    """Its arriving tag, which a push removes at its end, tells it from a tag that somebody moved."""
+    """Its arriving tag, which a push removes at its end, and its signature tell it from a tag that somebody moved."""
     old = manifest(fake, name)
     moved_tag(fake, name)
     subject = connect(fake).manifest(name)
     assert subject is not None
+    demanded: list[str] = []
     for known in subject.ids:
         tag = f"manifests/{references.arriving_tag(known)}"
         fake.content[tag] = fake.content[f"manifests/{name}"]
         with pytest.raises(Unfinished, match=r"is not offered by 2\.20-mkl, ") as unfinished:
-            described.refuse_unfinished(described.check(connect(fake), name, tmp_path))
+            described.refuse_unfinished(described.check(connect(fake), name, tmp_path, demanded.append))
         assert unfinished.value.exit_code == 30
+        # Whoever moves a fixed tag can set an arriving one too.
+        with pytest.raises(VerificationFailed, match=r"another image under its tag .* than in 2\.20-mkl"):
+            described.check(connect(fake), name, tmp_path)
+        with pytest.raises(VerificationFailed, match="not signed") as refusal:
+            described.check(connect(fake), name, tmp_path, unsigned)
+        assert refusal.value.exit_code == 24
         # The image that it replaces is still offered, and still the one described.
         assert described.check(connect(fake), old, tmp_path).digest == old
         del fake.content[tag]
+    assert set(demanded) == {f"{connect(fake).repository}@{subject.digest}"}
     fake.content[tag] = fake.content[f"manifests/{name}"]
-    assert publish.finish(connect(fake), name, tmp_path).moved == INDEXES
+    before = dict(fake.content)
+    with pytest.raises(VerificationFailed, match="not signed"):
+        publish.finish(connect(fake), name, tmp_path, demand=unsigned)
+    assert fake.content == before
+    assert publish.finish(connect(fake), name, tmp_path, demand=demanded.append).moved == INDEXES
     assert fake.content[tag] == (manifests.INDEX, manifests.EMPTY_INDEX)
     described.refuse_unfinished(described.check(connect(fake), name, tmp_path))
+
+
+def unsigned(reference: str) -> None:
+    raise VerificationFailed(f"{reference} is not signed")
+
+
+def test_a_signature_is_demanded_before_an_image_can_be_outdated_or_unfinished(
+    fake: type[FakeRegistry], name: str, tmp_path: Path
+) -> None:
+    for change in (without(referrers.SBOM), replaced, moved_tag):
+        change(fake, name)
+        with pytest.raises(VerificationFailed, match="not signed") as refusal:
+            described.check(connect(fake), name, tmp_path, unsigned)
+        assert refusal.value.exit_code == 24
 
 
 def test_an_index_without_the_image_is_unfinished(fake: type[FakeRegistry], name: str, tmp_path: Path) -> None:

@@ -1,7 +1,10 @@
 """What `pull` checks before it pulls: lost images are passed over, changed ones refused, and a second choice named."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -11,10 +14,10 @@ from tests.oci.fake_registry import fake as fake
 from tests.publish.fake_images import attach_papers, empty_referrers, gather, image, labels_of_plan
 from tfbuild import cpu, publish
 from tfbuild.cpu import isa
-from tfbuild.errors import RegistryRefused, VerificationFailed
+from tfbuild.errors import RegistryRefused, Unfinished, VerificationFailed
 from tfbuild.oci import manifests, referrers
 from tfbuild.oci.manifests import digest_of
-from tfbuild.publish import Altered, choose
+from tfbuild.publish import Altered, choose, described, inventory
 from tfbuild.publish.choose import Choice
 
 LEVELS = ("x86-64-v2", "x86-64-v3", "x86-64-v4")
@@ -29,10 +32,12 @@ def names(fake: type[FakeRegistry]) -> dict[str, str]:
     return pushed
 
 
-def select(fake: type[FakeRegistry], *skip: str) -> Choice:
+def select(fake: type[FakeRegistry], *skip: str, without: Sequence[str] = ()) -> Choice:
     host = cpu.parse(machine("rocky9-zen5").cpuinfo())
     features = frozenset(isa.all_of_cpu(host).features)
-    return publish.select(connect(fake), host, features, release="", target="mkl", python="", skip=skip)
+    return publish.select(
+        connect(fake), host, features, release="", target="mkl", python="", skip=skip, without=without
+    )
 
 
 def manifest(fake: type[FakeRegistry], name: str) -> str:
@@ -187,8 +192,101 @@ def test_a_lost_image_is_passed_over_with_one_line(fake: type[FakeRegistry], nam
     assert line.startswith(f"not {names['x86-64-v4']}: the registry lost it")
     for level in ("x86-64-v3", "x86-64-v2"):
         del fake.content[f"manifests/{manifest(fake, names[level])}"]
-    with pytest.raises(RegistryRefused, match=r"lost .*v4, .*v3, .*v2"):
+    with pytest.raises(RegistryRefused, match=r"lost .*v4, .*v3 and 1 more"):
         publish.accept(connect(fake), select(fake))
+
+
+def test_many_lost_images_are_one_line(fake: type[FakeRegistry], names: dict[str, str]) -> None:
+    choice = select(fake)
+    best, *_ = choice.fitting
+    lost = [replace(best, id=f"{best.id}-{number}", digest=digest_of(str(number).encode())) for number in range(300)]
+    lines: list[str] = []
+    choice = choice.among([*lost, *choice.fitting])
+    assert publish.accept(connect(fake), choice, lines.append).image == best
+    reason = "the registry lost it: push it again, or withdraw it"
+    assert lines == [f"not {lost[0].id}, {lost[1].id} and 298 more: {reason}"]
+
+
+def with_layers(fake: type[FakeRegistry], release: str, level: str) -> str:
+    """An image with two layers, which other images have as well."""
+    layers = [b"one layer", b"another layer"]
+    for content in layers:
+        fake.content[f"blobs/{digest_of(content)}"] = ("application/octet-stream", content)
+    name = image(fake, release, cpu=level, layers=layers)
+    gather(fake, name)
+    return name
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [(None, "the registry lost its layer sha256:"), (b"one l", "has 5 bytes in the registry instead of 9")],
+)
+def test_an_image_whose_layer_is_gone_or_cut_is_marked_and_passed_over(
+    content: bytes | None, reason: str, fake: type[FakeRegistry], names: dict[str, str], tmp_path: Path
+) -> None:
+    best = with_layers(fake, "2.21.0", "x86-64-v4")
+    second = image(fake, "2.21.0", cpu="x86-64-v3")
+    gather(fake, second)
+    assert publish.accept(connect(fake), select(fake)).image.id == best
+    path = f"blobs/{digest_of(b'one layer')}"
+    del fake.content[path]
+    if content is not None:
+        fake.content[path] = ("application/octet-stream", content)
+    accepted = publish.accept(connect(fake), select(fake))
+    assert accepted.image.id == second
+    assert [row.id for row in accepted.passed_over] == [best]
+    assert reason in accepted.passed_over[0].reason
+    with pytest.raises(Unfinished, match=reason) as refusal:
+        described.check(connect(fake), best, tmp_path)
+    assert refusal.value.exit_code == 30
+    marks = {entry.id: entry.altered for entry in inventory.remote(connect(fake), None, frozenset())}
+    assert reason in marks[best]
+    assert not marks[second]
+
+
+def test_an_attachment_of_somebody_elses_changes_nothing(fake: type[FakeRegistry], names: dict[str, str]) -> None:
+    """Such as an in-toto document with two layers, or one that is gone."""
+    best = names["x86-64-v4"]
+    subject = connect(fake).manifest(best)
+    assert subject is not None
+    two = {"subject": {"digest": subject.digest}, "layers": [{"digest": "sha256:x"}, {"digest": "sha256:y"}]}
+    content = json.dumps({"artifactType": referrers.PROVENANCE, **two}).encode()
+    fake.content[f"manifests/{digest_of(content)}"] = (manifests.IMAGES[0], content)
+    path = f"referrers/{subject.digest}"
+    rows = json.loads(fake.content[path][1])["manifests"]
+    for digest in (digest_of(content), digest_of(b"gone")):
+        rows += [{"artifactType": kind, "digest": digest} for kind in referrers.NEEDED]
+    fake.content[path] = (manifests.INDEX, json.dumps({"manifests": rows}).encode())
+    assert publish.accept(connect(fake), select(fake)).image.id == best
+
+
+def test_an_unsigned_image_of_a_newer_release_does_not_keep_the_signed_ones_from_being_chosen(
+    fake: type[FakeRegistry], names: dict[str, str]
+) -> None:
+    signed = {f"{connect(fake).repository}@{manifest(fake, name)}" for name in names.values()}
+
+    def demand(reference: str) -> None:
+        if reference not in signed:
+            raise VerificationFailed(f"{reference} has no signature that cosign accepts")
+
+    def choose_signed() -> Choice:
+        return publish.select_signed(connect(fake), partial(select, fake), demand)
+
+    assert choose_signed().best == select(fake).best
+    for level in ("x86-64-v3", "x86-64-v4-vnni"):  # of which the host runs one
+        name = image(fake, "2.21.0", cpu=level)
+        gather(fake, name)
+        chosen = choose_signed()
+        assert publish.accept(connect(fake), chosen, demand=demand).image.id == names["x86-64-v4"]
+        passed_over = {row.id: row.reason for row in chosen.passed_over if row.better}
+        assert passed_over == {"TensorFlow 2.21.0": "no image of this release has a signature that cosign accepts"}
+    signed.add(f"{connect(fake).repository}@{manifest(fake, name)}")
+    best = choose_signed().best
+    assert best is not None
+    assert best.release == "2.21.0"
+    signed.clear()
+    with pytest.raises(VerificationFailed, match="has no signature"):
+        publish.accept(connect(fake), choose_signed(), demand=demand)
 
 
 def test_each_candidate_in_turn_is_asked_for_its_signature(fake: type[FakeRegistry], names: dict[str, str]) -> None:
@@ -251,7 +349,8 @@ def test_a_withdrawn_image_that_an_index_offers_again_is_passed_over(
 
 
 @pytest.mark.parametrize(
-    ("old", "new"), [(b"avx512bw avx512cd", b"avx512bw  avx512cd"), (b"linux/amd64", b"Linux/amd64")]
+    ("old", "new"),
+    [(b"avx512bw avx512cd", b"avx512bw  avx512cd"), (b"linux/amd64", b"Linux/amd64"), (b"v4", b"v\xd1\x85")],
 )
 def test_a_row_that_cannot_be_read_is_named(
     old: bytes, new: bytes, fake: type[FakeRegistry], names: dict[str, str]

@@ -25,19 +25,23 @@ feature_sets = st.frozensets(st.sampled_from(NAMES))
 @st.composite
 def images(draw: st.DrawFn) -> list[Published]:
     count = draw(st.integers(0, 8))
+    versions = [
+        (draw(st.sampled_from(("2.9.3", "2.20.0", "2.21.0"))), draw(st.sampled_from(("3.9", "3.13"))))
+        for _ in range(count)
+    ]
     return [
         Published(
-            id=f"image-{number}",
+            id=f"{release}-mkl-py{python}-set-{number}",
             digest=f"sha256:{number:064}",
-            release=draw(st.sampled_from(("2.9.3", "2.20.0", "2.21.0"))),
+            release=release,
             target="mkl",
-            python=draw(st.sampled_from(("3.9", "3.13"))),
+            python=python,
             platform=draw(st.sampled_from(PLATFORMS)),
             instruction_set=f"set-{number}",
             features=draw(feature_sets),
             created=draw(st.sampled_from(("2026-01-01T00:00:00Z", "2026-01-01T00:00:00.5Z", "2026-02-01T00:00:00Z"))),
         )
-        for number in range(count)
+        for number, (release, python) in enumerate(versions)
     ]
 
 
@@ -151,6 +155,7 @@ def test_the_choice_is_the_first_of_the_fastest_images_that_fit(
     [
         ("linux/amd64", ["x86-64-v4-vnni", "x86-64-v3", "avx", "x86-64-v4"], [None, "v3", "v4", None]),
         ("linux/amd64", ["x86-64-v3", "sse4_2,ssse3"], [None, "v3"]),
+        ("linux/amd64", ["x86-64-v2", "f16c", "x86-64-v3", "x86-64-v4"], [None, "v3", "v3", "v4"]),
         ("linux/arm64", ["armv8.2-a", "armv8-a"], [None, None]),
     ],
 )
@@ -163,8 +168,14 @@ def test_entries_name_their_level_but_the_slowest_which_plain_docker_takes(
         for number, own in enumerate(sets)
     ]
     sent = index(published)
-    assert [row["platform"].get("variant") for row in sent.json()["manifests"]] == variants
+    rows = sent.json()["manifests"]
+    assert [row["platform"].get("variant") for row in rows] == variants
     assert len(indexes._known(sent)) == len(published)
+    # Plain docker takes the first one of the highest variant that the host runs.
+    speeds = [row["annotations"]["io.tfbuild.speed"] for row in rows]
+    for variant in {*variants} - {None}:
+        own = [speed for speed, its in zip(speeds, variants, strict=True) if its == variant]
+        assert own[0] == max(own)
 
 
 def test_an_index_is_read_back_without_entries_of_other_versions() -> None:
@@ -216,7 +227,7 @@ def published(name: str, release: str = "2.20.0", created: str = "2026-01-01T00:
 
 SAME_SET = [
     Published(
-        id=f"image-{number}", digest=f"sha256:{number:064}", release="2.20.0", target="mkl", python="3.11",
+        id=f"2.20.0-mkl-py3.11-{number}", digest=f"sha256:{number:064}", release="2.20.0", target="mkl", python="3.11",
         platform="linux/amd64", instruction_set="avx", features=frozenset(("avx",)), created="2026-01-01T00:00:00Z",
     )
     for number in range(3)

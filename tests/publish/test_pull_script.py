@@ -138,17 +138,22 @@ def member_of(config: bytes, more: Mapping[str, object] = {}) -> str:
     return digest_of(manifest)
 
 
-def test_names_have_no_control_characters(hostile: type[Hostile], tmp_path: Path) -> None:
-    rows = [
-        row("1", labels={"id": "one[31m"}, id="one\x1b[31m", cpuinfo="avx"),
-        row("2", id="two\x1b[31m", cpuinfo="avx512f"),
-        without_platform("three"),  # that of the previous row must not apply
-    ]
-    hostile.index = json.dumps({"manifests": rows}, indent=2).replace("\\u001b", "\x1b").encode()
+def test_an_identifier_that_cannot_be_one_is_passed_over_and_not_printed(
+    hostile: type[Hostile], tmp_path: Path
+) -> None:
+    """It would be part of a command to type."""
+    names = ("one\x1b[31m", "x';touch${IFS}y;'", "-x", ".x", "x y", "\u0445", 129 * "x", "")
+    rows = [row(str(number), labels={"id": name}, id=name, cpuinfo="avx") for number, name in enumerate(names)]
+    rows += [row("four", id="four", cpuinfo="avx"), row("five", id="five", cpuinfo="avx512f")]
+    rows += [without_platform("three")]  # that of the previous row must not apply
+    hostile.index = json.dumps({"manifests": rows}, indent=2, ensure_ascii=False).replace("\\u001b", "\x1b").encode()
     done = shell(hostile, tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.endswith(f"@{rows[0]['digest']} one[31m\n")
-    assert done.stderr == "pull.sh: not two[31m: this CPU lacks avx512f\n"
+    assert done.stdout.endswith(f"@{rows[len(names)]['digest']} four\n")
+    assert done.stderr.splitlines() == [
+        "pull.sh: an image whose identifier cannot be one is passed over",
+        "pull.sh: not five: this CPU lacks avx512f",
+    ]
 
 
 def without_platform(name: str) -> dict[str, Any]:

@@ -35,8 +35,12 @@ from tfbuild.publish import described
 from tfbuild.publish.pushing import Pushed
 from tfbuild.verify import report as reporting
 
+PLATFORM = {"os": "linux", "architecture": "amd64"}
 CREATED = "2026-11-01T00:00:00Z"
 INDEXES = ("2.20-mkl", "2.20.0-mkl", "any-mkl", "latest-mkl")
+
+
+LAYER = b"a layer"
 
 
 class Host(Engine):
@@ -44,7 +48,7 @@ class Host(Engine):
 
     def __init__(self, fake: type[FakeRegistry], labels: dict[str, str] | None = None) -> None:
         self.fake, self.labels = fake, labels_of_plan("2.20.0", "x86-64-v3") | (labels or {})
-        self.config = json.dumps({"created": CREATED, "config": {"Labels": self.labels}}).encode()
+        self.config = json.dumps({**PLATFORM, "created": CREATED, "config": {"Labels": self.labels}}).encode()
         self.own_id = digest_of(self.config)
         self.identifier = self.labels.get("io.tfbuild.id", "")
         self.names = {f"tfbuild:{self.identifier}"}
@@ -81,7 +85,8 @@ class Host(Engine):
     def arrive(self, tag: str) -> str:
         """Put the image under a tag, as a push of the engine does; return the digest of its manifest."""
         document = {"schemaVersion": 2, "mediaType": manifests.IMAGES[0], "config": {"digest": self.own_id}}
-        content = json.dumps(document | {"layers": []}).encode()
+        content = json.dumps(document | {"layers": [{"digest": digest_of(LAYER), "size": len(LAYER)}]}).encode()
+        self.fake.content[f"blobs/{digest_of(LAYER)}"] = ("application/octet-stream", LAYER)
         self.fake.content[f"blobs/{self.own_id}"] = ("application/octet-stream", self.config)
         for name in (tag, digest_of(content)):
             self.fake.content[f"manifests/{name}"] = (manifests.IMAGES[0], content)
@@ -165,6 +170,16 @@ def test_pushing_again_uploads_nothing_and_makes_the_same_papers(host: Host, tmp
     assert again == replace(first, uploaded=False)
     assert len(host.pushed) == 1
     assert f"PUT /v2/us/x/manifests/{host.identifier}" not in host.fake.requests
+
+
+def test_an_image_whose_layer_the_registry_lost_is_uploaded_again(host: Host, tmp_path: Path) -> None:
+    first = push(host, tmp_path)
+    del host.fake.content[f"blobs/{digest_of(LAYER)}"]
+    with pytest.raises(Unfinished, match="the registry lost its layer"):
+        publish.finish(connect(host.fake), host.identifier, tmp_path)
+    assert push(host, tmp_path) == replace(first, uploaded=True)
+    assert len(host.pushed) == 2
+    described.refuse_unfinished(described.check(connect(host.fake), host.identifier, tmp_path))
 
 
 def test_an_image_is_signed_before_anything_offers_it(host: Host, tmp_path: Path, cosign: Path) -> None:

@@ -227,6 +227,9 @@ def test_a_feature_without_a_kernel_name_keeps_its_own_in_cpuinfo(fake: type[Fak
     [
         {"io.tfbuild.id": "2.20.0-mkl\x1b[31m"},
         {"io.tfbuild.id": "../x"},
+        {"io.tfbuild.release": "2.99.0"},
+        {"io.tfbuild.python": "3.14"},
+        {"io.tfbuild.target": "cpu"},
         {"io.tfbuild.instruction-set": "[bold]avx\x07"},
         {"io.tfbuild.features": "avx\x1b]0;x"},
     ],
@@ -235,15 +238,19 @@ def test_labels_that_no_plan_writes_are_refused(labels: dict[str, str]) -> None:
     build = plan.select(Request(target="mkl", release="2.20.0", cpu="avx", platform="linux/amd64"), None)
     valid = labels_of(build)
     digest = digest_of(b"")
-    assert indexes.of_config({"config": {"Labels": valid}}, digest) is not None
-    assert indexes.of_config({"config": {"Labels": valid | labels}}, digest) is None
-    assert indexes.of_config({"config": {"Labels": valid}}, "latest") is None
+    own = {"os": "linux", "architecture": "amd64"}
+    assert indexes.of_config({**own, "config": {"Labels": valid}}, digest) is not None
+    assert indexes.of_config({**own, "config": {"Labels": valid | labels}}, digest) is None
+    assert indexes.of_config({**own, "config": {"Labels": valid}}, "latest") is None
+    for other in ({"os": "windows"}, {"architecture": "arm64"}, {"os": None}):
+        assert indexes.of_config({**own, **other, "config": {"Labels": valid}}, digest) is None
 
 
 def test_an_image_without_a_list_of_features_is_refused() -> None:
     build = plan.select(Request(target="mkl", release="2.20.0", cpu="avx", platform="linux/amd64"), None)
     labels = {name: value for name, value in labels_of(build).items() if name != "io.tfbuild.features"}
-    assert indexes.of_config({"config": {"Labels": labels}}, digest_of(b"")) is None
+    own = {"os": "linux", "architecture": "amd64"}
+    assert indexes.of_config({**own, "config": {"Labels": labels}}, digest_of(b"")) is None
 
 
 @pytest.mark.parametrize("config", [{"config": "x"}, {"config": {"Labels": ["x"]}}, {"config": []}, {"created": 1}])

@@ -14,7 +14,7 @@ from tests.publish.test_candidates import manifest, select
 from tfbuild import publish
 from tfbuild.cli import listing, publishing
 from tfbuild.errors import Outdated, RegistryRefused, UnknownImage, UsageError, Withdrawn
-from tfbuild.oci import manifests
+from tfbuild.oci import manifests, referrers
 from tfbuild.oci.manifests import digest_of
 from tfbuild.publish import described, indexes, inventory, withdrawing
 
@@ -129,6 +129,42 @@ def test_a_withdrawal_that_cannot_be_read_is_one_and_hides_no_other_image(
     assert gather(fake, second) == list(INDEXES)
     assert digest_of(subject.content) == subject.digest
     assert subject.media_type in manifests.IMAGES
+
+
+@pytest.mark.parametrize(
+    "created", ["2099-01-01T00:00:00Z", "9999-12-31T23:59:59.9999Z", "9999-12-31T23:59:59.999999Z"]
+)
+def test_a_withdrawal_counts_whatever_the_dates_of_others_or_fails(
+    created: str, fake: type[FakeRegistry], names: tuple[str, str]
+) -> None:
+    best, _ = names
+    subject = connect(fake).manifest(best)
+    assert subject is not None
+    content = json.dumps({"digest": subject.digest, "reason": "", "created": created}).encode()
+    other = referrers.Attachment(media_type=indexes.WITHDRAWAL, title="x", created="", content=content)
+    referrers.attach(connect(fake), other, subject)
+    if created.endswith(".999999Z"):  # nothing is later
+        with pytest.raises(RegistryRefused, match=f"{best} is still offered; another withdrawal") as refusal:
+            withdrawing.withdraw(connect(fake), best, "crashes")
+        assert f"delete the withdrawals attached to {subject.digest}" in refusal.value.hint
+        return
+    for _ in range(2):
+        withdrawing.withdraw(connect(fake), best, "crashes")
+        assert best not in offered(fake, "any-mkl")
+        withdrawing.withdraw(connect(fake), best, "")
+        assert best in offered(fake, "any-mkl")
+
+
+def test_an_image_with_a_withdrawal_that_cannot_be_read_is_not_said_to_be_offered_again(
+    fake: type[FakeRegistry], names: tuple[str, str]
+) -> None:
+    best, _ = names
+    withdrawing.withdraw(connect(fake), best, "crashes")
+    (path,) = [path for path, (_, body) in fake.content.items() if b'"reason"' in body]
+    fake.content[path] = ("application/octet-stream", b"{")
+    with pytest.raises(RegistryRefused, match=f"{best} is still withdrawn: its withdrawal cannot be read"):
+        withdrawing.withdraw(connect(fake), best, "")
+    assert best not in offered(fake, "any-mkl")
 
 
 @pytest.mark.parametrize(("reason", "undo"), [("", False), (" ", False), ("crashes", True)])

@@ -224,23 +224,21 @@ def verify_published(
 
     extras.require("publish", "verify --registry")
     run = run_of(options)
-    cosign_options = signing.options(required.signed)
     published_in = registry_of(registry, options["ca_cert"])
-    published = described.check(published_in, image, REPORTS)
+    demand = signing.demand_of(required.signed, published_in.ca)
+    published = described.check(published_in, image, REPORTS, demand)
     for note in published.notes:
         say(f"note: {note}")
     if required.context:
         described.refuse_outdated(published, required.context)
     described.refuse_unfinished(published)
-    if cosign_options:
-        signing.demand(published.reference, cosign_options, ca=published_in.ca)
     state = freshness.judge(
         published, compare_base=bool(required.context), max_age=required.max_age, ca=published_in.ca
     )
     if state.base and state.base.note:
         say(f"note: the base {state.base.name} is not compared: {state.base.note}")
     if json and (state.reasons or not pull):
-        out({**published.to_json(), **state.to_json(), "signed": True if cosign_options else None})
+        out({**published.to_json(), **state.to_json(), "signed": True if demand else None})
     freshness.refuse_stale(published, state)
     if not pull:
         if json:

@@ -58,6 +58,10 @@ def sbom(image: str, *, engine: str, output: str, json: bool) -> None:
         "dry-run": (False, "only check; exit with the code that the push would exit with"),
         "access": (False, "only ask the registry whether it accepts a push; IMAGE need not exist yet"),
         "indexes": (False, "push no image, but add one that is in the registry to its release's indexes"),
+        "signed": (
+            "",
+            "with --indexes: require a signature that cosign accepts with these options: '--key cosign.pub'",
+        ),
     },
     JSON,
     examples=(
@@ -77,6 +81,7 @@ def push(
     sign_options: str,
     access: bool,
     indexes: bool,
+    signed: str,
     dry_run: bool,
     json: bool,
 ) -> None:
@@ -94,11 +99,15 @@ def push(
     signs = cosign_options is not None
     if (indexes or access) and (force or signs or (indexes and access)):
         raise UsageError("--indexes and --access push no image", hint="leave out --force, --sign and the other one")
+    if signed and not indexes:
+        raise UsageError("--signed is for --indexes", hint="--sign signs an image that is pushed")
     if access:
         ref, digest = publish.access(destination, image)
         show_rehearsed(ref, digest, json=json)
     elif indexes:
-        show_pushed(publish.finish(destination, image, REPORTS, say, dry_run=dry_run), json=json, dry_run=dry_run)
+        demand = signing.demand_of(signed, destination.ca)
+        finished = publish.finish(destination, image, REPORTS, say, demand=demand, dry_run=dry_run)
+        show_pushed(finished, json=json, dry_run=dry_run)
     elif dry_run:
         ready = publish.rehearse(Engine.connect(chosen=chosen), image, destination, REPORTS, force=force, sign=signs)
         digest = ready.there.digest if ready.there else ""
@@ -176,23 +185,27 @@ def pull(
     from tfbuild.util.progress import Progress
 
     chosen = selection.choose(engine)
-    cosign_options = signing.options(signed)
     source = registry_of(registry, ca_cert)
+    demand = signing.demand_of(signed, source.ca)
     host = running_cpu(cpuinfo, ca_cert, chosen)
     features = frozenset(isa.all_of_cpu(host).features)
-    choice = publish.select(
-        source, host, features, release=release, target=target, python=python, any_release=any_release, skip=skip
+    selected = partial(
+        publish.select,
+        source,
+        host,
+        features,
+        release=release,
+        target=target,
+        python=python,
+        any_release=any_release,
+        skip=skip,
     )
+    choice = publish.select_signed(source, selected, demand) if demand else selected()
     if dry_run or choice.best is None:
         for line in choose.passed_over(choice.passed_over):
             say(line)
     try:
-        accepted = publish.accept(
-            source,
-            choice,
-            say,
-            partial(signing.demand, options=cosign_options, ca=source.ca) if cosign_options else None,
-        )
+        accepted = publish.accept(source, choice, say, demand)
     except (NothingFits, VerificationFailed) as error:
         if json:
             second = error.second if isinstance(error, publish.Altered) else None
@@ -202,7 +215,7 @@ def pull(
     reference = f"{source.repository}@{accepted.image.digest}"
     image = "" if dry_run else publish.pull(Engine.connect(chosen=chosen), source, accepted, Progress())
     if json:
-        show_pulled(choice, reference=reference, image=image, signed=bool(cosign_options))
+        show_pulled(choice, reference=reference, image=image, signed=demand is not None)
     else:
         print(image or reference)
         for line in choose.explained(choice, any_release=any_release):

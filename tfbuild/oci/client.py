@@ -6,6 +6,7 @@ has a digest is checked against it, and every read is bounded.
 
 import random
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -50,6 +51,7 @@ class Registry:
         self._request = Connection(repository, ca=ca).request
         self._lists_referrers = True
         self._configs: dict[str, dict[str, Any]] = {}
+        self._layers: dict[tuple[str, int], str] = {}
 
     # --- reading ---
 
@@ -136,6 +138,23 @@ class Registry:
         if digest_of(content) != digest:
             raise Damaged(f"{self.repository} sent a {name} that does not match its digest ({digest})", hint=TAMPERED)
         return content
+
+    def damage(self, manifest: Manifest) -> str:
+        """Say what the registry does not have of an image's layers, or "". By requests without a body, one a layer."""
+        layers = sorted({*manifest.layers} - {*self._layers})
+        with ThreadPoolExecutor(transport.WORKERS) as pool:
+            self._layers.update(zip(layers, pool.map(self._damage_of_layer, layers), strict=True))
+        return next(filter(None, (self._layers[layer] for layer in manifest.layers)), "")
+
+    def _damage_of_layer(self, layer: tuple[str, int]) -> str:
+        digest, size = layer
+        answer = self._request("HEAD", f"blobs/{digest}", accept=(404,)) if DIGEST.fullmatch(digest) else None
+        if answer is None or answer.status_code == 404:
+            return f"the registry lost its layer {digest or 'without a digest'}"
+        there = answer.headers.get("Content-Length", "")
+        if there.isdecimal() and int(there) != size:
+            return f"its layer {digest} has {there} bytes in the registry instead of {size}"
+        return ""
 
     def referrers(self, digest: str) -> list[dict[str, Any]] | None:
         """The descriptors of what refers to a manifest, as the registry lists them; None if it has no such list.

@@ -41,11 +41,16 @@ class Manifest:
         return document
 
     @property
+    def layers(self) -> list[tuple[str, int]]:
+        """The digest of each of an image's layers, and its bytes as it is transferred (compressed)."""
+        rows = self.json().get("layers")
+        layers = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+        return [(str(row.get("digest", "")), size if isinstance(size := row.get("size"), int) else 0) for row in layers]
+
+    @property
     def size(self) -> int:
         """Bytes of an image's layers as they are transferred (compressed)."""
-        layers = self.json().get("layers")
-        sizes = [layer.get("size") for layer in layers if isinstance(layer, dict)] if isinstance(layers, list) else []
-        return sum(size for size in sizes if isinstance(size, int))
+        return sum(size for _, size in self.layers)
 
     @property
     def config(self) -> str:

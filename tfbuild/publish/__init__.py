@@ -1,7 +1,7 @@
 """A verified image <-> a registry: indexes, SBOM, provenance, signature, choice, check."""
 
 from tfbuild.publish.candidates import Altered, accept, nothing_fits
-from tfbuild.publish.pulling import pull, select
+from tfbuild.publish.pulling import pull, select, select_signed
 from tfbuild.publish.pushing import Pushed, Rehearsal, access, finish, push, rehearse
 from tfbuild.publish.withdrawing import withdraw
 
@@ -17,5 +17,6 @@ __all__ = [
     "push",
     "rehearse",
     "select",
+    "select_signed",
     "withdraw",
 ]

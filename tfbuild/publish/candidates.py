@@ -5,7 +5,7 @@ user requires. An image that is not the one that its index and its provenance de
 refused, and the next one that fits is named as the second choice, for the user to decide.
 """
 
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tfbuild.context.labels import of_configuration
@@ -13,11 +13,11 @@ from tfbuild.errors import NothingFits, RegistryRefused, TfbuildError, Verificat
 from tfbuild.oci import manifests, referrers
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Damaged, Manifest
-from tfbuild.publish import described, indexes, provenance
+from tfbuild.publish import choose, described, indexes, provenance
 from tfbuild.publish.choose import Choice, PassedOver, Published
+from tfbuild.publish.signing import Demand
 
-# Raises VerificationFailed if the image with this reference by digest is not signed.
-Demand = Callable[[str], None]
+MOST_READ_AHEAD = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,25 +70,47 @@ def accept(
         raise nothing_fits(registry, choice)
     passed_over: list[PassedOver] = []
     unsigned: list[VerificationFailed] = []
-    for position, image in enumerate(choice.fitting):
-        try:
-            manifest = registry.manifest(image.digest)
-            reason = _against(registry, image, manifest, demand, unsigned)
-        except (VerificationFailed, Damaged) as error:
-            rest = choice.among(choice.fitting[position + 1 :])
-            raise Altered(error, image, _second(registry, rest, demand)) from error
-        if manifest is not None and not reason:
-            return Accepted(image=image, manifest=manifest, passed_over=tuple(passed_over))
-        note(f"not {image.id}: {reason}")
-        passed_over.append(PassedOver(id=image.id, reason=reason, better=True))
+    try:
+        for position, (image, manifest) in enumerate(_read_ahead(registry, choice.fitting)):
+            try:
+                if isinstance(manifest, Exception):
+                    raise manifest
+                reason = _against(registry, image, manifest, demand, unsigned)
+            except (VerificationFailed, Damaged) as error:
+                rest = choice.among(choice.fitting[position + 1 :])
+                raise Altered(error, image, _second(registry, rest, demand)) from error
+            if manifest is not None and not reason:
+                return Accepted(image=image, manifest=manifest, passed_over=tuple(passed_over))
+            passed_over.append(PassedOver(id=image.id, reason=reason, better=True))
+    finally:
+        for line in choose.passed_over(passed_over):
+            note(line)
     raise (
         unsigned[0]
         if unsigned
         else RegistryRefused(
-            f"{registry.repository} lost or withdrew {', '.join(image.id for image in passed_over)}",
+            f"{registry.repository} lost or withdrew {choose.few([image.id for image in passed_over])}",
             hint="push them again",
         )
     )
+
+
+def _read_ahead(
+    registry: Registry, images: Sequence[Published]
+) -> Iterator[tuple[Published, Manifest | VerificationFailed | Damaged | None]]:
+    """Yield each image with its manifest, or why that cannot be used; of many that are lost, several at once."""
+
+    def read(digest: str) -> Manifest | VerificationFailed | Damaged | None:
+        try:
+            return registry.manifest(digest)
+        except (VerificationFailed, Damaged) as error:
+            return error
+
+    begin, count = 0, 1
+    while begin < len(images):
+        some = images[begin : begin + count]
+        yield from zip(some, indexes.parallel(read, [image.digest for image in some]), strict=True)
+        begin, count = begin + count, min(2 * count, MOST_READ_AHEAD)
 
 
 def _against(
@@ -103,7 +125,7 @@ def _against(
     The refusal by `demand` is added to `unsigned`.
     """
     if manifest is None:
-        return f"the registry lost it; heal it by `invoke push` or `invoke withdraw {image.id}`"
+        return "the registry lost it: push it again, or withdraw it"
     if demand is not None:
         try:
             demand(f"{registry.repository}@{image.digest}")
@@ -112,7 +134,7 @@ def _against(
             return "no signature that cosign accepts"
     rows = check(registry, image, manifest)
     withdrawn = indexes.withdrawal(registry, manifest, rows)
-    return f"it was withdrawn: {withdrawn}" if withdrawn else ""
+    return f"it was withdrawn: {withdrawn}" if withdrawn else registry.damage(manifest)
 
 
 def _second(registry: Registry, choice: Choice, demand: Demand | None) -> Published | None:

@@ -79,6 +79,7 @@ class Choice:
     """`best` is None if nothing fits; `nearest` is then the image with the fewest `missing` features.
 
     `fitting`: all images that the host could run instead, `best` first.
+    `newest`: all images of the release that was chosen among, `fitting` first; () where all releases were.
     `older`: the best fitting image of older releases, if its set is larger than that of `best`, or `best` is None.
     """
 
@@ -88,6 +89,7 @@ class Choice:
     passed_over: tuple[PassedOver, ...]
     older: Published | None = None
     fitting: tuple[Published, ...] = ()
+    newest: tuple[Published, ...] = ()
 
     def among(self, fitting: Sequence[Published]) -> "Choice":
         """Return the choice among these images only."""
@@ -138,8 +140,15 @@ def choose(
     )
     if older and best and speed(older) <= speed(best):
         older = None
+    rest = [image for image in ranked if newest and image.release == newest and image not in fitting]
     return Choice(
-        best=best, nearest=nearest, missing=missing, passed_over=passed_over, older=older, fitting=tuple(fitting)
+        best=best,
+        nearest=nearest,
+        missing=missing,
+        passed_over=passed_over,
+        older=older,
+        fitting=tuple(fitting),
+        newest=(*fitting, *rest) if newest else (),
     )
 
 
@@ -163,10 +172,11 @@ def passed_over(rows: Iterable[PassedOver]) -> list[str]:
     reasons: dict[str, list[str]] = {}
     for row in rows:
         reasons.setdefault(row.reason, []).append(row.id)
-    return [f"not {_few(ids)}: {reason}" for reason, ids in reasons.items()]
+    return [f"not {few(ids)}: {reason}" for reason, ids in reasons.items()]
 
 
-def _few(ids: Sequence[str]) -> str:
+def few(ids: Sequence[str]) -> str:
+    """Name the first two, and count the others."""
     more = len(ids) - MOST_NAMED
     return f"{', '.join(ids[:MOST_NAMED])}{f' and {more} more' if more > 0 else ''}"
 

@@ -24,7 +24,7 @@ from tfbuild.errors import (
 from tfbuild.oci import manifests, references, referrers
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Damaged, Manifest
-from tfbuild.publish import choose, indexes, provenance, standing
+from tfbuild.publish import choose, indexes, provenance, signing, standing
 from tfbuild.publish.choose import Published
 from tfbuild.publish.provenance import Statement
 from tfbuild.publish.standing import Standing
@@ -67,21 +67,24 @@ class Described:
         }
 
 
-def check(registry: Registry, name: str, reports: Path) -> Described:
+def check(registry: Registry, name: str, reports: Path, demand: signing.Demand | None = None) -> Described:
     """The image that `name` (an identifier, a digest, or a reference with either) means, if it is the one described.
 
+    Its signature is demanded before anything else is read, because all else can be forged by whoever may push.
     Raises VerificationFailed with what differs, UnknownImage if there is no such image, Unfinished if nothing is
-    attached to it and no index offers it.
+    attached to it and no index offers it, or a layer is missing.
     """
     try:
-        return _described(registry, name, reports)
+        return _described(registry, name, reports, demand)
     except Damaged as error:
         raise VerificationFailed(error.reason, hint=error.hint) from error
 
 
-def _described(registry: Registry, name: str, reports: Path) -> Described:
+def _described(registry: Registry, name: str, reports: Path, demand: signing.Demand | None) -> Described:
     tag = tag_of(registry, name)
     manifest = _manifest(registry, tag)
+    if demand is not None:
+        demand(f"{registry.repository}@{manifest.digest}")
     config = registry.config(manifest)
     labels = of_configuration(config)
     identifier = read_labels(labels).id
@@ -94,7 +97,8 @@ def _described(registry: Registry, name: str, reports: Path) -> Described:
     if published is None:
         raise VerificationFailed(f"the labels of {identifier} are invalid", hint="push it again with this tfbuild")
     indexed = standing.of(registry, published)
-    _refuse_contradicted(registry, manifest, identifier, indexed, by_tag=tag == identifier)
+    moving = demand is not None and is_arriving(registry, manifest)
+    _refuse_contradicted(manifest, identifier, indexed, by_tag=tag == identifier and not moving)
     rows = referrers.listed(registry, manifest.digest)
     if not indexed.named and not referrers.complete(rows):
         raise Unfinished(
@@ -103,6 +107,8 @@ def _described(registry: Registry, name: str, reports: Path) -> Described:
         )
     about = statements(registry, manifest, labels, rows)
     bill = _bill(registry, manifest, about[-1], identifier, rows)
+    if damage := registry.damage(manifest):
+        raise Unfinished(f"{identifier} cannot be pulled: {damage}", hint="push it again, or another one with --force")
     compared, note = _compare_report(reports, identifier, manifest, about[-1])
     notes = [note, _several(about), _reworded(indexed, identifier)]
     return Described(
@@ -125,13 +131,12 @@ def is_arriving(registry: Registry, manifest: Manifest) -> bool:
     return any(registry.digest(references.arriving_tag(known)) == manifest.digest for known in manifest.ids)
 
 
-def _refuse_contradicted(
-    registry: Registry, manifest: Manifest, identifier: str, indexed: Standing, *, by_tag: bool
-) -> None:
-    """Raise VerificationFailed if the indexes and the image contradict each other, unless a push moves the tag now.
+def _refuse_contradicted(manifest: Manifest, identifier: str, indexed: Standing, *, by_tag: bool) -> None:
+    """Raise VerificationFailed if the indexes and the image contradict each other.
 
-    An unfinished push is recognised by its arriving tag, which goes last. An image that was given by its digest may
-    have been replaced since.
+    An image that was given by its digest (not `by_tag`) may have been replaced since. So may one whose push with
+    --force did not finish, which its arriving tag shows; but that is trusted only with a signature, because whoever
+    moves a fixed tag can set an arriving one too.
     """
     if indexed.moved:
         raise VerificationFailed(f"{', '.join(indexed.moved)}: not an index any more", hint=HINT)
@@ -139,11 +144,10 @@ def _refuse_contradicted(
         raise VerificationFailed(
             f"{', '.join(indexed.described)} describe {identifier} otherwise than its labels", hint=HINT
         )
-    if by_tag and indexed.replaced and not is_arriving(registry, manifest):
+    if by_tag and indexed.replaced:
         raise VerificationFailed(
-            f"{identifier} is another image under its tag ({manifest.digest}) than in {', '.join(indexed.replaced)}, "
-            "and no push is underway",
-            hint=HINT,
+            f"{identifier} is another image under its tag ({manifest.digest}) than in {', '.join(indexed.replaced)}",
+            hint="if a push with --force is running or was stopped, push it again with --force; else " + HINT,
         )
 
 

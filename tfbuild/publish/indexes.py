@@ -5,10 +5,10 @@ A fixed tag is a build's identifier (2.20.0-mkl-py3.13-x86-64-v3) and never move
 by which a host chooses, so that nothing is downloaded for the choice. The index of a release names all of its images,
 and the latest index those of the newest release. The index `any` names, for each platform, Python and instruction set,
 the image of the newest release that has it: all images of the newest release are among them, so that one index tells
-`pull` and pull.sh both the newest release and the larger sets of older ones. The slowest images come first, and of
-equally fast ones the best: plain `docker pull` takes the first one of its platform, or of the highest variant that the
-host runs (Docker 23 and newer), and pull.sh the first one of the highest speed that fits. The slowest have no
-`platform.variant`, because Docker 20.10 passes over all but v1 (of amd64); the others have that of their level.
+`pull` and pull.sh both the newest release and the larger sets of older ones. Images come in the order of their levels,
+those of one level best first: plain `docker pull` takes the first one of its platform, or of the highest variant that
+the host runs (Docker 23 and newer), and pull.sh the first one of the highest speed that fits. The slowest come first
+and have no `platform.variant`, because Docker 20.10 passes over all but v1 (of amd64).
 """
 
 import json
@@ -108,8 +108,10 @@ def parallel(read: Callable[[str], Result], names: Iterable[str]) -> list[Result
 
 
 def of_config(config: dict[str, Any], digest: str) -> Published | None:
-    """The image that a configuration's labels describe; None if they are not tfbuild's, or incomplete."""
-    return of_labels(labels.of_configuration(config), config.get("created"), digest)
+    """The image that a configuration's labels describe; None where they are incomplete, or contradict it."""
+    image = of_labels(labels.of_configuration(config), config.get("created"), digest)
+    platform = f"{config.get('os')}/{config.get('architecture')}"
+    return image if image is not None and image.platform == platform else None
 
 
 def of_labels(raw: object, created: object, digest: str) -> Published | None:
@@ -123,6 +125,8 @@ def of_labels(raw: object, created: object, digest: str) -> Published | None:
     if "features" not in own or not all(VALUE.fullmatch(own.get(name, "")) for name in LABELS):
         return None
     if not references.TAG.fullmatch(own["id"]) or not references.DIGEST.fullmatch(digest):
+        return None
+    if not own["id"].startswith(f"{own['release']}-{own['target']}-py{own['python']}-"):
         return None
     return Published(
         id=own["id"],
@@ -140,14 +144,17 @@ def of_labels(raw: object, created: object, digest: str) -> Published | None:
 def index(entries: Iterable[IndexEntry]) -> bytes:
     """The OCI index of these images; the same bytes for the same images."""
     best_first = sorted(entries, key=lambda row: choose.rank(row.image), reverse=True)
-    order = sorted(best_first, key=lambda row: (row.image.platform, choose.speed(row.image)))
-    slowest = {row.image.platform: choose.speed(row.image) for row in reversed(order)}
+    slowest = {row.image.platform: choose.speed(row.image) for row in best_first}
+
+    def level(row: IndexEntry) -> int:
+        return 0 if choose.speed(row.image) == slowest[row.image.platform] else _level(row.image)
+
     document = {
         "schemaVersion": 2,
         "mediaType": manifests.INDEX,
         "manifests": [
-            _descriptor(row, "" if choose.speed(row.image) == slowest[row.image.platform] else variant_of(row.image))
-            for row in order
+            _descriptor(row, variant_of(row.image) if level(row) else "")
+            for row in sorted(best_first, key=lambda row: (row.image.platform, level(row)))
         ],
         "annotations": labels.prefixed({"schema": labels.SCHEMA}),
     }
@@ -157,7 +164,13 @@ def index(entries: Iterable[IndexEntry]) -> bytes:
 def variant_of(image: Published) -> str:
     """Return the `platform.variant` of the smallest level that contains an image's set; "" if none does."""
     levels = facts.levels(plan.PLATFORMS[image.platform])
-    return next((level.variant for level in levels if image.features <= level.features), "")
+    return dict(enumerate((level.variant for level in levels), 1)).get(_level(image), "")
+
+
+def _level(image: Published) -> int:
+    """Return the number, from 1 on, of the smallest level that contains an image's set; above all if none does."""
+    levels = facts.levels(plan.PLATFORMS[image.platform])
+    return next((number for number, level in enumerate(levels, 1) if image.features <= level.features), len(levels) + 1)
 
 
 def _descriptor(row: IndexEntry, variant: str) -> dict[str, object]:

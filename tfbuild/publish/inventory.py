@@ -170,7 +170,7 @@ def remote(
                 image, place, f"{place}:{image.id}", verified=None, size=manifest.size, host=host, features=features
             ),
             offered=image in named,
-            altered=_alteration(image, rows, complete=attached.complete),
+            altered=_alteration(image, rows, complete=attached.complete) or attached.damage,
             withdrawn=attached.withdrawn,
             signed=attached.signed,
         )
@@ -185,12 +185,13 @@ def remote(
 class AttachedKinds:
     """What is attached to an image. `complete`: its SBOM and its provenance; `withdrawn`: why it was, or "".
 
-    `signed`: a signature is there, which nobody checked.
+    `signed`: a signature is there, which nobody checked. `damage`: what the registry lost of its layers, or "".
     """
 
     complete: bool
     withdrawn: str
     signed: bool
+    damage: str
 
 
 def _attached(registry: Registry, subjects: Iterable[Manifest]) -> list[AttachedKinds]:
@@ -203,6 +204,7 @@ def _attached(registry: Registry, subjects: Iterable[Manifest]) -> list[Attached
             complete=referrers.complete(rows),
             withdrawn=indexes.withdrawal(registry, subject, rows),
             signed=referrers.signed(registry, subject.digest, types),
+            damage=registry.damage(subject),
         )
 
     with ThreadPoolExecutor(transport.WORKERS) as pool:

@@ -107,7 +107,7 @@ def _push(
 
 @dataclass(frozen=True, kw_only=True)
 class Rehearsal:
-    """A push that may begin. `there`: what its fixed tag is now; `existing`: that, if it is this image."""
+    """A push that may begin. `there`: what its fixed tag is now; `existing`: that, if it is this image and whole."""
 
     image: Image
     identifier: str
@@ -132,10 +132,11 @@ def prepare(engine: Engine, image: str, registry: Registry, reports: Path, *, fo
         _refuse_moving(ref, there, force=force)
     else:
         _published(registry, ref, existing)
+    whole = existing if existing is not None and not registry.damage(existing) else None
     for manifest in (existing, *_pushed_before(registry, local)):
         if manifest is not None:
             _refuse_withdrawn(registry, manifest, identifier)
-    return Rehearsal(image=local, identifier=identifier, ref=ref, there=there, existing=existing)
+    return Rehearsal(image=local, identifier=identifier, ref=ref, there=there, existing=whole)
 
 
 def _on_engine(engine: Engine, image: str, registry: Registry) -> str:
@@ -177,7 +178,7 @@ def _upload(engine: Engine, image_id: str, registry: Registry, identifier: str, 
     tag = references.arriving_tag(image_id)
     ref = f"{registry.repository}:{tag}"
     arrived = registry.manifest(tag)
-    if _is(arrived, image_id):
+    if _is(arrived, image_id) and not registry.damage(arrived):
         return arrived
     transfer.again(lambda: _transfer(engine, image_id, ref, progress), progress)
     # If the same image is pushed twice at once, the other push may have set the fixed tag and removed this one.
@@ -262,14 +263,20 @@ def access(registry: Registry, image: str) -> tuple[str, str]:
 
 
 def finish(
-    registry: Registry, image: str, reports: Path, note: indexes.Note = indexes.quietly, *, dry_run: bool = False
+    registry: Registry,
+    image: str,
+    reports: Path,
+    note: indexes.Note = indexes.quietly,
+    *,
+    demand: signing.Demand | None = None,
+    dry_run: bool = False,
 ) -> Pushed:
     """Finish the push of an image that is in the registry with its papers: only update its indexes.
 
     Damaged images are reported to `note`. With `dry_run`, `moved` has the indexes that do not offer it yet. Raises what
     described.check does; Unfinished if the image or its papers are missing.
     """
-    checked = described.check(registry, image, reports)
+    checked = described.check(registry, image, reports, demand)
     if checked.withdrawn:
         described.refuse_unfinished(checked)
     if dry_run:

@@ -9,11 +9,14 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from tfbuild.errors import TfbuildError, UsageError, VerificationFailed
 
 PROGRAM = "cosign"
+# Raises VerificationFailed if the image with this reference by digest is not signed.
+Demand = Callable[[str], None]
 
 
 def need() -> str:
@@ -45,6 +48,33 @@ def sign(reference: str, options: tuple[str, ...], *, ca: Path | None) -> None:
             f"cosign did not sign {reference}",
             hint="its own message is above; the same push command continues from here",
         )
+
+
+def demand_of(text: str, ca: Path | None) -> Demand | None:
+    """Return what demands a signature by the options of `cosign verify` in `text`; None where it is empty.
+
+    It asks once for each image.
+    """
+    if not text:
+        return None
+    words = options(text)
+    refusals: dict[str, VerificationFailed | None] = {}
+
+    def demanded(reference: str) -> None:
+        if reference not in refusals:
+            refusals[reference] = _refusal(reference, words, ca)
+        if (refusal := refusals[reference]) is not None:
+            raise refusal
+
+    return demanded
+
+
+def _refusal(reference: str, options: tuple[str, ...], ca: Path | None) -> VerificationFailed | None:
+    try:
+        demand(reference, options, ca=ca)
+    except VerificationFailed as error:
+        return error
+    return None
 
 
 def demand(reference: str, options: tuple[str, ...], *, ca: Path | None) -> None:
