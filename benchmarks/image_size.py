@@ -1,15 +1,22 @@
-"""What an image weighs and how long its `import tensorflow` takes, against the naive image of the same wheel.
+"""What an image weighs and how long its `import tensorflow` takes, against its wheel and against a naive image.
 
     .venv/bin/python -m benchmarks.image_size [--base bootstrap] [--rounds 15]
 
-Naive is what most Dockerfiles do: apt's python3 and pip (lists and caches removed), `pip install tensorflow-cpu`. Both
-stand on the same base and are built here. Targets: at most 0.60 of the size; the import no slower. Import times are
-taken inside the containers, in interleaved rounds in shuffled order, and compared round by round.
+The lower bound of the size is what TensorFlow itself needs: the files of its wheel without headers, the libraries
+stripped. The naive image is what most Dockerfiles do: apt's python3 and pip (lists and caches removed), `pip install
+tensorflow-cpu`. Both images stand on the same base and are built here. Import times are taken inside the containers, in
+interleaved rounds in shuffled order, and compared round by round.
+
+Needs binutils and Internet access.
 """
 
 import argparse
 import os
+import shutil
+import subprocess
+import sys
 import tempfile
+import zipfile
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -42,29 +49,64 @@ RUN --mount=type=secret,id=ca {ca}pip install --break-system-packages --no-cache
 
 
 @dataclass(frozen=True, kw_only=True)
+class Site:
+    """The folder and the network of the builds, and the site's CA certificates, if it has its own."""
+
+    folder: Path
+    network: str
+    ca: Path | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Seconds:
     wall: float
     cpu: float
 
 
-def make_naive(engine: Engine, build: Build, ground: ResolvedBase, folder: Path, ca: Path | None) -> str:
-    context = folder / "naive"
+def unpack_wheel(build: Build, folder: Path) -> Path:
+    """Download the wheel of the build from PyPI and return the folder with its files."""
+    words = ["--only-binary", ":all:", "--no-deps", "--python-version", build.python, "--dest", str(folder)]
+    words += ["--platform", f"manylinux_2_27_{plan.PLATFORMS[build.platform]}", build.wheel.requirement]
+    subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", *words], check=True)
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder / "wheel")
+    return folder / "wheel"
+
+
+def keep_what_runs(wheel: Path) -> None:
+    """Delete the headers and strip the libraries."""
+    shutil.rmtree(wheel / "tensorflow" / "include")
+    subprocess.run(["strip", "--strip-unneeded", *filter(Path.is_file, wheel.rglob("*.so*"))], check=True)
+
+
+def bytes_of(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def make_naive(engine: Engine, build: Build, ground: ResolvedBase, site: Site) -> str:
+    context = site.folder / "naive"
     context.mkdir()
-    certificate = "PIP_CERT=/run/secrets/ca " if ca else ""
+    certificate = "PIP_CERT=/run/secrets/ca " if site.ca else ""
     text = NAIVE.format(base=ground.reference, ca=certificate, requirement=build.wheel.requirement)
     (context / "Dockerfile").write_text(text)
-    return make(engine, context, "naive", folder, ca, {})
+    return make(engine, context, "naive", site, {})
 
 
-def make_tfbuild(engine: Engine, build: Build, ground: ResolvedBase, folder: Path, ca: Path | None) -> str:
-    context = dockerfile.write(build, folder / "tfbuild")
-    return make(engine, context.folder, "tfbuild", folder, ca, dict(dockerfile.build_args(ground, context)))
+def make_tfbuild(engine: Engine, build: Build, ground: ResolvedBase, site: Site) -> str:
+    context = dockerfile.write(build, site.folder / "tfbuild")
+    return make(engine, context.folder, "tfbuild", site, dict(dockerfile.build_args(ground, context)))
 
 
-def make(engine: Engine, context: Path, name: str, folder: Path, ca: Path | None, arguments: dict[str, str]) -> str:
-    secrets = {"ca": ca} if ca else {}
-    log = folder / f"{name}.log"
-    settings = BuildSettings(log=log, progress=Progress(), build_args=arguments, secrets=secrets)
+def make(engine: Engine, context: Path, name: str, site: Site, arguments: dict[str, str]) -> str:
+    secrets = {"ca": site.ca} if site.ca else {}
+    settings = BuildSettings(
+        log=site.folder / f"{name}.log",
+        progress=Progress(),
+        build_args=arguments,
+        secrets=secrets,
+        network=site.network,
+    )
     engine.build(context, settings, tag=f"{TAG}:{name}")
     return f"{TAG}:{name}"
 
@@ -77,9 +119,14 @@ def import_seconds(engine: Engine, image: str, python: str) -> Seconds:
     return Seconds(wall=float(wall), cpu=float(cpu))
 
 
+def sizes(of: dict[str, int]) -> str:
+    return ", ".join(f"{name} {size / 1e6:.0f} MB" for name, size in of.items())
+
+
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--base", default="auto", help="as in `invoke build`; it must be a Debian without Python")
+    parser.add_argument("--network", default="", help="of the builds, as in `invoke build`")
     parser.add_argument("--rounds", type=int, default=15)
     return parser.parse_args()
 
@@ -88,20 +135,22 @@ def main() -> None:
     chosen = options()
     engine = Engine.connect()
     build = plan.select(Request(wheel="official", target="cpu", platform=engine.platform), None)
-    site = os.environ.get("SSL_CERT_FILE", "")
-    ca = Path(site) if site else None
+    certificates = os.environ.get("SSL_CERT_FILE", "")
+    ca = Path(certificates) if certificates else None
     with tempfile.TemporaryDirectory(prefix="tfbuild-benchmark-") as scratch:
         folder = Path(scratch)
+        site = Site(folder=folder, network=chosen.network, ca=ca)
         image, distribution, log = build.base_image, build.base_distribution, folder / "base.log"
         ground = base_image.resolve(engine, image, distribution, chosen.base, progress=Progress(), log=log, ca_cert=ca)
-        naive = make_naive(engine, build, ground, folder, ca)
-        slim = make_tfbuild(engine, build, ground, folder, ca)
-    size = {
-        name: engine.image(ref).size for name, ref in (("base", ground.reference), ("naive", naive), ("tfbuild", slim))
-    }
-    ratio = size["tfbuild"] / size["naive"]
-    print(f"{build.wheel.requirement} on {ground.name} ({size['base'] / 1e6:.0f} MB)")
-    print(f"naive {size['naive'] / 1e6:.0f} MB, tfbuild {size['tfbuild'] / 1e6:.0f} MB: {ratio:.3f} (at most 0.60)")
+        naive = make_naive(engine, build, ground, site)
+        slim = make_tfbuild(engine, build, ground, site)
+        wheel = unpack_wheel(build, folder)
+        size = {"wheel": bytes_of(wheel)}
+        keep_what_runs(wheel)
+        size["wheel_stripped"] = bytes_of(wheel)
+    images = {"base": ground.reference, "naive": naive, "tfbuild": slim}
+    size |= {name: engine.image(ref).size for name, ref in images.items()}
+    print(f"{build.wheel.requirement} on {ground.name}: " + sizes(size))
 
     measurements = {
         image: partial(import_seconds, engine, image, python)
@@ -117,7 +166,8 @@ def main() -> None:
     results: dict[str, object] = {
         "requirement": build.wheel.requirement,
         "bytes": size,
-        "size_ratio": ratio,
+        "wheel_ratio": size["tfbuild"] / size["wheel_stripped"],
+        "size_ratio": size["tfbuild"] / size["naive"],
         "import_wall_ratio": asdict(wall),
         "import_cpu_ratio": asdict(cpu),
         "import_seconds": [{"naive": asdict(pair[naive]), "tfbuild": asdict(pair[slim])} for pair in pairs],

@@ -3,7 +3,6 @@
 set -eu
 venv=$1
 headers=$2
-own=$(cd "$(dirname "$0")" && pwd)
 cd "$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("platlib"))')"
 # Up to 2.1 all of TensorFlow is in tensorflow_core, and tensorflow only loads it.
 package=tensorflow
@@ -31,11 +30,6 @@ strip_libraries() {
     find "$package" -type f -name "$framework" -exec strip --preserve-dates --wildcard \
         --keep-symbol='*CPUFeature*' --keep-symbol='*CheckFeatureOrDie*' --keep-symbol='*CheckIfFeatureUnused*' \
         --keep-symbol='*cpu_feature_guard*' {} +
-    # Without headers nothing is compiled against TensorFlow, and its largest library may export less.
-    [ "$headers" = headers ] ||
-        find "$package" -type f -name '*.so*' ! -name "$framework" -size +100M | while IFS= read -r library; do
-            "$venv/bin/python" -B "$own/unexport.py" "$library" . /usr/lib
-        done
     # The loader must still take each of them.
     find "$package" -type f -name '*.so*' -exec ldd {} + > /dev/null
 }

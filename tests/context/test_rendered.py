@@ -20,7 +20,7 @@ from tfbuild.plan.amendments import Override, Patch
 from tfbuild.plan.source import Source
 
 SMOKE = {f"scripts/smoke/{path.name}" for path in dockerfile.SMOKE.glob("*.py")}
-SCRIPTS = ("network.sh", "pip.sh", "slim.sh", "unexport.py", "parts.sh", "times.sh", "tfbuild-smoke")
+SCRIPTS = ("network.sh", "pip.sh", "slim.sh", "parts.sh", "times.sh", "tfbuild-smoke")
 OFFICIAL = {*(f"scripts/{name}" for name in SCRIPTS), *SMOKE}
 COMPILE = {
     f"scripts/{name}"

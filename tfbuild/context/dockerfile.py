@@ -222,7 +222,7 @@ def own_files(build: Build, layout: ContextLayout) -> dict[str, str]:
 
 def scripts(build: Build) -> dict[str, str]:
     """Return the scripts that its Dockerfile uses, by their paths in the context: the same texts for every build."""
-    names = ["network.sh", "pip.sh", "slim.sh", "unexport.py", "parts.sh", "times.sh"]
+    names = ["network.sh", "pip.sh", "slim.sh", "parts.sh", "times.sh"]
     if build.wheel.kind == "source":
         names += [*COMPILE_FILES, *(["llvm.sh"] if llvm_suite(build) else [])]
     return dict(_scripts(tuple(names)))

@@ -1,4 +1,4 @@
-"""A published package with custom ops, in an image whose TensorFlow exports less than that of its wheel."""
+"""A published package with custom ops, in an image with stripped libraries."""
 
 from collections.abc import Callable
 
