@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.compiled import __main__ as compiled
+from benchmarks import compiled
 
 PLAN = {
     "release": "2.0.4", "target": "mkl", "python": "3.7", "instruction_set": "x86-64-v3",

@@ -29,7 +29,7 @@ class Evidence(Facts, frozen=True, kw_only=True):
     target: str
     python: str
     platform: str
-    step: Literal["wheel", "analysed", "compiled"]
+    step: Literal["wheel", "compiled"]
     by: str
     cpu: str = ""
 
@@ -63,9 +63,9 @@ class Combination:
 
     @property
     def status(self) -> str:
-        steps = {row.step for row in self.evidence}
-        done = next((step for step in ("compiled", "analysed") if step in steps), "")
-        return done or ("no" if self.build is None else "own base" if self.own_base else "planned")
+        if any(row.step == "compiled" for row in self.evidence):
+            return "compiled"
+        return "no" if self.build is None else "own base" if self.own_base else "planned"
 
     def to_json(self) -> dict[str, object]:
         return {
@@ -131,7 +131,6 @@ Builds from source, for every TensorFlow release, Python, target and platform. `
 
 - **planned**: `invoke build` accepts it; it was not compiled with tfbuild yet. A number tells what is not certain.
 - **own base**: planned too, but CUDA must be in the base image: name one that has it with `--base`.
-- **analysed**: Bazel's own analysis of the release's real tree accepted every flag.
 - **compiled**: compiled to its end, and the image passed verification. Where the builder cannot run it, its smoke
   benchmark passed on an emulated CPU.
 - **no**: refused; the number tells why.

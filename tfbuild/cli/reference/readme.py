@@ -13,8 +13,8 @@ from tfbuild.util.installation import clone
 FILE = Path("README.md")
 BEGIN, END = "<!-- support -->\n", "<!-- end of support -->\n"
 OWN, OTHER = "linux/amd64", "linux/arm64"
-# What was done beyond planning, and how the table says it. Whatever was compiled was analysed and verified too.
-STEPS = {"compiled": "compiled", "wheel": "verified", "analysed": "analysed"}
+# What was done beyond planning, and how the table says it. Whatever was compiled was verified too.
+STEPS = {"compiled": "compiled", "wheel": "verified"}
 
 
 def to_markdown() -> str:
