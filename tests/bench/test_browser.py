@@ -13,7 +13,7 @@ from tests import checkout
 from tests.bench.test_page import every_number, hostile, mixed
 from tests.bench.test_report import RECORDED, elsewhere, slower_report
 from tests.verify.test_page import failed
-from tfbuild.bench import compare, page, rewording, wording
+from tfbuild.bench import compare, page, wording
 from tfbuild.bench import report as reporting
 from tfbuild.measure import intervals
 from tfbuild.verify import page as verification
@@ -85,7 +85,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "mixed": page.to_html(first),
         "hostile": page.to_html(hostile()),
         "verification": verification.to_html(failed()),
-        "guide": page.to_html(rewording.reworded(reporting.read(GUIDE))),
+        "guide": page.to_html(reporting.read(GUIDE)),
         "comparison": page.comparison(compare.compare(slower_report(1.0), slower_report(2.0), elsewhere(first))),
     }
     for name, text in texts.items():

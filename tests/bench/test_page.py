@@ -17,7 +17,7 @@ import pytest
 from tests.bench.test_report import ENV, RECORDED, SKIPPED, case, elsewhere, experiment, report, sizes, slower_report
 from tests.commandline import invoke
 from tests.pages.test_charts import drawings, marked, shift
-from tfbuild.bench import charts, command, compare, page, rewording, wording
+from tfbuild.bench import charts, command, compare, page, wording
 from tfbuild.bench import report as reporting
 from tfbuild.errors import UsageError
 from tfbuild.measure import intervals, records
@@ -95,8 +95,8 @@ def mixed_page() -> str:
 
 @cache
 def recorded() -> tuple[BenchReport, str]:
-    """Return a report of an older version as it is read now, and its page."""
-    read = rewording.reworded(reporting.read(RECORDED))
+    """Return a report of an older version, and its page."""
+    read = reporting.read(RECORDED)
     return read, page.to_html(read)
 
 

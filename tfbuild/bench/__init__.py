@@ -14,7 +14,6 @@ advise.py            pure: settings and lines of code (code_advice.py) with a me
 current_settings.py  pure: which settings an image has already
 wording.py           pure: the text of verdicts, times and caveats in every table, page and message
 report.py            reports as JSON, Markdown and a terminal table; interchange.py writes pyperf's format
-rewording.py         pure: stored reports in today's words (facts/rewordings.toml)
 page.py              HTML pages of a report or a comparison; charts.py has the charts of an experiment
 compare.py           pure: reports side by side; matching.py pairs their rows, gate.py applies `--fail-if`
 

@@ -10,7 +10,7 @@ import msgspec
 
 from tfbuild.bench import advise as advising
 from tfbuild.bench import compare as comparing
-from tfbuild.bench import gate, live, models, page, profiled, rewording, session
+from tfbuild.bench import gate, live, models, page, profiled, session
 from tfbuild.bench import report as reporting
 from tfbuild.bench.session import Settings
 from tfbuild.engine import Engine, image_name, removal
@@ -126,14 +126,9 @@ def write(report: BenchReport, folder: Path, name: str = "") -> Path:
 def export(report: str, *, html: str, pyperf: str) -> None:
     """Write an existing report as a page and in pyperf's format, to the files that are given."""
     if html:
-        rendering.write(page.to_html(_stored(report)), Path(html))
+        rendering.write(page.to_html(reporting.read(Path(report))), Path(html))
     if pyperf:
-        _export_pyperf(_stored(report), pyperf)
-
-
-def _stored(path: str) -> BenchReport:
-    """Read a report, which an earlier version may have written, in today's words; raise UsageError if that fails."""
-    return rewording.reworded(reporting.read(Path(path)))
+        _export_pyperf(reporting.read(Path(report)), pyperf)
 
 
 def _export_pyperf(report: BenchReport, file: str) -> None:
@@ -189,7 +184,7 @@ def compare(paths: Sequence[str], fail_if: Sequence[str], html: str, *, json: bo
             "comparing needs two reports or more", hint="give reports/bench-*.json files, the baseline first"
         )
     gates = gate.gates(fail_if)
-    comparison = comparing.compare(*(_stored(path) for path in paths))
+    comparison = comparing.compare(*(reporting.read(Path(path)) for path in paths))
     verdicts = gate.judge(comparing.judgeable(comparison), gates)
     if html:
         rendering.write(page.comparison(comparison, verdicts), Path(html))
@@ -206,7 +201,7 @@ def advise(report: str, env: str, *, json: bool) -> None:
 
     Raises UsageError if a file cannot be read or written.
     """
-    advices = advising.advise(_stored(report))
+    advices = advising.advise(reporting.read(Path(report)))
     if env:
         rendering.write(advising.env_file(advices), Path(env), "--env-file")
     if json:
