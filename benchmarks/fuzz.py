@@ -27,8 +27,8 @@ from tests.cpu.machines import machine
 from tfbuild import cpu, facts
 from tfbuild.bench import report as bench_reports
 from tfbuild.binary import guard, machinecode, scan
-from tfbuild.context import labels
-from tfbuild.engine import buildkit_log, image_name
+from tfbuild.context import image_name
+from tfbuild.engine import buildkit_log
 from tfbuild.errors import TfbuildError
 from tfbuild.facts import FeatureTable
 from tfbuild.in_container.smoke import judge
@@ -38,6 +38,7 @@ from tfbuild.pipeline import bazel_profile
 from tfbuild.pipeline.bazel_output import BazelWatch
 from tfbuild.plan import wheel
 from tfbuild.publish import indexes, provenance, sbom
+from tfbuild.util import terminal
 from tfbuild.verify import report as reports
 
 ROOT = Path(__file__).parent.parent
@@ -121,7 +122,7 @@ def registry_answer(content: bytes) -> None:
 def image_configuration(content: bytes) -> None:
     config = manifests.parse_object(content, "configuration")
     indexes.of_config(config, "sha256:" + 64 * "0")
-    labels.as_text(config.get("Labels"))
+    terminal.as_text(config.get("Labels"))
 
 
 def names(content: bytes) -> None:

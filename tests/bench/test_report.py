@@ -15,7 +15,8 @@ from tests.measure.test_evaluate import made_up, sample
 from tfbuild.bench import advise, batch_size, command, findings, session, wording
 from tfbuild.bench import report as reporting
 from tfbuild.bench.session import Settings
-from tfbuild.engine import Engine, image_name
+from tfbuild.context import image_name
+from tfbuild.engine import Engine
 from tfbuild.errors import DiskFull, UsageError
 from tfbuild.measure import intervals, records
 from tfbuild.measure.evaluate import evaluate

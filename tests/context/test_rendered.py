@@ -14,10 +14,12 @@ from tfbuild.context.dockerfile import Context, ContextLayout
 from tfbuild.context.labels import PREFIX, labels_of
 from tfbuild.context.planned import Planned
 from tfbuild.cpu import isa
+from tfbuild.engine import leases
 from tfbuild.errors import UnknownImage, UsageError
 from tfbuild.plan import Request
 from tfbuild.plan.amendments import Override, Patch
 from tfbuild.plan.source import Source
+from tfbuild.util.terminal import as_text
 
 SMOKE = {f"scripts/smoke/{path.name}" for path in dockerfile.SMOKE.glob("*.py")}
 SCRIPTS = ("network.sh", "pip.sh", "slim.sh", "parts.sh", "times.sh", "tfbuild-smoke")
@@ -98,9 +100,9 @@ def test_names_and_variables_that_others_rely_on() -> None:
     assert tuple(f"io.tfbuild.{name}" for name in ("id", "base", "container", "owner", "lease")) == (
         labels.ID,
         labels.BASE,
-        labels.CONTAINER,
-        labels.OWNER,
-        labels.LEASE,
+        leases.CONTAINER,
+        leases.OWNER,
+        leases.LEASE,
     )
     assert labels.given_at_build({"GITLAB_CI": "false", "CI_PROJECT_URL": "https://x/y"}) == {}
     with pytest.raises(UsageError) as refusal:
@@ -109,8 +111,8 @@ def test_names_and_variables_that_others_rely_on() -> None:
 
 
 def test_labels_that_are_no_texts_become_texts() -> None:
-    assert labels.as_text({"a": 1, 2: None}) == {"a": "1", "2": "None"}
-    assert labels.as_text({"a": "\ud800"}) == {"a": "?"}
+    assert as_text({"a": 1, 2: None}) == {"a": "1", "2": "None"}
+    assert as_text({"a": "\ud800"}) == {"a": "?"}
     assert labels.of_configuration({"config": {"Labels": {"a": 1}}, "Labels": {"b": "c"}}) == {"a": "1"}
     assert labels.of_configuration({}) == labels.of_configuration({"config": {}}) == {}
     read = labels.read_labels({"io.tfbuild.a": "1", "org.opencontainers.image.base.name": "n", "other": "x"})

@@ -13,7 +13,7 @@ from tests.contract.archive import RELEASE, Tree
 from tfbuild import plan
 from tfbuild.engine import Engine
 from tfbuild.facts import releases
-from tfbuild.plan import Build
+from tfbuild.plan import Build, configuration
 
 pytestmark = pytest.mark.engine
 
@@ -24,7 +24,7 @@ LIBRARY = "/opt/build/lib/python3.11/site-packages"
 AFTER_THE_SEARCH = f"""
 import os, configure
 configure._TF_BAZELRC = ".tf_configure.bazelrc"
-env = {{**os.environ, "CUDA_TOOLKIT_PATH": "{releases.Places().cuda_path}"}}
+env = {{**os.environ, "CUDA_TOOLKIT_PATH": "{configuration.CUDA_PATH}"}}
 configure.set_tf_cuda_compute_capabilities(env)
 configure.set_tf_cuda_clang(env)
 if env["TF_CUDA_CLANG"] == "1":
@@ -88,7 +88,7 @@ def test_without_any_one_of_the_variables_configure_asks(
 def test_configure_looks_for_the_plans_cuda_and_asks_nothing_where_there_is_none(
     build: Build, engine: Engine, builder: str, tree: Tree
 ) -> None:
-    folder = releases.Places().cuda_path
+    folder = configuration.CUDA_PATH
     command = f"mkdir {folder}; {plan.BUILD_PYTHON} configure.py"
     done = runs.configure(engine, builder, tree, runs.environment(build), command)
     assert done.exit_code != 0

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfbuild.context.labels import CONTAINER, LEASE, OWNER
 from tfbuild.engine import leases
-from tfbuild.engine.leases import Owner
+from tfbuild.engine.leases import CONTAINER, LEASE, OWNER, Owner
 
 NAME = "tfbuild-0123456789ab"
 

@@ -4,15 +4,20 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from packaging.version import Version
 
 from tfbuild import plan
 from tfbuild.context import dockerfile
-from tfbuild.errors import UnknownCompiler, UnknownPython
+from tfbuild.engine import Engine
+from tfbuild.errors import BaseUnavailable, UnknownCompiler, UnknownPython
 from tfbuild.facts import base_images, releases, toolchains
-from tfbuild.plan import Build, Request
+from tfbuild.pipeline import base_image
+from tfbuild.plan import Build, Request, base_choice
+from tfbuild.util.progress import Progress
 
+ROOT = Path(__file__).parents[2]
 DISTRIBUTIONS = toolchains.table().distribution
 LLVM = toolchains.table().llvm
 
@@ -41,6 +46,19 @@ def test_mmdebstrap_makes_the_bases_with_debians_own_python() -> None:
         "python:3.11-slim-bookworm": "bookworm",
         "python:3.13-slim-trixie": "trixie",
     }
+
+
+def test_a_debian_release_is_a_row_that_gives_a_base_and_a_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert f"Debian has {plan.debian_pythons()}." in (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    forky = msgspec.structs.replace(DISTRIBUTIONS[-1], name="forky", python="3.14")
+    table = msgspec.structs.replace(toolchains.table(), distribution=(*DISTRIBUTIONS, forky))
+    monkeypatch.setattr(toolchains, "table", lambda: table)
+    assert base_images.BaseImage(python="3.14", distribution="forky").bootstrap == "forky"
+    with pytest.raises(BaseUnavailable) as refusal:
+        base_image.resolve(
+            Engine.__new__(Engine), "python:3.12-slim-forky", "", "bootstrap", progress=Progress(), log=Path("log")
+        )
+    assert "Debian has 3.9, 3.11, 3.13 and 3.14)" in refusal.value.hint
 
 
 def test_llvms_repository_adds_only_what_debian_lacks() -> None:
@@ -112,7 +130,7 @@ def test_a_base_of_ones_own_has_the_official_wheels_compiler() -> None:
     [("3.8", "python:3.8-slim-bookworm"), ("3.9", "python:3.9-slim-bullseye"), ("3.13", "python:3.13-slim-trixie")],
 )
 def test_the_base_of_a_wheel_is_one_that_can_be_made_here_else_a_supported_one(python: str, image: str) -> None:
-    assert base_images.for_wheel(python).image == image
+    assert base_choice.for_wheel(python).image == image
 
 
 def test_refusals_name_what_there_is() -> None:

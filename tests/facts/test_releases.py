@@ -22,7 +22,7 @@ from tfbuild.cpu import compilers, isa
 from tfbuild.errors import UncertainFact, UnknownPython, UnknownRelease, UsageError
 from tfbuild.facts import releases, toolchains
 from tfbuild.facts.release_table import Config, RangeRow, ReleaseTable, Sourced, check, table
-from tfbuild.plan import failures
+from tfbuild.plan import BUILD_PYTHON, configuration, failures, rules
 
 FILE = resources.files("tfbuild.facts") / "releases.toml"
 ALL = tuple(row.version for row in releases.releases())
@@ -124,22 +124,22 @@ def test_a_config_that_may_be_gone_is_refused(monkeypatch: pytest.MonkeyPatch) -
     gone = Config(since="2.21", sure="unknown", name="mkl_threadpool")
     monkeypatch.setattr(releases, "table", lambda: msgspec.structs.replace(table(), config=(*rows, gone)))
     with pytest.raises(UncertainFact) as refusal:
-        releases.configs("2.21.0", "mkl", "x86_64", "threadpool")
+        configuration.configs("2.21.0", "mkl", "x86_64", "threadpool")
     assert "--release 2.20.0" in refusal.value.hint
     assert "--config mkl_threadpool" in refusal.value.hint
 
 
 def test_newest_returns_the_newest_release_that_is_not_refused() -> None:
-    assert releases.newest(lambda r: releases.threading(r, "x86_64", "threadpool")) == newest.RELEASE
-    assert releases.newest(lambda r: releases.get(r if r == "2.14.1" else "none")) == "2.14.1"
+    assert rules.newest_release(lambda r: configuration.threading(r, "x86_64", "threadpool")) == newest.RELEASE
+    assert rules.newest_release(lambda r: releases.get(r if r == "2.14.1" else "none")) == "2.14.1"
     with pytest.raises(UnknownRelease):
-        releases.newest(lambda r: releases.threading(r, "sparc"))
+        rules.newest_release(lambda r: configuration.threading(r, "sparc"))
 
 
 def test_cuda_wheel_is_passed_where_it_exists() -> None:
-    assert releases.configs("2.17.1", "cuda", "x86_64", "threadpool") == ("cuda",)
-    assert releases.configs("2.18.0", "cuda", "x86_64", "threadpool") == ("cuda", "cuda_wheel")
-    assert releases.configs("2.18.0", "cpu", "x86_64", "threadpool") == ()
+    assert configuration.configs("2.17.1", "cuda", "x86_64", "threadpool") == ("cuda",)
+    assert configuration.configs("2.18.0", "cuda", "x86_64", "threadpool") == ("cuda", "cuda_wheel")
+    assert configuration.configs("2.18.0", "cpu", "x86_64", "threadpool") == ()
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_threading_that_a_release_lacks_is_refused(
     release: str, arch: str, asked: str, error: type[Exception], text: str
 ) -> None:
     with pytest.raises(error, match=text):
-        releases.threading(release, arch, asked)
+        configuration.threading(release, arch, asked)
 
 
 # --- configure -------------------------------------------------------------------------------------------------------
@@ -166,8 +166,8 @@ def test_threading_that_a_release_lacks_is_refused(
 @each("target", ["cpu", "mkl", "cuda"])
 @each("release", ALL)
 def test_configure_is_answered_once_and_for_the_target(release: str, target: str, compiler: str) -> None:
-    answers = dict(releases.configure_env(release, target, compiler=compiler))
-    assert len(answers) == len(releases.configure_env(release, target, compiler=compiler))
+    answers = dict(configuration.configure_env(release, target, compiler=compiler))
+    assert len(answers) == len(configuration.configure_env(release, target, compiler=compiler))
     assert "TF_DOWNLOAD_CLANG" not in answers or Version(release) < Version("2.14"), "nothing asks for it since"
     local = {name for name in answers if name.startswith("LOCAL_")}
     assert bool(local) == (target == "cuda" and releases.cuda(release).hermetic)
@@ -177,11 +177,11 @@ def test_configure_is_answered_once_and_for_the_target(release: str, target: str
 
 
 def test_configure_gets_the_builders_paths_and_the_releases_own_compiler() -> None:
-    places = releases.Places(python="/opt/python", clang="/opt/clang")
-    answers = dict(releases.configure_env("2.14.1", "cpu", places=places))
-    assert answers["PYTHON_BIN_PATH"] == "/opt/python"
-    assert (answers["TF_NEED_CLANG"], answers["CLANG_COMPILER_PATH"]) == ("1", "/opt/clang")
-    assert dict(releases.configure_env("2.14.1", "cpu", compiler="gcc-12"))["TF_NEED_CLANG"] == "0"
+    answers = dict(configuration.configure_env("2.14.1", "cpu"))
+    assert answers["PYTHON_BIN_PATH"] == BUILD_PYTHON
+    own = f"/usr/bin/{releases.compiler('2.14.1')}"
+    assert (answers["TF_NEED_CLANG"], answers["CLANG_COMPILER_PATH"]) == ("1", own)
+    assert dict(configuration.configure_env("2.14.1", "cpu", compiler="gcc-12"))["TF_NEED_CLANG"] == "0"
 
 
 def test_the_hermetic_pythons_variable() -> None:
@@ -314,7 +314,7 @@ def test_guard_spelling_is_in_tensorflows_words_and_order() -> None:
     ],
 )
 def test_find(text: str, release: str) -> None:
-    assert releases.find(text) == release
+    assert rules.find_release(text) == release
 
 
 @pytest.mark.parametrize(
@@ -331,14 +331,14 @@ def test_find(text: str, release: str) -> None:
 )
 def test_an_unknown_release_is_refused_with_the_nearest(text: str, nearest: str) -> None:
     with pytest.raises(UnknownRelease) as refusal:
-        releases.find(text)
+        rules.find_release(text)
     assert nearest in refusal.value.hint
 
 
 @given(st.text(max_size=20) | st.from_regex(r"v?\d{1,3}(\.\d{1,3}){0,3}", fullmatch=True))
 def test_any_text_gives_a_release_or_unknown_release(text: str) -> None:
     try:
-        release = releases.find(text)
+        release = rules.find_release(text)
     except UnknownRelease:
         return
     assert release in ALL

@@ -18,7 +18,7 @@ from tfbuild import plan
 from tfbuild.errors import TfbuildError, UncertainFact, UnknownRelease
 from tfbuild.facts import releases, targets, toolchains
 from tfbuild.facts.release_table import table
-from tfbuild.plan import amendments
+from tfbuild.plan import amendments, configuration
 
 ALL = tuple(row.version for row in releases.releases())
 CONFIGS = sorted({row.name for row in table().config})
@@ -102,7 +102,7 @@ def test_threading_is_what_its_config_compiles(release: str, arch: str) -> None:
     """From 2.5 on, configs with build_with_openmp are for OpenMP, others for the thread pool."""
     for runtime in ("openmp", "threadpool"):
         try:
-            names = releases.configs(release, "mkl", arch, releases.threading(release, arch, runtime))
+            names = configuration.configs(release, "mkl", arch, configuration.threading(release, arch, runtime))
         except UnknownRelease:
             continue
         flags_around = [
@@ -119,8 +119,8 @@ def test_threading_is_what_its_config_compiles(release: str, arch: str) -> None:
 @each("release", ALL)
 def test_every_config_of_a_default_plan_is_in_the_tree(release: str, platform: str, target: str) -> None:
     try:
-        threading = releases.threading(release, plan.PLATFORMS[platform]) if target == "mkl" else ""
-        configs = releases.configs(release, target, plan.PLATFORMS[platform], threading)
+        threading = configuration.threading(release, plan.PLATFORMS[platform]) if target == "mkl" else ""
+        configs = configuration.configs(release, target, plan.PLATFORMS[platform], threading)
     except TfbuildError:
         return
     in_tree = [set(configs) <= set(facts.config_names) for facts in facts_around(release)]
@@ -234,7 +234,7 @@ def test_the_guard_knows_the_features_that_the_tree_checks_in_the_order_of_its_m
 @each("target", targets.names())
 @each("release", ALL)
 def test_every_question_that_configure_asks_is_answered(release: str, target: str, compiler: str) -> None:
-    answered = {name for name, _ in releases.configure_env(release, target, compiler=compiler)}
+    answered = {name for name, _ in configuration.configure_env(release, target, compiler=compiler)}
     other = "GCC_HOST" if compiler.startswith("clang") else "CLANG"
     questions = [
         {
@@ -255,7 +255,7 @@ def test_every_question_that_configure_asks_is_answered(release: str, target: st
 def test_no_variable_is_set_that_configure_does_not_know(release: str, target: str) -> None:
     (facts,) = facts_around(release)
     for compiler in ("gcc-12", "clang-18"):
-        answered = {name for name, _ in releases.configure_env(release, target, compiler=compiler)}
+        answered = {name for name, _ in configuration.configure_env(release, target, compiler=compiler)}
         assert answered <= {*facts.questions, *facts.reads}
 
 

@@ -9,7 +9,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from tfbuild import plan
-from tfbuild.engine import image_name
+from tfbuild.context import image_name
 from tfbuild.facts import targets
 from tfbuild.oci import references, referrers
 from tfbuild.plan import Request

@@ -22,9 +22,9 @@ import pytest
 
 from tests.commandline import answer
 from tests.ports import free_port
-from tfbuild.context.labels import CONTAINER
 from tfbuild.engine import Engine, Progress, WorkerDied, daemon, disk_space
 from tfbuild.engine.build import BuildSettings
+from tfbuild.engine.leases import CONTAINER
 from tfbuild.errors import BaseUnavailable, BuildFailed, DiskFull, EngineMissing, UnknownImage
 from tfbuild.pipeline import base_image
 

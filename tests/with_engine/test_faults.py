@@ -20,9 +20,9 @@ from tests.with_engine import second as seconds
 from tests.with_engine.conftest import ROOT
 from tests.with_engine.second import Second
 from tfbuild.cli.options import certificates
-from tfbuild.context.labels import CONTAINER, LEASE, OWNER
 from tfbuild.engine import Engine, Progress
 from tfbuild.engine.build import BuildSettings
+from tfbuild.engine.leases import CONTAINER, LEASE, OWNER
 from tfbuild.errors import EngineMissing
 from tfbuild.pipeline import base_image
 

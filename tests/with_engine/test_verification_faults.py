@@ -25,8 +25,9 @@ from tests.with_engine.second import Second
 from tests.with_engine.test_build import ID, RELEASE
 from tests.with_engine.test_fault_matrix import Victim, disk, one_message
 from tfbuild.cli.options import certificates
-from tfbuild.context.labels import CONTAINER, UNVERIFIED
+from tfbuild.context.labels import UNVERIFIED
 from tfbuild.engine import Engine
+from tfbuild.engine.leases import CONTAINER
 from tfbuild.errors import DiskFull, EngineMissing
 from tfbuild.pipeline import base_image
 from tfbuild.util.progress import Progress

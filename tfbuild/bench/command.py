@@ -13,7 +13,8 @@ from tfbuild.bench import compare as comparing
 from tfbuild.bench import gate, live, models, page, profiled, session
 from tfbuild.bench import report as reporting
 from tfbuild.bench.session import Settings
-from tfbuild.engine import Engine, image_name, removal
+from tfbuild.context import image_name
+from tfbuild.engine import Engine, removal
 from tfbuild.errors import Interrupted, UsageError
 from tfbuild.measure import experiments
 from tfbuild.measure.experiments import Experiment, Purpose

@@ -145,8 +145,7 @@ def run_of(options: Mapping[str, Any]) -> "Run":
 
 def image_on(engine: "Engine", name: str) -> str:
     """Return the engine's own name of the image that a user names, and say so where it is another one."""
-    from tfbuild.context import labels
-    from tfbuild.engine import image_name
+    from tfbuild.context import image_name, labels
 
     found = image_name.find(engine, name)
     if found not in (name, f"{labels.REPOSITORY}:{name}"):
@@ -184,7 +183,7 @@ def registry_of(registry: str, ca_cert: str, image: str = "") -> "Registry":
 
     Raises UsageError where none does.
     """
-    from tfbuild.engine import image_name
+    from tfbuild.context import image_name
     from tfbuild.oci.client import Registry
     from tfbuild.oci.references import Repository
 

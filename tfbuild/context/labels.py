@@ -14,6 +14,7 @@ from packaging.version import InvalidVersion, Version
 from tfbuild import __version__
 from tfbuild.errors import UnknownImage, UsageError
 from tfbuild.facts import targets
+from tfbuild.util.terminal import as_text
 
 if TYPE_CHECKING:
     from tfbuild.plan import Build
@@ -27,10 +28,6 @@ ALLOCATOR = "tcmalloc"
 ID = f"{PREFIX}id"
 # Of a base image made from a distribution's packages.
 BASE = f"{PREFIX}base"
-# Of the containers that tfbuild starts: their own name, and until when their run may need them (tfbuild.engine.leases).
-CONTAINER = f"{PREFIX}container"
-OWNER = f"{PREFIX}owner"
-LEASE = f"{PREFIX}lease"
 OCI = "org.opencontainers.image."
 BASE_NAME = f"{OCI}base.name"
 BASE_DIGEST = f"{OCI}base.digest"
@@ -172,16 +169,6 @@ def of_configuration(configuration: Mapping[str, object]) -> dict[str, str]:
     """Return the labels in an image's configuration, which may have any shape; other values become text."""
     inner = configuration.get("config")
     return as_text(inner.get("Labels") if isinstance(inner, dict) else None)
-
-
-def as_text(labels: object) -> dict[str, str]:
-    """Return the labels as texts by name that can be written as UTF-8; empty if they are no mapping."""
-    return {_text(name): _text(value) for name, value in labels.items()} if isinstance(labels, Mapping) else {}
-
-
-def _text(value: object) -> str:
-    # JSON can hold halves of surrogate pairs.
-    return str(value).encode("utf-8", errors="replace").decode("utf-8")
 
 
 def identifier(image: str, labels: object) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tfbuild.context.labels import as_text
+from tfbuild.util.terminal import as_text
 
 
 @dataclass(frozen=True, kw_only=True)

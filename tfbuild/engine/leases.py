@@ -17,11 +17,14 @@ from typing import Any
 
 import docker
 
-from tfbuild.context.labels import CONTAINER, LEASE, OWNER
 from tfbuild.engine import clock
 from tfbuild.engine.sdk_errors import translated
 from tfbuild.errors import TfbuildError
 
+# The labels of a container: its own name, its owner, and for how long its run may need it.
+CONTAINER = "io.tfbuild.container"
+OWNER = "io.tfbuild.owner"
+LEASE = "io.tfbuild.lease"
 # A run with a time limit needs its container for that time, and for what comes before and after it.
 MARGIN_SECONDS = 600
 # Workers and copies have no limit of their own; the longest benchmarks take hours.

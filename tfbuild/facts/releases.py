@@ -4,14 +4,12 @@ An uncertain fact raises UncertainFact, with the candidates and the option that 
 raises UnknownRelease, with the nearest ones. Nothing here guesses.
 """
 
-import re
-from bisect import bisect
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import TypeVar
 
-from tfbuild.errors import TfbuildError, UncertainFact, UnknownCompiler, UnknownPython, UnknownRelease, UsageError
+from tfbuild.errors import UncertainFact, UnknownPython, UnknownRelease
 from tfbuild.facts import guard as guards
 from tfbuild.facts import targets
 from tfbuild.facts.release_table import (
@@ -30,13 +28,6 @@ from tfbuild.facts.release_table import (
 
 R = TypeVar("R", bound=RangeRow)
 DEFAULT_COMPILER = "gcc-12"
-# Words for the newest release, and letters that look like digits.
-NEWEST = ("latest", "newest", "stable", "current", "main", "master", "nightly")
-MISTYPED = str.maketrans("lioq", "1100", " ,")
-LIKE_PYTHON = re.compile(r"3\.\d+")
-VERSION_INSIDE = re.compile(r"(?<![\d.])\d+[.,]\d+(?:[.,]\d+)?")
-# Letters of an unknown release that are compared with the known ones.
-MOST_TEXT = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,16 +55,6 @@ class OfficialWheel:
         return f"{name}=={release}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Places:
-    """The paths in a builder image that configure.py asks for."""
-
-    python: str = "/usr/bin/python3"
-    clang: str = "/usr/bin/clang"
-    gcc: str = "/usr/bin/gcc"
-    cuda_path: str = "/usr/local/cuda"
-
-
 # --- releases --------------------------------------------------------------------------------------------------------
 
 
@@ -82,15 +63,16 @@ def releases() -> tuple[Release, ...]:
     return table().release
 
 
+@cache
 def newest_first() -> tuple[str, ...]:
     """Return the versions of all releases, newest first."""
     return tuple(row.version for row in reversed(releases()))
 
 
 def get(release: str) -> Release:
-    """Return the release of that exact version; raises UnknownRelease with the nearest ones."""
+    """Return the release of that exact version; raises UnknownRelease."""
     if (row := _by_version().get(release)) is None:
-        raise UnknownRelease(f"unknown TensorFlow release {release!r}", hint=_advice(release))
+        raise UnknownRelease(f"unknown TensorFlow release {release!r}", hint=f"one of: {', '.join(newest_first())}")
     return row
 
 
@@ -99,56 +81,9 @@ def _by_version() -> dict[str, Release]:
     return {row.version: row for row in releases()}
 
 
-def find(text: str) -> str:
-    """Return the release that `text` means: "2.21.0", "v2.21.0", or "2.21" for its newest patch release."""
-    name = text.strip().removeprefix("v")
-    if name in _by_version():
-        return name
-    patches = [row.version for row in releases() if row.version.startswith(f"{name}.") and name.count(".") == 1]
-    return patches[-1] if patches else get(name).version
-
-
-def _advice(text: str) -> str:
-    """Return what to type in place of a release that does not exist."""
-    likely = text.lower().translate(MISTYPED)
-    if text.lower() in NEWEST:
-        return "leave out --release: the newest one that fits is the default"
-    if likely != text and re.fullmatch(r"[\d.]+", likely) and any(_is_of(row.version, likely) for row in releases()):
-        return f"--release {likely}"
-    if LIKE_PYTHON.fullmatch(text):
-        return f"{text} looks like a Python: --python {text}"
-    inside = match[0].replace(",", ".") if (match := VERSION_INSIDE.search(text[:MOST_TEXT])) else ""
-    if inside and any(_is_of(row.version, inside) for row in releases()):
-        return f"--release {inside}"
-    return f"nearest: {', '.join(_nearest(text))}"
-
-
-def _is_of(version: str, text: str) -> bool:
-    return version == text or version.startswith(f"{text}.")
-
-
-def _nearest(text: str) -> list[str]:
-    known = [row.version for row in releases()]
-    try:
-        index = bisect([version(name) for name in known], version(text))
-    except ValueError:  # InvalidVersion is one, and so is a number with more digits than Python reads
-        from difflib import get_close_matches
-
-        return get_close_matches(text[:MOST_TEXT], known, n=3, cutoff=0.5) or known[-3:]
-    return known[max(0, index - 2) : index + 2]
-
-
-def newest(plan: Callable[[str], object]) -> str:
-    """Return the newest release that `plan` accepts. If it accepts none, raise its refusal of the newest release."""
-    refusals: list[TfbuildError] = []
-    for release in newest_first():
-        try:
-            plan(release)
-        except (UncertainFact, UnknownRelease, UnknownPython, UnknownCompiler) as refusal:
-            refusals.append(refusal)
-        else:
-            return release
-    raise refusals[0]
+def another(release: str) -> str:
+    """Return "a newer release", for a hint, or "an older release" where there is none."""
+    return "an older release" if release == newest_first()[0] else "a newer release"
 
 
 # --- one fact of one release -----------------------------------------------------------------------------------------
@@ -169,7 +104,7 @@ def row(among: Iterable[R], release: str, key: str | None = None) -> R:
     matches = rows(among, release, key)
     if len(matches) != 1:
         raise UnknownRelease(
-            f"there is no such fact ({key or 'any'}) for TensorFlow {release}", hint="take a newer release"
+            f"there is no such fact ({key or 'any'}) for TensorFlow {release}", hint=f"take {another(release)}"
         )
     return matches[0]
 
@@ -272,30 +207,13 @@ def config(name: str, release: str) -> bool | None:
     return None if any(row.sure == "unknown" for row in matches) else bool(matches)
 
 
-def threading(release: str, arch: str, asked: str = "") -> str:
-    """Return the runtime of oneDNN, "openmp" or "threadpool", in a build that promises it; `asked` overrides it."""
-    fact = _threading(release, arch)
-    runtimes = [name for name, config in (("openmp", fact.openmp), ("threadpool", fact.threadpool)) if config]
-    if asked and asked not in ("openmp", "threadpool"):
-        raise UsageError(f"unknown threading {asked!r}", hint="one of: openmp, threadpool")
-    if asked and asked not in runtimes:
-        raise UnknownRelease(
-            f"TensorFlow {release} has no {arch} build with oneDNN on {asked}{fact.note and f': {fact.note}'}",
-            hint=f"it has: {', '.join(runtimes)}",
-        )
-    if not asked and not fact.default:
-        raise UncertainFact(
-            f"what oneDNN runs on in TensorFlow {release} for {arch} is not certain: {fact.source}",
-            hint=" or ".join(f"--threading {name}" for name in runtimes),
-        )
-    return asked or fact.default
-
-
-def _threading(release: str, arch: str) -> Threading:
+def threading_row(release: str, arch: str) -> Threading:
+    """Return how oneDNN runs in a build for `arch`; raises UnknownRelease if that has no oneDNN."""
     matches = rows(table().threading, release, arch)
     if not matches:
         raise UnknownRelease(
-            f"TensorFlow {release} has no oneDNN build for {arch}", hint="take a newer release, or --target cpu"
+            f"TensorFlow {release} has no oneDNN build for {arch}",
+            hint=f"take {another(release)}, or --target cpu",
         )
     return matches[0]
 
@@ -309,68 +227,6 @@ def onednn_env(release: str) -> tuple[tuple[str, str], ...]:
     """Return the variables that switch oneDNN on in an image that promises it; () from `known_until` on."""
     known = table().onednn_env if version(release) < version(table().known_until) else ()
     return tuple((row.variable, row.value) for row in known if row.covers(release))
-
-
-def configs(release: str, target: str, arch: str, threading: str) -> tuple[str, ...]:
-    """Return the configs that make `target`; raises UnknownRelease or UncertainFact if the release may lack one."""
-    row = targets.get(target)
-    onednn: tuple[str, ...] = ()
-    if row.onednn:
-        fact = _threading(release, arch)
-        onednn = (fact.openmp if threading == "openmp" else fact.threadpool,)
-    optional = (name for name in row.configs_unless_gone if config(name, release) is not False)
-    return tuple(_existing(name, release) for name in (*onednn, *row.configs, *optional))
-
-
-def _existing(name: str, release: str) -> str:
-    exists = config(name, release)
-    if exists is False:
-        raise UnknownRelease(f"TensorFlow {release} has no --config={name}", hint="take a newer release")
-    if exists is None:
-        older = next(version for version in newest_first() if config(name, version))
-        raise UncertainFact(
-            f"whether TensorFlow {release} has --config={name} is not certain",
-            hint=f"take --release {older}, or try it all the same with --target cpu --config {name}",
-        )
-    return name
-
-
-def configure_env(
-    release: str,
-    target: str,
-    *,
-    compiler: str = "",
-    places: Places | None = None,
-    capabilities: str = "",
-    cuda: str = "",
-    cudnn: str = "",
-) -> tuple[tuple[str, str], ...]:
-    """Return the variables that answer every question of configure.py, in the order of its questions.
-
-    `compiler`: "clang-18", "gcc-12"; `capabilities`: "8.0,9.0"; `cuda`: "12.8.1"; the release's own where empty.
-    """
-    family = (compiler or compilers(release)[0].name).partition("-")[0]
-    wanted = targets.get(target)
-    own = row(table().cuda, release)
-    # Up to 2.17 configure.py looks for the library by its major version: a CUDA image may not be more precise.
-    exact = own.hermetic or cudnn not in ("", own.cudnn)
-    values = {
-        **{field: getattr(places or Places(), field) for field in Places.__dataclass_fields__},
-        "cuda": cuda or own.version,
-        "cudnn": (cudnn or own.cudnn) if exact else own.cudnn.partition(".")[0],
-        "capabilities": capabilities or own.capabilities,
-    }
-    return tuple(
-        (question.variable, wanted.answers.get(question.variable, question.value).format(**values))
-        for question in rows(table().configure, release)
-        if question.cuda in (None, wanted.cuda) and question.compiler in ("", family)
-    )
-
-
-def repo_env(release: str, env: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    """Return the Bazel flags for those variables of `env` that a config of the tree would override."""
-    overridden = {question.variable for question in rows(table().configure, release) if question.overridden}
-    return tuple(f"--repo_env={variable}={value}" for variable, value in env if variable in overridden)
 
 
 # --- the official wheel ----------------------------------------------------------------------------------------------

@@ -106,14 +106,9 @@ def meant(word: str) -> str:
 
 
 def get(name: str) -> Target:
-    """Return the target of that name; raises UsageError with the one that is meant, or with all names."""
+    """Return the target of that name; raises UsageError with all names."""
     if (target := find(name)) is None:
-        from difflib import get_close_matches
-
-        near = meant(name) or next(iter(get_close_matches(name, names(), n=1, cutoff=0.7)), "")
-        raise UsageError(
-            f"unknown target {name!r}", hint=f"--target {near}" if near else f"one of: {', '.join(names())}"
-        )
+        raise UsageError(f"unknown target {name!r}", hint=f"one of: {', '.join(names())}")
     return target
 
 

@@ -56,7 +56,7 @@ def official(release: str, target: str, python: str, platform: str, base: str) -
     request = Request(target=target, release=release, python=python, platform=platform, base=base, wheel="official")
     arch = plan.PLATFORMS[plan.choose_platform(request, target)]
     baseline = targets.get(target).baseline
-    if baseline and not releases.official_wheel(releases.find(release), arch).onednn:
+    if baseline and not releases.official_wheel(plan.find_release(release), arch).onednn:
         request = replace(request, target=baseline)
     return plan.select(request, None)
 

@@ -1,7 +1,8 @@
 """Request + facts + CPU -> a `Build` or a refusal. Nothing is started."""
 
+from tfbuild.plan.base_choice import debian_pythons
 from tfbuild.plan.build import BUILD_PYTHON, MACHINES, PLATFORMS, Build, Request
-from tfbuild.plan.rules import BASES, asked_set, choose_platform
+from tfbuild.plan.rules import BASES, asked_set, choose_platform, find_release
 from tfbuild.plan.selection import Usual, newest_official, select, unused_by_official_wheel, usual
 
 __all__ = [
@@ -14,6 +15,8 @@ __all__ = [
     "Usual",
     "asked_set",
     "choose_platform",
+    "debian_pythons",
+    "find_release",
     "newest_official",
     "select",
     "unused_by_official_wheel",

@@ -3,19 +3,38 @@
 import platform as host_platform
 import re
 import unicodedata
-from collections.abc import Sequence
+from bisect import bisect
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
 
 from tfbuild import facts
 from tfbuild.cpu import ARCHITECTURES, Cpu, isa
 from tfbuild.cpu.isa import InstructionSet
-from tfbuild.errors import ConflictingTargets, MklNeedsLinux, UnknownCpu, UnknownPython, UsageError
+from tfbuild.errors import (
+    ConflictingTargets,
+    MklNeedsLinux,
+    TfbuildError,
+    UncertainFact,
+    UnknownCompiler,
+    UnknownCpu,
+    UnknownPython,
+    UnknownRelease,
+    UsageError,
+)
 from tfbuild.facts import base_images, releases, targets
+from tfbuild.facts.release_table import version
 from tfbuild.plan.build import MACHINES, PLATFORMS, Request
 
 # --base values that mean a row of facts/images.toml; everything else names an unknown image.
 BASES = ("auto", "bootstrap", "registry")
+# Words for the newest release, and letters that look like digits.
+NEWEST = ("latest", "newest", "stable", "current", "main", "master", "nightly")
+MISTYPED = str.maketrans("lioq", "1100", " ,")
+LIKE_PYTHON = re.compile(r"3\.\d+")
+VERSION_INSIDE = re.compile(r"(?<![\d.])\d+[.,]\d+(?:[.,]\d+)?")
+# Letters of an unknown release that are compared with the known ones.
+MOST_TEXT = 64
 # A Python as other tools spell it: python3.12, py3.12, cp312.
 SPELLED_PYTHON = re.compile(r"(?:python|py|cp)?-?(3\.\d+)(?:\.\d+)?", re.ASCII)
 BAZEL = re.compile(r"[0-9]{1,4}\.[0-9]{1,4}(\.[0-9]{1,4})?(rc[0-9]{1,4})?")
@@ -72,9 +91,22 @@ def refuse_exclusive(request: Request) -> str:
     unknown = [name for name in names if targets.find(name) is None]
     if not unknown and len(names) != 1:
         unknown = [request.target]
-    target = targets.get([*unknown, *names][0])
+    target = _known_target([*unknown, *names][0])
     _refuse_config_of_another(request, target)
     return target.name
+
+
+def _known_target(name: str) -> targets.Target:
+    """Return the target of that name; raises UsageError with the one that is meant, or with all names."""
+    if near := "" if targets.find(name) else _nearest_target(name):
+        raise UsageError(f"unknown target {name!r}", hint=f"--target {near}")
+    return targets.get(name)
+
+
+def _nearest_target(name: str) -> str:
+    from difflib import get_close_matches
+
+    return targets.meant(name) or next(iter(get_close_matches(name, targets.names(), n=1, cutoff=0.7)), "")
 
 
 def _refuse_config_of_another(request: Request, target: targets.Target) -> None:
@@ -110,6 +142,60 @@ def choose_platform(request: Request, target: str = "") -> str:
             f"no TensorFlow image can be built for a {machine!r} CPU", hint="name one: --platform linux/amd64"
         )
     return MACHINES[arch]
+
+
+def find_release(text: str) -> str:
+    """Return the release that `text` means: "2.21.0", "v2.21.0", or "2.21" for its newest patch release."""
+    name = text.strip().removeprefix("v")
+    if name in releases.newest_first():
+        return name
+    if name.count(".") != 1 or not (patches := _starting_with(name)):
+        raise UnknownRelease(f"unknown TensorFlow release {name!r}", hint=_advice(name))
+    return patches[0]
+
+
+def _starting_with(text: str) -> list[str]:
+    """Return the releases that are `text` or a patch of it, newest first."""
+    return [name for name in releases.newest_first() if f"{name}.".startswith(f"{text}.")]
+
+
+def _advice(text: str) -> str:
+    """Return what to type in place of a release that does not exist."""
+    likely = text.lower().translate(MISTYPED)
+    if text.lower() in NEWEST:
+        return "leave out --release: the newest one that fits is the default"
+    if likely != text and re.fullmatch(r"[\d.]+", likely) and _starting_with(likely):
+        return f"--release {likely}"
+    if LIKE_PYTHON.fullmatch(text):
+        return f"{text} looks like a Python: --python {text}"
+    inside = match[0].replace(",", ".") if (match := VERSION_INSIDE.search(text[:MOST_TEXT])) else ""
+    if inside and _starting_with(inside):
+        return f"--release {inside}"
+    return f"nearest: {', '.join(_nearest(text))}"
+
+
+def _nearest(text: str) -> list[str]:
+    known = releases.newest_first()[::-1]
+    try:
+        index = bisect([version(name) for name in known], version(text))
+    except ValueError:  # InvalidVersion is one, and so is a number with more digits than Python reads
+        from difflib import get_close_matches
+
+        return get_close_matches(text[:MOST_TEXT], known, n=3, cutoff=0.5) or list(known[-3:])
+    return list(known[max(0, index - 2) : index + 2])
+
+
+def newest_release(plan: Callable[[str], object]) -> str:
+    """Return the newest release that `plan` accepts. If it accepts none, raise its refusal of the newest release."""
+    refusals: list[TfbuildError] = []
+    for release in releases.newest_first():
+        try:
+            plan(release)
+        except (UncertainFact, UnknownRelease, UnknownPython, UnknownCompiler) as refusal:
+            refusals.append(refusal)
+        else:
+            return release
+    raise refusals[0]
 
 
 def choose_python(request: Request, release: str, supported: tuple[str, ...]) -> str:

@@ -11,6 +11,7 @@ from tfbuild.cpu import Cpu, isa
 from tfbuild.cpu.isa import InstructionSet
 from tfbuild.errors import UnknownCompiler, UnknownCpu, UnknownRelease, UsageError
 from tfbuild.facts import base_images, releases, targets
+from tfbuild.plan import base_choice
 from tfbuild.plan import wheel as wheels
 from tfbuild.plan.build import MACHINES, PLATFORMS, Build, Request
 from tfbuild.plan.gpus import capabilities, cuda_of, gpu_fields
@@ -19,12 +20,13 @@ from tfbuild.plan.rules import (
     asked_set,
     choose_platform,
     choose_python,
+    find_release,
     headers_word,
     image_fields,
     refuse_exclusive,
     refuse_unreadable,
 )
-from tfbuild.plan.source_build import from_source, named_compiler
+from tfbuild.plan.source_build import from_source
 
 # Options that only a build from source uses.
 COMPILE_OPTIONS = (
@@ -95,13 +97,13 @@ def _official(request: Request, target: str, platform: str, host: Cpu | None) ->
 
 def _official_release(request: Request, arch: str) -> str:
     if request.release:
-        return releases.find(request.release)
+        return find_release(request.release)
     return releases.newest_official(arch, request.python or base_images.default().python)
 
 
 def _base_of_wheel(request: Request, python: str) -> base_images.BaseImage | None:
     """Return the base for an existing wheel, or None if the user named one."""
-    return base_images.for_wheel(python) if request.base in BASES else None
+    return base_choice.for_wheel(python) if request.base in BASES else None
 
 
 def _about_the_wheel(
@@ -121,7 +123,7 @@ def _about_python(request: Request, release: str, python: str) -> tuple[str, ...
     source = usual(PLATFORMS[choose_platform(request)], release).python
     if request.python or python == source:
         return ()
-    debian = base_images.for_wheel(python).distribution
+    debian = base_choice.for_wheel(python).distribution
     return (f"Python {python} is {debian}'s own; builds from source default to Python {source}",)
 
 
@@ -149,7 +151,7 @@ def _from_file(request: Request, target: str, platform: str, host: Cpu | None) -
     """Plan an image with a wheel file, which must fit by name, tags and contents. Its guard tells the features."""
     refuse_compile_options(request)
     file = wheels.read(Path(request.wheel), target)
-    release = releases.find(request.release or file.version)
+    release = find_release(request.release or file.version)
     python = request.python or file.python
     wheels.refuse_misfit(file, release=release, python=python, arch=PLATFORMS[platform])
     wheel = wheels.from_file(file, releases.constraints(release))
@@ -185,16 +187,16 @@ def usual(arch: str, release: str = "", compiler: str = "") -> Usual:
     without it.
     """
     if release:
-        release = releases.find(release)
+        release = find_release(release)
     else:
         lowest = facts.levels(arch)[0].name
         release = select(Request(platform=MACHINES[arch], cpu=lowest), None).release
     pythons = releases.pythons(release)[::-1]
-    compiler = named_compiler(compiler, release) if compiler else ""
+    compiler = base_choice.named_compiler(compiler, release) if compiler else ""
     try:
-        choice = base_images.choose(release, pythons, compiler)
+        choice = base_choice.first_base(release, pythons, compiler)
     except UnknownCompiler:
-        choice = base_images.choose(release, pythons)
+        choice = base_choice.first_base(release, pythons)
     return Usual(release=release, python=choice.python, compiler=compiler or choice.compiler)
 
 

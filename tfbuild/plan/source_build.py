@@ -1,25 +1,25 @@
 """A build from source: the tree, its Python, base, compiler and Bazel, its flags and configs, and what they note."""
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tfbuild import facts
-from tfbuild.cpu import Cpu, compilers, isa
+from tfbuild.cpu import Cpu, isa
 from tfbuild.cpu.isa import InstructionSet
-from tfbuild.errors import BadSource, UncertainFact, UnknownCompiler, UnknownRelease, UsageError
+from tfbuild.errors import BadSource, UncertainFact, UnknownRelease, UsageError
 from tfbuild.facts import base_images, releases, targets, toolchains
-from tfbuild.plan import amendments, cuda_versions, failures
+from tfbuild.plan import amendments, base_choice, configuration, cuda_versions, failures
 from tfbuild.plan import source as sources
 from tfbuild.plan import wheel as wheels
 from tfbuild.plan.amendments import Override, Patch, SystemLibrary
-from tfbuild.plan.build import BUILD_PYTHON, MACHINES, PLATFORMS, Build, Request
+from tfbuild.plan.base_choice import BaseChoice
+from tfbuild.plan.build import MACHINES, PLATFORMS, Build, Request
 from tfbuild.plan.compute_capability import Capability
 from tfbuild.plan.cuda_versions import CudaChoice
 from tfbuild.plan.failures import Circumstances, Failure
 from tfbuild.plan.gpus import capabilities, cuda_of, gpu_fields
-from tfbuild.plan.rules import BASES, asked_set, choose_python, headers_word, image_fields
+from tfbuild.plan.rules import BASES, asked_set, choose_python, find_release, headers_word, image_fields, newest_release
 from tfbuild.plan.source import Source
 
 
@@ -35,13 +35,13 @@ def from_source(request: Request, target: str, platform: str, host: Cpu | None) 
     def plan(release: str) -> Build:
         return _build(_decide(request, target, arch, release, wanted, own or sources.tag(release)))
 
-    return plan(releases.find(release) if release else releases.newest(plan))
+    return plan(find_release(release) if release else newest_release(plan))
 
 
 def _release_of(source: Source, requested: str) -> str:
     """Return the requested release, or the one that the source says it is; they must agree."""
     version = sources.version(source)
-    if version and requested and releases.find(requested) != version:
+    if version and requested and find_release(requested) != version:
         raise BadSource(
             f"{source.path} is TensorFlow {version}, and --release says {requested}",
             hint=f"leave out --release {requested}",
@@ -63,7 +63,7 @@ class _Decisions:
     threading: str
     configs: tuple[str, ...]
     bazel: str
-    choice: base_images.BaseChoice
+    choice: BaseChoice
     gpus: tuple[Capability, ...]
     cuda: CudaChoice
     flags: isa.Flags
@@ -83,15 +83,22 @@ def _decide(
 ) -> _Decisions:
     """Decide in the order in which refusals are reported."""
     threading = _threading(request, target, release, arch)
-    configs = releases.configs(release, target, arch, threading)
+    configs = configuration.configs(release, target, arch, threading)
     bazel = request.bazel or toolchains.bazel(release, arch)
-    choice = _choose(request, release)
+    choice = base_choice.choose(request, release)
     gpus = capabilities(request, target, release)
     cuda = cuda_of(request, target, release, gpus, choice.compiler)
     flags = isa.flags(
         wanted, choice.compiler, release=release, prefer_vector_width=request.prefer_vector_width, named=request.cpu
     )
-    configure_env = _configure_env(release, target, flags.compiler, gpus, cuda)
+    configure_env = configuration.configure_env(
+        release,
+        target,
+        compiler=flags.compiler,
+        capabilities=",".join(gpu.code for gpu in gpus),
+        cuda=cuda.cuda,
+        cudnn=cuda.cudnn,
+    )
     libraries, overrides, patches = _amendments(request, release)
     return _Decisions(
         request=request,
@@ -154,23 +161,7 @@ def _threading(request: Request, target: str, release: str, arch: str) -> str:
         raise UsageError(
             f"--threading is for oneDNN, which --target {target} does not promise", hint=targets.options("onednn")
         )
-    return releases.threading(release, arch, request.threading) if onednn else "threadpool"
-
-
-def _configure_env(
-    release: str, target: str, compiler: str, gpus: tuple[Capability, ...], cuda: CudaChoice
-) -> tuple[tuple[str, str], ...]:
-    """Return the answers to configure.py that the release needs."""
-    program = f"/usr/bin/{compiler}"
-    return releases.configure_env(
-        release,
-        target,
-        compiler=compiler,
-        places=releases.Places(python=BUILD_PYTHON, clang=program, gcc=program),
-        capabilities=",".join(gpu.code for gpu in gpus),
-        cuda=cuda.cuda,
-        cudnn=cuda.cudnn,
-    )
+    return configuration.threading(release, arch, request.threading) if onednn else "threadpool"
 
 
 def _amendments(
@@ -184,9 +175,7 @@ def _amendments(
     return libraries, overrides, tuple(amendments.patch(text) for text in request.patch)
 
 
-def _failures(
-    request: Request, target: str, release: str, choice: base_images.BaseChoice, flags: isa.Flags
-) -> tuple[Failure, ...]:
+def _failures(request: Request, target: str, release: str, choice: BaseChoice, flags: isa.Flags) -> tuple[Failure, ...]:
     """Return the known failures that concern the build, without the fixes that the user refuses."""
     base = choice.base or base_images.find(request.base)
     circumstances = Circumstances(
@@ -202,8 +191,8 @@ def _failures(
 def _bazel_flags(decided: _Decisions) -> tuple[str, ...]:
     """Return Bazel's flags; the user's are last."""
     return (
-        *_wheel_flags(decided.release, decided.target, decided.arch, decided.choice.python),
-        *releases.repo_env(decided.release, decided.configure_env),
+        *configuration.wheel_flags(decided.release, decided.target, decided.arch, decided.choice.python),
+        *configuration.repo_env(decided.release, decided.configure_env),
         *(flag for row in decided.fixes for flag in row.flags),
         *decided.request.bazel_flag,
     )
@@ -286,7 +275,7 @@ def _choices(decided: _Decisions) -> tuple[str, ...]:
     """Return words for what the user chose differently from the release; free text becomes a fingerprint."""
     request, release, target = decided.request, decided.release, decided.target
     bazel = _own(lambda: toolchains.bazel(release, decided.arch))
-    threading = _own(lambda: releases.threading(release, decided.arch) if targets.get(target).onednn else "")
+    threading = _own(lambda: configuration.threading(release, decided.arch) if targets.get(target).onednn else "")
     gpus = releases.cuda(release).capabilities if targets.get(target).cuda else ""
     free = (
         request.bazel if request.bazel != bazel else "",
@@ -302,7 +291,7 @@ def _choices(decided: _Decisions) -> tuple[str, ...]:
     )
     text = " ".join(free).strip()
     choice = decided.choice
-    default = _choose(replace(request, python=choice.python, compiler=""), release)
+    default = base_choice.choose(replace(request, python=choice.python, compiler=""), release)
     digest = ""
     if text:
         import hashlib
@@ -334,33 +323,3 @@ def _as_official(compiled: InstructionSet, release: str) -> tuple[str, ...]:
         return ()
     same = isa.closure(official.features) == frozenset(compiled.features)
     return ("source",) if same else ()
-
-
-def _choose(request: Request, release: str) -> base_images.BaseChoice:
-    """Choose the Python, base and compiler. A base that the user named is unknown: it may have any compiler."""
-    compiler = named_compiler(request.compiler, release) if request.compiler else ""
-    supported = releases.pythons(release)
-    if request.base not in BASES:
-        python = choose_python(request, release, supported)
-        return base_images.BaseChoice(python=python, compiler=compiler or releases.compiler(release))
-    pythons = (choose_python(request, release, supported),) if request.python else supported[::-1]
-    return base_images.choose(release, pythons, compiler, bootstrap=request.base == "bootstrap")
-
-
-def named_compiler(text: str, release: str) -> str:
-    """Return the compiler that --compiler names. Raises UnknownCompiler with those of the release's base images."""
-    try:
-        return "-".join(map(str, compilers.find(text)))
-    except UnknownCompiler as error:
-        known = base_images.compilers(base_images.choose(release, releases.pythons(release)[::-1]).python)
-        family = re.match("[a-z]*", text.strip().lower())
-        of_family = [name for name in known if family and name.partition("-")[0] == family[0]]
-        raise UnknownCompiler(error.reason, hint=f"base images have: {', '.join(of_family or known)}") from None
-
-
-def _wheel_flags(release: str, target: str, arch: str, python: str) -> tuple[str, ...]:
-    """Return the Bazel flags that name the wheel and choose the hermetic Python, if the release has such flags."""
-    wheel = releases.wheel(release)
-    name = targets.get(target).column(wheel.cpu, wheel.gpu) if wheel.step == "bazel" else ""
-    official = releases.wheel_flags(release, target, arch)
-    return tuple(flag for flag in (name, *official, releases.python_flag(release, python)) if flag)

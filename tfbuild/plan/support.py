@@ -13,7 +13,7 @@ from typing import Literal
 from tfbuild import facts
 from tfbuild.errors import TfbuildError
 from tfbuild.facts import Facts, base_images, releases, targets
-from tfbuild.plan import selection
+from tfbuild.plan import base_choice, selection
 from tfbuild.plan.build import PLATFORMS, Build, Request
 
 SCHEMA = "tfbuild.support/1"
@@ -53,7 +53,7 @@ class Combination:
     @property
     def uncertain(self) -> tuple[str, ...]:
         notes = self.build.notes if self.build else ()
-        mark = base_images.NOT_CERTAIN
+        mark = base_choice.NOT_CERTAIN
         return tuple(note.removeprefix(mark) for note in notes if note.startswith(mark))
 
     @property

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from tfbuild.context import image_name
 from tfbuild.context.digests import image_digest
 from tfbuild.context.labels import REPOSITORY, of_configuration, read_labels
-from tfbuild.engine import Engine, image_name, transfer
+from tfbuild.engine import Engine, transfer
 from tfbuild.errors import (
     Outdated,
     RegistryRefused,

@@ -16,11 +16,11 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from tfbuild.context import labels
+from tfbuild.context.image_name import IDENTIFIER
 from tfbuild.context.labels import REPOSITORY, UNVERIFIED
 from tfbuild.cpu import Cpu
 from tfbuild.engine import Engine
 from tfbuild.engine.image import split_tag
-from tfbuild.engine.image_name import IDENTIFIER
 from tfbuild.errors import EngineMissing, TfbuildError, UnknownImage, UsageError
 from tfbuild.oci import referrers, transport
 from tfbuild.oci.client import Registry

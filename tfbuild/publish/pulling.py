@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Collection
 
+from tfbuild.context import image_name
 from tfbuild.cpu import Cpu
-from tfbuild.engine import Engine, image_name, transfer
+from tfbuild.engine import Engine, transfer
 from tfbuild.errors import NothingFits, RegistryRefused, VerificationFailed
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Manifest

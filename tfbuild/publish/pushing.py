@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from tfbuild.context import labels
+from tfbuild.context import image_name, labels
 from tfbuild.context.labels import REPOSITORY
-from tfbuild.engine import Engine, Image, image_name, removal, transfer
+from tfbuild.engine import Engine, Image, removal, transfer
 from tfbuild.errors import RegistryRefused, UnknownImage, UsageError, VerificationFailed, Withdrawn
 from tfbuild.oci import references
 from tfbuild.oci.client import Registry

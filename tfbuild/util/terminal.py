@@ -2,7 +2,7 @@
 
 import sys
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import zip_longest
 from typing import IO, TYPE_CHECKING
 
@@ -19,6 +19,16 @@ MOST_LETTERS = 600
 def printable(text: str, most: int = MOST_LETTERS) -> str:
     """Make foreign text safe for one line on a terminal: no control characters, at most `most` characters."""
     return "".join(letter if letter.isprintable() else " " for letter in text)[:most]
+
+
+def as_text(labels: object) -> dict[str, str]:
+    """Return an image's labels as texts that can be written as UTF-8; empty if `labels` is not a mapping."""
+
+    def text(value: object) -> str:
+        # JSON can hold halves of surrogate pairs.
+        return str(value).encode("utf-8", errors="replace").decode("utf-8")
+
+    return {text(name): text(value) for name, value in labels.items()} if isinstance(labels, Mapping) else {}
 
 
 def markdown_cell(text: str) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from tfbuild.context import labels
 from tfbuild.context.labels import REPOSITORY
-from tfbuild.engine.client import Engine
+from tfbuild.engine import Engine
 from tfbuild.engine.image import split_tag
 from tfbuild.errors import UnknownImage, UsageError
 

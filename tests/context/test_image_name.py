@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from tfbuild.engine import Engine, image_name
+from tfbuild.context import image_name
+from tfbuild.engine import Engine
 from tfbuild.errors import UnknownImage, UsageError
 from tfbuild.oci.client import Registry
 from tfbuild.oci.references import Repository

@@ -1,0 +1,160 @@
+"""The choice of the Python, the base image and the compiler of a build.
+
+It is the newest Python of the release for which a base has one of its compilers; the surest compiler that a base with
+that Python has; a base on a supported Debian with that compiler in its own archive; then the oldest glibc.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from packaging.version import Version
+
+from tfbuild.cpu import compilers
+from tfbuild.errors import UnknownCompiler, UnknownPython
+from tfbuild.facts import base_images, releases, toolchains
+from tfbuild.facts.base_images import BaseImage
+from tfbuild.plan.build import Request
+from tfbuild.plan.rules import BASES, choose_python
+
+# The first words of a note about something that may turn out wrong.
+NOT_CERTAIN = "not certain: "
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaseChoice:
+    """What a release is built with. `base` is None if the user named one; `notes` say what was passed over, and why."""
+
+    python: str
+    compiler: str
+    base: BaseImage | None = None
+    notes: tuple[str, ...] = ()
+
+
+def for_wheel(python: str) -> BaseImage:
+    """Return the base for an existing wheel: one that can be made without a registry, else a supported one."""
+    return min(base_images.with_python(python), key=lambda row: (not row.bootstrap, bool(row.debian.ended)))
+
+
+def debian_pythons() -> str:
+    """Return the Pythons of bases that can be made without a registry, in words: 3.9, 3.11 and 3.13."""
+    *first, last = (row.python for row in toolchains.table().distribution)
+    return f"{', '.join(first)} and {last}"
+
+
+def choose(request: Request, release: str) -> BaseChoice:
+    """Choose the Python, base and compiler of a compile. A base that the user named may have any compiler.
+
+    Raises UnknownCompiler, UnknownPython.
+    """
+    compiler = named_compiler(request.compiler, release) if request.compiler else ""
+    supported = releases.pythons(release)
+    if request.base not in BASES:
+        python = choose_python(request, release, supported)
+        return BaseChoice(python=python, compiler=compiler or releases.compiler(release))
+    pythons = (choose_python(request, release, supported),) if request.python else supported[::-1]
+    return first_base(release, pythons, compiler, bootstrap=request.base == "bootstrap")
+
+
+def named_compiler(text: str, release: str) -> str:
+    """Return the compiler that --compiler names. Raises UnknownCompiler with those of the release's base images."""
+    try:
+        return "-".join(map(str, compilers.find(text)))
+    except UnknownCompiler as error:
+        known = _installable(first_base(release, releases.pythons(release)[::-1]).python)
+        family = re.match("[a-z]*", text.strip().lower())
+        of_family = [name for name in known if family and name.partition("-")[0] == family[0]]
+        raise UnknownCompiler(error.reason, hint=f"base images have: {', '.join(of_family or known)}") from None
+
+
+@cache
+def first_base(release: str, pythons: tuple[str, ...], compiler: str = "", *, bootstrap: bool = False) -> BaseChoice:
+    """Return the first of `pythons` that has a base with `compiler` (default: with a compiler of the release).
+
+    `bootstrap`: prefer bases that can be made without a registry. Raises UnknownCompiler if no base has the compiler,
+    UnknownPython if no base has the Python.
+    """
+    for python in pythons:
+        for name in [compiler] if compiler else [row.name for row in releases.compilers(release)]:
+            if able := _with(python, name, bootstrap):
+                notes = tuple(_notes(release, able, name))
+                return BaseChoice(python=python, compiler=name, base=able[0], notes=notes)
+    raise _refusal(release, pythons, compiler)
+
+
+def _with(python: str, compiler: str, bootstrap: bool = False) -> list[BaseImage]:
+    """Return the bases with that Python that can install the compiler, the best first."""
+
+    def worse(row: BaseImage) -> tuple[bool, bool, bool]:
+        return bootstrap and not row.bootstrap, compiler not in row.debian.compilers, bool(row.debian.ended)
+
+    able = [row for row in base_images.bases() if row.python == python and compiler in toolchains.compilers(row.debian)]
+    return sorted(able, key=worse)
+
+
+def _refusal(release: str, wanted: Sequence[str], compiler: str) -> UnknownCompiler | UnknownPython:
+    python = next((name for name in wanted if name in base_images.pythons()), "")
+    if not python:
+        known = [name for name in releases.pythons(release) if name in base_images.pythons()]
+        return UnknownPython(
+            f"no base image with Python {' or '.join(wanted)} is known",
+            hint=f"one of: {', '.join(known)}; or --base NAME",
+        )
+    distributions = ", ".join(row.distribution for row in base_images.with_python(python))
+    return UnknownCompiler(
+        f"{compiler or 'no compiler of the release'} is not in {distributions}, "
+        f"on which the base images with Python {python} are based",
+        hint=f"--compiler with one of: {', '.join(_installable(python))}",
+    )
+
+
+def _installable(python: str) -> tuple[str, ...]:
+    """Return the compilers that the base images with that Python can install, GCC first, oldest first."""
+    names = {name for row in base_images.with_python(python) for name in toolchains.compilers(row.debian)}
+    return tuple(sorted(names, key=lambda name: (name.startswith("clang"), int(name.rpartition("-")[2]))))
+
+
+# --- notes ------------------------------------------------------------------------------------------------------------
+
+
+def _notes(release: str, able: Sequence[BaseImage], compiler: str) -> Iterator[str]:
+    base = able[0]
+    yield from _about_python(release, base.python)
+    yield from _about_compiler(release, base.python, compiler)
+    for other in able[1:]:
+        if Version(other.debian.glibc) < Version(base.debian.glibc):
+            yield f"{other.image} has an older glibc than {base.image}, and is passed over: {_why_not(other, compiler)}"
+    if suite := toolchains.llvm_suite(base.distribution, compiler):
+        yield f"{compiler} comes from {toolchains.table().llvm.url} ({suite}): {base.distribution} does not have it"
+    if base.until:
+        yield f"{base.image} is an old image, not rebuilt since {base.until}"
+
+
+def _why_not(base: BaseImage, compiler: str) -> str:
+    if base.debian.ended:
+        return f"support of {base.distribution} ended on {base.debian.ended}"
+    if compiler not in base.debian.compilers:
+        return f"{base.distribution} has no {compiler} itself"
+    return "mmdebstrap cannot make it"
+
+
+def _about_python(release: str, python: str) -> Iterator[str]:
+    names = [row.name for row in releases.compilers(release)]
+    newer = [other for other in releases.pythons(release) if Version(other) > Version(python)]
+    if without_base := [other for other in newer if not any(_with(other, name) for name in names)]:
+        yield f"no base image has Python {' or '.join(without_base)} with a compiler of TensorFlow {release}"
+
+
+def _about_compiler(release: str, python: str, compiler: str) -> Iterator[str]:
+    known = releases.compilers(release)
+    row = next((row for row in known if row.name == compiler), None)
+    better = [other.name for other in known[: known.index(row) if row else None] if not _with(python, other.name)]
+    if better:
+        yield f"{' or '.join(better)} would come first, and no base image with Python {python} has it"
+    if row is None:
+        yield f"{NOT_CERTAIN}nobody is known to have built TensorFlow {release} with {compiler}"
+    elif row.sure != "wheel":
+        patched = f"; patched there: {row.patches}" if row.patches else ""
+        how = f"{compiler} works for others" if row.certain else f"{NOT_CERTAIN}whether {compiler} compiles it"
+        yield f"{how}: {row.source}{patched}"
