@@ -57,7 +57,8 @@ def publish(place: Registry, level: str, *, created: str = "2026-11-01T00:00:00Z
         "io.tfbuild.context": image_digest(CONTEXT, base),
         "org.opencontainers.image.base.digest": base,
     }
-    config = json.dumps({"created": created, "config": {"Labels": labels, "Entrypoint": ["tfbuild"]}}).encode()
+    about = {"created": created, "os": "linux", "architecture": "amd64"}
+    config = json.dumps({**about, "config": {"Labels": labels, "Entrypoint": ["tfbuild"]}}).encode()
     document = {"schemaVersion": 2, "mediaType": manifests.IMAGES[1], "layers": []}
     document["config"] = {
         "mediaType": "application/vnd.docker.container.image.v1+json", "digest": place.upload(config),

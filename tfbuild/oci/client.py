@@ -152,6 +152,10 @@ class Registry:
         if answer is None or answer.status_code == 404:
             return f"the registry lost its layer {digest or 'without a digest'}"
         there = answer.headers.get("Content-Length", "")
+        if there == "0":  # some proxies measure the body, which an answer to HEAD does not have
+            answer = self._request("GET", f"blobs/{digest}")
+            there = answer.headers.get("Content-Length", "")
+            answer.close()
         if there.isdecimal() and int(there) != size:
             return f"its layer {digest} has {there} bytes in the registry instead of {size}"
         return ""
