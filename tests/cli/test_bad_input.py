@@ -50,7 +50,9 @@ def files(tmp_path: Path) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("options", "code", "error", "hint"),
     [
-        (("--release", "2.99.0"), 12, "unknown TensorFlow release '2.99.0'", "nearest: "),
+        (("--release", "2.99.0"), 12, "TensorFlow 2.99.0 is newer than this tfbuild (knows up to", "--source"),
+        (("--release", "2.99.0rc0"), 12, "TensorFlow 2.99.0rc0 is not a final release", "--source"),
+        (("--release", "3.0.0"), 12, "unknown TensorFlow release '3.0.0'", "nearest: "),
         (("--release", "v2.14.9"), 12, "unknown TensorFlow release '2.14.9'", "nearest: "),
         (("--release", "2.14.1", "--python", "3.13"), 13, "TensorFlow 2.14.1 does not support Python", "--python 3"),
         (("--source", "{empty}"), 19, "{empty} is not TensorFlow's source: it has no configure.py", "--source names"),

@@ -21,12 +21,14 @@ from tfbuild.context import dockerfile
 from tfbuild.cpu import compilers, isa
 from tfbuild.errors import UncertainFact, UnknownPython, UnknownRelease, UsageError
 from tfbuild.facts import releases, toolchains
-from tfbuild.facts.release_table import Config, RangeRow, ReleaseTable, Sourced, check, table
+from tfbuild.facts.release_table import Config, RangeRow, ReleaseTable, Sourced, check, spelled, table
 from tfbuild.plan import BUILD_PYTHON, configuration, failures, rules
 
 FILE = resources.files("tfbuild.facts") / "releases.toml"
 ALL = tuple(row.version for row in releases.releases())
 ARCHES = ("x86_64", "aarch64")
+# Wheels that PyPI has of releases to come: their facts are known before the releases.
+EARLY = ("2.22.0rc0", "2.23.0.dev20261026")
 
 
 def all_rows() -> list[tuple[str, RangeRow]]:
@@ -46,7 +48,7 @@ def all_rows() -> list[tuple[str, RangeRow]]:
 def test_every_row_has_a_source_and_holds_for_a_release(row_name: str, row: RangeRow) -> None:
     assert not isinstance(row, Sourced) or len(row.source) > 3
     older = bool(row.before) and Version(row.before) <= Version(ALL[0])
-    assert older or any(row.covers(release) for release in ALL)
+    assert older or any(row.covers(release) for release in (*ALL, *EARLY))
 
 
 def test_commits_are_whole_or_as_the_official_wheel_abbreviates_them() -> None:
@@ -321,7 +323,9 @@ def test_find(text: str, release: str) -> None:
     ("text", "nearest"),
     [
         ("2.16.0", "2.15.0, 2.15.1, 2.16.1, 2.16.2"),
-        ("2.999", ", ".join(releases.newest_first()[1::-1])),
+        ("2.9999", ", ".join(releases.newest_first()[1::-1])),
+        ("2.14.9", "2.14.0, 2.14.1, 2.15.0, 2.15.1"),
+        ("3.0.0rc1", newest.RELEASE),
         ("1.14.0", "1.15.0, 1.15.2"),
         ("2,14,0", "2.14.0"),
         ("latest", "leave out --release"),
@@ -347,9 +351,54 @@ def test_any_text_gives_a_release_or_unknown_release(text: str) -> None:
 def test_facts_of_an_unknown_release_are_refused() -> None:
     for look_up in (releases.pythons, releases.bazel, releases.constraints, failures.known, releases.guard_names):
         with pytest.raises(UnknownRelease):
-            look_up("2.99.0")
+            look_up("2.14.9")
     with pytest.raises(UnknownRelease):
-        releases.config("mkl", "2.99.0")
+        releases.config("mkl", "2.14.9")
+
+
+# As pip and TensorFlow's tags spell it, the release that it means, and what TensorFlow prints.
+@pytest.mark.parametrize(
+    ("text", "release", "printed"),
+    [
+        ("2.99", "2.99.0", "2.99.0"),
+        ("v2.99.1", "2.99.1", "2.99.1"),
+        ("2.99.0rc0", "2.99.0rc0", "2.99.0-rc0"),
+        ("v2.99.0-rc0", "2.99.0rc0", "2.99.0-rc0"),
+        ("2.99.0.dev20261026", "2.99.0.dev20261026", "2.99.0-dev20261026"),
+        ("2.99.0-dev20261026", "2.99.0.dev20261026", "2.99.0-dev20261026"),
+        ("2.14.0rc1", "2.14.0rc1", "2.14.0-rc1"),
+    ],
+)
+def test_a_newer_release_a_candidate_and_a_nightly_are_found_where_they_are_allowed(
+    text: str, release: str, printed: str
+) -> None:
+    assert rules.find_release(text, newer=True) == release
+    assert (releases.known(release), spelled(release)) == (False, printed)
+    with pytest.raises(UnknownRelease) as refusal:
+        rules.find_release(text)
+    final = "rc" not in text and "dev" not in text
+    assert refusal.value.reason == (
+        f"TensorFlow {release} is newer than this tfbuild (knows up to {newest.RELEASE})"
+        if final
+        else f"TensorFlow {release} is not a final release"
+    )
+    assert refusal.value.hint == "--source FOLDER builds its tree, --wheel official takes its wheel"
+
+
+def test_a_candidate_has_the_facts_of_its_release_and_a_newer_one_those_of_the_newest() -> None:
+    for release, own in (("2.14.0rc1", "2.14.0"), ("2.99.0rc0", newest.RELEASE), ("2.99.0", newest.RELEASE)):
+        assert releases.nearest(release) == own
+        assert releases.bazel(release) == releases.bazel(own)
+        assert releases.guard_names(release) == releases.guard_names(own)
+
+
+def test_nightlies_are_in_projects_of_their_own() -> None:
+    day = "2.22.0.dev20260905"
+    names = {target: releases.official_wheel(day, "x86_64").requirement(day, target) for target in ("mkl", "cuda")}
+    assert names == {"mkl": f"tf-nightly-cpu=={day}", "cuda": f"tf-nightly[and-cuda]=={day}"}
+    day = "2.23.0.dev20261026"
+    assert releases.official_wheel(day, "x86_64").requirement(day, "mkl") == f"tf-nightly=={day}"
+    assert releases.official_wheel(day, "aarch64").requirement(day, "mkl") == f"tf-nightly=={day}"
 
 
 def test_openmp_gets_its_environment_and_the_thread_pool_none() -> None:

@@ -401,7 +401,7 @@ def test_a_mac_builds_linux_images_when_told_to(monkeypatch: pytest.MonkeyPatch)
         ({"target": "rocm"}, UsageError, "cpu, mkl, cuda"),
         ({"target": ""}, UsageError, "cpu, mkl, cuda"),
         ({"target": "cpu", "platform": "linux/riscv64"}, UsageError, "linux/amd64"),
-        ({"release": "2.99.0", "wheel": "official"}, UnknownRelease, newest.RELEASE),
+        ({"release": "2.14.9", "wheel": "official"}, UnknownRelease, "2.14.1"),
         ({"release": "two", "wheel": "official"}, UnknownRelease, newest.RELEASE),
         ({"release": "2.21.0", "python": "3.9", "wheel": "official"}, UnknownPython, "3.10"),
         ({"release": "2.14.0", "python": "3.12", "wheel": "official"}, UnknownPython, "3.11"),

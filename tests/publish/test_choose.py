@@ -336,6 +336,12 @@ def test_a_release_means_all_of_its_patches_and_no_other() -> None:
     assert choose.matching(images, release="", target="cpu", python="") == []
 
 
+def test_a_candidate_is_chosen_by_its_own_release_alone() -> None:
+    images = [published("avx", release=release) for release in ("2.20.0", "2.20.1rc0", "2.21.0.dev20260101")]
+    for release, matches in (("", ["2.20.0"]), ("2.20", ["2.20.0"]), ("2.20.1rc0", ["2.20.1rc0"])):
+        assert [image.release for image in choose.matching(images, release=release, target="mkl", python="")] == matches
+
+
 def test_the_features_for_vectors_exist() -> None:
     for row in facts.load("vectors", choose.VectorTable).vector:
         assert set(row.features) <= {feature.name for feature in facts.features(row.arch)}

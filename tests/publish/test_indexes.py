@@ -8,7 +8,7 @@ import pytest
 
 from tests.oci.fake_registry import FakeRegistry, connect
 from tests.oci.fake_registry import fake as fake
-from tests.publish.fake_images import empty_referrers, gather, image, labels_of_plan, published
+from tests.publish.fake_images import empty_referrers, gather, image, labels_of_plan, offered, published
 from tfbuild.errors import RegistryRefused
 from tfbuild.oci import manifests
 from tfbuild.oci.client import Registry
@@ -119,3 +119,13 @@ def test_each_label_that_a_host_chooses_by_is_checked(name: str) -> None:
         assert indexes.of_labels(labels | {f"io.tfbuild.{name}": value}, "", digest_of(b"")) is None
     if name not in ("features", "instruction-set"):
         assert indexes.of_labels(labels | {f"io.tfbuild.{name}": ""}, "", digest_of(b"")) is None
+
+
+def test_a_release_candidate_is_only_in_the_index_of_its_own(fake: type[FakeRegistry]) -> None:
+    release = image(fake, "2.20.0")
+    name = release.replace("2.20.0", "2.20.0rc1")
+    candidate = image(fake, "2.20.0", {"io.tfbuild.id": name, "io.tfbuild.release": "2.20.0rc1"})
+    assert gather(fake, candidate) == ["2.20.0rc1-mkl"]
+    gather(fake, release)
+    assert [offered(fake, tag) for tag in ("latest-mkl", "any-mkl", "2.20-mkl", "2.20.0-mkl")] == 4 * [[release]]
+    assert offered(fake, "2.20.0rc1-mkl") == [candidate]

@@ -10,6 +10,7 @@ from tfbuild.facts import releases, targets
 from tfbuild.facts.release_table import table
 from tfbuild.measure import experiments
 from tfbuild.measure.records import BenchReport, CaseResult
+from tfbuild.plan import find_release
 
 ONEDNN, PRELOAD = "TF_ENABLE_ONEDNN_OPTS", "LD_PRELOAD"
 SET = "the image sets it"
@@ -80,7 +81,8 @@ def _older(report: BenchReport) -> dict[str, str]:
 def onednn(report: BenchReport) -> str:
     """Return TensorFlow's default for oneDNN, by the facts on its release; "" if they do not say."""
     try:
-        rows = releases.rows(table().onednn, report.software.tensorflow, report.host.machine)
+        release = find_release(report.software.tensorflow, newer=True)
+        rows = releases.rows(table().onednn, release, report.host.machine)
     except TfbuildError:
         return ""
     known = {flag.replace("_", "").lower() for flag in report.host.flags}

@@ -4,6 +4,7 @@ Nothing is installed, started or executed.
 """
 
 import os
+import re
 import shutil
 import zipfile
 from collections.abc import Iterator
@@ -167,7 +168,7 @@ def _release(path: Path) -> str:
         project, version, _, _ = parse_wheel_filename(path.name)
     except InvalidWheelFilename:
         return ""
-    return version.base_version if "tensorflow" in project else ""
+    return releases.of_version(version) if re.search("tensorflow|tf-nightly", project) else ""
 
 
 def _members(archive: zipfile.ZipFile, package: Package) -> list[str]:

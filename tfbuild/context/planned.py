@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from tfbuild.context.labels import ALLOCATOR, PREFIX, is_version, read_labels
 from tfbuild.errors import UnknownImage
 from tfbuild.facts import defects, targets
+from tfbuild.facts.release_table import spelled
 from tfbuild.in_container.smoke import judge
 
 # The identifier names the report's files.
@@ -71,7 +72,7 @@ class Planned:
     def smoke(self) -> judge.Plan:
         """Return what the smoke benchmark's judgement needs."""
         return judge.Plan(
-            release=self.release,
+            release=spelled(self.release),
             python=self.python,
             target=self.target,
             threading=self.threading,

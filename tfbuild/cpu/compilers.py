@@ -4,12 +4,11 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 
-from packaging.version import Version
-
 from tfbuild import facts
 from tfbuild.cpu import names
 from tfbuild.errors import UnknownCompiler
 from tfbuild.facts import Facts
+from tfbuild.facts.release_table import within
 
 SPELLED = re.compile(r"(gcc|clang)-?(\d{1,4})(?:\.\d+)*", re.ASCII)
 WIDTHS = ("128", "256", "512")
@@ -62,8 +61,7 @@ class Broken(Facts, frozen=True, kw_only=True, rename={"start": "from"}):
             and self.since <= version
             and (not self.until or version < self.until)
             and bool(release)
-            and Version(self.start) <= Version(release)
-            and (not self.before or Version(release) < Version(self.before))
+            and within(release, self.start, self.before)
         )
 
 

@@ -1,9 +1,8 @@
 """Wrong results that a TensorFlow release is known to give, whatever the image: facts/defects.toml."""
 
-from packaging.version import Version
-
 from tfbuild import facts
 from tfbuild.facts import Facts
+from tfbuild.facts.release_table import base, version
 
 
 class Defect(Facts, frozen=True):
@@ -23,4 +22,4 @@ class DefectTable(Facts, frozen=True):
 def known(release: str) -> tuple[str, ...]:
     """Return the parts of the numerics check that a release is known to get wrong."""
     rows: tuple[Defect, ...] = facts.load("defects", DefectTable).defect
-    return tuple(row.part for row in rows if Version(row.since) <= Version(release) < Version(row.until))
+    return tuple(row.part for row in rows if version(row.since) <= base(release) < version(row.until))

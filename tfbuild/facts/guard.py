@@ -2,10 +2,9 @@
 
 from functools import cache
 
-from packaging.version import Version
-
 from tfbuild import facts
 from tfbuild.facts import Facts
+from tfbuild.facts.release_table import base, version
 
 
 class Known(Facts, frozen=True):
@@ -25,12 +24,12 @@ class KnownTable(Facts, frozen=True):
 
 def known(release: str) -> tuple[Known, ...]:
     """Return what the guard of a release knows, in the order of its message."""
-    return tuple(row for row in _table() if Version(row.since) <= Version(release))
+    return tuple(row for row in _table() if version(row.since) <= base(release))
 
 
 def judged(release: str) -> frozenset[str]:
     """Return the features for which the guard of a release can tell whether a build has them."""
-    return frozenset(row.name for row in known(release) if Version(row.certain or row.since) <= Version(release))
+    return frozenset(row.name for row in known(release) if version(row.certain or row.since) <= base(release))
 
 
 def guard_features(release: str) -> frozenset[str]:

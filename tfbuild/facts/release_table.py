@@ -3,7 +3,10 @@
 tfbuild/facts/releases.py answers questions with them.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache, lru_cache
 from itertools import pairwise
 from typing import Literal
@@ -26,20 +29,35 @@ def version(text: str) -> Version:
 
 
 class Release(Facts, frozen=True, kw_only=True):
-    """One release. `commit` is whole, abbreviated (a prefix), or "" where it was not seen."""
+    """One release. `commit` is whole, abbreviated (a prefix), or "" where it was not seen.
+
+    `sure` "newer": it is not in the facts, and has those of the newest release before it.
+    """
 
     version: str
-    sure: Literal["exact", "near-exact", "bracketed", "inherited"]
+    sure: Literal["exact", "near-exact", "bracketed", "inherited", "newer"]
     commit: str = ""
 
     @property
     def tag(self) -> str:
-        return f"v{self.version}"
+        return f"v{spelled(self.version)}"
+
+
+@cache
+def base(release: str) -> Version:
+    """Return the release that a candidate or a nightly becomes: 2.22.0 for 2.22.0rc0. It has that release's facts."""
+    return version(version(release).base_version)
+
+
+def spelled(release: str) -> str:
+    """Return a release as TensorFlow itself spells it: 2.22.0-rc0 for 2.22.0rc0."""
+    return re.sub(r"\.?(rc|dev)", r"-\1", release)
 
 
 @lru_cache(maxsize=2**14)
-def _within(release: str, since: str, before: str) -> bool:
-    number = version(release)
+def within(release: str, since: str, before: str) -> bool:
+    """Whether a release is in [since, before); without `before`, whether it is `since` or later."""
+    number = base(release)
     return version(since) <= number and (not before or number < version(before))
 
 
@@ -57,7 +75,7 @@ class RangeRow(Facts, frozen=True, kw_only=True):
         return ""
 
     def covers(self, release: str) -> bool:
-        return _within(release, self.since, self.before)
+        return within(release, self.since, self.before)
 
 
 class Sourced(RangeRow, frozen=True, kw_only=True):
@@ -267,6 +285,17 @@ class WheelRow(Sourced, frozen=True, kw_only=True):
         return self.arch
 
 
+class Nightly(Sourced, frozen=True, kw_only=True):
+    """The project on PyPI with the nightly wheels of project `name`."""
+
+    name: str
+    nightly: str
+
+    @property
+    def key(self) -> str:
+        return self.name
+
+
 class ReleaseTable(Facts, frozen=True, kw_only=True):
     """The whole file."""
 
@@ -291,6 +320,7 @@ class ReleaseTable(Facts, frozen=True, kw_only=True):
     configure: tuple[Configure, ...]
     cuda: tuple[Cuda, ...]
     official_wheel: tuple[WheelRow, ...]
+    nightly: tuple[Nightly, ...]
 
 
 # Tables with a row for every release.
@@ -344,9 +374,26 @@ def _check_complete(name: str, rows: list[RangeRow], releases: list[str]) -> Non
             raise ValueError(f"[[{name}]]: no row holds for {release}")
 
 
-@cache
 def table() -> ReleaseTable:
-    """Return the facts, read and checked once a process."""
+    """Return the facts: those of releases.toml, or with what a source tree said, inside `using`."""
+    return _extended.get() or _own()
+
+
+@cache
+def _own() -> ReleaseTable:
     releases: ReleaseTable = facts.load("releases", ReleaseTable)
     check(releases)
     return releases
+
+
+_extended: ContextVar[ReleaseTable | None] = ContextVar("extended", default=None)
+
+
+@contextmanager
+def using(releases: ReleaseTable) -> Iterator[None]:
+    """Look facts up in `releases` instead of in the file."""
+    token = _extended.set(releases)
+    try:
+        yield
+    finally:
+        _extended.reset(token)

@@ -4,10 +4,13 @@ An uncertain fact raises UncertainFact, with the candidates and the option that 
 raises UnknownRelease, with the nearest ones. Nothing here guesses.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import TypeVar
+
+from packaging.version import Version
 
 from tfbuild.errors import UncertainFact, UnknownPython, UnknownRelease
 from tfbuild.facts import guard as guards
@@ -22,12 +25,15 @@ from tfbuild.facts.release_table import (
     Step,
     Threading,
     WheelTarget,
+    base,
     table,
     version,
 )
 
 R = TypeVar("R", bound=RangeRow)
 DEFAULT_COMPILER = "gcc-12"
+# A release, a candidate and a nightly, as pip and as TensorFlow spell them.
+NEWER = re.compile(r"\d\.\d{1,3}(\.\d{1,3}([-.]?(rc\d{1,2}|dev\d{0,8}))?)?", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,12 +52,17 @@ class OfficialWheel:
 
     def requirement(self, release: str, target: str) -> str:
         """Return the requirement for pip; raises UnknownRelease if no official wheel is for that target."""
-        row = targets.get(target)
-        name = row.column(self.cpu, self.gpu)
+        wanted = targets.get(target)
+        name = wanted.column(self.cpu, self.gpu)
         if not name:
             raise UnknownRelease(
-                f"no official {self.arch} wheel of TensorFlow {release} is for {row.title}", hint="build it from source"
+                f"no official {self.arch} wheel of TensorFlow {release} is for {wanted.title}",
+                hint="build it from source",
             )
+        if version(release).is_devrelease:
+            own, bracket, extras = name.partition("[")
+            row = next(row for row in table().nightly if row.name == own and row.covers(release))
+            name = f"{row.nightly}{bracket}{extras}"
         return f"{name}=={release}"
 
 
@@ -70,10 +81,38 @@ def newest_first() -> tuple[str, ...]:
 
 
 def get(release: str) -> Release:
-    """Return the release of that exact version; raises UnknownRelease."""
-    if (row := _by_version().get(release)) is None:
-        raise UnknownRelease(f"unknown TensorFlow release {release!r}", hint=f"one of: {', '.join(newest_first())}")
-    return row
+    """Return the release of that exact version, known or `newer`; raises UnknownRelease."""
+    if row := _by_version().get(release):
+        return row
+    if release and newer(release) == release:
+        return Release(version=release, sure="newer")
+    raise UnknownRelease(f"unknown TensorFlow release {release!r}", hint=f"one of: {', '.join(newest_first())}")
+
+
+def known(release: str) -> bool:
+    """Whether the facts have the release itself; others stand in for a newer one, a candidate and a nightly."""
+    return release in _by_version()
+
+
+def newer(text: str) -> str:
+    """Return the release that `text` means if it is newer than the facts, a candidate or a nightly; else ""."""
+    if not NEWER.fullmatch(text):
+        return ""
+    number = version(text)
+    name = str(number) if text.count(".") > 1 else f"{number}.0"
+    final = base(name)
+    unknown = final > version(newest_first()[0]) or (number.is_prerelease and known(str(final)))
+    return name if unknown and final < version(table().known_until) else ""
+
+
+def nearest(release: str) -> str:
+    """Return the newest known release that is not newer than `release`, whose facts stand in for its own."""
+    return next(name for name in newest_first() if version(name) <= base(release))
+
+
+def of_version(number: Version) -> str:
+    """Return the release that a wheel's version means: without ".post1" and a local part, with "rc0"."""
+    return number.public if number.is_prerelease else number.base_version
 
 
 @cache

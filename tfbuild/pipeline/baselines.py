@@ -11,7 +11,7 @@ from tfbuild.context import dockerfile
 from tfbuild.context.labels import UNVERIFIED, image_name
 from tfbuild.context.planned import Planned
 from tfbuild.engine import Engine
-from tfbuild.errors import TfbuildError
+from tfbuild.errors import TfbuildError, UnknownRelease
 from tfbuild.facts import releases, targets
 from tfbuild.plan import MACHINES, Build, Request
 from tfbuild.verify.verification import Baseline
@@ -56,7 +56,9 @@ def official(release: str, target: str, python: str, platform: str, base: str) -
     request = Request(target=target, release=release, python=python, platform=platform, base=base, wheel="official")
     arch = plan.PLATFORMS[plan.choose_platform(request, target)]
     baseline = targets.get(target).baseline
-    if baseline and not releases.official_wheel(plan.find_release(release), arch).onednn:
+    if not releases.known(release):
+        raise UnknownRelease(f"this tfbuild knows no official wheel of TensorFlow {release}", hint="name a release")
+    if baseline and not releases.official_wheel(release, arch).onednn:
         request = replace(request, target=baseline)
     return plan.select(request, None)
 

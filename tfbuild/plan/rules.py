@@ -29,7 +29,7 @@ from tfbuild.plan.build import MACHINES, PLATFORMS, Request
 # --base values that mean a row of facts/images.toml; everything else names an unknown image.
 BASES = ("auto", "bootstrap", "registry")
 # Words for the newest release, and letters that look like digits.
-NEWEST = ("latest", "newest", "stable", "current", "main", "master", "nightly")
+NEWEST = ("latest", "newest", "stable", "current", "main", "master")
 MISTYPED = str.maketrans("lioq", "1100", " ,")
 LIKE_PYTHON = re.compile(r"3\.\d+")
 VERSION_INSIDE = re.compile(r"(?<![\d.])\d+[.,]\d+(?:[.,]\d+)?")
@@ -144,14 +144,24 @@ def choose_platform(request: Request, target: str = "") -> str:
     return MACHINES[arch]
 
 
-def find_release(text: str) -> str:
-    """Return the release that `text` means: "2.21.0", "v2.21.0", or "2.21" for its newest patch release."""
+def find_release(text: str, *, newer: bool = False) -> str:
+    """Return the release that `text` means: "2.21.0", "v2.21.0", or "2.21" for its newest patch release.
+
+    `newer`: also one that is newer than the facts, a candidate ("2.22.0rc0") or a nightly ("2.23.0.dev20261026").
+    """
     name = text.strip().removeprefix("v")
-    if name in releases.newest_first():
+    if releases.known(name):
         return name
-    if name.count(".") != 1 or not (patches := _starting_with(name)):
-        raise UnknownRelease(f"unknown TensorFlow release {name!r}", hint=_advice(name))
-    return patches[0]
+    if name.count(".") == 1 and (patches := _starting_with(name)):
+        return patches[0]
+    if (later := releases.newer(name)) and newer:
+        return later
+    if later:
+        final = not version(later).is_prerelease
+        why = f"newer than this tfbuild (knows up to {releases.newest_first()[0]})" if final else "not a final release"
+        hint = "--source FOLDER builds its tree, --wheel official takes its wheel"
+        raise UnknownRelease(f"TensorFlow {later} is {why}", hint=hint)
+    raise UnknownRelease(f"unknown TensorFlow release {name!r}", hint=_advice(name))
 
 
 def _starting_with(text: str) -> list[str]:
@@ -164,6 +174,8 @@ def _advice(text: str) -> str:
     likely = text.lower().translate(MISTYPED)
     if text.lower() in NEWEST:
         return "leave out --release: the newest one that fits is the default"
+    if "nightly" in text.lower():
+        return "--wheel official --release 2.X.0.devYYYYMMDD takes the nightly wheel of a day"
     if likely != text and re.fullmatch(r"[\d.]+", likely) and _starting_with(likely):
         return f"--release {likely}"
     if LIKE_PYTHON.fullmatch(text):

@@ -90,20 +90,34 @@ def _official(request: Request, target: str, platform: str, host: Cpu | None) ->
             row.requirement(release, target), releases.constraints(release), python=python, arch=arch
         ),
         variant=headers_word(request),
-        notes=(*_about_the_wheel(compiled, requested, release, request.cpu), *_about_python(request, release, python)),
+        notes=(
+            *_unknown_wheel(release),
+            *_about_the_wheel(compiled, requested, release, request.cpu),
+            *_about_python(request, release, python),
+        ),
         **image_fields(request, _base_of_wheel(request, python)),
     )
 
 
 def _official_release(request: Request, arch: str) -> str:
     if request.release:
-        return find_release(request.release)
+        return find_release(request.release, newer=True)
     return releases.newest_official(arch, request.python or base_images.default().python)
 
 
 def _base_of_wheel(request: Request, python: str) -> base_images.BaseImage | None:
     """Return the base for an existing wheel, or None if the user named one."""
     return base_choice.for_wheel(python) if request.base in BASES else None
+
+
+def _unknown_wheel(release: str) -> tuple[str, ...]:
+    """Return a note if the facts do not have the release."""
+    if releases.known(release):
+        return ()
+    return (
+        f"{base_choice.NOT_CERTAIN}this tfbuild does not know the wheel of {release}, expects it to be compiled like "
+        f"that of {releases.nearest(release)}, and takes what the index has, without a digest",
+    )
 
 
 def _about_the_wheel(
@@ -120,6 +134,8 @@ def _about_the_wheel(
 
 def _about_python(request: Request, release: str, python: str) -> tuple[str, ...]:
     """Return a note if the Python is a default that builds from source do not share."""
+    if not releases.known(release):
+        return ()
     source = usual(PLATFORMS[choose_platform(request)], release).python
     if request.python or python == source:
         return ()
@@ -151,7 +167,7 @@ def _from_file(request: Request, target: str, platform: str, host: Cpu | None) -
     """Plan an image with a wheel file, which must fit by name, tags and contents. Its guard tells the features."""
     refuse_compile_options(request)
     file = wheels.read(Path(request.wheel), target)
-    release = find_release(request.release or file.version)
+    release = find_release(request.release or file.version, newer=True)
     python = request.python or file.python
     wheels.refuse_misfit(file, release=release, python=python, arch=PLATFORMS[platform])
     wheel = wheels.from_file(file, releases.constraints(release))

@@ -134,7 +134,7 @@ def read(path: Path, target: str) -> WheelFile:
     if len(pythons) != 1 or len(arches) != 1:
         raise BadWheel(f"{path.name} is not for CPython on Linux", hint="its tags must be cp3X and manylinux or linux")
     return WheelFile(
-        path=path, project=project, version=version.base_version, python=f"3.{pythons.pop()}", arch=arches.pop()
+        path=path, project=project, version=releases.of_version(version), python=f"3.{pythons.pop()}", arch=arches.pop()
     )
 
 

@@ -222,12 +222,19 @@ def _reason(image: Published, best: Published | None, newest: str, platform: str
     return "an older build"
 
 
+def _in_series(release: str, series: str) -> bool:
+    return f"{release}.".startswith(f"{series}." if series else "") and not Version(release).is_prerelease
+
+
 def matching(published: Iterable[Published], *, release: str, target: str, python: str) -> Sequence[Published]:
-    """The images of a release ("2.21" means every 2.21.x, "" any), a target, and a Python ("" means any)."""
+    """The images of a release ("2.21" means every 2.21.x, "" any), a target, and a Python ("" means any).
+
+    An image of a release candidate or a nightly is only chosen by its own release.
+    """
     return [
         image
         for image in published
         if image.target == target
-        and (not release or image.release == release or image.release.startswith(f"{release}."))
+        and (image.release == release or _in_series(image.release, release))
         and (not python or image.python == python)
     ]

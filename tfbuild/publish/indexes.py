@@ -321,7 +321,9 @@ def indexes(image: Published) -> tuple[str, ...]:
 
 
 def index_tags(release: str, target: str) -> tuple[str, ...]:
-    """The tags of the indexes that may name an image of a release."""
+    """The tags of the indexes that may name an image of a release; a candidate or nightly is only in its own."""
+    if Version(release).is_prerelease:
+        return (f"{release}-{target}",)
     return (*moving_tags(release, target), f"{ANY}-{target}", f"{LATEST}-{target}")
 
 
@@ -377,10 +379,13 @@ class View:
             return self._latest()
         if kind == ANY:
             return self._newest_of_each_kind()
-        return self._complete([name for name in self._tags if name.startswith((f"{kind}-", f"{kind}."))])
+        patches = (name for _, name in self._released() if name.startswith(f"{kind}."))
+        return self._complete([*(name for name in self._tags if name.startswith(f"{kind}-")), *patches])
 
     def _released(self) -> list[tuple[Version, str]]:
-        return sorted((release, name) for name in self._tags if (release := _release(name)) is not None)
+        """The fixed tags of final releases, the oldest first."""
+        releases = ((_release(name), name) for name in self._tags)
+        return sorted((release, name) for release, name in releases if release and not release.is_prerelease)
 
     def _latest(self) -> list[IndexEntry]:
         """The entries of the newest release of which any image was pushed completely."""
