@@ -21,7 +21,7 @@ from tfbuild.bench import charts, command, compare, page, wording
 from tfbuild.bench import report as reporting
 from tfbuild.errors import UsageError
 from tfbuild.measure import intervals, records
-from tfbuild.measure.records import BenchReport, CaseResult, ExperimentResult, Interval
+from tfbuild.measure.records import BenchReport, CaseResult, ExperimentResult, Finding, Interval
 from tfbuild.pages.charts import SVG
 
 ROOT = Path(__file__).parents[2]
@@ -439,7 +439,8 @@ def test_pyperf_gets_seconds_an_item(tmp_path: Path) -> None:
 
 
 def test_a_report_without_samples_has_none_to_hand_on(tmp_path: Path) -> None:
-    (tmp_path / "x.json").write_text(reporting.to_json(report(experiment("layout", SKIPPED))))
+    found = replace(experiment("layout", SKIPPED), findings=(Finding(text="x", values={}),))
+    (tmp_path / "x.json").write_text(reporting.to_json(report(found)))
     with pytest.raises(UsageError, match="no samples"):
         command.export(str(tmp_path / "x.json"), html="", pyperf=str(tmp_path / "p.json"))
 

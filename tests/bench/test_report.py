@@ -17,7 +17,7 @@ from tfbuild.bench import report as reporting
 from tfbuild.bench.session import Settings
 from tfbuild.context import image_name
 from tfbuild.engine import Engine
-from tfbuild.errors import DiskFull, UsageError
+from tfbuild.errors import DiskFull, Interrupted, UsageError
 from tfbuild.measure import intervals, records
 from tfbuild.measure.evaluate import evaluate
 from tfbuild.measure.records import (
@@ -407,14 +407,19 @@ def test_the_env_file_is_what_docker_reads(tmp_path: Path, capsys: pytest.Captur
     assert json.loads(capsys.readouterr().out)[0]["env"] == ENV
 
 
+def measuring(monkeypatch: pytest.MonkeyPatch, result: BenchReport) -> Settings:
+    """Let a run on any engine have this result."""
+    monkeypatch.setattr(Engine, "connect", lambda: None)
+    monkeypatch.setattr(image_name, "find", lambda *_: "tfbuild:x")
+    monkeypatch.setattr(session, "bench", lambda *_: result)
+    return Settings(mode="quick", budget=60)
+
+
 def test_a_full_disk_costs_nothing_that_was_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """All but the disk worked: what was measured is on stdout."""
-    chosen = Settings(mode="quick", budget=60)
-    monkeypatch.setattr(Engine, "connect", lambda: None)
-    monkeypatch.setattr(image_name, "find", lambda *_: "tfbuild:x")
-    monkeypatch.setattr(session, "bench", lambda *_: report())
+    chosen = measuring(monkeypatch, report(experiment("jpeg", case(0.5))))
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -422,7 +427,34 @@ def test_a_full_disk_costs_nothing_that_was_measured(
     monkeypatch.setattr("os.replace", full)
     with pytest.raises(DiskFull, match=f"no space is left for {tmp_path}"):
         command.run("tfbuild:x", (), chosen, tmp_path, json=True)
-    assert reporting.from_json(capsys.readouterr().out.encode()) == report()
+    assert reporting.from_json(capsys.readouterr().out.encode()) == report(experiment("jpeg", case(0.5)))
+
+
+def test_a_run_that_measures_nothing_leaves_an_older_report_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "old.json").write_text("what was measured before")
+    empty = report(replace(experiment("isa", SKIPPED), status=records.SKIPPED, reason="no other image"))
+    for interrupted, error in ((False, UsageError), (True, Interrupted)):
+        chosen = measuring(monkeypatch, replace(empty, interrupted=interrupted))
+        with pytest.raises(error, match=r"nothing was measured: no other image|interrupted before anything"):
+            command.run("tfbuild:x", (), chosen, tmp_path, json=True, name="old")
+    assert [path.name for path in tmp_path.iterdir()] == ["old.json"]
+    assert (tmp_path / "old.json").read_text() == "what was measured before"
+    assert capsys.readouterr().out == ""
+
+
+def test_an_empty_report_is_refused_wherever_one_is_read(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text(reporting.to_json(report(experiment("isa", SKIPPED))))
+    (tmp_path / "failed.json").write_text(
+        reporting.to_json(report(experiment("isa", replace(SKIPPED, status=records.FAILED))))
+    )
+    with pytest.raises(UsageError, match=r"x\.json: nothing was measured: TensorFlow in this image sees no GPU"):
+        reporting.read(tmp_path / "x.json")
+    with pytest.raises(UsageError, match="nothing was measured"):
+        command.export(str(tmp_path / "x.json"), html=str(tmp_path / "x.html"), pyperf="")
+    assert not (tmp_path / "x.html").exists()
+    assert reporting.read(tmp_path / "failed.json").experiments, "a failure is a result"
 
 
 def test_reports_that_cannot_be_written_are_noticed_before_the_work(tmp_path: Path) -> None:

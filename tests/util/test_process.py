@@ -2,7 +2,10 @@
 
 import os
 import signal
+import subprocess
 import threading
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -41,3 +44,63 @@ def test_at_the_limit_a_command_is_interrupted_and_its_last_output_is_kept(
     assert timeouts == [7]
     assert set(sent) == {signal.SIGINT}, "it ended by itself, not by SIGKILL"
     assert (tmp_path / "log").read_text() == "ready\nlast words\n"
+
+
+def test_closing_wakes_another_thread_that_waits_for_output() -> None:
+    for _ in range(20):
+        program = process.Attached(["sleep", "999"], dict(os.environ))
+        waiting = threading.Event()
+
+        def wait(program: process.Attached = program, waiting: threading.Event = waiting) -> None:
+            waiting.set()
+            while program.open:
+                program.pump(time.monotonic() + 999)
+
+        thread = threading.Thread(target=wait, daemon=True)
+        thread.start()
+        waiting.wait(300)
+        program.close()
+        thread.join(300)
+        assert not thread.is_alive()
+
+
+def clean_up_after(number: int, further: list[signal.Signals], cleaned: list[int]) -> None:
+    """Interrupt a block by a signal, and its clean-up by further ones."""
+    with process.interruptible():
+        try:
+            with process.interruptible():
+                signal.raise_signal(number)
+        finally:
+            for one in further:
+                signal.raise_signal(one)
+            with process.interruptible():
+                signal.raise_signal(number)
+            cleaned.append(number)
+
+
+def test_one_signal_interrupts_and_further_ones_leave_the_clean_up_alone() -> None:
+    before = {number: signal.getsignal(number) for number in process.ending_signals()}
+    for number in before:
+        cleaned: list[int] = []
+        with pytest.raises(KeyboardInterrupt):
+            clean_up_after(number, [*before], cleaned)
+        assert cleaned == [number]
+        assert {number: signal.getsignal(number) for number in before} == before
+
+
+def test_a_program_that_is_started_during_the_clean_up_can_be_interrupted() -> None:
+    with suppress(KeyboardInterrupt), process.interruptible():
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            ended = subprocess.run(["sh", "-c", "kill -TERM $$"], check=False).returncode
+    assert ended == -signal.SIGTERM
+
+
+def test_a_signal_that_the_process_ignores_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with process.interruptible():
+            signal.raise_signal(signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)

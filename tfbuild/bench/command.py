@@ -80,7 +80,10 @@ def run(
     named: Sequence[str] = (),
     batch: str = "",
 ) -> None:
-    """Measure, write the report and print it; raise Interrupted afterwards if Ctrl-C ended the run."""
+    """Measure, write the report and print it; raise Interrupted afterwards if Ctrl-C ended the run.
+
+    Raises UsageError if nothing was measured; then no report is written, and an older one of that name stays.
+    """
     if name and not NAME.fullmatch(name):
         raise UsageError(
             f"--name {name!r} is not a valid name",
@@ -92,6 +95,13 @@ def run(
     engine = Engine.connect()
     chosen = replace(chosen, against=image_name.find(engine, chosen.against))
     report = session.bench(engine, image_name.find(engine, image), rows, chosen, progress, watch)
+    if why := reporting.emptiness(report):
+        if report.interrupted:
+            raise Interrupted("interrupted before anything was measured; no report was written")
+        raise UsageError(
+            f"nothing was measured: {why}",
+            hint="no report was written; choose other experiments (--only) or give more time (--budget)",
+        )
     # Printed first: a disk that has become full meanwhile must not cost what was measured.
     if json:
         sys.stdout.write(reporting.to_json(report) + "\n")

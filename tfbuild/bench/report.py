@@ -20,6 +20,8 @@ from tfbuild.util.installation import as_typed
 from tfbuild.util.terminal import markdown_cell as cell
 
 MOST_BYTES = 64 * 1024 * 1024
+# The number of reasons in the message about an empty report.
+MOST_REASONS = 3
 SCHEMA_FILE = Path(__file__).with_name("schema.json")
 
 
@@ -50,14 +52,28 @@ def _contradictions(report: BenchReport) -> Iterator[str]:
 
 
 def read(path: Path) -> BenchReport:
-    """Read the report at `path`; raise UsageError if that fails."""
+    """Read the report at `path`; raise UsageError if that fails, or if nothing was measured for it."""
+    hint = "give a reports/bench-*.json that was written by invoke bench"
     try:
         with path.open("rb") as file:
-            return from_json(file.read(MOST_BYTES))
+            report = from_json(file.read(MOST_BYTES))
     except (OSError, ValueError) as error:
-        raise UsageError(
-            f"{path}: {cause(error)}", hint="give a reports/bench-*.json that was written by invoke bench"
-        ) from error
+        raise UsageError(f"{path}: {cause(error)}", hint=hint) from error
+    if why := emptiness(report):
+        raise UsageError(f"{path}: nothing was measured: {why}", hint=hint)
+    return report
+
+
+def emptiness(report: BenchReport) -> str:
+    """Say why a report has no result, neither a time nor a finding nor a failure; "" if it has one."""
+    cases = [case for row in report.experiments for case in row.cases]
+    results: list[ExperimentResult | CaseResult] = [*report.experiments, *cases]
+    if any(row.findings for row in report.experiments) or any(case.rounds for case in cases):
+        return ""
+    if any(result.status == records.FAILED for result in results):
+        return ""
+    reasons = dict.fromkeys(result.reason or result.status for result in results if result.status != records.MEASURED)
+    return "; ".join([*reasons][:MOST_REASONS]) or "it has no experiment"
 
 
 def schema() -> str:

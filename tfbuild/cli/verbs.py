@@ -1,6 +1,5 @@
 """The decorator that makes a function a verb, and how one is run."""
 
-import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -68,9 +67,7 @@ class Call:
         Raises SystemExit with tfbuild's exit code after an error, which is printed.
         """
         # Clean up as after Ctrl-C when a CI system ends the process, and when its terminal is closed.
-        for number in process.ending_signals():
-            signal.signal(number, signal.default_int_handler)
-        with exits():
+        with exits(), process.interruptible():
             output.prepare()
             with output.refusals():
                 self.verb.body(**self.values)

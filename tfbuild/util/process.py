@@ -18,22 +18,33 @@ CHUNK = 64 * 1024
 
 
 def ending_signals() -> list[signal.Signals]:
-    """Return the signals that end this process besides Ctrl-C; a closed terminal does not where nohup started it."""
-    hang_up = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
-    return [signal.SIGTERM, *hang_up]
+    """Return the signals that end this process; one that it was started to ignore, as by nohup, is left out."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    return [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    for number in ending_signals():
+        signal.signal(number, _ignore)
+    raise KeyboardInterrupt
+
+
+def _ignore(_number: int, _frame: FrameType | None) -> None:
+    """Ignore a signal. Unlike SIG_IGN, this is not passed on to programs that are started meanwhile."""
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Turn SIGTERM and SIGHUP into KeyboardInterrupt in the block, so that it cleans up; only in the main thread."""
-    if threading.current_thread() is not threading.main_thread():
+    """Turn the first Ctrl-C, SIGTERM or SIGHUP in the block into KeyboardInterrupt, so that it cleans up.
+
+    Further ones are ignored until the outermost such block ends, because they would interrupt the clean-up. Does
+    nothing in other threads than the main one.
+    """
+    nested = signal.getsignal(signal.SIGTERM) in (_interrupt, _ignore)
+    if nested or threading.current_thread() is not threading.main_thread():
         yield
         return
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in ending_signals()}
+    before = {number: signal.signal(number, _interrupt) for number in ending_signals()}
     try:
         yield
     finally:
@@ -49,7 +60,6 @@ def stop_group(process: subprocess.Popen[bytes], *, first: int = signal.SIGINT, 
                 os.killpg(process.pid, first)
             process.wait(timeout=grace)
     finally:
-        # Also if a second Ctrl-C ends the wait.
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
@@ -158,6 +168,7 @@ class Attached:
         self.out, self.err = bytearray(), bytearray()
         self._unsent = bytearray()
         self._close_when_sent = False
+        self._pumping = threading.Lock()
         self._selector = selectors.DefaultSelector()
         for pipe, buffer in ((self.process.stdout, self.out), (self.process.stderr, self.err)):
             assert pipe is not None
@@ -177,20 +188,22 @@ class Attached:
     @property
     def open(self) -> bool:
         """Whether the program has not yet closed both stdout and stderr."""
-        return any(key.data is not None for key in self._selector.get_map().values())
+        keys = self._selector.get_map()
+        return keys is not None and any(key.data is not None for key in keys.values())
 
     def pump(self, deadline: float) -> None:
         """Move the data that is ready. Raises TimeoutError once time.monotonic() has passed `deadline`."""
-        events = self._selector.select(max(0.0, deadline - time.monotonic()))
-        if not events and time.monotonic() >= deadline:
-            raise TimeoutError
-        for key, _ in events:
-            if key.data is None:
-                self._write()
-            elif chunk := os.read(key.fd, CHUNK):
-                key.data.extend(chunk)
-            else:
-                self._selector.unregister(key.fileobj)
+        with self._pumping:
+            events = self._selector.select(max(0.0, deadline - time.monotonic())) if self.open else []
+            if not events and time.monotonic() >= deadline:
+                raise TimeoutError
+            for key, _ in events:
+                if key.data is None:
+                    self._write()
+                elif chunk := os.read(key.fd, CHUNK):
+                    key.data.extend(chunk)
+                else:
+                    self._selector.unregister(key.fileobj)
 
     def _write(self) -> None:
         try:
@@ -204,9 +217,11 @@ class Attached:
                 self.stdin.close()
 
     def close(self) -> None:
-        """Kill the program at once, and close its pipes."""
+        """Kill the program at once, and close its pipes. A `pump` in another thread returns before they are closed."""
         stop_group(self.process, first=signal.SIGKILL)
-        self._selector.close()
-        for pipe in (self.stdin, self.process.stdout, self.process.stderr):
-            if pipe:
-                pipe.close()
+        # A thread that waits for pipes is not woken if they are closed meanwhile, only by the end of their program.
+        with self._pumping:
+            self._selector.close()
+            for pipe in (self.stdin, self.process.stdout, self.process.stderr):
+                if pipe:
+                    pipe.close()
