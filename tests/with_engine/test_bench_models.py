@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.with_engine.conftest import ROOT
-from tfbuild.bench import models, profiled, session
+from tfbuild.bench import models, session, user_script
 from tfbuild.bench import report as reporting
-from tfbuild.bench.profiled import Command
 from tfbuild.bench.session import Settings
+from tfbuild.bench.user_script import Command
 from tfbuild.engine import Engine
 from tfbuild.errors import CommandFailed
 from tfbuild.measure import intervals
@@ -25,7 +25,7 @@ SCRIPTS = ROOT / "tests" / "data" / "bench" / "scripts"
 
 def watched(engine: Engine, ref: str, script: str, seconds: float = 120) -> ExperimentResult:
     command = Command(words=("python", script), folder=SCRIPTS)
-    return profiled.experiment(engine, engine.image(ref).id, command, seconds, Progress())
+    return user_script.experiment(engine, engine.image(ref).id, command, seconds, Progress(), release="2.21.0")
 
 
 @pytest.mark.nightly
@@ -69,7 +69,7 @@ def test_a_script_can_change_nothing_of_the_user_s(engine: Engine, image: Callab
     (folder / "write.py").write_text("open('/tmp/x', 'w').close()\nopen('x', 'w').close()\n", encoding="utf-8")
     command = Command(words=("python", "write.py"), folder=folder)
     with pytest.raises(CommandFailed, match="Read-only file system: 'x'"):
-        profiled.experiment(engine, engine.image(image("2.21.0")).id, command, 120, Progress())
+        user_script.experiment(engine, engine.image(image("2.21.0")).id, command, 120, Progress(), release="2.21.0")
     assert [path.name for path in folder.iterdir()] == ["write.py"]
 
 

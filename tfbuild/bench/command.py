@@ -10,7 +10,7 @@ import msgspec
 
 from tfbuild.bench import advise as advising
 from tfbuild.bench import compare as comparing
-from tfbuild.bench import gate, live, models, page, profiled, session
+from tfbuild.bench import gate, live, models, page, session, user_script
 from tfbuild.bench import report as reporting
 from tfbuild.bench.session import Settings
 from tfbuild.context import image_name
@@ -43,7 +43,7 @@ def settings(
     mode = "quick" if quick else "full" if full else "budget"
     defaults = {"quick": session.QUICK_SECONDS, "full": session.FULL_SECONDS, "budget": session.USUAL_SECONDS}
     seconds = limit_seconds(budget, "--budget") or defaults[mode]
-    return Settings(mode=mode, budget=seconds, against=against, command=profiled.parse(command, mount), ca=ca)
+    return Settings(mode=mode, budget=seconds, against=against, command=user_script.parse(command, mount), ca=ca)
 
 
 def rows_of(only: Sequence[str], chosen: Settings, named: Sequence[str], batch: str) -> tuple[Experiment, ...]:

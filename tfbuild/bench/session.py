@@ -5,10 +5,11 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from tfbuild import __version__
-from tfbuild.bench import allocators, evidence, profiled, wording
+from tfbuild.bench import allocators, evidence, user_script, wording
 from tfbuild.bench.current_settings import recorded
 from tfbuild.bench.experiment_run import CaseGroup, ExperimentRun
 from tfbuild.bench.live import LiveWatch, NoWatch
@@ -54,7 +55,7 @@ class Settings:
     more: Mapping[str, bytes] = field(default_factory=dict)
     ca: Path | None = None
     seed: int = 0
-    command: profiled.Command | None = None
+    command: user_script.Command | None = None
     rounds: int = 0
 
     @property
@@ -124,13 +125,13 @@ class Session:
         except EngineMissing:
             return True
 
-    def profiles(self) -> tuple[ExperimentResult, ...]:
-        """Profile the user's script, if the settings have one."""
+    def profiles(self, release: str) -> tuple[ExperimentResult, ...]:
+        """Profile the user's script, if the settings have one, on this release of TensorFlow."""
         command, machine = self.settings.command, self.machine
         if command is None:
             return ()
-        budget, gpus = self.settings.budget, not machine.no_gpu
-        return (profiled.experiment(self.engine, machine.image, command, budget, self.progress, gpus=gpus),)
+        run, seconds = partial(user_script.experiment, self.engine, machine.image), self.settings.budget
+        return (run(command, seconds, self.progress, release=release, gpus=not machine.no_gpu),)
 
     def _weight(self, row: Experiment) -> float:
         return sum(self._seconds(row, case) for case in self._cases(row))
@@ -270,7 +271,7 @@ def bench(
     left = max(0.0, settings.budget - (time.monotonic() - begin))
     session = Session(engine, replace(settings, budget=left), machine, progress, watch or NoWatch())
     session.run(rows)
-    profiles = session.profiles()
+    profiles = session.profiles(tensorflow.version)
     return BenchReport(
         schema=records.SCHEMA,
         created=datetime.now(UTC).isoformat(timespec="seconds"),

@@ -36,7 +36,7 @@ class Key:
 def files() -> dict[str, bytes]:
     """Return the files of the benchmark's inner part and of the smoke benchmark, by their paths in a container."""
     contents = {}
-    for package in ("smoke", "bench", "bench/workloads"):
+    for package in ("smoke", "bench", "bench/site", "bench/workloads"):
         for file in resources.files("tfbuild.in_container").joinpath(package).iterdir():
             if file.name.endswith(".py"):
                 contents[f"{FOLDER}/{package}/{file.name}"] = file.read_bytes()

@@ -9,6 +9,6 @@ host (tfbuild/bench/) decides what is compared and what follows from the results
     base.py             base classes and inputs of workloads
     validity.py         checks against mistakes that once faked a result
     gpu_utilisation.py  how busy the GPUs are
-    script_profile.py   a user's script under TensorFlow's profiler (recorder.py, timeline.py)
+    script_profile.py   a user's script under TensorFlow's profiler, which site/sitecustomize.py starts
     workloads/          the work that is timed: one function for each workload, looked up by name
 """

@@ -98,24 +98,28 @@ class Dropped:
 
 
 @dataclass(frozen=True)
+class Window:
+    """The `span` in seconds that a trace covers: steps were `waiting` for input, or had operations to `compute`.
+
+    `gpu`: seconds in which a GPU computed; `asked`: how often an iterator was asked for a batch.
+    """
+
+    span: float
+    waiting: float
+    compute: float
+    gpu: float = 0.0
+    asked: int = 0
+
+
+@dataclass(frozen=True)
 class Profiled:
     """A command that was profiled (script_profile.py) for `seconds`. `exit_code`: None if it was stopped; `tail`: the
-    last lines of its output.
-
-    The trace covers `span` seconds in `windows` windows: of these, steps were `waiting` for input, and their operations
-    took `compute` seconds. `asked`: how often an iterator was asked for a batch; `waits`: the share of each window that
-    was waiting.
-    """
+    last lines of its output."""
 
     exit_code: Optional[int]
     tail: Tuple[str, ...]
     seconds: float
-    windows: int
-    span: float
-    waiting: float
-    compute: float
-    asked: int
-    waits: Tuple[float, ...] = ()
+    windows: Tuple[Window, ...] = ()
 
 
 def printable(text: str) -> str:

@@ -1,4 +1,4 @@
-"""`--command`: run a user's script under TensorFlow's profiler, to see whether it waits for its input or computes.
+"""`--command`: profile a user's script, to see whether it waits for its input or computes.
 
 It runs in a container without a network, as the calling user, in a read-only folder, so it cannot change any of the
 user's files; what it writes to /tmp is deleted with the container.
@@ -7,9 +7,9 @@ user's files; what it writes to /tmp is deleted with the container.
 import os
 import shlex
 from dataclasses import dataclass
-from functools import cache
-from importlib import resources
 from pathlib import Path
+
+from packaging.version import InvalidVersion, Version
 
 from tfbuild.bench import findings
 from tfbuild.engine import Engine
@@ -20,16 +20,15 @@ from tfbuild.measure.records import ExperimentResult, Finding
 from tfbuild.util.progress import Progress
 
 FOLDER = "/tfbuild-command"
-SITE = "/tfbuild-bench/site/sitecustomize.py"
 # The user may have no home in the image; TensorFlow's info messages would hide the script's output.
 ENV = {"HOME": "/tmp", "PYTHONDONTWRITEBYTECODE": "1", "TF_CPP_MIN_LOG_LEVEL": "1"}
-# This much of the budget is reserved for reading a large trace.
-READING_SECONDS = 20.0
-LEAST_SECONDS = 15.0
-# Importing TensorFlow twice and reading the trace takes at most this long, on a machine with many other users.
-MOST_MORE = 900.0
+# The first release with tf.profiler.experimental.
+FIRST_RELEASE = "2.2"
+# Importing TensorFlow twice and reading the traces takes at most this long, on a machine with many other users.
+MOST_MORE_SECONDS = 900.0
 # The share of time spent neither waiting nor computing that is worth a remark: as much as makes input a bottleneck.
 MUCH_IDLE = 1 - 1 / findings.INPUT_BOUND
+UNREAD = "no tf.data iterator was read"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,10 +48,9 @@ def parse(text: str, mount: str) -> Command | None:
     Raises UsageError if they are invalid.
     """
     if not text.strip():
-        if mount:
-            raise UsageError("--mount needs --command", hint="--command 'python train.py'")
-        if text:
-            raise UsageError("--command is empty", hint="--command 'python train.py'")
+        if mount or text:
+            problem = "--mount needs --command" if mount else "--command is empty"
+            raise UsageError(problem, hint="--command 'python train.py'")
         return None
     try:
         words = shlex.split(text)
@@ -65,18 +63,26 @@ def parse(text: str, mount: str) -> Command | None:
 
 
 def experiment(
-    engine: Engine, image: str, command: Command, budget: float, progress: Progress, *, gpus: bool = False
+    engine: Engine,
+    image: str,
+    command: Command,
+    seconds: float,
+    progress: Progress,
+    *,
+    release: str,
+    gpus: bool = False,
 ) -> ExperimentResult:
-    """Run the command for at most `budget` seconds, with the engine's `gpus`, and say what limits it.
+    """Run the command for at most so many seconds, with the engine's `gpus`, and say what limits it.
 
-    Raises UsageError if the engine cannot see the folder, and CommandFailed if the command fails or TensorFlow's
-    profiler recorded nothing.
+    `release`: the image's TensorFlow. Raises UsageError if the engine cannot see the folder, and CommandFailed if the
+    release has no profiler, if the command fails, or if the profiler recorded no step.
     """
     if not engine.local:
         raise UsageError(
             "the engine is on another machine, which does not have the folder", hint="run this on the engine's machine"
         )
-    seconds = max(LEAST_SECONDS, budget - READING_SECONDS)
+    if _older(release):
+        raise CommandFailed(f"TensorFlow {release} has no tf.profiler", hint=f"use {FIRST_RELEASE} or a newer release")
     with progress.step(f"bench: {command}") as step:
         profile = _profile(engine, image, command, seconds, gpus=gpus)
         _refuse(command, profile)
@@ -97,11 +103,11 @@ def experiment(
     )
 
 
-@cache
-def files() -> dict[str, bytes]:
-    """Return the files of the benchmark's inner part, and the recorder where Python imports it."""
-    recorder = resources.files("tfbuild.in_container.bench").joinpath("recorder.py").read_bytes()
-    return {**workers.files(), SITE: recorder}
+def _older(release: str) -> bool:
+    try:
+        return Version(release) < Version(FIRST_RELEASE)
+    except InvalidVersion:
+        return False
 
 
 def _profile(engine: Engine, image: str, command: Command, seconds: float, *, gpus: bool) -> Profiled:
@@ -110,10 +116,10 @@ def _profile(engine: Engine, image: str, command: Command, seconds: float, *, gp
             image,
             ["python", f"{workers.FOLDER}/bench", "--profile", f"{seconds:.0f}", FOLDER, *command.words],
             env=ENV,
-            files=files(),
+            files=workers.files(),
             mounts={FOLDER: str(command.folder)},
             user=f"{os.getuid()}:{os.getgid()}",
-            timeout=seconds + MOST_MORE,
+            timeout=seconds + MOST_MORE_SECONDS,
             gpus=gpus,
         )
         profiles = probe.records(run.stdout, (Profiled,))
@@ -136,7 +142,7 @@ def _refuse(command: Command, profile: Profiled) -> None:
             f"{command} {end}{f':{chr(10)}{output}' if output else ''}",
             hint="it runs without a network, in a read-only folder (--mount); /tmp is writable",
         )
-    if not profile.span or not profile.compute + profile.waiting:
+    if not profile.windows:
         raise CommandFailed(
             f"TensorFlow's profiler saw no step of {command} in {profile.seconds:.0f} s"
             + (f"; it printed:\n{output}" if output else ""),
@@ -144,32 +150,35 @@ def _refuse(command: Command, profile: Profiled) -> None:
         )
 
 
-def _limit(profile: Profiled, slower: float, idle: float) -> str:
-    """Say what all windows agree on; a script that is mostly idle is not bound by computing."""
-    by_window = [1 / max(1 - share, 1e-3) for share in profile.waits] or [slower]
-    limit = findings.bound(slower, min(*by_window, slower), max(*by_window, slower))
-    if limit == findings.BOUNDS[0] and idle > MUCH_IDLE:
-        limit = "not input-bound"
-    ends = f" [{min(by_window):.2f} to {max(by_window):.2f} by window]" if len(by_window) > 1 else ""
-    return f"{limit}, {slower:.2f}{ends} times the step without its input"
-
-
 def judge(command: object, profile: Profiled) -> Finding:
     """Say what limits the command, with the limits of the experiment on input: a step's time with and without input."""
-    waiting, compute = profile.waiting / profile.span, profile.compute / profile.span
-    idle = max(0.0, 1 - waiting - compute)
-    slower = 1 / max(1 - waiting, 1e-3)
-    values = {"waiting": waiting, "compute": compute, "neither": idle, "seconds": profile.span}
-    values |= {"real_over_synthetic": slower, "batches": float(profile.asked)}
-    shares = f"of {profile.span:.1f} s it waited {waiting:.0%} for input, computed {compute:.0%}, neither {idle:.0%}"
-    if profile.asked:
-        limit = _limit(profile, slower, idle)
-        shares += f" ({profile.asked} batches)"
-    else:
-        limit = "no tf.data iterator was read"
-    if idle > MUCH_IDLE:
-        limit += "; idle between the steps, in Python or other code that the profiler does not see"
-    if profile.windows == 1:
-        shares += "; from only one window of the trace"
-    stopped = "" if profile.exit_code is not None else "; stopped by the time budget"
-    return Finding(text=f"{command}: {limit}: {shares}{stopped}", values=values)
+    windows = profile.windows
+    span, asked = sum(one.span for one in windows), sum(one.asked for one in windows)
+    waiting, compute, gpu = (
+        sum(getattr(one, part) for one in windows) / span for part in ("waiting", "compute", "gpu")
+    )
+    idle, slower = max(0.0, 1 - waiting - compute), _slower(waiting)
+    limit = _limit(profile, slower, gpu=gpu > compute / 2, idle=idle > MUCH_IDLE) if asked else UNREAD
+    remark = "; idle between the steps, in Python or other code that the profiler does not see"
+    shares = f"of {span:.1f} s it waited {waiting:.0%} for input, computed {compute:.0%}, neither {idle:.0%}"
+    shares += f" ({asked} batches)" if asked else ""
+    shares += "; from only one window of the trace" if len(windows) == 1 else ""
+    shares += "" if profile.exit_code is not None else "; stopped by the time budget"
+    values = {"waiting": waiting, "compute": compute, "gpu": gpu, "neither": idle, "seconds": span}
+    values |= {"real_over_synthetic": slower, "batches": float(asked)}
+    return Finding(text=f"{command}: {limit}{remark if idle > MUCH_IDLE else ''}: {shares}", values=values)
+
+
+def _slower(waiting: float) -> float:
+    """Return how many times as long a step takes as without its input, from the share of time that it waits."""
+    return 1 / max(1 - waiting, 1e-3)
+
+
+def _limit(profile: Profiled, slower: float, *, gpu: bool, idle: bool) -> str:
+    """Say what all windows agree on; a script that is mostly idle is not bound by computing."""
+    by_window = [_slower(one.waiting / one.span) for one in profile.windows]
+    limit = findings.bound(slower, min(by_window), max(by_window))
+    if limit == findings.BOUNDS[0]:
+        limit = "not input-bound" if idle else f"{limit} (GPU)" if gpu else limit
+    ends = f" [{min(by_window):.2f} to {max(by_window):.2f} by window]" if len(by_window) > 1 else ""
+    return f"{limit}, {slower:.2f}{ends} times the step without its input"
