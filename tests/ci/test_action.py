@@ -28,10 +28,10 @@ def test_each_input_is_an_option_of_build_with_its_help() -> None:
     inputs = read(ACTION)["inputs"]
     further = inputs.pop("options")
     assert tuple(inputs) == actions.BUILD.inputs
-    assert {name: row["description"] for name, row in inputs.items()} == {name: OPTIONS[name][1] for name in inputs}
+    assert {name: row["description"] for name, row in inputs.items()} == {name: OPTIONS[name].help for name in inputs}
     assert {row["default"] for row in (*inputs.values(), further)} == {""}
     # ci/options.py tells switches by their value, and gives no option twice.
-    assert not any(isinstance(OPTIONS[name][0], list) for name in inputs)
+    assert not any(OPTIONS[name].repeatable for name in inputs)
 
 
 def test_each_input_of_the_example_is_the_actions() -> None:
@@ -197,8 +197,8 @@ def test_the_outputs_are_those_that_the_steps_write() -> None:
 def test_each_input_of_pull_is_an_option_with_its_help() -> None:
     inputs, options = read(PULL)["inputs"], VERBS["pull"].options
     assert tuple(inputs) == actions.PULL.inputs
-    assert {name: row["description"] for name, row in inputs.items()} == {name: options[name][1] for name in inputs}
-    assert not any(isinstance(options[name][0], list) for name in inputs)
+    assert {name: row["description"] for name, row in inputs.items()} == {name: options[name].help for name in inputs}
+    assert not any(options[name].repeatable for name in inputs)
     (used,) = [
         step
         for step in read(GITHUB / "action.yml")["jobs"]["pull"]["steps"]

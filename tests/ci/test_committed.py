@@ -15,7 +15,6 @@ from tests.ci.steps import ROOT
 from tests.with_engine.registry import Server, serve
 from tfbuild.ci import committed, formats
 from tfbuild.cli import planning, repository
-from tfbuild.cli.options import fill
 from tfbuild.context import dockerfile
 from tfbuild.errors import RegistryRefused, TfbuildError
 from tfbuild.facts import releases
@@ -23,6 +22,7 @@ from tfbuild.oci import client
 from tfbuild.oci.manifests import EMPTY_INDEX, INDEX, digest_of
 from tfbuild.oci.references import Repository
 from tfbuild.plan import Build, Request
+from tfbuild.util.options import make
 
 FOLDER = ROOT / "dockerfiles"
 BUILDS = committed.builds()
@@ -130,7 +130,7 @@ def test_the_command_of_tfbuild_in_the_head_plans_the_same_build(build: Build) -
     (options,) = re.findall(r"^#     invoke build (.+)$", head, re.MULTILINE)
     words = shlex.split(options)
     values = {name.removeprefix("--"): value for name, value in zip(words[::2], words[1::2], strict=True)}
-    assert planning.select(fill(Request, values)).id == build.id
+    assert planning.select(make(Request, values)).id == build.id
     assert head.startswith(f"{dockerfile.MARKER}: invoke dockerfiles\n")
     assert "dockerfiles" in repository.VERBS
 

@@ -80,7 +80,7 @@ class Pair:
 
     @property
     def switch(self) -> bool:
-        return bool(self.option) and isinstance(self.verb.options[self.option][0], bool)
+        return bool(self.option) and self.verb.options[self.option].switch
 
     def words(self, value: str | None) -> list[str]:
         """The command with `value`; None for a switch as it is meant."""

@@ -39,8 +39,8 @@ def commands(draw: st.DrawFn) -> list[str]:
     words = [verb.name]
     chosen = draw(st.lists(st.sampled_from(sorted(verb.options)), max_size=3, unique=True)) if verb.options else []
     for option in chosen:
-        default, _ = verb.options[option]
-        words.append(f"--{option}" if isinstance(default, bool) else f"--{option}={draw(VALUES)}")
+        switch = verb.options[option].switch
+        words.append(f"--{option}" if switch else f"--{option}={draw(VALUES)}")
     positional = [
         parameter for parameter in signature(verb.body).parameters.values()
         if parameter.kind is Parameter.POSITIONAL_OR_KEYWORD

@@ -122,7 +122,7 @@ def test_the_help_begins_with_what_people_need_most() -> None:
     titles = re.findall(r"^(\w.*):$", shown, re.MULTILINE)
     assert titles[:3] == ["Examples", "Common options", "Compiler and flags"]
     assert len(EVERY["build"].examples) == 3
-    assert re.findall(r"^  --([\w-]+)", shown, re.MULTILINE)[:4] == ["target", "release", "python", "cpu"]
+    assert re.findall(r"^  --([\w-]+)", shown, re.MULTILINE)[:5] == ["target", "release", "python", "platform", "cpu"]
 
 
 def test_the_whole_help_has_all_verbs_in_groups() -> None:

@@ -16,7 +16,8 @@ from tfbuild.context import dockerfile
 from tfbuild.errors import UsageError
 from tfbuild.pipeline import bazel_output
 from tfbuild.pipeline.bazel_output import BazelWatch
-from tfbuild.pipeline.run import RunRequest, run_of
+from tfbuild.pipeline.run import run_of
+from tfbuild.plan import RunRequest
 from tfbuild.util import quantities
 
 RECORDED = Path(__file__).parents[1] / "data" / "bazel"

@@ -25,7 +25,8 @@ from tfbuild.errors import BadMirror, BadSource, BuildFailed, DiskFull, UsageErr
 from tfbuild.pipeline import bundle, mirror, wheel_export
 from tfbuild.pipeline.bundle import Bundle
 from tfbuild.pipeline.mirror import Mirror, Upstream
-from tfbuild.pipeline.run import Run, RunRequest, run_of
+from tfbuild.pipeline.run import Run, run_of
+from tfbuild.plan import RunRequest
 from tfbuild.util.files import writing
 
 HOST = "files.example.org"

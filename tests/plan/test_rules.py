@@ -106,7 +106,7 @@ def test_this_machine_is_the_platform_unless_nobody_builds_for_it(monkeypatch: p
         ({"config": ("m\N{CYRILLIC SMALL LETTER KA}l",)},
          "'m\N{CYRILLIC SMALL LETTER KA}l' is not the name of a Bazel config: '\N{CYRILLIC SMALL LETTER KA}' is U+043A "
          "(CYRILLIC SMALL LETTER KA), not an ASCII letter", "--config NAME; repeat it for each config"),
-        ({"release": "2.14.1\n"}, "an option's value has control characters in it: '2.14.1\\n'",
+        ({"release": "2.14.1\n"}, "--release has control characters in it: '2.14.1\\n'",
          "one line of plain text"),
         ({"config": ("mkl",), "target": "cpu"}, "--config mkl belongs to target mkl, not to cpu", "--target mkl"),
         ({"threading": "openmp"}, "--threading is for oneDNN, which --target cpu does not promise",

@@ -36,8 +36,8 @@ from tfbuild.engine import Engine
 from tfbuild.errors import BadSource, Outdated, UnknownRelease, VerificationFailed
 from tfbuild.facts import toolchains
 from tfbuild.pipeline import Maker, bazel_output, bazel_profile
-from tfbuild.pipeline.run import RunRequest, run_of
-from tfbuild.plan import Request
+from tfbuild.pipeline.run import run_of
+from tfbuild.plan import Request, RunRequest
 from tfbuild.plan import source as sources
 from tfbuild.plan.source import Source
 from tfbuild.publish import image_contents
@@ -488,8 +488,8 @@ def commit(site: Site) -> str:
 
 
 def maker(site: Site, folder: Path) -> Maker:
-    run_request = RunRequest(base=site.base, mirror=site.url, network="host", need_disk="5", no_verify=True)
-    return Maker(run=replace(run_of(run_request, certificates("")), work=folder / "work", reports=folder))
+    run_request = RunRequest(mirror=site.url, network="host", need_disk="5", no_verify=True)
+    return Maker(run=replace(run_of(run_request, certificates(""), site.base), work=folder / "work", reports=folder))
 
 
 def from_tag(site: Site, commit: str) -> plan.Build:

@@ -3,19 +3,19 @@
 from typing import Any
 
 from tfbuild.cli import extras
-from tfbuild.cli.options import JSON, Options, certificates
-from tfbuild.cli.verbs import verb
+from tfbuild.cli.options import JSON, certificates
+from tfbuild.cli.verbs import Rows, verb
 from tfbuild.util.files import REPORTS
 
 # What is measured.
-ROWS: Options = {
-    "only": ([], "only this experiment (repeatable)"),
+ROWS: Rows = {
+    "only": ([], "only this experiment (repeatable)", "NAME"),
     "quick": (False, "about a minute: one or two cases of the main experiments"),
     "model": (
         [],
         "this whole model, such as resnet50, at its real size, and its reading of JPEGs (repeatable)",
     ),
-    "batch-size": ("", "items per step of --model (default: each model's own)"),
+    "batch-size": ("", "items per step of --model (default: each model's own)", "N"),
 }
 
 
@@ -23,15 +23,19 @@ ROWS: Options = {
     ROWS,
     {
         "full": (False, "up to fifty minutes: every case, with the narrowest intervals"),
-        "budget": ("", "time limit of the whole run, such as 90s, 5m or 1h (default: 5m)"),
+        "budget": ("", "time limit of the whole run, such as 90s, 5m or 1h (default: 5m)", "TIME"),
         "command": (
             "",
             "profile your own script, such as 'python train.py', and name its bottleneck",
         ),
-        "mount": ("", "folder in which --command runs, mounted read-only (default: the current one)"),
-        "against": ("", "another image of the same release, for the experiments `isa` and `all` to compare with"),
+        "mount": ("", "folder in which --command runs, mounted read-only (default: the current one)", "FOLDER"),
+        "against": (
+            "",
+            "image of the same release, for the experiments `isa` and `all` to compare with",
+            "IMAGE",
+        ),
         "name": ("", "name of the report, reports/NAME.json (default: bench-IDENTIFIER, which replaces an older one)"),
-        "pyperf": ("", "also write all samples to this file, for python -m pyperf stats or compare_to"),
+        "pyperf": ("", "also write all samples to this file, for python -m pyperf stats or compare_to", "FILE"),
         "dry-run": (False, "only show what would be measured, and how long it would take; IMAGE need not exist yet"),
     },
     JSON,
@@ -79,8 +83,8 @@ def experiments(*, only: list[str], quick: bool, model: list[str], batch_size: s
             [],
             "condition such as 'throughput<0.95' for exit code 28; also cpu, or an experiment's name (repeatable)",
         ),
-        "also": ([], "another report to compare with BASELINE (repeatable)"),
-        "html": ("", "also write the comparison to this file, as an HTML page that works offline"),
+        "also": ([], "another report to compare with BASELINE (repeatable)", "PATH"),
+        "html": ("", "also write the comparison to this file, as an HTML page that works offline", "FILE"),
     },
     JSON,
     examples=(
@@ -100,8 +104,8 @@ def compare(baseline: str, report: str, *, fail_if: list[str], also: list[str], 
 @verb(
     {
         "env-file": ("", "write the environment to this file, for docker run --env-file"),
-        "html": ("", "write the whole report to this file, as an HTML page that works offline"),
-        "pyperf": ("", "write all samples to this file, for python -m pyperf stats or compare_to"),
+        "html": ("", "write the whole report to this file, as an HTML page that works offline", "FILE"),
+        "pyperf": ("", "write all samples to this file, for python -m pyperf stats or compare_to", "FILE"),
     },
     JSON,
     examples=(

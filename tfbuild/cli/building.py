@@ -11,13 +11,13 @@ from tfbuild.cli import extras
 from tfbuild.cli.listing import show_plan
 from tfbuild.cli.options import (
     COMPILE,
-    ENGINE,
     JSON,
     MAKE,
+    ON_ENGINE,
     PLAN,
+    RUN,
     TIMED,
     engine_of,
-    fill,
     image_on,
     registry_of,
     request_of,
@@ -27,8 +27,9 @@ from tfbuild.cli.output import out, say
 from tfbuild.cli.planning import select_and_print_notes
 from tfbuild.cli.verbs import verb
 from tfbuild.errors import UsageError
-from tfbuild.plan import Build
+from tfbuild.plan import Build, RunRequest
 from tfbuild.util.files import REPORTS
+from tfbuild.util.options import given_to_compile, make
 from tfbuild.util.quantities import days
 
 if TYPE_CHECKING:
@@ -37,19 +38,8 @@ if TYPE_CHECKING:
 
 @verb(
     PLAN,
-    MAKE,
-    COMPILE,
-    {
-        "reverify": (False, "verify again, even though nothing changed since the stored report"),
-        "no-verify": (False, "only build; the image is named IDENTIFIER-unverified"),
-        **TIMED,
-        "reuse": (
-            "",
-            "take TensorFlow from this image, which the same build context made before: only its base and packages are "
-            "new, and nothing is compiled",
-        ),
-        "dry-run": (False, "only plan, and write the build context"),
-    },
+    RUN,
+    {"dry-run": (False, "only plan, and write the build context")},
     JSON,
     examples=(
         "invoke build --target mkl --wheel official      # the official wheel; minutes",
@@ -80,9 +70,7 @@ def ignored_options(build: Build, options: Mapping[str, Any]) -> list[str]:
 
     They are no error, because a CI matrix gives all of its rows the same options.
     """
-    from tfbuild.pipeline.run import RunRequest
-
-    ignored = fill(RunRequest, options).for_compiling() if build.wheel.kind != "source" else ()
+    ignored = given_to_compile(make(RunRequest, options)) if build.wheel.kind != "source" else ()
     return [f"{', '.join(ignored)}: ignored, because --wheel {build.wheel.kind} compiles nothing"] if ignored else []
 
 
@@ -90,7 +78,7 @@ def ignored_options(build: Build, options: Mapping[str, Any]) -> list[str]:
     PLAN,
     MAKE,
     COMPILE,
-    {"output": ("dist", "folder for the wheel")},
+    {"output": ("dist", "folder for the wheel", "PATH")},
     JSON,
     examples=(
         "invoke wheel --target mkl           # compile for this CPU; hours",
@@ -121,9 +109,9 @@ def wheel(*, output: str, json: bool, **options: Any) -> None:
     PLAN,
     MAKE,
     {
-        "output": ("bundle", "folder to fill; files that are there are not downloaded again"),
+        "output": ("bundle", "folder to fill; files that are there are not downloaded again", "PATH"),
         "wheel-only": (False, "only what `invoke wheel` downloads, not what an image needs"),
-        "need-disk": COMPILE["need-disk"],
+        "need-disk": RUN["need-disk"],
         "dry-run": (False, "only plan"),
     },
     JSON,
@@ -160,24 +148,31 @@ def bundle(*, output: str, wheel_only: bool, dry_run: bool, json: bool, **option
 
 
 @verb(
-    {"engine": ENGINE["engine"]},
+    ON_ENGINE,
     {
         "base": (
             "auto",
             "base image given to the build, if its name is needed to find the official wheel's image to compare with",
+            "IMAGE",
         ),
-        "ca-cert": MAKE["ca-cert"],
-        "registry": ("", "check IMAGE in this repository (HOST/PATH) instead, without downloading its layers"),
+        "ca-cert": RUN["ca-cert"],
+        "registry": (
+            "",
+            "check IMAGE in this repository (HOST/PATH) instead, without downloading its layers",
+            "HOST/PATH",
+        ),
         "pull": (False, "with --registry: also download it, compare its SBOM with its files, and verify it in full"),
         "context": (
             "",
             "with --registry: require this digest of its build context (`invoke dockerfile --json`), and a base image "
             "that was not updated since",
+            "DIGEST",
         ),
         "max-age": ("", "with --registry: require an image that was built in the last days, such as 30d"),
         "signed": (
             "",
             "with --registry: require a signature that cosign accepts with these options: '--key cosign.pub'",
+            "OPTIONS",
         ),
         **TIMED,
     },
@@ -267,7 +262,7 @@ def finish(report: "Report | None", image: str, *, json: bool) -> None:
 
 
 @verb(
-    {"engine": ENGINE["engine"]},
+    ON_ENGINE,
     {"full": (False, "read all of the code instead of a sample, which takes minutes")},
     JSON,
     examples=(

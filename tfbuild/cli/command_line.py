@@ -4,13 +4,16 @@ Where the user typed `invoke`, Invoke parses the words once more when they are k
 """
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from argparse import PARSER, ArgumentError, ArgumentParser, HelpFormatter, Namespace
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 from tfbuild.cli import help_pages, hints, output
 from tfbuild.cli.verbs import Call, Verb, exits
 from tfbuild.errors import UsageError
+from tfbuild.util.options import Option
 
 HELP = ("--help", "-h")
 LIST = ("--list", "-l")
@@ -133,75 +136,96 @@ def _call(words: Sequence[str], verbs: Mapping[str, Verb]) -> tuple[Call, Sequen
     name, following = words[0], words[1:]
     if name not in verbs:
         raise hints.unknown_verb(name, verbs, following)
-    verb = verbs[name]
-    own, rest = _split(verb, following, verbs)
-    for word, value in own:
-        _refuse_long(word if value is None else f"--{word}", word if value is None else value)
-    bare = [word for word, value in own if value is None]
-    _refuse_repeated(verb, own)
-    _refuse_bare(verb, bare, [option for option, value in own if value is not None])
+    verb, own = verbs[name], _attached(verbs[name], following)
+    given, rest = _parse(verb, own, verbs)
+    for option, texts in given.items():
+        _refuse_values(verb, option, texts)
+    bare: list[str] = [word for row in verb.positional if (word := getattr(rest, row.name)) is not None]
+    _refuse_bare(verb, bare, rest.rest, given, verbs)
     values: dict[str, Any] = {row.name: word for row, word in zip(verb.positional, bare, strict=True)}
-    for name, (default, _) in verb.options.items():
-        given = [value for option, value in own if option == name and value is not None]
-        values[name.replace("-", "_")] = _value(default, given)
-    return Call(verb, values), rest
+    for option, row in verb.options.items():
+        values[option.replace("-", "_")] = _value(row, given.get(option, []))
+    return Call(verb, values), rest.rest
 
 
-def _value(default: object, given: list[str]) -> object:
-    """Return an option's value: True for a switch that is given, a list for an option that may be repeated."""
-    if isinstance(default, bool):
-        return bool(given)
-    if isinstance(default, list):
-        return given
-    return given[-1] if given else default
+def _attached(verb: Verb, words: Sequence[str]) -> list[str]:
+    """Attach values that begin with "-" to their options, without which argparse does not take them for values.
 
-
-def _split(
-    verb: Verb, words: Sequence[str], verbs: Mapping[str, Verb]
-) -> tuple[list[tuple[str, str | None]], Sequence[str]]:
-    """Return the verb's options with their values, and its bare words with None; then the words of the next verbs."""
-    own: list[tuple[str, str | None]] = []
-    place = 0
-    while place < len(words):
-        word = words[place]
-        if word.startswith("-") and word != "-":
-            option, value, used = _option(verb, words[place:], verbs)
-            own.append((option, value))
-            place += used
-        elif word in verbs and sum(value is None for _, value in own) >= len(verb.positional):
-            break
+    --bazel-flag, which may be repeated, takes --config=opt, which is another option here.
+    """
+    attached: list[str] = []
+    for word in words:
+        row = verb.options.get(attached[-1].removeprefix("--")) if attached and attached[-1].startswith("--") else None
+        name, equals, _ = word.partition("=")
+        known = name in HELP or name.removeprefix("--") in verb.options
+        if row and not row.switch and word.startswith("-") and (not known or (row.repeatable and equals)):
+            attached[-1] += f"={word}"
         else:
-            own.append((word, None))
-            place += 1
-    return own, words[place:]
+            attached.append(word)
+    return attached
 
 
-def _option(verb: Verb, words: Sequence[str], verbs: Mapping[str, Verb]) -> tuple[str, str, int]:
-    """Return the option's name, its value ("" for a switch), and how many words both are. Raises UsageError."""
-    option, equals, value = words[0].partition("=")
-    name = option.removeprefix("--")
-    _refuse_dry(option, verbs)
-    if not option.startswith("--") or name not in verb.options:
-        raise hints.unknown_option(verb, words, verbs)
-    default = verb.options[name][0]
-    if isinstance(default, bool):
-        if equals:
-            raise UsageError(f"{option} takes no value", hint=f"{option} alone, or leave it out")
-        return name, "", 1
-    if not equals:
-        if len(words) < 2 or _is_option(verb, words[1], several=isinstance(default, list)):
-            raise UsageError(f"{option} has no value", hint=help_pages.option(verb, name))
-        value = words[1]
-    if not value.strip():
-        raise UsageError(f"{option} has no value", hint=f"leave it out, or {help_pages.option(verb, name)}")
-    return name, value, 1 if equals else 2
+def _parse(verb: Verb, words: list[str], verbs: Mapping[str, Verb]) -> tuple[dict[str, list[str]], Namespace]:
+    """Return the values of the given options, and the bare words. Raises UsageError for what the verb does not take."""
+    try:
+        parsed, unknown = _parser(verb).parse_known_args(words)
+    except ArgumentError as error:
+        option = str(error.argument_name)
+        if verb.options[option.removeprefix("--")].switch:
+            raise UsageError(f"{option} takes no value", hint=f"{option} alone, or leave it out") from error
+        hint = help_pages.option(verb, option.removeprefix("--"))
+        raise UsageError(f"{option} has no value", hint=hint) from error
+    if "--" in words:
+        unknown = ["--"]
+    if unknown:
+        _refuse_dry(unknown[0].partition("=")[0], verbs)
+        raise hints.unknown_option(verb, words[words.index(unknown[0]) :], verbs)
+    given = {name: values for name, values in vars(parsed).items() if name in verb.options and values}
+    # Python 3.11 and 3.12 make an empty list of the value "--".
+    return {name: [value if value != [] else "--" for value in values] for name, values in given.items()}, parsed
 
 
-def _is_option(verb: Verb, word: str, *, several: bool) -> bool:
-    """Return whether a word is an option and not a value. --bazel-flag, which may be repeated, takes --config=opt."""
-    name, equals, _ = word.partition("=")
-    known = name in HELP or name.removeprefix("--") in verb.options
-    return word.startswith("-") and known and not (several and equals)
+def _parser(verb: Verb) -> ArgumentParser:
+    """Return a parser of a verb's words. Nothing is required, so that unknown options are reported first."""
+    # A formatter with a width does not ask the terminal, which would import much.
+    formatter = partial(HelpFormatter, width=help_pages.PLAIN_WIDTH)
+    parser = ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False, formatter_class=formatter)
+    for row in verb.positional:
+        parser.add_argument(row.name).required = False
+    for name, option in verb.options.items():
+        if option.switch:
+            parser.add_argument(f"--{name}", dest=name, action="append_const", const="")
+        else:
+            parser.add_argument(f"--{name}", dest=name, action="append")
+    # The next verb, with its words.
+    parser.add_argument("rest", nargs=PARSER, default=[]).required = False
+    return parser
+
+
+def _value(row: Option, given: list[str]) -> object:
+    """Return an option's value: True for a switch that is given, a list for an option that may be repeated."""
+    if row.switch:
+        return bool(given)
+    if row.repeatable:
+        return given
+    return given[-1] if given else row.default
+
+
+def _refuse_values(verb: Verb, name: str, values: Sequence[str]) -> None:
+    """Raise UsageError for values that are empty or too long, and for more of them than the option takes."""
+    row = verb.options[name]
+    if row.switch:
+        return
+    if not all(value.strip() for value in values):
+        raise UsageError(f"--{name} has no value", hint=f"leave it out, or {help_pages.option(verb, name)}")
+    for value in values:
+        _refuse_long(f"--{name}", value)
+    if len(values) > 1 and not row.repeatable:
+        several = len(set(values)) > 1
+        raise UsageError(
+            f"--{name} is given {len(values)} times: {', '.join(values)}",
+            hint=f"give one of them{hints.of_many(name)}" if several else "give it once",
+        )
 
 
 def _refuse_long(name: str, text: str) -> None:
@@ -209,30 +233,15 @@ def _refuse_long(name: str, text: str) -> None:
         raise UsageError(f"{name} has {len(text):,} characters", hint=f"at most {MOST_LETTERS:,} in one word")
 
 
-def _refuse_repeated(verb: Verb, own: Sequence[tuple[str, str | None]]) -> None:
-    for name, (default, _) in verb.options.items():
-        values = [value for option, value in own if option == name and value is not None]
-        if len(values) > 1 and not isinstance(default, list | bool):
-            several = len(set(values)) > 1
-            raise UsageError(
-                f"--{name} is given {len(values)} times: {', '.join(values)}",
-                hint=f"give one of them{hints.of_many(name)}" if several else "give it once",
-            )
-
-
-def _refuse_bare(verb: Verb, bare: Sequence[str], given: Sequence[str]) -> None:
+def _refuse_bare(
+    verb: Verb, bare: Sequence[str], rest: Sequence[str], given: Collection[str], verbs: Mapping[str, Verb]
+) -> None:
     """Raise UsageError for bare words that the verb does not take, and for those that it lacks."""
-    if len(bare) > len(verb.positional):
-        raise hints.bare_word(verb, bare[: len(verb.positional) + 1], given)
+    for word in (*bare, *rest[:1]):
+        _refuse_long(word, word)
     if len(bare) < len(verb.positional):
-        raise _missing(verb)
-
-
-def _missing(verb: Verb) -> UsageError:
-    words = " ".join(help_pages.placeholders(verb))
-    return UsageError(f"{verb.name} needs {words}", hint="; ".join(_meanings(verb)))
-
-
-def _meanings(verb: Verb) -> Iterator[str]:
-    for row in verb.positional:
-        yield f"{row.name.upper()}: {help_pages.ARGUMENTS[row.name]}"
+        needs = " ".join(help_pages.placeholders(verb))
+        meanings = (f"{row.name.upper()}: {help_pages.ARGUMENTS[row.name]}" for row in verb.positional)
+        raise UsageError(f"{verb.name} needs {needs}", hint="; ".join(meanings))
+    if rest and rest[0] not in verbs:
+        raise hints.bare_word(verb, [*bare, rest[0]], given)

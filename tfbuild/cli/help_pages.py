@@ -7,6 +7,7 @@ from inspect import cleandoc
 from tfbuild import __doc__ as purpose
 from tfbuild.cli.verbs import Verb
 from tfbuild.util.installation import as_typed, command
+from tfbuild.util.options import COMMON
 from tfbuild.util.terminal import width
 
 PLAIN_WIDTH = 80
@@ -37,22 +38,6 @@ ARGUMENTS = {
     "subject": "a wheel, an image's name, or a library (.so)",
     "report": "a benchmark's report, reports/bench-*.json",
 }
-# Every other option is among the first ones.
-OPTION_GROUPS: Mapping[str, Sequence[str]] = {
-    "Compiler and flags": (
-        "compiler", "prefer-vector-width", "threading", "config", "bazel", "bazel-flag", "configure", "without-fix",
-    ),
-    "TensorFlow's source": (
-        "source", "source-sha256", "patch", "override-repository", "system-lib", "with-headers",
-    ),
-    "GPUs": ("compute-capabilities", "cuda", "cudnn"),
-    "Engine, base image and downloads": ("engine", "builder", "base", "ca-cert", "mirror", "network"),
-    "Time, disk and memory": ("jobs", "time-limit", "need-disk", "no-cache", "reuse"),
-    "Remote cache and execution": (
-        "remote-cache", "remote-executor", "remote-instance", "remote-header-file", "remote-client-cert",
-        "remote-client-key", "remote-property", "remote-readonly",
-    ),
-}  # fmt: skip
 
 
 def overview(verbs: Mapping[str, Verb]) -> str:
@@ -81,7 +66,7 @@ def of_verb(verb: Verb) -> str:
         rows = [(row.name.upper(), ARGUMENTS[row.name]) for row in verb.positional]
         lines += ["", "Arguments:", *_columns(rows)]
     for title, names in groups(verb):
-        lines += ["", f"{title}:", *_columns([(spelled(verb, name), verb.options[name][1]) for name in names])]
+        lines += ["", f"{title}:", *_columns([(spelled(verb, name), verb.options[name].help) for name in names])]
     return as_typed("\n".join(lines))
 
 
@@ -92,44 +77,23 @@ def placeholders(verb: Verb) -> list[str]:
 
 def option(verb: Verb, name: str) -> str:
     """Return an option as its help shows it, on one line."""
-    return f"{spelled(verb, name)}: {verb.options[name][1]}"
+    return f"{spelled(verb, name)}: {verb.options[name].help}"
 
 
 def groups(verb: Verb) -> Iterator[tuple[str, list[str]]]:
     """Yield the title and the options of each group, the common ones first."""
-    grouped = {name for names in OPTION_GROUPS.values() for name in names}
-    first = [name for name in verb.options if name not in grouped]
-    others = [(title, [name for name in names if name in verb.options]) for title, names in OPTION_GROUPS.items()]
-    others = [(title, names) for title, names in others if names]
-    if first:
-        yield "Common options" if others else "Options", first
-    yield from others
+    grouped: dict[str, list[str]] = {COMMON: []}
+    for name, row in verb.options.items():
+        grouped.setdefault(row.group, []).append(name)
+    for title, names in grouped.items():
+        if names:
+            yield title or ("Common options" if len(grouped) > 1 else "Options"), names
 
 
 def spelled(verb: Verb, name: str) -> str:
     """Return an option with what stands for its value: --cpu CPU."""
-    default = verb.options[name][0]
-    return f"--{name}" if isinstance(default, bool) else f"--{name} {_value(name)}"
-
-
-def _value(name: str) -> str:
-    """Return what stands for an option's value in its help."""
-    return VALUES.get(name, name.rpartition("-")[2].upper())
-
-
-VALUES = {
-    "also": "PATH", "base": "IMAGE", "bazel": "VERSION", "ca-cert": "FILE", "changed": "REVISION",
-    "compute-capabilities": "LIST",
-    "config": "NAME", "configure": "NAME=VALUE", "context": "DIGEST", "cpuinfo": "FILE", "cuda": "VERSION",
-    "cudnn": "VERSION", "engine": "ADDRESS", "builder": "NAME", "fleet": "FILE", "html": "FILE", "images": "K",
-    "jobs": "N", "keep": "GLOB", "mirror": "FOLDER|URL", "mount": "FOLDER", "need-disk": "GB", "only": "NAME",
-    "output": "PATH", "override-repository": "NAME=FOLDER", "patch": "FILE", "prefer-vector-width": "BITS",
-    "pyperf": "FILE", "python": "VERSION", "registry": "HOST/PATH", "release": "VERSION", "remote-cache": "URL",
-    "remote-client-cert": "FILE", "remote-client-key": "FILE", "remote-executor": "URL", "remote-instance": "NAME",
-    "remote-property": "NAME=VALUE", "runner": "WHEEL=LABEL", "signed": "OPTIONS", "source": "PATH",
-    "source-sha256": "HEX", "ssh-config": "FILE", "system-lib": "NAME", "time-limit": "TIME", "timeout": "SECONDS",
-    "wheel": "WHEEL", "without-fix": "NAME", "against": "IMAGE", "batch-size": "N", "budget": "TIME",
-}  # fmt: skip
+    row = verb.options[name]
+    return f"--{name}" if row.switch else f"--{name} {row.value or name.rpartition('-')[2].upper()}"
 
 
 def summary(verb: Verb) -> str:

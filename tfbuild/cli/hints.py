@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from tfbuild.cli.verbs import Verb
 from tfbuild.errors import TfbuildError, UsageError
@@ -126,7 +126,7 @@ def _opposite(verb: Verb, name: str) -> str:
     """Say how to switch something off or on that has only the other switch."""
     positive = name.removeprefix("no-")
     if name != positive and positive in verb.options:
-        return f"leave out --{positive}" if isinstance(verb.options[positive][0], bool) else ""
+        return f"leave out --{positive}" if verb.options[positive].switch else ""
     if f"no-{name}" in verb.options:
         return f"leave out --no-{name}: that is the default"
     return ""
@@ -141,7 +141,7 @@ def _spelled_out(verb: Verb, words: Sequence[str]) -> str:
     return " or ".join(long) if long else f"invoke --help {verb.name} lists its options"
 
 
-def bare_word(verb: Verb, words: Sequence[str], given: Sequence[str]) -> UsageError:
+def bare_word(verb: Verb, words: Sequence[str], given: Collection[str]) -> UsageError:
     """Return the error for the last of the bare words `words`, which the verb does not take."""
     *before, word = words
     option = option_of(word, verb)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tfbuild import facts
 from tfbuild.cli.listing import show_fields, show_flags, show_matrix, show_plan
-from tfbuild.cli.options import JSON, MAKE, PLAN, ROOT, certificates, host_cpu, needs_clone, request_of
+from tfbuild.cli.options import JSON, PLAN, ROOT, RUN, certificates, host_cpu, needs_clone, request_of
 from tfbuild.cli.output import out, say, up_to_date
 from tfbuild.cli.verbs import verb
 from tfbuild.cpu import detect as detect_cpu
@@ -38,7 +38,7 @@ WHEELS = {"source": "from source", "official": "official wheel", "file": "wheel 
 
 
 @verb(
-    {"cpuinfo": ("", "recorded CPU to read in place of this machine's")},
+    {"cpuinfo": replace(PLAN["cpuinfo"], help="recorded CPU to read in place of this machine's")},
     JSON,
     examples=(
         "invoke detect",
@@ -82,9 +82,9 @@ def detect(*, cpuinfo: str, json: bool) -> None:
     {name: PLAN[name] for name in ("cpu", "cpuinfo", "prefer-vector-width", "platform")},
     {
         "compiler": PLAN["compiler"],
-        "release": (
-            "",
-            "TensorFlow release, whose compiler is taken, and which some flags break (default: the newest)",
+        "release": replace(
+            PLAN["release"],
+            help="TensorFlow release, whose compiler is taken, and which some flags break (default: the newest)",
         ),
     },
     JSON,
@@ -131,7 +131,7 @@ def copts(*, cpu: str, cpuinfo: str, platform: str, json: bool, **options: str) 
 
 @verb(
     {name: PLAN[name] for name in ("cpu", "cpuinfo", "compiler", "platform")},
-    {"release": ("", "TensorFlow release, such as 2.21.0 or 2.21 (default: the newest)")},
+    {"release": replace(PLAN["release"], help="TensorFlow release, such as 2.21.0 or 2.21 (default: the newest)")},
     JSON,
     examples=(
         "invoke explain                      # this CPU",
@@ -150,11 +150,11 @@ def explain(*, json: bool, **options: Any) -> None:
 
 @verb(
     {
-        "also": ([], "another recorded file, folder or list (repeatable)"),
-        "images": ("3", "largest number of images to choose"),
+        "also": ([], "another recorded file, folder or list (repeatable)", "PATH"),
+        "images": ("3", "largest number of images to choose", "K"),
         "skip-unreachable": (False, "skip hosts that cannot be read"),
-        "timeout": ("20", "time limit for each ssh host, in seconds"),
-        "ssh-config": ("", "configuration for ssh, in place of ~/.ssh/config"),
+        "timeout": ("20", "time limit for each ssh host, in seconds", "SECONDS"),
+        "ssh-config": ("", "configuration for ssh, in place of ~/.ssh/config", "FILE"),
     },
     JSON,
     examples=(
@@ -200,10 +200,13 @@ def plan(*, json: bool, **options: Any) -> None:
 @verb(
     PLAN,
     {
-        "base": ("auto", "base image to build on: an image's name (default: the official Python image of the plan)"),
+        "base": replace(
+            PLAN["base"],
+            help="base image to build on: an image's name (default: the official Python image of the plan)",
+        ),
         "pin": (False, "ask the registry for the base image's digest, and write it beside the tag"),
-        "ca-cert": MAKE["ca-cert"],
-        "output": ("", "folder for the build context (default: build/IDENTIFIER/context)"),
+        "ca-cert": RUN["ca-cert"],
+        "output": ("", "folder for the build context (default: build/IDENTIFIER/context)", "PATH"),
     },
     JSON,
     examples=(
@@ -266,21 +269,30 @@ def select_and_print_notes(request: Request, run: "Run") -> Build:
 
 @verb(
     {
-        "release": ([], "TensorFlow release (repeatable; default: the newest of each kind of build)"),
+        "release": ([], "TensorFlow release (repeatable; default: the newest of each kind of build)", "VERSION"),
         "target": ([], f"{targets.spelled()} (repeatable; default: {' and '.join(targets.of_matrix())})"),
-        "python": ([], "Python (repeatable; default: all that the release and the base images have)"),
+        "python": ([], "Python (repeatable; default: all that the release and the base images have)", "VERSION"),
         "cpu": ([], "instruction set of builds from source (repeatable; default: the platform's levels)"),
         "platform": ([], "linux/amd64 or linux/arm64 (default: both)"),
         "wheel": ([], "official or source (default: both)"),
         "fleet": (
             "",
             "build the images that this file lists, from source; it is written by: invoke fleet HOSTS --json > FILE",
+            "FILE",
         ),
-        "only": ([], "keep only rows whose identifier matches this glob, such as '*-mkl-py3.12-*' (repeatable)"),
-        "changed": ("", "keep only rows whose files differ from this git revision, such as origin/main"),
+        "only": (
+            [],
+            "keep only rows whose identifier matches this glob, such as '*-mkl-py3.12-*' (repeatable)",
+            "NAME",
+        ),
+        "changed": ("", "keep only rows whose files differ from this git revision, such as origin/main", "REVISION"),
         "format": ("table", "output format: table, json, github, gitlab or bake"),
-        "runner": ([], "WHEEL[:PLATFORM]=LABEL, the CI runner for such rows, such as source=my-large (repeatable)"),
-        "output": ("build/bake", "folder for the build contexts of --format bake"),
+        "runner": (
+            [],
+            "WHEEL[:PLATFORM]=LABEL, the CI runner for such rows, such as source=my-large (repeatable)",
+            "WHEEL=LABEL",
+        ),
+        "output": ("build/bake", "folder for the build contexts of --format bake", "PATH"),
     },
     examples=(
         "invoke matrix                       # what can be built, as a table",

@@ -2,13 +2,24 @@
 
 import os
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tfbuild.cli import extras
 from tfbuild.cli.listing import show_images
-from tfbuild.cli.options import ENGINE, JSON, PLAN, REGISTRY, certificates, engine_of, host_cpu, image_on, registry_of
+from tfbuild.cli.options import (
+    JSON,
+    ON_ENGINE,
+    PLAN,
+    REGISTRY,
+    certificates,
+    engine_of,
+    host_cpu,
+    image_on,
+    registry_of,
+)
 from tfbuild.cli.output import out, say
 from tfbuild.cli.verbs import verb
 from tfbuild.cpu import Cpu, isa
@@ -24,8 +35,8 @@ if TYPE_CHECKING:
 
 
 @verb(
-    {"engine": ENGINE["engine"]},
-    {"output": ("", "file to write (default: stdout)")},
+    ON_ENGINE,
+    {"output": ("", "file to write (default: stdout)", "PATH")},
     JSON,
     examples=("invoke sbom tfbuild:2.21.0-mkl-py3.11-f16c --output sbom.json",),
 )
@@ -49,7 +60,7 @@ def sbom(image: str, *, engine: str, output: str, json: bool) -> None:
 
 
 @verb(
-    {"engine": ENGINE["engine"]},
+    ON_ENGINE,
     REGISTRY,
     {
         "force": (False, "move the fixed tag even if it names another image in the registry"),
@@ -142,18 +153,18 @@ def show_pushed(pushed: "Pushed", *, json: bool, dry_run: bool = False) -> None:
 
 
 @verb(
-    {"engine": ENGINE["engine"]},
+    ON_ENGINE,
     REGISTRY,
     {name: PLAN[name] for name in ("target", "cpuinfo")},
     {
-        "release": (
-            "",
-            "TensorFlow release, such as 2.21.0 or 2.21 (default: the newest one that is published for any host)",
+        "release": replace(
+            PLAN["release"],
+            help="TensorFlow release, such as 2.21.0 or 2.21 (default: the newest one that is published for any host)",
         ),
         "any-release": (False, "take the largest instruction set that fits, even if only an older release has it"),
-        "python": ("", "Python of the image (default: the newest)"),
+        "python": replace(PLAN["python"], help="Python of the image (default: the newest)"),
         "skip": ([], "pass over the image with this identifier (repeatable)"),
-        "signed": ("", "require a signature that cosign accepts with these options: '--key cosign.pub'"),
+        "signed": ("", "require a signature that cosign accepts with these options: '--key cosign.pub'", "OPTIONS"),
         "dry-run": (False, "only choose, without downloading"),
     },
     JSON,
@@ -246,7 +257,7 @@ def running_cpu(cpuinfo: str, ca_cert: str, chosen: "EngineChoice") -> Cpu:
 
 
 @verb(
-    {"engine": ENGINE["engine"]},
+    ON_ENGINE,
     REGISTRY,
     JSON,
     examples=(
@@ -316,11 +327,12 @@ def withdraw(image: str, *, registry: str, ca_cert: str, reason: str, undo: bool
         "keep": (
             [],
             "keep only identifiers that match this glob (repeatable; default: all but failed and unverified ones)",
+            "GLOB",
         ),
         "dry-run": (False, "only show what would be removed"),
         "yes": (False, "do not ask for confirmation"),
     },
-    {"engine": ENGINE["engine"]},
+    ON_ENGINE,
     JSON,
     examples=(
         "invoke prune --dry-run",

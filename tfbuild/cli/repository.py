@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tfbuild.cli.options import MAKE, ROOT, certificates
+from tfbuild.cli.options import ROOT, RUN, certificates
 from tfbuild.cli.output import up_to_date
 from tfbuild.cli.verbs import Verb, verb
 from tfbuild.errors import TfbuildError
@@ -15,7 +15,7 @@ VERBS: dict[str, Verb] = {}
     {
         "check": (False, "only compare, and fail where a file is out of date"),
         "pin": (False, "ask the registries for the base images' digests (default: keep those in the Dockerfiles)"),
-        "ca-cert": MAKE["ca-cert"],
+        "ca-cert": RUN["ca-cert"],
     },
     table=VERBS,
 )

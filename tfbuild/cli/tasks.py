@@ -23,8 +23,8 @@ def collection(*tables: Mapping[str, Verb]) -> Collection:
 
 def _task(verb: Verb) -> "Task[Body]":
     keywords = [
-        Parameter(name.replace("-", "_"), Parameter.KEYWORD_ONLY, default=default)
-        for name, (default, _) in verb.options.items()
+        Parameter(name.replace("-", "_"), Parameter.KEYWORD_ONLY, default=[] if row.repeatable else row.default)
+        for name, row in verb.options.items()
     ]
 
     @functools.wraps(verb.body)
@@ -33,8 +33,8 @@ def _task(verb: Verb) -> "Task[Body]":
 
     context = Parameter("_", Parameter.POSITIONAL_OR_KEYWORD)
     run.__signature__ = Signature([context, *verb.positional, *keywords])  # type: ignore[attr-defined]
-    lists = [name.replace("-", "_") for name, (default, _) in verb.options.items() if isinstance(default, list)]
-    helps = {name: as_typed(text) for name, (_, text) in verb.options.items()}
+    lists = [name.replace("-", "_") for name, row in verb.options.items() if row.repeatable]
+    helps = {name: as_typed(row.help) for name, row in verb.options.items()}
     return Task(run, help=helps, iterable=lists, auto_shortflags=False)
 
 

@@ -8,13 +8,15 @@ from inspect import Parameter, signature
 from typing import Any, NoReturn, TypeVar
 
 from tfbuild.cli import output
-from tfbuild.cli.options import Options
 from tfbuild.errors import Interrupted, TfbuildError
 from tfbuild.util import process
 from tfbuild.util.installation import as_typed
+from tfbuild.util.options import Option, Options
 
 Body = Callable[..., None]
 B = TypeVar("B", bound=Body)
+# Options by their names: those of a request, or a verb's own (default, help, what stands for the value).
+Rows = Mapping[str, Option | tuple[Any, ...]]
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Verb:
 VERBS: dict[str, Verb] = {}
 
 
-def verb(*groups: Options, examples: tuple[str, ...] = (), table: dict[str, Verb] = VERBS) -> Callable[[B], B]:
+def verb(*groups: Rows, examples: tuple[str, ...] = (), table: dict[str, Verb] = VERBS) -> Callable[[B], B]:
     """Make a function a verb of `table` with the options of `groups`; its docstring begins the verb's help.
 
     The function itself is unchanged. Its positional parameters are words on the command line, each required and given
@@ -48,7 +50,9 @@ def verb(*groups: Options, examples: tuple[str, ...] = (), table: dict[str, Verb
     """
 
     def register(body: B) -> B:
-        table[body.__name__] = Verb(body, {name: row for group in groups for name, row in group.items()}, examples)
+        rows = {name: row for group in groups for name, row in group.items()}
+        options = {name: row if isinstance(row, Option) else Option(*row) for name, row in rows.items()}
+        table[body.__name__] = Verb(body, options, examples)
         return body
 
     return register

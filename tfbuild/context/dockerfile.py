@@ -12,7 +12,6 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from itertools import chain
 from pathlib import Path
 from typing import Protocol
 
@@ -23,12 +22,13 @@ from tfbuild.context.candidates import candidates, kernel_names
 from tfbuild.context.digests import context_digest, image_digest
 from tfbuild.context.labels import ALLOCATOR, UNVERIFIED, image_name, labels_of
 from tfbuild.context.planned import Planned
-from tfbuild.cpu import isa
 from tfbuild.errors import UsageError
 from tfbuild.facts import base_images, defects, releases, targets, toolchains
-from tfbuild.plan import BASES, PLATFORMS, Build, compute_capability, failures, source
+from tfbuild.plan import PLATFORMS, Build, compute_capability, failures, source
+from tfbuild.plan.build import resolved
 from tfbuild.util import installation, scratch
 from tfbuild.util.files import flush, writing
+from tfbuild.util.options import words
 
 # In a context: what all builds have in common.
 SCRIPTS = "scripts"
@@ -266,37 +266,12 @@ def smoke_plan(build: Build) -> str:
 
 def command(build: Build) -> str:
     """Return the command that writes this context again (with only the name of a wheel file)."""
-    return shlex.join(["invoke", "dockerfile", *_option_words(build)])
+    return shlex.join(["invoke", "dockerfile", *words(resolved(build))])
 
 
 def options(build: Build) -> str:
     """Return the options with which `invoke build` builds this, quoted for a shell."""
-    return shlex.join(_option_words(build))
-
-
-def _option_words(build: Build) -> list[str]:
-    request, kind = build.asked, build.wheel.kind
-    options = [(name, getattr(build, name)) for name in ("target", "release", "python", "platform")]
-    if kind == "source":
-        options += [("cpu", isa.option(build.instruction_set)), ("compiler", build.compiler)]
-        options += [("prefer-vector-width", request.prefer_vector_width)]
-        options += [("threading", request.threading), ("compute-capabilities", request.compute_capabilities)]
-        options += [("cuda", request.cuda), ("cudnn", request.cudnn), ("bazel", request.bazel)]
-        options += [("config", name) for name in request.config] + [("bazel-flag", flag) for flag in request.bazel_flag]
-        options += [("without-fix", name) for name in request.without_fix]
-    else:
-        options += [("wheel", "official" if kind == "official" else build.wheel.requirement)]
-    if build.source is not None and build.source.path is not None:
-        options += [("source", build.source.path.name)]
-    options += [("patch", row.path.name) for row in build.patches]
-    options += [("override-repository", f"{row.name}={row.path.name}") for row in build.overrides]
-    options += [("system-lib", text) for text in request.system_lib]
-    options += [("configure", text) for text in request.configure]
-    options += [("base", request.base)] if request.base not in BASES else []
-    # A value that looks like an option must be attached to its own option.
-    pairs = [(f"--{name}", value) for name, value in options if value]
-    words = [[f"{name}={value}"] if value.startswith("-") else [name, value] for name, value in pairs]
-    return [*chain(*words), *(["--with-headers"] if build.with_headers else [])]
+    return shlex.join(words(resolved(build)))
 
 
 def entrypoint(build: Build, *, cpuinfo: str = "/proc/cpuinfo") -> str:

@@ -1,7 +1,4 @@
-"""What the user asked of a run beside the build itself: where and how it is done. Nothing here acts.
-
-`RunRequest` holds the options as they were typed, `Run` what they mean; a `Run` goes unchanged to the engine.
-"""
+"""How and where a build is done: what a `RunRequest` means. Nothing acts here; a `Run` reaches the engine unchanged."""
 
 import os
 import time
@@ -15,40 +12,10 @@ from tfbuild.engine.selection import USUAL, EngineChoice
 from tfbuild.errors import UsageError
 from tfbuild.pipeline import bundle as bundles
 from tfbuild.pipeline.bundle import Bundle
+from tfbuild.plan import RunRequest
 from tfbuild.util.files import REPORTS, WORK, absence
+from tfbuild.util.options import refuse_invalid
 from tfbuild.util.quantities import COUNT, gigabytes, limit_seconds
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunRequest:
-    """The options of the verbs that make images, as they were typed, in the order in which messages name them."""
-
-    engine: str = ""
-    builder: str = ""
-    base: str = "auto"
-    mirror: str = ""
-    network: str = ""
-    jobs: str = ""
-    time_limit: str = ""
-    need_disk: str = ""
-    remote_cache: str = ""
-    remote_executor: str = ""
-    remote_instance: str = ""
-    remote_header_file: str = ""
-    remote_client_cert: str = ""
-    remote_client_key: str = ""
-    remote_property: tuple[str, ...] = ()
-    remote_readonly: bool = False
-    no_cache: bool = False
-    no_verify: bool = False
-    no_throughput: bool = False
-    reverify: bool = False
-    reuse: str = ""
-
-    def for_compiling(self) -> tuple[str, ...]:
-        """Return the given options that only matter to a compile."""
-        names = ("jobs", *(name for name in RunRequest.__dataclass_fields__ if name.startswith("remote_")))
-        return tuple(f"--{name.replace('_', '-')}" for name in names if getattr(self, name))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,8 +49,12 @@ class Run:
     started: float = field(default_factory=time.monotonic)
 
 
-def run_of(request: RunRequest, ca: Path | None) -> Run:
-    """Read the options; `ca`: a company's CA certificates. Raises UsageError, BadMirror, EngineMissing."""
+def run_of(request: RunRequest, ca: Path | None, base: str = "auto") -> Run:
+    """Read the options; `ca`: a company's CA certificates; `base`: that of the build's own request.
+
+    Raises UsageError, BadMirror, EngineMissing.
+    """
+    refuse_invalid(request)
     engine = selection.choose(request.engine, request.builder)
     is_url = request.mirror.startswith(("http://", "https://"))
     if request.jobs and not COUNT.fullmatch(request.jobs):
@@ -92,7 +63,7 @@ def run_of(request: RunRequest, ca: Path | None) -> Run:
         raise UsageError(f"unknown network {request.network!r}", hint="one of: default, host, none")
     return Run(
         engine=engine,
-        base=request.base,
+        base=base,
         mirror=_address(request.mirror) if is_url else "",
         bundle=None if is_url else _bundle(request.mirror, request.network),
         network=request.network,

@@ -15,8 +15,8 @@ from tfbuild.cpu import compilers
 from tfbuild.errors import UnknownCompiler, UnknownPython
 from tfbuild.facts import base_images, releases, toolchains
 from tfbuild.facts.base_images import BaseImage
-from tfbuild.plan.build import Request
-from tfbuild.plan.rules import BASES, choose_python
+from tfbuild.plan.request import BASES, Request
+from tfbuild.plan.rules import choose_python
 
 # The first words of a note about something that may turn out wrong.
 NOT_CERTAIN = "not certain: "

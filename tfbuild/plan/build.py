@@ -1,50 +1,20 @@
-"""What is requested, and what is decided: two frozen values."""
+"""What is decided: a frozen value, and the request that makes it again."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 from tfbuild.cpu import isa
 from tfbuild.cpu.isa import InstructionSet
-from tfbuild.facts import targets
 from tfbuild.plan.amendments import Override, Patch, SystemLibrary
 from tfbuild.plan.failures import Failure
+from tfbuild.plan.request import Request
 from tfbuild.plan.source import Source
 from tfbuild.plan.wheel import Wheel
+from tfbuild.util import options
 
 MACHINES = isa.MACHINES
 PLATFORMS = {platform: arch for arch, platform in MACHINES.items()}
 # A virtual environment in the builder, with what TensorFlow's own build imports.
 BUILD_PYTHON = "/opt/build/bin/python3"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """The user's options, as they were given; empty means "choose for me"."""
-
-    target: str = targets.default()
-    release: str = ""
-    python: str = ""
-    cpu: str = ""
-    cpuinfo: str = ""
-    compiler: str = ""
-    prefer_vector_width: str = ""
-    platform: str = ""
-    wheel: str = ""
-    threading: str = ""
-    compute_capabilities: str = ""
-    cuda: str = ""
-    cudnn: str = ""
-    bazel: str = ""
-    base: str = "auto"
-    config: tuple[str, ...] = ()
-    bazel_flag: tuple[str, ...] = ()
-    with_headers: bool = False
-    source: str = ""
-    source_sha256: str = ""
-    patch: tuple[str, ...] = ()
-    override_repository: tuple[str, ...] = ()
-    system_lib: tuple[str, ...] = ()
-    configure: tuple[str, ...] = ()
-    without_fix: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +56,7 @@ class Build:
     notes: tuple[str, ...] = ()
     # How it differs from the default build of the same release, target, Python and instruction set.
     variant: tuple[str, ...] = ()
-    asked: Request = Request()
+    asked: Request = field(default_factory=Request)
 
     @property
     def id(self) -> str:
@@ -96,7 +66,7 @@ class Build:
 
     def to_json(self) -> dict[str, object]:
         """The plan's documented JSON: every field, with the instruction set as its name and features."""
-        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "asked"}
+        values = {row.name: getattr(self, row.name) for row in fields(self) if row.name != "asked"}
         return (
             {"id": self.id}
             | values
@@ -115,3 +85,12 @@ class Build:
                 "fixes": [row.id for row in self.fixes],
             }
         )
+
+
+def resolved(build: Build) -> Request:
+    """Return the request that makes this build on any day and machine, with only the names of files."""
+    values = {}
+    for name, row in options.declared(Request).items():
+        field_name = name.replace("-", "_")
+        values[field_name] = row.written(build) if row.written else getattr(build.asked, field_name)
+    return Request(**values)

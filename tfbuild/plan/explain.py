@@ -16,7 +16,8 @@ from tfbuild.cpu.isa import Flags, InstructionSet
 from tfbuild.errors import TfbuildError
 from tfbuild.facts import Feature, releases
 from tfbuild.plan import failures, rules, selection
-from tfbuild.plan.build import MACHINES, PLATFORMS, Request
+from tfbuild.plan.build import MACHINES, PLATFORMS
+from tfbuild.plan.request import Request
 from tfbuild.util import terminal
 
 if TYPE_CHECKING:

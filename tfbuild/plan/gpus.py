@@ -5,9 +5,9 @@ from typing import Any
 from tfbuild.errors import UsageError
 from tfbuild.facts import releases, targets
 from tfbuild.plan import compute_capability, cuda_versions
-from tfbuild.plan.build import Request
 from tfbuild.plan.compute_capability import Capability
 from tfbuild.plan.cuda_versions import CudaChoice
+from tfbuild.plan.request import Request
 
 
 def capabilities(request: Request, target: str, release: str) -> tuple[Capability, ...]:

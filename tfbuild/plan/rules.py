@@ -2,10 +2,8 @@
 
 import platform as host_platform
 import re
-import unicodedata
 from bisect import bisect
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from typing import Any
 
 from tfbuild import facts
@@ -24,10 +22,9 @@ from tfbuild.errors import (
 )
 from tfbuild.facts import base_images, releases, targets
 from tfbuild.facts.release_table import version
-from tfbuild.plan.build import MACHINES, PLATFORMS, Request
+from tfbuild.plan.build import MACHINES, PLATFORMS
+from tfbuild.plan.request import Request, fingerprint
 
-# --base values that mean a row of facts/images.toml; everything else names an unknown image.
-BASES = ("auto", "bootstrap", "registry")
 # Words for the newest release, and letters that look like digits.
 NEWEST = ("latest", "newest", "stable", "current", "main", "master")
 MISTYPED = str.maketrans("lioq", "1100", " ,")
@@ -37,44 +34,8 @@ VERSION_INSIDE = re.compile(r"(?<![\d.])\d+[.,]\d+(?:[.,]\d+)?")
 MOST_TEXT = 64
 # A Python as other tools spell it: python3.12, py3.12, cp312.
 SPELLED_PYTHON = re.compile(r"(?:python|py|cp)?-?(3\.\d+)(?:\.\d+)?", re.ASCII)
-BAZEL = re.compile(r"[0-9]{1,4}\.[0-9]{1,4}(\.[0-9]{1,4})?(rc[0-9]{1,4})?")
-# Only ASCII: letters that look like others would name an image or a config that nobody sees to be another one. A "-" in
-# front would make the name an option of the program that gets it.
-IMAGE = re.compile(r"[a-z0-9][\w./:@-]*", re.ASCII | re.IGNORECASE)
-CONFIG = re.compile(r"[\w.+,-]+", re.ASCII)
 # --define=enable_mkl=false and TF_NEED_CUDA=0 request nothing.
 SWITCHED_OFF = re.compile(r"=(0|false|no)$")
-
-
-def refuse_unreadable(request: Request) -> None:
-    """Raise UsageError for values that must not go into a Dockerfile or a shell command."""
-    texts = [text for field in fields(request) for text in _texts(getattr(request, field.name))]
-    if (bad := next((text for text in texts if not text.isprintable()), None)) is not None:
-        raise UsageError(f"an option's value has control characters in it: {bad!r}", hint="one line of plain text")
-    if request.bazel and not BAZEL.fullmatch(request.bazel):
-        raise UsageError(f"{request.bazel!r} is not a Bazel version{_why(request.bazel)}", hint="--bazel 7.4.1")
-    if not IMAGE.fullmatch(request.base):
-        raise UsageError(
-            f"{request.base!r} is not an image's name{_why(request.base)}",
-            hint=f"--base {', '.join(BASES)} or NAME[:TAG][@DIGEST]",
-        )
-    if (bad := next((name for name in request.config if not CONFIG.fullmatch(name)), None)) is not None:
-        raise UsageError(
-            f"{bad!r} is not the name of a Bazel config{_why(bad)}", hint="--config NAME; repeat it for each config"
-        )
-
-
-def _why(text: str) -> str:
-    """Return what is wrong with a name and hard to see in it; "" if it is something else."""
-    if text.startswith("-"):
-        return ": it begins with '-'"
-    if foreign := next((letter for letter in text if not letter.isascii()), ""):
-        return f": {foreign!r} is U+{ord(foreign):04X} ({unicodedata.name(foreign, 'unnamed')}), not an ASCII letter"
-    return ""
-
-
-def _texts(value: object) -> tuple[str, ...]:
-    return value if isinstance(value, tuple) else (value,) if isinstance(value, str) else ()
 
 
 def refuse_exclusive(request: Request) -> str:
@@ -254,6 +215,11 @@ def asked_set(request: Request, arch: str, host: Cpu | None, *, exact: bool = Fa
             hint=f"name a CPU of {requested}: --cpu {facts.levels(arch)[-1].name}; or --platform {own}",
         )
     return isa.resolve(f"{name},{isa.EXACT}" if exact else name, arch=arch, host=host)
+
+
+def variant_of_wheel(request: Request) -> tuple[str, ...]:
+    """Return the last words of the identifier where nothing is compiled."""
+    return (*fingerprint(request), *headers_word(request))
 
 
 def headers_word(request: Request) -> tuple[str, ...]:

@@ -13,40 +13,20 @@ from tfbuild.errors import UnknownCompiler, UnknownCpu, UnknownRelease, UsageErr
 from tfbuild.facts import base_images, releases, targets
 from tfbuild.plan import base_choice
 from tfbuild.plan import wheel as wheels
-from tfbuild.plan.build import MACHINES, PLATFORMS, Build, Request
+from tfbuild.plan.build import MACHINES, PLATFORMS, Build
 from tfbuild.plan.gpus import capabilities, cuda_of, gpu_fields
+from tfbuild.plan.request import BASES, Request
 from tfbuild.plan.rules import (
-    BASES,
     asked_set,
     choose_platform,
     choose_python,
     find_release,
-    headers_word,
     image_fields,
     refuse_exclusive,
-    refuse_unreadable,
+    variant_of_wheel,
 )
 from tfbuild.plan.source_build import from_source
-
-# Options that only a build from source uses.
-COMPILE_OPTIONS = (
-    "compiler",
-    "prefer_vector_width",
-    "threading",
-    "compute_capabilities",
-    "cuda",
-    "cudnn",
-    "bazel",
-    "config",
-    "bazel_flag",
-    "source",
-    "source_sha256",
-    "patch",
-    "override_repository",
-    "system_lib",
-    "configure",
-    "without_fix",
-)
+from tfbuild.util.options import given_to_compile, refuse_invalid
 
 
 def select(request: Request, host: Cpu | None) -> Build:
@@ -54,7 +34,7 @@ def select(request: Request, host: Cpu | None) -> Build:
 
     Raises the error of the first rule that refuses, with a hint (tfbuild.errors).
     """
-    refuse_unreadable(request)
+    refuse_invalid(request)
     target = refuse_exclusive(request)
     platform = choose_platform(request, target)
     plan = {"official": _official, "": from_source, "source": from_source}.get(request.wheel, _from_file)
@@ -89,7 +69,7 @@ def _official(request: Request, target: str, platform: str, host: Cpu | None) ->
         wheel=wheels.official(
             row.requirement(release, target), releases.constraints(release), python=python, arch=arch
         ),
-        variant=headers_word(request),
+        variant=variant_of_wheel(request),
         notes=(
             *_unknown_wheel(release),
             *_about_the_wheel(compiled, requested, release, request.cpu),
@@ -145,8 +125,7 @@ def _about_python(request: Request, release: str, python: str) -> tuple[str, ...
 
 def refuse_compile_options(request: Request) -> None:
     """Raise UsageError for options of builds from source: they are refused, never ignored."""
-    used = [f"--{name.replace('_', '-')}" for name in COMPILE_OPTIONS if getattr(request, name)]
-    if used:
+    if used := given_to_compile(request):
         raise UsageError(
             f"{', '.join(used)}: only for builds from source; --wheel {request.wheel} compiles nothing",
             hint="leave it out, or leave out --wheel",
@@ -182,7 +161,7 @@ def _from_file(request: Request, target: str, platform: str, host: Cpu | None) -
         instruction_set=compiled,
         threading=wheels.threading(file),
         wheel=wheel,
-        variant=(wheel.sha256[:8], *headers_word(request)),
+        variant=(wheel.sha256[:8], *variant_of_wheel(request)),
         **image_fields(request, _base_of_wheel(request, python)),
     )
 

@@ -14,12 +14,13 @@ from tfbuild.plan import source as sources
 from tfbuild.plan import wheel as wheels
 from tfbuild.plan.amendments import Override, Patch, SystemLibrary
 from tfbuild.plan.base_choice import BaseChoice
-from tfbuild.plan.build import MACHINES, PLATFORMS, Build, Request
+from tfbuild.plan.build import MACHINES, PLATFORMS, Build
 from tfbuild.plan.compute_capability import Capability
 from tfbuild.plan.cuda_versions import CudaChoice
 from tfbuild.plan.failures import Circumstances, Failure
 from tfbuild.plan.gpus import capabilities, cuda_of, gpu_fields
-from tfbuild.plan.rules import BASES, asked_set, choose_python, find_release, headers_word, image_fields, newest_release
+from tfbuild.plan.request import BASES, Request, fingerprint
+from tfbuild.plan.rules import asked_set, choose_python, find_release, headers_word, image_fields, newest_release
 from tfbuild.plan.source import Source
 
 
@@ -272,37 +273,26 @@ def _other_cuda(release: str, cuda: CudaChoice) -> tuple[str, ...]:
 
 
 def _choices(decided: _Decisions) -> tuple[str, ...]:
-    """Return words for what the user chose differently from the release; free text becomes a fingerprint."""
+    """Return words for what the user chose differently from the release; what has no word becomes a fingerprint."""
     request, release, target = decided.request, decided.release, decided.target
     bazel = _own(lambda: toolchains.bazel(release, decided.arch))
     threading = _own(lambda: configuration.threading(release, decided.arch) if targets.get(target).onednn else "")
     gpus = releases.cuda(release).capabilities if targets.get(target).cuda else ""
-    free = (
-        request.bazel if request.bazel != bazel else "",
-        request.compute_capabilities if request.compute_capabilities != gpus else "",
-        *request.config,
-        *request.bazel_flag,
-        decided.source.sha256,
-        *(patch.sha256 for patch in decided.patches),
-        *(text.partition("=")[0] for text in request.override_repository),
-        *request.system_lib,
-        *request.configure,
-        *request.without_fix,
-    )
-    text = " ".join(free).strip()
     choice = decided.choice
     default = base_choice.choose(replace(request, python=choice.python, compiler=""), release)
-    digest = ""
-    if text:
-        import hashlib
-
-        digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     words = (
         request.threading if request.threading != threading else "",
         choice.compiler if choice.compiler != default.compiler else "",
         f"prefer{request.prefer_vector_width}" if request.prefer_vector_width else "",
         "tree" if decided.source.kind == "tree" else "",
-        digest,
+        *fingerprint(
+            request,
+            bazel=request.bazel if request.bazel != bazel else "",
+            compute_capabilities=request.compute_capabilities if request.compute_capabilities != gpus else "",
+            source=decided.source.sha256,
+            patch=tuple(patch.sha256 for patch in decided.patches),
+            override_repository=tuple(row.name for row in decided.overrides),
+        ),
     )
     return tuple(word for word in words if word)
 

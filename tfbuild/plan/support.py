@@ -14,7 +14,8 @@ from tfbuild import facts
 from tfbuild.errors import TfbuildError
 from tfbuild.facts import Facts, base_images, releases, targets
 from tfbuild.plan import base_choice, selection
-from tfbuild.plan.build import PLATFORMS, Build, Request
+from tfbuild.plan.build import PLATFORMS, Build
+from tfbuild.plan.request import Request
 
 SCHEMA = "tfbuild.support/1"
 FILE = Path("docs") / "support.md"

@@ -28,7 +28,7 @@ class ActionFile:
         return with_section(text, BEGIN.format(verb=self.verb), END, "".join(map(self._input, self.inputs)))
 
     def _input(self, name: str) -> str:
-        _, description = VERBS[self.verb].options[name]
+        description = VERBS[self.verb].options[name].help
         # A string of JSON is one of YAML.
         return f'  {name}:\n    description: {json.dumps(description, ensure_ascii=False)}\n    default: ""\n'
 

@@ -42,7 +42,7 @@ def _section(verb: Verb, *, clone: bool) -> str:
     if verb.positional:
         text += _rows("argument", {row.name.upper(): help_pages.ARGUMENTS[row.name] for row in verb.positional})
     for title, names in help_pages.groups(verb):
-        text += _rows(title.lower(), {help_pages.spelled(verb, name): verb.options[name][1] for name in names})
+        text += _rows(title.lower(), {help_pages.spelled(verb, name): verb.options[name].help for name in names})
     return text
 
 

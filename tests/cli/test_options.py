@@ -1,0 +1,207 @@
+"""Every option of `build` is a field: no value of it breaks out, no two images share a name, and no command loses it.
+
+`test_naive_options.py` plants careless options in a copy of the project, which these tests find there.
+"""
+
+import shlex
+import shutil
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.context.test_injection import PRINTABLE, shape
+from tests.cpu.machines import machine
+from tests.plan.test_source import DOUBLE, archive
+from tests.rows import each
+from tfbuild.cli import VERBS, command_line, planning
+from tfbuild.cli.options import request_of
+from tfbuild.context import dockerfile
+from tfbuild.errors import TfbuildError
+from tfbuild.pipeline import Maker
+from tfbuild.pipeline.run import Run, run_of
+from tfbuild.plan import Build, Request, RunRequest, source
+from tfbuild.plan.build import resolved
+from tfbuild.util import options
+from tfbuild.util.options import Identifier, declared
+
+USUAL: Mapping[str, Any] = {
+    "target": "mkl", "release": "2.20.0", "cpu": "x86-64-v3", "compiler": "clang-18", "platform": "linux/amd64",
+}  # fmt: skip
+# Another value of each option, and what it needs beside it; any other option takes a word, or is a switch.
+VALUES: Mapping[str, Any] = {
+    "target": "cpu", "release": "2.19.1", "python": "3.12", "cpu": "sapphirerapids", "cpuinfo": "machine",
+    "compiler": "gcc-13",
+    "prefer_vector_width": "256", "platform": "linux/arm64", "wheel": "official", "threading": "openmp",
+    "bazel": "7.4.2", "compute_capabilities": "8.0", "cuda": "12.8", "cudnn": "9.7", "bazel_flag": ("--copt=-O3",),
+    "source": "tree", "source_sha256": "{SHA256}", "patch": ("fix.patch",), "override_repository": ("eigen=eigen",),
+    "system_lib": ("curl",), "configure": ("TF_ENABLE_XLA=0",), "without_fix": ("gcc12-avxvnniint8",),
+}  # fmt: skip
+BESIDE: Mapping[str, Mapping[str, Any]] = {
+    "cpuinfo": {"cpu": "host"},
+    "platform": {"cpu": "armv8.2-a"},
+    "base": {"python": "3.13"},
+    "wheel": {"cpu": "", "compiler": ""},
+    "compute_capabilities": {"target": "cuda"},
+    "cuda": {"target": "cuda"},
+    "cudnn": {"target": "cuda"},
+    "source": {"release": "2.13.1", "bazel": "0.26.1", "compiler": "gcc-12"},
+    "source_sha256": {"release": "2.13.1", "bazel": "0.26.1", "compiler": "gcc-12", "source": "double.tar.gz"},
+    "threading": {"release": "2.15.1", "compiler": "gcc-12"},
+    "without_fix": {"compiler": "gcc-12"},
+}
+# With which the plain build is made, where that needs a value too.
+PLAIN: Mapping[str, Mapping[str, Any]] = {
+    "cpuinfo": {"cpu": "x86-64-v3"},
+    "platform": {"cpu": "x86-64-v3"},
+    "wheel": {"cpu": "avx"},
+    "source_sha256": {"source_sha256": "{sha256}"},
+}
+# What a value may have around it: an answer to configure.py, a tag, a package, a file or a folder of that name.
+FORMS = ("{}", "A={}", "x:{}", "png=zlib1g{}", "./{}", "x=./{}")
+HOSTILE = ("1; rm -rf /", "$(touch x)", "a b", "'", "\\", "--privileged", "{{ x }}", "x\nRUN touch x", "\x1b[2J")
+OPTIONS = {name.replace("-", "_"): row for name, row in declared(Request).items()}
+RUN_OPTIONS = {name.replace("-", "_"): row for name, row in declared(RunRequest).items()}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A working folder with the files that the values name, and with files that have hostile names."""
+    folder = tmp_path_factory.mktemp("options")
+    (folder / "machine").write_text(machine("unknown-sapphirerapids").cpuinfo())
+    shutil.copytree(DOUBLE, folder / "tree")
+    archive(folder)
+    (folder / "fix.patch").write_text("--- a/x\n+++ b/x\n")
+    for name in ("eigen", "harmless", *PRINTABLE):
+        if "/" not in name:
+            (folder / name).mkdir()
+            (folder / name / "WORKSPACE").touch()
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def inside(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+
+
+def value_of(name: str) -> Any:
+    """Another valid value of an option than its default one."""
+    row = OPTIONS[name]
+    return VALUES.get(name, True if row.switch else ("word",) if row.repeatable else "word")
+
+
+def requested(**given: Any) -> Request:
+    digest = source.digest(Path("double.tar.gz")) if "source_sha256" in given else ""
+    texts = {"{sha256}": digest, "{SHA256}": digest.upper()}
+    return Request(**{**USUAL, **{name: texts.get(str(value), value) for name, value in given.items()}})
+
+
+def planned(**given: Any) -> Build:
+    return planning.select(requested(**given))
+
+
+def pair(name: str) -> tuple[Build, Build]:
+    """Two builds that differ in this option alone."""
+    beside = BESIDE.get(name, {})
+    return planned(**{**beside, **PLAIN.get(name, {})}), planned(**{**beside, name: value_of(name)})
+
+
+# --- hostile values ---------------------------------------------------------------------------------------------------
+
+
+@each("name", OPTIONS)
+@each("form", FORMS)
+@each("value", HOSTILE)
+def test_no_value_breaks_out_of_any_file(name: str, form: str, value: str) -> None:
+    """It is refused, or stays one quoted word: the files have the structure that a harmless value gives them.
+
+    tests/context/test_injection.py has more values.
+    """
+
+    def made(text: str) -> Build | None:
+        texts: Any = (form.format(text),) if OPTIONS[name].repeatable else form.format(text)
+        try:
+            return planned(**{**BESIDE.get(name, {}), name: texts})
+        except TfbuildError:
+            return None
+
+    if not OPTIONS[name].switch and (hostile := made(value)) is not None:
+        harmless = made("harmless")
+        assert harmless is not None
+        assert [*shape(hostile)] == [*shape(harmless)]
+
+
+# --- identifiers ------------------------------------------------------------------------------------------------------
+
+
+@each("name", OPTIONS)
+def test_another_value_is_another_identifier_unless_the_option_is_declared_neutral(name: str) -> None:
+    (plain, other), row = pair(name), OPTIONS[name]
+    assert (plain.id != other.id) is (row.identifier is not Identifier.NEUTRAL)
+    if row.identifier is Identifier.FINGERPRINT and not row.compiles:
+        official = {"wheel": "official", "cpu": "", "compiler": ""}
+        assert planned(**official).id != planned(**official, **{name: value_of(name)}).id
+
+
+def test_the_same_text_in_two_options_makes_two_identifiers() -> None:
+    assert planned(config=("--x",)).id != planned(bazel_flag=("--x",)).id
+
+
+# --- the command that makes a build again -----------------------------------------------------------------------------
+
+
+def read_again(words: list[str], kind: type[Request] | type[RunRequest]) -> Request | RunRequest:
+    calls = command_line.handle(["tfbuild", *words], VERBS)
+    assert calls is not None
+    return options.make(kind, calls[0].values)
+
+
+@each("name", OPTIONS)
+def test_the_command_in_a_dockerfile_makes_the_same_build(name: str) -> None:
+    for build in pair(name):
+        command = dockerfile.command(build)
+        again = read_again(shlex.split(command)[1:], Request)
+        assert again == resolved(build)
+        rebuilt = planning.select(request_of(vars(again)))
+        assert replace(rebuilt, asked=build.asked, notes=build.notes) == build
+        assert dockerfile.files(rebuilt) == dockerfile.files(build)
+
+
+def run_request(name: str, value: str) -> RunRequest:
+    row = RUN_OPTIONS[name]
+    return options.make(RunRequest, {name: True if row.switch else [value, value] if row.repeatable else value})
+
+
+@each("name", RUN_OPTIONS)
+@each("value", ("word", "-x", "1; rm -rf /", *PRINTABLE))
+def test_the_options_of_a_run_are_read_again_as_they_were(name: str, value: str) -> None:
+    request = run_request(name, value)
+    if value.strip():
+        assert read_again(["build", *options.words(request)], RunRequest) == request
+
+
+# --- runs -------------------------------------------------------------------------------------------------------------
+
+
+@each("name", RUN_OPTIONS)
+@each("value", ("1", *HOSTILE))
+def test_no_option_of_a_run_reaches_an_image(name: str, value: str, folder: Path) -> None:
+    """It is refused, or the files are the same: an option that changes them belongs to `Request`."""
+    try:
+        run = run_of(run_request(name, value), None)
+    except TfbuildError:
+        return
+    build = planned()
+    contexts = [Maker(run=replace(each, work=folder / "work")).render(build).digest for each in (run, Run())]
+    assert contexts[0] == contexts[1]
+
+
+# --- what is declared -------------------------------------------------------------------------------------------------
+
+
+def test_an_option_is_declared_once() -> None:
+    names = [field.name for kind in (Request, RunRequest) for field in fields(kind)]
+    assert len(names) == len(set(names))
+    assert {name.replace("_", "-") for name in names} | {"dry-run", "json"} == set(VERBS["build"].options)

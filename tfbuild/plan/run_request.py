@@ -1,0 +1,153 @@
+"""How to build, as users ask for it: an option is one field here, with all that is known of it.
+
+It is beside `Request`, so that no short command imports the pipeline for the names of its options.
+"""
+
+from dataclasses import dataclass
+
+from tfbuild.plan.request import ENGINE
+from tfbuild.util.options import LOOKED_UP, TEXT, option
+
+RESOURCES = "Time, disk and memory"
+REMOTE = "Remote cache and execution"
+IMAGE = "Verification and reuse"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRequest:
+    """How to build it, as it was requested, in the order in which messages name the options.
+
+    `tfbuild.pipeline.run.run_of` makes a `Run` of it. Nothing here reaches the image, or its identifier.
+    """
+
+    engine: str = option(
+        "",
+        "container engine: ssh://HOST, tcp://HOST:PORT or a Docker context (default: Docker's current one)",
+        "ADDRESS",
+        group=ENGINE,
+        pattern=TEXT,
+    )
+    builder: str = option(
+        "",
+        "name of a buildx builder for the build itself (default: the engine's own)",
+        "NAME",
+        group=ENGINE,
+        pattern=TEXT,
+    )
+    ca_cert: str = option(
+        "",
+        "PEM file with a company's CA certificates (default: SSL_CERT_FILE, when set)",
+        "FILE",
+        group=ENGINE,
+        pattern=TEXT,
+    )
+    mirror: str = option(
+        "",
+        "where to download from: a bundle's folder, or a URL that serves https://HOST/PATH at URL/HOST/PATH",
+        "FOLDER|URL",
+        group=ENGINE,
+        pattern=TEXT,
+    )
+    network: str = option("", "network of the build's steps: host, none or default", group=ENGINE, pattern=LOOKED_UP)
+    jobs: str = option(
+        "",
+        "number of actions that Bazel runs at once (default: derived from processors and memory)",
+        "N",
+        group=RESOURCES,
+        pattern=LOOKED_UP,
+        compiles=True,
+    )
+    time_limit: str = option(
+        "",
+        "stop the compile after this time, such as 5h30m, keep its cache and exit with code 75",
+        "TIME",
+        group=RESOURCES,
+        pattern=LOOKED_UP,
+    )
+    need_disk: str = option(
+        "",
+        "gigabytes that must be free; 0 skips the check (default: 86 for a compile)",
+        "GB",
+        group=RESOURCES,
+        pattern=LOOKED_UP,
+    )
+    remote_cache: str = option(
+        "",
+        "Bazel cache shared by machines: grpc://HOST:PORT, grpcs://, http:// or https://",
+        "URL",
+        group=REMOTE,
+        pattern=LOOKED_UP,
+        compiles=True,
+    )
+    remote_executor: str = option(
+        "",
+        "run actions remotely: grpc://HOST:PORT or grpcs:// (also give --jobs)",
+        "URL",
+        group=REMOTE,
+        pattern=LOOKED_UP,
+        compiles=True,
+    )
+    remote_instance: str = option(
+        "",
+        "instance name at the remote cache or executor, if it has one",
+        "NAME",
+        group=REMOTE,
+        pattern=LOOKED_UP,
+        compiles=True,
+    )
+    remote_header_file: str = option(
+        "",
+        "file of NAME=VALUE lines: headers with credentials",
+        "FILE",
+        group=REMOTE,
+        pattern=TEXT,
+        compiles=True,
+    )
+    remote_client_cert: str = option(
+        "",
+        "PEM file with the client certificate (with --remote-client-key)",
+        "FILE",
+        group=REMOTE,
+        pattern=TEXT,
+        compiles=True,
+    )
+    remote_client_key: str = option(
+        "",
+        "PEM file with the key of --remote-client-cert",
+        "FILE",
+        group=REMOTE,
+        pattern=TEXT,
+        compiles=True,
+    )
+    remote_property: tuple[str, ...] = option(
+        (),
+        "NAME=VALUE, by which the executor chooses workers (repeatable)",
+        "NAME=VALUE",
+        group=REMOTE,
+        pattern=LOOKED_UP,
+        compiles=True,
+    )
+    remote_readonly: bool = option(
+        False,
+        "read the remote cache, but write nothing to it (for untrusted jobs)",
+        group=REMOTE,
+        compiles=True,
+    )
+    no_cache: bool = option(
+        False,
+        "rebuild every stage, on the base image of today (downloads and Bazel's cache are kept)",
+        group=RESOURCES,
+    )
+    reverify: bool = option(False, "verify again, even though nothing changed since the stored report", group=IMAGE)
+    no_verify: bool = option(False, "only build; the image is named IDENTIFIER-unverified", group=IMAGE)
+    no_throughput: bool = option(
+        False, "skip the speed comparison, which takes half a minute; the report says so", group=IMAGE
+    )
+    reuse: str = option(
+        "",
+        "take TensorFlow from this image, which the same build context made before: only its base and packages are "
+        "new, and nothing is compiled",
+        "IMAGE",
+        group=IMAGE,
+        pattern=TEXT,
+    )

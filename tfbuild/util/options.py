@@ -1,0 +1,150 @@
+"""Options as fields of frozen dataclasses: each is declared once, beside its field, and everything else is derived.
+
+A command line, a file of options, help pages, generated pages and the commands that tfbuild writes all read `Option`.
+"""
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from enum import Enum
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tfbuild.errors import UsageError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T")
+D = TypeVar("D", bound="DataclassInstance")
+# The group of options that has no title of its own: the first ones in a help.
+COMMON = ""
+# Text that needs no quotes in a shell, a Dockerfile, a bazelrc or a URL, and that is not an option itself.
+WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._,:+/@-]*")
+# In place of a pattern: any text that can be printed. Whatever renders it quotes it.
+TEXT = None
+# In place of a pattern: a plan or a run looks the value up, or reads it, and refuses what it does not know.
+LOOKED_UP = None
+
+
+class Identifier(Enum):
+    """How an option shows in the identifier of a build."""
+
+    FINGERPRINT = "as a part of its fingerprint"
+    WORD = "as a word of its own, or as what the word is chosen by"
+    NEUTRAL = "not at all: the image is the same"
+
+
+@dataclass(frozen=True)
+class Option:
+    """What is known of an option besides its name.
+
+    `default`: False for a switch, () for an option that may be repeated, else text. `value`: what stands for its value
+    in a help. `pattern`: what a value must match, WORD unless something else is declared; `what` and `form` say in a
+    refusal what it must be. `compiles`: it only matters to a compile. `written`: returns its value in the command that
+    makes a build again, from that build; by default it is what was requested. `always`: that command has it even where
+    it has the default value.
+    """
+
+    default: Any
+    help: str
+    value: str = ""
+    group: str = COMMON
+    pattern: re.Pattern[str] | None = WORD
+    what: str = "a plain word"
+    form: str = "VALUE, of letters, digits and . _ , : + / @ -"
+    compiles: bool = False
+    identifier: Identifier = Identifier.FINGERPRINT
+    written: Callable[[Any], Any] | None = None
+    always: bool = False
+
+    @property
+    def switch(self) -> bool:
+        return isinstance(self.default, bool)
+
+    @property
+    def repeatable(self) -> bool:
+        return isinstance(self.default, tuple | list)
+
+
+Options = Mapping[str, Option]
+
+
+def option(default: T, *declared: Any, **more: Any) -> T:
+    """Declare a field of a dataclass as an option, with the fields of `Option`."""
+    return field(default=default, metadata={"option": Option(default, *declared, **more)})
+
+
+@cache
+def declared(kind: "type[DataclassInstance]") -> Options:
+    """Return the options that are the fields of a dataclass, by their names on a command line.
+
+    Raises TypeError for a field that is not declared as an option.
+    """
+    if undeclared := [row.name for row in fields(kind) if "option" not in row.metadata]:
+        raise TypeError(f"{kind.__name__}.{undeclared[0]} is not declared as an option: see tfbuild/util/options.py")
+    return {row.name.replace("_", "-"): row.metadata["option"] for row in fields(kind)}
+
+
+def of_groups(kind: "type[DataclassInstance]", *groups: str) -> Options:
+    """Return the options of a dataclass that are in one of these groups."""
+    return {name: row for name, row in declared(kind).items() if row.group in groups}
+
+
+def make(kind: type[D], values: Mapping[str, Any]) -> D:
+    """Make a dataclass of those values that are its fields, with tuples in place of lists."""
+    own = {row.name: values[row.name] for row in fields(kind) if row.name in values}
+    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in own.items()})
+
+
+def given(request: "DataclassInstance") -> Iterator[tuple[str, Option, Any]]:
+    """Yield name, option and value of each option that does not have its default value."""
+    for name, row in declared(type(request)).items():
+        value = getattr(request, name.replace("-", "_"))
+        if value != row.default:
+            yield name, row, value
+
+
+def given_to_compile(request: "DataclassInstance") -> list[str]:
+    """Return the given options that only matter to a compile: ["--jobs"]."""
+    return [f"--{name}" for name, row, _ in given(request) if row.compiles]
+
+
+def texts(value: Any) -> Sequence[str]:
+    """Return the texts in an option's value; none for a switch."""
+    return value if isinstance(value, tuple) else (value,) if isinstance(value, str) else ()
+
+
+def refuse_invalid(request: "DataclassInstance") -> None:
+    """Raise UsageError for values that cannot be printed on one line, and for those that do not match their pattern."""
+    for name, row, value in given(request):
+        for text in texts(value):
+            if not text.isprintable():
+                raise UsageError(f"--{name} has control characters in it: {text!r}", hint="one line of plain text")
+            if row.pattern and not row.pattern.fullmatch(text):
+                raise UsageError(f"{text!r} is not {row.what}{_why(text)}", hint=f"--{name} {row.form}")
+
+
+def _why(text: str) -> str:
+    """Return what is wrong with a name and hard to see in it; "" if it is something else."""
+    if text.startswith("-"):
+        return ": it begins with '-'"
+    if foreign := next((letter for letter in text if not letter.isascii()), ""):
+        return f": {foreign!r} is U+{ord(foreign):04X} ({unicodedata.name(foreign, 'unnamed')}), not an ASCII letter"
+    return ""
+
+
+def words(request: "DataclassInstance") -> list[str]:
+    """Return the words of a command line for this request, without those for default values."""
+    line: list[str] = []
+    for name, row in declared(type(request)).items():
+        value = getattr(request, name.replace("-", "_"))
+        if value == row.default and not row.always:
+            continue
+        if row.switch:
+            line.append(f"--{name}")
+        for text in texts(value):
+            # A value that looks like an option must be attached to its own option.
+            line += [f"--{name}={text}"] if text.startswith("-") else [f"--{name}", text]
+    return line
