@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -291,19 +292,54 @@ def test_the_list_names_what_the_registry_lost(fake: type[FakeRegistry], name: s
     assert f"offers {name}, which the registry lost" in line
 
 
-def test_a_row_with_another_speed_is_noted_and_written_again(
-    fake: type[FakeRegistry], name: str, tmp_path: Path
+def edit_row(**changes: object) -> Callable[[dict[str, Any]], None]:
+    def edit(index: dict[str, Any]) -> None:
+        index["manifests"][-1].update(changes)
+
+    return edit
+
+
+def edit_speed(index: dict[str, Any]) -> None:
+    index["manifests"][-1]["annotations"]["io.tfbuild.speed"] = "0"
+
+
+def drop_variants(index: dict[str, Any]) -> None:
+    for row in index["manifests"]:
+        row["platform"].pop("variant", None)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        edit_speed,
+        drop_variants,
+        edit_row(size=1),
+        edit_row(mediaType=manifests.IMAGES[1]),
+        edit_row(platform={"os": "linux", "architecture": "arm64"}),
+        edit_row(urls=["https://example.org"]),
+        lambda index: index["manifests"].reverse(),
+        lambda index: index["manifests"].append(index["manifests"][0]),
+        lambda index: index.update(annotations={}),
+        lambda index: index.update(subject={}),
+    ],
+)
+def test_an_edited_index_is_named_and_written_again(
+    edit: Callable[[dict[str, Any]], None], fake: type[FakeRegistry], name: str, tmp_path: Path
 ) -> None:
-    """Facts change what is fast, so another version of tfbuild may have written it; pull.sh goes by it."""
+    """pull.sh and plain docker go by what was edited. Another version of tfbuild may have written it, too."""
+    gather(fake, image(fake, "2.20.0", cpu="x86-64-v2"))
     assert described.check(connect(fake), name, tmp_path).notes == report_is_missing(connect(fake), name, tmp_path)
     kind, content = fake.content["manifests/any-mkl"]
-    (speed,) = {row["annotations"]["io.tfbuild.speed"] for row in json.loads(content)["manifests"]}
-    fake.content["manifests/any-mkl"] = (kind, content.replace(speed.encode(), b"0"))
-    image = described.check(connect(fake), name, tmp_path)
-    assert image.notes[-1].startswith(f"any-mkl rank {name} otherwise than this tfbuild")
-    described.refuse_unfinished(image)
+    index = json.loads(content)
+    edit(index)
+    fake.content["manifests/any-mkl"] = (kind, json.dumps(index, indent=2).encode())
+    with pytest.raises(Unfinished, match="any-mkl are not as this tfbuild writes them") as refusal:
+        described.refuse_unfinished(described.check(connect(fake), name, tmp_path))
+    assert refusal.value.exit_code == 30
+    assert publish.finish(connect(fake), name, tmp_path, dry_run=True).moved == ("any-mkl",)
     publish.finish(connect(fake), name, tmp_path)
     assert fake.content["manifests/any-mkl"] == (kind, content)
+    described.refuse_unfinished(described.check(connect(fake), name, tmp_path))
 
 
 def report_is_missing(registry: Registry, name: str, reports: Path) -> tuple[str, ...]:

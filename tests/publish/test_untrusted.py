@@ -71,20 +71,21 @@ def test_a_fixed_tag_that_moved_is_read_again(fake: type[FakeRegistry]) -> None:
 def test_an_image_is_not_offered_if_an_index_lacks_it_or_describes_it_differently(fake: type[FakeRegistry]) -> None:
     name = image(fake, "2.14.1")
     registry = connect(fake)
-    pushed = published(registry, name)
+    pushed, manifest = published(registry, name), registry.manifest(name)
+    assert manifest is not None
     tags = indexes.indexes(pushed)
     assert tags == ("2.14-mkl", "2.14.1-mkl", "any-mkl", "latest-mkl")
-    assert standing.of(registry, pushed) == standing.Standing(lacking=tags, named=False)
+    assert standing.of(registry, pushed, manifest) == standing.Standing(lacking=tags, named=False)
     gather(fake, name)
-    assert standing.of(registry, pushed) == standing.Standing(lacking=(), named=True)
+    assert standing.of(registry, pushed, manifest) == standing.Standing(lacking=(), named=True)
     del fake.content["manifests/2.14-mkl"]
     kind, content = fake.content["manifests/2.14.1-mkl"]
     fake.content["manifests/2.14.1-mkl"] = (kind, content.replace(b'"avx', b'"sse'))
-    assert standing.of(registry, pushed).lacking == ("2.14-mkl", "2.14.1-mkl")
-    assert standing.of(registry, pushed).described == ("2.14.1-mkl",)
+    assert standing.of(registry, pushed, manifest).lacking == ("2.14-mkl", "2.14.1-mkl")
+    assert standing.of(registry, pushed, manifest).described == ("2.14.1-mkl",)
     # Neither of the two other indexes needs to name an image that exists for a newer release.
     gather(fake, push_newer(fake, name))
-    assert standing.of(registry, pushed).lacking == ("2.14-mkl", "2.14.1-mkl")
+    assert standing.of(registry, pushed, manifest).lacking == ("2.14-mkl", "2.14.1-mkl")
     assert name not in offered(fake, "latest-mkl")
 
 

@@ -39,8 +39,8 @@ HINT = "it was changed after the push: do not use it, find out who changed it, a
 class Described:
     """An image that is the one described. `reference`: by digest; `report`: whether the local report was compared.
 
-    `lacking`: the indexes that should offer it and do not; () if the image was given by its digest. `withdrawn`: why it
-    was withdrawn, or "".
+    `lacking`: the indexes that should offer it and do not; `edited`: those that this version of tfbuild would write
+    otherwise; both are () if the image was given by its digest. `withdrawn`: why it was withdrawn, or "".
     """
 
     id: str
@@ -52,6 +52,7 @@ class Described:
     bill: bytes
     report: bool
     lacking: tuple[str, ...]
+    edited: tuple[str, ...]
     withdrawn: str
     notes: tuple[str, ...]
 
@@ -97,7 +98,7 @@ def _described(registry: Registry, name: str, reports: Path, demand: signing.Dem
     published = indexes.of_config(config, manifest.digest)
     if published is None:
         raise VerificationFailed(f"the labels of {identifier} are invalid", hint="push it again with this tfbuild")
-    indexed = standing.of(registry, published)
+    indexed = standing.of(registry, published, manifest)
     moving = demand is not None and is_arriving(registry, manifest)
     _refuse_contradicted(manifest, identifier, indexed, by_tag=tag == identifier and not moving)
     rows = referrers.listed(registry, manifest.digest)
@@ -111,7 +112,7 @@ def _described(registry: Registry, name: str, reports: Path, demand: signing.Dem
     if damage := registry.damage(manifest):
         raise Unfinished(f"{identifier} cannot be pulled: {damage}", hint="push it again, or another one with --force")
     compared, note = _compare_report(reports, identifier, manifest, about[-1])
-    notes = [note, _several(about), _reworded(indexed, identifier)]
+    notes = [note, _several(about)]
     return Described(
         id=identifier,
         published=published,
@@ -122,6 +123,7 @@ def _described(registry: Registry, name: str, reports: Path, demand: signing.Dem
         bill=bill,
         report=compared,
         lacking=() if tag == manifest.digest else indexed.lacking,
+        edited=() if tag == manifest.digest else indexed.edited,
         withdrawn=indexes.withdrawal(registry, manifest, rows),
         notes=tuple(filter(None, notes)),
     )
@@ -152,15 +154,6 @@ def _refuse_contradicted(manifest: Manifest, identifier: str, indexed: Standing,
         )
 
 
-def _reworded(indexed: Standing, identifier: str) -> str:
-    """Note the indexes that rank an image by other facts, which only pull.sh and plain `docker pull` go by."""
-    tags = ", ".join(indexed.reworded)
-    return tags and (
-        f"{tags} rank {identifier} otherwise than this tfbuild: another version wrote them, or somebody changed them; "
-        f"invoke push {identifier} --indexes writes them again"
-    )
-
-
 def _several(about: Sequence[Statement]) -> str:
     """Note that there are several provenances, by pushes after other verifications, or by somebody else."""
     return (
@@ -179,6 +172,12 @@ def refuse_unfinished(image: Described) -> None:
         raise Unfinished(
             f"{image.id} is not offered by {', '.join(image.lacking)}: its push did not finish",
             hint=f"invoke push {image.id} --indexes",
+        )
+    if image.edited:
+        raise Unfinished(
+            f"{', '.join(image.edited)} are not as this tfbuild writes them: another version did, or somebody changed "
+            "what pull.sh and plain docker choose by",
+            hint=f"invoke push {image.id} --indexes writes them again",
         )
 
 

@@ -157,7 +157,7 @@ def remote(
         tags_of_indexes,
         lambda tag: note(f"note: {place}:{tag} was moved: it is no index any more; the next push writes it again"),
     )
-    rows = [row for rows in moving.values() for row in rows]
+    rows = [row for index in moving.values() for row in indexes.index_rows(index)]
     named = {row.image for row in rows if row.image is not None}
     known = {image.id for image, _ in pairs}
     suspects = [tag for tag in tags if tag not in known and IDENTIFIER.fullmatch(tag)]

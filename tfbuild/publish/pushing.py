@@ -281,7 +281,7 @@ def finish(
         described.refuse_unfinished(checked)
     if dry_run:
         registry.refuse_unless_writable()
-        moved = list(checked.lacking)
+        moved = sorted({*checked.lacking, *checked.edited})
     else:
         moved = indexes.gather(registry, checked.published, note)
         manifest = registry.manifest(checked.digest)

@@ -12,9 +12,10 @@ from packaging.version import Version
 
 from tfbuild.context import labels
 from tfbuild.oci.client import Registry
+from tfbuild.oci.manifests import Manifest
 from tfbuild.publish import indexes
 from tfbuild.publish.choose import Published
-from tfbuild.publish.indexes import ANY, LATEST, IndexRow, Note
+from tfbuild.publish.indexes import ANY, LATEST, IndexEntry, IndexRow, Note
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,8 +24,8 @@ class Standing:
 
     `named`: whether any of them offers an image with the same identifier, even if it is another one. `described`: the
     indexes that describe it in other words than its labels. `replaced`: those that offer another image with its
-    identifier. `moved`: the moving tags that are no indexes. `reworded`: the indexes whose row this version of tfbuild
-    would write differently, such as by another speed.
+    identifier. `moved`: the moving tags that are no indexes. `edited`: the indexes that this version of tfbuild would
+    write otherwise: with another order, variant, speed or size.
     """
 
     lacking: tuple[str, ...]
@@ -32,14 +33,16 @@ class Standing:
     described: tuple[str, ...] = ()
     replaced: tuple[str, ...] = ()
     moved: tuple[str, ...] = ()
-    reworded: tuple[str, ...] = ()
+    edited: tuple[str, ...] = ()
 
 
-def of(registry: Registry, image: Published) -> Standing:
-    """Compare an image with the indexes that may name it."""
+def of(registry: Registry, image: Published, manifest: Manifest) -> Standing:
+    """Compare an image with the indexes that may name it. `manifest`: its own."""
     tags = indexes.indexes(image)
     moved: list[str] = []
-    every = read(registry, tags, moved.append)
+    contents = read(registry, tags, moved.append)
+    every = {tag: indexes.index_rows(index) for tag, index in contents.items()}
+    entry = IndexEntry(image=image, media_type=manifest.media_type, size=len(manifest.content))
     own = {tag: [row for row in rows if row.digest == image.digest] for tag, rows in every.items()}
     return Standing(
         lacking=tuple(tag for tag in tags if not _offers(tag, every.get(tag, []), image)),
@@ -49,22 +52,31 @@ def of(registry: Registry, image: Published) -> Standing:
             tag for tag, rows in every.items() if any(row.id == image.id and row.digest != image.digest for row in rows)
         ),
         moved=tuple(moved),
-        reworded=tuple(
-            tag for tag, rows in own.items() if any(row.image == image and row.entry is None for row in rows)
+        edited=tuple(
+            tag
+            for tag, rows in own.items()
+            if _edited(contents[tag]) or any(row.image == image and row.entry != entry for row in rows)
         ),
     )
 
 
-def read(registry: Registry, tags: Iterable[str], moved: Note = indexes.quietly) -> dict[str, list[IndexRow]]:
-    """What each row of each index says, by tag; without those that do not exist.
+def _edited(index: Manifest) -> bool:
+    """Return whether an index has other bytes than this version of tfbuild gives one of the same images."""
+    entries = [row.entry for row in indexes.index_rows(index)]
+    known = [entry for entry in entries if entry is not None]
+    return len(known) < len(entries) or indexes.index(known) != index.content
+
+
+def read(registry: Registry, tags: Iterable[str], moved: Note = indexes.quietly) -> dict[str, Manifest]:
+    """Return the indexes, by tag; without those that do not exist.
 
     A tag that is no index any more is reported to `moved`.
     """
     names = list(tags)
-    every: dict[str, list[IndexRow]] = {}
+    every: dict[str, Manifest] = {}
     for tag, index in zip(names, indexes.parallel(partial(indexes.moving_tag, registry), names), strict=True):
         if index is not None and indexes.is_index(index):
-            every[tag] = indexes.index_rows(index)
+            every[tag] = index
         elif index is not None:
             moved(tag)
     return every
@@ -76,7 +88,7 @@ def of_its_release(registry: Registry, identifier: str) -> list[Published]:
     if not labels.is_version(release):
         return []
     every = read(registry, indexes.index_tags(release, rest.partition("-")[0]))
-    return [row.image for rows in every.values() for row in rows if row.image is not None]
+    return [row.image for index in every.values() for row in indexes.index_rows(index) if row.image is not None]
 
 
 def _offers(tag: str, rows: Iterable[IndexRow], image: Published) -> bool:
