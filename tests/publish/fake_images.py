@@ -94,6 +94,14 @@ def push_newer(fake: type[FakeRegistry], name: str) -> str:
     return image(fake, "2.20.0", {"io.tfbuild.id": name.replace("2.14.1", "2.20.0"), "io.tfbuild.python": "3.11"})
 
 
+def signed(fake: type[FakeRegistry], name: str) -> set[str]:
+    """The references that `push --sign` signs: an image and its provenance."""
+    digest = digest_of(fake.content[f"manifests/{name}"][1])
+    rows = json.loads(fake.content[f"referrers/{digest}"][1])["manifests"]
+    papers = [row["digest"] for row in rows if row["artifactType"] == referrers.PROVENANCE]
+    return {f"{connect(fake).repository}@{one}" for one in (digest, *papers)}
+
+
 def empty_referrers(fake: type[FakeRegistry], name: str) -> None:
     manifest = digest_of(fake.content[f"manifests/{name}"][1])
     fake.content[f"referrers/{manifest}"] = (manifests.INDEX, b'{"manifests": []}')

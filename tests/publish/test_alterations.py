@@ -10,7 +10,7 @@ import pytest
 
 from tests.oci.fake_registry import FakeRegistry, connect
 from tests.oci.fake_registry import fake as fake
-from tests.publish.fake_images import gather, image, labels_of_plan, published
+from tests.publish.fake_images import gather, image, labels_of_plan, published, signed
 from tests.publish.test_candidates import (
     changed_configuration,
     huge_referrers,
@@ -142,7 +142,7 @@ def test_a_replacement_whose_indexes_are_missing_is_unfinished_and_can_be_comple
         # The image that it replaces is still offered, and still the one described.
         assert described.check(connect(fake), old, tmp_path).digest == old
         del fake.content[tag]
-    assert set(demanded) == {f"{connect(fake).repository}@{subject.digest}"}
+    assert set(demanded) == signed(fake, name)
     fake.content[tag] = fake.content[f"manifests/{name}"]
     before = dict(fake.content)
     with pytest.raises(VerificationFailed, match="not signed"):

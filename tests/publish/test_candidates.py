@@ -11,14 +11,16 @@ import pytest
 from tests.cpu.machines import machine
 from tests.oci.fake_registry import FakeRegistry, connect
 from tests.oci.fake_registry import fake as fake
-from tests.publish.fake_images import attach_papers, empty_referrers, gather, image, labels_of_plan
+from tests.publish.fake_images import attach_papers, empty_referrers, gather, image, labels_of_plan, signed
 from tfbuild import cpu, publish
+from tfbuild.context.labels import of_configuration
 from tfbuild.cpu import isa
 from tfbuild.errors import RegistryRefused, Unfinished, VerificationFailed
 from tfbuild.oci import manifests, referrers
 from tfbuild.oci.manifests import digest_of
-from tfbuild.publish import Altered, choose, described, inventory
+from tfbuild.publish import Altered, choose, described, inventory, provenance
 from tfbuild.publish.choose import Choice
+from tfbuild.publish.provenance import Statement
 
 LEVELS = ("x86-64-v2", "x86-64-v3", "x86-64-v4")
 
@@ -263,10 +265,10 @@ def test_an_attachment_of_somebody_elses_changes_nothing(fake: type[FakeRegistry
 def test_an_unsigned_image_of_a_newer_release_does_not_keep_the_signed_ones_from_being_chosen(
     fake: type[FakeRegistry], names: dict[str, str]
 ) -> None:
-    signed = {f"{connect(fake).repository}@{manifest(fake, name)}" for name in names.values()}
+    known = set[str]().union(*(signed(fake, name) for name in names.values()))
 
     def demand(reference: str) -> None:
-        if reference not in signed:
+        if reference not in known:
             raise VerificationFailed(f"{reference} has no signature that cosign accepts")
 
     def choose_signed() -> Choice:
@@ -280,20 +282,20 @@ def test_an_unsigned_image_of_a_newer_release_does_not_keep_the_signed_ones_from
         assert publish.accept(connect(fake), chosen, demand=demand).image.id == names["x86-64-v4"]
         passed_over = {row.id: row.reason for row in chosen.passed_over if row.better}
         assert passed_over == {"TensorFlow 2.21.0": "no image of this release has a signature that cosign accepts"}
-    signed.add(f"{connect(fake).repository}@{manifest(fake, name)}")
+    known |= signed(fake, name)
     best = choose_signed().best
     assert best is not None
     assert best.release == "2.21.0"
-    signed.clear()
+    known.clear()
     with pytest.raises(VerificationFailed, match="has no signature"):
         publish.accept(connect(fake), choose_signed(), demand=demand)
 
 
 def test_each_candidate_in_turn_is_asked_for_its_signature(fake: type[FakeRegistry], names: dict[str, str]) -> None:
-    signed = {f"{connect(fake).repository}@{manifest(fake, names[level])}" for level in ("x86-64-v2", "x86-64-v3")}
+    known = set[str]().union(*(signed(fake, names[level]) for level in ("x86-64-v2", "x86-64-v3")))
 
     def demand(reference: str) -> None:
-        if reference not in signed:
+        if reference not in known:
             raise VerificationFailed(f"{reference} has no signature that cosign accepts")
 
     accepted = publish.accept(connect(fake), select(fake), demand=demand)
@@ -301,12 +303,64 @@ def test_each_candidate_in_turn_is_asked_for_its_signature(fake: type[FakeRegist
     assert [other.id for other in accepted.passed_over] == [names["x86-64-v4"]]
     # Neither does an image without a signature become the second choice.
     without(referrers.SBOM)(fake, names["x86-64-v3"])
-    signed.remove(f"{connect(fake).repository}@{manifest(fake, names['x86-64-v2'])}")
+    known.remove(f"{connect(fake).repository}@{manifest(fake, names['x86-64-v2'])}")
     with pytest.raises(Altered, match="no other image of this release fits"):
         publish.accept(connect(fake), select(fake), demand=demand)
-    signed.clear()
+    known.clear()
     with pytest.raises(VerificationFailed, match=f"{manifest(fake, names['x86-64-v4'])} has no signature"):
         publish.accept(connect(fake), select(fake), demand=demand)
+
+
+def test_a_provenance_without_a_signature_does_not_count_if_one_is_required(
+    fake: type[FakeRegistry], names: dict[str, str], tmp_path: Path
+) -> None:
+    """A genuine, signed image to which somebody attached a provenance of their own, of a later verification."""
+    best = names["x86-64-v4"]
+    known = signed(fake, best)
+
+    def demand(reference: str) -> None:
+        if reference not in known:
+            raise VerificationFailed(f"{reference} has no signature that cosign accepts")
+
+    subject = connect(fake).manifest(best)
+    assert subject is not None
+    (own,) = referrers.documents(connect(fake), subject, referrers.PROVENANCE)
+    forged = own.replace(b'"created": "2026-11-01T00:00:00Z"', b'"created": "2026-11-02T00:00:00Z"')
+    paper = referrers.Attachment(media_type=referrers.PROVENANCE, title="x", created="", content=forged)
+    attached = f"{connect(fake).repository}@{referrers.attach(connect(fake), paper, subject)}"
+    labels = of_configuration(connect(fake).config(subject))
+
+    def counts(demand: referrers.Demand | None) -> list[Statement]:
+        return described.statements(connect(fake), subject, labels, demand=demand)
+
+    assert len(counts(None)) == 2
+    assert len(counts(demand)) == 1
+    assert described.check(connect(fake), best, tmp_path, demand).notes != ()
+    assert publish.accept(connect(fake), select(fake), demand=demand).image.id == best
+    # With the forged one alone, it is not the image described.
+    known -= signed(fake, best) - {f"{connect(fake).repository}@{subject.digest}", attached}
+    for refused in (
+        lambda: described.check(connect(fake), best, tmp_path, demand),
+        lambda: publish.accept(connect(fake), select(fake), demand=demand),
+    ):
+        with pytest.raises(VerificationFailed, match=r"the attached application/vnd\.in-toto\+json is not signed"):
+            refused()
+
+
+def test_a_provenance_of_the_future_does_not_count(fake: type[FakeRegistry], names: dict[str, str]) -> None:
+    subject = connect(fake).manifest(names["x86-64-v4"])
+    assert subject is not None
+    labels = of_configuration(connect(fake).config(subject))
+    (own,) = referrers.documents(connect(fake), subject, referrers.PROVENANCE)
+    later = own.replace(b'"created": "2026-11-01T00:00:00Z"', b'"created": "2099-11-02T00:00:00Z"')
+    paper = referrers.Attachment(media_type=referrers.PROVENANCE, title="x", created="", content=later)
+    referrers.attach(connect(fake), paper, subject)
+    (counts,) = described.statements(connect(fake), subject, labels)
+    assert counts == provenance.from_json(own)
+    without(referrers.PROVENANCE)(fake, names["x86-64-v4"])
+    referrers.attach(connect(fake), paper, subject)
+    with pytest.raises(VerificationFailed, match=r"is of the future \(2099-11-02"):
+        described.statements(connect(fake), subject, labels)
 
 
 def test_an_image_is_checked_with_few_requests_and_without_its_sbom(

@@ -192,7 +192,11 @@ def test_an_image_is_signed_before_anything_offers_it(host: Host, tmp_path: Path
     (cosign / "code").write_text("0")
     done = push(host, tmp_path, sign=("--key", "k"))
     assert (done.signed, done.uploaded, len(host.pushed)) == (True, True, 1)
-    assert words(cosign) == ["sign", "--yes", "--key", "k", f"{connect(host.fake).repository}@{done.digest}"]
+    assert done.papers is not None
+    signed = [f"{connect(host.fake).repository}@{digest}" for digest in (done.digest, done.papers.provenance)]
+    command = ["sign", "--yes", "--key", "k"]
+    assert (cosign / "all").read_text().splitlines()[-10:] == [*command, signed[0], *command, signed[1]]
+    assert words(cosign) == [*command, signed[1]]
 
 
 def test_without_cosign_a_signed_push_ends_before_the_upload(

@@ -13,10 +13,13 @@ REFERENCE = "ghcr.io/us/x@sha256:0a"
 
 @pytest.fixture
 def cosign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder where `code` and `stderr` say how cosign ends, and `words` is what it was called with."""
+    """A folder where `code` and `stderr` say how cosign ends, and `words` is what it was called with last.
+
+    `all` has the words of all calls.
+    """
     program = tmp_path / "cosign"
     program.write_text(f"""#!/bin/sh
-printf '%s\\n' "$@" > {tmp_path}/words
+printf '%s\\n' "$@" | tee -a {tmp_path}/all > {tmp_path}/words
 echo "on stdout"
 cat {tmp_path}/stderr >&2
 exit $(cat {tmp_path}/code)

@@ -31,6 +31,8 @@ MENDS = 5
 # The descriptors of what is attached to an image.
 Rows = Sequence[Mapping[str, Any]]
 Read = TypeVar("Read")
+# Raises VerificationFailed if what has this reference by digest is not signed.
+Demand = Callable[[str], None]
 HINT = "push the image again to attach it again; if that does not help, somebody is changing this registry"
 
 
@@ -140,24 +142,53 @@ def _rows(index: Manifest | None) -> list[dict[str, Any]]:
 
 
 def documents(
-    registry: Registry, subject: Manifest, media_type: str, rows: Rows | None = None, *, strict: bool = False
+    registry: Registry,
+    subject: Manifest,
+    media_type: str,
+    rows: Rows | None = None,
+    *,
+    demand: Demand | None = None,
+    strict: bool = False,
 ) -> list[bytes]:
     """Return the documents of one type attached to an image, each checked against its digests and its subject.
 
-    `rows`: what is attached, where it was `listed` already. Whoever may push can attach anything: what is missing, was
-    changed, or is about another image raises VerificationFailed only if nothing else can be read, or with `strict`.
+    `rows`: what is attached, where it was `listed` already. `demand` is asked about each manifest that attaches one.
+    Whoever may push can attach anything: what is missing, was changed, is about another image or is refused by `demand`
+    raises VerificationFailed only if nothing else can be read, or with `strict`.
     """
-    digests = contents(registry, subject, media_type, rows, strict=strict)
+    digests = contents(registry, subject, media_type, rows, demand=demand, strict=strict)
     return _readable(digests, lambda digest: _blob(registry, subject, media_type, digest), strict=strict)
 
 
 def contents(
-    registry: Registry, subject: Manifest, media_type: str, rows: Rows | None = None, *, strict: bool = False
+    registry: Registry,
+    subject: Manifest,
+    media_type: str,
+    rows: Rows | None = None,
+    *,
+    demand: Demand | None = None,
+    strict: bool = False,
 ) -> list[str]:
     """Return the digests of the documents of one type attached to an image, which are not read; else as `documents`."""
     every = listed(registry, subject.digest) if rows is None else rows
     own = [str(row.get("digest", "")) for row in every if row.get("artifactType") == media_type]
-    return _readable(own, lambda digest: _content(registry, subject, media_type, digest), strict=strict)
+
+    def read(digest: str) -> str:
+        content = _content(registry, subject, media_type, digest)
+        if demand is not None:
+            _demand_signed(registry, media_type, digest, demand)
+        return content
+
+    return _readable(own, read, strict=strict)
+
+
+def _demand_signed(registry: Registry, media_type: str, digest: str, demand: Demand) -> None:
+    try:
+        demand(f"{registry.repository}@{digest}")
+    except VerificationFailed as error:
+        raise VerificationFailed(
+            f"the attached {media_type} is not signed: {error.reason}", hint="push the image again with --sign"
+        ) from error
 
 
 def _readable(digests: Iterable[str], read: Callable[[str], Read], *, strict: bool) -> list[Read]:

@@ -15,7 +15,6 @@ from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Damaged, Manifest
 from tfbuild.publish import choose, described, indexes, provenance
 from tfbuild.publish.choose import Choice, PassedOver, Published
-from tfbuild.publish.signing import Demand
 
 MOST_READ_AHEAD = 8
 
@@ -59,7 +58,7 @@ def nothing_fits(registry: Registry, choice: Choice) -> NothingFits:
 
 
 def accept(
-    registry: Registry, choice: Choice, note: indexes.Note = indexes.quietly, demand: Demand | None = None
+    registry: Registry, choice: Choice, note: indexes.Note = indexes.quietly, demand: referrers.Demand | None = None
 ) -> Accepted:
     """Return the best image that fits and is there, offered, signed (with `demand`) and the one described.
 
@@ -117,7 +116,7 @@ def _against(
     registry: Registry,
     image: Published,
     manifest: Manifest | None,
-    demand: Demand | None,
+    demand: referrers.Demand | None,
     unsigned: list[VerificationFailed],
 ) -> str:
     """Return why an image is passed over, or "". Raises VerificationFailed or Damaged if it was changed.
@@ -132,12 +131,12 @@ def _against(
         except VerificationFailed as error:
             unsigned.append(error)
             return "no signature that cosign accepts"
-    rows = check(registry, image, manifest)
+    rows = check(registry, image, manifest, demand)
     withdrawn = indexes.withdrawal(registry, manifest, rows)
     return f"it was withdrawn: {withdrawn}" if withdrawn else registry.damage(manifest)
 
 
-def _second(registry: Registry, choice: Choice, demand: Demand | None) -> Published | None:
+def _second(registry: Registry, choice: Choice, demand: referrers.Demand | None) -> Published | None:
     try:
         return accept(registry, choice, demand=demand).image
     except Altered as error:
@@ -146,7 +145,9 @@ def _second(registry: Registry, choice: Choice, demand: Demand | None) -> Publis
         return None
 
 
-def check(registry: Registry, indexed: Published, manifest: Manifest) -> referrers.Rows:
+def check(
+    registry: Registry, indexed: Published, manifest: Manifest, demand: referrers.Demand | None = None
+) -> referrers.Rows:
     """Return what is attached to an image that has the labels that its index names, and papers that are about it.
 
     Its provenance names its manifest, its configuration, its labels and its report, and the SBOM that is attached.
@@ -158,7 +159,7 @@ def check(registry: Registry, indexed: Published, manifest: Manifest) -> referre
     if indexes.of_config(config, manifest.digest) != indexed:
         raise VerificationFailed(f"it has other labels than its index says ({manifest.digest})")
     rows = referrers.listed(registry, manifest.digest)
-    statement = described.statements(registry, manifest, of_configuration(config), rows)[-1]
+    statement = described.statements(registry, manifest, of_configuration(config), rows, demand)[-1]
     if not statement.resource(provenance.report_name(indexed.id)).sha256:
         raise VerificationFailed("its provenance names no report")
     bill = statement.resource(provenance.sbom_name(indexed.id)).sha256

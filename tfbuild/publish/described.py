@@ -6,7 +6,7 @@ trustworthy as the registry's owner, because whoever can push can attach; a sign
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from tfbuild.context import image_name
@@ -25,13 +25,15 @@ from tfbuild.errors import (
 from tfbuild.oci import manifests, references, referrers
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Damaged, Manifest
-from tfbuild.publish import choose, indexes, provenance, signing, standing
+from tfbuild.publish import choose, indexes, provenance, standing
 from tfbuild.publish.choose import Published
 from tfbuild.publish.provenance import Statement
 from tfbuild.publish.standing import Standing
 from tfbuild.util.progress import Progress
 from tfbuild.verify import report as reporting
 
+# By how much the clocks of two machines may differ.
+CLOCKS_DIFFER = timedelta(days=1)
 HINT = "it was changed after the push: do not use it, find out who changed it, and then push it again with --force"
 
 
@@ -69,7 +71,7 @@ class Described:
         }
 
 
-def check(registry: Registry, name: str, reports: Path, demand: signing.Demand | None = None) -> Described:
+def check(registry: Registry, name: str, reports: Path, demand: referrers.Demand | None = None) -> Described:
     """The image that `name` (an identifier, a digest, or a reference with either) means, if it is the one described.
 
     Its signature is demanded before anything else is read, because all else can be forged by whoever may push.
@@ -82,7 +84,7 @@ def check(registry: Registry, name: str, reports: Path, demand: signing.Demand |
         raise VerificationFailed(error.reason, hint=error.hint) from error
 
 
-def _described(registry: Registry, name: str, reports: Path, demand: signing.Demand | None) -> Described:
+def _described(registry: Registry, name: str, reports: Path, demand: referrers.Demand | None) -> Described:
     tag = tag_of(registry, name)
     manifest = _manifest(registry, tag)
     if demand is not None:
@@ -107,7 +109,7 @@ def _described(registry: Registry, name: str, reports: Path, demand: signing.Dem
             f"{identifier} has no SBOM or no provenance, and no index offers it: its push did not finish",
             hint="push it again; if that image is gone, push another one with --force",
         )
-    about = statements(registry, manifest, labels, rows)
+    about = statements(registry, manifest, labels, rows, demand)
     bill = _bill(registry, manifest, about[-1], identifier, rows)
     if damage := registry.damage(manifest):
         raise Unfinished(f"{identifier} cannot be pulled: {damage}", hint="push it again, or another one with --force")
@@ -221,16 +223,20 @@ def _manifest(registry: Registry, tag: str) -> Manifest:
 
 
 def statements(
-    registry: Registry, manifest: Manifest, labels: Mapping[str, str], rows: referrers.Rows | None = None
+    registry: Registry,
+    manifest: Manifest,
+    labels: Mapping[str, str],
+    rows: referrers.Rows | None = None,
+    demand: referrers.Demand | None = None,
 ) -> list[Statement]:
     """The attached provenances that describe this image, that of the last verification at the end.
 
-    `rows`: what is attached to the image, where it was listed already; registries list it in any order. Raises
-    VerificationFailed if there is none.
+    `rows`: what is attached to the image, where it was listed already; registries list it in any order. With `demand`,
+    those without a signature do not count. Raises VerificationFailed if there is none.
     """
     failures: list[VerificationFailed] = []
     fitting: list[tuple[datetime, bytes, Statement]] = []
-    for content in referrers.documents(registry, manifest, referrers.PROVENANCE, rows):
+    for content in referrers.documents(registry, manifest, referrers.PROVENANCE, rows, demand=demand):
         try:
             found = provenance.from_json(content)
             provenance.refuse_other(found, digest=manifest.digest, config=manifest.config, labels=labels)
@@ -239,7 +245,13 @@ def statements(
         except VerificationFailed as error:
             failures.append(error)
         else:
-            fitting.append((_verified(found, labels), content, found))
+            verified = _verified(found, labels)
+            if verified > datetime.now(UTC) + CLOCKS_DIFFER:
+                failures.append(
+                    VerificationFailed(f"the attached provenance is of the future ({verified:%Y-%m-%d})", hint=HINT)
+                )
+            else:
+                fitting.append((verified, content, found))
     if not fitting:
         raise failures[-1] if failures else _missing(manifest, "provenance")
     return [found for _, _, found in sorted(fitting, key=lambda row: row[:2])]

@@ -12,7 +12,7 @@ from tfbuild.errors import RegistryRefused, Stale, UsageError
 from tfbuild.oci.client import Registry
 from tfbuild.oci.references import parse_image
 from tfbuild.pipeline.base_image import REPOSITORY as MADE_HERE
-from tfbuild.publish import choose
+from tfbuild.publish import choose, described
 from tfbuild.publish.described import Described
 
 
@@ -84,6 +84,8 @@ def _too_old(image: Described, max_age: timedelta) -> str:
     if created is None:
         return "nothing says when it was built"
     age = datetime.now(UTC) - created
+    if age < -described.CLOCKS_DIFFER:
+        return f"it claims to have been built in the future, on {created:%Y-%m-%d}"
     return f"it was built {age.days} days ago, on {created:%Y-%m-%d}" if age > max_age else ""
 
 

@@ -8,11 +8,11 @@ from tfbuild.engine import Engine, transfer
 from tfbuild.errors import NothingFits, RegistryRefused, VerificationFailed
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Manifest
+from tfbuild.oci.referrers import Demand
 from tfbuild.plan import MACHINES
 from tfbuild.publish import choose, indexes
 from tfbuild.publish.candidates import Accepted
 from tfbuild.publish.choose import Choice, PassedOver, Published
-from tfbuild.publish.signing import Demand
 from tfbuild.util.progress import Progress
 
 # Images of a release that are asked for a signature, and letters of an identifier that nobody can read.

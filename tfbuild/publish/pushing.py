@@ -9,7 +9,7 @@ from tfbuild.context import image_name, labels
 from tfbuild.context.labels import REPOSITORY
 from tfbuild.engine import Engine, Image, removal, transfer
 from tfbuild.errors import RegistryRefused, UnknownImage, UsageError, VerificationFailed, Withdrawn
-from tfbuild.oci import references
+from tfbuild.oci import references, referrers
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Manifest
 from tfbuild.publish import attachments, described, indexes, signing
@@ -57,8 +57,9 @@ def push(
 ) -> Pushed:
     """Publish a verified image under its identifier and in the indexes of its release and target.
 
-    It is uploaded under an arriving tag. Then cosign signs its digest (with `sign`, cosign's options), and SBOM and
-    provenance are attached. Only after that the fixed tag names it, and then the indexes.
+    It is uploaded under an arriving tag. Then cosign signs its digest (with `sign`, cosign's options), SBOM and
+    provenance are attached, and the provenance is signed too. Only after that the fixed tag names it, and then the
+    indexes.
     Raises VerificationFailed if no report says that this image passed, RegistryRefused if the fixed tag is another
     image and `force` is not set, Withdrawn if this image was withdrawn.
     """
@@ -88,6 +89,9 @@ def _push(
         signing.sign(f"{registry.repository}@{manifest.digest}", sign, ca=registry.ca)
     with progress.step("push: SBOM and provenance"):
         papers = attachments.attach(engine, local, registry, manifest, reports)
+    if sign is not None:
+        # It names the SBOM and the report by their digests, so that all of these are bound to the signature.
+        signing.sign(f"{registry.repository}@{papers.provenance}", sign, ca=registry.ca)
     with progress.step("push: tags and indexes"):
         if uploaded:
             _tag(registry, ref, manifest, force=force)
@@ -268,7 +272,7 @@ def finish(
     reports: Path,
     note: indexes.Note = indexes.quietly,
     *,
-    demand: signing.Demand | None = None,
+    demand: referrers.Demand | None = None,
     dry_run: bool = False,
 ) -> Pushed:
     """Finish the push of an image that is in the registry with its papers: only update its indexes.

@@ -9,14 +9,12 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from tfbuild.errors import TfbuildError, UsageError, VerificationFailed
+from tfbuild.oci.referrers import Demand
 
 PROGRAM = "cosign"
-# Raises VerificationFailed if the image with this reference by digest is not signed.
-Demand = Callable[[str], None]
 
 
 def need() -> str:
