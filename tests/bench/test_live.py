@@ -9,15 +9,18 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from typing import TextIO, cast
 
 import pytest
 
 from tests.measure.test_evaluate import made_up
-from tfbuild.bench import live
+from tests.util.test_progress import until
+from tfbuild.bench.live import LiveTable
 from tfbuild.measure.arms import Machine
 from tfbuild.measure.experiments import Arm, Case, Experiment
 from tfbuild.measure.rounds import CaseRun
 from tfbuild.measure.workers import Pool
+from tfbuild.util.progress import Progress
 
 ROW = Experiment(
     name="jpeg", question="-", compares="-", changes="-", source="-", workload="decode", arm=(), case=(Case(name="-"),)
@@ -35,6 +38,11 @@ def comparison(factor: float, rounds: int, *, lost: bool = False) -> CaseRun:
     if lost:
         run.runner.sides[1].give_up("failed", "its process was lost")
     return run
+
+
+def on(stream: io.TextIOBase) -> tuple[Progress, LiveTable]:
+    table = LiveTable()
+    return Progress(cast(TextIO, stream), below=table), table
 
 
 class Screen:
@@ -78,14 +86,15 @@ def terminal(
 
 def test_the_table_shows_each_arm_as_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
     with terminal(monkeypatch) as (screen, stream):
-        progress, watch = live.watched(stream)
-        watch.plan(["onednn", "jpeg"], time.monotonic() + 100)
+        progress, table = on(stream)
+        table.plan(2, time.monotonic() + 100)
         with progress.step("bench: jpeg") as step:
-            watch.cases([comparison(0.5, 15)])
-            watch.cases([comparison(0.5, 3)])
-            watch.cases([comparison(0.5, 7, lost=True)])
+            table.next_experiment()
+            table.add([comparison(0.5, 15)])
+            table.add([comparison(0.5, 3)])
+            table.add([comparison(0.5, 7, lost=True)])
             step.detail = "centre: round 4 of 15"
-            watch.draw()
+            progress.draw()
         progress("  centre: arm: faster")
     text = screen.text
     assert re.search(r"arm +x2\.0\d \[\d\.\d\d, \d\.\d\d\] +faster +15", text), text
@@ -100,32 +109,32 @@ def test_the_table_shows_each_arm_as_it_stands(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_table_higher_than_the_terminal_shows_what_is_newest(monkeypatch: pytest.MonkeyPatch) -> None:
     with terminal(monkeypatch, lines=12) as (screen, stream):
-        progress, watch = live.watched(stream)
+        progress, table = on(stream)
         with progress.step("bench: jpeg"):
             for number in range(20):
                 run = comparison(0.5, 7)
-                watch.cases([replace(run, case=Case(name=f"case {number}", arm=run.case.arm))])
+                table.add([replace(run, case=Case(name=f"case {number}", arm=run.case.arm))])
     last = screen.text[: screen.text.index("✓")].rpartition("verdict")[2]
-    assert re.findall(r"case \d+", last) == [f"case {number}" for number in range(15, 20)]
+    assert re.findall(r"case \d+", last) == [f"case {number}" for number in range(14, 20)]
 
 
 def test_a_narrow_terminal_cuts_the_case_s_name_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     with terminal(monkeypatch, columns=80) as (screen, stream):
-        progress, watch = live.watched(stream)
+        progress, table = on(stream)
         with progress.step("bench: jpeg"):
             run = comparison(1.0, 7)
-            watch.cases([replace(run, case=Case(name="whole pipeline, one thread " * 4, arm=run.case.arm))])
+            table.add([replace(run, case=Case(name="whole pipeline, one thread " * 4, arm=run.case.arm))])
     assert re.search(r"whole pipe[a-z, ]*… +arm +x1\.0\d \[\S+ \S+\] +no difference shown +7", screen.text), screen.text
 
 
 def test_ctrl_c_leaves_the_terminal_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     with terminal(monkeypatch) as (screen, stream):
-        progress, watch = live.watched(stream)
-        watch.plan(["jpeg"], time.monotonic() + 100)
+        progress, table = on(stream)
+        table.plan(1, time.monotonic() + 100)
         with suppress(KeyboardInterrupt), progress.step("bench: jpeg"):
-            watch.cases([comparison(0.5, 7)])
+            table.add([comparison(0.5, 7)])
             raise KeyboardInterrupt
-        watch.draw()
+        progress.draw()
     assert "✗ bench: jpeg" in screen.text
     assert "(interrupted)" in screen.text
     after = screen.sent[screen.sent.rindex(SHOW) :]
@@ -137,18 +146,21 @@ def test_nothing_is_drawn_unless_the_run_asks_for_it(monkeypatch: pytest.MonkeyP
     """A drawing thread would disturb the measurement."""
     before = threading.active_count()
     with terminal(monkeypatch) as (_, stream):
-        progress, watch = live.watched(stream)
-        watch.plan(["jpeg"], time.monotonic() + 100)
+        progress, table = on(stream)
+        table.plan(1, time.monotonic() + 100)
         with progress.step("bench: jpeg"):
-            watch.cases([comparison(0.5, 7)])
-            assert threading.active_count() == before + 1, "the test's own reader alone"
+            table.add([comparison(0.5, 7)])
+            progress.draw()
+            until(lambda: threading.active_count() == before + 1)  # the test's own reader alone
+        with progress.step("bench: onednn"):
+            assert threading.active_count() == before + 1
 
 
 def test_a_log_gets_lines() -> None:
     stream = io.StringIO()
-    progress, watch = live.watched(stream)
-    watch.plan(["jpeg"], time.monotonic() + 100)
+    progress, table = on(stream)
+    table.plan(1, time.monotonic() + 100)
     with progress.step("bench: jpeg"):
-        watch.cases([comparison(0.5, 7)])
-        watch.draw()
+        table.add([comparison(0.5, 7)])
+        progress.draw()
     assert re.fullmatch(r"bench: jpeg \.\.\.\nbench: jpeg: done \(\d+\.\d s\)\n", stream.getvalue())

@@ -56,6 +56,14 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+def test_a_log_has_no_picture_and_what_is_below_is_for_terminals() -> None:
+    stream = io.StringIO()
+    progress = Progress(stream, below="the table")
+    with progress.step("x"):
+        progress.draw()
+    assert re.fullmatch(r"x \.\.\.\nx: done \(\d+\.\d s\)\n", stream.getvalue())
+
+
 def on_terminal(monkeypatch: pytest.MonkeyPatch, share: float | None = None, shows: str = "2/5", **env: str) -> str:
     """Return what a terminal receives from a step that lasts until `shows` is on it."""
     for name, value in {"TERM": "xterm-256color", "COLUMNS": "70", **env}.items():

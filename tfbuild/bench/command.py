@@ -10,8 +10,9 @@ import msgspec
 
 from tfbuild.bench import advise as advising
 from tfbuild.bench import compare as comparing
-from tfbuild.bench import gate, live, models, page, session, user_script
+from tfbuild.bench import gate, models, page, session, user_script
 from tfbuild.bench import report as reporting
+from tfbuild.bench.live import LiveTable
 from tfbuild.bench.session import Settings
 from tfbuild.context import image_name
 from tfbuild.engine import Engine, removal
@@ -22,6 +23,7 @@ from tfbuild.measure.records import BenchReport
 from tfbuild.pages import rendering
 from tfbuild.util import files
 from tfbuild.util.causes import cause
+from tfbuild.util.progress import Progress
 from tfbuild.util.quantities import limit_seconds
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
@@ -91,10 +93,11 @@ def run(
         )
     rows = rows_of(only, chosen, named, batch)
     files.check_writable(reports)
-    progress, watch = live.watched()
+    table = LiveTable()
+    progress = Progress(below=table)
     engine = Engine.connect()
     chosen = replace(chosen, against=image_name.find(engine, chosen.against))
-    report = session.bench(engine, image_name.find(engine, image), rows, chosen, progress, watch)
+    report = session.bench(engine, image_name.find(engine, image), rows, chosen, progress, table)
     if why := reporting.emptiness(report):
         if report.interrupted:
             raise Interrupted("interrupted before anything was measured; no report was written")

@@ -12,7 +12,7 @@ from tfbuild import __version__
 from tfbuild.bench import allocators, evidence, user_script, wording
 from tfbuild.bench.current_settings import recorded
 from tfbuild.bench.experiment_run import CaseGroup, ExperimentRun
-from tfbuild.bench.live import LiveWatch, NoWatch
+from tfbuild.bench.live import LiveTable
 from tfbuild.engine import Engine, Image, removal
 from tfbuild.errors import EngineMissing, UnknownImage
 from tfbuild.in_container.smoke.records import Environment, TensorFlow
@@ -96,7 +96,7 @@ class Session:
     settings: Settings
     machine: Machine
     progress: Progress
-    watch: LiveWatch = field(default_factory=NoWatch)
+    table: LiveTable = field(default_factory=LiveTable)
     runs: list[ExperimentRun] = field(default_factory=list)
     interrupted: bool = False
 
@@ -106,7 +106,7 @@ class Session:
 
     def run(self, rows: Sequence[Experiment]) -> None:
         clock = Clock(time.monotonic() + self.settings.budget, [self._weight(row) for row in rows])
-        self.watch.plan([row.name for row in rows], clock.end)
+        self.table.plan(len(rows), clock.end)
         try:
             with interruptible(), workers.pool(self.engine, self.settings.more) as pool:
                 for row in rows:
@@ -150,6 +150,7 @@ class Session:
         # The status if Ctrl-C ends it.
         run = ExperimentRun(row, groups, status=records.INTERRUPTED, reason="interrupted")
         self.runs.append(run)
+        self.table.next_experiment()
         try:
             with self.progress.step(f"bench: {row.name}") as step:
                 if all(self.machine.lacks(row, case) for case in cases):
@@ -194,10 +195,10 @@ class Session:
     def _measure(self, group: CaseGroup, pool: Pool, limits: RoundLimits, shuffled: random.Random, step: Step) -> None:
         def tell(text: str) -> None:
             step.detail = text
-            self.watch.draw()
+            self.progress.draw()
 
         runs = group.begin(self.machine, pool, tell)
-        self.watch.cases(runs)
+        self.table.add(runs)
         try:
             rounds.prepare(runs, time.monotonic() + PREPARING * (limits.latest - time.monotonic()))
             rounds.run(runs, limits, shuffled)
@@ -230,6 +231,7 @@ class Session:
     def _go_on(self, run: ExperimentRun, group: CaseGroup, pool: Pool, share: BudgetShare) -> None:
         begin, before = time.monotonic(), group.progress
         shuffled = random.Random(f"{self.settings.seed} {run.row.name} {before}")
+        self.table.next_experiment()
         try:
             with self.progress.step(f"bench: {run.row.name}, continued") as step:
                 self._measure(group, pool, self._limits(share.end - begin, share.last), shuffled, step)
@@ -253,9 +255,9 @@ def bench(
     rows: Sequence[Experiment],
     settings: Settings,
     progress: Progress,
-    watch: LiveWatch | None = None,
+    table: LiveTable | None = None,
 ) -> BenchReport:
-    """Measure `rows` in the image `ref`, which any tool may have built; `watch` displays the progress.
+    """Measure `rows` in the image `ref`, which any tool may have built; `table` shows the results so far.
 
     Raises UnknownImage if the image does not exist or cannot import TensorFlow. After Ctrl-C the report has the results
     so far.
@@ -269,7 +271,7 @@ def bench(
     machine = _machine(image, against, environment, tensorflow, no_gpu=no_gpu)
     # The start counts as part of the budget.
     left = max(0.0, settings.budget - (time.monotonic() - begin))
-    session = Session(engine, replace(settings, budget=left), machine, progress, watch or NoWatch())
+    session = Session(engine, replace(settings, budget=left), machine, progress, table or LiveTable())
     session.run(rows)
     profiles = session.profiles(tensorflow.version)
     return BenchReport(

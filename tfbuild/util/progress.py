@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol, TextIO
 
+from tfbuild.errors import fit
+
 if TYPE_CHECKING:
     import rich.live
     from rich.console import RenderableType
@@ -41,18 +43,32 @@ class Display(Protocol):
     def began(self, step: Step) -> None: ...
     def ended(self, step: Step, outcome: str, took: str) -> None: ...
     def note(self, line: str) -> None: ...
+    def draw(self) -> None: ...
 
 
 class Progress:
-    """Reports steps and notes. A note is a call: ``progress("base: no registry answers, using Debian's packages")``."""
+    """Reports steps and notes. A note is a call: ``progress("base: no registry answers, using Debian's packages")``.
 
-    def __init__(self, stream: TextIO | None = None, *, heartbeat: float = HEARTBEAT_SECONDS) -> None:
+    `below`: what a terminal shows below the running steps.
+    """
+
+    def __init__(
+        self,
+        stream: TextIO | None = None,
+        *,
+        heartbeat: float = HEARTBEAT_SECONDS,
+        below: "RenderableType" = "",
+    ) -> None:
         stream = stream or sys.stderr
         on_terminal = stream.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
-        self._display: Display = Live(stream) if on_terminal else Plain(stream, heartbeat)
+        self._display: Display = Live(stream, below) if on_terminal else Plain(stream, heartbeat)
 
     def __call__(self, line: str) -> None:
         self._display.note(line)
+
+    def draw(self) -> None:
+        """Draw the terminal now, and from now on only when this is called: a drawing thread disturbs what is timed."""
+        self._display.draw()
 
     def start(self, title: str) -> Step:
         """Begin a step; finish() ends it."""
@@ -114,6 +130,9 @@ class Plain:
         if outcome:
             self.note(f"{step.title}: {outcome} ({took})")
 
+    def draw(self) -> None:
+        """Do nothing: a log has no picture."""
+
     def _beat(self, step: Step, finished: threading.Event) -> None:
         while not finished.wait(self._heartbeat):
             self.note(f"{step.title}: {duration(step.seconds)} so far" + (f", at {step.detail}" if step.detail else ""))
@@ -122,42 +141,44 @@ class Plain:
 class Live:
     """For terminals: a line with a spinner for each running step, below the finished ones. Rich honours NO_COLOR."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, below: "RenderableType") -> None:
         # Importing rich takes a twentieth of a second, which commands without progress save.
         from rich.console import Console
         from rich.spinner import Spinner
 
-        self._console = Console(file=stream)
+        self._console = Console(file=stream, highlight=False)
         self._spinner = Spinner("dots")
-        self._live: rich.live.Live | None = None
+        self._below = below
         self._running: list[Step] = []
+        self._live = self._new(auto_refresh=True)
 
-    def note(self, line: str) -> None:
-        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-    def began(self, step: Step) -> None:
+    def _new(self, *, auto_refresh: bool) -> "rich.live.Live":
         from rich.live import Live as RichLive
 
-        self._running = [*self._running, step]
-        if self._live is None:
-            # Streams are not redirected, because stdout carries data.
-            self._live = RichLive(
-                console=self._console,
-                get_renderable=self._render,
-                transient=True,
-                refresh_per_second=8,
-                redirect_stdout=False,
-                redirect_stderr=False,
-            )
-            self._live.start()
+        # Streams are not redirected, because stdout carries data.
+        return RichLive(
+            console=self._console,
+            get_renderable=self._render,
+            transient=True,
+            auto_refresh=auto_refresh,
+            refresh_per_second=8,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+
+    def note(self, line: str) -> None:
+        self._console.print(fit(line), markup=False, soft_wrap=True)
+
+    def began(self, step: Step) -> None:
+        self._running.append(step)
+        self._live.start(refresh=True)
 
     def ended(self, step: Step, outcome: str, took: str) -> None:
         from rich.text import Text
 
-        self._running = [other for other in self._running if other is not step]
-        if not self._running and self._live is not None:
+        self._running.remove(step)
+        if not self._running:
             self._live.stop()
-            self._live = None
         if not outcome:
             return
         good = outcome in GOOD
@@ -165,7 +186,16 @@ class Live:
         result = Text(f"  {took}" + ("" if outcome == "done" else f" ({outcome})"), style="dim")
         self._console.print(Text.assemble(mark, step.title, result))
 
+    def draw(self) -> None:
+        if self._live.auto_refresh:
+            self._live.stop()
+            self._live = self._new(auto_refresh=False)
+            if self._running:
+                self._live.start()
+        self._live.refresh()
+
     def _render(self) -> "RenderableType":
+        from rich.console import Group
         from rich.progress_bar import ProgressBar
         from rich.table import Table
         from rich.text import Text
@@ -176,5 +206,5 @@ class Live:
         for step in self._running:
             took = Text(duration(step.seconds), style="cyan")
             bar = "" if step.share is None else ProgressBar(total=1.0, completed=step.share, width=BAR_WIDTH)
-            table.add_row(self._spinner, Text(step.title), took, bar, Text(step.detail, style="dim"))
-        return table
+            table.add_row(self._spinner, Text(fit(step.title)), took, bar, Text(fit(step.detail), style="dim"))
+        return Group(table, self._below)
