@@ -22,12 +22,13 @@ from tests.contract import bazelrc
 from tests.cpu.machines import Machine, machine, machines
 from tfbuild import cpu, facts, plan
 from tfbuild.context import dockerfile
-from tfbuild.context.candidates import candidates, kernel_names
 from tfbuild.context.digests import image_digest
 from tfbuild.context.labels import labels_of
 from tfbuild.cpu import isa
 from tfbuild.errors import UsageError
-from tfbuild.plan import Build, Request
+from tfbuild.plan import Build, Request, configuration
+from tfbuild.plan.build import Decision
+from tfbuild.plan.selection import complete
 from tfbuild.plan.source import Source
 from tfbuild.plan.wheel import Wheel
 
@@ -37,7 +38,7 @@ WHEEL = "tensorflow_cpu-2.14.0-cp311-cp311-manylinux_2_17_x86_64.whl"
 
 
 def official(**changes: object) -> Build:
-    build = Build(
+    build = Decision(
         release="2.21.0",
         python="3.11",
         target="mkl",
@@ -51,7 +52,7 @@ def official(**changes: object) -> Build:
         copts=("--copt=-mavx",),
         threading="threadpool",
     )
-    return replace(build, **changes)  # type: ignore[arg-type]
+    return complete(replace(build, **changes))  # type: ignore[arg-type]
 
 
 def from_file(path: Path, sha256: str = "0" * 64) -> Build:
@@ -70,7 +71,7 @@ def from_source(**changes: object) -> Build:
         bazel_target="//tensorflow/tools/pip_package:wheel",
         configure_env=(("CC_OPT_FLAGS", "-Wno sign"), ("TF_NEED_CUDA", "0")),
     )
-    return replace(build, **changes)  # type: ignore[arg-type]
+    return complete(replace(build, **changes))  # type: ignore[arg-type]
 
 
 def kinds(tmp_path: Path) -> dict[str, Build]:
@@ -350,9 +351,9 @@ TOOLS = {"bzip2", "ca-certificates", "curl", "git", "patchelf", "python3", "rsyn
 
 @pytest.mark.parametrize(("compiler", "own"), [("gcc-12", {"gcc-12", "g++-12"}), ("clang-18", {"clang-18", "lld-18"})])
 def test_the_toolchain_is_the_compiler_s_packages_and_the_build_s_tools_in_order(compiler: str, own: set[str]) -> None:
-    packages = dockerfile.toolchain(compiler)
+    packages = configuration.packages(compiler)
     assert set(packages) == TOOLS | own
-    assert packages == sorted(packages)
+    assert list(packages) == sorted(packages)
     installs, _ = toolchain_steps(from_source(compiler=compiler))
     assert f"--no-install-recommends {' '.join(packages)} " in installs
 
@@ -543,7 +544,7 @@ def test_a_read_only_root_gets_temporary_files_elsewhere(shell: str) -> None:
 @pytest.mark.parametrize("name", ["avx", "x86-64-v2", "x86-64-v3", "x86-64-v4"])
 def test_the_guard_on_every_recorded_machine(tmp_path: Path, shell: str, name: str) -> None:
     build = image(name)
-    needed = set(kernel_names(build.instruction_set.features))
+    needed = set(facts.cpuinfo_names(build.instruction_set.features))
     for recorded in X86:
         flags = set(recorded.flags.split())
         done = Guard(folder=tmp_path, build=build, cpuinfo=recorded.cpuinfo(), shell=shell).run()
@@ -710,9 +711,11 @@ def test_a_signal_reaches_the_command(tmp_path: Path) -> None:
 
 def test_candidates_are_the_largest_first_and_never_the_image_itself() -> None:
     def names(build: Build) -> list[str]:
-        return [candidate.id.removeprefix("2.14.1-mkl-py3.11-") for candidate in candidates(build)]
+        return [candidate.id.removeprefix("2.14.1-mkl-py3.11-") for candidate in build.check.alternatives]
 
     assert names(image("avx")) == ["x86-64-v4", "x86-64-v3", "x86-64-v2"]
     assert names(image("x86-64-v3")) == ["x86-64-v4", "avx", "x86-64-v2"]
     # What tfbuild refuses to build is never advised: the oldest official wheels for Arm have no oneDNN.
-    assert candidates(official(release="2.3.4", platform="linux/arm64", python="3.8")) == ()
+    arm = isa.resolve("armv8-a", arch="aarch64")
+    build = official(release="2.3.4", platform="linux/arm64", python="3.8", instruction_set=arm)
+    assert build.check.alternatives == ()

@@ -19,8 +19,7 @@ from tfbuild import fleet, plan
 from tfbuild.ci import formats
 from tfbuild.ci.matrix import Matrix
 from tfbuild.ci.runners import Schedule
-from tfbuild.context import dockerfile, labels, remote_cache
-from tfbuild.context.remote_cache import Remote
+from tfbuild.context import dockerfile, labels
 from tfbuild.errors import (
     BadSource,
     BadWheel,
@@ -31,7 +30,8 @@ from tfbuild.errors import (
     UnknownRelease,
     UsageError,
 )
-from tfbuild.plan import Build, Request
+from tfbuild.plan import Build, Request, remote_cache
+from tfbuild.plan.remote_cache import Remote
 
 # Syntax of a shell, of Dockerfiles, bazelrc files, YAML, HCL, GitHub's and Jinja's expressions; options; paths; and
 # letters that look like others.

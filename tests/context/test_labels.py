@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from tfbuild import plan
 from tfbuild.context import labels
-from tfbuild.context.labels import labels_of, read_labels
-from tfbuild.context.planned import Planned
+from tfbuild.context.labels import Planned, labels_of, read_labels
 from tfbuild.engine import Engine, Image
 from tfbuild.engine.image import parse_image
 from tfbuild.errors import UnknownImage, UsageError

@@ -2,8 +2,7 @@
 
 import pytest
 
-from tfbuild.context.labels import PREFIX
-from tfbuild.context.planned import Planned
+from tfbuild.context.labels import PREFIX, Planned
 from tfbuild.cpu.isa import closure
 from tfbuild.errors import UnknownImage
 from tfbuild.facts import defects

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 from packaging.version import Version
 
-from tfbuild.context import dockerfile, remote_cache
-from tfbuild.context.remote_cache import Remote
+from tfbuild.context import dockerfile
 from tfbuild.errors import UncertainFact, UsageError
 from tfbuild.facts import releases
 from tfbuild.pipeline import bazel_output
+from tfbuild.plan import remote_cache
+from tfbuild.plan.remote_cache import Remote
 
 CACHE = "grpcs://cache.example.org:443"
 SCRIPT = dockerfile.TEMPLATES / "remote.py"

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tfbuild.context import remote_cache
-from tfbuild.context.remote_cache import Remote
 from tfbuild.errors import UsageError
+from tfbuild.plan import remote_cache
+from tfbuild.plan.remote_cache import Remote
 
 
 def remote(**options: object) -> Remote:

@@ -8,19 +8,19 @@ import pytest
 
 from tests.context.test_dockerfile import WHEEL, Base, contents, from_file, from_source, official
 from tests.context.test_planned import LABELS
-from tfbuild import __version__, plan
-from tfbuild.context import candidates, dockerfile, labels
+from tfbuild import __version__, facts, plan
+from tfbuild.context import dockerfile, labels
 from tfbuild.context.dockerfile import Context, ContextLayout
-from tfbuild.context.labels import PREFIX, labels_of
-from tfbuild.context.planned import Planned
+from tfbuild.context.labels import PREFIX, Planned, labels_of
 from tfbuild.cpu import isa
 from tfbuild.engine import leases
 from tfbuild.errors import UnknownImage, UsageError
-from tfbuild.plan import Request
+from tfbuild.plan import Request, configuration
 from tfbuild.plan.amendments import Override, Patch
 from tfbuild.plan.source import Source
 from tfbuild.util.terminal import as_text
 
+ARM = isa.resolve("armv8.2-a", arch="aarch64")
 SMOKE = {f"scripts/smoke/{path.name}" for path in dockerfile.SMOKE.glob("*.py")}
 SCRIPTS = ("network.sh", "pip.sh", "slim.sh", "parts.sh", "times.sh", "tfbuild-smoke")
 OFFICIAL = {*(f"scripts/{name}" for name in SCRIPTS), *SMOKE}
@@ -349,17 +349,19 @@ def test_pip_installs_what_was_planned() -> None:
 
 def test_host_tools_are_compiled_for_any_machine() -> None:
     """Only --copt has the target's features: protoc must run where it is compiled."""
-    arm = from_source(platform="linux/arm64", instruction_set=isa.resolve("armv8.2-a", arch="aarch64"))
+    arm = from_source(platform="linux/arm64", instruction_set=ARM)
     for build, flag in ((from_source(), "-march=x86-64"), (arm, "-march=armv8-a")):
         assert f"build --host_copt={flag}\n" in dockerfile.files(build)["bazelrc"]
 
 
 def test_bazelisk_is_the_one_for_the_machine() -> None:
-    amd, arm = dockerfile.bazelisk("x86_64"), dockerfile.bazelisk("aarch64")
-    assert (amd.arch, arm.arch) == ("amd64", "arm64")
-    assert amd.version == arm.version
-    assert len({amd.sha256, arm.sha256}) == 2
-    assert amd.sha256 in dockerfile.files(from_source())["Dockerfile"]
+    amd, arm = from_source(), from_source(platform="linux/arm64", instruction_set=ARM)
+    words = [build.toolchain.bazelisk for build in (amd, arm) if build.toolchain]
+    (version, sha256, arch), (of_arm, other, arm64) = words
+    assert (arch, arm64) == ("amd64", "arm64")
+    assert version == of_arm
+    assert sha256 != other
+    assert f" {version} {sha256} {arch}\n" in dockerfile.files(amd)["Dockerfile"]
 
 
 def test_the_wheel_is_collected_as_its_release_makes_it() -> None:
@@ -376,14 +378,15 @@ def test_the_compiler_is_named_to_configure_and_bazel() -> None:
         ("CC_OPT_FLAGS", "-Wno sign"), ("TF_NEED_CUDA", "0"), ("CC", "/usr/bin/clang-18"),
         ("BAZEL_COMPILER", "/usr/bin/clang-18"),
     ]  # fmt: skip
-    assert dockerfile.toolchain("gcc-9", "openjdk")[-1] == "zip"
-    assert {"gcc-9", "g++-9", "openjdk"} <= set(dockerfile.toolchain("gcc-9", "openjdk"))
+    assert configuration.packages("gcc-9", "openjdk")[-1] == "zip"
+    assert {"gcc-9", "g++-9", "openjdk"} <= set(configuration.packages("gcc-9", "openjdk"))
 
 
 def test_llvms_repository_is_added_where_the_distribution_lacks_the_compiler() -> None:
-    assert dockerfile.llvm_suite(from_source()) == "llvm-toolchain-bookworm-18"
-    assert dockerfile.llvm_suite(from_source(compiler="gcc-12")) == ""
-    assert dockerfile.llvm_suite(from_source(base_image="our/own:1")) == ""
+    builds = (from_source(), from_source(compiler="gcc-12"), from_source(base_image="our/own:1"))
+    added = [build.toolchain.llvm for build in builds if build.toolchain]
+    assert added[0][1] == "llvm-toolchain-bookworm-18"
+    assert added[1:] == [(), ()]
 
 
 @pytest.mark.parametrize(
@@ -412,13 +415,13 @@ def test_every_file_ends_with_a_line_end() -> None:
 
 def test_an_image_suggests_those_of_the_same_release_for_other_cpus() -> None:
     build = plan.select(Request(target="mkl", release="2.20.0", cpu="x86-64-v3", platform="linux/amd64"), None)
-    found = candidates.candidates(build)
+    found = build.check.alternatives
     assert build.id not in {one.id for one in found}
     assert all(one.id.startswith(f"2.20.0-mkl-py{build.python}-") for one in found)
     assert {one.id.rpartition("x86-64-")[2] for one in found} >= {"v2", "v4"}
     sizes = [len(one.features) for one in found]
     assert sizes == sorted(sizes, reverse=True)
-    assert candidates.kernel_names(["sse3", "avx", "avx_ifma"]) == ("avx", "pni"), "no kernel prints the last"
+    assert facts.cpuinfo_names(["sse3", "avx", "avx_ifma"]) == ("avx", "pni"), "no kernel prints the last"
     text = dockerfile.entrypoint(build)
     assert all(one.id in text for one in found)
     assert "/proc/cpuinfo" in text

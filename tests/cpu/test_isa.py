@@ -263,7 +263,7 @@ def test_a_cpus_set_is_part_of_all_that_it_has_and_its_name_names_it(name: str) 
     kept, whole = (isa.resolve(text, arch=arch) for text in (name, f"{name},exact"))
     assert set(kept.features) <= set(whole.features)
     assert kept.level == whole.level
-    named = {isa.flags(isa.resolve(text, arch=arch), "gcc-12") for text in (name, kept.name, isa.option(kept))}
+    named = {isa.flags(isa.resolve(text, arch=arch), "gcc-12") for text in (name, kept.name, kept.option)}
     assert len(named) == 1
     left = set(whole.features) - set(kept.features)
     assert all(uses.left_out(feature) for feature in left)
@@ -630,10 +630,10 @@ def test_a_recorded_machines_file_may_be_taken_exactly(tmp_path: Path) -> None:
 def test_a_set_is_found_again_by_its_name_and_its_option() -> None:
     for names_ in (["avx"], ["avx2", "fma"], [*facts.levels("x86_64")[2].features, "aes"], ["amx_bf16"]):
         found = isa.instruction_set(names_, "x86_64")
-        assert isa.resolve(isa.option(found), arch="x86_64") == found
+        assert isa.resolve(found.option, arch="x86_64") == found
         assert isa.resolve(found.name, arch="x86_64") == found
-    assert isa.option(isa.resolve("x86-64-v3", arch="x86_64")) == "x86-64-v3"
-    assert isa.option(isa.resolve("x86-64-v3,aes,gfni", arch="x86_64")) == "x86-64-v3,aes,gfni"
+    assert isa.resolve("x86-64-v3", arch="x86_64").option == "x86-64-v3"
+    assert isa.resolve("x86-64-v3,aes,gfni", arch="x86_64").option == "x86-64-v3,aes,gfni"
 
 
 def test_a_name_that_would_be_too_long_for_a_tag_has_a_fingerprint_instead() -> None:

@@ -198,7 +198,7 @@ def test_all_recorded_machines_are_covered_with_proof() -> None:
 def test_the_option_of_every_set_resolves_to_the_same_set() -> None:
     for row in machines():
         own = isa.of_cpu(cpu.parse(row.cpuinfo()))
-        assert isa.resolve(isa.option(own), arch=own.arch) == own
+        assert isa.resolve(own.option, arch=own.arch) == own
 
 
 def test_every_measured_row_belongs_to_a_measure_with_source_and_machine() -> None:

@@ -19,11 +19,11 @@ from tfbuild.context.labels import image_name, labels_of
 from tfbuild.engine import Engine
 from tfbuild.engine.buildx import Builder
 from tfbuild.errors import DiskFull, EngineMissing
-from tfbuild.pipeline import Maker, baselines
+from tfbuild.pipeline import Maker
 from tfbuild.pipeline.base_image import ResolvedBase
-from tfbuild.pipeline.baselines import Comparison
 from tfbuild.pipeline.run import Run
-from tfbuild.plan import Request
+from tfbuild.pipeline.verification import Verifier
+from tfbuild.plan import Build, Request
 from tfbuild.util.progress import Progress
 from tfbuild.verify import session as verifying
 from tfbuild.verify.verification import Baseline
@@ -42,17 +42,26 @@ class FakeEngine(Engine):
         return type("FakeImage", (), {"id": self.names[ref]})
 
 
+def verifier(engine: Any, folder: Path, **run: Any) -> Verifier:
+    return Verifier(engine=engine, run=Run(work=folder, reports=folder / "reports", **run), progress=Progress())
+
+
+def make_nothing(wheel: Build) -> str:
+    raise AssertionError(f"{wheel.id} is not to be made")
+
+
+def baseline_of(build: Build, engine: Any, folder: Path) -> Baseline | str:
+    return verifier(engine, folder).baseline("x", build.comparison, build.runtime, make_nothing)
+
+
 def test_a_baseline_stays_valid_when_another_run_renames_it(tmp_path: Path) -> None:
     compiled = plan.select(Request(target="mkl", release="2.20.0", cpu="x86-64-v3", platform="linux/amd64"), None)
-    comparison = baselines.for_build(compiled, "auto")
-    official = comparison.wheel
+    official = compiled.comparison.wheel
     assert official is not None
     assert (official.release, official.python, official.wheel.kind) == ("2.20.0", compiled.python, "official")
     unverified = image_name(official, "-unverified")
-    maker = Maker(run=Run(base="auto", work=tmp_path, reports=tmp_path))
     engine = FakeEngine(**{unverified: "sha256:1"})
-    maker.__dict__["engine"] = engine
-    baseline = maker._baseline("x", comparison)
+    baseline = baseline_of(compiled, engine, tmp_path)
     assert isinstance(baseline, Baseline)
     engine.names = {image_name(official): "sha256:1"}
     # It is run by its id, which stays, and reported by the name that it had.
@@ -87,21 +96,22 @@ def test_a_base_that_does_not_fit_on_the_disk_leaves_nothing_there(tmp_path: Pat
 def test_a_release_whose_official_wheel_has_no_onednn_is_compared_with_that_of_target_cpu(tmp_path: Path) -> None:
     base = "python-base:3.7-bullseye"
     request = Request(target="mkl", release="2.0.4", python="3.7", platform="linux/amd64", base=base)
-    official = baselines.official(request.release, request.target, request.python, request.platform, base)
-    assert (official.id, official.base_image) == ("2.0.4-cpu-py3.7-avx", base)
-    maker = Maker(run=Run(base=base, work=tmp_path, reports=tmp_path))
-    maker.__dict__["engine"] = FakeEngine(**{image_name(official): "sha256:1"})
     build = plan.select(replace(request, cpu="avx"), None)
-    baseline = maker._baseline("x", baselines.for_build(build, base))
+    official = build.comparison.wheel
+    assert official is not None
+    assert (official.id, official.base_image) == ("2.0.4-cpu-py3.7-avx", base)
+    baseline = baseline_of(build, FakeEngine(**{image_name(official): "sha256:1"}), tmp_path)
     assert isinstance(baseline, Baseline)
     # Before 2.5 nothing switches oneDNN on, so nothing has to be switched off.
     assert (baseline.ref, baseline.env) == ("tfbuild:2.0.4-cpu-py3.7-avx", {"LD_PRELOAD": ""})
 
 
 def test_an_official_wheel_is_compared_with_itself_without_its_tuning(tmp_path: Path) -> None:
-    maker = Maker(run=Run(base="auto", work=tmp_path, reports=tmp_path))
     for release, env in (("2.4.4", {"LD_PRELOAD": ""}), ("2.5.0", {"LD_PRELOAD": "", "TF_ENABLE_ONEDNN_OPTS": ""})):
-        assert maker._baseline("x", Comparison(release=release)) == Baseline(ref="x", env=env)
+        build = plan.select(
+            Request(wheel="official", release=release, target="cpu", python="3.8", platform="linux/amd64"), None
+        )
+        assert baseline_of(build, FakeEngine(), tmp_path) == Baseline(ref="x", env=env)
 
 
 def test_a_verification_without_throughput_has_no_baseline_and_says_why(
@@ -111,11 +121,9 @@ def test_a_verification_without_throughput_has_no_baseline_and_says_why(
     image = SimpleNamespace(id="sha256:1", labels=labels_of(official), architecture="amd64")
     calls: list[dict[str, Any]] = []
     monkeypatch.setattr(verifying, "verify", lambda *_, **options: calls.append(options))
-    run = Run(work=tmp_path, reports=tmp_path)
+    monkeypatch.setattr(Verifier, "_write", lambda *_: None)
     for timed in (True, False):
-        maker = Maker(run=replace(run, throughput=timed))
-        maker.__dict__["engine"] = SimpleNamespace(image=lambda _: image)
-        maker._verify("x", maker._existing_baseline("x"))
+        verifier(SimpleNamespace(image=lambda _: image), tmp_path, throughput=timed).verify_existing("x")
     compared, left_out = calls
     assert compared["baseline"].ref == "x"
     assert left_out["baseline"] is None
@@ -127,7 +135,8 @@ def test_a_build_for_a_cpu_that_this_machine_is_not_says_so_before_it_begins(
     verify: bool, local: bool, told: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cpu, "detect", lambda: cpu.parse(machine("rhel7-haswell").cpuinfo()))
-    monkeypatch.setattr(Maker, "_build", lambda *_: None)
+    for step in ("context", "_check_disk", "base", "_earlier", "_install", "_proven", "_verified"):
+        monkeypatch.setattr(Maker, step, lambda *_: None)
     stream = io.StringIO()
     for name in ("x86-64-v3", "x86-64-v4"):
         request = Request(target="mkl", release="2.20.0", cpu=name, platform="linux/amd64")
@@ -145,17 +154,15 @@ def test_a_build_for_a_cpu_that_this_machine_is_not_says_so_before_it_begins(
 def test_a_verification_builds_nothing_and_says_what_it_lacks(tmp_path: Path) -> None:
     compiled = plan.select(Request(target="mkl", release="2.20.0", cpu="x86-64-v3", platform="linux/amd64"), None)
     image = SimpleNamespace(id="sha256:1", labels=labels_of(compiled), architecture="amd64")
-    maker = Maker(run=Run(work=tmp_path, reports=tmp_path))
-    maker.__dict__["engine"] = SimpleNamespace(image=lambda _: image, exists=lambda _: False)
-    official = baselines.for_build(compiled, "auto").wheel
+    official = compiled.comparison.wheel
     assert official is not None
-    why = maker._existing_baseline("x")
+    why = verifier(SimpleNamespace(image=lambda _: image, exists=lambda _: False), tmp_path).existing_baseline("x")
     assert isinstance(why, str)
     assert why.startswith(f"{image_name(official)}, which it is compared with, is not on this engine: invoke build ")
     assert "--wheel official" in why
     # Where another run made it, it is used.
-    maker.__dict__["engine"] = SimpleNamespace(image=lambda _: image, exists=lambda _: True)
-    baseline = maker._existing_baseline("x")
+    there = verifier(SimpleNamespace(image=lambda _: image, exists=lambda _: True), tmp_path)
+    baseline = there.existing_baseline("x")
     assert isinstance(baseline, Baseline)
     assert (baseline.ref, baseline.image) == (image_name(official), "sha256:1")
     assert list(tmp_path.iterdir()) == []
@@ -196,19 +203,17 @@ def test_a_tagging_that_the_engine_s_end_broke_off_is_done_by_the_next_run(
     build = plan.select(Request(wheel="official", release="2.20.0", platform="linux/amd64"), None)
     unverified, final = image_name(build, "-unverified"), image_name(build, suffix)
     monkeypatch.setattr(verifying, "verify", lambda *_, **__: report(verdict))
-    maker = Maker(run=Run(work=tmp_path, reports=tmp_path / "reports", throughput=False))
-    comparison = baselines.for_build(build, "auto")
     engine = NamingEngine(ends, **{unverified: "sha256:1", "mine:1": "sha256:1", "tfbuild:other": "sha256:2"})
-    maker.__dict__["engine"] = engine
+    names = verifier(engine, tmp_path, throughput=False)
     with pytest.raises(EngineMissing):
-        maker._verify_and_name(build, unverified, comparison)
+        names.verify_and_name(build, unverified, make_nothing)
     assert not (tmp_path / "reports").exists(), "a report is that of a named image"
     assert engine.names[unverified] == "sha256:1"
 
     engine.ends = ""
     # As build() goes on: from the final name where the image has it, else from the one that the builder gives.
     found = final if final in engine.names and not suffix else unverified
-    assert maker._verify_and_name(build, found, comparison).image == final
+    assert names.verify_and_name(build, found, make_nothing).image == final
     assert engine.names == {final: "sha256:1", "mine:1": "sha256:1", "tfbuild:other": "sha256:2"}
     assert len([*(tmp_path / "reports").iterdir()]) == 3
 
@@ -218,8 +223,6 @@ def test_the_unverified_name_of_another_image_stays(tmp_path: Path, monkeypatch:
     build = plan.select(Request(wheel="official", release="2.20.0", platform="linux/amd64"), None)
     names = {image_name(build): "sha256:1", image_name(build, "-unverified"): "sha256:2"}
     monkeypatch.setattr(verifying, "verify", lambda *_, **__: report())
-    maker = Maker(run=Run(work=tmp_path, reports=tmp_path / "reports", throughput=False))
     engine = NamingEngine("", **names)
-    maker.__dict__["engine"] = engine
-    maker._verify_and_name(build, image_name(build), baselines.for_build(build, "auto"))
+    verifier(engine, tmp_path, throughput=False).verify_and_name(build, image_name(build), make_nothing)
     assert engine.names == names

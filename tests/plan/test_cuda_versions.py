@@ -187,8 +187,9 @@ def test_up_to_2_17_the_base_must_have_what_is_chosen() -> None:
     env = dict(build.configure_env)
     assert (env["TF_CUDA_VERSION"], env["TF_CUDNN_VERSION"]) == ("11.7", "8.4")
     assert dict(planned("2.11.1").configure_env)["TF_CUDNN_VERSION"] == "8"
+    pipeline.refuse_base_without_cuda(build)
     with pytest.raises(BaseUnavailable) as refused:
-        pipeline.refuse_base_without_cuda(build, "auto")
+        pipeline.refuse_base_without_cuda(replace(build, asked=replace(build.asked, base="auto")))
     assert "has CUDA 11.7, cuDNN 8.4 and " in refused.value.hint
 
 

@@ -150,12 +150,16 @@ def test_a_line_is_known_again_and_taken_for_no_other_failure(name: str, line: s
     log = f"#12 3.4 INFO: Analyzed target\n#12 5.678 {line}\n#12 9.0 Target failed to build\n"
     for release in {row.since for row in ROWS if row.id == name}:
         first = next((one for one in ALL if Version(release) <= Version(one)), "")
-        assert ids(failures.matching(first, log)) == [name] or name == "local_ram_resources-unknown"
+        assert ids(failures.matching(failures.known(first), log)) == [name] or name == "local_ram_resources-unknown"
 
 
 @pytest.mark.parametrize("log", [*DATA.glob("buildkit/*.log"), *DATA.glob("bazel/*.log")], ids=lambda path: path.name)
 def test_no_failure_is_seen_in_a_log_without_one(log: Path) -> None:
     assert not [row.id for row in ROWS if row.match and re.search(row.match, log.read_text(), re.M)]
+
+
+def compiled(release: str) -> Build:
+    return plan.select(Request(target="cpu", release=release, cpu="avx", platform="linux/amd64"), None)
 
 
 def test_a_compile_that_dies_of_a_known_failure_says_so(tmp_path: Path) -> None:
@@ -168,7 +172,7 @@ def test_a_compile_that_dies_of_a_known_failure_says_so(tmp_path: Path) -> None:
     log = tmp_path / "build.log"
     log.write_text(f"#7 1.0 {LINES['grpc-gettid']}\n")
     died = BuildFailed("the image could not be built", hint="the full log: x.log")
-    error = compiling._known("2.1.0", died, log, Told())
+    error = compiling._known(compiled("2.1.0"), died, log, Told())
     assert error.hint.startswith("a known failure (grpc-gettid): the patch renames gRPC's")
     assert error.hint.endswith("; the full log: x.log")
     assert messages == [
@@ -176,9 +180,9 @@ def test_a_compile_that_dies_of_a_known_failure_says_so(tmp_path: Path) -> None:
         "from 2.30 on; workaround: the patch renames gRPC's; or a base with an older glibc"
     ]
     # Of a release that does not have it, it is another failure.
-    assert compiling._known("2.14.1", died, log, Told()) is died
+    assert compiling._known(compiled("2.14.1"), died, log, Told()) is died
     assert messages[-1] == "the log shows no known failure of TensorFlow 2.14.1"
-    assert compiling._known("2.1.0", died, tmp_path / "none.log", Told()) is died
+    assert compiling._known(compiled("2.1.0"), died, tmp_path / "none.log", Told()) is died
 
 
 # --- which builds they concern ---------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from tests.facts import newest
 from tfbuild import cpu, facts, plan
 from tfbuild.cli import planning
 from tfbuild.context import dockerfile
-from tfbuild.context.candidates import kernel_names
 from tfbuild.cpu import recordings
 from tfbuild.errors import (
     ConflictingTargets,
@@ -24,7 +23,7 @@ from tfbuild.errors import (
     UnknownRelease,
     UsageError,
 )
-from tfbuild.facts import targets
+from tfbuild.facts import cpuinfo_names, targets
 from tfbuild.plan import Build, Request
 
 HOST = cpu.parse(machine("rocky9-zen5").cpuinfo())
@@ -198,7 +197,7 @@ def test_what_is_dropped_is_promised_nowhere(cpu: str, compiler: str, release: s
     build = chosen(cpu=cpu, compiler=compiler, release=release)
     assert not lost & set(build.instruction_set.features)
     assert not lost & set(build.to_json()["features"])  # type: ignore[call-overload]
-    assert not set(kernel_names(tuple(lost))) & set(entrypoint_needs(build))
+    assert not set(cpuinfo_names(tuple(lost))) & set(entrypoint_needs(build))
     for name in lost:
         assert any(note.startswith(f"{name} is left out: ") for note in build.notes)
     again = chosen(cpu=",".join(build.instruction_set.features), compiler=compiler, release=release)
@@ -228,7 +227,7 @@ def test_the_guard_and_detection_share_one_table_of_features(cpu: str) -> None:
 
 def test_every_feature_is_one_name_to_the_guard_and_to_detection() -> None:
     for feature in facts.features():
-        names = kernel_names((feature.name,))
+        names = cpuinfo_names((feature.name,))
         assert recordings.canonical(names, feature.arch) == ({feature.name} if feature.cpuinfo else set())
 
 

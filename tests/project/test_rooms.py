@@ -43,6 +43,8 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
             {"util/terminal.py": "tfbuild.util.quantities", "util/quantities.py": "tfbuild.util.terminal"},
             "no circles inside a room BROKEN",
         ),
+        ({"context/labels.py": "tfbuild.facts.releases"}, "no step after the plan asks the facts BROKEN"),
+        ({"pipeline/run.py": "tfbuild.facts"}, "no step after the plan asks the facts BROKEN"),
         ({"plan/build.py": "docker"}, "only engine/ talks to Docker BROKEN"),
         ({"in_container/smoke/judge.py": "tfbuild.facts"}, "what runs inside images imports nothing of ours BROKEN"),
     ],

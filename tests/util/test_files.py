@@ -159,10 +159,10 @@ def test_a_second_build_of_one_identifier_waits_and_says_so(tmp_path: Path) -> N
     order = []
 
     def second() -> None:
-        with maker._locked(build):
+        with maker.locked(build):
             order.append("second")
 
-    with maker._locked(build):
+    with maker.locked(build):
         thread = threading.Thread(target=second)
         thread.start()
         assert progress.noted.wait(60)
@@ -192,7 +192,7 @@ def test_a_folder_that_cannot_be_locked_is_named(tmp_path: Path) -> None:
     build = plan.select(Request(target="mkl", release="2.20.0", cpu="avx", platform="linux/amd64"), None)
     (tmp_path / build.id).write_text("a file")
     maker = Maker(run=Run(base="auto", work=tmp_path, reports=tmp_path))
-    with pytest.raises(UsageError, match=f"cannot write to .*{build.id}"), maker._locked(build):
+    with pytest.raises(UsageError, match=f"cannot write to .*{build.id}"), maker.locked(build):
         pass
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.context.test_planned import planned
 from tests.verify.test_judge import ENVIRONMENT
-from tfbuild.context.planned import Planned
+from tfbuild.context.labels import Planned
 from tfbuild.engine import Engine, Process, Sandbox
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.challenge import Challenge

@@ -10,9 +10,8 @@ import pytest
 
 from tests.context.test_planned import planned
 from tfbuild import facts, plan
-from tfbuild.context import candidates, dockerfile
-from tfbuild.context.labels import labels_of
-from tfbuild.context.planned import Planned
+from tfbuild.context import dockerfile
+from tfbuild.context.labels import Planned, labels_of
 from tfbuild.cpu.detection import parse
 from tfbuild.plan import Request
 from tfbuild.verify import entrypoint
@@ -100,7 +99,7 @@ def test_the_rendered_entry_point_passes_all_trials(name: str, tmp_path: Path) -
     build, labelled = of(REQUESTS[name])
     script = dockerfile.entrypoint(build, cpuinfo=str(tmp_path / "cpuinfo"))
     assert [wrong(labelled, script, tmp_path, seed) for seed in range(2)] == [set(), set()]
-    required = candidates.kernel_names(build.instruction_set.features)
+    required = facts.cpuinfo_names(build.instruction_set.features)
     lacking = {trial.lacks for trial in entrypoint.trials(labelled, random.Random(1)) if trial.lacks}
     assert lacking == set(required)
 
@@ -108,7 +107,7 @@ def test_the_rendered_entry_point_passes_all_trials(name: str, tmp_path: Path) -
 def test_an_entry_point_that_asks_for_less_is_found_by_what_it_leaves_out(tmp_path: Path) -> None:
     build, labelled = of(REQUESTS["an official wheel"])
     script = dockerfile.entrypoint(build, cpuinfo=str(tmp_path / "cpuinfo"))
-    required = " ".join(candidates.kernel_names(build.instruction_set.features))
+    required = " ".join(facts.cpuinfo_names(build.instruction_set.features))
     assert f"\ncompare {required}\n" in script
     without = required.replace(" popcnt", "")
     assert wrong(labelled, script.replace(f"\ncompare {required}\n", f"\ncompare {without}\n"), tmp_path) == {"popcnt"}
@@ -134,7 +133,7 @@ def test_a_trial_s_description_is_one_that_a_kernel_writes() -> None:
     """tfbuild's own reader finds the CPU in it, and each core with its features."""
     _, labelled = of(REQUESTS["an official wheel"])
     trials = entrypoint.trials(labelled, random.Random(3))
-    required = set(candidates.kernel_names(tuple(sorted(labelled.features))))
+    required = set(facts.cpuinfo_names(tuple(sorted(labelled.features))))
     every = {row.cpuinfo for row in facts.features("x86_64") if row.cpuinfo}
     lists = [
         [set(line.partition(":")[2].split()) for line in trial.cpuinfo.decode().splitlines() if line[:5] == "flags"]

@@ -19,7 +19,7 @@ from tests.context.test_planned import LABELS, planned
 from tests.verify.test_judge import ENVIRONMENT, TENSORFLOW
 from tfbuild import __version__
 from tfbuild.context import dockerfile
-from tfbuild.context.planned import Planned
+from tfbuild.context.labels import Planned
 from tfbuild.engine import ContainerRun, Engine, Image, Process, Sandbox
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.challenge import Challenge
@@ -286,7 +286,7 @@ class GuardedEngine:
 
 def guarded(tmp_path: Path, **more: Any) -> tuple[Judgement, Verification]:
     plan = more.pop("plan", None) or replace(planned(), version=more.pop("version", __version__))
-    script = more.pop("script", None) or dockerfile.entrypoint_of(plan, header="# made by a test")
+    script = more.pop("script", None) or dockerfile.render_entrypoint(plan.check(), header="# made by a test")
     state = verification(GuardedEngine(tmp_path, script, **more), plan)
     check = guard.CHECK.run(state)
     assert check.name == "guard"
@@ -300,7 +300,7 @@ def test_the_entry_point_of_an_honest_image_stops_on_every_lesser_cpu(tmp_path: 
 
 
 def test_an_entry_point_that_forgets_a_feature_fails(tmp_path: Path) -> None:
-    honest = dockerfile.entrypoint_of(planned(), header="# made by a test")
+    honest = dockerfile.render_entrypoint(planned().check(), header="# made by a test")
     lax = re.sub(r"\bavx\b", "sse4_2", honest)
     assert lax != honest
     check, state = guarded(tmp_path, script=lax)
@@ -312,7 +312,7 @@ def test_an_entry_point_that_forgets_a_feature_fails(tmp_path: Path) -> None:
 
 
 def test_another_text_of_an_older_version_is_judged_by_what_it_does(tmp_path: Path) -> None:
-    other = dockerfile.entrypoint_of(planned(), header="# made by a test") + "# more\n"
+    other = dockerfile.render_entrypoint(planned().check(), header="# made by a test") + "# more\n"
     check, _ = guarded(tmp_path, script=other, version="0.0.1")
     assert check.status == "warn"
     assert "tfbuild 0.0.1 made it" in check.detail
@@ -383,7 +383,7 @@ def test_an_entry_point_that_cannot_be_read_fails(error: OSError, reason: str, t
 
 
 def test_labels_that_this_version_cannot_render_fail_with_the_reason(tmp_path: Path) -> None:
-    script = dockerfile.entrypoint_of(planned(), header="# made by a test")
+    script = dockerfile.render_entrypoint(planned().check(), header="# made by a test")
     odd = replace(planned(), features=frozenset({"nosuch"}), version=__version__)
     check, _ = guarded(tmp_path, script=script, plan=odd)
     assert check.status == "fail"

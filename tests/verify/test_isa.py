@@ -10,7 +10,7 @@ from tests.verify.images import LibraryEngine
 from tests.verify.test_checks import SANDBOX
 from tests.verify.test_judge import ENVIRONMENT, TENSORFLOW
 from tfbuild.binary.guard import Guard
-from tfbuild.context.planned import Planned
+from tfbuild.context.labels import Planned
 from tfbuild.engine import Engine
 from tfbuild.in_container.smoke import judge
 from tfbuild.measure.probe import Outcome

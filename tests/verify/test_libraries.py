@@ -11,7 +11,7 @@ from tests.context.test_planned import LABELS, planned
 from tests.verify.images import LibraryEngine
 from tests.verify.test_checks import SANDBOX
 from tfbuild.binary.scan import CodeUnreadable
-from tfbuild.context.planned import Planned
+from tfbuild.context.labels import Planned
 from tfbuild.engine import Engine
 from tfbuild.in_container.smoke.judge import Judgement
 from tfbuild.util.progress import Progress

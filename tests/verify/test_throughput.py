@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tests.context.test_planned import planned
 from tests.measure.test_workers import MadeUpWorker, Script
 from tests.verify.test_checks import SANDBOX
+from tfbuild import plan
 from tfbuild.engine import Engine, Sandbox, WorkerDied
 from tfbuild.in_container.bench.records import WorkerSample
 from tfbuild.in_container.smoke.judge import Judgement
@@ -24,7 +25,6 @@ from tfbuild.measure.evaluate import AGAIN
 from tfbuild.measure.records import Interval, Round, Sample
 from tfbuild.measure.rounds import CaseRun
 from tfbuild.measure.workers import Pool
-from tfbuild.pipeline.baselines import untuned
 from tfbuild.verify.checks import throughput
 from tfbuild.verify.records import Throughput
 from tfbuild.verify.verification import Baseline, Verification
@@ -183,7 +183,7 @@ def test_an_effect_must_exceed_the_band() -> None:
 
 def test_the_experiment_s_own_baseline_is_what_a_build_is_compared_with() -> None:
     own = experiments.in_role("verification")
-    assert own.arm[1].env == untuned("2.21.0")
+    assert own.arm[1].env == dict(plan.runtime("2.21.0", "cpu", "").untuned)
     assert not own.arm[0].env
     assert any(case.quick for case in own.case)
     assert [(arm.image, arm.env) for arm in ROW.arm] == [("", {}), ("against", BASELINE.env)]

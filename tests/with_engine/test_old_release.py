@@ -19,7 +19,6 @@ from tfbuild.cpu import detect
 from tfbuild.engine import Engine
 from tfbuild.errors import BaseUnavailable
 from tfbuild.pipeline import Maker
-from tfbuild.pipeline.baselines import untuned
 from tfbuild.pipeline.run import Run
 from tfbuild.plan import Request
 from tfbuild.util.progress import Progress
@@ -61,7 +60,8 @@ def detail(report: Report, name: str) -> str:
 @pytest.mark.parametrize("release", ["1.15.5", "2.0.4", "2.3.4"])
 def test_an_official_wheel_is_verified_on_python_3_7(release: str, engine: Engine, old: Callable[..., str]) -> None:
     ref = old(release=release, target="cpu", wheel="official")
-    report = verify(engine, ref, baseline=Baseline(ref=ref, env=untuned(release)), progress=Progress())
+    baseline = Baseline(ref=ref, env=dict(plan.runtime(release, "cpu", "").untuned))
+    report = verify(engine, ref, baseline=baseline, progress=Progress())
     outcomes = statuses(report)
     assert outcomes.pop("throughput") in ("pass", "skip"), report
     assert {name for name, status in outcomes.items() if status == "skip"} == {"onednn", "cuda"}, report

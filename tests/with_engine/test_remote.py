@@ -25,14 +25,13 @@ from tests.with_engine.conftest import ROOT, Site
 from tests.with_engine.test_compile import KERNELS, NEW, RELEASE, TREE, begun, command, maker, renewed, small
 from tests.with_engine.test_compile import log as log_of
 from tfbuild import plan
-from tfbuild.context import remote_cache
 from tfbuild.context.dockerfile import TEMPLATES
-from tfbuild.context.remote_cache import Remote
 from tfbuild.engine import Engine
 from tfbuild.errors import UsageError
 from tfbuild.facts import toolchains
 from tfbuild.pipeline import bazel_output as bazel_says
-from tfbuild.plan import Request
+from tfbuild.plan import Request, remote_cache
+from tfbuild.plan.remote_cache import Remote
 
 CPU = "x86-64-v2"
 

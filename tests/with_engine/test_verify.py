@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from tfbuild import cpu
+from tfbuild import cpu, plan
 from tfbuild.cpu import isa
 from tfbuild.engine import Engine
-from tfbuild.pipeline.baselines import untuned
 from tfbuild.util.progress import Progress
 from tfbuild.verify import session
 from tfbuild.verify.checks import CHECKS
@@ -212,7 +211,7 @@ def test_a_false_image_fails_its_own_checks_and_no_other(
     report = verify(
         engine,
         ref,
-        baseline=Baseline(ref=plain, env=untuned(release)) if timed else None,
+        baseline=Baseline(ref=plain, env=dict(plan.runtime(release, "cpu", "").untuned)) if timed else None,
         progress=Progress(),
     )
     outcomes = statuses(report)
@@ -246,7 +245,8 @@ def test_an_image_that_lies_in_the_protocol_fails_with_a_reason(
         "RUN chmod 755 /bin/liar && ln -sf /bin/liar /opt/tensorflow/bin/python",
         "USER tensorflow",
     )
-    report = verify(engine, ref, baseline=Baseline(ref=ref, env=untuned("2.21.0")), progress=Progress())
+    baseline = Baseline(ref=ref, env=dict(plan.runtime("2.21.0", "cpu", "").untuned))
+    report = verify(engine, ref, baseline=baseline, progress=Progress())
     outcomes = statuses(report)
     assert (outcomes["interpreter"], outcomes["import"]) == ("fail", "fail"), shown(report)
     assert "cannot be trusted" in next(check.detail for check in report.checks if check.name == "import")

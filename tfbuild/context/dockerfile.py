@@ -17,14 +17,10 @@ from typing import Protocol
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from tfbuild.context import remote_cache
-from tfbuild.context.candidates import candidates, kernel_names
 from tfbuild.context.digests import context_digest, image_digest
 from tfbuild.context.labels import ALLOCATOR, UNVERIFIED, image_name, labels_of
-from tfbuild.context.planned import Planned
 from tfbuild.errors import UsageError
-from tfbuild.facts import base_images, defects, releases, targets, toolchains
-from tfbuild.plan import PLATFORMS, Build, compute_capability, failures, source
+from tfbuild.plan import Build, RuntimeCheck, failures, source
 from tfbuild.plan.build import resolved
 from tfbuild.util import installation, scratch
 from tfbuild.util.files import flush, writing
@@ -44,8 +40,6 @@ NO_NAME = re.compile(r"[^\w.+-]", re.ASCII)
 TCMALLOC = "/usr/local/lib/libtcmalloc_minimal.so.4"
 # By default TCMalloc reports every allocation above 1 GiB on stderr, which is an ordinary tensor. In bytes: 1 TiB.
 LARGE_ALLOCATION = 1 << 40
-# Host tools are compiled for any machine that may build. Only --copt has the target's features.
-GENERIC = {"x86_64": "-march=x86-64", "aarch64": "-march=armv8-a"}
 COMPILE_FILES = (
     "toolchain.sh",
     "source.sh",
@@ -204,18 +198,11 @@ def own_files(build: Build, layout: ContextLayout) -> dict[str, str]:
         "entrypoint.sh": entrypoint(build),
         "plan.json": smoke_plan(build),
     }
-    if build.wheel.kind == "source":
-        texts["bazelrc"] = render(
-            "bazelrc.j2",
-            header=f"{MARKER}: {command(build)}",
-            build=build,
-            generic=GENERIC[PLATFORMS[build.platform]],
-            host_apart_flags=toolchains.host_apart_flags(build.bazel),
-            overrides=[f"{row.name}={OVERRIDES}/{row.name}" for row in build.overrides],
-            silo=remote_cache.silo(build.bazel, build.release, build.instruction_set.name),
-            profile_flags=toolchains.profile_flags(build.bazel),
-        )
-        texts["requirements.txt"] = "".join(f"{line}\n" for line in toolchains.python_requirements(build.release))
+    if build.toolchain is not None:
+        overrides = [f"{row.name}={OVERRIDES}/{row.name}" for row in build.overrides]
+        header = f"{MARKER}: {command(build)}"
+        texts["bazelrc"] = render("bazelrc.j2", header=header, build=build, overrides=overrides)
+        texts["requirements.txt"] = "".join(f"{line}\n" for line in build.toolchain.requirements)
         texts |= fixes(build)
     return texts
 
@@ -223,8 +210,8 @@ def own_files(build: Build, layout: ContextLayout) -> dict[str, str]:
 def scripts(build: Build) -> dict[str, str]:
     """Return the scripts that its Dockerfile uses, by their paths in the context: the same texts for every build."""
     names = ["network.sh", "pip.sh", "slim.sh", "parts.sh", "times.sh"]
-    if build.wheel.kind == "source":
-        names += [*COMPILE_FILES, *(["llvm.sh"] if llvm_suite(build) else [])]
+    if build.toolchain is not None:
+        names += [*COMPILE_FILES, *(["llvm.sh"] if build.toolchain.llvm else [])]
     return dict(_scripts(tuple(names)))
 
 
@@ -253,13 +240,13 @@ def fixes(build: Build) -> dict[str, str]:
 def smoke_plan(build: Build) -> str:
     """Return the plan that `tfbuild-smoke` inside the image compares it with."""
     plan = {
-        "release": build.release,
+        "release": build.runtime.version,
         "python": build.python,
         "target": build.target,
         "features": build.instruction_set.features,
         "threading": build.threading,
         "allocator": ALLOCATOR,
-        "known_defects": defects.known(build.release),
+        "known_defects": build.runtime.known_defects,
     }
     return json.dumps(plan, indent=2) + "\n"
 
@@ -276,21 +263,12 @@ def options(build: Build) -> str:
 
 def entrypoint(build: Build, *, cpuinfo: str = "/proc/cpuinfo") -> str:
     """Return the entry point. Only tests of the script give another `cpuinfo`."""
-    planned = Planned.of(build.id, labels_of(build), build.platform.partition("/")[2])
-    return entrypoint_of(planned, header=f"{MARKER}: {command(build)}", cpuinfo=cpuinfo)
+    return render_entrypoint(build.check, header=f"{MARKER}: {command(build)}", cpuinfo=cpuinfo)
 
 
-def entrypoint_of(planned: Planned, *, header: str, cpuinfo: str = "/proc/cpuinfo") -> str:
-    """Return the entry point of an image by the plan in its labels; `header`: its comment about who wrote it."""
-    return render(
-        "entrypoint.sh.j2",
-        header=header,
-        planned=planned,
-        cpuinfo=cpuinfo,
-        required=kernel_names(planned.features),
-        candidates=candidates(planned),
-        gpus=compute_capability.parse(",".join(planned.compute_capabilities)) if planned.compute_capabilities else (),
-    )
+def render_entrypoint(check: RuntimeCheck, *, header: str, cpuinfo: str = "/proc/cpuinfo") -> str:
+    """Return the entry point that makes this check; `header`: its comment about who wrote it."""
+    return render("entrypoint.sh.j2", header=header, check=check, cpuinfo=cpuinfo)
 
 
 def _dockerfile(build: Build, layout: ContextLayout) -> dict[str, object]:
@@ -303,82 +281,31 @@ def _dockerfile(build: Build, layout: ContextLayout) -> dict[str, object]:
         "requirement": requirement(build),
         "environment": sorted(environment(build).items()),
         "labels": [(name, quoted(value)) for name, value in labels_of(build).items()],
-        **_compile(build),
-    }
-
-
-def requirement(build: Build) -> str:
-    """Return what pip installs, as a word of shell."""
-    return {
-        "official": shlex.quote(build.wheel.requirement),
-        "file": f"/mnt/wheel/{shlex.quote(build.wheel.requirement)}",
-        "source": '"$(echo /mnt/wheel/*.whl)[and-cuda]"' if _cuda_by_pip(build) else "/mnt/wheel/*.whl",
-    }[build.wheel.kind]
-
-
-def _cuda_by_pip(build: Build) -> bool:
-    """Whether pip installs CUDA with the wheel: it does if the compile was hermetic, without a CUDA base."""
-    return targets.get(build.target).cuda and releases.cuda(build.release).hermetic
-
-
-def environment(build: Build) -> dict[str, str]:
-    """Return the image's environment besides PATH."""
-    always = {"LD_PRELOAD": TCMALLOC, "TCMALLOC_LARGE_ALLOC_REPORT_THRESHOLD": str(LARGE_ALLOCATION)}
-    always |= dict(releases.thread_env(build.threading))
-    return always | (dict(releases.onednn_env(build.release)) if targets.get(build.target).onednn else {})
-
-
-def _compile(build: Build) -> dict[str, object]:
-    """Return what the stages of a build from source need; empty if nothing is compiled."""
-    if build.wheel.kind != "source":
-        return {}
-    arch = PLATFORMS[build.platform]
-    return {
-        "toolchain": toolchain(build.compiler, *releases.host_tools(build.release)),
-        "system_packages": sorted({name for row in build.system_libs for name in row.packages}),
-        "llvm": toolchains.table().llvm,
-        "llvm_suite": llvm_suite(build),
-        "bazel_sha256": toolchains.bazel_sha256(build.bazel, arch),
-        "bazelisk": bazelisk(arch),
         "configure": configure(build),
         "collect": collect(build.bazel_target),
     }
 
 
-@dataclass(frozen=True, kw_only=True)
-class BazeliskDownload:
-    """The binary to fetch. `arch` is Bazelisk's name for the architecture."""
+def requirement(build: Build) -> str:
+    """Return what pip installs, as a word of shell."""
+    if build.toolchain is None:
+        folder = "/mnt/wheel/" if build.wheel.kind == "file" else ""
+        return folder + shlex.quote(build.wheel.requirement)
+    # Pip installs CUDA with the wheel, unless the compile took it from the base.
+    cuda_by_pip = build.runtime.cuda and not build.toolchain.cuda_base
+    return '"$(echo /mnt/wheel/*.whl)[and-cuda]"' if cuda_by_pip else "/mnt/wheel/*.whl"
 
-    version: str
-    sha256: str
-    arch: str
 
-
-def bazelisk(arch: str) -> BazeliskDownload:
-    row = toolchains.table().bazelisk
-    return BazeliskDownload(
-        version=row.version, sha256=row.sha256[arch], arch={"x86_64": "amd64", "aarch64": "arm64"}[arch]
-    )
+def environment(build: Build) -> dict[str, str]:
+    """Return the image's environment besides PATH."""
+    always = {"LD_PRELOAD": TCMALLOC, "TCMALLOC_LARGE_ALLOC_REPORT_THRESHOLD": str(LARGE_ALLOCATION)}
+    return always | dict(build.runtime.environment)
 
 
 def configure(build: Build) -> list[tuple[str, str]]:
     """Return the environment of configure.py and Bazel. CC and BAZEL_COMPILER name the compiler if configure cannot."""
     program = f"/usr/bin/{build.compiler}"
     return [*build.configure_env, ("CC", program), ("BAZEL_COMPILER", program)]
-
-
-def toolchain(compiler: str, *more: str) -> list[str]:
-    """Return the packages for a compiler such as "gcc-12" and for TensorFlow's own build, and `more`."""
-    name, _, version = compiler.partition("-")
-    compilers = {"gcc": [f"gcc-{version}", f"g++-{version}"], "clang": [f"clang-{version}", f"lld-{version}"]}
-    tools = ["bzip2", "ca-certificates", "curl", "git", "patchelf", "python3", "rsync", "unzip", "xz-utils", "zip"]
-    return sorted({*compilers[name], *tools, *more})
-
-
-def llvm_suite(build: Build) -> str:
-    """Return the suite of LLVM's apt repository with the compiler, or "" if the base's distribution has it."""
-    base = base_images.find(build.base_image)
-    return toolchains.llvm_suite(base.distribution, build.compiler) if base else ""
 
 
 def collect(bazel_target: str) -> str:

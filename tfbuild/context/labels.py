@@ -7,17 +7,15 @@ annotations of a registry's index have the same names.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import cached_property
 
 from packaging.version import InvalidVersion, Version
 
-from tfbuild import __version__
+from tfbuild import __version__, plan
 from tfbuild.errors import UnknownImage, UsageError
-from tfbuild.facts import targets
+from tfbuild.in_container.smoke import judge
+from tfbuild.plan import Build, Comparison, Runtime, RuntimeCheck
 from tfbuild.util.terminal import as_text
-
-if TYPE_CHECKING:
-    from tfbuild.plan import Build
 
 REPOSITORY = "tfbuild"
 # Behind the identifier, in the name of an image that no verification has passed.
@@ -42,15 +40,14 @@ MOST_VERSION = 64
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
-def image_name(build: "Build", suffix: str = "") -> str:
+def image_name(build: Build, suffix: str = "") -> str:
     """Return tfbuild:ID, or ID with -unverified or -failed behind it."""
     return f"{REPOSITORY}:{build.id}{suffix}"
 
 
-def labels_of(build: "Build") -> dict[str, str]:
+def labels_of(build: Build) -> dict[str, str]:
     """Return the image's labels, the OCI ones first; `${NAME}` is an argument of the Dockerfile."""
-    target = targets.get(build.target)
-    title = f"TensorFlow {build.release} {target.name}"
+    title = f"TensorFlow {build.release} {build.target}"
     compiled = build.instruction_set.name
     return {
         f"{OCI}title": title,
@@ -75,13 +72,13 @@ def labels_of(build: "Build") -> dict[str, str]:
             "bazel": build.bazel,
             "allocator": ALLOCATOR,
             "threading": build.threading,
-            "onednn": "on" if target.onednn else "default",
+            "onednn": "on" if build.runtime.onednn else "default",
             "wheel": build.wheel.kind,
             "requirement": build.wheel.requirement,
             "context": "${CONTEXT_DIGEST}",
             "reused": "${REUSED}",
         }
-        | (_gpus(build) if target.cuda else {})
+        | (_gpus(build) if build.runtime.cuda else {})
         | _source(build)
     )
 
@@ -115,13 +112,13 @@ def prefixed(values: Mapping[str, str]) -> dict[str, str]:
     return {f"{PREFIX}{name}": value for name, value in values.items()}
 
 
-def _gpus(build: "Build") -> dict[str, str]:
+def _gpus(build: Build) -> dict[str, str]:
     capabilities = {"compute-capabilities": " ".join(build.compute_capabilities)}
     # The CUDA of a wheel file is not known.
     return capabilities | ({"cuda": build.cuda, "cudnn": build.cudnn} if build.cuda else {})
 
 
-def _source(build: "Build") -> dict[str, str]:
+def _source(build: Build) -> dict[str, str]:
     """Return what was compiled: a tag and its commit, if that is known, or an archive's digest, or "tree"."""
     if build.source is None:
         return {}
@@ -187,3 +184,99 @@ def is_version(text: str) -> bool:
     except InvalidVersion:
         return False
     return True
+
+
+# --- the plan in them -------------------------------------------------------------------------------------------------
+
+# The identifier names the report's files.
+IDENTIFIER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,127}")
+PYTHON = re.compile(r"3\.\d{1,2}", re.ASCII)
+NEEDED = ("id", "release", "python", "target", "platform", "features", "allocator")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """The plan in an image's labels. `features` are canonical names; `version`: of the tfbuild that made the image."""
+
+    id: str
+    release: str
+    python: str
+    target: str
+    arch: str
+    features: frozenset[str]
+    threading: str
+    allocator: str
+    wheel: str = ""
+    instruction_set: str = ""
+    compute_capabilities: tuple[str, ...] = ()
+    version: str = ""
+
+    @classmethod
+    def of(cls, ref: str, labels: Mapping[str, str], architecture: str) -> "Planned":
+        """Read the labels; raises UnknownImage if tfbuild made no such image for that architecture ("amd64")."""
+        image = read_labels(labels)
+        values = {name: image.get(name) for name in (*NEEDED, "threading", "wheel")}
+        if missing := [PREFIX + name for name in NEEDED if name not in image.own]:
+            raise UnknownImage(f"{ref} was not made by tfbuild: it has no label {missing[0]}", hint="invoke build")
+        readable = {
+            "id": bool(IDENTIFIER.fullmatch(values["id"])),
+            "python": bool(PYTHON.fullmatch(values["python"])),
+            "release": is_version(values["release"]),
+            "target": plan.is_target(values["target"]),
+            "allocator": values["allocator"] == ALLOCATOR,
+            "platform": values["platform"] == f"linux/{architecture}",
+        }
+        if bad := [name for name, good in readable.items() if not good]:
+            raise UnknownImage(f"{ref} has an unreadable label {PREFIX}{bad[0]}: {values[bad[0]][:40]!r}")
+        return cls(
+            id=values["id"],
+            release=values["release"],
+            python=values["python"],
+            target=values["target"],
+            arch="aarch64" if values["platform"].endswith("arm64") else "x86_64",
+            features=frozenset(values["features"].split()),
+            threading=values["threading"],
+            allocator=values["allocator"],
+            wheel=values["wheel"],
+            instruction_set=image.get("instruction-set"),
+            compute_capabilities=tuple(image.get("compute-capabilities").split()),
+            version=image.get("version"),
+        )
+
+    @property
+    def platform(self) -> str:
+        return f"linux/{'arm64' if self.arch == 'aarch64' else 'amd64'}"
+
+    @cached_property
+    def runtime(self) -> Runtime:
+        """What the image promises by its release and target."""
+        return plan.runtime(self.release, self.target, self.threading)
+
+    def check(self) -> RuntimeCheck:
+        """Return what its entry point must check. Raises UnknownCpu and UsageError for labels that make no sense."""
+        return plan.runtime_check(
+            self.id,
+            self.release,
+            self.target,
+            self.python,
+            self.platform,
+            instruction_set=self.instruction_set,
+            features=self.features,
+            compute_capabilities=self.compute_capabilities,
+        )
+
+    def comparison(self, base: str) -> Comparison:
+        """Return what its speed is compared with; `base`: --base of its build."""
+        return plan.comparison(self.wheel, self.release, self.target, self.python, self.platform, base)
+
+    def smoke(self) -> judge.Plan:
+        """Return what the smoke benchmark's judgement needs."""
+        return judge.Plan(
+            release=self.runtime.version,
+            python=self.python,
+            target=self.target,
+            threading=self.threading,
+            allocator=self.allocator,
+            checks=self.runtime.checks,
+            known_defects=self.runtime.known_defects,
+        )

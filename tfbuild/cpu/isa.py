@@ -34,12 +34,16 @@ MEANING_HOST = ("native", "auto", "local", "this", "mine", "current")
 
 @dataclass(frozen=True, kw_only=True)
 class InstructionSet:
-    """`features`: canonical names, sorted, with all that they need. `level`: the largest level that they contain."""
+    """`features`: canonical names, sorted, with all that they need. `level`: the largest level that they contain.
+
+    `option`: the value of `--cpu` for exactly this set: its level and the features beyond, without implied ones.
+    """
 
     name: str
     arch: str
     level: str
     features: tuple[str, ...]
+    option: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,20 +77,21 @@ def instruction_set(names: Iterable[str], arch: str) -> InstructionSet:
     """Return the smallest instruction set with `names`, named after its level and the features beyond it."""
     held = closure(names)
     level = largest_level(held, arch)
-    return InstructionSet(name=_name(held, level), arch=arch, level=level.name, features=tuple(sorted(held)))
+    beyond = held - level.features
+    explicit = beyond - _implied(beyond)
+    return InstructionSet(
+        name=_name(beyond, explicit, level),
+        arch=arch,
+        level=level.name,
+        features=tuple(sorted(held)),
+        option=",".join((level.name, *sorted(explicit))),
+    )
 
 
 def largest_level(held: frozenset[str], arch: str) -> FullLevel:
     """Return the largest level within `held`, or the architecture's smallest if none is."""
     known = facts.levels(arch)
     return next((level for level in reversed(known) if level.features <= held), known[0])
-
-
-def option(isa: InstructionSet) -> str:
-    """Return the value of `--cpu` for exactly this set: its level and the features beyond, without implied ones."""
-    level = next(row for row in facts.levels(isa.arch) if row.name == isa.level)
-    beyond = frozenset(isa.features) - level.features
-    return ",".join((level.name, *sorted(beyond - _implied(beyond))))
 
 
 def intersection(sets: Iterable[InstructionSet]) -> InstructionSet:
@@ -102,9 +107,7 @@ def intersection(sets: Iterable[InstructionSet]) -> InstructionSet:
     return instruction_set(frozenset.intersection(*(frozenset(member.features) for member in members)), archs[0])
 
 
-def _name(held: frozenset[str], level: FullLevel) -> str:
-    beyond = held - level.features
-    explicit = beyond - _implied(beyond)
+def _name(beyond: frozenset[str], explicit: frozenset[str], level: FullLevel) -> str:
     spelled = [row.word or row.name for row in facts.features(level.arch) if row.name in explicit]
     # The smallest level adds nothing to a list: "avx", not "x86-64-v1-avx".
     front = [] if spelled and level == facts.levels(level.arch)[0] else [level.name]

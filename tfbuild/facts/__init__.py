@@ -129,6 +129,14 @@ def feature(name: str) -> Feature:
     return _by_name()[name]
 
 
+def cpuinfo_names(features: Iterable[str]) -> tuple[str, ...]:
+    """Return features by their names in /proc/cpuinfo, sorted, without those that no kernel prints.
+
+    Raises UnknownCpu for an unknown feature.
+    """
+    return tuple(sorted(name for name in (feature(name).cpuinfo for name in features) if name))
+
+
 def closure(names: Iterable[str]) -> frozenset[str]:
     """Return the features with all that they need (``avx512f`` needs ``fma``: GCC refuses Eigen without it)."""
     return _closure(frozenset(names))

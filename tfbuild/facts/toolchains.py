@@ -1,5 +1,6 @@
 """What a builder image needs, and where a compiler comes from: the typed view on facts/toolchains.toml."""
 
+import re
 from functools import cache
 
 from packaging.version import Version
@@ -133,11 +134,9 @@ def llvm_suite(name: str, compiler: str) -> str:
 @cache
 def python_requirements(release: str) -> tuple[str, ...]:
     """Return what pip installs for TensorFlow's own build, sorted. The release's constraints replace plain names."""
-    from packaging.requirements import Requirement  # takes longer to import than a plan to be made
-
     hermetic = releases.hermetic(release)
     constraints = releases.constraints(release, "build")
     # Pip before 20.3 refuses a name that is given twice.
-    constrained = {Requirement(text).name for text in constraints}
+    constrained = {re.split(r"[^\w.-]", text, maxsplit=1)[0] for text in constraints}
     names = {name for row in table().python_package if row.hermetic or not hermetic for name in row.names}
     return tuple(sorted((names - constrained) | set(constraints)))

@@ -247,7 +247,7 @@ def _official(arch: str) -> frozenset[str]:
 def _fields(compiled: InstructionSet) -> dict[str, Any]:
     return {
         "platform": MACHINES[compiled.arch],
-        "cpu": isa.option(compiled),
+        "cpu": compiled.option,
         "instruction_set": compiled.name,
         "level": compiled.level,
         "features": compiled.features,

@@ -1,4 +1,4 @@
-"""Base images: from a registry by digest, or the same Debian release made from its packages."""
+"""The images that a build starts from: a base from a registry or made from Debian's packages, or an earlier image."""
 
 import os
 import shutil
@@ -9,12 +9,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from tfbuild.context import labels
+from tfbuild.context.digests import image_digest
+from tfbuild.context.dockerfile import Context
 from tfbuild.engine import Engine, Image, debian, oci_layout, transfer
 from tfbuild.engine.image import split_tag
 from tfbuild.engine.sdk_errors import REFUSED, reason, translated
-from tfbuild.errors import BaseUnavailable, EngineMissing, TfbuildError
+from tfbuild.errors import BaseUnavailable, EngineMissing, Outdated, TfbuildError, UnknownImage
 from tfbuild.pipeline import bundle as bundles
-from tfbuild.plan import debian_pythons
+from tfbuild.plan import Build, debian_pythons
 from tfbuild.util import scratch
 from tfbuild.util.process import discard, last_lines, logged
 from tfbuild.util.progress import Progress
@@ -82,6 +84,28 @@ def named_contexts(engine: Engine, base: ResolvedBase, folder: Path, progress: P
     with progress.step(f"base: pass {base.name} to the builder"):
         digest = oci_layout.write(engine, base.reference, folder)
     return {base.reference: f"oci-layout://{folder.resolve()}@{digest}"}
+
+
+def reused(engine: Engine, build: Build, context: Context, name: str, progress: Progress) -> ResolvedBase:
+    """Return the image `name`, pulled if the engine lacks it. Raises Outdated if another context or plan made it."""
+    if not engine.exists(name):
+        if "/" not in name:
+            raise UnknownImage(f"the engine has no image {name}", hint="--reuse HOST/PATH:ID pulls it from a registry")
+        transfer.again(lambda: engine.pull(name, progress), progress)
+    image = engine.image(name)
+    own = labels.read_labels(image.labels)
+    if (own.id, own.context) != (build.id, image_digest(context.digest, own.base_digest)):
+        raise Outdated(
+            f"{name} was not made from the build context of {build.id}: facts, templates, options or tfbuild differ",
+            hint="leave out --reuse to build it anew",
+        )
+    repository = name.partition("@")[0] if "@" in name else split_tag(name)[0]
+    pulled = next((one for one in image.repo_digests if one.partition("@")[0] == repository), "")
+    # A bare id is no name that FROM takes.
+    reference = pulled or (name if name in image.tags else next(iter(image.tags), name))
+    return ResolvedBase(
+        reference=reference, name=f"{repository}:{build.id}", digest=pulled.partition("@")[2] or image.id
+    )
 
 
 # --- in a bundle ------------------------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tfbuild.context import remote_cache as remotes
 from tfbuild.engine import Engine, clock, disk_space
 from tfbuild.engine.build import BuildSettings
 from tfbuild.engine.sdk_errors import translated
@@ -22,6 +21,7 @@ from tfbuild.pipeline.mirror import Mirror, Upstream
 from tfbuild.pipeline.resources import MachineShare
 from tfbuild.pipeline.run import Run
 from tfbuild.plan import Build, failures
+from tfbuild.plan import remote_cache as remotes
 from tfbuild.util import scratch
 from tfbuild.util.files import remove, replace_file
 from tfbuild.util.progress import Progress, duration
@@ -68,7 +68,7 @@ class Compile:
 
     @property
     def compiles(self) -> bool:
-        return self.build.wheel.kind == "source" and not self.run.reuse
+        return self.build.toolchain is not None and not self.run.reuse
 
 
 def execute(job: Compile) -> None:
@@ -107,7 +107,7 @@ def _execute(job: Compile) -> None:
             _keep(job, watch)
             answer = _time_up(run, watch) if late else _answer(error, watch, job)
             if watch.began and answer is error:
-                answer = _known(job.build.release, error, settings.log, settings.progress)
+                answer = _known(job.build, error, settings.log, settings.progress)
             raise answer from None
         if watch.alone and run.remote:
             settings.progress(f"lost the remote {run.remote.name}; compiled the rest locally")
@@ -173,15 +173,15 @@ def _fetch(job: Compile, output: Path, log: Path) -> None:
     job.engine.export(job.work.context, settings, stage="kept", output=output)
 
 
-def _known(release: str, error: BuildFailed, log: Path, progress: Progress) -> BuildFailed:
+def _known(build: Build, error: BuildFailed, log: Path, progress: Progress) -> BuildFailed:
     """Return the error with its workaround, where the log of a failed compile shows a known failure of the release."""
     text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
-    rows = failures.matching(release, text)
+    rows = failures.matching(build.toolchain.known_failures if build.toolchain else (), text)
     if not rows:
-        progress(f"the log shows no known failure of TensorFlow {release}")
+        progress(f"the log shows no known failure of TensorFlow {build.release}")
         return error
     for row in rows:
-        progress(f"known failure of TensorFlow {release} ({row.id}): {row.symptom}; workaround: {row.workaround}")
+        progress(f"known failure of TensorFlow {build.release} ({row.id}): {row.symptom}; workaround: {row.workaround}")
     return BuildFailed(error.reason, hint=f"a known failure ({rows[0].id}): {rows[0].workaround}; {error.hint}")
 
 

@@ -14,34 +14,31 @@ from functools import cached_property
 from pathlib import Path
 
 from tfbuild import cpu, plan
-from tfbuild.context import dockerfile, remote_cache
+from tfbuild.context import dockerfile
 from tfbuild.context.digests import image_digest
 from tfbuild.context.dockerfile import Context
-from tfbuild.context.labels import ID, UNVERIFIED, given_at_build, image_name, read_labels
-from tfbuild.context.planned import Planned
+from tfbuild.context.labels import UNVERIFIED, given_at_build, image_name, read_labels
 from tfbuild.cpu import Cpu, cpuid
 from tfbuild.engine import Engine, disk_space
 from tfbuild.engine.build import BuildSettings
-from tfbuild.errors import BaseUnavailable, EngineMissing, TfbuildError, UnknownCpu, UnknownImage, UsageError
-from tfbuild.facts import base_images, releases, toolchains
+from tfbuild.errors import BaseUnavailable, EngineMissing, UnknownCpu, UnknownImage, UsageError
 from tfbuild.pipeline import base_image as bases
-from tfbuild.pipeline import baselines, compiling, reuse, tagging, wheel_export
 from tfbuild.pipeline import bundle as bundles
-from tfbuild.pipeline.baselines import Comparison
+from tfbuild.pipeline import compiling, wheel_export
+from tfbuild.pipeline.base_image import ResolvedBase
 from tfbuild.pipeline.bundle import Bundle
 from tfbuild.pipeline.compiling import BuilderWork, Compile
 from tfbuild.pipeline.run import Run
+from tfbuild.pipeline.verification import Result, Verifier
 from tfbuild.pipeline.wheel_export import Exported
-from tfbuild.plan import Build
+from tfbuild.plan import Build, remote_cache
 from tfbuild.plan import source as sources
 from tfbuild.plan.source import Source
 from tfbuild.util import files
 from tfbuild.util.progress import Progress
 from tfbuild.util.quantities import counted
 from tfbuild.verify import report as reporting
-from tfbuild.verify import session as verifying
 from tfbuild.verify.records import Report
-from tfbuild.verify.verification import Baseline
 
 # The content of a recorded machine (docs/cpu-and-flags.md); without glibc's loader, only the kernel's list.
 RECORD = f"cat {cpu.CPUINFO}; echo; {cpuid.LOADER} --list-diagnostics 2>/dev/null || true"
@@ -52,16 +49,8 @@ DISK = {"official": 8 << 30, "file": 8 << 30, "source": 80 << 30}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result:
-    """`image`: its name now; `report`: None where it was not to be verified."""
-
-    image: str
-    report: Report | None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Maker:
-    """Makes images on one engine, as its `run` says."""
+    """Makes images, wheels and bundles on one engine, as its `run` says."""
 
     run: Run
     progress: Progress = field(default_factory=Progress)
@@ -73,74 +62,108 @@ class Maker:
             self.progress(f"removed {counted(len(engine.swept), 'container')} of runs that were killed")
         return engine
 
+    @property
+    def verifier(self) -> Verifier:
+        return Verifier(engine=self.engine, run=self.run, progress=self.progress)
+
     def cpu(self) -> Cpu:
         """Return the CPU of the engine's machine, as a container sees it. Raises what making a base image raises."""
-        row = base_images.default()
-        image = bases.made_before(self.engine) or self._resolve(row.image, row.bootstrap).reference
+        image = bases.made_before(self.engine) or self._resolve(*plan.default_base()).reference
         with self.progress.step("detect: the engine's CPU"):
             recording = self.engine.run(image, ["sh", "-c", RECORD], entrypoint=())
         return cpu.parse(recording.stdout, origin="the engine's /proc/cpuinfo")
 
-    def render(self, build: Build) -> Context:
-        """Write the build context; start nothing. Refuses a remote cache that the build's Bazel cannot use."""
-        if self.run.remote and build.wheel.kind == "source":
-            remote_cache.bazelrc(self.run.remote, build.bazel)
-        context = dockerfile.write(build, self.run.work / build.id / "context")
-        plan_file = self.run.work / build.id / "plan.json"
-        with files.writing(plan_file.parent):
-            files.replace_file(plan_file, json.dumps(build.to_json(), indent=2) + "\n")
-        return context
+    def verify(self, ref: str) -> Report:
+        """Verify any image on the engine by what its labels claim, and write its report; build nothing."""
+        files.check_writable(self.run.reports)
+        return self.verifier.verify_existing(ref)
+
+    # --- an image -----------------------------------------------------------------------------------------------------
 
     def build(self, build: Build) -> Result:
         """Build, verify and tag; the report says pass or fail. Raises BuildFailed, and what earlier steps raise."""
-        comparison = baselines.for_build(build, self.run.base)
-        with self._locked(build):
-            if self.run.verify:
-                files.check_writable(self.run.reports)
-                if self.engine.local and (lacking := self._lacking(build)):
-                    self.progress(
-                        f"this machine lacks {' '.join(lacking)}: the image will not start here, and verification will "
-                        "fail; --no-verify skips it"
-                    )
-            return self._build(build, comparison)
+        with self.locked(build):
+            self._check_run(build)
+            context = self.context(build)
+            self._check_disk(build)
+            base = self.base(build)
+            image = self._earlier(build, context, base) or self._install(build, context, base)
+            return self._proven(build, image) or self._verified(build, image)
 
-    def _build(self, build: Build, comparison: Comparison) -> Result:
-        context = self._context(build)
-        if not self.engine.exists(image_name(build)):
-            self._need_disk(build)
-        base = self._base(build)
-        key = image_digest(context.digest, base.digest)
-        if not self.run.no_cache and (earlier := self._earlier(build, key, comparison)) is not None:
-            return earlier
-        self._need_disk(build)
-        unverified = image_name(build, UNVERIFIED)
-        reused = reuse.resolve(self.engine, build, context, self.run.reuse, self.progress) if self.run.reuse else None
-        self._start(build, base, context, BuilderWork(context=context.folder, tag=unverified), reused)
+    def _check_run(self, build: Build) -> None:
+        """Refuse a folder of reports that cannot be written, and say if this machine cannot run the image."""
         if not self.run.verify:
-            return Result(image=unverified, report=None)
-        return self._verify_and_name(build, unverified, comparison)
+            return
+        files.check_writable(self.run.reports)
+        if self.engine.local and (lacking := self._lacking(build)):
+            self.progress(
+                f"this machine lacks {' '.join(lacking)}: the image will not start here, and verification will "
+                "fail; --no-verify skips it"
+            )
+
+    def _check_disk(self, build: Build) -> None:
+        if not self.engine.exists(image_name(build)):
+            self.need_disk(build)
+
+    def _earlier(self, build: Build, context: Context, base: ResolvedBase) -> str:
+        """Return the name of the image of an earlier run, where nothing changed since; else ""."""
+        name, key = image_name(build), image_digest(context.digest, base.digest)
+        with suppress(UnknownImage):
+            if not self.run.no_cache and read_labels(self.engine.image(name).labels).context == key:
+                return name
+        return ""
+
+    def _install(self, build: Build, context: Context, base: ResolvedBase) -> str:
+        """Make the image in the builder, and return its name, that of an unverified one."""
+        self.need_disk(build)
+        name, reuse = image_name(build, UNVERIFIED), self.run.reuse
+        reused = bases.reused(self.engine, build, context, reuse, self.progress) if reuse else None
+        self.run_builder(build, base, context, BuilderWork(context=context.folder, tag=name), reused)
+        return name
+
+    def _proven(self, build: Build, image: str) -> Result | None:
+        """Return the result of an earlier run that verified this very image; --reverify verifies it again."""
+        stored = reporting.stored(self.run.reports, build.id)
+        if image != image_name(build) or self.run.reverify or stored is None or not stored.passed:
+            return None
+        if stored.image.id != self.engine.image(image).id:
+            return None
+        self.progress(f"{image} is built and verified; nothing changed since (--reverify verifies it again)")
+        return Result(image=image, report=stored)
+
+    def _verified(self, build: Build, image: str) -> Result:
+        if not self.run.verify:
+            return Result(image=image, report=None)
+        return self.verifier.verify_and_name(build, image, self._make_official)
+
+    def _make_official(self, wheel: Build) -> str:
+        """Build the official wheel's image for the comparison; it need not be verified for that."""
+        self.progress(f"building {image_name(wheel)} to compare with")
+        unverified = replace(self.run, disk=None, verify=False, reverify=False, no_cache=False, reuse="")
+        return replace(self, run=unverified).build(wheel).image
+
+    # --- a wheel ------------------------------------------------------------------------------------------------------
 
     def wheel(self, build: Build, output: Path) -> Exported:
         """Compile the wheel and write it, with its sidecar, to the folder `output`, without making an image."""
-        if build.wheel.kind != "source":
+        if build.toolchain is None:
             raise UsageError("only a compiled wheel can be exported", hint="leave out --wheel")
-        with self._locked(build):
-            return self._wheel(build, output)
-
-    def _wheel(self, build: Build, output: Path) -> Exported:
-        context = self._context(build)
-        self._need_disk(build)
-        base = self._base(build)
-        scratch = self.run.work / build.id / "wheel"
-        with files.writing(scratch.parent):
-            # A wheel of an earlier run would be taken for this one's.
-            files.remove(scratch)
-        self._start(build, base, context, BuilderWork(context=context.folder, stage="export", output=scratch))
-        with files.writing(output):
-            exported = wheel_export.collect(build, scratch, output, context=context.digest, base=base.digest)
+        with self.locked(build):
+            context = self.context(build)
+            self.need_disk(build)
+            base = self.base(build)
+            scratch = self.run.work / build.id / "wheel"
+            with files.writing(scratch.parent):
+                # A wheel of an earlier run would be taken for this one's.
+                files.remove(scratch)
+            self.run_builder(build, base, context, BuilderWork(context=context.folder, stage="export", output=scratch))
+            with files.writing(output):
+                exported = wheel_export.collect(build, scratch, output, context=context.digest, base=base.digest)
         for line in exported.audit.lines():
             self.progress(line)
         return exported
+
+    # --- a bundle -----------------------------------------------------------------------------------------------------
 
     def bundle(self, builds: Sequence[Build], output: Path) -> Bundle:
         """Download what these builds need into the folder `output`, by their own steps, without building them.
@@ -154,21 +177,22 @@ class Maker:
 
         with files.writing(output), files.locked(output, waiting):
             filled = bundles.fill(output)
+            recorder = replace(self, run=replace(self.run, bundle=filled, recording=True, no_cache=True))
             try:
                 for build in builds:
-                    with self._locked(build):
-                        self._download(build, filled)
+                    with recorder.locked(build):
+                        recorder.download(build, filled)
             finally:
                 filled.write()
             filled.write(*(build.id for build in builds))
         return filled
 
-    def _download(self, build: Build, filled: Bundle) -> None:
-        maker = replace(self, run=replace(self.run, bundle=filled, recording=True, no_cache=True))
-        context = maker._context(build)
-        self._need_disk(build)
+    def download(self, build: Build, filled: Bundle) -> None:
+        """Download what a build needs into the bundle that this run records."""
+        context = self.context(build)
+        self.need_disk(build)
         # A base that the bundle has stays: its package lists are of the same day.
-        base, key = maker._base(build), bases.bundle_key(build.base_image, self.run.base)
+        base, key = self.base(build), bases.bundle_key(build.base_image, self.run.base)
         if filled.base(key, self.engine.platform) is None:
             with self.progress.step(f"bundle: keep {base.name}"):
                 bases.keep(self.engine, base, key, filled)
@@ -176,21 +200,23 @@ class Maker:
             with self.progress.step(f"bundle: keep the source, {build.source.tag}"):
                 self._keep_source(build.source, filled)
         scratch = self.run.work / build.id / "downloads"
-        maker._start(build, base, context, BuilderWork(context=context.folder, stage="downloads", output=scratch))
+        self.run_builder(build, base, context, BuilderWork(context=context.folder, stage="downloads", output=scratch))
 
     def _keep_source(self, source: Source, filled: Bundle) -> None:
         path = sources.REPOSITORY.partition("://")[2]
         url = f"{self.run.mirror}/{path}" if self.run.mirror else sources.REPOSITORY
         bundles.keep_tag(filled, url, path, source.tag, source.commit, self.run.ca)
 
+    # --- the steps that they share ------------------------------------------------------------------------------------
+
     @contextmanager
-    def _locked(self, build: Build) -> Iterator[None]:
+    def locked(self, build: Build) -> Iterator[None]:
         """Lock the build's folder for this process, because its context, logs and exports have fixed names.
 
         A second run waits, and usually finds the image built and verified. There is no deadlock: a build waits for at
         most one other, that of the official wheel, which waits for none.
         """
-        refuse_base_without_cuda(build, self.run.base)  # leaves no folder behind
+        refuse_base_without_cuda(build)  # leaves no folder behind
         folder = self.run.work / build.id
 
         def waiting() -> None:
@@ -201,7 +227,17 @@ class Maker:
                 locks.enter_context(files.locked(folder, waiting))
             yield
 
-    def _context(self, build: Build) -> Context:
+    def render(self, build: Build) -> Context:
+        """Write the build context; start nothing. Refuses a remote cache that the build's Bazel cannot use."""
+        if self.run.remote and build.toolchain is not None:
+            remote_cache.bazelrc(self.run.remote, build.bazel)
+        folder = self.run.work / build.id
+        context = dockerfile.write(build, folder / "context")
+        with files.writing(folder):
+            files.replace_file(folder / "plan.json", json.dumps(build.to_json(), indent=2) + "\n")
+        return context
+
+    def context(self, build: Build) -> Context:
         """Return the context of a build, after checking that this engine can make it."""
         if self.run.bundle and not self.engine.local:
             raise UsageError(
@@ -222,14 +258,42 @@ class Maker:
             )
         return self.render(build)
 
-    def _start(
+    def need_disk(self, build: Build) -> None:
+        """Raise DiskFull if the engine has less space than such a build usually needs."""
+        usual = DISK["file" if self.run.reuse else build.wheel.kind]
+        disk_space.require(self.engine, usual if self.run.disk is None else self.run.disk)
+
+    def base(self, build: Build) -> ResolvedBase:
+        """Return the image that the build starts from, which the engine then has. Raises BaseUnavailable."""
+        bundle, key = self.run.bundle, bases.bundle_key(build.base_image, self.run.base)
+        if bundle and (bundled := bundle.base(key, self.engine.platform)):
+            return bases.from_bundle(self.engine, bundled, bundle.folder, self.progress)
+        return self._resolve(build.base_image, build.base_distribution)
+
+    def _resolve(self, image: str, distribution: str) -> ResolvedBase:
+        return bases.resolve(
+            self.engine,
+            image,
+            distribution,
+            self.run.base,
+            progress=self.progress,
+            log=self.run.work / "base.log",
+            ca_cert=self.run.ca,
+            follow=self.run.no_cache,
+        )
+
+    def run_builder(
         self,
         build: Build,
-        base: bases.ResolvedBase,
+        base: ResolvedBase,
         context: Context,
         work: BuilderWork,
-        reused: bases.ResolvedBase | None = None,
+        reused: ResolvedBase | None = None,
     ) -> None:
+        """Do `work` in the builder; `reused`: the image from which TensorFlow is taken.
+
+        Raises what compiling.execute raises.
+        """
         with self._named_contexts(build, base, *([reused] if reused else [])) as contexts:
             settings = BuildSettings(
                 log=self.run.work / build.id / "build.log",
@@ -252,7 +316,7 @@ class Maker:
 
     def _machine_flags(self, build: Build) -> tuple[str, ...]:
         """Return Bazel's flags for a machine that runs the instruction set; none where others may run actions."""
-        flags = toolchains.compile_once_flags(build.bazel) if build.wheel.kind == "source" else ()
+        flags = build.toolchain.machine_flags if build.toolchain else ()
         if not flags or self.run.reuse or self.engine.builder or (self.run.remote and self.run.remote.executor):
             return ()
         return flags if self._lacking(build) == () else ()
@@ -266,7 +330,7 @@ class Maker:
         return tuple(sorted(set(build.instruction_set.features) - set(machine.features)))
 
     @contextmanager
-    def _named_contexts(self, build: Build, *images: bases.ResolvedBase) -> Iterator[Mapping[str, str]]:
+    def _named_contexts(self, build: Build, *images: ResolvedBase) -> Iterator[Mapping[str, str]]:
         """Yield the images for a builder outside the engine, in a folder removed afterwards; else nothing."""
         folder = self.run.work / build.id / "base"
         contexts: dict[str, str] = {}
@@ -278,113 +342,13 @@ class Maker:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _need_disk(self, build: Build) -> None:
-        usual = DISK["file" if self.run.reuse else build.wheel.kind]
-        disk_space.require(self.engine, usual if self.run.disk is None else self.run.disk)
 
-    def verify(self, ref: str) -> Report:
-        """Verify any image on the engine by what its labels claim, and write its report.
-
-        Nothing is built: where the image to compare with is missing, the throughput check is skipped.
-        """
-        files.check_writable(self.run.reports)
-        return self._report(self._verify(ref, self._existing_baseline(ref)), ref)
-
-    def _base(self, build: Build) -> bases.ResolvedBase:
-        bundle, key = self.run.bundle, bases.bundle_key(build.base_image, self.run.base)
-        if bundle and (bundled := bundle.base(key, self.engine.platform)):
-            return bases.from_bundle(self.engine, bundled, bundle.folder, self.progress)
-        return self._resolve(build.base_image, build.base_distribution)
-
-    def _resolve(self, image: str, distribution: str) -> bases.ResolvedBase:
-        return bases.resolve(
-            self.engine,
-            image,
-            distribution,
-            self.run.base,
-            progress=self.progress,
-            log=self.run.work / "base.log",
-            ca_cert=self.run.ca,
-            follow=self.run.no_cache,
-        )
-
-    def _earlier(self, build: Build, key: str, comparison: Comparison) -> Result | None:
-        """Return the image and report of an earlier run, where nothing changed since; --reverify verifies it again."""
-        final = image_name(build)
-        with suppress(UnknownImage):
-            image = self.engine.image(final)
-            if read_labels(image.labels).context != key:
-                return None
-            stored = reporting.stored(self.run.reports, build.id)
-            if stored is not None and stored.passed and stored.image.id == image.id and not self.run.reverify:
-                self.progress(f"{final} is built and verified; nothing changed since (--reverify verifies it again)")
-                return Result(image=final, report=stored)
-            if self.run.verify:
-                return self._verify_and_name(build, final, comparison)
-            return Result(image=final, report=None)
-        return None
-
-    def _verify_and_name(self, build: Build, ref: str, comparison: Comparison) -> Result:
-        """Give an image that passes its verification its final name, and one that fails the name of a failed image."""
-        report = self._verify(ref, self._baseline(ref, comparison))
-        name = tagging.tag(self.engine, build, ref, passed=report.passed)
-        return Result(image=name, report=self._report(report, name))
-
-    def _report(self, report: Report, ref: str) -> Report:
-        named = replace(report, image=replace(report.image, ref=ref))
-        reporting.write(named, self.run.reports)
-        return named
-
-    def _verify(self, ref: str, baseline: Baseline | str) -> Report:
-        """`baseline`: what to compare with, or why there is none."""
-        if isinstance(baseline, str):
-            return verifying.verify(self.engine, ref, baseline=None, progress=self.progress, untimed=baseline)
-        return verifying.verify(self.engine, ref, baseline=baseline, progress=self.progress)
-
-    def _baseline(self, ref: str, comparison: Comparison) -> Baseline | str:
-        """Return the baseline of the image `ref`; build the official wheel's image where it is missing."""
-        if not self.run.throughput:
-            return baselines.LEFT_OUT
-        if comparison.wheel is None:
-            return self._without_wheel(ref, comparison)
-        other = baselines.image_of(self.engine, comparison.wheel) or self._make_official(comparison.wheel)
-        return baselines.image(self.engine, other, comparison.release)
-
-    def _existing_baseline(self, ref: str) -> Baseline | str:
-        """Return the baseline of an image by its labels, or why there is none; build nothing."""
-        image = self.engine.image(ref)
-        if ID not in image.labels:
-            raise UnknownImage(f"{ref} was not made by tfbuild: it has no io.tfbuild labels", hint="invoke build")
-        planned = Planned.of(ref, image.labels, image.architecture)
-        if not self.run.throughput:
-            return baselines.LEFT_OUT
-        comparison = baselines.for_image(planned, self.run.base)
-        if comparison.wheel is None:
-            return self._without_wheel(ref, comparison)
-        if not (other := baselines.image_of(self.engine, comparison.wheel)):
-            return baselines.missing(comparison.wheel)
-        return baselines.image(self.engine, other, comparison.release)
-
-    def _without_wheel(self, ref: str, comparison: Comparison) -> Baseline | str:
-        if not comparison.lacks:
-            return baselines.itself(ref, comparison.release)
-        self.progress(f"no official wheel to compare with: {comparison.lacks}")
-        return verifying.NO_BASELINE
-
-    def _make_official(self, wheel: Build) -> str:
-        """Build the official wheel's image for the comparison; it need not be verified for that."""
-        self.progress(f"building {image_name(wheel)} to compare with")
-        unverified = replace(self.run, disk=None, verify=False, reverify=False, no_cache=False, reuse="")
-        return replace(self, run=unverified).build(wheel).image
-
-
-def refuse_base_without_cuda(build: Build, base: str) -> None:
+def refuse_base_without_cuda(build: Build) -> None:
     """Raise BaseUnavailable where a compile takes CUDA from its base, and the user named no base that may have it."""
-    if build.wheel.kind == "source" and base in plan.BASES and releases.cuda_from_base(build.release, build.target):
+    if build.toolchain and build.toolchain.cuda_base and build.asked.base in plan.BASES:
         raise BaseUnavailable(
             f"TensorFlow {build.release} is compiled with the CUDA of its base image, and {build.base_image} has none",
-            hint=f"--base with an image that has CUDA {build.cuda}, cuDNN {build.cudnn} and "
-            f"{build.asked.compiler or releases.compiler(build.release)}",
+            hint=f"--base with an image that has {build.toolchain.cuda_base}",
         )
 
 
@@ -393,12 +357,12 @@ def downloads(build: Build, *, wheel_only: bool) -> tuple[Build, ...]:
 
     A compiled wheel has the requirements of the official one, and its image is compared with the official image.
     """
-    if build.wheel.kind != "source" or wheel_only:
+    if build.toolchain is None or wheel_only:
         return (build,)
-    try:
-        return (build, baselines.official(build.release, build.target, build.python, build.platform, build.asked.base))
-    except TfbuildError as error:
+    if build.comparison.wheel is None:
         raise UsageError(
-            f"the image of {build.id} requires what the official wheel does, but there is none: {error.reason}",
+            f"the image of {build.id} requires what the official wheel does, but there is none: "
+            f"{build.comparison.lacks}",
             hint="--wheel-only bundles for `invoke wheel`",
-        ) from error
+        )
+    return (build, build.comparison.wheel)

@@ -5,14 +5,14 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tfbuild.context import remote_cache as remotes
-from tfbuild.context.remote_cache import Remote
 from tfbuild.engine import selection
 from tfbuild.engine.selection import USUAL, EngineChoice
 from tfbuild.errors import UsageError
 from tfbuild.pipeline import bundle as bundles
 from tfbuild.pipeline.bundle import Bundle
 from tfbuild.plan import RunRequest
+from tfbuild.plan import remote_cache as remotes
+from tfbuild.plan.remote_cache import Remote
 from tfbuild.util.files import REPORTS, WORK, absence
 from tfbuild.util.options import refuse_invalid
 from tfbuild.util.quantities import COUNT, gigabytes, limit_seconds

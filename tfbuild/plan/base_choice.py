@@ -32,6 +32,12 @@ class BaseChoice:
     notes: tuple[str, ...] = ()
 
 
+def default_base() -> tuple[str, str]:
+    """Return the image of the default base, and the Debian release that makes it without a registry."""
+    row = base_images.default()
+    return row.image, row.bootstrap
+
+
 def for_wheel(python: str) -> BaseImage:
     """Return the base for an existing wheel: one that can be made without a registry, else a supported one."""
     return min(base_images.with_python(python), key=lambda row: (not row.bootstrap, bool(row.debian.ended)))

@@ -1,10 +1,11 @@
-"""What is decided: a frozen value, and the request that makes it again."""
+"""What is decided, the build with all that follows from that, and the request that makes it again: frozen values."""
 
 from dataclasses import dataclass, field, fields
 
 from tfbuild.cpu import isa
 from tfbuild.cpu.isa import InstructionSet
 from tfbuild.plan.amendments import Override, Patch, SystemLibrary
+from tfbuild.plan.compute_capability import Capability
 from tfbuild.plan.failures import Failure
 from tfbuild.plan.request import Request
 from tfbuild.plan.source import Source
@@ -18,8 +19,8 @@ BUILD_PYTHON = "/opt/build/bin/python3"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Build:
-    """One image, with everything resolved. A CPU must have the instruction set's features to run it.
+class Decision:
+    """What is decided about one image. A CPU must have the instruction set's features to run it.
 
     If nothing is compiled, `bazel`, `bazel_target`, `configs` and `configure_env` are empty; `copts` and `compiler` are
     then those of the existing wheel, as far as they are known.
@@ -66,7 +67,7 @@ class Build:
 
     def to_json(self) -> dict[str, object]:
         """The plan's documented JSON: every field, with the instruction set as its name and features."""
-        values = {row.name: getattr(self, row.name) for row in fields(self) if row.name != "asked"}
+        values = {row.name: getattr(self, row.name) for row in fields(Decision) if row.name != "asked"}
         return (
             {"id": self.id}
             | values
@@ -85,6 +86,95 @@ class Build:
                 "fixes": [row.id for row in self.fixes],
             }
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Toolchain:
+    """What compiles the wheel.
+
+    `packages`: Debian's, for the compiler and TensorFlow's own build; `system_packages`: those of --system-lib;
+    `requirements`: pip's. `llvm`: URL, suite, key and fingerprint of the apt repository with the compiler, () if the
+    base's distribution has it. `bazelisk`: version, sha256 and architecture. `host_flags`: Bazel's, for tools that run
+    on the builder; `machine_flags`: for a machine that can run what it compiles. `silo`: the flag that keeps caches
+    apart. `cuda_base`: what the base image must have if the compile takes CUDA from it, else "".
+    """
+
+    packages: tuple[str, ...]
+    system_packages: tuple[str, ...]
+    requirements: tuple[str, ...]
+    llvm: tuple[str, ...]
+    bazelisk: tuple[str, str, str]
+    bazel_sha256: str
+    host_flags: tuple[str, ...]
+    profile_flags: tuple[str, ...]
+    machine_flags: tuple[str, ...]
+    silo: str
+    cuda_base: str
+    known_failures: tuple[Failure, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runtime:
+    """What an image of a release and target promises as it runs.
+
+    `version`: the release as TensorFlow itself spells it. `environment`: the variables that the image sets for it;
+    `untuned`: those that undo all tuning. `checks`: the target's own; `known_defects`: the parts of the numerics check
+    that the release gets wrong.
+    """
+
+    version: str
+    cuda: bool
+    onednn: bool
+    environment: tuple[tuple[str, str], ...]
+    untuned: tuple[tuple[str, str], ...]
+    checks: tuple[str, ...]
+    known_defects: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alternative:
+    """An image for a CPU with these features, by their names in /proc/cpuinfo."""
+
+    id: str
+    features: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuntimeCheck:
+    """What the entry point of the image `id` requires of the machine, and what it suggests to others.
+
+    `required`: features by their names in /proc/cpuinfo; `gpus`: those that the kernels are compiled for.
+    `alternatives`: images of the same release, target and Python for other CPUs, the largest instruction set first.
+    """
+
+    id: str
+    target: str
+    instruction_set: str
+    required: tuple[str, ...]
+    gpus: tuple[Capability, ...]
+    alternatives: tuple[Alternative, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """What an image's speed is compared with.
+
+    `wheel`: the image of the official wheel; None with an empty `lacks` means the image itself without its tuning.
+    `lacks`: why there is nothing to compare with.
+    """
+
+    wheel: "Build | None" = None
+    lacks: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Build(Decision):
+    """One image with everything resolved: no later step asks the facts. `toolchain`: None if nothing is compiled."""
+
+    toolchain: Toolchain | None
+    runtime: Runtime
+    check: RuntimeCheck
+    comparison: Comparison
 
 
 def resolved(build: Build) -> Request:

@@ -1,12 +1,16 @@
-"""How a release's tree is configured: configs of its .bazelrc, answers to configure.py, and Bazel's flags."""
+"""How a release's tree is configured and compiled: configs, answers to configure.py, Bazel's flags, the toolchain."""
 
 from collections.abc import Iterable
 
 from tfbuild.errors import UncertainFact, UnknownRelease, UsageError
-from tfbuild.facts import releases, targets
+from tfbuild.facts import base_images, releases, targets, toolchains
 from tfbuild.facts.release_table import table
-from tfbuild.plan.build import BUILD_PYTHON
+from tfbuild.plan import failures, remote_cache
+from tfbuild.plan.build import BUILD_PYTHON, PLATFORMS, Decision, Toolchain
 
+# Host tools are compiled for any machine that may build. Only --copt has the target's features.
+GENERIC = {"x86_64": "-march=x86-64", "aarch64": "-march=armv8-a"}
+TOOLS = ("bzip2", "ca-certificates", "curl", "git", "patchelf", "python3", "rsync", "unzip", "xz-utils", "zip")
 # Where an image with CUDA has it (up to 2.17).
 CUDA_PATH = "/usr/local/cuda"
 
@@ -99,3 +103,46 @@ def wheel_flags(release: str, target: str, arch: str, python: str) -> tuple[str,
     name = targets.get(target).column(wheel.cpu, wheel.gpu) if wheel.step == "bazel" else ""
     official = releases.wheel_flags(release, target, arch)
     return tuple(flag for flag in (name, *official, releases.python_flag(release, python)) if flag)
+
+
+# --- toolchain --------------------------------------------------------------------------------------------------------
+
+
+def toolchain(decided: Decision) -> Toolchain:
+    """Return what compiles the wheel of a build from source."""
+    release, bazel, compiler, arch = decided.release, decided.bazel, decided.compiler, PLATFORMS[decided.platform]
+    bazelisk = toolchains.table().bazelisk
+    return Toolchain(
+        packages=packages(compiler, *releases.host_tools(release)),
+        system_packages=tuple(sorted({name for row in decided.system_libs for name in row.packages})),
+        requirements=toolchains.python_requirements(release),
+        llvm=_llvm(decided.base_image, compiler),
+        bazelisk=(bazelisk.version, bazelisk.sha256[arch], decided.platform.partition("/")[2]),
+        bazel_sha256=toolchains.bazel_sha256(bazel, arch),
+        host_flags=(f"--host_copt={GENERIC[arch]}", *toolchains.host_apart_flags(bazel)),
+        profile_flags=toolchains.profile_flags(bazel),
+        machine_flags=toolchains.compile_once_flags(bazel),
+        silo=remote_cache.silo(bazel, release, decided.instruction_set.name),
+        cuda_base=_cuda_base(decided),
+        known_failures=failures.known(release),
+    )
+
+
+def packages(compiler: str, *more: str) -> tuple[str, ...]:
+    """Return Debian's packages for a compiler such as "gcc-12" and for TensorFlow's own build, and `more`, sorted."""
+    name, _, version = compiler.partition("-")
+    compilers = {"gcc": (f"gcc-{version}", f"g++-{version}"), "clang": (f"clang-{version}", f"lld-{version}")}
+    return tuple(sorted({*compilers[name], *TOOLS, *more}))
+
+
+def _llvm(base_image: str, compiler: str) -> tuple[str, ...]:
+    llvm, base = toolchains.table().llvm, base_images.find(base_image)
+    suite = toolchains.llvm_suite(base.distribution, compiler) if base else ""
+    return (llvm.url, suite, llvm.key, llvm.fingerprint) if suite else ()
+
+
+def _cuda_base(decided: Decision) -> str:
+    if not releases.cuda_from_base(decided.release, decided.target):
+        return ""
+    compiler = decided.asked.compiler or releases.compiler(decided.release)
+    return f"CUDA {decided.cuda}, cuDNN {decided.cudnn} and {compiler}"

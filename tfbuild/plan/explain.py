@@ -83,7 +83,7 @@ def explain(request: Request) -> Explanation:
     )
     notes += flags.notes if flags and requested else ()
     # A refused plan has no fixes, and the reason of the refusal does not matter here.
-    planned = _attempt([], lambda: selection.select(replace(request, release=release), host))
+    planned = _attempt([], lambda: selection.decide(replace(request, release=release), host))
     notes += failures.notes(planned.fixes) if planned else ()
     compiled = flags.instruction_set if flags and requested else requested  # without dropped features, like the plan
     knowledge = _Knowledge(

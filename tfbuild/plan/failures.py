@@ -138,9 +138,9 @@ def notes(rows: Iterable[Failure]) -> tuple[str, ...]:
     )
 
 
-def matching(release: str, log: str) -> tuple[Failure, ...]:
-    """Return the failures of a release that match a line of the log."""
-    return tuple(row for row in known(release) if row.match and re.search(row.match, log, re.MULTILINE))
+def matching(rows: Iterable[Failure], log: str) -> tuple[Failure, ...]:
+    """Return the failures that match a line of the log."""
+    return tuple(row for row in rows if row.match and re.search(row.match, log, re.MULTILINE))
 
 
 def edits(rows: Iterable[Failure]) -> str:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
-from tfbuild.cpu import isa
 from tfbuild.facts import base_images, targets
 from tfbuild.util import options
 from tfbuild.util.options import LOOKED_UP, TEXT, Identifier, option
@@ -75,7 +74,7 @@ class Request:
         "host,exact also keeps the features that make no difference to TensorFlow",
         pattern=LOOKED_UP,
         identifier=Identifier.WORD,
-        written=lambda build: isa.option(build.instruction_set) if _compiled(build) else "",
+        written=lambda build: build.instruction_set.option if _compiled(build) else "",
     )
     cpuinfo: str = option(
         "",

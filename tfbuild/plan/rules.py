@@ -57,6 +57,11 @@ def refuse_exclusive(request: Request) -> str:
     return target.name
 
 
+def is_target(name: str) -> bool:
+    """Whether there is a target of that name."""
+    return targets.find(name) is not None
+
+
 def _known_target(name: str) -> targets.Target:
     """Return the target of that name; raises UsageError with the one that is meant, or with all names."""
     if near := "" if targets.find(name) else _nearest_target(name):

@@ -1,32 +1,23 @@
 """Decide what to build: a request, the facts and a CPU become a `Build`, or a refusal. Nothing here acts.
 
-Start reading here. `select` is the whole decision; each rule that refuses is a function, here or in rules.py.
+Start reading here. `decide` is the whole decision; each rule that refuses is a function in rules.py, wheel_build.py or
+source_build.py. `complete` then adds everything that later steps need of the facts.
 """
 
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 
 from tfbuild import facts
 from tfbuild.cpu import Cpu, isa
-from tfbuild.cpu.isa import InstructionSet
-from tfbuild.errors import UnknownCompiler, UnknownCpu, UnknownRelease, UsageError
-from tfbuild.facts import base_images, releases, targets
-from tfbuild.plan import base_choice
-from tfbuild.plan import wheel as wheels
-from tfbuild.plan.build import MACHINES, PLATFORMS, Build
-from tfbuild.plan.gpus import capabilities, cuda_of, gpu_fields
-from tfbuild.plan.request import BASES, Request
-from tfbuild.plan.rules import (
-    asked_set,
-    choose_platform,
-    choose_python,
-    find_release,
-    image_fields,
-    refuse_exclusive,
-    variant_of_wheel,
-)
-from tfbuild.plan.source_build import from_source
-from tfbuild.util.options import given_to_compile, refuse_invalid
+from tfbuild.errors import TfbuildError, UnknownCompiler, UnknownRelease
+from tfbuild.facts import base_images, defects, releases, targets
+from tfbuild.facts.release_table import spelled
+from tfbuild.plan import base_choice, compute_capability, configuration, source_build, wheel_build
+from tfbuild.plan.build import MACHINES, PLATFORMS, Alternative, Build, Comparison, Decision, Runtime, RuntimeCheck
+from tfbuild.plan.request import Request
+from tfbuild.plan.rules import choose_platform, find_release, refuse_exclusive
+from tfbuild.util.options import refuse_invalid
 
 
 def select(request: Request, host: Cpu | None) -> Build:
@@ -34,136 +25,115 @@ def select(request: Request, host: Cpu | None) -> Build:
 
     Raises the error of the first rule that refuses, with a hint (tfbuild.errors).
     """
+    return complete(decide(request, host))
+
+
+def decide(request: Request, host: Cpu | None) -> Decision:
+    """Return what is decided about `request`; see `select`."""
     refuse_invalid(request)
     target = refuse_exclusive(request)
     platform = choose_platform(request, target)
-    plan = {"official": _official, "": from_source, "source": from_source}.get(request.wheel, _from_file)
-    return plan(request, target, platform, host)
+    kinds = {"official": wheel_build.official, "": source_build.from_source, "source": source_build.from_source}
+    return kinds.get(request.wheel, wheel_build.from_file)(request, target, platform, host)
 
 
-def _official(request: Request, target: str, platform: str, host: Cpu | None) -> Build:
-    """Plan an image with the wheel from PyPI. Its instruction set is the wheel's, never the host's."""
-    arch = PLATFORMS[platform]
-    refuse_compile_options(request)
-    release = _official_release(request, arch)
-    row = releases.official_wheel(release, arch)
-    python = choose_python(request, release, row.pythons)
-    if targets.get(target).onednn and not row.onednn:
-        raise UnknownRelease(
-            f"the official {arch} wheel of {release} has no oneDNN in it",
-            hint="take a newer release, or build this one from source: leave out --wheel official",
-        )
-    compiled = isa.instruction_set(row.features, arch)
-    requested = asked_set(request, arch, host)
-    refuse_unfit(compiled, asked_set(request, arch, host, exact=True), request)
+# --- what follows from a decision -------------------------------------------------------------------------------------
+
+
+def complete(decided: Decision) -> Build:
+    """Return the build with all that later steps need of the facts."""
+    image = (decided.release, decided.target, decided.python, decided.platform)
     return Build(
-        release=release,
-        python=python,
-        target=target,
-        platform=platform,
-        instruction_set=compiled,
-        compiler=row.compiler,
-        copts=tuple(f"--copt={flag}" for flag in row.flags),
-        threading="threadpool",
-        **gpu_fields(capabilities(request, target, release), cuda_of(request, target, release)),
-        wheel=wheels.official(
-            row.requirement(release, target), releases.constraints(release), python=python, arch=arch
+        **{field.name: getattr(decided, field.name) for field in fields(Decision)},
+        toolchain=configuration.toolchain(decided) if decided.wheel.kind == "source" else None,
+        runtime=runtime(decided.release, decided.target, decided.threading),
+        check=runtime_check(
+            decided.id,
+            *image,
+            instruction_set=decided.instruction_set.name,
+            features=decided.instruction_set.features,
+            compute_capabilities=decided.compute_capabilities,
         ),
-        variant=variant_of_wheel(request),
-        notes=(
-            *_unknown_wheel(release),
-            *_about_the_wheel(compiled, requested, release, request.cpu),
-            *_about_python(request, release, python),
-        ),
-        **image_fields(request, _base_of_wheel(request, python)),
+        comparison=comparison(decided.wheel.kind, *image, decided.asked.base),
     )
 
 
-def _official_release(request: Request, arch: str) -> str:
-    if request.release:
-        return find_release(request.release, newer=True)
-    return releases.newest_official(arch, request.python or base_images.default().python)
-
-
-def _base_of_wheel(request: Request, python: str) -> base_images.BaseImage | None:
-    """Return the base for an existing wheel, or None if the user named one."""
-    return base_choice.for_wheel(python) if request.base in BASES else None
-
-
-def _unknown_wheel(release: str) -> tuple[str, ...]:
-    """Return a note if the facts do not have the release."""
-    if releases.known(release):
-        return ()
-    return (
-        f"{base_choice.NOT_CERTAIN}this tfbuild does not know the wheel of {release}, expects it to be compiled like "
-        f"that of {releases.nearest(release)}, and takes what the index has, without a digest",
+def runtime(release: str, target: str, threading: str) -> Runtime:
+    """Return what an image of that release and target promises; any release that is a version has an answer."""
+    row, onednn = targets.get(target), releases.onednn_env(release)
+    return Runtime(
+        version=spelled(release),
+        cuda=row.cuda,
+        onednn=row.onednn,
+        environment=(*releases.thread_env(threading), *(onednn if row.onednn else ())),
+        untuned=(("LD_PRELOAD", ""), *((name, "") for name, _ in onednn)),
+        checks=row.checks,
+        known_defects=defects.known(release),
     )
 
 
-def _about_the_wheel(
-    compiled: InstructionSet, wanted: InstructionSet | None, release: str, cpu: str
-) -> tuple[str, ...]:
-    """Return a note on what --cpu does not change, and on what a build from source would add for that CPU."""
-    if wanted is None:
-        return ()
-    unused = releases.guard_spelling(release, set(wanted.features) - set(compiled.features))
-    add = f"; a build from source would add {' '.join(unused)}" if unused else ""
-    which = f"--cpu {cpu}" if cpu else "--cpuinfo"
-    return (f"{which} does not apply: the official wheel is compiled for {compiled.name}, whatever the CPU{add}",)
-
-
-def _about_python(request: Request, release: str, python: str) -> tuple[str, ...]:
-    """Return a note if the Python is a default that builds from source do not share."""
-    if not releases.known(release):
-        return ()
-    source = usual(PLATFORMS[choose_platform(request)], release).python
-    if request.python or python == source:
-        return ()
-    debian = base_choice.for_wheel(python).distribution
-    return (f"Python {python} is {debian}'s own; builds from source default to Python {source}",)
-
-
-def refuse_compile_options(request: Request) -> None:
-    """Raise UsageError for options of builds from source: they are refused, never ignored."""
-    if used := given_to_compile(request):
-        raise UsageError(
-            f"{', '.join(used)}: only for builds from source; --wheel {request.wheel} compiles nothing",
-            hint="leave it out, or leave out --wheel",
-        )
-
-
-def refuse_unfit(compiled: InstructionSet, requested: InstructionSet | None, request: Request) -> None:
-    """Raise UnknownCpu if the requested CPU cannot run the official wheel."""
-    lacking = sorted(set(compiled.features) - set(requested.features)) if requested is not None else []
-    if lacking:
-        raise UnknownCpu(
-            f"the official wheel is compiled for {compiled.name}; {request.cpu} has no {' '.join(lacking)}",
-            hint=f"build it from source for that CPU: leave out --wheel official, keep --cpu {request.cpu}",
-        )
-
-
-def _from_file(request: Request, target: str, platform: str, host: Cpu | None) -> Build:
-    """Plan an image with a wheel file, which must fit by name, tags and contents. Its guard tells the features."""
-    refuse_compile_options(request)
-    file = wheels.read(Path(request.wheel), target)
-    release = find_release(request.release or file.version, newer=True)
-    python = request.python or file.python
-    wheels.refuse_misfit(file, release=release, python=python, arch=PLATFORMS[platform])
-    wheel = wheels.from_file(file, releases.constraints(release))
-    sets = (asked_set(request, PLATFORMS[platform], host, exact=exact) for exact in (True, False))
-    claimed = tuple(dict.fromkeys(asked for asked in sets if asked is not None))
-    compiled = wheels.instruction_set(file, release, claimed=claimed)
-    return Build(
-        release=release,
-        python=python,
+def runtime_check(
+    id: str,
+    release: str,
+    target: str,
+    python: str,
+    platform: str,
+    *,
+    instruction_set: str,
+    features: Iterable[str],
+    compute_capabilities: tuple[str, ...],
+) -> RuntimeCheck:
+    """Return what an image's entry point checks. Raises UnknownCpu for an unknown feature, UsageError for a GPU."""
+    request = Request(release=release, target=target, python=python, platform=platform)
+    return RuntimeCheck(
+        id=id,
         target=target,
-        platform=platform,
-        instruction_set=compiled,
-        threading=wheels.threading(file),
-        wheel=wheel,
-        variant=(wheel.sha256[:8], *variant_of_wheel(request)),
-        **image_fields(request, _base_of_wheel(request, python)),
+        instruction_set=instruction_set,
+        required=facts.cpuinfo_names(features),
+        gpus=compute_capability.parse(",".join(compute_capabilities)) if compute_capabilities else (),
+        alternatives=tuple(image for image in _alternatives(request) if image.id != id),
     )
+
+
+# Builds of one release for other CPUs suggest the same images.
+@lru_cache(maxsize=2**10)
+def _alternatives(request: Request) -> tuple[Alternative, ...]:
+    levels = (level.name for level in facts.levels(PLATFORMS[request.platform]) if level.features)
+    requests = [replace(request, wheel="official"), *(replace(request, cpu=level) for level in levels)]
+    images = {image.id: image.instruction_set.features for each in requests if (image := _possible(each))}
+    order = sorted(images.items(), key=lambda image: (-len(image[1]), image[0]))
+    return tuple(Alternative(id=id, features=facts.cpuinfo_names(features)) for id, features in order)
+
+
+def _possible(request: Request) -> Decision | None:
+    try:
+        return decide(request, None)
+    except TfbuildError:
+        return None
+
+
+def comparison(kind: str, release: str, target: str, python: str, platform: str, base: str) -> Comparison:
+    """Plan what an image is compared with: an official wheel with itself, any other with the official wheel's image.
+
+    `kind`: that of its wheel. `base`: --base of its build. Without oneDNN in the official wheel, it is that of the
+    target's baseline.
+    """
+    if kind == "official":
+        return Comparison()
+    request = Request(target=target, release=release, python=python, platform=platform, base=base, wheel="official")
+    try:
+        arch = PLATFORMS[choose_platform(request, target)]
+        baseline = targets.get(target).baseline
+        if not releases.known(release):
+            raise UnknownRelease(f"this tfbuild knows no official wheel of TensorFlow {release}", hint="name a release")
+        if baseline and not releases.official_wheel(release, arch).onednn:
+            request = replace(request, target=baseline)
+        return Comparison(wheel=select(request, None))
+    except TfbuildError as error:
+        return Comparison(lacks=error.reason)
+
+
+# --- what is built by default -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,7 +155,7 @@ def usual(arch: str, release: str = "", compiler: str = "") -> Usual:
         release = find_release(release)
     else:
         lowest = facts.levels(arch)[0].name
-        release = select(Request(platform=MACHINES[arch], cpu=lowest), None).release
+        release = decide(Request(platform=MACHINES[arch], cpu=lowest), None).release
     pythons = releases.pythons(release)[::-1]
     compiler = base_choice.named_compiler(compiler, release) if compiler else ""
     try:

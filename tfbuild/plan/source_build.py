@@ -14,7 +14,7 @@ from tfbuild.plan import source as sources
 from tfbuild.plan import wheel as wheels
 from tfbuild.plan.amendments import Override, Patch, SystemLibrary
 from tfbuild.plan.base_choice import BaseChoice
-from tfbuild.plan.build import MACHINES, PLATFORMS, Build
+from tfbuild.plan.build import MACHINES, PLATFORMS, Decision
 from tfbuild.plan.compute_capability import Capability
 from tfbuild.plan.cuda_versions import CudaChoice
 from tfbuild.plan.failures import Circumstances, Failure
@@ -24,7 +24,7 @@ from tfbuild.plan.rules import asked_set, choose_python, find_release, headers_w
 from tfbuild.plan.source import Source
 
 
-def from_source(request: Request, target: str, platform: str, host: Cpu | None) -> Build:
+def from_source(request: Request, target: str, platform: str, host: Cpu | None) -> Decision:
     """Plan a compile by Bazel for the requested CPU (default: this machine's)."""
     arch = PLATFORMS[platform]
     wanted = asked_set(request, arch, host) or asked_set(replace(request, cpu="host"), arch, host)
@@ -33,7 +33,7 @@ def from_source(request: Request, target: str, platform: str, host: Cpu | None) 
     own = sources.read(Path(request.source), request.source_sha256) if request.source else None
     release = _release_of(own, request.release) if own else request.release
 
-    def plan(release: str) -> Build:
+    def plan(release: str) -> Decision:
         return _build(_decide(request, target, arch, release, wanted, own or sources.tag(release)))
 
     return plan(find_release(release) if release else newest_release(plan))
@@ -54,7 +54,7 @@ def _release_of(source: Source, requested: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class _Decisions:
-    """All that is decided about one compile before it becomes a `Build`; `failures`: those that concern it."""
+    """All that is decided about one compile before it becomes a `Decision`; `failures`: those that concern it."""
 
     request: Request
     target: str
@@ -122,10 +122,10 @@ def _decide(
     )
 
 
-def _build(decided: _Decisions) -> Build:
+def _build(decided: _Decisions) -> Decision:
     request, release = decided.request, decided.release
     answers = tuple(amendments.configure_value(text) for text in request.configure)
-    return Build(
+    return Decision(
         release=release,
         python=decided.choice.python,
         target=decided.target,

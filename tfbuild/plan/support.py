@@ -14,7 +14,7 @@ from tfbuild import facts
 from tfbuild.errors import TfbuildError
 from tfbuild.facts import Facts, base_images, releases, targets
 from tfbuild.plan import base_choice, selection
-from tfbuild.plan.build import PLATFORMS, Build
+from tfbuild.plan.build import PLATFORMS, Decision
 from tfbuild.plan.request import Request
 
 SCHEMA = "tfbuild.support/1"
@@ -47,7 +47,7 @@ class Combination:
     python: str
     target: str
     platform: str
-    build: Build | None
+    build: Decision | None
     reason: str
     evidence: tuple[Evidence, ...]
 
@@ -107,11 +107,11 @@ def _row(release: str, python: str, target: str, platform: str) -> Combination:
 
 
 @cache  # several generated pages have a table of all plans
-def _planned(release: str, target: str, python: str, platform: str) -> tuple[Build | None, str]:
+def _planned(release: str, target: str, python: str, platform: str) -> tuple[Decision | None, str]:
     """Return the build, or None and the reason why there is none."""
     request = Request(release=release, python=python, target=target, platform=platform, cpu=CPUS[platform])
     try:
-        return selection.select(request, None), ""
+        return selection.decide(request, None), ""
     except TfbuildError as error:
         return None, error.reason
 

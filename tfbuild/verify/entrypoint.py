@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tfbuild import facts
-from tfbuild.context import candidates, dockerfile
-from tfbuild.context.planned import Planned
+from tfbuild.context import dockerfile
+from tfbuild.context.labels import Planned
 from tfbuild.errors import TfbuildError
 
 PATH = "/usr/local/bin/tfbuild-entrypoint"
@@ -33,7 +33,7 @@ class Trial:
 def expected(planned: Planned) -> str:
     """Return the entry point that this tfbuild renders for an image's labels; raise ValueError if it cannot."""
     try:
-        return dockerfile.entrypoint_of(planned, header="#")
+        return dockerfile.render_entrypoint(planned.check(), header="#")
     except TfbuildError as error:
         raise ValueError(f"no entry point can be rendered for its labels: {error.reason}") from error
 
@@ -52,7 +52,7 @@ def trials(planned: Planned, rng: random.Random) -> list[Trial]:
 
     One has exactly the labelled features, the other every known one. Those that lack one have a part of the others.
     """
-    required = candidates.kernel_names(tuple(sorted(planned.features)))
+    required = facts.cpuinfo_names(planned.features)
     others = sorted({row.cpuinfo for row in facts.features(planned.arch) if row.cpuinfo} - set(required))
     lacking = [
         Trial(cpuinfo=_describe(planned.arch, [*required, *_part(others, rng)], rng, lacks), lacks=lacks)

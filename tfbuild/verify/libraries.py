@@ -3,7 +3,7 @@
 from tfbuild.binary import inspector, scan
 from tfbuild.binary.guard import Guard
 from tfbuild.binary.scan import ScannedCode
-from tfbuild.context.planned import Planned
+from tfbuild.context.labels import Planned
 from tfbuild.engine import Engine
 from tfbuild.facts import releases
 from tfbuild.util import scratch

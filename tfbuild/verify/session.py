@@ -8,8 +8,7 @@ from functools import partial
 
 from tfbuild import __version__
 from tfbuild.binary.guard import Guard
-from tfbuild.context.labels import read_labels
-from tfbuild.context.planned import Planned
+from tfbuild.context.labels import Planned, read_labels
 from tfbuild.engine import Engine, Image, removal
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.records import Environment, TensorFlow

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from tfbuild.binary.guard import Guard
-from tfbuild.context.planned import Planned
+from tfbuild.context.labels import Planned
 from tfbuild.engine import ContainerRun, Engine, Process, Sandbox
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.challenge import Challenge

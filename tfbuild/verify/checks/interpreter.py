@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 
 from tfbuild.binary.program import Program, python_version, read_program
 from tfbuild.context.dockerfile import TCMALLOC
-from tfbuild.context.planned import Planned
+from tfbuild.context.labels import Planned
 from tfbuild.in_container.smoke import judge
 from tfbuild.measure import probe
 from tfbuild.verify.verification import Claim, Verification, VerificationCheck

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from tfbuild import facts
 from tfbuild.binary.guard import MOST_BYTES, Guard, GuardUnreadable, read_guard
-from tfbuild.context.planned import Planned
+from tfbuild.context.labels import Planned
 from tfbuild.cpu import canonical
 from tfbuild.engine import Engine
 from tfbuild.facts import guard as guards

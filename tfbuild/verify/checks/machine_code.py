@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from tfbuild.binary import scan
 from tfbuild.binary.scan import CodeUnreadable, ScannedCode
-from tfbuild.context.planned import Planned
+from tfbuild.context.labels import Planned
 from tfbuild.in_container.smoke import judge
 from tfbuild.verify import libraries
 from tfbuild.verify.verification import Claim, Verification, VerificationCheck
