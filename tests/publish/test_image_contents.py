@@ -217,7 +217,7 @@ def notes(given: Contents, **changes: str) -> list[str]:
 
 def test_an_sbom_says_what_it_lacks() -> None:
     wheel_digest, commit, linked = (
-        "the digest of TensorFlow's wheel is not known: pip notes it only for a wheel out of a file",
+        "the digest of TensorFlow's wheel is not known",
         "TensorFlow's source commit is not known: only a build from source writes it down",
         "the libraries that are linked into TensorFlow are not known, nor their versions",
     )

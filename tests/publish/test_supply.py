@@ -180,10 +180,27 @@ def test_the_digest_and_commit_of_the_wheel_are_those_that_pip_and_the_builder_n
     for noted in ({"hashes": {"sha256": 64 * "e"}}, {"hash": f"sha256={64 * 'e'}"}):
         direct = json.dumps({"url": "file:///mnt/wheel/x.whl", "archive_info": noted}).encode()
         contents = image_contents.of_files(files(**{f"{SITE}/tensorflow-2.20.0.dist-info/direct_url.json": direct}))
-        assert sbom.wheel_digest(contents) == 64 * "e"
+        assert sbom.wheel_digest(contents, labels()) == 64 * "e"
     for broken in (b"[]", b"{", b'{"archive_info": {"hash": "sha256=../x"}}'):
         contents = image_contents.of_files(files(**{f"{SITE}/tensorflow-2.20.0.dist-info/direct_url.json": broken}))
-        assert sbom.wheel_digest(contents) == ""
+        assert sbom.wheel_digest(contents, labels()) == ""
+
+
+def test_an_official_wheel_is_named_with_its_digest_on_pypi() -> None:
+    build = plan.select(Request(target="mkl", wheel="official", release="2.21.0", platform="linux/amd64"), None)
+    given = image(labels=labels_of(build))
+    assert build.wheel.sha256
+    row = rows(sbom.document(given, image_contents.of_files(files())))["tensorflow"]
+    assert row["hashes"] == [{"alg": "SHA-256", "content": build.wheel.sha256}]
+    digest = sbom.wheel_digest(image_contents.of_files(files()), given.labels)
+    statement = provenance.statement(
+        given, repository="us/x", digest=DIGEST, built={}, wheel_sha256=digest, git_version="", report=b"", verified="",
+        sbom=b"", run=None,
+    )  # fmt: skip
+    (dependency,) = [
+        item for item in statement.predicate.build_definition.resolved_dependencies if item.name == "tensorflow wheel"
+    ]
+    assert (dependency.uri, dependency.digest) == ("pkg:pypi/tensorflow-cpu@2.21.0", {"sha256": build.wheel.sha256})
 
 
 def test_the_sbom_of_an_empty_image_says_so() -> None:

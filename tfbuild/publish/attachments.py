@@ -71,7 +71,7 @@ def make(image: Image, contents: "Contents", repository: str, digest: str, repor
         repository=repository,
         digest=digest,
         built=contents.built,
-        wheel_sha256=sbom.wheel_digest(contents),
+        wheel_sha256=sbom.wheel_digest(contents, image.labels),
         git_version=report.software.git if report.software else "",
         report=(reports / provenance.report_name(identifier)).read_bytes(),
         verified=report.created,

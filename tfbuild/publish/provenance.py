@@ -168,10 +168,16 @@ def _dependencies(
     if commit := built.get("source_commit", ""):
         resources.append(Resource(name="tensorflow source", uri=TENSORFLOW, digest={"gitCommit": commit}))
     if wheel_sha256:
-        resources.append(Resource(name="tensorflow wheel", digest={"sha256": wheel_sha256}))
+        resources.append(Resource(name="tensorflow wheel", uri=_on_pypi(labels), digest={"sha256": wheel_sha256}))
     if run is not None:
         resources.append(Resource(name="checkout", uri=run.source, digest={"gitCommit": run.commit}))
     return resources
+
+
+def _on_pypi(labels: ImageLabels) -> str:
+    """The package URL of an official wheel, which PyPI has; else ""."""
+    project, _, version = labels.get("requirement").partition("==")
+    return f"pkg:pypi/{project}@{version}" if labels.get("wheel") == "official" and version else ""
 
 
 def _resource(name: str, digest: str, **annotations: str) -> Resource:

@@ -18,7 +18,7 @@ from packageurl import PackageURL
 from tfbuild import __version__
 from tfbuild.context.labels import read_labels
 from tfbuild.engine import Engine, Image
-from tfbuild.plan import wheel
+from tfbuild.plan import PLATFORMS, wheel
 from tfbuild.publish import choose, image_contents
 from tfbuild.publish.image_contents import Contents, DebianPackage, PythonPackage
 
@@ -82,6 +82,7 @@ def _subject(image: Image, contents: Contents) -> Component:
         name="tfbuild",
         version=read_labels(image.labels).id or None,
         bom_ref=image.id,
+        purl=_purl("docker", "tfbuild", image.id),
         properties=properties,
     )
 
@@ -92,8 +93,8 @@ def notes(labels: Mapping[str, str], contents: Contents) -> list[str]:
     packages = [package for package in contents.python if package.name in wheel.projects()]
     if not packages:
         lines.append("no Python package of TensorFlow is in the image")
-    elif not wheel_digest(contents):
-        lines.append("the digest of TensorFlow's wheel is not known: pip notes it only for a wheel out of a file")
+    elif not wheel_digest(contents, labels):
+        lines.append("the digest of TensorFlow's wheel is not known")
     if packages and not _commit(contents):
         lines.append("TensorFlow's source commit is not known: only a build from source writes it down")
     if packages:
@@ -148,7 +149,7 @@ def _of_python(package: PythonPackage, labels: Mapping[str, str], contents: Cont
     purl = _purl("pypi", package.name, package.version)
     reference = f"{purl}#{package.path}"
     is_tensorflow = package.name in wheel.projects()
-    digest = wheel_digest(contents) if is_tensorflow else package.wheel_sha256
+    digest = wheel_digest(contents, labels) if is_tensorflow else package.wheel_sha256
     commit = _commit(contents) if is_tensorflow else ""
     properties = [Property(name="tfbuild:path", value=package.path)]
     return Component(
@@ -183,10 +184,21 @@ def _of_tensorflow(labels: Mapping[str, str], contents: Contents) -> Iterator[Pr
         yield Property(name="tfbuild:tensorflow:third-party-notices", value=", ".join(contents.notices))
 
 
-def wheel_digest(contents: Contents) -> str:
-    """The digest of TensorFlow's wheel, as pip or the builder noted it; "" if neither did."""
+def wheel_digest(contents: Contents, labels: Mapping[str, str]) -> str:
+    """Return the digest of TensorFlow's wheel: as pip or the builder noted it, or the official one's; else "".
+
+    pip installed an official wheel by that digest, but notes none of a wheel from an index.
+    """
     noted = (package.wheel_sha256 for package in contents.python if package.name in wheel.projects())
-    return next(filter(None, noted), "") or contents.built.get("wheel", "")
+    return next(filter(None, noted), "") or contents.built.get("wheel", "") or _official(labels)
+
+
+def _official(labels: Mapping[str, str]) -> str:
+    known = read_labels(labels)
+    arch = PLATFORMS.get(known.get("platform"), "")
+    if known.get("wheel") != "official" or not arch:
+        return ""
+    return wheel.official(known.get("requirement"), (), python=known.get("python"), arch=arch).sha256
 
 
 def _commit(contents: Contents) -> str:
