@@ -2,9 +2,9 @@
 
     ci/fuzz.sh [PARSER...] --seconds 60
 
-That needs atheris, which ci/fuzz.sh installs. Each parser runs in a process of its own with limits on time and memory;
-it starts from the tests' recorded inputs. Prints each input that it could not take, as bytes for a test
-(tests/project/test_fuzz.py has those found so far), and records how many inputs each parser was given if all ran.
+That needs atheris, which ci/fuzz.sh installs. Each parser runs in a process of its own, with limits on the time and the
+memory of each input; it starts from the tests' recorded inputs. Prints each input that it could not take, as bytes for
+a test (tests/project/test_fuzz.py has those found so far). If all ran, it records how many inputs each was given.
 """
 
 import argparse
@@ -13,20 +13,22 @@ import io
 import json
 import os
 import re
+import resource
 import subprocess
 import sys
 import tempfile
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from unittest.mock import patch
 
 from benchmarks.harness import record
+from tests.binary import libraries
 from tests.cpu.machines import machine
 from tfbuild import cpu, facts
 from tfbuild.bench import report as bench_reports
-from tfbuild.binary import guard, machinecode, scan
+from tfbuild.binary import guard, machinecode, program, scan
 from tfbuild.context import image_name
 from tfbuild.engine import buildkit_log
 from tfbuild.errors import TfbuildError
@@ -44,7 +46,9 @@ from tfbuild.verify import report as reports
 ROOT = Path(__file__).parent.parent
 DATA = ROOT / "tests" / "data"
 # Of one input: what a parser may take. An answer takes milliseconds on any of the recorded inputs.
-SECONDS, MEGABYTES, BYTES = 10, 2048, 16 * 1024
+SECONDS, MEGABYTES, BYTES = 10, 256, 16 * 1024
+# Of an ELF file: so many rows of its tables can name so long a text that no reader may keep all of them.
+LIBRARY_BYTES = 256 * 1024
 DONE = re.compile(r"^Done (\d+) runs in (\d+) second", re.MULTILINE)
 # Only tfbuild's own branches lead the fuzzer.
 INSTRUMENTED = """
@@ -57,11 +61,13 @@ fuzz.fuzz(sys.argv[1])
 
 @dataclass(frozen=True, kw_only=True)
 class Parser:
-    """`read`: parses bytes; `errors`: what it may raise; `seeds`: files to start from, the first `BYTES` of each."""
+    """`read`: parses at most `most` bytes; `errors`: what it may raise; `seeds`: files to start from; `more`: texts."""
 
     read: Callable[[bytes], object]
     errors: tuple[type[Exception], ...] = (TfbuildError,)
     seeds: tuple[str, ...] = ()
+    more: Callable[[], Iterable[bytes]] = tuple
+    most: int = BYTES
 
     def accepts(self, content: bytes) -> None:
         """Parse the content. Raises what no caller expects."""
@@ -86,6 +92,10 @@ def in_file(read: Callable[[Path], object], name: str = "file") -> Callable[[byt
             path.unlink()
 
     return reading
+
+
+def cpuinfos() -> Iterable[bytes]:
+    yield from (machine(name).cpuinfo().encode() for name in ("rhel7-haswell", "rhel7-zen"))
 
 
 def log_lines(content: bytes) -> None:
@@ -138,6 +148,14 @@ def wheel_name(content: bytes) -> None:
         wheel.read(Path(name or "x"), "mkl")
 
 
+def elf_files() -> Iterable[bytes]:
+    yield from (libraries.library(libraries.recorded(name)) for name in ("tensorflow_cpu-2.21.0", "tensorflow-2.0.4"))
+
+
+def elf(read: Callable[[bytes], object], *errors: type[Exception]) -> Parser:
+    return Parser(read=read, errors=errors, more=elf_files, most=LIBRARY_BYTES)
+
+
 def code(content: bytes) -> None:
     for arch in ("x86_64", "aarch64"):
         machinecode.count(content, arch)
@@ -145,7 +163,7 @@ def code(content: bytes) -> None:
 
 
 PARSERS = {
-    "cpuinfo": Parser(read=lambda content: cpu.parse(text(content))),
+    "cpuinfo": Parser(read=lambda content: cpu.parse(text(content)), more=cpuinfos),
     "log": Parser(read=log_lines, seeds=("smoke/*",)),
     "bazel": Parser(read=bazel_lines, seeds=("bazel/*",)),
     "buildkit": Parser(read=build_lines, seeds=("buildkit/*",)),
@@ -162,20 +180,32 @@ PARSERS = {
     "sbom": Parser(read=lambda content: (sbom.named(content), sbom.subject(content)), errors=(ValueError,)),
     "facts": Parser(read=lambda content: facts.parse(text(content), FeatureTable, "x"), errors=(ValueError,)),
     "code": Parser(read=code),
-    "library": Parser(read=in_file(scan.read), errors=(TfbuildError, scan.CodeUnreadable)),
-    "guard": Parser(read=in_file(lambda path: guard.read_guard(path, "2.21.0")), errors=(guard.GuardUnreadable,)),
+    "library": elf(in_file(scan.read), TfbuildError, scan.CodeUnreadable),
+    "guard": elf(in_file(lambda path: guard.read_guard(path, "2.21.0")), guard.GuardUnreadable),
+    "program": elf(lambda content: program.python_version(content, program.read_program(content)), ValueError),
 }
 
 
 def seeds(parser: Parser) -> Iterable[bytes]:
-    if parser is PARSERS["cpuinfo"]:
-        yield from (machine(name).cpuinfo().encode()[:BYTES] for name in ("rhel7-haswell", "rhel7-zen"))
+    yield from (content[: parser.most] for content in parser.more())
     yield b"{}"
     yield b"tensorflow_cpu-2.21.0-cp311-cp311-manylinux_2_27_x86_64.whl"
     for pattern in parser.seeds:
         for path in sorted(DATA.glob(pattern)):
             if path.is_file():
-                yield path.read_bytes()[:BYTES]
+                yield path.read_bytes()[: parser.most]
+
+
+@contextlib.contextmanager
+def more_memory(megabytes: int) -> Iterator[None]:
+    """Let this process take so much more memory in the block: beyond that, Python raises MemoryError."""
+    before, hard = resource.getrlimit(resource.RLIMIT_AS)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (megabytes << 20), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (before, hard))
 
 
 def fuzz(name: str) -> None:
@@ -185,7 +215,7 @@ def fuzz(name: str) -> None:
     parser = PARSERS[name]
 
     def one(content: bytes) -> None:
-        with contextlib.redirect_stderr(io.StringIO()):
+        with contextlib.redirect_stderr(io.StringIO()), more_memory(MEGABYTES):
             parser.accepts(content)
 
     atheris.Setup([sys.argv[0], *sys.argv[2:]], one)
@@ -210,7 +240,7 @@ def run(name: str, seconds: int, folder: Path) -> Fuzzed:
         (corpus / str(number)).write_bytes(seed)
     command = [
         sys.executable, "-c", INSTRUMENTED, name, str(corpus), f"-artifact_prefix={found}/",
-        f"-max_total_time={seconds}", f"-timeout={SECONDS}", f"-rss_limit_mb={MEGABYTES}", f"-max_len={BYTES}",
+        f"-max_total_time={seconds}", f"-timeout={SECONDS}", f"-max_len={PARSERS[name].most}",
     ]  # fmt: skip
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     why = (done.stdout + done.stderr)[-1500:]

@@ -54,7 +54,7 @@ def library(record: dict[str, Any], *, symbols: bool = True, machine: int = X86_
         tables.append(Part(name=".symtab", kind=SYMTAB, address=0, content=table))
         tables.append(Part(name=".strtab", kind=STRTAB, address=0, content=names))
     other = [Part(name=".text", kind=PROGBITS, address=0x1000, content=text)] if text else []
-    return _elf([*code, *other, *tables], machine)
+    return elf([*code, *other, *tables], machine)
 
 
 def _symbols(rows: list[tuple[str, int, int]]) -> tuple[bytes, bytes]:
@@ -66,7 +66,7 @@ def _symbols(rows: list[tuple[str, int, int]]) -> tuple[bytes, bytes]:
     return names, table
 
 
-def _elf(parts: list[Part], machine: int) -> bytes:
+def elf(parts: list[Part], machine: int = X86_64) -> bytes:
     names, body, headers = b"\0", b"", bytes(64)
     index = {part.name: number for number, part in enumerate(parts, start=1)}
     for part in parts:

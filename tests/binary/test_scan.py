@@ -68,7 +68,7 @@ def library(
         strings, table = libraries._symbols([(name(number), a, SIZE) for number, a in enumerate(addresses)])
         parts.append(Part(name=".symtab", kind=SYMTAB, address=0, content=table))
         parts.append(Part(name=".strtab", kind=STRTAB, address=0, content=strings))
-    return libraries._elf(parts, libraries.X86_64)
+    return libraries.elf(parts, libraries.X86_64)
 
 
 @pytest.fixture
@@ -325,9 +325,9 @@ def test_what_is_no_library_is_refused(scanned: Callable[..., ScannedCode], cont
 
 def test_odd_libraries_are_refused_with_the_reason(scanned: Callable[..., ScannedCode]) -> None:
     with pytest.raises(CodeUnreadable, match="x86-64 and AArch64"):
-        scanned(libraries._elf([Part(name=".text", kind=PROGBITS, address=BASE, content=NOP)], 8))
+        scanned(libraries.elf([Part(name=".text", kind=PROGBITS, address=BASE, content=NOP)], 8))
     with pytest.raises(CodeUnreadable, match=r"no \.text"):
-        scanned(libraries._elf([Part(name=".data", kind=PROGBITS, address=BASE, content=NOP)], libraries.X86_64))
+        scanned(libraries.elf([Part(name=".data", kind=PROGBITS, address=BASE, content=NOP)], libraries.X86_64))
 
 
 def test_a_lie_about_counts_is_bounded_by_the_file(scanned: Callable[..., ScannedCode]) -> None:

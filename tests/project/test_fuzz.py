@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from benchmarks.fuzz import PARSERS
+from benchmarks.fuzz import MEGABYTES, PARSERS, more_memory, seeds
 from tests.rows import each
 
 DEEP = b"[" * 100_000
@@ -32,6 +32,20 @@ def test_each_parser_ends_with_its_documented_error_or_none(name: str, content: 
 @pytest.mark.parametrize(("name", "content"), FOUND)
 def test_what_was_found_is_taken_now(name: str, content: bytes) -> None:
     PARSERS[name].accepts(content)
+
+
+@each("name", ["library", "guard", "program"])
+def test_parsers_of_elf_files_start_from_whole_ones_with_little_memory(name: str) -> None:
+    files = [content for content in seeds(PARSERS[name]) if content.startswith(b"\x7fELF")]
+    assert len(files) == 2
+    for content in files:
+        with more_memory(MEGABYTES):
+            PARSERS[name].accepts(content)
+
+
+def test_a_parser_that_takes_more_memory_than_its_input_may_is_found() -> None:
+    with pytest.raises(MemoryError), more_memory(MEGABYTES):
+        bytearray(8 << 30)
 
 
 def test_a_bill_whose_components_are_none_differs_from_any_image() -> None:

@@ -8,6 +8,7 @@ its own, CPUFeatureGuard::CPUFeatureGuard().
 The library is untrusted: if it cannot be read, GuardUnreadable gives the reason.
 """
 
+import io
 import mmap
 import re
 import struct
@@ -27,6 +28,8 @@ MOST_TABLE = 128 * 1024 * 1024
 MOST_FUNCTIONS = 1000
 MOST_BODIES = 32
 MOST_CODE = 64 * 1024
+# The longest name of a section. Names may overlap, so that a small file can have many long ones.
+MOST_NAME = 256
 
 INITIALIZER = b"_GLOBAL__sub_I_cpu_feature_guard"
 CONSTRUCTOR = b"CPUFeatureGuardC"
@@ -128,30 +131,32 @@ class Function:
 class Library:
     """A mapped ELF file and its section headers; section contents are read raw (never decompressed)."""
 
-    image: mmap.mmap
+    image: mmap.mmap | bytes
     machine: str
     sections: tuple[Section, ...]
 
     @classmethod
-    def parse(cls, image: mmap.mmap) -> "Library":
+    def parse(cls, image: mmap.mmap | bytes) -> "Library":
         from elftools.common.utils import struct_parse
         from elftools.elf.elffile import ELFFile
-        from elftools.elf.sections import StringTableSection
 
-        stream = cast(IO[bytes], image)
+        stream = io.BytesIO(image) if isinstance(image, bytes) else cast(IO[bytes], image)
         elf = ELFFile(stream)
         if elf.elfclass != 64 or not elf.little_endian or elf.num_sections() > MOST_SECTIONS:
             raise GuardUnreadable("the library is not a 64-bit little-endian ELF file with a sane number of sections")
-        # Not iter_sections(), which reads the whole hash table of the symbols.
+        # Not iter_sections(), which reads the whole hash table of the symbols, and names of any length.
         places = (elf["e_shoff"] + number * elf["e_shentsize"] for number in range(elf.num_sections()))
         headers = [struct_parse(elf.structs.Elf_Shdr, stream, stream_pos=place) for place in places]
-        names = elf.get_section(elf.get_shstrndx()) if headers else None
-        if not isinstance(names, StringTableSection):
-            return cls(image=image, machine=str(elf.header.e_machine), sections=())
-        named = ((names.get_string(header.sh_name), header) for header in headers)
+        names = headers[elf.get_shstrndx()].sh_offset if headers else 0
         sections = tuple(
-            Section(name=name, kind=str(h.sh_type), address=h.sh_addr, offset=h.sh_offset, size=h.sh_size)
-            for name, h in named
+            Section(
+                name=string(image, names + h.sh_name),
+                kind=str(h.sh_type),
+                address=h.sh_addr,
+                offset=h.sh_offset,
+                size=h.sh_size,
+            )
+            for h in headers
         )
         return cls(image=image, machine=str(elf.header.e_machine), sections=sections)
 
@@ -178,7 +183,7 @@ class Library:
         names = _names(self.content(".strtab"))
         functions = tuple(
             Function(name=names[name], address=value, size=size)
-            for name, info, _, section, value, size in _rows(SYMBOL, self.content(".symtab"))
+            for name, info, _, section, value, size in rows(SYMBOL, self.content(".symtab"))
             if name in names and info & 0xF == FUNCTION and section
         )
         if not any(function.name.startswith(INITIALIZER) for function in functions):
@@ -190,14 +195,20 @@ class Library:
     def imported(self) -> frozenset[int]:
         """Return the GOT slots (addresses of pointers) through which the library calls exported test functions."""
         names = _names(self.content(".dynstr"))
-        symbols = enumerate(_rows(SYMBOL, self.content(".dynsym")))
+        symbols = enumerate(rows(SYMBOL, self.content(".dynsym")))
         testing = {index for index, row in symbols if _tests(names.get(row[0], b""))}
         tables = [s.name for s in self.sections if s.kind == "SHT_RELA" and s.name in (".rela.plt", ".rela.dyn")]
-        rows = (row for name in tables for row in _rows(RELOCATION, self.content(name)))
-        return frozenset(offset for offset, info, _ in rows if info >> 32 in testing)
+        relocations = (row for name in tables for row in rows(RELOCATION, self.content(name)))
+        return frozenset(offset for offset, info, _ in relocations if info >> 32 in testing)
 
 
-def _rows(kind: struct.Struct, content: bytes) -> Iterator[tuple[int, ...]]:
+def string(content: bytes | mmap.mmap, offset: int) -> str:
+    """Return the name that starts at `offset`, cut at MOST_NAME bytes."""
+    return content[offset : offset + MOST_NAME].partition(b"\0")[0].decode("latin-1")
+
+
+def rows(kind: struct.Struct, content: bytes) -> Iterator[tuple[int, ...]]:
+    """Yield the rows of a table, without a last one that is cut off."""
     return kind.iter_unpack(content[: len(content) // kind.size * kind.size])
 
 

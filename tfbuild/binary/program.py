@@ -1,24 +1,29 @@
 """Read what kind of program or library an ELF file is, without executing it."""
 
-import io
 import re
+import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from elftools.common.exceptions import ELFError
-from elftools.elf.dynamic import DynamicSection
-from elftools.elf.elffile import ELFFile
-from elftools.elf.sections import SymbolTableSection
+from tfbuild.binary.guard import SYMBOL, GuardUnreadable, Library, rows, string
 
-ARCHES = {"x64": "x86_64", "AArch64": "aarch64"}
+ARCHES = {"EM_X86_64": "x86_64", "EM_AARCH64": "aarch64"}
 # CPython linked into one program calls one of these; otherwise the program needs libpython.
 MAINS = frozenset({"Py_BytesMain", "_Py_UnixMain", "Py_Main"})
+TCMALLOC = "tc_malloc"
+# The names that are looked for. A program may define any number of others, of any length.
+WANTED = (*sorted(MAINS), TCMALLOC)
+DYNAMIC = struct.Struct("<qQ")  # Elf64_Dyn: tag, value
+NEEDED = 1  # DT_NEEDED
+# Upper bounds of what is kept: of the places of a name that is looked for, and of needed libraries.
+MOST_PLACES, MOST_NEEDED = 1000, 500
 SHARED = re.compile(r"libpython(3\.\d+)m?\.so[.\d]*")
 VERSION = re.compile(rb"\x00(3\.\d{1,2})\.\d{1,3}[a-z0-9+]*\x00")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """An ELF file: the names that it defines for others, and the libraries that it needs."""
+    """An ELF file: the WANTED names that it defines for others, and the libraries that it needs."""
 
     arch: str
     exports: frozenset[str]
@@ -26,21 +31,52 @@ class Program:
 
 
 def read_program(content: bytes) -> Program:
-    """Read an ELF file. Raises ValueError if it is none, or a damaged one."""
+    """Read a 64-bit ELF file. Raises ValueError if it is not one, or a damaged one."""
     try:
-        elf = ELFFile(io.BytesIO(content))
-        symbols, dynamic = elf.get_section_by_name(".dynsym"), elf.get_section_by_name(".dynamic")
-        exports = symbols.iter_symbols() if isinstance(symbols, SymbolTableSection) else ()
-        tags = dynamic.iter_tags("DT_NEEDED") if isinstance(dynamic, DynamicSection) else ()
+        library = Library.parse(content)
         return Program(
-            arch=ARCHES.get(elf.get_machine_arch(), elf.get_machine_arch()),
-            exports=frozenset(symbol.name for symbol in exports if symbol["st_shndx"] != "SHN_UNDEF"),
-            # pyelftools adds this attribute to tags of this kind.
-            needed=tuple(str(tag.needed) for tag in tags),  # type: ignore[attr-defined]
+            arch=ARCHES.get(library.machine, library.machine),
+            exports=frozenset(_exports(library)),
+            needed=tuple(_needed(library)),
         )
-    # pyelftools raises various errors for damaged files.
-    except (ELFError, ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError) as error:
-        raise ValueError(f"no ELF program ({str(error)[:100] or type(error).__name__})") from error
+    except Exception as error:  # pyelftools raises anything for a broken file
+        reason = error.reason if isinstance(error, GuardUnreadable) else str(error) or type(error).__name__
+        raise ValueError(f"not an ELF program ({reason[:100]})") from error
+
+
+def _exports(library: Library) -> Iterator[str]:
+    """Yield the WANTED names that some symbol defines."""
+    if not _has(library, ".dynsym"):
+        return
+    places = _places(library.content(".dynstr"))
+    for name, _, _, section, _, _ in rows(SYMBOL, library.content(".dynsym")):
+        if section and name in places:
+            yield places[name]
+
+
+def _places(strings: bytes) -> dict[int, str]:
+    """Return where in a string table the WANTED names begin, also as the ends of other names."""
+    places: dict[int, str] = {}
+    for name in WANTED:
+        for match in re.finditer(re.escape(name.encode()) + b"\0", strings):
+            places[match.start()] = name
+            if len(places) > MOST_PLACES:
+                raise ValueError("it has the same name far too often")
+    return places
+
+
+def _needed(library: Library) -> Iterator[str]:
+    if not _has(library, ".dynamic"):
+        return
+    values = [value for tag, value in rows(DYNAMIC, library.content(".dynamic")) if tag == NEEDED]
+    if len(values) > MOST_NEEDED:
+        raise ValueError(f"it needs {len(values)} libraries")
+    strings = library.content(".dynstr") if values else b""
+    yield from (string(strings, value) for value in values)
+
+
+def _has(library: Library, name: str) -> bool:
+    return any(section.name == name and section.kind != "SHT_NOBITS" for section in library.sections)
 
 
 def python_version(content: bytes, program: Program) -> str:
@@ -50,5 +86,5 @@ def python_version(content: bytes, program: Program) -> str:
             return match.group(1)
     if not program.exports & MAINS:
         return ""
-    versions = {match.decode() for match in VERSION.findall(content)}
+    versions = {match[1].decode() for match in VERSION.finditer(content)}
     return max(versions, key=lambda version: int(version.partition(".")[2]), default="")
