@@ -129,7 +129,7 @@ def test_every_single_wrong_answer_is_told(name: str) -> None:
         assert f"numbers in place of {len(values)}" in challenges.wrong(name, asked, short)
 
 
-@pytest.mark.parametrize("name", PROBES)
+@pytest.mark.parametrize("name", [name for name in PROBES if reference.OPERATIONS[name]])
 def test_the_answers_of_another_run_are_wrong(name: str) -> None:
     first, second = challenges.draw(name), challenges.draw(name)
     assert first != second

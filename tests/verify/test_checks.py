@@ -55,8 +55,11 @@ def test_every_file_of_checks_is_in_the_list() -> None:
 def test_checks_run_after_those_whose_results_they_use() -> None:
     names = [check.name for check in CHECKS]
     assert names == [
+        "configuration",
         "guard",
         "interpreter",
+        "files",
+        "bytecode",
         "import",
         "isa",
         "code",
@@ -83,7 +86,7 @@ def test_without_a_start_only_checks_without_tensorflow_run() -> None:
     # A guard that is only too lax starts Python.
     assert set(skipped(replace(broken, checks=verification(plan, "guard").checks))) == set(skipped(broken))
     guarded = skipped(replace(broken, unstartable=True))
-    assert set(guarded) == {"import", "onednn", "tcmalloc", "cuda", "numerics", "throughput"}
+    assert set(guarded) == {"bytecode", "import", "onednn", "tcmalloc", "cuda", "numerics", "throughput"}
     assert set(guarded.values()) == {NO_START}
 
 

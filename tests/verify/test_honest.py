@@ -39,7 +39,9 @@ PROCESS = Process(program=PROGRAM, code=CODE)
 SANDBOX = Sandbox(processes=1, volume="v", source="/v", path=probe.ROOT)
 STARTED = Start(
     outcome=probe.Outcome(
-        records=(ENVIRONMENT, replace(TENSORFLOW, version="2.14.0")), ended=judge.Ended(0, ""), output=""
+        records=(ENVIRONMENT, replace(TENSORFLOW, version="2.14.0", git="v2.14.0-rc1-21-g4dacf3f368e")),
+        ended=judge.Ended(0, ""),
+        output="",
     )
 )
 # A convolution as oneDNN of 2.14.0 prints it (tests/data/smoke/onednn-2.14.0.txt).
@@ -321,8 +323,6 @@ def test_another_text_of_an_older_version_is_judged_by_what_it_does(tmp_path: Pa
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        ({"named": ("/bin/sh", "-c")}, f"its entry point is /bin/sh -c, not {entrypoint.PATH}"),
-        ({"named": ()}, f"its entry point is missing, not {entrypoint.PATH}"),
         ({"files": {}}, f"{entrypoint.PATH} is missing"),
         ({"files": {entrypoint.PATH: b"#!/bin/sh\nexec true\n"}}, f"{entrypoint.PATH} is not what its labels ask for"),
     ],

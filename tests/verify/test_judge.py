@@ -11,9 +11,18 @@ from pathlib import Path
 import pytest
 from msgspec.json import encode
 
+from tests.rows import each
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.judge import Ended, Plan
-from tfbuild.in_container.smoke.records import Environment, Faults, GpuConvolution, OneDnnConvolution, Part, TensorFlow
+from tfbuild.in_container.smoke.records import (
+    Bytecode,
+    Environment,
+    Faults,
+    GpuConvolution,
+    OneDnnConvolution,
+    Part,
+    TensorFlow,
+)
 from tfbuild.measure import probe
 
 DATA = Path(__file__).parents[1] / "data" / "smoke"
@@ -70,13 +79,40 @@ def test_a_tensorflow_other_than_the_planned_one_fails(plan: Plan, detail: str) 
     assert (check.status, check.detail) == ("fail", detail)
 
 
-def test_an_image_whose_python_always_runs_something_else_first_fails() -> None:
-    environment = replace(ENVIRONMENT, startup=("/x/sitecustomize.py", "/x/evil.pth"))
-    check = judge.importing(environment, TENSORFLOW, SUCCEEDED, PLAN)
-    assert (check.status, check.detail) == (
-        "fail",
-        "at every start Python also runs /x/sitecustomize.py /x/evil.pth",
-    )
+@each(
+    "git, right",
+    [
+        ("v2.21.0-rc1-5-ga481b10260d", True),
+        ("unknown", True),  # of wheels that were built from an archive
+        ("v2.20.0-4-g72fbba3d20f", False),
+        ("v2.21.1", False),
+        ("v3.21.0", False),
+        ("v2.21", True),
+    ],
+)
+def test_a_commit_of_another_release_fails(git: str, right: bool) -> None:
+    check = judge.importing(ENVIRONMENT, replace(TENSORFLOW, git=git), SUCCEEDED, PLAN)
+    assert check.status == ("pass" if right else "fail")
+    assert right or check.detail == f"its GIT_VERSION is {git}, but it is labelled 2.21.0"
+
+
+def test_a_patch_release_may_be_named_by_the_tag_before_it() -> None:
+    tensorflow = replace(TENSORFLOW, version="2.4.1", git="v2.4.0-49-g85c8b2a817f")
+    assert judge.importing(None, tensorflow, SUCCEEDED, Plan(release="2.4.1")).status == "pass"
+
+
+@each(
+    "record, ended, told",
+    [
+        (Bytecode(files=9, wrong=()), SUCCEEDED, "9 files, each a compile of its source"),
+        (Bytecode(files=9, wrong=("/a.pyc", "/b.pyc")), SUCCEEDED, "not a compile of its source: /a.pyc /b.pyc"),
+        (None, SUCCEEDED, "the bytecode was not compared: no result"),
+        (Bytecode(files=9, wrong=()), Ended(139, ""), "the bytecode was not compared: killed by SIGSEGV"),
+    ],
+)
+def test_bytecode_has_to_come_from_its_source(record: Bytecode | None, ended: Ended, told: str) -> None:
+    check = judge.bytecode(record, ended)
+    assert (check.status == "pass", check.detail) == ("each" in told, told)
 
 
 @pytest.mark.parametrize("code", [-4, 132])

@@ -2,10 +2,13 @@
 
 import base64
 import json
+import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import pytest
 
+from tests.rows import each
 from tests.with_engine.test_engine import DISTRIBUTION
 from tfbuild.engine import Engine, Sandbox
 from tfbuild.engine import sandbox as sandboxes
@@ -110,7 +113,7 @@ def tensorflow(content: str) -> tuple[str, ...]:
         "USER root",
         f"RUN rm -rf {SITE}/tensorflow/__pycache__/__init__.*",
         put(module, content),
-        "USER tensorflow",
+        "USER 1000:1000",
     )
 
 
@@ -143,17 +146,20 @@ def test_forged_answers_of_a_sitecustomize_do_not_arrive(checked: Checked) -> No
     """TensorFlow is really imported, isolated from it; and what users of the image would run is named."""
     # Debian's own has this place, before those of packages.
     file = "/usr/lib/python3.11/sitecustomize.py"
-    found = checked("USER root", put(file, SITECUSTOMIZE), "USER tensorflow", only=("guard", "interpreter", "import"))
-    assert found["import"].status == "fail"
-    assert found["import"].detail == f"at every start Python also runs {file}"
+    found = checked(
+        "USER root", put(file, SITECUSTOMIZE), "USER 1000:1000", only=("guard", "interpreter", "files", "import")
+    )
+    assert found["import"].status == "pass", found["import"].detail
     assert {measure.name for measure in found["import"].measures} == {"import_s", "peak_mib"}
+    assert found["files"].status == "fail"
+    assert found["files"].detail == f"at every start Python also runs {file}"
 
 
 def test_a_shell_script_is_no_interpreter(checked: Checked) -> None:
     program = "/opt/tensorflow/bin/python"
-    found = checked("USER root", put(program, SHELL_PYTHON), "USER tensorflow", only=("guard", "interpreter", "import"))
+    found = checked("USER root", put(program, SHELL_PYTHON), "USER 1000:1000", only=("guard", "interpreter", "import"))
     assert found["interpreter"].status == "fail"
-    assert found["interpreter"].detail.startswith(f"{program} is no program for x86_64: it begins with b'#!/bin/sh")
+    assert found["interpreter"].detail.startswith(f"{program} is not a program for x86_64: it begins with b'#!/bin/sh")
     assert found["import"].status == "fail"
     assert "its answer to this run's challenge is wrong: product" in found["import"].detail
 
@@ -177,8 +183,187 @@ def test_right_answers_without_tensorflow_are_seen_from_outside(engine: Engine, 
 
 @pytest.mark.nightly
 def test_a_library_that_is_loaded_before_all_others_is_named(checked: Checked) -> None:
-    found = checked("USER root", put("/etc/ld.so.preload", "/evil.so\n"), "USER tensorflow", only=("interpreter",))
+    found = checked("USER root", put("/etc/ld.so.preload", "/evil.so\n"), "USER 1000:1000", only=("interpreter",))
     assert found["interpreter"].detail == "/etc/ld.so.preload loads b'/evil.so\\n'"
+
+
+# --- what a plain start would run -------------------------------------------------------------------------------------
+
+EVIL = "import os\nprint('evil')\n"
+CACHED = f"{SITE}/__pycache__/six.cpython-311.pyc"
+
+
+def root(*instructions: str) -> tuple[str, ...]:
+    return ("USER root", *instructions, "USER 1000:1000")
+
+
+def forge(*options: str) -> str:
+    """An instruction that puts other bytecode beside a module, which Python loads without a look at the source."""
+    compiled = f"python -I -m compileall -q --invalidation-mode unchecked-hash {' '.join(options)} /tmp/forged"
+    return (
+        f"RUN mkdir /tmp/forged && echo 'print(1)' > /tmp/forged/six.py && {compiled} && "
+        f"cp /tmp/forged/__pycache__/* {SITE}/__pycache__/ && rm -r /tmp/forged"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lie:
+    """Instructions that make an image lie, the check that finds it, and what is told of it."""
+
+    name: str
+    instructions: tuple[str, ...]
+    check: str
+    told: str
+
+
+LIES = (
+    Lie(
+        name="a module in another working folder",
+        instructions=(*root("RUN mkdir /evil", put("/evil/tensorflow.py", EVIL)), "WORKDIR /evil"),
+        check="configuration",
+        told="WorkingDir is /evil, not /home/tensorflow",
+    ),
+    Lie(
+        name="a module in the working folder",
+        instructions=root(put("/home/tensorflow/tensorflow.py", EVIL)),
+        check="files",
+        told="/home/tensorflow/tensorflow.py is in the working folder",
+    ),
+    Lie(
+        name="bytecode elsewhere",
+        instructions=("ENV PYTHONPYCACHEPREFIX=/evil", *root(f"RUN mkdir -p /evil{SITE} && touch /evil{SITE}/six.pyc")),
+        check="configuration",
+        told="PYTHONPYCACHEPREFIX is set (/evil)",
+    ),
+    Lie(
+        name="optimized bytecode, switched on",
+        instructions=("ENV PYTHONOPTIMIZE=1",),
+        check="configuration",
+        told="PYTHONOPTIMIZE is set (1)",
+    ),
+    Lie(
+        name="forged optimized bytecode",
+        instructions=root(forge("-o 1")),
+        check="bytecode",
+        told="not a compile of its source: " + CACHED.replace("311.pyc", "311.opt-1.pyc"),
+    ),
+    Lie(
+        name="forged bytecode",
+        instructions=root(forge()),
+        check="bytecode",
+        told=f"not a compile of its source: {CACHED}",
+    ),
+    Lie(
+        name="a module for warnings",
+        instructions=("ENV PYTHONWARNINGS=ignore::evil.Warning",),
+        check="configuration",
+        told="PYTHONWARNINGS is set (ignore::evil.Warning)",
+    ),
+    Lie(
+        name="packages from elsewhere",
+        instructions=root(
+            "RUN sed -i 's/= false/= true/' /opt/tensorflow/pyvenv.cfg",
+            put("/usr/local/lib/python3.11/dist-packages/usercustomize.py", EVIL),
+        ),
+        check="files",
+        told="/opt/tensorflow/pyvenv.cfg includes packages from elsewhere",
+    ),
+    Lie(
+        name="code behind setuptools' own",
+        instructions=root(f"RUN echo '; import evil' >> {SITE}/distutils-precedence.pth"),
+        check="files",
+        told=f"at every start Python also runs or adds what {SITE}/distutils-precedence.pth says",
+    ),
+    Lie(
+        name="a second library under the allocator's name",
+        instructions=("ENV LD_PRELOAD=/usr/local/lib/libtcmalloc_minimal.so.4:/evil/libtcmalloc_minimal.so.4",),
+        check="configuration",
+        told="LD_PRELOAD is /usr/local/lib/libtcmalloc_minimal.so.4:/evil/libtcmalloc_minimal.so.4, not",
+    ),
+    Lie(name="another user", instructions=("USER root",), check="configuration", told="User is root, not 1000:1000"),
+    Lie(name="another command", instructions=('CMD ["sh"]',), check="configuration", told="Cmd is sh, not python"),
+    Lie(
+        name="an instruction for images on it",
+        instructions=("ONBUILD RUN true",),
+        check="configuration",
+        told="OnBuild is set (RUN true)",
+    ),
+    Lie(
+        name="a health check",
+        instructions=("HEALTHCHECK CMD python /x.py",),
+        check="configuration",
+        told="Healthcheck is set",
+    ),
+    Lie(
+        name="a signal", instructions=("STOPSIGNAL SIGKILL",), check="configuration", told="StopSignal is set (SIGKILL)"
+    ),
+    Lie(name="a shell", instructions=('SHELL ["/bin/bash"]',), check="configuration", told="Shell is set (/bin/bash)"),
+    Lie(
+        name="a volume at /tmp", instructions=("VOLUME /tmp/.",), check="configuration", told="Volumes is set (/tmp/.)"
+    ),
+    Lie(name="a volume at /", instructions=("VOLUME //",), check="configuration", told="Volumes is set (//)"),
+    Lie(
+        name="a volume over the probes",
+        instructions=(f"VOLUME {probe.ROOT}",),
+        check="configuration",
+        told="Volumes is set",
+    ),
+    Lie(
+        name="a release of its own",
+        instructions=("LABEL io.tfbuild.release=2.20.0",),
+        check="configuration",
+        told="io.tfbuild.id is 2.21.0-mkl-py3.11-f16c, but its other labels say 2.20.0-mkl-py3.11-f16c",
+    ),
+    Lie(
+        name="features with another space",
+        instructions=('LABEL io.tfbuild.features="avx\u2003f16c"',),
+        check="configuration",
+        told="io.tfbuild.features is avx",
+    ),
+    Lie(
+        name="a package of another release",
+        instructions=root(f"RUN sed -i 's/^Version: .*/Version: 2.20.0/' {SITE}/tensorflow_cpu-*.dist-info/METADATA"),
+        check="files",
+        told="its package tensorflow-cpu is of release 2.20.0, but its label says 2.21.0",
+    ),
+    Lie(
+        name="a file of its user",
+        instructions=root(f"RUN chown 1000 {SITE}/six.py"),
+        check="files",
+        told=f"{SITE}/six.py can be changed by the image's user (owner 1000:0, mode 644)",
+    ),
+    Lie(
+        name="a folder for everybody",
+        instructions=root(f"RUN chmod o+w {SITE}"),
+        check="files",
+        told=f"{SITE} can be changed by the image's user",
+    ),
+    Lie(
+        name="a setuid program",
+        instructions=root("RUN chmod u+s /usr/bin/env"),
+        check="files",
+        told="/usr/bin/env is setuid or setgid",
+    ),
+    Lie(
+        name="another python3",
+        instructions=root("RUN ln -sf /bin/sh /opt/tensorflow/bin/python3"),
+        check="files",
+        told="/opt/tensorflow/bin/python3 is not /opt/tensorflow/bin/python",
+    ),
+)
+
+
+def test_the_honest_image_passes_what_finds_the_lies(checked: Checked) -> None:
+    same = f"LABEL io.tfbuild.test={uuid.uuid4().hex}"
+    found = checked(same, only=tuple({lie.check for lie in LIES}))
+    assert {name: check.status for name, check in found.items()} == dict.fromkeys({lie.check for lie in LIES}, "pass")
+
+
+@each("lie", LIES)
+def test_every_lie_is_named_by_its_check(lie: Lie, checked: Checked) -> None:
+    found = checked(*lie.instructions, only=("configuration", lie.check))
+    assert found[lie.check].status == "fail"
+    assert lie.told in found[lie.check].detail
 
 
 # --- entry points -----------------------------------------------------------------------------------------------------
@@ -203,7 +388,7 @@ LAX = {
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.nightly) for name in LAX])
 def test_a_lax_entry_point_of_any_version_is_found_by_what_it_does(name: str, checked: Checked) -> None:
     script, told = LAX[name]
-    lie = ("USER root", put(ENTRYPOINT, script), "USER tensorflow", OTHER_VERSION)
+    lie = ("USER root", put(ENTRYPOINT, script), "USER 1000:1000", OTHER_VERSION)
     found = checked(*lie, only=("guard",))
     assert found["guard"].status == "fail"
     assert told in found["guard"].detail
@@ -211,13 +396,13 @@ def test_a_lax_entry_point_of_any_version_is_found_by_what_it_does(name: str, ch
 
 def test_an_entry_point_that_checks_one_feature_less_is_found_by_what_it_does(checked: Checked) -> None:
     edit = f"RUN sed -i 's/^compare avx f16c /compare avx /' {ENTRYPOINT} && grep '^compare avx pni' {ENTRYPOINT}"
-    found = checked("USER root", edit, "USER tensorflow", OTHER_VERSION, only=("guard",))
+    found = checked("USER root", edit, "USER 1000:1000", OTHER_VERSION, only=("guard",))
     assert found["guard"].status == "fail"
     assert found["guard"].detail == "the entry point starts Python on a CPU that lacks f16c"
 
 
 def test_an_entry_point_other_than_the_rendered_one_fails(checked: Checked) -> None:
-    found = checked("USER root", f"RUN echo : >> {ENTRYPOINT}", "USER tensorflow", only=("guard",))
+    found = checked("USER root", f"RUN echo : >> {ENTRYPOINT}", "USER 1000:1000", only=("guard",))
     assert found["guard"].status == "fail"
     assert found["guard"].detail.startswith(f"{ENTRYPOINT} is not what its labels ask for")
 
@@ -225,7 +410,7 @@ def test_an_entry_point_other_than_the_rendered_one_fails(checked: Checked) -> N
 @pytest.mark.nightly
 def test_another_version_s_entry_point_is_judged_by_what_it_does_and_said_to_be(checked: Checked) -> None:
     edit = f"RUN sed -i 's/^set -eu$/set -eu # as it was/' {ENTRYPOINT}"
-    found = checked("USER root", edit, "USER tensorflow", OTHER_VERSION, only=("guard",))
+    found = checked("USER root", edit, "USER 1000:1000", OTHER_VERSION, only=("guard",))
     assert found["guard"].status == "warn"
     assert "tfbuild 0.0.0 made it, so it was judged by what it does alone" in found["guard"].detail
 

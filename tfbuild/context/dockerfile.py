@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from tfbuild.context.digests import context_digest, image_digest
-from tfbuild.context.labels import ALLOCATOR, UNVERIFIED, image_name, labels_of
+from tfbuild.context.labels import ALLOCATOR, UNVERIFIED, Planned, image_name, labels_of
 from tfbuild.errors import UsageError
 from tfbuild.plan import Build, RuntimeCheck, failures, source
 from tfbuild.plan.build import resolved
@@ -38,6 +38,15 @@ PLAIN_WORD = re.compile(r"""[^\s"'#\\]+""")
 # Characters that no file name in a context has: a script reads the names.
 NO_NAME = re.compile(r"[^\w.+-]", re.ASCII)
 TCMALLOC = "/usr/local/lib/libtcmalloc_minimal.so.4"
+# The virtual environment; its programs come first on PATH.
+VENV = "/opt/tensorflow"
+# What an image's configuration has besides its environment and labels, by the engine's names.
+CONFIGURATION: Mapping[str, Any] = {
+    "User": "1000:1000",
+    "WorkingDir": "/home/tensorflow",
+    "Entrypoint": ["/usr/local/bin/tfbuild-entrypoint"],
+    "Cmd": ["python"],
+}
 # By default TCMalloc reports every allocation above 1 GiB on stderr, which is an ordinary tensor. In bytes: 1 TiB.
 LARGE_ALLOCATION = 1 << 40
 COMPILE_FILES = (
@@ -280,6 +289,8 @@ def _dockerfile(build: Build, layout: ContextLayout) -> dict[str, object]:
         "fixes": bool(fixes(build)),
         "requirement": requirement(build),
         "environment": sorted(environment(build).items()),
+        "configuration": CONFIGURATION,
+        "venv": VENV,
         "labels": [(name, quoted(value)) for name, value in labels_of(build).items()],
         "configure": configure(build),
         "collect": collect(build.bazel_target),
@@ -296,7 +307,7 @@ def requirement(build: Build) -> str:
     return '"$(echo /mnt/wheel/*.whl)[and-cuda]"' if cuda_by_pip else "/mnt/wheel/*.whl"
 
 
-def environment(build: Build) -> dict[str, str]:
+def environment(build: Build | Planned) -> dict[str, str]:
     """Return the image's environment besides PATH."""
     always = {"LD_PRELOAD": TCMALLOC, "TCMALLOC_LARGE_ALLOC_REPORT_THRESHOLD": str(LARGE_ALLOCATION)}
     return always | dict(build.runtime.environment)

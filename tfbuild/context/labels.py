@@ -47,13 +47,9 @@ def image_name(build: Build, suffix: str = "") -> str:
 
 def labels_of(build: Build) -> dict[str, str]:
     """Return the image's labels, the OCI ones first; `${NAME}` is an argument of the Dockerfile."""
-    title = f"TensorFlow {build.release} {build.target}"
     compiled = build.instruction_set.name
     return {
-        f"{OCI}title": title,
-        f"{OCI}description": f"{title}, Python {build.python}, for {compiled}, with TCMalloc",
-        f"{OCI}version": build.id,
-        f"{OCI}licenses": "Apache-2.0",
+        **descriptions(build.id, build.release, build.target, build.python, compiled),
         BASE_NAME: "${BASE_NAME}",
         BASE_DIGEST: "${BASE_DIGEST}",
     } | prefixed(
@@ -81,6 +77,17 @@ def labels_of(build: Build) -> dict[str, str]:
         | (_gpus(build) if build.runtime.cuda else {})
         | _source(build)
     )
+
+
+def descriptions(own_id: str, release: str, target: str, python: str, instruction_set: str) -> dict[str, str]:
+    """Return the OCI labels that repeat in words what tfbuild's own labels say."""
+    title = f"TensorFlow {release} {target}"
+    return {
+        f"{OCI}title": title,
+        f"{OCI}description": f"{title}, Python {python}, for {instruction_set}, with TCMalloc",
+        f"{OCI}version": own_id,
+        f"{OCI}licenses": "Apache-2.0",
+    }
 
 
 def given_at_build(env: Mapping[str, str]) -> dict[str, str]:
@@ -207,6 +214,7 @@ class Planned:
     threading: str
     allocator: str
     wheel: str = ""
+    requirement: str = ""
     instruction_set: str = ""
     compute_capabilities: tuple[str, ...] = ()
     version: str = ""
@@ -238,6 +246,7 @@ class Planned:
             threading=values["threading"],
             allocator=values["allocator"],
             wheel=values["wheel"],
+            requirement=image.get("requirement"),
             instruction_set=image.get("instruction-set"),
             compute_capabilities=tuple(image.get("compute-capabilities").split()),
             version=image.get("version"),

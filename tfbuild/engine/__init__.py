@@ -2,7 +2,7 @@
 
 from tfbuild.engine.client import MOST_OUTPUT, Engine
 from tfbuild.engine.containers import ContainerRun
-from tfbuild.engine.copy_out import Files
+from tfbuild.engine.copy_out import FileEntry, Files
 from tfbuild.engine.image import Image
 from tfbuild.engine.outside import Process
 from tfbuild.engine.sandbox import Sandbox
@@ -13,6 +13,7 @@ __all__ = [
     "MOST_OUTPUT",
     "ContainerRun",
     "Engine",
+    "FileEntry",
     "Files",
     "Image",
     "Process",

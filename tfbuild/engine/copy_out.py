@@ -4,11 +4,12 @@ import errno
 import io
 import os
 import secrets
+import stat
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 import docker
@@ -19,17 +20,49 @@ from tfbuild.util.files import FULL
 
 MOST_LINKS = 16
 STREAM_BYTES = 1 << 20
+# TensorFlow's largest image has 60,000.
+MOST_ENTRIES = 2_000_000
 # The mode bit of Go's os.FileMode for a symbolic link, as in the engine's X-Docker-Container-Path-Stat header.
 GO_SYMLINK = 1 << 27
 GO_NOT_REGULAR = sum(1 << bit for bit in (31, 27, 26, 25, 24, 21, 19))
 
 
 @dataclass(frozen=True, kw_only=True)
+class FileEntry:
+    """One file, folder or link of an image, with its owner: `mode` as stat(2) has it, `target` of a symbolic link."""
+
+    mode: int
+    uid: int
+    gid: int
+    target: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Files:
-    """Files of an image by absolute path, and the targets of its symbolic `links` as they are written."""
+    """Files of an image by absolute path, and the targets of its symbolic `links` as they are written.
+
+    `entries`: all that the image has, by absolute path.
+    """
 
     files: Mapping[str, bytes]
     links: Mapping[str, str]
+    entries: Mapping[str, FileEntry] = field(default_factory=dict)
+
+    def resolve(self, path: str) -> str:
+        """Return the path without links in it, as the kernel finds it in the image; "" where links lead nowhere."""
+        rest, found = PurePosixPath(path).parts[:0:-1], PurePosixPath("/")
+        parts, followed = list(rest), 0
+        while parts:
+            name = parts.pop()
+            found = found.parent if name == ".." else found / name
+            target = entry.target if (entry := self.entries.get(str(found))) else ""
+            if target:
+                followed += 1
+                if followed > MOST_LINKS:
+                    return ""
+                found = PurePosixPath("/") if target.startswith("/") else found.parent
+                parts += [part for part in PurePosixPath(target).parts[::-1] if part != "/"]
+        return str(found) if str(found) in self.entries else ""
 
 
 def read_file(container: Any, path: str, destination: Path, limit: int) -> None:
@@ -69,17 +102,33 @@ def read_contents(container: Any, paths: Iterable[str], limit: int) -> dict[str,
 def read_files(container: Any, wanted: Callable[[str], bool], limit: int) -> Files:
     """Read the regular files and links whose paths `wanted` picks; see Engine.read_files."""
     files: dict[str, bytes] = {}
-    links: dict[str, str] = {}
+    entries: dict[str, FileEntry] = {}
     chunks = io.BufferedReader(_Chunks(container.export(STREAM_BYTES)), STREAM_BYTES)
     with closing(chunks), tarfile.open(fileobj=chunks, mode="r|", bufsize=STREAM_BYTES) as archive:
         for member in archive:
-            path = f"/{member.name.removeprefix('./').strip('/')}"
-            if member.issym() and wanted(path):
-                links[path] = member.linkname
-            elif member.isreg() and wanted(path):
+            path = _path(member.name)
+            entries[path] = _entry(member, entries)
+            if len(entries) > MOST_ENTRIES:
+                raise OSError(errno.EFBIG, f"more than {MOST_ENTRIES} files", "/")
+            if member.isreg() and wanted(path):
                 files[path] = _content(archive, member, path, limit)
                 limit -= member.size
-    return Files(files=files, links=links)
+            archive.members = []  # type: ignore[attr-defined]  # tarfile keeps them all
+    links = {path: entry.target for path, entry in entries.items() if entry.target and wanted(path)}
+    return Files(files=files, links=links, entries=entries)
+
+
+def _path(name: str) -> str:
+    return f"/{name.removeprefix('./').strip('/')}"
+
+
+def _entry(member: tarfile.TarInfo, entries: Mapping[str, FileEntry]) -> FileEntry:
+    # A second name of a file is listed without the file's own kind.
+    if member.islnk() and (first := entries.get(_path(member.linkname))):
+        return first
+    kind = stat.S_IFDIR if member.isdir() else stat.S_IFLNK if member.issym() else stat.S_IFREG
+    target = member.linkname if member.issym() else ""
+    return FileEntry(mode=kind | member.mode & 0o7777, uid=member.uid, gid=member.gid, target=target)
 
 
 def _open_file(container: Any, path: str, limit: int) -> Any:

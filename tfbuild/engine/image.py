@@ -1,7 +1,7 @@
 """An image as the engine describes it, and the parts of its name."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tfbuild.util.terminal import as_text
@@ -23,6 +23,8 @@ class Image:
     repo_digests: tuple[str, ...]
     tags: tuple[str, ...] = ()
     created: str = ""
+    # All of its configuration, by the engine's names: User, Cmd, Volumes and so on.
+    config: Mapping[str, Any] = field(default_factory=dict)
 
 
 def parse_image(attrs: Mapping[str, Any]) -> Image:
@@ -38,6 +40,7 @@ def parse_image(attrs: Mapping[str, Any]) -> Image:
         repo_digests=tuple(attrs.get("RepoDigests") or ()),
         tags=tuple(attrs.get("RepoTags") or ()),
         created=attrs.get("Created", ""),
+        config=config,
     )
 
 

@@ -4,6 +4,7 @@ Nothing in such a container can be written but a small tmpfs, so that it cannot 
 copied into a container with a read-only root; a volume has them, which a container that never starts owns.
 """
 
+import posixpath
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -85,5 +86,6 @@ def volume(path: str) -> docker.types.Mount:
 
 def _scratch(volumes: Iterable[str]) -> list[docker.types.Mount]:
     """Return a tmpfs for /tmp, and for volumes that the image declares: each would be a folder on the engine's disk."""
-    paths = {TMP, *(path for path in volumes if path.startswith("/") and path.rstrip("/") not in ("", *VITAL))}
+    # As the engine does it: "/tmp/." is /tmp, where a second mount would be refused.
+    paths = {TMP, *(posixpath.normpath(f"/{path.lstrip('/')}") for path in volumes if path.startswith("/"))} - {*VITAL}
     return [docker.types.Mount(path, None, type="tmpfs", tmpfs_size=SCRATCH) for path in sorted(paths)]

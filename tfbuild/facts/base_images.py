@@ -1,5 +1,6 @@
 """Base images: the typed view on facts/images.toml."""
 
+import re
 from functools import cache
 
 from tfbuild import facts
@@ -34,11 +35,21 @@ class BaseImage(Facts, frozen=True):
 
 class BaseImageTable(Facts, frozen=True):
     base: tuple[BaseImage, ...]
+    variables: dict[str, str]
 
 
 @cache
+def _table() -> BaseImageTable:
+    return facts.load("images", BaseImageTable)
+
+
 def bases() -> tuple[BaseImage, ...]:
-    return facts.load("images", BaseImageTable).base
+    return _table().base
+
+
+def is_harmless(variable: str, value: str) -> bool:
+    """Whether the bases have this variable with such a value, and nothing in an image takes code from it."""
+    return bool(re.fullmatch(_table().variables.get(variable, r"(?!)"), value, re.ASCII))
 
 
 def default() -> BaseImage:

@@ -86,12 +86,13 @@ def below_root() -> dict[str, bytes]:
 class Untrusted:
     """How an image is asked that may lie: confined to a sandbox that has files() in ROOT, with a challenge.
 
-    `look` gets the process of a probe that has sent all its records.
+    `look` gets the process of a probe that has sent all its records; `options`: of Python.
     """
 
     sandbox: Sandbox
     challenge: Challenge
     look: Callable[[Process | None], None] | None = None
+    options: Sequence[str] = ()
 
 
 def ask(
@@ -108,7 +109,7 @@ def ask(
 
     An `untrusted` image's Python is isolated: nothing of the image runs before the probe, but Python itself.
     """
-    command = [*(ISOLATED if untrusted else ("python",)), FOLDER, "probe", name]
+    command = [*((*ISOLATED, *untrusted.options) if untrusted else ("python",)), FOLDER, "probe", name]
     environment = {**LOUD, **env}
     try:
         if untrusted:

@@ -51,6 +51,7 @@ def _matrix(rng: random.Random) -> tuple[tuple[int, ...], int]:
 # Each chooses sizes, and how many positions the result has; 0: all of it is the answer.
 SIZES: Mapping[str, Callable[[random.Random], tuple[tuple[int, ...], int]]] = {
     "start": _matrices,
+    "bytecode": lambda _: ((), 0),
     "faults": _scale,
     "onednn": _convolution,
     "cuda": _convolution,

@@ -92,6 +92,7 @@ def _dot(left: Sequence[float], right: Sequence[float]) -> float:
 # By probe and operation, in the order in which the probe sends its answers.
 OPERATIONS: Mapping[str, Mapping[str, Callable[[Challenge], list[float]]]] = {
     "start": {"product": product},
+    "bytecode": {},
     "faults": {"scale": scale},
     "onednn": {"convolution": convolution},
     "cuda": {"convolution": convolution},

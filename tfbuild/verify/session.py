@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import partial
 
@@ -10,6 +11,7 @@ from tfbuild import __version__
 from tfbuild.binary.guard import Guard
 from tfbuild.context.labels import Planned, read_labels
 from tfbuild.engine import Engine, Image, removal
+from tfbuild.errors import TfbuildError
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.records import Environment, TensorFlow
 from tfbuild.measure import probe
@@ -35,15 +37,22 @@ def verify(
     image = engine.image(ref)
     planned = Planned.of(ref, image.labels, image.architecture)
     # Use the id from here on, because another build may move the name meanwhile.
+    verification = Verification(engine=engine, ref=image.id, planned=planned, baseline=baseline or untimed)
     with (
         engine.watched("verification") as require_engine,
         removal.told(engine, image.id, ref, "verified"),
-        engine.sandbox(image.id, probe.below_root(), probe.ROOT) as sandbox,
+        ExitStack() as stack,
     ):
-        verification = Verification(
-            engine=engine, ref=image.id, planned=planned, baseline=baseline or untimed, sandbox=sandbox
-        )
-        _run(verification, partial(_timed, verification, progress, require_engine))
+        timed = partial(_timed, verification, progress, require_engine)
+        verification.checks += [timed(check) for check in CHECKS if check.first]
+        try:
+            verification.sandbox = stack.enter_context(engine.sandbox(image.id, probe.below_root(), probe.ROOT))
+        except TfbuildError as error:
+            # An image can declare volumes with which the engine makes no container of it.
+            if type(error) is not TfbuildError or not any(check.status == judge.FAIL for check in verification.checks):
+                raise
+            timed = partial(timed, why=f"no container can be made of the image: {error.reason}")
+        _run(verification, timed)
     return _report(verification, image, ref, time.monotonic() - begin)
 
 
@@ -52,7 +61,7 @@ def _run(verification: Verification, timed: Callable[[VerificationCheck], Check]
     with ThreadPoolExecutor(max_workers=1) as threads:
         try:
             beside = {check.name: threads.submit(timed, check) for check in CHECKS if check.beside}
-            for check in CHECKS:
+            for check in (check for check in CHECKS if not check.first):
                 result = beside[check.name].result() if check.beside else timed(check)
                 verification.checks.append(result)
         finally:
@@ -60,11 +69,16 @@ def _run(verification: Verification, timed: Callable[[VerificationCheck], Check]
 
 
 def _timed(
-    verification: Verification, progress: Progress, require_engine: Callable[[], None], check: VerificationCheck
+    verification: Verification,
+    progress: Progress,
+    require_engine: Callable[[], None],
+    check: VerificationCheck,
+    *,
+    why: str = "",
 ) -> Check:
-    """Run a check as a step of `progress`, and add its seconds and its claim."""
+    """Run a check as a step of `progress`, and add its seconds and its claim; `why`: skip it for that reason."""
     with progress.step(f"verify: {check.name}") as step:
-        why = check.skip(verification)
+        why = why or check.skip(verification)
         result = judge.skipped(check.name, why) if why else check.run(verification)
         if not why and result.status != judge.PASS:
             # To a check, an image whose engine ends, or has no space left, looks like one that crashes.

@@ -1,7 +1,7 @@
 """The state of a verification, and the parts of a check."""
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tfbuild.binary.guard import Guard
@@ -59,6 +59,8 @@ class Start:
         return self.outcome.first(TensorFlow, 1)
 
 
+# No container can be made with it.
+NO_SANDBOX = Sandbox(processes=0, volume="", source="", path="")
 NOT_STARTED = Start(outcome=Outcome(records=(), ended=judge.Ended(1, ""), output=""), why=NO_START)
 NO_GUARD = Guard(compiled=(), unused=())
 
@@ -77,7 +79,7 @@ class Verification:
     ref: str
     planned: Planned
     baseline: Baseline | str
-    sandbox: Sandbox
+    sandbox: Sandbox = NO_SANDBOX
     checks: list[Check] = field(default_factory=list)
     unstartable: bool = False
     program: str = ""
@@ -104,14 +106,16 @@ class Verification:
         look: Callable[[Process | None], None] | None = None,
         limits: Mapping[str, float] = challenges.LIMITS,
         env: Mapping[str, str] = {},
+        options: Sequence[str] = (),
     ) -> Answered:
         """Run the probe `name` in the image with a challenge; it sends a record of each of `kinds`, then its answers.
 
-        `env`: changes of its environment; `look` gets the process when all is sent; `limits`: of the answers' errors.
+        `env`: changes of its environment; `look` gets the process when all is sent; `limits`: of the answers' errors;
+        `options`: of Python.
         """
         challenge = challenges.draw(name)
         wanted = (*kinds, *(OperationAnswer for _ in challenges.names(name)))
-        untrusted = Untrusted(sandbox=self.sandbox, challenge=challenge, look=look)
+        untrusted = Untrusted(sandbox=self.sandbox, challenge=challenge, look=look, options=options)
         outcome = probe.ask(self.engine, self.ref, name, wanted, env, gpus=gpus, untrusted=untrusted)
         sent, answers = outcome.records[: len(kinds)], outcome.records[len(kinds) :]
         wrong = challenges.wrong(name, challenge, answers, limits)
@@ -152,13 +156,15 @@ def needs_tensorflow(verification: Verification) -> str:
 class VerificationCheck:
     """A row of `checks.CHECKS`. `skip`: why it cannot or need not run, else empty; then `run` probes and judges.
 
-    `beside`: it runs beside those before it, from the beginning, and uses none of their results.
+    `first`: it runs before any container is made. `beside`: it runs beside those before it, from the beginning, and
+    uses none of their results.
     """
 
     name: str
     claim: Claim
     run: Callable[[Verification], judge.Judgement]
     skip: Callable[[Verification], str] = always
+    first: bool = False
     beside: bool = False
 
 

@@ -14,8 +14,8 @@ from typing import IO, Any, Callable, Dict, List, Optional, Tuple
 from . import channel as channels
 from .challenge import Challenge, numbers
 from .challenge import read as read_challenge
-from .isolated import startup
-from .records import Environment, Faults, GpuConvolution, OneDnnConvolution, OperationAnswer, TensorFlow
+from .isolated import site_packages
+from .records import Bytecode, Environment, Faults, GpuConvolution, OneDnnConvolution, OperationAnswer, TensorFlow
 
 TENSOR_MIB = 40
 TENSORS = 8
@@ -77,7 +77,6 @@ def environment() -> Environment:
         quota=quota(),
         memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20,
         packages=names,
-        startup=startup(),
     )
 
 
@@ -250,6 +249,12 @@ def openmp() -> str:
     return next((name for name in sorted(files) if name.startswith(("libiomp", "libgomp", "libomp"))), "")
 
 
+def bytecode(channel: IO[str], challenge: Optional[Challenge]) -> None:
+    from .bytecode import compared
+
+    channels.send(channel, Bytecode(*compared([*sys.path, site_packages()])))
+
+
 def numerics(channel: IO[str], challenge: Optional[Challenge]) -> None:
     from . import numerics as checks
 
@@ -288,6 +293,7 @@ def cuda(channel: IO[str], challenge: Optional[Challenge]) -> None:
 
 PROBES: Dict[str, Callable[[IO[str], Optional[Challenge]], None]] = {
     "start": start,
+    "bytecode": bytecode,
     "faults": faults,
     "onednn": onednn,
     "numerics": numerics,

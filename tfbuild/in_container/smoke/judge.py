@@ -10,7 +10,7 @@ import signal
 from dataclasses import dataclass
 from typing import Iterable, List, Optional, Sequence, Tuple
 
-from .records import Environment, Faults, GpuConvolution, OneDnnConvolution, Part, TensorFlow
+from .records import Bytecode, Environment, Faults, GpuConvolution, OneDnnConvolution, Part, TensorFlow
 
 PASS, WARN, FAIL, SKIP = "pass", "warn", "fail", "skip"
 
@@ -50,6 +50,8 @@ NO_ONEDNN = {"TF_ENABLE_ONEDNN_OPTS": "0", "TF_DISABLE_MKL": "1"}
 TALKATIVE = {"ONEDNN_VERBOSE": "1", "DNNL_VERBOSE": "1", "MKLDNN_VERBOSE": "1"}
 # MKL-DNN's line about the CPU.
 DETECTED = "Detected ISA is "
+# How `git describe` names the commit of a release: v2.14.0-rc1-21-g4dacf3f368e.
+DESCRIBED = re.compile(r"v(\d{1,4})\.(\d{1,4})\.(\d{1,4})", re.ASCII)
 NOT_PRELOADED = re.compile(r"ERROR: ld\.so: .*cannot be preloaded.*")
 VERBOSE = re.compile(r"^(?:onednn|dnnl|mkldnn)_verbose,(.*)$", re.MULTILINE)
 MESSAGES = (
@@ -161,8 +163,19 @@ def _differences(environment: Optional[Environment], tensorflow: TensorFlow, pla
         yield "Python is {}, not {}".format(environment.python, plan.python)
     if plan.target and tensorflow.cuda_build != ("cuda" in plan.checks):
         yield "it is {}built with CUDA, the target is {}".format("" if tensorflow.cuda_build else "not ", plan.target)
-    if environment and environment.startup:
-        yield "at every start Python also runs {}".format(" ".join(environment.startup)[:300])
+    if tensorflow.version == plan.release and not _is_of(tensorflow.git, plan.release):
+        yield "its GIT_VERSION is {}, but it is labelled {}".format(tensorflow.git[:80], plan.release)
+
+
+def _is_of(commit: str, release: str) -> bool:
+    """Return whether a commit may be a release's: it is described by its tag, or by that of an earlier patch release.
+
+    Wheels that were built from an archive do not say, and nightlies name the tag of a release long ago.
+    """
+    described, tag = DESCRIBED.match(commit), DESCRIBED.match("v" + release)
+    if not described or not tag or "dev" in release:
+        return True
+    return described.groups()[:2] == tag.groups()[:2] and int(described.group(3)) <= int(tag.group(3))
 
 
 def message(stderr: str) -> Tuple[str, ...]:
@@ -172,6 +185,15 @@ def message(stderr: str) -> Tuple[str, ...]:
         if match:
             return tuple(match.group(1).split())
     return ()
+
+
+def bytecode(record: Optional[Bytecode], ended: Ended) -> Judgement:
+    """Judge whether all bytecode is a compile of its source."""
+    if record is None or ended.why:
+        return Judgement("bytecode", FAIL, "the bytecode was not compared: " + (ended.why or "no result"))
+    if record.wrong:
+        return Judgement("bytecode", FAIL, "not a compile of its source: {}".format(" ".join(record.wrong)[:500]))
+    return Judgement("bytecode", PASS, "{} files, each a compile of its source".format(record.files))
 
 
 def tcmalloc(

@@ -11,8 +11,7 @@ class Environment:
     """The container before TensorFlow is imported.
 
     `malloc`: the file whose mapping contains malloc; `cpus`: those that this process may use; `quota`: CPU quota of the
-    cgroup, in CPUs (None: no limit); `memory`: MiB of the machine; `packages`: "name==version", sorted; `startup`:
-    files whose code runs at every start of Python, unless it is isolated.
+    cgroup, in CPUs (None: no limit); `memory`: MiB of the machine; `packages`: "name==version", sorted.
     """
 
     python: str
@@ -26,7 +25,6 @@ class Environment:
     quota: Optional[float]
     memory: int
     packages: Tuple[str, ...]
-    startup: Tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -49,6 +47,14 @@ class OperationAnswer:
     name: str
     values: Tuple[float, ...]
     note: str = ""
+
+
+@dataclass(frozen=True)
+class Bytecode:
+    """How many `files` of bytecode Python would load, and which of them are `wrong`: not a compile of their source."""
+
+    files: int
+    wrong: Tuple[str, ...]
 
 
 @dataclass(frozen=True)

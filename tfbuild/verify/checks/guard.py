@@ -27,10 +27,6 @@ def _run(verification: Verification) -> judge.Judgement:
     if why := _does_not_start(verification):
         verification.unstartable = True
         return judge.Judgement("guard", judge.FAIL, why)
-    named = verification.engine.image(verification.ref).entrypoint
-    if named != (entrypoint.PATH,):
-        wrong = f"its entry point is {' '.join(named)[:200] or 'missing'}, not {entrypoint.PATH}"
-        return judge.Judgement("guard", judge.FAIL, wrong)
     difference = _difference(verification)
     # Nothing but its own text can excuse an entry point of this version.
     if difference and verification.planned.version == __version__:

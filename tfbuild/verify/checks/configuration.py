@@ -1,0 +1,147 @@
+"""The configuration check: an image's labels agree with each other, and the rest is what their plan renders."""
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
+from tfbuild import __version__
+from tfbuild.context import dockerfile
+from tfbuild.context.labels import PREFIX, Planned, descriptions, read_labels
+from tfbuild.cpu import isa
+from tfbuild.engine import Engine, Image
+from tfbuild.errors import TfbuildError, UnknownImage
+from tfbuild.facts import base_images, releases
+from tfbuild.in_container.smoke import judge
+from tfbuild.verify.verification import Claim, Verification, VerificationCheck
+
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# What builders note in a configuration, and no container gets.
+NOTED = {"ArgsEscaped", "Image", "Env", "Labels"}
+# Of these a base image cannot have its own: Python and the dynamic linker take code from them.
+DIVERTING = re.compile(
+    r"PYTHON.*|LD_(?!LIBRARY_PATH$).*|GLIBC_TUNABLES|GCONV_PATH|OPENSSL_(CONF|ENGINES|MODULES)|BASH_ENV"
+)
+REFERENCE = re.compile(r"[\w.:/@-]+", re.ASCII)
+SHOWN = 100
+
+
+def compare(image: Image, planned: Planned, base: Image | None) -> judge.Judgement:
+    """Judge the labels and the configuration of an image; `base`: the image that it is based on, if it is here."""
+    own = base.config if base else {}
+    faults = [*_labels(image, planned), *_settings(image.config, own), *_environment(image, planned, base)]
+    if faults:
+        return judge.Judgement("configuration", judge.FAIL, "; ".join(faults))
+    return judge.Judgement("configuration", judge.PASS, "it is what the labels ask for, and they agree with each other")
+
+
+def _labels(image: Image, planned: Planned) -> Iterator[str]:
+    """Yield the labels that contradict others."""
+    rendered = descriptions(planned.id, planned.release, planned.target, planned.python, planned.instruction_set)
+    rendered[f"{PREFIX}features"] = " ".join(sorted(planned.features))
+    yield from _differences({name: image.labels.get(name) for name in rendered}, rendered)
+    start = "-".join((planned.release, planned.target, f"py{planned.python}", planned.instruction_set))
+    if planned.id != start and not planned.id.startswith(f"{start}-"):
+        yield f"{PREFIX}id is {planned.id[:SHOWN]}, but its other labels say {start[:SHOWN]}"
+    if (named := _release_of(planned)) not in ("", planned.release):
+        yield f"{PREFIX}requirement is for {named[:SHOWN]}, but {PREFIX}release is {planned.release}"
+    # Other versions may have other names.
+    name = _name(planned)
+    if planned.version == __version__ and name != planned.instruction_set:
+        yield f"{PREFIX}instruction-set is {planned.instruction_set[:SHOWN]}, but its features are {name}"
+
+
+def _name(planned: Planned) -> str:
+    try:
+        return isa.instruction_set(planned.features, planned.arch).name
+    except TfbuildError:
+        return "not all known"
+
+
+def _release_of(planned: Planned) -> str:
+    """Return the release that the requirement names, "" if it names none."""
+    with suppress(InvalidWheelFilename):
+        if planned.wheel == "file":
+            return releases.of_version(parse_wheel_filename(planned.requirement)[1])
+    return planned.requirement.partition("==")[2] or planned.requirement
+
+
+def _settings(config: Mapping[str, Any], base: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the settings that are neither rendered nor those of the base image."""
+    rendered = dockerfile.CONFIGURATION
+    names = sorted({*config, *rendered} - NOTED)
+    return _differences(
+        {name: config.get(name) or None for name in names},
+        {name: rendered.get(name) or base.get(name) or None for name in names},
+    )
+
+
+def _differences(found: Mapping[str, Any], rendered: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in found.items():
+        wanted = rendered.get(name)
+        if value != wanted and wanted is None:
+            yield f"{name} is set ({_shown(value)})"
+        elif value != wanted:
+            yield f"{name} is {'missing' if value is None else _shown(value)}, not {_shown(wanted)}"
+
+
+def _shown(value: Any) -> str:
+    text = (
+        value
+        if isinstance(value, str)
+        else " ".join(map(str, value))
+        if isinstance(value, list | dict)
+        else repr(value)
+    )
+    return text[:SHOWN] or "empty"
+
+
+def _environment(image: Image, planned: Planned, base: Image | None) -> Iterator[str]:
+    """Yield the variables that are neither rendered, nor the base image's, nor known as harmless."""
+    pairs = [line.partition("=")[::2] for line in image.env]
+    env, own = dict(pairs), dict(line.partition("=")[::2] for line in base.env) if base else {}
+    if len(env) != len(pairs):
+        yield "a variable is set twice"
+    folder, _, path = env.pop("PATH", "").partition(":")
+    if folder != f"{dockerfile.VENV}/bin":
+        yield f"PATH begins with {folder[:SHOWN] or 'nothing'}, not with {dockerfile.VENV}/bin"
+    elif path != own.get("PATH") and not {*path.split(":")} <= {*SYSTEM_PATH.split(":")}:
+        yield f"PATH goes on with {path[:SHOWN]}"
+    known = {name: value for name, value in own.items() if not DIVERTING.fullmatch(name)}
+    harmless = {name: value for name, value in env.items() if base_images.is_harmless(name, value)}
+    yield from _differences(env, known | harmless | dockerfile.environment(planned))
+    yield from (f"{name} is missing" for name in dockerfile.environment(planned) if name not in env)
+
+
+def _base(engine: Engine, image: Image) -> Image | None:
+    """Return the image that this one's labels name as its base, if the engine has it."""
+    labels = read_labels(image.labels)
+    name, digest = labels.base_name, labels.base_digest
+    for ref in (f"{name.rpartition(':')[0]}@{digest}", name):
+        with suppress(UnknownImage):
+            if REFERENCE.fullmatch(ref):
+                return engine.image(ref)
+    return None
+
+
+def _run(verification: Verification) -> judge.Judgement:
+    image = verification.engine.image(verification.ref)
+    return compare(image, verification.planned, _base(verification.engine, image))
+
+
+CHECK = VerificationCheck(
+    name="configuration",
+    claim=Claim(
+        proves="The image's labels agree with each other, and it starts as they ask: its environment, user, working "
+        "folder, entry point and command are the rendered ones, and nothing else is configured.",
+        how="The image's configuration was compared with the one that this tfbuild renders for its labels, field by "
+        "field. A base image on this engine may set variables and other fields of its own, but none from which Python "
+        "or the dynamic linker takes code.",
+        fix="build the image again; if the base image sets what is named, take that out there, or pull the base image, "
+        "so that it can be compared",
+    ),
+    run=_run,
+    first=True,
+)

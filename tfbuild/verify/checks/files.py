@@ -1,0 +1,196 @@
+"""The files check: nobody but root can change what runs, and a plain start of Python runs nothing but Python."""
+
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from tfbuild.context import dockerfile
+from tfbuild.context.labels import Planned, is_version
+from tfbuild.engine import FileEntry, Files
+from tfbuild.facts import releases
+from tfbuild.in_container.smoke import judge
+from tfbuild.plan import wheel
+from tfbuild.verify.verification import Claim, Verification, VerificationCheck
+
+VENV, HOME = dockerfile.VENV, dockerfile.CONFIGURATION["WorkingDir"]
+USER, GROUP = map(int, dockerfile.CONFIGURATION["User"].split(":"))
+PROGRAMS = f"{VENV}/bin"
+SETTINGS = "pyvenv.cfg"
+# Of all files that are read.
+MOST_BYTES = 4 * 1024 * 1024
+# What programs are run from.
+SYSTEM = re.compile(r"/(opt(/(tensorflow|tfbuild)(/.*)?)?|(usr|etc|bin|sbin|lib\w*)(/.*)?)", re.ASCII | re.DOTALL)
+MOST_FAULTS = 10
+# Python imports these by themselves at each start: the first two itself, the third one Debian's first.
+CUSTOM = ("sitecustomize", "usercustomize", "apport_python_hook")
+# What Debian's Python has as its sitecustomize.
+DEBIAN = (
+    b"# install the apport exception handler if available\n"
+    b"try:\n    import apport_python_hook\nexcept ImportError:\n    pass\nelse:\n    apport_python_hook.install()\n"
+)
+# The lines that setuptools writes into .pth files, for itself and for namespace packages. Source: github.com/pypa/
+# setuptools, setup.py (46 to 80), and setuptools/namespaces.py.
+PTH = re.compile(
+    r"import os; var = 'SETUPTOOLS_USE_DISTUTILS'; enabled = os\.environ\.get\(var, '(?:local|stdlib)'\) == 'local'; "
+    r"enabled and __import__\('_distutils_hack'\)(?:\.add_shim\(\);)? *"
+    r"|import sys, types, os;(?:has_mfs = sys\.version_info > \(3, 5\);)?"
+    r"p = os\.path\.join\(sys\._getframe\(1\)\.f_locals\['sitedir'\], \*\((?:'\w+',? ?)+\)\);"
+    r"importlib = (?:has_mfs and )?__import__\('importlib\.util'\);"
+    r"(?:has_mfs and )?__import__\('importlib\.machinery'\);"
+    r"m = (?:has_mfs and )?sys\.modules\.setdefault\('[\w.]+', importlib\.util\.module_from_spec\("
+    r"importlib\.machinery\.PathFinder\.find_spec\('[\w.]+', \[os\.path\.dirname\(p\)\]\)\)\);"
+    r"m = m or sys\.modules\.setdefault\('[\w.]+', types\.ModuleType\('[\w.]+'\)\);"
+    r"mp = \(m or \[\]\) and m\.__dict__\.setdefault\('__path__', ?\[\]\);\(p not in mp\) and mp\.append\(p\)"
+    r"(?:;m and setattr\(sys\.modules\['[\w.]+'\], '\w+', m\))?",
+    re.ASCII,
+)
+
+
+def compare(planned: Planned, found: Files) -> judge.Judgement:
+    """Judge the files of an image, by their places, owners and modes, and by what a start of Python runs of them."""
+    faults = [*_modes(found), *_programs(planned, found), *_working_folder(found), *_metadata(planned, found)]
+    if faults:
+        return judge.Judgement("files", judge.FAIL, "; ".join(faults[:MOST_FAULTS]))
+    return judge.Judgement(
+        "files", judge.PASS, f"{len(found.entries)} files, none of which the image's user can change"
+    )
+
+
+def wanted(path: str) -> bool:
+    """Whether a file's content is looked at."""
+    name = PurePosixPath(path).name
+    own = name == SETTINGS or (name == "METADATA" and _project(path) in wheel.projects())
+    return own or name.endswith(".pth") or name in {f"{module}.py" for module in CUSTOM}
+
+
+def _modes(found: Files) -> Iterator[str]:
+    """Yield the files that give their user rights, and those that the image's user can change."""
+    for path, entry in found.entries.items():
+        if stat.S_ISREG(entry.mode) and entry.mode & (stat.S_ISUID | stat.S_ISGID):
+            yield f"{path} is setuid or setgid"
+        if SYSTEM.fullmatch(path) and _is_changeable(entry):
+            owner = f"owner {entry.uid}:{entry.gid}, mode {entry.mode & 0o7777:o}"
+            yield f"{path} can be changed by the image's user ({owner})"
+
+
+def _is_changeable(entry: FileEntry) -> bool:
+    if stat.S_ISLNK(entry.mode):
+        return entry.uid == USER
+    by_group = entry.gid == GROUP and entry.mode & stat.S_IWGRP
+    return bool(entry.uid == USER or by_group or entry.mode & stat.S_IWOTH)
+
+
+def _programs(planned: Planned, found: Files) -> Iterator[str]:
+    """Yield what `python` runs besides the one program and its own library."""
+    program = found.resolve(f"{PROGRAMS}/python")
+    names = {path for path in found.entries if re.fullmatch(rf"{PROGRAMS}/python[\d.]*", path)}
+    names |= {f"{PROGRAMS}/python3", f"{PROGRAMS}/python{planned.python}"}
+    yield from (f"{path} is not {PROGRAMS}/python" for path in sorted(names) if found.resolve(path) != program)
+    if f"{PROGRAMS}/{SETTINGS}" in found.entries:
+        yield f"{PROGRAMS}/{SETTINGS} is read in place of {VENV}/{SETTINGS}"
+    settings = dict(_settings(found.files.get(f"{VENV}/{SETTINGS}", b"")))
+    if settings.get("include-system-site-packages") != "false":
+        yield f"{VENV}/{SETTINGS} includes packages from elsewhere"
+    home = PurePosixPath(settings.get("home", "/"))
+    if found.resolve(f"{home}/python{planned.python}") != program:
+        yield f"{VENV}/{SETTINGS} has Python's home in {home}, which is not that of {PROGRAMS}/python"
+    library = f"{home.parent}/lib/python{planned.python}"
+    if (archive := f"{home.parent}/lib/python{planned.python.replace('.', '')}.zip") in found.entries:
+        yield f"{archive} comes before Python's own library"
+    yield from _startup(found, (library, f"{library}/lib-dynload", f"{VENV}/lib/python{planned.python}/site-packages"))
+
+
+def _settings(content: bytes) -> Iterator[tuple[str, str]]:
+    """Yield the lines of a pyvenv.cfg; those that are there twice get a value that none has."""
+    seen = set()
+    for line in content.decode(errors="replace").splitlines():
+        name, _, value = (part.strip() for part in line.partition("="))
+        yield name.lower(), "twice" if name.lower() in seen else value
+        seen.add(name.lower())
+
+
+def _startup(found: Files, folders: tuple[str, ...]) -> Iterator[str]:
+    """Yield the files in Python's folders whose code runs at every start."""
+    places = {found.resolve(folder) or folder for folder in folders}
+    for path in found.entries:
+        at = PurePosixPath(path)
+        if str(at.parent) not in places:
+            continue
+        if at.name.partition(".")[0] in CUSTOM and found.files.get(found.resolve(path)) != DEBIAN:
+            yield f"at every start Python also runs {path}"
+        lines = found.files.get(found.resolve(path), b"\xff").decode(errors="replace").splitlines()
+        if at.suffix == ".pth" and not all(PTH.fullmatch(line) or not line.strip() for line in lines):
+            yield f"at every start Python also runs or adds what {path} says"
+    library, binaries, packages = (_modules(found, folder) for folder in folders)
+    hidden = sorted((library | binaries) & packages)
+    yield from (f"{folders[0]} has {name}, which hides the package" for name in hidden)
+
+
+def _modules(found: Files, folder: str) -> set[str]:
+    """Return the names that can be imported from a folder."""
+    place = PurePosixPath(found.resolve(folder) or folder)
+    inside = (PurePosixPath(path) for path in found.entries if path.startswith(f"{place}/"))
+    names = (path.relative_to(place).parts for path in inside)
+    return {parts[0].partition(".")[0] for parts in names if parts[-1].endswith((".py", ".pyc", ".so"))} - {
+        "__pycache__"
+    }
+
+
+def _working_folder(found: Files) -> Iterator[str]:
+    """Yield what Python could import from the working folder: it comes first, and no module begins with a dot."""
+    for path, entry in found.entries.items():
+        at = PurePosixPath(path)
+        if str(at.parent) == HOME and not (at.name.startswith(".") and stat.S_ISREG(entry.mode)):
+            yield f"{path} is in the working folder, from which Python imports first"
+
+
+def _metadata(planned: Planned, found: Files) -> Iterator[str]:
+    """Yield the versions that TensorFlow's package says of itself, where they are not the planned one."""
+    site = f"{VENV}/lib/python{planned.python}/site-packages"
+    versions = {}
+    for path, content in found.files.items():
+        if path.startswith(f"{site}/") and path.endswith("/METADATA"):
+            match = re.search(rb"^Version: *(\S{1,64})$", content, re.MULTILINE | re.ASCII)
+            version = match[1].decode(errors="replace") if match else ""
+            versions[_project(path)] = releases.of_version(Version(version)) if is_version(version) else "unknown"
+    name = planned.requirement.partition("-" if planned.wheel == "file" else "==")[0].partition("[")[0]
+    if not versions or (name and canonicalize_name(name) not in versions):
+        yield f"{site} has no package {name or 'of TensorFlow'}"
+    for project, version in versions.items():
+        if version != planned.release:
+            yield f"its package {project} is of release {version}, but its label says {planned.release}"
+
+
+def _project(metadata: str) -> str:
+    """Return the project of a METADATA file by its folder: tensorflow_cpu-2.21.0.dist-info."""
+    return canonicalize_name(PurePosixPath(metadata).parent.name.partition("-")[0])
+
+
+def _run(verification: Verification) -> judge.Judgement:
+    def asked(path: str) -> bool:
+        verification.require_wanted(path)
+        return wanted(path)
+
+    try:
+        return compare(verification.planned, verification.engine.read_files(verification.ref, asked, MOST_BYTES))
+    except OSError as error:
+        return judge.Judgement("files", judge.FAIL, f"{error.filename} cannot be read: {error.strerror or error}")
+
+
+CHECK = VerificationCheck(
+    name="files",
+    claim=Claim(
+        proves="No file gives its user other rights, and the image's user can change nothing that runs. A plain start "
+        "of Python finds this Python, its own library and TensorFlow's packages, and runs nothing else before them.",
+        how="All files of the image were listed without starting it, with their owners and modes. pyvenv.cfg, .pth "
+        "files, sitecustomize and usercustomize, Python's folders and the working folder were compared with those of "
+        "an image that tfbuild builds.",
+        fix="build the image again; what is named has to leave the image, or its base image",
+    ),
+    run=_run,
+    beside=True,
+)
