@@ -31,6 +31,19 @@ CONFIGURE = """the image could not be built
             BadSource,
             "https://github.com/tensorflow/tensorflow has no tag v9.9.9, or does not answer",
         ),
+        (
+            "  ERROR: An error occurred during the fetch of repository 'icu':\n"
+            "  Error in download_and_extract: java.io.IOException: Error downloading [https://m.org/icu.zip, https://g.com/"
+            "icu.zip] to /root/icu.zip: Checksum was 10cd but wanted dfc6",
+            BuildFailed,
+            "https://m.org/icu.zip is not what TensorFlow pins: its sha256 is 10cd, not dfc6",
+        ),
+        (
+            "  Could not find any cudnn.h, cudnn_version.h matching version '8' in any subdirectory:\n          ''\n"
+            f"  {CONFIGURE}",
+            BaseUnavailable,
+            "the base image has no cudnn.h, cudnn_version.h of version '8' where configure.py looks for it",
+        ),
         ("  tfbuild: the tag v2.13.1 is the commit abc, and not def", BadSource, "the tag v2.13.1 is the commit abc"),
         (
             "  tfbuild: this is not TensorFlow's source: it has no .bazelrc",

@@ -83,6 +83,15 @@ def test_what_this_machine_s_libraries_need_is_not_the_wheel_s(tmp_path: Path) -
     assert (audit.needs, audit.external) == ({}, ("liblzma.so.5",))
 
 
+def test_a_library_that_asks_for_an_executable_stack_is_reported(tmp_path: Path) -> None:
+    code = "int thing(void) { return 1; }\n"
+    assert audited(tmp_path, code, "-Wl,-z,noexecstack").executable_stack == ()
+    audit = audited(tmp_path, code, "-Wl,-z,execstack")
+    assert audit.executable_stack == ("tensorflow/thing.so",)
+    assert audit.to_json()["executable_stack"] == ["tensorflow/thing.so"]
+    assert audit.lines()[-1].startswith("warning: tensorflow/thing.so ask for an executable stack, so that importing")
+
+
 @pytest.mark.parametrize("files", [{"tensorflow/__init__.py": b"x = 1\n"}, {"tensorflow/a.so": b"no machine code"}])
 def test_a_wheel_without_machine_code_is_refused(files: dict[str, bytes], tmp_path: Path) -> None:
     with pytest.raises(BuildFailed, match="is not a TensorFlow wheel") as caught:

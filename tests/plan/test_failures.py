@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,13 @@ import pytest
 from packaging.version import Version
 
 from tests.facts import trees
+from tests.rows import each
 from tfbuild import plan
 from tfbuild.context import dockerfile
 from tfbuild.errors import BuildFailed, UsageError
 from tfbuild.facts import releases, toolchains
-from tfbuild.pipeline import compiling
+from tfbuild.pipeline import compiling, diagnosis
+from tfbuild.pipeline.bazel_output import KILLED
 from tfbuild.plan import Build, Request, explain, failures
 from tfbuild.plan.failures import Circumstances, Failure
 from tfbuild.util.progress import Progress
@@ -24,74 +27,20 @@ from tfbuild.util.progress import Progress
 ROWS = failures.table().failure
 DATA = Path(__file__).parents[1] / "data"
 ALL = tuple(row.version for row in releases.releases())
-# Lines of real logs, from the reports that the rows name.
-LINES = {
-    "grpc-gettid": "external/grpc/src/core/lib/gpr/log_linux.cc:43:13: error: ambiguating new declaration of "
-    "‘long int gettid()’",
-    "gcc11-limits": "external/ruy/ruy/block_map.cc:395:25: error: 'numeric_limits' is not a member of 'std'",
-    "gcc13-cstdint": "tensorflow/lite/kernels/internal/spectrogram.cc:46:22: error: ‘uint32_t’ was not declared in "
-    "this scope",
-    "gcc15-cstdint": "external/tf_runtime/include/tfrt/support/forward_decls.h:110:15: error: 'int64_t' does not name "
-    "a type",
-    "clang-offsetof": "external/upb/upb/upb.c:192:10: error: defining a type within 'offsetof' is a Clang extension "
-    "[-Werror,-Wgnu-offsetof-extensions]",
-    "clang19-offsetof": "external/upb/upb/upb.c:192:10: error: defining a type within 'offsetof' is a C23 extension "
-    "[-Werror,-Wc23-extensions]",
-    "clang-lld": "ld.lld: error: version script assignment of 'global' to symbol 'init_pywrap_tf2' failed: symbol not "
-    "defined",
-    "gcc12-avxvnniint8": "gcc: error: unrecognized command-line option '-mavxvnniint8'; did you mean '-mavxvnni’?",
-    "gcc-quant-params": "/usr/include/c++/13/bits/unique_ptr.h:1070:30: error: call of overloaded "
-    "'DefaultQuantParamsPass(const mlir::TFL::DefaultQuantParamsPassOptions&)' is ambiguous",
-    "ruy-avx512-gcc": "tensorflow/lite/experimental/ruy/kernel_avx512.cc:161:32: error: '_mm512_loadu_epi32' was not "
-    "declared in this scope; did you mean '_mm512_load_epi32'?",
-    "opt-undefined": "ERROR: Config value 'opt' is not defined in any .rc file",
-    "numpy119-bfloat16": "tensorflow/python/lib/core/bfloat16.cc:608:60: error: no match for call to "
-    "'(tensorflow::{anonymous}::Initialize()::<lambda(const char*, PyUFuncGenericFunction, const std::array<int, 3>&)'",
-    "xnnpack-si32": "external/XNNPACK/src/xnnpack/intrinsics-polyfill.h:27:6: error: conflicting types for "
-    "‘_mm_storeu_si32’; have ‘void(const void *, __m128i)’",
-    "gcc8-211": "tensorflow/compiler/mlir/quantization/tensorflow/python/quantize_model.cc:140:10: error: could not "
-    "convert 'dump_file' from 'std::unique_ptr<llvm::raw_fd_ostream>' to 'absl::lts_20220623::StatusOr<",
-    "python-symlink": "/usr/bin/env: 'python': No such file or directory",
-    "python-numpy-abi": "RuntimeError: module compiled against API version 0xe but this version of numpy is 0xd",
-    "protobuf-python-4": "TypeError: Descriptors cannot not be created directly.",
-    "numpy2-runtime": "AttributeError: _ARRAY_API not found",
-    "distutils-312": "ModuleNotFoundError: No module named 'distutils'",
-    "gcc12-needed-217": "gcc: error: unrecognized command-line option '-mavx512fp16'; did you mean '-mavx512bf16'?",
-    "gcc-cuda-218": "gcc: error: unrecognized command-line option '--cuda-gpu-arch=sm_80'",
-    "patchelf": "build_pip_package.sh: line 270: patchelf: command not found",
-    "patchelf-218": "FileNotFoundError: [Errno 2] No such file or directory: 'patchelf'",
-    "rsync": "build_pip_package.sh: line 150: rsync: command not found",
-    "zlib-404": "Error downloading [https://zlib.net/zlib-1.2.12.tar.gz] to /x/temp/zlib-1.2.12.tar.gz: GET returned "
-    "404 Not Found",
-    "env-python3": "env: 'python3': No such file or directory",
-    "avx512-eigen-215": "MathFunctions.h:429:12: error: invalid ‘static_cast’ from type ‘const "
-    "Eigen::internal::eigen_packet_wrapper<__vector(4) long long int, 1>’ to type ‘__vector(16) float’",
-    "avx512fp16-gcc13": "PacketMathFP16.h:115:26: error: invalid ‘static_cast’ from type ‘const Eigen::half’ to type "
-    "‘_Float16’",
-    "oom": "gcc: fatal error: Killed signal terminated program cc1plus",
-    "local_ram_resources-unknown": "ERROR: Unrecognized option: --local_ram_resources=2048",
-    "python-default": "TF_PYTHON_VERSION variable was not set correctly, using default version",
-    "lock-file-python": "Could not find requirements_lock.txt file matching specified Python version",
-    "cuda-wheel": "ERROR: TF wheel shouldn't be built with CUDA dependencies",
-}
-MORE = (
-    ("gcc13-cstdint", "tensorflow/tsl/lib/io/cache.h:99:13: error: ‘uint64_t’ in namespace ‘std’ does not name a type"),
-    ("gcc13-cstdint", "./tensorflow/tsl/lib/io/cache.h:99:8: error: no type named 'uint64_t' in namespace 'std'"),
-    ("gcc13-cstdint", "tensorflow/lite/kernels/rng_util.h:26:12: error: use of undeclared identifier 'uint32_t'"),
-    ("gcc13-cstdint", "a.cc:1:1: error: unknown type name 'uint8_t'"),
-    ("grpc-gettid", "log_posix.cc:34:17: error: ambiguating new declaration of 'intptr_t gettid()'"),
-    ("opt-undefined", "ERROR: Config value opt is not defined in any .rc file"),
-)
+# Lines of real logs: those by which the first rules were written, and those of reports that were gathered later.
+LOGS = tomllib.loads((DATA / "reports.toml").read_text(encoding="utf-8"))
+LINES = [(row["failure"], row["line"]) for row in LOGS["first"]]
 
 
 def ids(rows: tuple[Failure, ...]) -> list[str]:
     return [row.id for row in rows]
 
 
-def concerned(release: str, compiler: str, *features: str, system: str = "", target: str = "cpu") -> list[str]:
+def concerned(release: str, compiler: str, *features: str, system: str = "", **more: Any) -> list[str]:
+    build = {"target": "cpu", "arch": "x86_64", **more}
     base = toolchains.distribution(system)
-    circumstances = Circumstances(release=release, target=target, compiler=compiler, features=features, base=base)
-    return [row.id for row in failures.concerning(circumstances) if row.fixed or row.compiler]
+    circumstances = Circumstances(release=release, compiler=compiler, features=features, base=base, **build)
+    return [row.id for row in failures.concerning(circumstances) if row.fixed or row.expected]
 
 
 def chosen(**options: Any) -> Build:
@@ -105,7 +54,7 @@ def chosen(**options: Any) -> Build:
 def test_every_row_has_a_source_and_conditions_that_can_be_met(row: Failure) -> None:
     assert len(row.source) > 3
     assert re.fullmatch(r"[\w.+-]+", row.id)
-    assert row.id == "local_ram_resources-unknown" or any(row.covers(release) for release in ALL)
+    assert any(row.covers(release) for release in ALL)
     assert not row.compiler_before or row.compiler_from < row.compiler_before
     assert row.compiler or not (row.compiler_from or row.compiler_before)
     assert all(flag.startswith("--") and " " not in flag for flag in row.flags)
@@ -142,20 +91,40 @@ def test_a_config_that_a_fix_asks_for_stands_in_every_tree_of_its_range() -> Non
 
 
 def test_every_row_that_can_be_known_again_has_a_line_here() -> None:
-    assert set(LINES) == {row.id for row in ROWS if row.match}
+    ids = {row.id for row in ROWS if row.match}
+    assert ids <= {name for name, _ in LINES} | {row["failure"] for row in LOGS["report"]}
+    assert ids >= {name for name, _ in LINES}
 
 
-@pytest.mark.parametrize(("name", "line"), [*LINES.items(), *MORE])
+@each("name, line", LINES)
 def test_a_line_is_known_again_and_taken_for_no_other_failure(name: str, line: str) -> None:
-    log = f"#12 3.4 INFO: Analyzed target\n#12 5.678 {line}\n#12 9.0 Target failed to build\n"
     for release in {row.since for row in ROWS if row.id == name}:
-        first = next((one for one in ALL if Version(release) <= Version(one)), "")
-        assert ids(failures.matching(failures.known(first), log)) == [name] or name == "local_ram_resources-unknown"
+        first = next(one for one in ALL if Version(release) <= Version(one))
+        assert ids(failures.matching(failures.known(first), log(line))) == [name]
 
 
-@pytest.mark.parametrize("log", [*DATA.glob("buildkit/*.log"), *DATA.glob("bazel/*.log")], ids=lambda path: path.name)
-def test_no_failure_is_seen_in_a_log_without_one(log: Path) -> None:
-    assert not [row.id for row in ROWS if row.match and re.search(row.match, log.read_text(), re.M)]
+@each("row", LOGS["report"])
+def test_what_a_report_shows_is_named(row: dict[str, str]) -> None:
+    """Where nothing is said, `why` says why not."""
+    assert row["source"]
+    assert bool(row["failure"]) != bool(row.get("why"))
+    known = ids(failures.matching(failures.known(row["release"]), log(row["line"])))
+    if KILLED.search(row["line"]):
+        known.append("memory")
+    died = BuildFailed(f"the image could not be built\n  {row['line']}", hint="the full log: x.log")
+    if (cause := diagnosis.explain(died)) is not died and "no such target" not in row["line"]:
+        known.append(cause.reason)
+    assert len(known) == bool(row["failure"]), known
+    assert all(row["failure"] in text for text in known)
+
+
+def log(line: str) -> str:
+    return f"#12 3.4 INFO: Analyzed target\n#12 5.678 {line}\n#12 9.0 Target failed to build\n"
+
+
+@pytest.mark.parametrize("path", [*DATA.glob("buildkit/*.log"), *DATA.glob("bazel/*.log")], ids=lambda path: path.name)
+def test_no_failure_is_seen_in_a_log_without_one(path: Path) -> None:
+    assert not [row.id for row in ROWS if row.match and re.search(row.match, path.read_text(), re.M)]
 
 
 def compiled(release: str) -> Build:
@@ -169,10 +138,10 @@ def test_a_compile_that_dies_of_a_known_failure_says_so(tmp_path: Path) -> None:
         def __call__(self, line: str) -> None:
             messages.append(line)
 
-    log = tmp_path / "build.log"
-    log.write_text(f"#7 1.0 {LINES['grpc-gettid']}\n")
+    path = tmp_path / "build.log"
+    path.write_text(f"#7 1.0 {LINES[0][1]}\n")
     died = BuildFailed("the image could not be built", hint="the full log: x.log")
-    error = compiling._known(compiled("2.1.0"), died, log, Told())
+    error = compiling._known(compiled("2.1.0"), died, path, Told())
     assert error.hint.startswith("a known failure (grpc-gettid): the patch renames gRPC's")
     assert error.hint.endswith("; the full log: x.log")
     assert messages == [
@@ -180,7 +149,7 @@ def test_a_compile_that_dies_of_a_known_failure_says_so(tmp_path: Path) -> None:
         "from 2.30 on; workaround: the patch renames gRPC's; or a base with an older glibc"
     ]
     # Of a release that does not have it, it is another failure.
-    assert compiling._known(compiled("2.14.1"), died, log, Told()) is died
+    assert compiling._known(compiled("2.14.1"), died, path, Told()) is died
     assert messages[-1] == "the log shows no known failure of TensorFlow 2.14.1"
     assert compiling._known(compiled("2.1.0"), died, tmp_path / "none.log", Told()) is died
 
@@ -218,7 +187,17 @@ def test_a_compile_that_dies_of_a_known_failure_says_so(tmp_path: Path) -> None:
         (["clang19-offsetof", "clang-lld"], concerned("2.20.0", "clang-19", system="trixie")),
         (["gcc12-avxvnniint8", "gcc-quant-params"], concerned("2.19.1", "gcc-12", system="trixie")),
         (["avx512-fixed-point"], concerned("2.10.0", "gcc-12", "avx2", "avx512bw", system="bookworm")),
-        (["gcc-cuda-218"], concerned("2.18.0", "gcc-13", system="trixie", target="cuda")),
+        (["cuda-shared-alignment", "gcc-cuda-218"], concerned("2.18.0", "gcc-13", system="trixie", target="cuda")),
+        (["gcc13-cstdint"], concerned("2.15.1", "gcc-13", system="trixie", arch="aarch64")),
+        (["gcc13-cstdint", "clang-offsetof", "clang-lld"], concerned("2.15.1", "clang-17", system="trixie")),
+        (["gcc-pywrap"], concerned("2.20.0", "gcc-13", system="trixie")),
+        # nvcc, glibc 2.41 and Arm's header do not go together; Clang compiles on any of them.
+        (["nccl-label-215"], concerned("2.15.1", "gcc-12", system="bookworm", target="cuda", nvcc=True)),
+        (
+            ["nccl-label-215", "absl-neon", "cuda-glibc241"],
+            concerned("2.15.1", "gcc-12", system="trixie", target="cuda", nvcc=True, arch="aarch64"),
+        ),
+        (["cuda-shared-alignment", "cuda-glibc241"], concerned("2.20.0", "gcc-12", target="cuda", nvcc=True)[1:]),
     ],
 )  # fmt: skip
 def test_a_failure_concerns_the_builds_that_meet_its_conditions(expected: list[str], ids: list[str]) -> None:
@@ -254,6 +233,35 @@ def test_what_a_compiler_fails_at_without_a_fix_is_a_note() -> None:
     build = chosen(release="2.17.0", compiler="gcc-11", base="debian:bookworm")
     assert "known to fail (gcc12-needed-217)" in " ".join(build.notes)
     assert build.fixes == ()
+
+
+def test_a_plan_passes_over_a_compiler_and_a_base_that_are_known_to_fail() -> None:
+    build = chosen(release="2.15.1", target="cuda")
+    assert (build.compiler, build.base_image) == ("gcc-12", "python:3.11-slim-bookworm")
+    assert any(note.startswith("clang-17 on python:3.11-slim-trixie is passed over") for note in build.notes)
+    assert chosen(release="2.15.1").compiler == "clang-17"
+    # Abseil's header for Arm does not go together with nvcc.
+    arm = chosen(release="2.15.1", target="cuda", platform="linux/arm64", cpu="armv8.2-a")
+    assert arm.compiler == "clang-17"
+    # nvcc and glibc 2.41: trixie is the base of Clang 18, but for GPUs that it cannot compile for.
+    assert chosen(release="2.20.0", target="cuda").base_image == "python:3.13-slim-trixie"
+    blackwell = chosen(release="2.20.0", target="cuda", compute_capabilities="12.0")
+    assert (blackwell.compiler, blackwell.base_image) == ("clang-18", "python:3.13-slim-bookworm")
+    assert any("slim-trixie is passed over (cuda-glibc241): glibc declares" in note for note in blackwell.notes)
+
+
+def test_what_the_user_names_is_planned_and_told_to_be_known_to_fail() -> None:
+    for base, told in {
+        "python:3.13-slim-trixie": "known to fail (cuda-glibc241): ",
+        "debian:trixie": "known to fail if the base has glibc 2.41 or newer (cuda-glibc241): ",
+        "python:3.13-slim-bookworm": "",
+    }.items():
+        build = chosen(release="2.20.0", target="cuda", compute_capabilities="12.0", base=base)
+        notes = [note for note in build.notes if "known to fail" in note]
+        assert [note.startswith(told) for note in notes] == [True] * bool(told), base
+    gcc = chosen(release="2.20.0", compiler="gcc-14")
+    assert any(note.startswith("known to fail (gcc-pywrap): ") for note in gcc.notes)
+    assert not any("not certain" in note for note in gcc.notes)
 
 
 def test_a_fix_can_be_left_out_and_makes_another_build() -> None:

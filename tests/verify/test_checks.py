@@ -148,3 +148,13 @@ def test_the_kernel_s_view_of_the_process_counts(process: Process | None, status
     state.program = "d1"
     check = imports.from_outside(judge.Judgement("import", judge.PASS, "as seen"), state, process)
     assert (check.status, check.detail) == (status, detail)
+
+
+def test_an_import_that_fails_as_is_known_says_what_helps() -> None:
+    symbol = "_ZN17pybind11_protobuf16GenericProtoCastEPN6google8protobuf7MessageEN8pybind1119return_value_policyE"
+    failed = judge.Judgement("import", judge.FAIL, f"ImportError: _pywrap_tf_session.so: undefined symbol: {symbol}")
+    known = imports.with_known_failure(failed, "2.20.0")
+    assert known.detail.startswith(f"{failed.detail}; a known failure (gcc-pywrap): clang-18, as the official build")
+    assert imports.with_known_failure(failed, "2.14.1") == failed
+    passed = judge.Judgement("import", judge.PASS, failed.detail)
+    assert imports.with_known_failure(passed, "2.20.0") == passed

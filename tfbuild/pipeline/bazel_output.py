@@ -10,8 +10,9 @@ from tfbuild.util.progress import duration
 # "[1,234 / 20,345] 8 actions running"; some versions add "[Prepa]" or "(12:34:56)".
 COUNT = re.compile(r"\[(?P<done>\d[\d,]{,20}) / (?P<total>\d[\d,]{,20})\]\s*(?P<rest>.*)")
 KILLED = re.compile(
-    r"Killed signal terminated program|unable to execute command: Killed|clang frontend command failed due to signal"
-    r"|Server terminated abruptly|java\.lang\.OutOfMemoryError|collect2: fatal error: ld terminated with signal 9"
+    r"Killed signal terminated program|internal compiler error: Killed|unable to execute command: Killed"
+    r"|clang frontend command failed due to signal|Server terminated abruptly|java\.lang\.OutOfMemoryError"
+    r"|collect2: fatal error: ld terminated with signal 9"
 )
 TIME_LIMIT = "tfbuild: the time limit is reached"
 # What compile.sh and Bazel print where a remote cache or executor cannot be reached.

@@ -88,6 +88,13 @@ CAUSES = (
         hint="make it from this release's own tree (git diff); an earlier patch, or a fix that the plan names, may "
         "have changed the same lines",
     ),
+    Cause(
+        pattern=r"Error downloading \[(?P<where>[^\],]*)[^\n]*: Checksum was (?P<got>\w+) but wanted (?P<wanted>\w+)",
+        error=BuildFailed,
+        message="{where} is not what TensorFlow pins: its sha256 is {got}, not {wanted}",
+        hint="the server has another file than when the release was made, or something in between changed it: take "
+        "the file with that sha256 from elsewhere, by --mirror",
+    ),
     *(
         Cause(pattern=pattern, error=BuildFailed, message="a download failed: {why}", hint=DOWNLOAD_HINT)
         for pattern in DOWNLOADS
@@ -137,6 +144,13 @@ CAUSES = (
         error=BadSource,
         message="{what}",
         hint="--without-fix {fix} where the tree already has that fix, or does not need it",
+    ),
+    Cause(
+        pattern=r"Could not find any (?P<what>[\w., -]+?) matching version '(?P<version>[^'\n]*)' in any subdirectory",
+        error=BaseUnavailable,
+        message="the base image has no {what} of version {version!r} where configure.py looks for it",
+        hint="--base with an image that has the development packages of CUDA, cuDNN and NCCL; --cuda and --cudnn name "
+        "their versions",
     ),
     Cause(
         pattern=r"(?P<last>[^\n]*)\n\s*tfbuild: (?P<what>this tree's configure.py failed)",

@@ -1,14 +1,16 @@
-"""Audit a compiled wheel with `auditwheel show`: which C library and which other libraries it needs from the system.
+"""Audit a compiled wheel: which C library, which other libraries and which rights it needs from the system.
 
 A compile links the glibc of its base, so its wheel needs that version or a newer one, whatever CPU it is for.
 """
 
 import json
 import re
+import struct
 import subprocess
 import sys
-from collections.abc import Iterable
-from dataclasses import dataclass
+import zipfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from packaging.utils import parse_wheel_filename
@@ -19,6 +21,9 @@ from tfbuild.errors import BuildFailed
 MANYLINUX = re.compile(r"manylinux_(\d+)_(\d+)_\w+")
 # Names from before PEP 600, which put glibc's version into the name.
 OLD_NAMES = {"manylinux1": (2, 5), "manylinux2010": (2, 12), "manylinux2014": (2, 17)}
+LIBRARY = re.compile(r"\.so(\.\d+)*$")
+# What has the program headers of any library, and the values of ELF that matter here.
+HEADERS, GNU_STACK, EXECUTE, X86_64 = 16384, 0x6474E551, 1, 62
 SYMBOL = re.compile(r"([A-Z]+)_(\d+(?:\.\d+)*)")
 
 
@@ -28,12 +33,14 @@ class Audit:
 
     `needs`: the newest version that it needs of each set of symbols (GLIBC, GLIBCXX, CXXABI, GCC).
     `external`: libraries that it needs from the system, but no manylinux tag allows.
+    `executable_stack`: its libraries that ask for one.
     """
 
     tag: str
     own: tuple[str, ...]
     needs: dict[str, str]
     external: tuple[str, ...]
+    executable_stack: tuple[str, ...] = ()
 
     @property
     def broken_promises(self) -> tuple[str, ...]:
@@ -48,6 +55,7 @@ class Audit:
             "consistent": not self.broken_promises,
             "needs": self.needs,
             "external_libraries": list(self.external),
+            "executable_stack": list(self.executable_stack),
         }
 
     def lines(self) -> list[str]:
@@ -60,6 +68,11 @@ class Audit:
             lines.append(
                 f"warning: its name promises {', '.join(self.broken_promises)}, so pip also installs it on systems "
                 f"that it does not run on; rename it with: wheel tags --platform-tag {self.tag}"
+            )
+        if self.executable_stack:
+            lines.append(
+                f"warning: {', '.join(self.executable_stack)} ask for an executable stack, so that importing it fails "
+                "with glibc 2.41 and newer; compile it with --bazel-flag=--linkopt=-Wl,-z,noexecstack"
             )
         return lines
 
@@ -78,7 +91,7 @@ def check(wheel: Path) -> Audit:
         raise BuildFailed(
             f"auditwheel cannot read {wheel.name}: {reason}", hint=f"the wheel is kept: {wheel}"
         ) from None
-    return read(output, wheel)
+    return replace(read(output, wheel), executable_stack=tuple(_with_executable_stack(wheel)))
 
 
 def read(output: dict[str, object], wheel: Path) -> Audit:
@@ -96,6 +109,29 @@ def read(output: dict[str, object], wheel: Path) -> Audit:
         needs=_newest(symbol for versions in symbols.values() for symbol in versions),
         external=tuple(sorted(external)),
     )
+
+
+def _with_executable_stack(wheel: Path) -> Iterator[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        for name in filter(LIBRARY.search, archive.namelist()):
+            with archive.open(name) as library:
+                if _has_executable_stack(library.read(HEADERS)):
+                    yield name
+
+
+def _has_executable_stack(head: bytes) -> bool:
+    """Whether a 64-bit ELF file that begins so asks for an executable stack (System V ABI, PT_GNU_STACK).
+
+    On x86-64 glibc takes a file that says nothing for one that does.
+    """
+    if head[:5] != b"\x7fELF\x02":
+        return False
+    (machine,), (offset,), (size, count) = (
+        struct.unpack_from(form, head, at) for form, at in (("<H", 18), ("<Q", 32), ("<HH", 54))
+    )
+    headers = [struct.unpack_from("<II", head, offset + number * size) for number in range(count)]
+    asked = next((flags for kind, flags in headers if kind == GNU_STACK), None)
+    return machine == X86_64 if asked is None else bool(asked & EXECUTE)
 
 
 def _newest(symbols: Iterable[str]) -> dict[str, str]:

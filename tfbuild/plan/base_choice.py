@@ -1,7 +1,8 @@
 """The choice of the Python, the base image and the compiler of a build.
 
 It is the newest Python of the release for which a base has one of its compilers; the surest compiler that a base with
-that Python has; a base on a supported Debian with that compiler in its own archive; then the oldest glibc.
+that Python has; a base on a supported Debian with that compiler in its own archive; then the oldest glibc. What is
+known to fail is passed over, unless nothing else is left.
 """
 
 import re
@@ -15,6 +16,10 @@ from tfbuild.cpu import compilers
 from tfbuild.errors import UnknownCompiler, UnknownPython
 from tfbuild.facts import base_images, releases, toolchains
 from tfbuild.facts.base_images import BaseImage
+from tfbuild.facts.toolchains import Distribution
+from tfbuild.plan import cuda_versions, failures
+from tfbuild.plan.compute_capability import Capability
+from tfbuild.plan.failures import Circumstances, Failure
 from tfbuild.plan.request import BASES, Request
 from tfbuild.plan.rules import choose_python
 
@@ -38,6 +43,32 @@ def default_base() -> tuple[str, str]:
     return row.image, row.bootstrap
 
 
+@dataclass(frozen=True, kw_only=True)
+class CompileTarget:
+    """What a compile is for, as far as compilers and bases are known to fail at it."""
+
+    release: str
+    target: str
+    arch: str
+    gpus: tuple[Capability, ...] = ()
+
+    def circumstances(self, compiler: str, base: Distribution | None, features: tuple[str, ...] = ()) -> Circumstances:
+        return Circumstances(
+            release=self.release,
+            target=self.target,
+            arch=self.arch,
+            compiler=compiler,
+            features=features,
+            base=base,
+            nvcc=cuda_versions.by_nvcc(self.gpus, compiler),
+        )
+
+    def failure(self, compiler: str, base: Distribution) -> Failure | None:
+        """Return a known failure without a fix of a compile with that compiler on that base."""
+        rows = failures.concerning(self.circumstances(compiler, base))
+        return next((row for row in rows if row.expected), None)
+
+
 def for_wheel(python: str) -> BaseImage:
     """Return the base for an existing wheel: one that can be made without a registry, else a supported one."""
     return min(base_images.with_python(python), key=lambda row: (not row.bootstrap, bool(row.debian.ended)))
@@ -49,18 +80,19 @@ def debian_pythons() -> str:
     return f"{', '.join(first)} and {last}"
 
 
-def choose(request: Request, release: str) -> BaseChoice:
+def choose(request: Request, purpose: CompileTarget) -> BaseChoice:
     """Choose the Python, base and compiler of a compile. A base that the user named may have any compiler.
 
     Raises UnknownCompiler, UnknownPython.
     """
+    release = purpose.release
     compiler = named_compiler(request.compiler, release) if request.compiler else ""
     supported = releases.pythons(release)
     if request.base not in BASES:
         python = choose_python(request, release, supported)
         return BaseChoice(python=python, compiler=compiler or releases.compiler(release))
     pythons = (choose_python(request, release, supported),) if request.python else supported[::-1]
-    return first_base(release, pythons, compiler, bootstrap=request.base == "bootstrap")
+    return first_base(release, pythons, compiler, bootstrap=request.base == "bootstrap", purpose=purpose)
 
 
 def named_compiler(text: str, release: str) -> str:
@@ -75,18 +107,29 @@ def named_compiler(text: str, release: str) -> str:
 
 
 @cache
-def first_base(release: str, pythons: tuple[str, ...], compiler: str = "", *, bootstrap: bool = False) -> BaseChoice:
+def first_base(
+    release: str,
+    pythons: tuple[str, ...],
+    compiler: str = "",
+    *,
+    bootstrap: bool = False,
+    purpose: CompileTarget | None = None,
+) -> BaseChoice:
     """Return the first of `pythons` that has a base with `compiler` (default: with a compiler of the release).
 
-    `bootstrap`: prefer bases that can be made without a registry. Raises UnknownCompiler if no base has the compiler,
-    UnknownPython if no base has the Python.
+    `bootstrap`: prefer bases that can be made without a registry. `purpose`: pass over what is known to fail at it.
+    Raises UnknownCompiler if no base has the compiler, UnknownPython if no base has the Python.
     """
-    for python in pythons:
-        for name in [compiler] if compiler else [row.name for row in releases.compilers(release)]:
-            if able := _with(python, name, bootstrap):
-                notes = tuple(_notes(release, able, name))
-                return BaseChoice(python=python, compiler=name, base=able[0], notes=notes)
-    raise _refusal(release, pythons, compiler)
+    names = [compiler] if compiler else [row.name for row in releases.compilers(release)]
+    able = [(row, name) for python in pythons for name in names for row in _with(python, name, bootstrap)]
+    failing = {one: row for one in able if purpose and (row := purpose.failure(one[1], one[0].debian))}
+    if not able:
+        raise _refusal(release, pythons, compiler)
+    base, name = next((one for one in able if one not in failing), able[0])
+    beside = [row for row, other in able if other == name and row.python == base.python and (row, other) not in failing]
+    untried = _notes(release, beside or [base], name, failing=(base, name) in failing)
+    notes = (*_about_failures(failing, able.index((base, name)), able), *untried)
+    return BaseChoice(python=base.python, compiler=name, base=base, notes=notes)
 
 
 def _with(python: str, compiler: str, bootstrap: bool = False) -> list[BaseImage]:
@@ -124,10 +167,21 @@ def _installable(python: str) -> tuple[str, ...]:
 # --- notes ------------------------------------------------------------------------------------------------------------
 
 
-def _notes(release: str, able: Sequence[BaseImage], compiler: str) -> Iterator[str]:
+def _about_failures(
+    failing: dict[tuple[BaseImage, str], Failure], chosen: int, able: Sequence[tuple[BaseImage, str]]
+) -> Iterator[str]:
+    """Say which failures made the choice another one than the first."""
+    passed = {failing[one].id: one for one in reversed(able[:chosen])}
+    for base, compiler in passed.values():
+        failure = failing[base, compiler]
+        yield f"{compiler} on {base.image} is passed over ({failure.id}): {failure.symptom}"
+
+
+def _notes(release: str, able: Sequence[BaseImage], compiler: str, *, failing: bool) -> Iterator[str]:
     base = able[0]
     yield from _about_python(release, base.python)
-    yield from _about_compiler(release, base.python, compiler)
+    if not failing:
+        yield from _about_compiler(release, base.python, compiler)
     for other in able[1:]:
         if Version(other.debian.glibc) < Version(base.debian.glibc):
             yield f"{other.image} has an older glibc than {base.image}, and is passed over: {_why_not(other, compiler)}"

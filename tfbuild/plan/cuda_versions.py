@@ -213,9 +213,7 @@ def _device_compiler(
 
     .bazelrc's own rbe_linux_cuda_nvcc does the same: cuda_clang, then cuda_nvcc (2025-04 to 2026-06).
     """
-    name, _, major = compiler.partition("-")
-    first = {row.name: row.clang for row in table().capability}
-    missing = [gpu for gpu in gpus if name == "clang" and not 0 < first[gpu.figure] <= int(major)]
+    missing = _not_by_clang(gpus, compiler)
     if not missing:
         return (), ()
     if not releases.config(NVCC, release):
@@ -224,3 +222,15 @@ def _device_compiler(
             hint="--compiler gcc-N: then nvcc compiles the kernels",
         )
     return (NVCC,), (f"nvcc compiles the kernels (--config={NVCC}): {compiler} cannot for {_figures(missing)}",)
+
+
+def _not_by_clang(gpus: tuple[Capability, ...], compiler: str) -> list[Capability]:
+    """Return the GPUs that this Clang cannot compile for; none of GCC, which never compiles for them."""
+    name, _, major = compiler.partition("-")
+    first = {row.name: row.clang for row in table().capability}
+    return [gpu for gpu in gpus if name == "clang" and not 0 < first[gpu.figure] <= int(major)]
+
+
+def by_nvcc(gpus: tuple[Capability, ...], compiler: str) -> bool:
+    """Whether nvcc compiles the kernels for these GPUs in a build with that compiler."""
+    return bool(gpus) and (compiler.startswith("gcc") or bool(_not_by_clang(gpus, compiler)))

@@ -39,6 +39,8 @@ class Failure(Sourced, frozen=True, kw_only=True):
     glibc: str = ""
     features: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
+    arch: Literal["", "x86_64", "aarch64"] = ""
+    nvcc: bool = False
     flags: tuple[str, ...] = ()
     patch: bool = False
     edits: tuple[Edit, ...] = ()
@@ -50,6 +52,11 @@ class Failure(Sourced, frozen=True, kw_only=True):
     @property
     def fixed(self) -> bool:
         return bool(self.flags or self.patch or self.edits)
+
+    @property
+    def expected(self) -> bool:
+        """Whether a build that it concerns is expected to fail."""
+        return not self.fixed and bool(self.compiler or self.nvcc)
 
     @property
     def fix(self) -> str:
@@ -64,13 +71,18 @@ class Failure(Sourced, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Circumstances:
-    """The conditions of a build that failures depend on. `base`: its Debian release, None if it is not known."""
+    """The conditions of a build that failures depend on. `base`: its Debian release, None if it is not known.
+
+    `nvcc`: whether that compiles the kernels for GPUs.
+    """
 
     release: str
     target: str
+    arch: str
     compiler: str
-    features: tuple[str, ...]
+    features: tuple[str, ...] = ()
     base: Distribution | None = None
+    nvcc: bool = False
 
 
 class FailureTable(Facts, frozen=True, kw_only=True):
@@ -124,18 +136,24 @@ def _concerns(row: Failure, build: Circumstances) -> bool:
         and (not row.glibc or build.base is None or version(row.glibc) <= version(build.base.glibc))
         and (not row.features or bool(set(row.features) & set(build.features)))
         and (not row.targets or build.target in row.targets)
+        and row.arch in ("", build.arch)
+        and (not row.nvcc or build.nvcc)
     )
 
 
-def notes(rows: Iterable[Failure]) -> tuple[str, ...]:
-    """Return the notes of a plan: each fix with its reason, and failures of its compiler that have no fix."""
+def notes(rows: Iterable[Failure], base: Distribution | None = None) -> tuple[str, ...]:
+    """Return the notes of a plan: each fix with its reason, and expected failures. `base` is None if not known."""
     return tuple(
         f"fix {row.id}: {row.symptom}: {row.fix}"
         if row.fixed
-        else f"known to fail ({row.id}): {row.symptom}; workaround: {row.workaround}"
+        else f"known to fail{_unless_older(row, base)} ({row.id}): {row.symptom}; workaround: {row.workaround}"
         for row in rows
-        if row.fixed or row.compiler
+        if row.fixed or row.expected
     )
+
+
+def _unless_older(row: Failure, base: Distribution | None) -> str:
+    return f" if the base has glibc {row.glibc} or newer" if row.glibc and base is None else ""
 
 
 def matching(rows: Iterable[Failure], log: str) -> tuple[Failure, ...]:

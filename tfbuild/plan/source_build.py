@@ -9,15 +9,16 @@ from tfbuild.cpu import Cpu, isa
 from tfbuild.cpu.isa import InstructionSet
 from tfbuild.errors import BadSource, UncertainFact, UnknownRelease, UsageError
 from tfbuild.facts import base_images, releases, targets, toolchains
+from tfbuild.facts.toolchains import Distribution
 from tfbuild.plan import amendments, base_choice, configuration, cuda_versions, failures
 from tfbuild.plan import source as sources
 from tfbuild.plan import wheel as wheels
 from tfbuild.plan.amendments import Override, Patch, SystemLibrary
-from tfbuild.plan.base_choice import BaseChoice
+from tfbuild.plan.base_choice import BaseChoice, CompileTarget
 from tfbuild.plan.build import MACHINES, PLATFORMS, Decision
 from tfbuild.plan.compute_capability import Capability
 from tfbuild.plan.cuda_versions import CudaChoice
-from tfbuild.plan.failures import Circumstances, Failure
+from tfbuild.plan.failures import Failure
 from tfbuild.plan.gpus import capabilities, cuda_of, gpu_fields
 from tfbuild.plan.request import BASES, Request, fingerprint
 from tfbuild.plan.rules import asked_set, choose_python, find_release, headers_word, image_fields, newest_release
@@ -86,8 +87,9 @@ def _decide(
     threading = _threading(request, target, release, arch)
     configs = configuration.configs(release, target, arch, threading)
     bazel = request.bazel or toolchains.bazel(release, arch)
-    choice = base_choice.choose(request, release)
     gpus = capabilities(request, target, release)
+    purpose = CompileTarget(release=release, target=target, arch=arch, gpus=gpus)
+    choice = base_choice.choose(request, purpose)
     cuda = cuda_of(request, target, release, gpus, choice.compiler)
     flags = isa.flags(
         wanted, choice.compiler, release=release, prefer_vector_width=request.prefer_vector_width, named=request.cpu
@@ -118,7 +120,7 @@ def _decide(
         libraries=libraries,
         overrides=overrides,
         patches=patches,
-        failures=_failures(request, target, release, choice, flags),
+        failures=_failures(request, purpose, choice, flags),
     )
 
 
@@ -176,16 +178,16 @@ def _amendments(
     return libraries, overrides, tuple(amendments.patch(text) for text in request.patch)
 
 
-def _failures(request: Request, target: str, release: str, choice: BaseChoice, flags: isa.Flags) -> tuple[Failure, ...]:
-    """Return the known failures that concern the build, without the fixes that the user refuses."""
+def _known_base(request: Request, choice: BaseChoice) -> Distribution | None:
+    """Return the Debian release of the base; None for a base of the user's that is not known."""
     base = choice.base or base_images.find(request.base)
-    circumstances = Circumstances(
-        release=release,
-        target=target,
-        compiler=flags.compiler,
-        features=flags.instruction_set.features,
-        base=base.debian if base else None,
-    )
+    return base.debian if base else None
+
+
+def _failures(request: Request, purpose: CompileTarget, choice: BaseChoice, flags: isa.Flags) -> tuple[Failure, ...]:
+    """Return the known failures that concern the build, without the fixes that the user refuses."""
+    base = _known_base(request, choice)
+    circumstances = purpose.circumstances(flags.compiler, base, flags.instruction_set.features)
     return failures.concerning(circumstances, request.without_fix)
 
 
@@ -207,7 +209,7 @@ def _notes(decided: _Decisions) -> tuple[str, ...]:
         *(f"{row.feature} is left out: {row.reason}" for row in decided.flags.dropped),
         *decided.flags.notes,
         *decided.cuda.notes,
-        *failures.notes(decided.failures),
+        *failures.notes(decided.failures, _known_base(decided.request, decided.choice)),
         *_unguarded(decided.flags.instruction_set),
         *decided.choice.notes,
         *_about_python(decided),
@@ -279,7 +281,8 @@ def _choices(decided: _Decisions) -> tuple[str, ...]:
     threading = _own(lambda: configuration.threading(release, decided.arch) if targets.get(target).onednn else "")
     gpus = releases.cuda(release).capabilities if targets.get(target).cuda else ""
     choice = decided.choice
-    default = base_choice.choose(replace(request, python=choice.python, compiler=""), release)
+    purpose = CompileTarget(release=release, target=target, arch=decided.arch, gpus=decided.gpus)
+    default = base_choice.choose(replace(request, python=choice.python, compiler=""), purpose)
     words = (
         request.threading if request.threading != threading else "",
         choice.compiler if choice.compiler != default.compiler else "",

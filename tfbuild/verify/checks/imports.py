@@ -7,6 +7,7 @@ from tfbuild.facts import releases
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.records import Environment, TensorFlow
 from tfbuild.measure import probe
+from tfbuild.plan import failures
 from tfbuild.verify import libraries
 from tfbuild.verify.verification import NO_START, Claim, Start, Verification, VerificationCheck, answered
 
@@ -24,11 +25,19 @@ def _run(verification: Verification) -> judge.Judgement:
         check = judge.Judgement("import", judge.FAIL, outcome.broken)
     else:
         check = judge.importing(start.environment, start.tensorflow, outcome.ended, verification.planned.smoke())
+        check = with_known_failure(check, verification.planned.release)
         check = from_outside(answered(check, result), verification, seen[0] if seen else None)
     if check.status == judge.FAIL and not start.tensorflow:
         start = Start(outcome=outcome, why="TensorFlow does not import (see import)")
     verification.start, verification.process = start, seen[0] if seen else None
     return check
+
+
+def with_known_failure(check: judge.Judgement, release: str) -> judge.Judgement:
+    """Add what helps, where the message of a failed import is a known failure of the release."""
+    rows = failures.known(release) if releases.known(release) and check.status == judge.FAIL else ()
+    row = next(iter(failures.matching(rows, check.detail)), None)
+    return replace(check, detail=f"{check.detail}; a known failure ({row.id}): {row.workaround}") if row else check
 
 
 def from_outside(check: judge.Judgement, verification: Verification, process: Process | None) -> judge.Judgement:
