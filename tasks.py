@@ -5,9 +5,10 @@ import sys
 # Invoke keeps Python from writing byte code, so that each command would compile all of tfbuild again.
 sys.dont_write_bytecode = bool(sys.flags.dont_write_bytecode)
 
-from tfbuild.cli import VERBS, command_line, repository  # noqa: E402
+from tfbuild.cli import VERBS, command_line  # noqa: E402
 from tfbuild.cli.tasks import collection  # noqa: E402
+from tools import verbs as development  # noqa: E402
 
-verbs = {**VERBS, **repository.VERBS}
+verbs = {**VERBS, **development.VERBS}
 command_line.handle_own(verbs)
 namespace = collection(command_line.named(sys.argv, verbs))

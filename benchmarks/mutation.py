@@ -35,7 +35,7 @@ from pathlib import Path
 
 from benchmarks.harness import RESULTS
 from tests import checkout
-from tfbuild.cli.testing import PURE
+from tools.testing import PURE
 
 ROOMS = ("cpu", "plan", "context", "verify", "binary", "oci", "publish", "measure")
 # Further folders of tests that use a room directly, tried where its own tests notice nothing.

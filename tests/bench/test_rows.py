@@ -75,7 +75,7 @@ def measured() -> CaseResult:
 @pytest.fixture(scope="module")
 def with_row(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Copy]:
     """Return a copy of the project with this row added."""
-    copy = checkout.copy(tmp_path_factory.mktemp("experiment") / "copy", "tfbuild/", "templates/", "tasks.py")
+    copy = checkout.copy(tmp_path_factory.mktemp("experiment") / "copy", "tfbuild/", "templates/", "tasks.py", "tools/")
     with (copy / "tfbuild" / "facts" / FILE.name).open("a", encoding="utf-8") as rows:
         rows.write(ROW)
     with checkout.serving(copy) as served:

@@ -11,9 +11,9 @@ import pytest
 from tests import checkout
 from tests.ci.steps import ACTION, GITHUB, PULL, ROOT, Done, Github, read
 from tests.facts import newest
-from tfbuild.cli.reference import action as actions
 from tfbuild.cli.verbs import VERBS
 from tfbuild.errors import UnknownRelease, UsageError
+from tools.reference import action as actions
 
 OPTIONS = VERBS["build"].options
 INPUTS = dict.fromkeys(read(ACTION)["inputs"], "")
@@ -91,7 +91,9 @@ def machine(checkout: Path, folder: Path, **values: str) -> Github:
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkout that uses the environment of this one."""
-    folder = checkout.copy(tmp_path_factory.mktemp("action") / "checkout", "tfbuild/", "templates/", "tasks.py", "ci/")
+    folder = checkout.copy(
+        tmp_path_factory.mktemp("action") / "checkout", "tfbuild/", "templates/", "tasks.py", "tools/", "ci/"
+    )
     (folder / ".venv").symlink_to(Path(sys.executable).parent.parent)
     return folder
 

@@ -182,7 +182,7 @@ def test_a_row_is_changed_if_its_files_are() -> None:
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    return checkout.copy(tmp_path / "copy", "tfbuild/", "templates/", "tasks.py", compiled=False)
+    return checkout.copy(tmp_path / "copy", "tfbuild/", "templates/", "tasks.py", "tools/", compiled=False)
 
 
 def commit_change(folder: Path, script: str) -> None:

@@ -22,13 +22,14 @@ from unittest.mock import patch
 from tests.commandline import ROOT, answer
 from tests.facts import newest
 from tfbuild import cli
-from tfbuild.cli import repository, testing
 from tfbuild.cli.command_line import MOST_LETTERS
 from tfbuild.cli.verbs import Verb
 from tfbuild.engine import daemon
 from tfbuild.oci import transport
+from tools import testing
+from tools import verbs as development
 
-VERBS: Mapping[str, Verb] = {**cli.VERBS, **repository.VERBS}
+VERBS: Mapping[str, Verb] = {**cli.VERBS, **development.VERBS}
 ROW = re.compile(r"^\| (\d+) \|", re.MULTILINE)
 CODES = {int(code) for code in ROW.findall((ROOT / "docs" / "reference" / "exit-codes.md").read_text())}
 HOSTILE = (

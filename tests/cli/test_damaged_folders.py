@@ -17,7 +17,6 @@ from tests.commandline import answer, invoke
 from tests.users import nobody
 from tests.verify import test_report as reports
 from tfbuild import plan
-from tfbuild.ci import committed
 from tfbuild.errors import BadMirror, EngineMissing, UsageError
 from tfbuild.pipeline import Maker, bundle, mirror
 from tfbuild.pipeline.mirror import Upstream
@@ -25,6 +24,7 @@ from tfbuild.pipeline.run import Run
 from tfbuild.plan import Build, Request
 from tfbuild.util import files, process
 from tfbuild.verify import report as reporting
+from tools import committed
 
 OPTIONS = ("--target", "mkl", "--release", "2.20.0", "--cpu", "avx", "--platform", "linux/amd64", "--wheel", "official")
 

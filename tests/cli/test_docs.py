@@ -10,11 +10,12 @@ import pytest
 
 from tests.ci.steps import read
 from tfbuild import errors
-from tfbuild.cli import reference, repository
-from tfbuild.cli.reference import exit_codes
 from tfbuild.errors import TfbuildError
 from tfbuild.facts import releases
 from tfbuild.plan import support
+from tools import reference
+from tools import verbs as development
+from tools.reference import exit_codes
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -120,9 +121,9 @@ def test_the_verb_updates_stale_pages_and_compares(
     newest = [row for row in support.rows() if row.release == releases.newest_first()[0]]
     monkeypatch.setattr(support, "rows", lambda: newest)
     with pytest.raises(TfbuildError, match=r"not up to date: docs/support\.md, docs/reference/exit-codes\.md,"):
-        repository.docs(check=True, root=tmp_path)
-    repository.docs(check=False, root=tmp_path)
-    assert capsys.readouterr().out.split() == list(map(str, reference.pages(repository.VERBS)))
-    repository.docs(check=True, root=tmp_path)
-    repository.docs(check=False, root=tmp_path)
+        development.docs(check=True, root=tmp_path)
+    development.docs(check=False, root=tmp_path)
+    assert capsys.readouterr().out.split() == list(map(str, reference.pages(development.VERBS)))
+    development.docs(check=True, root=tmp_path)
+    development.docs(check=False, root=tmp_path)
     assert not capsys.readouterr().out

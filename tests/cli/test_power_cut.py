@@ -20,7 +20,6 @@ from tests.verify import test_report as reports
 from tfbuild import plan
 from tfbuild.bench import command as bench
 from tfbuild.bench import page as bench_page
-from tfbuild.ci import committed
 from tfbuild.context import dockerfile
 from tfbuild.engine import gc_policy
 from tfbuild.pages import rendering
@@ -31,6 +30,7 @@ from tfbuild.publish import attachments
 from tfbuild.util import files
 from tfbuild.verify import page as verify_page
 from tfbuild.verify import report as reporting
+from tools import committed
 
 AUDIT = json.loads(wheels.RECORDED.read_text())
 # Digests of images that no registry has; each content has another one.

@@ -12,11 +12,12 @@ from invoke.parser import Parser
 from invoke.program import Program
 
 from tests.commandline import invoke
-from tfbuild.cli import VERBS, command_line, repository
+from tfbuild.cli import VERBS, command_line
 from tfbuild.cli.tasks import collection
+from tools import verbs as development
 
 ROOT = Path(__file__).parents[2]
-EVERY = {**VERBS, **repository.VERBS}
+EVERY = {**VERBS, **development.VERBS}
 MORE = (
     "invoke plan --target=cpu --json --config a --config=b plan --target mkl",
     "invoke build --bazel-flag --copt=-O3 --bazel-flag --config=opt --no-cache",
@@ -34,7 +35,7 @@ def typed() -> Iterator[str]:
 
 
 def by_invoke(words: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
-    contexts = collection(VERBS, repository.VERBS).to_contexts()
+    contexts = collection(VERBS, development.VERBS).to_contexts()
     parsed = Parser(contexts=contexts, initial=Program().initial_context).parse_argv(list(words))
     return [
         (str(context.name), {name.replace("-", "_"): arg.value for name, arg in context.args.items()})

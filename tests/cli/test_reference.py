@@ -9,8 +9,7 @@ import pytest
 
 from tests.commandline import invoke
 from tests.cpu.machines import machine
-from tfbuild.cli import publishing, reference, repository
-from tfbuild.cli.reference import json_fields, labels, verbs
+from tfbuild.cli import publishing
 from tfbuild.cli.verbs import VERBS
 from tfbuild.context.labels import labels_of
 from tfbuild.errors import RegressionFound
@@ -18,6 +17,9 @@ from tfbuild.plan import Request, selection
 from tfbuild.publish.choose import Choice, PassedOver, Published
 from tfbuild.publish.inventory import Entry
 from tfbuild.publish.pushing import Pushed
+from tools import reference
+from tools import verbs as development
+from tools.reference import json_fields, labels, verbs
 
 ROOT = Path(__file__).parents[2]
 REPORTS = ROOT / "benchmarks" / "results"
@@ -37,7 +39,7 @@ COMMANDS = {
     "advise": [f"advise {REPORTS}/guide.json"],
     "support": ["support"],
 }
-GENERATED = reference.pages(repository.VERBS)
+GENERATED = reference.pages(development.VERBS)
 
 
 @pytest.mark.parametrize("page", GENERATED, ids=lambda path: path.stem)
@@ -49,9 +51,9 @@ def test_the_committed_page_is_what_the_code_makes(page: Path) -> None:
 
 
 def test_every_verb_has_its_options_and_no_others() -> None:
-    text = verbs.to_markdown(repository.VERBS)
+    text = verbs.to_markdown(development.VERBS)
     sections = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL))
-    every = {**VERBS, **repository.VERBS}
+    every = {**VERBS, **development.VERBS}
     assert set(sections) == set(every)
     for name, section in sections.items():
         verb = every[name]

@@ -20,8 +20,9 @@ from invoke.program import Program
 
 from tests.commandline import invoke
 from tests.cpu.machines import machine
-from tfbuild.cli import VERBS, repository
+from tfbuild.cli import VERBS
 from tfbuild.cli.tasks import collection
+from tools import verbs as development
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -95,7 +96,7 @@ def parse(command: Sequence[str]) -> None:
     """Raise ParseError if tfbuild does not take the command."""
     words = [command[0], *without_redirection(command)[1:]]
     with patch.object(sys, "argv", words):
-        contexts = collection(VERBS, repository.VERBS).to_contexts()
+        contexts = collection(VERBS, development.VERBS).to_contexts()
         Parser(contexts=contexts, initial=Program().initial_context).parse_argv(words[1:])
 
 

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 import tasks
-from tfbuild.cli import command_line, repository
+from tfbuild.cli import command_line
 from tfbuild.cli.verbs import VERBS
+from tools import verbs as development
 
 ROOT = Path(__file__).parents[2]
-EVERY = {**VERBS, **repository.VERBS}
+EVERY = {**VERBS, **development.VERBS}
 CODE = """
 import contextlib, io, sys
 from tfbuild.cli.program import main

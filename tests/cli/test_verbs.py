@@ -14,13 +14,14 @@ import pytest
 
 import tasks
 from tests.commandline import invoke
-from tfbuild.cli import command_line, help_pages, repository
+from tfbuild.cli import command_line, help_pages
 from tfbuild.cli.verbs import VERBS
 from tfbuild.errors import UsageError
 from tfbuild.util import quantities
+from tools import verbs as development
 
 ROOT = Path(__file__).parents[2]
-EVERY = {**VERBS, **repository.VERBS}
+EVERY = {**VERBS, **development.VERBS}
 
 
 @pytest.mark.parametrize("words", [["plan", "--release", "2.20.0", "--cpu", "avx"], ["--list"], ["--help", "plan"]])
@@ -134,13 +135,13 @@ def test_the_whole_help_has_all_verbs_in_groups() -> None:
 
 
 def test_verbs_may_follow_each_other() -> None:
-    done = invoke("copts", "--cpu", "haswell", "--platform", "linux/amd64", "experiments")
+    done = invoke("copts", "--cpu", "haswell", "--platform", "linux/amd64", "bench", "x", "--dry-run", "--only", "jpeg")
     assert "-march=x86-64-v3" in done.stdout
     assert "decode_and_crop_jpeg" in done.stdout
 
 
 def test_what_can_be_measured_is_listed_without_an_image() -> None:
-    assert "decode_and_crop_jpeg" in invoke("experiments", "--only", "jpeg").stdout
+    assert "decode_and_crop_jpeg" in invoke("bench", "x", "--dry-run", "--only", "jpeg").stdout
     assert "of 80 s: jpeg 80 s" in invoke("bench", "IMAGE", "--quick", "--dry-run", "--only", "jpeg").stderr
     assert invoke("bench", "--only", "jpeg", code=2).stderr.startswith("error: bench needs IMAGE\n")
     assert "is not a valid name" in invoke("bench", "x", "--name", "../x", code=2).stderr

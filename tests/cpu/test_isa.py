@@ -559,7 +559,7 @@ implies = ["avx2"]
 
 def test_a_new_feature_is_a_row(tmp_path: Path) -> None:
     """Made up, in a copy of the project: its name is known, it gets its flag, or is left out for an older compiler."""
-    copy = checkout.copy(tmp_path / "copy", "tfbuild/", "tasks.py")
+    copy = checkout.copy(tmp_path / "copy", "tfbuild/", "tasks.py", "tools/")
     with (copy / "tfbuild" / "facts" / "features.toml").open("a", encoding="utf-8") as rows:
         rows.write(NEW)
 

@@ -30,7 +30,7 @@ def with_release(text: str, version: str) -> str:
 
 @pytest.fixture(scope="module")
 def with_next(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Copy]:
-    copy = checkout.copy(tmp_path_factory.mktemp("next") / "copy", "tfbuild/", "templates/", "tasks.py")
+    copy = checkout.copy(tmp_path_factory.mktemp("next") / "copy", "tfbuild/", "templates/", "tasks.py", "tools/")
     (copy / FILE).write_text(with_release((copy / FILE).read_text(encoding="utf-8"), NEXT), encoding="utf-8")
     with checkout.serving(copy) as served:
         yield served

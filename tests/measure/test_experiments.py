@@ -216,7 +216,7 @@ def test_the_list_needs_no_engine(capsys: pytest.CaptureFixture[str]) -> None:
     command.show_rows((), chosen, json=True)
     shown = json.loads(capsys.readouterr().out)
     assert [row["name"] for row in shown] == [row.name for row in experiments.known()]
-    command.show_rows(("jpeg",), chosen, json=False, dry_run=True)
+    command.show_rows(("jpeg",), chosen, json=False)
     printed = capsys.readouterr()
     assert "decode_and_crop_jpeg is said to be up to 30 percent faster" in printed.out
     assert "nothing was started; of 300 s: jpeg 300 s" in printed.err

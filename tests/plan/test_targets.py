@@ -37,7 +37,7 @@ ROCM_CONFIG = '    { name = "rocm", from = "1.15" },\n'
 @pytest.fixture(scope="module")
 def with_rocm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Copy]:
     """A copy of the project with these rows."""
-    copy = checkout.copy(tmp_path_factory.mktemp("rocm") / "copy", "tfbuild/", "templates/", "tasks.py")
+    copy = checkout.copy(tmp_path_factory.mktemp("rocm") / "copy", "tfbuild/", "templates/", "tasks.py", "tools/")
     with (copy / "tfbuild" / "facts" / "targets.toml").open("a", encoding="utf-8") as rows:
         rows.write(ROCM)
     releases = copy / "tfbuild" / "facts" / "releases.toml"

@@ -16,15 +16,15 @@ from pathlib import Path
 import pytest
 
 from tests import debian
-from tests.ci.test_committed import FOLDER
+from tests.project.test_committed import FOLDER
 from tests.with_engine.registry import serve
-from tfbuild.ci import committed
 from tfbuild.cli.options import certificates
 from tfbuild.context.labels import read_labels
 from tfbuild.engine import Engine, docker_cli
 from tfbuild.pipeline import base_image
 from tfbuild.plan import Build
 from tfbuild.util.progress import Progress
+from tools import committed
 
 pytestmark = pytest.mark.engine
 SECONDS = 1200

@@ -156,11 +156,10 @@ def show_rows(
     chosen: Settings,
     *,
     json: bool,
-    dry_run: bool = False,
     named: Sequence[str] = (),
     batch: str = "",
 ) -> None:
-    """Print the experiments; with `dry_run`, say on stderr for how long each would run."""
+    """Print the experiments, and on stderr for how long each would run."""
     rows = rows_of(only, chosen, named, batch)
     if json:
         # The fields of Purpose are internal.
@@ -171,9 +170,8 @@ def show_rows(
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(public), indent=2).decode() + "\n")
     else:
         reporting.listed(rows, quick=chosen.quick)
-    if dry_run:
-        shares = ", ".join(f"{row.name} {share:.0f} s" for row, share in _shares(rows, chosen)) or chosen.command
-        print(f"dry run: nothing was started; of {chosen.budget:.0f} s: {shares}", file=sys.stderr)
+    shares = ", ".join(f"{row.name} {share:.0f} s" for row, share in _shares(rows, chosen)) or chosen.command
+    print(f"dry run: nothing was started; of {chosen.budget:.0f} s: {shares}", file=sys.stderr)
 
 
 def _shares(rows: Sequence[Experiment], chosen: Settings) -> list[tuple[Experiment, float]]:

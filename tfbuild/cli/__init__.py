@@ -1,6 +1,6 @@
 """The verbs, one function each, with its options and help in the decorator.
 
-Importing this registers the verbs of every tfbuild; `repository` has those that need a clone.
+Importing this registers the verbs of every tfbuild; tools/verbs.py has those that need a clone.
 
 Data is printed to stdout; progress, notes and errors go to stderr.
 """

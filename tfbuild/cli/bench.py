@@ -7,8 +7,7 @@ from tfbuild.cli.options import JSON, certificates
 from tfbuild.cli.verbs import Rows, verb
 from tfbuild.util.files import REPORTS
 
-# What is measured.
-ROWS: Rows = {
+MEASURED: Rows = {
     "only": ([], "only this experiment (repeatable)", "NAME"),
     "quick": (False, "about a minute: one or two cases of the main experiments"),
     "model": (
@@ -20,7 +19,7 @@ ROWS: Rows = {
 
 
 @verb(
-    ROWS,
+    MEASURED,
     {
         "full": (False, "up to fifty minutes: every case, with the narrowest intervals"),
         "budget": ("", "time limit of the whole run, such as 90s, 5m or 1h (default: 5m)", "TIME"),
@@ -36,11 +35,12 @@ ROWS: Rows = {
         ),
         "name": ("", "name of the report, reports/NAME.json (default: bench-IDENTIFIER, which replaces an older one)"),
         "pyperf": ("", "also write all samples to this file, for python -m pyperf stats or compare_to", "FILE"),
-        "dry-run": (False, "only show what would be measured, and how long it would take; IMAGE need not exist yet"),
+        "dry-run": (False, "only show what would be compared, for which question and how long; IMAGE need not exist"),
     },
     JSON,
     examples=(
         "invoke bench tfbuild:2.21.0-mkl-py3.11-f16c",
+        "invoke bench tfbuild:2.21.0-mkl-py3.11-f16c --dry-run",
         "invoke bench tensorflow/tensorflow:2.20.0 --only jpeg",
         "invoke bench tensorflow/tensorflow:2.20.0 --model resnet50",
     ),
@@ -62,19 +62,10 @@ def bench(
 
     settings = command.settings(**options, ca=certificates(""))
     if dry_run:
-        command.show_rows(only, settings, json=json, dry_run=True, named=model, batch=batch_size)
+        command.show_rows(only, settings, json=json, named=model, batch=batch_size)
     else:
         extras.require("bench", "a benchmark")
         command.run(image, only, settings, REPORTS, json=json, name=name, pyperf=pyperf, named=model, batch=batch_size)
-
-
-@verb(ROWS, JSON)
-def experiments(*, only: list[str], quick: bool, model: list[str], batch_size: str, json: bool) -> None:
-    """List what `bench` can measure: each experiment's question, and what is compared to answer it."""
-    from tfbuild.bench import command
-
-    settings = command.settings(quick=quick, full=False, budget="", against="")
-    command.show_rows(only, settings, json=json, named=model, batch=batch_size)
 
 
 @verb(

@@ -19,7 +19,7 @@ VERB_GROUPS = {
     "building": "Build and check",
     "publishing": "Publish and pull",
     "bench": "Measure",
-    "repository": "Work on tfbuild itself",
+    "tools.verbs": "Work on tfbuild itself",
 }
 FIRST = (
     "invoke detect                                # what this CPU has",
@@ -52,7 +52,7 @@ def overview(verbs: Mapping[str, Verb]) -> str:
 def in_groups(verbs: Mapping[str, Verb]) -> Iterator[tuple[str, list[Verb]]]:
     """Yield the title and the verbs of each group that has any."""
     for module, title in VERB_GROUPS.items():
-        if members := [verb for verb in verbs.values() if verb.body.__module__.endswith(f".{module}")]:
+        if members := [verb for verb in verbs.values() if verb.body.__module__.endswith(module)]:
             yield title, members
 
 

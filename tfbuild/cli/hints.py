@@ -23,6 +23,7 @@ OTHER_VERBS = {
     "check": "verify",
     "clean": "prune",
     "download": "pull",
+    "experiments": "bench",
     "info": "detect",
     "ls": "images",
     "publish": "push",

@@ -92,11 +92,6 @@ def discard_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def up_to_date(path: Path, text: str) -> bool:
-    """Return whether a generated file is what would be written now."""
-    return path.is_file() and path.read_text(encoding="utf-8") == text
-
-
 def exit_on_closed_pipe() -> None:
     """Exit as a process killed by SIGPIPE does, where the reader of stdout is gone (`| head`).
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from tfbuild import facts
 from tfbuild.cli.listing import show_fields, show_flags, show_matrix, show_plan
 from tfbuild.cli.options import JSON, PLAN, ROOT, RUN, certificates, host_cpu, needs_clone, request_of
-from tfbuild.cli.output import out, say, up_to_date
+from tfbuild.cli.output import out, say
 from tfbuild.cli.verbs import verb
 from tfbuild.cpu import detect as detect_cpu
 from tfbuild.cpu import isa
-from tfbuild.errors import TfbuildError, UsageError
+from tfbuild.errors import UsageError
 from tfbuild.facts import targets
 from tfbuild.plan import (
     PLATFORMS,
@@ -366,25 +366,18 @@ def show_jobs(selected: "Matrix", system: str, runner: Sequence[str]) -> "Matrix
 
 
 @verb(
-    {"check": (False, "only compare docs/support.md, and fail where it is out of date")},
     JSON,
     examples=(
         "invoke support",
         "invoke support --json",
     ),
 )
-def support(*, check: bool, json: bool, root: Path = ROOT) -> None:
+def support(*, json: bool) -> None:
     """Print as Markdown which release builds for which Python, target and platform, and how certain that is."""
     from tfbuild.plan import support as table
 
-    if check:
-        needs_clone("--check")
     rows = list(table.rows())
-    text, path = table.to_markdown(rows), root / table.FILE
-    if check:
-        if not up_to_date(path, text):
-            raise TfbuildError(f"{table.FILE} is out of date", hint="invoke docs")
-    elif json:
+    if json:
         out(table.to_json(rows))
     else:
-        print(as_typed(text), end="")
+        print(as_typed(table.to_markdown(rows)), end="")

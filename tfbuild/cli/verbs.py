@@ -38,7 +38,7 @@ class Verb:
         return tuple(parameter for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD)
 
 
-# The verbs of every tfbuild. Those that need a clone of the repository are a table of their own (repository.py).
+# The verbs of every tfbuild. Those that need a clone of the repository are a table of their own (tools/verbs.py).
 VERBS: dict[str, Verb] = {}
 
 

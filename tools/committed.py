@@ -6,6 +6,7 @@ Each build has a folder of its own in it; scripts/ stands once for all. It also 
 import re
 import shutil
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 from tfbuild import facts, plan
@@ -20,12 +21,13 @@ from tfbuild.plan import Build, Request
 from tfbuild.util.files import remove, replace_file, writing
 
 COMMAND = "invoke dockerfiles"
+ROWS = Path(__file__).with_suffix(".toml")
 # The base's name and digest as templates/Dockerfile.j2 has them. Renovate reads them by the same pattern.
 PINNED = re.compile(r"^ARG BASE_NAME=(\S+)\nARG BASE_DIGEST=(sha256:[0-9a-f]{64})$", re.MULTILINE)
 
 
 class CommittedBuild(Facts, frozen=True):
-    """A row of facts/committed.toml; `shows`: what sets it apart from the other rows."""
+    """A row of committed.toml; `shows`: what sets it apart from the other rows."""
 
     release: str
     target: str
@@ -45,14 +47,19 @@ class CommittedTable(Facts, frozen=True):
     build: tuple[CommittedBuild, ...]
 
 
+@cache
+def _table() -> tuple[CommittedBuild, ...]:
+    return facts.parse(ROWS.read_text(encoding="utf-8"), CommittedTable, ROWS.name).build
+
+
 def rows() -> dict[str, CommittedBuild]:
-    """Return the rows of facts/committed.toml by the identifiers of their builds, in their order."""
-    return {row.plan().id: row for row in facts.load("committed", CommittedTable).build}
+    """Return the rows of committed.toml by the identifiers of their builds, in their order."""
+    return {row.plan().id: row for row in _table()}
 
 
 def builds() -> tuple[Build, ...]:
-    """Return the committed builds, in the order of facts/committed.toml."""
-    return tuple(row.plan() for row in facts.load("committed", CommittedTable).build)
+    """Return the committed builds, in the order of committed.toml."""
+    return tuple(row.plan() for row in _table())
 
 
 def command(build: Build) -> str:
@@ -111,7 +118,8 @@ def readme() -> str:
         }
         for build in builds()
     ]
-    return dockerfile.render("dockerfiles.md.j2", command=COMMAND, contexts=contexts)
+    text = Path(__file__).with_name("dockerfiles.md.j2").read_text(encoding="utf-8")
+    return dockerfile.environment_of_templates().from_string(text).render(command=COMMAND, contexts=contexts)
 
 
 def bake() -> str:

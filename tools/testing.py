@@ -20,7 +20,7 @@ QUICK = "not nightly"
 NIGHTLY = "nightly or hypothesis"
 # Tests that measure time, or look at all containers of the engine, run last, with nothing beside them.
 ALONE = "alone"
-# They are all there (tests/cli/test_testing.py): to collect the others takes many seconds.
+# They are all there (tests/project/test_testing.py): to collect the others takes many seconds.
 WITH_ENGINE = "tests/with_engine"
 
 
@@ -108,7 +108,7 @@ def _chosen(root: Path, path: str) -> str:
 
 
 def _checks(root: Path) -> None:
-    """Check types and generated pages; dockerfiles/ is compared by a test (tests/ci/test_committed.py)."""
+    """Check types and generated pages; dockerfiles/ is compared by a test (tests/project/test_committed.py)."""
     _step(root, "mypy", quiet=True)
     _step(root, "invoke", "docs", "--check", quiet=True)
 

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tfbuild.cli.reference import action, exit_codes, json_fields, labels, readme, verbs
 from tfbuild.cli.verbs import Verb
 from tfbuild.plan import support
+from tools.reference import action, exit_codes, json_fields, labels, readme, verbs
 
 Page = Callable[[], str]
 

@@ -1,9 +1,8 @@
-"""The verbs for developing tfbuild itself: `invoke` in a clone has them, the installed command does not."""
+"""The verbs for developing tfbuild itself, as tasks for `invoke` in a clone."""
 
 from pathlib import Path
 
 from tfbuild.cli.options import ROOT, RUN, certificates
-from tfbuild.cli.output import up_to_date
 from tfbuild.cli.verbs import Verb, verb
 from tfbuild.errors import TfbuildError
 from tfbuild.util import files
@@ -21,7 +20,7 @@ VERBS: dict[str, Verb] = {}
 )
 def dockerfiles(*, check: bool, pin: bool = False, ca_cert: str = "", folder: Path = ROOT / "dockerfiles") -> None:
     """Regenerate dockerfiles/: the committed build contexts, their README and docker-bake.hcl."""
-    from tfbuild.ci import committed
+    from tools import committed
 
     digests = committed.ask_registries(certificates(ca_cert)) if pin else None
     stale = committed.stale(folder, digests) if check else committed.write(folder, digests)
@@ -34,16 +33,20 @@ def dockerfiles(*, check: bool, pin: bool = False, ca_cert: str = "", folder: Pa
 @verb({"check": (False, "only compare, and fail where a page is out of date")}, table=VERBS)
 def docs(*, check: bool, root: Path = ROOT) -> None:
     """Regenerate what is made from the code: the support tables, the reference and the actions' inputs."""
-    from tfbuild.cli import reference
+    from tools import reference
 
     pages = {name: page() for name, page in reference.pages(VERBS).items()}
-    stale = [name for name, text in pages.items() if not up_to_date(root / name, text)]
+    stale = [name for name, text in pages.items() if not _is_current(root / name, text)]
     if check and stale:
         raise TfbuildError(f"not up to date: {', '.join(map(str, stale))}", hint="invoke docs")
     for name in stale:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         files.replace_file(root / name, pages[name])
         print(name)
+
+
+def _is_current(path: Path, text: str) -> bool:
+    return path.is_file() and path.read_text(encoding="utf-8") == text
 
 
 @verb(
@@ -60,6 +63,6 @@ def docs(*, check: bool, root: Path = ROOT) -> None:
 )
 def test(*, path: str, pure: bool, nightly: bool) -> None:
     """Check lint, types and generated files, and run all but the nightly tests."""
-    from tfbuild.cli import testing
+    from tools import testing
 
     testing.run(ROOT, path=path, pure=pure, nightly=nightly)

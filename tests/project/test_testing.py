@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests import lanes
-from tfbuild.cli import testing
 from tfbuild.engine import debian
 from tfbuild.errors import TfbuildError, UsageError
 from tfbuild.util.progress import Progress
+from tools import testing
 
 ROOT = Path(__file__).parents[2]
 THOROUGH = "--hypothesis-profile=thorough"

@@ -13,8 +13,8 @@ import pytest
 
 from tests.ci.steps import ROOT
 from tests.with_engine.registry import Server, serve
-from tfbuild.ci import committed, formats
-from tfbuild.cli import planning, repository
+from tfbuild.ci import formats
+from tfbuild.cli import planning
 from tfbuild.context import dockerfile
 from tfbuild.errors import RegistryRefused, TfbuildError
 from tfbuild.facts import releases
@@ -23,6 +23,8 @@ from tfbuild.oci.manifests import EMPTY_INDEX, INDEX, digest_of
 from tfbuild.oci.references import Repository
 from tfbuild.plan import Build, Request
 from tfbuild.util.options import make
+from tools import committed
+from tools import verbs as development
 
 FOLDER = ROOT / "dockerfiles"
 BUILDS = committed.builds()
@@ -55,9 +57,9 @@ def test_whatever_changes_is_out_of_date_and_written_again(copy: Path, capsys: p
     (copy / "0.1-gone" / "fixes" / "x.patch").write_text("")
     changed = ["0.1-gone/fixes/x.patch", own, "scripts/slim.sh"]
     with pytest.raises(TfbuildError, match="out of date"):
-        repository.dockerfiles(check=True, folder=copy)
+        development.dockerfiles(check=True, folder=copy)
     assert capsys.readouterr().out.split() == changed
-    repository.dockerfiles(check=False, folder=copy)
+    development.dockerfiles(check=False, folder=copy)
     assert capsys.readouterr().out.split() == changed
     assert committed.stale(copy) == []
     assert not (copy / "0.1-gone").exists()
@@ -132,7 +134,7 @@ def test_the_command_of_tfbuild_in_the_head_plans_the_same_build(build: Build) -
     values = {name.removeprefix("--"): value for name, value in zip(words[::2], words[1::2], strict=True)}
     assert planning.select(make(Request, values)).id == build.id
     assert head.startswith(f"{dockerfile.MARKER}: invoke dockerfiles\n")
-    assert "dockerfiles" in repository.VERBS
+    assert "dockerfiles" in development.VERBS
 
 
 def test_bake_has_a_target_for_each_and_compiles_nothing_by_default() -> None:
