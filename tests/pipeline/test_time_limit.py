@@ -1,7 +1,6 @@
 """The time limit of a compile holds whatever is done to the clocks of this machine and of the engine's."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +16,7 @@ from tfbuild.engine.build import BuildSettings
 from tfbuild.engine.image import parse_image
 from tfbuild.errors import BuildFailed, DiskFull, TimeUp
 from tfbuild.pipeline import base_image, compiling
-from tfbuild.pipeline.compiling import BuilderWork, Compile
+from tfbuild.pipeline.compiling import BuilderHost, BuilderWork, Compile
 from tfbuild.pipeline.run import Run
 from tfbuild.plan import Request
 from tfbuild.util.progress import Progress
@@ -46,15 +45,15 @@ class Engine:
         raise BuildFailed("clang-16 crashed", hint="see the log")
 
 
-def job(engine: Any, folder: Path) -> Compile:
+def compile_on(engine: Any, folder: Path, mirror: str = "") -> None:
     request = Request(target="cpu", release="2.13.1", cpu="x86-64-v3", platform="linux/amd64")
-    return Compile(
+    job = Compile(
         build=plan.select(request, None),
-        run=Run(seconds=LIMIT, work=folder, started=1000.0),
-        engine=engine,
         settings=BuildSettings(log=folder / "log", progress=Progress()),
         work=BuilderWork(context=folder, tag="x"),
     )
+    run = Run(seconds=LIMIT, work=folder, started=1000.0, mirror=mirror)
+    BuilderHost(engine=engine, run=run).execute(job)
 
 
 @pytest.fixture
@@ -71,14 +70,14 @@ def test_a_clock_that_is_set_during_a_compile_does_not_change_its_limit(
         stopped.now += 10
 
     with pytest.raises(BuildFailed, match="clang-16 crashed"):
-        compiling.execute(job(Engine(clock_is_set), tmp_path))
+        compile_on(Engine(clock_is_set), tmp_path)
 
     def time_passes() -> None:
         stopped.set_by += hours
         stopped.now += LIMIT
 
     with pytest.raises(TimeUp, match="stopped at the time limit of 1 h 00 min"):
-        compiling.execute(job(Engine(time_passes), tmp_path))
+        compile_on(Engine(time_passes), tmp_path)
 
 
 @pytest.mark.parametrize(("free", "full"), [(0, True), (1 << 20, True), (1 << 30, False)])
@@ -91,7 +90,7 @@ def test_a_full_disk_of_the_engine_is_why_a_build_failed(
     engine.data_root = tmp_path
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=free))
     with pytest.raises(DiskFull if full else BuildFailed, match="clang-16 crashed") as error:
-        compiling.execute(job(engine, tmp_path))
+        compile_on(engine, tmp_path)
     assert ("the engine's disk is full" in error.value.reason) == full
 
 
@@ -107,9 +106,8 @@ def test_a_damaged_cache_is_why_a_build_failed_also_with_a_mirror(
         raise BuildFailed(reason, hint="see the log")
 
     monkeypatch.setattr(engine, "build", failing)
-    started = job(engine, tmp_path)
     with pytest.raises(BuildFailed) as error:
-        compiling.execute(replace(started, run=replace(started.run, mirror=mirror)))
+        compile_on(engine, tmp_path, mirror)
     assert error.value.reason.startswith("a cache of the builder is damaged: mkdir: ")
     assert error.value.hint == (
         "`docker builder prune --filter type=exec.cachemount` empties the builder's caches, and the same command fills "
@@ -122,11 +120,10 @@ def test_the_builder_gets_the_time_that_is_left_on_its_own_clock(
     hours: float, stopped: Stopped, tmp_path: Path
 ) -> None:
     engine = Engine(lambda: None)
-    started = job(engine, tmp_path)
     stopped.set_by = hours
     stopped.now += 600
     with pytest.raises(BuildFailed):
-        compiling.execute(started)
+        compile_on(engine, tmp_path)
     there = datetime(2031, 1, 1, tzinfo=UTC) + timedelta(seconds=LIMIT - 600)
     assert int(engine.deadline) == there.timestamp()
     assert engine.seconds == LIMIT - 600 + compiling.GRACE_SECONDS

@@ -15,16 +15,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
+import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from tfbuild.context.digests import context_digest, image_digest
 from tfbuild.context.labels import ALLOCATOR, UNVERIFIED, Planned, image_name, labels_of
 from tfbuild.errors import UsageError
-from tfbuild.plan import Build, RuntimeCheck, failures, source
-from tfbuild.plan.build import resolved
+from tfbuild.plan import Build, RuntimeCheck, source
 from tfbuild.util import installation, scratch
 from tfbuild.util.files import flush, writing
-from tfbuild.util.options import words
 
 # In a context: what all builds have in common.
 SCRIPTS = "scripts"
@@ -241,8 +240,8 @@ def fixes(build: Build) -> dict[str, str]:
     """Return the files in fixes/, with which the source stage changes the tree for known failures."""
     patches = [f"{row.id}.patch" for row in build.fixes if row.patch]
     texts = {f"fixes/{name}": _text(TEMPLATES / "patches" / name) for name in patches}
-    if any(row.edits for row in build.fixes):
-        texts["fixes/edits.json"] = failures.edits(build.fixes)
+    if edits := [{"fix": row.id, **msgspec.to_builtins(edit)} for row in build.fixes for edit in row.edits]:
+        texts["fixes/edits.json"] = json.dumps(edits, indent=2) + "\n"
     return texts
 
 
@@ -262,12 +261,12 @@ def smoke_plan(build: Build) -> str:
 
 def command(build: Build) -> str:
     """Return the command that writes this context again (with only the name of a wheel file)."""
-    return shlex.join(["invoke", "dockerfile", *words(resolved(build))])
+    return shlex.join(["invoke", "dockerfile", *build.words])
 
 
 def options(build: Build) -> str:
     """Return the options with which `invoke build` builds this, quoted for a shell."""
-    return shlex.join(words(resolved(build)))
+    return shlex.join(build.words)
 
 
 def entrypoint(build: Build, *, cpuinfo: str = "/proc/cpuinfo") -> str:

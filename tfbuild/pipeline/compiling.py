@@ -7,6 +7,8 @@ nothing.
 import io
 import time
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,7 +22,7 @@ from tfbuild.pipeline.bazel_output import BazelWatch
 from tfbuild.pipeline.mirror import Mirror, Upstream
 from tfbuild.pipeline.resources import MachineShare
 from tfbuild.pipeline.run import Run
-from tfbuild.plan import Build, failures
+from tfbuild.plan import Build
 from tfbuild.plan import remote_cache as remotes
 from tfbuild.util import scratch
 from tfbuild.util.files import remove, replace_file
@@ -54,129 +56,188 @@ class Compile:
     """One run of the builder.
 
     `machine_flags`: Bazel's flags for this machine only; they change how the work is done, not its result.
-    `served`: the mirror that this process serves for it; `share`: of the machine, None where nothing is compiled.
     """
 
     build: Build
-    run: Run
-    engine: Engine
     settings: BuildSettings
     work: BuilderWork
     machine_flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuilderHost:
+    """The engine that runs the builder, and how this `run` is to use it.
+
+    `served`: the mirror that this process serves for it; `share`: of the machine, None where nothing is compiled.
+    """
+
+    engine: Engine
+    run: Run
     served: Mirror | None = None
     share: MachineShare | None = None
 
-    @property
-    def compiles(self) -> bool:
-        return self.build.toolchain is not None and not self.run.reuse
+    def execute(self, job: Compile) -> None:
+        """Run the builder, and turn a failed compile into the error that names its cause.
 
+        Bazel's own files of the run go beside the log. Raises TimeUp at the time limit, BadMirror where the mirror
+        lacked a download, BuildFailed with a setting to change where memory ran out or a remote cache did not answer,
+        and all that the builder raises.
+        """
+        with self._mirrored() as host:
+            if job.build.toolchain is None or self.run.reuse:
+                host._execute(job)
+                return
+            limits = resources.of_this_process(local=self.engine.local)
+            share = resources.share(cpus=self.engine.cpus, memory=self.engine.memory, limits=limits, jobs=self.run.jobs)
+            compiling = replace(host, share=share)
+            compiling._introduce(job, share)
+            compiling._execute(job)
 
-def execute(job: Compile) -> None:
-    """Run the builder, and turn a failed compile into the error that names its cause.
+    @contextmanager
+    def _mirrored(self) -> Iterator["BuilderHost"]:
+        """Yield the host with the bundle served to it, if there is one."""
+        run = self.run
+        if run.bundle is None:
+            yield self
+            return
+        upstream = Upstream(base=run.mirror, ca=run.ca) if run.recording else None
+        with mirrors.serve(run.bundle, upstream) as mirror:
+            yield replace(self, run=replace(run, mirror=mirror.url, network="host"), served=mirror)
 
-    Bazel's own files of the run go beside the log. Raises TimeUp at the time limit, BadMirror where the mirror lacked
-    a download, BuildFailed with a setting to change where memory ran out or a remote cache did not answer, and all
-    that the builder raises.
-    """
-    run = job.run
-    if run.bundle is None:
-        _execute(job)
-        return
-    upstream = Upstream(base=run.mirror, ca=run.ca) if run.recording else None
-    with mirrors.serve(run.bundle, upstream) as mirror:
-        _execute(replace(job, run=replace(run, mirror=mirror.url, network="host"), served=mirror))
+    def _execute(self, job: Compile) -> None:
+        run, progress, watch = self.run, job.settings.progress, BazelWatch()
+        left = _left(run) + GRACE_SECONDS if run.seconds else None
+        with scratch.folder() as folder:
+            secrets = self._secrets(job, folder)
+            job = replace(job, settings=replace(job.settings, secrets=secrets, network=run.network))
+            try:
+                job.work.start(self.engine, replace(job.settings, watch=watch, seconds=left))
+            except TimeoutError:
+                self._keep(job, watch)
+                raise _time_up(run, watch) from None
+            except BuildFailed as error:
+                # Fall back to the clock, in case the builder truncated Bazel's output.
+                late = watch.out_of_time or (run.seconds > 0 and _left(run) <= 0)
+                self._keep(job, watch)
+                answer = _time_up(run, watch) if late else self._answer(error, watch)
+                if watch.began and answer is error:
+                    answer = _known(job.build, error, job.settings.log, progress)
+                raise answer from None
+            if watch.alone and run.remote:
+                progress(f"lost the remote {run.remote.name}; compiled the rest locally")
+            if watch.summary:
+                progress(f"bazel: {watch.summary}")
+            self._keep(job, watch)
 
+    def _introduce(self, job: Compile, share: MachineShare) -> None:
+        """Report how the compile will run."""
+        progress, run = job.settings.progress, self.run
+        progress(f"bazel {share.reason}")
+        if job.machine_flags:
+            progress("bazel compiles host tools and target once: this machine runs what it compiles")
+        if self.engine.builder and not run.jobs:
+            builder = self.engine.builder
+            progress(f"note: that is for the engine's machine; give --jobs if that of {builder} is another one")
+        for line in [f"remote {run.remote.name}", *remotes.notes(run.remote, job.build.bazel)] if run.remote else []:
+            progress(line)
 
-def _execute(job: Compile) -> None:
-    run, watch = job.run, BazelWatch()
-    if job.compiles:
-        job = replace(job, share=_share(job))
-        _introduce(job)
-    left = _left(run) + GRACE_SECONDS if run.seconds else None
-    with scratch.folder() as folder:
-        settings = replace(job.settings, secrets=_secrets(job, folder), network=run.network)
-        job = replace(job, settings=settings)
+    def _secrets(self, job: Compile, folder: Path) -> dict[str, Path]:
+        """Write the builder's secrets into files, and return them by name.
+
+        `folder` is readable by this user only, and removed after the run.
+        """
+        run = self.run
+        secrets = {"ca": run.ca} if run.ca else {}
+        kind = ("recording" if run.recording else "bundle") if run.bundle else ""
+        texts = {"mirror": f"{run.mirror}\n{kind}\n" if run.mirror else ""}
+        if self.share is not None:
+            texts["machine"] = self.share.bazelrc() + "".join(f"build {flag}\n" for flag in job.machine_flags)
+            texts["deadline"] = self._deadline() if run.seconds else ""
+            if run.remote:
+                texts["remote"] = remotes.bazelrc(run.remote, job.build.bazel)
+                secrets |= run.remote.secrets()
+        for name, text in texts.items():
+            if text:
+                secrets[name] = folder / name
+                secrets[name].touch(mode=0o600)
+                secrets[name].write_text(text, encoding="utf-8")
+        return secrets
+
+    def _deadline(self) -> str:
+        """Return the time limit for compile.sh: a second of the engine's clock, which may be another machine's."""
+        with translated():
+            now = clock.now(self.engine.client) or time.time()
+        return f"{now + _left(self.run):.0f}\n"
+
+    def _keep(self, job: Compile, watch: BazelWatch) -> None:
+        """Copy Bazel's own files of this run beside the log, and show the slowest actions. A failure is only noted."""
+        if not watch.began:
+            return
+        folder, progress = job.settings.log.parent, job.settings.progress
+        table = folder / "slowest.txt"
         try:
-            job.work.start(job.engine, replace(settings, watch=watch, seconds=left))
-        except TimeoutError:
-            _keep(job, watch)
-            raise _time_up(run, watch) from None
-        except BuildFailed as error:
-            # Fall back to the clock, in case the builder truncated Bazel's output.
-            late = watch.out_of_time or (run.seconds > 0 and _left(run) <= 0)
-            _keep(job, watch)
-            answer = _time_up(run, watch) if late else _answer(error, watch, job)
-            if watch.began and answer is error:
-                answer = _known(job.build, error, settings.log, settings.progress)
-            raise answer from None
-        if watch.alone and run.remote:
-            settings.progress(f"lost the remote {run.remote.name}; compiled the rest locally")
-        if watch.summary:
-            settings.progress(f"bazel: {watch.summary}")
-        _keep(job, watch)
+            for old in (*folder.glob("profile.json*"), folder / "bazel.log", table):
+                remove(old)
+            with scratch.folder("bazel-", folder) as place:
+                self._fetch(job, place / "kept", folder / "kept.log")
+                for file in (place / "kept").iterdir():
+                    file.replace(folder / file.name)
+            path = next(folder.glob("profile.json*"), folder / "profile.json")
+            profile = bazel_profile.read(path)
+            replace_file(table, bazel_profile.table(profile))
+        except (TfbuildError, OSError, EOFError, zlib.error) as error:
+            why = (str(error).splitlines() or [repr(error)])[0]
+            progress(f"note: cannot get Bazel's profile ({why}): {folder / 'kept.log'}")
+            return
+        progress(
+            f"profile: {path} (chrome://tracing and ui.perfetto.dev show it); the slowest actions, more in {table}:"
+        )
+        for line in bazel_profile.lines(profile, SHOWN):
+            progress(line)
 
+    def _fetch(self, job: Compile, output: Path, log: Path) -> None:
+        """Copy Bazel's files out of the builder's cache. RUN_ID keeps this stage itself from being cached."""
+        settings = replace(
+            job.settings,
+            log=log,
+            progress=Progress(io.StringIO()),
+            build_args={**job.settings.build_args, "RUN_ID": str(time.time_ns())},
+            no_cache=False,
+            seconds=FETCH_SECONDS,
+        )
+        self.engine.export(job.work.context, settings, stage="kept", output=output)
 
-def _share(job: Compile) -> MachineShare:
-    """Return the share of the engine's machine for the compile."""
-    engine, limits = job.engine, resources.of_this_process(local=job.engine.local)
-    return resources.share(cpus=engine.cpus, memory=engine.memory, limits=limits, jobs=job.run.jobs)
-
-
-def _introduce(job: Compile) -> None:
-    """Report how the compile will run."""
-    progress, run = job.settings.progress, job.run
-    assert job.share is not None  # something is compiled
-    progress(f"bazel {job.share.reason}")
-    if job.machine_flags:
-        progress("bazel compiles host tools and target once: this machine runs what it compiles")
-    if job.engine.builder and not run.jobs:
-        progress(f"note: that is for the engine's machine; give --jobs if that of {job.engine.builder} is another one")
-    for line in [f"remote {run.remote.name}", *remotes.notes(run.remote, job.build.bazel)] if run.remote else []:
-        progress(line)
-
-
-def _keep(job: Compile, watch: BazelWatch) -> None:
-    """Copy Bazel's own files of this run beside the log, and show the slowest actions. A failure is only noted."""
-    if not watch.began:
-        return
-    folder, progress = job.settings.log.parent, job.settings.progress
-    table = folder / "slowest.txt"
-    try:
-        for old in (*folder.glob("profile.json*"), folder / "bazel.log", table):
-            remove(old)
-        with scratch.folder("bazel-", folder) as place:
-            _fetch(job, place / "kept", folder / "kept.log")
-            for file in (place / "kept").iterdir():
-                file.replace(folder / file.name)
-        path = next(folder.glob("profile.json*"), folder / "profile.json")
-        profile = bazel_profile.read(path)
-        replace_file(table, bazel_profile.table(profile))
-    except (TfbuildError, OSError, EOFError, zlib.error) as error:
-        why = (str(error).splitlines() or [repr(error)])[0]
-        progress(f"note: cannot get Bazel's profile ({why}): {folder / 'kept.log'}")
-        return
-    progress(f"profile: {path} (chrome://tracing and ui.perfetto.dev show it); the slowest actions, more in {table}:")
-    for line in bazel_profile.lines(profile, SHOWN):
-        progress(line)
-
-
-def _fetch(job: Compile, output: Path, log: Path) -> None:
-    """Copy Bazel's files out of the builder's cache. RUN_ID keeps this stage itself from being cached."""
-    settings = replace(
-        job.settings,
-        log=log,
-        progress=Progress(io.StringIO()),
-        build_args={**job.settings.build_args, "RUN_ID": str(time.time_ns())},
-        no_cache=False,
-        seconds=FETCH_SECONDS,
-    )
-    job.engine.export(job.work.context, settings, stage="kept", output=output)
+    def _answer(self, error: BuildFailed, watch: BazelWatch) -> TfbuildError:
+        """Return the error with what to do about it, where that is known."""
+        run, share = self.run, self.share
+        # Programs call a full disk anything: apt calls signatures invalid.
+        if disk_space.is_full(self.engine):
+            return DiskFull(f"the engine's disk is full\n{error.reason}", hint=f"docker builder prune; {error.hint}")
+        if watch.killed and share is not None:
+            return BuildFailed(
+                f"a compiler or Bazel was killed, most likely because memory ran out ({share.reason})\n{error.reason}",
+                hint=f"{memory_hint(share)}; what is compiled is kept. {error.hint}",
+            )
+        if watch.no_remote and run.remote:
+            return BuildFailed(
+                f"the remote {run.remote.name} cannot be used\n{error.reason}",
+                hint="is it up, and does it accept the credentials? The build's steps must reach it (--network host "
+                f"for one on this machine). Without it, the build continues from what is compiled so far. {error.hint}",
+            )
+        explained = diagnosis.explain(error)
+        # A cause of its own kind says more than the mirror, and the mirror says more than any other failure.
+        if not run.mirror or type(explained) is not BuildFailed:
+            return explained
+        answer = self.served.explain(error) if self.served else mirrors.explain(error, run.mirror)
+        if isinstance(answer, BadMirror) and watch.refused:
+            return BadMirror("\n  ".join((answer.reason, *watch.refused)), hint=answer.hint)
+        return explained if answer is error else answer
 
 
 def _known(build: Build, error: BuildFailed, log: Path, progress: Progress) -> BuildFailed:
     """Return the error with its workaround, where the log of a failed compile shows a known failure of the release."""
     text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
-    rows = failures.matching(build.toolchain.known_failures if build.toolchain else (), text)
+    rows = [row for row in build.toolchain.known_failures if row.matches(text)] if build.toolchain else []
     if not rows:
         progress(f"the log shows no known failure of TensorFlow {build.release}")
         return error
@@ -185,66 +246,9 @@ def _known(build: Build, error: BuildFailed, log: Path, progress: Progress) -> B
     return BuildFailed(error.reason, hint=f"a known failure ({rows[0].id}): {rows[0].workaround}; {error.hint}")
 
 
-def _secrets(job: Compile, folder: Path) -> dict[str, Path]:
-    """Write the builder's secrets into files, and return them by name.
-
-    `folder` is readable by this user only, and removed after the run.
-    """
-    run = job.run
-    secrets = {"ca": run.ca} if run.ca else {}
-    kind = ("recording" if run.recording else "bundle") if run.bundle else ""
-    texts = {"mirror": f"{run.mirror}\n{kind}\n" if run.mirror else ""}
-    if job.share is not None:
-        texts["machine"] = job.share.bazelrc() + "".join(f"build {flag}\n" for flag in job.machine_flags)
-        texts["deadline"] = _deadline(job) if run.seconds else ""
-        if run.remote:
-            texts["remote"] = remotes.bazelrc(run.remote, job.build.bazel)
-            secrets |= run.remote.secrets()
-    for name, text in texts.items():
-        if text:
-            secrets[name] = folder / name
-            secrets[name].touch(mode=0o600)
-            secrets[name].write_text(text, encoding="utf-8")
-    return secrets
-
-
 def _left(run: Run) -> float:
     """Return the seconds to the time limit, whatever was done to the clock meanwhile."""
     return run.started + run.seconds - time.monotonic()
-
-
-def _deadline(job: Compile) -> str:
-    """Return the time limit for compile.sh: a second of the engine's clock, which may be another machine's."""
-    with translated():
-        now = clock.now(job.engine.client) or time.time()
-    return f"{now + _left(job.run):.0f}\n"
-
-
-def _answer(error: BuildFailed, watch: BazelWatch, job: Compile) -> TfbuildError:
-    """Return the error with what to do about it, where that is known."""
-    run, share = job.run, job.share
-    # Programs call a full disk anything: apt calls signatures invalid.
-    if disk_space.is_full(job.engine):
-        return DiskFull(f"the engine's disk is full\n{error.reason}", hint=f"docker builder prune; {error.hint}")
-    if watch.killed and share is not None:
-        return BuildFailed(
-            f"a compiler or Bazel was killed, most likely because memory ran out ({share.reason})\n{error.reason}",
-            hint=f"{memory_hint(share)}; what is compiled is kept. {error.hint}",
-        )
-    if watch.no_remote and run.remote:
-        return BuildFailed(
-            f"the remote {run.remote.name} cannot be used\n{error.reason}",
-            hint="is it up, and does it accept the credentials? The build's steps must reach it (--network host for "
-            f"one on this machine). Without it, the build continues from what is compiled so far. {error.hint}",
-        )
-    explained = diagnosis.explain(error)
-    # A cause of its own kind says more than the mirror, and the mirror says more than any other failure.
-    if not run.mirror or type(explained) is not BuildFailed:
-        return explained
-    answer = job.served.explain(error) if job.served else mirrors.explain(error, run.mirror)
-    if isinstance(answer, BadMirror) and watch.refused:
-        return BadMirror("\n  ".join((answer.reason, *watch.refused)), hint=answer.hint)
-    return explained if answer is error else answer
 
 
 def memory_hint(share: MachineShare) -> str:

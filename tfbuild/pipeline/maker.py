@@ -24,10 +24,10 @@ from tfbuild.engine.build import BuildSettings
 from tfbuild.errors import BaseUnavailable, EngineMissing, UnknownCpu, UnknownImage, UsageError
 from tfbuild.pipeline import base_image as bases
 from tfbuild.pipeline import bundle as bundles
-from tfbuild.pipeline import compiling, wheel_export
+from tfbuild.pipeline import wheel_export
 from tfbuild.pipeline.base_image import ResolvedBase
 from tfbuild.pipeline.bundle import Bundle
-from tfbuild.pipeline.compiling import BuilderWork, Compile
+from tfbuild.pipeline.compiling import BuilderHost, BuilderWork, Compile
 from tfbuild.pipeline.run import Run
 from tfbuild.pipeline.verification import Result, Verifier
 from tfbuild.pipeline.wheel_export import Exported
@@ -292,7 +292,7 @@ class Maker:
     ) -> None:
         """Do `work` in the builder; `reused`: the image from which TensorFlow is taken.
 
-        Raises what compiling.execute raises.
+        Raises what BuilderHost.execute raises.
         """
         with self._named_contexts(build, base, *([reused] if reused else [])) as contexts:
             settings = BuildSettings(
@@ -303,16 +303,8 @@ class Maker:
                 labels=given_at_build(os.environ),
                 no_cache=self.run.no_cache,
             )
-            compiling.execute(
-                Compile(
-                    build=build,
-                    run=self.run,
-                    engine=self.engine,
-                    settings=settings,
-                    work=work,
-                    machine_flags=self._machine_flags(build),
-                )
-            )
+            job = Compile(build=build, settings=settings, work=work, machine_flags=self._machine_flags(build))
+            BuilderHost(engine=self.engine, run=self.run).execute(job)
 
     def _machine_flags(self, build: Build) -> tuple[str, ...]:
         """Return Bazel's flags for a machine that runs the instruction set; none where others may run actions."""

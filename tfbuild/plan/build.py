@@ -169,15 +169,19 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True)
 class Build(Decision):
-    """One image with everything resolved: no later step asks the facts. `toolchain`: None if nothing is compiled."""
+    """One image with everything resolved: no later step asks the facts.
+
+    `toolchain`: None if nothing is compiled. `words`: the options that make this build again, on any day and machine.
+    """
 
     toolchain: Toolchain | None
     runtime: Runtime
     check: RuntimeCheck
     comparison: Comparison
+    words: tuple[str, ...]
 
 
-def resolved(build: Build) -> Request:
+def resolved(build: Decision) -> Request:
     """Return the request that makes this build on any day and machine, with only the names of files."""
     values = {}
     for name, row in options.declared(Request).items():

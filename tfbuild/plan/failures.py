@@ -1,13 +1,10 @@
 """Known failures of a release's build, and the fixes that builds get automatically: facts/failures.toml."""
 
-import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
-
-import msgspec
 
 from tfbuild import facts
 from tfbuild.cpu import compilers
@@ -52,6 +49,10 @@ class Failure(Sourced, frozen=True, kw_only=True):
     @property
     def fixed(self) -> bool:
         return bool(self.flags or self.patch or self.edits)
+
+    def matches(self, log: str) -> bool:
+        """Whether a line of the log shows this failure."""
+        return bool(self.match and re.search(self.match, log, re.MULTILINE))
 
     @property
     def expected(self) -> bool:
@@ -154,14 +155,3 @@ def notes(rows: Iterable[Failure], base: Distribution | None = None) -> tuple[st
 
 def _unless_older(row: Failure, base: Distribution | None) -> str:
     return f" if the base has glibc {row.glibc} or newer" if row.glibc and base is None else ""
-
-
-def matching(rows: Iterable[Failure], log: str) -> tuple[Failure, ...]:
-    """Return the failures that match a line of the log."""
-    return tuple(row for row in rows if row.match and re.search(row.match, log, re.MULTILINE))
-
-
-def edits(rows: Iterable[Failure]) -> str:
-    """Return the edits as JSON for templates/edit.py."""
-    entries = [{"fix": row.id, **msgspec.to_builtins(edit)} for row in rows for edit in row.edits]
-    return json.dumps(entries, indent=2) + "\n"

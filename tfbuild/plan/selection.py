@@ -14,10 +14,20 @@ from tfbuild.errors import TfbuildError, UnknownCompiler, UnknownRelease
 from tfbuild.facts import base_images, defects, releases, targets
 from tfbuild.facts.release_table import spelled
 from tfbuild.plan import base_choice, compute_capability, configuration, source_build, wheel_build
-from tfbuild.plan.build import MACHINES, PLATFORMS, Alternative, Build, Comparison, Decision, Runtime, RuntimeCheck
+from tfbuild.plan.build import (
+    MACHINES,
+    PLATFORMS,
+    Alternative,
+    Build,
+    Comparison,
+    Decision,
+    Runtime,
+    RuntimeCheck,
+    resolved,
+)
 from tfbuild.plan.request import Request
 from tfbuild.plan.rules import choose_platform, find_release, refuse_exclusive
-from tfbuild.util.options import refuse_invalid
+from tfbuild.util.options import refuse_invalid, words
 
 
 def select(request: Request, host: Cpu | None) -> Build:
@@ -55,6 +65,7 @@ def complete(decided: Decision) -> Build:
             compute_capabilities=decided.compute_capabilities,
         ),
         comparison=comparison(decided.wheel.kind, *image, decided.asked.base),
+        words=tuple(words(resolved(decided))),
     )
 
 

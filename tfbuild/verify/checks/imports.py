@@ -36,7 +36,7 @@ def _run(verification: Verification) -> judge.Judgement:
 def with_known_failure(check: judge.Judgement, release: str) -> judge.Judgement:
     """Add what helps, where the message of a failed import is a known failure of the release."""
     rows = failures.known(release) if releases.known(release) and check.status == judge.FAIL else ()
-    row = next(iter(failures.matching(rows, check.detail)), None)
+    row = next((row for row in rows if row.matches(check.detail)), None)
     return replace(check, detail=f"{check.detail}; a known failure ({row.id}): {row.workaround}") if row else check
 
 
