@@ -66,35 +66,6 @@ def test_compilers(release: str) -> None:
         assert releases.row(table().compiler, release).wheel.startswith(f"{first.name}.")
 
 
-def test_the_compilers_of_the_official_wheels_that_were_looked_at() -> None:
-    """As each wheel's tf.version.COMPILER_VERSION names it."""
-    seen: dict[str, list[str]] = {}
-    for release in ALL:
-        seen.setdefault(releases.wheel_compiler(release), []).append(release)
-    del seen[""]
-    assert seen == {
-        "gcc-7.3.1": [
-            "1.15.0",
-            "2.0.0",
-            "2.1.0",
-            "2.2.0",
-            "2.3.0",
-            "2.4.0",
-            "2.4.1",
-            "2.5.0",
-            "2.6.0",
-            "2.7.0",
-            "2.8.0",
-        ],
-        "gcc-9.3.1": ["2.9.0", "2.10.0", "2.11.0", "2.12.0"],
-        "clang-16.0.0": ["2.13.0"],
-        "clang-16.0.6": ["2.14.0"],
-        "clang-17.0.2": ["2.15.0"],
-        "clang-17.0.6": ["2.16.1", "2.17.0"],
-        "clang-18.1.8": ["2.18.0", "2.19.0", "2.20.0", "2.21.0"],
-    }
-
-
 @each("release", ALL)
 def test_wheels_are_collected_where_their_target_puts_them(release: str) -> None:
     row = releases.wheel(release)

@@ -94,15 +94,6 @@ class Config(RangeRow, frozen=True, kw_only=True):
         return self.name
 
 
-class OfficialPython(RangeRow, frozen=True, kw_only=True):
-    arch: str
-    versions: tuple[str, ...]
-
-    @property
-    def key(self) -> str:
-        return self.arch
-
-
 class Python(Sourced, frozen=True, kw_only=True):
     versions: tuple[str, ...]
 
@@ -302,7 +293,6 @@ class ReleaseTable(Facts, frozen=True, kw_only=True):
     known_until: str
     release: tuple[Release, ...]
     config: tuple[Config, ...]
-    official_python: tuple[OfficialPython, ...]
     python: tuple[Python, ...]
     bazel: tuple[Bazel, ...]
     compiler: tuple[ReleaseCompiler, ...]

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TypeVar
 
+import msgspec
 from packaging.version import Version
 
+from tfbuild import facts
 from tfbuild.errors import UncertainFact, UnknownPython, UnknownRelease
 from tfbuild.facts import guard as guards
 from tfbuild.facts import targets
@@ -286,7 +288,7 @@ def official_wheel(release: str, arch: str) -> OfficialWheel:
     return OfficialWheel(
         release=release,
         arch=arch,
-        pythons=row(table().official_python, release, arch).versions,
+        pythons=official_pythons(release, arch),
         features=fact.features,
         flags=fact.flags,
         compiler=compiler.partition(".")[0],
@@ -294,6 +296,26 @@ def official_wheel(release: str, arch: str) -> OfficialWheel:
         cpu=fact.cpu,
         gpu=fact.gpu,
     )
+
+
+@cache
+def wheel_digests() -> dict[str, dict[str, str]]:
+    """By requirement, then by Python and architecture; `python -m tests.facts.digests` reads them from PyPI's API."""
+    text = (facts.FOLDER / "wheel_digests.json").read_bytes()
+    return msgspec.json.decode(text, type=dict[str, dict[str, str]])
+
+
+def official_pythons(release: str, arch: str) -> tuple[str, ...]:
+    """Return the Pythons from 3.5 on that have a wheel on PyPI, oldest first; () if that architecture has none.
+
+    Before the digests of a release are recorded, they are those of the release before it.
+    """
+    for name in (name for name in newest_first() if version(name) <= base(release)):
+        wheels = {f"{row.cpu}=={name}" for row in rows(table().official_wheel, name, arch)}
+        places = [place.split() for wheel in wheels for place in wheel_digests().get(wheel, ())]
+        if (pythons := tuple(python for python, platform in places if platform == arch)) or not wheels:
+            return pythons
+    return ()
 
 
 @cache
@@ -305,10 +327,10 @@ def newest_official(arch: str, python: str) -> str:
     """Return the newest release with an official wheel for that architecture and Python."""
     known: set[str] = set()
     for release in newest_first():
-        for wheels in rows(table().official_python, release, arch):
-            if python in wheels.versions:
-                return release
-            known.update(wheels.versions)
+        pythons = official_pythons(release, arch)
+        if python in pythons:
+            return release
+        known.update(pythons)
     raise UnknownPython(
         f"no official {arch} wheel supports Python {python!r}",
         hint=f"the newest is --python {max(known, key=version)}" if known else "build it from source",

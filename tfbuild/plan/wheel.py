@@ -8,10 +8,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-
-import msgspec
 
 from tfbuild import facts
 from tfbuild.cpu import isa
@@ -76,15 +73,8 @@ class WheelFile:
 
 def official(requirement: str, constraints: tuple[str, ...], *, python: str, arch: str) -> Wheel:
     """Return the wheel on PyPI with its sha256 there, "" where the facts do not have it yet."""
-    sha256 = _digests().get(requirement, {}).get(f"{python} {arch}", "")
+    sha256 = releases.wheel_digests().get(requirement, {}).get(f"{python} {arch}", "")
     return Wheel(kind="official", requirement=requirement, constraints=constraints, sha256=sha256)
-
-
-@cache
-def _digests() -> dict[str, dict[str, str]]:
-    """By requirement, then by Python and architecture; `python -m tests.facts.digests` reads them from PyPI's API."""
-    text = (facts.FOLDER / "wheel_digests.json").read_bytes()
-    return msgspec.json.decode(text, type=dict[str, dict[str, str]])
 
 
 def source(constraints: tuple[str, ...]) -> Wheel:
