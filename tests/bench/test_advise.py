@@ -8,7 +8,7 @@ import pytest
 
 from tests.bench.test_report import case, experiment, report, sizes
 from tests.measure.test_evaluate import sample
-from tfbuild.bench import advise, code_advice, current_settings, findings
+from tfbuild.bench import advise, current_settings, findings
 from tfbuild.bench import report as reporting
 from tfbuild.bench.gains import Advice
 from tfbuild.measure import records
@@ -254,7 +254,7 @@ def test_settings_of_older_reports_come_from_their_labels(
     older = replace(
         original, image=replace(original.image, labels=labels), software=replace(original.software, malloc=malloc)
     )
-    values = current_settings.of(older).values
+    values = current_settings.in_report(older).values
     assert values.keys() == expected.keys()
     for name, value in expected.items():
         assert values[name].startswith(value)
@@ -362,10 +362,10 @@ def test_the_layout_that_others_lose_to_is_in_place() -> None:
         return replace(measured, arms=(replace(measured.arms[0], code="nhwc()"), measured.arms[1]))
 
     (advice,) = advise.advise(report(experiment("layout", layout(1.3), layout(1.0, "forward"))))
-    assert (advice.code, advice.in_place) == ("nhwc()", code_advice.BASELINE)
+    assert (advice.code, advice.in_place) == ("nhwc()", advise.BASELINE)
     assert [gain.model for gain in advice.gains] == ["training"]
     assert advice.gains[0].text.startswith("baseline x1.29 [1.27, 1.30] over arm in CPU time")
-    assert advise.lines_of_code((advice,)).splitlines()[-1] == f"# in place already, {code_advice.BASELINE}: nhwc()"
+    assert advise.lines_of_code((advice,)).splitlines()[-1] == f"# in place already, {advise.BASELINE}: nhwc()"
     (advice,) = advise.advise(report(experiment("layout", layout(0.5))))
     assert (advice.code, advice.in_place) == ("nchw()", "")
     assert advise.advise(report(experiment("layout", layout(1.0)))) == ()
@@ -388,7 +388,7 @@ def test_a_batch_size_is_advised_where_it_is_faster_than_the_smallest() -> None:
     sized = sizes(1e-3, 1e-4, 1, 2, 4, 8, 16, 32, 64, 128)
     knee = sized.arms[6]
     faster = replace(knee, effect=records.FASTER, wall=Interval(median=8.0, low=7.5, high=8.5, coverage=0.97))
-    derived = findings.of("batch_size", [sized])
+    derived = findings.derive("batch_size", [sized])
     assert derived[0].values["measured_90%"] == knee.items == 64
     proved = replace(sized, arms=tuple(faster if arm is knee else arm for arm in sized.arms))
     (advice,) = advise.advise(report(experiment("batchsize", proved)))
@@ -416,7 +416,7 @@ def test_a_committed_report_s_advice_does_not_contradict_itself(path: Path) -> N
     assert advice
     names = [name for one in advice for name in one.env]
     assert len(set(names)) == len(names), "no variable twice"
-    place = current_settings.of(recorded)
+    place = current_settings.in_report(recorded)
     for one in advice:
         if not one.in_place:
             assert not any(current_settings.alike(n, v, place.values.get(n, "-")) for n, v in one.env.items()), one

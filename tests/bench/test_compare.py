@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.bench.test_report import case, elsewhere, experiment, report, slower_report
-from tfbuild.bench import command, compare, gate, matching, page
+from tfbuild.bench import command, compare, matching, page
 from tfbuild.bench import report as reporting
 from tfbuild.errors import RegressionFound, UsageError
-from tfbuild.measure import intervals, mean_ratio, records
+from tfbuild.measure import intervals, records
 from tfbuild.measure.evaluate import interval, undisturbed
 from tfbuild.measure.records import ArmResult, BenchReport, CaseResult, ExperimentResult, Round, Sample
 
@@ -26,11 +26,11 @@ THROUGHPUT = ("throughput<0.95",)
 
 
 def enforce(comparison: compare.ReportComparison, *texts: str) -> None:
-    gate.enforce(gate.judge(compare.judgeable(comparison), gate.gates(texts)))
+    compare.enforce(compare.judge(compare.judgeable(comparison), compare.gates(texts)))
 
 
 def outcomes(comparison: compare.ReportComparison, *texts: str) -> list[str]:
-    return [one.outcome for one in gate.judge(compare.judgeable(comparison), gate.gates(texts))]
+    return [one.outcome for one in compare.judge(compare.judgeable(comparison), compare.gates(texts))]
 
 
 def timed(row: Round, wall: float, cpu: float, *names: str) -> Round:
@@ -90,7 +90,7 @@ def guide() -> BenchReport:
 
     rows = (replace(row, cases=tuple(filter(sound, row.cases))) for row in measured.experiments)
     kept = replace(measured, experiments=tuple(row for row in rows if row.cases))
-    assert len(kept.experiments) >= 2 * mean_ratio.FEWEST, "what is left says something of many experiments"
+    assert len(kept.experiments) >= 2 * intervals.FEWEST, "what is left says something of many experiments"
     return kept
 
 
@@ -119,9 +119,13 @@ def test_throughput_is_by_the_clock_and_cpu_time_has_a_total_of_its_own() -> Non
     assert comparison.cpu
     assert comparison.throughput.median == pytest.approx(0.5)
     assert comparison.cpu.median == pytest.approx(1.0)
-    assert outcomes(comparison, "throughput<0.95", "onednn<0.95", "cpu<0.95") == [gate.FAILED, gate.FAILED, gate.PASSED]
+    assert outcomes(comparison, "throughput<0.95", "onednn<0.95", "cpu<0.95") == [
+        compare.FAILED,
+        compare.FAILED,
+        compare.PASSED,
+    ]
     busier = compare.compare(report(), slowed(report(), wall=1.0, cpu=2.0))
-    assert outcomes(busier, "throughput<0.95", "cpu<0.95") == [gate.PASSED, gate.FAILED]
+    assert outcomes(busier, "throughput<0.95", "cpu<0.95") == [compare.PASSED, compare.FAILED]
 
 
 def test_the_image_that_it_was_held_against_is_none_of_the_comparison() -> None:
@@ -197,7 +201,7 @@ def test_other_work_of_the_same_name_is_not_compared() -> None:
     more = experiment("jpeg", case(0.7))
     comparison = compare.compare(report(experiment("onednn", case(0.5)), more), report(other, more))
     assert [lack.why for lack in comparison.lacks] == [matching.OTHER_WORK] * 2
-    assert outcomes(comparison, *THROUGHPUT) == [gate.UNJUDGED]
+    assert outcomes(comparison, *THROUGHPUT) == [compare.UNJUDGED]
 
 
 def test_disturbed_rounds_count_where_enough_others_are_there_and_never_in_a_total() -> None:
@@ -245,7 +249,7 @@ def test_what_some_report_lacks_passes_no_gate(tmp_path: Path) -> None:
     comparison = compare.compare(more, report(), slowed(more, wall=1.001, cpu=1.0))
     jpeg = [rows for key, rows in compare.side_by_side(comparison) if key[0] == "jpeg"]
     assert [row is None for row in jpeg[0]] == [True, False]
-    assert outcomes(comparison, "jpeg<0.5") == [gate.UNJUDGED, gate.PASSED]
+    assert outcomes(comparison, "jpeg<0.5") == [compare.UNJUDGED, compare.PASSED]
     with pytest.raises(RegressionFound, match=r"report 2: jpeg<0\.5: cannot be judged: 2 of 2 rows .* 2 not measured"):
         enforce(comparison, "jpeg<0.5")
     paths = [tmp_path / name for name in ("a.json", "b.json", "c.json")]
@@ -258,7 +262,7 @@ def test_what_some_report_lacks_passes_no_gate(tmp_path: Path) -> None:
 def test_more_than_the_first_measured_does_no_harm() -> None:
     more = report(experiment("onednn", case(0.5)), experiment("jpeg", case(0.7)))
     comparison = compare.compare(report(), more)
-    assert outcomes(comparison, "throughput<0.95", "cpu<0.95", "onednn<0.95") == [gate.PASSED] * 3
+    assert outcomes(comparison, "throughput<0.95", "cpu<0.95", "onednn<0.95") == [compare.PASSED] * 3
     assert "report 2 has 2 more rows: jpeg 2" in comparison.notes
     with pytest.raises(UsageError, match="jpeg: report 1 did not measure that"):
         outcomes(comparison, "jpeg<1")
@@ -279,19 +283,21 @@ def test_too_few_rounds_count_in_no_total_and_pass_no_gate() -> None:
         assert comparison.throughput
         assert comparison.throughput.coverage >= 0.95, "of the other"
         assert "onednn" not in comparison.experiments
-        assert outcomes(comparison, "throughput<0.95", "onednn<0.9", "jpeg<0.9") == [gate.UNJUDGED] * 2 + [gate.PASSED]
+        assert outcomes(comparison, "throughput<0.95", "onednn<0.9", "jpeg<0.9") == [compare.UNJUDGED] * 2 + [
+            compare.PASSED
+        ]
 
 
 def test_one_cut_case_hides_no_regression(guide: BenchReport) -> None:
     comparison = compare.compare(guide, cut(slowed(guide, wall=3.0, cpu=3.0), 2, cases=1))
-    assert outcomes(comparison, "throughput<0.95", "cpu<0.95") == [gate.FAILED] * 2
+    assert outcomes(comparison, "throughput<0.95", "cpu<0.95") == [compare.FAILED] * 2
     assert any("count in no total:" in note and "too few rounds" in note for note in comparison.notes)
 
 
 def test_emptied_experiments_hide_no_regression(guide: BenchReport) -> None:
     names = [row.name for row in guide.experiments if row.name != "jpeg"]
     comparison = compare.compare(guide, without(guide, *names))
-    assert outcomes(comparison, "throughput<0.95", "cpu<0.95", "jpeg<0.9") == [gate.UNJUDGED] * 2 + [gate.PASSED]
+    assert outcomes(comparison, "throughput<0.95", "cpu<0.95", "jpeg<0.9") == [compare.UNJUDGED] * 2 + [compare.PASSED]
     assert any(note.startswith("report 2 lacks") and "onednn" in note for note in comparison.notes)
 
 
@@ -302,7 +308,7 @@ def test_one_slower_experiment_is_named_though_the_mean_bears_it(guide: BenchRep
     mixed = tuple(slow.experiments[0] if row.name == "jpeg" else row for row in rows)
     comparison = compare.compare(redrawn(guide, chance), replace(guide, experiments=mixed))
     assert "report 2: slower over the whole interval: jpeg" in comparison.notes
-    assert outcomes(comparison, "jpeg<0.9") == [gate.FAILED]
+    assert outcomes(comparison, "jpeg<0.9") == [compare.FAILED]
 
 
 @pytest.mark.parametrize(
@@ -320,19 +326,19 @@ def test_one_thing_that_breaks_passes_no_gate(changed: dict[str, object], why: s
     comparison = compare.compare(first, report(experiment("onednn", *many[:3], broken, *many[4:])))
     with pytest.raises(RegressionFound, match=rf"1 of 20 rows broke, first onednn: case 3: arm \(1 {why}\)"):
         enforce(comparison, *THROUGHPUT)
-    assert outcomes(compare.compare(report(experiment("onednn", broken)), first), *THROUGHPUT) == [gate.PASSED]
+    assert outcomes(compare.compare(report(experiment("onednn", broken)), first), *THROUGHPUT) == [compare.PASSED]
 
 
 @pytest.mark.parametrize("text", ["throughput", "throughput=1", "<0.9", "throughput<x", "throughput<-1", ""])
 def test_a_gate_that_cannot_be_read_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="cannot be read"):
-        gate.gates([text])
+        compare.gates([text])
 
 
 @pytest.mark.parametrize("text", ["throughput<0", "cpu<=0.0", "throughput>0", "throughput<95", f"cpu<{'9' * 400}"])
 def test_a_limit_that_no_ratio_keeps_or_misses_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="the limit must be a ratio"):
-        gate.gates([text])
+        compare.gates([text])
 
 
 def test_a_gate_on_what_was_not_measured_is_refused() -> None:
@@ -351,7 +357,7 @@ def test_json_and_page_carry_what_the_terminal_says(tmp_path: Path, capsys: pyte
         written = capsys.readouterr().out
         if json_wanted:
             document = json.loads(written)
-            assert [one["outcome"] for one in document["gates"]] == [gate.UNJUDGED, gate.PASSED]
+            assert [one["outcome"] for one in document["gates"]] == [compare.UNJUDGED, compare.PASSED]
             assert document["lacks"][0] == {
                 "experiment": "jpeg",
                 "case": "centre",
@@ -493,19 +499,19 @@ def test_the_ratio_of_two_medians_has_the_confidence_that_it_says() -> None:
         first, second = interval(run()), interval(run())
         assert first
         assert second
-        ratio = mean_ratio.quotient(first, second)
+        ratio = intervals.quotient(first, second)
         wrong += not ratio.low <= 1 <= ratio.high
     assert wrong <= 0.05 * repeats
 
 
 def test_few_parts_are_averaged_as_if_all_erred_alike() -> None:
     rows = compare.compare(report(), slower_report(2.0)).rows
-    total = mean_ratio.total([mean_ratio.CaseRatio(experiment="x", case=row.case, ratio=row.wall) for row in rows])
+    total = intervals.total([intervals.CaseRatio(experiment="x", case=row.case, ratio=row.wall) for row in rows])
     assert total
     assert total.low == pytest.approx(math.sqrt(rows[0].wall.low * rows[1].wall.low))
-    assert mean_ratio.total([]) is None
+    assert intervals.total([]) is None
 
 
 @pytest.mark.parametrize(("freedom", "known"), [(5, 2.571), (9, 2.262), (17, 2.110), (30, 2.042), (10**6, 1.960)])
 def test_student_s_t_is_the_tables(freedom: int, known: float) -> None:
-    assert mean_ratio.students_t(freedom) == pytest.approx(known, rel=2e-3)
+    assert intervals.students_t(freedom) == pytest.approx(known, rel=2e-3)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.bench.test_report import case, sizes
 from tests.measure.test_evaluate import sample
-from tfbuild.bench import allocators, batch_size, evidence, findings, wording
+from tfbuild.bench import allocators, evidence, findings, wording
 from tfbuild.engine import WorkerDied
 from tfbuild.in_container.bench import validity
 from tfbuild.in_container.bench.records import Peak
@@ -101,9 +101,9 @@ def test_the_primitives_that_ran_are_listed_by_kind() -> None:
 def test_the_first_call_of_each_arm_is_listed() -> None:
     measured = case(0.5, name="adds")
     arms = tuple(replace(arm, first=0.5 + index, nodes=7 * index) for index, arm in enumerate(measured.arms))
-    (finding,) = findings.of("first_call", [replace(measured, arms=arms)])
+    (finding,) = findings.derive("first_call", [replace(measured, arms=arms)])
     assert finding.text == "adds, the first call, measured once: baseline 0.50 s, arm 1.50 s (7 nodes)"
-    assert findings.of("first_call", [replace(measured, arms=arms[:1])]) == ()
+    assert findings.derive("first_call", [replace(measured, arms=arms[:1])]) == ()
 
 
 def test_only_the_allocators_need_what_an_image_may_lack() -> None:
@@ -120,11 +120,11 @@ def test_faults_and_memory_of_each_allocator_are_listed() -> None:
     measured = case(0.5, name="large")
     glibc, other = measured.arms
     arms = (replace(glibc, faults=10241.0, rss=534.0), replace(other, faults=0.0, rss=582.0))
-    (finding,) = findings.of("page_faults", [replace(measured, arms=arms)])
+    (finding,) = findings.derive("page_faults", [replace(measured, arms=arms)])
     assert finding.text == (
         "large, page faults a call and memory: baseline 10241 faults and 534 MiB, arm 0 faults and 582 MiB"
     )
-    assert findings.of("page_faults", [measured]) == (), "nothing was counted"
+    assert findings.derive("page_faults", [measured]) == (), "nothing was counted"
 
 
 def test_work_before_the_timed_part_is_not_foreign_load() -> None:
@@ -143,7 +143,7 @@ def stepped(median: float, low: float, high: float, *, effect: str = records.SLO
     measured = case(1.0, metric="wall")
     ratio = Interval(median=1 / median, low=1 / high, high=1 / low, coverage=coverage)
     arm = replace(measured.arms[1], params={"step": True}, wall=ratio, effect=effect)
-    (finding,) = findings.of("input_bound", [replace(measured, arms=(measured.arms[0], arm))])
+    (finding,) = findings.derive("input_bound", [replace(measured, arms=(measured.arms[0], arm))])
     return finding.text
 
 
@@ -168,7 +168,7 @@ def threads(*ratios: tuple[float, str], coverage: float = 0.96) -> str:
         )
         for n, (x, effect) in enumerate(ratios, 1)
     ]
-    (finding,) = findings.of("against_default", [replace(measured, arms=(measured.arms[0], *arms))])
+    (finding,) = findings.derive("against_default", [replace(measured, arms=(measured.arms[0], *arms))])
     return finding.text
 
 
@@ -190,24 +190,24 @@ def test_findings_carry_the_caveat_of_their_case() -> None:
     measured = replace(case(0.5, metric="wall", name="conv"), noisy=True, clean=3)
     kinds: tuple[FindingKind, ...] = ("against_default", "items_per_second", "first_call")
     for kind in kinds:
-        (finding,) = findings.of(kind, [measured])
+        (finding,) = findings.derive(kind, [measured])
         assert finding.text.endswith("(noisy: 3 of 15 rounds undisturbed)"), kind
 
 
 def test_a_batch_size_has_the_range_that_its_noise_leaves() -> None:
     steady = sizes(1e-3, 1e-4, 1, 2, 4, 8, 16, 32, 64, 128, spread=0.001)
-    (finding,) = findings.of("batch_size", [steady])
+    (finding,) = findings.derive("batch_size", [steady])
     assert "batch 64 gives 90%" in finding.text
     assert finding.values["measured_90%_low"] == finding.values["measured_90%_high"] == 64
-    (finding,) = findings.of("batch_size", [sizes(1e-3, 1e-4, 1, 2, 4, 8, 16, 32, 64, 128, spread=0.3)])
+    (finding,) = findings.derive("batch_size", [sizes(1e-3, 1e-4, 1, 2, 4, 8, 16, 32, 64, 128, spread=0.3)])
     assert finding.values["measured_90%_low"] < finding.values["measured_90%"] <= finding.values["measured_90%_high"]
     assert f"batch 64 ({finding.values['measured_90%_low']:.0f} to " in finding.text
 
 
 def test_a_line_that_misses_its_points_says_nothing_of_others() -> None:
     points = [(1, 1.0), (2, 3.0), (4, 1.2), (8, 5.0), (16, 2.0), (32, 12.0)]
-    assert batch_size.fit(points) is None
-    assert batch_size.fit([(n, 0.5 + 0.1 * n) for n, _ in points]) is not None
+    assert findings.fit(points) is None
+    assert findings.fit([(n, 0.5 + 0.1 * n) for n, _ in points]) is not None
 
 
 # --- what follows from two arms that are no baseline ----------------------------------------------------------------
@@ -252,11 +252,11 @@ def test_fused_is_compared_with_unfused_in_the_layout_that_is_not_the_baseline()
         ("fused NCHW", 1.0, {"fused": True, **nchw}),
         metric="cpu",
     )
-    (finding,) = findings.of("fused", [measured])
+    (finding,) = findings.derive("fused", [measured])
     assert finding.text.startswith("x: fused NCHW against unfused NCHW: faster, x")
     assert finding.text.endswith(" in CPU time")
     assert finding.values["median"] == pytest.approx(5.0, rel=0.02)
-    assert findings.of("fused", [replace(measured, arms=measured.arms[:3])]) == ()
+    assert findings.derive("fused", [replace(measured, arms=measured.arms[:3])]) == ()
 
 
 def test_map_and_batch_is_compared_with_map_with_as_many_calls() -> None:
@@ -266,14 +266,14 @@ def test_map_and_batch_is_compared_with_map_with_as_many_calls() -> None:
         ("num_parallel_calls=8", 1.1, {"calls": 8}),
         ("map_and_batch, 2 calls", 1.0, {"calls": 2, "map_and_batch": True}),
     )
-    (finding,) = findings.of("map_and_batch", [measured])
+    (finding,) = findings.derive("map_and_batch", [measured])
     assert finding.text.startswith("x: map_and_batch, 2 calls against num_parallel_calls=2: no difference shown, x")
     assert finding.values["low"] < 1 < finding.values["high"]
 
 
 def overlapped(step: float, read: float, both: float, **knobs: Value) -> str:
     measured = timed(("step", step, {}), ("both", both, {"step": True, **knobs}), ("input", read, knobs))
-    (finding,) = findings.of("input_bound", [measured])
+    (finding,) = findings.derive("input_bound", [measured])
     return finding.text.partition("alone: ")[2].partition(" (1")[0]
 
 
@@ -291,9 +291,9 @@ def test_input_and_step_that_share_the_processors_are_no_input_bound() -> None:
 
 def test_the_end_of_a_sweep_is_no_knee() -> None:
     rising = sizes(1e-2, 1e-5, 1, 2, 4, 8, 16, 32)
-    (finding,) = findings.of("batch_size", [rising])
+    (finding,) = findings.derive("batch_size", [rising])
     assert "; 80%, 90% and 95% only at the end of the sweep: the rate may still be growing there" in finding.text
-    (finding,) = findings.of("batch_size", [sizes(1e-3, 1e-4, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512)])
+    (finding,) = findings.derive("batch_size", [sizes(1e-3, 1e-4, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512)])
     assert "end of the sweep" not in finding.text
 
 
@@ -302,8 +302,8 @@ def test_no_line_is_reported_if_the_largest_batches_refute_it() -> None:
     micros = {1: 1350, 4: 372, 16: 135, 64: 50.2, 128: 42.3, 256: 37.8, 512: 28, 1024: 24.8}
     line = sizes(1e-3, 1e-4, *micros)
     arms = tuple(replace(arm, seconds=micros[arm.items] * 1e-6) for arm in line.arms)
-    assert batch_size.fit([(n, n * each * 1e-6) for n, each in micros.items()]) is not None
-    (finding,) = findings.of("batch_size", [replace(line, arms=arms)])
+    assert findings.fit([(n, n * each * 1e-6) for n, each in micros.items()]) is not None
+    (finding,) = findings.derive("batch_size", [replace(line, arms=arms)])
     assert "no line a + b * n fits" in finding.text
     assert "fitted_90%" not in finding.values
 
@@ -333,6 +333,6 @@ def test_memory_is_the_limit_where_every_width_is_read_equally_fast(int8: float,
         replace(arm, name=name, workload="bandwidth", params={"dtype": name}, items=1, seconds=one)
         for arm, (name, one) in zip(case(1.0).arms, taken.items(), strict=True)
     )
-    (finding,) = findings.of("bandwidth", (replace(case(1.0), metric="wall", arms=arms, rounds=rounds, clean=9),))
+    (finding,) = findings.derive("bandwidth", (replace(case(1.0), metric="wall", arms=arms, rounds=rounds, clean=9),))
     assert finding.values["float32"] == pytest.approx(10.0, rel=0.02)
     assert limit in finding.text

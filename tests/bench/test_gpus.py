@@ -6,10 +6,11 @@ from typing import cast
 
 import pytest
 
-from tfbuild.bench import gpu_use
-from tfbuild.engine import Engine
+from tfbuild.bench import evidence
 from tfbuild.in_container.bench import gpu_utilisation
 from tfbuild.measure import experiments
+from tfbuild.measure.case_runner import Machine
+from tfbuild.measure.workers import Pool
 
 
 @pytest.mark.parametrize(("text", "percent"), [("41\n97\n", 69.0), ("0\n", 0.0), (" 100 \n[N/A]\n", 100.0)])
@@ -42,4 +43,6 @@ def test_where_there_is_no_nvidia_smi_the_work_ends(tmp_path: Path, monkeypatch:
 
 
 def test_without_a_gpu_nothing_is_measured() -> None:
-    assert gpu_use.of(experiments.in_role("command"), cast(Engine, None), "sha256:1", 0) == ()
+    (row,) = [row for row in experiments.known() if row.evidence == "gpu_use"]
+    machine = Machine(image="sha256:1", against="", cpus=2, gpus=0)
+    assert evidence.observe(row, row.case, cast(Pool, None), machine, 60) == ()

@@ -13,7 +13,7 @@ from tfbuild.bench import command, findings, models
 from tfbuild.bench.session import Settings
 from tfbuild.errors import UsageError
 from tfbuild.measure import experiments
-from tfbuild.measure.arms import Machine
+from tfbuild.measure.case_runner import Machine
 
 SETTINGS = Settings(mode="budget", budget=300)
 
@@ -103,7 +103,7 @@ def test_the_list_has_the_models(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_model_s_rates_are_listed_with_their_memory() -> None:
     measured = case(0.5, name="resnet50, batch 4, 224x224")
     arms = tuple(replace(arm, params={"application": "ResNet50"}, rss=1234.0) for arm in measured.arms)
-    (finding,) = findings.of("items_per_second", [replace(measured, arms=arms)])
+    (finding,) = findings.derive("items_per_second", [replace(measured, arms=arms)])
     assert finding.text == "resnet50, batch 4, 224x224: baseline 10 images/s in 1234 MiB, arm 20 images/s in 1234 MiB"
     assert finding.values == {"baseline": pytest.approx(10), "arm": pytest.approx(20)}
 
@@ -118,11 +118,11 @@ def test_the_bottleneck_is_reported_with_three_rates() -> None:
     both = replace(both, workload="pipeline", params={"step": True, "calls": 2})
     given = replace(both, name="input", params={"calls": 2}, seconds=0.125)
     other = replace(both, name="other input", params={"calls": 1}, seconds=0.5)
-    (finding,) = findings.of("input_bound", [replace(measured, arms=(alone, both, given, other))])
+    (finding,) = findings.derive("input_bound", [replace(measured, arms=(alone, both, given, other))])
     assert re.fullmatch(
         rf"arm: {TIMES} times the step alone: input-bound \(10 items/s computed, 8 read, 5 both\)", finding.text
     )
-    (finding,) = findings.of("input_bound", [replace(measured, arms=(alone, both))])
+    (finding,) = findings.derive("input_bound", [replace(measured, arms=(alone, both))])
     assert re.fullmatch(rf"arm: {TIMES} times the step alone: input-bound", finding.text)
 
 
@@ -154,5 +154,5 @@ def test_an_arm_whose_memory_is_listed_shares_its_process_with_no_other() -> Non
             assert shared or len(set(keys)) == len(keys), each.name
     measured = case(0.5, name="its data", env={})
     arms = tuple(replace(arm, params={"application": "ResNet50"}, rss=1234.0) for arm in measured.arms)
-    (finding,) = findings.of("items_per_second", [replace(measured, arms=arms)])
+    (finding,) = findings.derive("items_per_second", [replace(measured, arms=arms)])
     assert finding.text == "its data: baseline 10 images/s, arm 20 images/s", "both are in the one process"

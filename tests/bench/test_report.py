@@ -12,7 +12,7 @@ import pytest
 from tests import schemas
 from tests.measure.host import HOST
 from tests.measure.test_evaluate import made_up, sample
-from tfbuild.bench import advise, batch_size, command, findings, session, wording
+from tfbuild.bench import advise, command, findings, session, wording
 from tfbuild.bench import report as reporting
 from tfbuild.bench.session import Settings
 from tfbuild.context import image_name
@@ -285,7 +285,7 @@ def sizes(a: float, b: float, *batches: int, spread: float = 0.0, count: int = 1
 
 
 def test_the_batch_size_is_fitted_and_measured() -> None:
-    (finding,) = findings.of("batch_size", [sizes(1e-3, 1e-4, 1, 2, 4, 8, 16, 32, 64, 128)])
+    (finding,) = findings.derive("batch_size", [sizes(1e-3, 1e-4, 1, 2, 4, 8, 16, 32, 64, 128)])
     assert finding.values["a"] == pytest.approx(1e-3)
     assert finding.values["b"] == pytest.approx(1e-4)
     assert finding.values["fitted_80%"] == pytest.approx(40)
@@ -295,17 +295,17 @@ def test_the_batch_size_is_fitted_and_measured() -> None:
 
 
 def test_no_line_is_fitted_through_what_is_none() -> None:
-    assert batch_size.fit([(1, 1.0), (2, 0.9), (4, 0.8)]) is None
-    assert batch_size.fit([(1, 1.0), (2, 2.0)]) is None
-    assert findings.of("batch_size", [sizes(1e-3, 1e-4, 1, 2)]) == ()
-    assert findings.of("", [case(0.5)]) == ()
+    assert findings.fit([(1, 1.0), (2, 0.9), (4, 0.8)]) is None
+    assert findings.fit([(1, 1.0), (2, 2.0)]) is None
+    assert findings.derive("batch_size", [sizes(1e-3, 1e-4, 1, 2)]) == ()
+    assert findings.derive("", [case(0.5)]) == ()
 
 
 @pytest.mark.parametrize(("factor", "word"), [(1.02, "compute-bound"), (1.2, "balanced"), (1.7, "input-bound")])
 def test_the_bottleneck_is_named(factor: float, word: str) -> None:
     measured = case(factor, metric="wall")
     real = replace(measured.arms[1], params={"step": True})
-    (finding,) = findings.of("input_bound", [replace(measured, arms=(measured.arms[0], real))])
+    (finding,) = findings.derive("input_bound", [replace(measured, arms=(measured.arms[0], real))])
     assert finding.text.endswith(word)
 
 
@@ -318,7 +318,7 @@ def disk(*speeds: float) -> CaseResult:
 
 
 def test_a_disk_has_its_class() -> None:
-    (finding,) = findings.of("disk", [disk(*(480.0 + 5 * n for n in range(9)))])
+    (finding,) = findings.derive("disk", [disk(*(480.0 + 5 * n for n in range(9)))])
     assert finding.values["mb_per_second"] == pytest.approx(500)
     assert (
         "500 MB/s [485, 515] past the page cache, a SATA SSD's range and nearest to the guide's 500 MB/s"
@@ -327,7 +327,7 @@ def test_a_disk_has_its_class() -> None:
 
 
 def test_a_disk_between_two_classes_is_of_neither() -> None:
-    (finding,) = findings.of("disk", [disk(*[500.0] * 4, *[2600.0] * 5)])
+    (finding,) = findings.derive("disk", [disk(*[500.0] * 4, *[2600.0] * 5)])
     assert "from a SATA SSD's range to an NVMe's and nearest to the guide's 500 to 2000 MB/s" in finding.text
 
 

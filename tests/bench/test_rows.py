@@ -14,11 +14,11 @@ from tests import checkout
 from tests.bench.test_report import case, experiment, report
 from tests.checkout import Copy
 from tfbuild import facts
-from tfbuild.bench import advise, charts, code_advice, evidence, findings
+from tfbuild.bench import advise, charts, evidence, findings
 from tfbuild.bench import report as reporting
 from tfbuild.bench.experiment_run import CaseGroup, ExperimentRun
 from tfbuild.measure import experiments, records
-from tfbuild.measure.arms import Machine, line_up
+from tfbuild.measure.case_runner import Machine, line_up
 from tfbuild.measure.evaluate import AGAIN
 from tfbuild.measure.experiments import Experiment, Purpose
 from tfbuild.measure.records import CaseResult
@@ -56,7 +56,7 @@ OTHERS = {
     ("models.py", "models"),  # a file of facts
     ("models.py", "xla"),  # a parameter of a workload
     ("experiments.py", "tuning"),  # what a case needs
-    ("arms.py", "tuning"),
+    ("case_runner.py", "tuning"),
     ("throughput.py", "onednn"),  # a verification check
 }
 
@@ -101,7 +101,7 @@ def test_its_cases_are_lined_up_and_its_finding_follows() -> None:
 
 
 def test_it_is_advised_and_charted_by_its_fields_alone(with_row: Copy) -> None:
-    original = report(experiment(NAME, measured(), findings=findings.of("page_faults", [measured()])))
+    original = report(experiment(NAME, measured(), findings=findings.derive("page_faults", [measured()])))
     (with_row.folder / "made.json").write_text(reporting.to_json(original), encoding="utf-8")
     printed = with_row.invoke("advise", "made.json", "--html", "page.html", "--json").stdout
     (advice,) = json.loads(printed)
@@ -118,7 +118,7 @@ def test_an_experiment_without_a_row_is_a_plain_comparison() -> None:
     assert experiments.purpose(NAME) == Purpose()
     original = report(experiment(NAME, measured()))
     assert advise.advise(original) == (), "an environment is no line of code"
-    assert len(list(charts.of(original.experiments[0]))) == 1
+    assert len(list(charts.draw(original.experiments[0]))) == 1
 
 
 # --- the rows ---------------------------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ def test_an_experiment_without_a_row_is_a_plain_comparison() -> None:
 
 def test_each_value_of_a_field_has_its_function() -> None:
     assert set(findings.DERIVED) == set(get_args(experiments.FindingKind)) - {""}
-    assert {*code_advice.LINES, *advise.ENVIRONMENT} == set(get_args(experiments.AdviceKind))
+    assert {*advise.LINES, *advise.ENVIRONMENT} == set(get_args(experiments.AdviceKind))
     assert set(charts.DRAWN) == set(get_args(experiments.ChartKind))
     assert set(evidence.WATCHED) == set(get_args(experiments.EvidenceKind)) - {""}
     assert set(experiments.ROLES) == set(get_args(experiments.Role)) - {""}

@@ -21,7 +21,7 @@ from tfbuild.bench import allocators, command, session
 from tfbuild.engine import Engine
 from tfbuild.errors import UsageError
 from tfbuild.measure import experiments
-from tfbuild.measure.arms import Machine, line_up
+from tfbuild.measure.case_runner import Machine, line_up
 from tfbuild.measure.evaluate import AGAIN
 from tfbuild.measure.experiments import Arm, Case, Experiment
 from tfbuild.measure.workers import FOLDER, files

@@ -7,8 +7,8 @@ from statistics import NormalDist
 import msgspec
 import pytest
 
-from tfbuild.measure import documents, evaluate, intervals, mean_ratio
-from tfbuild.measure.mean_ratio import CaseRatio
+from tfbuild.measure import evaluate, intervals, records
+from tfbuild.measure.intervals import CaseRatio
 from tfbuild.measure.records import FASTER, NO_DIFFERENCE, SLOWER, Interval
 
 
@@ -111,7 +111,7 @@ def row(experiment: str, case: str, median: float, *, coverage: float = 0.97) ->
 
 def test_the_ends_of_a_quotient_add_up_like_errors() -> None:
     above, below = between(2.0, 8.0, 4.0, 0.97), between(1.0, 3.0, 2.0, 0.96)
-    ratio = mean_ratio.quotient(above, below)
+    ratio = intervals.quotient(above, below)
     assert ratio.median == pytest.approx(2.0)
     assert ratio.high == pytest.approx(2 * math.exp(math.hypot(math.log(2), math.log(2))))
     assert ratio.low == pytest.approx(2 * math.exp(-math.hypot(math.log(2), math.log(1.5))))
@@ -122,12 +122,12 @@ def test_a_mean_counts_each_experiment_once() -> None:
     """Six experiments or more; one with many cases weighs no more than the others."""
     medians = {"a": 1.0, "b": 2.0, "c": 1.0, "d": 2.0, "e": 1.0, "f": 2.0}
     parts = [row(name, "c", median) for name, median in medians.items()]
-    found = mean_ratio.total([*parts, *(row("b", f"more {number}", 2.0) for number in range(20))])
+    found = intervals.total([*parts, *(row("b", f"more {number}", 2.0) for number in range(20))])
     assert found is not None
     assert found.median == pytest.approx(math.sqrt(2))
     logs = [math.log(median) for median in medians.values()]
     deviation = math.sqrt(sum((log - math.log(2) / 2) ** 2 for log in logs) / 5)
-    half = mean_ratio.students_t(5) * deviation / math.sqrt(6)
+    half = intervals.students_t(5) * deviation / math.sqrt(6)
     assert found.low == pytest.approx(math.sqrt(2) * math.exp(-half))
     assert found.high == pytest.approx(math.sqrt(2) * math.exp(half))
     assert found.coverage == 0.95
@@ -135,17 +135,17 @@ def test_a_mean_counts_each_experiment_once() -> None:
 
 def test_few_experiments_count_by_their_cases() -> None:
     parts = [row("a", "c", 1.0), row("a", "c", 4.0), row("a", "d", 8.0, coverage=0.6)]
-    found = mean_ratio.total(parts)
+    found = intervals.total(parts)
     assert found is not None
     # Two rows of one case are one of two groups.
     assert found.median == pytest.approx(4.0)
     assert (found.low, found.high) == pytest.approx((4 / 1.1, 4 * 1.2))
     assert found.coverage == 0.6
     six_cases = [row("a", str(number), 2.0) for number in range(6)]
-    spread = mean_ratio.total(six_cases)
+    spread = intervals.total(six_cases)
     assert spread is not None
     assert (spread.low, spread.median, spread.high) == pytest.approx((2.0, 2.0, 2.0))
-    five = mean_ratio.total([row(str(number), "c", 2.0) for number in range(5)])
+    five = intervals.total([row(str(number), "c", 2.0) for number in range(5)])
     assert five is not None
     assert five.high == pytest.approx(2.4)
 
@@ -153,32 +153,32 @@ def test_few_experiments_count_by_their_cases() -> None:
 def test_an_interval_is_widened_by_how_the_others_drift() -> None:
     ratio = between(0.9, 1.2, 1.0, 0.97)
     others = [between(0.9, 1.1, math.exp(drift)) for drift in (-0.2, -0.1, -0.1, 0.1, 0.1, 0.2)]
-    assert mean_ratio.widened(ratio, others[:5]) == ratio
-    found = mean_ratio.widened(ratio, others)
+    assert intervals.widened(ratio, others[:5]) == ratio
+    found = intervals.widened(ratio, others)
     # The median deviation from the median, 0.1, as a normal distribution's standard deviation.
-    drift = mean_ratio.students_t(5) * 1.4826 * 0.1
+    drift = intervals.students_t(5) * 1.4826 * 0.1
     assert found.high == pytest.approx(math.exp(math.hypot(math.log(1.2), drift)))
     assert found.low == pytest.approx(math.exp(-math.hypot(math.log(1 / 0.9), drift)))
     assert (found.median, found.coverage) == (1.0, 0.97)
     # One real change among them is no drift.
     still = [between(0.9, 1.1, 1.0)] * 7
-    found = mean_ratio.widened(ratio, [*still, between(4, 6, 5.0)])
+    found = intervals.widened(ratio, [*still, between(4, 6, 5.0)])
     assert (found.low, found.high) == pytest.approx((0.9, 1.2))
 
 
 def test_the_smallest_slowdown_that_shows_depends_on_the_width() -> None:
     normal = NormalDist()
     widths = 1 + normal.inv_cdf(0.8) / normal.inv_cdf(0.975)
-    assert mean_ratio.smallest(between(0.9, 1.1, 1.0)) == pytest.approx(1.1**-widths)
-    assert mean_ratio.smallest(between(0.9, 1.0, 1.0)) == 1.0
+    assert intervals.smallest(between(0.9, 1.1, 1.0)) == pytest.approx(1.1**-widths)
+    assert intervals.smallest(between(0.9, 1.0, 1.0)) == 1.0
 
 
 def test_student_s_t_has_the_chance_that_is_asked_for() -> None:
-    assert mean_ratio.students_t(10, 0.99) == pytest.approx(3.169, rel=2e-3)
-    assert mean_ratio.students_t(10, 0.9) == pytest.approx(1.812, rel=2e-3)
+    assert intervals.students_t(10, 0.99) == pytest.approx(3.169, rel=2e-3)
+    assert intervals.students_t(10, 0.9) == pytest.approx(1.812, rel=2e-3)
     # The more degrees of freedom, the less the formula leaves out.
-    assert mean_ratio.students_t(30) == pytest.approx(2.0422725, rel=5e-6)
-    assert mean_ratio.students_t(17) == pytest.approx(2.1098156, rel=2e-5)
+    assert intervals.students_t(30) == pytest.approx(2.0422725, rel=5e-6)
+    assert intervals.students_t(17) == pytest.approx(2.1098156, rel=2e-5)
 
 
 # --- documents --------------------------------------------------------------------------------------------------------
@@ -192,11 +192,11 @@ class Small:
 
 def test_a_document_is_read_back_and_nothing_else() -> None:
     small = Small(schema="tfbuild.small/1", number=3)
-    text = documents.to_json(small)
+    text = records.to_json(small)
     assert text == '{\n  "schema": "tfbuild.small/1",\n  "number": 3\n}'
 
     def read(content: str | bytes) -> Small:
-        return documents.from_json(content, Small, "tfbuild.small/1", "a small one")
+        return records.from_json(content, Small, "tfbuild.small/1", "a small one")
 
     assert read(text) == read(text.encode()) == small
     for broken in ("", "{}", '{"schema": "tfbuild.small/1", "number": "3"}', "[" * 100_000):
@@ -207,7 +207,7 @@ def test_a_document_is_read_back_and_nothing_else() -> None:
 
 
 def test_a_schema_has_its_name_and_the_version_of_its_language() -> None:
-    text = documents.json_schema(Small, "tfbuild.small/1")
+    text = records.json_schema(Small, "tfbuild.small/1")
     assert text.endswith("}\n")
     schema = msgspec.json.decode(text)
     assert (schema["title"], schema["$schema"]) == (

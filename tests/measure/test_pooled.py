@@ -7,8 +7,8 @@ import pytest
 
 from tests.measure.test_evaluate import made_up
 from tfbuild.in_container.bench.records import Ready
-from tfbuild.measure import pooled
-from tfbuild.measure.arms import Machine, Side
+from tfbuild.measure import evaluate
+from tfbuild.measure.case_runner import Machine, Side
 from tfbuild.measure.experiments import Arm, Case, Experiment
 from tfbuild.measure.records import CaseResult
 from tfbuild.measure.rounds import CaseRun
@@ -32,7 +32,7 @@ def case(
 
 
 def test_the_mean_is_the_geometric_one_of_each_round() -> None:
-    mean = pooled.mean([case(0.5), case(2.0, seed=2), case(0.25, seed=3)], "arm")
+    mean = evaluate.mean([case(0.5), case(2.0, seed=2), case(0.25, seed=3)], "arm")
     assert mean is not None
     assert mean.cpu.median == pytest.approx(4 ** (1 / 3), rel=0.02)
     assert (mean.effect, mean.rounds, mean.clean) == ("faster", 9, 9)
@@ -40,7 +40,7 @@ def test_the_mean_is_the_geometric_one_of_each_round() -> None:
 
 
 def test_one_case_is_its_own_mean() -> None:
-    mean = pooled.mean([case(0.5)], "arm")
+    mean = evaluate.mean([case(0.5)], "arm")
     assert mean is not None
     assert mean.cpu.median == pytest.approx(2.0, rel=0.02)
 
@@ -55,35 +55,35 @@ def test_an_arm_has_its_median_of_the_time_of_an_item_once_there_are_enough_roun
 
 
 def test_items_count() -> None:
-    mean = pooled.mean([case(1.0, items=4), case(1.0, items=4, seed=2)], "arm")
+    mean = evaluate.mean([case(1.0, items=4), case(1.0, items=4, seed=2)], "arm")
     assert mean is not None
     assert mean.cpu.median == pytest.approx(4.0, rel=0.02)
     both = [case(1.0, items=4, base=2), case(1.0, items=4, base=2, seed=2)]
-    assert pooled.findings(both)[0].values["cpu"] == pytest.approx(2.0, rel=0.02)
+    assert evaluate.findings(both)[0].values["cpu"] == pytest.approx(2.0, rel=0.02)
 
 
 def test_cases_without_the_same_rounds_have_no_mean() -> None:
-    assert pooled.mean([case(0.5), case(0.5, 8)], "arm") is None
-    assert pooled.mean([case(0.5, 1), case(0.5, 1)], "arm") is None
-    assert pooled.mean([case(0.5), case(0.5)], "another arm") is None
-    assert pooled.mean([], "arm") is None
-    assert pooled.findings([]) == ()
+    assert evaluate.mean([case(0.5), case(0.5, 8)], "arm") is None
+    assert evaluate.mean([case(0.5, 1), case(0.5, 1)], "arm") is None
+    assert evaluate.mean([case(0.5), case(0.5)], "another arm") is None
+    assert evaluate.mean([], "arm") is None
+    assert evaluate.findings([]) == ()
 
 
 def test_few_rounds_claim_nothing() -> None:
-    mean = pooled.mean([case(0.5, 4), case(0.5, 4)], "arm")
+    mean = evaluate.mean([case(0.5, 4), case(0.5, 4)], "arm")
     assert mean is not None
     assert mean.effect == "no difference shown"
 
 
 def test_what_the_mean_says_is_a_sentence() -> None:
-    (finding,) = pooled.findings([case(2.0), case(2.0, seed=2)])
+    (finding,) = evaluate.findings([case(2.0), case(2.0, seed=2)])
     assert finding.text.startswith("all 2 together (geometric mean): arm: slower, x0.50 [")
     assert finding.text.endswith("] of the speed of baseline")
-    (few,) = pooled.findings([case(2.0, 4), case(2.0, 4, seed=2)])
+    (few,) = evaluate.findings([case(2.0, 4), case(2.0, 4, seed=2)])
     assert "no difference shown, x0.5" in few.text
     assert few.text.endswith("] at 88% of the speed of baseline")
-    (noisy,) = pooled.findings([case(2.0, foreign=0.5), case(2.0, seed=2)])
+    (noisy,) = evaluate.findings([case(2.0, foreign=0.5), case(2.0, seed=2)])
     assert noisy.text.endswith("] of the speed of baseline (noisy: 0 of 9 rounds undisturbed)")
     assert finding.values["cpu"] == pytest.approx(0.5, rel=0.02)
 
@@ -92,7 +92,7 @@ def test_an_arm_that_is_lost_in_one_case_has_no_mean() -> None:
     lost = case(0.5)
     for row in lost.rounds:
         row.samples.pop("arm")
-    assert pooled.mean([case(0.5), lost], "arm") is None
+    assert evaluate.mean([case(0.5), lost], "arm") is None
 
 
 def test_sides_that_do_the_same_work_share_their_number_of_calls() -> None:
@@ -116,10 +116,10 @@ def test_a_mean_is_judged_by_what_its_cases_are_timed_by(metric: str, effect: st
         return replace(one, rounds=rounds, metric=metric)
 
     cases = [parallel(1), parallel(2)]
-    mean = pooled.mean(cases, "arm")
+    mean = evaluate.mean(cases, "arm")
     assert mean is not None
     assert mean.effect == effect
-    (finding,) = pooled.findings(cases)
+    (finding,) = evaluate.findings(cases)
     assert f"arm: {effect}, {ratio}" in finding.text
     assert finding.values["cpu"] == pytest.approx(0.5, rel=0.05)
     assert finding.values["wall"] == pytest.approx(2.0, rel=0.05)

@@ -9,7 +9,7 @@ import pytest
 from tests.measure.test_evaluate import made_up
 from tfbuild.in_container.bench.records import Ready
 from tfbuild.measure import rounds
-from tfbuild.measure.arms import Machine, Side
+from tfbuild.measure.case_runner import Machine, Side
 from tfbuild.measure.evaluate import AGAIN
 from tfbuild.measure.experiments import Arm, Case, Experiment
 from tfbuild.measure.rounds import CaseRun, RoundLimits

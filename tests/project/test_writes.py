@@ -8,8 +8,7 @@ from tests.commandline import ROOT
 
 # Files that the package writes without replace_file or whole, by module. Each place, and why nothing torn stays there.
 DIRECT = {
-    "util/files.py": "the ways themselves",
-    "util/scratch.py": "an empty lock",
+    "util/files.py": "the ways themselves, and an empty lock",
     "util/process.py": "a log, which grows line by line",
     "engine/daemon.py": "an empty lock",
     "engine/copy_out.py": "a part beside the file, which then replaces it",

@@ -7,7 +7,7 @@ import pytest
 import requests
 
 from tests.ports import free_port
-from tfbuild.util.causes import cause
+from tfbuild.util.terminal import cause
 
 
 def test_a_file_that_is_not_there() -> None:

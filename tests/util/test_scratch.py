@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from tfbuild.util import scratch
+from tfbuild.util import files
 
 HOLD = """
 import sys
 from pathlib import Path
-from tfbuild.util import scratch
-with scratch.folder(parent=Path(sys.argv[1])) as folder:
+from tfbuild.util import files
+with files.temporary_folder(parent=Path(sys.argv[1])) as folder:
     (folder / "file").write_text("content")
     print(folder, flush=True)
     sys.stdin.read()
@@ -42,7 +42,7 @@ def killed(parent: Path) -> Path:
 
 
 def test_a_folder_goes_with_its_block(tmp_path: Path) -> None:
-    with suppress(KeyboardInterrupt), scratch.folder(parent=tmp_path) as folder:
+    with suppress(KeyboardInterrupt), files.temporary_folder(parent=tmp_path) as folder:
         assert folder.stat().st_mode & 0o777 == 0o700
         raise KeyboardInterrupt
     assert list(tmp_path.iterdir()) == []
@@ -52,13 +52,13 @@ def test_the_next_run_removes_the_folders_of_killed_ones_and_no_others(tmp_path:
     with holder(tmp_path) as (process, living):
         dead = killed(tmp_path)
         assert (dead / "file").is_file(), "a killed process leaves its folder"
-        with scratch.folder(parent=tmp_path) as mine:
+        with files.temporary_folder(parent=tmp_path) as mine:
             assert {*tmp_path.iterdir()} == {living, mine}
-            assert scratch.sweep(parent=tmp_path) == [], "of this very process"
+            assert files.sweep(parent=tmp_path) == [], "of this very process"
         assert (living / "file").is_file()
         process.send_signal(signal.SIGKILL)
         process.wait()
-        assert scratch.sweep(parent=tmp_path) == [living.name]
+        assert files.sweep(parent=tmp_path) == [living.name]
 
 
 def test_a_folder_of_another_prefix_or_without_the_lock_is_somebody_s(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_a_folder_of_another_prefix_or_without_the_lock_is_somebody_s(tmp_path: 
     (tmp_path / "tfbuild-main" / "README.md").write_text("mine")
     (tmp_path / "tfbuild-file").write_text("mine")
     other = killed(tmp_path).rename(tmp_path / "other-tfbuild-x")
-    assert scratch.sweep(parent=tmp_path) == []
+    assert files.sweep(parent=tmp_path) == []
     assert {path.name for path in tmp_path.iterdir()} == {"tfbuild-main", "tfbuild-file", other.name}
 
 
@@ -76,25 +76,25 @@ def test_no_link_is_followed(tmp_path: Path) -> None:
     target, shared = tmp_path / "target", tmp_path / "shared"
     target.mkdir()
     shared.mkdir()
-    (target / scratch.LOCK).write_text("")
+    (target / files.OWNER).write_text("")
     (target / "file").write_text("mine")
     (shared / "tfbuild-link").symlink_to(target)
     (shared / "tfbuild-lock").mkdir()
-    (shared / "tfbuild-lock" / scratch.LOCK).symlink_to(target / scratch.LOCK)
+    (shared / "tfbuild-lock" / files.OWNER).symlink_to(target / files.OWNER)
     (shared / "tfbuild-pipe").mkdir()
-    os.mkfifo(shared / "tfbuild-pipe" / scratch.LOCK)
-    assert scratch.sweep(parent=shared) == []
+    os.mkfifo(shared / "tfbuild-pipe" / files.OWNER)
+    assert files.sweep(parent=shared) == []
     assert len(list(shared.iterdir())) == 3
     dead = killed(shared)
     (dead / "link").symlink_to(target)
-    assert scratch.sweep(parent=shared) == [dead.name]
+    assert files.sweep(parent=shared) == [dead.name]
     assert (target / "file").read_text() == "mine"
 
 
 def test_a_folder_of_another_user_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dead = killed(tmp_path)
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-    assert scratch.sweep(parent=tmp_path) == []
+    assert files.sweep(parent=tmp_path) == []
     assert dead.is_dir()
 
 
@@ -106,14 +106,14 @@ def test_a_sweep_between_making_and_locking_a_folder_costs_only_that_folder(
     def flock(file: object, operation: int) -> None:
         if not swept:
             monkeypatch.setattr(fcntl, "flock", real)
-            swept.extend(scratch.sweep(parent=tmp_path))
+            swept.extend(files.sweep(parent=tmp_path))
         real(file, operation)  # type: ignore[arg-type]
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    with scratch.folder(parent=tmp_path) as folder:
+    with files.temporary_folder(parent=tmp_path) as folder:
         assert swept
         assert folder.name not in swept
-        assert (folder / scratch.LOCK).is_file()
+        assert (folder / files.OWNER).is_file()
 
 
 @pytest.mark.parametrize("number", [13, 95])
@@ -124,19 +124,19 @@ def test_without_locks_nothing_is_swept(number: int, tmp_path: Path, monkeypatch
         raise OSError(number, "no locks here")
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    with scratch.folder(parent=tmp_path) as folder:
-        assert scratch.sweep(parent=tmp_path) == []
+    with files.temporary_folder(parent=tmp_path) as folder:
+        assert files.sweep(parent=tmp_path) == []
         assert folder.is_dir()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_cannot_be_listed_is_left(tmp_path: Path) -> None:
-    assert scratch.sweep(parent=tmp_path / "none") == []
+    assert files.sweep(parent=tmp_path / "none") == []
 
 
 def test_the_system_s_own_folder_is_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     dead = killed(tmp_path)
-    with scratch.folder() as folder:
+    with files.temporary_folder() as folder:
         assert folder.parent == tmp_path
     assert not dead.exists()

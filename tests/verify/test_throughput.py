@@ -19,8 +19,8 @@ from tfbuild import plan
 from tfbuild.engine import Engine, Sandbox, WorkerDied
 from tfbuild.in_container.bench.records import WorkerSample
 from tfbuild.in_container.smoke.judge import Judgement
-from tfbuild.measure import experiments, intervals, protocol
-from tfbuild.measure.arms import Machine
+from tfbuild.measure import experiments, intervals, workers
+from tfbuild.measure.case_runner import Machine
 from tfbuild.measure.evaluate import AGAIN
 from tfbuild.measure.records import Interval, Round, Sample
 from tfbuild.measure.rounds import CaseRun
@@ -140,9 +140,9 @@ def test_foreign_load_is_what_the_samples_did_not_use() -> None:
     def sample(busy: float) -> WorkerSample:
         return WorkerSample(wall=0.1, cpu=0.1, busy=busy, cpus=2, traces=1, faults=0, throttled=0, rss=1.0)
 
-    assert protocol.foreign([sample(0.1)] * 3) == pytest.approx(0.0)
-    assert protocol.foreign([sample(0.2)] * 3) == pytest.approx(0.5)
-    assert protocol.foreign([sample(0.0)] * 3) == 0.0
+    assert workers.foreign([sample(0.1)] * 3) == pytest.approx(0.0)
+    assert workers.foreign([sample(0.2)] * 3) == pytest.approx(0.5)
+    assert workers.foreign([sample(0.0)] * 3) == 0.0
 
 
 def test_the_interval_matches_the_textbook() -> None:

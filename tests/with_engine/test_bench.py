@@ -20,7 +20,7 @@ from tfbuild.cli.options import certificates
 from tfbuild.engine import Engine
 from tfbuild.engine.gpus import Offer
 from tfbuild.measure import experiments, intervals, workers
-from tfbuild.measure.arms import Machine
+from tfbuild.measure.case_runner import Machine
 from tfbuild.measure.experiments import Arm, Case, Experiment, Value
 from tfbuild.measure.records import CaseResult, Finding
 from tfbuild.measure.workers import FOLDER, Key
@@ -227,7 +227,7 @@ def seen(engine: Engine, image: Callable[..., str]) -> Callable[..., list[Findin
         (row,) = experiments.select([name], quick=False)
         machine = Machine(image=engine.image(image("2.21.0")).id, against="", cpus=2, gpus=0)
         with workers.pool(engine, {}) as pool:
-            return list(evidence.of(row, row.case[:count], pool, machine, 6 * SECONDS))
+            return list(evidence.observe(row, row.case[:count], pool, machine, 6 * SECONDS))
 
     return of
 

@@ -11,7 +11,7 @@ from tfbuild.engine.build import BuildSettings
 from tfbuild.errors import TfbuildError, UnknownImage
 from tfbuild.measure.experiments import Experiment
 from tfbuild.measure.records import Finding
-from tfbuild.util import scratch
+from tfbuild.util.files import temporary_folder
 from tfbuild.util.progress import Progress
 
 # Where experiments.toml's LD_PRELOAD looks first.
@@ -76,7 +76,7 @@ def fetch(engine: Engine, image: str, ca: Path | None, seconds: float = SECONDS)
     names = (*details.tags, *details.repo_digests)
     if not names:
         raise UnknownImage(f"{image} has no name, which FROM requires", hint="docker tag IMAGE NAME")
-    with scratch.folder() as place:
+    with temporary_folder() as place:
         folder, output = place / "context", place / "out"
         folder.mkdir()
         (folder / "network.sh").write_bytes((TEMPLATES / "network.sh").read_bytes())

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from tfbuild.bench import batch_size, wording
+from tfbuild.bench import findings, wording
 from tfbuild.measure import experiments
 from tfbuild.measure.evaluate import seconds_per_item
 from tfbuild.measure.experiments import ChartKind
@@ -33,7 +33,7 @@ from tfbuild.pages.charts import (
 CURVE_HEIGHT = 105
 
 
-def of(row: ExperimentResult) -> Iterator[str]:
+def draw(row: ExperimentResult) -> Iterator[str]:
     """Draw an experiment's charts, as elements for a page."""
     for kind in experiments.purpose(row.name).charts:
         yield from DRAWN[kind](row)
@@ -110,13 +110,13 @@ def _curve(case: CaseResult) -> Spec | None:
     across = {"type": "log", "base": 2, "domain": [sizes[0] / 1.2, sizes[-1] * 1.2], "nice": False}
     axis = {"values": sizes, "format": "d", "title": "items in a batch", "labelOverlap": True, "labelSeparation": 4}
     x = number("n", scale=across, axis=axis)
-    line = batch_size.fit(steps)
+    line = findings.fit(steps)
     curve = [{"n": n, "rate": n / (line.a + line.b * n)} for n in _between(sizes[0], sizes[-1])] if line else []
     top = max([point["high"] for point in points] + [point["rate"] for point in curve]) * 1.1
     up = {"domain": [0, top], "nice": False}
     y = number("rate", scale=up, axis={"title": "items a second", "format": "~s", "tickCount": 4, "grid": True})
     span = {"x": x, "y": number("low", scale=up), "y2": {"field": "high"}}
-    knees = [{"n": batch_size.knee(steps, share), "text": f"{share:.0%}", "y": top} for share in batch_size.SHARES]
+    knees = [{"n": findings.knee(steps, share), "text": f"{share:.0%}", "y": top} for share in findings.SHARES]
     label = {"baseline": "bottom", "fontSize": 11, "color": "var(--muted)", "dy": -2}
     drawn = [
         marks(knees, "rule", {"x": x}, color="var(--same)", strokeDash=[3, 3]),

@@ -10,7 +10,7 @@ import msgspec
 
 from tfbuild.bench import advise as advising
 from tfbuild.bench import compare as comparing
-from tfbuild.bench import gate, models, page, session, user_script
+from tfbuild.bench import models, page, session, user_script
 from tfbuild.bench import report as reporting
 from tfbuild.bench.live import LiveTable
 from tfbuild.bench.session import Settings
@@ -22,9 +22,9 @@ from tfbuild.measure.experiments import Experiment, Purpose
 from tfbuild.measure.records import BenchReport
 from tfbuild.pages import rendering
 from tfbuild.util import files
-from tfbuild.util.causes import cause
 from tfbuild.util.progress import Progress
 from tfbuild.util.quantities import limit_seconds
+from tfbuild.util.terminal import cause
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 
@@ -195,9 +195,9 @@ def compare(paths: Sequence[str], fail_if: Sequence[str], html: str, *, json: bo
         raise UsageError(
             "comparing needs two reports or more", hint="give reports/bench-*.json files, the baseline first"
         )
-    gates = gate.gates(fail_if)
+    gates = comparing.gates(fail_if)
     comparison = comparing.compare(*(reporting.read(Path(path)) for path in paths))
-    verdicts = gate.judge(comparing.judgeable(comparison), gates)
+    verdicts = comparing.judge(comparing.judgeable(comparison), gates)
     if html:
         rendering.write(page.comparison(comparison, verdicts), Path(html))
     if json:
@@ -205,7 +205,7 @@ def compare(paths: Sequence[str], fail_if: Sequence[str], html: str, *, json: bo
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n")
     else:
         comparing.show(comparison, verdicts)
-    gate.enforce(verdicts)
+    comparing.enforce(verdicts)
 
 
 def advise(report: str, env: str, *, json: bool) -> None:

@@ -2,20 +2,23 @@
 
 The reports do not share rounds, so a disturbance of a whole run is in the ratios and cannot be told from the image's
 effect. Only if both measured the same other image in their rounds, on equal machines, are times taken relative to it.
+
+Gates (`compare --fail-if`) are limits that a comparison must keep; missing measurements never pass one.
 """
 
+import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import IO
 
-from tfbuild.bench import gate, matching, wording
+from tfbuild.bench import matching, wording
 from tfbuild.bench.matching import TOO_FEW, ArmRatio, Lack, TimedArm
 from tfbuild.context.labels import read_labels
-from tfbuild.errors import UsageError, fit
-from tfbuild.measure import intervals, mean_ratio
-from tfbuild.measure.mean_ratio import CaseRatio
+from tfbuild.errors import RegressionFound, UsageError, fit
+from tfbuild.measure import intervals
+from tfbuild.measure.intervals import CaseRatio
 from tfbuild.measure.records import FASTER, NO_DIFFERENCE, SLOWER, BenchReport, Interval
 from tfbuild.util import installation
 
@@ -108,7 +111,7 @@ def _pair(first: BenchReport, second: BenchReport, number: int) -> ReportCompari
         smallest={},
         notes=(),
     )
-    smallest = {name: round(mean_ratio.smallest(ratio), 4) for name, ratio in comparison.totals.items()}
+    smallest = {name: round(intervals.smallest(ratio), 4) for name, ratio in comparison.totals.items()}
     comparison = replace(comparison, smallest=smallest)
     return replace(comparison, notes=tuple(_notes(first, second, comparison, number)))
 
@@ -157,7 +160,7 @@ def _timeless(both: Sequence[tuple[TimedArm, TimedArm]], rows: Sequence[ArmRatio
 def _total(rows: Iterable[ArmRatio], metric: str = "") -> Interval | None:
     """Return the mean by the clock, or of CPU time."""
     timed = [(row, row.cpu if metric == CPU else row.wall) for row in rows]
-    return mean_ratio.total(
+    return intervals.total(
         [CaseRatio(experiment=row.experiment, case=row.case, ratio=ratio) for row, ratio in timed if ratio]
     )
 
@@ -169,7 +172,7 @@ def _experiments(names: Iterable[str], rows: Sequence[ArmRatio]) -> dict[str, In
     return {
         name: ratio
         if all(row.held for row in by_name[name])
-        else mean_ratio.widened(ratio, [total for other, total in totals.items() if other != name])
+        else intervals.widened(ratio, [total for other, total in totals.items() if other != name])
         for name, ratio in totals.items()
     }
 
@@ -252,12 +255,123 @@ def _drift(first: BenchReport, second: BenchReport, rows: Sequence[ArmRatio], nu
         )
 
 
+# --- gates -----------------------------------------------------------------------------------------------------------
+
+GATE = re.compile(r"([a-z0-9]+) *(<=|<|>=|>) *(\d+(?:\.\d+)?)")
+EXAMPLES = "--fail-if 'throughput<0.95', 'cpu<0.95' or 'jpeg<0.9'"
+PASSED, FAILED, UNJUDGED = "passed", "failed", "cannot be judged"
+# A larger limit is a mistake: 95 was meant as a percentage, and would always fail.
+MOST = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gate:
+    """`name`: throughput (by the clock), cpu or an experiment. It fails if the whole interval is beyond the limit."""
+
+    name: str
+    sign: str
+    limit: float
+
+    def __str__(self) -> str:
+        return f"{self.name}{self.sign}{self.limit:g}"
+
+    def fails(self, ratio: Interval) -> bool:
+        return {
+            "<": ratio.high < self.limit,
+            "<=": ratio.high <= self.limit,
+            ">": ratio.low > self.limit,
+            ">=": ratio.low >= self.limit,
+        }[self.sign]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Totals:
+    """The totals of one report against the first; `unjudged`: by the total's name, why no gate may judge it."""
+
+    ratios: Mapping[str, Interval]
+    unjudged: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateVerdict:
+    """A gate's verdict on report number `report` against the first; `told`: the figures, or why there are none."""
+
+    gate: str
+    report: int
+    outcome: str
+    told: str
+
+
+def gates(texts: Sequence[str]) -> tuple[Gate, ...]:
+    """Parse gates such as 'throughput<0.95'; raise UsageError if one is invalid, or if its limit makes no sense."""
+    parsed = []
+    for text in texts:
+        match = GATE.fullmatch(text.strip())
+        if match is None:
+            raise UsageError(f"--fail-if {text!r} cannot be read", hint=EXAMPLES)
+        limit = float(match[3])
+        if not 0 < limit <= MOST:
+            raise UsageError(
+                f"--fail-if {text!r}: the limit must be a ratio, above 0 and at most {MOST:g}",
+                hint=f"5 % slower is 0.95: {EXAMPLES}",
+            )
+        parsed.append(Gate(name=match[1], sign=match[2], limit=limit))
+    return tuple(parsed)
+
+
+def judge(reports: Sequence[Totals], gates: Sequence[Gate]) -> tuple[GateVerdict, ...]:
+    """Judge each report after the first by each gate.
+
+    Raises UsageError if the first report lacks what a gate judges.
+    """
+    known = dict.fromkeys(name for totals in reports for name in (*totals.ratios, *totals.unjudged))
+    if unknown := [gate.name for gate in gates if gate.name not in known]:
+        raise UsageError(f"--fail-if {unknown[0]}: report 1 did not measure that", hint=f"one of: {', '.join(known)}")
+    return tuple(_judged(totals, number, gate) for number, totals in enumerate(reports, 2) for gate in gates)
+
+
+def _judged(totals: Totals, number: int, gate: Gate) -> GateVerdict:
+    ratio = totals.ratios.get(gate.name)
+    if ratio is None or gate.name in totals.unjudged:
+        why = totals.unjudged.get(gate.name, "none of its rows counts")
+        counted = f" (the rows that count: {intervals.spelled(ratio)})" if ratio else ""
+        return GateVerdict(gate=str(gate), report=number, outcome=UNJUDGED, told=f"{why}{counted}")
+    if gate.fails(ratio):
+        return GateVerdict(gate=str(gate), report=number, outcome=FAILED, told=intervals.spelled(ratio))
+    return GateVerdict(
+        gate=str(gate), report=number, outcome=PASSED, told=intervals.spelled(ratio) + _power(gate, ratio)
+    )
+
+
+def _power(gate: Gate, ratio: Interval) -> str:
+    """Say which true ratio this gate would catch, since a gate that nothing can fail is useless."""
+    if gate.sign not in ("<", "<="):
+        return ""
+    return f"; a true x{gate.limit * intervals.smallest(ratio):.2f} or less would fail in four of five runs"
+
+
+def spelled(verdict: GateVerdict, count: int) -> str:
+    """Return the verdict as a line, with the report's number if there are several."""
+    report = f"report {verdict.report}: " if count > 1 else ""
+    return f"{report}{verdict.gate}: {verdict.outcome}: {verdict.told}"
+
+
+def enforce(verdicts: Sequence[GateVerdict]) -> None:
+    """Raise RegressionFound with the gates that fail or cannot be judged."""
+    count = max((verdict.report for verdict in verdicts), default=2) - 1
+    bad = [verdict for outcome in (FAILED, UNJUDGED) for verdict in verdicts if verdict.outcome == outcome]
+    if not bad:
+        return
+    lines = "; ".join(spelled(verdict, count) for verdict in bad)
+    if bad[0].outcome == FAILED:
+        raise RegressionFound(lines, hint="confirm it on a quiet machine: invoke bench")
+    raise RegressionFound(lines, hint="measure the same again with a longer --budget on a quiet machine: invoke bench")
+
+
 # --- terminal --------------------------------------------------------------------------------------------------------
 
 
-def show(
-    comparison: ReportComparison, verdicts: Sequence[gate.GateVerdict] = (), stream: IO[str] | None = None
-) -> None:
+def show(comparison: ReportComparison, verdicts: Sequence[GateVerdict] = (), stream: IO[str] | None = None) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -283,13 +397,13 @@ def show(
     for note in notes(comparison):
         console.print(Text(note, "dim"))
     for verdict in verdicts:
-        console.print(Text(gate.spelled(verdict, len(pairs))))
+        console.print(Text(spelled(verdict, len(pairs))))
 
 
-def judgeable(comparison: ReportComparison) -> tuple[gate.Totals, ...]:
+def judgeable(comparison: ReportComparison) -> tuple[Totals, ...]:
     """Return the totals that gates judge, for each report."""
     pairs = (comparison, *comparison.others)
-    return tuple(gate.Totals(ratios=pair.totals, unjudged=pair.unjudged) for pair in pairs)
+    return tuple(Totals(ratios=pair.totals, unjudged=pair.unjudged) for pair in pairs)
 
 
 def side_by_side(comparison: ReportComparison) -> list[tuple[tuple[str, str, str], list[ArmRatio | None]]]:

@@ -57,7 +57,7 @@ def recorded(lines: Iterable[str]) -> dict[str, str]:
     return {name: value for name, _, value in pairs if value and name in names()}
 
 
-def of(report: BenchReport) -> CurrentSettings:
+def in_report(report: BenchReport) -> CurrentSettings:
     """Read the settings from the environment in a report; in older reports, from the image's labels."""
     env = report.image.env
     if env is None:

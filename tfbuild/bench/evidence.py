@@ -2,18 +2,18 @@
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from tfbuild.bench import findings, gpu_use
+from tfbuild.bench import findings
+from tfbuild.engine import Engine
 from tfbuild.errors import TfbuildError
-from tfbuild.in_container.bench.records import Peak
+from tfbuild.in_container.bench.records import GpuUtilisation, Peak, Ready
 from tfbuild.in_container.smoke import judge
-from tfbuild.measure import protocol
-from tfbuild.measure.arms import Machine
+from tfbuild.measure import workers
+from tfbuild.measure.case_runner import Machine
 from tfbuild.measure.experiments import Arm, Case, EvidenceKind, Experiment
-from tfbuild.measure.protocol import MeasurementError
 from tfbuild.measure.records import Finding
-from tfbuild.measure.workers import FOLDER, Key, Pool, files
+from tfbuild.measure.workers import FOLDER, Key, MeasurementError, Pool, files
 
 # TensorFlow's own contraction calls this primitive with oneDNN off too, so it proves nothing.
 UNPROVEN = "gemm_api"
@@ -31,7 +31,9 @@ MOST_MEMORY = 0.25
 LOST = (TfbuildError, TimeoutError, MeasurementError)
 
 
-def of(row: Experiment, cases: Sequence[Case], pool: Pool, machine: Machine, seconds: float) -> tuple[Finding, ...]:
+def observe(
+    row: Experiment, cases: Sequence[Case], pool: Pool, machine: Machine, seconds: float
+) -> tuple[Finding, ...]:
     """Observe what the row's `evidence` asks for, within a share of the experiment's `seconds`."""
     watch = WATCHED.get(row.evidence)
     return watch(row, cases, pool, machine, seconds) if watch else ()
@@ -66,7 +68,7 @@ def _pipeline_peaks(
 def _gpu_use(
     row: Experiment, cases: Sequence[Case], pool: Pool, machine: Machine, seconds: float
 ) -> tuple[Finding, ...]:
-    return gpu_use.of(row, pool.engine, machine.image, machine.gpus)
+    return tuple(_trainings(row, pool.engine, machine.image)) if machine.gpus else ()
 
 
 Watch = Callable[[Experiment, Sequence[Case], Pool, Machine, float], tuple[Finding, ...]]
@@ -86,7 +88,7 @@ def _primitives(
 ) -> Finding:
     """List the primitives that oneDNN logs for the workloads of these cases."""
     asked = [{"ask": "once", "workload": row.work(case), "params": case.params} for case in cases]
-    env = {**protocol.QUIET, **judge.TALKATIVE, "TF_ENABLE_ONEDNN_OPTS": switch}
+    env = {**workers.QUIET, **judge.TALKATIVE, "TF_ENABLE_ONEDNN_OPTS": switch}
     questions = "".join(f"{json.dumps(question)}\n" for question in asked).encode()
     command = ["python", f"{FOLDER}/bench"]
     begin = f"TF_ENABLE_ONEDNN_OPTS={switch}: "
@@ -203,3 +205,33 @@ def climb(ask: Callable[[int], Peak], sizes: Sequence[int], end: float) -> tuple
             break
         batch = following
     return points, limit
+
+
+# --- how busy the GPUs are -------------------------------------------------------------------------------------------
+
+SECONDS = 120.0
+
+
+def _trainings(row: Experiment, engine: Engine, image: str) -> Iterator[Finding]:
+    for arm in row.arms(row.case[0]):
+        if arm.params.get("step") or arm.workload == "synthetic":
+            text, values = _busy(engine, image, arm)
+            yield Finding(text=f"{arm.name}: {text}", values=values)
+
+
+def _busy(engine: Engine, image: str, arm: Arm) -> tuple[str, dict[str, float]]:
+    key = Key(image=image, process="nvidia-smi", gpus=True)
+    with workers.pool(engine, {}) as pool:
+        try:
+            pool.start([key])
+            work = {"workload": arm.workload, "params": arm.params}
+            ready = pool.ask(key, Ready, SECONDS, ask="prepare", key=arm.name, **work)
+            if ready.reason or ready.guard:
+                return f"GPU use could not be measured: {ready.reason or ready.guard}", {}
+            use = pool.ask(key, GpuUtilisation, SECONDS, ask="busy", key=arm.name)
+        except (TfbuildError, TimeoutError, MeasurementError) as error:
+            return f"GPU use could not be measured: {error}", {}
+    if use.reason:
+        return f"GPU use could not be measured: {use.reason}", {}
+    text = f"kernels ran on the GPUs {use.percent:.0f} % of the time (nvidia-smi; not necessarily on all units)"
+    return text, {"gpu_busy": use.percent / 100}

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tfbuild.bench import findings
-from tfbuild.measure import pooled, records
-from tfbuild.measure.arms import Machine
+from tfbuild.measure import evaluate, records
+from tfbuild.measure.case_runner import Machine
 from tfbuild.measure.experiments import Case, Experiment
 from tfbuild.measure.records import CaseResult, ExperimentResult, Finding
 from tfbuild.measure.rounds import CaseRun
@@ -81,7 +81,7 @@ class ExperimentRun:
     def result(self) -> ExperimentResult:
         cases = tuple(self.cases())
         status, reason = (self.status, self.reason) if self.status else _outcome(cases)
-        mean = pooled.findings(cases) if self.row.together else ()
+        mean = evaluate.findings(cases) if self.row.together else ()
         return ExperimentResult(
             name=self.row.name,
             question=self.row.question,
@@ -92,7 +92,7 @@ class ExperimentRun:
             reason=reason,
             seconds=round(self.seconds, 1),
             cases=cases,
-            findings=(*findings.of(self.row.finding, cases), *mean, *self.observed),
+            findings=(*findings.derive(self.row.finding, cases), *mean, *self.observed),
         )
 
 

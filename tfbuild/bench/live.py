@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.text import Text
 
-    from tfbuild.measure.arms import Side
+    from tfbuild.measure.case_runner import Side
     from tfbuild.measure.rounds import CaseRun
 
 BAR_WIDTH = 30

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from tfbuild.measure import intervals, mean_ratio, records
+from tfbuild.measure import intervals, records
 from tfbuild.measure.evaluate import TIMES, interval, undisturbed
 from tfbuild.measure.records import ArmResult, BenchReport, CaseResult, ExperimentResult, Interval, Sample
 
@@ -136,7 +136,7 @@ def row(first: BenchReport, second: BenchReport, ours: TimedArm, theirs: TimedAr
 
     def ratio(metric: str) -> Interval | None:
         above, below = (_times(each, held, TIMES[metric]) for each in (ours, theirs))
-        return mean_ratio.quotient(above, below) if above and below and min(above.low, below.low) > 0 else None
+        return intervals.quotient(above, below) if above and below and min(above.low, below.low) > 0 else None
 
     wall = ratio("wall")
     if wall is None:

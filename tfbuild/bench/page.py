@@ -5,10 +5,9 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from tfbuild.bench import advise, charts, compare, gate, wording
-from tfbuild.bench.compare import ReportComparison, side_by_side
+from tfbuild.bench import advise, charts, compare, wording
+from tfbuild.bench.compare import GateVerdict, ReportComparison, side_by_side
 from tfbuild.bench.gains import certainty, doubt
-from tfbuild.bench.gate import GateVerdict
 from tfbuild.bench.wording import TableRow
 from tfbuild.measure import experiments, intervals, records
 from tfbuild.measure.evaluate import AGAIN, cpu, wall
@@ -113,7 +112,7 @@ def comparison(reports: ReportComparison, verdicts: Sequence[GateVerdict] = ()) 
         rows=side_by_side(reports),
         cells=compare.cells,
         chart=Markup(ratios("Throughput against the first report", groups)) if groups else "",
-        gates=[gate.spelled(verdict, len(pairs)) for verdict in verdicts],
+        gates=[compare.spelled(verdict, len(pairs)) for verdict in verdicts],
         notes=compare.notes(reports),
     )
 
@@ -189,7 +188,7 @@ def _gaps(row: ExperimentResult) -> Iterator[tuple[str, str, str]]:
 
 
 def _section(row: ExperimentResult, number: int) -> PageSection:
-    drawn = [Markup(chart) for chart in charts.of(row)]
+    drawn = [Markup(chart) for chart in charts.draw(row)]
     return PageSection(
         row=row,
         anchor=f"experiment-{number}",

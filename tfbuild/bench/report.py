@@ -11,12 +11,12 @@ from tfbuild.bench.gains import Advice, Gain, certainty, doubt
 from tfbuild.bench.wording import COLOURS, caveat, noise, table_row, verdict
 from tfbuild.context.labels import read_labels
 from tfbuild.errors import UsageError, fit
-from tfbuild.measure import documents, records
+from tfbuild.measure import records
 from tfbuild.measure.experiments import Experiment
 from tfbuild.measure.intervals import spelled
 from tfbuild.measure.records import ArmResult, BenchReport, CaseResult, ExperimentResult
-from tfbuild.util.causes import cause
 from tfbuild.util.installation import as_typed
+from tfbuild.util.terminal import cause
 from tfbuild.util.terminal import markdown_cell as cell
 
 MOST_BYTES = 64 * 1024 * 1024
@@ -27,12 +27,12 @@ SCHEMA_FILE = Path(__file__).with_name("schema.json")
 
 def to_json(report: BenchReport) -> str:
     """Return the report as one JSON document; its schema is tfbuild/bench/schema.json."""
-    return documents.to_json(report)
+    return records.to_json(report)
 
 
 def from_json(text: str | bytes) -> BenchReport:
     """Read a report from JSON; raise ValueError if it is not a report, or of another schema."""
-    report = documents.from_json(text, BenchReport, records.SCHEMA, "a benchmark's report")
+    report = records.from_json(text, BenchReport, records.SCHEMA, "a benchmark's report")
     if contradiction := next(_contradictions(report), ""):
         raise ValueError(f"not a benchmark's report: {contradiction}")
     return report
@@ -78,7 +78,7 @@ def emptiness(report: BenchReport) -> str:
 
 def schema() -> str:
     """Return the JSON Schema of reports; `python -m tfbuild.bench.report` writes it to tfbuild/bench/schema.json."""
-    return documents.json_schema(BenchReport, records.SCHEMA)
+    return records.json_schema(BenchReport, records.SCHEMA)
 
 
 def path(report: BenchReport, folder: Path, name: str = "") -> Path:

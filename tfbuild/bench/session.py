@@ -17,7 +17,7 @@ from tfbuild.engine import Engine, Image, removal
 from tfbuild.errors import EngineMissing, UnknownImage
 from tfbuild.in_container.smoke.records import Environment, TensorFlow
 from tfbuild.measure import probe, records, rounds, workers
-from tfbuild.measure.arms import Machine
+from tfbuild.measure.case_runner import Machine
 from tfbuild.measure.experiments import Case, Experiment
 from tfbuild.measure.records import BenchReport, ExperimentResult, Finding, Software, Subject
 from tfbuild.measure.rounds import RoundLimits
@@ -174,7 +174,7 @@ class Session:
             run.seconds = time.monotonic() - begin
 
     def _observe(self, row: Experiment, pool: Pool, share: float) -> tuple[Finding, ...]:
-        observed = evidence.of(row, self._cases(row), pool, self.machine, share)
+        observed = evidence.observe(row, self._cases(row), pool, self.machine, share)
         # --quick needs no network.
         if self.settings.quick or not allocators.wanted(row):
             return observed

@@ -25,7 +25,7 @@ from tfbuild.errors import BadWheel, TfbuildError
 from tfbuild.facts import guard as guards
 from tfbuild.facts import releases
 from tfbuild.facts.release_table import Package
-from tfbuild.util import scratch
+from tfbuild.util import files
 from tfbuild.util.progress import Progress
 
 # The library with all of TensorFlow's code but the framework: the first of these that exists.
@@ -132,7 +132,7 @@ def read(
 def wheel(path: Path, *, full: bool = False, progress: Progress | None = None) -> Inspection:
     """Inspect a wheel file; raises BadWheel if it is none, or has no readable code."""
     release = _release(path)
-    with opened(path) as archive, scratch.folder() as folder:
+    with opened(path) as archive, files.temporary_folder() as folder:
         package = releases.package(release)
         names = _members(archive, package)
         if not names:

@@ -19,7 +19,7 @@ from tfbuild.context.digests import recipe_digest
 from tfbuild.errors import TfbuildError, UsageError
 from tfbuild.facts import Facts, base_images, releases, targets
 from tfbuild.plan import Build, Request
-from tfbuild.util import scratch
+from tfbuild.util import files
 
 WHEELS = ("official", "source")
 
@@ -170,7 +170,7 @@ def changed(matrix: Matrix, commit: str, options: Iterable[str], root: Path) -> 
     """
     if shutil.which("git") is None:
         raise UsageError("--changed needs git, which is not on PATH", hint="apt-get install git")
-    with scratch.folder() as folder:
+    with files.temporary_folder() as folder:
         tree = folder / "tree"
         added = _run(["git", "worktree", "add", "--quiet", "--detach", "--", str(tree), commit], root)
         if added.returncode != 0:

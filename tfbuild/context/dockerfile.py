@@ -22,8 +22,8 @@ from tfbuild.context.digests import context_digest, image_digest
 from tfbuild.context.labels import ALLOCATOR, UNVERIFIED, Planned, image_name, labels_of
 from tfbuild.errors import UsageError
 from tfbuild.plan import Build, RuntimeCheck, source
-from tfbuild.util import installation, scratch
-from tfbuild.util.files import flush, writing
+from tfbuild.util import installation
+from tfbuild.util.files import flush, temporary_folder, writing
 
 # In a context: what all builds have in common.
 SCRIPTS = "scripts"
@@ -108,7 +108,7 @@ def write(build: Build, folder: Path, *, base_digest: str = "") -> Context:
     with writing(folder, hint="name another folder"):
         _refuse_foreign(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with scratch.folder(f".{folder.name}-", folder.parent) as place:
+        with temporary_folder(f".{folder.name}-", folder.parent) as place:
             return _place(build, folder, place, base_digest)
 
 

@@ -14,7 +14,7 @@ from tfbuild.engine.buildx import Builder
 from tfbuild.engine.sdk_errors import NO_ANSWER
 from tfbuild.engine.selection import USUAL, EngineChoice
 from tfbuild.errors import BuildFailed, DiskFull, EngineMissing, TfbuildError
-from tfbuild.util import process, scratch
+from tfbuild.util import files, process
 from tfbuild.util.progress import Progress, Step
 
 # Docker predefines these build arguments: they reach RUN and stay out of the image's history.
@@ -92,7 +92,7 @@ class BuildPlace:
 
 def build(context: Path, place: BuildPlace, settings: BuildSettings, *, tag: str) -> str:
     """Build `context` and return the image's id; see Engine.build."""
-    with scratch.folder() as folder:
+    with files.temporary_folder() as folder:
         id_file = folder / "id"
         _run(context, place, settings, [f"--iidfile={id_file}", f"--tag={tag}"], load=True)
         return id_file.read_text().strip()

@@ -45,7 +45,7 @@ from tfbuild.engine.selection import USUAL, EngineChoice
 from tfbuild.engine.worker import Worker
 from tfbuild.errors import UnknownImage
 from tfbuild.oci import credentials
-from tfbuild.util import scratch
+from tfbuild.util import files
 from tfbuild.util.process import Attached, interruptible
 from tfbuild.util.progress import Progress
 
@@ -90,7 +90,7 @@ class Engine:
             client = connection.open_client(host or endpoint.address, endpoint.tls)
             engine = cls(client, host, local=endpoint.local, chosen=chosen)
         engine.swept = tuple(leases.sweep(client))
-        scratch.sweep()
+        files.sweep()
         return engine
 
     @property

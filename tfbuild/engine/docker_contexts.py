@@ -16,7 +16,7 @@ from docker.errors import TLSParameterError
 from docker.tls import TLSConfig
 
 from tfbuild.errors import EngineMissing
-from tfbuild.util.causes import cause
+from tfbuild.util.terminal import cause
 
 SOCKET = "unix:///var/run/docker.sock"
 DEFAULT = "default"

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from tfbuild.errors import EngineMissing
-from tfbuild.util.causes import cause
 from tfbuild.util.files import replace_file
+from tfbuild.util.terminal import cause
 
 # The configuration of the machine's own engine, if any: its mirrors and proxies apply to ours too.
 SYSTEM = Path("/etc/docker/daemon.json")

@@ -15,7 +15,7 @@ from contextlib import ExitStack, suppress
 from functools import cache
 
 from tfbuild.errors import EngineMissing
-from tfbuild.util import scratch, ssh
+from tfbuild.util import files, ssh
 from tfbuild.util.process import Attached
 from tfbuild.util.ssh import Destination
 
@@ -49,7 +49,7 @@ class Tunnel:
             raise EngineMissing(f"{destination} needs ssh, which is not on PATH", hint="apt-get install openssh-client")
         self._stack = ExitStack()
         # A short name: the kernel limits a socket's path to 107 bytes, of which ssh needs 17.
-        self._folder = self._stack.enter_context(scratch.folder())
+        self._folder = self._stack.enter_context(files.temporary_folder())
         self._destination, self._program = destination, program
         self._control = ("-o", f"ControlPath={self._folder}/m", "-o", "ControlPersist=no", *ALIVE)
         self._connections: list[subprocess.Popen[bytes]] = []

@@ -24,7 +24,7 @@ from tfbuild.fleet.gains import SpeedRow
 from tfbuild.fleet.hosts import FleetHost, Skipped
 from tfbuild.fleet.partition import Cover
 from tfbuild.plan import MACHINES
-from tfbuild.util.causes import cause
+from tfbuild.util.terminal import cause
 
 SCHEMA = "tfbuild.fleet/1"
 # Losses are summed as whole multiples of 0.01 percent; the number of unused features breaks ties.

@@ -31,7 +31,7 @@ FindingKind = Literal[  # findings.py: DERIVED
     "map_and_batch",
     "page_faults",
 ]
-AdviceKind = Literal["code", "setting", "image", "batch_size"]  # code_advice.py: LINES; advise.py: ENVIRONMENT
+AdviceKind = Literal["code", "setting", "image", "batch_size"]  # advise.py: LINES, ENVIRONMENT
 ChartKind = Literal["ratios", "rates", "memory"]  # charts.py: DRAWN
 EvidenceKind = Literal["", "primitives", "batch_memory", "pipeline_peaks", "gpu_use"]  # evidence.py: WATCHED
 # The uses that need a certain row: --model, --command, and verification's throughput check.

@@ -1,6 +1,10 @@
-"""Persistent workers in containers, looked up by what sets them apart; all are paused but the one that is asked."""
+"""Persistent workers in containers, looked up by what they are started with, and the questions that they answer.
 
-from collections.abc import Iterable, Iterator, Mapping
+All are paused but the one that is asked.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -9,10 +13,57 @@ from typing import TypeVar
 
 from tfbuild.engine import Engine, Sandbox, Worker
 from tfbuild.errors import TfbuildError
-from tfbuild.in_container.bench.records import Dropped, Hello
-from tfbuild.measure import probe, protocol
+from tfbuild.in_container.bench.records import Dropped, Hello, WorkerSample
+from tfbuild.measure import probe
 
 T = TypeVar("T")
+
+SECONDS = 60.0
+SHORTEST_SAMPLE = 0.1
+MOST_INNER = 100_000
+# NumPy's own threads would compete with TensorFlow's.
+QUIET = {"OPENBLAS_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
+
+
+class MeasurementError(Exception):
+    """A worker broke the protocol or the method, so that its numbers must not be used."""
+
+
+def ask(worker: Worker, kind: type[T], timeout: float = SECONDS, **question: object) -> T:
+    try:
+        return probe.record(worker.ask(json.dumps(question), timeout), kind)
+    except probe.UntrustedError as error:
+        raise MeasurementError(f"a worker's answer cannot be trusted: {error}") from error
+
+
+def alone(worker: Worker, kind: type[T], timeout: float = SECONDS, **question: object) -> T:
+    """Resume a paused worker, ask it, and pause it again."""
+    worker.resume()
+    answer = ask(worker, kind, timeout, **question)
+    worker.pause()
+    return answer
+
+
+def bounded(inner: float) -> int:
+    """Round the calls of a sample to a whole number; raise MeasurementError if they are too many."""
+    if not 1 <= inner <= MOST_INNER:
+        raise MeasurementError(f"a sample would need {inner:.0f} calls, and at most {MOST_INNER} are allowed")
+    return round(inner + 0.5)
+
+
+def check(name: str, sample: WorkerSample) -> None:
+    """Raise MeasurementError if TensorFlow traced the function again, or if no time passed."""
+    if sample.traces != 1:
+        raise MeasurementError(f"{name} was traced {sample.traces} times: the time is that of TensorFlow's tracing")
+    if not (sample.wall > 0 and sample.cpu > 0 and sample.cpus > 0):
+        raise MeasurementError(f"{name} took no time at all")
+
+
+def foreign(samples: Sequence[WorkerSample]) -> float:
+    """Return the share of the machine's time that others used: its busy time, less what the samples used."""
+    others = sum(sample.busy - sample.cpu for sample in samples)
+    return max(0.0, others / sum(sample.wall * sample.cpus for sample in samples))
+
 
 ROOT = "/tfbuild-bench"
 FOLDER = f"{ROOT}/in_container"
@@ -67,7 +118,7 @@ class Pool:
                 if key not in self._running:
                     new[key] = self._open(key)
             for key, worker in new.items():
-                hello = protocol.ask(worker, Hello, START_SECONDS, ask="hello")
+                hello = ask(worker, Hello, START_SECONDS, ask="hello")
                 worker.pause()
                 self._running[key] = worker, hello
                 self._turns[key] = self._turns.get(key, 0) + 1
@@ -81,7 +132,7 @@ class Pool:
     def _open(self, key: Key) -> Worker:
         unset = [name for name, value in key.env if not value]
         command = [*(probe.ISOLATED if self.sandbox else ("python",)), f"{FOLDER}/bench", *unset]
-        env = {**protocol.QUIET, **({} if key.gpus else NO_GPU), **dict(key.env)}
+        env = {**QUIET, **({} if key.gpus else NO_GPU), **dict(key.env)}
         copied = {} if self.sandbox else {**files(), **self.more}
         return self.engine.worker(key.image, command, env=env, files=copied, gpus=key.gpus, sandbox=self.sandbox)
 
@@ -89,11 +140,11 @@ class Pool:
         """Return which start of this worker runs now, counted from 1; 0 if none does."""
         return self._turns[key] if key in self._running else 0
 
-    def ask(self, key: Key, kind: type[T], timeout: float = protocol.SECONDS, /, **question: object) -> T:
+    def ask(self, key: Key, kind: type[T], timeout: float = SECONDS, /, **question: object) -> T:
         """Ask a running worker while the others are paused; close it after an error."""
         worker = self._running[key][0]
         try:
-            return protocol.alone(worker, kind, timeout, **question)
+            return alone(worker, kind, timeout, **question)
         except BaseException:
             self.close(key)
             raise
@@ -101,7 +152,7 @@ class Pool:
     def forget(self) -> None:
         """Drop all workloads; close a worker that fails to."""
         for key in self.running():
-            with suppress(TfbuildError, TimeoutError, protocol.MeasurementError):
+            with suppress(TfbuildError, TimeoutError, MeasurementError):
                 self.ask(key, Dropped, ask="drop")
 
     def close(self, *keys: Key) -> None:

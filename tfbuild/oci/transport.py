@@ -21,8 +21,7 @@ from tfbuild.oci import credentials, refusals
 from tfbuild.oci.credentials import Credentials
 from tfbuild.oci.manifests import IMAGES, INDEX, Damaged, parse_object
 from tfbuild.oci.references import DOCKER_HUB, Repository, loopback
-from tfbuild.util.causes import cause
-from tfbuild.util.terminal import printable
+from tfbuild.util.terminal import cause, printable
 
 # Manifests: the specification asks registries to take 4 MiB. Configurations of images here have some ten KB.
 MOST_BYTES = 4 << 20

@@ -17,7 +17,7 @@ from tfbuild.engine.sdk_errors import REFUSED, reason, translated
 from tfbuild.errors import BaseUnavailable, EngineMissing, Outdated, TfbuildError, UnknownImage
 from tfbuild.pipeline import bundle as bundles
 from tfbuild.plan import Build, debian_pythons
-from tfbuild.util import scratch
+from tfbuild.util import files
 from tfbuild.util.process import discard, last_lines, logged
 from tfbuild.util.progress import Progress
 
@@ -243,7 +243,7 @@ def bootstrap(
     name = f"{REPOSITORY}:{distribution}"
     if not (engine.exists(name) and _fresh(engine, name, distribution)):
         _need_mmdebstrap(log, progress)
-        with scratch.folder() as folder:
+        with files.temporary_folder() as folder:
             archive = folder / "base.tar"
             with progress.step(f"base: make Debian {distribution} from its packages"):
                 _mmdebstrap(archive, distribution, engine.platform, log, ca_cert)

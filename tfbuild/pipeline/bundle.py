@@ -18,9 +18,8 @@ import msgspec
 
 from tfbuild.errors import BadMirror, BadSource
 from tfbuild.plan import source
-from tfbuild.util import scratch
-from tfbuild.util.causes import cause
-from tfbuild.util.files import LOCK, flush, replace_file
+from tfbuild.util.files import LOCK, flush, replace_file, temporary_folder
+from tfbuild.util.terminal import cause
 
 SCHEMA = "tfbuild.bundle/1"
 LIST = "bundle.json"
@@ -267,7 +266,7 @@ def keep_clone(bundle: Bundle, url: str, path: str, ca: Path | None) -> None:
     """Clone the whole repository at `url` into the bundle at `path`: source trees clone some by commit, not by tag."""
     target = bundle.folder / path
     target.parent.mkdir(parents=True, exist_ok=True)
-    with scratch.folder(PART, target.parent) as place:
+    with temporary_folder(PART, target.parent) as place:
         _git(place, ca, "clone", "--quiet", "--bare", url, "clone")
         (place / "clone").rename(target)
     _list(bundle, BundledRepository(path=path, tag="", commit=_commit(target, "")))

@@ -24,8 +24,7 @@ from tfbuild.pipeline.resources import MachineShare
 from tfbuild.pipeline.run import Run
 from tfbuild.plan import Build
 from tfbuild.plan import remote_cache as remotes
-from tfbuild.util import scratch
-from tfbuild.util.files import remove, replace_file
+from tfbuild.util.files import remove, replace_file, temporary_folder
 from tfbuild.util.progress import Progress, duration
 
 # Bazel is told to stop at the limit; this much later, everything is stopped.
@@ -107,7 +106,7 @@ class BuilderHost:
     def _execute(self, job: Compile) -> None:
         run, progress, watch = self.run, job.settings.progress, BazelWatch()
         left = _left(run) + GRACE_SECONDS if run.seconds else None
-        with scratch.folder() as folder:
+        with temporary_folder() as folder:
             secrets = self._secrets(job, folder)
             job = replace(job, settings=replace(job.settings, secrets=secrets, network=run.network))
             try:
@@ -178,7 +177,7 @@ class BuilderHost:
         try:
             for old in (*folder.glob("profile.json*"), folder / "bazel.log", table):
                 remove(old)
-            with scratch.folder("bazel-", folder) as place:
+            with temporary_folder("bazel-", folder) as place:
                 self._fetch(job, place / "kept", folder / "kept.log")
                 for file in (place / "kept").iterdir():
                     file.replace(folder / file.name)

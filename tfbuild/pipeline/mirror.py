@@ -26,7 +26,7 @@ from urllib3.util import Retry
 
 from tfbuild.errors import BadMirror, BuildFailed, DiskFull, TfbuildError
 from tfbuild.pipeline.bundle import Bundle, File, PartialFile, is_repository, keep_clone
-from tfbuild.util.causes import cause
+from tfbuild.util.terminal import cause
 
 CHUNK = 1 << 18
 # How long a host, and a client of this server, may send nothing. pip gives up after 100 s: by then a host that does not

@@ -168,9 +168,9 @@ def _difference(expected: frozenset[str], compiled: frozenset[str]) -> str:
 
 def _guard(file: WheelFile, release: str) -> frozenset[str]:
     from tfbuild.binary import guard, inspector
-    from tfbuild.util import scratch
+    from tfbuild.util import files
 
-    with inspector.opened(file.path) as archive, scratch.folder() as folder:
+    with inspector.opened(file.path) as archive, files.temporary_folder() as folder:
         package = releases.package(release)
         library = f"{package.folder}/{package.framework}"
         if library not in archive.namelist():

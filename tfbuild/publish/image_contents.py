@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 
 from tfbuild.engine import Engine, Files
 from tfbuild.errors import TfbuildError
-from tfbuild.util.causes import cause
+from tfbuild.util.terminal import cause
 
 STATUS = "/var/lib/dpkg/status"
 # Images without dpkg (distroless) have one file per package.

@@ -1,10 +1,11 @@
-"""The folders that tfbuild writes to, files written whole or not at all, and folders locked by one process."""
+"""Files written whole or not at all, folders locked by one process, and temporary folders removed at its end."""
 
 import errno
 import fcntl
 import os
+import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from tfbuild.errors import DiskFull, TfbuildError, UsageError
@@ -14,6 +15,8 @@ WORK = Path("build")
 REPORTS = Path("reports")
 # In a folder that a process locks.
 LOCK = ".lock"
+# Names of temporary folders, and of the file in each that its process keeps locked.
+PREFIX, OWNER = "tfbuild-", ".tfbuild-lock"
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -134,3 +137,77 @@ def with_section(text: str, begin: str, end: str, content: str) -> str:
     if not found:
         raise ValueError(f"there is no {end!r} after {begin!r}")
     return f"{before}{begin}{content}{end}{after}"
+
+
+# --- temporary folders -----------------------------------------------------------------------------------------------
+#
+# A killed process cannot remove its folders. Each has a file that its process keeps locked, and whoever makes the next
+# one beside it removes those whose file is free. The kernel releases a lock with its process, so neither a process id
+# that is used again, nor a container that sees other process ids, can mislead that.
+
+
+@contextmanager
+def temporary_folder(prefix: str = PREFIX, parent: Path | None = None) -> Iterator[Path]:
+    """Yield a new folder in `parent` (default: the system's for temporary files), only readable by this user.
+
+    It is removed when the block ends. Also removes the folders there with this `prefix` that killed processes left.
+    Raises OSError.
+    """
+    parent = parent or system_folder()
+    sweep(prefix, parent)
+    with ExitStack() as stack:
+        yield _new_folder(prefix, parent, stack)
+
+
+def system_folder() -> Path:
+    """Return the system's folder for temporary files."""
+    # Commands that need none save this import.
+    import tempfile
+
+    return Path(tempfile.gettempdir())
+
+
+def _new_folder(prefix: str, parent: Path, stack: ExitStack) -> Path:
+    import shutil
+    import tempfile
+
+    while True:
+        path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+        lock = (path / OWNER).open("w")
+        # A file system without locks refuses this, and refuses it to a sweep, which then leaves all folders there.
+        with suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        # A sweep may have come between the two lines.
+        if (path / OWNER).exists():
+            stack.enter_context(lock)
+            stack.callback(shutil.rmtree, path, ignore_errors=True)
+            return path
+        lock.close()
+
+
+def sweep(prefix: str = PREFIX, parent: Path | None = None) -> list[str]:
+    """Remove this user's folders whose process is gone, and return their names; what cannot be removed stays."""
+    parent = parent or system_folder()
+    with suppress(OSError), os.scandir(parent) as entries:
+        names = [entry.name for entry in entries if entry.name.startswith(prefix)]
+        return [name for name in names if _remove_free(parent / name)]
+    return []
+
+
+def _remove_free(path: Path) -> bool:
+    """Remove a folder if it is this user's and its lock is free; follow no link."""
+    import shutil
+
+    with suppress(OSError), ExitStack() as stack:
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        stack.callback(os.close, folder)
+        # A pipe in place of the file must not block.
+        lock = os.open(OWNER, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+        stack.callback(os.close, lock)
+        mine = os.fstat(folder).st_uid == os.fstat(lock).st_uid == os.geteuid()
+        if not mine or not stat.S_ISREG(os.fstat(lock).st_mode):
+            return False
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(path, ignore_errors=True)
+        return not path.exists()
+    return False

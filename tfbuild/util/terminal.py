@@ -1,8 +1,8 @@
-"""Print tables: as wide as the terminal and in colour there, plain lines elsewhere."""
+"""Make foreign text and errors safe to print, and print tables: in colour on a terminal, or as plain lines."""
 
 import sys
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import zip_longest
 from typing import IO, TYPE_CHECKING
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 PLAIN_WIDTH = 120
 # The most characters that a report keeps of a text from an image.
 MOST_LETTERS = 600
+# Exceptions that hold the cause one in another: requests, urllib3, the socket's own.
+DEEPEST = 10
 
 
 def printable(text: str, most: int = MOST_LETTERS) -> str:
@@ -34,6 +36,41 @@ def as_text(labels: object) -> dict[str, str]:
 def markdown_cell(text: str) -> str:
     """Escape characters that would end a cell of a Markdown table, or be read as HTML."""
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
+
+
+def cause(error: BaseException) -> str:
+    """Return the reason of the system error inside `error`, such as "Connection refused" without "[Errno 111]".
+
+    If there is none, return the text of `error`.
+    """
+    return next(filter(None, map(_reason, _chain(error))), "") or str(error) or type(error).__name__
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield an exception and those inside it, the outermost first."""
+    chain: list[BaseException] = [error]
+    for inner in chain:
+        yield inner
+        within = (inner.__cause__, inner.__context__, getattr(inner, "reason", None), *inner.args)
+        chain += [part for part in within if isinstance(part, BaseException) and part not in chain][:DEEPEST]
+
+
+def _reason(error: BaseException) -> str:
+    # Commands that meet no error save these imports.
+    import http.client
+    import ssl
+
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return str(error.verify_message)
+    if isinstance(error, ssl.SSLError):
+        return str(error.reason or "").replace("_", " ").lower()
+    if isinstance(error, TimeoutError) or type(error).__name__.endswith("TimeoutError"):
+        return "no answer in time"
+    if isinstance(error, http.client.IncompleteRead):
+        return "the connection ended early"
+    if isinstance(error, OSError) and isinstance(error.errno, int):
+        return error.strerror or ""
+    return ""
 
 
 def width(plain: int = PLAIN_WIDTH) -> int:

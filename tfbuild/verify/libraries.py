@@ -6,7 +6,7 @@ from tfbuild.binary.scan import ScannedCode
 from tfbuild.context.labels import Planned
 from tfbuild.engine import Engine
 from tfbuild.facts import releases
-from tfbuild.util import scratch
+from tfbuild.util import files
 from tfbuild.util.progress import Progress
 
 SITE = "/opt/tensorflow/lib/python{python}/site-packages/{package}/{library}"
@@ -42,7 +42,7 @@ def read(
     """
     libraries: dict[str, ScannedCode] = {}
     guard = None
-    with scratch.folder() as folder:
+    with files.temporary_folder() as folder:
         framework = releases.package(release).framework
         for name in (*inspector.MAIN, framework):
             if name == inspector.MAIN[-1] and libraries:

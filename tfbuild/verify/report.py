@@ -7,7 +7,7 @@ from typing import IO
 import msgspec
 
 from tfbuild.errors import VerificationFailed
-from tfbuild.measure import documents
+from tfbuild.measure import records
 from tfbuild.util import terminal
 from tfbuild.util.files import replace_file, writing
 from tfbuild.util.installation import as_typed
@@ -23,17 +23,17 @@ COLOURS = {"pass": "green", "warn": "yellow", "fail": "bold red", "skip": "dim"}
 
 def to_json(report: Report) -> str:
     """Return the report as one JSON document; its schema is tfbuild/verify/schema.json."""
-    return documents.to_json(report)
+    return records.to_json(report)
 
 
 def from_json(text: str | bytes) -> Report:
     """Read a report from its JSON. Raises ValueError for anything else, and for another schema."""
-    return documents.from_json(text, Report, SCHEMA, "a report")
+    return records.from_json(text, Report, SCHEMA, "a report")
 
 
 def schema() -> str:
     """Return the JSON Schema of a report; `python -m tfbuild.verify.report` writes it to tfbuild/verify/schema.json."""
-    return documents.json_schema(Report, SCHEMA)
+    return records.json_schema(Report, SCHEMA)
 
 
 def path(report: Report, folder: Path) -> Path:

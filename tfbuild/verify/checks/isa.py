@@ -10,7 +10,7 @@ from tfbuild.engine import Engine
 from tfbuild.facts import guard as guards
 from tfbuild.facts import releases
 from tfbuild.in_container.smoke import judge
-from tfbuild.util import scratch
+from tfbuild.util import files
 from tfbuild.verify import libraries
 from tfbuild.verify.verification import Claim, Verification, VerificationCheck
 
@@ -21,7 +21,7 @@ BASE = frozenset({"SSE", "SSE2"})
 def read(engine: Engine, ref: str, planned: Planned) -> Guard:
     """Read the guard of TensorFlow in an image without starting it. Raises GuardUnreadable with the reason."""
     path = libraries.site(planned.python, planned.release, releases.package(planned.release).framework)
-    with scratch.folder() as folder:
+    with files.temporary_folder() as folder:
         try:
             library = engine.read_file(ref, path, folder / "library", MOST_BYTES)
         except OSError as error:

@@ -13,13 +13,13 @@ from msgspec.structs import replace
 
 from tfbuild.engine import Engine, WorkerDied
 from tfbuild.in_container.smoke import judge
-from tfbuild.measure import experiments, intervals, pooled, rounds, workers
-from tfbuild.measure.arms import Machine
+from tfbuild.measure import evaluate, experiments, intervals, rounds, workers
+from tfbuild.measure.case_runner import Machine
 from tfbuild.measure.evaluate import AGAIN
 from tfbuild.measure.experiments import Experiment
-from tfbuild.measure.protocol import MeasurementError
 from tfbuild.measure.records import CaseResult, Interval, Round, Sample
 from tfbuild.measure.rounds import CaseRun, RoundLimits
+from tfbuild.measure.workers import MeasurementError
 from tfbuild.verify.records import Benchmark, Throughput, Timing, Triple
 from tfbuild.verify.verification import Baseline, Claim, Verification, VerificationCheck, needs_tensorflow
 
@@ -68,7 +68,7 @@ def against(baseline: Baseline) -> Experiment:
 def throughput(cases: Sequence[CaseResult], baseline: Baseline) -> Throughput:
     """Combine the cases. Raises ValueError where they have too few rounds for a mean."""
     (arm,) = {arm.name for case in cases for arm in case.arms if arm.name != case.baseline}
-    mean = pooled.mean(cases, arm)
+    mean = evaluate.mean(cases, arm)
     if mean is None:
         raise ValueError("too few rounds for a ratio")
     return Throughput(
