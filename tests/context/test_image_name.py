@@ -9,7 +9,7 @@ from tfbuild.engine import Engine
 from tfbuild.errors import UnknownImage, UsageError
 from tfbuild.oci.client import Registry
 from tfbuild.oci.references import Repository
-from tfbuild.publish import described
+from tfbuild.publish import check
 
 ID = "2.21.0-mkl-py3.11-f16c"
 R = "ghcr.io/us/tfbuild"
@@ -95,7 +95,7 @@ def test_an_image_of_a_registry_that_was_not_pulled_is_not_replaced_by_another_o
 
 @pytest.mark.parametrize("name", [ID, f"tfbuild:{ID}", f"{R}:{ID}"])
 def test_a_registry_knows_the_same_names(name: str) -> None:
-    assert described.tag_of(Registry(Repository.parse(R)), name) == ID
+    assert check.tag_of(Registry(Repository.parse(R)), name) == ID
 
 
 @pytest.mark.parametrize(
@@ -108,4 +108,4 @@ def test_a_registry_knows_the_same_names(name: str) -> None:
 )
 def test_a_registry_refuses_what_is_not_its_own(name: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        described.tag_of(Registry(Repository.parse(R)), name)
+        check.tag_of(Registry(Repository.parse(R)), name)

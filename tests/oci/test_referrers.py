@@ -14,7 +14,7 @@ from tfbuild.oci.referrers import PROVENANCE, SBOM, Attachment
 
 SUBJECT = Manifest(digest=digest_of(b"image"), media_type=manifests.IMAGES[0], content=b"image")
 BILL = Attachment(media_type=SBOM, title="x.cdx.json", created="2026-11-21T10:00:00+00:00", content=b"bill")
-PAPER = Attachment(media_type=PROVENANCE, title="x.provenance.json", created="", content=b"paper")
+ATTESTATION = Attachment(media_type=PROVENANCE, title="x.provenance.json", created="", content=b"attestation")
 TAG = f"manifests/{referrers.fallback_tag(SUBJECT.digest)}"
 
 
@@ -30,11 +30,11 @@ def test_what_is_attached_is_read_back(registry: Registry) -> None:
     assert referrers.listed(registry, SUBJECT.digest) == []
     first = referrers.attach(registry, BILL, SUBJECT)
     assert not referrers.complete(referrers.listed(registry, SUBJECT.digest)), "one of two"
-    second = referrers.attach(registry, PAPER, SUBJECT)
+    second = referrers.attach(registry, ATTESTATION, SUBJECT)
     assert referrers.complete(referrers.listed(registry, SUBJECT.digest))
     assert [row["digest"] for row in referrers.listed(registry, SUBJECT.digest)] == [first, second]
     assert referrers.documents(registry, SUBJECT, SBOM) == [b"bill"]
-    assert referrers.documents(registry, SUBJECT, PROVENANCE) == [b"paper"]
+    assert referrers.documents(registry, SUBJECT, PROVENANCE) == [b"attestation"]
     assert referrers.contents(registry, SUBJECT, SBOM) == [digest_of(b"bill")]
 
 
@@ -50,7 +50,7 @@ def test_the_manifest_is_the_specifications(registry: Registry) -> None:
     assert (layer["mediaType"], layer["size"]) == (SBOM, 4)
     assert layer["annotations"] == {"org.opencontainers.image.title": "x.cdx.json"}
     assert read["annotations"] == {"org.opencontainers.image.created": BILL.created}
-    assert json.loads(referrers.manifest(PAPER, SUBJECT))["annotations"] == {}
+    assert json.loads(referrers.manifest(ATTESTATION, SUBJECT))["annotations"] == {}
 
 
 def test_attaching_again_changes_nothing(registry: Registry, fake: type[FakeRegistry]) -> None:

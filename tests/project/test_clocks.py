@@ -11,7 +11,7 @@ DATES = {
     ("verify/session.py", "datetime.now"): "when a report was made",
     ("publish/withdrawing.py", "datetime.now"): "when an image was withdrawn",
     ("publish/freshness.py", "datetime.now"): "the age of an image, in days",
-    ("publish/described.py", "datetime.now"): "whether a verification is of the future",
+    ("publish/check.py", "datetime.now"): "whether a verification is of the future",
     ("publish/inventory.py", "datetime.now"): "the age of an image, in hours and days",
     ("pipeline/base_image.py", "datetime.now"): "the age of a base, in days",
     ("pipeline/compiling.py", "time.time"): "a limit on the engine's clock, where the engine does not tell it",

@@ -45,11 +45,11 @@ def image(
     for name in (all_labels["io.tfbuild.id"], manifest):
         fake.content[f"manifests/{name}"] = (manifests.IMAGES[0], content)
     if whole:
-        attach_papers(fake, all_labels, Manifest(digest=manifest, media_type=manifests.IMAGES[0], content=content))
+        attest(fake, all_labels, Manifest(digest=manifest, media_type=manifests.IMAGES[0], content=content))
     return all_labels["io.tfbuild.id"]
 
 
-def attach_papers(fake: type[FakeRegistry], labels: dict[str, str], subject: Manifest) -> None:
+def attest(fake: type[FakeRegistry], labels: dict[str, str], subject: Manifest) -> None:
     """Attach a provenance about the image with these labels, and what it names as the image's SBOM."""
     about = {"component": {"properties": [{"name": sbom.CONFIG, "value": subject.config}]}}
     bill = json.dumps({"bomFormat": "CycloneDX", "metadata": about}).encode()
@@ -98,8 +98,8 @@ def signed(fake: type[FakeRegistry], name: str) -> set[str]:
     """The references that `push --sign` signs: an image and its provenance."""
     digest = digest_of(fake.content[f"manifests/{name}"][1])
     rows = json.loads(fake.content[f"referrers/{digest}"][1])["manifests"]
-    papers = [row["digest"] for row in rows if row["artifactType"] == referrers.PROVENANCE]
-    return {f"{connect(fake).repository}@{one}" for one in (digest, *papers)}
+    attestations = [row["digest"] for row in rows if row["artifactType"] == referrers.PROVENANCE]
+    return {f"{connect(fake).repository}@{one}" for one in (digest, *attestations)}
 
 
 def empty_referrers(fake: type[FakeRegistry], name: str) -> None:

@@ -11,12 +11,12 @@ import pytest
 from tests.oci.fake_registry import FakeRegistry, connect
 from tests.oci.fake_registry import fake as fake
 from tests.publish.fake_images import gather, image, labels_of_plan, published, signed
-from tests.publish.test_candidates import (
+from tests.publish.test_pulling import (
     changed_configuration,
     huge_referrers,
     manifest,
     replaced,
-    replaced_with_the_papers_of_the_former,
+    replaced_with_the_attestations_of_the_former,
     row_that_points_elsewhere,
     with_fewer_features_in_the_index,
     without,
@@ -26,7 +26,7 @@ from tfbuild.cli import listing
 from tfbuild.errors import Unfinished, VerificationFailed
 from tfbuild.oci import manifests, references, referrers
 from tfbuild.oci.client import Registry
-from tfbuild.publish import described, inventory
+from tfbuild.publish import check, inventory
 
 INDEXES = ("2.20-mkl", "2.20.0-mkl", "any-mkl", "latest-mkl")
 Tampering = Callable[[type[FakeRegistry], str], None]
@@ -69,7 +69,7 @@ def a_moving_tag_that_is_an_image_and_an_index(fake: type[FakeRegistry], name: s
 
 
 def test_what_a_check_of_a_sound_image_answers(fake: type[FakeRegistry], name: str, tmp_path: Path) -> None:
-    checked = described.check(connect(fake), name, tmp_path)
+    checked = check.image(connect(fake), name, tmp_path)
     sound = replace(checked, notes=("no report of it is here",))
     assert sound.to_json() == {
         "id": name,
@@ -94,7 +94,7 @@ def test_what_a_check_of_a_sound_image_answers(fake: type[FakeRegistry], name: s
         (a_moving_tag_that_is_an_image_and_an_index, "^error: latest-mkl: not an index any more"),
         (row_that_points_elsewhere, "than in 2.20-mkl"),
         (replaced, "no provenance is attached"),
-        (replaced_with_the_papers_of_the_former, "is about another image"),
+        (replaced_with_the_attestations_of_the_former, "is about another image"),
         (changed_configuration, "does not match its digest"),
         (a_fixed_tag_that_readers_take_for_two_images, "has the key 'layers' twice"),
         (huge_referrers, "sends more than 4194304 bytes"),
@@ -105,10 +105,10 @@ def test_what_a_check_of_a_sound_image_answers(fake: type[FakeRegistry], name: s
 def test_an_alteration_is_not_taken_for_an_unfinished_push(
     tamper: Tampering, reason: str, fake: type[FakeRegistry], name: str, tmp_path: Path
 ) -> None:
-    described.refuse_unfinished(described.check(connect(fake), name, tmp_path))
+    check.refuse_unfinished(check.image(connect(fake), name, tmp_path))
     tamper(fake, name)
     with pytest.raises(VerificationFailed, match=reason) as refusal:
-        described.check(connect(fake), name, tmp_path)
+        check.image(connect(fake), name, tmp_path)
     assert refusal.value.exit_code == 24
     assert "push it again to" not in refusal.value.hint
     # What CI would repair it with is refused, too, and changes nothing.
@@ -131,16 +131,16 @@ def test_a_replacement_whose_indexes_are_missing_is_unfinished_and_can_be_comple
         tag = f"manifests/{references.arriving_tag(known)}"
         fake.content[tag] = fake.content[f"manifests/{name}"]
         with pytest.raises(Unfinished, match=r"is not offered by 2\.20-mkl, ") as unfinished:
-            described.refuse_unfinished(described.check(connect(fake), name, tmp_path, demanded.append))
+            check.refuse_unfinished(check.image(connect(fake), name, tmp_path, demanded.append))
         assert unfinished.value.exit_code == 30
         # Whoever moves a fixed tag can set an arriving one too.
         with pytest.raises(VerificationFailed, match=r"another image under its tag .* than in 2\.20-mkl"):
-            described.check(connect(fake), name, tmp_path)
+            check.image(connect(fake), name, tmp_path)
         with pytest.raises(VerificationFailed, match="not signed") as refusal:
-            described.check(connect(fake), name, tmp_path, unsigned)
+            check.image(connect(fake), name, tmp_path, unsigned)
         assert refusal.value.exit_code == 24
         # The image that it replaces is still offered, and still the one described.
-        assert described.check(connect(fake), old, tmp_path).digest == old
+        assert check.image(connect(fake), old, tmp_path).digest == old
         del fake.content[tag]
     assert set(demanded) == signed(fake, name)
     fake.content[tag] = fake.content[f"manifests/{name}"]
@@ -150,7 +150,7 @@ def test_a_replacement_whose_indexes_are_missing_is_unfinished_and_can_be_comple
     assert fake.content == before
     assert publish.finish(connect(fake), name, tmp_path, demand=demanded.append).moved == INDEXES
     assert fake.content[tag] == (manifests.INDEX, manifests.EMPTY_INDEX)
-    described.refuse_unfinished(described.check(connect(fake), name, tmp_path))
+    check.refuse_unfinished(check.image(connect(fake), name, tmp_path))
 
 
 def unsigned(reference: str) -> None:
@@ -163,16 +163,16 @@ def test_a_signature_is_demanded_before_an_image_can_be_outdated_or_unfinished(
     for change in (without(referrers.SBOM), replaced, moved_tag):
         change(fake, name)
         with pytest.raises(VerificationFailed, match="not signed") as refusal:
-            described.check(connect(fake), name, tmp_path, unsigned)
+            check.image(connect(fake), name, tmp_path, unsigned)
         assert refusal.value.exit_code == 24
 
 
 def test_an_index_without_the_image_is_unfinished(fake: type[FakeRegistry], name: str, tmp_path: Path) -> None:
     del fake.content["manifests/latest-mkl"]
     with pytest.raises(Unfinished, match="not offered by latest-mkl"):
-        described.refuse_unfinished(described.check(connect(fake), name, tmp_path))
+        check.refuse_unfinished(check.image(connect(fake), name, tmp_path))
     publish.finish(connect(fake), name, tmp_path)
-    described.refuse_unfinished(described.check(connect(fake), name, tmp_path))
+    check.refuse_unfinished(check.image(connect(fake), name, tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -274,7 +274,7 @@ def test_attachments_are_known_by_their_own_manifests_where_a_list_has_other_typ
         del fake.content[f"referrers/{digest}"]
         fake.content[f"manifests/{referrers.fallback_tag(digest)}"] = content
     assert referrers.types(referrers.listed(connect(fake), digest)) == {*referrers.NEEDED}
-    described.refuse_unfinished(described.check(connect(fake), name, tmp_path))
+    check.refuse_unfinished(check.image(connect(fake), name, tmp_path))
     # One that is gone has no type, and hides no other.
     del fake.content[f"manifests/{rows[0]['digest']}"]
     assert not referrers.complete(referrers.listed(connect(fake), digest))
@@ -328,22 +328,22 @@ def test_an_edited_index_is_named_and_written_again(
 ) -> None:
     """pull.sh and plain docker go by what was edited. Another version of tfbuild may have written it, too."""
     gather(fake, image(fake, "2.20.0", cpu="x86-64-v2"))
-    assert described.check(connect(fake), name, tmp_path).notes == report_is_missing(connect(fake), name, tmp_path)
+    assert check.image(connect(fake), name, tmp_path).notes == report_is_missing(connect(fake), name, tmp_path)
     kind, content = fake.content["manifests/any-mkl"]
     index = json.loads(content)
     edit(index)
     fake.content["manifests/any-mkl"] = (kind, json.dumps(index, indent=2).encode())
     with pytest.raises(Unfinished, match="any-mkl are not as this tfbuild writes them") as refusal:
-        described.refuse_unfinished(described.check(connect(fake), name, tmp_path))
+        check.refuse_unfinished(check.image(connect(fake), name, tmp_path))
     assert refusal.value.exit_code == 30
     assert publish.finish(connect(fake), name, tmp_path, dry_run=True).moved == ("any-mkl",)
     publish.finish(connect(fake), name, tmp_path)
     assert fake.content["manifests/any-mkl"] == (kind, content)
-    described.refuse_unfinished(described.check(connect(fake), name, tmp_path))
+    check.refuse_unfinished(check.image(connect(fake), name, tmp_path))
 
 
 def report_is_missing(registry: Registry, name: str, reports: Path) -> tuple[str, ...]:
-    (note,) = described.check(registry, name, reports).notes
+    (note,) = check.image(registry, name, reports).notes
     assert "is missing: only the digest of the report is known" in note
     return (note,)
 
@@ -365,7 +365,7 @@ def test_of_several_provenances_that_of_the_last_verification_counts(
     ordered = sorted(rows, key=rows.index, reverse=newer_first)
     fake.content[path] = (manifests.INDEX, json.dumps({"manifests": ordered}).encode())
     labels = labels_of_plan("2.20.0", "x86-64-v4")
-    last = described.statements(connect(fake), subject, labels)[-1]
+    last = check.statements(connect(fake), subject, labels)[-1]
     assert last.resource(f"{name}.json").annotations == {"created": "2026-11-02T00:00:00+01:00"}
-    notes = described.check(connect(fake), name, tmp_path).notes
+    notes = check.image(connect(fake), name, tmp_path).notes
     assert notes[-1] == "2 provenances describe it; that of the last verification was compared"

@@ -17,8 +17,8 @@ from tfbuild.context.labels import BASE_DIGEST, BASE_NAME
 from tfbuild.errors import Stale, UsageError
 from tfbuild.oci import manifests
 from tfbuild.oci.manifests import digest_of
-from tfbuild.publish import described, freshness
-from tfbuild.publish.described import Described
+from tfbuild.publish import check, freshness
+from tfbuild.publish.check import CheckedImage
 from tfbuild.util.quantities import days
 
 CONTEXT = f"sha256:{64 * '1'}"
@@ -38,8 +38,8 @@ def published(fake: type[FakeRegistry], name: str, digest: str, **labels: str) -
     return tag
 
 
-def checked(fake: type[FakeRegistry], tag: str, tmp_path: Path) -> Described:
-    return described.check(connect(fake), tag, tmp_path)
+def checked(fake: type[FakeRegistry], tag: str, tmp_path: Path) -> CheckedImage:
+    return check.image(connect(fake), tag, tmp_path)
 
 
 def test_an_image_on_the_base_of_today_stays(fake: type[FakeRegistry], tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from tfbuild.errors import (
 from tfbuild.oci import manifests, references, referrers
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import digest_of
-from tfbuild.publish import described
+from tfbuild.publish import check
 from tfbuild.publish.pushing import Pushed
 from tfbuild.verify import report as reporting
 
@@ -132,29 +132,29 @@ def writes(fake: type[FakeRegistry]) -> list[str]:
     return [request for request in fake.requests if request.startswith(("PUT ", "DELETE "))]
 
 
-def test_a_pushed_image_is_offered_with_its_papers_and_is_the_one_described(host: Host, tmp_path: Path) -> None:
+def test_a_pushed_image_is_offered_with_its_attestations_and_is_the_one_described(host: Host, tmp_path: Path) -> None:
     done = push(host, tmp_path)
     registry = connect(host.fake)
     ref = f"{registry.repository}:{host.identifier}"
     assert (done.ref, done.moved, done.uploaded, done.signed) == (ref, INDEXES, True, False)
     assert done.digest == registry.digest(host.identifier)
-    assert done.papers is not None
+    assert done.attestations is not None
     rows = referrers.listed(registry, done.digest)
     assert [(row["artifactType"], row["digest"]) for row in rows] == [
-        (referrers.SBOM, done.papers.sbom), (referrers.PROVENANCE, done.papers.provenance)
+        (referrers.SBOM, done.attestations.sbom), (referrers.PROVENANCE, done.attestations.provenance)
     ]  # fmt: skip
     assert done.to_json() == {
-        "image": ref, "digest": done.digest, "uploaded": True, "indexes": list(INDEXES), "sbom": done.papers.sbom,
-        "provenance": done.papers.provenance, "signed": False,
+        "image": ref, "digest": done.digest, "uploaded": True, "indexes": list(INDEXES), "sbom": done.attestations.sbom,
+        "provenance": done.attestations.provenance, "signed": False,
     }  # fmt: skip
     assert [offered(host.fake, tag) for tag in INDEXES] == [[host.identifier]] * len(INDEXES)
     # What the registry has is what lies beside the report.
     subject = registry.manifest(host.identifier)
     assert subject is not None
     for kind, suffix in ((referrers.SBOM, "cdx"), (referrers.PROVENANCE, "provenance")):
-        paper = (tmp_path / f"{host.identifier}.{suffix}.json").read_bytes()
-        assert referrers.documents(registry, subject, kind) == [paper]
-    checked = described.check(registry, host.identifier, tmp_path)
+        attestation = (tmp_path / f"{host.identifier}.{suffix}.json").read_bytes()
+        assert referrers.documents(registry, subject, kind) == [attestation]
+    checked = check.image(registry, host.identifier, tmp_path)
     assert (checked.report, checked.lacking, checked.notes) == (True, (), ())
     # Neither the engine nor the registry keeps the name of the upload.
     assert host.names == {f"tfbuild:{host.identifier}"}
@@ -163,7 +163,7 @@ def test_a_pushed_image_is_offered_with_its_papers_and_is_the_one_described(host
     assert host.fake.content[f"manifests/{arriving}"] == (manifests.INDEX, manifests.EMPTY_INDEX)
 
 
-def test_pushing_again_uploads_nothing_and_makes_the_same_papers(host: Host, tmp_path: Path) -> None:
+def test_pushing_again_uploads_nothing_and_makes_the_same_attestations(host: Host, tmp_path: Path) -> None:
     first = push(host, tmp_path)
     host.fake.requests.clear()
     again = push(host, tmp_path)
@@ -179,7 +179,7 @@ def test_an_image_whose_layer_the_registry_lost_is_uploaded_again(host: Host, tm
         publish.finish(connect(host.fake), host.identifier, tmp_path)
     assert push(host, tmp_path) == replace(first, uploaded=True)
     assert len(host.pushed) == 2
-    described.refuse_unfinished(described.check(connect(host.fake), host.identifier, tmp_path))
+    check.refuse_unfinished(check.image(connect(host.fake), host.identifier, tmp_path))
 
 
 def test_an_image_is_signed_before_anything_offers_it(host: Host, tmp_path: Path, cosign: Path) -> None:
@@ -192,8 +192,8 @@ def test_an_image_is_signed_before_anything_offers_it(host: Host, tmp_path: Path
     (cosign / "code").write_text("0")
     done = push(host, tmp_path, sign=("--key", "k"))
     assert (done.signed, done.uploaded, len(host.pushed)) == (True, True, 1)
-    assert done.papers is not None
-    signed = [f"{connect(host.fake).repository}@{digest}" for digest in (done.digest, done.papers.provenance)]
+    assert done.attestations is not None
+    signed = [f"{connect(host.fake).repository}@{digest}" for digest in (done.digest, done.attestations.provenance)]
     command = ["sign", "--yes", "--key", "k"]
     assert (cosign / "all").read_text().splitlines()[-10:] == [*command, signed[0], *command, signed[1]]
     assert words(cosign) == [*command, signed[1]]
@@ -378,7 +378,7 @@ def test_finishing_a_push_only_writes_indexes(host: Host, tmp_path: Path) -> Non
     del host.fake.content["manifests/any-mkl"]
     before = dict(host.fake.content)
     ready = publish.finish(registry, host.identifier, tmp_path, dry_run=True)
-    assert ready == replace(done, uploaded=False, papers=None, signed=None, moved=("any-mkl",))
+    assert ready == replace(done, uploaded=False, attestations=None, signed=None, moved=("any-mkl",))
     assert ready.to_json() == done.to_json() | {
         "uploaded": False, "sbom": None, "provenance": None, "signed": None, "indexes": ["any-mkl"]
     }  # fmt: skip
@@ -397,48 +397,48 @@ def test_a_report_is_compared_with_the_one_that_was_published(host: Host, tmp_pa
     path = tmp_path / f"{host.identifier}.json"
     published = path.read_text()
 
-    def check() -> described.Described:
-        return described.check(connect(host.fake), host.identifier, tmp_path)
+    def checked() -> check.CheckedImage:
+        return check.image(connect(host.fake), host.identifier, tmp_path)
 
-    assert check().to_json()["report_compared"] is True
+    assert checked().to_json()["report_compared"] is True
     changed = published.replace('"seconds": 37.2', '"seconds": 1.2')
     assert changed != published
     path.write_text(changed)
     with pytest.raises(VerificationFailed, match="was changed: it is not the report that the provenance names") as bad:
-        check()
+        checked()
     assert bad.value.hint == f"invoke verify tfbuild:{host.identifier}; then push it again"
     path.write_text("not a report")
     with pytest.raises(VerificationFailed, match="was changed"):
-        check()
+        checked()
     # A later verification of the same image, or one of another image, is not what was published.
     later = published.replace(report().created, "2026-12-01T00:00:00+00:00")
     other = published.replace(host.own_id, digest_of(b"other"))
     for text in (later, other):
         path.write_text(text)
-        (note,) = check().notes
+        (note,) = checked().notes
         assert "is from another verification than the published one" in note
-        assert check().report is False
+        assert checked().report is False
     path.unlink()
-    (note,) = check().notes
+    (note,) = checked().notes
     assert f"is missing: only the digest of the report is known ({digest_of(published.encode())})" in note
 
 
 def test_a_pulled_image_is_compared_with_its_sbom(host: Host, tmp_path: Path) -> None:
     push(host, tmp_path)
-    checked = described.check(connect(host.fake), host.identifier, tmp_path)
-    described.pull(host, connect(host.fake), checked, Progress())
+    checked = check.image(connect(host.fake), host.identifier, tmp_path)
+    check.pull(host, connect(host.fake), checked, Progress())
     assert host.pushed[-1] == f"pulled {checked.reference}"
     extra = f"{'/opt/tensorflow'}/lib/python3.13/site-packages/evil-1.dist-info/METADATA"
     host.files = files(**{extra: b"Metadata-Version: 2.4\nName: evil\nVersion: 1\n"})
     with pytest.raises(VerificationFailed, match=r"differs from the image in 1 components, such as pkg:pypi/evil@1"):
-        described.pull(host, connect(host.fake), checked, Progress())
+        check.pull(host, connect(host.fake), checked, Progress())
     host.own_id = digest_of(b"another")
     with pytest.raises(RegistryRefused, match="is another image on this engine") as refusal:
-        described.pull(host, connect(host.fake), checked, Progress())
+        check.pull(host, connect(host.fake), checked, Progress())
     assert refusal.value.hint == f"docker image rm {checked.reference}"
     # Under containerd an engine knows an image by its manifest.
     host.files, host.own_id = files(), checked.digest
-    described.pull(host, connect(host.fake), replace(checked, bill=sbom_of(host)), Progress())
+    check.pull(host, connect(host.fake), replace(checked, bill=sbom_of(host)), Progress())
 
 
 def sbom_of(host: Host) -> bytes:
@@ -449,35 +449,35 @@ def sbom_of(host: Host) -> bytes:
 
 def test_an_image_of_another_context_is_outdated(host: Host, tmp_path: Path) -> None:
     push(host, tmp_path)
-    checked = described.check(connect(host.fake), host.identifier, tmp_path)
+    checked = check.image(connect(host.fake), host.identifier, tmp_path)
     with pytest.raises(Outdated, match=f"{host.identifier} was made from another context"):
-        described.refuse_outdated(checked, f"sha256:{64 * '0'}")
+        check.refuse_outdated(checked, f"sha256:{64 * '0'}")
     with pytest.raises(UsageError, match="'latest' is not the digest of a context") as refusal:
-        described.refuse_outdated(checked, "latest")
+        check.refuse_outdated(checked, "latest")
     assert "invoke dockerfile --json" in refusal.value.hint
 
 
-def test_a_push_that_died_before_its_papers_is_unfinished(host: Host, tmp_path: Path) -> None:
+def test_a_push_that_died_before_its_attestations_is_unfinished(host: Host, tmp_path: Path) -> None:
     host.arrive(host.identifier)
     with pytest.raises(Unfinished, match="has no SBOM or no provenance, and no index offers it") as unfinished:
-        described.check(connect(host.fake), host.identifier, tmp_path)
+        check.image(connect(host.fake), host.identifier, tmp_path)
     assert unfinished.value.hint.startswith("push it again")
     push(host, tmp_path)
-    described.refuse_unfinished(described.check(connect(host.fake), host.identifier, tmp_path))
+    check.refuse_unfinished(check.image(connect(host.fake), host.identifier, tmp_path))
 
 
 def test_an_image_is_checked_by_any_of_its_names_and_no_other(host: Host, tmp_path: Path) -> None:
     digest = push(host, tmp_path).digest
     repository = connect(host.fake).repository
     for name in (host.identifier, digest, f"{repository}@{digest}", f"{repository}:{host.identifier}"):
-        assert described.check(connect(host.fake), name, tmp_path).digest == digest
+        assert check.image(connect(host.fake), name, tmp_path).digest == digest
     host.arrive("mine")
     with pytest.raises(VerificationFailed, match=f":mine has the labels of {host.identifier}"):
-        described.check(connect(host.fake), "mine", tmp_path)
+        check.image(connect(host.fake), "mine", tmp_path)
     with pytest.raises(UsageError, match="latest-mkl is an index of several images") as refusal:
-        described.check(connect(host.fake), "latest-mkl", tmp_path)
+        check.image(connect(host.fake), "latest-mkl", tmp_path)
     assert refusal.value.hint == f"one of: {host.identifier}"
     bad = Host(host.fake, {"io.tfbuild.platform": "plan9/mips"})
     bad.arrive(bad.identifier)
     with pytest.raises(VerificationFailed, match=f"the labels of {bad.identifier} are invalid"):
-        described.check(connect(host.fake), bad.identifier, tmp_path)
+        check.image(connect(host.fake), bad.identifier, tmp_path)

@@ -57,7 +57,7 @@ def serving() -> Iterator[type[FakeRegistry]]:
 
 
 def push(fake: type[FakeRegistry], release: str, name: str, python: str, whole: bool) -> Published:
-    """Put an image there as a push does; without `whole`, as one that died before attaching papers and indexes."""
+    """Put an image there as a push does; without `whole`, as one that died before its attestations."""
     labels = {"io.tfbuild.id": f"{release}-mkl-py{python}-{name}", "io.tfbuild.python": python}
     pushed = published(connect(fake), image(fake, release, labels, whole=whole, cpu=name))
     if whole:

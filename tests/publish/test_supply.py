@@ -16,7 +16,7 @@ from tfbuild.engine import Files, Image
 from tfbuild.errors import VerificationFailed
 from tfbuild.oci.manifests import digest_of
 from tfbuild.plan import Request
-from tfbuild.publish import ci_run, image_contents, provenance, sbom
+from tfbuild.publish import image_contents, provenance, sbom
 
 SITE = "/opt/tensorflow/lib/python3.13/site-packages"
 STATUS = """\
@@ -244,7 +244,7 @@ def test_an_sbom_is_valid_whatever_packages_say(text: str, version: str, licence
 MANIFEST = "sha256:" + 64 * "f"
 
 
-def statement(run: ci_run.CiRun | None = None) -> provenance.Statement:
+def statement(run: provenance.CiRun | None = None) -> provenance.Statement:
     return provenance.statement(
         image(),
         repository="ghcr.io/us/tfbuild",
@@ -297,13 +297,13 @@ GITLAB = {
 def test_the_ci_run_that_publishes_an_image_is_named(
     env: dict[str, str], builder: str, invocation: str, source: str
 ) -> None:
-    predicate = json.loads(provenance.to_json(statement(ci_run.this_run(env))))["predicate"]
+    predicate = json.loads(provenance.to_json(statement(provenance.this_run(env))))["predicate"]
     assert predicate["runDetails"]["builder"]["id"] == builder
     assert predicate["runDetails"]["metadata"]["invocationId"] == invocation
     checkout = {"name": "checkout", "uri": source, "digest": {"gitCommit": COMMIT}}
     assert predicate["buildDefinition"]["resolvedDependencies"][-1] == checkout
     for name in env.keys() - {"GITHUB_RUN_ATTEMPT", "CI_COMMIT_REF_NAME"}:
-        assert ci_run.this_run({key: value for key, value in env.items() if key != name}) is None
+        assert provenance.this_run({key: value for key, value in env.items() if key != name}) is None
 
 
 def test_a_statement_names_everything_in_an_image() -> None:
@@ -419,14 +419,14 @@ def test_only_the_labels_that_differ_are_named() -> None:
 
 
 def test_a_ci_run_has_defaults_where_the_ci_leaves_out_a_variable() -> None:
-    github = ci_run.this_run({**GITHUB, "GITHUB_RUN_ATTEMPT": ""})
+    github = provenance.this_run({**GITHUB, "GITHUB_RUN_ATTEMPT": ""})
     assert github is not None
     assert (github.invocation, github.commit) == ("https://github.com/us/tfbuild/actions/runs/17/attempts/1", COMMIT)
-    gitlab = ci_run.this_run({**GITLAB, "CI_COMMIT_REF_NAME": "", "CI_CONFIG_PATH": "ci/own.yml"})
+    gitlab = provenance.this_run({**GITLAB, "CI_COMMIT_REF_NAME": "", "CI_CONFIG_PATH": "ci/own.yml"})
     assert gitlab is not None
     assert (gitlab.builder, gitlab.commit) == (f"https://gitlab.com/us/tfbuild//ci/own.yml@{COMMIT}", COMMIT)
     for env, name in ((GITHUB, "GITHUB_ACTIONS"), (GITLAB, "GITLAB_CI")):
-        assert ci_run.this_run(env | {name: "false"}) is None
+        assert provenance.this_run(env | {name: "false"}) is None
 
 
 def test_a_statement_names_the_image_that_tensorflow_was_taken_from() -> None:

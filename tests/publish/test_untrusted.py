@@ -19,7 +19,7 @@ from tfbuild.errors import NothingFits, RegistryRefused, UnknownImage
 from tfbuild.oci import client, manifests, references, transport
 from tfbuild.oci.manifests import Manifest, digest_of
 from tfbuild.plan import Request
-from tfbuild.publish import described, indexes, standing
+from tfbuild.publish import check, index_state, indexes
 from tfbuild.publish.choose import Choice
 
 
@@ -75,17 +75,17 @@ def test_an_image_is_not_offered_if_an_index_lacks_it_or_describes_it_differentl
     assert manifest is not None
     tags = indexes.indexes(pushed)
     assert tags == ("2.14-mkl", "2.14.1-mkl", "any-mkl", "latest-mkl")
-    assert standing.of(registry, pushed, manifest) == standing.Standing(lacking=tags, named=False)
+    assert index_state.compare(registry, pushed, manifest) == index_state.IndexState(lacking=tags, named=False)
     gather(fake, name)
-    assert standing.of(registry, pushed, manifest) == standing.Standing(lacking=(), named=True)
+    assert index_state.compare(registry, pushed, manifest) == index_state.IndexState(lacking=(), named=True)
     del fake.content["manifests/2.14-mkl"]
     kind, content = fake.content["manifests/2.14.1-mkl"]
     fake.content["manifests/2.14.1-mkl"] = (kind, content.replace(b'"avx', b'"sse'))
-    assert standing.of(registry, pushed, manifest).lacking == ("2.14-mkl", "2.14.1-mkl")
-    assert standing.of(registry, pushed, manifest).described == ("2.14.1-mkl",)
+    assert index_state.compare(registry, pushed, manifest).lacking == ("2.14-mkl", "2.14.1-mkl")
+    assert index_state.compare(registry, pushed, manifest).described == ("2.14.1-mkl",)
     # Neither of the two other indexes needs to name an image that exists for a newer release.
     gather(fake, push_newer(fake, name))
-    assert standing.of(registry, pushed, manifest).lacking == ("2.14-mkl", "2.14.1-mkl")
+    assert index_state.compare(registry, pushed, manifest).lacking == ("2.14-mkl", "2.14.1-mkl")
     assert name not in offered(fake, "latest-mkl")
 
 
@@ -313,7 +313,7 @@ def test_an_identifier_that_is_not_a_tag_is_refused(fake: type[FakeRegistry], tm
     name = image(fake, "2.20.0", {"io.tfbuild.id": "../x\x1b[31m"})
     digest = digest_of(fake.content[f"manifests/{name}"][1])
     with pytest.raises(UnknownImage, match="was not made by tfbuild"):
-        described.check(connect(fake), digest, tmp_path)
+        check.image(connect(fake), digest, tmp_path)
 
 
 @pytest.mark.parametrize("config", [{"config": ["x"]}, {"config": {"Labels": ["x"]}}, {"config": 1}, {}])
@@ -325,4 +325,4 @@ def test_checking_an_image_with_a_malformed_configuration_is_refused(
     manifest = json.dumps({"mediaType": manifests.IMAGES[0], "config": {"digest": digest_of(content)}}).encode()
     fake.content["manifests/x"] = (manifests.IMAGES[0], manifest)
     with pytest.raises(UnknownImage, match="x was not made by tfbuild"):
-        described.check(connect(fake), "x", tmp_path)
+        check.image(connect(fake), "x", tmp_path)

@@ -10,13 +10,13 @@ import pytest
 from tests.oci.fake_registry import FakeRegistry, connect
 from tests.oci.fake_registry import fake as fake
 from tests.publish.fake_images import gather, image, offered
-from tests.publish.test_candidates import manifest, select
+from tests.publish.test_pulling import manifest, select
 from tfbuild import publish
 from tfbuild.cli import listing, publishing
 from tfbuild.errors import Outdated, RegistryRefused, UnknownImage, UsageError, Withdrawn
 from tfbuild.oci import manifests, referrers
 from tfbuild.oci.manifests import digest_of
-from tfbuild.publish import described, indexes, inventory, withdrawing
+from tfbuild.publish import check, indexes, inventory, withdrawing
 
 INDEXES = ("2.20-mkl", "2.20.0-mkl", "any-mkl", "latest-mkl")
 
@@ -42,13 +42,13 @@ def test_a_withdrawn_image_is_not_offered_and_stays_out_of_the_indexes(
     for tag in INDEXES:
         assert sorted(offered(fake, tag)) == sorted((second, other))
     assert publish.accept(connect(fake), select(fake)).image.id == second
-    checked = described.check(connect(fake), best, tmp_path)
+    checked = check.image(connect(fake), best, tmp_path)
     with pytest.raises(Withdrawn, match=rf"{best} was withdrawn: crashes in MatMul") as refusal:
-        described.refuse_unfinished(checked)
+        check.refuse_unfinished(checked)
     assert refusal.value.exit_code == 32
     # CI replaces it if its context has changed.
     with pytest.raises(Outdated):
-        described.refuse_outdated(checked, f"sha256:{64 * '0'}")
+        check.refuse_outdated(checked, f"sha256:{64 * '0'}")
     with pytest.raises(Withdrawn):
         publish.finish(connect(fake), best, tmp_path)
 
@@ -79,7 +79,7 @@ def test_a_withdrawn_image_can_be_offered_again_and_withdrawn_again(
         assert best not in offered(fake, "any-mkl")
         withdrawing.withdraw(connect(fake), best, "")
         assert {tag: fake.content[f"manifests/{tag}"] for tag in INDEXES} == before
-        described.refuse_unfinished(described.check(connect(fake), best, tmp_path))
+        check.refuse_unfinished(check.image(connect(fake), best, tmp_path))
 
 
 def test_another_image_of_that_identifier_is_offered(fake: type[FakeRegistry], names: tuple[str, str]) -> None:

@@ -13,7 +13,7 @@ from tests.with_engine import second
 from tests.with_engine.test_registry import build, label, made, place, push, server
 from tfbuild.engine import Engine
 from tfbuild.oci.client import Registry
-from tfbuild.publish import described
+from tfbuild.publish import check
 from tfbuild.util.progress import Progress
 
 __all__ = ["made", "place", "server"]  # fixtures
@@ -40,9 +40,9 @@ def test_what_is_pushed_from_there_is_described_and_pulled_here(
     # There an image is known by its manifest, here by its configuration.
     assert done.digest == newer.image(name).id
     assert not push(newer, name, place, tmp_path).uploaded
-    published = described.check(place, one.id, tmp_path / "reports")
+    published = check.image(place, one.id, tmp_path / "reports")
     assert (published.digest, published.report) == (done.digest, True)
-    described.pull(engine, place, published, Progress())
+    check.pull(engine, place, published, Progress())
     try:
         assert engine.image(published.reference).id == published.config != done.digest
     finally:

@@ -53,7 +53,7 @@ def two_platforms(place: Registry) -> None:
 
 
 def another_media_type(place: Registry) -> None:
-    """The same image by a manifest of OCI's type: it has another digest, and no papers."""
+    """The same image by a manifest of OCI's type: it has another digest, and no attestations."""
     document = best_of(place).json() | {"mediaType": manifests.IMAGES[0]}
     document["config"]["mediaType"] = "application/vnd.oci.image.config.v1+json"
     content = json.dumps(document).encode()
@@ -62,7 +62,7 @@ def another_media_type(place: Registry) -> None:
 
 
 def two_configurations(place: Registry) -> None:
-    """Docker's parser takes "Config" for "config", and the last of both; the papers come along."""
+    """Docker's parser takes "Config" for "config", and the last of both; the attestations come along."""
     best = best_of(place)
     evil = json.dumps({"config": {"Entrypoint": ["/bin/evil"]}}).encode()
     config = {"mediaType": best.json()["config"]["mediaType"], "digest": place.upload(evil), "size": len(evil)}
@@ -72,7 +72,7 @@ def two_configurations(place: Registry) -> None:
 
 
 def many_referrers(place: Registry) -> None:
-    """The list of what is attached is nearly as large as the registry takes, and the papers are its last rows."""
+    """The list of what is attached is nearly as large as the registry takes, and the attestations are its last rows."""
     digest = best_of(place).digest
     rows = referrers.listed(place, digest)
     padding = [row | {"artifactType": "x", "annotations": {"x": 300_000 * "x"}} for row in 12 * rows[:1]]

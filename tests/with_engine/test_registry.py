@@ -41,7 +41,7 @@ from tfbuild.oci import manifests, references, referrers, transport
 from tfbuild.oci.client import Registry
 from tfbuild.oci.references import Repository
 from tfbuild.plan import Build, Request
-from tfbuild.publish import attachments, described, image_contents, indexes, inventory
+from tfbuild.publish import attachments, check, image_contents, indexes, inventory
 from tfbuild.publish.choose import Choice
 from tfbuild.util.progress import Progress
 from tfbuild.verify import report as reporting
@@ -317,7 +317,7 @@ def test_a_fixed_tag_that_somebody_else_took_during_the_upload_is_theirs(
         reporting.write(replace(passed, image=replace(passed.image, id=engine.image(image).id)), folder / "reports")
     attach, overtaking = attachments.attach, list[publish.Pushed]()
 
-    def overtaken(*words: Any) -> attachments.AttachedPapers:
+    def overtaken(*words: Any) -> attachments.AttachedDigests:
         if not overtaking:
             with monkeypatch.context() as patch:
                 patch.setattr(attachments, "attach", attach)
@@ -521,7 +521,7 @@ def offers(direct: Registry, folder: Path) -> set[str]:
     results = {choose(direct, "rocky9-zen5", release).best for release in ("", "2.20", "2.20.0")}
     for best in results:
         assert best is not None
-        whole = described.check(direct, best.digest, folder / "none")
+        whole = check.image(direct, best.digest, folder / "none")
         manifest = direct.manifest(whole.digest)
         assert manifest is not None
         for layer in manifest.json()["layers"]:
@@ -548,7 +548,7 @@ def offered_after(steps: int, engine: Engine, server: Server, old_and_new: tuple
         proxy.left = math.inf
         push(engine, new, Registry(place), folder)
         assert offers(direct, folder) == ONLY_NEW
-        assert described.check(direct, build("x86-64-v3").id, folder / "reports").lacking == ()
+        assert check.image(direct, build("x86-64-v3").id, folder / "reports").lacking == ()
         # What had arrived was not sent again.
         assert len(proxy.uploaded) == len(set(proxy.uploaded)) > 0
     return offered
@@ -574,7 +574,7 @@ def test_a_push_that_dies_at_any_of_its_steps_offers_nothing_half_and_the_next_o
     seen: list[set[str]] = []
     while (offered := offered_after(len(seen), engine, server, old_and_new)) is not None:
         seen.append(offered)
-    # A layer and a configuration, the manifest, two papers with what attaches them, two tags, and four indexes.
+    # A layer and a configuration, the manifest, two attestations with what attaches them, two tags, and four indexes.
     assert len(seen) > 18
     assert seen[0] == ONLY_OLD
     # Of the indexes, the first two are those of the release. After the third, the arriving tag goes, in two requests.
@@ -585,7 +585,7 @@ def test_a_push_that_dies_at_any_of_its_steps_offers_nothing_half_and_the_next_o
 def test_a_replacement_that_dies_at_any_of_its_steps_leaves_a_whole_image(
     engine: Engine, server: Server, made: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The fixed tag names the one or the other, with its papers: an image that is not the one described is at no time.
+    """The fixed tag names the one or the other, with its attestations, at any time.
 
     The upload's first steps, at which nothing is there yet that anybody reads, are left out.
     """
@@ -605,12 +605,12 @@ def test_a_replacement_that_dies_at_any_of_its_steps_leaves_a_whole_image(
                 break
             except (RegistryRefused, TransferFailed):
                 # Without a signature, a replacement whose indexes are not written looks altered.
-                published = described.check(direct, one.id, tmp_path / "none", lambda _: None)
+                published = check.image(direct, one.id, tmp_path / "none", lambda _: None)
             assert offers(direct, tmp_path) == {one.id}
             states.append((published.digest, published.lacking))
             proxy.left = math.inf
             push(engine, new, Registry(place), tmp_path, force=True)
-            assert described.check(direct, one.id, tmp_path / "reports").lacking == ()
+            assert check.image(direct, one.id, tmp_path / "reports").lacking == ()
             assert len(proxy.uploaded) == len(set(proxy.uploaded))
     tags = ("2.20-mkl", "2.20.0-mkl", "any-mkl", "latest-mkl")
     # When the tag was moved, after each of the four indexes, and at the arriving tag's end, which is two requests here.
@@ -629,7 +629,7 @@ def pushed_through(
     with registries.between(server, **trouble) as (host, proxy):
         push(engine, new, Registry(Repository.parse(f"{host}/{path}")), folder)
     direct = server.place(path)
-    assert described.check(direct, build("x86-64-v3").id, folder / "reports").lacking == ()
+    assert check.image(direct, build("x86-64-v3").id, folder / "reports").lacking == ()
     return proxy
 
 

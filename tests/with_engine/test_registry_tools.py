@@ -18,8 +18,8 @@ from tests.with_engine.test_tampering import BEST, INDEXES, SECOND, publish
 from tfbuild import publish as publishing
 from tfbuild.oci import referrers
 from tfbuild.oci.client import Registry
-from tfbuild.publish import choose, described, indexes
-from tfbuild.publish.candidates import Accepted
+from tfbuild.publish import check, choose, indexes
+from tfbuild.publish.pulling import Accepted
 
 pytestmark = pytest.mark.engine
 PLAIN = ("--src-tls-verify=false", "--dest-tls-verify=false")
@@ -94,7 +94,7 @@ def test_skopeo_sync_makes_a_mirror_from_which_hosts_can_pull(
     assert set(tags) >= {*INDEXES, BEST, SECOND}
     assert {tag: copied.digest(tag) for tag in tags} == {tag: place.digest(tag) for tag in tags}
     assert best_for_all(copied).image.id == BEST
-    described.refuse_unfinished(described.check(copied, BEST, tmp_path))
+    check.refuse_unfinished(check.image(copied, BEST, tmp_path))
 
 
 def test_skopeo_copy_of_an_index_leaves_the_attachments_behind(place: Registry, servers: tuple[Server, Server]) -> None:

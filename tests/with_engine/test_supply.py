@@ -29,7 +29,7 @@ from tfbuild.oci import manifests, referrers
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Manifest
 from tfbuild.oci.references import Repository
-from tfbuild.publish import attachments, described, indexes, provenance, sbom, signing
+from tfbuild.publish import attachments, check, indexes, provenance, sbom, signing
 from tfbuild.util.progress import Progress
 
 __all__ = ["made", "place", "server"]  # fixtures
@@ -49,9 +49,9 @@ def pushed(engine: Engine, made: Made, place: Registry, tmp_path: Path) -> tuple
     return one.id, manifest
 
 
-def check(place: Registry, asked: str, tmp_path: Path) -> described.Described:
+def checked(place: Registry, asked: str, tmp_path: Path) -> check.CheckedImage:
     """With a registry's eyes of its own, which remember nothing."""
-    return described.check(Registry(place.repository), asked, tmp_path / "reports")
+    return check.image(Registry(place.repository), asked, tmp_path / "reports")
 
 
 # --- what is in an image ----------------------------------------------------------------------------------------------
@@ -111,10 +111,10 @@ def test_what_pip_and_the_builder_noted_is_in_the_bill(engine: Engine, derived: 
 
 def test_a_push_attaches_both_and_verify_agrees(engine: Engine, made: Made, place: Registry, tmp_path: Path) -> None:
     name, manifest = pushed(engine, made, place, tmp_path)
-    published = check(place, name, tmp_path)
+    published = checked(place, name, tmp_path)
     assert (published.digest, published.config, published.report) == (manifest.digest, manifest.config, True)
     for reference in (manifest.digest, f"{place.repository}:{name}", f"{place.repository}@{manifest.digest}"):
-        assert check(place, reference, tmp_path) == published
+        assert checked(place, reference, tmp_path) == published
     reports = tmp_path / "reports"
     assert (reports / f"{name}.cdx.json").read_bytes() == published.bill
     assert fault(published.bill) is None
@@ -128,22 +128,22 @@ def test_a_push_attaches_both_and_verify_agrees(engine: Engine, made: Made, plac
     assert {row["artifactType"] for row in index["manifests"]} == set(referrers.NEEDED)
     assert place.tags() == ["2.20-mkl", "2.20.0-mkl", name, "any-mkl", "latest-mkl"]
     with pytest.raises(UsageError, match=f"hint: one of: {name}"):
-        check(place, "latest-mkl", tmp_path)
+        checked(place, "latest-mkl", tmp_path)
     with pytest.raises(UnknownImage):
-        check(place, "2.20.0-mkl-py3.13-avx", tmp_path)
+        checked(place, "2.20.0-mkl-py3.13-avx", tmp_path)
     with pytest.raises(UsageError, match="is not in"):
-        check(place, f"elsewhere.example/x:{name}", tmp_path)
+        checked(place, f"elsewhere.example/x:{name}", tmp_path)
 
 
 def test_a_second_push_attaches_the_same_bytes(engine: Engine, made: Made, place: Registry, tmp_path: Path) -> None:
     image = made(build("x86-64-v3"))
     first = push(engine, image, place, tmp_path)
     again = push(engine, image, place, tmp_path)
-    assert again.papers == first.papers
+    assert again.attestations == first.attestations
     assert len(referrers.listed(place, first.digest)) == 2
 
 
-def test_no_index_offers_an_image_whose_papers_are_not_there(
+def test_no_index_offers_an_image_whose_attestations_are_not_there(
     engine: Engine, made: Made, place: Registry, tmp_path: Path
 ) -> None:
     """One push came as far as its fixed tag, and another, of another image, gathers the indexes meanwhile."""
@@ -157,7 +157,7 @@ def test_no_index_offers_an_image_whose_papers_are_not_there(
     assert index is not None
     assert [image.id for image in indexes.read_index(index)] == [whole.id]
     with pytest.raises(Unfinished, match="no index offers it: its push did not finish") as unfinished:
-        check(place, half.id, tmp_path)
+        checked(place, half.id, tmp_path)
     assert unfinished.value.exit_code == 30
     with pytest.raises(Unfinished):
         publish.finish(Registry(place.repository), half.id, tmp_path / "reports")
@@ -170,11 +170,11 @@ def test_the_report_is_compared_where_it_is_here(engine: Engine, made: Made, pla
     path.write_text(text.replace('"seconds": 37.2', '"seconds": 37.3'))
     assert path.read_text() != text
     with pytest.raises(VerificationFailed, match="was changed"):
-        check(place, name, tmp_path)
+        checked(place, name, tmp_path)
     path.write_text(text.replace("2026-11-21T10:00", "2026-11-21T11:00"))
-    assert "another verification" in check(place, name, tmp_path).notes[0]
+    assert "another verification" in checked(place, name, tmp_path).notes[0]
     path.unlink()
-    published = check(place, name, tmp_path)
+    published = checked(place, name, tmp_path)
     assert (published.report, "is missing" in published.notes[0]) == (False, True)
 
 
@@ -234,7 +234,7 @@ def test_a_registry_that_lists_referrers_itself_gets_no_tag_for_them(
         assert manifest is not None
         attachments.attach(engine, engine.image(image), modern, manifest, tmp_path / "reports")
         assert referrers.complete(referrers.listed(modern, manifest.digest))
-        assert check(modern, one.id, tmp_path).report
+        assert checked(modern, one.id, tmp_path).report
         server.shutdown()
     assert place.manifest(referrers.fallback_tag(manifest.digest)) is None
 
@@ -282,7 +282,7 @@ def test_a_changed_attachment_is_found_out(
     name, manifest = pushed(engine, made, place, tmp_path)
     replace_attached(place, manifest, media_type, change)
     with pytest.raises(VerificationFailed, match=reason) as failure:
-        check(place, name, tmp_path)
+        checked(place, name, tmp_path)
     assert failure.value.exit_code == 24
 
 
@@ -295,7 +295,7 @@ def test_a_missing_attachment_is_found_out(
     index = {"schemaVersion": 2, "mediaType": manifests.INDEX, "manifests": rows}
     place.put(referrers.fallback_tag(manifest.digest), json.dumps(index).encode(), manifests.INDEX)
     with pytest.raises(VerificationFailed, match="is attached to"):
-        check(place, name, tmp_path)
+        checked(place, name, tmp_path)
 
 
 def test_bytes_that_change_on_the_registrys_disk_are_found_out(
@@ -307,10 +307,10 @@ def test_bytes_that_change_on_the_registrys_disk_are_found_out(
     (path,) = (server.folder / "data").rglob(f"sha256/{digest[:2]}/{digest}/data")
     path.write_bytes(content.replace(b'"x86-64-v3"', b'"x86-64-v2"'))
     with pytest.raises(VerificationFailed, match="was changed or lost"):
-        check(place, name, tmp_path)
+        checked(place, name, tmp_path)
 
 
-def test_another_images_papers_do_not_vouch_for_this_one(
+def test_another_images_attestations_do_not_vouch_for_this_one(
     engine: Engine, made: Made, place: Registry, tmp_path: Path
 ) -> None:
     """An image with more features than it has: its configuration is another, and so is its manifest."""
@@ -324,35 +324,35 @@ def test_another_images_papers_do_not_vouch_for_this_one(
     place.put(name, forged, manifest.media_type)
     # The index offers another image by that name: no push that came to no end.
     with pytest.raises(VerificationFailed, match="is another image under its tag"):
-        check(place, name, tmp_path)
-    # The true image's papers, attached to the forged one.
+        checked(place, name, tmp_path)
+    # The true image's attestations, attached to the forged one.
     there = Registry(place.repository).manifest(name)
     assert there is not None
     for media_type in referrers.NEEDED:
-        (paper,) = referrers.documents(place, manifest, media_type)
-        one = referrers.Attachment(media_type=media_type, title="x", created="", content=paper)
+        (attestation,) = referrers.documents(place, manifest, media_type)
+        one = referrers.Attachment(media_type=media_type, title="x", created="", content=attestation)
         referrers.attach(place, one, there)
     with pytest.raises(VerificationFailed, match="about another image"):
-        check(place, there.digest, tmp_path)
+        checked(place, there.digest, tmp_path)
     # And with the subject changed to it.
-    lying = json.loads(paper)
+    lying = json.loads(attestation)
     lying["subject"][0]["digest"]["sha256"] = there.digest.removeprefix("sha256:")
     referrers.attach(place, replace(one, content=json.dumps(lying).encode()), there)
     with pytest.raises(VerificationFailed, match="another configuration"):
-        check(place, there.digest, tmp_path)
+        checked(place, there.digest, tmp_path)
 
 
 def test_pulled_files_that_the_bill_does_not_name_are_found_out(
     engine: Engine, made: Made, place: Registry, tmp_path: Path
 ) -> None:
     name, _ = pushed(engine, made, place, tmp_path)
-    published = check(place, name, tmp_path)
+    published = checked(place, name, tmp_path)
     try:
-        described.pull(engine, place, published, Progress())
+        check.pull(engine, place, published, Progress())
         bill = json.loads(published.bill)
         bill["components"] = [{"type": "library", "name": "left-pad", "bom-ref": "left-pad"}]
         with pytest.raises(VerificationFailed, match="left-pad"):
-            described.pull(engine, place, replace(published, bill=json.dumps(bill).encode()), Progress())
+            check.pull(engine, place, replace(published, bill=json.dumps(bill).encode()), Progress())
     finally:
         engine.remove(published.reference)
 
@@ -416,7 +416,7 @@ def test_a_signature_by_the_real_cosign_is_demanded_and_found(
     # What is not signed has no fixed tag.
     assert place.tags() == []
     with pytest.raises(UnknownImage):
-        check(place, one.id, tmp_path)
+        checked(place, one.id, tmp_path)
 
     reference = f"{place.repository}@{arrive().digest}"
     verify = partial(invoke, "verify", one.id, "--registry", str(place.repository), "--json")
@@ -432,10 +432,10 @@ def test_a_signature_by_the_real_cosign_is_demanded_and_found(
     assert done.signed
     assert not done.uploaded
     assert f"{place.repository}@{done.digest}" == reference
-    assert check(Registry(place.repository), one.id, tmp_path).lacking == ()
+    assert checked(Registry(place.repository), one.id, tmp_path).lacking == ()
     assert json.loads(verify("--signed", signed).stdout)["signed"] is True
     assert verify("--signed", by_others, code=24).stdout == ""
-    # Papers that a later push attaches leave the signature where it is.
+    # Attestations that a later push attaches leave the signature where it is.
     arrive()
     assert json.loads(verify("--signed", signed).stdout)["signed"] is True
 

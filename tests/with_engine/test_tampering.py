@@ -51,7 +51,7 @@ def published(server: Server) -> tuple[str, str]:
 
 
 def publish(place: Registry, level: str, *, created: str = "2026-11-01T00:00:00Z") -> str:
-    """Do what a push does, but for the engine's part: upload an image, attach its papers, and write the indexes."""
+    """Do what a push does, but for the engine's part: upload an image with its attestations, and write the indexes."""
     base = "sha256:of-a-base"
     labels = labels_of(build(level)) | {
         "io.tfbuild.context": image_digest(CONTEXT, base),
@@ -185,7 +185,7 @@ TABLE = {
     row_pointing_elsewhere: Said(
         by_pull="", by_shell="", verify=24, ci=24, refusal=OTHER_LABELS, why=TAG_DIFFERS, listed=INDEX_DIFFERS
     ),
-    # pull.sh reads no papers.
+    # pull.sh reads no attestations.
     deleted_sbom: Said(
         by_pull="", by_shell=BEST, verify=24, ci=24, refusal="the SBOM that its provenance names is not attached",
         why="no SBOM is attached", listed=NO_PAPERS,

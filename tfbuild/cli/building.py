@@ -215,18 +215,18 @@ def verify_published(
 ) -> None:
     """Check a registry's image by its description; with `pull`, also check its files and verify it."""
     from tfbuild.pipeline import Maker
-    from tfbuild.publish import described, freshness, signing
+    from tfbuild.publish import check, freshness, signing
 
     extras.require("publish", "verify --registry")
     run = run_of(options)
     published_in = registry_of(registry, options["ca_cert"])
     demand = signing.demand_of(required.signed, published_in.ca)
-    published = described.check(published_in, image, REPORTS, demand)
+    published = check.image(published_in, image, REPORTS, demand)
     for note in published.notes:
         say(f"note: {note}")
     if required.context:
-        described.refuse_outdated(published, required.context)
-    described.refuse_unfinished(published)
+        check.refuse_outdated(published, required.context)
+    check.refuse_unfinished(published)
     state = freshness.judge(
         published, compare_base=bool(required.context), max_age=required.max_age, ca=published_in.ca
     )
@@ -242,7 +242,7 @@ def verify_published(
         say(f"{published.id} is the image that its provenance and its SBOM describe")
         return
     maker = Maker(run=run)
-    described.pull(maker.engine, published_in, published, maker.progress)
+    check.pull(maker.engine, published_in, published, maker.progress)
     finish(maker.verify(published.reference), published.reference, json=json)
 
 

@@ -1,7 +1,6 @@
 """A verified image <-> a registry: indexes, SBOM, provenance, signature, choice, check."""
 
-from tfbuild.publish.candidates import Altered, accept, nothing_fits
-from tfbuild.publish.pulling import pull, select, select_signed
+from tfbuild.publish.pulling import Altered, accept, nothing_fits, pull, select, select_signed
 from tfbuild.publish.pushing import Pushed, Rehearsal, access, finish, push, rehearse
 from tfbuild.publish.withdrawing import withdraw
 

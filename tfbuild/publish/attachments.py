@@ -12,7 +12,7 @@ from tfbuild.oci import referrers
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Manifest
 from tfbuild.oci.referrers import Attachment
-from tfbuild.publish import ci_run, provenance
+from tfbuild.publish import provenance
 from tfbuild.util.files import replace_file, writing
 from tfbuild.verify import report as reporting
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Papers:
+class Attestations:
     """The documents that accompany an image, besides its report."""
 
     sbom: bytes
@@ -29,31 +29,32 @@ class Papers:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttachedPapers:
+class AttachedDigests:
     """The digests of the manifests that attach them."""
 
     sbom: str
     provenance: str
 
 
-def attach(engine: Engine, image: Image, registry: Registry, manifest: Manifest, reports: Path) -> AttachedPapers:
-    """Create the papers of an image in the registry, attach them there, and write them to `reports`."""
+def attach(engine: Engine, image: Image, registry: Registry, manifest: Manifest, reports: Path) -> AttachedDigests:
+    """Create the attestations of an image in the registry, attach them there, and write them to `reports`."""
     from tfbuild.publish import image_contents  # of the extra `publish`, which a pull does without
 
     identifier = read_labels(image.labels).id
     contents = image_contents.read(engine, image.id)
-    papers = make(replace(image, id=manifest.config), contents, str(registry.repository), manifest.digest, reports)
+    subject = replace(image, id=manifest.config)
+    made = make(subject, contents, str(registry.repository), manifest.digest, reports)
     names = (provenance.sbom_name(identifier), f"{identifier}.provenance.json")
     digests = []
-    for media_type, name, content in zip(referrers.NEEDED, names, (papers.sbom, papers.provenance), strict=True):
+    for media_type, name, content in zip(referrers.NEEDED, names, (made.sbom, made.provenance), strict=True):
         attachment = Attachment(media_type=media_type, title=name, created=image.created, content=content)
         write(reports / name, content)
         digests.append(referrers.attach(registry, attachment, manifest))
-    return AttachedPapers(sbom=digests[0], provenance=digests[1])
+    return AttachedDigests(sbom=digests[0], provenance=digests[1])
 
 
-def make(image: Image, contents: "Contents", repository: str, digest: str, reports: Path) -> Papers:
-    """The papers of an image whose report is in `reports`; `digest`: that of its manifest in `repository`.
+def make(image: Image, contents: "Contents", repository: str, digest: str, reports: Path) -> Attestations:
+    """The attestations of an image whose report is in `reports`; `digest`: that of its manifest in `repository`.
 
     The `id` of `image` must be its configuration's digest, even if the engine uses another one.
     """
@@ -76,9 +77,9 @@ def make(image: Image, contents: "Contents", repository: str, digest: str, repor
         report=(reports / provenance.report_name(identifier)).read_bytes(),
         verified=report.created,
         sbom=bill,
-        run=ci_run.this_run(os.environ),
+        run=provenance.this_run(os.environ),
     )
-    return Papers(sbom=bill, provenance=provenance.to_json(statement))
+    return Attestations(sbom=bill, provenance=provenance.to_json(statement))
 
 
 def write(path: Path, content: bytes) -> None:

@@ -12,8 +12,8 @@ from tfbuild.errors import RegistryRefused, Stale, UsageError
 from tfbuild.oci.client import Registry
 from tfbuild.oci.references import parse_image
 from tfbuild.pipeline.base_image import REPOSITORY as MADE_HERE
-from tfbuild.publish import choose, described
-from tfbuild.publish.described import Described
+from tfbuild.publish import check, choose
+from tfbuild.publish.check import CheckedImage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class Freshness:
         }
 
 
-def judge(image: Described, *, compare_base: bool, max_age: timedelta | None, ca: Path | None = None) -> Freshness:
+def judge(image: CheckedImage, *, compare_base: bool, max_age: timedelta | None, ca: Path | None = None) -> Freshness:
     """Compare the digest of an image's base with what its tag names now, and the image's age with `max_age`."""
     base = base_now(image, ca) if compare_base else None
     reasons = [Reason(kind="base", text=f"its base {base.name} was updated: {base.digest} is now {base.now}")] if (
@@ -62,7 +62,7 @@ def judge(image: Described, *, compare_base: bool, max_age: timedelta | None, ca
     return Freshness(base=base, reasons=tuple(reasons), options=rebuild_options(image))
 
 
-def base_now(image: Described, ca: Path | None = None) -> BaseNow:
+def base_now(image: CheckedImage, ca: Path | None = None) -> BaseNow:
     """Ask the base's registry, by a request that is no download, which digest its tag names now; never raises."""
     labels = read_labels(image.labels)
     name, digest = labels.base_name, labels.base_digest
@@ -78,18 +78,18 @@ def base_now(image: Described, ca: Path | None = None) -> BaseNow:
     return BaseNow(name=name, digest=digest, now=now, note="" if now else f"{repository} has no tag {tag}")
 
 
-def _too_old(image: Described, max_age: timedelta) -> str:
+def _too_old(image: CheckedImage, max_age: timedelta) -> str:
     """Why the image is too old, or ""."""
     created = choose.moment(image.published.created)
     if created is None:
         return "nothing says when it was built"
     age = datetime.now(UTC) - created
-    if age < -described.CLOCKS_DIFFER:
+    if age < -check.CLOCKS_DIFFER:
         return f"it claims to have been built in the future, on {created:%Y-%m-%d}"
     return f"it was built {age.days} days ago, on {created:%Y-%m-%d}" if age > max_age else ""
 
 
-def rebuild_options(image: Described) -> str:
+def rebuild_options(image: CheckedImage) -> str:
     """The options of `invoke build` that rebuild an image on the current base and packages, without compiling.
 
     An official wheel is installed anew, with the newest versions of what it requires.
@@ -98,7 +98,7 @@ def rebuild_options(image: Described) -> str:
     return f"--no-cache{reuse}"
 
 
-def refuse_stale(image: Described, freshness: Freshness) -> None:
+def refuse_stale(image: CheckedImage, freshness: Freshness) -> None:
     """Raise Stale if the image should be rebuilt."""
     if freshness.reasons:
         raise Stale(

@@ -268,7 +268,7 @@ def _known(index: Manifest | None) -> dict[str, IndexEntry]:
 def gather(registry: Registry, image: Published, note: Note = quietly) -> list[str]:
     """Update the indexes that may name `image`, and return those that offer it.
 
-    Raises RegistryRefused if none does, because its fixed tag names another image, or its papers are gone.
+    Raises RegistryRefused if none does, because its fixed tag names another image, or its attestations are gone.
     """
     return _offering(registry, image, update(registry, image, note))
 

@@ -26,7 +26,7 @@ from tfbuild.oci import referrers, transport
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Damaged, Manifest
 from tfbuild.plan import MACHINES
-from tfbuild.publish import choose, indexes, standing
+from tfbuild.publish import choose, index_state, indexes
 from tfbuild.publish.choose import Published
 from tfbuild.publish.indexes import IndexRow
 from tfbuild.util.quantities import counted
@@ -152,7 +152,7 @@ def remote(
     tags = registry.tags()
     pairs = indexes.images(registry, tags, note)
     tags_of_indexes = sorted({tag for image, _ in pairs for tag in indexes.indexes(image)})
-    moving = standing.read(
+    moving = index_state.read_indexes(
         registry,
         tags_of_indexes,
         lambda tag: note(f"note: {place}:{tag} was moved: it is no index any more; the next push writes it again"),

@@ -1,9 +1,12 @@
 """How an image was built, as an in-toto statement. The same image, SBOM, report and CI run give the same bytes.
 
-Sources: github.com/in-toto/attestation, spec/v1/statement.md (v1.1.0); slsa.dev/spec/v1.0/provenance.
+Sources: github.com/in-toto/attestation, spec/v1/statement.md (v1.1.0); slsa.dev/spec/v1.0/provenance, "builder.id" (who
+must be trusted) and "invocationId"; docs.github.com/en/actions/reference/workflows-and-actions/variables;
+docs.gitlab.com/ci/variables/predefined_variables.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -12,7 +15,6 @@ from tfbuild.context.labels import ImageLabels, read_labels
 from tfbuild.engine import Image
 from tfbuild.errors import VerificationFailed
 from tfbuild.oci import manifests, references
-from tfbuild.publish.ci_run import CiRun
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "https://slsa.dev/provenance/v1"
@@ -24,6 +26,16 @@ DECIDED = (
     "instruction-set", "features", "copts", "compiler", "bazel", "allocator", "threading", "onednn", "context"
 )  # fmt: skip
 TENSORFLOW = "git+https://github.com/tensorflow/tensorflow"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CiRun:
+    """`builder`: the workflow or pipeline that ran; `invocation`: this run of it; `source`: the checkout it ran in."""
+
+    builder: str
+    invocation: str
+    source: str
+    commit: str
 
 
 class Resource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -221,3 +233,41 @@ def refuse_other(statement: Statement, *, digest: str, config: str, labels: Mapp
 
 def _differing(recorded: Mapping[str, Any], labels: Mapping[str, str]) -> list[str]:
     return sorted(name for name in {*recorded, *labels} if recorded.get(name) != labels.get(name))
+
+
+# --- the CI run, by variables that are only as trustworthy as whoever sets them ---------------------------------------
+
+
+def this_run(env: Mapping[str, str]) -> CiRun | None:
+    """Return the current CI run; None outside of a CI, or if it does not set all variables."""
+    if env.get("GITHUB_ACTIONS") == "true":
+        return _github(env)
+    if env.get("GITLAB_CI") == "true":
+        return _gitlab(env)
+    return None
+
+
+def _github(env: Mapping[str, str]) -> CiRun | None:
+    server, repository, run = (env.get(f"GITHUB_{name}") for name in ("SERVER_URL", "REPOSITORY", "RUN_ID"))
+    workflow, commit = env.get("GITHUB_WORKFLOW_REF"), env.get("GITHUB_SHA")
+    if not (server and repository and run and workflow and commit):
+        return None
+    return CiRun(
+        builder=f"{server}/{workflow}",
+        invocation=f"{server}/{repository}/actions/runs/{run}/attempts/{env.get('GITHUB_RUN_ATTEMPT') or '1'}",
+        source=f"git+{server}/{repository}",
+        commit=commit,
+    )
+
+
+def _gitlab(env: Mapping[str, str]) -> CiRun | None:
+    project, job, commit = env.get("CI_PROJECT_URL"), env.get("CI_JOB_URL"), env.get("CI_COMMIT_SHA")
+    if not (project and job and commit):
+        return None
+    reference = env.get("CI_COMMIT_REF_NAME") or commit
+    return CiRun(
+        builder=f"{project}//{env.get('CI_CONFIG_PATH') or '.gitlab-ci.yml'}@{reference}",
+        invocation=job,
+        source=f"git+{project}",
+        commit=commit,
+    )

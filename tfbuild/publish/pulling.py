@@ -1,23 +1,35 @@
-"""Choose the published image that fits a host, and pull it."""
+"""Choose the published image that fits a host, check it, and pull it.
 
-from collections.abc import Callable, Collection
+It is checked before the download, by a few small requests, without its layers. An image that the registry lost is
+passed over, and so is one that was withdrawn, or lacks a signature that the user requires. An image that is not the one
+that its index and its provenance describe was changed by somebody: it is refused, and the next one that fits is named
+as the second choice, for the user to decide.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 
 from tfbuild.context import image_name
+from tfbuild.context.labels import of_configuration
 from tfbuild.cpu import Cpu
 from tfbuild.engine import Engine, transfer
-from tfbuild.errors import NothingFits, RegistryRefused, VerificationFailed
+from tfbuild.errors import NothingFits, RegistryRefused, TfbuildError, VerificationFailed
+from tfbuild.oci import manifests, referrers
 from tfbuild.oci.client import Registry
-from tfbuild.oci.manifests import Manifest
-from tfbuild.oci.referrers import Demand
+from tfbuild.oci.manifests import Damaged, Manifest
 from tfbuild.plan import MACHINES
-from tfbuild.publish import choose, indexes
-from tfbuild.publish.candidates import Accepted
+from tfbuild.publish import check, choose, indexes, provenance
 from tfbuild.publish.choose import Choice, PassedOver, Published
 from tfbuild.util.progress import Progress
 
-# Images of a release that are asked for a signature, and letters of an identifier that nobody can read.
+# Images of a release that are asked for a signature, images whose manifests are read at once, and letters of an
+# identifier that nobody can read.
 MOST_ASKED = 20
+MOST_READ_AHEAD = 8
 MOST_ID = 128
+
+
+# --- choosing ---------------------------------------------------------------------------------------------------------
 
 
 def select(
@@ -66,7 +78,7 @@ def select(
     return choice.among(left).passing([*rows, *_unreadable(index)])
 
 
-def select_signed(registry: Registry, selection: Callable[..., Choice], demand: Demand) -> Choice:
+def select_signed(registry: Registry, selection: Callable[..., Choice], demand: referrers.Demand) -> Choice:
     """Return the choice of the newest release of which any image is signed: anybody who may push can add newer ones.
 
     `selection` is `select` with all arguments but `without`. The choice names the releases that were passed over. If
@@ -84,7 +96,7 @@ def select_signed(registry: Registry, selection: Callable[..., Choice], demand: 
     return choice.passing(rows) if choice.newest else first
 
 
-def _is_signed(registry: Registry, image: Published, demand: Demand) -> bool:
+def _is_signed(registry: Registry, image: Published, demand: referrers.Demand) -> bool:
     try:
         demand(f"{registry.repository}@{image.digest}")
     except VerificationFailed:
@@ -97,6 +109,161 @@ def _unreadable(index: Manifest) -> list[PassedOver]:
     rows = [row for row in indexes.index_rows(index) if row.image is None and row.id]
     reason = "its row in the index cannot be read: a newer tfbuild wrote it, or somebody changed it"
     return [PassedOver(id=ascii(row.id)[1:-1][:MOST_ID], reason=reason, better=True) for row in rows]
+
+
+# --- checking ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accepted:
+    """An image that is the one described. `passed_over`: the better ones that are lost, withdrawn or not signed."""
+
+    image: Published
+    manifest: Manifest
+    passed_over: tuple[PassedOver, ...]
+
+
+class Altered(VerificationFailed):
+    """`image` is not the one that its index and its provenance describe; `second` is the next that fits and is."""
+
+    def __init__(self, error: TfbuildError, image: Published, second: Published | None) -> None:
+        offer = (
+            f"second choice: {second.id}, by the same command with --skip {image.id}"
+            if second
+            else "no other image of this release fits and is intact"
+        )
+        super().__init__(
+            f"{image.id} is refused: {error.reason}", hint=f"tell whoever publishes it that it was changed; {offer}"
+        )
+        self.image, self.second = image, second
+
+
+def nothing_fits(registry: Registry, choice: Choice) -> NothingFits:
+    nearest = choice.nearest
+    lacking = f"; the nearest is {nearest.id}, for which this CPU lacks {' '.join(choice.missing)}" if nearest else ""
+    if choice.older:
+        return NothingFits(
+            f"no image of the newest release in {registry.repository} runs on this host{lacking}",
+            hint=f"--any-release chooses {choice.older.id}, of an older release",
+        )
+    return NothingFits(
+        f"no matching image in {registry.repository} runs on this host{lacking}",
+        hint="build one here: invoke build --cpu host; or leave out --release and --python, which exclude images",
+    )
+
+
+def accept(
+    registry: Registry, choice: Choice, note: indexes.Note = indexes.quietly, demand: referrers.Demand | None = None
+) -> Accepted:
+    """Return the best image that fits and is there, offered, signed (with `demand`) and the one described.
+
+    Raises NothingFits if nothing was chosen, Altered if the best one was changed, VerificationFailed if none is signed,
+    RegistryRefused if all are lost or withdrawn.
+    """
+    if choice.best is None:
+        raise nothing_fits(registry, choice)
+    passed_over: list[PassedOver] = []
+    unsigned: list[VerificationFailed] = []
+    try:
+        for position, (image, manifest) in enumerate(_read_ahead(registry, choice.fitting)):
+            try:
+                if isinstance(manifest, Exception):
+                    raise manifest
+                reason = _against(registry, image, manifest, demand, unsigned)
+            except (VerificationFailed, Damaged) as error:
+                rest = choice.among(choice.fitting[position + 1 :])
+                raise Altered(error, image, _second(registry, rest, demand)) from error
+            if manifest is not None and not reason:
+                return Accepted(image=image, manifest=manifest, passed_over=tuple(passed_over))
+            passed_over.append(PassedOver(id=image.id, reason=reason, better=True))
+    finally:
+        for line in choose.passed_over(passed_over):
+            note(line)
+    raise (
+        unsigned[0]
+        if unsigned
+        else RegistryRefused(
+            f"{registry.repository} lost or withdrew {choose.few([image.id for image in passed_over])}",
+            hint="push them again",
+        )
+    )
+
+
+def _read_ahead(
+    registry: Registry, images: Sequence[Published]
+) -> Iterator[tuple[Published, Manifest | VerificationFailed | Damaged | None]]:
+    """Yield each image with its manifest, or why that cannot be used; of many that are lost, several at once."""
+
+    def read(digest: str) -> Manifest | VerificationFailed | Damaged | None:
+        try:
+            return registry.manifest(digest)
+        except (VerificationFailed, Damaged) as error:
+            return error
+
+    begin, count = 0, 1
+    while begin < len(images):
+        some = images[begin : begin + count]
+        yield from zip(some, indexes.parallel(read, [image.digest for image in some]), strict=True)
+        begin, count = begin + count, min(2 * count, MOST_READ_AHEAD)
+
+
+def _against(
+    registry: Registry,
+    image: Published,
+    manifest: Manifest | None,
+    demand: referrers.Demand | None,
+    unsigned: list[VerificationFailed],
+) -> str:
+    """Return why an image is passed over, or "". Raises VerificationFailed or Damaged if it was changed.
+
+    The refusal by `demand` is added to `unsigned`.
+    """
+    if manifest is None:
+        return "the registry lost it: push it again, or withdraw it"
+    if demand is not None:
+        try:
+            demand(f"{registry.repository}@{image.digest}")
+        except VerificationFailed as error:
+            unsigned.append(error)
+            return "no signature that cosign accepts"
+    rows = _refuse_other(registry, image, manifest, demand)
+    withdrawn = indexes.withdrawal(registry, manifest, rows)
+    return f"it was withdrawn: {withdrawn}" if withdrawn else registry.damage(manifest)
+
+
+def _second(registry: Registry, choice: Choice, demand: referrers.Demand | None) -> Published | None:
+    try:
+        return accept(registry, choice, demand=demand).image
+    except Altered as error:
+        return error.second
+    except (NothingFits, VerificationFailed, RegistryRefused):
+        return None
+
+
+def _refuse_other(
+    registry: Registry, indexed: Published, manifest: Manifest, demand: referrers.Demand | None = None
+) -> referrers.Rows:
+    """Return what is attached to an image that has the labels that its index names, and attestations that are about it.
+
+    Its provenance names its manifest, its configuration, its labels and its report, and the SBOM that is attached.
+    Raises VerificationFailed, or Damaged, if something differs.
+    """
+    if manifest.media_type not in manifests.IMAGES:
+        raise VerificationFailed(f"it is no image, but {manifest.media_type or 'of an unknown type'}")
+    config = registry.config(manifest)
+    if indexes.of_config(config, manifest.digest) != indexed:
+        raise VerificationFailed(f"it has other labels than its index says ({manifest.digest})")
+    rows = referrers.listed(registry, manifest.digest)
+    statement = check.statements(registry, manifest, of_configuration(config), rows, demand)[-1]
+    if not statement.resource(provenance.report_name(indexed.id)).sha256:
+        raise VerificationFailed("its provenance names no report")
+    bill = statement.resource(provenance.sbom_name(indexed.id)).sha256
+    if not bill or bill not in referrers.contents(registry, manifest, referrers.SBOM, rows):
+        raise VerificationFailed(f"the SBOM that its provenance names is not attached to it ({bill or 'none'})")
+    return rows
+
+
+# --- pulling ----------------------------------------------------------------------------------------------------------
 
 
 def pull(engine: Engine, registry: Registry, accepted: Accepted, progress: Progress) -> str:

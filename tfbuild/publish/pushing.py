@@ -12,8 +12,8 @@ from tfbuild.errors import RegistryRefused, UnknownImage, UsageError, Verificati
 from tfbuild.oci import references, referrers
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Manifest
-from tfbuild.publish import attachments, described, indexes, signing
-from tfbuild.publish.attachments import AttachedPapers
+from tfbuild.publish import attachments, check, indexes, signing
+from tfbuild.publish.attachments import AttachedDigests
 from tfbuild.publish.choose import Published
 from tfbuild.util.progress import Progress
 from tfbuild.verify import report as reporting
@@ -23,14 +23,14 @@ from tfbuild.verify import report as reporting
 class Pushed:
     """`ref`: the fixed tag; `moved`: the indexes that offer it; `uploaded`: whether the registry lacked the image.
 
-    `papers`: its SBOM and provenance; `papers` and `signed` are None if only the indexes were updated.
+    `attestations`: its SBOM and provenance; `attestations` and `signed` are None if only the indexes were updated.
     """
 
     ref: str
     digest: str
     moved: tuple[str, ...]
     uploaded: bool
-    papers: AttachedPapers | None
+    attestations: AttachedDigests | None
     signed: bool | None
 
     def to_json(self) -> dict[str, Any]:
@@ -39,8 +39,8 @@ class Pushed:
             "digest": self.digest,
             "uploaded": self.uploaded,
             "indexes": list(self.moved),
-            "sbom": self.papers.sbom if self.papers else None,
-            "provenance": self.papers.provenance if self.papers else None,
+            "sbom": self.attestations.sbom if self.attestations else None,
+            "provenance": self.attestations.provenance if self.attestations else None,
             "signed": self.signed,
         }
 
@@ -88,10 +88,10 @@ def _push(
     if sign is not None:
         signing.sign(f"{registry.repository}@{manifest.digest}", sign, ca=registry.ca)
     with progress.step("push: SBOM and provenance"):
-        papers = attachments.attach(engine, local, registry, manifest, reports)
+        attestations = attachments.attach(engine, local, registry, manifest, reports)
     if sign is not None:
         # It names the SBOM and the report by their digests, so that all of these are bound to the signature.
-        signing.sign(f"{registry.repository}@{papers.provenance}", sign, ca=registry.ca)
+        signing.sign(f"{registry.repository}@{attestations.provenance}", sign, ca=registry.ca)
     with progress.step("push: tags and indexes"):
         if uploaded:
             _tag(registry, ref, manifest, force=force)
@@ -104,7 +104,7 @@ def _push(
         digest=manifest.digest,
         moved=tuple(moved),
         uploaded=uploaded,
-        papers=papers,
+        attestations=attestations,
         signed=sign is not None,
     )
 
@@ -259,7 +259,7 @@ def access(registry: Registry, image: str) -> tuple[str, str]:
 
     The image need not exist yet. Raises RegistryRefused if pushing is not allowed.
     """
-    identifier = described.tag_of(registry, image)
+    identifier = check.tag_of(registry, image)
     if not references.TAG.fullmatch(identifier):
         raise UsageError(f"{image!r} does not name a tag", hint="use an identifier from `invoke plan`")
     registry.refuse_unless_writable()
@@ -275,14 +275,14 @@ def finish(
     demand: referrers.Demand | None = None,
     dry_run: bool = False,
 ) -> Pushed:
-    """Finish the push of an image that is in the registry with its papers: only update its indexes.
+    """Finish the push of an image that is in the registry with its attestations: only update its indexes.
 
     Damaged images are reported to `note`. With `dry_run`, `moved` has the indexes that do not offer it yet. Raises what
-    described.check does; Unfinished if the image or its papers are missing.
+    check.image does; Unfinished if the image or its attestations are missing.
     """
-    checked = described.check(registry, image, reports, demand)
+    checked = check.image(registry, image, reports, demand)
     if checked.withdrawn:
-        described.refuse_unfinished(checked)
+        check.refuse_unfinished(checked)
     if dry_run:
         registry.refuse_unless_writable()
         moved = sorted({*checked.lacking, *checked.edited})
@@ -296,7 +296,7 @@ def finish(
         digest=checked.digest,
         moved=tuple(moved),
         uploaded=False,
-        papers=None,
+        attestations=None,
         signed=None,
     )
 

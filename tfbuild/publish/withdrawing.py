@@ -10,7 +10,7 @@ from tfbuild.errors import RegistryRefused, UnknownImage, UsageError, Verificati
 from tfbuild.oci import manifests, referrers
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Damaged, Manifest
-from tfbuild.publish import described, indexes, standing
+from tfbuild.publish import check, index_state, indexes
 from tfbuild.publish.choose import Published
 
 
@@ -32,7 +32,7 @@ def withdraw(registry: Registry, name: str, reason: str, note: indexes.Note = in
 
     Its fixed tag stays. Raises UnknownImage if neither a fixed tag nor an index names it.
     """
-    identifier = described.tag_of(registry, name)
+    identifier = check.tag_of(registry, name)
     if identifier.startswith("sha256:"):
         raise UsageError(f"{name!r} is a digest", hint="name the image by its identifier, from `invoke images`")
     manifest = _sound(registry, identifier)
@@ -61,7 +61,9 @@ def _published(registry: Registry, identifier: str, manifest: Manifest | None) -
     if manifest is not None and manifest.media_type in manifests.IMAGES:
         image = indexes.of_config(registry.config(manifest), manifest.digest)
     else:
-        image = next((other for other in standing.of_its_release(registry, identifier) if other.id == identifier), None)
+        image = next(
+            (other for other in index_state.of_its_release(registry, identifier) if other.id == identifier), None
+        )
     if image is None or image.id != identifier:
         raise UnknownImage(f"{registry.repository} has no image {identifier}", hint="invoke images --registry")
     return image

@@ -11,14 +11,14 @@ import pytest
 from tests.cpu.machines import machine
 from tests.oci.fake_registry import FakeRegistry, connect
 from tests.oci.fake_registry import fake as fake
-from tests.publish.fake_images import attach_papers, empty_referrers, gather, image, labels_of_plan, signed
+from tests.publish.fake_images import attest, empty_referrers, gather, image, labels_of_plan, signed
 from tfbuild import cpu, publish
 from tfbuild.context.labels import of_configuration
 from tfbuild.cpu import isa
 from tfbuild.errors import RegistryRefused, Unfinished, VerificationFailed
 from tfbuild.oci import manifests, referrers
 from tfbuild.oci.manifests import digest_of
-from tfbuild.publish import Altered, choose, described, inventory, provenance
+from tfbuild.publish import Altered, check, choose, inventory, provenance
 from tfbuild.publish.choose import Choice
 from tfbuild.publish.provenance import Statement
 
@@ -72,7 +72,7 @@ def with_fewer_features_in_the_index(fake: type[FakeRegistry], name: str) -> Non
     reindexed(fake, b" avx512vl", b"")
 
 
-def replaced(fake: type[FakeRegistry], name: str, *, papers_of: str = "") -> None:
+def replaced(fake: type[FakeRegistry], name: str, *, attestations_of: str = "") -> None:
     """Another image, with the same labels, in its place in all indexes."""
     before = manifest(fake, name)
     kind, content = fake.content[f"manifests/{name}"]
@@ -85,7 +85,7 @@ def replaced(fake: type[FakeRegistry], name: str, *, papers_of: str = "") -> Non
     fake.content[f"blobs/{digest_of(blob)}"] = ("application/octet-stream", blob)
     fake.content[f"manifests/{name}"] = fake.content[f"manifests/{digest_of(forged)}"] = (kind, forged)
     empty_referrers(fake, name)
-    if papers_of:
+    if attestations_of:
         fake.content[f"referrers/{digest_of(forged)}"] = fake.content[f"referrers/{before}"]
     reindexed(fake, before.encode(), digest_of(forged).encode())
 
@@ -98,7 +98,7 @@ def two_platforms(fake: type[FakeRegistry], name: str) -> None:
 
 
 def ambiguous(*changes: tuple[bytes, bytes]) -> Callable[[type[FakeRegistry], str], None]:
-    """A manifest with the same papers that other readers take for another one."""
+    """A manifest with the same attestations that other readers take for another one."""
 
     def change(fake: type[FakeRegistry], name: str) -> None:
         before = manifest(fake, name)
@@ -126,8 +126,8 @@ def endless_referrers(fake: type[FakeRegistry], name: str) -> None:
     fake.links[f"/v2/us/x/{path}"] = {"Link": f'<{path.rpartition("/")[2]}>; rel="next"'}
 
 
-def replaced_with_the_papers_of_the_former(fake: type[FakeRegistry], name: str) -> None:
-    replaced(fake, name, papers_of=name)
+def replaced_with_the_attestations_of_the_former(fake: type[FakeRegistry], name: str) -> None:
+    replaced(fake, name, attestations_of=name)
 
 
 def changed_configuration(fake: type[FakeRegistry], name: str) -> None:
@@ -149,7 +149,7 @@ def row_that_points_elsewhere(fake: type[FakeRegistry], name: str) -> None:
         (without_the_sboms_manifest, "is listed but missing"),
         (with_fewer_features_in_the_index, "it has other labels than its index says"),
         (replaced, "no provenance is attached"),
-        (replaced_with_the_papers_of_the_former, "is about another image"),
+        (replaced_with_the_attestations_of_the_former, "is about another image"),
         (changed_configuration, "does not match its digest"),
         (row_that_points_elsewhere, "it has other labels than its index says"),
         (two_platforms, "it is no image, but application/vnd.oci.image.index"),
@@ -239,7 +239,7 @@ def test_an_image_whose_layer_is_gone_or_cut_is_marked_and_passed_over(
     assert [row.id for row in accepted.passed_over] == [best]
     assert reason in accepted.passed_over[0].reason
     with pytest.raises(Unfinished, match=reason) as refusal:
-        described.check(connect(fake), best, tmp_path)
+        check.image(connect(fake), best, tmp_path)
     assert refusal.value.exit_code == 30
     marks = {entry.id: entry.altered for entry in inventory.remote(connect(fake), None, frozenset())}
     assert reason in marks[best]
@@ -326,21 +326,21 @@ def test_a_provenance_without_a_signature_does_not_count_if_one_is_required(
     assert subject is not None
     (own,) = referrers.documents(connect(fake), subject, referrers.PROVENANCE)
     forged = own.replace(b'"created": "2026-11-01T00:00:00Z"', b'"created": "2026-11-02T00:00:00Z"')
-    paper = referrers.Attachment(media_type=referrers.PROVENANCE, title="x", created="", content=forged)
-    attached = f"{connect(fake).repository}@{referrers.attach(connect(fake), paper, subject)}"
+    attestation = referrers.Attachment(media_type=referrers.PROVENANCE, title="x", created="", content=forged)
+    attached = f"{connect(fake).repository}@{referrers.attach(connect(fake), attestation, subject)}"
     labels = of_configuration(connect(fake).config(subject))
 
     def counts(demand: referrers.Demand | None) -> list[Statement]:
-        return described.statements(connect(fake), subject, labels, demand=demand)
+        return check.statements(connect(fake), subject, labels, demand=demand)
 
     assert len(counts(None)) == 2
     assert len(counts(demand)) == 1
-    assert described.check(connect(fake), best, tmp_path, demand).notes != ()
+    assert check.image(connect(fake), best, tmp_path, demand).notes != ()
     assert publish.accept(connect(fake), select(fake), demand=demand).image.id == best
     # With the forged one alone, it is not the image described.
     known -= signed(fake, best) - {f"{connect(fake).repository}@{subject.digest}", attached}
     for refused in (
-        lambda: described.check(connect(fake), best, tmp_path, demand),
+        lambda: check.image(connect(fake), best, tmp_path, demand),
         lambda: publish.accept(connect(fake), select(fake), demand=demand),
     ):
         with pytest.raises(VerificationFailed, match=r"the attached application/vnd\.in-toto\+json is not signed"):
@@ -353,14 +353,14 @@ def test_a_provenance_of_the_future_does_not_count(fake: type[FakeRegistry], nam
     labels = of_configuration(connect(fake).config(subject))
     (own,) = referrers.documents(connect(fake), subject, referrers.PROVENANCE)
     later = own.replace(b'"created": "2026-11-01T00:00:00Z"', b'"created": "2099-11-02T00:00:00Z"')
-    paper = referrers.Attachment(media_type=referrers.PROVENANCE, title="x", created="", content=later)
-    referrers.attach(connect(fake), paper, subject)
-    (counts,) = described.statements(connect(fake), subject, labels)
+    attestation = referrers.Attachment(media_type=referrers.PROVENANCE, title="x", created="", content=later)
+    referrers.attach(connect(fake), attestation, subject)
+    (counts,) = check.statements(connect(fake), subject, labels)
     assert counts == provenance.from_json(own)
     without(referrers.PROVENANCE)(fake, names["x86-64-v4"])
-    referrers.attach(connect(fake), paper, subject)
+    referrers.attach(connect(fake), attestation, subject)
     with pytest.raises(VerificationFailed, match=r"is of the future \(2099-11-02"):
-        described.statements(connect(fake), subject, labels)
+        check.statements(connect(fake), subject, labels)
 
 
 def test_an_image_is_checked_with_few_requests_and_without_its_sbom(
@@ -373,11 +373,11 @@ def test_an_image_is_checked_with_few_requests_and_without_its_sbom(
     assert len([request for request in fake.requests if "/blobs/" in request]) == 2
 
 
-def test_papers_that_name_another_image_do_not_vouch(fake: type[FakeRegistry], names: dict[str, str]) -> None:
+def test_attestations_that_name_another_image_do_not_vouch(fake: type[FakeRegistry], names: dict[str, str]) -> None:
     best = names["x86-64-v4"]
     subject = connect(fake).manifest(best)
     assert subject is not None
-    attach_papers(fake, labels_of_plan("2.20.0", "x86-64-v3"), subject)
+    attest(fake, labels_of_plan("2.20.0", "x86-64-v3"), subject)
     with pytest.raises(Altered, match="labels differ from its provenance"):
         publish.accept(connect(fake), select(fake))
 

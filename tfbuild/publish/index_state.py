@@ -19,7 +19,7 @@ from tfbuild.publish.indexes import ANY, LATEST, IndexEntry, IndexRow, Note
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class IndexState:
     """`lacking`: the indexes that should offer an image exactly as its labels describe it, and do not.
 
     `named`: whether any of them offers an image with the same identifier, even if it is another one. `described`: the
@@ -36,15 +36,15 @@ class Standing:
     edited: tuple[str, ...] = ()
 
 
-def of(registry: Registry, image: Published, manifest: Manifest) -> Standing:
+def compare(registry: Registry, image: Published, manifest: Manifest) -> IndexState:
     """Compare an image with the indexes that may name it. `manifest`: its own."""
     tags = indexes.indexes(image)
     moved: list[str] = []
-    contents = read(registry, tags, moved.append)
+    contents = read_indexes(registry, tags, moved.append)
     every = {tag: indexes.index_rows(index) for tag, index in contents.items()}
     entry = IndexEntry(image=image, media_type=manifest.media_type, size=len(manifest.content))
     own = {tag: [row for row in rows if row.digest == image.digest] for tag, rows in every.items()}
-    return Standing(
+    return IndexState(
         lacking=tuple(tag for tag in tags if not _offers(tag, every.get(tag, []), image)),
         named=any(row.id == image.id for rows in every.values() for row in rows),
         described=tuple(tag for tag, rows in own.items() if any(row.image != image for row in rows)),
@@ -67,7 +67,7 @@ def _edited(index: Manifest) -> bool:
     return len(known) < len(entries) or indexes.index(known) != index.content
 
 
-def read(registry: Registry, tags: Iterable[str], moved: Note = indexes.quietly) -> dict[str, Manifest]:
+def read_indexes(registry: Registry, tags: Iterable[str], moved: Note = indexes.quietly) -> dict[str, Manifest]:
     """Return the indexes, by tag; without those that do not exist.
 
     A tag that is no index any more is reported to `moved`.
@@ -87,7 +87,7 @@ def of_its_release(registry: Registry, identifier: str) -> list[Published]:
     release, _, rest = identifier.partition("-")
     if not labels.is_version(release):
         return []
-    every = read(registry, indexes.index_tags(release, rest.partition("-")[0]))
+    every = read_indexes(registry, indexes.index_tags(release, rest.partition("-")[0]))
     return [row.image for index in every.values() for row in indexes.index_rows(index) if row.image is not None]
 
 

@@ -25,10 +25,10 @@ from tfbuild.errors import (
 from tfbuild.oci import manifests, references, referrers
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Damaged, Manifest
-from tfbuild.publish import choose, indexes, provenance, standing
+from tfbuild.publish import choose, index_state, indexes, provenance
 from tfbuild.publish.choose import Published
+from tfbuild.publish.index_state import IndexState
 from tfbuild.publish.provenance import Statement
-from tfbuild.publish.standing import Standing
 from tfbuild.util.progress import Progress
 from tfbuild.verify import report as reporting
 
@@ -38,7 +38,7 @@ HINT = "it was changed after the push: do not use it, find out who changed it, a
 
 
 @dataclass(frozen=True, kw_only=True)
-class Described:
+class CheckedImage:
     """An image that is the one described. `reference`: by digest; `report`: whether the local report was compared.
 
     `lacking`: the indexes that should offer it and do not; `edited`: those that this version of tfbuild would write
@@ -71,7 +71,7 @@ class Described:
         }
 
 
-def check(registry: Registry, name: str, reports: Path, demand: referrers.Demand | None = None) -> Described:
+def image(registry: Registry, name: str, reports: Path, demand: referrers.Demand | None = None) -> CheckedImage:
     """The image that `name` (an identifier, a digest, or a reference with either) means, if it is the one described.
 
     Its signature is demanded before anything else is read, because all else can be forged by whoever may push.
@@ -79,12 +79,12 @@ def check(registry: Registry, name: str, reports: Path, demand: referrers.Demand
     attached to it and no index offers it, or a layer is missing.
     """
     try:
-        return _described(registry, name, reports, demand)
+        return _check(registry, name, reports, demand)
     except Damaged as error:
         raise VerificationFailed(error.reason, hint=error.hint) from error
 
 
-def _described(registry: Registry, name: str, reports: Path, demand: referrers.Demand | None) -> Described:
+def _check(registry: Registry, name: str, reports: Path, demand: referrers.Demand | None) -> CheckedImage:
     tag = tag_of(registry, name)
     manifest = _manifest(registry, tag)
     if demand is not None:
@@ -100,7 +100,7 @@ def _described(registry: Registry, name: str, reports: Path, demand: referrers.D
     published = indexes.of_config(config, manifest.digest)
     if published is None:
         raise VerificationFailed(f"the labels of {identifier} are invalid", hint="push it again with this tfbuild")
-    indexed = standing.of(registry, published, manifest)
+    indexed = index_state.compare(registry, published, manifest)
     moving = demand is not None and is_arriving(registry, manifest)
     _refuse_contradicted(manifest, identifier, indexed, by_tag=tag == identifier and not moving)
     rows = referrers.listed(registry, manifest.digest)
@@ -115,7 +115,7 @@ def _described(registry: Registry, name: str, reports: Path, demand: referrers.D
         raise Unfinished(f"{identifier} cannot be pulled: {damage}", hint="push it again, or another one with --force")
     compared, note = _compare_report(reports, identifier, manifest, about[-1])
     notes = [note, _several(about)]
-    return Described(
+    return CheckedImage(
         id=identifier,
         published=published,
         reference=f"{registry.repository}@{manifest.digest}",
@@ -136,7 +136,7 @@ def is_arriving(registry: Registry, manifest: Manifest) -> bool:
     return any(registry.digest(references.arriving_tag(known)) == manifest.digest for known in manifest.ids)
 
 
-def _refuse_contradicted(manifest: Manifest, identifier: str, indexed: Standing, *, by_tag: bool) -> None:
+def _refuse_contradicted(manifest: Manifest, identifier: str, indexed: IndexState, *, by_tag: bool) -> None:
     """Raise VerificationFailed if the indexes and the image contradict each other.
 
     An image that was given by its digest (not `by_tag`) may have been replaced since. So may one whose push with
@@ -163,7 +163,7 @@ def _several(about: Sequence[Statement]) -> str:
     )
 
 
-def refuse_unfinished(image: Described) -> None:
+def refuse_unfinished(image: CheckedImage) -> None:
     """Raise Withdrawn if the image was withdrawn, and Unfinished if an index that should offer it does not."""
     if image.withdrawn:
         raise Withdrawn(
@@ -183,7 +183,7 @@ def refuse_unfinished(image: Described) -> None:
         )
 
 
-def refuse_outdated(image: Described, context: str) -> None:
+def refuse_outdated(image: CheckedImage, context: str) -> None:
     """Raise Outdated if the image was made from another context than the one with the digest `context`.
 
     The base image is not compared here (see publish.freshness): the image names its own.
@@ -311,7 +311,7 @@ def _compare_report(reports: Path, identifier: str, manifest: Manifest, statemen
     )
 
 
-def pull(engine: Engine, registry: Registry, described: Described, progress: Progress) -> None:
+def pull(engine: Engine, registry: Registry, described: CheckedImage, progress: Progress) -> None:
     """Download the image, and compare its SBOM with its files. Raises VerificationFailed."""
     from tfbuild.publish import sbom
 
