@@ -18,7 +18,7 @@ from tfbuild import facts, pipeline, plan
 from tfbuild.ci import formats, matrix, runners
 from tfbuild.ci.matrix import MatrixRequest
 from tfbuild.ci.runners import Schedule
-from tfbuild.cli import planning
+from tfbuild.cli import many
 from tfbuild.context import dockerfile
 from tfbuild.errors import UsageError
 from tfbuild.plan import Request
@@ -228,9 +228,9 @@ def test_changed_without_git_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 def test_runners_are_refused_for_formats_without_jobs() -> None:
     with pytest.raises(UsageError, match="--runner applies to CI jobs only"):
-        planning.matrix(format="json", output="", changed="", runner=["source=large"])
+        many.matrix(format="json", output="", changed="", runner=["source=large"])
 
 
 def test_an_unknown_format_is_refused() -> None:
     with pytest.raises(UsageError, match="one of: table, json, github, gitlab, bake"):
-        planning.matrix(format="jenkins", output="", changed="")
+        many.matrix(format="jenkins", output="", changed="")

@@ -59,15 +59,15 @@ def files(tmp_path: Path) -> dict[str, str]:
         (("--source", "/nowhere"), 19, "no source at /nowhere", "--source names a tree"),
         ((*OF_THE_DOUBLE, "--release", "2.12.1"), 19, f"{DOUBLE} is TensorFlow 2.13.1, and --release says", "leave"),
         (
-            ("--release", "2.13.1", "--source", "{whole}", "--source-sha256", "0" * 64),
+            ("--release", "2.13.1", "--source", "{whole}", "--set", f"source-sha256={'0' * 64}"),
             19, "double.tar.gz has the sha256 {whole_sha256}, not 000", "fetch it again",
         ),
         (
-            ("--release", "2.13.1", "--source", "{half}", "--source-sha256", "{half_sha256}"),
+            ("--release", "2.13.1", "--source", "{half}", "--set", "source-sha256={half_sha256}"),
             19, "half.tar.gz is no tar archive, or one that is cut off: ", "--source takes what tar",
         ),
         (
-            ("--release", "2.13.1", "--source", "{page}", "--source-sha256", "{page_sha256}"),
+            ("--release", "2.13.1", "--source", "{page}", "--set", "source-sha256={page_sha256}"),
             19, "page.tar.gz is no tar archive", "--source takes what tar",
         ),
         (("--release", "2.14.1", "--bazel", "newest"), 2, "'newest' is not a Bazel version", "--bazel 7.4.1"),
@@ -111,10 +111,10 @@ def refusal(*words: str, code: int, cwd: Path = ROOT) -> str:
         ((*DRY_RUN, "--mirror", "http://a/$(id)"), 2, "--mirror 'http://a/$(id)' is not a valid address"),
         ((*DRY_RUN, "--mirror", "http://a/\tb"), 2, "--mirror has control characters in it: 'http://a/\\tb'"),
         ((*DRY_RUN, "--remote-cache", "http://[::1"), 2, "--remote-cache 'http://[::1' is not a valid address"),
-        ((*DRY_RUN, "--remote-executor", "grpc://[::1"), 2, "--remote-executor 'grpc://[::1' is not a valid address"),
+        ((*DRY_RUN, "--set", "remote-executor=grpc://[::1"), 2, "remote-executor 'grpc://[::1' is not a valid address"),
         ((*DRY_RUN, "--remote-cache", "grpc://a:99999"), 2, "--remote-cache 'grpc://a:99999' is not a valid address"),
         ((*PLAN, "--source", LONG), 19, f"no source at {LONG}: File name too long"),
-        ((*PLAN, "--override-repository", f"x={LONG}"), 19, f"--override-repository x: no folder at {LONG}: File"),
+        ((*PLAN, "--set", f"override-repository=x={LONG}"), 19, f"override-repository x: no folder at {LONG}: File"),
         ((*PLAN, "--release", f"2.{DIGITS}"), 12, "unknown TensorFlow release '2.111"),
         ((*PLAN, "--release", DIGITS), 12, "unknown TensorFlow release '111"),
         ((*PLAN, "--bazel", f"2.{DIGITS}"), 2, "'2.111"),
@@ -130,8 +130,8 @@ def refusal(*words: str, code: int, cwd: Path = ROOT) -> str:
         (("fleet", "\n" * 100_000), 2, "\n"),
         (("fleet", "x" * 1_000_000), 2, "xxx"),
         ((*PLAN, "--python", "x" * 1_000_000), 2, "--python has 1,000,000 characters"),
-        ((*PLAN, "--system-lib", "cur\N{LATIN SMALL LETTER LONG S}=libx1"), 2, "--system-lib 'cur"),
-        ((*PLAN, "--system-lib", "png=zlib1g-"), 2, "--system-lib 'png=zlib1g-'"),
+        ((*PLAN, "--set", "system-lib=cur\N{LATIN SMALL LETTER LONG S}=libx1"), 2, "system-lib 'cur"),
+        ((*PLAN, "--set", "system-lib=png=zlib1g-"), 2, "system-lib 'png=zlib1g-'"),
     ],
 )
 def test_a_value_that_cannot_be_used_ends_in_one_short_message(words: tuple[str, ...], code: int, error: str) -> None:

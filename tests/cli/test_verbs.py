@@ -126,6 +126,10 @@ def test_the_help_begins_with_what_people_need_most() -> None:
     assert re.findall(r"^  --([\w-]+)", shown, re.MULTILINE)[:5] == ["target", "release", "python", "platform", "cpu"]
 
 
+def test_build_has_few_options_of_its_own() -> None:
+    assert len(EVERY["build"].options) <= 36
+
+
 def test_the_whole_help_has_all_verbs_in_groups() -> None:
     shown = invoke().stdout
     assert shown == invoke("--list").stdout

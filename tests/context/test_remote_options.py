@@ -69,13 +69,13 @@ def test_what_is_no_address_is_refused_with_an_example(address: str) -> None:
         ({"key": "x"}, "need a remote cache or a remote executor", "--remote-cache"),
         ({"cache": "grpc://h", "executor": "grpc://h", "readonly": True}, "an executor stores", "leave out one"),
         ({"cache": "https://h", "executor": "grpc://h"}, "needs a cache over gRPC", "leave out --remote-cache"),
-        ({"cache": "grpc://h", "certificate": "x"}, "needs its key", "--remote-client-key FILE"),
-        ({"cache": "grpc://h", "key": "x"}, "needs its key", "--remote-client-cert FILE"),
-        ({"cache": "grpc://h", "instance": "a b"}, "is not an instance name", "--remote-instance main"),
+        ({"cache": "grpc://h", "certificate": "x"}, "needs its key", "--set remote-client-key=FILE"),
+        ({"cache": "grpc://h", "key": "x"}, "needs its key", "--set remote-client-cert=FILE"),
+        ({"cache": "grpc://h", "instance": "a b"}, "is not an instance name", "--set remote-instance=main"),
         ({"cache": "grpc://me@h"}, "holds a user or a password", "--remote-header-file"),
         ({"cache": "grpc://h", "properties": ("x",)}, "cannot be read", "container-image=docker"),
         ({"cache": "grpc://h", "properties": ("cache-silo-key=x",)}, "sets cache-silo-key", "leave it out"),
-        ({"cache": "grpc://h", "certificate": "/no", "key": "/no"}, "--remote-client-cert /no is not a PEM", "BEGIN"),
+        ({"cache": "grpc://h", "certificate": "/no", "key": "/no"}, "remote-client-cert /no is not a PEM", "BEGIN"),
         ({"cache": "grpc://h", "header_file": "/no"}, "cannot read --remote-header-file /no", "NAME=VALUE"),
     ],
 )
@@ -89,7 +89,7 @@ def test_each_refusal_has_its_reason_and_its_hint(options: dict[str, object], re
 def test_a_key_that_is_none_is_named_by_its_own_option(tmp_path: Path) -> None:
     certificate = tmp_path / "certificate.pem"
     certificate.write_text("-----BEGIN CERTIFICATE-----\n")
-    with pytest.raises(UsageError, match="--remote-client-key /no is not a PEM file"):
+    with pytest.raises(UsageError, match="remote-client-key /no is not a PEM file"):
         remote(cache="grpc://h", certificate=str(certificate), key="/no")
 
 

@@ -18,11 +18,11 @@ from tfbuild.plan import Request, RunRequest
 @pytest.mark.parametrize("name", ["build", "wheel", "bundle"])
 def test_every_option_of_the_verbs_that_make_images_is_read(name: str) -> None:
     """An option that no field takes would be dropped silently; a field without an option could not be given."""
-    offered = {option.replace("-", "_") for option in VERBS[name].options}
+    offered = {option.replace("-", "_") for option in {**VERBS[name].settings, **VERBS[name].options}}
     request, run = ({field.name for field in fields(kind)} for kind in (Request, RunRequest))
     assert offered >= request
     own = {"build": {"dry_run"}, "wheel": {"output"}, "bundle": {"output", "wheel_only", "dry_run"}}[name]
-    assert offered - request - run == {"json", *own}
+    assert offered - request - run == {"options", "set", "json", *own}
     lacking = run - offered
     assert lacking == set() if name == "build" else lacking >= {"no_verify", "no_throughput", "reverify", "reuse"}
 
@@ -85,6 +85,9 @@ def test_ignored_compile_options_are_named_where_nothing_is_compiled() -> None:
     compiled = plan.select(Request(release="2.20.0", cpu="avx", platform="linux/amd64"), None)
     options = {"jobs": "4", "remote_property": ["a=b"], "remote_readonly": True, "time_limit": "1h"}
     (note,) = building.ignored_options(official, options)
-    assert note == "--jobs, --remote-property, --remote-readonly: ignored, because --wheel official compiles nothing"
+    assert (
+        note
+        == "--jobs, --set remote-property, --set remote-readonly: ignored, because --wheel official compiles nothing"
+    )
     assert building.ignored_options(official, {"jobs": "", "time_limit": "1h"}) == []
     assert building.ignored_options(compiled, options) == []

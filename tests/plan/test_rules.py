@@ -109,12 +109,12 @@ def test_this_machine_is_the_platform_unless_nobody_builds_for_it(monkeypatch: p
         ({"release": "2.14.1\n"}, "--release has control characters in it: '2.14.1\\n'",
          "one line of plain text"),
         ({"config": ("mkl",), "target": "cpu"}, "--config mkl belongs to target mkl, not to cpu", "--target mkl"),
-        ({"threading": "openmp"}, "--threading is for oneDNN, which --target cpu does not promise",
+        ({"threading": "openmp"}, "threading is for oneDNN, which --target cpu does not promise",
          targets.options("onednn")),
         ({"compute_capabilities": "8.0"}, "--compute-capabilities is for GPUs, and --target cpu is not",
          targets.options("cuda")),
-        ({"cudnn": "8.7"}, "--cudnn is for GPUs, and --target cpu is not", targets.options("cuda")),
-        ({"system_lib": ("curl", "curl")}, "--system-lib names curl twice", "once is enough"),
+        ({"cudnn": "8.7"}, "cudnn is for GPUs, and --target cpu is not", targets.options("cuda")),
+        ({"system_lib": ("curl", "curl")}, "system-lib names curl twice", "once is enough"),
         ({"configure": ("x",)}, "--configure 'x' is not NAME=VALUE", "--configure TF_ENABLE_XLA=0"),
         ({"wheel": "official", "cpu": "", "bazel": "7.4.1", "cuda": "12.3"},
          "--cuda, --bazel: only for builds from source; --wheel official compiles nothing",
@@ -234,15 +234,15 @@ def test_without_cuda_there_are_no_capabilities_and_with_it_the_release_s_own() 
 @pytest.mark.parametrize(
     ("text", "error", "reason", "hint"),
     [
-        ("eigen", UsageError, "--override-repository 'eigen' is not NAME=FOLDER",
-         "--override-repository eigen_archive=../eigen"),
-        ("eigen=", UsageError, "--override-repository 'eigen=' is not NAME=FOLDER",
-         "--override-repository eigen_archive=../eigen"),
-        ("eigen=none", BadSource, "--override-repository eigen: no folder at none: No such file or directory",
+        ("eigen", UsageError, "override-repository 'eigen' is not NAME=FOLDER",
+         "--set override-repository=eigen_archive=../eigen"),
+        ("eigen=", UsageError, "override-repository 'eigen=' is not NAME=FOLDER",
+         "--set override-repository=eigen_archive=../eigen"),
+        ("eigen=none", BadSource, "override-repository eigen: no folder at none: No such file or directory",
          "unpack the repository there"),
-        ("eigen=file", BadSource, "--override-repository eigen: no folder at file: not a folder",
+        ("eigen=file", BadSource, "override-repository eigen: no folder at file: not a folder",
          "unpack the repository there"),
-        ("eigen=.", BadSource, "--override-repository eigen: . has no WORKSPACE file, so Bazel does not take it",
+        ("eigen=.", BadSource, "override-repository eigen: . has no WORKSPACE file, so Bazel does not take it",
          "add a file WORKSPACE with: workspace(name = 'eigen')"),
     ],
 )  # fmt: skip
@@ -260,7 +260,7 @@ def test_a_repository_is_overridden_once(tmp_path: Path) -> None:
     (tmp_path / "WORKSPACE").write_text("")
     once = f"eigen_archive={tmp_path}"
     assert refused(UsageError, override_repository=(once, once)) == (
-        "--override-repository names eigen_archive twice", "once is enough",
+        "override-repository names eigen_archive twice", "once is enough",
     )  # fmt: skip
 
 
@@ -287,8 +287,8 @@ def test_a_library_is_known_or_names_its_packages() -> None:
     for text in ("zlib", "zlib=", "zlib=a1,,b1"):
         with pytest.raises(UsageError) as caught:
             amendments.system_library(text, "2.14.1")
-        assert caught.value.reason == f"--system-lib {text!r}: its Debian packages are not known"
-        assert caught.value.hint == "one of: curl, hwloc; or name them: --system-lib NAME=PACKAGE,PACKAGE"
+        assert caught.value.reason == f"system-lib {text!r}: its Debian packages are not known"
+        assert caught.value.hint == "one of: curl, hwloc; or name them: --set system-lib=NAME=PACKAGE,PACKAGE"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tfbuild import plan
-from tfbuild.cli import planning
+from tfbuild.cli import many
 from tfbuild.facts import base_images, releases, targets
 from tfbuild.plan import support
 from tfbuild.plan.support import Combination, Evidence
@@ -85,12 +85,12 @@ def _is(row: Combination, done: Evidence) -> bool:
 def test_the_verb_prints_it(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     everything = rows()
     monkeypatch.setattr(support, "rows", lambda: everything)
-    planning.support(json=True)
+    many.support(json=True)
     printed_json = json.loads(capsys.readouterr().out)
     assert printed_json["schema"] == "tfbuild.support/1"
     assert len(printed_json["rows"]) == len(rows())
     assert {"release", "python", "target", "platform", "planned", "reason", "not_certain", "evidence"} <= set(
         printed_json["rows"][0]
     )
-    planning.support(json=False)
+    many.support(json=False)
     assert capsys.readouterr().out == (ROOT / support.FILE).read_text(encoding="utf-8")

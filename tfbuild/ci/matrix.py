@@ -62,7 +62,7 @@ class MatrixRequest:
     """The values to combine; an empty field means the default ones. `only`: globs, one of which an identifier must fit.
 
     `images`: the platform and instruction set of each of a fleet's images, built from source. They replace the product
-    of `wheels`, `platforms` and `cpus`.
+    of `wheels`, `platforms` and `cpus`. `builds`: a list in place of all combinations, which must be planned as it is.
     """
 
     releases: tuple[str, ...] = ()
@@ -72,6 +72,7 @@ class MatrixRequest:
     platforms: tuple[str, ...] = ()
     wheels: tuple[str, ...] = ()
     images: tuple[tuple[str, str], ...] = ()
+    builds: tuple[Request, ...] = ()
     only: tuple[str, ...] = ()
 
 
@@ -101,6 +102,9 @@ def select(request: MatrixRequest) -> Matrix:
         try:
             build = plan.select(combination, None)
         except TfbuildError as error:
+            if request.builds:
+                error.reason = f"build {request.builds.index(combination) + 1} of the list: {error.reason}"
+                raise
             refused.append(Refused(request=combination, reason=error.reason))
         else:
             rows[build.id] = build
@@ -117,6 +121,9 @@ def _order(build: Build) -> tuple[Version, str, Version, str, str]:
 
 
 def _combinations(request: MatrixRequest) -> Iterator[Request]:
+    if request.builds:
+        yield from request.builds
+        return
     for combination in _of_fleet(request) if request.images else _of_platforms(request):
         yield from (replace(combination, python=python) for python in request.pythons or _pythons(combination))
 

@@ -11,10 +11,10 @@ import gc
 gc.disable()
 try:
     # Each module registers its verbs. Every command imports all of them, so they import slow modules inside functions.
-    from tfbuild.cli import bench, building, command_line, planning, publishing
+    from tfbuild.cli import bench, building, command_line, many, planning, publishing
     from tfbuild.cli.verbs import VERBS
 finally:
     gc.freeze()
     gc.enable()
 
-__all__ = ["VERBS", "bench", "building", "command_line", "planning", "publishing"]
+__all__ = ["VERBS", "bench", "building", "command_line", "many", "planning", "publishing"]

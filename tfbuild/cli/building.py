@@ -16,6 +16,7 @@ from tfbuild.cli.options import (
     ON_ENGINE,
     PLAN,
     RUN,
+    SETTINGS,
     TIMED,
     engine_of,
     image_on,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 @verb(
     PLAN,
     RUN,
+    SETTINGS,
     {"dry-run": (False, "only plan, and write the build context")},
     JSON,
     examples=(
@@ -78,6 +80,7 @@ def ignored_options(build: Build, options: Mapping[str, Any]) -> list[str]:
     PLAN,
     MAKE,
     COMPILE,
+    SETTINGS,
     {"output": ("dist", "folder for the wheel", "PATH")},
     JSON,
     examples=(
@@ -108,6 +111,7 @@ def wheel(*, output: str, json: bool, **options: Any) -> None:
 @verb(
     PLAN,
     MAKE,
+    SETTINGS,
     {
         "output": ("bundle", "folder to fill; files that are there are not downloaded again", "PATH"),
         "wheel-only": (False, "only what `invoke wheel` downloads, not what an image needs"),

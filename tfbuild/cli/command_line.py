@@ -203,12 +203,12 @@ def _parser(verb: Verb) -> ArgumentParser:
 
 
 def _value(row: Option, given: list[str]) -> object:
-    """Return an option's value: True for a switch that is given, a list for an option that may be repeated."""
+    """Return an option's value: whether a switch is given, a list for an option that may be repeated, else text."""
     if row.switch:
         return bool(given)
     if row.repeatable:
         return given
-    return given[-1] if given else row.default
+    return given[-1] if given else ""
 
 
 def _refuse_values(verb: Verb, name: str, values: Sequence[str]) -> None:

@@ -7,7 +7,7 @@ from inspect import cleandoc
 from tfbuild import __doc__ as purpose
 from tfbuild.cli.verbs import Verb
 from tfbuild.util.installation import as_typed, command
-from tfbuild.util.options import COMMON
+from tfbuild.util.options import COMMON, Option, Options
 from tfbuild.util.terminal import width
 
 PLAIN_WIDTH = 80
@@ -16,6 +16,7 @@ WIDEST = 100
 # The verbs of each module of tfbuild/cli/.
 VERB_GROUPS = {
     "planning": "Look and plan; these need no container engine",
+    "many": "Plan many builds",
     "building": "Build and check",
     "publishing": "Publish and pull",
     "bench": "Measure",
@@ -65,8 +66,8 @@ def of_verb(verb: Verb) -> str:
     if verb.positional:
         rows = [(row.name.upper(), ARGUMENTS[row.name]) for row in verb.positional]
         lines += ["", "Arguments:", *_columns(rows)]
-    for title, names in groups(verb):
-        lines += ["", f"{title}:", *_columns([(spelled(verb, name), verb.options[name].help) for name in names])]
+    for title, options in groups(verb):
+        lines += ["", f"{title}:", *_columns([(name, row.help) for name, row in options.items()])]
     return as_typed("\n".join(lines))
 
 
@@ -77,23 +78,27 @@ def placeholders(verb: Verb) -> list[str]:
 
 def option(verb: Verb, name: str) -> str:
     """Return an option as its help shows it, on one line."""
-    return f"{spelled(verb, name)}: {verb.options[name].help}"
-
-
-def groups(verb: Verb) -> Iterator[tuple[str, list[str]]]:
-    """Yield the title and the options of each group, the common ones first."""
-    grouped: dict[str, list[str]] = {COMMON: []}
-    for name, row in verb.options.items():
-        grouped.setdefault(row.group, []).append(name)
-    for title, names in grouped.items():
-        if names:
-            yield title or ("Common options" if len(grouped) > 1 else "Options"), names
-
-
-def spelled(verb: Verb, name: str) -> str:
-    """Return an option with what stands for its value: --cpu CPU."""
     row = verb.options[name]
-    return f"--{name}" if row.switch else f"--{name} {row.value or name.rpartition('-')[2].upper()}"
+    return f"{_spelled(name, row)}: {row.help}"
+
+
+def groups(verb: Verb) -> Iterator[tuple[str, Options]]:
+    """Yield the title of each group, and its options as they are typed: the common ones first, the rare ones last."""
+    grouped: dict[str, dict[str, Option]] = {COMMON: {}}
+    for name, row in verb.options.items():
+        grouped.setdefault(row.group, {})[_spelled(name, row)] = row
+    for title, rows in grouped.items():
+        if rows:
+            yield title or ("Common options" if len(grouped) > 1 else "Options"), rows
+    if rare := {_spelled(name, row): row for name, row in verb.settings.items() if row.rare}:
+        yield "Rare options, by --set or in a file", rare
+
+
+def _spelled(name: str, row: Option) -> str:
+    """Return an option with what stands for its value: --cpu CPU; cudnn=VERSION for a rare one."""
+    if row.rare:
+        return f"{name}={row.stands_for(name)}"
+    return f"--{name}" if row.switch else f"--{name} {row.stands_for(name)}"
 
 
 def summary(verb: Verb) -> str:

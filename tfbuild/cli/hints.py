@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from tfbuild.cli.verbs import Verb
 from tfbuild.errors import TfbuildError, UsageError
 from tfbuild.facts import targets
+from tfbuild.util.options import flag
 
 COMPILERS = re.compile(r"(gcc|clang|g\+\+|clang\+\+)([-=]?\d+)?")
 RELEASE = re.compile(r"v?([12]\.\d+(\.\d+)?(rc\d+)?)")
@@ -95,14 +96,10 @@ def unknown_option(verb: Verb, words: Sequence[str], verbs: Mapping[str, Verb]) 
         return UsageError(f"{verb.name} takes nothing after --", hint="leave out --")
     if name in {row.name for row in verb.positional}:
         return UsageError(message, hint=f"{name.upper()} is given without an option: {_called(verb, name)}")
-    if opposite := _opposite(verb, name):
-        return UsageError(message, hint=opposite)
-    if name in ELSEWHERE:
-        return UsageError(message, hint=ELSEWHERE[name])
-    if option := _of_value(name, verb):
-        return UsageError(message, hint=option)
+    if hint := _opposite(verb, name) or ELSEWHERE.get(name) or _rare(verb, words) or _of_value(name, verb):
+        return UsageError(message, hint=hint)
     near = nearest(SYNONYMS.get(name, name).replace("_", "-"), verb.options)
-    others = [other.name for other in verbs.values() if name in other.options]
+    others = [other.name for other in verbs.values() if name in other.options or name in other.settings]
     if near and not others:
         rest = f"{equals}{value}"
         return UsageError(message, hint=" or ".join(f"--{other}{rest}" for other in near))
@@ -111,6 +108,16 @@ def unknown_option(verb: Verb, words: Sequence[str], verbs: Mapping[str, Verb]) 
     if name in verbs:
         return UsageError(message, hint=f"invoke {name} is a verb of its own")
     return UsageError(message, hint=f"invoke --help {verb.name} lists its options")
+
+
+def _rare(verb: Verb, words: Sequence[str]) -> str:
+    """Say how an option is given that is none of the command line's own; "" for one that no file can have either."""
+    option, equals, value = words[0].partition("=")
+    name = option.removeprefix("--").replace("_", "-")
+    if (row := verb.settings.get(name)) is None or not row.rare:
+        return ""
+    value = value if equals else next((word for word in words[1:2] if not word.startswith("-")), "")
+    return flag(name, row, shlex.quote(value) if value and not row.switch else row.stands_for(name))
 
 
 def _of_value(word: str, verb: Verb) -> str:

@@ -24,13 +24,14 @@ def show_fields(rows: Iterable[tuple[str, str]], *, notes: Sequence[str] = ()) -
     print("\n".join(lines))
 
 
-def show_plan(build: Build) -> None:
-    """Print the plan without empty fields, the ones that people look for first."""
+def show_plan(build: Build, *, origins: Mapping[str, str] | None = None) -> None:
+    """Print the plan without empty fields, the ones that people look for first; `origins`: of the options given."""
     values = {key: value for key, value in build.to_json().items() if key not in WITHIN}
     values["wheel"] = " ".join((build.wheel.kind, build.wheel.requirement, *build.wheel.constraints)).strip()
     names = [*FIRST, *(name for name in values if name not in FIRST)]
     rows = [(name.replace("_", " "), _line(values[name])) for name in names if values[name]]
-    show_fields(rows, notes=build.notes)
+    from_files = [f"{name} ({origin})" for name, origin in (origins or {}).items()]
+    show_fields([*rows, *([("options", ", ".join(from_files))] if from_files else [])], notes=build.notes)
 
 
 def _line(value: Any) -> str:

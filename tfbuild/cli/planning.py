@@ -1,19 +1,16 @@
 """The verbs that only read and plan, without starting anything or needing an engine."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tfbuild import facts
-from tfbuild.cli.listing import show_fields, show_flags, show_matrix, show_plan
-from tfbuild.cli.options import JSON, PLAN, ROOT, RUN, certificates, host_cpu, needs_clone, request_of
+from tfbuild.cli.listing import show_fields, show_flags, show_plan
+from tfbuild.cli.options import JSON, PLAN, RUN, SETTINGS, certificates, host_cpu, request_of
 from tfbuild.cli.output import out, say
-from tfbuild.cli.verbs import verb
+from tfbuild.cli.verbs import COMMAND_LINE, verb
 from tfbuild.cpu import detect as detect_cpu
 from tfbuild.cpu import isa
-from tfbuild.errors import UsageError
-from tfbuild.facts import targets
 from tfbuild.plan import (
     PLATFORMS,
     Build,
@@ -27,11 +24,8 @@ from tfbuild.plan import (
 )
 from tfbuild.plan import select as select_build
 from tfbuild.util.files import WORK
-from tfbuild.util.installation import as_typed
-from tfbuild.util.quantities import counted, positive
 
 if TYPE_CHECKING:
-    from tfbuild.ci.matrix import Matrix
     from tfbuild.pipeline.run import Run
 
 WHEELS = {"source": "from source", "official": "official wheel", "file": "wheel file"}
@@ -79,8 +73,9 @@ def detect(*, cpuinfo: str, json: bool) -> None:
 
 
 @verb(
-    {name: PLAN[name] for name in ("cpu", "cpuinfo", "prefer-vector-width", "platform")},
+    {name: PLAN[name] for name in ("cpu", "cpuinfo", "platform")},
     {
+        "prefer-vector-width": replace(PLAN["prefer-vector-width"], rare=False),
         "compiler": PLAN["compiler"],
         "release": replace(
             PLAN["release"],
@@ -149,38 +144,8 @@ def explain(*, json: bool, **options: Any) -> None:
 
 
 @verb(
-    {
-        "also": ([], "another recorded file, folder or list (repeatable)", "PATH"),
-        "images": ("3", "largest number of images to choose", "K"),
-        "skip-unreachable": (False, "skip hosts that cannot be read"),
-        "timeout": ("20", "time limit for each ssh host, in seconds", "SECONDS"),
-        "ssh-config": ("", "configuration for ssh, in place of ~/.ssh/config", "FILE"),
-    },
-    JSON,
-    examples=(
-        "invoke fleet recorded/              # a folder of recorded /proc/cpuinfo files",
-        "invoke fleet ssh://web1 --also ssh://web2 --images 2",
-        "invoke fleet hosts.txt --json > fleet.json    # for invoke matrix --fleet",
-    ),
-)
-def fleet(
-    hosts: str, *, also: list[str], images: str, timeout: str, ssh_config: str, skip_unreachable: bool, json: bool
-) -> None:
-    """Choose the fewest images that cover HOSTS: a recorded cpuinfo file, a folder of them, or a list of ssh hosts."""
-    from tfbuild import fleet as fleets
-    from tfbuild.fleet.hosts import gather
-
-    most, seconds = positive("images", images), positive("timeout", timeout)
-    config = Path(ssh_config) if ssh_config else None
-    gathered = gather((hosts, *also), timeout=seconds, config=config, skip=skip_unreachable)
-    for host in gathered.skipped:
-        say(f"skipped {host.name}: {host.reason}" + (f"; {host.hint}" if host.hint else ""))
-    chosen = fleets.choose(gathered.hosts, most, gathered.skipped)
-    print(fleets.to_json(chosen)) if json else fleets.show(chosen)
-
-
-@verb(
     PLAN,
+    SETTINGS,
     JSON,
     examples=(
         "invoke plan --target mkl            # the newest release, for this CPU",
@@ -190,15 +155,19 @@ def fleet(
 )
 def plan(*, json: bool, **options: Any) -> None:
     """Show the resolved build, without needing an engine."""
+    origins = options["origins"]
     chosen = select(request_of(options))
     if json:
-        out([chosen.to_json()])
+        values = {name: {"value": options[name.replace("-", "_")], "from": origin} for name, origin in origins.items()}
+        out([{**chosen.to_json(), "options": values}])
         return
-    show_plan(chosen)
+    # What was just typed needs no repetition.
+    show_plan(chosen, origins=origins if {*origins.values()} - {COMMAND_LINE} else {})
 
 
 @verb(
     PLAN,
+    SETTINGS,
     {
         "base": replace(
             PLAN["base"],
@@ -265,119 +234,3 @@ def select_and_print_notes(request: Request, run: "Run") -> Build:
     for note in chosen.notes:
         say(f"note: {note}")
     return chosen
-
-
-@verb(
-    {
-        "release": ([], "TensorFlow release (repeatable; default: the newest of each kind of build)", "VERSION"),
-        "target": ([], f"{targets.spelled()} (repeatable; default: {' and '.join(targets.of_matrix())})"),
-        "python": ([], "Python (repeatable; default: all that the release and the base images have)", "VERSION"),
-        "cpu": ([], "instruction set of builds from source (repeatable; default: the platform's levels)"),
-        "platform": ([], "linux/amd64 or linux/arm64 (default: both)"),
-        "wheel": ([], "official or source (default: both)"),
-        "fleet": (
-            "",
-            "build the images that this file lists, from source; it is written by: invoke fleet HOSTS --json > FILE",
-            "FILE",
-        ),
-        "only": (
-            [],
-            "keep only rows whose identifier matches this glob, such as '*-mkl-py3.12-*' (repeatable)",
-            "NAME",
-        ),
-        "changed": ("", "keep only rows whose files differ from this git revision, such as origin/main", "REVISION"),
-        "format": ("table", "output format: table, json, github, gitlab or bake"),
-        "runner": (
-            [],
-            "WHEEL[:PLATFORM]=LABEL, the CI runner for such rows, such as source=my-large (repeatable)",
-            "WHEEL=LABEL",
-        ),
-        "output": ("build/bake", "folder for the build contexts of --format bake", "PATH"),
-    },
-    examples=(
-        "invoke matrix                       # what can be built, as a table",
-        "invoke matrix --format github --only '*-mkl-*'",
-        "invoke matrix --fleet fleet.json --format gitlab",
-    ),
-)
-def matrix(
-    *,
-    format: str,
-    output: str,
-    changed: str,
-    runner: Sequence[str] = (),
-    fleet: str = "",
-    root: Path = ROOT,
-    **options: list[str],
-) -> None:
-    """Print the rows of a CI matrix: every combination that can be built, in a stable order."""
-    from tfbuild.ci import formats
-    from tfbuild.ci import matrix as rows
-
-    if format not in formats.FORMATS:
-        raise UsageError(f"unknown format {format!r}", hint=f"one of: {', '.join(formats.FORMATS)}")
-    if runner and format not in ("github", "gitlab"):
-        raise UsageError("--runner applies to CI jobs only", hint="--format github or gitlab")
-    if changed:
-        needs_clone("--changed")
-    requested = {name if name == "only" else f"{name}s": tuple(values) for name, values in options.items()}
-    selected = rows.select(rows.MatrixRequest(**requested, images=_images(fleet, options) if fleet else ()))
-    if changed:
-        arguments = [f"--{name}={value}" for name, values in options.items() for value in values]
-        arguments += [f"--fleet={Path(fleet).resolve()}"] if fleet else []
-        selected = rows.changed(selected, changed, arguments, root)
-    for line in rows.refusals(selected):
-        say(line)
-    if format == "table":
-        show_matrix(selected.rows)
-    elif format == "json":
-        out(formats.to_json(selected))
-    elif format == "bake":
-        folder = Path(output)
-        text = formats.to_bake(selected, folder)
-        formats.write_contexts(selected, folder, lambda identifier: say(f"{folder / identifier}"))
-        print(text, end="")
-    else:
-        selected = show_jobs(selected, format, runner)
-    say(counted(len(selected.rows), "row"))
-
-
-def _images(file: str, options: dict[str, list[str]]) -> tuple[tuple[str, str], ...]:
-    """Return platform and instruction set of each image in the file that `invoke fleet --json` wrote."""
-    from tfbuild import fleet as fleets
-
-    if used := [f"--{name}" for name in ("cpu", "platform", "wheel") if options[name]]:
-        raise UsageError(
-            f"{', '.join(used)} cannot be combined with --fleet, whose images have their own",
-            hint="leave out one of them",
-        )
-    return tuple((image.platform, image.cpu) for image in fleets.read(Path(file)).images)
-
-
-def show_jobs(selected: "Matrix", system: str, runner: Sequence[str]) -> "Matrix":
-    """Print the jobs of a CI system, and return the rows that it has a machine for."""
-    from tfbuild.ci import formats, runners
-
-    schedule = runners.schedule(selected, system, runner)
-    print(formats.to_github(schedule) if system == "github" else formats.to_gitlab(schedule))
-    for note in schedule.notes:
-        say(f"note: {note}")
-    return replace(selected, rows=tuple(build for build, _ in schedule.rows))
-
-
-@verb(
-    JSON,
-    examples=(
-        "invoke support",
-        "invoke support --json",
-    ),
-)
-def support(*, json: bool) -> None:
-    """Print as Markdown which release builds for which Python, target and platform, and how certain that is."""
-    from tfbuild.plan import support as table
-
-    rows = list(table.rows())
-    if json:
-        out(table.to_json(rows))
-    else:
-        print(as_typed(table.to_markdown(rows)), end="")

@@ -14,6 +14,7 @@ from invoke.tasks import Task
 from tfbuild import __version__
 from tfbuild.cli.verbs import Body, Call, Verb
 from tfbuild.util.installation import COMMAND, as_typed, command
+from tfbuild.util.options import Option
 
 
 def collection(*tables: Mapping[str, Verb]) -> Collection:
@@ -23,7 +24,7 @@ def collection(*tables: Mapping[str, Verb]) -> Collection:
 
 def _task(verb: Verb) -> "Task[Body]":
     keywords = [
-        Parameter(name.replace("-", "_"), Parameter.KEYWORD_ONLY, default=[] if row.repeatable else row.default)
+        Parameter(name.replace("-", "_"), Parameter.KEYWORD_ONLY, default=_not_given(row))
         for name, row in verb.options.items()
     ]
 
@@ -36,6 +37,11 @@ def _task(verb: Verb) -> "Task[Body]":
     lists = [name.replace("-", "_") for name, row in verb.options.items() if row.repeatable]
     helps = {name: as_typed(row.help) for name, row in verb.options.items()}
     return Task(run, help=helps, iterable=lists, auto_shortflags=False)
+
+
+def _not_given(row: Option) -> object:
+    """Return what Invoke passes for an option that is not given; it takes an option's type from that."""
+    return False if row.switch else [] if row.repeatable else ""
 
 
 class InstalledProgram(Program):

@@ -8,10 +8,11 @@ from inspect import Parameter, signature
 from typing import Any, NoReturn, TypeVar
 
 from tfbuild.cli import output
-from tfbuild.errors import Interrupted, TfbuildError
+from tfbuild.errors import Interrupted, TfbuildError, UsageError
+from tfbuild.plan import Request, RunRequest, options_file
 from tfbuild.util import process
 from tfbuild.util.installation import as_typed
-from tfbuild.util.options import Option, Options
+from tfbuild.util.options import Option, Options, declared, of_settings
 
 Body = Callable[..., None]
 B = TypeVar("B", bound=Body)
@@ -21,10 +22,14 @@ Rows = Mapping[str, Option | tuple[Any, ...]]
 
 @dataclass(frozen=True)
 class Verb:
-    """A function for the command line, the options that it takes as keywords, and commands to show in its help."""
+    """A function for the command line, the options that it takes as keywords, and commands to show in its help.
+
+    `settings`: those of its options that a file of options and --set name, by their names. It takes rare ones only so.
+    """
 
     body: Body
     options: Options
+    settings: Options
     examples: tuple[str, ...] = ()
 
     @property
@@ -38,6 +43,9 @@ class Verb:
         return tuple(parameter for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD)
 
 
+# What a file of options can have.
+OF_REQUESTS: Options = {**declared(Request), **declared(RunRequest)}
+COMMAND_LINE = "command line"
 # The verbs of every tfbuild. Those that need a clone of the repository are a table of their own (tools/verbs.py).
 VERBS: dict[str, Verb] = {}
 
@@ -51,8 +59,10 @@ def verb(*groups: Rows, examples: tuple[str, ...] = (), table: dict[str, Verb] =
 
     def register(body: B) -> B:
         rows = {name: row for group in groups for name, row in group.items()}
-        options = {name: row if isinstance(row, Option) else Option(*row) for name, row in rows.items()}
-        table[body.__name__] = Verb(body, options, examples)
+        every = {name: row if isinstance(row, Option) else Option(*row) for name, row in rows.items()}
+        options = {name: row for name, row in every.items() if not row.rare}
+        settings = {name: row for name, row in every.items() if name in OF_REQUESTS} if "set" in options else {}
+        table[body.__name__] = Verb(body, options, settings, examples)
         return body
 
     return register
@@ -60,10 +70,24 @@ def verb(*groups: Rows, examples: tuple[str, ...] = (), table: dict[str, Verb] =
 
 @dataclass(frozen=True)
 class Call:
-    """A verb with the values of its words and options."""
+    """A verb with the values of its words and options. An option that is not given is "", [] or False."""
 
     verb: Verb
     values: Mapping[str, Any]
+
+    def settled(self) -> dict[str, Any]:
+        """Return the values with which the verb runs: those that are given, then those of a file, then the defaults.
+
+        `origins`, where the verb reads a file, says where each value of `settings` is from. Raises UsageError.
+        """
+        every = {**self.verb.settings, **self.verb.options}
+        values = {name.replace("-", "_"): row.default for name, row in every.items()}
+        given = {name: value for name, value in self.values.items() if value or name not in values}
+        if self.verb.settings:
+            settings = _settings(self.verb, given)
+            given |= {name.replace("-", "_"): value for name, (value, _) in settings.items()}
+            given["origins"] = {name: origin for name, (_, origin) in settings.items()}
+        return {**values, **given}
 
     def run(self) -> None:
         """Run the verb. Interrupts and closed pipes end it as they end other programs.
@@ -74,8 +98,22 @@ class Call:
         with exits(), process.interruptible():
             output.prepare()
             with output.refusals():
-                self.verb.body(**self.values)
+                self.verb.body(**self.settled())
                 sys.stdout.flush()
+
+
+def _settings(verb: Verb, given: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
+    """Return value and origin of the options of a request that the command line or a file has, by their names."""
+    typed = {name: given[field] for name in verb.settings if (field := name.replace("-", "_")) in given}
+    changed = of_settings(given.get("set", ()), OF_REQUESTS)
+    if other := next((name for name in changed if name not in verb.settings), None):
+        raise UsageError(f"{verb.name} has no option {other}", hint="it is an option of invoke build")
+    if twice := next((name for name in typed if name in changed), None):
+        raise UsageError(f"--{twice} and --set {twice} are given", hint="give one of them")
+    file = options_file.find(given.get("options", ""))
+    settings = {name: (value, file.path) for name, value in file.values.items()}
+    settings |= {name: (value, COMMAND_LINE) for name, value in {**typed, **changed}.items()}
+    return {name: settings[name] for name in verb.settings if name in settings}
 
 
 @contextmanager

@@ -350,11 +350,11 @@ def refuse_vector_width(held: frozenset[str], name: str, version: int, width: st
     if width not in compilers.WIDTHS:
         raise UsageError(f"{width!r} is not a vector width", hint=f"one of: {', '.join(compilers.WIDTHS)} (in bits)")
     if not compilers.takes_vector_width(name, version):
-        raise UnknownCompiler(f"{name}-{version} does not know {WIDTH}{width}", hint="leave out --prefer-vector-width")
+        raise UnknownCompiler(f"{name}-{version} does not know {WIDTH}{width}", hint="leave out prefer-vector-width")
     needed = "avx512f" if width == "512" else "avx"
     if needed not in held:
         raise UsageError(
-            f"--prefer-vector-width {width} changes nothing: the instruction set has no {needed}",
+            f"prefer-vector-width {width} changes nothing: the instruction set has no {needed}",
             hint="leave it out, or name a CPU that has it",
         )
 

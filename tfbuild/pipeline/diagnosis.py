@@ -143,13 +143,13 @@ CAUSES = (
         pattern=r"\n\s*tfbuild: (?P<what>the fix (?P<fix>\S+) does not apply to this tree)",
         error=BadSource,
         message="{what}",
-        hint="--without-fix {fix} where the tree already has that fix, or does not need it",
+        hint="--set without-fix={fix} where the tree already has that fix, or does not need it",
     ),
     Cause(
         pattern=r"Could not find any (?P<what>[\w., -]+?) matching version '(?P<version>[^'\n]*)' in any subdirectory",
         error=BaseUnavailable,
         message="the base image has no {what} of version {version!r} where configure.py looks for it",
-        hint="--base with an image that has the development packages of CUDA, cuDNN and NCCL; --cuda and --cudnn name "
+        hint="--base with an image that has the development packages of CUDA, cuDNN and NCCL; --cuda and cudnn name "
         "their versions",
     ),
     Cause(

@@ -249,7 +249,7 @@ class Maker:
         if self.run.bundle and builder:
             raise UsageError(
                 f"{builder} has a network of its own, which cannot reach a folder served on this machine's loopback",
-                hint="serve the folder by a web server that it reaches: --mirror URL; or leave out --builder",
+                hint="serve the folder by a web server that it reaches: --mirror URL; or leave out the builder",
             )
         if build.platform != self.engine.platform:
             raise EngineMissing(

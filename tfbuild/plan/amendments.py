@@ -90,17 +90,15 @@ def override(text: str) -> Override:
     name, equals, folder = text.partition("=")
     if not equals or not REPOSITORY.fullmatch(name) or not folder:
         raise UsageError(
-            f"--override-repository {text!r} is not NAME=FOLDER", hint="--override-repository eigen_archive=../eigen"
+            f"override-repository {text!r} is not NAME=FOLDER", hint="--set override-repository=eigen_archive=../eigen"
         )
     path = Path(folder)
     if not os.path.isdir(path):
         why = absence(path) or "not a folder"
-        raise BadSource(
-            f"--override-repository {name}: no folder at {folder}: {why}", hint="unpack the repository there"
-        )
+        raise BadSource(f"override-repository {name}: no folder at {folder}: {why}", hint="unpack the repository there")
     if not any((path / marker).exists() for marker in ("WORKSPACE", "WORKSPACE.bazel", "MODULE.bazel")):
         raise BadSource(
-            f"--override-repository {name}: {folder} has no WORKSPACE file, so Bazel does not take it",
+            f"override-repository {name}: {folder} has no WORKSPACE file, so Bazel does not take it",
             hint=f"add a file WORKSPACE with: workspace(name = {name!r})",
         )
     return Override(name=name, path=path)
@@ -115,15 +113,15 @@ def system_library(text: str, release: str) -> SystemLibrary:
     valid = {row.name: row.packages for row in library_rows() if row.covers(release)}
     if name not in valid:
         raise UsageError(
-            f"--system-lib {text!r}: TensorFlow {release} cannot take {name!r} from the system",
+            f"system-lib {text!r}: TensorFlow {release} cannot take {name!r} from the system",
             hint=_where(name) or f"one of: {', '.join(valid)}",
         )
     names = tuple(packages.split(",")) if equals else valid[name]
     if not names or not all(PACKAGE.fullmatch(each) for each in names):
         tried = ", ".join(name for name, packages in valid.items() if packages)
         raise UsageError(
-            f"--system-lib {text!r}: its Debian packages are not known",
-            hint=f"one of: {tried}; or name them: --system-lib NAME=PACKAGE,PACKAGE",
+            f"system-lib {text!r}: its Debian packages are not known",
+            hint=f"one of: {tried}; or name them: --set system-lib=NAME=PACKAGE,PACKAGE",
         )
     return SystemLibrary(name=name, packages=names)
 

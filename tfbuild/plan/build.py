@@ -92,7 +92,7 @@ class Decision:
 class Toolchain:
     """What compiles the wheel.
 
-    `packages`: Debian's, for the compiler and TensorFlow's own build; `system_packages`: those of --system-lib;
+    `packages`: Debian's, for the compiler and TensorFlow's own build; `system_packages`: those of system-lib;
     `requirements`: pip's. `llvm`: URL, suite, key and fingerprint of the apt repository with the compiler, () if the
     base's distribution has it. `bazelisk`: version, sha256 and architecture. `host_flags`: Bazel's, for tools that run
     on the builder; `machine_flags`: for a machine that can run what it compiles. `silo`: the flag that keeps caches

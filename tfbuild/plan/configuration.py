@@ -32,7 +32,7 @@ def threading(release: str, arch: str, asked: str = "") -> str:
     if not asked and not fact.default:
         raise UncertainFact(
             f"what oneDNN runs on in TensorFlow {release} for {arch} is not certain: {fact.source}",
-            hint=" or ".join(f"--threading {name}" for name in runtimes),
+            hint=" or ".join(f"--set threading={name}" for name in runtimes),
         )
     return asked or fact.default
 

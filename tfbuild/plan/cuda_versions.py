@@ -146,10 +146,10 @@ def _newest_patch(among: Iterable[str], prefix: str) -> str:
 
 
 def _requested(release: str, text: str, library: Literal["CUDA", "cuDNN"]) -> str:
-    """Return the version that --cuda or --cudnn names, among those that the release takes."""
+    """Return the version that --cuda or cudnn names, among those that the release takes."""
     if not VERSION.fullmatch(text):
         raise UsageError(
-            f"{text!r} is not a {library} version", hint=f"--{library.lower()} {'12.8' if library == 'CUDA' else '9.8'}"
+            f"{text!r} is not a {library} version", hint="--cuda 12.8" if library == "CUDA" else "--set cudnn=9.8"
         )
     fact = releases.cuda(release)
     known = _takes(fact) if library == "CUDA" else (fact.cudnn, *fact.others_cudnn)

@@ -29,8 +29,8 @@ def cuda_of(
     """Return the CUDA to compile with; an official wheel has the release's own, and a target without CUDA none."""
     if not targets.get(target).cuda:
         if request.cuda or request.cudnn:
-            name = "cuda" if request.cuda else "cudnn"
-            raise UsageError(f"--{name} is for GPUs, and --target {target} is not", hint=targets.options("cuda"))
+            name = "--cuda" if request.cuda else "cudnn"
+            raise UsageError(f"{name} is for GPUs, and --target {target} is not", hint=targets.options("cuda"))
         return CudaChoice(cuda="", cudnn="", configs=(), notes=())
     if not compiler:
         return cuda_versions.own(release)

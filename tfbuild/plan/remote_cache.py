@@ -108,23 +108,23 @@ def options(
         return None
     _refuse_contradictions(cache, executor, readonly=readonly, certificate=certificate, key=key)
     if not INSTANCE.fullmatch(instance):
-        raise UsageError(f"--remote-instance {instance!r} is not an instance name", hint="--remote-instance main")
+        raise UsageError(f"remote-instance {instance!r} is not an instance name", hint="--set remote-instance=main")
     return Remote(
         cache=_url("--remote-cache", cache, CACHES),
-        executor=_url("--remote-executor", executor, EXECUTORS),
+        executor=_url("remote-executor", executor, EXECUTORS),
         instance=instance,
         properties=tuple(_property(text) for text in properties),
         readonly=readonly,
         headers=_headers(Path(header_file)) if header_file else (),
-        certificate=_pem("--remote-client-cert", certificate) if certificate else None,
-        key=_pem("--remote-client-key", key) if key else None,
+        certificate=_pem("remote-client-cert", certificate) if certificate else None,
+        key=_pem("remote-client-key", key) if key else None,
     )
 
 
 def _refuse_contradictions(cache: str, executor: str, *, readonly: bool, certificate: str, key: str) -> None:
     if readonly and executor:
         raise UsageError(
-            "--remote-readonly does not work with --remote-executor: an executor stores its results",
+            "remote-readonly does not work with remote-executor: an executor stores its results",
             hint="leave out one of the two",
         )
     if executor and cache.startswith("http"):
@@ -134,7 +134,7 @@ def _refuse_contradictions(cache: str, executor: str, *, readonly: bool, certifi
         )
     if bool(certificate) != bool(key):
         raise UsageError(
-            "a client certificate needs its key", hint="--remote-client-cert FILE --remote-client-key FILE"
+            "a client certificate needs its key", hint="--set remote-client-cert=FILE --set remote-client-key=FILE"
         )
 
 
@@ -171,7 +171,7 @@ def is_address(text: str) -> bool:
 def _property(text: str) -> str:
     if not PROPERTY.fullmatch(text):
         raise UsageError(
-            f"--remote-property {text!r} cannot be read", hint="--remote-property container-image=docker://..."
+            f"remote-property {text!r} cannot be read", hint="--set remote-property=container-image=docker://..."
         )
     if text.startswith(f"{SILO}="):
         raise UsageError(f"tfbuild itself sets {SILO}, to keep builders apart", hint="leave it out")

@@ -108,6 +108,7 @@ class Request:
         pattern=LOOKED_UP,
         compiles=True,
         identifier=Identifier.WORD,
+        rare=True,
     )
     threading: str = option(
         "",
@@ -116,6 +117,7 @@ class Request:
         pattern=LOOKED_UP,
         compiles=True,
         identifier=Identifier.WORD,
+        rare=True,
     )
     compute_capabilities: str = option(
         "",
@@ -142,6 +144,7 @@ class Request:
         pattern=LOOKED_UP,
         compiles=True,
         identifier=Identifier.WORD,
+        rare=True,
     )
     bazel: str = option(
         "",
@@ -173,6 +176,7 @@ class Request:
         group=COMPILER,
         pattern=LOOKED_UP,
         compiles=True,
+        rare=True,
     )
     source: str = option(
         "",
@@ -191,6 +195,7 @@ class Request:
         pattern=LOOKED_UP,
         compiles=True,
         identifier=Identifier.NEUTRAL,  # it only checks the source
+        rare=True,
     )
     patch: tuple[str, ...] = option(
         (),
@@ -209,6 +214,7 @@ class Request:
         pattern=TEXT,
         compiles=True,
         written=lambda build: tuple(f"{row.name}={row.path.name}" for row in build.overrides),
+        rare=True,
     )
     system_lib: tuple[str, ...] = option(
         (),
@@ -217,6 +223,7 @@ class Request:
         group=SOURCE,
         pattern=LOOKED_UP,
         compiles=True,
+        rare=True,
     )
     configure: tuple[str, ...] = option(
         (),

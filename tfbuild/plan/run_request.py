@@ -33,6 +33,7 @@ class RunRequest:
         "NAME",
         group=ENGINE,
         pattern=TEXT,
+        rare=True,
     )
     ca_cert: str = option(
         "",
@@ -86,6 +87,7 @@ class RunRequest:
         group=REMOTE,
         pattern=LOOKED_UP,
         compiles=True,
+        rare=True,
     )
     remote_instance: str = option(
         "",
@@ -94,6 +96,7 @@ class RunRequest:
         group=REMOTE,
         pattern=LOOKED_UP,
         compiles=True,
+        rare=True,
     )
     remote_header_file: str = option(
         "",
@@ -105,19 +108,21 @@ class RunRequest:
     )
     remote_client_cert: str = option(
         "",
-        "PEM file with the client certificate (with --remote-client-key)",
+        "PEM file with the client certificate (with remote-client-key)",
         "FILE",
         group=REMOTE,
         pattern=TEXT,
         compiles=True,
+        rare=True,
     )
     remote_client_key: str = option(
         "",
-        "PEM file with the key of --remote-client-cert",
+        "PEM file with the key of remote-client-cert",
         "FILE",
         group=REMOTE,
         pattern=TEXT,
         compiles=True,
+        rare=True,
     )
     remote_property: tuple[str, ...] = option(
         (),
@@ -126,12 +131,14 @@ class RunRequest:
         group=REMOTE,
         pattern=LOOKED_UP,
         compiles=True,
+        rare=True,
     )
     remote_readonly: bool = option(
         False,
         "read the remote cache, but write nothing to it (for untrusted jobs)",
         group=REMOTE,
         compiles=True,
+        rare=True,
     )
     no_cache: bool = option(
         False,

@@ -55,17 +55,17 @@ def read(path: Path, sha256: str) -> Source:
     if os.path.isdir(path):
         _refuse_foreign(path)
         if sha256:
-            raise BadSource(f"{path} is a folder, and --source-sha256 is for an archive", hint="leave it out")
+            raise BadSource(f"{path} is a folder, and source-sha256 is for an archive", hint="leave it out")
         return Source(kind="tree", path=path)
     if not os.path.isfile(path):
         why = absence(path) or "neither a folder nor a file"
         raise BadSource(f"no source at {path}: {why}", hint="--source names a tree of TensorFlow or an archive of one")
     if not sha256:
-        raise BadSource(f"{path.name} is an archive, which is taken by its digest", hint="--source-sha256 HEX")
+        raise BadSource(f"{path.name} is an archive, which is taken by its digest", hint="--set source-sha256=HEX")
     actual = digest(path)
     if actual != sha256.lower():
         raise BadSource(
-            f"{path.name} has the sha256 {actual}, not {sha256}", hint="fetch it again, or correct --source-sha256"
+            f"{path.name} has the sha256 {actual}, not {sha256}", hint="fetch it again, or correct source-sha256"
         )
     _refuse_foreign_archive(path)
     return Source(kind="archive", path=path, sha256=actual)

@@ -162,7 +162,7 @@ def _threading(request: Request, target: str, release: str, arch: str) -> str:
     onednn = targets.get(target).onednn
     if request.threading and not onednn:
         raise UsageError(
-            f"--threading is for oneDNN, which --target {target} does not promise", hint=targets.options("onednn")
+            f"threading is for oneDNN, which --target {target} does not promise", hint=targets.options("onednn")
         )
     return configuration.threading(release, arch, request.threading) if onednn else "threadpool"
 
@@ -172,9 +172,9 @@ def _amendments(
 ) -> tuple[tuple[SystemLibrary, ...], tuple[Override, ...], tuple[Patch, ...]]:
     """Read what the user changes about the tree; each library and repository may be named once."""
     libraries = tuple(amendments.system_library(text, release) for text in request.system_lib)
-    amendments.refuse_repeated("--system-lib", [row.name for row in libraries])
+    amendments.refuse_repeated("system-lib", [row.name for row in libraries])
     overrides = tuple(amendments.override(text) for text in request.override_repository)
-    amendments.refuse_repeated("--override-repository", [row.name for row in overrides])
+    amendments.refuse_repeated("override-repository", [row.name for row in overrides])
     return libraries, overrides, tuple(amendments.patch(text) for text in request.patch)
 
 

@@ -41,8 +41,8 @@ def _section(verb: Verb, *, clone: bool) -> str:
         text += "\n```text\n" + "".join(f"{line}\n" for line in verb.examples) + "```\n"
     if verb.positional:
         text += _rows("argument", {row.name.upper(): help_pages.ARGUMENTS[row.name] for row in verb.positional})
-    for title, names in help_pages.groups(verb):
-        text += _rows(title.lower(), {help_pages.spelled(verb, name): verb.options[name].help for name in names})
+    for title, rows in help_pages.groups(verb):
+        text += _rows(title.lower(), {name: row.help for name, row in rows.items()})
     return text
 
 
