@@ -17,6 +17,8 @@ from tfbuild.pages.charts import Line, LineGroup, ratios
 from tfbuild.util.quantities import counted
 
 QUIET = "quiet"
+# The colour and the sign of a gate's outcome.
+GATES = {compare.PASSED: ("good", "✓"), compare.FAILED: ("bad", "✗"), compare.UNJUDGED: ("warned", "?")}
 # The numbers of lines, of answers and of changes shown; the reader can unfold the others.
 MOST_LINES, MOST_ANSWERS = 3, 4
 MOST_CHANGES = 12
@@ -112,7 +114,7 @@ def comparison(reports: ReportComparison, verdicts: Sequence[GateVerdict] = ()) 
         rows=side_by_side(reports),
         cells=compare.cells,
         chart=Markup(ratios("Throughput against the first report", groups)) if groups else "",
-        gates=[compare.spelled(verdict, len(pairs)) for verdict in verdicts],
+        gates=[(compare.spelled(verdict, len(pairs)), *GATES[verdict.outcome]) for verdict in verdicts],
         notes=compare.notes(reports),
     )
 
@@ -155,9 +157,14 @@ def _counts(row: ExperimentResult) -> Iterator[str]:
             )
     undecided = [(case, arm) for case, arm in measured if wording.undecided(arm, case)]
     if len(undecided) < len(measured) and all(arm.effect == records.NO_DIFFERENCE for _, arm in measured):
-        yield records.NO_DIFFERENCE
+        yield records.NO_DIFFERENCE + _noise([case for case in row.cases if case.noisy and case.rounds])
     if undecided:
         yield f"{wording.TOO_FEW}: {len(undecided)} of {len(measured)} comparisons"
+
+
+def _noise(noisy: Sequence[CaseResult]) -> str:
+    clean, rounds = sum(case.clean for case in noisy), sum(len(case.rounds) for case in noisy)
+    return f" ({counted(len(noisy), 'noisy case')}: {clean} of {rounds} rounds undisturbed)" if noisy else ""
 
 
 def _range(medians: Sequence[float]) -> str:

@@ -5,15 +5,15 @@ from collections.abc import Iterator
 import msgspec
 from markupsafe import Markup
 
-from tfbuild.measure.records import SLOWER
 from tfbuild.pages import charts, rendering
 from tfbuild.pages.charts import Line, LineGroup
 from tfbuild.util.installation import DISTRIBUTION
 from tfbuild.verify import wording
 from tfbuild.verify.records import Benchmark, Check, Report, Throughput
 
-# How a status is coloured; a table has the word too.
-STYLES = {"pass": "quiet", "warn": SLOWER, "fail": SLOWER, "skip": "quiet"}
+# How a status looks: its colour, and a sign with a word for those who do not see colours.
+STYLES = {"pass": "good", "warn": "warned", "fail": "bad", "skip": "quiet"}
+SIGNS = {"pass": "✓ pass", "warn": "! warning", "fail": "✗ FAIL", "skip": "– skipped"}
 ALL = "all (geometric mean)"
 
 
@@ -25,7 +25,7 @@ def to_html(report: Report) -> str:
         failed=[check for check in report.checks if check.status == "fail"],
         warned=[check for check in report.checks if check.status == "warn"],
         summary=_summary(report.checks),
-        marks=wording.MARKS,
+        signs=SIGNS,
         styles=STYLES,
         numbers=wording.numbers,
         baseline=wording.baseline(report),
