@@ -19,7 +19,7 @@ from statistics import median
 from benchmarks.harness import record
 from tfbuild.bench import session
 from tfbuild.bench.session import Settings
-from tfbuild.bench.wording import judged
+from tfbuild.bench.wording import judged_ratio
 from tfbuild.engine import Engine
 from tfbuild.measure import evaluate
 from tfbuild.measure.experiments import Arm, Case, Experiment, Value
@@ -83,7 +83,7 @@ def asleep(turn: int) -> Case:
 
 def outcome(case: CaseResult) -> dict[str, object]:
     arm = case.arms[-1]
-    ratio = judged(arm, case)
+    ratio = judged_ratio(arm, case)
     return {
         "case": case.name,
         "effect": arm.effect or f"{arm.status}: {arm.reason}",
@@ -96,14 +96,14 @@ def outcome(case: CaseResult) -> dict[str, object]:
 
 def middle(row: ExperimentResult) -> float | None:
     """The median of the repeats' ratios."""
-    ratios = [ratio.median for case in row.cases if case.arms and (ratio := judged(case.arms[-1], case))]
+    ratios = [ratio.median for case in row.cases if case.arms and (ratio := judged_ratio(case.arms[-1], case))]
     return median(ratios) if ratios else None
 
 
 def words(row: ExperimentResult) -> list[str]:
     """The verdicts of the repeats that had rounds enough for one."""
     arms = [(case.arms[-1], case) for case in row.cases if case.arms and case.rounds]
-    return [arm.effect for arm, case in arms if evaluate.sure(judged(arm, case))]
+    return [arm.effect for arm, case in arms if evaluate.sure(judged_ratio(arm, case))]
 
 
 def summary(report: BenchReport, rows: Sequence[ExperimentResult]) -> dict[str, object]:

@@ -411,7 +411,7 @@ def test_advice_on_the_largest_batch_size_says_that_it_is_the_largest() -> None:
 
 @pytest.mark.parametrize("path", [GUIDE, MODELS], ids=["guide", "models"])
 def test_a_committed_report_s_advice_does_not_contradict_itself(path: Path) -> None:
-    recorded: BenchReport = reporting.read(path)
+    recorded: BenchReport = reporting.read_report(path)
     advice = advise.advise(recorded)
     assert advice
     names = [name for one in advice for name in one.env]

@@ -81,11 +81,11 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
     first = mixed()
     texts = {
-        "recorded": page.to_html(reporting.read(RECORDED)),
+        "recorded": page.to_html(reporting.read_report(RECORDED)),
         "mixed": page.to_html(first),
         "hostile": page.to_html(hostile()),
         "verification": verification.to_html(failed()),
-        "guide": page.to_html(reporting.read(GUIDE)),
+        "guide": page.to_html(reporting.read_report(GUIDE)),
         "comparison": page.comparison(compare.compare(slower_report(1.0), slower_report(2.0), elsewhere(first))),
     }
     for name, text in texts.items():
@@ -186,7 +186,7 @@ def test_the_dark_changes_everything_and_charts_follow(browser: Any, pages: dict
 
 
 def test_the_numbers_that_are_seen_are_the_report_s(browser: Any, pages: dict[str, Path]) -> None:
-    recorded = reporting.read(RECORDED)
+    recorded = reporting.read_report(RECORDED)
     with OpenPage(browser, pages["recorded"]) as seen:
         seen.ask(FOLDED.format("true"))
         text = seen.ask("document.body.innerText")
@@ -199,7 +199,11 @@ def test_the_numbers_that_are_seen_are_the_report_s(browser: Any, pages: dict[st
             assert number in text
         for one in row.cases:
             for arm in one.arms:
-                assert {intervals.spelled(arm.cpu), intervals.spelled(arm.wall), wording.time(arm.seconds)} <= {
+                assert {
+                    intervals.interval_text(arm.cpu),
+                    intervals.interval_text(arm.wall),
+                    wording.time(arm.seconds),
+                } <= {
                     *cells,
                     "",
                 }

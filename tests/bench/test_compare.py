@@ -83,7 +83,7 @@ def without(original: BenchReport, *names: str) -> BenchReport:
 @pytest.fixture(scope="module")
 def guide() -> BenchReport:
     """Return a measured report on the guide's questions, with the cases that have enough rounds."""
-    measured = reporting.read(MEASURED["guide"])
+    measured = reporting.read_report(MEASURED["guide"])
 
     def sound(one: CaseResult) -> bool:
         return len(undisturbed(one.rounds)) >= intervals.FEWEST
@@ -184,7 +184,7 @@ def test_any_number_is_held_against_the_first() -> None:
     assert "TensorFlow: 2.21.0 | 2.14.0" in shown
     assert "\x1b" not in shown
     line = next(line for line in shown.splitlines() if line.startswith("throughput"))
-    assert line.split() == ["throughput", *" ".join(map(intervals.spelled, totals)).split()]
+    assert line.split() == ["throughput", *" ".join(map(intervals.interval_text, totals)).split()]
 
 
 def test_one_report_is_nothing_to_compare() -> None:
@@ -416,7 +416,7 @@ def test_an_image_against_itself_differs_in_no_more_than_a_twentieth(guide: Benc
 @pytest.mark.parametrize("name", ["guide", "isa"])
 def test_the_first_rounds_of_a_run_fail_no_gate_against_its_last(name: str) -> None:
     """One image on one machine, really measured one half after the other."""
-    measured = reporting.read(MEASURED[name])
+    measured = reporting.read_report(MEASURED[name])
     first, last = halves(measured)
     for comparison in (compare.compare(first, last), compare.compare(last, first)):
         assert comparison.throughput
@@ -438,7 +438,7 @@ def halves(original: BenchReport) -> tuple[BenchReport, BenchReport]:
 
 @pytest.mark.parametrize("name", ["guide", "isa"])
 def test_a_tenth_slower_everywhere_is_found(name: str) -> None:
-    measured, chance = reporting.read(MEASURED[name]), random.Random(2)
+    measured, chance = reporting.read_report(MEASURED[name]), random.Random(2)
     missed = 0
     for _ in range(20):
         slow = redrawn(measured, chance, slower=1.1, drift=0.02)

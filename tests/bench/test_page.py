@@ -96,7 +96,7 @@ def mixed_page() -> str:
 @cache
 def recorded() -> tuple[BenchReport, str]:
     """Return a report of an older version, and its page."""
-    read = reporting.read(RECORDED)
+    read = reporting.read_report(RECORDED)
     return read, page.to_html(read)
 
 
@@ -106,9 +106,9 @@ def curve() -> CaseResult:
 
 def every_number(row: ExperimentResult) -> Iterator[str]:
     for measured in row.cases:
-        yield intervals.spelled(measured.band)
+        yield intervals.interval_text(measured.band)
         for arm in measured.arms:
-            yield from (intervals.spelled(arm.cpu), intervals.spelled(arm.wall), wording.time(arm.seconds))
+            yield from (intervals.interval_text(arm.cpu), intervals.interval_text(arm.wall), wording.time(arm.seconds))
         for number in measured.rounds:
             yield from (f"{raw.cpu / raw.inner * 1e3:.4g}" for raw in number.samples.values())
 
@@ -371,8 +371,8 @@ def test_the_comparison_has_a_page() -> None:
     assert not read.open
     for one in (comparison, *comparison.others):
         for row in one.rows:
-            assert intervals.spelled(row.wall) in read.texts
-            assert intervals.spelled(row.cpu) in read.texts
+            assert intervals.interval_text(row.wall) in read.texts
+            assert intervals.interval_text(row.cpu) in read.texts
     assert "Nothing: the same image on the same machine." in read.text
     assert "TensorFlow 2.21.0 2.14.0" in read.text
     (drawing,) = drawings(text)
@@ -430,7 +430,7 @@ def test_pyperf_gets_seconds_an_item(tmp_path: Path) -> None:
     suite = reader.BenchmarkSuite.load(str(tmp_path / "p.json"))
     measured = {
         f"{row.name}/{one.name}/{arm.name}": arm.cpu_seconds
-        for row in reporting.read(RECORDED).experiments
+        for row in reporting.read_report(RECORDED).experiments
         for one in row.cases
         for arm in one.arms
         if arm.cpu_seconds is not None

@@ -141,7 +141,7 @@ def test_what_is_written_is_read_back_equal(tmp_path: Path) -> None:
     path = command.write(report(), tmp_path / "reports")
     assert path.name == "bench-2.21.0-mkl.json"
     assert reporting.path(report(), tmp_path, "before").name == "before.json"
-    assert reporting.read(path) == report()
+    assert reporting.read_report(path) == report()
     assert sorted(file.suffix for file in path.parent.iterdir()) == [".html", ".json", ".md"], "no half-written file"
     foreign = replace(report(), image=replace(report().image, labels={"io.tfbuild.id": "../../etc/x"}))
     assert reporting.path(foreign, tmp_path).parent == tmp_path
@@ -164,7 +164,7 @@ def test_the_published_schema_is_the_report_s() -> None:
 def test_a_real_report_fits_the_published_schema() -> None:
     """It was measured in this project's default image, with two allocators that it lacks."""
     schemas.library().validate(json.loads(RECORDED.read_text()), json.loads(reporting.SCHEMA_FILE.read_text()))
-    measured = reporting.read(RECORDED)
+    measured = reporting.read_report(RECORDED)
     assert [row.name for row in measured.experiments] == ["onednn", "jpeg", "batchnorm", "allocator"]
     assert reporting.from_json(reporting.to_json(measured)) == measured
 
@@ -188,9 +188,9 @@ def test_what_contradicts_itself_is_refused(changed: dict[str, object], why: str
 def test_what_is_no_report_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "x.json").write_text(text)
     with pytest.raises(UsageError, match="not a benchmark's report"):
-        reporting.read(tmp_path / "x.json")
+        reporting.read_report(tmp_path / "x.json")
     with pytest.raises(UsageError, match="No such file"):
-        reporting.read(tmp_path / "y.json")
+        reporting.read_report(tmp_path / "y.json")
 
 
 def test_markdown_and_table_say_what_was_found() -> None:
@@ -251,7 +251,7 @@ def test_what_spoils_a_number_stands_beside_it() -> None:
     for text in (wording.noise(stopped), reporting.to_markdown(stopped), " ".join(stream.getvalue().split())):
         assert text.count("stopped by the time budget") == text.count(once) == 1
     few = Interval(median=1.0, low=0.9, high=1.1, coverage=0.75)
-    assert intervals.spelled(few) == "x1.00 [0.90, 1.10] at 75%"
+    assert intervals.interval_text(few) == "x1.00 [0.90, 1.10] at 75%"
     wrong = replace(case(0.5).arms[1], same=False)
     assert "computes something else" in wording.verdict(wrong, case(0.5))
 
@@ -450,11 +450,11 @@ def test_an_empty_report_is_refused_wherever_one_is_read(tmp_path: Path) -> None
         reporting.to_json(report(experiment("isa", replace(SKIPPED, status=records.FAILED))))
     )
     with pytest.raises(UsageError, match=r"x\.json: nothing was measured: TensorFlow in this image sees no GPU"):
-        reporting.read(tmp_path / "x.json")
+        reporting.read_report(tmp_path / "x.json")
     with pytest.raises(UsageError, match="nothing was measured"):
         command.export(str(tmp_path / "x.json"), html=str(tmp_path / "x.html"), pyperf="")
     assert not (tmp_path / "x.html").exists()
-    assert reporting.read(tmp_path / "failed.json").experiments, "a failure is a result"
+    assert reporting.read_report(tmp_path / "failed.json").experiments, "a failure is a result"
 
 
 def test_reports_that_cannot_be_written_are_noticed_before_the_work(tmp_path: Path) -> None:

@@ -281,10 +281,10 @@ def test_windows_of_steps_count_and_the_first_of_each_process_only_without_other
             (tmp_path / name / sitecustomize.COMPLETE).touch()
     monkeypatch.setattr(inside, "threads", lambda folder: [folder])
     monkeypatch.setattr(inside, "divide", lambda threads: names[str(Path(threads[0]).relative_to(tmp_path))])
-    assert inside.read(str(tmp_path)) == [busy[2], busy[4]]
+    assert inside.read_windows(str(tmp_path)) == [busy[2], busy[4]]
     for name in ("7/1", "8/10"):
         (tmp_path / name / sitecustomize.COMPLETE).unlink()
-    assert inside.read(str(tmp_path)) == [busy[1], busy[3]]
+    assert inside.read_windows(str(tmp_path)) == [busy[1], busy[3]]
 
 
 def test_a_command_is_stopped_when_its_time_is_over(tmp_path: Path) -> None:

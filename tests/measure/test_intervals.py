@@ -77,9 +77,9 @@ def test_a_difference_lies_beyond_1_and_beyond_the_noise(
 
 
 def test_confidence_is_spelled_where_it_is_less_than_usual() -> None:
-    assert intervals.spelled(None) == ""
-    assert intervals.spelled(between(1.357, 1.412, 1.388, 0.95)) == "x1.39 [1.36, 1.41]"
-    assert intervals.spelled(between(1.0, 2.0, 1.5, 0.75)) == "x1.50 [1.00, 2.00] at 75%"
+    assert intervals.interval_text(None) == ""
+    assert intervals.interval_text(between(1.357, 1.412, 1.388, 0.95)) == "x1.39 [1.36, 1.41]"
+    assert intervals.interval_text(between(1.0, 2.0, 1.5, 0.75)) == "x1.50 [1.00, 2.00] at 75%"
     assert evaluate.sure(between(1, 2, coverage=0.95))
     assert not evaluate.sure(between(1, 2, coverage=0.9499))
     assert not evaluate.sure(None)

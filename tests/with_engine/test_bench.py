@@ -130,7 +130,7 @@ def test_a_tenth_more_is_found_where_the_machine_can_tell(delays: dict[str, Case
     able = case.band.high - case.band.low < WIDE
     arm = case.arms[1]
     assert arm.effect in (("slower",) if able else ("slower", "no difference shown")), arm
-    ratio = wording.judged(arm, case)
+    ratio = wording.judged_ratio(arm, case)
     assert ratio is not None
     assert not able or ratio.median == pytest.approx(1 / 1.1, abs=WIDE), "what is planted is a tenth"
 
@@ -295,4 +295,4 @@ def test_ctrl_c_keeps_what_was_measured(image: Callable[..., str], tmp_path: Pat
     assert len(convolution.rounds) >= 6
     assert done.findings
     (written,) = (tmp_path / "reports").glob("bench-*.json")
-    assert reporting.read(written) == report
+    assert reporting.read_report(written) == report

@@ -37,7 +37,7 @@ def advise(report: BenchReport) -> tuple[Advice, ...]:
 
 
 def no_change(advices: Sequence[Advice]) -> str:
-    """Say that nothing is to be changed; `advices`: what is in place."""
+    """Say that there is nothing to change; `advices`: what is in place already."""
     return f"No change has a measured gain{' over the current settings' if advices else ''}."
 
 
@@ -228,6 +228,7 @@ def env_file(advices: tuple[Advice, ...]) -> str:
 
 
 def lines_of_code(advices: tuple[Advice, ...]) -> str:
+    """Return the lines of code, each below the measurements behind it; what is in place already is a comment."""
     lines: list[str] = []
     for advice in advices:
         if advice.code:

@@ -76,15 +76,15 @@ def fetch(engine: Engine, image: str, ca: Path | None, seconds: float = SECONDS)
     names = (*details.tags, *details.repo_digests)
     if not names:
         raise UnknownImage(f"{image} has no name, which FROM requires", hint="docker tag IMAGE NAME")
-    with temporary_folder() as place:
-        folder, output = place / "context", place / "out"
+    with temporary_folder() as temporary:
+        folder, output = temporary / "context", temporary / "out"
         folder.mkdir()
         (folder / "network.sh").write_bytes((TEMPLATES / "network.sh").read_bytes())
         (folder / "fetch.sh").write_text(FETCH, encoding="utf-8")
         (folder / "Dockerfile").write_text(DOCKERFILE.format(image=names[0]), encoding="utf-8")
         settings = BuildSettings(
             secrets={"ca": ca} if ca else {},
-            log=place / "log",
+            log=temporary / "log",
             # Hide the progress: this build only copies a few files.
             progress=Progress(io.StringIO()),
             seconds=seconds,

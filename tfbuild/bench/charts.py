@@ -23,10 +23,10 @@ from tfbuild.pages.charts import (
     name,
     named,
     number,
-    places_down,
     ratios,
     svg,
     texts,
+    vertical,
     wrapped,
 )
 
@@ -73,7 +73,7 @@ DRAWN: dict[ChartKind, Callable[[ExperimentResult], Iterator[str]]] = {
 
 
 def _group(case: CaseResult) -> LineGroup:
-    measured = [(arm, drawable(wording.judged(arm, case))) for arm in case.arms if arm.name != case.baseline]
+    measured = [(arm, drawable(wording.judged_ratio(arm, case))) for arm in case.arms if arm.name != case.baseline]
     band = drawable(case.band)
     lines = (Line(label=_label(arm), ratio=at, effect=arm.effect, band=band) for arm, at in measured if at)
     return LineGroup(title=case.name, lines=tuple(lines))
@@ -180,7 +180,7 @@ def memory(experiment: ExperimentResult) -> str:
                 bars.append({"none": 0, "mib": arm.rss, "y": y - BAR / 2})
             y += GAP
     across = number("none", axis={"title": "MiB", "tickCount": 5, "format": "~d"}, scale={"nice": False})
-    down = places_down(y)
+    down = vertical(y)
     drawn = [
         marks(bars, "rule", {"x": across, "x2": {"field": "mib"}, "y": down}, strokeWidth=8, color="var(--same)"),
         *texts(heads, names, down),

@@ -39,7 +39,7 @@ def settings(
     mount: str = "",
     ca: Path | None = None,
 ) -> Settings:
-    """Return the settings that the options stand for; raise UsageError if they are invalid or contradict each other."""
+    """Turn options into settings; raise UsageError if they are invalid or contradict each other."""
     if quick + full + bool(budget) > 1:
         raise UsageError("--quick, --full and --budget exclude each other", hint="give one of them")
     mode = "quick" if quick else "full" if full else "budget"
@@ -140,9 +140,9 @@ def write(report: BenchReport, folder: Path, name: str = "") -> Path:
 def export(report: str, *, html: str, pyperf: str) -> None:
     """Write an existing report as a page and in pyperf's format, to the files that are given."""
     if html:
-        rendering.write(page.to_html(reporting.read(Path(report))), Path(html))
+        rendering.write(page.to_html(reporting.read_report(Path(report))), Path(html))
     if pyperf:
-        _export_pyperf(reporting.read(Path(report)), pyperf)
+        _export_pyperf(reporting.read_report(Path(report)), pyperf)
 
 
 def _export_pyperf(report: BenchReport, file: str) -> None:
@@ -196,7 +196,7 @@ def compare(paths: Sequence[str], fail_if: Sequence[str], html: str, *, json: bo
             "comparing needs two reports or more", hint="give reports/bench-*.json files, the baseline first"
         )
     gates = comparing.gates(fail_if)
-    comparison = comparing.compare(*(reporting.read(Path(path)) for path in paths))
+    comparison = comparing.compare(*(reporting.read_report(Path(path)) for path in paths))
     verdicts = comparing.judge(comparing.judgeable(comparison), gates)
     if html:
         rendering.write(page.comparison(comparison, verdicts), Path(html))
@@ -213,7 +213,7 @@ def advise(report: str, env: str, *, json: bool) -> None:
 
     Raises UsageError if a file cannot be read or written.
     """
-    advices = advising.advise(reporting.read(Path(report)))
+    advices = advising.advise(reporting.read_report(Path(report)))
     if env:
         rendering.write(advising.env_file(advices), Path(env), "--env-file")
     if json:

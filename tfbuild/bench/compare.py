@@ -88,8 +88,8 @@ def compare(first: BenchReport, *others: BenchReport) -> ReportComparison:
 
 
 def _pair(first: BenchReport, second: BenchReport, number: int) -> ReportComparison:
-    shared = matching.shared(first, second)
-    rows = tuple(row for both in shared.both if (row := matching.row(first, second, *both)))
+    shared = matching.match(first, second)
+    rows = tuple(row for both in shared.both if (row := matching.arm_ratio(first, second, *both)))
     if not rows:
         raise UsageError(
             f"reports 1 and {number} have no measurement in common", hint="run the same experiments for both"
@@ -334,12 +334,12 @@ def _judged(totals: Totals, number: int, gate: Gate) -> GateVerdict:
     ratio = totals.ratios.get(gate.name)
     if ratio is None or gate.name in totals.unjudged:
         why = totals.unjudged.get(gate.name, "none of its rows counts")
-        counted = f" (the rows that count: {intervals.spelled(ratio)})" if ratio else ""
+        counted = f" (the rows that count: {intervals.interval_text(ratio)})" if ratio else ""
         return GateVerdict(gate=str(gate), report=number, outcome=UNJUDGED, told=f"{why}{counted}")
     if gate.fails(ratio):
-        return GateVerdict(gate=str(gate), report=number, outcome=FAILED, told=intervals.spelled(ratio))
+        return GateVerdict(gate=str(gate), report=number, outcome=FAILED, told=intervals.interval_text(ratio))
     return GateVerdict(
-        gate=str(gate), report=number, outcome=PASSED, told=intervals.spelled(ratio) + _power(gate, ratio)
+        gate=str(gate), report=number, outcome=PASSED, told=intervals.interval_text(ratio) + _power(gate, ratio)
     )
 
 
@@ -350,7 +350,7 @@ def _power(gate: Gate, ratio: Interval) -> str:
     return f"; a true x{gate.limit * intervals.smallest(ratio):.2f} or less would fail in four of five runs"
 
 
-def spelled(verdict: GateVerdict, count: int) -> str:
+def verdict_text(verdict: GateVerdict, count: int) -> str:
     """Return the verdict as a line, with the report's number if there are several."""
     report = f"report {verdict.report}: " if count > 1 else ""
     return f"{report}{verdict.gate}: {verdict.outcome}: {verdict.told}"
@@ -362,7 +362,7 @@ def enforce(verdicts: Sequence[GateVerdict]) -> None:
     bad = [verdict for outcome in (FAILED, UNJUDGED) for verdict in verdicts if verdict.outcome == outcome]
     if not bad:
         return
-    lines = "; ".join(spelled(verdict, count) for verdict in bad)
+    lines = "; ".join(verdict_text(verdict, count) for verdict in bad)
     if bad[0].outcome == FAILED:
         raise RegressionFound(lines, hint="confirm it on a quiet machine: invoke bench")
     raise RegressionFound(lines, hint="measure the same again with a longer --budget on a quiet machine: invoke bench")
@@ -372,6 +372,7 @@ def enforce(verdicts: Sequence[GateVerdict]) -> None:
 
 
 def show(comparison: ReportComparison, verdicts: Sequence[GateVerdict] = (), stream: IO[str] | None = None) -> None:
+    """Print the reports side by side, then the verdicts of the gates, to `stream` (default: stdout)."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -392,12 +393,12 @@ def show(comparison: ReportComparison, verdicts: Sequence[GateVerdict] = (), str
         table.add_row(*map(Text, (*key, *(cell for row in rows for cell in cells(row)))))
     console.print(table)
     for name in dict.fromkeys(name for pair in pairs for name in pair.totals):
-        ratios = "  ".join(intervals.spelled(pair.totals.get(name)) or "-" for pair in pairs)
+        ratios = "  ".join(intervals.interval_text(pair.totals.get(name)) or "-" for pair in pairs)
         console.print(Text(f"{name:12}{ratios}"))
     for note in notes(comparison):
         console.print(Text(note, "dim"))
     for verdict in verdicts:
-        console.print(Text(spelled(verdict, len(pairs))))
+        console.print(Text(verdict_text(verdict, len(pairs))))
 
 
 def judgeable(comparison: ReportComparison) -> tuple[Totals, ...]:
@@ -417,7 +418,8 @@ def cells(row: ArmRatio | None) -> tuple[str, str]:
     """Return the ratio by the clock, with the reason if it counts in no total, and that of CPU time."""
     if row is None:
         return "", ""
-    return intervals.spelled(row.wall) + (f" ({row.left_out})" if row.left_out else ""), intervals.spelled(row.cpu)
+    why = f" ({row.left_out})" if row.left_out else ""
+    return intervals.interval_text(row.wall) + why, intervals.interval_text(row.cpu)
 
 
 def notes(comparison: ReportComparison) -> list[str]:

@@ -38,6 +38,7 @@ class CurrentSettings:
         return all(alike(name, value, self.values.get(name, value)) for name, value in env.items())
 
     def why(self, names: Iterable[str]) -> str:
+        """Say who chose the values of these variables: the image, or TensorFlow itself."""
         return DEFAULT if self.chosen & set(names) else SET
 
 
@@ -98,7 +99,7 @@ def shared(case: CaseResult) -> dict[str, str]:
 
 
 def alike(name: str, first: str, second: str) -> bool:
-    """Whether the values are equal; for a library to preload, whether it is the same one in whatever folder."""
+    """Whether the values are equal; for a library to preload, whether it is the same one, in any folder."""
     return _library(first) == _library(second) if name == PRELOAD else first == second
 
 

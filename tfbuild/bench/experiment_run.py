@@ -49,11 +49,11 @@ class CaseGroup:
             self.runs, self.results = runs, results
 
     def not_begun(self, machine: Machine) -> None:
-        """Record that there was no time, or what else is missing that more time would not mend."""
+        """Record why the cases were not begun: they cannot run on this machine, or no time was left."""
         self.results = [_not_begun(self.row, case, machine) for case in self.cases]
 
     def missing(self, rounds: int) -> float:
-        """Return the seconds for the missing ones of so many `rounds`, by the row's weight."""
+        """Return the seconds that the cases still need for `rounds` rounds, by the row's weight."""
         done = min((len(case.rounds) for case in self.results if case.status == records.TRUNCATED), default=0)
         return sum(map(self.row.seconds, self.cases)) * max(LEAST_PART, 1 - done / rounds)
 

@@ -60,7 +60,7 @@ LEAST_GROWTH = 128.0
 
 
 def memory(name: str, points: Sequence[tuple[int, float]], limit: float) -> Finding | None:
-    """Fit memory over items from (items, peak MiB), and say which batch fills `limit` MiB; None if it is no line."""
+    """Say which batch fills `limit` MiB, by a line through (items, peak MiB); None if the points are not on a line."""
     if len(points) < 2:
         return None
     (first, base), (last, most) = points[0], points[-1]
@@ -267,13 +267,13 @@ def _against_default(case: CaseResult) -> list[Finding]:
     timed = sorted((arm for arm in case.arms[1:] if arm.wall), key=_gain, reverse=True)
     better = [arm for arm in timed if arm.effect == FASTER]
     if better:
-        listed = ", ".join(f"{arm.name} {intervals.spelled(arm.wall)}" for arm in better)
+        listed = ", ".join(f"{arm.name} {intervals.interval_text(arm.wall)}" for arm in better)
         return [Finding(text=f"{case.name}: faster than the default: {listed}", values={"gain": _gain(better[0])})]
     known = [arm for arm in timed if sure(arm.wall)]
     if not known:
         return [Finding(text=f"{case.name}: too few rounds to say whether a setting beats the default", values={})]
-    best = f"{known[0].name} {intervals.spelled(known[0].wall)}"
-    band = f"the default against itself {intervals.spelled(case.band)}"
+    best = f"{known[0].name} {intervals.interval_text(known[0].wall)}"
+    band = f"the default against itself {intervals.interval_text(case.band)}"
     return [Finding(text=f"{case.name}: no setting measurably beats the default (the best: {best}, {band})", values={})]
 
 
@@ -315,7 +315,7 @@ def _pair(case: CaseResult, arm: ArmResult, other: ArmResult) -> Finding:
     verdict = against(case, arm, other)
     ratio, time = (verdict.cpu, "CPU time") if case.metric == "cpu" else (verdict.wall, "wall time")
     effect = verdict.effect if sure(ratio) else wording.TOO_FEW
-    text = f"{case.name}: {arm.name} against {other.name}: {effect}, {intervals.spelled(ratio)} in {time}"
+    text = f"{case.name}: {arm.name} against {other.name}: {effect}, {intervals.interval_text(ratio)} in {time}"
     return Finding(text=text, values={"median": ratio.median, "low": ratio.low, "high": ratio.high} if ratio else {})
 
 

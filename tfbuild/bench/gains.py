@@ -54,9 +54,9 @@ class Gain:
     @property
     def text(self) -> str:
         """Return "arm x1.39 [1.36, 1.41] over baseline in CPU time: model (how certain)"."""
-        clock = f" (in wall time {intervals.spelled(self.wall)})" if self.wall else ""
+        clock = f" (in wall time {intervals.interval_text(self.wall)})" if self.wall else ""
         sure = self.caveat or f"{self.clean} of {self.rounds} rounds undisturbed"
-        ratio = intervals.spelled(self.ratio)
+        ratio = intervals.interval_text(self.ratio)
         return f"{self.arm} {ratio} over {self.over} in {self.time}{clock}: {self.model} ({sure})"
 
 
@@ -67,8 +67,8 @@ def certainty(gain: Gain) -> str:
 
 
 def doubt(gain: Gain) -> str:
-    """Return what speaks against the gain; "" if nothing does."""
-    clock = f"in wall time {intervals.spelled(gain.wall)}" if gain.wall else ""
+    """Return the reasons to doubt the gain; "" if there are none."""
+    clock = f"in wall time {intervals.interval_text(gain.wall)}" if gain.wall else ""
     return "; ".join(text for text in (clock, gain.caveat) if text)
 
 

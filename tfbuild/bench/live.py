@@ -27,7 +27,7 @@ OTHER_LINES = 6
 
 
 class LiveTable:
-    """A rich renderable: a row for each arm of the cases that are measured in this step, and the time of the run."""
+    """A rich renderable: a row for each arm that is being measured, and the time that the run has left."""
 
     def __init__(self) -> None:
         self._cases: list[CaseRun] = []
@@ -40,6 +40,7 @@ class LiveTable:
         self._experiments, self._begin, self._end = experiments, time.monotonic(), end
 
     def next_experiment(self) -> None:
+        """Clear the table for the cases of the next experiment."""
         self._cases, self._results, self._number = [], {}, self._number + 1
 
     def add(self, runs: "Sequence[CaseRun]") -> None:
@@ -68,12 +69,12 @@ class LiveTable:
         result = self._result(run)
         name = fit(run.case.name)
         for side, arm in zip(run.runner.sides[1:-1], result.arms[1:], strict=False):
-            ratio = wording.judged(arm, result)
+            ratio = wording.judged_ratio(arm, result)
             verdict, style = _verdict(side, arm.effect, bool(ratio and ratio.coverage >= intervals.CONFIDENCE))
             yield (
                 Text(name, "dim"),
                 Text(fit(arm.name)),
-                Text(intervals.spelled(ratio)),
+                Text(intervals.interval_text(ratio)),
                 Text(fit(verdict), style),
                 Text(str(len(run.rounds))),
             )

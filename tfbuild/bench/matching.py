@@ -65,8 +65,9 @@ class ArmRatio:
     held: str = ""
 
 
-def shared(first: BenchReport, second: BenchReport) -> Shared:
-    ours, theirs = timed(first), timed(second)
+def match(first: BenchReport, second: BenchReport) -> Shared:
+    """Pair the arms that did the same work in both reports, and list the others with reasons."""
+    ours, theirs = timed_arms(first), timed_arms(second)
     both, lacks = [], []
     for key, own in ours.items():
         other = theirs.get(key)
@@ -83,7 +84,7 @@ def shared(first: BenchReport, second: BenchReport) -> Shared:
     return Shared(both=tuple(both), lacks=tuple(lacks), more=tuple(more))
 
 
-def timed(report: BenchReport) -> dict[tuple[str, str, str], TimedArm]:
+def timed_arms(report: BenchReport) -> dict[tuple[str, str, str], TimedArm]:
     """Return the timed arms by experiment, case and arm, without those that ran in the image of --against."""
     arms = [
         TimedArm(experiment=row.name, case=case, arm=arm)
@@ -130,7 +131,7 @@ def _why(results: Sequence[ArmResult | CaseResult | ExperimentResult]) -> tuple[
 # --- ratios ----------------------------------------------------------------------------------------------------------
 
 
-def row(first: BenchReport, second: BenchReport, ours: TimedArm, theirs: TimedArm) -> ArmRatio | None:
+def arm_ratio(first: BenchReport, second: BenchReport, ours: TimedArm, theirs: TimedArm) -> ArmRatio | None:
     """Return the ratio of an arm in both reports; None if there is none by the clock, as from a single round."""
     held = _reference(first, second, ours, theirs)
 

@@ -1,4 +1,4 @@
-"""`--model NAME`: named models in place of the few small ones of the experiment's short run."""
+"""`--model NAME`: whole models by name, instead of the few small ones that the experiment has by default."""
 
 from collections.abc import Sequence
 
@@ -32,6 +32,7 @@ class ModelTable(Facts, frozen=True):
 
 
 def known() -> dict[str, Model]:
+    """Return all models by name."""
     return {model.name: model for model in facts.load("models", ModelTable).model}
 
 

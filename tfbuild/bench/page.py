@@ -26,11 +26,11 @@ MOST_CHANGES = 12
 
 @dataclass(frozen=True, kw_only=True)
 class Missing:
-    """All that was not measured for the same reason; `places`: experiment, case and arm."""
+    """All that was not measured for the same reason; `parts`: experiment, case and arm."""
 
     status: str
     reason: str
-    places: tuple[str, ...]
+    parts: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +91,7 @@ def to_html(report: BenchReport) -> str:
         most_lines=MOST_LINES,
         most_answers=MOST_ANSWERS,
         most_changes=MOST_CHANGES,
-        spelled=intervals.spelled,
+        interval_text=intervals.interval_text,
         certainty=certainty,
         doubt=doubt,
     )
@@ -114,7 +114,7 @@ def comparison(reports: ReportComparison, verdicts: Sequence[GateVerdict] = ()) 
         rows=side_by_side(reports),
         cells=compare.cells,
         chart=Markup(ratios("Throughput against the first report", groups)) if groups else "",
-        gates=[(compare.spelled(verdict, len(pairs)), *GATES[verdict.outcome]) for verdict in verdicts],
+        gates=[(compare.verdict_text(verdict, len(pairs)), *GATES[verdict.outcome]) for verdict in verdicts],
         notes=compare.notes(reports),
     )
 
@@ -145,7 +145,7 @@ def _counts(row: ExperimentResult) -> Iterator[str]:
     for effect in (records.FASTER, records.SLOWER):
         medians: dict[str, list[tuple[CaseResult, float]]] = {}
         for case, arm in measured:
-            ratio = wording.judged(arm, case)
+            ratio = wording.judged_ratio(arm, case)
             if arm.effect == effect and ratio:
                 medians.setdefault(arm.name, []).append((case, ratio.median))
         for name, pairs in medians.items():
@@ -176,9 +176,9 @@ def unmeasured(report: BenchReport) -> list[Missing]:
     """Return what was not measured, grouped by reason in the order of the report."""
     by_reason: dict[tuple[str, str], list[str]] = {}
     for row in report.experiments:
-        for place, status, reason in _gaps(row):
-            by_reason.setdefault((status, reason), []).append(place)
-    return [Missing(status=status, reason=reason, places=tuple(at)) for (status, reason), at in by_reason.items()]
+        for part, status, reason in _gaps(row):
+            by_reason.setdefault((status, reason), []).append(part)
+    return [Missing(status=status, reason=reason, parts=tuple(parts)) for (status, reason), parts in by_reason.items()]
 
 
 def _gaps(row: ExperimentResult) -> Iterator[tuple[str, str, str]]:
@@ -212,7 +212,7 @@ def _case(case: CaseResult) -> CaseView:
     if not rows:
         rows.append((TableRow(name="all arms", verdict=f"{case.status}: {case.reason}"), QUIET))
     if case.band:
-        again = {case.metric: intervals.spelled(case.band)}
+        again = {case.metric: intervals.interval_text(case.band)}
         rows.append((TableRow(name="baseline again", verdict="", **again), QUIET))
     return CaseView(case=case, caveat=wording.caveat(case), arms=tuple(rows))
 

@@ -13,7 +13,7 @@ from tfbuild.context.labels import read_labels
 from tfbuild.errors import UsageError, fit
 from tfbuild.measure import records
 from tfbuild.measure.experiments import Experiment
-from tfbuild.measure.intervals import spelled
+from tfbuild.measure.intervals import interval_text
 from tfbuild.measure.records import ArmResult, BenchReport, CaseResult, ExperimentResult
 from tfbuild.util.installation import as_typed
 from tfbuild.util.terminal import cause
@@ -51,7 +51,7 @@ def _contradictions(report: BenchReport) -> Iterator[str]:
             yield f"{case.name} has a sample without calls or time"
 
 
-def read(path: Path) -> BenchReport:
+def read_report(path: Path) -> BenchReport:
     """Read the report at `path`; raise UsageError if that fails, or if nothing was measured for it."""
     hint = "give a reports/bench-*.json that was written by invoke bench"
     try:
@@ -93,6 +93,7 @@ def path(report: BenchReport, folder: Path, name: str = "") -> Path:
 
 
 def to_markdown(report: BenchReport) -> str:
+    """Return the report as Markdown: what to change, then a table for each experiment."""
     parts = [
         list(_head(report)),
         list(_advised(report)),
@@ -138,7 +139,7 @@ def _changes(advices: Sequence[Advice]) -> Iterator[str]:
         shown = f"{_code(advice.line)} ({cell(advice.experiment)}{f'; {cell(about)}' if about else ''})"
         for gain in (*advice.gains, *advice.losses):
             slower = " (slower)" if gain in advice.losses else ""
-            ratio = f"{spelled(gain.ratio)} in {gain.time}{slower}"
+            ratio = f"{interval_text(gain.ratio)} in {gain.time}{slower}"
             sure = "; ".join(text for text in (certainty(gain), doubt(gain)) if text)
             yield f"| {shown} | {cell(gain.model)} | {ratio} | {cell(gain.over)} | {cell(sure)} |"
             shown = ""
@@ -173,7 +174,7 @@ def _experiment(row: ExperimentResult) -> Iterator[str]:
 
 
 def _band(case: CaseResult) -> str:
-    shown = spelled(case.band)
+    shown = interval_text(case.band)
     return f"{shown} | | | |" if case.metric == "cpu" else f"| {shown} | | |"
 
 
@@ -218,7 +219,7 @@ def show(report: BenchReport, stream: IO[str] | None = None) -> None:
             if not case.arms:
                 table.add_row(Text(row.name), Text(case.name), "", "", "", Text(f"{case.status}: {case.reason}", "dim"))
             for arm in [arm for arm in case.arms if arm.name != case.baseline or not case.rounds]:
-                columns = (row.name, case.name, arm.name, spelled(arm.cpu), spelled(arm.wall))
+                columns = (row.name, case.name, arm.name, interval_text(arm.cpu), interval_text(arm.wall))
                 text = verdict(arm, case) + (f" ({caveat(case)})" if case.rounds and caveat(case) else "")
                 table.add_row(*map(Text, columns), Text(text, COLOURS.get(arm.effect, "dim")))
     console.print(table)
@@ -246,7 +247,7 @@ def changes(report: BenchReport) -> Iterator[str]:
 
 def _gain(gain: Gain) -> str:
     sure = "; ".join(text for text in (f"{gain.time}, over {gain.over}", certainty(gain), doubt(gain)) if text)
-    return f"{spelled(gain.ratio)} {gain.model} ({sure})"
+    return f"{interval_text(gain.ratio)} {gain.model} ({sure})"
 
 
 def listed(rows: tuple[Experiment, ...], *, quick: bool, stream: IO[str] | None = None) -> None:

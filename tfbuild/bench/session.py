@@ -90,7 +90,7 @@ class BudgetShare:
 
 @dataclass
 class Session:
-    """A run on one image. `runs`: the experiments so far, kept whatever ends the run."""
+    """A run on one image. `runs`: the experiments so far, kept however the run ends."""
 
     engine: Engine
     settings: Settings
@@ -105,6 +105,7 @@ class Session:
         return tuple(run.result() for run in self.runs)
 
     def run(self, rows: Sequence[Experiment]) -> None:
+        """Measure the experiments in order, then continue those that were cut short; Ctrl-C ends it."""
         clock = Clock(time.monotonic() + self.settings.budget, [self._weight(row) for row in rows])
         self.table.plan(len(rows), clock.end)
         try:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tfbuild.measure import evaluate, records
-from tfbuild.measure.intervals import spelled
+from tfbuild.measure.intervals import interval_text
 from tfbuild.measure.records import ArmResult, BenchReport, CaseResult, Interval
 
 COLOURS = {records.FASTER: "green", records.SLOWER: "red", records.NO_DIFFERENCE: "dim"}
@@ -24,10 +24,10 @@ def verdict(arm: ArmResult, case: CaseResult) -> str:
 
 def undecided(arm: ArmResult, case: CaseResult) -> bool:
     """Whether no difference is shown because there were too few rounds to show one."""
-    return arm.effect == records.NO_DIFFERENCE and not evaluate.sure(judged(arm, case))
+    return arm.effect == records.NO_DIFFERENCE and not evaluate.sure(judged_ratio(arm, case))
 
 
-def judged(arm: ArmResult, case: CaseResult) -> Interval | None:
+def judged_ratio(arm: ArmResult, case: CaseResult) -> Interval | None:
     """Return the ratio in the case's metric."""
     return arm.cpu if case.metric == "cpu" else arm.wall
 
@@ -78,7 +78,7 @@ def caveat(case: CaseResult) -> str:
         case.reason if case.status == records.INTERRUPTED else "",
         f"noisy: {case.clean} of {len(case.rounds)} rounds undisturbed" if case.noisy and case.rounds else "",
         f"{case.throttled} periods throttled by the cgroup's quota" if case.throttled else "",
-        f"the baseline differs from itself: {spelled(case.band)}" if _off(case.band) else "",
+        f"the baseline differs from itself: {interval_text(case.band)}" if _off(case.band) else "",
     ]
     return "; ".join(text for text in caveats if text)
 
@@ -91,7 +91,7 @@ def _off(band: Interval | None) -> bool:
 def lines(cases: Sequence[CaseResult]) -> list[str]:
     """Return an experiment's results, a line for each arm, for the log."""
     return [
-        f"  {case.name}: {arm.name}: {verdict(arm, case)} {spelled(judged(arm, case))}".rstrip()
+        f"  {case.name}: {arm.name}: {verdict(arm, case)} {interval_text(judged_ratio(arm, case))}".rstrip()
         for case in cases
         for arm in case.arms
         if case.rounds and arm.name != case.baseline
@@ -112,12 +112,13 @@ class TableRow:
 
 
 def table_row(arm: ArmResult, case: CaseResult) -> TableRow:
+    """Format an arm's numbers for a table."""
     error = f"; error {arm.error:.1e}" if arm.error is not None else ""
     return TableRow(
         name=arm.name + (f" ({arm.note})" if arm.note else ""),
         verdict=verdict(arm, case) + error,
-        cpu=spelled(arm.cpu),
-        wall=spelled(arm.wall),
+        cpu=interval_text(arm.cpu),
+        wall=interval_text(arm.wall),
         time=time(arm.seconds),
         faults=f"{arm.faults:.0f}" if arm.faults is not None else "",
         rss=f"{arm.rss:.0f}" if arm.rss is not None else "",

@@ -212,8 +212,8 @@ def findings(cases: Sequence[CaseResult]) -> tuple[Finding, ...]:
 def _finding(cases: Sequence[CaseResult], arm: str, pooled: Mean) -> Finding:
     ratio = pooled.cpu if cases[0].metric == "cpu" else pooled.wall
     text = (
-        f"all {len(cases)} together (geometric mean): {arm}: {pooled.effect}, {intervals.spelled(ratio)} of the speed "
-        f"of {cases[0].baseline}"
+        f"all {len(cases)} together (geometric mean): {arm}: {pooled.effect}, {intervals.interval_text(ratio)} of the "
+        f"speed of {cases[0].baseline}"
     )
     if pooled.clean < min(pooled.rounds, FEWEST_CLEAN):
         text += f" (noisy: {pooled.clean} of {pooled.rounds} rounds undisturbed)"

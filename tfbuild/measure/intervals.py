@@ -47,7 +47,7 @@ def effect(ratio: Interval, band: Interval) -> str:
     return "no difference shown"
 
 
-def spelled(interval: Interval | None) -> str:
+def interval_text(interval: Interval | None) -> str:
     """Format as "x1.39 [1.36, 1.41]", with the confidence if it is less than 95 %."""
     if interval is None:
         return ""

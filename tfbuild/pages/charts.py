@@ -106,7 +106,7 @@ def ratios(title: str, groups: Sequence[LineGroup]) -> str:
     low, high = min(*ends, 1 / 1.1) / 1.03, max(*ends, 1.1) * 1.03
     across = {"type": "log", "domain": [low, high], "nice": False, "zero": False}
     axis = {"values": ticks(low, high), "format": "~g", "title": None, "labelExpr": "'×' + datum.label"}
-    y, y2 = places_down(height), {"field": "y2"}
+    y, y2 = vertical(height), {"field": "y2"}
     span = {"x": number("low", scale=across), "x2": {"field": "high"}, "y": y}
     one, median = (number(field, scale=across, axis=axis) for field in ("one", "median"))
     colour, shape = (
@@ -121,17 +121,17 @@ def ratios(title: str, groups: Sequence[LineGroup]) -> str:
         marks(lines, "point", {"x": median, "y": y, **effect}, filled=True, size=90, opacity=1),
         *texts(layout.heads, layout.names, y),
     ]
-    description = [f"{group.title}: {line.label}: {spelled(line)}" for group in groups for line in group.lines]
+    description = [f"{group.title}: {line.label}: {line_text(line)}" for group in groups for line in group.lines]
     return svg({"layer": drawn, "width": WIDTH, "height": height}, title, "; ".join(description))
 
 
-def spelled(line: Line) -> str:
-    return f"{line.effect or NO_DIFFERENCE} {intervals.spelled(line.ratio)}"
+def line_text(line: Line) -> str:
+    return f"{line.effect or NO_DIFFERENCE} {intervals.interval_text(line.ratio)}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Headings, names, bands and lines with their places in pixels from the top, and the whole height."""
+    """Headings, names, bands and lines with their distance from the top in pixels, and the whole height."""
 
     heads: list[dict[str, Any]]
     names: list[dict[str, Any]]
@@ -149,7 +149,7 @@ def _laid_out(groups: Sequence[LineGroup]) -> Layout:
     for group in groups:
         y = headed(heads, group.title, y)
         for line in group.lines:
-            ratio, number = line.ratio, intervals.spelled(line.ratio)
+            ratio, number = line.ratio, intervals.interval_text(line.ratio)
             y = named(names, line.label, number, y) + BAR
             lines.append(
                 {
@@ -207,7 +207,7 @@ def name(field: str, **settings: Any) -> Spec:
     return {"field": field, "type": "nominal", **settings}
 
 
-def places_down(height: float) -> Spec:
+def vertical(height: float) -> Spec:
     """Return the encoding of the field "y", which has pixels from the top of a chart of that height."""
     return number("y", scale={"domain": [height, 0], "nice": False, "zero": False}, axis=None)
 
@@ -218,7 +218,7 @@ def marks(rows: Sequence[Spec], kind: str, encoding: Spec, **style: Any) -> Spec
 
 
 def texts(heads: Sequence[Spec], names: Sequence[Spec], y: Spec) -> list[Spec]:
-    """Draw headings, names on the left and numbers on the right, at places of `y`."""
+    """Draw headings, names on the left and numbers on the right, at heights by `y`."""
 
     def text(rows: Sequence[Spec], x: int, field: str, **style: Any) -> Spec:
         encoding = {"x": {"value": x}, "y": y, "text": name(field)}

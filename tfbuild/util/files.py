@@ -37,7 +37,7 @@ def replace_file(path: Path, content: bytes | str) -> Path:
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """Yield where to write a file that becomes `path` when the block succeeds, and goes when it fails.
+    """Yield a temporary path whose file replaces `path` if the block succeeds, and is removed if it fails.
 
     It is on the disk before the name changes: a power cut leaves the old content or the new.
     """
@@ -51,7 +51,7 @@ def whole(path: Path) -> Iterator[Path]:
 
 
 def remove(path: Path) -> None:
-    """Remove what is at `path`, if anything: a file, a link itself, or a folder and all in it. Raises OSError."""
+    """Remove the file, link or folder at `path`, if there is one; what a link leads to stays. Raises OSError."""
     if path.is_dir() and not path.is_symlink():
         import shutil
 
@@ -69,7 +69,7 @@ def flush(path: Path) -> None:
 
 
 def absence(path: Path) -> str:
-    """Return why nothing is seen at `path` ("Permission denied"); "" where something is there."""
+    """Return why `path` cannot be accessed, as "Permission denied"; "" if it can."""
     try:
         path.stat()
     except OSError as error:
@@ -93,16 +93,16 @@ def writing(folder: Path, hint: str = "make it writable, or run in another folde
         raise refusal(error, folder, f"cannot write to {folder}: {error.strerror}", hint) from error
 
 
-def refusal(error: OSError, place: Path, message: str, hint: str) -> TfbuildError:
-    """Return DiskFull for an error that says so of `place`, else UsageError with the message and the hint."""
+def refusal(error: OSError, path: Path, message: str, hint: str) -> TfbuildError:
+    """Return DiskFull if the error says that no space is left for `path`, else UsageError with message and hint."""
     if error.errno in FULL:
         again = "free some space; then the same command continues from there"
-        return DiskFull(f"no space is left for {place}", hint=again)
+        return DiskFull(f"no space is left for {path}", hint=again)
     return UsageError(message, hint=hint)
 
 
 def check_writable(folder: Path) -> None:
-    """Make `folder`, and raise what writing() raises, so that a run of hours does not find that out at its end."""
+    """Create `folder` and check that it is writable, so that a long run does not fail at its end."""
     import tempfile
 
     with writing(folder):
@@ -115,7 +115,7 @@ def check_writable(folder: Path) -> None:
 def locked(folder: Path, waiting: Callable[[], None]) -> Iterator[None]:
     """Lock `folder` for this process; where another process holds it, call `waiting` and wait until it ends.
 
-    The kernel releases the lock when its process ends, in whatever way. Raises OSError.
+    The kernel releases the lock however its process ends. Raises OSError.
     """
     folder.mkdir(parents=True, exist_ok=True)
     # A link may lead anywhere: the file must be this folder's own.
@@ -201,7 +201,7 @@ def _remove_free(path: Path) -> bool:
     with suppress(OSError), ExitStack() as stack:
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         stack.callback(os.close, folder)
-        # A pipe in place of the file must not block.
+        # A pipe by the name of the file must not block.
         lock = os.open(OWNER, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
         stack.callback(os.close, lock)
         mine = os.fstat(folder).st_uid == os.fstat(lock).st_uid == os.geteuid()

@@ -26,7 +26,7 @@ def templates() -> Path:
 
 
 def command() -> str:
-    """Return what stands before a verb here: `invoke`, or the name by which the installed command was started."""
+    """Return the command that runs verbs here: `invoke`, or the installed command by the name that was typed."""
     name = Path(sys.argv[0]).name
     if name == "__main__.py" and clone() is None:
         return COMMAND
@@ -35,5 +35,5 @@ def command() -> str:
 
 
 def as_typed(text: str) -> str:
-    """Put this command in place of `invoke` in a text of tfbuild's own, which is written as for a clone."""
+    """Replace `invoke`, which tfbuild's own texts name, by the command in use here."""
     return INVOKE.sub(lambda _: command(), text)

@@ -112,7 +112,7 @@ def _opened(log: Path) -> IO[bytes]:
 
 
 def discard(log: Path) -> None:
-    """Remove the log of an earlier run, whatever is in its place. Raises UsageError."""
+    """Remove the log of an earlier run, or whatever has its name. Raises UsageError."""
     with writing(log.parent):
         remove(log)
 

@@ -131,7 +131,7 @@ class Plain:
             self.note(f"{step.title}: {outcome} ({took})")
 
     def draw(self) -> None:
-        """Do nothing: a log has no picture."""
+        """Do nothing: a log only gets lines."""
 
     def _beat(self, step: Step, finished: threading.Event) -> None:
         while not finished.wait(self._heartbeat):

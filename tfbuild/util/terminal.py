@@ -74,7 +74,7 @@ def _reason(error: BaseException) -> str:
 
 
 def width(plain: int = PLAIN_WIDTH) -> int:
-    """Return how many characters a line of stdout has; `plain`, where that is no terminal."""
+    """Return how many characters a line of stdout has; `plain` if stdout is not a terminal."""
     if not sys.stdout.isatty():
         return plain
     import shutil
@@ -101,7 +101,7 @@ def console(stream: IO[str] | None = None) -> "Console":
     from rich.console import Console
 
     stream = stream or sys.stdout
-    # What users and images name is printed as it is: `:x:` is no emoji.
+    # What users and images name is printed as it is: `:x:` is not an emoji.
     return Console(file=stream, width=None if stream.isatty() else PLAIN_WIDTH, highlight=False, emoji=False)
 
 

@@ -33,7 +33,9 @@ def main(arguments: List[str]) -> int:
     channel, traces, begin = channels.open_channel(), tempfile.mkdtemp(prefix="tfbuild-profile-"), time.monotonic()
     code, tail = run(arguments[2:], arguments[1], traces, float(arguments[0]))
     seconds = time.monotonic() - begin
-    channels.send(channel, Profiled(code, tuple(map(printable, tail)), seconds, () if code else tuple(read(traces))))
+    channels.send(
+        channel, Profiled(code, tuple(map(printable, tail)), seconds, () if code else tuple(read_windows(traces)))
+    )
     return 0
 
 
@@ -55,7 +57,7 @@ def run(command: List[str], folder: str, traces: str, seconds: float) -> Tuple[O
     return code, lines[-TAIL_LINES:]
 
 
-def read(traces: str) -> List[Window]:
+def read_windows(traces: str) -> List[Window]:
     """Return the complete windows in which steps ran; a process's first one, which traces and compiles, if no other."""
     marks = sorted(glob.glob(os.path.join(traces, "*", "*", COMPLETE)))
     windows = {os.path.dirname(mark): divide(list(threads(os.path.dirname(mark)))) for mark in marks}
