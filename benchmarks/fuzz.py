@@ -29,15 +29,15 @@ from tests.cpu.machines import machine
 from tfbuild import cpu, facts
 from tfbuild.bench import report as bench_reports
 from tfbuild.binary import guard, machinecode, program, scan
-from tfbuild.context import image_name
+from tfbuild.context import labels
 from tfbuild.engine import buildkit_log
 from tfbuild.errors import TfbuildError
 from tfbuild.facts import FeatureTable
 from tfbuild.in_container.smoke import judge
 from tfbuild.oci import manifests, references
 from tfbuild.oci.manifests import Manifest
-from tfbuild.pipeline import bazel_profile
-from tfbuild.pipeline.bazel_output import BazelWatch
+from tfbuild.pipeline import bazel
+from tfbuild.pipeline.bazel import BazelWatch
 from tfbuild.plan import wheel
 from tfbuild.publish import indexes, provenance, sbom
 from tfbuild.util import terminal
@@ -136,7 +136,7 @@ def image_configuration(content: bytes) -> None:
 
 
 def names(content: bytes) -> None:
-    for read in (references.parse_image, image_name.parse):
+    for read in (references.parse_image, labels.parse_name):
         with contextlib.suppress(TfbuildError):
             read(text(content))
 
@@ -168,7 +168,7 @@ PARSERS = {
     "bazel": Parser(read=bazel_lines, seeds=("bazel/*",)),
     "buildkit": Parser(read=build_lines, seeds=("buildkit/*",)),
     "profile": Parser(
-        read=in_file(bazel_profile.read), errors=(OSError, EOFError, zlib.error), seeds=("bazel/*.json.gz",)
+        read=in_file(bazel.read_profile), errors=(OSError, EOFError, zlib.error), seeds=("bazel/*.json.gz",)
     ),
     "wheel": Parser(read=wheel_name),
     "names": Parser(read=names),

@@ -15,7 +15,7 @@ from tests.measure.test_evaluate import made_up, sample
 from tfbuild.bench import advise, command, findings, session, wording
 from tfbuild.bench import report as reporting
 from tfbuild.bench.session import Settings
-from tfbuild.context import image_name
+from tfbuild.context import labels
 from tfbuild.engine import Engine
 from tfbuild.errors import DiskFull, Interrupted, UsageError
 from tfbuild.measure import intervals, records
@@ -410,7 +410,7 @@ def test_the_env_file_is_what_docker_reads(tmp_path: Path, capsys: pytest.Captur
 def measuring(monkeypatch: pytest.MonkeyPatch, result: BenchReport) -> Settings:
     """Let a run on any engine have this result."""
     monkeypatch.setattr(Engine, "connect", lambda: None)
-    monkeypatch.setattr(image_name, "find", lambda *_: "tfbuild:x")
+    monkeypatch.setattr(labels, "find_image", lambda *_: "tfbuild:x")
     monkeypatch.setattr(session, "bench", lambda *_: result)
     return Settings(mode="quick", budget=60)
 

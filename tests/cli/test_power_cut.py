@@ -14,7 +14,7 @@ import pytest
 
 from tests.bench import test_report as bench_reports
 from tests.commandline import ROOT
-from tests.pipeline import test_wheel_audit as wheels
+from tests.pipeline import test_wheel_audit as audited
 from tests.power import Files, mixed, torn
 from tests.verify import test_report as reports
 from tfbuild import plan
@@ -23,7 +23,8 @@ from tfbuild.bench import page as bench_page
 from tfbuild.context import dockerfile
 from tfbuild.engine import gc_policy
 from tfbuild.pages import rendering
-from tfbuild.pipeline import Maker, bundle, wheel_audit, wheel_export
+from tfbuild.pipeline import Maker, bundle
+from tfbuild.pipeline import wheel as wheels
 from tfbuild.pipeline.run import Run
 from tfbuild.plan import Request
 from tfbuild.publish import attachments
@@ -32,7 +33,7 @@ from tfbuild.verify import page as verify_page
 from tfbuild.verify import report as reporting
 from tools import committed
 
-AUDIT = json.loads(wheels.RECORDED.read_text())
+AUDIT = json.loads(audited.RECORDED.read_text())
 # Digests of images that no registry has; each content has another one.
 DIGESTS = ("sha256:" + 64 * "0", "sha256:" + 64 * "1")
 
@@ -88,8 +89,8 @@ def export_wheel(folder: Path, number: int) -> None:
     scratch.mkdir()
     (scratch / "thing-1.0-cp311-cp311-linux_x86_64.whl").write_bytes(b"code" * (100 + number))
     (scratch / "build.txt").write_text(f"builder=sha256:{number}\n")
-    with patch.object(wheel_audit, "check", lambda path: wheel_audit.read(AUDIT, path)):
-        wheel_export.collect(build(0), scratch, folder, context="", base="")
+    with patch.object(wheels, "audit_wheel", lambda path: wheels.read_audit(AUDIT, path)):
+        wheels.collect(build(0), scratch, folder, context="", base="")
 
 
 def unmatched(seen: Files, before: Files, after: Files) -> str:

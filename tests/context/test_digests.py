@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tfbuild.context.digests import context_digest, image_digest, recipe_digest
+from tfbuild.context.dockerfile import context_digest, image_digest, recipe_digest
 
 
 def test_a_recipe_s_digest_stays() -> None:

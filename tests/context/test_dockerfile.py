@@ -22,7 +22,7 @@ from tests.contract import bazelrc
 from tests.cpu.machines import Machine, machine, machines
 from tfbuild import cpu, facts, plan
 from tfbuild.context import dockerfile
-from tfbuild.context.digests import image_digest
+from tfbuild.context.dockerfile import image_digest
 from tfbuild.context.labels import labels_of
 from tfbuild.cpu import isa
 from tfbuild.errors import UsageError

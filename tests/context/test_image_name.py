@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tfbuild.context import image_name
+from tfbuild.context import labels
 from tfbuild.engine import Engine
 from tfbuild.errors import UnknownImage, UsageError
 from tfbuild.oci.client import Registry
@@ -50,7 +50,7 @@ class Names(Engine):
 def test_a_name_has_a_repository_and_a_tag_or_a_digest(
     name: str, repository: str, reference: str, registry: str
 ) -> None:
-    parsed = image_name.parse(name)
+    parsed = labels.parse_name(name)
     assert (parsed.repository, parsed.reference, parsed.registry) == (repository, reference, registry)
 
 
@@ -76,21 +76,21 @@ def test_a_name_has_a_repository_and_a_tag_or_a_digest(
     ],
 )
 def test_an_image_is_found_by_each_of_its_names(here: dict[str, str], name: str, found: str) -> None:
-    assert image_name.find(Names(here), name) == found
+    assert labels.find_image(Names(here), name) == found
 
 
 def test_a_name_that_may_be_several_images_is_refused_with_all_of_them() -> None:
     engine = Names({f"{R}:{ID}": "A", f"quay.io/x:{ID}": "B"})
     for name in (ID, f"tfbuild:{ID}"):
         with pytest.raises(UsageError, match=rf"any of several images: {R}:{ID}, quay.io/x:{ID}"):
-            image_name.find(engine, name)
+            labels.find_image(engine, name)
 
 
 def test_an_image_of_a_registry_that_was_not_pulled_is_not_replaced_by_another_one() -> None:
     with pytest.raises(UnknownImage, match=rf"hint: here is tfbuild:{ID}"):
-        image_name.find(Names({f"tfbuild:{ID}": "A"}), f"{R}:{ID}")
+        labels.find_image(Names({f"tfbuild:{ID}": "A"}), f"{R}:{ID}")
     with pytest.raises(UnknownImage, match="hint: invoke images"):
-        image_name.find(Names({}), ID)
+        labels.find_image(Names({}), ID)
 
 
 @pytest.mark.parametrize("name", [ID, f"tfbuild:{ID}", f"{R}:{ID}"])

@@ -16,7 +16,7 @@ from packaging.version import Version
 from tfbuild.context import dockerfile
 from tfbuild.errors import UncertainFact, UsageError
 from tfbuild.facts import releases
-from tfbuild.pipeline import bazel_output
+from tfbuild.pipeline import bazel
 from tfbuild.plan import remote_cache
 from tfbuild.plan.remote_cache import Remote
 
@@ -258,13 +258,13 @@ def test_what_does_not_answer_is_named(tmp_path: Path) -> None:
     done = run(tmp_path, "grpc://127.0.0.1:1", "reach")
     assert done.returncode == 1
     assert done.stderr.startswith("tfbuild: the remote cache grpc://127.0.0.1:1 does not answer: ")
-    watch = bazel_output.BazelWatch()
+    watch = bazel.BazelWatch()
     watch(done.stderr)
     assert watch.no_remote
-    watch(f"{bazel_output.ALONE}\n")
+    watch(f"{bazel.ALONE}\n")
     assert watch.alone
     assert not watch.no_remote
-    assert f'echo "{bazel_output.ALONE}"' in (dockerfile.TEMPLATES / "compile.sh").read_text()
+    assert f'echo "{bazel.ALONE}"' in (dockerfile.TEMPLATES / "compile.sh").read_text()
 
 
 @pytest.mark.parametrize("scheme", ["grpc", "http", "grpcs", "https"])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tfbuild.engine import build, buildkit_log
 from tfbuild.engine.buildkit_log import Event, Instruction
 from tfbuild.errors import BuildFailed, DiskFull, EngineMissing
-from tfbuild.pipeline import bazel_output
+from tfbuild.pipeline import bazel
 from tfbuild.util.progress import Progress, Step
 
 LOGS = Path(__file__).parents[1] / "data" / "buildkit"
@@ -113,7 +113,7 @@ def recording(started: list[Step]) -> Progress:
 
 def test_a_step_shows_how_far_its_compile_is() -> None:
     started: list[Step] = []
-    stages = build.Stages(recording(started), bazel_output.BazelWatch())
+    stages = build.Stages(recording(started), bazel.BazelWatch())
     for event in (
         Event(kind="start", step=7, text="[build 2/2] RUN sh /mnt/compile.sh"),
         Event(kind="output", step=7, text="[5,000 / 20,000] Compiling a.cc"),

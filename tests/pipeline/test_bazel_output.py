@@ -14,8 +14,8 @@ import pytest
 
 from tfbuild.context import dockerfile
 from tfbuild.errors import UsageError
-from tfbuild.pipeline import bazel_output
-from tfbuild.pipeline.bazel_output import BazelWatch
+from tfbuild.pipeline import bazel
+from tfbuild.pipeline.bazel import BazelWatch
 from tfbuild.pipeline.run import run_of
 from tfbuild.plan import RunRequest
 from tfbuild.util import quantities
@@ -85,10 +85,10 @@ def test_a_lack_of_memory_is_recognised(line: str) -> None:
 
 def test_a_stop_at_the_time_limit_is_recognised() -> None:
     watch = BazelWatch()
-    watch(f"{bazel_output.TIME_LIMIT}; what is compiled so far is kept")
+    watch(f"{bazel.TIME_LIMIT}; what is compiled so far is kept")
     assert watch.out_of_time
     script = Path(__file__).parents[2] / "templates" / "compile.sh"
-    assert bazel_output.TIME_LIMIT in script.read_text()
+    assert bazel.TIME_LIMIT in script.read_text()
 
 
 @pytest.mark.parametrize(
@@ -211,8 +211,8 @@ def test_a_compile_goes_on_without_a_remote_cache_that_is_lost_but_not_beyond_th
         tmp_path, code=7, profile=trouble, secrets={"remote": "build --x\n", "deadline": f"{deadline}\n"}
     )
     assert completed.returncode != 0
-    assert (bazel_output.ALONE in completed.stdout) == goes_on
-    assert (bazel_output.TIME_LIMIT in completed.stdout) != goes_on
+    assert (bazel.ALONE in completed.stdout) == goes_on
+    assert (bazel.TIME_LIMIT in completed.stdout) != goes_on
 
 
 # Bazel fails for as long as a file in its cache is not what its name says, as 7.7.1 does.
@@ -276,4 +276,4 @@ def test_a_clock_that_is_set_during_a_compile_does_not_change_the_time_limit(
     deadline = f"{int(time.time()) + limit}\n"
     completed = compile_in(tmp_path, code=7, profile="sleep 2" if is_over else "", secrets={"deadline": deadline})
     assert completed.returncode != 0
-    assert (bazel_output.TIME_LIMIT in completed.stdout) == is_over
+    assert (bazel.TIME_LIMIT in completed.stdout) == is_over

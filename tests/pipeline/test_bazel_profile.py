@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tfbuild.facts import toolchains
-from tfbuild.pipeline import bazel_profile
-from tfbuild.pipeline.bazel_profile import Action, Profile
+from tfbuild.pipeline import bazel
+from tfbuild.pipeline.bazel import Action, Profile
 
 RECORDED = Path(__file__).parents[1] / "data" / "bazel"
 RELAY = Path(__file__).parents[2] / "templates" / "relay.py"
@@ -22,7 +22,7 @@ def recorded(request: pytest.FixtureRequest) -> Path:
 
 
 def test_the_kernels_are_what_took_the_time(recorded: Path) -> None:
-    profile = bazel_profile.read(recorded)
+    profile = bazel.read_profile(recorded)
     assert profile.complete
     assert [(action.name, action.mnemonic) for action in profile.actions[:6]] == [(KERNEL, "CppCompile")] * 6
     times = [action.seconds for action in profile.actions]
@@ -36,33 +36,33 @@ def test_the_kernels_are_what_took_the_time(recorded: Path) -> None:
 
 
 def test_a_mnemonic_that_old_traces_lack_is_derived_from_the_text() -> None:
-    old, new = (bazel_profile.read(RECORDED / f"double-{version}.json.gz") for version in ("0.26.1", "7.7.1"))
+    old, new = (bazel.read_profile(RECORDED / f"double-{version}.json.gz") for version in ("0.26.1", "7.7.1"))
     kinds = [{action.mnemonic for action in profile.actions if action.name == KERNEL} for profile in (old, new)]
     assert kinds == [{"CppCompile"}, {"CppCompile"}]
     assert "TfWheel" in {action.mnemonic for action in new.actions}
 
 
 def test_a_failed_compile_has_a_complete_profile() -> None:
-    profile = bazel_profile.read(RECORDED / "double-failed-0.26.1.json.gz")
+    profile = bazel.read_profile(RECORDED / "double-failed-0.26.1.json.gz")
     assert profile.complete
     names = [action.name for action in profile.actions]
     assert not [name for name in names if name.startswith("Linking tensorflow/double/libtensorflow_double")]
 
 
 def test_a_trace_without_its_end_is_read_as_far_as_it_goes(recorded: Path, tmp_path: Path) -> None:
-    whole, text = bazel_profile.read(recorded), gzip.decompress(recorded.read_bytes())
+    whole, text = bazel.read_profile(recorded), gzip.decompress(recorded.read_bytes())
     path = tmp_path / "profile.json"
     path.write_bytes(text)
-    assert bazel_profile.read(path) == whole
+    assert bazel.read_profile(path) == whole
     # In the middle of the tenth action's line.
     parts = text.split(b"action processing", 10)
     path.write_bytes(b"action processing".join(parts[:10]) + b"action proc")
-    profile = bazel_profile.read(path)
+    profile = bazel.read_profile(path)
     assert not profile.complete
     assert len(profile.actions) == 9
-    assert "Bazel was killed before it wrote the end" in bazel_profile.table(profile)
+    assert "Bazel was killed before it wrote the end" in bazel.profile_table(profile)
     path.write_bytes(b"")
-    assert bazel_profile.read(path) == Profile(actions=(), complete=False)
+    assert bazel.read_profile(path) == Profile(actions=(), complete=False)
 
 
 def test_the_table_has_kinds_and_the_slowest() -> None:
@@ -74,7 +74,7 @@ def test_the_table_has_kinds_and_the_slowest() -> None:
         ),
         complete=True,
     )
-    assert bazel_profile.table(profile) == (
+    assert bazel.profile_table(profile) == (
         "3 actions, 1 h 03 min in total\n"
         "\n"
         "by kind:\n"
@@ -86,7 +86,7 @@ def test_the_table_has_kinds_and_the_slowest() -> None:
         "  1 min 01 s  CppLink     Linking a.so\n"
         "       0.5 s  CppCompile  Compiling b.cc\n"
     )
-    assert bazel_profile.lines(profile, 1) == ["  1 h 02 min  CppCompile  Compiling a.cc"]
+    assert bazel.slowest(profile, 1) == ["  1 h 02 min  CppCompile  Compiling a.cc"]
 
 
 @pytest.mark.parametrize(

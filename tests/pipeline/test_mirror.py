@@ -22,7 +22,8 @@ from tests.commandline import invoke
 from tests.plan.test_selection import chosen
 from tfbuild import pipeline
 from tfbuild.errors import BadMirror, BadSource, BuildFailed, DiskFull, UsageError
-from tfbuild.pipeline import bundle, mirror, wheel_export
+from tfbuild.pipeline import bundle, mirror
+from tfbuild.pipeline import wheel as wheels
 from tfbuild.pipeline.bundle import Bundle
 from tfbuild.pipeline.mirror import Mirror, Upstream
 from tfbuild.pipeline.run import Run, run_of
@@ -328,12 +329,12 @@ def test_a_full_disk_leaves_no_partial_wheel(tmp_path: Path) -> None:
     build = chosen(release="2.14.1", python="3.11", compiler="clang-16")
     with small_disk(output, "512k"):
         with pytest.raises(DiskFull, match="no space is left"), writing(output):
-            wheel_export.collect(build, built, output, context="", base="")
+            wheels.collect(build, built, output, context="", base="")
         assert files_in(output) == set()
         subprocess.run(["mount", "-o", "remount,size=4m", str(output)], check=True)
         # It is not a real wheel, which is noticed once the file is complete.
         with pytest.raises(BuildFailed, match="auditwheel cannot read"):
-            wheel_export.collect(build, built, output, context="", base="")
+            wheels.collect(build, built, output, context="", base="")
         (wheel,) = output.glob("*.whl")
         assert wheel.read_bytes() == BODY
 
@@ -347,7 +348,7 @@ def test_a_refused_wheel_keeps_no_sidecar_of_an_earlier_one(tmp_path: Path) -> N
     (output / "tensorflow-2.14.1-cp311-cp311-linux_x86_64.whl.json").write_text("{}")
     build = chosen(release="2.14.1", python="3.11", compiler="clang-16")
     with pytest.raises(BuildFailed, match="auditwheel cannot read"):
-        wheel_export.collect(build, built, output, context="", base="")
+        wheels.collect(build, built, output, context="", base="")
     assert [file.suffix for file in output.iterdir()] == [".whl"]
 
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from tfbuild.errors import BuildFailed
-from tfbuild.pipeline import wheel_audit
-from tfbuild.pipeline.wheel_audit import Audit
+from tfbuild.pipeline.wheel import Audit, audit_wheel, read_audit
 
 INFO = {
     "thing-1.0.dist-info/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: cp311-cp311-linux_x86_64\n",
@@ -23,7 +22,7 @@ RECORDED = Path(__file__).parents[1] / "data" / "auditwheel" / "tensorflow_cpu-2
 @pytest.fixture(scope="module")
 def official() -> Audit:
     output = json.loads(RECORDED.read_text())
-    return wheel_audit.read(output, Path(output["wheel"]))
+    return read_audit(output, Path(output["wheel"]))
 
 
 def test_the_official_wheel_keeps_the_promise_of_its_name(official: Audit) -> None:
@@ -65,7 +64,7 @@ def audited(folder: Path, code: str, *options: str) -> Audit:
     (folder / "thing.c").write_text(code)
     library = folder / "thing.so"
     subprocess.run([compiler, "-shared", "-fPIC", "-o", library, folder / "thing.c", *options], check=True)
-    return wheel_audit.check(wheel(folder, {"tensorflow/thing.so": library.read_bytes()}))
+    return audit_wheel(wheel(folder, {"tensorflow/thing.so": library.read_bytes()}))
 
 
 def test_a_real_library_is_audited(tmp_path: Path) -> None:
@@ -95,7 +94,7 @@ def test_a_library_that_asks_for_an_executable_stack_is_reported(tmp_path: Path)
 @pytest.mark.parametrize("files", [{"tensorflow/__init__.py": b"x = 1\n"}, {"tensorflow/a.so": b"no machine code"}])
 def test_a_wheel_without_machine_code_is_refused(files: dict[str, bytes], tmp_path: Path) -> None:
     with pytest.raises(BuildFailed, match="is not a TensorFlow wheel") as caught:
-        wheel_audit.check(wheel(tmp_path, files))
+        audit_wheel(wheel(tmp_path, files))
     assert "the wheel is kept" in caught.value.hint
 
 
@@ -103,4 +102,4 @@ def test_a_truncated_wheel_is_refused(tmp_path: Path) -> None:
     path = wheel(tmp_path, {"tensorflow/__init__.py": b"x = 1\n" * 1000})
     path.write_bytes(path.read_bytes()[:50])
     with pytest.raises(BuildFailed, match="auditwheel cannot read"):
-        wheel_audit.check(path)
+        audit_wheel(path)

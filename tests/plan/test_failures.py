@@ -20,7 +20,7 @@ from tfbuild.context import dockerfile
 from tfbuild.errors import BuildFailed, UsageError
 from tfbuild.facts import releases, toolchains
 from tfbuild.pipeline import compiling, diagnosis
-from tfbuild.pipeline.bazel_output import KILLED
+from tfbuild.pipeline.bazel import KILLED
 from tfbuild.plan import Build, Request, explain, failures
 from tfbuild.plan.failures import Circumstances, Failure
 from tfbuild.util.progress import Progress

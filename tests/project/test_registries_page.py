@@ -9,7 +9,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from tfbuild import plan
-from tfbuild.context import image_name
+from tfbuild.context import labels
 from tfbuild.facts import targets
 from tfbuild.oci import references, referrers
 from tfbuild.plan import Request
@@ -32,7 +32,7 @@ def test_a_workload_runs_the_image_of_the_set_that_its_nodes_have(workload: dict
     (container,) = template["spec"]["containers"]
     # It would replace the entry point, which checks the CPU.
     assert "command" not in container
-    name = image_name.parse(container["image"])
+    name = labels.parse_name(container["image"])
     build = plan.select(Request(target="mkl", release="2.20.0", cpu=chosen, platform="linux/amd64"), None)
     assert (name.registry, name.reference) == ("ghcr.io/us/tfbuild", build.id)
 

@@ -12,7 +12,7 @@ from tests.commandline import invoke
 from tests.oci.fake_registry import FakeRegistry, connect
 from tests.oci.fake_registry import fake as fake
 from tests.publish.fake_images import gather, image
-from tfbuild.context.digests import image_digest
+from tfbuild.context.dockerfile import image_digest
 from tfbuild.context.labels import BASE_DIGEST, BASE_NAME
 from tfbuild.errors import Stale, UsageError
 from tfbuild.oci import manifests

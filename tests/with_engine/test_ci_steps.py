@@ -29,7 +29,7 @@ from tfbuild.ci import formats, matrix
 from tfbuild.ci.matrix import MatrixRequest
 from tfbuild.cli.options import certificates
 from tfbuild.context import dockerfile
-from tfbuild.context.digests import image_digest
+from tfbuild.context.dockerfile import image_digest
 from tfbuild.engine import Engine
 from tfbuild.oci.client import Registry
 from tfbuild.oci.references import Repository

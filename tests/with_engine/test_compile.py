@@ -35,7 +35,7 @@ from tfbuild.cpu import isa
 from tfbuild.engine import Engine
 from tfbuild.errors import BadSource, Outdated, UnknownRelease, VerificationFailed
 from tfbuild.facts import toolchains
-from tfbuild.pipeline import Maker, bazel_output, bazel_profile
+from tfbuild.pipeline import Maker, bazel
 from tfbuild.pipeline.run import run_of
 from tfbuild.plan import Request, RunRequest
 from tfbuild.plan import source as sources
@@ -293,15 +293,15 @@ def test_the_sidecar_says_how_the_wheel_was_built(small_wheel: SmallWheel, engin
 
 def test_the_profile_and_the_slowest_actions_are_beside_the_log(small_wheel: SmallWheel) -> None:
     folder = log(small_wheel.tree, cpu=small_wheel.cpu, bazel_flag=("--subcommands",)).parent
-    profile = bazel_profile.read(folder / "profile.json.gz")
+    profile = bazel.read_profile(folder / "profile.json.gz")
     assert profile.complete
     compiled = [action for action in profile.actions if action.name == "Compiling tensorflow/double/kernel.cc"]
     assert [action.mnemonic for action in compiled] == ["CppCompile"] * KERNELS
     assert all(action.seconds > 0 for action in compiled)
     lines = small_wheel.said.partition("profile: ")[2].splitlines()
     assert lines[0].startswith(f"{folder.relative_to(ROOT)}/profile.json.gz ")
-    assert lines[1:6] == bazel_profile.lines(profile, 5)
-    assert (folder / "slowest.txt").read_text() == bazel_profile.table(profile)
+    assert lines[1:6] == bazel.slowest(profile, 5)
+    assert (folder / "slowest.txt").read_text() == bazel.profile_table(profile)
     assert "Compiling tensorflow/double/kernel.cc" in (folder / "bazel.log").read_text()
 
 
@@ -319,7 +319,7 @@ def test_a_compile_that_fails_leaves_its_profile_and_its_whole_log(wheel: Run, f
     assert "clipped" not in log(fresh.tree).read_text()
     folder = log(fresh.tree).parent
     assert (folder / "bazel.log").read_text().count("a line of noise") >= 40000
-    assert "TfWheel" not in {action.mnemonic for action in bazel_profile.read(folder / "profile.json.gz").actions}
+    assert "TfWheel" not in {action.mnemonic for action in bazel.read_profile(folder / "profile.json.gz").actions}
     assert "profile: " in done.stderr
 
 
@@ -408,7 +408,7 @@ def test_a_killed_compiler_is_answered_with_the_setting_to_change(wheel: Run, fr
     rules = re.sub(r'\ngenrule\(\n    name = "host_macros".*?\n\)\n', KILLED, build.read_text(), flags=re.DOTALL)
     build.write_text(rules)
     done = wheel("x86-64-v3", "--source", str(fresh.tree), "--jobs", "2", code=23)
-    assert bazel_output.KILLED.search(log(fresh.tree).read_text(errors="replace"))
+    assert bazel.KILLED.search(log(fresh.tree).read_text(errors="replace"))
     assert "killed, most likely because memory ran out (--jobs=2: as asked for" in done.stderr
     assert "hint: --jobs 1; what is compiled is kept" in done.stderr
 
@@ -547,7 +547,7 @@ def test_a_release_whose_wheel_bazel_makes_is_compiled_by_a_newer_bazel(new_site
     assert document["plan"]["bazel_target"] == "//tensorflow/tools/pip_package:wheel"
     assert "--repo_env=HERMETIC_PYTHON_VERSION=3.11" in document["plan"]["bazel_flags"]
     (path,) = (ROOT / "build" / answer["id"]).glob("profile.json.gz")
-    kinds = {name: count for name, count, _ in bazel_profile.read(path).by_mnemonic()}
+    kinds = {name: count for name, count, _ in bazel.read_profile(path).by_mnemonic()}
     assert (kinds["CppCompile"], kinds["CppLink"], kinds["TfWheel"]) == (KERNELS + 2, 2, 1)
 
 

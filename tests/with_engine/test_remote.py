@@ -29,7 +29,7 @@ from tfbuild.context.dockerfile import TEMPLATES
 from tfbuild.engine import Engine
 from tfbuild.errors import UsageError
 from tfbuild.facts import toolchains
-from tfbuild.pipeline import bazel_output as bazel_says
+from tfbuild.pipeline import bazel as bazel_says
 from tfbuild.plan import Request, remote_cache
 from tfbuild.plan.remote_cache import Remote
 

@@ -22,7 +22,7 @@ from tests.with_engine.registry import Server
 from tests.with_engine.test_registry import build, made, place, push, server
 from tfbuild import publish
 from tfbuild.context import dockerfile
-from tfbuild.context.digests import image_digest
+from tfbuild.context.dockerfile import image_digest
 from tfbuild.engine import Engine
 from tfbuild.errors import TfbuildError, Unfinished, UnknownImage, UsageError, VerificationFailed
 from tfbuild.oci import manifests, referrers

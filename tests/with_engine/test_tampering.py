@@ -16,7 +16,7 @@ import requests
 from tests.with_engine.conftest import ROOT
 from tests.with_engine.registry import Server
 from tests.with_engine.test_registry import build, copy_of, cpuinfo, server, shell
-from tfbuild.context.digests import image_digest
+from tfbuild.context.dockerfile import image_digest
 from tfbuild.context.labels import labels_of
 from tfbuild.engine import Image
 from tfbuild.oci import manifests, referrers

@@ -14,7 +14,7 @@ from tfbuild.bench import models, page, session, user_script
 from tfbuild.bench import report as reporting
 from tfbuild.bench.live import LiveTable
 from tfbuild.bench.session import Settings
-from tfbuild.context import image_name
+from tfbuild.context import labels
 from tfbuild.engine import Engine, removal
 from tfbuild.errors import Interrupted, UsageError
 from tfbuild.measure import experiments
@@ -96,8 +96,8 @@ def run(
     table = LiveTable()
     progress = Progress(below=table)
     engine = Engine.connect()
-    chosen = replace(chosen, against=image_name.find(engine, chosen.against))
-    report = session.bench(engine, image_name.find(engine, image), rows, chosen, progress, table)
+    chosen = replace(chosen, against=labels.find_image(engine, chosen.against))
+    report = session.bench(engine, labels.find_image(engine, image), rows, chosen, progress, table)
     if why := reporting.emptiness(report):
         if report.interrupted:
             raise Interrupted("interrupted before anything was measured; no report was written")

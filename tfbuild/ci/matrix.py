@@ -15,7 +15,7 @@ from packaging.version import Version
 
 from tfbuild import facts, plan
 from tfbuild.context import dockerfile
-from tfbuild.context.digests import recipe_digest
+from tfbuild.context.dockerfile import recipe_digest
 from tfbuild.errors import TfbuildError, UsageError
 from tfbuild.facts import Facts, base_images, releases, targets
 from tfbuild.plan import Build, Request

@@ -75,9 +75,9 @@ def run_of(options: Mapping[str, Any]) -> "Run":
 
 def image_on(engine: "Engine", name: str) -> str:
     """Return the engine's own name of the image that a user names, and say so where it is another one."""
-    from tfbuild.context import image_name, labels
+    from tfbuild.context import labels
 
-    found = image_name.find(engine, name)
+    found = labels.find_image(engine, name)
     if found not in (name, f"{labels.REPOSITORY}:{name}"):
         say(f"note: {name} is {found} on this engine")
     return found
@@ -107,11 +107,11 @@ def registry_of(registry: str, ca_cert: str, image: str = "") -> "Registry":
 
     Raises UsageError where none does.
     """
-    from tfbuild.context import image_name
+    from tfbuild.context import labels
     from tfbuild.oci.client import Registry
     from tfbuild.oci.references import Repository
 
-    name = registry or image_name.parse(image).registry or os.environ.get("TFBUILD_REGISTRY", "")
+    name = registry or labels.parse_name(image).registry or os.environ.get("TFBUILD_REGISTRY", "")
     if not name:
         raise UsageError("no registry is named", hint="--registry HOST/PATH, or TFBUILD_REGISTRY")
     return Registry(Repository.parse(name), ca=certificates(ca_cert))

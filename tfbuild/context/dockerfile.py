@@ -4,12 +4,13 @@ A context has the build's own files, and scripts/ with those that are the same i
 renders the templates of images. Python decides what goes into a file; the templates lay it out.
 """
 
+import hashlib
 import json
 import os
 import re
 import shlex
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,7 +19,6 @@ from typing import Any, Protocol
 import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from tfbuild.context.digests import context_digest, image_digest
 from tfbuild.context.labels import ALLOCATOR, UNVERIFIED, Planned, image_name, labels_of
 from tfbuild.errors import UsageError
 from tfbuild.plan import Build, RuntimeCheck, source
@@ -366,3 +366,43 @@ def environment_of_templates() -> Environment:
     jinja.filters["shell"] = shlex.quote
     jinja.filters["bazelrc"] = bazelrc_word
     return jinja
+
+
+# --- the digests by which contexts and images are compared ------------------------------------------------------------
+# Each is "sha256:<hex>". Published values: they must not change.
+#
+# | digest  | covers                                              | published as                                   |
+# |---------|-----------------------------------------------------|------------------------------------------------|
+# | recipe  | the texts that tfbuild itself puts into a context   | `context` of a row of `invoke matrix`          |
+# | context | every file of a written context, and its mode       | `digest` of `invoke dockerfile --json`         |
+# | image   | a context's digest and that of the base             | the label `io.tfbuild.context`                 |
+#
+# A recipe needs neither a folder nor a wheel nor a source. An image is built again if its digest differs.
+
+
+def recipe_digest(texts: Iterable[tuple[str, str]]) -> str:
+    """Return the digest of files by their names and texts, in this order."""
+    return _digest(f"{name} {hashlib.sha256(text.encode()).hexdigest()}\n" for name, text in texts)
+
+
+def context_digest(folder: Path, leave_out: Collection[str]) -> str:
+    """Return the digest of all files in `folder` but `leave_out`, whose digests are in files beside them."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    names = ((path, path.relative_to(folder).as_posix()) for path in files)
+    return _digest(
+        f"{name} {path.stat().st_mode & 0o777:o} {hashlib.sha256(path.read_bytes()).hexdigest()}\n"
+        for path, name in names
+        if name not in leave_out
+    )
+
+
+def image_digest(context: str, base: str) -> str:
+    """Return the digest of everything that shapes an image, by the digests of its context and its base."""
+    return _digest([f"{context} {base}"])
+
+
+def _digest(lines: Iterable[str]) -> str:
+    total = hashlib.sha256()
+    for line in lines:
+        total.update(line.encode())
+    return f"sha256:{total.hexdigest()}"

@@ -9,8 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from tfbuild.context import labels
-from tfbuild.context.digests import image_digest
-from tfbuild.context.dockerfile import Context
+from tfbuild.context.dockerfile import Context, image_digest
 from tfbuild.engine import Engine, Image, debian, oci_layout, transfer
 from tfbuild.engine.image import split_tag
 from tfbuild.engine.sdk_errors import REFUSED, reason, translated

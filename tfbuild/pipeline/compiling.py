@@ -16,9 +16,9 @@ from tfbuild.engine import Engine, clock, disk_space
 from tfbuild.engine.build import BuildSettings
 from tfbuild.engine.sdk_errors import translated
 from tfbuild.errors import BadMirror, BuildFailed, DiskFull, TfbuildError, TimeUp
-from tfbuild.pipeline import bazel_profile, diagnosis, resources
+from tfbuild.pipeline import bazel, diagnosis, resources
 from tfbuild.pipeline import mirror as mirrors
-from tfbuild.pipeline.bazel_output import BazelWatch
+from tfbuild.pipeline.bazel import BazelWatch
 from tfbuild.pipeline.mirror import Mirror, Upstream
 from tfbuild.pipeline.resources import MachineShare
 from tfbuild.pipeline.run import Run
@@ -182,8 +182,8 @@ class BuilderHost:
                 for file in (place / "kept").iterdir():
                     file.replace(folder / file.name)
             path = next(folder.glob("profile.json*"), folder / "profile.json")
-            profile = bazel_profile.read(path)
-            replace_file(table, bazel_profile.table(profile))
+            profile = bazel.read_profile(path)
+            replace_file(table, bazel.profile_table(profile))
         except (TfbuildError, OSError, EOFError, zlib.error) as error:
             why = (str(error).splitlines() or [repr(error)])[0]
             progress(f"note: cannot get Bazel's profile ({why}): {folder / 'kept.log'}")
@@ -191,7 +191,7 @@ class BuilderHost:
         progress(
             f"profile: {path} (chrome://tracing and ui.perfetto.dev show it); the slowest actions, more in {table}:"
         )
-        for line in bazel_profile.lines(profile, SHOWN):
+        for line in bazel.slowest(profile, SHOWN):
             progress(line)
 
     def _fetch(self, job: Compile, output: Path, log: Path) -> None:

@@ -15,8 +15,7 @@ from pathlib import Path
 
 from tfbuild import cpu, plan
 from tfbuild.context import dockerfile
-from tfbuild.context.digests import image_digest
-from tfbuild.context.dockerfile import Context
+from tfbuild.context.dockerfile import Context, image_digest
 from tfbuild.context.labels import UNVERIFIED, given_at_build, image_name, read_labels
 from tfbuild.cpu import Cpu, cpuid
 from tfbuild.engine import Engine, disk_space
@@ -24,13 +23,13 @@ from tfbuild.engine.build import BuildSettings
 from tfbuild.errors import BaseUnavailable, EngineMissing, UnknownCpu, UnknownImage, UsageError
 from tfbuild.pipeline import base_image as bases
 from tfbuild.pipeline import bundle as bundles
-from tfbuild.pipeline import wheel_export
+from tfbuild.pipeline import wheel
 from tfbuild.pipeline.base_image import ResolvedBase
 from tfbuild.pipeline.bundle import Bundle
 from tfbuild.pipeline.compiling import BuilderHost, BuilderWork, Compile
 from tfbuild.pipeline.run import Run
 from tfbuild.pipeline.verification import Result, Verifier
-from tfbuild.pipeline.wheel_export import Exported
+from tfbuild.pipeline.wheel import Exported
 from tfbuild.plan import Build, remote_cache
 from tfbuild.plan import source as sources
 from tfbuild.plan.source import Source
@@ -158,7 +157,7 @@ class Maker:
                 files.remove(scratch)
             self.run_builder(build, base, context, BuilderWork(context=context.folder, stage="export", output=scratch))
             with files.writing(output):
-                exported = wheel_export.collect(build, scratch, output, context=context.digest, base=base.digest)
+                exported = wheel.collect(build, scratch, output, context=context.digest, base=base.digest)
         for line in exported.audit.lines():
             self.progress(line)
         return exported

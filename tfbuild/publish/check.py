@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from tfbuild.context import image_name
-from tfbuild.context.digests import image_digest
+from tfbuild.context import labels
+from tfbuild.context.dockerfile import image_digest
 from tfbuild.context.labels import REPOSITORY, of_configuration, read_labels
 from tfbuild.engine import Engine, transfer
 from tfbuild.errors import (
@@ -202,7 +202,7 @@ def refuse_outdated(image: CheckedImage, context: str) -> None:
 
 def tag_of(registry: Registry, name: str) -> str:
     """The tag or digest of an image in this registry, by any of its names. Raises UsageError if it is another's."""
-    parsed = image_name.parse(name)
+    parsed = labels.parse_name(name)
     if not parsed.reference:
         raise UsageError(
             f"{name!r} does not name an image in a repository", hint="use an identifier from `invoke images`"

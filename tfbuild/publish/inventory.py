@@ -16,8 +16,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from tfbuild.context import labels
-from tfbuild.context.image_name import IDENTIFIER
-from tfbuild.context.labels import REPOSITORY, UNVERIFIED
+from tfbuild.context.labels import GIVEN_IDENTIFIER, REPOSITORY, UNVERIFIED
 from tfbuild.cpu import Cpu
 from tfbuild.engine import Engine
 from tfbuild.engine.image import split_tag
@@ -160,7 +159,7 @@ def remote(
     rows = [row for index in moving.values() for row in indexes.index_rows(index)]
     named = {row.image for row in rows if row.image is not None}
     known = {image.id for image, _ in pairs}
-    suspects = [tag for tag in tags if tag not in known and IDENTIFIER.fullmatch(tag)]
+    suspects = [tag for tag in tags if tag not in known and GIVEN_IDENTIFIER.fullmatch(tag)]
     moved = [entry for tag in suspects if (entry := _moved(registry, tag, host, features)) is not None]
     for lost in sorted({image.id for image in named} - known - {entry.id for entry in moved}):
         note(f"note: an index of {place} offers {lost}, which the registry lost: push it again, or withdraw it")

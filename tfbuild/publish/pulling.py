@@ -9,7 +9,7 @@ as the second choice, for the user to decide.
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from tfbuild.context import image_name
+from tfbuild.context import labels
 from tfbuild.context.labels import of_configuration
 from tfbuild.cpu import Cpu
 from tfbuild.engine import Engine, transfer
@@ -67,7 +67,7 @@ def select(
             f"{registry.repository}:{tag} has no image with Python {python}", hint=f"it has: {', '.join(others)}"
         )
     choice = choose.choose(published, platform=MACHINES[host.arch], features=features, any_release=any_release)
-    names = {image_name.parse(name).reference for name in skip}
+    names = {labels.parse_name(name).reference for name in skip}
     left = [image for image in choice.fitting if image.id not in names]
     first = choice.fitting.index(left[0]) if left else len(choice.fitting)
     rows = [

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from tfbuild.context import image_name, labels
+from tfbuild.context import labels
 from tfbuild.context.labels import REPOSITORY
 from tfbuild.engine import Engine, Image, removal, transfer
 from tfbuild.errors import RegistryRefused, UnknownImage, UsageError, VerificationFailed, Withdrawn
@@ -145,10 +145,10 @@ def prepare(engine: Engine, image: str, registry: Registry, reports: Path, *, fo
 
 def _on_engine(engine: Engine, image: str, registry: Registry) -> str:
     """Return the engine's name of the image to push, which may be named as it will be in the registry."""
-    named = image_name.parse(image)
+    named = labels.parse_name(image)
     if named.repository == str(registry.repository) and not engine.exists(image):
-        return image_name.find(engine, named.reference)
-    return image_name.find(engine, image)
+        return labels.find_image(engine, named.reference)
+    return labels.find_image(engine, image)
 
 
 def _pushed_before(registry: Registry, local: Image) -> list[Manifest | None]:

@@ -1,10 +1,11 @@
-"""Audit a compiled wheel: which C library, which other libraries and which rights it needs from the system.
+"""Export a compiled wheel: its file, and beside it a JSON file that says how it was built and what it needs.
 
 A compile links the glibc of its base, so its wheel needs that version or a newer one, whatever CPU it is for.
 """
 
 import json
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -16,8 +17,12 @@ from pathlib import Path
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
+from tfbuild import __version__
 from tfbuild.errors import BuildFailed
+from tfbuild.plan import Build, source
+from tfbuild.util.files import replace_file, whole
 
+SCHEMA = "tfbuild.wheel/1"
 MANYLINUX = re.compile(r"manylinux_(\d+)_(\d+)_\w+")
 # Names from before PEP 600, which put glibc's version into the name.
 OLD_NAMES = {"manylinux1": (2, 5), "manylinux2010": (2, 12), "manylinux2014": (2, 17)}
@@ -25,6 +30,73 @@ LIBRARY = re.compile(r"\.so(\.\d+)*$")
 # What has the program headers of any library, and the values of ELF that matter here.
 HEADERS, GNU_STACK, EXECUTE, X86_64 = 16384, 0x6474E551, 1, 62
 SYMBOL = re.compile(r"([A-Z]+)_(\d+(?:\.\d+)*)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Built:
+    """What the builder recorded: its own digest, and the versions that the compiler and Bazel print."""
+
+    builder: str
+    compiler: str
+    bazel: str
+    source_commit: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exported:
+    wheel: Path
+    sidecar: Path
+    sha256: str
+    audit: "Audit"
+
+
+def collect(build: Build, scratch: Path, output: Path, *, context: str, base: str) -> Exported:
+    """Move the wheel from the builder's `scratch` folder to `output`, and write its sidecar there.
+
+    `context` and `base`: digests. Raises BuildFailed where the builder made no wheel, more than one, or one without
+    machine code.
+    """
+    wheels = sorted(scratch.glob("*.whl"))
+    if len(wheels) != 1:
+        raise BuildFailed(f"the compile made {len(wheels)} wheels, not one", hint=f"they are in {scratch}")
+    output.mkdir(parents=True, exist_ok=True)
+    wheel = output / wheels[0].name
+    sidecar = output / f"{wheel.name}.json"
+    with whole(wheel) as part:
+        shutil.move(wheels[0], part)
+        # The sidecar of an earlier wheel must not stay beside this one, should this one be refused below.
+        sidecar.unlink(missing_ok=True)
+    sha256 = source.digest(wheel)
+    built = _read(scratch / "build.txt")
+    audit = audit_wheel(wheel)
+    content = _facts(build, wheel, sha256, built, context=context, base=base) | {"audit": audit.to_json()}
+    replace_file(sidecar, json.dumps(content, indent=2) + "\n")
+    return Exported(wheel=wheel, sidecar=sidecar, sha256=sha256, audit=audit)
+
+
+def _facts(build: Build, wheel: Path, sha256: str, built: Built, *, context: str, base: str) -> dict[str, object]:
+    return {
+        "schema": SCHEMA,
+        "tfbuild": __version__,
+        "wheel": wheel.name,
+        "sha256": sha256,
+        "builder": built.builder,
+        "compiler": built.compiler,
+        "bazel": built.bazel or None,
+        "source_commit": built.source_commit or None,
+        "base": base or None,
+        "context": context,
+        "plan": build.to_json(),
+    }
+
+
+def _read(path: Path) -> Built:
+    lines = (line.partition("=") for line in path.read_text(encoding="utf-8").splitlines())
+    recorded = {name: value for name, _, value in lines}
+    return Built(**{name: recorded.get(name, "") for name in Built.__dataclass_fields__})
+
+
+# --- the audit --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +149,7 @@ class Audit:
         return lines
 
 
-def check(wheel: Path) -> Audit:
+def audit_wheel(wheel: Path) -> Audit:
     """Audit a wheel file. Raises BuildFailed where it is unreadable or contains no machine code."""
     # The plan decides the instruction set; auditwheel would report anything beyond x86-64's first level as a fault.
     # It also finds this machine's libraries and reports what those need, though the wheel meets others where it runs.
@@ -91,10 +163,10 @@ def check(wheel: Path) -> Audit:
         raise BuildFailed(
             f"auditwheel cannot read {wheel.name}: {reason}", hint=f"the wheel is kept: {wheel}"
         ) from None
-    return replace(read(output, wheel), executable_stack=tuple(_with_executable_stack(wheel)))
+    return replace(read_audit(output, wheel), executable_stack=tuple(_with_executable_stack(wheel)))
 
 
-def read(output: dict[str, object], wheel: Path) -> Audit:
+def read_audit(output: dict[str, object], wheel: Path) -> Audit:
     """Read the output of `auditwheel show --json`."""
     if output.get("pure") or "overall_tag" not in output:
         why = str(output.get("error", "it contains no machine code"))

@@ -1,0 +1,200 @@
+"""What Bazel says of a compile: its output as it runs, and its profile, which says what took how long.
+
+The profile's format is Chrome's: one event per line, times in microseconds. A Bazel that was killed leaves it
+unfinished. Recorded samples: tests/data/bazel.
+"""
+
+import gzip
+import json
+import re
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tfbuild.util.progress import duration
+
+# "[1,234 / 20,345] 8 actions running"; some versions add "[Prepa]" or "(12:34:56)".
+COUNT = re.compile(r"\[(?P<done>\d[\d,]{,20}) / (?P<total>\d[\d,]{,20})\]\s*(?P<rest>.*)")
+KILLED = re.compile(
+    r"Killed signal terminated program|internal compiler error: Killed|unable to execute command: Killed"
+    r"|clang frontend command failed due to signal|Server terminated abruptly|java\.lang\.OutOfMemoryError"
+    r"|collect2: fatal error: ld terminated with signal 9"
+)
+TIME_LIMIT = "tfbuild: the time limit is reached"
+# What compile.sh and Bazel print where a remote cache or executor cannot be reached.
+NO_REMOTE = re.compile(
+    r"tfbuild: the remote (cache|executor) .* does not answer|Failed to query remote execution capabilities"
+    r"|StatusRuntimeException: (UNAUTHENTICATED|PERMISSION_DENIED)"
+)
+ALONE = "tfbuild: going on without it"
+# The first lines of any build, after the start of Bazel's server.
+BEGINS = ("Loading:", "Computing main repo mapping", "Analyzing:", "INFO: Analyzed")
+# What archives.py prints of a file that is not the one that the tree requires.
+REFUSED = "tfbuild: note: not taken from the mirror"
+PROCESSES = re.compile(r"INFO: (?P<summary>\d[\d,]* process(?:es)?: .*)")
+# Only the last minutes count for the rate: a build begins with cache hits and ends with long links.
+WINDOW_SECONDS = 300.0
+LEAST_SECONDS = 10.0
+
+
+class BazelWatch:
+    """Takes a compile's output line by line, and returns for each what to show ("": nothing new).
+
+    `share`: the part of the compile that is done, 0 to 1, among the actions that Bazel knows so far.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.began = False
+        self.killed = False
+        self.out_of_time = False
+        self.no_remote = False
+        self.alone = False
+        self.summary = ""
+        self.refused: list[str] = []
+        self.share: float | None = None
+        self._clock = clock
+        self._counts: deque[tuple[float, int]] = deque()
+
+    def __call__(self, line: str) -> str:
+        self.killed = self.killed or KILLED.search(line) is not None
+        self.out_of_time = self.out_of_time or line.startswith(TIME_LIMIT)
+        self.began = self.began or line.startswith(BEGINS)
+        self.no_remote = self.no_remote or NO_REMOTE.search(line) is not None
+        if line.startswith(ALONE):
+            self.no_remote, self.alone = False, True
+        if line.startswith(REFUSED):
+            self.refused.append(line.removeprefix("tfbuild: note: "))
+        if processes := PROCESSES.match(line):
+            self.summary = processes["summary"]
+        count = COUNT.search(line)
+        if count is None:
+            return ""
+        return self._progress(number(count["done"]), number(count["total"]), count["rest"])
+
+    def _progress(self, done: int, total: int, rest: str) -> str:
+        now = self._clock()
+        self._counts.append((now, done))
+        while now - self._counts[0][0] > WINDOW_SECONDS:
+            self._counts.popleft()
+        self.share = min(1.0, done / total) if total else None
+        text = f"{done:,} / {total:,} actions" + (f", {100 * done // total} %" if total else "")
+        if left := self._left(done, total):
+            text += f", about {duration(left)} left"
+        return f"{text}: {rest}" if rest else text
+
+    def _left(self, done: int, total: int) -> float:
+        """Return the seconds left at the present rate, 0 where it is unknown. The total still grows early on."""
+        (first, before), (last, _) = self._counts[0], self._counts[-1]
+        if last - first < LEAST_SECONDS or done <= before:
+            return 0.0
+        return (total - done) * (last - first) / (done - before)
+
+
+def number(text: str) -> int:
+    return int(text.replace(",", ""))
+
+
+# --- the profile ------------------------------------------------------------------------------------------------------
+
+ACTION = "action processing"
+GZIP = b"\x1f\x8b"
+# The end of the list of events, on a line of its own; in 0.26 the whole file is that list.
+END = ("\n]", "\n  ]\n}", "\n  ]}")
+# Up to 3.x an event does not hold its action's mnemonic: how its text begins, and the mnemonic that Bazel has for it.
+MNEMONICS = (
+    ("Compiling ", "CppCompile"),
+    ("Linking ", "CppLink"),
+    ("Executing genrule ", "Genrule"),
+    ("Creating ", "Manifest"),
+    ("Writing ", "FileWrite"),
+    ("Symlinking ", "Symlink"),
+)
+LISTED = 50
+
+
+@dataclass(frozen=True, kw_only=True)
+class Action:
+    """`seconds`: from start to end, including waits for processors and memory."""
+
+    name: str
+    mnemonic: str
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """The actions that ran, or whose results came from a cache, the slowest first.
+
+    `complete`: False where Bazel was killed before it wrote the end.
+    """
+
+    actions: tuple[Action, ...]
+    complete: bool
+
+    @property
+    def seconds(self) -> float:
+        """The sum of all actions' times: with N actions at once, about N times the elapsed time."""
+        return sum(action.seconds for action in self.actions)
+
+    def by_mnemonic(self) -> list[tuple[str, int, float]]:
+        """Return each kind of action with its count and its seconds, the slowest first."""
+        kinds: dict[str, list[float]] = {}
+        for action in self.actions:
+            kinds.setdefault(action.mnemonic, []).append(action.seconds)
+        return sorted(((name, len(times), sum(times)) for name, times in kinds.items()), key=lambda kind: -kind[2])
+
+
+# Microseconds of a century: no action takes longer, and a float can hold it.
+MOST = 100 * 365 * 86_400_000_000
+
+
+def read_profile(path: Path) -> Profile:
+    """Read the profile at `path`, compressed or not."""
+    content = path.read_bytes()
+    text = (gzip.decompress(content) if content.startswith(GZIP) else content).decode(errors="replace")
+    actions = [_action(event) for event in _events(text) if event.get("cat") == ACTION and "dur" in event]
+    return Profile(
+        actions=tuple(sorted(actions, key=lambda action: (-action.seconds, action.name))),
+        complete=text.rstrip().endswith(END),
+    )
+
+
+def _events(text: str) -> Iterator[dict[str, object]]:
+    """Yield the events, one per line; a last line that was cut off is skipped."""
+    for line in text.splitlines():
+        try:
+            event = json.loads(line.strip().rstrip(","))
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(event, dict):
+            yield event
+
+
+def _action(event: dict[str, object]) -> Action:
+    name, args, microseconds = str(event.get("name", "")), event.get("args"), event["dur"]
+    mnemonic = args.get("mnemonic") if isinstance(args, dict) else None
+    return Action(
+        name="".join(letter for letter in name if letter.isprintable()),
+        mnemonic=str(mnemonic or next((kind for start, kind in MNEMONICS if name.startswith(start)), "other")),
+        seconds=min(microseconds, MOST) / 1e6 if isinstance(microseconds, int | float) else 0.0,
+    )
+
+
+def slowest(profile: Profile, count: int) -> list[str]:
+    """Return the slowest `count` actions, one line each."""
+    slowest = profile.actions[:count]
+    width = max((len(action.mnemonic) for action in slowest), default=0)
+    return [f"{duration(action.seconds):>12}  {action.mnemonic:{width}}  {action.name}" for action in slowest]
+
+
+def profile_table(profile: Profile) -> str:
+    """Return the kinds of actions by their time, then the slowest actions."""
+    kinds = [f"{duration(total):>12}  {name:28} {count:,}" for name, count, total in profile.by_mnemonic()]
+    head = f"{len(profile.actions):,} actions, {duration(profile.seconds)} in total"
+    unfinished = (
+        [] if profile.complete else ["(Bazel was killed before it wrote the end: the last actions are missing)"]
+    )
+    parts = [head, *unfinished, "", "by kind:", *kinds, "", "the slowest:", *slowest(profile, LISTED)]
+    return "\n".join(parts) + "\n"
