@@ -63,64 +63,22 @@ class UsageError(TfbuildError):
     exit_code = 2
 
 
-class ConflictingTargets(TfbuildError):
-    """oneDNN ("MKL-DNN", `mkl`) and CUDA were requested in one build."""
-
-    exit_code = 10
-
-
-class MklNeedsLinux(TfbuildError):
-    """``mkl`` was requested for a platform that is not Linux."""
-
-    exit_code = 11
-
-
-class UnknownRelease(TfbuildError):
-    """The TensorFlow release is unknown, or does not fit the rest of the request."""
+class Unsupported(TfbuildError):
+    """A release, Python, CPU, compiler or target is unknown, does not fit the others, or is not certain to."""
 
     exit_code = 12
 
 
-class UnknownPython(TfbuildError):
-    """The Python version is unknown, or does not fit the release or the base image."""
-
-    exit_code = 13
-
-
-class UnknownCpu(TfbuildError):
-    """A CPU, level or feature name is unknown, or a CPU description cannot be read."""
-
-    exit_code = 14
-
-
-class UnknownCompiler(TfbuildError):
-    """The compiler is unknown, cannot build this, or is not in the base image's distribution."""
-
-    exit_code = 15
-
-
-class BadWheel(TfbuildError):
-    """A wheel or library is missing, is not one, or contradicts the plan."""
+class BadInput(TfbuildError):
+    """A wheel, library, source or patch is missing, is not one, or contradicts the plan or its digest."""
 
     exit_code = 16
-
-
-class UncertainFact(TfbuildError):
-    """A fact that the build needs is not known for certain for this release."""
-
-    exit_code = 17
 
 
 class BadMirror(TfbuildError):
     """A mirror or bundle lacks what the build requests, fails during a transfer, or was changed."""
 
     exit_code = 18
-
-
-class BadSource(TfbuildError):
-    """The source to compile is missing, is not TensorFlow's, or does not match its digest."""
-
-    exit_code = 19
 
 
 class TimeUp(TfbuildError):
@@ -189,22 +147,10 @@ class RegressionFound(TfbuildError):
     exit_code = 28
 
 
-class Outdated(TfbuildError):
-    """A published image was made from another build context than the requested one."""
-
-    exit_code = 29
-
-
 class Unfinished(TfbuildError):
     """The push of an image did not finish: it is in the registry, but not in all of its indexes."""
 
     exit_code = 30
-
-
-class CommandFailed(TfbuildError):
-    """The command of `bench --command` failed, or the profiler saw nothing of TensorFlow in it."""
-
-    exit_code = 31
 
 
 class Withdrawn(TfbuildError):
@@ -214,6 +160,6 @@ class Withdrawn(TfbuildError):
 
 
 class Stale(TfbuildError):
-    """A published image should be rebuilt: its base image was updated since, or it is older than `--max-age`."""
+    """An image should be rebuilt: its context or its base image changed since, or it is older than `--max-age`."""
 
     exit_code = 33

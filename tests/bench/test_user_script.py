@@ -15,7 +15,7 @@ from tfbuild.bench import command, user_script
 from tfbuild.bench import report as reporting
 from tfbuild.bench.session import Settings
 from tfbuild.engine import ContainerRun, Engine
-from tfbuild.errors import CommandFailed, UsageError
+from tfbuild.errors import TfbuildError, UsageError
 from tfbuild.in_container.bench import script_profile as inside
 from tfbuild.in_container.bench.records import Profiled, Window
 from tfbuild.in_container.bench.site import sitecustomize
@@ -146,7 +146,7 @@ class FakeEngine:
 )  # fmt: skip
 def test_why_a_script_cannot_be_profiled_is_reported(out: str, why: str, tmp_path: Path) -> None:
     engine = FakeEngine(out, "no python")
-    with pytest.raises(CommandFailed, match=why):
+    with pytest.raises(TfbuildError, match=why):
         profiled(engine, tmp_path)
     assert engine.call["mounts"] == {user_script.FOLDER: str(tmp_path)}
     assert engine.call["words"][-5:] == ["--profile", "60", user_script.FOLDER, "python", "x.py"]
@@ -162,10 +162,10 @@ def profiled(engine: FakeEngine, folder: Path, release: str = "2.21.0") -> Exper
 def test_a_release_before_the_profiler_is_refused_before_anything_runs(tmp_path: Path) -> None:
     for release in ("1.15.5", "2.1.4", "2.0.0rc1"):
         engine = FakeEngine("")
-        with pytest.raises(CommandFailed, match=f"TensorFlow {release} has no tf.profiler[\\s\\S]*use 2.2"):
+        with pytest.raises(TfbuildError, match=f"TensorFlow {release} has no tf.profiler[\\s\\S]*use 2.2"):
             profiled(engine, tmp_path, release)
         assert not engine.call
-    with pytest.raises(CommandFailed, match="could not be profiled"):
+    with pytest.raises(TfbuildError, match="could not be profiled"):
         profiled(FakeEngine(""), tmp_path, "a build of one's own")
 
 

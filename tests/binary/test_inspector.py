@@ -11,7 +11,7 @@ from tests.binary.test_scan import AVX, AVX2, everywhere, function, library, zip
 from tfbuild.binary import inspector
 from tfbuild.binary.guard import Guard
 from tfbuild.binary.inspector import Inspection
-from tfbuild.errors import BadWheel
+from tfbuild.errors import BadInput
 from tfbuild.util.progress import Progress, Step
 
 SMALL = library(everywhere(AVX2), count=64)
@@ -86,21 +86,21 @@ def test_members_beyond_the_limit_are_refused(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(inspector, "MOST_BYTES", len(SMALL))
     assert look(path)[0].main.compiled == {"avx", "avx2"}, "just that large"
     monkeypatch.setattr(inspector, "MOST_BYTES", len(SMALL) - 1)
-    with pytest.raises(BadWheel, match=r"a\.so in it is too large to be a library") as caught:
+    with pytest.raises(BadInput, match=r"a\.so in it is too large to be a library") as caught:
         look(path)
     assert caught.value.hint
     small = path.read_bytes()
     said = len(SMALL).to_bytes(4, "little")
     assert small.count(said) == 2
     path.write_bytes(small.replace(said, (100).to_bytes(4, "little")))
-    with pytest.raises(BadWheel, match="cannot be read: BadZipFile"):
+    with pytest.raises(BadInput, match="cannot be read: BadZipFile"):
         look(path)
 
 
 def test_a_wheel_that_cannot_be_opened_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadWheel, match=r"none\.whl cannot be read: No such file or directory"):
+    with pytest.raises(BadInput, match=r"none\.whl cannot be read: No such file or directory"):
         inspector.wheel(tmp_path / "none.whl")
-    with pytest.raises(BadWheel, match="cannot be read: Is a directory"):
+    with pytest.raises(BadInput, match="cannot be read: Is a directory"):
         inspector.wheel(tmp_path)
 
 
@@ -116,7 +116,7 @@ def test_a_file_or_a_folder_is_no_image(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "folder").mkdir()
     assert not inspector.is_image("file")
     for subject in ("folder", "./file.none", "/none", "none.so", "none.so.2", "none.whl"):
-        with pytest.raises(BadWheel, match="no wheel or library at"):
+        with pytest.raises(BadInput, match="no wheel or library at"):
             inspector.is_image(subject)
 
 

@@ -21,7 +21,7 @@ from tfbuild.binary import inspector, scan
 from tfbuild.binary.guard import Guard
 from tfbuild.binary.inspector import Inspection
 from tfbuild.binary.scan import CodeUnreadable, ScannedCode
-from tfbuild.errors import BadWheel
+from tfbuild.errors import BadInput
 from tfbuild.plan import wheel
 from tfbuild.util.progress import Progress
 
@@ -395,14 +395,14 @@ def test_broken_wheels_are_refused_with_a_hint(tmp_path: Path) -> None:
     for name, content in broken.items():
         path = tmp_path / f"{name}-1.0-py3-none-any.whl"
         path.write_bytes(bytes(content))
-        with pytest.raises(BadWheel) as caught:
+        with pytest.raises(BadInput) as caught:
             look(path)
         assert caught.value.hint, name
 
 
 def test_a_broken_library_goes_by_its_name_in_the_wheel(tmp_path: Path) -> None:
     path = zipped(tmp_path / "pack-1.0-py3-none-any.whl", {"pack/text.so": b"text"})
-    with pytest.raises(BadWheel, match=r"^error: pack/text.so is not a whole ELF library"):
+    with pytest.raises(BadInput, match=r"^error: pack/text.so is not a whole ELF library"):
         look(path)
 
 
@@ -414,19 +414,19 @@ def test_a_broken_wheel_is_refused_by_the_plan_too(tmp_path: Path) -> None:
     path = tmp_path / name
     for content in (whole[:start] + b"\xff" * 20 + whole[start + 20 :], whole[:-30], b""):
         path.write_bytes(content)
-        with pytest.raises(BadWheel, match="cannot be read") as caught:
+        with pytest.raises(BadInput, match="cannot be read") as caught:
             wheel.instruction_set(wheel.read(path, "cpu"), "2.14.0", claimed=())
         assert caught.value.hint
     zipped(path, {"a.so": b""})
-    with pytest.raises(BadWheel, match=r"has no tensorflow/libtensorflow_framework\.so\.2 in it"):
+    with pytest.raises(BadInput, match=r"has no tensorflow/libtensorflow_framework\.so\.2 in it"):
         wheel.instruction_set(wheel.read(path, "cpu"), "2.14.0", claimed=())
-    with pytest.raises(BadWheel, match="no wheel at"):
+    with pytest.raises(BadInput, match="no wheel at"):
         wheel.read(tmp_path / ("a" * 300 + ".whl"), "cpu")
 
 
 @pytest.mark.parametrize("subject", ["/nowhere/lib.so", "./none", "none.whl", "lib.so.2", "/", "/" + "a" * 300 + ".so"])
 def test_a_path_to_nothing_is_no_image(subject: str) -> None:
-    with pytest.raises(BadWheel, match="no wheel or library"):
+    with pytest.raises(BadInput, match="no wheel or library"):
         look(subject)
 
 

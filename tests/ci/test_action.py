@@ -12,7 +12,7 @@ from tests import checkout
 from tests.ci.steps import ACTION, GITHUB, PULL, ROOT, Done, Github, read
 from tests.facts import newest
 from tfbuild.cli.verbs import VERBS
-from tfbuild.errors import UnknownRelease, UsageError
+from tfbuild.errors import Unsupported, UsageError
 from tools.reference import action as actions
 
 OPTIONS = VERBS["build"].options
@@ -115,7 +115,7 @@ def test_the_plan_is_shown_and_its_identifier_is_an_output(copy: Path, tmp_path:
 @pytest.mark.parametrize(
     ("inputs", "code", "message"),
     [
-        ({"release": "9.9"}, UnknownRelease.exit_code, "9.9"),
+        ({"release": "9.9"}, Unsupported.exit_code, "9.9"),
         ({"options": "--no-such-option"}, UsageError.exit_code, "--no-such-option"),
         ({"cpu": "a\nb"}, 1, "more than one line"),
     ],

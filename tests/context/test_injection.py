@@ -21,13 +21,9 @@ from tfbuild.ci.matrix import Matrix
 from tfbuild.ci.runners import Schedule
 from tfbuild.context import dockerfile, labels
 from tfbuild.errors import (
-    BadSource,
-    BadWheel,
+    BadInput,
     TfbuildError,
-    UnknownCompiler,
-    UnknownCpu,
-    UnknownPython,
-    UnknownRelease,
+    Unsupported,
     UsageError,
 )
 from tfbuild.plan import Build, Request, remote_cache
@@ -76,12 +72,12 @@ class Field:
 
 FIELDS = (
     Field("target", lambda value: {"target": value}),
-    Field("release", lambda value: {"release": value}, UnknownRelease),
-    Field("python", lambda value: {"python": value}, UnknownPython),
-    Field("cpu", lambda value: {"cpu": value}, UnknownCpu),
+    Field("release", lambda value: {"release": value}, Unsupported),
+    Field("python", lambda value: {"python": value}, Unsupported),
+    Field("cpu", lambda value: {"cpu": value}, Unsupported),
     Field("platform", lambda value: {"platform": value}),
-    Field("compiler", lambda value: {"compiler": value}, UnknownCompiler),
-    Field("number of a compiler", lambda value: {"compiler": f"gcc-{value}"}, UnknownCompiler),
+    Field("compiler", lambda value: {"compiler": value}, Unsupported),
+    Field("number of a compiler", lambda value: {"compiler": f"gcc-{value}"}, Unsupported),
     Field("prefer-vector-width", lambda value: {"prefer_vector_width": value}),
     Field("threading", lambda value: {"target": "mkl", "threading": value}),
     Field("compute-capabilities", lambda value: {"target": "cuda", "compute_capabilities": value}),
@@ -96,12 +92,12 @@ FIELDS = (
     Field("system library", lambda value: {"system_lib": (f"{value}=libx",)}),
     Field("package", lambda value: {"system_lib": (f"png=zlib1g{value}",)}, accepted=("--privileged", "-x")),
     Field("repository", lambda value: {"override_repository": (f"{value}=.",)}),
-    Field("folder of a repository", lambda value: {"override_repository": (f"x=./{value}",)}, BadSource),
-    Field("patch", lambda value: {"patch": (f"./{value}",)}, BadSource),
-    Field("source", lambda value: {"source": f"./{value}"}, BadSource),
-    Field("source-sha256", lambda value: {"source": ".", "source_sha256": value}, BadSource),
+    Field("folder of a repository", lambda value: {"override_repository": (f"x=./{value}",)}, BadInput),
+    Field("patch", lambda value: {"patch": (f"./{value}",)}, BadInput),
+    Field("source", lambda value: {"source": f"./{value}"}, BadInput),
+    Field("source-sha256", lambda value: {"source": ".", "source_sha256": value}, BadInput),
     Field("without-fix", lambda value: {"without_fix": (value,)}),
-    Field("wheel", lambda value: {"wheel": value}, BadWheel),
+    Field("wheel", lambda value: {"wheel": value}, BadInput),
 )  # fmt: skip
 
 
@@ -123,7 +119,7 @@ def test_a_field_that_takes_no_free_text_refuses_it(field: Field, value: str, fo
         return
     assert value not in field.accepted
     assert type(made) is (field.refusal if value in PRINTABLE else UsageError), made
-    assert made.hint or field.refusal is UnknownCpu
+    assert made.hint or field.refusal is Unsupported
     assert all(line.isprintable() and len(line) < 2000 for line in str(made).splitlines())
 
 

@@ -14,7 +14,7 @@ import pytest
 from packaging.version import Version
 
 from tfbuild.context import dockerfile
-from tfbuild.errors import UncertainFact, UsageError
+from tfbuild.errors import Unsupported, UsageError
 from tfbuild.facts import releases
 from tfbuild.pipeline import bazel
 from tfbuild.plan import remote_cache
@@ -166,7 +166,7 @@ def test_credentials_are_quoted_and_refused_where_bazel_has_no_option_for_them(h
     ):
         with pytest.raises(UsageError, match=f"Bazel {bazel_version}"):
             lines(bazel_version, **options)
-    with pytest.raises(UncertainFact, match=r"3\.1\.0"):
+    with pytest.raises(Unsupported, match=r"3\.1\.0"):
         lines("3.1.0", certificate=pem, key=pem)
 
 
@@ -174,7 +174,7 @@ def test_every_releases_bazel_has_a_silo_for_its_builder() -> None:
     for release in releases.newest_first():
         try:
             version = releases.bazel(release)
-        except UncertainFact:
+        except Unsupported:
             continue
         flag = remote_cache.silo(version, release, "x86-64-v3")
         assert f"{release}-x86-64-v3-{remote_cache.BUILDER}" in flag

@@ -10,7 +10,7 @@ from tests import commandline
 from tests.cpu.machines import machine
 from tfbuild import cpu, plan
 from tfbuild.cpu import isa
-from tfbuild.errors import UnknownRelease
+from tfbuild.errors import Unsupported
 from tfbuild.facts import releases, toolchains
 
 FLAGS = "-march=armv8.2-a+dotprod+fp16fml+fp16+bf16+crypto+i8mm+rcpc+sve"
@@ -64,6 +64,6 @@ def test_bazel_is_one_that_has_a_binary_for_arm() -> None:
 
     assert planned("2.4.4").bazel == "3.7.2"
     assert planned("2.5.3").bazel == releases.bazel("2.5.3")
-    with pytest.raises(UnknownRelease, match=r"needs Bazel 2\.0\.0, and the first for Linux on aarch64 is 3\.4\.0"):
+    with pytest.raises(Unsupported, match=r"needs Bazel 2\.0\.0, and the first for Linux on aarch64 is 3\.4\.0"):
         planned("2.2.3")
     assert planned("2.2.3", bazel="3.4.0").bazel == "3.4.0"

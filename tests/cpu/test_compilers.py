@@ -4,7 +4,7 @@ import pytest
 
 from tfbuild.cpu import compilers, isa
 from tfbuild.cpu.compilers import Broken
-from tfbuild.errors import UnknownCompiler
+from tfbuild.errors import Unsupported
 
 GCC, CLANG = ({row.name: row.versions for row in compilers.table().compiler}[name] for name in ("gcc", "clang"))
 
@@ -29,7 +29,7 @@ def test_clang_s_c_plus_plus_name_is_clang() -> None:
     ],
 )
 def test_an_unknown_one_is_told_the_nearest(text: str, told: str) -> None:
-    with pytest.raises(UnknownCompiler) as refused:
+    with pytest.raises(Unsupported) as refused:
         compilers.find(text)
     assert refused.value.reason == f"unknown compiler {text!r}"
     assert refused.value.hint == f"its flags were tried with: {told}"

@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
-from tfbuild.errors import UnknownRelease
+from tfbuild.errors import Unsupported
 from tfbuild.facts import releases, targets
 from tfbuild.plan.wheel import ARCHES, CPYTHON, LINUX
 
@@ -30,7 +30,7 @@ def wanted() -> Iterator[tuple[str, str]]:
             for target in targets.names():
                 try:
                     yield releases.official_wheel(release.version, arch).requirement(release.version, target), arch
-                except UnknownRelease:
+                except Unsupported:
                     continue
 
 

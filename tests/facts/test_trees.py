@@ -15,7 +15,7 @@ from tests.facts import trees
 from tests.facts.trees import Facts, Tree
 from tests.rows import each
 from tfbuild import plan
-from tfbuild.errors import TfbuildError, UncertainFact, UnknownRelease
+from tfbuild.errors import TfbuildError, Unsupported
 from tfbuild.facts import releases, targets, toolchains
 from tfbuild.facts.release_table import table
 from tfbuild.plan import amendments, configuration
@@ -77,7 +77,7 @@ def test_bazel_is_the_trees_own_and_within_what_configure_accepts(release: str) 
     versions = values_around(release, lambda facts: facts.bazelversion)
     try:
         assert releases.bazel(release) in versions or versions == [""]
-    except UncertainFact:
+    except Unsupported:
         assert sorted(releases.row(table().bazel, release).candidates) == sorted(versions)
     ((oldest, newest),) = values_around(release, lambda facts: (facts.oldest_bazel, facts.newest_bazel))
     if oldest:
@@ -103,7 +103,7 @@ def test_threading_is_what_its_config_compiles(release: str, arch: str) -> None:
     for runtime in ("openmp", "threadpool"):
         try:
             names = configuration.configs(release, "mkl", arch, configuration.threading(release, arch, runtime))
-        except UnknownRelease:
+        except Unsupported:
             continue
         flags_around = [
             [flag for name in names for flag in facts.configs.get(name, ())] for facts in facts_around(release)

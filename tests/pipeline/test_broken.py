@@ -22,7 +22,7 @@ import requests
 
 from tests import broken
 from tfbuild.context.dockerfile import TEMPLATES
-from tfbuild.errors import BadMirror, BadSource, BuildFailed
+from tfbuild.errors import BadInput, BadMirror, BuildFailed
 from tfbuild.pipeline import bundle, diagnosis, mirror
 from tfbuild.pipeline.mirror import Upstream
 from tfbuild.util import files
@@ -194,7 +194,7 @@ def test_a_clone_ends_in_time_and_its_cause_is_in_the_error(fault: str, tmp_path
         code, output = networked(tmp_path, f"set -- git v1 ''\n{script}")
     assert code == 1
     error = diagnosis.explain(failed(output))
-    assert type(error) is BadSource
+    assert type(error) is BadInput
     assert f"{server.url}/tensorflow/tensorflow has no tag v1, or does not answer: fatal: " in error.reason
     assert not (tmp_path / "src").exists()
 

@@ -3,13 +3,11 @@
 import pytest
 
 from tfbuild.errors import (
-    BadSource,
+    BadInput,
     BaseUnavailable,
     BuildFailed,
     TfbuildError,
-    UnknownCompiler,
-    UnknownPython,
-    UnknownRelease,
+    Unsupported,
     UsageError,
 )
 from tfbuild.pipeline import diagnosis
@@ -28,7 +26,7 @@ CONFIGURE = """the image could not be built
         (
             "  Cloning into '/src'...\n"
             "  tfbuild: https://github.com/tensorflow/tensorflow has no tag v9.9.9, or does not answer",
-            BadSource,
+            BadInput,
             "https://github.com/tensorflow/tensorflow has no tag v9.9.9, or does not answer",
         ),
         (
@@ -44,21 +42,21 @@ CONFIGURE = """the image could not be built
             BaseUnavailable,
             "the base image has no cudnn.h, cudnn_version.h of version '8' where configure.py looks for it",
         ),
-        ("  tfbuild: the tag v2.13.1 is the commit abc, and not def", BadSource, "the tag v2.13.1 is the commit abc"),
+        ("  tfbuild: the tag v2.13.1 is the commit abc, and not def", BadInput, "the tag v2.13.1 is the commit abc"),
         (
             "  tfbuild: this is not TensorFlow's source: it has no .bazelrc",
-            BadSource,
+            BadInput,
             "this is not TensorFlow's source",
         ),
-        ("  tfbuild: 02-my.patch does not apply to this tree", BadSource, "my.patch does not apply to this tree"),
+        ("  tfbuild: 02-my.patch does not apply to this tree", BadInput, "my.patch does not apply to this tree"),
         (
             "  ERROR: Config value mkl_threadpool is not defined in any .rc file",
-            UnknownRelease,
+            Unsupported,
             "no --config=mkl_threadpool;",
         ),
         (
             "  ERROR: Config value 'zz' is not defined in any .rc file",
-            UnknownRelease,
+            Unsupported,
             "this TensorFlow has no --config=zz;",
         ),
         (
@@ -69,7 +67,7 @@ CONFIGURE = """the image could not be built
         (
             "  ERROR: Skipping '//tensorflow/tools/pip_package:wheel': no such target "
             "'//tensorflow/tools/pip_package:wheel': target 'wheel' not declared in package",
-            UnknownRelease,
+            Unsupported,
             "this TensorFlow has no target //tensorflow/tools/pip_package:wheel;",
         ),
         (
@@ -78,14 +76,14 @@ CONFIGURE = """the image could not be built
             BuildFailed,
             "the machine is too busy: Bazel's own server did not start within 120 s",
         ),
-        (CONFIGURE, BadSource, "this tree's configure.py failed: RuntimeError: no such toolkit"),
+        (CONFIGURE, BadInput, "this tree's configure.py failed: RuntimeError: no such toolkit"),
         (
             "  tfbuild: neither this base image nor its distribution has Python 3.9; name a base that has it",
-            UnknownPython,
+            Unsupported,
             "neither the base image nor its distribution has Python 3.9",
         ),
-        ("  E: Unable to locate package clang-18", UnknownCompiler, "the base image's distribution has no clang-18"),
-        ("  E: Package 'gcc-9' has no installation candidate", UnknownCompiler, "distribution has no gcc-9"),
+        ("  E: Unable to locate package clang-18", Unsupported, "the base image's distribution has no clang-18"),
+        ("  E: Package 'gcc-9' has no installation candidate", Unsupported, "distribution has no gcc-9"),
         (
             "  /bin/sh: 1: apt-get: not found\n"
             '  executor failed running [/bin/sh -c apt-get update || { echo "tfbuild: neither this base image nor its '
@@ -148,6 +146,6 @@ def test_an_unknown_failure_stays_as_it_is() -> None:
 def test_a_fix_that_does_not_apply_can_be_left_out() -> None:
     output = "  tfbuild: the fix grpc-gettid does not apply to this tree"
     cause = diagnosis.explain(BuildFailed(f"the image could not be built\n{output}", hint="the full log: x.log"))
-    assert type(cause) is BadSource
+    assert type(cause) is BadInput
     assert cause.reason == "the fix grpc-gettid does not apply to this tree"
     assert cause.hint.startswith("--set without-fix=grpc-gettid where")

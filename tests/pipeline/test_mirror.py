@@ -21,7 +21,7 @@ import requests
 from tests.commandline import invoke
 from tests.plan.test_selection import chosen
 from tfbuild import pipeline
-from tfbuild.errors import BadMirror, BadSource, BuildFailed, DiskFull, UsageError
+from tfbuild.errors import BadInput, BadMirror, BuildFailed, DiskFull, UsageError
 from tfbuild.pipeline import bundle, mirror
 from tfbuild.pipeline import wheel as wheels
 from tfbuild.pipeline.bundle import Bundle
@@ -481,7 +481,7 @@ def test_a_repository_whose_tag_was_moved_is_refused(repository: Path, folder: P
 
 def test_another_commit_and_a_missing_tag_are_refused(repository: Path, folder: Path) -> None:
     target = bundle.fill(folder)
-    with pytest.raises(BadSource, match="is the commit"):
+    with pytest.raises(BadInput, match="is the commit"):
         bundle.keep_tag(target, f"file://{repository}", "github.com/x/y", "v1", "0" * 40, None)
     with pytest.raises(BadMirror, match="v9"):
         bundle.keep_tag(target, f"file://{repository}", "github.com/x/y", "v9", "", None)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.plan.test_selection import chosen
 from tfbuild.context import dockerfile
-from tfbuild.errors import BadSource, ConflictingTargets, TfbuildError, UsageError
+from tfbuild.errors import BadInput, TfbuildError, Unsupported, UsageError
 from tfbuild.plan import amendments
 
 DIFF = "--- a/configure.py\n+++ b/configure.py\n@@ -1 +1 @@\n-print(1)\n+print(2)\n"
@@ -93,11 +93,11 @@ def test_each_changes_the_contexts_digest_and_the_identifier(diff: Path, eigen: 
 @pytest.mark.parametrize(
     ("options", "error", "says"),
     [
-        ({"patch": ("none.patch",)}, BadSource, "No such file"),
+        ({"patch": ("none.patch",)}, BadInput, "No such file"),
         ({"override_repository": ("eigen",)}, UsageError, "NAME=FOLDER"),
         ({"override_repository": ("../eigen=.",)}, UsageError, "NAME=FOLDER"),
-        ({"override_repository": ("eigen=none",)}, BadSource, "no folder"),
-        ({"override_repository": ("eigen=tests",)}, BadSource, "no WORKSPACE"),
+        ({"override_repository": ("eigen=none",)}, BadInput, "no folder"),
+        ({"override_repository": ("eigen=tests",)}, BadInput, "no WORKSPACE"),
         ({"system_lib": ("nothing",)}, UsageError, "cannot take 'nothing' from the system"),
         ({"system_lib": ("zlib=zlib1g dev",)}, UsageError, "not known"),
         ({"system_lib": ("zlib=-o=Dpkg::x",)}, UsageError, "not known"),
@@ -116,12 +116,12 @@ def test_what_cannot_be_used_is_refused(options: dict[str, Any], error: type[Tfb
 def test_a_patch_that_is_no_diff_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "note.patch"
     path.write_text("please change this\n")
-    with pytest.raises(BadSource, match="not a unified diff"):
+    with pytest.raises(BadInput, match="not a unified diff"):
         amendments.patch(str(path))
 
 
 def test_cuda_by_way_of_configure_is_refused_with_mkl() -> None:
-    with pytest.raises(ConflictingTargets):
+    with pytest.raises(Unsupported):
         chosen(release="2.14.1", target="mkl", cpu="x86-64-v3", configure=("TF_NEED_CUDA=1",))
 
 

@@ -14,7 +14,7 @@ from tests.rows import each
 from tfbuild import facts, pipeline, plan
 from tfbuild.context import dockerfile
 from tfbuild.context.labels import labels_of
-from tfbuild.errors import BaseUnavailable, TfbuildError, UnknownCompiler, UnknownRelease, UsageError
+from tfbuild.errors import BaseUnavailable, TfbuildError, Unsupported, UsageError
 from tfbuild.facts import releases
 from tfbuild.facts.release_table import Cuda
 from tfbuild.facts.release_table import table as release_table
@@ -121,22 +121,22 @@ def test_the_nearest_cuda_of_the_release_is_taken(release: str, gpus: str, cuda:
 @pytest.mark.parametrize(
     ("release", "gpus", "options", "error", "said", "hint"),
     [
-        ("2.19.1", "12.0", {}, UnknownRelease, "2.19.1 takes (12.5.1) compiles for compute capability 12.0",
+        ("2.19.1", "12.0", {}, Unsupported, "2.19.1 takes (12.5.1) compiles for compute capability 12.0",
          "--release 2.20.0 is the first that takes a CUDA that does, 12.8.1"),
-        ("2.14.1", "8.9,12.0", {}, UnknownRelease, "capability 12.0", "--release 2.20.0 is the first"),
-        ("2.9.3", "8.9", {}, UnknownRelease, "8.9", "--release 2.12.0 is the first that takes a CUDA that does, 11.8"),
-        ("2.15.1", "3.5", {}, UnknownRelease, "3.5", "--release 2.14.1 is the last that takes a CUDA that does, 11.8"),
-        ("2.21.0", "3.5,12.0", {}, UnknownRelease, "3.5", "no CUDA compiles for all of them"),
-        ("2.21.0", "11.0", {}, UnknownRelease, "11.0", "CUDA 13.0 is the first that does, and no release is known"),
+        ("2.14.1", "8.9,12.0", {}, Unsupported, "capability 12.0", "--release 2.20.0 is the first"),
+        ("2.9.3", "8.9", {}, Unsupported, "8.9", "--release 2.12.0 is the first that takes a CUDA that does, 11.8"),
+        ("2.15.1", "3.5", {}, Unsupported, "3.5", "--release 2.14.1 is the last that takes a CUDA that does, 11.8"),
+        ("2.21.0", "3.5,12.0", {}, Unsupported, "3.5", "no CUDA compiles for all of them"),
+        ("2.21.0", "11.0", {}, Unsupported, "11.0", "CUDA 13.0 is the first that does, and no release is known"),
         ("2.21.0", "9.9", {}, UsageError, "no CUDA is known to compile for compute capability 9.9", "one of: 3.5"),
-        ("2.20.0", "12.0", {"cuda": "12.6"}, UnknownRelease, "CUDA 12.6.3 does not compile for", "--cuda 12.8.1, "),
-        ("2.14.1", "", {"cuda": "12.0"}, UnknownRelease, "CUDA 12.0 does not compile for compute capability 3.5",
+        ("2.20.0", "12.0", {"cuda": "12.6"}, Unsupported, "CUDA 12.6.3 does not compile for", "--cuda 12.8.1, "),
+        ("2.14.1", "", {"cuda": "12.0"}, Unsupported, "CUDA 12.0 does not compile for compute capability 3.5",
          "--cuda 11.8, which does; or ask for other GPUs"),
-        ("2.20.0", "", {"cuda": "12.9"}, UnknownRelease, "not known to build with CUDA 12.9", "--release 2.21.0 takes"),
-        ("2.21.0", "", {"cuda": "13.0"}, UnknownRelease, "not known to build with CUDA 13.0", "no release is known to"),
-        ("2.20.0", "", {"cudnn": "9.99"}, UnknownRelease, "not known to build with cuDNN 9.99", "it takes 9.3.0, "),
-        ("2.14.1", "", {"cudnn": "9.8"}, UnknownRelease, "not known to build with cuDNN 9.8", "it takes 8.7"),
-        ("2.17.1", "9.0", {"compiler": "clang-15"}, UnknownCompiler, "clang-15 does not compile for compute capability "
+        ("2.20.0", "", {"cuda": "12.9"}, Unsupported, "not known to build with CUDA 12.9", "--release 2.21.0 takes"),
+        ("2.21.0", "", {"cuda": "13.0"}, Unsupported, "not known to build with CUDA 13.0", "no release is known to"),
+        ("2.20.0", "", {"cudnn": "9.99"}, Unsupported, "not known to build with cuDNN 9.99", "it takes 9.3.0, "),
+        ("2.14.1", "", {"cudnn": "9.8"}, Unsupported, "not known to build with cuDNN 9.8", "it takes 8.7"),
+        ("2.17.1", "9.0", {"compiler": "clang-15"}, Unsupported, "clang-15 does not compile for compute capability "
          "9.0", "--compiler gcc-N"),
     ],
 )  # fmt: skip
@@ -239,7 +239,7 @@ def test_a_choice_compiles_for_the_gpus_and_a_refusal_names_what_does(release: s
     able = [one for one in (card.version, *card.others) if cuda_versions.compiles(one, gpus)]
     try:
         choice = cuda_versions.choose(release, gpus, compiler="gcc-13")
-    except UnknownRelease as refused:
+    except Unsupported as refused:
         assert not able
         words = refused.hint.replace(",", "").replace(";", "").split()
         if "--release" in words:
@@ -255,7 +255,7 @@ def test_a_choice_compiles_for_the_gpus_and_a_refusal_names_what_does(release: s
 @given(text=st.text(max_size=12))
 def test_any_text_is_a_version_that_the_release_takes_or_one_error(text: str) -> None:
     gpus = compute_capability.parse("9.0")
-    with suppress(UsageError, UnknownRelease):
+    with suppress(UsageError, Unsupported):
         choice = cuda_versions.choose("2.21.0", gpus, compiler="gcc-13", cuda=text or "x")
         assert f"{choice.cuda}.".startswith(f"{text}.")
 

@@ -14,7 +14,7 @@ from packaging.version import Version
 
 from tests.context.test_dockerfile import runs
 from tfbuild.context import dockerfile
-from tfbuild.errors import TfbuildError, UnknownRelease
+from tfbuild.errors import TfbuildError, Unsupported
 from tfbuild.facts import base_images, releases, targets, toolchains
 from tfbuild.plan import Build, Request, select
 
@@ -32,7 +32,7 @@ def planned(release: str, target: str, cpu: str) -> Build:
 def refusal(release: str, target: str, cpu: str) -> type[TfbuildError] | None:
     """What TensorFlow itself cannot do on Arm: no oneDNN before 2.4, and before 2.3 its Bazel has no binary there."""
     first = Version("2.4" if target == "mkl" else "2.3")
-    return UnknownRelease if cpu.startswith("arm") and Version(release) < first else None
+    return Unsupported if cpu.startswith("arm") and Version(release) < first else None
 
 
 def everything() -> list[tuple[str, str, str]]:

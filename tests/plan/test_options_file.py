@@ -9,7 +9,7 @@ import pytest
 
 from tests.commandline import invoke
 from tests.rows import each
-from tfbuild.errors import UnknownRelease, UsageError
+from tfbuild.errors import Unsupported, UsageError
 from tfbuild.plan import Request, RunRequest, options_file
 from tfbuild.util.options import declared
 
@@ -114,7 +114,7 @@ def test_a_value_in_a_file_is_refused_as_on_the_command_line(tmp_path: Path) -> 
     error = invoke("plan", *LINUX, cwd=tmp_path, code=2).stderr
     assert error == invoke("plan", *LINUX, "--bazel", "1; rm -rf /", "--cpu", "x86-64-v3", code=2).stderr
     (tmp_path / "tfbuild.toml").write_text('release = "9.9"\ncpu = "x86-64-v3"\n')
-    invoke("plan", *LINUX, cwd=tmp_path, code=UnknownRelease.exit_code)
+    invoke("plan", *LINUX, cwd=tmp_path, code=Unsupported.exit_code)
 
 
 def test_rare_options_are_set_by_name(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_a_list_of_builds_is_a_matrix(tmp_path: Path) -> None:
 
 def test_a_build_of_the_list_that_cannot_be_planned_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "tfbuild.toml").write_text(ROWS + '[[build]]\nrelease = "9.9"\nwheel = "official"\n')
-    error = invoke("matrix", cwd=tmp_path, code=UnknownRelease.exit_code).stderr
+    error = invoke("matrix", cwd=tmp_path, code=Unsupported.exit_code).stderr
     assert "build 3 of the list: unknown TensorFlow release '9.9'" in error
 
 

@@ -10,7 +10,7 @@ from packaging.requirements import Requirement
 
 from tests.plan.test_selection import chosen
 from tfbuild.context import dockerfile
-from tfbuild.errors import BadSource, BaseUnavailable, TfbuildError, UnknownCompiler, UsageError
+from tfbuild.errors import BadInput, BaseUnavailable, TfbuildError, Unsupported, UsageError
 from tfbuild.facts import releases, toolchains
 from tfbuild.pipeline import Maker
 from tfbuild.pipeline.run import Run
@@ -87,7 +87,7 @@ def test_history_and_bazels_links_stay_out(tmp_path: Path) -> None:
 
 def test_a_tree_names_its_release(tmp_path: Path) -> None:
     assert chosen(source=str(DOUBLE), bazel="0.26.1").release == "2.13.1"
-    with pytest.raises(BadSource, match=r"is TensorFlow 2\.13\.1"):
+    with pytest.raises(BadInput, match=r"is TensorFlow 2\.13\.1"):
         chosen(source=str(DOUBLE), release="2.12.1")
 
 
@@ -102,11 +102,11 @@ def test_an_archive_is_linked_and_known_by_its_digest(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"source": "/nowhere"}, BadSource, "no source at"),
-        ({"source": "{archive}"}, BadSource, "taken by its digest"),
-        ({"source": "{archive}", "source_sha256": "0" * 64}, BadSource, "has the sha256"),
-        ({"source": "{tmp}"}, BadSource, "has no configure.py"),
-        ({"source": str(DOUBLE), "source_sha256": "0" * 64}, BadSource, "is for an archive"),
+        ({"source": "/nowhere"}, BadInput, "no source at"),
+        ({"source": "{archive}"}, BadInput, "taken by its digest"),
+        ({"source": "{archive}", "source_sha256": "0" * 64}, BadInput, "has the sha256"),
+        ({"source": "{tmp}"}, BadInput, "has no configure.py"),
+        ({"source": str(DOUBLE), "source_sha256": "0" * 64}, BadInput, "is for an archive"),
         ({"source": "{archive}", "source_sha256": "{sha256}", "release": ""}, UsageError, "which release"),
         ({"source": str(DOUBLE), "wheel": "official"}, UsageError, "--source: only for builds from source"),
     ],
@@ -123,7 +123,7 @@ def test_a_bad_source_is_refused_before_anything_starts(
 
 def refused(path: Path) -> str:
     """By its own digest: what is wrong is what is in it."""
-    with pytest.raises(BadSource) as refusal:
+    with pytest.raises(BadInput) as refusal:
         planned(source=str(path), source_sha256=source.digest(path))
     assert refusal.value.hint
     return refusal.value.reason
@@ -179,7 +179,7 @@ def test_the_sources_content_changes_the_contexts_digest_and_its_place_does_not(
 
 
 def test_a_compiler_that_the_base_lacks_is_refused_with_those_it_has() -> None:
-    with pytest.raises(UnknownCompiler, match="gcc-16 is not in bullseye, bookworm, trixie") as refusal:
+    with pytest.raises(Unsupported, match="gcc-16 is not in bullseye, bookworm, trixie") as refusal:
         chosen(release="2.20.0", python="3.11", compiler="gcc-16")
     assert "clang-16" in refusal.value.hint
     assert chosen(release="2.20.0", python="3.11", compiler="clang-16").compiler == "clang-16"

@@ -11,7 +11,7 @@ from tests import checkout
 from tests.checkout import Copy
 from tests.facts import newest
 from tfbuild import facts
-from tfbuild.errors import ConflictingTargets
+from tfbuild.errors import Unsupported
 from tfbuild.facts import release_table, targets
 from tfbuild.in_container.smoke import command
 from tfbuild.plan import Request
@@ -73,7 +73,7 @@ def test_a_new_target_is_in_the_help_and_among_those_offered(with_rocm: Copy) ->
 def test_a_new_target_has_the_refusals_of_its_row(with_rocm: Copy) -> None:
     official = with_rocm.invoke("plan", "--target", "rocm", "--wheel", "official", "--platform", "linux/amd64", code=12)
     assert f"no official x86_64 wheel of TensorFlow {newest.RELEASE} is for ROCm" in official.stderr
-    both = with_rocm.invoke("plan", "--target", "rocm", "--config", "cuda", code=ConflictingTargets.exit_code)
+    both = with_rocm.invoke("plan", "--target", "rocm", "--config", "cuda", code=Unsupported.exit_code)
     assert "CUDA and ROCm are mutually exclusive\nhint: choose --target rocm or --target cuda" in both.stderr
     assert (
         "hint: --target mkl" in with_rocm.invoke("plan", "--target", "rocm", "--set", "threading=openmp", code=2).stderr

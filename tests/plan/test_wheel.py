@@ -11,7 +11,7 @@ from tests.binary import libraries
 from tests.binary.test_scan import zipped
 from tfbuild.context import dockerfile
 from tfbuild.cpu import isa
-from tfbuild.errors import BadWheel
+from tfbuild.errors import BadInput
 from tfbuild.plan import Build, Request, select
 from tfbuild.plan import wheel as wheels
 
@@ -57,10 +57,10 @@ def test_its_context_installs_the_very_file(wheel: Path, tmp_path: Path) -> None
 
 def test_a_cpu_that_agrees_with_the_guard_names_the_set(wheel: Path) -> None:
     assert planned(wheel, cpu="avx").instruction_set.name == "avx"
-    with pytest.raises(BadWheel, match=r"was compiled for .*, not for x86-64-v3: it lacks .*avx2") as caught:
+    with pytest.raises(BadInput, match=r"was compiled for .*, not for x86-64-v3: it lacks .*avx2") as caught:
         planned(wheel, cpu="x86-64-v3")
     assert "leave --cpu out" in str(caught.value.hint)
-    with pytest.raises(BadWheel) as caught:
+    with pytest.raises(BadInput) as caught:
         planned(wheel, cpu="x86-64-v2")
     assert caught.value.reason.endswith("not for x86-64-v2: it has beyond it avx")
 
@@ -74,7 +74,7 @@ def test_a_cpu_that_agrees_with_the_guard_names_the_set(wheel: Path) -> None:
     ],
 )
 def test_a_request_that_contradicts_the_name_is_refused(options: dict[str, str], told: str, wheel: Path) -> None:
-    with pytest.raises(BadWheel) as caught:
+    with pytest.raises(BadInput) as caught:
         planned(wheel, **options)
     assert caught.value.reason == told
     assert caught.value.hint
@@ -93,7 +93,7 @@ def test_a_request_that_contradicts_the_name_is_refused(options: dict[str, str],
 )
 def test_a_name_that_fits_nothing_is_refused(name: str, target: str, told: str, hint: str, wheel: Path) -> None:
     other = wheel.rename(wheel.with_name(name))
-    with pytest.raises(BadWheel) as caught:
+    with pytest.raises(BadInput) as caught:
         planned(other, target=target)
     assert told in caught.value.reason
     assert hint in str(caught.value.hint)
@@ -109,7 +109,7 @@ def test_a_name_that_fits_nothing_is_refused(name: str, target: str, told: str, 
     ],
 )
 def test_what_is_no_file_is_answered_with_what_to_type(text: str, told: str, hint: str) -> None:
-    with pytest.raises(BadWheel) as caught:
+    with pytest.raises(BadInput) as caught:
         planned(Path(text))
     assert told in caught.value.reason
     assert hint in str(caught.value.hint)

@@ -131,7 +131,7 @@ def test_the_verb_prints_the_reason_and_exits_with_its_code(fake: type[FakeRegis
     assert document["rebuild_options"] == f"--no-cache --reuse {document['reference']}"
     assert done.stderr.count("error: ") == 1
     # Another context comes first: that image must be compiled anew.
-    invoke(*words[:5], f"sha256:{64 * '2'}", code=29)
+    invoke(*words[:5], f"sha256:{64 * '2'}", code=33)
     assert "--max-age" in invoke("verify", tag, "--max-age", "30d", code=2).stderr
 
 

@@ -19,8 +19,8 @@ from tests.verify.test_report import report
 from tfbuild import publish
 from tfbuild.engine import Engine, Files, Image, Progress
 from tfbuild.errors import (
-    Outdated,
     RegistryRefused,
+    Stale,
     TfbuildError,
     Unfinished,
     UnknownImage,
@@ -450,7 +450,7 @@ def sbom_of(host: Host) -> bytes:
 def test_an_image_of_another_context_is_outdated(host: Host, tmp_path: Path) -> None:
     push(host, tmp_path)
     checked = check.image(connect(host.fake), host.identifier, tmp_path)
-    with pytest.raises(Outdated, match=f"{host.identifier} was made from another context"):
+    with pytest.raises(Stale, match=f"{host.identifier} was made from another context"):
         check.refuse_outdated(checked, f"sha256:{64 * '0'}")
     with pytest.raises(UsageError, match="'latest' is not the digest of a context") as refusal:
         check.refuse_outdated(checked, "latest")

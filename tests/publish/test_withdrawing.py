@@ -13,7 +13,7 @@ from tests.publish.fake_images import gather, image, offered
 from tests.publish.test_pulling import manifest, select
 from tfbuild import publish
 from tfbuild.cli import listing, publishing
-from tfbuild.errors import Outdated, RegistryRefused, UnknownImage, UsageError, Withdrawn
+from tfbuild.errors import RegistryRefused, Stale, UnknownImage, UsageError, Withdrawn
 from tfbuild.oci import manifests, referrers
 from tfbuild.oci.manifests import digest_of
 from tfbuild.publish import check, indexes, inventory, withdrawing
@@ -47,7 +47,7 @@ def test_a_withdrawn_image_is_not_offered_and_stays_out_of_the_indexes(
         check.refuse_unfinished(checked)
     assert refusal.value.exit_code == 32
     # CI replaces it if its context has changed.
-    with pytest.raises(Outdated):
+    with pytest.raises(Stale):
         check.refuse_outdated(checked, f"sha256:{64 * '0'}")
     with pytest.raises(Withdrawn):
         publish.finish(connect(fake), best, tmp_path)

@@ -14,7 +14,7 @@ from tests.cpu.machines import machine
 from tests.ports import free_port
 from tests.util import sshd
 from tfbuild import cpu, fleet
-from tfbuild.errors import UnknownCpu, UsageError
+from tfbuild.errors import Unsupported, UsageError
 from tfbuild.fleet import hosts
 from tfbuild.util import ssh
 from tfbuild.util.ssh import Destination
@@ -89,7 +89,7 @@ def test_the_verb_skips_unreachable_hosts_on_request(server: Server) -> None:
     listed.write_text("ssh haswell\nssh closed\n")
     command = [sys.executable, "-m", "invoke", "fleet", str(listed), f"--ssh-config={server.config}", "--json"]
     completed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (completed.returncode, completed.stdout) == (UnknownCpu.exit_code, "")
+    assert (completed.returncode, completed.stdout) == (Unsupported.exit_code, "")
     assert "ssh://closed: " in completed.stderr
     completed = subprocess.run([*command, "--skip-unreachable"], cwd=ROOT, capture_output=True, text=True, check=False)
     result = json.loads(completed.stdout)
@@ -122,7 +122,7 @@ def test_user_and_port_of_a_destination_are_used(server: Server) -> None:
 def test_a_host_that_fails_is_named_with_the_reason_and_what_to_do(
     server: Server, host: str, reason: str, hint: str
 ) -> None:
-    with pytest.raises(UnknownCpu) as refusal:
+    with pytest.raises(Unsupported) as refusal:
         hosts.gather([f"ssh://{host}", "ssh://haswell"], config=server.config)
     assert f"ssh://{host}: " in refusal.value.reason
     assert reason in refusal.value.reason
@@ -142,7 +142,7 @@ def test_a_host_that_does_not_answer_in_time_is_given_up(server: Server) -> None
 
 @pytest.mark.sshd
 def test_an_answer_that_describes_no_cpu_is_an_error(server: Server) -> None:
-    with pytest.raises(UnknownCpu, match=r"ssh://mute does not describe a CPU"):
+    with pytest.raises(Unsupported, match=r"ssh://mute does not describe a CPU"):
         hosts.gather(["ssh://mute"], config=server.config)
 
 

@@ -44,5 +44,5 @@ def test_a_base_that_is_not_made_of_debian(
 
 def test_a_python_that_the_base_cannot_have(invoke: Invoke, engine: Engine, tmp_path: Path) -> None:
     options: dict[str, Any] = {"--base": debian(engine, tmp_path), "--python": "3.9"}
-    error = refused(invoke, 13, *(word for pair in options.items() for word in pair))
+    error = refused(invoke, 12, *(word for pair in options.items() for word in pair))
     assert error.startswith("error: neither the base image nor its distribution has Python 3.9\nhint: --base with")

@@ -14,7 +14,7 @@ from tfbuild.bench import report as reporting
 from tfbuild.bench.session import Settings
 from tfbuild.bench.user_script import Command
 from tfbuild.engine import Engine
-from tfbuild.errors import CommandFailed
+from tfbuild.errors import TfbuildError
 from tfbuild.measure import intervals
 from tfbuild.measure.records import ExperimentResult
 from tfbuild.util.progress import Progress
@@ -59,7 +59,7 @@ def test_a_script_that_computes_is_compute_bound(
 
 
 def test_a_script_that_fails_says_how(engine: Engine, image: Callable[..., str]) -> None:
-    with pytest.raises(CommandFailed, match=r"exited with code 1:[\s\S]*InvalidArgumentError[\s\S]*--mount"):
+    with pytest.raises(TfbuildError, match=r"exited with code 1:[\s\S]*InvalidArgumentError[\s\S]*--mount"):
         watched(engine, image("2.21.0"), "crash.py")
 
 
@@ -68,7 +68,7 @@ def test_a_script_can_change_nothing_of_the_user_s(engine: Engine, image: Callab
     folder.mkdir(mode=0o700)
     (folder / "write.py").write_text("open('/tmp/x', 'w').close()\nopen('x', 'w').close()\n", encoding="utf-8")
     command = Command(words=("python", "write.py"), folder=folder)
-    with pytest.raises(CommandFailed, match="Read-only file system: 'x'"):
+    with pytest.raises(TfbuildError, match="Read-only file system: 'x'"):
         user_script.experiment(engine, engine.image(image("2.21.0")).id, command, 120, Progress(), release="2.21.0")
     assert [path.name for path in folder.iterdir()] == ["write.py"]
 

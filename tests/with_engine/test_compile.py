@@ -33,7 +33,7 @@ from tfbuild.cli.options import certificates
 from tfbuild.context.labels import read_labels
 from tfbuild.cpu import isa
 from tfbuild.engine import Engine
-from tfbuild.errors import BadSource, Outdated, UnknownRelease, VerificationFailed
+from tfbuild.errors import BadInput, Stale, Unsupported, VerificationFailed
 from tfbuild.facts import toolchains
 from tfbuild.pipeline import Maker, bazel
 from tfbuild.pipeline.run import run_of
@@ -267,12 +267,12 @@ def test_a_patch_a_repository_and_a_system_library_are_compiled_in_and_its_packa
 def test_a_patch_that_does_not_apply_is_named(wheel: Run, tmp_path: Path) -> None:
     patch = tmp_path / "wrong.patch"
     patch.write_text("--- a/configure.py\n+++ b/configure.py\n@@ -1 +1 @@\n-import antigravity\n+import this\n")
-    done = wheel("westmere", "--patch", str(patch), "--source", str(TREE), code=BadSource.exit_code)
+    done = wheel("westmere", "--patch", str(patch), "--source", str(TREE), code=BadInput.exit_code)
     assert "error: wrong.patch does not apply to this tree" in done.stderr
 
 
 def test_a_config_that_the_tree_lacks_is_known_before_anything_is_compiled(wheel: Run) -> None:
-    done = wheel("westmere", "--config", "none_such", "--source", str(TREE), code=UnknownRelease.exit_code)
+    done = wheel("westmere", "--config", "none_such", "--source", str(TREE), code=Unsupported.exit_code)
     assert "this TensorFlow has no --config=none_such; nothing was compiled" in done.stderr
 
 
@@ -425,7 +425,7 @@ def test_another_share_of_the_machine_compiles_nothing_again(wheel: Run, compile
 def test_a_base_whose_distribution_lacks_the_compiler(wheel: Run, site: Site) -> None:
     """A step that fails is in no cache, so that the mirror is asked in every run of this test."""
     site.asked.clear()
-    error = only_error(wheel("x86-64-v3", "--source", str(TREE), "--compiler", "clang-18", code=15))
+    error = only_error(wheel("x86-64-v3", "--source", str(TREE), "--compiler", "clang-18", code=12))
     assert error.startswith("error: the base image's distribution has no clang-18\nhint: --compiler with one")
     assert "/deb.debian.org/debian/dists/bookworm/InRelease" in site.asked
 
@@ -460,7 +460,7 @@ def test_an_archive_is_compiled_like_its_tree(wheel: Run, compiled: Callable[[st
 def test_a_tree_whose_configure_fails_is_told_by_its_last_word(wheel: Run, fresh: Fresh) -> None:
     script = fresh.tree / "configure.py"
     script.write_text("raise RuntimeError('no such toolkit')\n" + script.read_text())
-    done = wheel("x86-64-v3", "--source", str(fresh.tree), code=19)
+    done = wheel("x86-64-v3", "--source", str(fresh.tree), code=16)
     assert (
         "error: this tree's configure.py failed: RuntimeError: no such toolkit\nhint: correct the tree" in done.stderr
     )
@@ -509,10 +509,10 @@ def test_a_tag_is_compiled_where_its_commit_is_the_known_one(
 
 def test_a_tag_with_another_commit_is_refused(site: Site, commit: str, wheel: Run, tmp_path: Path) -> None:
     # The real release's commit, which the double cannot have.
-    done = wheel("x86-64-v3", code=19)
+    done = wheel("x86-64-v3", code=16)
     assert f"the tag v{RELEASE} is the commit {commit}, and not f841394b1b714c5cc5366536411cf146c8c570df" in done.stderr
     missing = replace(from_tag(site, commit), source=Source(kind="git", tag="v9.9.9"))
-    with pytest.raises(BadSource, match=r"has no tag v9\.9\.9"):
+    with pytest.raises(BadInput, match=r"has no tag v9\.9\.9"):
         maker(site, tmp_path).wheel(missing, tmp_path / "dist")
 
 
@@ -607,7 +607,7 @@ def test_a_rebuild_on_an_updated_base_takes_tensorflow_from_the_image_before(
         assert image_contents.read(engine, new.id).built == image_contents.read(engine, old.id).built
         # What another plan made is not taken for this one.
         other = plan.select(replace(build.asked, cpu="x86-64-v3"), None)
-        with pytest.raises(Outdated, match="was not made from the build context"):
+        with pytest.raises(Stale, match="was not made from the build context"):
             again.build(other)
     finally:
         for name in names.values():

@@ -13,7 +13,7 @@ from packaging.version import InvalidVersion, Version
 
 from tfbuild.bench import findings
 from tfbuild.engine import Engine
-from tfbuild.errors import CommandFailed, UsageError
+from tfbuild.errors import TfbuildError, UsageError
 from tfbuild.in_container.bench.records import Profiled
 from tfbuild.measure import experiments, probe, records, workers
 from tfbuild.measure.records import ExperimentResult, Finding
@@ -74,7 +74,7 @@ def experiment(
 ) -> ExperimentResult:
     """Run the command for at most so many seconds, with the engine's `gpus`, and say what limits it.
 
-    `release`: the image's TensorFlow. Raises UsageError if the engine cannot see the folder, and CommandFailed if the
+    `release`: the image's TensorFlow. Raises UsageError if the engine cannot see the folder, and TfbuildError if the
     release has no profiler, if the command fails, or if the profiler recorded no step.
     """
     if not engine.local:
@@ -82,7 +82,7 @@ def experiment(
             "the engine is on another machine, which does not have the folder", hint="run this on the engine's machine"
         )
     if _older(release):
-        raise CommandFailed(f"TensorFlow {release} has no tf.profiler", hint=f"use {FIRST_RELEASE} or a newer release")
+        raise TfbuildError(f"TensorFlow {release} has no tf.profiler", hint=f"use {FIRST_RELEASE} or a newer release")
     with progress.step(f"bench: {command}") as step:
         profile = _profile(engine, image, command, seconds, gpus=gpus)
         _refuse(command, profile)
@@ -124,10 +124,10 @@ def _profile(engine: Engine, image: str, command: Command, seconds: float, *, gp
         )
         profiles = probe.records(run.stdout, (Profiled,))
     except (TimeoutError, probe.UntrustedError) as error:
-        raise CommandFailed(f"{command} could not be profiled: {error}", hint="give a shorter --budget") from error
+        raise TfbuildError(f"{command} could not be profiled: {error}", hint="give a shorter --budget") from error
     if not profiles:
         output = "\n".join(run.stderr.splitlines()[-6:])
-        raise CommandFailed(
+        raise TfbuildError(
             f"{command} could not be profiled: {output}", hint="invoke verify IMAGE may show what is wrong"
         )
     profile: Profiled = profiles[0]
@@ -138,12 +138,12 @@ def _refuse(command: Command, profile: Profiled) -> None:
     output, code = "\n".join(profile.tail), profile.exit_code
     if code:
         end = f"exited with code {code}" if code > 0 else f"was killed by signal {-code}"
-        raise CommandFailed(
+        raise TfbuildError(
             f"{command} {end}{f':{chr(10)}{output}' if output else ''}",
             hint="it runs without a network, in a read-only folder (--mount); /tmp is writable",
         )
     if not profile.windows:
-        raise CommandFailed(
+        raise TfbuildError(
             f"TensorFlow's profiler saw no step of {command} in {profile.seconds:.0f} s"
             + (f"; it printed:\n{output}" if output else ""),
             hint="it must run TensorFlow for more than a second or two, in a Python that reads PYTHONPATH",

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from tfbuild import facts
-from tfbuild.errors import BadWheel
+from tfbuild.errors import BadInput
 from tfbuild.facts.guard import known
 
 # Limits for reading. TensorFlow 2.21: 65 MB, 60 sections, a symbol table of 3 MB and 10 MB of names, 2 KB functions.
@@ -42,7 +42,7 @@ RELOCATION = struct.Struct("<QQq")  # Elf64_Rela: offset, info, addend
 FUNCTION = 2  # STT_FUNC
 
 
-class GuardUnreadable(BadWheel):
+class GuardUnreadable(BadInput):
     """The library's CPU guard cannot be found or understood."""
 
 

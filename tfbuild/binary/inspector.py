@@ -21,7 +21,7 @@ from tfbuild.binary import scan
 from tfbuild.binary.guard import Guard, GuardUnreadable, read_guard
 from tfbuild.binary.scan import ScannedCode
 from tfbuild.cpu import isa
-from tfbuild.errors import BadWheel, TfbuildError
+from tfbuild.errors import BadInput, TfbuildError
 from tfbuild.facts import guard as guards
 from tfbuild.facts import releases
 from tfbuild.facts.release_table import Package
@@ -97,13 +97,13 @@ def _library(name: str, code: ScannedCode) -> dict[str, Any]:
 
 
 def is_image(subject: str) -> bool:
-    """Whether `subject` is an image's name, not a file; raises BadWheel if it names a file that does not exist."""
+    """Whether `subject` is an image's name, not a file; raises BadInput if it names a file that does not exist."""
     if os.path.isfile(subject):  # false for a name that is too long, too
         return False
     path = Path(subject)
     named = subject.startswith(("/", ".")) or subject.endswith((".whl", ".so")) or ".so." in path.name
     if named or os.path.isdir(path):
-        raise BadWheel(f"no wheel or library at {subject}", hint="give a .whl file, a .so file or an image's name")
+        raise BadInput(f"no wheel or library at {subject}", hint="give a .whl file, a .so file or an image's name")
     return True
 
 
@@ -130,13 +130,13 @@ def read(
 
 
 def wheel(path: Path, *, full: bool = False, progress: Progress | None = None) -> Inspection:
-    """Inspect a wheel file; raises BadWheel if it is none, or has no readable code."""
+    """Inspect a wheel file; raises BadInput if it is none, or has no readable code."""
     release = _release(path)
     with opened(path) as archive, files.temporary_folder() as folder:
         package = releases.package(release)
         names = _members(archive, package)
         if not names:
-            raise BadWheel(f"{path.name} has no library in it", hint="give a wheel with compiled code (*.so)")
+            raise BadInput(f"{path.name} has no library in it", hint="give a wheel with compiled code (*.so)")
         libraries, guard = {}, None
         for name in names:
             file = _extract(archive, name, folder)
@@ -149,17 +149,17 @@ def wheel(path: Path, *, full: bool = False, progress: Progress | None = None) -
 
 @contextmanager
 def opened(path: Path) -> Iterator[zipfile.ZipFile]:
-    """Open an archive; anything that zipfile raises for a broken one becomes BadWheel."""
+    """Open an archive; anything that zipfile raises for a broken one becomes BadInput."""
     try:
         with zipfile.ZipFile(path) as archive:
             yield archive
     except TfbuildError:
         raise
     except OSError as error:
-        raise BadWheel(f"{path.name} cannot be read: {error.strerror or error}", hint="is the disk full?") from error
+        raise BadInput(f"{path.name} cannot be read: {error.strerror or error}", hint="is the disk full?") from error
     except Exception as error:  # zlib.error, RuntimeError (encrypted), NotImplementedError, EOFError, BadZipFile ...
         reason = f"{type(error).__name__} {error}"
-        raise BadWheel(f"{path.name} cannot be read: {reason}", hint="download or build it again") from error
+        raise BadInput(f"{path.name} cannot be read: {reason}", hint="download or build it again") from error
 
 
 def _release(path: Path) -> str:
@@ -184,9 +184,9 @@ def _is_library(name: str) -> bool:
 
 
 def _extract(archive: zipfile.ZipFile, name: str, folder: Path) -> Path:
-    """Extract a member to a file named by tfbuild in `folder`; raises BadWheel if it is too large."""
+    """Extract a member to a file named by tfbuild in `folder`; raises BadInput if it is too large."""
     if archive.getinfo(name).file_size > MOST_BYTES:
-        raise BadWheel(f"{name} in it is too large to be a library", hint="give a wheel of TensorFlow")
+        raise BadInput(f"{name} in it is too large to be a library", hint="give a wheel of TensorFlow")
     target = folder / "library"
     # zipfile gives no more bytes than the size that it was asked for above.
     with archive.open(name) as source, target.open("wb") as out:

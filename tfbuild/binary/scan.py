@@ -25,7 +25,7 @@ from tfbuild import facts
 from tfbuild.binary import machinecode
 from tfbuild.binary.guard import SYMBOL, GuardUnreadable, Library, Section
 from tfbuild.cpu import isa
-from tfbuild.errors import BadWheel
+from tfbuild.errors import BadInput
 from tfbuild.facts import Facts
 
 # Upper bounds of what is read. TensorFlow 2.21: 788 MB, 1.1 million symbols, 0.7 million functions.
@@ -53,7 +53,7 @@ FRAMES = (1, 0x1B, 0x03, 0x3B)
 Tell = Callable[[str], None]
 
 
-class CodeUnreadable(BadWheel):
+class CodeUnreadable(BadInput):
     """A library's machine code cannot be found or read."""
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tfbuild.cli.output import say
 from tfbuild.cpu import Cpu
 from tfbuild.cpu import detect as detect_cpu
-from tfbuild.errors import UnknownCpu, UsageError
+from tfbuild.errors import Unsupported, UsageError
 from tfbuild.plan import Request, RunRequest
 from tfbuild.plan.request import ENGINE
 from tfbuild.plan.run_request import REMOTE, RESOURCES
@@ -57,7 +57,7 @@ def host_cpu(cpuinfo: str) -> Cpu | None:
         return detect_cpu(Path(cpuinfo))
     try:
         return detect_cpu()
-    except UnknownCpu:
+    except Unsupported:
         return None
 
 

@@ -266,7 +266,7 @@ class Planned:
         return plan.runtime(self.release, self.target, self.threading)
 
     def check(self) -> RuntimeCheck:
-        """Return what its entry point must check. Raises UnknownCpu and UsageError for labels that make no sense."""
+        """Return what its entry point must check. Raises Unsupported and UsageError for labels that make no sense."""
         return plan.runtime_check(
             self.id,
             self.release,

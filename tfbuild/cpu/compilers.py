@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from tfbuild import facts
 from tfbuild.cpu import names
-from tfbuild.errors import UnknownCompiler
+from tfbuild.errors import Unsupported
 from tfbuild.facts import Facts
 from tfbuild.facts.release_table import within
 
@@ -78,7 +78,7 @@ def table() -> CompilerTable:
 
 @lru_cache(maxsize=2**8)
 def find(text: str) -> tuple[str, int]:
-    """Return ("gcc", 12) for "gcc-12"; raises UnknownCompiler with the nearest ones that were tried."""
+    """Return ("gcc", 12) for "gcc-12"; raises Unsupported with the nearest ones that were tried."""
     match = SPELLED.fullmatch(text.strip().lower().replace("clang++", "clang").replace("g++", "gcc"))
     tried = {row.name: row.versions for row in table().compiler}
     if match and int(match[2]) in tried[match[1]]:
@@ -88,7 +88,7 @@ def find(text: str) -> tuple[str, int]:
         options = ", ".join(f"{match[1]}-{version}" for version in near)
     else:
         options = ", ".join(f"{name}-{versions[-1]}" for name, versions in tried.items())
-    raise UnknownCompiler(f"unknown compiler {text!r}", hint=f"its flags were tried with: {options}")
+    raise Unsupported(f"unknown compiler {text!r}", hint=f"its flags were tried with: {options}")
 
 
 def takes_vector_width(compiler: str, version: int) -> bool:

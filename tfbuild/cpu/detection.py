@@ -15,7 +15,7 @@ from pathlib import Path
 from tfbuild import facts
 from tfbuild.cpu import cpuid, recordings
 from tfbuild.cpu.recordings import Reading
-from tfbuild.errors import UnknownCpu
+from tfbuild.errors import Unsupported
 from tfbuild.util.terminal import printable
 
 ARCHITECTURES = recordings.ARCHITECTURES
@@ -72,7 +72,7 @@ class Cpu:
 def detect(path: Path | None = None) -> Cpu:
     """Return this machine's CPU, or the one that a recording describes.
 
-    Raises UnknownCpu if the file cannot be read, describes no CPU, or the architecture is neither x86-64 nor aarch64.
+    Raises Unsupported if the file cannot be read, describes no CPU, or the architecture is neither x86-64 nor aarch64.
     """
     if path is not None:
         return parse(read(path), origin=str(path))
@@ -87,20 +87,20 @@ def _linux(path: str) -> Cpu:
 
 
 def read(path: Path) -> str:
-    """Return the text of a recording; raises UnknownCpu if it cannot be read."""
+    """Return the text of a recording; raises Unsupported if it cannot be read."""
     try:
         with path.open("rb") as file:
             data = file.read(MOST_TEXT)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         reason = getattr(error, "strerror", None) or error
-        raise UnknownCpu(f"cannot read {path}: {reason}", hint="record one with: cat /proc/cpuinfo > FILE") from error
+        raise Unsupported(f"cannot read {path}: {reason}", hint="record one with: cat /proc/cpuinfo > FILE") from error
     # PowerShell writes UTF-16 where output is redirected to a file.
     encoding = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
     return data.decode(encoding, errors="replace")
 
 
 def parse(text: str, *, origin: str = "cpuinfo", machine: str = "") -> Cpu:
-    """Return the CPU that a recording describes (formats: tfbuild.cpu.recordings); raises UnknownCpu if it has none."""
+    """Return the CPU of a recording (its formats: tfbuild.cpu.recordings); raises Unsupported if it has none."""
     return settle(recordings.read(text, origin=origin, machine=machine))
 
 
@@ -152,7 +152,7 @@ def _portable(system: str) -> Cpu:
 
     arch = ARCHITECTURES.get(platform.machine().lower(), "")
     if not arch:
-        raise UnknownCpu(f"unknown architecture {platform.machine()!r}", hint="tfbuild knows x86-64 and aarch64")
+        raise Unsupported(f"unknown architecture {platform.machine()!r}", hint="tfbuild knows x86-64 and aarch64")
     info = {"arch": arch, "flags": [], **get_cpu_info()}
     known = {key: info[key] for key in recordings.RecordedLibrary.__struct_fields__ if key in info}
     return settle(recordings.of_library(recordings.RecordedLibrary(**known), arch, origin="py-cpuinfo"))
@@ -164,5 +164,5 @@ def _sysctl() -> str:
     try:
         done = subprocess.run(["/usr/sbin/sysctl", "machdep.cpu", "hw.optional"], capture_output=True, check=False)
     except OSError as error:
-        raise UnknownCpu(f"cannot run sysctl: {error.strerror}", hint="name the CPU: --cpu haswell") from error
+        raise Unsupported(f"cannot run sysctl: {error.strerror}", hint="name the CPU: --cpu haswell") from error
     return done.stdout.decode("utf-8", errors="replace")

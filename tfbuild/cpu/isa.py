@@ -17,7 +17,7 @@ from pathlib import Path
 from tfbuild import facts
 from tfbuild.cpu import compilers, names, uses
 from tfbuild.cpu.detection import Cpu, detect
-from tfbuild.errors import UnknownCompiler, UnknownCpu, UsageError
+from tfbuild.errors import Unsupported, UsageError
 from tfbuild.facts import FullLevel
 
 # The longest name that spells out its features; others get a fingerprint: a tag has 128 characters.
@@ -154,16 +154,16 @@ def resolve(text: str, *, arch: str, host: Cpu | None = None) -> InstructionSet:
 
     `text` is a recorded machine's file or a list of "host", CPUs, levels, sets by their names, and features. Of a CPU
     it has the features that make a difference to TensorFlow; with "exact" in the list, all that a compiler can use.
-    Raises UnknownCpu with the nearest known names.
+    Raises Unsupported with the nearest known names.
     """
     parts = [part.strip() for part in text.split(",") if part.strip()]
     words = [part for part in parts if part.lower() != EXACT]
     exact = len(words) < len(parts)
     try:
         if not words:
-            raise UnknownCpu(f"{text!r} names no CPU, level or feature", hint=_nearest(text, arch))
+            raise Unsupported(f"{text!r} names no CPU, level or feature", hint=_nearest(text, arch))
         return instruction_set(frozenset().union(*(_meaning(word, arch, host, exact) for word in words)), arch)
-    except UnknownCpu:
+    except Unsupported:
         path = text.removesuffix(f",{EXACT}")
         if means_host(text) or (os.sep not in path and not os.path.isfile(path)):
             raise
@@ -184,7 +184,7 @@ def _meaning(word: str, arch: str, host: Cpu | None, exact: bool) -> frozenset[s
     if word == "host":
         if host is None:
             known = ", ".join(level.name for level in facts.levels(arch))
-            raise UnknownCpu("no host CPU is known here", hint=f"name a CPU or a level: --cpu {known}")
+            raise Unsupported("no host CPU is known here", hint=f"name a CPU or a level: --cpu {known}")
         return frozenset(_of(host, exact).features)
     if (level := _levels(arch).get(facts.squeeze(word))) is not None:
         return level
@@ -192,7 +192,7 @@ def _meaning(word: str, arch: str, host: Cpu | None, exact: bool) -> frozenset[s
         return held if exact else uses.reduced(held, arch)
     if (held := _named(word, arch)) is not None:
         return held
-    raise UnknownCpu(f"unknown CPU, level or feature {word!r} for {arch}", hint=_nearest(word, arch))
+    raise Unsupported(f"unknown CPU, level or feature {word!r} for {arch}", hint=_nearest(word, arch))
 
 
 def _named(word: str, arch: str) -> frozenset[str] | None:
@@ -208,9 +208,9 @@ def _named(word: str, arch: str) -> frozenset[str] | None:
 
 
 def same_architecture(cpu: Cpu, arch: str, origin: str) -> Cpu:
-    """Return `cpu`; raises UnknownCpu if it has another architecture than the platform."""
+    """Return `cpu`; raises Unsupported if it has another architecture than the platform."""
     if cpu.arch != arch:
-        raise UnknownCpu(
+        raise Unsupported(
             f"{origin} describes an {cpu.arch} CPU, not an {arch} one", hint=f"--platform {MACHINES[cpu.arch]}"
         )
     return cpu
@@ -254,7 +254,7 @@ def flags(
 
     Features that this version does not know, or that break `release`, are dropped with the reason. `named`: the user's
     name for the CPU, for a note if the name itself would tune badly.
-    Raises UnknownCompiler if the compiler was not tried, UsageError if the vector width would change nothing.
+    Raises Unsupported if the compiler was not tried, UsageError if the vector width would change nothing.
     """
     name, version = compilers.find(compiler)
     dropped = dict(_unusable(isa, name, version, release))
@@ -350,7 +350,7 @@ def refuse_vector_width(held: frozenset[str], name: str, version: int, width: st
     if width not in compilers.WIDTHS:
         raise UsageError(f"{width!r} is not a vector width", hint=f"one of: {', '.join(compilers.WIDTHS)} (in bits)")
     if not compilers.takes_vector_width(name, version):
-        raise UnknownCompiler(f"{name}-{version} does not know {WIDTH}{width}", hint="leave out prefer-vector-width")
+        raise Unsupported(f"{name}-{version} does not know {WIDTH}{width}", hint="leave out prefer-vector-width")
     needed = "avx512f" if width == "512" else "avx"
     if needed not in held:
         raise UsageError(

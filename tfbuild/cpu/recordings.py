@@ -16,7 +16,7 @@ import msgspec
 from tfbuild import facts
 from tfbuild.cpu import cpuid
 from tfbuild.cpu.cpuid import Diagnostics
-from tfbuild.errors import UnknownCpu
+from tfbuild.errors import Unsupported
 
 ARCHITECTURES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
 # Arm's "CPU implementer" codes that matter for servers (Linux: arch/arm64/include/asm/cputype.h).
@@ -62,7 +62,7 @@ class RecordedLibrary(msgspec.Struct):
 
 
 def read(text: str, *, origin: str, machine: str = "") -> Reading:
-    """Read `text`; raises UnknownCpu if it describes no x86-64 or aarch64 CPU. `machine`: uname's name for it."""
+    """Read `text`; raises Unsupported if it describes no x86-64 or aarch64 CPU. `machine`: uname's name for it."""
     text = text.replace("\r\n", "\n")
     if text.lstrip().startswith("{"):
         return _library(text, origin)
@@ -85,9 +85,9 @@ def _macos() -> dict[str, str]:
     return {spelling: row.name for row in facts.features() for spelling in row.macos}
 
 
-def refusal(origin: str, reason: str) -> UnknownCpu:
+def refusal(origin: str, reason: str) -> Unsupported:
     """Return the error for a text that describes no CPU."""
-    return UnknownCpu(
+    return Unsupported(
         f"{origin} does not describe a CPU: {reason}",
         hint="record one on the machine itself with: cat /proc/cpuinfo > FILE (on macOS: sysctl -a > FILE)",
     )

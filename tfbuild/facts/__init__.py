@@ -14,7 +14,7 @@ from typing import TypeVar, cast
 
 import msgspec
 
-from tfbuild.errors import UnknownCpu
+from tfbuild.errors import Unsupported
 
 T = TypeVar("T")
 FOLDER = Path(__file__).parent
@@ -123,16 +123,16 @@ def features(arch: str = "") -> tuple[Feature, ...]:
 
 
 def feature(name: str) -> Feature:
-    """Return the feature of that canonical name; raises UnknownCpu if there is none."""
+    """Return the feature of that canonical name; raises Unsupported if there is none."""
     if name not in _by_name():
-        raise UnknownCpu(f"unknown CPU feature {name!r}")
+        raise Unsupported(f"unknown CPU feature {name!r}")
     return _by_name()[name]
 
 
 def cpuinfo_names(features: Iterable[str]) -> tuple[str, ...]:
     """Return features by their names in /proc/cpuinfo, sorted, without those that no kernel prints.
 
-    Raises UnknownCpu for an unknown feature.
+    Raises Unsupported for an unknown feature.
     """
     return tuple(sorted(name for name in (feature(name).cpuinfo for name in features) if name))
 

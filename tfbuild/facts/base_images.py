@@ -4,7 +4,7 @@ import re
 from functools import cache
 
 from tfbuild import facts
-from tfbuild.errors import UnknownPython
+from tfbuild.errors import Unsupported
 from tfbuild.facts import Facts, toolchains
 from tfbuild.facts.toolchains import Distribution
 
@@ -62,10 +62,10 @@ def pythons() -> tuple[str, ...]:
 
 
 def with_python(python: str) -> tuple[BaseImage, ...]:
-    """Return the bases with that Python, the oldest Debian first; raises UnknownPython if there is none."""
+    """Return the bases with that Python, the oldest Debian first; raises Unsupported if there is none."""
     matches = tuple(row for row in bases() if row.python == python)
     if not matches:
-        raise UnknownPython(
+        raise Unsupported(
             f"no base image with Python {python} is known", hint=f"one of: {', '.join(pythons())}; or --base NAME"
         )
     return matches

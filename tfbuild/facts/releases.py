@@ -1,7 +1,7 @@
 """Look-ups of facts about a TensorFlow release: the typed view on facts/releases.toml.
 
-An uncertain fact raises UncertainFact, with the candidates and the option that forces a choice; an unknown release
-raises UnknownRelease, with the nearest ones. Nothing here guesses.
+An uncertain fact raises Unsupported, with the candidates and the option that forces a choice; an unknown release
+raises Unsupported, with the nearest ones. Nothing here guesses.
 """
 
 import re
@@ -14,7 +14,7 @@ import msgspec
 from packaging.version import Version
 
 from tfbuild import facts
-from tfbuild.errors import UncertainFact, UnknownPython, UnknownRelease
+from tfbuild.errors import Unsupported
 from tfbuild.facts import guard as guards
 from tfbuild.facts import targets
 from tfbuild.facts.release_table import (
@@ -53,11 +53,11 @@ class OfficialWheel:
     gpu: str
 
     def requirement(self, release: str, target: str) -> str:
-        """Return the requirement for pip; raises UnknownRelease if no official wheel is for that target."""
+        """Return the requirement for pip; raises Unsupported if no official wheel is for that target."""
         wanted = targets.get(target)
         name = wanted.column(self.cpu, self.gpu)
         if not name:
-            raise UnknownRelease(
+            raise Unsupported(
                 f"no official {self.arch} wheel of TensorFlow {release} is for {wanted.title}",
                 hint="build it from source",
             )
@@ -83,12 +83,12 @@ def newest_first() -> tuple[str, ...]:
 
 
 def get(release: str) -> Release:
-    """Return the release of that exact version, known or `newer`; raises UnknownRelease."""
+    """Return the release of that exact version, known or `newer`; raises Unsupported."""
     if row := _by_version().get(release):
         return row
     if release and newer(release) == release:
         return Release(version=release, sure="newer")
-    raise UnknownRelease(f"unknown TensorFlow release {release!r}", hint=f"one of: {', '.join(newest_first())}")
+    raise Unsupported(f"unknown TensorFlow release {release!r}", hint=f"one of: {', '.join(newest_first())}")
 
 
 def known(release: str) -> bool:
@@ -133,7 +133,7 @@ def another(release: str) -> str:
 def rows(among: Iterable[R], release: str, key: str | None = None) -> tuple[R, ...]:
     """Return the rows that hold for a release (and have `key`), in the file's order.
 
-    Raises UnknownRelease if the release does not exist.
+    Raises Unsupported if the release does not exist.
     """
     get(release)
     rows = among if key is None else (row for row in among if row.key == key)
@@ -141,10 +141,10 @@ def rows(among: Iterable[R], release: str, key: str | None = None) -> tuple[R, .
 
 
 def row(among: Iterable[R], release: str, key: str | None = None) -> R:
-    """Return the one row that holds; raises UnknownRelease if there is none."""
+    """Return the one row that holds; raises Unsupported if there is none."""
     matches = rows(among, release, key)
     if len(matches) != 1:
-        raise UnknownRelease(
+        raise Unsupported(
             f"there is no such fact ({key or 'any'}) for TensorFlow {release}", hint=f"take {another(release)}"
         )
     return matches[0]
@@ -156,10 +156,10 @@ def pythons(release: str) -> tuple[str, ...]:
 
 
 def bazel(release: str, arch: str = "x86_64") -> str:
-    """Return the Bazel to build with; raises UncertainFact with the candidates if it is not certain."""
+    """Return the Bazel to build with; raises Unsupported with the candidates if it is not certain."""
     fact = row(table().bazel, release)
     if not fact.version:
-        raise UncertainFact(
+        raise Unsupported(
             f"which Bazel TensorFlow {release} needs is not certain: {fact.source}",
             hint="choose one: " + " or ".join(f"--bazel {name}" for name in fact.candidates),
         )
@@ -249,10 +249,10 @@ def config(name: str, release: str) -> bool | None:
 
 
 def threading_row(release: str, arch: str) -> Threading:
-    """Return how oneDNN runs in a build for `arch`; raises UnknownRelease if that has no oneDNN."""
+    """Return how oneDNN runs in a build for `arch`; raises Unsupported if that has no oneDNN."""
     matches = rows(table().threading, release, arch)
     if not matches:
-        raise UnknownRelease(
+        raise Unsupported(
             f"TensorFlow {release} has no oneDNN build for {arch}",
             hint=f"take {another(release)}, or --target cpu",
         )
@@ -275,11 +275,11 @@ def onednn_env(release: str) -> tuple[tuple[str, str], ...]:
 
 @cache
 def official_wheel(release: str, arch: str) -> OfficialWheel:
-    """Return the wheel on PyPI; raises UnknownRelease if that architecture has none."""
+    """Return the wheel on PyPI; raises Unsupported if that architecture has none."""
     matches = rows(table().official_wheel, release, arch)
     if not matches:
         first = _first_official(arch)
-        raise UnknownRelease(
+        raise Unsupported(
             f"TensorFlow {release} has no official wheel for {arch}",
             hint=f"the first with one is {first}" if first else "build it from source: leave out --wheel official",
         )
@@ -331,7 +331,7 @@ def newest_official(arch: str, python: str) -> str:
         if python in pythons:
             return release
         known.update(pythons)
-    raise UnknownPython(
+    raise Unsupported(
         f"no official {arch} wheel supports Python {python!r}",
         hint=f"the newest is --python {max(known, key=version)}" if known else "build it from source",
     )

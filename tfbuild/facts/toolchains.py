@@ -6,7 +6,7 @@ from functools import cache
 from packaging.version import Version
 
 from tfbuild import facts
-from tfbuild.errors import UnknownRelease
+from tfbuild.errors import Unsupported
 from tfbuild.facts import Facts, releases
 
 
@@ -80,10 +80,10 @@ def table() -> ToolchainTable:
 
 
 def bazel(release: str, arch: str) -> str:
-    """Return the Bazel to build a release with; raises UnknownRelease if it has no binary for `arch`."""
+    """Return the Bazel to build a release with; raises Unsupported if it has no binary for `arch`."""
     version, first = releases.bazel(release, arch), table().first_bazel.get(arch, "0")
     if Version(version) < Version(first):
-        raise UnknownRelease(
+        raise Unsupported(
             f"TensorFlow {release} needs Bazel {version}, and the first for Linux on {arch} is {first}",
             hint="take TensorFlow 2.3 or newer, or --platform linux/amd64",
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 from tfbuild import cpu as cpus
 from tfbuild import facts
 from tfbuild.cpu import Cpu
-from tfbuild.errors import TfbuildError, UnknownCpu, UsageError
+from tfbuild.errors import TfbuildError, Unsupported, UsageError
 from tfbuild.util import ssh
 from tfbuild.util.ssh import Destination
 
@@ -45,7 +45,7 @@ def gather(
     """All machines that the sources name, each once, in their order.
 
     A source is a recorded file, a folder of them, a file that lists ssh hosts, or ``ssh://host``. Raises UsageError if
-    a source names nothing. Raises UnknownCpu, which lists all machines that cannot be read, unless `skip` is set.
+    a source names nothing. Raises Unsupported, which lists all machines that cannot be read, unless `skip` is set.
     """
     all_places = (place for source in sources for place in _places(source))
     # Links count as separate machines, which is how to list several of one kind.
@@ -59,9 +59,9 @@ def gather(
     hosts = tuple(machine for machine in machines if isinstance(machine, FleetHost))
     skipped = tuple(machine for machine in machines if isinstance(machine, Skipped))
     if skipped and not skip:
-        raise UnknownCpu(_list(skipped), hint="fix that, or leave them out: --skip-unreachable")
+        raise Unsupported(_list(skipped), hint="fix that, or leave them out: --skip-unreachable")
     if not hosts:
-        raise UnknownCpu("no machine could be read" + (f": {_list(skipped)}" if skipped else ""))
+        raise Unsupported("no machine could be read" + (f": {_list(skipped)}" if skipped else ""))
     return Gathered(hosts=hosts, skipped=skipped)
 
 

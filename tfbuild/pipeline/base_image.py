@@ -13,7 +13,7 @@ from tfbuild.context.dockerfile import Context, image_digest
 from tfbuild.engine import Engine, Image, debian, oci_layout, transfer
 from tfbuild.engine.image import split_tag
 from tfbuild.engine.sdk_errors import REFUSED, reason, translated
-from tfbuild.errors import BaseUnavailable, EngineMissing, Outdated, TfbuildError, UnknownImage
+from tfbuild.errors import BaseUnavailable, EngineMissing, Stale, TfbuildError, UnknownImage
 from tfbuild.pipeline import bundle as bundles
 from tfbuild.plan import Build, debian_pythons
 from tfbuild.util import files
@@ -86,7 +86,7 @@ def named_contexts(engine: Engine, base: ResolvedBase, folder: Path, progress: P
 
 
 def reused(engine: Engine, build: Build, context: Context, name: str, progress: Progress) -> ResolvedBase:
-    """Return the image `name`, pulled if the engine lacks it. Raises Outdated if another context or plan made it."""
+    """Return the image `name`, pulled if the engine lacks it. Raises Stale if another context or plan made it."""
     if not engine.exists(name):
         if "/" not in name:
             raise UnknownImage(f"the engine has no image {name}", hint="--reuse HOST/PATH:ID pulls it from a registry")
@@ -94,7 +94,7 @@ def reused(engine: Engine, build: Build, context: Context, name: str, progress: 
     image = engine.image(name)
     own = labels.read_labels(image.labels)
     if (own.id, own.context) != (build.id, image_digest(context.digest, own.base_digest)):
-        raise Outdated(
+        raise Stale(
             f"{name} was not made from the build context of {build.id}: facts, templates, options or tfbuild differ",
             hint="leave out --reuse to build it anew",
         )

@@ -16,7 +16,7 @@ from typing import IO
 
 import msgspec
 
-from tfbuild.errors import BadMirror, BadSource
+from tfbuild.errors import BadInput, BadMirror
 from tfbuild.plan import source
 from tfbuild.util.files import LOCK, flush, replace_file, temporary_folder
 from tfbuild.util.terminal import cause
@@ -258,7 +258,7 @@ def keep_tag(bundle: Bundle, url: str, path: str, tag: str, commit: str, ca: Pat
         _git(folder, ca, "fetch", "--quiet", "--depth", "1", url, f"refs/tags/{tag}:refs/tags/{tag}")
     tagged = _commit(folder, tag)
     if not tagged.startswith(commit):
-        raise BadSource(f"the tag {tag} of {url} is the commit {tagged}, not {commit}", hint="was the tag moved?")
+        raise BadInput(f"the tag {tag} of {url} is the commit {tagged}, not {commit}", hint="was the tag moved?")
     _list(bundle, BundledRepository(path=path, tag=tag, commit=tagged))
 
 

@@ -4,13 +4,11 @@ import re
 from dataclasses import dataclass
 
 from tfbuild.errors import (
-    BadSource,
+    BadInput,
     BaseUnavailable,
     BuildFailed,
     TfbuildError,
-    UnknownCompiler,
-    UnknownPython,
-    UnknownRelease,
+    Unsupported,
     UsageError,
 )
 
@@ -65,25 +63,25 @@ CAUSES = (
     # git's own last line says which of the two it is.
     Cause(
         pattern=r"(?P<last>[^\n]*)\n\s*tfbuild: (?P<what>\S+ has no tag \S+, or does not answer)",
-        error=BadSource,
+        error=BadInput,
         message="{what}: {last}",
         hint="--source with a tree or an archive of that release, or --mirror with one that has it",
     ),
     Cause(
         pattern=r"\n\s*tfbuild: (?P<what>the tag \S+ is the commit \w+, and not \w+)",
-        error=BadSource,
+        error=BadInput,
         message="{what}",
         hint="this is not the release's own repository, or its tag was moved: use another --mirror, or --source",
     ),
     Cause(
         pattern=r"\n\s*tfbuild: (?P<what>this is not TensorFlow's source: it has no \S+)",
-        error=BadSource,
+        error=BadInput,
         message="{what}",
         hint="an archive has one folder on top, which is TensorFlow's root",
     ),
     Cause(
         pattern=r"\n\s*tfbuild: \d+-(?P<what>\S+ does not apply to this tree)",
-        error=BadSource,
+        error=BadInput,
         message="{what}",
         hint="make it from this release's own tree (git diff); an earlier patch, or a fix that the plan names, may "
         "have changed the same lines",
@@ -123,7 +121,7 @@ CAUSES = (
     # What Bazel prints before it compiles anything, 0.26.1 without the quotes.
     Cause(
         pattern=r"ERROR: Config value '?(?P<name>[\w.+,-]+)'? is not defined in any",
-        error=UnknownRelease,
+        error=Unsupported,
         message="this TensorFlow has no --config={name}; nothing was compiled",
         hint="leave out --config {name}, or plan with --target cpu: from 2.5 on its x86-64 builds have oneDNN too",
     ),
@@ -135,13 +133,13 @@ CAUSES = (
     ),
     Cause(
         pattern=r"ERROR: [^\n]*no such (?P<what>target|package) '(?P<name>//[^']+)'",
-        error=UnknownRelease,
+        error=Unsupported,
         message="this TensorFlow has no {what} {name}; nothing was compiled",
         hint="is --source a tree of this release?",
     ),
     Cause(
         pattern=r"\n\s*tfbuild: (?P<what>the fix (?P<fix>\S+) does not apply to this tree)",
-        error=BadSource,
+        error=BadInput,
         message="{what}",
         hint="--set without-fix={fix} where the tree already has that fix, or does not need it",
     ),
@@ -154,19 +152,19 @@ CAUSES = (
     ),
     Cause(
         pattern=r"(?P<last>[^\n]*)\n\s*tfbuild: (?P<what>this tree's configure.py failed)",
-        error=BadSource,
+        error=BadInput,
         message="{what}: {last}",
         hint="correct the tree, or leave out --source; the full output is in the log",
     ),
     Cause(
         pattern=r"\n\s*tfbuild: neither this base image nor its distribution has (?P<what>Python [\d.]+)",
-        error=UnknownPython,
+        error=Unsupported,
         message="neither the base image nor its distribution has {what}",
         hint="--base with an image that has it, or another --python",
     ),
     Cause(
         pattern=r"\n\s*E: (?:Unable to locate package|Package '?) ?(?P<what>(?:gcc|g\+\+|clang|lld)-\d+)",
-        error=UnknownCompiler,
+        error=Unsupported,
         message="the base image's distribution has no {what}",
         hint="--compiler with one that it has, or --base with an image of another distribution",
     ),

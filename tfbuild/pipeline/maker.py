@@ -20,7 +20,7 @@ from tfbuild.context.labels import UNVERIFIED, given_at_build, image_name, read_
 from tfbuild.cpu import Cpu, cpuid
 from tfbuild.engine import Engine, disk_space
 from tfbuild.engine.build import BuildSettings
-from tfbuild.errors import BaseUnavailable, EngineMissing, UnknownCpu, UnknownImage, UsageError
+from tfbuild.errors import BaseUnavailable, EngineMissing, UnknownImage, Unsupported, UsageError
 from tfbuild.pipeline import base_image as bases
 from tfbuild.pipeline import bundle as bundles
 from tfbuild.pipeline import wheel
@@ -316,7 +316,7 @@ class Maker:
         """Return the build's features that the engine's machine lacks; None where its CPU is not known."""
         try:
             machine = cpu.detect() if self.engine.local else self.cpu()
-        except UnknownCpu:
+        except Unsupported:
             return None
         return tuple(sorted(set(build.instruction_set.features) - set(machine.features)))
 

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from tfbuild import facts
-from tfbuild.errors import BadSource, UsageError
+from tfbuild.errors import BadInput, UsageError
 from tfbuild.facts import Facts
 from tfbuild.facts.release_table import RangeRow
 from tfbuild.plan import source
@@ -73,20 +73,20 @@ def library_rows() -> tuple[SystemLibraryRow, ...]:
 
 
 def patch(text: str) -> Patch:
-    """Return the patch at a path; raises BadSource if there is no file, or it is no diff."""
+    """Return the patch at a path; raises BadInput if there is no file, or it is no diff."""
     path = Path(text)
     try:
         content = path.read_bytes()
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         why = absence(path) or getattr(error, "strerror", None) or error
-        raise BadSource(f"--patch {text}: {why}", hint="--patch names a unified diff") from error
+        raise BadInput(f"--patch {text}: {why}", hint="--patch names a unified diff") from error
     if not re.search(rb"^--- .*\n\+\+\+ ", content, re.MULTILINE):
-        raise BadSource(f"--patch {text} is not a unified diff", hint="make one with: git diff > my.patch")
+        raise BadInput(f"--patch {text} is not a unified diff", hint="make one with: git diff > my.patch")
     return Patch(path=path, sha256=source.digest(path))
 
 
 def override(text: str) -> Override:
-    """Read NAME=FOLDER; raises UsageError for other text, BadSource if the folder is no repository."""
+    """Read NAME=FOLDER; raises UsageError for other text, BadInput if the folder is no repository."""
     name, equals, folder = text.partition("=")
     if not equals or not REPOSITORY.fullmatch(name) or not folder:
         raise UsageError(
@@ -95,9 +95,9 @@ def override(text: str) -> Override:
     path = Path(folder)
     if not os.path.isdir(path):
         why = absence(path) or "not a folder"
-        raise BadSource(f"override-repository {name}: no folder at {folder}: {why}", hint="unpack the repository there")
+        raise BadInput(f"override-repository {name}: no folder at {folder}: {why}", hint="unpack the repository there")
     if not any((path / marker).exists() for marker in ("WORKSPACE", "WORKSPACE.bazel", "MODULE.bazel")):
-        raise BadSource(
+        raise BadInput(
             f"override-repository {name}: {folder} has no WORKSPACE file, so Bazel does not take it",
             hint=f"add a file WORKSPACE with: workspace(name = {name!r})",
         )

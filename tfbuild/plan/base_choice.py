@@ -13,7 +13,7 @@ from functools import cache
 from packaging.version import Version
 
 from tfbuild.cpu import compilers
-from tfbuild.errors import UnknownCompiler, UnknownPython
+from tfbuild.errors import Unsupported
 from tfbuild.facts import base_images, releases, toolchains
 from tfbuild.facts.base_images import BaseImage
 from tfbuild.facts.toolchains import Distribution
@@ -83,7 +83,7 @@ def debian_pythons() -> str:
 def choose(request: Request, purpose: CompileTarget) -> BaseChoice:
     """Choose the Python, base and compiler of a compile. A base that the user named may have any compiler.
 
-    Raises UnknownCompiler, UnknownPython.
+    Raises Unsupported.
     """
     release = purpose.release
     compiler = named_compiler(request.compiler, release) if request.compiler else ""
@@ -96,14 +96,14 @@ def choose(request: Request, purpose: CompileTarget) -> BaseChoice:
 
 
 def named_compiler(text: str, release: str) -> str:
-    """Return the compiler that --compiler names. Raises UnknownCompiler with those of the release's base images."""
+    """Return the compiler that --compiler names. Raises Unsupported with those of the release's base images."""
     try:
         return "-".join(map(str, compilers.find(text)))
-    except UnknownCompiler as error:
+    except Unsupported as error:
         known = _installable(first_base(release, releases.pythons(release)[::-1]).python)
         family = re.match("[a-z]*", text.strip().lower())
         of_family = [name for name in known if family and name.partition("-")[0] == family[0]]
-        raise UnknownCompiler(error.reason, hint=f"base images have: {', '.join(of_family or known)}") from None
+        raise Unsupported(error.reason, hint=f"base images have: {', '.join(of_family or known)}") from None
 
 
 @cache
@@ -118,7 +118,7 @@ def first_base(
     """Return the first of `pythons` that has a base with `compiler` (default: with a compiler of the release).
 
     `bootstrap`: prefer bases that can be made without a registry. `purpose`: pass over what is known to fail at it.
-    Raises UnknownCompiler if no base has the compiler, UnknownPython if no base has the Python.
+    Raises Unsupported if no base has the compiler or the Python.
     """
     names = [compiler] if compiler else [row.name for row in releases.compilers(release)]
     able = [(row, name) for python in pythons for name in names for row in _with(python, name, bootstrap)]
@@ -142,16 +142,16 @@ def _with(python: str, compiler: str, bootstrap: bool = False) -> list[BaseImage
     return sorted(able, key=worse)
 
 
-def _refusal(release: str, wanted: Sequence[str], compiler: str) -> UnknownCompiler | UnknownPython:
+def _refusal(release: str, wanted: Sequence[str], compiler: str) -> Unsupported:
     python = next((name for name in wanted if name in base_images.pythons()), "")
     if not python:
         known = [name for name in releases.pythons(release) if name in base_images.pythons()]
-        return UnknownPython(
+        return Unsupported(
             f"no base image with Python {' or '.join(wanted)} is known",
             hint=f"one of: {', '.join(known)}; or --base NAME",
         )
     distributions = ", ".join(row.distribution for row in base_images.with_python(python))
-    return UnknownCompiler(
+    return Unsupported(
         f"{compiler or 'no compiler of the release'} is not in {distributions}, "
         f"on which the base images with Python {python} are based",
         hint=f"--compiler with one of: {', '.join(_installable(python))}",

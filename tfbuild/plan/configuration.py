@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from tfbuild.errors import UncertainFact, UnknownRelease, UsageError
+from tfbuild.errors import Unsupported, UsageError
 from tfbuild.facts import base_images, releases, targets, toolchains
 from tfbuild.facts.release_table import table
 from tfbuild.plan import failures, remote_cache
@@ -25,12 +25,12 @@ def threading(release: str, arch: str, asked: str = "") -> str:
     if asked and asked not in ("openmp", "threadpool"):
         raise UsageError(f"unknown threading {asked!r}", hint="one of: openmp, threadpool")
     if asked and asked not in runtimes:
-        raise UnknownRelease(
+        raise Unsupported(
             f"TensorFlow {release} has no {arch} build with oneDNN on {asked}{fact.note and f': {fact.note}'}",
             hint=f"it has: {', '.join(runtimes)}",
         )
     if not asked and not fact.default:
-        raise UncertainFact(
+        raise Unsupported(
             f"what oneDNN runs on in TensorFlow {release} for {arch} is not certain: {fact.source}",
             hint=" or ".join(f"--set threading={name}" for name in runtimes),
         )
@@ -38,7 +38,7 @@ def threading(release: str, arch: str, asked: str = "") -> str:
 
 
 def configs(release: str, target: str, arch: str, threading: str) -> tuple[str, ...]:
-    """Return the configs that make `target`; raises UnknownRelease or UncertainFact if the release may lack one."""
+    """Return the configs that make `target`; raises Unsupported if the release may lack one."""
     row = targets.get(target)
     onednn: tuple[str, ...] = ()
     if row.onednn:
@@ -51,10 +51,10 @@ def configs(release: str, target: str, arch: str, threading: str) -> tuple[str, 
 def _existing(name: str, release: str) -> str:
     exists = releases.config(name, release)
     if exists is False:
-        raise UnknownRelease(f"TensorFlow {release} has no --config={name}", hint=f"take {releases.another(release)}")
+        raise Unsupported(f"TensorFlow {release} has no --config={name}", hint=f"take {releases.another(release)}")
     if exists is None:
         older = next(version for version in releases.newest_first() if releases.config(name, version))
-        raise UncertainFact(
+        raise Unsupported(
             f"whether TensorFlow {release} has --config={name} is not certain",
             hint=f"take --release {older}, or try it all the same with --target cpu --config {name}",
         )

@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from tfbuild import facts
-from tfbuild.errors import UnknownCompiler, UnknownRelease, UsageError
+from tfbuild.errors import Unsupported, UsageError
 from tfbuild.facts import Facts, releases
 from tfbuild.facts.release_table import Cuda, version
 from tfbuild.plan.compute_capability import Capability
@@ -78,18 +78,18 @@ def own(release: str) -> CudaChoice:
 def choose(
     release: str, gpus: tuple[Capability, ...], *, compiler: str = "", cuda: str = "", cudnn: str = ""
 ) -> CudaChoice:
-    """Return the CUDA and cuDNN of a build of `release` for `gpus`; raises UnknownRelease if none fits."""
+    """Return the CUDA and cuDNN of a build of `release` for `gpus`; raises Unsupported if none fits."""
     refuse_unknown(gpus)
     own = releases.cuda(release)
     chosen = _requested(release, cuda, "CUDA") if cuda else _nearest(own, gpus)
     if not chosen:
-        raise UnknownRelease(
+        raise Unsupported(
             f"none of the CUDAs that TensorFlow {release} takes ({', '.join(_takes(own))}) compiles for compute "
             f"capability {_figures(_impossible(own, gpus))}",
             hint=_advice(release, gpus),
         )
     if missing := _missing(chosen, gpus):
-        raise UnknownRelease(
+        raise Unsupported(
             f"CUDA {chosen} does not compile for compute capability {_figures(missing)}",
             hint=_advice(release, gpus, cuda=_nearest(own, gpus)),
         )
@@ -159,7 +159,7 @@ def _requested(release: str, text: str, library: Literal["CUDA", "cuDNN"]) -> st
     if library == "cuDNN" and not fact.hermetic and text.split(".")[0] == fact.cudnn.split(".")[0]:
         return text
     more = _release_with(release, text) if library == "CUDA" else ""
-    raise UnknownRelease(
+    raise Unsupported(
         f"TensorFlow {release} is not known to build with {library} {text}", hint=f"it takes {', '.join(known)}{more}"
     )
 
@@ -217,7 +217,7 @@ def _device_compiler(
     if not missing:
         return (), ()
     if not releases.config(NVCC, release):
-        raise UnknownCompiler(
+        raise Unsupported(
             f"{compiler} does not compile for compute capability {_figures(missing)}",
             hint="--compiler gcc-N: then nvcc compiles the kernels",
         )

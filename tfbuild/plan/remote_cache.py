@@ -14,7 +14,7 @@ import msgspec
 from packaging.version import Version
 
 from tfbuild import facts
-from tfbuild.errors import UncertainFact, UsageError
+from tfbuild.errors import Unsupported, UsageError
 from tfbuild.facts import Facts
 
 Name = Literal[
@@ -220,12 +220,12 @@ def abilities() -> dict[str, Ability]:
 
 
 def can(bazel: str, name: Name) -> bool:
-    """Whether that Bazel has the ability; raises UncertainFact for a version that was not tried."""
+    """Whether that Bazel has the ability; raises Unsupported for a version that was not tried."""
     row, version = abilities()[name], Version(bazel)
     if row.before and version >= Version(row.before):
         return False
     if Version(row.last_without) < version < Version(row.since):
-        raise UncertainFact(
+        raise Unsupported(
             f"whether Bazel {bazel} has {row.option} is not certain: {row.last_without} has not, {row.since} has",
             hint=f"do without, or --bazel {row.since} where the release accepts it",
         )
@@ -259,7 +259,7 @@ def keeps_disk(remote: Remote, bazel: str) -> bool:
         if remote.executor and not can(bazel, "disk-beside-executor"):
             return False
         return not remote.over_grpc or can(bazel, "disk-beside-grpc")
-    except UncertainFact:
+    except Unsupported:
         return False
 
 

@@ -10,14 +10,8 @@ from tfbuild import facts
 from tfbuild.cpu import ARCHITECTURES, Cpu, isa
 from tfbuild.cpu.isa import InstructionSet
 from tfbuild.errors import (
-    ConflictingTargets,
-    MklNeedsLinux,
     TfbuildError,
-    UncertainFact,
-    UnknownCompiler,
-    UnknownCpu,
-    UnknownPython,
-    UnknownRelease,
+    Unsupported,
     UsageError,
 )
 from tfbuild.facts import base_images, releases, targets
@@ -41,14 +35,14 @@ SWITCHED_OFF = re.compile(r"=(0|false|no)$")
 def refuse_exclusive(request: Request) -> str:
     """Return the requested target. Targets that exclude each other are refused, however they are requested.
 
-    Raises ConflictingTargets for those, and UsageError for an unknown target.
+    Raises Unsupported for those, and UsageError for an unknown target.
     """
     names: list[str] = re.findall(r"[^\s,+]+", request.target.lower())
     flags = (*request.bazel_flag, *request.configure)
     words = [*names, *request.config, *(word for flag in flags for word in flag.split())]
     switched_on = tuple(word.lower() for word in words if not SWITCHED_OFF.search(word.lower()))
     for row in targets.exclusions(switched_on):
-        raise ConflictingTargets(row.reason, hint=f"choose {' or '.join(f'--target {name}' for name in row.targets)}")
+        raise Unsupported(row.reason, hint=f"choose {' or '.join(f'--target {name}' for name in row.targets)}")
     unknown = [name for name in names if targets.find(name) is None]
     if not unknown and len(names) != 1:
         unknown = [request.target]
@@ -96,7 +90,7 @@ def choose_platform(request: Request, target: str = "") -> str:
         raise UsageError(f"unknown platform {name!r}", hint=f"--platform {plain[0]} --cpu {level.name}")
     system, _, machine = name.partition("/")
     if target and system != "linux" and (reason := targets.get(target).linux_only):
-        raise MklNeedsLinux(
+        raise Unsupported(
             f"{target} is for Linux only, and this is {system!r}: {reason}",
             hint=f"build the Linux image: --platform {MACHINES.get(ARCHITECTURES.get(machine, ''), 'linux/amd64')}",
         )
@@ -104,7 +98,7 @@ def choose_platform(request: Request, target: str = "") -> str:
     if request.platform and (system != "linux" or not arch):
         raise UsageError(f"unknown platform {name!r}", hint=f"one of: {', '.join(PLATFORMS)}")
     if not arch:
-        raise UnknownCpu(
+        raise Unsupported(
             f"no TensorFlow image can be built for a {machine!r} CPU", hint="name one: --platform linux/amd64"
         )
     return MACHINES[arch]
@@ -126,8 +120,8 @@ def find_release(text: str, *, newer: bool = False) -> str:
         final = not version(later).is_prerelease
         why = f"newer than this tfbuild (knows up to {releases.newest_first()[0]})" if final else "not a final release"
         hint = "--source FOLDER builds its tree, --wheel official takes its wheel"
-        raise UnknownRelease(f"TensorFlow {later} is {why}", hint=hint)
-    raise UnknownRelease(f"unknown TensorFlow release {name!r}", hint=_advice(name))
+        raise Unsupported(f"TensorFlow {later} is {why}", hint=hint)
+    raise Unsupported(f"unknown TensorFlow release {name!r}", hint=_advice(name))
 
 
 def _starting_with(text: str) -> list[str]:
@@ -169,7 +163,7 @@ def newest_release(plan: Callable[[str], object]) -> str:
     for release in releases.newest_first():
         try:
             plan(release)
-        except (UncertainFact, UnknownRelease, UnknownPython, UnknownCompiler) as refusal:
+        except Unsupported as refusal:
             refusals.append(refusal)
         else:
             return release
@@ -186,18 +180,18 @@ def choose_python(request: Request, release: str, supported: tuple[str, ...]) ->
     raise _unknown_python(request, release, [name for name in supported if name in base_images.pythons()] or supported)
 
 
-def _unknown_python(request: Request, release: str, supported: Sequence[str]) -> UnknownPython:
+def _unknown_python(request: Request, release: str, supported: Sequence[str]) -> Unsupported:
     """Return the error for a Python that the release does not support, naming what can be built."""
     python = request.python
     if (match := SPELLED_PYTHON.fullmatch(python.lower())) and match[1] != python:
-        return UnknownPython(f"{python!r} is not a Python version", hint=f"--python {match[1]}")
+        return Unsupported(f"{python!r} is not a Python version", hint=f"--python {match[1]}")
     newest = next((name for name in releases.newest_first() if python in releases.pythons(name)), "")
     if not newest or python not in base_images.pythons():
-        return UnknownPython(
+        return Unsupported(
             f"no {'base image is known for' if newest else 'TensorFlow release supports'} Python {python!r}",
             hint=f"--python {supported[-1]} is the newest one that TensorFlow {release} supports",
         )
-    return UnknownPython(
+    return Unsupported(
         f"TensorFlow {release} does not support Python {python}",
         hint=f"--python {' or '.join(supported[::-1])}; the newest release with Python {python}: --release {newest}",
     )
@@ -215,7 +209,7 @@ def asked_set(request: Request, arch: str, host: Cpu | None, *, exact: bool = Fa
         isa.same_architecture(host, arch, request.cpuinfo)
     if host is not None and isa.means_host(name) and host.arch != arch:
         requested, own = MACHINES[arch], MACHINES[host.arch]
-        raise UnknownCpu(
+        raise Unsupported(
             f"this host's CPU is {host.arch}, and the platform asked for is {requested}",
             hint=f"name a CPU of {requested}: --cpu {facts.levels(arch)[-1].name}; or --platform {own}",
         )

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from tfbuild import facts
 from tfbuild.cpu import Cpu, isa
-from tfbuild.errors import TfbuildError, UnknownCompiler, UnknownRelease
+from tfbuild.errors import TfbuildError, Unsupported
 from tfbuild.facts import base_images, defects, releases, targets
 from tfbuild.facts.release_table import spelled
 from tfbuild.plan import base_choice, compute_capability, configuration, source_build, wheel_build
@@ -94,7 +94,7 @@ def runtime_check(
     features: Iterable[str],
     compute_capabilities: tuple[str, ...],
 ) -> RuntimeCheck:
-    """Return what an image's entry point checks. Raises UnknownCpu for an unknown feature, UsageError for a GPU."""
+    """Return what an image's entry point checks. Raises Unsupported for an unknown feature, UsageError for a GPU."""
     request = Request(release=release, target=target, python=python, platform=platform)
     return RuntimeCheck(
         id=id,
@@ -136,7 +136,7 @@ def comparison(kind: str, release: str, target: str, python: str, platform: str,
         arch = PLATFORMS[choose_platform(request, target)]
         baseline = targets.get(target).baseline
         if not releases.known(release):
-            raise UnknownRelease(f"this tfbuild knows no official wheel of TensorFlow {release}", hint="name a release")
+            raise Unsupported(f"this tfbuild knows no official wheel of TensorFlow {release}", hint="name a release")
         if baseline and not releases.official_wheel(release, arch).onednn:
             request = replace(request, target=baseline)
         return Comparison(wheel=select(request, None))
@@ -159,7 +159,7 @@ class Usual:
 def usual(arch: str, release: str = "", compiler: str = "") -> Usual:
     """Return what a build from source takes on that architecture: of `release`, with `compiler`, where they are named.
 
-    Raises UnknownRelease and UnknownCompiler. Where no base image has the compiler, the Python is that of the plan
+    Raises Unsupported. Where no base image has the compiler, the Python is that of the plan
     without it.
     """
     if release:
@@ -171,7 +171,7 @@ def usual(arch: str, release: str = "", compiler: str = "") -> Usual:
     compiler = base_choice.named_compiler(compiler, release) if compiler else ""
     try:
         choice = base_choice.first_base(release, pythons, compiler)
-    except UnknownCompiler:
+    except Unsupported:
         choice = base_choice.first_base(release, pythons)
     return Usual(release=release, python=choice.python, compiler=compiler or choice.compiler)
 

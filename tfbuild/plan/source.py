@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfbuild.errors import BadSource
+from tfbuild.errors import BadInput
 from tfbuild.facts import releases
 from tfbuild.util.files import absence
 
@@ -51,20 +51,20 @@ def tag(release: str) -> Source:
 
 
 def read(path: Path, sha256: str) -> Source:
-    """Return the tree or archive at `path`; raises BadSource if there is none, or it is not TensorFlow's."""
+    """Return the tree or archive at `path`; raises BadInput if there is none, or it is not TensorFlow's."""
     if os.path.isdir(path):
         _refuse_foreign(path)
         if sha256:
-            raise BadSource(f"{path} is a folder, and source-sha256 is for an archive", hint="leave it out")
+            raise BadInput(f"{path} is a folder, and source-sha256 is for an archive", hint="leave it out")
         return Source(kind="tree", path=path)
     if not os.path.isfile(path):
         why = absence(path) or "neither a folder nor a file"
-        raise BadSource(f"no source at {path}: {why}", hint="--source names a tree of TensorFlow or an archive of one")
+        raise BadInput(f"no source at {path}: {why}", hint="--source names a tree of TensorFlow or an archive of one")
     if not sha256:
-        raise BadSource(f"{path.name} is an archive, which is taken by its digest", hint="--set source-sha256=HEX")
+        raise BadInput(f"{path.name} is an archive, which is taken by its digest", hint="--set source-sha256=HEX")
     actual = digest(path)
     if actual != sha256.lower():
-        raise BadSource(
+        raise BadInput(
             f"{path.name} has the sha256 {actual}, not {sha256}", hint="fetch it again, or correct source-sha256"
         )
     _refuse_foreign_archive(path)
@@ -107,11 +107,11 @@ def digest(path: Path) -> str:
 def _refuse_foreign(path: Path) -> None:
     missing = [name for name in SIGNS if not (path / name).exists()]
     if missing:
-        raise BadSource(f"{path} is not TensorFlow's source: it has no {missing[0]}", hint="--source names its root")
+        raise BadInput(f"{path} is not TensorFlow's source: it has no {missing[0]}", hint="--source names its root")
 
 
 def _refuse_foreign_archive(path: Path) -> None:
-    """Raise BadSource if the builder's tar could not unpack the file to TensorFlow's tree. Reads all of it."""
+    """Raise BadInput if the builder's tar could not unpack the file to TensorFlow's tree. Reads all of it."""
     import lzma
     import tarfile
     import zlib
@@ -120,13 +120,13 @@ def _refuse_foreign_archive(path: Path) -> None:
         with tarfile.open(path) as tar:
             names = {name.partition("/")[2] for name in tar.getnames()}
     except (tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError) as error:
-        raise BadSource(
+        raise BadInput(
             f"{path.name} is no tar archive, or one that is cut off: {str(error).splitlines()[0]}",
             hint="--source takes what tar, gzip, bzip2 or xz made; fetch it again",
         ) from None
     missing = [name for name in SIGNS if not any(member == name or member.startswith(f"{name}/") for member in names)]
     if missing:
-        raise BadSource(
+        raise BadInput(
             f"{path.name} is not TensorFlow's source: it has no {missing[0]}",
             hint="an archive has one folder on top, which is TensorFlow's root",
         )

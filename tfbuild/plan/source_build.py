@@ -7,7 +7,7 @@ from pathlib import Path
 from tfbuild import facts
 from tfbuild.cpu import Cpu, isa
 from tfbuild.cpu.isa import InstructionSet
-from tfbuild.errors import BadSource, UncertainFact, UnknownRelease, UsageError
+from tfbuild.errors import BadInput, Unsupported, UsageError
 from tfbuild.facts import base_images, releases, targets, toolchains
 from tfbuild.facts.toolchains import Distribution
 from tfbuild.plan import amendments, base_choice, configuration, cuda_versions, failures
@@ -44,7 +44,7 @@ def _release_of(source: Source, requested: str) -> str:
     """Return the requested release, or the one that the source says it is; they must agree."""
     version = sources.version(source)
     if version and requested and find_release(requested) != version:
-        raise BadSource(
+        raise BadInput(
             f"{source.path} is TensorFlow {version}, and --release says {requested}",
             hint=f"leave out --release {requested}",
         )
@@ -223,7 +223,7 @@ def _about_python(decided: _Decisions) -> tuple[str, ...]:
     python = decided.choice.python
     try:
         pythons = releases.official_wheel(decided.release, decided.arch).pythons
-    except UnknownRelease:
+    except Unsupported:
         return ()
     official = choose_python(Request(), decided.release, pythons)
     if decided.request.python or python == official:
@@ -304,7 +304,7 @@ def _own(look_up: Callable[[], str]) -> str:
     """Return what the release itself has, or "" if it is uncertain or does not exist: then every choice differs."""
     try:
         return look_up()
-    except (UncertainFact, UnknownRelease):
+    except Unsupported:
         return ""
 
 
@@ -312,7 +312,7 @@ def _as_official(compiled: InstructionSet, release: str) -> tuple[str, ...]:
     """Return a word that distinguishes a compile from an official wheel with the same instruction set."""
     try:
         official = releases.official_wheel(release, compiled.arch)
-    except UnknownRelease:
+    except Unsupported:
         return ()
     same = isa.closure(official.features) == frozenset(compiled.features)
     return ("source",) if same else ()

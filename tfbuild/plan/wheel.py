@@ -13,7 +13,7 @@ from pathlib import Path
 from tfbuild import facts
 from tfbuild.cpu import isa
 from tfbuild.cpu.isa import InstructionSet
-from tfbuild.errors import BadWheel
+from tfbuild.errors import BadInput
 from tfbuild.facts import Facts, releases
 from tfbuild.facts import guard as guards
 
@@ -91,7 +91,7 @@ def from_file(file: WheelFile, constraints: tuple[str, ...]) -> Wheel:
 
 
 def read(path: Path, target: str) -> WheelFile:
-    """Read the file name of a TensorFlow wheel for Linux; raises BadWheel if it is none."""
+    """Read the file name of a TensorFlow wheel for Linux; raises BadInput if it is none."""
     if not os.path.isfile(path):  # false for a name that is too long, too
         from difflib import get_close_matches
 
@@ -100,8 +100,8 @@ def read(path: Path, target: str) -> WheelFile:
         if match := REQUIREMENT.fullmatch(str(path).lower()):
             hint = f"--wheel official --release {match[1]}"
         if match := ADDRESS.match(str(path)):
-            raise BadWheel(f"--wheel takes no address: {match[1]}//{match[2]}", hint="download it, and name the file")
-        raise BadWheel(f"no wheel at {path}", hint=hint)
+            raise BadInput(f"--wheel takes no address: {match[1]}//{match[2]}", hint="download it, and name the file")
+        raise BadInput(f"no wheel at {path}", hint=hint)
     from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
     try:
@@ -109,31 +109,31 @@ def read(path: Path, target: str) -> WheelFile:
             raise InvalidWheelFilename(path.name)
         project, version, _, tags = parse_wheel_filename(path.name)
     except InvalidWheelFilename as error:
-        raise BadWheel(
+        raise BadInput(
             f"{path.name} is not a wheel's name", hint="do not rename wheels: their name holds their tags"
         ) from error
     rows = facts.load("wheels", WheelNameTable).name
     known = [row.name for row in rows]
     if project not in known:
-        raise BadWheel(f"{path.name} is {project}, not a TensorFlow wheel", hint=f"one of: {', '.join(known)}")
+        raise BadInput(f"{path.name} is {project}, not a TensorFlow wheel", hint=f"one of: {', '.join(known)}")
     pythons = {match[1] for tag in tags if (match := CPYTHON.fullmatch(tag.interpreter))}
     targets = next(row.targets for row in rows if row.name == project)
     if target not in targets:
-        raise BadWheel(f"{path.name} is {project}, which is not for {target}", hint=f"--target {' or '.join(targets)}")
+        raise BadInput(f"{path.name} is {project}, which is not for {target}", hint=f"--target {' or '.join(targets)}")
     arches = {arch for tag in tags for arch in ARCHES if LINUX.match(tag.platform) and tag.platform.endswith(arch)}
     if len(pythons) != 1 or len(arches) != 1:
-        raise BadWheel(f"{path.name} is not for CPython on Linux", hint="its tags must be cp3X and manylinux or linux")
+        raise BadInput(f"{path.name} is not for CPython on Linux", hint="its tags must be cp3X and manylinux or linux")
     return WheelFile(
         path=path, project=project, version=releases.of_version(version), python=f"3.{pythons.pop()}", arch=arches.pop()
     )
 
 
 def refuse_misfit(file: WheelFile, *, release: str, python: str, arch: str) -> None:
-    """Raise BadWheel if the file's name contradicts the plan."""
+    """Raise BadInput if the file's name contradicts the plan."""
     parts = (("release", file.version, release), ("Python", file.python, python), ("architecture", file.arch, arch))
     for part, own, planned in parts:
         if own != planned:
-            raise BadWheel(
+            raise BadInput(
                 f"{file.path.name} is for {part} {own}, the plan for {planned}",
                 hint=f"leave the option out to take the wheel's own {part}, or give another wheel",
             )
@@ -144,7 +144,7 @@ def instruction_set(file: WheelFile, release: str, *, claimed: Sequence[Instruct
 
     The guard knows a dozen features (AVX512F, but none of its subsets); the machine code tells the others. `claimed`:
     what --cpu stands for, the widest set first. They may have more features than the guard knows; the first that
-    agrees with it on those that it knows is returned. Raises BadWheel if none does.
+    agrees with it on those that it knows is returned. Raises BadInput if none does.
     """
     compiled = _guard(file, release)
     if not claimed:
@@ -154,7 +154,7 @@ def instruction_set(file: WheelFile, release: str, *, claimed: Sequence[Instruct
     if (fitting := next(agreeing, None)) is not None:
         return fitting
     nearest = claimed[-1]
-    raise BadWheel(
+    raise BadInput(
         f"{file.path.name} was compiled for {' '.join(sorted(compiled)) or 'no feature'}, "
         f"not for {nearest.name}: {_difference(frozenset(nearest.features) & known, compiled & known)}",
         hint="leave --cpu out to take what the wheel itself says",
@@ -174,9 +174,9 @@ def _guard(file: WheelFile, release: str) -> frozenset[str]:
         package = releases.package(release)
         library = f"{package.folder}/{package.framework}"
         if library not in archive.namelist():
-            raise BadWheel(f"{file.path.name} has no {library} in it", hint="this is not a TensorFlow wheel for Linux")
+            raise BadInput(f"{file.path.name} has no {library} in it", hint="this is not a TensorFlow wheel for Linux")
         if archive.getinfo(library).file_size > MOST_BYTES:
-            raise BadWheel(f"{file.path.name}: {library} is too large to be TensorFlow's")
+            raise BadInput(f"{file.path.name}: {library} is too large to be TensorFlow's")
         return guard.compiled_features(Path(archive.extract(library, folder)), release)
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tfbuild.cpu import Cpu, isa
 from tfbuild.cpu.isa import InstructionSet
-from tfbuild.errors import UnknownCpu, UnknownRelease, UsageError
+from tfbuild.errors import Unsupported, UsageError
 from tfbuild.facts import base_images, releases, targets
 from tfbuild.plan import base_choice
 from tfbuild.plan import wheel as wheels
@@ -23,7 +23,7 @@ def official(request: Request, target: str, platform: str, host: Cpu | None) -> 
     row = releases.official_wheel(release, arch)
     python = choose_python(request, release, row.pythons)
     if targets.get(target).onednn and not row.onednn:
-        raise UnknownRelease(
+        raise Unsupported(
             f"the official {arch} wheel of {release} has no oneDNN in it",
             hint="take a newer release, or build this one from source: leave out --wheel official",
         )
@@ -107,10 +107,10 @@ def refuse_compile_options(request: Request) -> None:
 
 
 def refuse_unfit(compiled: InstructionSet, requested: InstructionSet | None, request: Request) -> None:
-    """Raise UnknownCpu if the requested CPU cannot run the official wheel."""
+    """Raise Unsupported if the requested CPU cannot run the official wheel."""
     lacking = sorted(set(compiled.features) - set(requested.features)) if requested is not None else []
     if lacking:
-        raise UnknownCpu(
+        raise Unsupported(
             f"the official wheel is compiled for {compiled.name}; {request.cpu} has no {' '.join(lacking)}",
             hint=f"build it from source for that CPU: leave out --wheel official, keep --cpu {request.cpu}",
         )

@@ -14,8 +14,8 @@ from tfbuild.context.dockerfile import image_digest
 from tfbuild.context.labels import REPOSITORY, of_configuration, read_labels
 from tfbuild.engine import Engine, transfer
 from tfbuild.errors import (
-    Outdated,
     RegistryRefused,
+    Stale,
     Unfinished,
     UnknownImage,
     UsageError,
@@ -184,7 +184,7 @@ def refuse_unfinished(image: CheckedImage) -> None:
 
 
 def refuse_outdated(image: CheckedImage, context: str) -> None:
-    """Raise Outdated if the image was made from another context than the one with the digest `context`.
+    """Raise Stale if the image was made from another context than the one with the digest `context`.
 
     The base image is not compared here (see publish.freshness): the image names its own.
     """
@@ -194,7 +194,7 @@ def refuse_outdated(image: CheckedImage, context: str) -> None:
         )
     labels = read_labels(image.labels)
     if labels.context != image_digest(context, labels.base_digest):
-        raise Outdated(
+        raise Stale(
             f"{image.id} was made from another context: facts, templates or tfbuild have changed since",
             hint="build it again, and push it with --force",
         )
