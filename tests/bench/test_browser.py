@@ -155,17 +155,20 @@ def test_charts_are_there_and_can_be_read(
 ) -> None:
     with OpenPage(browser, pages[name], size, mode) as seen:
         boxes = seen.ask(
-            "[...document.querySelectorAll('svg')].map(e => (b => [b.width, b.height])(e.getBoundingClientRect()))"
+            "[...document.querySelectorAll('.chart')].map(e => (b => [b.width, b.height])(e.getBoundingClientRect()))"
         )
         assert boxes
         assert all(width > 250 and height > 40 for width, height in boxes)
-        cut = """[...document.querySelectorAll('svg')].flatMap(svg => [...svg.querySelectorAll('text')].filter(text => {
-          const inner = text.getBoundingClientRect(), outer = svg.getBoundingClientRect();
+        words = "'text, .title, .name > span:not(.unseen)'"
+        cut = f"""[...document.querySelectorAll('.chart')].flatMap(chart => [...chart.querySelectorAll({words})]
+        .filter(text => {{
+          const inner = text.getBoundingClientRect(), outer = chart.getBoundingClientRect();
           return inner.right > outer.right + 1 || inner.left < outer.left - 1;
-        }).map(text => text.textContent))"""
+        }}).map(text => text.textContent))"""
         assert seen.ask(cut) == [], "no word runs out of its chart"
         small = seen.ask(
-            "Math.min(...[...document.querySelectorAll('svg text')].map(text => text.getBoundingClientRect().height))"
+            "Math.min(...[...document.querySelectorAll('.chart text, .chart .name > span:not(.unseen), .axis > span')]"
+            ".map(text => text.getBoundingClientRect().height))"
         )
         assert small >= 10, "pixels a line of text"
         assert seen.ask(CONTRAST) >= 4.5
@@ -174,8 +177,8 @@ def test_charts_are_there_and_can_be_read(
 def test_the_dark_changes_everything_and_charts_follow(browser: Any, pages: dict[str, Path]) -> None:
     script = """() => {
       const of = (selector, name) => getComputedStyle(document.querySelector(selector))[name];
-      return [of('body', 'backgroundColor'), of('body', 'color'), of('svg text', 'fill'),
-              of('svg [fill*=faster]', 'fill'), of('svg [fill*=band]', 'fill'), of('.swatch', 'backgroundColor')];
+      return [of('body', 'backgroundColor'), of('body', 'color'), of('.axis', 'color'), of('.chart .faster', 'color'),
+              of('.track > .band', 'backgroundColor'), of('.swatch', 'backgroundColor'), of('svg text', 'fill')];
     }"""
     shown = {}
     for mode in ("light", "dark"):
@@ -232,8 +235,8 @@ def test_the_guide_s_report_is_short_and_begins_with_one_screen(
         for line, gains in shown:
             assert re.search(r"\w+: .*(CPU|wall) time, over \w", line), "the experiment, and what is compared"
             assert re.search(r"x\d\S* \[\S+ \S+\]\s*\w[^\n]*\s*9\d%, \d+ rounds", gains), "gain, model and certainty"
-        assert seen.ask("document.querySelectorAll('section.drawn > .charts > svg').length") > 15
-        assert seen.ask("document.querySelectorAll('section > .charts > svg').length") == seen.ask(
+        assert seen.ask("document.querySelectorAll('section.drawn > .charts > figure').length") > 15
+        assert seen.ask("document.querySelectorAll('section > .charts > figure').length") == seen.ask(
             "document.querySelectorAll('section.drawn').length"
         ), "one chart an experiment"
         assert seen.ask("document.body.innerText").count("stopped by the time budget") == 1

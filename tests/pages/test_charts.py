@@ -1,5 +1,6 @@
 """Charts of ratios: what is drawn is what was measured, and texts have room."""
 
+import html
 import math
 import re
 from collections.abc import Iterator
@@ -28,6 +29,20 @@ def marked(drawing: ElementTree.Element, kind: str) -> list[ElementTree.Element]
     return [mark for group in groups for mark in group]
 
 
+def tracks(text: str) -> list[ElementTree.Element]:
+    """Return what is drawn for each row of the charts in a page."""
+    return [ElementTree.fromstring(track) for track in re.findall(r'<div class="track".*?</div>', text)]
+
+
+def texts(text: str) -> list[str]:
+    """Return the headings and names of the charts in a page."""
+    return [html.unescape(one) for one in re.findall(r'<div class="(?:title|name)">(?:<span>)?([^<]*)<', text)]
+
+
+def percents(element: ElementTree.Element) -> dict[str, float]:
+    return {name: float(value) for name, value in re.findall(r"(\w+): ([-\d.]+)%", element.get("style", ""))}
+
+
 def test_a_chart_s_places_are_the_logarithms_of_its_ratios() -> None:
     medians = [0.5, 0.9, 1.0, 2.0, 8.0]
     effects = ["slower", "no difference shown", "no difference shown", "faster", "faster"]
@@ -41,45 +56,31 @@ def test_a_chart_s_places_are_the_logarithms_of_its_ratios() -> None:
         )
         for m, effect in zip(medians, effects, strict=True)
     )
-    (drawing,) = drawings(charts.ratios("x", [charts.LineGroup(title="case", lines=lines)]))
-    points = marked(drawing, "symbol")
-    places = [shift(point)[0] for point in points]
+    drawn = tracks(charts.ratios("x", [charts.LineGroup(title="case", lines=lines)]))
+    signs = [track.find("b") for track in drawn]
+    places = [percents(sign)["left"] for sign in signs if sign is not None]
     scale = (places[-1] - places[0]) / math.log(medians[-1] / medians[0])
     for place, ratio in zip(places, medians, strict=True):
-        assert place - places[0] == pytest.approx(scale * math.log(ratio / medians[0]), abs=0.01)
-    assert [point.get("fill") for point in points] == [
-        "var(--slower)",
-        "var(--same)",
-        "var(--same)",
-        "var(--faster)",
-        "var(--faster)",
-    ]
-    assert all(0 <= place <= charts.WIDTH for place in places)
-    down = [shift(point)[1] for point in points]
-    assert down == sorted(down)
-    spans = [
-        (shift(rule)[0], float(rule.get("x2", "0")))
-        for rule in marked(drawing, "rule")
-        if rule.get("stroke") in charts.COLOURS
-    ]
-    assert len(spans) == len(medians)
-    for (begin, length), place in zip(spans, places, strict=True):
-        assert min(begin, begin + length) < place < max(begin, begin + length)
-        assert abs(length) == pytest.approx(scale * math.log(1.21), abs=0.01)
-    assert len(marked(drawing, "rect")) == len(medians), "the band lies behind each of them"
+        assert place - places[0] == pytest.approx(scale * math.log(ratio / medians[0]), abs=0.02)
+    assert all(0 <= place <= 100 for place in places)
+    shown = [(sign.get("class"), sign.text) for sign in signs if sign is not None]
+    assert shown == [("slower", "◀"), ("quiet", "●"), ("quiet", "●"), ("faster", "▶"), ("faster", "▶")]
+    for track, place, (style, _) in zip(drawn, places, shown, strict=True):
+        behind, one, interval = track.findall("i")
+        assert (behind.get("class"), one.get("class"), interval.get("class")) == ("band", "one", f"interval {style}")
+        assert percents(one)["left"] == pytest.approx(places[2], abs=0.02), "the mark of 1"
+        at = percents(interval)
+        assert at["left"] < place < at["left"] + at["width"]
+        assert at["width"] == pytest.approx(scale * math.log(1.21), abs=0.02)
+        assert percents(behind)["width"] == pytest.approx(scale * math.log(1.06 / 0.95), abs=0.02)
 
 
-def test_a_long_name_takes_more_rows_and_keeps_clear_of_its_number() -> None:
-    name = "whole pipeline, one thread: 8 to 100 % crops, resize to 128x128, batch 16"
-    rows = charts.wrapped(name, beside="x2.06 [2.02, 2.20]")
-    assert len(rows) == 2
-    assert " ".join(rows) == name
-    assert charts.width(rows[0]) + charts.width(" x2.06 [2.02, 2.20]") <= charts.WIDTH
-    assert len(charts.wrapped("short", beside="x2.06 [2.02, 2.20]")) == 1
-    (word,) = charts.wrapped("W" * 90)
-    assert word.endswith("…")
-    assert charts.width(word) <= charts.WIDTH
-    assert charts.wrapped("words " * 40)[-1].endswith("…")
+def test_bars_are_as_long_as_their_values() -> None:
+    text = charts.bars("memory", [("one", [("a", 200.0), ("b", 50.0)]), ("other", [("c", 100.0)])], "MiB")
+    lengths = [percents(bar)["width"] for track in tracks(text) for bar in track.findall("i")]
+    assert lengths == [100, 25, 50]
+    assert texts(text) == ["one", "a", "b", "other", "c"]
+    assert re.findall(r"\d+ MiB", text)[:3] == ["200 MiB", "50 MiB", "100 MiB"]
 
 
 @pytest.mark.parametrize(

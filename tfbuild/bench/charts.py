@@ -4,42 +4,25 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
+from markupsafe import Markup
+
 from tfbuild.bench import findings, wording
 from tfbuild.measure import experiments
 from tfbuild.measure.evaluate import seconds_per_item
 from tfbuild.measure.experiments import ChartKind
 from tfbuild.measure.records import ArmResult, CaseResult, ExperimentResult
-from tfbuild.pages.charts import (
-    BAR,
-    BOLD,
-    GAP,
-    WIDTH,
-    Line,
-    LineGroup,
-    Spec,
-    drawable,
-    headed,
-    marks,
-    name,
-    named,
-    number,
-    ratios,
-    svg,
-    texts,
-    vertical,
-    wrapped,
-)
+from tfbuild.pages.charts import WIDTH, Line, LineGroup, Spec, bars, curves, drawable, marks, name, number, ratios
 
 CURVE_HEIGHT = 105
 
 
-def draw(row: ExperimentResult) -> Iterator[str]:
+def draw(row: ExperimentResult) -> Iterator[Markup]:
     """Draw an experiment's charts, as elements for a page."""
     for kind in experiments.purpose(row.name).charts:
         yield from DRAWN[kind](row)
 
 
-def _ratios(row: ExperimentResult) -> Iterator[str]:
+def _ratios(row: ExperimentResult) -> Iterator[Markup]:
     groups = [group for case in row.cases if (group := _group(case)).lines]
     if groups:
         yield ratios(f"{row.name}: ratios to the baseline", _by_arm(groups) or groups)
@@ -54,18 +37,24 @@ def _by_arm(groups: Sequence[LineGroup]) -> list[LineGroup]:
     return [LineGroup(title=labels[0], lines=lines)]
 
 
-def _rates(row: ExperimentResult) -> Iterator[str]:
-    """Draw a curve for each case, one below the other; the ratios if no case has enough points."""
-    chart = rates(row)
-    yield from [chart] if chart else _ratios(row)
+def _rates(row: ExperimentResult) -> Iterator[Markup]:
+    """Draw items a second over the batch size for each case with enough points; the ratios if no case has them."""
+    drawn = [(case.name, curve, _rate_text(case)) for case in row.cases if (curve := _curve(case))]
+    yield from [curves(f"{row.name}: items a second over the batch size", drawn)] if drawn else _ratios(row)
 
 
-def _memory(row: ExperimentResult) -> Iterator[str]:
-    if any(arm.rss for case in row.cases for arm in case.arms):
-        yield memory(row)
+def _rate_text(case: CaseResult) -> str:
+    return "; ".join(f"batch {point['n']}: {point['rate']:.4g} items a second" for point in _points(case))
 
 
-DRAWN: dict[ChartKind, Callable[[ExperimentResult], Iterator[str]]] = {
+def _memory(row: ExperimentResult) -> Iterator[Markup]:
+    """Draw the process's resident memory, a bar for each arm."""
+    groups = [(case.name, [(arm.name, arm.rss) for arm in case.arms if arm.rss]) for case in row.cases]
+    if any(lines for _, lines in groups):
+        yield bars(f"{row.name}: memory of the process", [group for group in groups if group[1]], "MiB")
+
+
+DRAWN: dict[ChartKind, Callable[[ExperimentResult], Iterator[Markup]]] = {
     "ratios": _ratios,
     "rates": _rates,
     "memory": _memory,
@@ -84,20 +73,6 @@ def _label(arm: ArmResult) -> str:
 
 
 # --- batch sizes -----------------------------------------------------------------------------------------------------
-
-
-def rates(row: ExperimentResult) -> str:
-    """Draw items a second over the batch size for each case that has enough points; "" if none has."""
-    drawn = [(case, curve) for case in row.cases if (curve := _curve(case))]
-    if not drawn:
-        return ""
-    description = "; ".join(
-        f"{case.name}, batch {point['n']}: {point['rate']:.4g} items a second"
-        for case, _ in drawn
-        for point in _points(case)
-    )
-    together = {"vconcat": [curve for _, curve in drawn], "spacing": 12}
-    return svg(together, f"{row.name}: items a second over the batch size", description)
 
 
 def _curve(case: CaseResult) -> Spec | None:
@@ -128,8 +103,7 @@ def _curve(case: CaseResult) -> Spec | None:
         marks(points, "rule", span, strokeWidth=3, color="var(--faster)"),
         marks(points, "point", {"x": x, "y": y}, filled=True, size=50, opacity=1, color="var(--faster)"),
     ]
-    heading = {"text": wrapped(case.name, BOLD), "anchor": "start", "offset": 16}
-    return {"layer": drawn, "title": heading, "width": WIDTH, "height": CURVE_HEIGHT}
+    return {"layer": drawn, "width": WIDTH, "height": CURVE_HEIGHT}
 
 
 def _points(case: CaseResult) -> list[dict[str, Any]]:
@@ -161,29 +135,3 @@ def _aligned(
     left = [label for label in labels if label is labels[0] or label["n"] == largest]
     right = [label for label in labels if label not in left]
     return [("right", 4, left), ("left", -4, right)]
-
-
-# --- memory ----------------------------------------------------------------------------------------------------------
-
-
-def memory(experiment: ExperimentResult) -> str:
-    """Draw the process's resident memory, a bar for each arm."""
-    heads: list[dict[str, Any]] = []
-    names: list[dict[str, Any]] = []
-    bars: list[dict[str, Any]] = []
-    y = 0
-    for case in experiment.cases:
-        if shown := [arm for arm in case.arms if arm.rss]:
-            y = headed(heads, case.name, y)
-            for arm in shown:
-                y = named(names, arm.name, f"{arm.rss:.0f} MiB", y) + BAR
-                bars.append({"none": 0, "mib": arm.rss, "y": y - BAR / 2})
-            y += GAP
-    across = number("none", axis={"title": "MiB", "tickCount": 5, "format": "~d"}, scale={"nice": False})
-    down = vertical(y)
-    drawn = [
-        marks(bars, "rule", {"x": across, "x2": {"field": "mib"}, "y": down}, strokeWidth=8, color="var(--same)"),
-        *texts(heads, names, down),
-    ]
-    description = "; ".join(f"{row['text']}: {row['number']}" for row in names)
-    return svg({"layer": drawn, "width": WIDTH, "height": y}, f"{experiment.name}: memory of the process", description)

@@ -113,7 +113,7 @@ def comparison(reports: ReportComparison, verdicts: Sequence[GateVerdict] = ()) 
         comparisons=pairs,
         rows=side_by_side(reports),
         cells=compare.cells,
-        chart=Markup(ratios("Throughput against the first report", groups)) if groups else "",
+        chart=ratios("Throughput against the first report", groups) if groups else "",
         gates=[(compare.verdict_text(verdict, len(pairs)), *GATES[verdict.outcome]) for verdict in verdicts],
         notes=compare.notes(reports),
     )
@@ -195,7 +195,7 @@ def _gaps(row: ExperimentResult) -> Iterator[tuple[str, str, str]]:
 
 
 def _section(row: ExperimentResult, number: int) -> PageSection:
-    drawn = [Markup(chart) for chart in charts.draw(row)]
+    drawn = list(charts.draw(row))
     return PageSection(
         row=row,
         anchor=f"experiment-{number}",

@@ -1,5 +1,5 @@
 """HTML pages: templates with one style, and charts of ratios.
 
 rendering.py  renders a template as a page that loads nothing else, and writes it
-charts.py     draws intervals as SVG inside a page
+charts.py     draws ratios, bars and curves as parts of a page
 """

@@ -7,7 +7,6 @@ from markupsafe import Markup
 
 from tfbuild.pages import charts, rendering
 from tfbuild.pages.charts import Line, LineGroup
-from tfbuild.util.installation import DISTRIBUTION
 from tfbuild.verify import wording
 from tfbuild.verify.records import Benchmark, Check, Report, Throughput
 
@@ -18,7 +17,7 @@ ALL = "all (geometric mean)"
 
 
 def to_html(report: Report) -> str:
-    """Render the report as one page that loads nothing else; without the packages that draw, it has no chart."""
+    """Render the report as one page that loads nothing else."""
     return rendering.render(
         "verify/report",
         report=report,
@@ -30,8 +29,6 @@ def to_html(report: Report) -> str:
         numbers=wording.numbers,
         baseline=wording.baseline(report),
         chart=_chart(report.throughput) if report.throughput else Markup(),
-        drawable=charts.available(),
-        extra=f"{DISTRIBUTION}[bench]",
         speeds=list(_speeds(report.throughput)) if report.throughput else [],
         plan={name: wording.plain(value) for name, value in msgspec.to_builtins(report.plan).items() if value},
         environment=_environment(report),
@@ -46,15 +43,15 @@ def _summary(checks: tuple[Check, ...]) -> str:
 
 
 def _chart(throughput: Throughput) -> Markup:
-    """Draw the mean and each workload; nothing if no logarithmic axis can show them, or without the packages."""
+    """Draw the mean and each workload; nothing if no logarithmic axis can show them."""
     metric = throughput.metric
     drawn = (_line(ALL, throughput, metric), *(_line(row.name, row, metric) for row in throughput.benchmarks))
     lines = tuple(line for line in drawn if line)
-    if not lines or not charts.available():
+    if not lines:
         return Markup()
     title = f"{'CPU time' if throughput.metric == 'cpu' else 'wall time'}, relative to the baseline"
     group = LineGroup(title=title, lines=lines)
-    return Markup(charts.ratios("throughput of the image relative to the baseline", [group]))
+    return charts.ratios("throughput of the image relative to the baseline", [group])
 
 
 def _line(name: str, row: Benchmark | Throughput, metric: str) -> Line | None:
