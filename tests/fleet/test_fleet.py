@@ -16,7 +16,8 @@ from tests.cpu.machines import machine, machines
 from tfbuild import cpu, facts, fleet, plan
 from tfbuild.cpu import Cpu, isa
 from tfbuild.errors import Unsupported, UsageError
-from tfbuild.fleet import Fleet, gains, hosts
+from tfbuild.fleet import Fleet, hosts
+from tfbuild.fleet import fleet as estimates
 from tfbuild.fleet.hosts import FleetHost
 from tfbuild.plan import Request
 
@@ -133,10 +134,10 @@ def test_every_image_can_be_planned(members: list[FleetHost], most: int) -> None
 @given(st.sets(st.sampled_from(X86)), st.sets(st.sampled_from(X86)))
 def test_more_features_never_count_for_less(some: set[str], more: set[str]) -> None:
     own, image = isa.closure(some | more), isa.closure(some)
-    for measure in gains.measures("x86_64"):
-        share = gains.loss(own, image, measure)
+    for measure in estimates.speed_rows("x86_64"):
+        share = estimates.speed_loss(own, image, measure)
         assert share is None or 0 <= share < 1
-        assert gains.loss(own, own, measure) in (0, None)
+        assert estimates.speed_loss(own, own, measure) in (0, None)
 
 
 # --- examples ------------------------------------------------------------------------------------------------------
@@ -202,7 +203,7 @@ def test_the_option_of_every_set_resolves_to_the_same_set() -> None:
 
 
 def test_every_measured_row_belongs_to_a_measure_with_source_and_machine() -> None:
-    table = facts.load("gains", gains.GainTable)
+    table = facts.load("gains", estimates.GainTable)
     measures = {row.name: row for row in table.measure}
     for gain in table.gain:
         measure = measures[gain.measure]
@@ -210,7 +211,7 @@ def test_every_measured_row_belongs_to_a_measure_with_source_and_machine() -> No
         assert isa.resolve(gain.cpu, arch=measure.arch)
         assert measure.source
         assert measure.machine
-    assert not gains.measures("aarch64")
+    assert not estimates.speed_rows("aarch64")
 
 
 # --- where hosts come from -----------------------------------------------------------------------------------------

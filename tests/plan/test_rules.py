@@ -17,7 +17,8 @@ from tfbuild.errors import (
 )
 from tfbuild.errors import Unsupported as NoSuchRelease
 from tfbuild.facts import releases, targets
-from tfbuild.plan import Request, amendments, compute_capability, gpus, rules, selection
+from tfbuild.plan import Request, amendments, rules, selection
+from tfbuild.plan import cuda as cuda_rules
 from tfbuild.plan.source import Source
 
 
@@ -200,29 +201,30 @@ def test_an_unknown_compiler_is_told_those_of_its_family() -> None:
 )
 def test_a_capability_that_cannot_be_read(text: str, named: bool, reason: str, hint: str) -> None:
     with pytest.raises(UsageError) as caught:
-        compute_capability.parse(text, named=named)
+        cuda_rules.parse_capabilities(text, named=named)
     assert (caught.value.reason, caught.value.hint) == (reason, hint)
 
 
 def test_a_capability_has_its_code_and_its_number() -> None:
-    rows = compute_capability.parse("3.5, sm_90,compute_120 ")
+    rows = cuda_rules.parse_capabilities("3.5, sm_90,compute_120 ")
     assert [(row.name, row.code, row.major, row.number, row.virtual, row.figure) for row in rows] == [
         ("3.5", "compute_35", 3, 35, True, "3.5"),
         ("sm_90", "sm_90", 9, 90, False, "9.0"),
         ("compute_120", "compute_120", 12, 120, True, "12.0"),
     ]
-    (old,) = compute_capability.parse("8.6", named=False)
+    (old,) = cuda_rules.parse_capabilities("8.6", named=False)
     assert (old.code, old.virtual) == ("8.6", True)
 
 
 def test_without_cuda_there_are_no_capabilities_and_with_it_the_release_s_own() -> None:
-    assert gpus.capabilities(Request(), "mkl", "2.14.1") == ()
-    own = gpus.capabilities(Request(), "cuda", "2.14.1")
+    assert cuda_rules.capabilities(Request(), "mkl", "2.14.1") == ()
+    own = cuda_rules.capabilities(Request(), "cuda", "2.14.1")
     assert ",".join(row.name for row in own) == releases.cuda("2.14.1").capabilities
-    assert [row.name for row in gpus.capabilities(Request(compute_capabilities="8.6"), "cuda", "2.14.1")] == ["8.6"]
-    none = gpus.cuda_of(Request(), "mkl", "2.14.1")
+    (named,) = cuda_rules.capabilities(Request(compute_capabilities="8.6"), "cuda", "2.14.1")
+    assert named.name == "8.6"
+    none = cuda_rules.cuda_of(Request(), "mkl", "2.14.1")
     assert (none.cuda, none.cudnn, none.configs, none.notes) == ("", "", (), ())
-    assert gpus.gpu_fields(own[:1], none) == {"compute_capabilities": (own[0].name,), "cuda": "", "cudnn": ""}
+    assert cuda_rules.gpu_fields(own[:1], none) == {"compute_capabilities": (own[0].name,), "cuda": "", "cudnn": ""}
 
 
 # --- amendments -------------------------------------------------------------------------------------------------------

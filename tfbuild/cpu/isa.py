@@ -1,7 +1,7 @@
 """Instruction sets and their compiler flags.
 
 An instruction set is a list of features with all that they need. That of a CPU has a level's features, and of those
-beyond it only the ones that make a difference to TensorFlow (tfbuild.cpu.uses), so that most CPUs share a few sets.
+beyond it only the ones that make a difference to TensorFlow (facts/uses.toml), so that most CPUs share a few sets.
 
 Its flags are a level (``-march=x86-64-v3``) and the features beyond it. They are never ``-march=native`` (which differs
 between machines), a list without a level (for which Clang does not tune: Eigen's GEMM runs at half of plain ``-mavx``)
@@ -13,12 +13,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
+from typing import Literal
 
 from tfbuild import facts
-from tfbuild.cpu import compilers, names, uses
+from tfbuild.cpu import compilers, names
 from tfbuild.cpu.detection import Cpu, detect
 from tfbuild.errors import Unsupported, UsageError
-from tfbuild.facts import FullLevel
+from tfbuild.facts import Facts, FullLevel
 
 # The longest name that spells out its features; others get a fingerprint: a tag has 128 characters.
 MOST_NAME = 48
@@ -28,6 +29,7 @@ WIDTH = "-mprefer-vector-width="
 MACHINES = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}
 closure = facts.closure
 
+LEFT_OUT = "no known effect on TensorFlow"
 # What other tools call the CPU of this machine.
 MEANING_HOST = ("native", "auto", "local", "this", "mine", "current")
 
@@ -125,7 +127,7 @@ def _implied(names: Iterable[str]) -> frozenset[str]:
 
 def of_cpu(cpu: Cpu) -> InstructionSet:
     """Return what to compile for this CPU: what makes a difference to TensorFlow of `all_of_cpu`."""
-    return instruction_set(uses.reduced(closure(_usable(cpu)), cpu.arch), cpu.arch)
+    return instruction_set(reduced(closure(_usable(cpu)), cpu.arch), cpu.arch)
 
 
 def all_of_cpu(cpu: Cpu) -> InstructionSet:
@@ -147,6 +149,60 @@ def hidden(cpu: Cpu) -> tuple[DroppedFeature, ...]:
         for name, miss in lacking
         if miss
     )
+
+
+# --- what makes a difference to TensorFlow ----------------------------------------------------------------------------
+
+
+class Use(Facts, frozen=True):
+    """A library in TensorFlow that has code for these features, chosen by "flag" or at "run time"."""
+
+    part: str
+    when: Literal["flag", "run time"]
+    features: tuple[str, ...]
+    source: str
+
+
+class Beyond(Facts, frozen=True):
+    """A feature in no level, and whether a CPU's set keeps it (but not beside the feature `unless`); `reason`: why."""
+
+    feature: str
+    kept: bool
+    reason: str
+    source: str
+    unless: str = ""
+
+
+class UseTable(Facts, frozen=True):
+    use: tuple[Use, ...]
+    beyond: tuple[Beyond, ...]
+
+
+def uses() -> UseTable:
+    return facts.load("uses", UseTable)
+
+
+def reduced(features: Iterable[str], arch: str) -> frozenset[str]:
+    """Return those of a CPU's features that are in a level or make a difference to TensorFlow, with all they need."""
+    held = frozenset(features)
+    rows = {row.feature: row for row in uses().beyond}
+    in_levels = facts.levels(arch)[-1].features
+    return facts.closure(
+        name
+        for name in held
+        if name in in_levels or ((row := rows.get(name)) is not None and row.kept and row.unless not in held)
+    )
+
+
+def left_out(feature: str) -> str:
+    """Return why a CPU's set does not keep a feature that the CPU has."""
+    row = next((row for row in uses().beyond if row.feature == feature), None)
+    if row is None:
+        return LEFT_OUT
+    return f"{row.unless} does the same" if row.kept else row.reason
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
 
 
 def resolve(text: str, *, arch: str, host: Cpu | None = None) -> InstructionSet:
@@ -189,7 +245,7 @@ def _meaning(word: str, arch: str, host: Cpu | None, exact: bool) -> frozenset[s
     if (level := _levels(arch).get(facts.squeeze(word))) is not None:
         return level
     if (held := names.features(word, arch)) is not None:
-        return held if exact else uses.reduced(held, arch)
+        return held if exact else reduced(held, arch)
     if (held := _named(word, arch)) is not None:
         return held
     raise Unsupported(f"unknown CPU, level or feature {word!r} for {arch}", hint=_nearest(word, arch))

@@ -1,4 +1,4 @@
-"""The features that the CPU guard of each TensorFlow release knows: the typed view on facts/guard.toml."""
+"""What a TensorFlow release does as it runs: the features that its CPU guard knows, and results known to be wrong."""
 
 from functools import cache
 
@@ -47,3 +47,26 @@ def spelling(release: str, features: frozenset[str] | set[str]) -> tuple[str, ..
 def _table() -> tuple[Known, ...]:
     rows: tuple[Known, ...] = facts.load("guard", KnownTable).feature
     return rows
+
+
+# --- wrong results, whatever the image: facts/defects.toml ------------------------------------------------------------
+
+
+class Defect(Facts, frozen=True):
+    """A `part` of the numerics check that is wrong from `since` on, and right again in `until`."""
+
+    part: str
+    since: str
+    until: str
+    issue: str
+    reason: str
+
+
+class DefectTable(Facts, frozen=True):
+    defect: tuple[Defect, ...]
+
+
+def known_defects(release: str) -> tuple[str, ...]:
+    """Return the parts of the numerics check that a release is known to get wrong."""
+    rows: tuple[Defect, ...] = facts.load("defects", DefectTable).defect
+    return tuple(row.part for row in rows if version(row.since) <= base(release) < version(row.until))

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import msgspec
@@ -18,9 +19,8 @@ from tfbuild import facts
 from tfbuild.cpu import MOST_TEXT, isa
 from tfbuild.cpu.isa import InstructionSet
 from tfbuild.errors import UsageError
-from tfbuild.facts import base_images, releases
-from tfbuild.fleet import gains, partition
-from tfbuild.fleet.gains import SpeedRow
+from tfbuild.facts import Facts, base_images, releases
+from tfbuild.fleet import partition
 from tfbuild.fleet.hosts import FleetHost, Skipped
 from tfbuild.fleet.partition import Cover
 from tfbuild.plan import MACHINES
@@ -30,6 +30,30 @@ SCHEMA = "tfbuild.fleet/1"
 # Losses are summed as whole multiples of 0.01 percent; the number of unused features breaks ties.
 UNIT = 10_000
 TIES = 10**12
+
+
+class SpeedRow(Facts, frozen=True):
+    """A measurement; `by`: the compiler or setting of each ratio."""
+
+    name: str
+    arch: str
+    what: str
+    machine: str
+    by: tuple[str, ...]
+    source: str
+
+
+class EstimatedGain(Facts, frozen=True):
+    """The speed of code compiled for `cpu`, relative to code compiled with -mavx."""
+
+    measure: str
+    cpu: str
+    ratios: tuple[float, ...]
+
+
+class GainTable(Facts, frozen=True):
+    measure: tuple[SpeedRow, ...]
+    gain: tuple[EstimatedGain, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +169,7 @@ def choose(hosts: Sequence[FleetHost], most: int, skipped: Sequence[Skipped] = (
         images=images,
         hosts=tuple(placed[host.name] for host in hosts),
         skipped=tuple(skipped),
-        estimates=tuple(_estimate(row, part.platform) for part in parts for row in gains.measures(part.arch)),
+        estimates=tuple(_estimate(row, part.platform) for part in parts for row in speed_rows(part.arch)),
     )
 
 
@@ -154,7 +178,7 @@ def _estimate(row: SpeedRow, platform: str) -> Estimate:
         name=row.name,
         platform=platform,
         what=row.what,
-        measured=gains.measured(row),
+        measured=timed_sets(row),
         machine=row.machine,
         source=row.source,
     )
@@ -172,7 +196,7 @@ class _Architecture:
         self.weights = [counts[own] for own in self.sets]
         self.bits = [sum(1 << bit for bit, name in enumerate(self._names) if name in own.features) for own in self.sets]
         self.covers: list[Cover] = []
-        self.measured = bool(gains.measures(arch))
+        self.measured = bool(speed_rows(arch))
 
     @property
     def _names(self) -> list[str]:
@@ -190,8 +214,8 @@ class _Architecture:
         """What all hosts with this set lose with an image: estimated speed first, then the number of features."""
         own = frozenset(self.sets[index].features)
         held = frozenset(name for bit, name in enumerate(self._names) if image >> bit & 1)
-        measures = gains.measures(self.arch)
-        lost = gains.loss(own, held, measures[0]) if measures else 0
+        measures = speed_rows(self.arch)
+        lost = speed_loss(own, held, measures[0]) if measures else 0
         return self.weights[index] * (round((lost or 0) * UNIT) * TIES + len(own - held))
 
     def losses(self, images: int) -> tuple[int, int, int, int]:
@@ -228,7 +252,7 @@ def _place(parts: Sequence[_Architecture], covers: Sequence[Cover]) -> tuple[tup
 
 def _image(compiled: InstructionSet, hosts: tuple[str, ...]) -> FleetImage:
     held = frozenset(compiled.features)
-    speed = {row.name: gains.speed(held, row) for row in gains.measures(compiled.arch)}
+    speed = {row.name: relative_speed(held, row) for row in speed_rows(compiled.arch)}
     first = next(iter(speed.values()), None)
     return FleetImage(
         **_fields(compiled),
@@ -263,6 +287,47 @@ def _placed(host: FleetHost, own: InstructionSet, compiled: InstructionSet, imag
         instruction_set=own.name,
         level=own.level,
         image=image,
-        loss={row.name: gains.loss(own_features, image_features, row) for row in gains.measures(own.arch)},
+        loss={row.name: speed_loss(own_features, image_features, row) for row in speed_rows(own.arch)},
         unused=tuple(sorted(own_features - image_features)),
     )
+
+
+# --- estimates of speed, from the measurements in facts/gains.toml; there are none for aarch64 ------------------------
+
+
+def speed_rows(arch: str = "") -> tuple[SpeedRow, ...]:
+    """All measures, or those of one architecture. The first one decides which images are chosen."""
+    return tuple(row for row in facts.load("gains", GainTable).measure if arch in ("", row.arch))
+
+
+def timed_sets(measure: SpeedRow) -> tuple[str, ...]:
+    """The instruction sets that were timed, as --cpu takes them."""
+    return tuple(row.cpu for row in facts.load("gains", GainTable).gain if row.measure == measure.name)
+
+
+@cache
+def _ratios(measure: str, arch: str) -> tuple[tuple[frozenset[str], float], ...]:
+    rows = (row for row in facts.load("gains", GainTable).gain if row.measure == measure)
+    return tuple((frozenset(isa.resolve(row.cpu, arch=arch).features), median(row.ratios)) for row in rows)
+
+
+def relative_speed(features: frozenset[str], measure: SpeedRow) -> float | None:
+    """Estimated speed relative to -mavx: that of the fastest measured set within `features`.
+
+    None if there is none, or if `features` contain a larger set that only other measures timed: what it gains is not
+    known then.
+    """
+    within = [row for row in _ratios(measure.name, measure.arch) if row[0] <= features]
+    timed = (held for row in speed_rows(measure.arch) for held, _ in _ratios(row.name, row.arch) if held <= features)
+    if any(not any(held <= own for own, _ in within) for held in timed):
+        return None
+    return max((ratio for _, ratio in within), default=None)
+
+
+def speed_loss(own: frozenset[str], image: frozenset[str], measure: SpeedRow) -> float | None:
+    """The share of speed that a CPU with the features `own` gives up with an image compiled for `image`.
+
+    None if either has no estimate.
+    """
+    best, actual = relative_speed(own, measure), relative_speed(image, measure)
+    return None if best is None or actual is None else round(1 - actual / best, 4)

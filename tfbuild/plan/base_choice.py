@@ -17,8 +17,8 @@ from tfbuild.errors import Unsupported
 from tfbuild.facts import base_images, releases, toolchains
 from tfbuild.facts.base_images import BaseImage
 from tfbuild.facts.toolchains import Distribution
-from tfbuild.plan import cuda_versions, failures
-from tfbuild.plan.compute_capability import Capability
+from tfbuild.plan import failures
+from tfbuild.plan.cuda import Capability, by_nvcc
 from tfbuild.plan.failures import Circumstances, Failure
 from tfbuild.plan.request import BASES, Request
 from tfbuild.plan.rules import choose_python
@@ -60,7 +60,7 @@ class CompileTarget:
             compiler=compiler,
             features=features,
             base=base,
-            nvcc=cuda_versions.by_nvcc(self.gpus, compiler),
+            nvcc=by_nvcc(self.gpus, compiler),
         )
 
     def failure(self, compiler: str, base: Distribution) -> Failure | None:

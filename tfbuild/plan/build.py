@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields
 from tfbuild.cpu import isa
 from tfbuild.cpu.isa import InstructionSet
 from tfbuild.plan.amendments import Override, Patch, SystemLibrary
-from tfbuild.plan.compute_capability import Capability
+from tfbuild.plan.cuda import Capability
 from tfbuild.plan.failures import Failure
 from tfbuild.plan.request import Request
 from tfbuild.plan.source import Source

@@ -11,9 +11,9 @@ from functools import lru_cache
 from tfbuild import facts
 from tfbuild.cpu import Cpu, isa
 from tfbuild.errors import TfbuildError, Unsupported
-from tfbuild.facts import base_images, defects, releases, targets
+from tfbuild.facts import base_images, guard, releases, targets
 from tfbuild.facts.release_table import spelled
-from tfbuild.plan import base_choice, compute_capability, configuration, source_build, wheel_build
+from tfbuild.plan import base_choice, configuration, source_build, wheel_build
 from tfbuild.plan.build import (
     MACHINES,
     PLATFORMS,
@@ -25,6 +25,7 @@ from tfbuild.plan.build import (
     RuntimeCheck,
     resolved,
 )
+from tfbuild.plan.cuda import parse_capabilities
 from tfbuild.plan.request import Request
 from tfbuild.plan.rules import choose_platform, find_release, refuse_exclusive
 from tfbuild.util.options import refuse_invalid, words
@@ -79,7 +80,7 @@ def runtime(release: str, target: str, threading: str) -> Runtime:
         environment=(*releases.thread_env(threading), *(onednn if row.onednn else ())),
         untuned=(("LD_PRELOAD", ""), *((name, "") for name, _ in onednn)),
         checks=row.checks,
-        known_defects=defects.known(release),
+        known_defects=guard.known_defects(release),
     )
 
 
@@ -101,7 +102,7 @@ def runtime_check(
         target=target,
         instruction_set=instruction_set,
         required=facts.cpuinfo_names(features),
-        gpus=compute_capability.parse(",".join(compute_capabilities)) if compute_capabilities else (),
+        gpus=parse_capabilities(",".join(compute_capabilities)) if compute_capabilities else (),
         alternatives=tuple(image for image in _alternatives(request) if image.id != id),
     )
 

@@ -10,16 +10,14 @@ from tfbuild.cpu.isa import InstructionSet
 from tfbuild.errors import BadInput, Unsupported, UsageError
 from tfbuild.facts import base_images, releases, targets, toolchains
 from tfbuild.facts.toolchains import Distribution
-from tfbuild.plan import amendments, base_choice, configuration, cuda_versions, failures
+from tfbuild.plan import amendments, base_choice, configuration, failures
 from tfbuild.plan import source as sources
 from tfbuild.plan import wheel as wheels
 from tfbuild.plan.amendments import Override, Patch, SystemLibrary
 from tfbuild.plan.base_choice import BaseChoice, CompileTarget
 from tfbuild.plan.build import MACHINES, PLATFORMS, Decision
-from tfbuild.plan.compute_capability import Capability
-from tfbuild.plan.cuda_versions import CudaChoice
+from tfbuild.plan.cuda import Capability, CudaChoice, capabilities, cuda_of, gpu_fields, own_cuda
 from tfbuild.plan.failures import Failure
-from tfbuild.plan.gpus import capabilities, cuda_of, gpu_fields
 from tfbuild.plan.request import BASES, Request, fingerprint
 from tfbuild.plan.rules import asked_set, choose_python, find_release, headers_word, image_fields, newest_release
 from tfbuild.plan.source import Source
@@ -269,7 +267,7 @@ def _other_cuda(release: str, cuda: CudaChoice) -> tuple[str, ...]:
     """Return words for a CUDA and a cuDNN that are not the release's own."""
     if not cuda.cuda:
         return ()
-    own = cuda_versions.own(release)
+    own = own_cuda(release)
     versions = (("cuda", cuda.cuda, own.cuda), ("cudnn", cuda.cudnn, own.cudnn))
     return tuple(f"{name}{chosen}" for name, chosen, usual in versions if chosen != usual)
 

@@ -9,7 +9,7 @@ from tfbuild.facts import base_images, releases, targets
 from tfbuild.plan import base_choice
 from tfbuild.plan import wheel as wheels
 from tfbuild.plan.build import PLATFORMS, Decision
-from tfbuild.plan.gpus import capabilities, cuda_of, gpu_fields
+from tfbuild.plan.cuda import capabilities, cuda_of, gpu_fields
 from tfbuild.plan.request import BASES, Request
 from tfbuild.plan.rules import asked_set, choose_python, find_release, image_fields, variant_of_wheel
 from tfbuild.util.options import given_to_compile

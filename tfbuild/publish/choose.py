@@ -17,7 +17,7 @@ from typing import Any
 from packaging.version import Version
 
 from tfbuild import facts
-from tfbuild.cpu import uses
+from tfbuild.cpu import isa
 from tfbuild.facts import Facts
 from tfbuild.plan import PLATFORMS
 
@@ -200,7 +200,7 @@ def speed(image: Published) -> tuple[tuple[bool, ...], int]:
 def _speed(features: frozenset[str], arch: str) -> tuple[tuple[bool, ...], int]:
     rows = facts.load("vectors", VectorTable).vector
     vectors = next(row.features for row in rows if row.arch == arch)
-    return tuple(name in features for name in vectors), len(uses.reduced(features, arch))
+    return tuple(name in features for name in vectors), len(isa.reduced(features, arch))
 
 
 def _reason(image: Published, best: Published | None, newest: str, platform: str, features: frozenset[str]) -> str:

@@ -18,8 +18,9 @@ from tfbuild.errors import BaseUnavailable, TfbuildError, Unsupported, UsageErro
 from tfbuild.facts import releases
 from tfbuild.facts.release_table import Cuda
 from tfbuild.facts.release_table import table as release_table
-from tfbuild.plan import Build, Request, compute_capability, cuda_versions
-from tfbuild.plan.cuda_versions import CapabilityRow, CudnnRow, table
+from tfbuild.plan import Build, Request
+from tfbuild.plan import cuda as cuda_rules
+from tfbuild.plan.cuda import CapabilityRow, CudnnRow, table
 
 RECORDED = {path.stem: path for path in (Path(__file__).parents[1] / "data" / "ptxas").glob("*.txt")}
 REQUEST = Request(target="cuda", cpu="x86-64-v3", platform="linux/amd64", base="a-base:1")
@@ -46,7 +47,7 @@ def test_the_capabilities_of_a_cuda_are_those_that_its_ptxas_lists(cuda: str) ->
 @pytest.mark.parametrize("row", table().capability, ids=lambda row: str(row.name))
 def test_a_capabilitys_row_has_a_range_and_a_name_that_tensorflow_reads(row: CapabilityRow) -> None:
     assert Version(row.since) < Version(row.before)
-    (read,) = compute_capability.parse(row.name)
+    (read,) = cuda_rules.parse_capabilities(row.name)
     assert (read.figure, read.virtual) == (row.name, True)
     assert read.code == f"compute_{row.name.replace('.', '')}"
     assert 0 <= row.clang < 100
@@ -67,7 +68,7 @@ def test_a_releases_other_cudas_are_in_order_of_its_own_precision_and_have_evide
         assert own not in others
         assert list(others) == sorted(set(others), key=Version)
         assert {one.count(".") for one in others} <= {own.count(".")}
-        assert all(cuda_versions.VERSION.fullmatch(one) for one in (own, *others))
+        assert all(cuda_rules.VERSION.fullmatch(one) for one in (own, *others))
     assert bool(card.evidence) == bool(card.others)
     assert card.hermetic or not card.others_cudnn
 
@@ -234,17 +235,17 @@ LISTS = st.lists(NAMES, min_size=1, max_size=3, unique=True)
 
 @given(release=st.sampled_from(RELEASES), names=LISTS)
 def test_a_choice_compiles_for_the_gpus_and_a_refusal_names_what_does(release: str, names: list[str]) -> None:
-    gpus = compute_capability.parse(",".join(names))
+    gpus = cuda_rules.parse_capabilities(",".join(names))
     card = releases.cuda(release)
-    able = [one for one in (card.version, *card.others) if cuda_versions.compiles(one, gpus)]
+    able = [one for one in (card.version, *card.others) if cuda_rules.compiles(one, gpus)]
     try:
-        choice = cuda_versions.choose(release, gpus, compiler="gcc-13")
+        choice = cuda_rules.choose_cuda(release, gpus, compiler="gcc-13")
     except Unsupported as refused:
         assert not able
         words = refused.hint.replace(",", "").replace(";", "").split()
         if "--release" in words:
             other, found = words[words.index("--release") + 1], words[words.index("does") + 1]
-            assert cuda_versions.choose(other, gpus, compiler="gcc-13").cuda == found
+            assert cuda_rules.choose_cuda(other, gpus, compiler="gcc-13").cuda == found
         return
     assert choice.cuda in able
     assert choice.cudnn in (card.cudnn, *card.others_cudnn)
@@ -254,14 +255,12 @@ def test_a_choice_compiles_for_the_gpus_and_a_refusal_names_what_does(release: s
 
 @given(text=st.text(max_size=12))
 def test_any_text_is_a_version_that_the_release_takes_or_one_error(text: str) -> None:
-    gpus = compute_capability.parse("9.0")
+    gpus = cuda_rules.parse_capabilities("9.0")
     with suppress(UsageError, Unsupported):
-        choice = cuda_versions.choose("2.21.0", gpus, compiler="gcc-13", cuda=text or "x")
+        choice = cuda_rules.choose_cuda("2.21.0", gpus, compiler="gcc-13", cuda=text or "x")
         assert f"{choice.cuda}.".startswith(f"{text}.")
 
 
 def test_a_row_that_lacks_a_field_is_refused() -> None:
     with pytest.raises(ValueError, match="clang"):
-        facts.parse(
-            'capability = [{ name = "9.0", from = "1", before = "2" }]\ncudnn = []', cuda_versions.CudaTable, "x"
-        )
+        facts.parse('capability = [{ name = "9.0", from = "1", before = "2" }]\ncudnn = []', cuda_rules.CudaTable, "x")

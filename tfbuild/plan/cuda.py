@@ -1,22 +1,74 @@
-"""The CUDA and cuDNN of a build, chosen by the GPUs that it compiles for: the typed view on facts/cuda.toml.
+"""The GPUs of a build, and the CUDA and cuDNN that compile for them: the typed view on facts/cuda.toml.
 
 They are the requested ones, else the release's own, else the nearest that the release takes and that compile for the
 GPUs. If no CUDA of the release compiles for the GPUs, the build is refused with a release and a CUDA that can.
+
+Compute capabilities are spelled as TensorFlow's configure.py explains them (v2.14.0): "x.y" or "compute_xy" means
+virtual and binary GPU code, "sm_xy" binary code only. Binary code runs on GPUs of the same major version and at least
+its minor one; the driver compiles virtual code for every GPU that is not older (CUDA C++ Programming Guide, "Compute
+Capability").
 """
 
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from tfbuild import facts
 from tfbuild.errors import Unsupported, UsageError
-from tfbuild.facts import Facts, releases
+from tfbuild.facts import Facts, releases, targets
 from tfbuild.facts.release_table import Cuda, version
-from tfbuild.plan.compute_capability import Capability
+from tfbuild.plan.request import Request
+
+SPELLED = re.compile(r"(?P<kind>sm_|compute_)?(?P<major>\d{1,2}?)(?(kind)|\.)(?P<minor>\d)", re.ASCII)
+# "TensorFlow only supports compute capabilities >= 3.5" (configure.py, v2.2.0 to v2.20.0).
+OLDEST = (3, 5)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capability:
+    """`name`: as requested; `code`: for configure.py; `number`: 86 for 8.6; `virtual`: later GPUs run it too."""
+
+    name: str
+    code: str
+    major: int
+    number: int
+    virtual: bool
+
+    @property
+    def figure(self) -> str:
+        """The spelling of NVIDIA: "8.6"."""
+        return f"{self.major}.{self.number % 10}"
+
+
+def parse_capabilities(text: str, *, named: bool = True) -> tuple[Capability, ...]:
+    """Read the comma-separated list `text`. `named`: whether the release knows "sm_80" and "compute_80".
+
+    Raises UsageError for a word that is no capability, or that the release cannot read.
+    """
+    return tuple(_capability(word.strip(), named) for word in text.split(","))
+
+
+def _capability(word: str, named: bool) -> Capability:
+    match = SPELLED.fullmatch(word)
+    if match is None:
+        raise UsageError(f"{word!r} is not a CUDA compute capability", hint="--compute-capabilities 8.0,9.0")
+    major, minor = int(match["major"]), int(match["minor"])
+    if (major, minor) < OLDEST:
+        raise UsageError(f"TensorFlow supports compute capabilities from 3.5, not {major}.{minor}", hint="leave it out")
+    if match["kind"] and not named:
+        raise UsageError(f"this release reads {major}.{minor}, not {word}", hint=f"write {major}.{minor}")
+    number = 10 * major + minor
+    # From 2.5 on, if all are spelled "x.y", only the greatest is compiled as virtual code, and "12.0" counts as less
+    # than "8.9" (cuda_configure.bzl, v2.14.0; master, 2025-04).
+    code = f"compute_{number}" if named and not match["kind"] else word
+    return Capability(name=word, code=code, major=major, number=number, virtual=match["kind"] != "sm_")
+
+
+# --- CUDA and cuDNN ---------------------------------------------------------------------------------------------------
 
 VERSION = re.compile(r"\d{1,2}\.\d{1,2}(\.\d{1,3}){0,2}", re.ASCII)
 NVCC = "cuda_nvcc"
@@ -69,13 +121,13 @@ def compiles(cuda: str, gpus: tuple[Capability, ...]) -> bool:
     return not _missing(cuda, gpus)
 
 
-def own(release: str) -> CudaChoice:
+def own_cuda(release: str) -> CudaChoice:
     """Return the release's own CUDA and cuDNN."""
     fact = releases.cuda(release)
     return CudaChoice(cuda=fact.version, cudnn=fact.cudnn, configs=(), notes=())
 
 
-def choose(
+def choose_cuda(
     release: str, gpus: tuple[Capability, ...], *, compiler: str = "", cuda: str = "", cudnn: str = ""
 ) -> CudaChoice:
     """Return the CUDA and cuDNN of a build of `release` for `gpus`; raises Unsupported if none fits."""
@@ -234,3 +286,37 @@ def _not_by_clang(gpus: tuple[Capability, ...], compiler: str) -> list[Capabilit
 def by_nvcc(gpus: tuple[Capability, ...], compiler: str) -> bool:
     """Whether nvcc compiles the kernels for these GPUs in a build with that compiler."""
     return bool(gpus) and (compiler.startswith("gcc") or bool(_not_by_clang(gpus, compiler)))
+
+
+# --- of a request -----------------------------------------------------------------------------------------------------
+
+
+def capabilities(request: Request, target: str, release: str) -> tuple[Capability, ...]:
+    """Return the requested compute capabilities, else those of the official wheels; () without CUDA."""
+    for_cuda = targets.get(target).cuda
+    if request.compute_capabilities and not for_cuda:
+        raise UsageError(
+            f"--compute-capabilities is for GPUs, and --target {target} is not", hint=targets.options("cuda")
+        )
+    if not for_cuda:
+        return ()
+    own = releases.cuda(release).capabilities
+    return parse_capabilities(request.compute_capabilities or own, named="_" in own)
+
+
+def cuda_of(
+    request: Request, target: str, release: str, gpus: tuple[Capability, ...] = (), compiler: str = ""
+) -> CudaChoice:
+    """Return the CUDA to compile with; an official wheel has the release's own, and a target without CUDA none."""
+    if not targets.get(target).cuda:
+        if request.cuda or request.cudnn:
+            name = "--cuda" if request.cuda else "cudnn"
+            raise UsageError(f"{name} is for GPUs, and --target {target} is not", hint=targets.options("cuda"))
+        return CudaChoice(cuda="", cudnn="", configs=(), notes=())
+    if not compiler:
+        return own_cuda(release)
+    return choose_cuda(release, gpus, compiler=compiler, cuda=request.cuda, cudnn=request.cudnn)
+
+
+def gpu_fields(gpus: tuple[Capability, ...], cuda: CudaChoice) -> dict[str, Any]:
+    return {"compute_capabilities": tuple(gpu.name for gpu in gpus), "cuda": cuda.cuda, "cudnn": cuda.cudnn}
