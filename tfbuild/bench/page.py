@@ -1,9 +1,6 @@
 """A report as one HTML page: what to change, then a chart for each experiment, with the rest folded."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-
-from markupsafe import Markup
 
 from tfbuild.bench import advise, charts, compare, wording
 from tfbuild.bench.compare import GateVerdict, ReportComparison, side_by_side
@@ -24,56 +21,9 @@ MOST_LINES, MOST_ANSWERS = 3, 4
 MOST_CHANGES = 12
 
 
-@dataclass(frozen=True, kw_only=True)
-class Missing:
-    """All that was not measured for the same reason; `parts`: experiment, case and arm."""
-
-    status: str
-    reason: str
-    parts: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class CaseView:
-    """`arms`: each with the style of its verdict."""
-
-    case: CaseResult
-    caveat: str
-    arms: tuple[tuple[TableRow, str], ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class RawRound:
-    cells: tuple[str, ...]
-    foreign: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Raw:
-    """A case's rounds, with two cells for each arm."""
-
-    name: str
-    arms: tuple[str, ...]
-    rounds: tuple[RawRound, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class PageSection:
-    """An experiment; `answer`: its results in a few lines; `more_charts`: those beside the first one."""
-
-    row: ExperimentResult
-    anchor: str
-    answer: tuple[str, ...]
-    chart: Markup
-    more_charts: tuple[Markup, ...]
-    cases: tuple[CaseView, ...]
-    raw: tuple[Raw, ...]
-
-
 def to_html(report: BenchReport) -> str:
     """Render the report as one page that loads nothing else."""
     advices = advise.advise(report)
-    sections = [_section(row, number) for number, row in enumerate(report.experiments, 1)]
     return rendering.render(
         "bench/report",
         report=report,
@@ -83,10 +33,14 @@ def to_html(report: BenchReport) -> str:
         no_change=advise.no_change(advices),
         advice=[advice for advice in advices if not advice.in_place],
         kept=[advice for advice in advices if advice.in_place],
-        anchors={section.row.name: section.anchor for section in sections},
-        sections=sections,
+        anchors={row.name: f"experiment-{number}" for number, row in enumerate(report.experiments, 1)},
+        answers=lambda row: list(_answer(row)),
+        charts=lambda row: list(charts.draw(row)),
+        case_rows=_case_rows,
+        raw_rounds=_raw_rounds,
+        caveat=wording.caveat,
         unmeasured=unmeasured(report),
-        method=METHOD,
+        method=wording.METHOD,
         environment=_environment(report),
         most_lines=MOST_LINES,
         most_answers=MOST_ANSWERS,
@@ -172,13 +126,13 @@ def _range(medians: Sequence[float]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def unmeasured(report: BenchReport) -> list[Missing]:
-    """Return what was not measured, grouped by reason in the order of the report."""
+def unmeasured(report: BenchReport) -> dict[tuple[str, str], list[str]]:
+    """Return what was not measured by status and reason: experiment, case and arm, in the order of the report."""
     by_reason: dict[tuple[str, str], list[str]] = {}
     for row in report.experiments:
         for part, status, reason in _gaps(row):
             by_reason.setdefault((status, reason), []).append(part)
-    return [Missing(status=status, reason=reason, parts=tuple(parts)) for (status, reason), parts in by_reason.items()]
+    return by_reason
 
 
 def _gaps(row: ExperimentResult) -> Iterator[tuple[str, str, str]]:
@@ -194,59 +148,34 @@ def _gaps(row: ExperimentResult) -> Iterator[tuple[str, str, str]]:
             yield from ((f"{row.name}: {case.name}: {arm.name}", arm.status, arm.reason) for arm in lost)
 
 
-def _section(row: ExperimentResult, number: int) -> PageSection:
-    drawn = list(charts.draw(row))
-    return PageSection(
-        row=row,
-        anchor=f"experiment-{number}",
-        answer=tuple(_answer(row)),
-        chart=drawn[0] if drawn else Markup(),
-        more_charts=tuple(drawn[1:]),
-        cases=tuple(_case(case) for case in row.cases),
-        raw=tuple(_raw(case) for case in row.cases if case.rounds),
-    )
-
-
-def _case(case: CaseResult) -> CaseView:
+def _case_rows(case: CaseResult) -> list[tuple[TableRow, str]]:
+    """Return the rows of a case's table, each with the style of its verdict."""
     rows = [(wording.table_row(arm, case), _style(arm)) for arm in case.arms]
     if not rows:
         rows.append((TableRow(name="all arms", verdict=f"{case.status}: {case.reason}"), QUIET))
     if case.band:
         again = {case.metric: intervals.interval_text(case.band)}
         rows.append((TableRow(name="baseline again", verdict="", **again), QUIET))
-    return CaseView(case=case, caveat=wording.caveat(case), arms=tuple(rows))
+    return rows
 
 
 def _style(arm: ArmResult) -> str:
     return arm.effect if arm.effect in (records.FASTER, records.SLOWER) else QUIET
 
 
-def _raw(case: CaseResult) -> Raw:
+def _raw_rounds(case: CaseResult) -> tuple[list[str], list[list[str]]]:
+    """Return the names of what was timed, and for each round CPU time and wall time of each, and the other load."""
     sampled = {name for row in case.rounds for name in row.samples}
     names = [name for name in (*(arm.name for arm in case.arms), AGAIN) if name in sampled]
-    rounds = []
+    rows = []
     for row in case.rounds:
         samples = [row.samples.get(name) for name in names]
         cells = [f"{time(sample) * 1e3:.4g}" if sample else "" for sample in samples for time in (cpu, wall)]
-        rounds.append(RawRound(cells=tuple(cells), foreign=f"{row.foreign:.0%}"))
-    shown = tuple("baseline again" if name == AGAIN else name for name in names)
-    return Raw(name=case.name, arms=shown, rounds=tuple(rounds))
+        rows.append([*cells, f"{row.foreign:.0%}"])
+    return ["baseline again" if name == AGAIN else name for name in names], rows
 
 
 # --- the rest --------------------------------------------------------------------------------------------------------
-
-METHOD = (
-    "All processes are paused except the one being timed. Rounds are in random order; a sample takes 0.1 s or more.",
-    "A ratio is the baseline's time divided by the arm's, per item and per round. The page shows the median of the "
-    "rounds' ratios and an interval of order statistics that contains the true median with 95 % confidence (a lower "
-    "confidence is stated).",
-    "The baseline also runs against itself in the same rounds. An effect is claimed only if it lies beyond that band "
-    "and beyond 1.",
-    "The verdict uses CPU time if other load would disturb wall time, and wall time if waiting is what is measured.",
-    "A disturbed round is repeated up to twice. If too few are clean, all count and the case is noisy.",
-    "Absolute times and memory are informative only: times drift on a shared machine, and memory is that of the whole "
-    "process, which arms with the same environment share.",
-)
 
 
 def _environment(report: BenchReport) -> dict[str, str]:

@@ -8,7 +8,7 @@ from typing import IO
 
 from tfbuild.bench.advise import CHANGE, IN_PLACE, advise, no_change
 from tfbuild.bench.gains import Advice, Gain, certainty, doubt
-from tfbuild.bench.wording import COLOURS, caveat, noise, table_row, verdict
+from tfbuild.bench.wording import COLOURS, METHOD, caveat, noise, table_row, verdict
 from tfbuild.context.labels import read_labels
 from tfbuild.errors import UsageError, fit
 from tfbuild.measure import records
@@ -188,12 +188,7 @@ def _columns(case: CaseResult, arm: ArmResult) -> Iterator[str]:
 def _method() -> Iterator[str]:
     yield "## Method"
     yield ""
-    yield "All processes are paused except the one being timed. Rounds are in random order; a sample takes 0.1 s or"
-    yield "more. Ratios are the baseline's time divided by the arm's, per item and per round (above 1: the arm is"
-    yield "faster). The tables show their median and an interval of order statistics that contains the true median with"
-    yield "95 % confidence."
-    yield "An effect is claimed only if it lies beyond 1 and beyond the baseline against itself in the same rounds."
-    yield "Absolute times are informative only, because they drift on a shared machine. The JSON file has every sample."
+    yield from (f"- {line}" for line in METHOD)
 
 
 # --- terminal --------------------------------------------------------------------------------------------------------

@@ -9,6 +9,19 @@ from tfbuild.measure.records import ArmResult, BenchReport, CaseResult, Interval
 
 COLOURS = {records.FASTER: "green", records.SLOWER: "red", records.NO_DIFFERENCE: "dim"}
 TOO_FEW = "too few rounds for a verdict"
+# How numbers are made, for every page and file.
+METHOD = (
+    "All processes are paused except the one being timed. Rounds are in random order; a sample takes 0.1 s or more.",
+    "A ratio is the baseline's time divided by the arm's, per item and per round. The page shows the median of the "
+    "rounds' ratios and an interval of order statistics that contains the true median with 95 % confidence (a lower "
+    "confidence is stated).",
+    "The baseline also runs against itself in the same rounds. An effect is claimed only if it lies beyond that band "
+    "and beyond 1.",
+    "The verdict uses CPU time if other load would disturb wall time, and wall time if waiting is what is measured.",
+    "A disturbed round is repeated up to twice. If too few are clean, all count and the case is noisy.",
+    "Absolute times and memory are informative only: times drift on a shared machine, and memory is that of the whole "
+    "process, which arms with the same environment share.",
+)
 DONE = (records.MEASURED, records.TRUNCATED, records.INTERRUPTED)
 
 
