@@ -21,7 +21,7 @@ from tfbuild import plan
 from tfbuild.bench import command as bench
 from tfbuild.bench import page as bench_page
 from tfbuild.context import dockerfile
-from tfbuild.engine import gc_policy
+from tfbuild.engine import daemon
 from tfbuild.pages import rendering
 from tfbuild.pipeline import Maker, bundle
 from tfbuild.pipeline import wheel as wheels
@@ -106,7 +106,7 @@ def unmatched(seen: Files, before: Files, after: Files) -> str:
 def write_pages(folder: Path, number: int) -> None:
     rendering.write(f"page {number}" * 9, folder / "page.html")
     attachments.write(folder / "sbom.json", b"content %d" % number)
-    gc_policy.write(folder / "daemon.json", (1 + number) << 40, folder / "none")
+    daemon.write_configuration(folder / "daemon.json", (1 + number) << 40, folder / "none")
 
 
 def pin(folder: Path, number: int) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tfbuild.engine import Engine, buildx, docker_cli, docker_contexts, selection
-from tfbuild.engine.docker_contexts import SOCKET
+from tfbuild.engine import Engine, docker_cli, selection
+from tfbuild.engine.selection import SOCKET
 from tfbuild.errors import EngineMissing, UsageError
 
 
@@ -49,7 +49,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 def test_the_address_takes_precedence_over_the_context(
     environ: dict[str, str], variables: dict[str, str], address: str, local: bool
 ) -> None:
-    endpoint = docker_contexts.endpoint(environ | variables)
+    endpoint = selection.endpoint(environ | variables)
     assert (endpoint.address, endpoint.local, endpoint.tls) == (address, local, None)
 
 
@@ -59,7 +59,7 @@ def test_the_current_context_is_used(environ: dict[str, str], tmp_path: Path, mo
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     assert not selection.USUAL.elsewhere()
     (tmp_path / "config.json").write_text('{"currentContext": "far"}')
-    assert docker_contexts.endpoint(environ).context == "far"
+    assert selection.endpoint(environ).context == "far"
     assert selection.USUAL.elsewhere()
 
 
@@ -70,10 +70,10 @@ def test_a_current_context_that_is_no_name_is_refused(
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     (tmp_path / "config.json").write_text(f'{{"currentContext": {current}}}')
     if current == "{}":
-        assert docker_contexts.endpoint(environ).address == docker_contexts.SOCKET
+        assert selection.endpoint(environ).address == selection.SOCKET
         return
     with pytest.raises(EngineMissing, match=r"the current context in Docker's config.json is not a name"):
-        docker_contexts.endpoint(environ)
+        selection.endpoint(environ)
 
 
 @pytest.mark.parametrize(
@@ -97,52 +97,52 @@ def test_a_context_uses_its_own_tls_files(
 ) -> None:
     # The TLS variables belong to DOCKER_HOST and do not apply to a context.
     others = {"DOCKER_TLS_VERIFY": "1", "DOCKER_CERT_PATH": "/nowhere"}
-    tls = docker_contexts.endpoint(environ | others | {"DOCKER_CONTEXT": name}).tls
+    tls = selection.endpoint(environ | others | {"DOCKER_CONTEXT": name}).tls
     assert tls is not None
     assert (tls.cert is not None, bool(tls.verify)) == (client, verify)
     assert tls.ca_cert is None or Path(tls.ca_cert).is_relative_to(tmp_path)
-    assert docker_contexts.endpoint(environ | others | {"DOCKER_CONTEXT": "bare"}).tls is None
+    assert selection.endpoint(environ | others | {"DOCKER_CONTEXT": "bare"}).tls is None
 
 
 def test_missing_certificates_are_an_error(environ: dict[str, str]) -> None:
     with pytest.raises(EngineMissing, match=r"TLS certificates cannot be used"):
-        docker_contexts.endpoint(environ | {"DOCKER_CONTEXT": "half"})
+        selection.endpoint(environ | {"DOCKER_CONTEXT": "half"})
 
 
 def test_the_environment_s_tls_is_for_tcp_only(environ: dict[str, str], tmp_path: Path) -> None:
     for name in ("ca.pem", "cert.pem", "key.pem"):
         (tmp_path / name).write_text("PEM")
     variables = {"DOCKER_TLS_VERIFY": "1", "DOCKER_CERT_PATH": str(tmp_path)}
-    tls = docker_contexts.endpoint(environ | variables | {"DOCKER_HOST": "tcp://b:2376"}).tls
+    tls = selection.endpoint(environ | variables | {"DOCKER_HOST": "tcp://b:2376"}).tls
     assert tls is not None
     assert tls.ca_cert == str(tmp_path / "ca.pem")
-    assert docker_contexts.endpoint(environ | variables | {"DOCKER_HOST": "unix:///x"}).tls is None
+    assert selection.endpoint(environ | variables | {"DOCKER_HOST": "unix:///x"}).tls is None
     # Certificates alone do not enable TLS, as with Docker's own client.
     certificates_only = {**variables, "DOCKER_TLS_VERIFY": "", "DOCKER_HOST": "tcp://b:2375"}
-    assert docker_contexts.endpoint(environ | certificates_only).tls is None
+    assert selection.endpoint(environ | certificates_only).tls is None
 
 
 def test_an_unknown_context_is_refused_with_the_known_ones(environ: dict[str, str], tmp_path: Path) -> None:
     with pytest.raises(EngineMissing, match=r"no Docker context 'near-by'") as caught:
-        docker_contexts.endpoint(environ | {"DOCKER_CONTEXT": "near-by"})
+        selection.endpoint(environ | {"DOCKER_CONTEXT": "near-by"})
     assert "bare, ca-alone, default, far" in caught.value.hint
     next(tmp_path.glob("contexts/meta/*/meta.json")).write_text("{")
-    assert len(docker_contexts.names(environ)) == 7
+    assert len(selection.context_names(environ)) == 7
 
 
 def test_an_unreadable_context_is_an_error(environ: dict[str, str], tmp_path: Path) -> None:
     file = tmp_path / "contexts" / "meta" / hashlib.sha256(b"far").hexdigest() / "meta.json"
     file.write_text('{"Name": 3}')
     with pytest.raises(EngineMissing, match=r"'far' cannot be read"):
-        docker_contexts.endpoint(environ | {"DOCKER_CONTEXT": "far"})
+        selection.endpoint(environ | {"DOCKER_CONTEXT": "far"})
 
 
 def test_the_engine_s_own_builder_does_not_count_as_named(environ: dict[str, str]) -> None:
-    assert buildx.named(environ) == ""
-    assert buildx.named(environ | {"BUILDX_BUILDER": "default"}) == ""
-    assert buildx.named(environ | {"BUILDX_BUILDER": "farm"}) == "farm"
-    assert buildx.named(environ | {"BUILDX_BUILDER": "tls", "DOCKER_CONTEXT": "tls"}) == ""
-    assert buildx.named(environ | {"BUILDX_BUILDER": "tls"}) == "tls"
+    assert docker_cli.named_builder(environ) == ""
+    assert docker_cli.named_builder(environ | {"BUILDX_BUILDER": "default"}) == ""
+    assert docker_cli.named_builder(environ | {"BUILDX_BUILDER": "farm"}) == "farm"
+    assert docker_cli.named_builder(environ | {"BUILDX_BUILDER": "tls", "DOCKER_CONTEXT": "tls"}) == ""
+    assert docker_cli.named_builder(environ | {"BUILDX_BUILDER": "tls"}) == "tls"
 
 
 @pytest.mark.parametrize("address", ["ssh://", "ssh://-oProxyCommand=id", "ssh://host/run/docker.sock", "ssh://a b"])

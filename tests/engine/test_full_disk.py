@@ -11,7 +11,7 @@ import docker
 import pytest
 
 from tfbuild.engine import containers, copy_out
-from tfbuild.engine.sdk_errors import translated
+from tfbuild.engine.faults import translated
 from tfbuild.errors import DiskFull, TfbuildError
 
 FULL = (

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tfbuild.engine import gc_policy
+from tfbuild.engine import daemon
 from tfbuild.errors import EngineMissing
 
 
@@ -13,7 +13,9 @@ def written(folder: Path, system: str | None = None) -> dict[str, object]:
     own = folder / "system.json"
     if system is not None:
         own.write_text(system)
-    configuration: dict[str, object] = json.loads(gc_policy.write(folder / "ours.json", 250 * 10**9, own).read_text())
+    configuration: dict[str, object] = json.loads(
+        daemon.write_configuration(folder / "ours.json", 250 * 10**9, own).read_text()
+    )
     return configuration
 
 
@@ -30,7 +32,7 @@ def test_layers_are_removed_first_and_bazels_cache_mounts_only_by_the_last_rule(
 
 def test_the_machines_own_configuration_is_kept_and_takes_precedence(tmp_path: Path) -> None:
     mirrors = {"registry-mirrors": ["https://mirror.site"]}
-    assert written(tmp_path, json.dumps(mirrors)) == {"builder": gc_policy.policy(250 * 10**9), **mirrors}
+    assert written(tmp_path, json.dumps(mirrors)) == {"builder": daemon.cache_policy(250 * 10**9), **mirrors}
     own = {"builder": {"gc": {"enabled": False}}}
     assert written(tmp_path, json.dumps(own)) == own
 

@@ -15,8 +15,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tfbuild.engine import Engine, disk_space
-from tfbuild.engine.loss import HeldConnection
+from tfbuild.engine import Engine, faults
+from tfbuild.engine.faults import HeldConnection
 from tfbuild.errors import DiskFull, EngineMissing, TfbuildError
 
 # Its arguments: the socket, and how it answers who asks for events. As Docker does on SIGTERM, it first stops to accept
@@ -180,9 +180,9 @@ def test_a_full_disk_of_the_engine_is_the_cause_of_any_error(
 ) -> None:
     """It may say anything of it, such as that a folder is missing which it could not make."""
     with engine.watched("verification") as require_engine:
-        monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=disk_space.FULL_BYTES))
+        monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=faults.FULL_BYTES))
         require_engine()
-        monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=disk_space.FULL_BYTES - 1))
+        monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=faults.FULL_BYTES - 1))
         with pytest.raises(DiskFull) as raised:
             require_engine()
     assert raised.value.reason == f"the engine's disk is full: no space is left on {tmp_path} for verification"

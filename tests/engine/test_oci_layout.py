@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tfbuild.engine import oci_layout
+from tfbuild.engine import transfer
 
 
 def saved(layers: list[bytes], diff_ids: list[str]) -> io.BytesIO:
@@ -41,8 +41,8 @@ def test_a_layer_is_named_by_its_blob_not_by_its_contents(
     plain = [b"one" * 1000, b"two" * 1000]
     diff_ids = [f"sha256:{hashlib.sha256(layer).hexdigest()}" for layer in plain]
     layers = [store(layer) for layer in plain]
-    manifest = oci_layout._unpack(saved(layers, diff_ids), tmp_path)
-    assert [layer["mediaType"] for layer in manifest["layers"]] == [f"{oci_layout.LAYER}{suffix}"] * 2
+    manifest = transfer._unpack(saved(layers, diff_ids), tmp_path)
+    assert [layer["mediaType"] for layer in manifest["layers"]] == [f"{transfer.LAYER}{suffix}"] * 2
     for descriptor, content in zip([manifest["config"], *manifest["layers"]], [None, *layers], strict=True):
         blob = (tmp_path / "blobs" / "sha256" / descriptor["digest"].removeprefix("sha256:")).read_bytes()
         assert (f"sha256:{hashlib.sha256(blob).hexdigest()}", len(blob)) == (descriptor["digest"], descriptor["size"])

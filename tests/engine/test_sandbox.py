@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tfbuild.engine import containers, outside, sandbox
+from tfbuild.engine import containers, sandbox
 from tfbuild.engine.sandbox import Sandbox
 
 BOX = Sandbox(processes=288, volume="v", source="/volumes/v/_data", path="/files")
@@ -55,7 +55,7 @@ def test_more_processors_may_have_more_threads() -> None:
 
 
 def test_the_files_that_a_process_maps_as_code() -> None:
-    assert outside.executable_files(MAPS) == {"/usr/bin/python3.11", "/opt/with space/lib.so (deleted)"}
+    assert containers.executable_files(MAPS) == {"/usr/bin/python3.11", "/opt/with space/lib.so (deleted)"}
 
 
 @pytest.mark.parametrize("config", [None, {}, {"Volumes": None}, {"Volumes": {"/data": {}}}])

@@ -12,7 +12,7 @@ DIRECT = {
     "util/process.py": "a log, which grows line by line",
     "engine/daemon.py": "an empty lock",
     "engine/copy_out.py": "a part beside the file, which then replaces it",
-    "engine/oci_layout.py": "a scratch folder",
+    "engine/transfer.py": "a scratch folder",
     "engine/containers.py": "memory",
     "binary/inspector.py": "a scratch folder",
     "bench/allocators.py": "a scratch folder",

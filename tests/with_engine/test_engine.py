@@ -22,7 +22,7 @@ import pytest
 
 from tests.commandline import answer
 from tests.ports import free_port
-from tfbuild.engine import Engine, Progress, WorkerDied, daemon, disk_space
+from tfbuild.engine import Engine, Progress, WorkerDied, daemon, faults
 from tfbuild.engine.build import BuildSettings
 from tfbuild.engine.leases import CONTAINER
 from tfbuild.errors import BaseUnavailable, BuildFailed, DiskFull, EngineMissing, UnknownImage
@@ -485,11 +485,11 @@ def test_an_engine_is_started_once_and_stopped(engine: Engine, place: daemon.Dae
         second = daemon.ensure(progress, place)
         assert second.data_root == place.data
         assert second.data_root != engine.data_root
-        free = disk_space.free(second)
+        free = faults.free_space(second)
         assert free is not None
-        disk_space.require(second, free // 2)
+        faults.require_free(second, free // 2)
         with pytest.raises(DiskFull, match=f"{free * 2 / 1e9:.1f} GB are needed on {place.data}"):
-            disk_space.require(second, free * 2)
+            faults.require_free(second, free * 2)
         pid = int(place.pid_file.read_text())
         containerd = int(place.containerd_pid_file.read_text())
     finally:

@@ -29,7 +29,7 @@ from tests.with_engine.test_choice import carry
 from tests.with_engine.test_registry import label
 from tfbuild import cpu, plan, publish
 from tfbuild.cli.options import certificates
-from tfbuild.engine import Engine, Progress, oci_layout, ssh_tunnel
+from tfbuild.engine import Engine, Progress, connection, transfer
 from tfbuild.engine.build import BuildSettings
 from tfbuild.engine.docker_cli import find_cli
 from tfbuild.errors import EngineMissing
@@ -136,7 +136,7 @@ def test_what_is_built_by_ssh_stays_and_runs_in_the_engine_there(
 ) -> None:
     """Streams, a worker that is paused, files out of an image: all that verification is made of."""
     monkeypatch.setenv("PATH", path)
-    where = ssh_tunnel.Tunnel(Destination(host="second"))
+    where = connection.Tunnel(Destination(host="second"))
     by_ssh = Engine.connect(where.host)
     name = f"tfbuild-test:ssh-{secrets.token_hex(4)}"
     (tmp_path / "Dockerfile").write_text(f"FROM tfbuild-base:bookworm\nRUN echo {name} > /name\n")
@@ -202,9 +202,9 @@ def test_what_is_wrong_with_an_engine_by_ssh_is_said_in_one_line(
 
 def test_an_engine_that_says_nothing_is_given_up(path: str, second: Second, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", path)
-    monkeypatch.setattr(ssh_tunnel, "ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr(connection, "ANSWER_SECONDS", 1.0)
     with pytest.raises(EngineMissing, match="timed out: no answer within 1 s"):
-        ssh_tunnel.Tunnel(Destination(host="slow"))
+        connection.Tunnel(Destination(host="slow"))
     assert processes(f"{second.folder}/ssh/ssh_config") == []
 
 
@@ -363,7 +363,7 @@ def test_a_base_that_the_engine_alone_has_is_a_layout_with_the_same_image_in_it(
     engine: Engine, second: Second, tmp_path: Path
 ) -> None:
     """What builders elsewhere get: a manifest whose blobs are what their digests say."""
-    digest = oci_layout.write(engine, "tfbuild-base:bookworm", tmp_path / "base")
+    digest = transfer.write_layout(engine.client, "tfbuild-base:bookworm", tmp_path / "base")
 
     def blob(name: str) -> bytes:
         content = (tmp_path / "base" / "blobs" / "sha256" / name.removeprefix("sha256:")).read_bytes()

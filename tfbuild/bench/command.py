@@ -15,7 +15,8 @@ from tfbuild.bench import report as reporting
 from tfbuild.bench.live import LiveTable
 from tfbuild.bench.session import Settings
 from tfbuild.context import labels
-from tfbuild.engine import Engine, removal
+from tfbuild.engine import Engine
+from tfbuild.engine.image import named_if_removed
 from tfbuild.errors import Interrupted, UsageError
 from tfbuild.measure import experiments
 from tfbuild.measure.experiments import Experiment, Purpose
@@ -115,7 +116,7 @@ def run(
         _export_pyperf(report, pyperf)
     if not json:
         print(f"report {path.with_suffix('.html')}", file=sys.stderr)
-    with removal.told(engine, report.image.id, image, f"measured; the results so far are in {path}"):
+    with named_if_removed(engine, report.image.id, image, f"measured; the results so far are in {path}"):
         engine.image(report.image.id)
     if report.interrupted:
         raise Interrupted(f"interrupted; the results so far are in {path}")

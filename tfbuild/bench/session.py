@@ -13,7 +13,8 @@ from tfbuild.bench import allocators, evidence, user_script, wording
 from tfbuild.bench.current_settings import recorded
 from tfbuild.bench.experiment_run import CaseGroup, ExperimentRun
 from tfbuild.bench.live import LiveTable
-from tfbuild.engine import Engine, Image, removal
+from tfbuild.engine import Engine, Image
+from tfbuild.engine.image import named_if_removed
 from tfbuild.errors import EngineMissing, UnknownImage
 from tfbuild.in_container.smoke.records import Environment, TensorFlow
 from tfbuild.measure import probe, records, rounds, workers
@@ -266,7 +267,7 @@ def bench(
     begin = time.monotonic()
     image = engine.image(ref)
     against = engine.image(settings.against).id if settings.against else ""
-    with removal.told(engine, image.id, ref, "measured"), progress.step("bench: the image and this machine"):
+    with named_if_removed(engine, image.id, ref, "measured"), progress.step("bench: the image and this machine"):
         no_gpu = engine.lacks_gpus(image.id)
         environment, tensorflow = _start(engine, ref, image.id, gpus=not no_gpu)
     machine = _machine(image, against, environment, tensorflow, no_gpu=no_gpu)

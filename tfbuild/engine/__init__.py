@@ -1,12 +1,10 @@
 """The container engine: everything that talks to Docker."""
 
 from tfbuild.engine.client import MOST_OUTPUT, Engine
-from tfbuild.engine.containers import ContainerRun
+from tfbuild.engine.containers import ContainerRun, Process, Worker, WorkerDied
 from tfbuild.engine.copy_out import FileEntry, Files
 from tfbuild.engine.image import Image
-from tfbuild.engine.outside import Process
 from tfbuild.engine.sandbox import Sandbox
-from tfbuild.engine.worker import Worker, WorkerDied
 from tfbuild.util.progress import Progress
 
 __all__ = [

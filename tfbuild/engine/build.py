@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tfbuild.engine import buildkit_log, docker_cli
-from tfbuild.engine import buildx as builders
-from tfbuild.engine.buildx import Builder
-from tfbuild.engine.sdk_errors import NO_ANSWER
+from tfbuild.engine.docker_cli import Builder
 from tfbuild.engine.selection import USUAL, EngineChoice
 from tfbuild.errors import BuildFailed, DiskFull, EngineMissing, TfbuildError
 from tfbuild.util import files, process
@@ -120,7 +118,7 @@ def _program(program: docker_cli.Cli, place: BuildPlace, settings: BuildSettings
     if not program.buildx:
         return [program.path, "build"]
     # By default the engine's own builder: it finds bases that were made here, and leaves the image in this engine.
-    name = place.builder.name if place.builder else builders.own(place.environment())
+    name = place.builder.name if place.builder else docker_cli.own_builder(place.environment())
     # The engine's own builder needs no permission.
     allowed = ["--allow=network.host"] if place.builder and settings.network == "host" else []
     return [program.path, "buildx", "build", *(["--load"] if load else []), f"--builder={name}", *allowed]
@@ -178,14 +176,6 @@ def _run_once(command: list[str], place: BuildPlace, settings: BuildSettings) ->
         raise
     stages.end("done" if code == 0 else "failed")
     return tail.lines() if code else None
-
-
-def engine_ended(missing: EngineMissing, failed: BuildFailed) -> EngineMissing:
-    """Return the error for a build that failed because the engine, as `missing` says, does not answer any more."""
-    return EngineMissing(
-        f"the container engine ended during the build: {missing.reason.removeprefix(NO_ANSWER)}",
-        hint=f"{missing.hint}; {failed.hint}",
-    )
 
 
 def no_buildkit(version: str) -> EngineMissing:

@@ -16,33 +16,18 @@ from typing import Any
 
 import docker
 
-from tfbuild.engine import (
-    build,
-    connection,
-    containers,
-    copy_out,
-    disk_space,
-    docker_cli,
-    docker_contexts,
-    leases,
-    loss,
-    ssh_tunnel,
-    transfer,
-)
-from tfbuild.engine import buildx as builders
+from tfbuild.engine import build, connection, containers, copy_out, docker_cli, faults, leases, selection, transfer
 from tfbuild.engine import sandbox as sandboxes
 from tfbuild.engine.build import BuildPlace, BuildSettings
-from tfbuild.engine.buildx import Builder
 from tfbuild.engine.connection import CALL_SECONDS, CONNECT_SECONDS
-from tfbuild.engine.containers import ContainerRun
+from tfbuild.engine.containers import ContainerRun, Process, Worker, process_of
 from tfbuild.engine.copy_out import Files
+from tfbuild.engine.docker_cli import Builder
+from tfbuild.engine.faults import translated
 from tfbuild.engine.gpus import Offer, offered, why_none
 from tfbuild.engine.image import Image, parse_image, split_tag
-from tfbuild.engine.outside import Process, process_of
 from tfbuild.engine.sandbox import Sandbox
-from tfbuild.engine.sdk_errors import translated
 from tfbuild.engine.selection import USUAL, EngineChoice
-from tfbuild.engine.worker import Worker
 from tfbuild.errors import UnknownImage
 from tfbuild.oci import credentials
 from tfbuild.util import files
@@ -82,9 +67,9 @@ class Engine:
         The environment's is DOCKER_HOST, the current context, or the socket. Also removes what killed runs left: their
         containers there (`swept`), and their temporary folders here. Raises EngineMissing where none answers.
         """
-        endpoint = docker_contexts.endpoint(docker_cli.environment(host, chosen))
+        endpoint = selection.endpoint(docker_cli.environment(host, chosen))
         if endpoint.address.startswith("ssh://"):
-            host = ssh_tunnel.to(endpoint.address)
+            host = connection.tunnel_to(endpoint.address)
         connection.check_address(host or endpoint.address)
         with connection.explained(endpoint):
             client = connection.open_client(host or endpoint.address, endpoint.tls)
@@ -289,12 +274,12 @@ class Engine:
         last lines that matter, DiskFull, EngineMissing where no client can build, or TimeoutError after `seconds`.
         Ctrl-C or SIGTERM also ends the build inside the engine, then raises KeyboardInterrupt.
         """
-        with loss.building(self._require_answer):
+        with faults.building(self._require_answer):
             return build.build(context, self._place, settings, tag=tag)
 
     def export(self, context: Path, settings: BuildSettings, *, stage: str, output: Path) -> None:
         """Build one stage of a folder and write that stage's files to `output`. Raises what build() raises."""
-        with loss.building(self._require_answer):
+        with faults.building(self._require_answer):
             build.export(context, self._place, settings, stage=stage, output=output)
 
     def _require_answer(self) -> None:
@@ -307,7 +292,7 @@ class Engine:
         Likewise DiskFull if its disk is full. Yields a function that raises them as well, for failures that the block
         would put down to an image. `use`: what the engine does meanwhile, as in "ended during `use`".
         """
-        return loss.watched(self.client, self._require_answer, partial(disk_space.require_some, self, use), use)
+        return faults.watched(self.client, self._require_answer, partial(faults.require_some_space, self, use), use)
 
     def require_buildkit(self) -> None:
         """Raise EngineMissing where the engine is Podman, which has no BuildKit, or no `docker` program can use it."""
@@ -318,11 +303,11 @@ class Engine:
     @cached_property
     def builder(self) -> Builder | None:
         """The buildx builder that the user named in place of the engine's own. Raises EngineMissing."""
-        name = builders.named(self.chosen.environment(os.environ))
+        name = docker_cli.named_builder(self.chosen.environment(os.environ))
         if not name:
             return None
         program = docker_cli.find_cli(self.host, plugin=True, chosen=self.chosen).path
-        return builders.find(name, program, docker_cli.environment(self.host, self.chosen))
+        return docker_cli.find_builder(name, program, docker_cli.environment(self.host, self.chosen))
 
     @property
     def _place(self) -> BuildPlace:

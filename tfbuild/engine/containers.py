@@ -1,16 +1,26 @@
-"""What a container gets before it starts, and what it leaves when it has ended."""
+"""Containers: what they get before they start and leave when they end, their first process, and workers.
 
+The first process is looked at through this machine's kernel, which the process cannot deceive. A worker answers each
+line on stdin with one line on stdout.
+"""
+
+import hashlib
 import io
 import tarfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import docker
 
+from tfbuild.engine.faults import NO_SPACE, disk_full, translated
 from tfbuild.engine.sandbox import Sandbox
-from tfbuild.engine.sdk_errors import NO_SPACE, disk_full
 from tfbuild.errors import TfbuildError
+from tfbuild.util.process import Attached
 
 KILLED = 137
 # Threads count too: TensorFlow starts two pools with one thread per core each, and Python starts its own.
@@ -78,3 +88,132 @@ def truncate(buffer: bytearray, limit: int) -> bool:
     too_long = len(buffer) > limit
     del buffer[limit:]
     return too_long
+
+
+# --- a container's first process -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Process:
+    """A running process: the digest of its program (hexadecimal SHA-256), and the files that it maps as code."""
+
+    program: str
+    code: frozenset[str]
+
+
+def process_of(container: Any) -> Process | None:
+    """Return the first process of a running container; None where this machine's /proc does not show it.
+
+    It does not if the engine runs in a virtual machine, or if reading it needs more rights.
+    """
+    with translated():
+        container.reload()
+    folder = Path("/proc") / str(container.attrs["State"]["Pid"] or "none")
+    try:
+        if container.id not in (folder / "cgroup").read_text():
+            return None
+        with (folder / "exe").open("rb") as program:
+            digest = hashlib.file_digest(program, "sha256").hexdigest()
+        return Process(program=digest, code=executable_files((folder / "maps").read_text(errors="replace")))
+    except OSError:
+        return None
+
+
+def executable_files(maps: str) -> frozenset[str]:
+    """Return the files that are mapped as code in the text of /proc/PID/maps."""
+    rows = (line.split(maxsplit=5) for line in maps.splitlines())
+    return frozenset(row[5] for row in rows if len(row) == 6 and "x" in row[1] and row[5].startswith("/"))
+
+
+# --- workers ---------------------------------------------------------------------------------------------------------
+
+
+MOST_REPLY = 1024 * 1024
+MOST_STDERR = 64 * 1024
+
+
+class WorkerDied(TfbuildError):
+    """The process in the container ended (with `worker_exit_code`) or broke the protocol (-1) instead of answering."""
+
+    def __init__(self, why: str, *, exit_code: int, stderr_tail: str) -> None:
+        self.worker_exit_code = exit_code
+        self.stderr_tail = stderr_tail
+        super().__init__(why + (f":\n{stderr_tail}" if stderr_tail else ""))
+
+
+class Worker:
+    """A running worker; use it as a context manager, or call close(), to remove its container."""
+
+    def __init__(self, container: Any, attached: Attached, exit_code: Callable[[], int], cleanup: ExitStack) -> None:
+        self.name: str = container.name
+        self._container = container
+        self._attached = attached
+        self._exit_code = exit_code
+        self._cleanup = cleanup
+        self._lost = ""
+
+    def ask(self, line: str, timeout: float) -> str:
+        """Send `line` and return the line that answers it, within `timeout` seconds.
+
+        Raises TimeoutError, or WorkerDied with the exit code and the end of stderr. After either the worker is lost:
+        a late answer would be taken for that of the next line.
+        """
+        if self._lost:
+            raise WorkerDied(self._lost, exit_code=-1, stderr_tail=self._stderr_tail())
+        deadline = time.monotonic() + timeout
+        self._attached.send(line.encode() + b"\n")
+        while b"\n" not in self._attached.out:
+            self._wait(deadline, timeout)
+        reply, _, rest = bytes(self._attached.out).partition(b"\n")
+        self._attached.out[:] = rest
+        return reply.decode(errors="replace")
+
+    def _wait(self, deadline: float, timeout: float) -> None:
+        if not self._attached.open:
+            self._fail("the worker ended before it answered", self._exit_code())
+        if len(self._attached.out) > MOST_REPLY:
+            self._fail(f"the worker's answer is longer than {MOST_REPLY} bytes")
+        try:
+            self._attached.pump(deadline)
+        except TimeoutError:
+            self._lost = f"the worker did not answer within {timeout:g} s"
+            raise TimeoutError(self._lost) from None
+        del self._attached.err[:-MOST_STDERR]
+
+    def _fail(self, why: str, exit_code: int = -1) -> None:
+        self._lost = why
+        raise WorkerDied(why, exit_code=exit_code, stderr_tail=self._stderr_tail())
+
+    def _stderr_tail(self) -> str:
+        return self._attached.err[-MOST_STDERR:].decode(errors="replace").strip()
+
+    def pause(self) -> None:
+        """Stop the worker's process with all its threads, so that idle threads do not spin. Raises WorkerDied.
+
+        Uses a signal, not the engine's freezer: under load the freezer of older runc fails ("unable to freeze").
+        """
+        self._signal("SIGSTOP")
+
+    def resume(self) -> None:
+        """Resume a paused worker."""
+        self._signal("SIGCONT")
+
+    def _signal(self, name: str) -> None:
+        try:
+            with translated():
+                self._container.kill(signal=name)
+        except TfbuildError as error:
+            self._fail(f"the worker cannot be sent {name}: {error.reason}")
+
+    def close(self) -> None:
+        """Remove the container; may be called twice."""
+        self._lost = self._lost or "the worker was closed"
+        self._cleanup.close()
+
+    def __enter__(self) -> "Worker":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -14,7 +14,7 @@ from typing import IO, Any
 
 import docker
 
-from tfbuild.engine.sdk_errors import is_no_space
+from tfbuild.engine.faults import is_no_space
 from tfbuild.errors import DiskFull
 from tfbuild.util.files import FULL
 

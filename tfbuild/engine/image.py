@@ -1,9 +1,11 @@
-"""An image as the engine describes it, and the parts of its name."""
+"""An image as the engine describes it, the parts of its name, and the error for one that was removed meanwhile."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
+from tfbuild.errors import UnknownImage
 from tfbuild.util.terminal import as_text
 
 
@@ -51,3 +53,23 @@ def split_tag(ref: str) -> tuple[str, str]:
     """
     repository, colon, tag = ref.rpartition(":")
     return (repository, tag) if colon and "/" not in tag else (ref, "latest")
+
+
+class Holder(Protocol):
+    """An engine, as far as its images are concerned."""
+
+    def exists(self, ref: str) -> bool: ...
+
+
+@contextmanager
+def named_if_removed(engine: Holder, image_id: str, ref: str, use: str) -> Iterator[None]:
+    """Raise UnknownImage with the name `ref` if the image is removed during the block: the engine only knows its id.
+
+    `use`: what was done with it, such as "verified". Other missing images stay the errors that they are.
+    """
+    try:
+        yield
+    except UnknownImage as error:
+        if engine.exists(image_id):
+            raise
+        raise UnknownImage(f"{ref} was removed while it was {use}", hint="invoke build makes it again") from error

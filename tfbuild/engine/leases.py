@@ -11,14 +11,14 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import docker
 
-from tfbuild.engine import clock
-from tfbuild.engine.sdk_errors import translated
+from tfbuild.engine.faults import translated
 from tfbuild.errors import TfbuildError
 
 # The labels of a container: its own name, its owner, and for how long its run may need it.
@@ -111,7 +111,7 @@ def sweep(client: Any) -> list[str]:
         rows = client.api.containers(all=True, filters={"label": CONTAINER})
         own = [row for row in rows if f"/{_labels(row).get(CONTAINER)}" in (row.get("Names") or ())]
         # Where the time cannot be read, no lease is over.
-        now = (clock.now(client) if own else None) or 0.0
+        now = (engine_time(client) if own else None) or 0.0
         for row in own:
             if is_over(_labels(row), this_process(), now - row["Created"]):
                 removed += _remove(client, str(row["Id"]), _labels(row)[CONTAINER])
@@ -128,3 +128,11 @@ def _remove(client: Any, container: str, name: str) -> Sequence[str]:
         client.api.remove_container(container, force=True, v=True)
         return [name]
     return []
+
+
+def engine_time(client: Any) -> float | None:
+    """Return the engine's time, in seconds since the epoch; None where it cannot be read."""
+    try:
+        return datetime.fromisoformat(str(client.info()["SystemTime"])).timestamp()
+    except (KeyError, ValueError):
+        return None

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from tfbuild.context import labels
 from tfbuild.context.dockerfile import Context, image_digest
-from tfbuild.engine import Engine, Image, debian, oci_layout, transfer
+from tfbuild.engine import Engine, Image, debian, transfer
+from tfbuild.engine.faults import REFUSED, reason, translated
 from tfbuild.engine.image import split_tag
-from tfbuild.engine.sdk_errors import REFUSED, reason, translated
 from tfbuild.errors import BaseUnavailable, EngineMissing, Stale, TfbuildError, UnknownImage
 from tfbuild.pipeline import bundle as bundles
 from tfbuild.plan import Build, debian_pythons
@@ -81,7 +81,7 @@ def named_contexts(engine: Engine, base: ResolvedBase, folder: Path, progress: P
     if "@sha256:" in base.reference:
         return {}
     with progress.step(f"base: pass {base.name} to the builder"):
-        digest = oci_layout.write(engine, base.reference, folder)
+        digest = transfer.write_layout(engine.client, base.reference, folder)
     return {base.reference: f"oci-layout://{folder.resolve()}@{digest}"}
 
 

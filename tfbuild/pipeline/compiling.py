@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tfbuild.engine import Engine, clock, disk_space
+from tfbuild.engine import Engine, faults, leases
 from tfbuild.engine.build import BuildSettings
-from tfbuild.engine.sdk_errors import translated
+from tfbuild.engine.faults import translated
 from tfbuild.errors import BadMirror, BuildFailed, DiskFull, TfbuildError, TimeUp
 from tfbuild.pipeline import bazel, diagnosis, resources
 from tfbuild.pipeline import mirror as mirrors
@@ -165,7 +165,7 @@ class BuilderHost:
     def _deadline(self) -> str:
         """Return the time limit for compile.sh: a second of the engine's clock, which may be another machine's."""
         with translated():
-            now = clock.now(self.engine.client) or time.time()
+            now = leases.engine_time(self.engine.client) or time.time()
         return f"{now + _left(self.run):.0f}\n"
 
     def _keep(self, job: Compile, watch: BazelWatch) -> None:
@@ -210,7 +210,7 @@ class BuilderHost:
         """Return the error with what to do about it, where that is known."""
         run, share = self.run, self.share
         # Programs call a full disk anything: apt calls signatures invalid.
-        if disk_space.is_full(self.engine):
+        if faults.disk_is_full(self.engine):
             return DiskFull(f"the engine's disk is full\n{error.reason}", hint=f"docker builder prune; {error.hint}")
         if watch.killed and share is not None:
             return BuildFailed(

@@ -18,7 +18,7 @@ from tfbuild.context import dockerfile
 from tfbuild.context.dockerfile import Context, image_digest
 from tfbuild.context.labels import UNVERIFIED, given_at_build, image_name, read_labels
 from tfbuild.cpu import Cpu, cpuid
-from tfbuild.engine import Engine, disk_space
+from tfbuild.engine import Engine, faults
 from tfbuild.engine.build import BuildSettings
 from tfbuild.errors import BaseUnavailable, EngineMissing, UnknownImage, Unsupported, UsageError
 from tfbuild.pipeline import base_image as bases
@@ -260,7 +260,7 @@ class Maker:
     def need_disk(self, build: Build) -> None:
         """Raise DiskFull if the engine has less space than such a build usually needs."""
         usual = DISK["file" if self.run.reuse else build.wheel.kind]
-        disk_space.require(self.engine, usual if self.run.disk is None else self.run.disk)
+        faults.require_free(self.engine, usual if self.run.disk is None else self.run.disk)
 
     def base(self, build: Build) -> ResolvedBase:
         """Return the image that the build starts from, which the engine then has. Raises BaseUnavailable."""

@@ -7,7 +7,8 @@ from typing import Any, TypeGuard
 
 from tfbuild.context import labels
 from tfbuild.context.labels import REPOSITORY
-from tfbuild.engine import Engine, Image, removal, transfer
+from tfbuild.engine import Engine, Image, transfer
+from tfbuild.engine.image import named_if_removed
 from tfbuild.errors import RegistryRefused, UnknownImage, UsageError, VerificationFailed, Withdrawn
 from tfbuild.oci import references, referrers
 from tfbuild.oci.client import Registry
@@ -64,7 +65,7 @@ def push(
     image and `force` is not set, Withdrawn if this image was withdrawn.
     """
     ready = prepare(engine, image, registry, reports, force=force, sign=sign is not None)
-    with removal.told(engine, ready.image.id, image, "pushed"):
+    with named_if_removed(engine, ready.image.id, image, "pushed"):
         return _push(engine, ready, registry, reports, force=force, sign=sign, progress=progress)
 
 

@@ -10,7 +10,8 @@ from functools import partial
 from tfbuild import __version__
 from tfbuild.binary.guard import Guard
 from tfbuild.context.labels import Planned, read_labels
-from tfbuild.engine import Engine, Image, removal
+from tfbuild.engine import Engine, Image
+from tfbuild.engine.image import named_if_removed
 from tfbuild.errors import TfbuildError
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.records import Environment, TensorFlow
@@ -40,7 +41,7 @@ def verify(
     verification = Verification(engine=engine, ref=image.id, planned=planned, baseline=baseline or untimed)
     with (
         engine.watched("verification") as require_engine,
-        removal.told(engine, image.id, ref, "verified"),
+        named_if_removed(engine, image.id, ref, "verified"),
         ExitStack() as stack,
     ):
         timed = partial(_timed, verification, progress, require_engine)

@@ -1,0 +1,207 @@
+"""What goes wrong with an engine: the SDK's errors in our terms, a full disk, an engine that ended.
+
+A container that dies with its engine looks like one that was killed, and the API does not say when the engine started.
+A connection does: it ends with the process at its other end, and nothing inside a container can end it.
+"""
+
+import re
+import selectors
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import docker
+import requests
+
+from tfbuild.errors import BuildFailed, DiskFull, EngineMissing, TfbuildError, UnknownImage
+from tfbuild.oci import credentials
+
+# The SDK raises these where an engine, or a registry behind it, refuses or cannot be reached.
+REFUSED = (docker.errors.APIError, requests.exceptions.RequestException)
+NO_ANSWER = "no container engine answers: "
+# How the engine's own messages end if its disk, or a quota there, is full; containerd adds a word. Elsewhere in them
+# such words may be an image's.
+NO_SPACE = re.compile(r"(?:no space left on device|disk quota exceeded)(?:: unknown)?\s*$")
+
+
+@contextmanager
+def translated(ref: str = "") -> Iterator[None]:
+    """Turn the SDK's errors into EngineMissing, UnknownImage, DiskFull, or TfbuildError for other refusals.
+
+    The SDK also reads registry credentials; where it cannot, the error becomes RegistryRefused.
+    """
+    try:
+        yield
+    except docker.errors.ImageNotFound as error:
+        raise UnknownImage(f"no image {ref!r} on this engine", hint="docker image ls lists its images") from error
+    except docker.errors.APIError as error:
+        if is_no_space(error):
+            raise disk_full(error.explanation) from error
+        raise TfbuildError(f"the container engine refused: {error.explanation or error}") from error
+    except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
+        if (refusal := credentials.refused(error)) is not None:
+            raise refusal from error
+        raise EngineMissing(f"{NO_ANSWER}{reason(error)}", hint="invoke engine") from error
+
+
+def is_no_space(error: docker.errors.APIError) -> bool:
+    """Return whether the engine refused because its disk is full."""
+    return NO_SPACE.search(error.explanation or "") is not None
+
+
+def disk_full(message: str) -> DiskFull:
+    """Return the error for a message of the engine that says so."""
+    return DiskFull(f"the engine's disk is full: {message.strip()}", hint=PRUNE_HINT)
+
+
+def reason(error: BaseException) -> str:
+    """Return the message of the innermost cause ("No such file or directory"); the SDK wraps it four times."""
+    while (inner := error.__cause__ or error.__context__) is not None:
+        error = inner
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+
+
+# --- a full disk -----------------------------------------------------------------------------------------------------
+
+
+# With less free, the disk is why the engine failed, whatever it says; it leaves a little to itself when it cleans up.
+FULL_BYTES = 16 << 20
+PRUNE_HINT = "docker builder prune, docker image prune; then run the same command again: what was built is kept"
+
+
+class Keeper(Protocol):
+    """An engine, as far as its disk is concerned."""
+
+    @property
+    def local(self) -> bool: ...
+    @property
+    def data_root(self) -> Path: ...
+
+
+def free_space(engine: Keeper) -> int | None:
+    """Return the free bytes where the engine keeps its images; None where that is on another machine or in a VM."""
+    root = engine.data_root
+    if not engine.local or not root.is_dir():
+        return None
+    return shutil.disk_usage(root).free
+
+
+def disk_is_full(engine: Keeper) -> bool:
+    """Return whether the engine's disk is seen to be full."""
+    space = free_space(engine)
+    return space is not None and space < FULL_BYTES
+
+
+def require_some_space(engine: Keeper, use: str) -> None:
+    """Raise DiskFull where the engine's disk is full. `use`: what it was to do."""
+    if disk_is_full(engine):
+        raise DiskFull(f"the engine's disk is full: no space is left on {engine.data_root} for {use}", hint=PRUNE_HINT)
+
+
+def require_free(engine: Keeper, required: int) -> None:
+    """Raise DiskFull where fewer than `required` bytes are free."""
+    space = free_space(engine)
+    if space is not None and space < required:
+        raise DiskFull(
+            f"{required / 1e9:.1f} GB are needed on {engine.data_root}, {space / 1e9:.1f} GB are free",
+            hint="free unused data: docker builder prune, docker image prune",
+        )
+
+
+# --- an engine that ended --------------------------------------------------------------------------------------------
+
+
+# No event has this name, so the engine sends nothing but the head of its answer.
+NO_EVENT = {"filters": '{"event": ["none"]}'}
+AGAIN = "the image is kept: run the same command again"
+
+
+class HeldConnection:
+    """A connection to the engine that is kept open. Raises EngineMissing; close it."""
+
+    def __init__(self, client: Any) -> None:
+        # The SDK's own events() does not show its connection.
+        api = client.api
+        with translated():
+            self._response = api._get(api._url("/events"), params=NO_EVENT, stream=True)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the engine at its other end has ended."""
+        if not self._response.ok:
+            return False  # a proxy may refuse to list events; its answer ends at once
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._response.raw, selectors.EVENT_READ)
+            return bool(selector.select(0))
+
+    def close(self) -> None:
+        self._response.close()
+
+
+@contextmanager
+def watched(
+    client: Any, require_answer: Callable[[], None], require_space: Callable[[], None], use: str
+) -> Iterator[Callable[[], None]]:
+    """Raise EngineMissing for any error in the block if the engine ended during it; see Engine.watched.
+
+    `require_answer` raises EngineMissing if the engine takes no new connection, `require_space` DiskFull if its disk is
+    full: it does not always say so itself.
+    """
+    with closing(HeldConnection(client)) as held:
+
+        def require_engine() -> None:
+            try:
+                require_answer()
+            except EngineMissing as missing:
+                raise _gone(use, missing) from missing
+            # In this order: a new connection may have waited until the next engine started.
+            if held.ended:
+                raise _restarted(use)
+            require_space()
+
+        try:
+            yield require_engine
+        except DiskFull:
+            raise
+        except Exception:
+            require_engine()
+            raise
+
+
+@contextmanager
+def building(require_answer: Callable[[], None]) -> Iterator[None]:
+    """Raise EngineMissing for a build that fails because the engine does not answer any more."""
+    try:
+        yield
+    except BuildFailed as error:
+        try:
+            require_answer()
+        except EngineMissing as missing:
+            raise _ended_in_build(missing, error) from error
+        raise
+
+
+def _gone(use: str, missing: EngineMissing) -> EngineMissing:
+    """Return the error for an engine that does not answer any more, as `missing` says."""
+    return EngineMissing(
+        f"the container engine stopped answering during {use}: {missing.reason.removeprefix(NO_ANSWER)}",
+        hint=f"{missing.hint}; {AGAIN}",
+    )
+
+
+def _restarted(use: str) -> EngineMissing:
+    """Return the error for an engine that ended during `use`, and answers again."""
+    return EngineMissing(
+        f"the container engine ended during {use}, and was started again",
+        hint=f"{AGAIN}; the engine's log says why it ended (journalctl -u docker)",
+    )
+
+
+def _ended_in_build(missing: EngineMissing, failed: BuildFailed) -> EngineMissing:
+    """Return the error for a build that failed because the engine, as `missing` says, does not answer any more."""
+    return EngineMissing(
+        f"the container engine ended during the build: {missing.reason.removeprefix(NO_ANSWER)}",
+        hint=f"{missing.hint}; {failed.hint}",
+    )
