@@ -64,11 +64,11 @@ def files(tmp_path: Path) -> dict[str, str]:
         ),
         (
             ("--release", "2.13.1", "--source", "{half}", "--set", "source-sha256={half_sha256}"),
-            16, "half.tar.gz is no tar archive, or one that is cut off: ", "--source takes what tar",
+            16, "half.tar.gz is not a complete tar archive: ", "--source takes what tar",
         ),
         (
             ("--release", "2.13.1", "--source", "{page}", "--set", "source-sha256={page_sha256}"),
-            16, "page.tar.gz is no tar archive", "--source takes what tar",
+            16, "page.tar.gz is not a complete tar archive", "--source takes what tar",
         ),
         (("--release", "2.14.1", "--bazel", "newest"), 2, "'newest' is not a Bazel version", "--bazel 7.4.1"),
         (("--release", "2.14.1", "--python", "3.11", "--compiler", "gcc-16"), 12, "gcc-16 is not in bullseye", "-"),

@@ -224,7 +224,7 @@ def test_a_damaged_file_of_a_bundle_is_named_and_a_new_bundle_is_whole(
     damage(filled / FILE, outside)
     with nobody():
         done = answer("build", *OPTIONS, "--mirror", str(filled), cwd=here, env={"HOME": str(here)})
-        for take in (bundle.read, bundle.fill):
+        for take in (bundle.open_bundle, bundle.fill):
             with pytest.raises(BadMirror, match=message):
                 take(filled)
     assert done.returncode == BadMirror.exit_code
@@ -233,7 +233,7 @@ def test_a_damaged_file_of_a_bundle_is_named_and_a_new_bundle_is_whole(
     assert not (here / "build").exists()
     fill(here / "new")
     assert (here / "new" / FILE).read_bytes() == BODY
-    assert bundle.read(here / "new").files == 1
+    assert bundle.open_bundle(here / "new").files == 1
 
 
 def test_a_file_put_into_a_bundle_by_a_link_is_refused(here: Path, outside: Path) -> None:
@@ -252,14 +252,14 @@ def test_a_bundles_list_that_is_a_folder_is_told_before_anything_is_downloaded(h
     with pytest.raises(BadMirror, match=r"bundle\.json is not a file"):
         bundle.fill(here / "bundle")
     with pytest.raises(BadMirror, match=r"it has no bundle\.json"):
-        bundle.read(here / "bundle")
+        bundle.open_bundle(here / "bundle")
 
 
 def test_a_bundle_of_somebody_else_can_be_used_and_not_filled(filled: Path, here: Path) -> None:
     for path in (filled, *filled.rglob("*")):
         path.chmod(0o555 if path.is_dir() else 0o444)
     with nobody():
-        assert bundle.read(filled).files == 1
+        assert bundle.open_bundle(filled).files == 1
         maker = Maker(run=Run(work=here / "build", reports=here / "reports"))
         with pytest.raises(UsageError, match=f"cannot write to {filled}: Permission denied"):
             maker.bundle((), filled)

@@ -76,10 +76,10 @@ def fill_bundle(folder: Path, number: int) -> None:
     made = bundle.fill(folder)
     for name in ("one", "two")[: number + 1]:
         if made.find(f"pypi.org/{name}") is None:
-            with made.place(f"pypi.org/{name}", "") as part:
+            with made.new_file(f"pypi.org/{name}", "") as part:
                 part.write(name.encode() * 100)
     made.write("id")
-    bundle.read(folder)
+    bundle.open_bundle(folder)
 
 
 def export_wheel(folder: Path, number: int) -> None:

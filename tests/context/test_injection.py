@@ -290,7 +290,9 @@ def test_an_image_of_a_recorded_fleet_is_no_more_than_a_request(field: str, valu
     document = {"schema": "tfbuild.fleet/1", "images": [{**image, field: value}], "hosts": [], "skipped": []}
     (folder / "fleet.json").write_text(json.dumps(document))
     with pytest.raises(TfbuildError) as refusal:
-        planned(**{name: getattr(fleet.read(folder / "fleet.json").images[0], name) for name in ("platform", "cpu")})
+        planned(
+            **{name: getattr(fleet.read_fleet(folder / "fleet.json").images[0], name) for name in ("platform", "cpu")}
+        )
     assert refusal.value.exit_code in (2, 14)
 
 

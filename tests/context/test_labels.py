@@ -57,7 +57,7 @@ def test_labels_of_any_letters_can_be_written(given_labels: dict[str, str]) -> N
     for name, value in parse_image(attributes).labels.items():
         assert (name + value).encode()
     with suppress(UnknownImage):
-        Planned.of("x", labels_of(build()) | foreign, "amd64")
+        Planned.from_labels("x", labels_of(build()) | foreign, "amd64")
 
 
 @pytest.mark.parametrize("text", ["", "newest", ENDLESS, 5001 * "9", "1" * 200, "2.20.0\n\x1b", "²"])
@@ -99,7 +99,7 @@ def test_an_image_with_labels_of_any_content_does_not_break_a_listing(name: str,
 @pytest.mark.parametrize("release", [ENDLESS, 5001 * "1"])
 def test_a_release_that_cannot_be_read_is_an_unreadable_label(release: str) -> None:
     with pytest.raises(UnknownImage, match=r"unreadable label io\.tfbuild\.release"):
-        Planned.of("x", labels_of(build()) | {"io.tfbuild.release": release}, "amd64")
+        Planned.from_labels("x", labels_of(build()) | {"io.tfbuild.release": release}, "amd64")
 
 
 GITHUB = {
@@ -127,5 +127,5 @@ def test_an_image_names_the_repository_that_builds_it(env: dict[str, str], sourc
 
 @pytest.mark.parametrize("source", ["github.com/us/tfbuild", "https://x y", "https://x/$HOME", "file:///etc"])
 def test_an_address_that_is_none_is_refused(source: str) -> None:
-    with pytest.raises(UsageError, match=r"TFBUILD_IMAGE_SOURCE is .* no web address"):
+    with pytest.raises(UsageError, match=r"TFBUILD_IMAGE_SOURCE is .* not a URL"):
         labels.given_at_build({"TFBUILD_IMAGE_SOURCE": source})

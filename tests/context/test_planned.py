@@ -25,11 +25,11 @@ LABELS = {
 def planned(*features: str, release: str = "2.14.0", wheel: str = "official") -> Planned:
     held = " ".join(sorted(closure(features or ["avx"])))
     more = {PREFIX + "features": held, PREFIX + "release": release, PREFIX + "wheel": wheel}
-    return Planned.of("x", LABELS | more, "amd64")
+    return Planned.from_labels("x", LABELS | more, "amd64")
 
 
 def test_the_labels_of_an_image() -> None:
-    plan = Planned.of("x", LABELS, "amd64")
+    plan = Planned.from_labels("x", LABELS, "amd64")
     assert (plan.id, plan.arch, plan.target) == ("2.14.0-mkl-py3.11-avx", "x86_64", "mkl")
     assert "avx" in plan.features
     assert plan.smoke().known_defects == ("max_pool_nchw_after_nhwc", "avg_pool_nchw_after_nhwc")
@@ -39,7 +39,7 @@ def test_the_labels_of_an_image() -> None:
 def test_an_image_of_somebody_else_is_refused(name: str) -> None:
     labels = {key: value for key, value in LABELS.items() if key != PREFIX + name}
     with pytest.raises(UnknownImage, match=f"no label {PREFIX}{name}"):
-        Planned.of("x", labels, "amd64")
+        Planned.from_labels("x", labels, "amd64")
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_an_image_of_somebody_else_is_refused(name: str) -> None:
 )
 def test_labels_that_cannot_be_meant_are_refused(name: str, value: str) -> None:
     with pytest.raises(UnknownImage, match="unreadable label"):
-        Planned.of("x", LABELS | {PREFIX + name: value}, "amd64")
+        Planned.from_labels("x", LABELS | {PREFIX + name: value}, "amd64")
 
 
 @pytest.mark.parametrize(("release", "count"), [("2.1.4", 0), ("2.2.0", 2), ("2.15.1", 2), ("2.16.1", 0)])

@@ -113,8 +113,8 @@ def test_names_and_variables_that_others_rely_on() -> None:
 def test_labels_that_are_no_texts_become_texts() -> None:
     assert as_text({"a": 1, 2: None}) == {"a": "1", "2": "None"}
     assert as_text({"a": "\ud800"}) == {"a": "?"}
-    assert labels.of_configuration({"config": {"Labels": {"a": 1}}, "Labels": {"b": "c"}}) == {"a": "1"}
-    assert labels.of_configuration({}) == labels.of_configuration({"config": {}}) == {}
+    assert labels.configured_labels({"config": {"Labels": {"a": 1}}, "Labels": {"b": "c"}}) == {"a": "1"}
+    assert labels.configured_labels({}) == labels.configured_labels({"config": {}}) == {}
     read = labels.read_labels({"io.tfbuild.a": "1", "org.opencontainers.image.base.name": "n", "other": "x"})
     assert (dict(read.own), read.base_name, read.base_digest) == ({"a": "1"}, "n", "")
 
@@ -132,14 +132,16 @@ def test_a_plan_is_read_from_the_labels() -> None:
         "wheel": "official", "instruction-set": "avx", "compute-capabilities": "8.0 9.0", "version": "0.9",
         "platform": "linux/arm64", "python": "3.9",
     }  # fmt: skip
-    read = Planned.of("x", LABELS | {PREFIX + name: value for name, value in more.items()}, "arm64")
+    read = Planned.from_labels("x", LABELS | {PREFIX + name: value for name, value in more.items()}, "arm64")
     assert read == Planned(
         id="2.14.0-mkl-py3.11-avx", release="2.14.0", python="3.9", target="mkl", arch="aarch64",
         features=frozenset(LABELS[f"{PREFIX}features"].split()), threading="threadpool", allocator="tcmalloc",
         wheel="official", instruction_set="avx", compute_capabilities=("8.0", "9.0"), version="0.9",
     )  # fmt: skip
-    assert (read.platform, Planned.of("x", LABELS, "amd64").platform) == ("linux/arm64", "linux/amd64")
-    least = Planned.of("x", {name: value for name, value in LABELS.items() if "threading" not in name}, "amd64")
+    assert (read.platform, Planned.from_labels("x", LABELS, "amd64").platform) == ("linux/arm64", "linux/amd64")
+    least = Planned.from_labels(
+        "x", {name: value for name, value in LABELS.items() if "threading" not in name}, "amd64"
+    )
     assert (least.threading, least.wheel, least.instruction_set, least.version) == ("", "", "", "")
     smoke = read.smoke()
     assert (smoke.release, smoke.python, smoke.target, smoke.threading) == ("2.14.0", "3.9", "mkl", "threadpool")
@@ -151,7 +153,7 @@ def test_a_plan_is_read_from_the_labels() -> None:
 def test_each_label_that_a_plan_needs_is_asked_for(name: str) -> None:
     less = {key: value for key, value in LABELS.items() if key != PREFIX + name}
     with pytest.raises(UnknownImage, match=rf"x was not made by tfbuild: it has no label io\.tfbuild\.{name}") as error:
-        Planned.of("x", less, "amd64")
+        Planned.from_labels("x", less, "amd64")
     assert error.value.hint == "invoke build"
 
 
@@ -169,10 +171,10 @@ def test_each_label_that_a_plan_needs_is_asked_for(name: str) -> None:
 def test_identifiers_and_pythons_have_a_form(name: str, value: str, good: bool) -> None:
     given = LABELS | {PREFIX + name: value}
     if good:
-        assert getattr(Planned.of("x", given, "amd64"), name) == value
+        assert getattr(Planned.from_labels("x", given, "amd64"), name) == value
     else:
         with pytest.raises(UnknownImage, match=rf"unreadable label io\.tfbuild\.{name}: '{value[:40]}'$"):
-            Planned.of("x", given, "amd64")
+            Planned.from_labels("x", given, "amd64")
 
 
 # --- which files ------------------------------------------------------------------------------------------------------

@@ -101,7 +101,7 @@ def test_bazels_own_downloads_are_recorded_and_then_come_from_the_bundle(
     made.write()
     assert [(row.path, row.sha256) for row in made.listing.files] == [("files.example.org/lib-1.tar.gz", sha256)]
 
-    with mirror.serve(bundle.read(tmp_path / "bundle")) as server:
+    with mirror.serve(bundle.open_bundle(tmp_path / "bundle")) as server:
         done = compiled(engine, builder, server, sha256, COLLECT)
         assert done.exit_code == 0, done.stderr
         assert "/files.example.org/lib-1.tar.gz" in server.requested

@@ -356,7 +356,7 @@ def test_a_cpu_without_even_the_smallest_level_has_none() -> None:
 @pytest.mark.parametrize("name", ["x\0y", ""])
 def test_a_file_that_cannot_be_read_is_refused_with_the_reason(name: str, tmp_path: Path) -> None:
     with pytest.raises(Unsupported, match=r"cannot read .*: (embedded null byte|Is a directory)") as refused:
-        cpu.read(tmp_path / name)
+        cpu.read_text(tmp_path / name)
     assert refused.value.hint == "record one with: cat /proc/cpuinfo > FILE"
 
 

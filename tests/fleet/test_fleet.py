@@ -290,7 +290,7 @@ def test_the_verb_takes_more_hosts_and_its_json_is_read_back(folder: Path, tmp_p
     done = invoke("fleet", files[0], "--images", "2", "--also", files[1], "--json")
     file = tmp_path / "fleet.json"
     file.write_text(done.stdout)
-    chosen = fleet.read(file)
+    chosen = fleet.read_fleet(file)
     assert chosen == fleet.choose(hosts.gather(files).hosts, 2)
     assert json.loads(done.stdout)["schema"] == "tfbuild.fleet/1"
     for image in chosen.images:
@@ -331,7 +331,7 @@ def test_its_images_are_rows_of_the_matrix(folder: Path, tmp_path: Path) -> None
     (folder / "graviton").write_text(machine("amazon-neoverse_n1").cpuinfo())
     file = tmp_path / "fleet.json"
     file.write_text(invoke("fleet", str(folder), "--images", "3", "--json").stdout)
-    images = fleet.read(file).images
+    images = fleet.read_fleet(file).images
     options = ("--release=2.20.0", "--target=cpu", "--python=3.13", f"--fleet={file}")
     rows = json.loads(invoke("matrix", *options, "--format=json").stdout)["rows"]
     assert len(rows) == len(images) == 3
@@ -348,7 +348,7 @@ def test_a_file_without_a_fleet_is_refused(text: str, tmp_path: Path) -> None:
     file = tmp_path / "fleet.json"
     file.write_text(text)
     with pytest.raises(UsageError, match="does not hold a fleet"):
-        fleet.read(file)
+        fleet.read_fleet(file)
 
 
 def test_a_fleet_of_another_version_is_refused(tmp_path: Path) -> None:
@@ -356,7 +356,7 @@ def test_a_fleet_of_another_version_is_refused(tmp_path: Path) -> None:
     chosen = fleet.choose([host("rhel7-haswell")], 1)
     file.write_text(fleet.to_json(chosen).replace("fleet/1", "fleet/2"))
     with pytest.raises(UsageError, match=r"has schema 'tfbuild\.fleet/2'"):
-        fleet.read(file)
+        fleet.read_fleet(file)
 
 
 def test_what_was_not_measured_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

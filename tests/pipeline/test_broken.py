@@ -80,14 +80,14 @@ def test_a_host_that_breaks_is_named_with_its_cause_and_the_next_run_has_the_fil
         assert "the same command continues" in error.hint
         filled.write()
         # Nothing of it is in the bundle.
-        assert bundle.read(folder).listing.files == []
+        assert bundle.open_bundle(folder).listing.files == []
         assert [found.name for found in folder.rglob("*") if found.is_file()] == [bundle.LIST]
         server.fault = ""
         again = bundle.fill(folder)
         with mirror.serve(again, Upstream(base=server.url)) as serving:
             assert requests.get(f"{serving.url}/{path}", timeout=60).content == BODY
         again.write()
-    assert [row.sha256 for row in bundle.read(folder).listing.files] == [hashlib.sha256(BODY).hexdigest()]
+    assert [row.sha256 for row in bundle.open_bundle(folder).listing.files] == [hashlib.sha256(BODY).hexdigest()]
 
 
 def test_who_has_a_file_to_its_end_finds_it_in_the_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +130,7 @@ def test_a_source_that_cannot_be_fetched_leaves_nothing_that_the_next_run_would_
     assert error.value.hint == "the same command continues from there"
     assert time.monotonic() - begun < 60
     target.write()
-    assert bundle.read(tmp_path / "bundle").listing.repositories == []
+    assert bundle.open_bundle(tmp_path / "bundle").listing.repositories == []
     # Whoever comes next has a server that is whole.
     upstream = tmp_path / "upstream"
     upstream.mkdir()
@@ -141,7 +141,7 @@ def test_a_source_that_cannot_be_fetched_leaves_nothing_that_the_next_run_would_
     bundle.keep_tag(again, f"file://{upstream}", "github.com/x/y", "v1", "", None)
     bundle.keep_clone(again, f"file://{upstream}", "github.com/x/z", None)
     again.write()
-    assert len(bundle.read(tmp_path / "bundle").listing.repositories) == 2
+    assert len(bundle.open_bundle(tmp_path / "bundle").listing.repositories) == 2
 
 
 # --- the steps of a build ---------------------------------------------------------------------------------------------

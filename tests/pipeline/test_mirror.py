@@ -119,7 +119,7 @@ def test_a_requested_file_is_in_the_bundle_with_its_digest_and_fetched_once(site
 
 def test_a_bundle_is_served_without_its_hosts_and_names_what_it_lacks(site: Site, folder: Path) -> None:
     filled(folder, site)
-    with mirror.serve(bundle.read(folder)) as server:
+    with mirror.serve(bundle.open_bundle(folder)) as server:
         assert get(server, f"{HOST}/file").content == BODY
         assert requests.head(f"{server.url}/{HOST}/file", timeout=30).headers["Content-Length"] == str(len(BODY))
         assert get(server, f"{HOST}/other").status_code == 404
@@ -135,7 +135,7 @@ def test_a_failure_for_another_reason_is_left_as_it_is(site: Site, folder: Path)
         f"WARNING: Download from http://127.0.0.1/{HOST}/asked failed: GET returned 404 Not Found\n"
         "kernel.cc:1:10: fatal error: 'Eigen/Core' file not found\nFAILED: Build did NOT complete successfully"
     )
-    with mirror.serve(bundle.read(folder)) as server:
+    with mirror.serve(bundle.open_bundle(folder)) as server:
         assert server.explain(failed) is failed
         get(server, f"{HOST}/asked")
         assert server.explain(failed) is failed
@@ -182,7 +182,7 @@ def test_a_mirror_elsewhere_is_named_where_a_download_failed() -> None:
 def test_nothing_outside_of_the_folder_is_served(path: str, site: Site, folder: Path) -> None:
     filled(folder, site)
     (folder.parent / "outside").write_text("secret")
-    with mirror.serve(bundle.read(folder)) as server:
+    with mirror.serve(bundle.open_bundle(folder)) as server:
         connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=30)
         connection.request("GET", f"/{path}")
         assert connection.getresponse().status == 404
@@ -260,7 +260,7 @@ def test_a_bundle_that_was_changed_is_refused(
     filled(folder, site)
     damage(folder)
     with pytest.raises(BadMirror, match=re.escape(message)) as caught:
-        bundle.read(folder)
+        bundle.open_bundle(folder)
     assert caught.value.exit_code == 18
     assert "invoke bundle" in caught.value.hint
 
@@ -271,7 +271,7 @@ def test_a_list_cannot_name_files_elsewhere(site: Site, folder: Path) -> None:
     text = (folder / "bundle.json").read_text()
     (folder / "bundle.json").write_text(text.replace(f'"path": "{HOST}/file"', '"path": "../outside"'))
     with pytest.raises(BadMirror):
-        bundle.read(folder)
+        bundle.open_bundle(folder)
 
 
 def test_files_put_there_by_hand_are_added_and_partial_ones_of_a_killed_run_are_not(folder: Path) -> None:
@@ -281,7 +281,7 @@ def test_files_put_there_by_hand_are_added_and_partial_ones_of_a_killed_run_are_
     (folder / f".{bundle.LIST}.0123abcd").write_bytes(b"half")
     bundle.fill(folder).write()
     assert files_in(folder) == {f"{HOST}/by-hand", "bundle.json"}
-    assert bundle.read(folder).find(f"{HOST}/by-hand") is not None
+    assert bundle.open_bundle(folder).find(f"{HOST}/by-hand") is not None
 
 
 def test_a_folder_of_something_else_is_not_filled(tmp_path: Path) -> None:
@@ -439,7 +439,7 @@ def test_a_tag_is_kept_without_history_and_cloned_from_the_bundle(
         bundle.keep_tag(target, f"file://{repository}", "github.com/x/y", "v1", commit[:12], None)
     target.write()
     assert target.listing.repositories == [bundle.BundledRepository(path="github.com/x/y", tag="v1", commit=commit)]
-    with mirror.serve(bundle.read(folder)) as server:
+    with mirror.serve(bundle.open_bundle(folder)) as server:
         url = f"{server.url}/github.com/x/y"
         git(tmp_path, "clone", "--quiet", "--depth", "1", "--branch", "v1", url, "clone")
         with pytest.raises(subprocess.CalledProcessError):
@@ -457,25 +457,27 @@ def test_a_clone_is_kept_whole_and_checked(repository: Path, folder: Path, tmp_p
         git(tmp_path, "clone", "--quiet", f"{server.url}/{path}", "clone")
     assert git(tmp_path / "clone", "rev-list", "--count", "HEAD") == "2"
     target.write()
-    assert bundle.read(folder).listing.repositories == [bundle.BundledRepository(path=path, tag="", commit=commit)]
+    assert bundle.open_bundle(folder).listing.repositories == [
+        bundle.BundledRepository(path=path, tag="", commit=commit)
+    ]
     git(folder / path, "update-ref", "HEAD", "HEAD~1")
     with pytest.raises(BadMirror, match=f"lacks the clone at {commit}"):
-        bundle.read(folder)
+        bundle.open_bundle(folder)
 
 
 def test_a_repository_whose_tag_was_moved_is_refused(repository: Path, folder: Path) -> None:
     target = bundle.fill(folder)
     bundle.keep_tag(target, f"file://{repository}", "github.com/x/y", "v1", "", None)
     target.write()
-    assert bundle.read(folder).listing.repositories
+    assert bundle.open_bundle(folder).listing.repositories
     tree = git(folder / "github.com/x/y", "rev-parse", "v1^{tree}")
     other = git(folder / "github.com/x/y", "commit-tree", tree, "-m", "other")
     git(folder / "github.com/x/y", "tag", "--force", "v1", other)
     with pytest.raises(BadMirror, match="lacks the tag v1"):
-        bundle.read(folder)
+        bundle.open_bundle(folder)
     git(folder / "github.com/x/y", "tag", "--delete", "v1")
     with pytest.raises(BadMirror, match="lacks the tag v1") as caught:
-        bundle.read(folder)
+        bundle.open_bundle(folder)
     assert "invoke bundle" in caught.value.hint
 
 

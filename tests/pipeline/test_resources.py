@@ -60,7 +60,7 @@ def test_the_users_choice_wins_and_the_reason_says_so() -> None:
 
 
 def test_an_engine_elsewhere_is_not_bound_by_this_cgroup() -> None:
-    assert resources.of_this_process(local=False) == Limits()
+    assert resources.process_limits(local=False) == Limits()
 
 
 @pytest.mark.parametrize(

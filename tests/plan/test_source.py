@@ -138,13 +138,13 @@ def test_an_archive_that_is_cut_off_is_refused(compression: str, tmp_path: Path)
     whole = path.read_bytes()
     for share in (0.0, 0.02, 0.3, 0.5):
         path.write_bytes(whole[: int(len(whole) * share) | 1])  # never between two members
-        assert "double.tar is no tar archive, or one that is cut off: " in refused(path)
+        assert "double.tar is not a complete tar archive: " in refused(path)
 
 
 def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     path.write_text("<html>404: not found</html>\n" * 100)
-    assert "page.html is no tar archive" in refused(path)
+    assert "page.html is not a complete tar archive" in refused(path)
 
 
 def test_an_archive_of_something_else_is_refused(tmp_path: Path) -> None:

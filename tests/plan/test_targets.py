@@ -86,7 +86,7 @@ def test_a_new_target_has_the_refusals_of_its_row(with_rocm: Copy) -> None:
 
 def test_the_default_is_what_a_request_asks_for() -> None:
     assert Request().target == targets.default() == "mkl"
-    assert targets.of_matrix() == ("cpu", "mkl")
+    assert targets.matrix_targets() == ("cpu", "mkl")
 
 
 def test_checks_are_known_and_the_same_inside_an_image() -> None:
@@ -108,7 +108,7 @@ def test_only_targets_without_onednn_are_a_baseline() -> None:
         ('[[target]]\nname = "tpu"\ntitle = "TPU"\ndefault = true\n', "exactly one target is the default"),
         ('[[target]]\nname = "tpu"\ntitle = "TPU"\nbaseline = "x"\n', "there is no target 'x'"),
         ('[[exclusion]]\ntargets = ["cpu", "x"]\nreason = "x"\n', "there is no target 'x'"),
-        ('[[target]]\nname = "tpu"\ntitle = "TPU"\nasked_by = "("\n', "tpu: asked_by is no regular expression"),
+        ('[[target]]\nname = "tpu"\ntitle = "TPU"\nasked_by = "("\n', "tpu: asked_by is not a regular expression"),
         ('[[target]]\nname = "tpu"\ntitle = "TPU"\nwheel = "tpu"\n', "Invalid enum value 'tpu'"),
     ],
 )

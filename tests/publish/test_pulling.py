@@ -13,7 +13,7 @@ from tests.oci.fake_registry import FakeRegistry, connect
 from tests.oci.fake_registry import fake as fake
 from tests.publish.fake_images import attest, empty_referrers, gather, image, labels_of_plan, signed
 from tfbuild import cpu, publish
-from tfbuild.context.labels import of_configuration
+from tfbuild.context.labels import configured_labels
 from tfbuild.cpu import isa
 from tfbuild.errors import RegistryRefused, Unfinished, VerificationFailed
 from tfbuild.oci import manifests, referrers
@@ -328,7 +328,7 @@ def test_a_provenance_without_a_signature_does_not_count_if_one_is_required(
     forged = own.replace(b'"created": "2026-11-01T00:00:00Z"', b'"created": "2026-11-02T00:00:00Z"')
     attestation = referrers.Attachment(media_type=referrers.PROVENANCE, title="x", created="", content=forged)
     attached = f"{connect(fake).repository}@{referrers.attach(connect(fake), attestation, subject)}"
-    labels = of_configuration(connect(fake).config(subject))
+    labels = configured_labels(connect(fake).config(subject))
 
     def counts(demand: referrers.Demand | None) -> list[Statement]:
         return check.statements(connect(fake), subject, labels, demand=demand)
@@ -350,7 +350,7 @@ def test_a_provenance_without_a_signature_does_not_count_if_one_is_required(
 def test_a_provenance_of_the_future_does_not_count(fake: type[FakeRegistry], names: dict[str, str]) -> None:
     subject = connect(fake).manifest(names["x86-64-v4"])
     assert subject is not None
-    labels = of_configuration(connect(fake).config(subject))
+    labels = configured_labels(connect(fake).config(subject))
     (own,) = referrers.documents(connect(fake), subject, referrers.PROVENANCE)
     later = own.replace(b'"created": "2026-11-01T00:00:00Z"', b'"created": "2099-11-02T00:00:00Z"')
     attestation = referrers.Attachment(media_type=referrers.PROVENANCE, title="x", created="", content=later)

@@ -181,11 +181,11 @@ def test_a_second_bundle_into_one_folder_waits_and_the_lock_is_no_part_of_it(tmp
         thread.start()
         assert progress.noted.wait(60)
         assert not (folder / bundle.LIST).exists()
-        with bundle.fill(folder).place("pypi.org/x", "") as part:
+        with bundle.fill(folder).new_file("pypi.org/x", "") as part:
             part.write(b"x")
     thread.join()
     assert progress.lines == [f"another run is filling {folder}; waiting for it (Ctrl-C leaves it alone)"]
-    assert [row.path for row in bundle.read(folder).listing.files] == ["pypi.org/x"]
+    assert [row.path for row in bundle.open_bundle(folder).listing.files] == ["pypi.org/x"]
 
 
 def test_a_folder_that_cannot_be_locked_is_named(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def base(*env: str, **config: Any) -> Image:
 
 def told(found: Image, on: Image | None = None) -> str:
     """Return the faults, "" if there are none."""
-    planned = Planned.of("x", found.labels, "amd64")
+    planned = Planned.from_labels("x", found.labels, "amd64")
     check = configuration.compare(found, planned, on)
     return "" if check.status == "pass" else check.detail
 
@@ -174,6 +174,6 @@ def test_every_build_renders_what_the_check_compares() -> None:
     text = dict(dockerfile.files(BUILD))["Dockerfile"]
     assert "USER 1000:1000\nWORKDIR /home/tensorflow\n" in text
     assert 'ENTRYPOINT ["/usr/local/bin/tfbuild-entrypoint"]\nCMD ["python"]\n' in text
-    planned = Planned.of("x", LABELS, "amd64")
+    planned = Planned.from_labels("x", LABELS, "amd64")
     assert dockerfile.environment(planned) == dockerfile.environment(BUILD)
     assert replace(planned, requirement="") != planned

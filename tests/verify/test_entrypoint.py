@@ -30,7 +30,7 @@ REQUESTS = {
 
 def of(request: Request) -> tuple[plan.Build, Planned]:
     build = plan.select(request, None)
-    return build, Planned.of("x", labels_of(build), build.platform.removeprefix("linux/"))
+    return build, Planned.from_labels("x", labels_of(build), build.platform.removeprefix("linux/"))
 
 
 @pytest.mark.parametrize("name", REQUESTS)

@@ -11,7 +11,7 @@ from tfbuild.engine import FileEntry, Files
 from tfbuild.verify.checks import files
 from tfbuild.verify.checks.files import DEBIAN
 
-PLAN = Planned.of("x", LABELS, "amd64")
+PLAN = Planned.from_labels("x", LABELS, "amd64")
 SITE = "/opt/tensorflow/lib/python3.11/site-packages"
 STDLIB = "/usr/lib/python3.11"
 SETTINGS = b"home = /usr/bin\ninclude-system-site-packages = false\nversion = 3.11.2\n"

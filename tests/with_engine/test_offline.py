@@ -84,7 +84,7 @@ def site(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
         with small_disk(folder, "200m"):
             _, output = ended(invoke(work, *bundle, *OFFICIAL), 21)
             assert f"no space is left for the bundle in {folder}" in output
-            before = bundles.read(folder)
+            before = bundles.open_bundle(folder)
             assert before.files > 3
             assert not list(folder.rglob(f"{bundles.PART}*"))
             kept = {row.path: (folder / row.path).stat().st_ino for row in before.listing.files}

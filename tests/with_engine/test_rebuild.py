@@ -20,7 +20,7 @@ from tests.facts import newest
 from tests.with_engine.registry import Server
 from tests.with_engine.test_registry import server
 from tfbuild.cli.options import certificates
-from tfbuild.context.labels import of_configuration, read_labels
+from tfbuild.context.labels import configured_labels, read_labels
 from tfbuild.engine import Engine
 from tfbuild.oci import referrers
 from tfbuild.oci.client import Registry
@@ -64,7 +64,7 @@ class Row:
     def labels(self) -> Mapping[str, str]:
         manifest = self.registry.manifest(ID)
         assert manifest is not None
-        return of_configuration(self.registry.config(manifest))
+        return configured_labels(self.registry.config(manifest))
 
 
 @pytest.fixture

@@ -168,7 +168,7 @@ def _release(path: Path) -> str:
         project, version, _, _ = parse_wheel_filename(path.name)
     except InvalidWheelFilename:
         return ""
-    return releases.of_version(version) if re.search("tensorflow|tf-nightly", project) else ""
+    return releases.release_of_wheel(version) if re.search("tensorflow|tf-nightly", project) else ""
 
 
 def _members(archive: zipfile.ZipFile, package: Package) -> list[str]:

@@ -129,7 +129,7 @@ def _combinations(request: MatrixRequest) -> Iterator[Request]:
 
 
 def _of_fleet(request: MatrixRequest) -> Iterator[Request]:
-    product = itertools.product(request.targets or targets.of_matrix(), request.releases or ("",), request.images)
+    product = itertools.product(request.targets or targets.matrix_targets(), request.releases or ("",), request.images)
     for target, release, (platform, cpu) in product:
         yield Request(target=target, release=release, platform=platform, cpu=cpu)
 
@@ -139,7 +139,7 @@ def _of_platforms(request: MatrixRequest) -> Iterator[Request]:
     for name in request.platforms:
         plan.choose_platform(Request(platform=name))  # raises UsageError for an unknown one
     product = itertools.product(
-        request.wheels or WHEELS, request.targets or targets.of_matrix(), request.releases or ("",), platforms
+        request.wheels or WHEELS, request.targets or targets.matrix_targets(), request.releases or ("",), platforms
     )
     for wheel, target, release, platform in product:
         combination = Request(target=target, release=release, platform=platform.name)

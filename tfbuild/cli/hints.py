@@ -179,7 +179,7 @@ def option_of(word: str, verb: Verb) -> str:
 def _meaning(word: str) -> tuple[str, str]:
     """Return the option that a value must be of, and its right spelling; "" for an unknown one."""
     lower = word.lower()
-    if target := targets.meant(lower):
+    if target := targets.named(lower):
         return "target", target
     patterns = ((RELEASE, "release"), (PYTHON, "python"))
     for pattern, option in patterns:

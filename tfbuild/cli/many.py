@@ -54,7 +54,7 @@ def fleet(
 @verb(
     {
         "release": ([], "TensorFlow release (repeatable; default: the newest of each kind of build)", "VERSION"),
-        "target": ([], f"{targets.spelled()} (repeatable; default: {' and '.join(targets.of_matrix())})"),
+        "target": ([], f"{targets.spelled()} (repeatable; default: {' and '.join(targets.matrix_targets())})"),
         "python": ([], "Python (repeatable; default: all that the release and the base images have)", "VERSION"),
         "cpu": ([], "instruction set of builds from source (repeatable; default: the platform's levels)"),
         "platform": ([], "linux/amd64 or linux/arm64 (default: both)"),
@@ -156,7 +156,7 @@ def _images(file: str, options: dict[str, list[str]]) -> tuple[tuple[str, str], 
             f"{', '.join(used)} cannot be combined with --fleet, whose images have their own",
             hint="leave out one of them",
         )
-    return tuple((image.platform, image.cpu) for image in fleets.read(Path(file)).images)
+    return tuple((image.platform, image.cpu) for image in fleets.read_fleet(Path(file)).images)
 
 
 def show_jobs(selected: "Matrix", system: str, runner: Sequence[str]) -> "Matrix":

@@ -97,14 +97,14 @@ def descriptions(own_id: str, release: str, target: str, python: str, instructio
 def given_at_build(env: Mapping[str, str]) -> dict[str, str]:
     """Return the label that depends on who builds: the address of TFBUILD_IMAGE_SOURCE, else of the CI's repository.
 
-    It is not in the Dockerfile, so that forks build the same contexts. Raises UsageError for what is no web address.
+    It is not in the Dockerfile, so that forks build the same contexts. Raises UsageError for what is not a URL.
     Sources of the CI's variables: docs.github.com/en/actions/reference/workflows-and-actions/variables;
     docs.gitlab.com/ci/variables/predefined_variables.
     """
     source = env.get(SOURCE_VARIABLE, "")
     if source and not _is_web_address(source):
         raise UsageError(
-            f"{SOURCE_VARIABLE} is {source!r}, which is no web address",
+            f"{SOURCE_VARIABLE} is {source!r}, which is not a URL",
             hint="for example https://github.com/us/tfbuild",
         )
     if not source and env.get("GITHUB_ACTIONS") == "true":
@@ -173,7 +173,7 @@ def read_labels(labels: object) -> ImageLabels:
     )
 
 
-def of_configuration(configuration: Mapping[str, object]) -> dict[str, str]:
+def configured_labels(configuration: Mapping[str, object]) -> dict[str, str]:
     """Return the labels in an image's configuration, which may have any shape; other values become text."""
     inner = configuration.get("config")
     return as_text(inner.get("Labels") if isinstance(inner, dict) else None)
@@ -224,7 +224,7 @@ class Planned:
     version: str = ""
 
     @classmethod
-    def of(cls, ref: str, labels: Mapping[str, str], architecture: str) -> "Planned":
+    def from_labels(cls, ref: str, labels: Mapping[str, str], architecture: str) -> "Planned":
         """Read the labels; raises UnknownImage if tfbuild made no such image for that architecture ("amd64")."""
         image = read_labels(labels)
         values = {name: image.get(name) for name in (*NEEDED, "threading", "wheel")}
@@ -266,7 +266,7 @@ class Planned:
         return plan.runtime(self.release, self.target, self.threading)
 
     def check(self) -> RuntimeCheck:
-        """Return what its entry point must check. Raises Unsupported and UsageError for labels that make no sense."""
+        """Return what its entry point must check. Raises Unsupported and UsageError for meaningless labels."""
         return plan.runtime_check(
             self.id,
             self.release,

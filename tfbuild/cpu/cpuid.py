@@ -60,7 +60,7 @@ def _position(bit: str) -> tuple[tuple[int, int], int, int]:
 
 
 def leaves(text: str) -> Words:
-    """Return the words of a recording with one leaf a line; empty if the first line is none."""
+    """Return the words of a recording with one leaf a line; empty if the first line is not one."""
     words: dict[tuple[int, int], tuple[int, int, int, int]] = {}
     for line in text.strip().splitlines():
         match = LEAF.fullmatch(line)

@@ -75,7 +75,7 @@ def detect(path: Path | None = None) -> Cpu:
     Raises Unsupported if the file cannot be read, describes no CPU, or the architecture is neither x86-64 nor aarch64.
     """
     if path is not None:
-        return parse(read(path), origin=str(path))
+        return parse(read_text(path), origin=str(path))
     system = platform.system()
     return _linux(str(CPUINFO)) if system == "Linux" else _portable(system)
 
@@ -83,10 +83,10 @@ def detect(path: Path | None = None) -> Cpu:
 @cache
 def _linux(path: str) -> Cpu:
     # An empty line separates the diagnostics from the last core's block.
-    return parse(f"{read(Path(path))}\n\n{cpuid.loader()}", origin=path, machine=platform.machine())
+    return parse(f"{read_text(Path(path))}\n\n{cpuid.loader()}", origin=path, machine=platform.machine())
 
 
-def read(path: Path) -> str:
+def read_text(path: Path) -> str:
     """Return the text of a recording; raises Unsupported if it cannot be read."""
     try:
         with path.open("rb") as file:
@@ -101,7 +101,7 @@ def read(path: Path) -> str:
 
 def parse(text: str, *, origin: str = "cpuinfo", machine: str = "") -> Cpu:
     """Return the CPU of a recording (its formats: tfbuild.cpu.recordings); raises Unsupported if it has none."""
-    return settle(recordings.read(text, origin=origin, machine=machine))
+    return settle(recordings.parse_recording(text, origin=origin, machine=machine))
 
 
 def settle(reading: Reading) -> Cpu:
@@ -155,7 +155,7 @@ def _portable(system: str) -> Cpu:
         raise Unsupported(f"unknown architecture {platform.machine()!r}", hint="tfbuild knows x86-64 and aarch64")
     info = {"arch": arch, "flags": [], **get_cpu_info()}
     known = {key: info[key] for key in recordings.RecordedLibrary.__struct_fields__ if key in info}
-    return settle(recordings.of_library(recordings.RecordedLibrary(**known), arch, origin="py-cpuinfo"))
+    return settle(recordings.from_library(recordings.RecordedLibrary(**known), arch, origin="py-cpuinfo"))
 
 
 def _sysctl() -> str:

@@ -61,7 +61,7 @@ class RecordedLibrary(msgspec.Struct):
     brand_raw: str = "unknown"
 
 
-def read(text: str, *, origin: str, machine: str = "") -> Reading:
+def parse_recording(text: str, *, origin: str, machine: str = "") -> Reading:
     """Read `text`; raises Unsupported if it describes no x86-64 or aarch64 CPU. `machine`: uname's name for it."""
     text = text.replace("\r\n", "\n")
     if text.lstrip().startswith("{"):
@@ -196,14 +196,14 @@ def _library(text: str, origin: str) -> Reading:
     try:
         record = msgspec.json.decode(text, type=RecordedLibrary)
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
-        raise refusal(origin, f"it begins as py-cpuinfo's JSON does, and is none: {error}") from error
+        raise refusal(origin, f"it looks like py-cpuinfo's JSON, but cannot be read: {error}") from error
     arch = {"X86_64": "x86_64", "ARM_8": "aarch64"}.get(record.arch, "")
     if not arch:
         raise refusal(origin, f"py-cpuinfo calls its architecture {record.arch}, and tfbuild knows X86_64 and ARM_8")
-    return of_library(record, arch, origin)
+    return from_library(record, arch, origin)
 
 
-def of_library(record: RecordedLibrary, arch: str, origin: str) -> Reading:
+def from_library(record: RecordedLibrary, arch: str, origin: str) -> Reading:
     """Read py-cpuinfo's answer. It merges sources: it may list what a kernel switched off, and may lack OSXSAVE."""
     if not record.flags:  # without a PATH, and on Apple's own CPUs
         raise refusal(origin, "it has no flags at all")

@@ -112,7 +112,7 @@ def nearest(release: str) -> str:
     return next(name for name in newest_first() if version(name) <= base(release))
 
 
-def of_version(number: Version) -> str:
+def release_of_wheel(number: Version) -> str:
     """Return the release that a wheel's version means: without ".post1" and a local part, with "rc0"."""
     return number.public if number.is_prerelease else number.base_version
 

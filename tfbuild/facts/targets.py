@@ -87,7 +87,7 @@ def check(rows: TargetTable) -> None:
         try:
             re.compile(row.asked_by)
         except re.error as error:
-            raise ValueError(f"targets.toml: {row.name}: asked_by is no regular expression: {error}") from error
+            raise ValueError(f"targets.toml: {row.name}: asked_by is not a regular expression: {error}") from error
 
 
 def names() -> tuple[str, ...]:
@@ -100,7 +100,7 @@ def find(name: str) -> Target | None:
     return next((row for row in table().target if row.name == name), None)
 
 
-def meant(word: str) -> str:
+def named(word: str) -> str:
     """Return the target that people mean by a word, its name or another one; "" if there is none."""
     return next((row.name for row in table().target if word in (row.name, *row.also)), "")
 
@@ -117,7 +117,7 @@ def default() -> str:
     return next(row.name for row in table().target if row.default)
 
 
-def of_matrix() -> tuple[str, ...]:
+def matrix_targets() -> tuple[str, ...]:
     """Return the targets for which `invoke matrix` makes rows if none is requested."""
     return tuple(row.name for row in table().target if row.matrix)
 

@@ -1,6 +1,6 @@
 """Many CPUs -> the fewest builds that cover them."""
 
-from tfbuild.fleet.fleet import Fleet, choose, read, to_json
+from tfbuild.fleet.fleet import Fleet, choose, read_fleet, to_json
 from tfbuild.fleet.listing import show
 
-__all__ = ["Fleet", "choose", "read", "show", "to_json"]
+__all__ = ["Fleet", "choose", "read_fleet", "show", "to_json"]

@@ -133,7 +133,7 @@ def to_json(fleet: Fleet) -> str:
     return msgspec.json.format(msgspec.json.encode(fleet), indent=2).decode()
 
 
-def read(path: Path) -> Fleet:
+def read_fleet(path: Path) -> Fleet:
     """Read a fleet from a file that `invoke fleet --json` wrote. Raises UsageError if it is not one."""
     try:
         with path.open("rb") as file:

@@ -102,7 +102,7 @@ def _inside(folder: Path) -> list[Path]:
 def _listed(file: Path) -> list[Path | Destination]:
     """The hosts that a file lists, or the file itself if its first line does not name one."""
     try:
-        lines = [line.partition("#")[0].strip() for line in cpus.read(file).splitlines()]
+        lines = [line.partition("#")[0].strip() for line in cpus.read_text(file).splitlines()]
     except TfbuildError:
         return [file]  # reported with all others that cannot be read
     entries = [line for line in lines if line]
@@ -121,7 +121,7 @@ def _read(name: str, place: Path | Destination, answer: ssh.Answer | None) -> Fl
     if answer is not None and answer.reason:
         return Skipped(name=name, reason=answer.reason, hint=answer.hint)
     try:
-        cpu = cpus.parse(answer.text if answer else cpus.read(Path(str(place))), origin=name)
+        cpu = cpus.parse(answer.text if answer else cpus.read_text(Path(str(place))), origin=name)
     except TfbuildError as error:
         list_hint = "" if answer else "; a list of hosts has lines such as: ssh web1"
         return Skipped(name=name, reason=error.reason, hint=f"{error.hint}{list_hint}")

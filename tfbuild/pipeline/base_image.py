@@ -100,7 +100,7 @@ def reused(engine: Engine, build: Build, context: Context, name: str, progress: 
         )
     repository = name.partition("@")[0] if "@" in name else split_tag(name)[0]
     pulled = next((one for one in image.repo_digests if one.partition("@")[0] == repository), "")
-    # A bare id is no name that FROM takes.
+    # FROM does not accept a bare id.
     reference = pulled or (name if name in image.tags else next(iter(image.tags), name))
     return ResolvedBase(
         reference=reference, name=f"{repository}:{build.id}", digest=pulled.partition("@")[2] or image.id
@@ -121,7 +121,7 @@ def keep(engine: Engine, base: ResolvedBase, key: str, bundle: bundles.Bundle) -
     path = f"{bundles.IMAGES}/{image.removeprefix('sha256:')}.tar"
     if bundle.find(path) is None:
         # An image that was pulled by digest has no name to save it under, and FROM does not accept a bare id.
-        with translated(base.reference), bundle.place(path, f"docker-image:{base.name}") as part:
+        with translated(base.reference), bundle.new_file(path, f"docker-image:{base.name}") as part:
             for chunk in engine.client.images.get(base.reference).save():
                 part.write(chunk)
     bundle.keep_base(

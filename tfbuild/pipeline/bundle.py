@@ -117,7 +117,7 @@ class Bundle:
             return self._files.get(path)
 
     @contextmanager
-    def place(self, path: str, url: str) -> Iterator[PartialFile]:
+    def new_file(self, path: str, url: str) -> Iterator[PartialFile]:
         """Yield a file to write; it is added to the bundle when the block succeeds, and removed when it fails."""
         target = self.folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -154,7 +154,7 @@ class Bundle:
         replace_file(self.folder / LIST, text + b"\n")
 
 
-def read(folder: Path) -> Bundle:
+def open_bundle(folder: Path) -> Bundle:
     """Read the bundle in `folder`, and check every file by its digest. Raises BadMirror."""
     if not (folder / LIST).is_file():
         raise BadMirror(f"{folder} is not a bundle: it has no {LIST}", hint=f"invoke bundle ... --output {folder}")

@@ -86,7 +86,7 @@ class BuilderHost:
             if job.build.toolchain is None or self.run.reuse:
                 host._execute(job)
                 return
-            limits = resources.of_this_process(local=self.engine.local)
+            limits = resources.process_limits(local=self.engine.local)
             share = resources.share(cpus=self.engine.cpus, memory=self.engine.memory, limits=limits, jobs=self.run.jobs)
             compiling = replace(host, share=share)
             compiling._introduce(job, share)

@@ -276,7 +276,7 @@ class Handler(BaseHTTPRequestHandler):
                 started = length.isdigit() and not stored.endswith(INDEX) and "Content-Encoding" not in response.headers
                 if started:
                     self._head(int(length), stored)
-                with self.server.bundle.place(stored, response.url) as part:
+                with self.server.bundle.new_file(stored, response.url) as part:
                     rest = self._copy(response, part, upstream if stored.endswith(INDEX) else None, started=started)
         except requests.RequestException as error:
             self._broken(requested, cause(error), HTTPStatus.BAD_GATEWAY, started=started)

@@ -91,6 +91,6 @@ def _text(path: Path) -> str:
         return ""
 
 
-def of_this_process(*, local: bool) -> Limits:
+def process_limits(*, local: bool) -> Limits:
     """Return this process's limits where the engine is on the same machine; none where it is elsewhere."""
     return limits() if local and os.name == "posix" else Limits()

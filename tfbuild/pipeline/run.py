@@ -101,7 +101,7 @@ def _bundle(mirror: str, network: str) -> Bundle | None:
             f" ({absence(Path(mirror)) or 'not a folder'})",
             hint="invoke bundle makes such a folder",
         )
-    bundle = bundles.read(Path(mirror))
+    bundle = bundles.open_bundle(Path(mirror))
     if network not in ("", "host"):
         raise UsageError(
             f"a folder as --mirror is served on this machine, which --network {network} cannot reach",

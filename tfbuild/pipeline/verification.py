@@ -72,7 +72,7 @@ class Verifier:
         image = self.engine.image(ref)
         if ID not in image.labels:
             raise UnknownImage(f"{ref} was not made by tfbuild: it has no io.tfbuild labels", hint="invoke build")
-        planned = Planned.of(ref, image.labels, image.architecture)
+        planned = Planned.from_labels(ref, image.labels, image.architecture)
         return self.baseline(ref, planned.comparison(self.run.base), planned.runtime, lambda _: "")
 
     def _image_of(self, wheel: Build) -> str:

@@ -73,7 +73,7 @@ def library_rows() -> tuple[SystemLibraryRow, ...]:
 
 
 def patch(text: str) -> Patch:
-    """Return the patch at a path; raises BadInput if there is no file, or it is no diff."""
+    """Return the patch at a path; raises BadInput if there is no file, or it is not a diff."""
     path = Path(text)
     try:
         content = path.read_bytes()
@@ -86,7 +86,7 @@ def patch(text: str) -> Patch:
 
 
 def override(text: str) -> Override:
-    """Read NAME=FOLDER; raises UsageError for other text, BadInput if the folder is no repository."""
+    """Read NAME=FOLDER; raises UsageError for other text, BadInput if the folder is not a repository."""
     name, equals, folder = text.partition("=")
     if not equals or not REPOSITORY.fullmatch(name) or not folder:
         raise UsageError(

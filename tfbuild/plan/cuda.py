@@ -47,7 +47,7 @@ class Capability:
 def parse_capabilities(text: str, *, named: bool = True) -> tuple[Capability, ...]:
     """Read the comma-separated list `text`. `named`: whether the release knows "sm_80" and "compute_80".
 
-    Raises UsageError for a word that is no capability, or that the release cannot read.
+    Raises UsageError for a word that is not a capability, or that the release cannot read.
     """
     return tuple(_capability(word.strip(), named) for word in text.split(","))
 

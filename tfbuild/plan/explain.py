@@ -139,7 +139,7 @@ def _host(request: Request) -> Cpu | None:
 
 def _whole(request: Request) -> bool:
     """Whether that CPU's description has CPUID's words, which have the features that no kernel prints."""
-    text = cpus.read(Path(request.cpuinfo)) if request.cpuinfo else cpuid.loader()
+    text = cpus.read_text(Path(request.cpuinfo)) if request.cpuinfo else cpuid.loader()
     return cpuid.diagnostics(text) is not None
 
 

@@ -102,7 +102,7 @@ def table() -> FailureTable:
         try:
             re.compile(row.match)
         except re.error as error:
-            raise ValueError(f"failures.toml: {row.id}: match is no regular expression: {error}") from error
+            raise ValueError(f"failures.toml: {row.id}: match is not a regular expression: {error}") from error
     return rows
 
 
@@ -114,7 +114,7 @@ def known(release: str) -> tuple[Failure, ...]:
 def concerning(circumstances: Circumstances, without: Iterable[str] = ()) -> tuple[Failure, ...]:
     """Return the known failures under these circumstances. `without`: ids that the user does not want fixed.
 
-    Raises UsageError if one of those is no fix of this build.
+    Raises UsageError if one of those is not a fix of this build.
     """
     rows = tuple(row for row in known(circumstances.release) if _concerns(row, circumstances))
     fixes = [row.id for row in rows if row.fixed]

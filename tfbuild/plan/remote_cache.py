@@ -164,7 +164,7 @@ def is_address(text: str) -> bool:
             and not (url.query or url.fragment)
             and (url.port is None or url.port > 0)
         )
-    except ValueError:  # an IPv6 address without its end, a port that is none
+    except ValueError:  # an IPv6 address without its end, an invalid port
         return False
 
 

@@ -66,7 +66,7 @@ def _known_target(name: str) -> targets.Target:
 def _nearest_target(name: str) -> str:
     from difflib import get_close_matches
 
-    return targets.meant(name) or next(iter(get_close_matches(name, targets.names(), n=1, cutoff=0.7)), "")
+    return targets.named(name) or next(iter(get_close_matches(name, targets.names(), n=1, cutoff=0.7)), "")
 
 
 def _refuse_config_of_another(request: Request, target: targets.Target) -> None:

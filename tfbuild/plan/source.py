@@ -121,7 +121,7 @@ def _refuse_foreign_archive(path: Path) -> None:
             names = {name.partition("/")[2] for name in tar.getnames()}
     except (tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError) as error:
         raise BadInput(
-            f"{path.name} is no tar archive, or one that is cut off: {str(error).splitlines()[0]}",
+            f"{path.name} is not a complete tar archive: {str(error).splitlines()[0]}",
             hint="--source takes what tar, gzip, bzip2 or xz made; fetch it again",
         ) from None
     missing = [name for name in SIGNS if not any(member == name or member.startswith(f"{name}/") for member in names)]

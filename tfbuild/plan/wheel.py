@@ -90,8 +90,8 @@ def from_file(file: WheelFile, constraints: tuple[str, ...]) -> Wheel:
     return Wheel(kind="file", requirement=file.path.name, constraints=constraints, path=file.path, sha256=digest)
 
 
-def read(path: Path, target: str) -> WheelFile:
-    """Read the file name of a TensorFlow wheel for Linux; raises BadInput if it is none."""
+def read_name(path: Path, target: str) -> WheelFile:
+    """Read the file name of a TensorFlow wheel for Linux; raises BadInput if it is not one."""
     if not os.path.isfile(path):  # false for a name that is too long, too
         from difflib import get_close_matches
 
@@ -124,7 +124,11 @@ def read(path: Path, target: str) -> WheelFile:
     if len(pythons) != 1 or len(arches) != 1:
         raise BadInput(f"{path.name} is not for CPython on Linux", hint="its tags must be cp3X and manylinux or linux")
     return WheelFile(
-        path=path, project=project, version=releases.of_version(version), python=f"3.{pythons.pop()}", arch=arches.pop()
+        path=path,
+        project=project,
+        version=releases.release_of_wheel(version),
+        python=f"3.{pythons.pop()}",
+        arch=arches.pop(),
     )
 
 

@@ -119,7 +119,7 @@ def refuse_unfit(compiled: InstructionSet, requested: InstructionSet | None, req
 def from_file(request: Request, target: str, platform: str, host: Cpu | None) -> Decision:
     """Plan an image with a wheel file, which must fit by name, tags and contents. Its guard tells the features."""
     refuse_compile_options(request)
-    file = wheels.read(Path(request.wheel), target)
+    file = wheels.read_name(Path(request.wheel), target)
     release = find_release(request.release or file.version, newer=True)
     python = request.python or file.python
     wheels.refuse_misfit(file, release=release, python=python, arch=PLATFORMS[platform])

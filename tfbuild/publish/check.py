@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tfbuild.context import labels
 from tfbuild.context.dockerfile import image_digest
-from tfbuild.context.labels import REPOSITORY, of_configuration, read_labels
+from tfbuild.context.labels import REPOSITORY, configured_labels, read_labels
 from tfbuild.engine import Engine, transfer
 from tfbuild.errors import (
     RegistryRefused,
@@ -90,7 +90,7 @@ def _check(registry: Registry, name: str, reports: Path, demand: referrers.Deman
     if demand is not None:
         demand(f"{registry.repository}@{manifest.digest}")
     config = registry.config(manifest)
-    labels = of_configuration(config)
+    labels = configured_labels(config)
     identifier = read_labels(labels).id
     # It is used as a file name, and printed.
     if not references.TAG.fullmatch(identifier):

@@ -109,7 +109,7 @@ def parallel(read: Callable[[str], Result], names: Iterable[str]) -> list[Result
 
 def of_config(config: dict[str, Any], digest: str) -> Published | None:
     """The image that a configuration's labels describe; None where they are incomplete, or contradict it."""
-    image = of_labels(labels.of_configuration(config), config.get("created"), digest)
+    image = of_labels(labels.configured_labels(config), config.get("created"), digest)
     platform = f"{config.get('os')}/{config.get('architecture')}"
     return image if image is not None and image.platform == platform else None
 

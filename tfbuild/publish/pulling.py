@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from tfbuild.context import labels
-from tfbuild.context.labels import of_configuration
+from tfbuild.context.labels import configured_labels
 from tfbuild.cpu import Cpu
 from tfbuild.engine import Engine, transfer
 from tfbuild.errors import NothingFits, RegistryRefused, TfbuildError, VerificationFailed
@@ -254,7 +254,7 @@ def _refuse_other(
     if indexes.of_config(config, manifest.digest) != indexed:
         raise VerificationFailed(f"it has other labels than its index says ({manifest.digest})")
     rows = referrers.listed(registry, manifest.digest)
-    statement = check.statements(registry, manifest, of_configuration(config), rows, demand)[-1]
+    statement = check.statements(registry, manifest, configured_labels(config), rows, demand)[-1]
     if not statement.resource(provenance.report_name(indexed.id)).sha256:
         raise VerificationFailed("its provenance names no report")
     bill = statement.resource(provenance.sbom_name(indexed.id)).sha256

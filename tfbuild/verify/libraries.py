@@ -15,7 +15,7 @@ SITE = "/opt/tensorflow/lib/python{python}/site-packages/{package}/{library}"
 def image(engine: Engine, ref: str, *, full: bool, progress: Progress) -> inspector.Inspection:
     """Inspect an image that tfbuild made. Raises UnknownImage for any other."""
     inspected = engine.image(ref)
-    planned = Planned.of(ref, inspected.labels, inspected.architecture)
+    planned = Planned.from_labels(ref, inspected.labels, inspected.architecture)
     libraries, guard = read(engine, inspected.id, planned.python, planned.release, full=full, progress=progress)
     return inspector.Inspection(subject=ref, release=planned.release, libraries=libraries, guard=guard)
 

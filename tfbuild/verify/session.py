@@ -36,7 +36,7 @@ def verify(
     """
     begin = time.monotonic()
     image = engine.image(ref)
-    planned = Planned.of(ref, image.labels, image.architecture)
+    planned = Planned.from_labels(ref, image.labels, image.architecture)
     # Use the id from here on, because another build may move the name meanwhile.
     verification = Verification(engine=engine, ref=image.id, planned=planned, baseline=baseline or untimed)
     with (

@@ -64,7 +64,7 @@ def _release_of(planned: Planned) -> str:
     """Return the release that the requirement names, "" if it names none."""
     with suppress(InvalidWheelFilename):
         if planned.wheel == "file":
-            return releases.of_version(parse_wheel_filename(planned.requirement)[1])
+            return releases.release_of_wheel(parse_wheel_filename(planned.requirement)[1])
     return planned.requirement.partition("==")[2] or planned.requirement
 
 

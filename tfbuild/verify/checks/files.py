@@ -156,7 +156,7 @@ def _metadata(planned: Planned, found: Files) -> Iterator[str]:
         if path.startswith(f"{site}/") and path.endswith("/METADATA"):
             match = re.search(rb"^Version: *(\S{1,64})$", content, re.MULTILINE | re.ASCII)
             version = match[1].decode(errors="replace") if match else ""
-            versions[_project(path)] = releases.of_version(Version(version)) if is_version(version) else "unknown"
+            versions[_project(path)] = releases.release_of_wheel(Version(version)) if is_version(version) else "unknown"
     name = planned.requirement.partition("-" if planned.wheel == "file" else "==")[0].partition("[")[0]
     if not versions or (name and canonicalize_name(name) not in versions):
         yield f"{site} has no package {name or 'of TensorFlow'}"
