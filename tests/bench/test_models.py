@@ -9,7 +9,7 @@ import pytest
 
 from tests.bench.test_report import case
 from tests.measure.test_experiments import ROOT, workloads
-from tfbuild.bench import command, findings, models
+from tfbuild.bench import command, findings
 from tfbuild.bench.session import Settings
 from tfbuild.errors import UsageError
 from tfbuild.measure import experiments
@@ -37,7 +37,7 @@ def test_the_named_models_take_the_place_of_the_short_ones() -> None:
 def test_xla_is_measured_beside_the_same_onednn() -> None:
     machine = Machine(image="sha256:1", against="", cpus=2, gpus=0)
     (short,) = experiments.select(["models"], quick=False)
-    for row in (short, models.row(["lstm", "transformer"])):
+    for row in (short, experiments.model_row(["lstm", "transformer"])):
         xla_cases = [case for case in row.case if any(arm.params.get("xla") for arm in row.arms(case))]
         assert len(xla_cases) == 2
         for each in xla_cases:
@@ -86,11 +86,11 @@ def test_every_model_is_one_that_the_workload_can_make() -> None:
         for node in tree.body
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict)
     )
-    for name, model in models.known().items():
+    for name, model in experiments.known_models().items():
         assert (name in built) != bool(model.application), name
         assert bool(model.application) == bool(model.size), name
         assert re.fullmatch(r"[A-Z]\w+|", model.application), name
-        for each in models.row([name]).case:
+        for each in experiments.model_row([name]).case:
             assert {*each.params, "jpegs", "xla"} <= takes, name
 
 
@@ -146,7 +146,7 @@ def test_virtual_devices_are_never_taken_for_gpus() -> None:
 def test_an_arm_whose_memory_is_listed_shares_its_process_with_no_other() -> None:
     machine = Machine(image="sha256:this", against="", cpus=2, gpus=0)
     (short,) = experiments.select(["models"], quick=False)
-    for row in (short, models.row(sorted(models.known()))):
+    for row in (short, experiments.model_row(sorted(experiments.known_models()))):
         assert row.fresh, "what the last case took would be in the next one's memory"
         for each in row.case:
             keys = [machine.key(each, arm) for arm in row.arms(each)]

@@ -53,8 +53,8 @@ OTHERS = {
     ("findings.py", "pipeline"),
     ("findings.py", "int8"),  # a width of numbers
     ("interchange.py", "all"),  # a tag that pyperf refuses
-    ("models.py", "models"),  # a file of facts
-    ("models.py", "xla"),  # a parameter of a workload
+    ("experiments.py", "models"),  # a file of facts
+    ("experiments.py", "xla"),  # a parameter of a workload
     ("experiments.py", "tuning"),  # what a case needs
     ("case_runner.py", "tuning"),
     ("throughput.py", "onednn"),  # a verification check

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.with_engine.conftest import ROOT
-from tfbuild.bench import models, session, user_script
 from tfbuild.bench import report as reporting
+from tfbuild.bench import session, user_script
 from tfbuild.bench.session import Settings
 from tfbuild.bench.user_script import Command
 from tfbuild.engine import Engine
 from tfbuild.errors import TfbuildError
-from tfbuild.measure import intervals
+from tfbuild.measure import experiments, intervals
 from tfbuild.measure.records import ExperimentResult
 from tfbuild.util.progress import Progress
 
@@ -76,7 +76,7 @@ def test_a_script_can_change_nothing_of_the_user_s(engine: Engine, image: Callab
 @pytest.mark.nightly
 def test_a_model_is_measured_on_both_kinds_of_data(engine: Engine, image: Callable[..., str]) -> None:
     """The smallest of Keras' applications, and as few rounds as have an interval: in whatever time they take here."""
-    row = models.row(["mobilenet"], 2)
+    row = experiments.model_row(["mobilenet"], 2)
     settings = Settings(mode="quick", budget=3600, rounds=intervals.FEWEST)
     report = session.bench(engine, image("2.21.0"), (row,), settings, Progress())
     (done,) = report.experiments

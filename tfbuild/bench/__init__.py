@@ -6,7 +6,6 @@ experiment_run.py    pure: an experiment while it is measured
 live.py              the table on a terminal during a run
 allocators.py        fetches allocators that an image lacks
 evidence.py          what is observed beside the times: primitives, memory, GPUs
-models.py            `--model`: whole models by name (facts/models.toml)
 user_script.py       `--command`: a user's script under TensorFlow's profiler
 findings.py          pure: conclusions beyond a ratio, such as what limits a training or which batch size is enough
 advise.py            pure: settings and lines of code with a measured gain (gains.py)

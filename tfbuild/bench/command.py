@@ -10,7 +10,7 @@ import msgspec
 
 from tfbuild.bench import advise as advising
 from tfbuild.bench import compare as comparing
-from tfbuild.bench import models, page, session, user_script
+from tfbuild.bench import page, session, user_script
 from tfbuild.bench import report as reporting
 from tfbuild.bench.live import LiveTable
 from tfbuild.bench.session import Settings
@@ -66,7 +66,7 @@ def rows_of(only: Sequence[str], chosen: Settings, named: Sequence[str], batch: 
         if batch:
             raise UsageError("--batch-size needs --model", hint="name the model: --model resnet50")
         return experiments.select(only, quick=chosen.quick)
-    model_row = models.row(named, models.batch_size(batch))
+    model_row = experiments.model_row(named, experiments.batch_size(batch))
     others = experiments.select(only, quick=chosen.quick) if only else ()
     return (*(row for row in others if row.name != model_row.name), model_row)
 

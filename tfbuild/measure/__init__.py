@@ -2,7 +2,7 @@
 
 records.py      the results, as plain records and as JSON documents
 probe.py        one probe in a container, whose output is not trusted
-experiments.py  the rows of facts/experiments.toml: what is compared with what, and why
+experiments.py  the rows of facts/experiments.toml and models.toml: what is compared with what, and why
 workers.py      persistent workers, all paused but the one that is asked
 case_runner.py  the sides of a comparison in their workers: start, prepare, sample, lose
 rounds.py       interleaved rounds in a limited time, of one case or of several that take turns
