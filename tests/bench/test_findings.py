@@ -128,11 +128,13 @@ def test_faults_and_memory_of_each_allocator_are_listed() -> None:
 
 
 def test_work_before_the_timed_part_is_not_foreign_load() -> None:
-    alone = validity.beside(0.5, (0.3, 0.5), (0.1, 0.15))
+    alone = validity.busy_while_timed(0.5, (0.3, 0.5), (0.1, 0.15))
     assert alone == pytest.approx(0.15), "0.35 s of the 0.5 s were its own first batches"
-    assert validity.beside(0.8, (0.3, 0.5), (0.1, 0.15)) == pytest.approx(0.25), "a third of the others' 0.3 s"
-    assert validity.beside(0.8, (0.3, 0.5), (0.3, 0.5)) == pytest.approx(0.8), "all of it was timed"
-    assert validity.beside(0.4, (0.3, 0.5), (0.1, 0.15)) == pytest.approx(0.15), "ticks of 10 ms are coarse"
+    assert validity.busy_while_timed(0.8, (0.3, 0.5), (0.1, 0.15)) == pytest.approx(0.25), (
+        "a third of the others' 0.3 s"
+    )
+    assert validity.busy_while_timed(0.8, (0.3, 0.5), (0.3, 0.5)) == pytest.approx(0.8), "all of it was timed"
+    assert validity.busy_while_timed(0.4, (0.3, 0.5), (0.1, 0.15)) == pytest.approx(0.15), "ticks of 10 ms are coarse"
 
 
 # --- no more is said than the rounds show ----------------------------------------------------------------------------

@@ -4,8 +4,7 @@
 host (tfbuild/bench/) decides what is compared and what follows from the results.
 
     records.py          a worker's answers: plain records, one line of JSON each
-    worker.py           the loop that answers questions
-    timing.py           one sample of a workload
+    worker.py           the loop that answers questions, and takes samples
     base.py             base classes and inputs of workloads
     validity.py         checks against mistakes that once faked a result
     gpu_utilisation.py  how busy the GPUs are

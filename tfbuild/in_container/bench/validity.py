@@ -92,7 +92,7 @@ def _share() -> float:
     return (time.process_time() - begin[1]) / (time.perf_counter() - begin[0])
 
 
-def beside(busy: float, whole: tuple[float, float], timed: tuple[float, float]) -> float:
+def busy_while_timed(busy: float, whole: tuple[float, float], timed: tuple[float, float]) -> float:
     """Return the CPU seconds that the machine was busy in the `timed` part of a sample, out of `busy` in the `whole`.
 
     Both parts are (wall, CPU) seconds. What a workload does before its timed part (a pipeline's first batches, dropping

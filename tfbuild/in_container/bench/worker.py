@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -14,9 +15,11 @@ from typing import Any
 from ..smoke import channel as channels
 from ..smoke.probes import EAGER, allocator
 from ..smoke.probes import gpus as gpus_of
-from . import gpu_utilisation, timing, validity
+from . import gpu_utilisation, validity
 from .records import Calibrated, Dropped, GpuUtilisation, Hello, Idle, Peak, Ready, WorkerSample, printable
 from .validity import Unfit
+
+SAMPLE_SECONDS = 0.12
 
 
 def main(arguments: list[str]) -> int:
@@ -80,10 +83,10 @@ class QuestionHandler:
         )
 
     def calibrate(self, key: str) -> Calibrated:
-        return Calibrated(inner=timing.calibrate(self.warm[key]))
+        return Calibrated(inner=calibrate(self.warm[key]))
 
     def sample(self, key: str, inner: int) -> WorkerSample:
-        return timing.sample(self.warm[key], inner)
+        return sample(self.warm[key], inner)
 
     def idle(self, key: str) -> Idle:
         """Run one sample of `key`, then measure: work that goes on behind it would be timed with the other arms."""
@@ -124,3 +127,43 @@ def cause(error: Exception) -> str:
         return printable(str(error))
     lines = [line.strip() for line in str(error).split("[[")[0].splitlines() if line.strip()]
     return printable("{}: {}".format(type(error).__name__, lines[-1] if lines else ""))
+
+
+def calibrate(workload: Any) -> int:
+    """Return the number of calls that take about SAMPLE_SECONDS."""
+    inner = 1
+    while True:
+        wall = max(workload.sample(inner)[0], 1e-6)
+        if wall >= SAMPLE_SECONDS / 2:
+            return max(1, int(inner * SAMPLE_SECONDS / wall + 0.999))
+        inner = max(inner + 1, int(inner * min(10.0, SAMPLE_SECONDS / wall)))
+
+
+def sample(workload: Any, inner: int) -> WorkerSample:
+    """Time `inner` calls, and record what else happened meanwhile."""
+    throttled, before, faulted = validity.throttled(), busy_seconds(), faults()
+    begin = time.perf_counter(), time.process_time()
+    wall, cpu = workload.sample(inner)
+    whole = time.perf_counter() - begin[0], time.process_time() - begin[1]
+    return WorkerSample(
+        wall=wall,
+        cpu=cpu,
+        busy=validity.busy_while_timed(busy_seconds() - before, whole, (wall, cpu)),
+        cpus=os.cpu_count() or 1,
+        traces=workload.traces(),
+        faults=faults() - faulted,
+        throttled=validity.throttled() - throttled,
+        rss=validity.rss(),
+    )
+
+
+def faults() -> int:
+    """Return this process's page faults so far that needed no disk access."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+def busy_seconds() -> float:
+    """Return the machine's busy CPU seconds since boot, by /proc/stat (in a container: the host's)."""
+    with open("/proc/stat") as file:
+        ticks = [int(field) for field in file.readline().split()[1:9]]
+    return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")

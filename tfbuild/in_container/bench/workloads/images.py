@@ -250,3 +250,18 @@ def inception() -> list[list[int]]:
         top, left = random.integers(0, 375 - height + 1), random.integers(0, 500 - width + 1)
         windows.append([int(top), int(left), height, width])
     return windows
+
+
+@workload
+def jpeg(calls: int = 2, batch: int = 8) -> Batches:
+    """Decode, slice and batch with `calls` threads, as every release since 2.2 can; verification times this."""
+    options = tf.data.Options()
+    # The parallelism is fixed; autotuning would change it between samples. (2.4 and older have no such option.)
+    if hasattr(options, "autotune"):
+        options.autotune.enabled = False
+    decoded = (
+        tf.data.Dataset.from_tensor_slices(pictures())
+        .repeat()
+        .map(lambda data: cropped(data, CROP, False), num_parallel_calls=calls)
+    )
+    return Batches(decoded.batch(batch, drop_remainder=True).prefetch(1).with_options(options), batch)
