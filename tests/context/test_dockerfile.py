@@ -27,10 +27,9 @@ from tfbuild.context.labels import labels_of
 from tfbuild.cpu import isa
 from tfbuild.errors import UsageError
 from tfbuild.plan import Build, Request, configuration
-from tfbuild.plan.build import Decision
+from tfbuild.plan.build import Decision, Wheel
 from tfbuild.plan.selection import complete
 from tfbuild.plan.source import Source
-from tfbuild.plan.wheel import Wheel
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent

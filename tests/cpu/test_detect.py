@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from tests.cpu.machines import Machine, Recording, machine, machines, recording, recordings
 from tfbuild import cpu, facts
 from tfbuild.cli import planning
-from tfbuild.cpu import cpuid, isa
+from tfbuild.cpu import isa
+from tfbuild.cpu import recordings as cpuid
 from tfbuild.errors import Unsupported
 
 

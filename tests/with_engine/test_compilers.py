@@ -21,7 +21,7 @@ from tfbuild.cpu import compilers as known_compilers
 from tfbuild.cpu import isa, names
 from tfbuild.cpu.isa import InstructionSet
 from tfbuild.engine import Engine
-from tfbuild.facts import Feature, FullLevel
+from tfbuild.facts import Feature, Level
 
 DATA = ROOT / "tests" / "data" / "compilers"
 INSTRUCTIONS: dict[str, str] = tomllib.loads((DATA / "instructions.toml").read_text(encoding="utf-8"))
@@ -48,7 +48,7 @@ class Compiler:
     arch: str
     answers: dict[str, Answer]
 
-    def knows(self, row: Feature | FullLevel) -> bool:
+    def knows(self, row: Feature | Level) -> bool:
         """Whether the facts say so."""
         name, version = known_compilers.find(self.spelled)
         return int(getattr(row, name)) <= version

@@ -26,7 +26,7 @@ from tfbuild.engine import Engine, Progress
 from tfbuild.engine.build import BuildSettings
 from tfbuild.pipeline import base_image, bundle, mirror
 from tfbuild.plan import Build, Request, source
-from tfbuild.plan.wheel import Wheel
+from tfbuild.plan.build import Wheel
 
 pytestmark = pytest.mark.engine
 NAME = "tensorflow-0.1-py3-none-any.whl"

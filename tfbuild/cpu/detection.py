@@ -3,7 +3,7 @@
 py-cpuinfo is the portable source. Its public ``get_cpu_info()`` sleeps a second to measure clocks and adds what the
 kernel switched off (measured: ``rdseed``). So on Linux only its parser of /proc/cpuinfo is used (one millisecond), and
 the kernel's list, intersected over all cores, decides (the cores of hybrid CPUs differ). Features that no kernel prints
-come from glibc's loader (tfbuild.cpu.cpuid).
+come from glibc's loader (tfbuild.cpu.recordings).
 """
 
 import platform
@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from tfbuild import facts
-from tfbuild.cpu import cpuid, recordings
+from tfbuild.cpu import recordings
 from tfbuild.cpu.recordings import Reading
 from tfbuild.errors import Unsupported
 from tfbuild.util.terminal import printable
@@ -83,7 +83,7 @@ def detect(path: Path | None = None) -> Cpu:
 @cache
 def _linux(path: str) -> Cpu:
     # An empty line separates the diagnostics from the last core's block.
-    return parse(f"{read_text(Path(path))}\n\n{cpuid.loader()}", origin=path, machine=platform.machine())
+    return parse(f"{read_text(Path(path))}\n\n{recordings.loader()}", origin=path, machine=platform.machine())
 
 
 def read_text(path: Path) -> str:

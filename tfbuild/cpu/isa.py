@@ -19,7 +19,7 @@ from tfbuild import facts
 from tfbuild.cpu import compilers, names
 from tfbuild.cpu.detection import Cpu, detect
 from tfbuild.errors import Unsupported, UsageError
-from tfbuild.facts import Facts, FullLevel
+from tfbuild.facts import Facts, Level
 
 # The longest name that spells out its features; others get a fingerprint: a tag has 128 characters.
 MOST_NAME = 48
@@ -90,7 +90,7 @@ def instruction_set(names: Iterable[str], arch: str) -> InstructionSet:
     )
 
 
-def largest_level(held: frozenset[str], arch: str) -> FullLevel:
+def largest_level(held: frozenset[str], arch: str) -> Level:
     """Return the largest level within `held`, or the architecture's smallest if none is."""
     known = facts.levels(arch)
     return next((level for level in reversed(known) if level.features <= held), known[0])
@@ -109,7 +109,7 @@ def intersection(sets: Iterable[InstructionSet]) -> InstructionSet:
     return instruction_set(frozenset.intersection(*(frozenset(member.features) for member in members)), archs[0])
 
 
-def _name(beyond: frozenset[str], explicit: frozenset[str], level: FullLevel) -> str:
+def _name(beyond: frozenset[str], explicit: frozenset[str], level: Level) -> str:
     spelled = [row.word or row.name for row in facts.features(level.arch) if row.name in explicit]
     # The smallest level adds nothing to a list: "avx", not "x86-64-v1-avx".
     front = [] if spelled and level == facts.levels(level.arch)[0] else [level.name]
@@ -349,7 +349,7 @@ def _has_flag(feature: str, held: frozenset[str], arch: str) -> bool:
     return any(feature in switched_on(other) for other in held)
 
 
-def _level_for(held: frozenset[str], arch: str, name: str, version: int) -> FullLevel:
+def _level_for(held: frozenset[str], arch: str, name: str, version: int) -> Level:
     """Return the largest level within `held` that the compiler knows; the smallest is the architecture itself."""
     known = [level for level in facts.levels(arch) if getattr(level, name) <= version]
     return next((level for level in reversed(known) if level.features <= held), facts.levels(arch)[0])
@@ -374,13 +374,13 @@ def _without(isa: InstructionSet, dropped: dict[str, str]) -> dict[str, str]:
     }
 
 
-def _x86(kept: frozenset[str], level: FullLevel) -> tuple[str, ...]:
+def _x86(kept: frozenset[str], level: Level) -> tuple[str, ...]:
     beyond = kept - level.features
     implied = {needed for name in beyond for needed in switched_on(name)}
     return (f"-march={level.march}", *(facts.feature(name).flag for name in sorted(beyond - implied)))
 
 
-def _arm(kept: frozenset[str], level: FullLevel) -> tuple[str, ...]:
+def _arm(kept: frozenset[str], level: Level) -> tuple[str, ...]:
     extensions = [row.flag for row in map(facts.feature, sorted(kept - level.features)) if row.flag]
     return ("-march=" + "+".join([level.march, *extensions]),)
 

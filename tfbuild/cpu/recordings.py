@@ -6,16 +6,17 @@ Windows machines), and ``python -m cpuinfo --json`` (py-cpuinfo, anywhere).
 """
 
 import re
+import struct
+import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from tfbuild import facts
-from tfbuild.cpu import cpuid
-from tfbuild.cpu.cpuid import Diagnostics
 from tfbuild.errors import Unsupported
 
 ARCHITECTURES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
@@ -31,6 +32,31 @@ IMPLEMENTERS = {
 LISTED = re.compile(r"^[ \t]*(flags|Features)[ \t]*:(.*)$", re.MULTILINE)
 SYSCTL = re.compile(r"^((?:machdep\.cpu|hw\.optional)\.[\w.]+)[ \t]*[:=][ \t]*(.*)$", re.MULTILINE)
 LISTS = ("machdep.cpu.features", "machdep.cpu.leaf7_features", "machdep.cpu.extfeatures")
+# (leaf, sub-leaf) -> the registers in this order.
+REGISTERS = ("eax", "ebx", "ecx", "edx")
+Words = Mapping[tuple[int, int], tuple[int, int, int, int]]
+
+# The path is part of the x86-64 psABI; musl and others have no file there, or one without that option.
+LOADER = Path("/lib64/ld-linux-x86-64.so.2")
+LOADER_SECONDS = 5
+# glibc's index of a leaf (sysdeps/x86/include/cpu-features.h, enum cpuid_register_index).
+LEAVES = {0: (0x1, 0), 1: (0x7, 0), 2: (0x80000001, 0), 6: (0x7, 1)}
+DIAGNOSED = re.compile(
+    r"^x86\.cpu_features\.features\[0x([0-9a-f]{1,2})\]\.(cpuid|active)\[0x([0-3])\]=0x([0-9a-f]{1,8})$", re.MULTILINE
+)
+# One leaf a line, in decimal: leaf, sub-leaf, eax, ebx, ecx, edx.
+LEAF = re.compile(r"[ \t]*" + r"[ \t]*,[ \t]*".join([r"(\d{1,10})"] * 6) + r"[ \t]*")
+
+# Whether the operating system saves registers at all.
+OSXSAVE = "1.0.ecx.27"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnostics:
+    """The features that CPUID has for this process, and those whose registers the operating system saves."""
+
+    cpuid: frozenset[str]
+    usable: frozenset[str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +92,7 @@ def parse_recording(text: str, *, origin: str, machine: str = "") -> Reading:
     text = text.replace("\r\n", "\n")
     if text.lstrip().startswith("{"):
         return _library(text, origin)
-    if words := cpuid.leaves(text):
+    if words := leaves(text):
         return _leaves(words, origin)
     if pairs := dict(SYSCTL.findall(text)):
         return _sysctl(pairs, origin)
@@ -93,7 +119,7 @@ def refusal(origin: str, reason: str) -> Unsupported:
     )
 
 
-# --- Linux -----------------------------------------------------------------------------------------------------------
+# --- Linux ------------------------------------------------------------------------------------------------------------
 
 
 def _kernel(text: str, origin: str, machine: str) -> Reading:
@@ -111,7 +137,7 @@ def _kernel(text: str, origin: str, machine: str) -> Reading:
         arch=arch,
         cores=tuple(canonical(names, arch) for _, names in lists),
         kernel=True,
-        diagnostics=cpuid.diagnostics(text) if arch == "x86_64" else None,
+        diagnostics=diagnostics(text) if arch == "x86_64" else None,
     )
 
 
@@ -148,7 +174,7 @@ def _py_cpuinfo(text: str) -> Mapping[str, Any]:
         library.DataSource = original
 
 
-# --- macOS -----------------------------------------------------------------------------------------------------------
+# --- macOS ------------------------------------------------------------------------------------------------------------
 
 
 def _sysctl(pairs: Mapping[str, str], origin: str) -> Reading:
@@ -176,19 +202,19 @@ def _implied(names: Iterable[str]) -> Iterable[str]:
     return (needed for name in names for needed in facts.feature(name).implies)
 
 
-# --- raw CPUID, py-cpuinfo's JSON ------------------------------------------------------------------------------------
+# --- raw CPUID, py-cpuinfo's JSON -------------------------------------------------------------------------------------
 
 
-def _leaves(words: cpuid.Words, origin: str) -> Reading:
+def _leaves(words: Words, origin: str) -> Reading:
     """Read raw leaves. XCR0 is not among them, so only OSXSAVE tells whether registers are saved."""
     if (0x1, 0) not in words or (0x80000001, 0) not in words:
         raise refusal(origin, "of CPUID's leaves, 1 or 80000001h is missing")
     return Reading(
         arch="x86_64",
-        vendor=cpuid.vendor(words) or "unknown",
-        model=cpuid.brand(words) or "unknown",
-        cores=(cpuid.features(words),),
-        saved=cpuid.is_set(words, cpuid.OSXSAVE),
+        vendor=vendor(words) or "unknown",
+        model=brand(words) or "unknown",
+        cores=(features(words),),
+        saved=is_set(words, OSXSAVE),
     )
 
 
@@ -209,3 +235,87 @@ def from_library(record: RecordedLibrary, arch: str, origin: str) -> Reading:
         raise refusal(origin, "it has no flags at all")
     cores = (canonical(record.flags, arch),)
     return Reading(arch=arch, vendor=record.vendor_id_raw, model=record.brand_raw, cores=cores)
+
+
+# --- CPUID ------------------------------------------------------------------------------------------------------------
+# The raw words of the instruction, and the features whose bits they set (`cpuid` of facts/features.toml).
+#
+# On Linux they come from glibc's loader (``ld.so --list-diagnostics``, since glibc 2.33; one millisecond). Its "active"
+# words also tell which registers the operating system saves. The loader sees what this process sees, even in an
+# emulator, and knows features that no kernel prints. It only queries the core that it runs on.
+
+
+def features(words: Words) -> frozenset[str]:
+    """Return the features, by canonical name, whose bits are set."""
+    return frozenset(row.name for row in facts.features("x86_64") if row.cpuid and is_set(words, row.cpuid))
+
+
+def is_set(words: Words, bit: str) -> bool:
+    """Whether a bit such as "7.0.ebx.5" is set."""
+    leaf, register, number = _position(bit)
+    return leaf in words and bool(words[leaf][register] >> number & 1)
+
+
+@cache
+def _position(bit: str) -> tuple[tuple[int, int], int, int]:
+    leaf, sub, register, number = bit.split(".")
+    return (int(leaf, 16), int(sub)), REGISTERS.index(register), int(number)
+
+
+def leaves(text: str) -> Words:
+    """Return the words of a recording with one leaf a line; empty if the first line is not one."""
+    words: dict[tuple[int, int], tuple[int, int, int, int]] = {}
+    for line in text.strip().splitlines():
+        match = LEAF.fullmatch(line)
+        if not match:
+            break
+        leaf, sub, a, b, c, d = map(int, match.groups())
+        words[leaf, sub] = (a, b, c, d)
+    return words
+
+
+def vendor(words: Words) -> str:
+    _, b, c, d = words.get((0, 0), (0, 0, 0, 0))
+    return _text(b, d, c)
+
+
+def brand(words: Words) -> str:
+    return _text(*(word for leaf in range(0x80000002, 0x80000005) for word in words.get((leaf, 0), ())))
+
+
+def _text(*words: int) -> str:
+    data = b"".join(struct.pack("<I", word & 0xFFFFFFFF) for word in words)
+    return data.decode("ascii", errors="replace").replace("\0", "").strip()
+
+
+def diagnostics(text: str) -> Diagnostics | None:
+    """Read the loader's diagnostics in `text`; None if there are none.
+
+    A feature is usable if CPUID has it and the registers that it works on are active. glibc does the same for the
+    features that it knows (update_active in sysdeps/x86/cpu-features.c), which can be fewer than CPUID has.
+    """
+    words: dict[str, dict[tuple[int, int], list[int]]] = {"cpuid": {}, "active": {}}
+    for index, kind, register, value in DIAGNOSED.findall(text):
+        if (leaf := LEAVES.get(int(index, 16))) is not None:
+            words[kind].setdefault(leaf, [0, 0, 0, 0])[int(register)] = int(value, 16)
+    if not words["cpuid"] or not words["active"]:
+        return None
+    held, active = (features({leaf: (*row,) for leaf, row in words[k].items()}) for k in ("cpuid", "active"))  # type: ignore[misc]
+    registers = {row.name for row in facts.features("x86_64") if row.registers}
+    usable = (name for name in held if facts.closure([name]) & registers <= active)
+    return Diagnostics(cpuid=held, usable=frozenset(usable))
+
+
+@cache
+def loader(path: Path = LOADER) -> str:
+    """Return what this machine's loader prints about the CPU, or "" without a glibc that can.
+
+    The environment is empty: GLIBC_TUNABLES could mask features, but does not change what TensorFlow can use.
+    """
+    try:
+        done = subprocess.run(
+            [str(path), "--list-diagnostics"], capture_output=True, env={}, timeout=LOADER_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.decode("utf-8", errors="replace") if done.returncode == 0 else ""

@@ -7,7 +7,6 @@ in a fact cannot become a wrong build.
 import re
 import tomllib
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TypeVar, cast
@@ -56,7 +55,7 @@ class Feature(Facts, frozen=True):
 
 
 class Level(Facts, frozen=True):
-    """A psABI or Arm architecture level. `features` are those that it adds to the level that it `includes`.
+    """A psABI or Arm architecture level. In the file, `features` are those that it adds to the level it `includes`.
 
     `variant` is its name in an OCI index (`platform.variant`), if it has one.
     """
@@ -66,7 +65,7 @@ class Level(Facts, frozen=True):
     arch: str
     gcc: int
     clang: int
-    features: tuple[str, ...]
+    features: frozenset[str]
     includes: str = ""
     variant: str = ""
 
@@ -160,32 +159,11 @@ def spelled(name: str, arch: str) -> Feature | None:
     return _by_spelling().get((arch, squeeze(name)))
 
 
-@dataclass(frozen=True, kw_only=True)
-class FullLevel:
-    """A level with the features of all levels below it."""
-
-    name: str
-    march: str
-    arch: str
-    gcc: int
-    clang: int
-    features: frozenset[str]
-    variant: str
-
-
 @cache
-def levels(arch: str) -> tuple[FullLevel, ...]:
-    """Return the levels of one architecture, smallest first."""
-    full: dict[str, FullLevel] = {}
+def levels(arch: str) -> tuple[Level, ...]:
+    """Return the levels of one architecture, smallest first, each with the features of those that it includes."""
+    full: dict[str, Level] = {}
     for row in load("features", FeatureTable).level:
         below = full[row.includes].features if row.includes else frozenset[str]()
-        full[row.name] = FullLevel(
-            name=row.name,
-            march=row.march,
-            arch=row.arch,
-            gcc=row.gcc,
-            clang=row.clang,
-            features=below | frozenset(row.features),
-            variant=row.variant,
-        )
+        full[row.name] = msgspec.structs.replace(row, features=below | row.features)
     return tuple(level for level in full.values() if level.arch == arch)

@@ -17,7 +17,7 @@ from tfbuild import cpu, plan
 from tfbuild.context import dockerfile
 from tfbuild.context.dockerfile import Context, image_digest
 from tfbuild.context.labels import UNVERIFIED, given_at_build, image_name, read_labels
-from tfbuild.cpu import Cpu, cpuid
+from tfbuild.cpu import Cpu, recordings
 from tfbuild.engine import Engine, faults
 from tfbuild.engine.build import BuildSettings
 from tfbuild.errors import BaseUnavailable, EngineMissing, UnknownImage, Unsupported, UsageError
@@ -40,7 +40,7 @@ from tfbuild.verify import report as reporting
 from tfbuild.verify.records import Report
 
 # The content of a recorded machine (docs/cpu-and-flags.md); without glibc's loader, only the kernel's list.
-RECORD = f"cat {cpu.CPUINFO}; echo; {cpuid.LOADER} --list-diagnostics 2>/dev/null || true"
+RECORD = f"cat {cpu.CPUINFO}; echo; {recordings.LOADER} --list-diagnostics 2>/dev/null || true"
 # Bytes that must be free before the start. An image from 2.21.0's wheel filled an empty engine with 3.3 GB, including
 # base and pip's cache (2026-11), and a rebuild needs as much again; the value for a compile is an estimate
 # (--need-disk).

@@ -1,6 +1,7 @@
 """What is decided, the build with all that follows from that, and the request that makes it again: frozen values."""
 
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 
 from tfbuild.cpu import isa
 from tfbuild.cpu.isa import InstructionSet
@@ -9,13 +10,31 @@ from tfbuild.plan.cuda import Capability
 from tfbuild.plan.failures import Failure
 from tfbuild.plan.request import Request
 from tfbuild.plan.source import Source
-from tfbuild.plan.wheel import Wheel
 from tfbuild.util import options
 
 MACHINES = isa.MACHINES
 PLATFORMS = {platform: arch for arch, platform in MACHINES.items()}
 # A virtual environment in the builder, with what TensorFlow's own build imports.
 BUILD_PYTHON = "/opt/build/bin/python3"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wheel:
+    """`kind`: "official" | "file" | "source". `requirement`: pip's requirement, or the file's name."""
+
+    kind: str
+    requirement: str
+    constraints: tuple[str, ...]
+    path: Path | None = None
+    sha256: str = ""
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "kind": self.kind,
+            "requirement": self.requirement or None,
+            "constraints": list(self.constraints),
+            "sha256": self.sha256 or None,
+        }
 
 
 @dataclass(frozen=True, kw_only=True)

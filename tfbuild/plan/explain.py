@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, TypeVar
 
 from tfbuild import cpu as cpus
 from tfbuild import facts
-from tfbuild.cpu import ARCHITECTURES, Cpu, cpuid, isa
+from tfbuild.cpu import ARCHITECTURES, Cpu, isa, recordings
 from tfbuild.cpu.isa import Flags, InstructionSet
 from tfbuild.errors import TfbuildError
 from tfbuild.facts import Feature, releases
@@ -139,8 +139,8 @@ def _host(request: Request) -> Cpu | None:
 
 def _whole(request: Request) -> bool:
     """Whether that CPU's description has CPUID's words, which have the features that no kernel prints."""
-    text = cpus.read_text(Path(request.cpuinfo)) if request.cpuinfo else cpuid.loader()
-    return cpuid.diagnostics(text) is not None
+    text = cpus.read_text(Path(request.cpuinfo)) if request.cpuinfo else recordings.loader()
+    return recordings.diagnostics(text) is not None
 
 
 def _requested(

@@ -1,6 +1,6 @@
 """Decide what to build: a request, the facts and a CPU become a `Build`, or a refusal. Nothing here acts.
 
-Start reading here. `decide` is the whole decision; each rule that refuses is a function in rules.py, wheel_build.py or
+Start reading here. `decide` is the whole decision; each rule that refuses is a function in rules.py, wheel.py or
 source_build.py. `complete` then adds everything that later steps need of the facts.
 """
 
@@ -13,7 +13,7 @@ from tfbuild.cpu import Cpu, isa
 from tfbuild.errors import TfbuildError, Unsupported
 from tfbuild.facts import base_images, guard, releases, targets
 from tfbuild.facts.release_table import spelled
-from tfbuild.plan import base_choice, configuration, source_build, wheel_build
+from tfbuild.plan import base_choice, configuration, source_build, wheel
 from tfbuild.plan.build import (
     MACHINES,
     PLATFORMS,
@@ -44,8 +44,8 @@ def decide(request: Request, host: Cpu | None) -> Decision:
     refuse_invalid(request)
     target = refuse_exclusive(request)
     platform = choose_platform(request, target)
-    kinds = {"official": wheel_build.official, "": source_build.from_source, "source": source_build.from_source}
-    return kinds.get(request.wheel, wheel_build.from_file)(request, target, platform, host)
+    kinds = {"official": wheel.decide_official, "": source_build.from_source, "source": source_build.from_source}
+    return kinds.get(request.wheel, wheel.decide_file)(request, target, platform, host)
 
 
 # --- what follows from a decision -------------------------------------------------------------------------------------

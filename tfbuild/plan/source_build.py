@@ -145,7 +145,7 @@ def _build(decided: _Decisions) -> Decision:
         overrides=decided.overrides,
         system_libs=decided.libraries,
         fixes=decided.fixes,
-        wheel=wheels.source(releases.constraints(release)),
+        wheel=wheels.source_wheel(releases.constraints(release)),
         variant=_variant(decided),
         notes=_notes(decided),
         **image_fields(request, decided.choice.base),

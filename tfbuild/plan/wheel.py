@@ -11,11 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfbuild import facts
-from tfbuild.cpu import isa
+from tfbuild.cpu import Cpu, isa
 from tfbuild.cpu.isa import InstructionSet
-from tfbuild.errors import BadInput
-from tfbuild.facts import Facts, releases
+from tfbuild.errors import BadInput, Unsupported, UsageError
+from tfbuild.facts import Facts, base_images, releases, targets
 from tfbuild.facts import guard as guards
+from tfbuild.plan import base_choice
+from tfbuild.plan.build import PLATFORMS, Decision, Wheel
+from tfbuild.plan.cuda import capabilities, cuda_of, gpu_fields
+from tfbuild.plan.request import BASES, Request
+from tfbuild.plan.rules import asked_set, choose_python, find_release, image_fields, variant_of_wheel
+from tfbuild.util.options import given_to_compile
 
 # The values of --wheel that are not a file.
 KINDS = ("official", "source")
@@ -42,25 +48,6 @@ class WheelNameTable(Facts, frozen=True):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wheel:
-    """`kind`: "official" | "file" | "source". `requirement`: pip's requirement, or the file's name."""
-
-    kind: str
-    requirement: str
-    constraints: tuple[str, ...]
-    path: Path | None = None
-    sha256: str = ""
-
-    def to_json(self) -> dict[str, object]:
-        return {
-            "kind": self.kind,
-            "requirement": self.requirement or None,
-            "constraints": list(self.constraints),
-            "sha256": self.sha256 or None,
-        }
-
-
-@dataclass(frozen=True, kw_only=True)
 class WheelFile:
     """The parts of a wheel's file name: the normalised project, version, Python ("3.11") and architecture."""
 
@@ -71,17 +58,17 @@ class WheelFile:
     arch: str
 
 
-def official(requirement: str, constraints: tuple[str, ...], *, python: str, arch: str) -> Wheel:
+def official_wheel(requirement: str, constraints: tuple[str, ...], *, python: str, arch: str) -> Wheel:
     """Return the wheel on PyPI with its sha256 there, "" where the facts do not have it yet."""
     sha256 = releases.wheel_digests().get(requirement, {}).get(f"{python} {arch}", "")
     return Wheel(kind="official", requirement=requirement, constraints=constraints, sha256=sha256)
 
 
-def source(constraints: tuple[str, ...]) -> Wheel:
+def source_wheel(constraints: tuple[str, ...]) -> Wheel:
     return Wheel(kind="source", requirement="", constraints=constraints)
 
 
-def from_file(file: WheelFile, constraints: tuple[str, ...]) -> Wheel:
+def file_wheel(file: WheelFile, constraints: tuple[str, ...]) -> Wheel:
     """Return the wheel file with its sha256, which represents it in the build's key."""
     import hashlib
 
@@ -212,3 +199,129 @@ def _code(file: WheelFile) -> frozenset[str]:
 def threading(file: WheelFile) -> str:
     """Return "openmp" or "threadpool" if the project's name determines it, else ""."""
     return next(row.threading for row in facts.load("wheels", WheelNameTable).name if row.name == file.project)
+
+
+# --- a build with an existing wheel -----------------------------------------------------------------------------------
+
+
+def decide_official(request: Request, target: str, platform: str, host: Cpu | None) -> Decision:
+    """Plan an image with the wheel from PyPI. Its instruction set is the wheel's, never the host's."""
+    arch = PLATFORMS[platform]
+    refuse_compile_options(request)
+    release = _official_release(request, arch)
+    row = releases.official_wheel(release, arch)
+    python = choose_python(request, release, row.pythons)
+    if targets.get(target).onednn and not row.onednn:
+        raise Unsupported(
+            f"the official {arch} wheel of {release} has no oneDNN in it",
+            hint="take a newer release, or build this one from source: leave out --wheel official",
+        )
+    compiled = isa.instruction_set(row.features, arch)
+    requested = asked_set(request, arch, host)
+    refuse_unfit(compiled, asked_set(request, arch, host, exact=True), request)
+    return Decision(
+        release=release,
+        python=python,
+        target=target,
+        platform=platform,
+        instruction_set=compiled,
+        compiler=row.compiler,
+        copts=tuple(f"--copt={flag}" for flag in row.flags),
+        threading="threadpool",
+        **gpu_fields(capabilities(request, target, release), cuda_of(request, target, release)),
+        wheel=official_wheel(row.requirement(release, target), releases.constraints(release), python=python, arch=arch),
+        variant=variant_of_wheel(request),
+        notes=(
+            *_unknown_wheel(release),
+            *_about_the_wheel(compiled, requested, release, request.cpu),
+            *_about_python(request, release, python),
+        ),
+        **image_fields(request, _base_of_wheel(request, python)),
+    )
+
+
+def _official_release(request: Request, arch: str) -> str:
+    if request.release:
+        return find_release(request.release, newer=True)
+    return releases.newest_official(arch, request.python or base_images.default().python)
+
+
+def _base_of_wheel(request: Request, python: str) -> base_images.BaseImage | None:
+    """Return the base for an existing wheel, or None if the user named one."""
+    return base_choice.for_wheel(python) if request.base in BASES else None
+
+
+def _unknown_wheel(release: str) -> tuple[str, ...]:
+    """Return a note if the facts do not have the release."""
+    if releases.known(release):
+        return ()
+    return (
+        f"{base_choice.NOT_CERTAIN}this tfbuild does not know the wheel of {release}, expects it to be compiled like "
+        f"that of {releases.nearest(release)}, and takes what the index has, without a digest",
+    )
+
+
+def _about_the_wheel(
+    compiled: InstructionSet, wanted: InstructionSet | None, release: str, cpu: str
+) -> tuple[str, ...]:
+    """Return a note on what --cpu does not change, and on what a build from source would add for that CPU."""
+    if wanted is None:
+        return ()
+    unused = releases.guard_spelling(release, set(wanted.features) - set(compiled.features))
+    add = f"; a build from source would add {' '.join(unused)}" if unused else ""
+    which = f"--cpu {cpu}" if cpu else "--cpuinfo"
+    return (f"{which} does not apply: the official wheel is compiled for {compiled.name}, whatever the CPU{add}",)
+
+
+def _about_python(request: Request, release: str, python: str) -> tuple[str, ...]:
+    """Return a note if the Python is a default that builds from source do not share."""
+    if not releases.known(release):
+        return ()
+    source = base_choice.first_base(release, releases.pythons(release)[::-1]).python
+    if request.python or python == source:
+        return ()
+    debian = base_choice.for_wheel(python).distribution
+    return (f"Python {python} is {debian}'s own; builds from source default to Python {source}",)
+
+
+def refuse_compile_options(request: Request) -> None:
+    """Raise UsageError for options of builds from source: they are refused, never ignored."""
+    if used := given_to_compile(request):
+        raise UsageError(
+            f"{', '.join(used)}: only for builds from source; --wheel {request.wheel} compiles nothing",
+            hint="leave it out, or leave out --wheel",
+        )
+
+
+def refuse_unfit(compiled: InstructionSet, requested: InstructionSet | None, request: Request) -> None:
+    """Raise Unsupported if the requested CPU cannot run the official wheel."""
+    lacking = sorted(set(compiled.features) - set(requested.features)) if requested is not None else []
+    if lacking:
+        raise Unsupported(
+            f"the official wheel is compiled for {compiled.name}; {request.cpu} has no {' '.join(lacking)}",
+            hint=f"build it from source for that CPU: leave out --wheel official, keep --cpu {request.cpu}",
+        )
+
+
+def decide_file(request: Request, target: str, platform: str, host: Cpu | None) -> Decision:
+    """Plan an image with a wheel file, which must fit by name, tags and contents. Its guard tells the features."""
+    refuse_compile_options(request)
+    file = read_name(Path(request.wheel), target)
+    release = find_release(request.release or file.version, newer=True)
+    python = request.python or file.python
+    refuse_misfit(file, release=release, python=python, arch=PLATFORMS[platform])
+    wheel = file_wheel(file, releases.constraints(release))
+    sets = (asked_set(request, PLATFORMS[platform], host, exact=exact) for exact in (True, False))
+    claimed = tuple(dict.fromkeys(asked for asked in sets if asked is not None))
+    compiled = instruction_set(file, release, claimed=claimed)
+    return Decision(
+        release=release,
+        python=python,
+        target=target,
+        platform=platform,
+        instruction_set=compiled,
+        threading=threading(file),
+        wheel=wheel,
+        variant=(wheel.sha256[:8], *variant_of_wheel(request)),
+        **image_fields(request, _base_of_wheel(request, python)),
+    )
