@@ -208,6 +208,15 @@ def test_markdown_and_table_say_what_was_found() -> None:
     assert "\x1b" not in shown
 
 
+def test_a_pipe_gets_one_line_for_each_row() -> None:
+    shown = io.StringIO()
+    name = "a case with a long name " * 12
+    reporting.show(report(experiment("jpeg", replace(case(0.5, name=name), noisy=True, clean=2))), shown)
+    (line,) = [line for line in shown.getvalue().splitlines() if line.startswith("jpeg ")]
+    assert name.strip() in line
+    assert line.endswith("rounds undisturbed)")
+
+
 def test_every_form_begins_with_what_to_change() -> None:
     lines = (
         case(0.4, name="a | b", env={}, code="crop(a | b)  # where it fits"),

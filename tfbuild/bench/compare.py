@@ -7,11 +7,10 @@ Gates (`compare --fail-if`) are limits that a comparison must keep; missing meas
 """
 
 import re
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from tfbuild.bench import matching, wording
 from tfbuild.bench.matching import TOO_FEW, ArmRatio, Lack, TimedArm
@@ -20,7 +19,10 @@ from tfbuild.errors import RegressionFound, UsageError, fit
 from tfbuild.measure import intervals
 from tfbuild.measure.intervals import CaseRatio
 from tfbuild.measure.records import FASTER, NO_DIFFERENCE, SLOWER, BenchReport, Interval
-from tfbuild.util import installation
+from tfbuild.util import installation, terminal
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 THROUGHPUT, CPU = "throughput", "cpu"
 # The largest share of the first report's rows that may be missing; more could hide what a gate looks for.
@@ -373,32 +375,28 @@ def enforce(verdicts: Sequence[GateVerdict]) -> None:
 
 def show(comparison: ReportComparison, verdicts: Sequence[GateVerdict] = (), stream: IO[str] | None = None) -> None:
     """Print the reports side by side, then the verdicts of the gates, to `stream` (default: stdout)."""
-    from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
     pairs = (comparison, *comparison.others)
-    stream = stream or sys.stdout
-    console = Console(file=stream, width=None if stream.isatty() else 140, soft_wrap=False, highlight=False)
-    console.print(Text(f"1  {comparison.first}"))
+    parts: list[RenderableType] = [Text(f"1  {comparison.first}")]
     for number, pair in enumerate(pairs, 2):
-        console.print(Text(f"{number}  {pair.second}"))
-        for name, (ours, theirs) in pair.differs.items():
-            console.print(Text(f"   {name}: {ours or '-'} | {theirs or '-'}", "dim"))
-    table = Table(box=None, pad_edge=False)
+        parts.append(Text(f"{number}  {pair.second}"))
+        parts += [
+            Text(f"   {name}: {ours or '-'} | {theirs or '-'}", "dim") for name, (ours, theirs) in pair.differs.items()
+        ]
+    table = terminal.table()
     heads = [head for number in range(2, len(pairs) + 2) for head in (f"{number} against 1", "CPU time")]
     for name in ("experiment", "case", "", *heads):
         table.add_column(name)
     for key, rows in side_by_side(comparison):
         table.add_row(*map(Text, (*key, *(cell for row in rows for cell in cells(row)))))
-    console.print(table)
+    parts.append(table)
     for name in dict.fromkeys(name for pair in pairs for name in pair.totals):
         ratios = "  ".join(intervals.interval_text(pair.totals.get(name)) or "-" for pair in pairs)
-        console.print(Text(f"{name:12}{ratios}"))
-    for note in notes(comparison):
-        console.print(Text(note, "dim"))
-    for verdict in verdicts:
-        console.print(Text(verdict_text(verdict, len(pairs))))
+        parts.append(Text(f"{name:12}{ratios}"))
+    parts += [Text(note, "dim") for note in notes(comparison)]
+    parts += [Text(verdict_text(verdict, len(pairs))) for verdict in verdicts]
+    terminal.write(terminal.console(stream, terminal.UNWRAPPED), parts)
 
 
 def judgeable(comparison: ReportComparison) -> tuple[Totals, ...]:

@@ -1,10 +1,9 @@
 """A benchmark's report as JSON, Markdown and a terminal table; JSON is read back against its types."""
 
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from tfbuild.bench.advise import CHANGE, IN_PLACE, advise, no_change
 from tfbuild.bench.gains import Advice, Gain, certainty, doubt
@@ -15,9 +14,13 @@ from tfbuild.measure import records
 from tfbuild.measure.experiments import Experiment
 from tfbuild.measure.intervals import interval_text
 from tfbuild.measure.records import ArmResult, BenchReport, CaseResult, ExperimentResult
+from tfbuild.util import terminal
 from tfbuild.util.installation import as_typed
 from tfbuild.util.terminal import cause
 from tfbuild.util.terminal import markdown_cell as cell
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 MOST_BYTES = 64 * 1024 * 1024
 # The number of reasons in the message about an empty report.
@@ -196,15 +199,9 @@ def _method() -> Iterator[str]:
 
 def show(report: BenchReport, stream: IO[str] | None = None) -> None:
     """Print tables to `stream` (default: stdout), with colours on a terminal."""
-    from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
-    stream = stream or sys.stdout
-    console = Console(file=stream, width=None if stream.isatty() else 140, soft_wrap=False, highlight=False)
-    for line in changes(report):
-        console.print(Text(fit(line)), soft_wrap=True)
-    table = Table(box=None, pad_edge=False)
+    table = terminal.table()
     for name in ("experiment", "case", "", "CPU time", "wall time", "verdict"):
         table.add_column(name)
     for row in report.experiments:
@@ -217,12 +214,14 @@ def show(report: BenchReport, stream: IO[str] | None = None) -> None:
                 columns = (row.name, case.name, arm.name, interval_text(arm.cpu), interval_text(arm.wall))
                 text = verdict(arm, case) + (f" ({caveat(case)})" if case.rounds and caveat(case) else "")
                 table.add_row(*map(Text, columns), Text(text, COLOURS.get(arm.effect, "dim")))
-    console.print(table)
-    for row in report.experiments:
-        for finding in row.findings:
-            console.print(Text(f"{row.name}: {finding.text}"))
     ended = "interrupted" if report.interrupted else "done"
-    console.print(Text(f"{report.image.ref}: {ended} after {report.seconds:.0f} s; {noise(report)}"))
+    parts: list[RenderableType] = [
+        *(Text(fit(line), no_wrap=True) for line in changes(report)),
+        table,
+        *(Text(f"{row.name}: {finding.text}") for row in report.experiments for finding in row.findings),
+        Text(f"{report.image.ref}: {ended} after {report.seconds:.0f} s; {noise(report)}"),
+    ]
+    terminal.write(terminal.console(stream, terminal.UNWRAPPED), parts)
 
 
 def changes(report: BenchReport) -> Iterator[str]:

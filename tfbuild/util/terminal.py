@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 # Characters per line without a terminal.
 PLAIN_WIDTH = 120
+# Wide enough for any table: what reads a pipe, such as grep, wants one line a row.
+UNWRAPPED = 10_000
 # The most characters that a report keeps of a text from an image.
 MOST_LETTERS = 600
 # Exceptions that hold the cause one in another: requests, urllib3, the socket's own.
@@ -96,13 +98,13 @@ def two_columns(rows: Iterable[tuple[str, str]]) -> list[str]:
     return lines
 
 
-def console(stream: IO[str] | None = None) -> "Console":
-    """Return a console for `stream` (default: stdout)."""
+def console(stream: IO[str] | None = None, plain: int = PLAIN_WIDTH) -> "Console":
+    """Return a console for `stream` (default: stdout), `plain` characters wide if that is not a terminal."""
     from rich.console import Console
 
     stream = stream or sys.stdout
     # What users and images name is printed as it is: `:x:` is not an emoji.
-    return Console(file=stream, width=None if stream.isatty() else PLAIN_WIDTH, highlight=False, emoji=False)
+    return Console(file=stream, width=None if stream.isatty() else plain, highlight=False, emoji=False)
 
 
 def table() -> "Table":
