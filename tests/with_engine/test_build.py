@@ -58,9 +58,8 @@ def test_the_main_job(built: Any, engine: Engine) -> None:
     assert outcomes.pop("cuda") == "skip"
     # A machine that others load may be too busy for a comparison, which is then skipped and said so.
     assert outcomes.pop("throughput") in ("pass", "skip")
-    assert outcomes == dict.fromkeys(
-        ("guard", "interpreter", "import", "isa", "onednn", "tcmalloc", "numerics"), "pass"
-    )
+    names = ("guard", "configuration", "interpreter", "files", "bytecode", "import", "isa", "onednn", "tcmalloc")
+    assert outcomes == dict.fromkeys((*names, "numerics"), "pass")
     report = reporting.from_json(json.dumps(built))
     assert report.passed
     assert report.software is not None

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache, lru_cache
 from itertools import pairwise
-from typing import Literal
+from typing import ClassVar, Literal
 
 import msgspec
 from packaging.version import Version
@@ -64,6 +64,7 @@ def within(release: str, since: str, before: str) -> bool:
 class RangeRow(Facts, frozen=True, kw_only=True):
     """A fact that holds for the releases in [since, before); without `before`, for all since `since`."""
 
+    KEY: ClassVar[str] = ""
     since: str = msgspec.field(name="from")
     before: str = ""
     sure: Sure = "tree"
@@ -72,7 +73,7 @@ class RangeRow(Facts, frozen=True, kw_only=True):
     @property
     def key(self) -> str:
         """Rows of one table with the same key exclude each other."""
-        return ""
+        return str(getattr(self, self.KEY)) if self.KEY else ""
 
     def covers(self, release: str) -> bool:
         return within(release, self.since, self.before)
@@ -87,11 +88,8 @@ class Sourced(RangeRow, frozen=True, kw_only=True):
 class Config(RangeRow, frozen=True, kw_only=True):
     """A config of .bazelrc."""
 
+    KEY = "name"
     name: str
-
-    @property
-    def key(self) -> str:
-        return self.name
 
 
 class Python(Sourced, frozen=True, kw_only=True):
@@ -116,12 +114,9 @@ class ReleaseCompiler(Sourced, frozen=True, kw_only=True):
 class KnownCompiler(Sourced, frozen=True, kw_only=True):
     """A compiler that can build a release. `patches`: what packagers changed because of it."""
 
+    KEY = "name"
     name: str
     patches: str = ""
-
-    @property
-    def key(self) -> str:
-        return self.name
 
     @property
     def certain(self) -> bool:
@@ -143,13 +138,10 @@ class WheelTarget(Sourced, frozen=True, kw_only=True):
 class WheelFlag(Sourced, frozen=True, kw_only=True):
     """A flag of the official build, for the architecture ("": each) and the targets (none: all)."""
 
+    KEY = "flag"
     flag: str
     arch: str = ""
     targets: tuple[str, ...] = ()
-
-    @property
-    def key(self) -> str:
-        return self.flag
 
 
 class HermeticPython(Sourced, frozen=True, kw_only=True):
@@ -159,34 +151,25 @@ class HermeticPython(Sourced, frozen=True, kw_only=True):
 class HostTool(Sourced, frozen=True, kw_only=True):
     """A program that the tree calls, besides a compiler."""
 
+    KEY = "name"
     name: str
-
-    @property
-    def key(self) -> str:
-        return self.name
 
 
 class Constraint(Sourced, frozen=True, kw_only=True):
     """A pip requirement that holds a package back, for installing the wheel ("run") or for building it ("build")."""
 
+    KEY = "requirement"
     requirement: str
     applies: tuple[Step, ...]
-
-    @property
-    def key(self) -> str:
-        return self.requirement
 
 
 class OneDnn(Sourced, frozen=True, kw_only=True):
     """Whether a build for `arch` has oneDNN without any --config. It is on by default on CPUs with one of `on_with`."""
 
+    KEY = "arch"
     arch: str
     compiled: bool
     on_with: tuple[str, ...] = ()
-
-    @property
-    def key(self) -> str:
-        return self.arch
 
 
 class Threading(Sourced, frozen=True, kw_only=True):
@@ -195,14 +178,11 @@ class Threading(Sourced, frozen=True, kw_only=True):
     `note`: why one of them is missing.
     """
 
+    KEY = "arch"
     arch: str
     default: Literal["", "openmp", "threadpool"] = ""
     openmp: str = ""
     threadpool: str = ""
-
-    @property
-    def key(self) -> str:
-        return self.arch
 
 
 class ThreadEnv(Facts, frozen=True, kw_only=True):
@@ -215,12 +195,9 @@ class ThreadEnv(Facts, frozen=True, kw_only=True):
 class OnednnEnv(Sourced, frozen=True, kw_only=True):
     """A variable that an image sets if its target promises oneDNN."""
 
+    KEY = "variable"
     variable: str
     value: str
-
-    @property
-    def key(self) -> str:
-        return self.variable
 
 
 class Package(Sourced, frozen=True, kw_only=True):
@@ -264,6 +241,7 @@ class Cuda(Sourced, frozen=True, kw_only=True):
 class WheelRow(Sourced, frozen=True, kw_only=True):
     """The official wheels for `arch`: `cpu` and `gpu` are pip requirements."""
 
+    KEY = "arch"
     arch: str
     cpu: str
     gpu: str = ""
@@ -271,20 +249,13 @@ class WheelRow(Sourced, frozen=True, kw_only=True):
     flags: tuple[str, ...] = ()
     onednn: bool
 
-    @property
-    def key(self) -> str:
-        return self.arch
-
 
 class Nightly(Sourced, frozen=True, kw_only=True):
     """The project on PyPI with the nightly wheels of project `name`."""
 
+    KEY = "name"
     name: str
     nightly: str
-
-    @property
-    def key(self) -> str:
-        return self.name
 
 
 class ReleaseTable(Facts, frozen=True, kw_only=True):

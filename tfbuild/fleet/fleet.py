@@ -19,11 +19,11 @@ from tfbuild import facts
 from tfbuild.cpu import MOST_TEXT, isa
 from tfbuild.cpu.isa import InstructionSet
 from tfbuild.errors import UsageError
-from tfbuild.facts import Facts, base_images, releases
+from tfbuild.facts import Facts, releases
 from tfbuild.fleet import partition
 from tfbuild.fleet.hosts import FleetHost, Skipped
 from tfbuild.fleet.partition import Cover
-from tfbuild.plan import MACHINES
+from tfbuild.plan import MACHINES, newest_official
 from tfbuild.util.terminal import cause
 
 SCHEMA = "tfbuild.fleet/1"
@@ -264,8 +264,7 @@ def _image(compiled: InstructionSet, hosts: tuple[str, ...]) -> FleetImage:
 
 def _official(arch: str) -> frozenset[str]:
     """The features that the newest official wheel needs."""
-    release = releases.newest_official(arch, base_images.default().python)
-    return isa.closure(releases.official_wheel(release, arch).features)
+    return isa.closure(releases.official_wheel(newest_official(arch), arch).features)
 
 
 def _fields(compiled: InstructionSet) -> dict[str, Any]:

@@ -25,6 +25,7 @@ class Edit(Facts, frozen=True, kw_only=True):
 class Failure(Sourced, frozen=True, kw_only=True):
     """One known failure and its workaround; the file explains the conditions. `match` finds it in a line of the log."""
 
+    KEY = "id"
     id: str
     symptom: str
     workaround: str
@@ -41,10 +42,6 @@ class Failure(Sourced, frozen=True, kw_only=True):
     flags: tuple[str, ...] = ()
     patch: bool = False
     edits: tuple[Edit, ...] = ()
-
-    @property
-    def key(self) -> str:
-        return self.id
 
     @property
     def fixed(self) -> bool:
