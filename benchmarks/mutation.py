@@ -37,9 +37,14 @@ from benchmarks.harness import RESULTS
 from tests import checkout
 from tools.testing import PURE
 
-ROOMS = ("cpu", "plan", "context", "verify", "binary", "oci", "publish", "measure")
+ROOMS = tuple(sorted(path.parent.name for path in (checkout.ROOT / "tfbuild").glob("*/__init__.py")))
 # Further folders of tests that use a room directly, tried where its own tests notice nothing.
-RELATED = {"oci": ("publish",), "context": ("plan", "publish"), "measure": ("bench",)}
+RELATED = {
+    "oci": ("publish",),
+    "context": ("plan", "publish"),
+    "measure": ("bench",),
+    "in_container": ("verify", "measure", "bench"),
+}
 FOLDER = RESULTS / "mutation"
 MARKS = f"{PURE} and not alone"
 # Imported before the processes split, since each run would spend more time on them than on most tests. None of ours.
