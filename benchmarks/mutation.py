@@ -43,6 +43,8 @@ RELATED = {
     "oci": ("publish",),
     "context": ("plan", "publish"),
     "measure": ("bench",),
+    "facts": ("plan", "cpu"),
+    "util": ("engine", "cli"),
     "in_container": ("verify", "measure", "bench"),
 }
 FOLDER = RESULTS / "mutation"

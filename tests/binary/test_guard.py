@@ -161,14 +161,6 @@ def test_a_random_header_never_ends_in_another_exception(
     refused_or_read(tmp_path_factory.getbasetemp(), WHOLE[:6] + header + WHOLE[64:])
 
 
-@pytest.mark.parametrize("version", ["2.9.0", "2.14.0", "2.16.2", "2.21.0"])
-def test_the_rows_are_the_header_s_of_real_wheels(version: str) -> None:
-    header = (libraries.DATA / f"cpu_info-{version}.h").read_text()
-    numbers = {name: int(number) for name, number in re.findall(r"^  (\w+) = (\d+),", header, re.MULTILINE)}
-    rows = guards.known(version)
-    assert {row.enum: row.number for row in rows} == {row.enum: numbers[row.enum] for row in rows}
-
-
 def test_the_rows_and_the_features_spell_alike() -> None:
     spelled = {row.tensorflow for row in facts.features("x86_64") if row.tensorflow}
     assert spelled == {row.name for row in guards.known("2.21.0")} - {"SSE", "SSE2"}

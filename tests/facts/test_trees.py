@@ -16,7 +16,7 @@ from tests.facts.trees import Facts, Tree
 from tests.rows import each
 from tfbuild import plan
 from tfbuild.errors import TfbuildError, Unsupported
-from tfbuild.facts import releases, targets, toolchains
+from tfbuild.facts import guard, releases, targets, toolchains
 from tfbuild.facts.release_table import table
 from tfbuild.plan import amendments, configuration
 
@@ -228,6 +228,13 @@ def test_the_guard_knows_the_features_that_the_tree_checks_in_the_order_of_its_m
     assert known == [releases.guard_names(release)] or release in BRACKETED
 
 
+@each("release", ALL)
+def test_the_guard_s_features_have_the_numbers_of_the_tree(release: str) -> None:
+    rows = {f"{row.enum}={row.number}" for row in guard.known(release)}
+    assert any(rows <= set(facts.cpu_numbers) for facts in facts_around(release))
+    assert release in BRACKETED or all(rows <= set(facts.cpu_numbers) for facts in facts_around(release))
+
+
 # --- configure.py ----------------------------------------------------------------------------------------------------
 
 
@@ -308,6 +315,7 @@ def test_a_trees_facts_are_read(tmp_path: Path) -> None:
         "tensorflow/tools/pip_package/setup.py": "_VERSION = '2.18.0'\n'Programming Language :: Python :: 3.9',\n",
         "tensorflow/tools/Dockerfile.cuda12.3-cudnn9.1-ubuntu22.04": "",
         "tensorflow/core/platform/cpu_feature_guard.cc": GUARD,
+        "third_party/xla/third_party/tsl/tsl/platform/cpu_info.h": "enum CPUFeature {\n  // x\n  SSE = 1,\n",
         "tensorflow/core/public/version.h": "#define TF_GRAPH_DEF_VERSION 7  // Updated: 2024/7/9\n",
         "requirements_lock_3_9.txt": "",
         "requirements_lock_3_10.txt": "",
@@ -331,6 +339,7 @@ def test_a_trees_facts_are_read(tmp_path: Path) -> None:
     assert facts.reads == ("TF_READ", "TF_TAKEN")
     assert facts.lock_files == ("3.9", "3.10")
     assert (facts.pythons, facts.host_tools, facts.guard) == (("3.9",), ("patchelf",), ("SSE", "AVX", "FMA"))
+    assert facts.cpu_numbers == ("SSE=1",)
     assert facts.cuda == ("12.3/9.1", "12.5.1/9.3.0")
     assert facts.capabilities == ("3.5,7.0", "sm_60,compute_90")
 

@@ -65,9 +65,10 @@ class Facts:
     `oldest_bazel` and `newest_bazel`: what configure.py insists on; `questions`: the variables that answer it;
     `reads`: the other variables that it reads; `configs`: what each of CONFIGS stands for, where .bazelrc has it;
     `wheel_targets`: those of TARGETS that are there; `lock_files`: Pythons with a file of pinned packages; `pythons`:
-    those that setup.py names; `guard`: CPU features in the order of TensorFlow's message; `host_tools`: those of
-    HOST_TOOLS that it calls; `cuda`: "CUDA/cuDNN" of its build images and of .bazelrc; `capabilities`: the lists of
-    CUDA compute capabilities in .bazelrc, and configure.py's default; `system_libs`: what TF_SYSTEM_LIBS may name;
+    those that setup.py names; `guard`: CPU features in the order of TensorFlow's message; `cpu_numbers`:
+    NAME=NUMBER of its enum CPUFeature; `host_tools`: those of HOST_TOOLS that it calls; `cuda`: "CUDA/cuDNN" of its
+    build images and of .bazelrc; `capabilities`: the lists of CUDA compute capabilities in .bazelrc, and
+    configure.py's default; `system_libs`: what TF_SYSTEM_LIBS may name;
     `pywrap`: those of PYWRAP that switch the rules on.
     """
 
@@ -84,6 +85,7 @@ class Facts:
     lock_files: tuple[str, ...]
     pythons: tuple[str, ...]
     guard: tuple[str, ...]
+    cpu_numbers: tuple[str, ...]
     host_tools: tuple[str, ...]
     cuda: tuple[str, ...]
     capabilities: tuple[str, ...]
@@ -219,6 +221,7 @@ def extract(read: Read, names: Iterable[str]) -> Facts:
         lock_files=tuple(sorted((f"{one[1]}.{one[2]}" for one in map(LOCK.fullmatch, names) if one), key=Version)),
         pythons=tuple(re.findall(r"Programming Language :: Python :: (\d\.\d+)", _setup(read))),
         guard=_guard(read),
+        cpu_numbers=_cpu_numbers(read),
         host_tools=tuple(tool for tool in HOST_TOOLS if _calls_tool(read, tool)),
         cuda=_cuda_versions(rc, names),
         capabilities=_capabilities(rc, constants),
@@ -237,6 +240,19 @@ def _guard(read: Read) -> tuple[str, ...]:
     source = read("tensorflow/core/platform/cpu_feature_guard.cc") or ""
     named = re.findall(r'CheckIfFeatureUnused\(CPUFeature::\w+,\s*"([^"]+)"', source)
     return tuple(dict.fromkeys(reversed(named)))[::-1]
+
+
+def _cpu_numbers(read: Read) -> tuple[str, ...]:
+    """`CPUFeature` in cpu_info.h: TensorFlow's own, TSL's, XLA's; a header that only includes another has none."""
+    for folder in (
+        "tensorflow/core",
+        "tensorflow/tsl",
+        "third_party/xla/third_party/tsl/tsl",
+        "third_party/xla/xla/tsl",
+    ):
+        if numbers := re.findall(r"^  (\w+) = (\d+),", read(f"{folder}/platform/cpu_info.h") or "", re.MULTILINE):
+            return tuple(map("=".join, numbers))
+    return ()
 
 
 def _calls_tool(read: Read, tool: str) -> bool:
