@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import pytest
 
 from tests.context.test_dockerfile import runs
+from tests.context.test_remote_options import options as options_of_remote
 from tests.contract import bazelrc
 from tests.rows import each
 from tfbuild import fleet, plan
@@ -302,7 +303,7 @@ def test_a_header_of_a_remote_cache_is_refused_or_one_flag(pattern: str, value: 
     line = pattern.format(value)
     (folder / "headers").write_bytes(line.encode(errors="surrogateescape"))
     path = str(folder / "headers")
-    made = made_or_refused(lambda: remote_cache.options(cache="grpcs://cache", header_file=path))
+    made = made_or_refused(lambda: options_of_remote(cache="grpcs://cache", header_file=path))
     if isinstance(made, UsageError):
         assert value not in str(made)
         return
@@ -321,7 +322,7 @@ def test_other_options_of_a_remote_cache_are_refused_or_one_flag(name: str, valu
         "executor": f"grpc://{value}",
     }
     options: dict[str, Any] = {"cache": "grpcs://cache", name: given[name]}
-    made = made_or_refused(lambda: remote_cache.options(**options))
+    made = made_or_refused(lambda: options_of_remote(**options))
     if isinstance(made, UsageError):
         assert made.hint
         return

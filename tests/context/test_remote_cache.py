@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 from packaging.version import Version
 
+from tests.context.test_remote_options import remote
 from tfbuild.context import dockerfile
 from tfbuild.errors import Unsupported, UsageError
 from tfbuild.facts import releases
 from tfbuild.pipeline import bazel
-from tfbuild.plan import remote_cache
+from tfbuild.plan import RunRequest, remote_cache
 from tfbuild.plan.remote_cache import Remote
 
 CACHE = "grpcs://cache.example.org:443"
@@ -25,9 +26,7 @@ SCRIPT = dockerfile.TEMPLATES / "remote.py"
 
 
 def given(**options: Any) -> Remote:
-    remote = remote_cache.options(**({"cache": CACHE} | options))
-    assert remote is not None
-    return remote
+    return remote(**({"cache": CACHE} | options))
 
 
 def lines(bazel: str, **options: Any) -> list[str]:
@@ -52,7 +51,7 @@ def pem(tmp_path: Path) -> str:
 
 
 def test_without_the_options_there_is_no_remote() -> None:
-    assert remote_cache.options() is None
+    assert remote_cache.named_remote(RunRequest()) is None
 
 
 @pytest.mark.parametrize(

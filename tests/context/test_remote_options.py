@@ -1,16 +1,25 @@
 """What each option of a remote cache means, which refusal it ends in, and what Bazel gets for it."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tfbuild.errors import UsageError
-from tfbuild.plan import remote_cache
+from tfbuild.plan import RunRequest, remote_cache
 from tfbuild.plan.remote_cache import Remote
 
+# Short names of options here; the others have `remote-` in front.
+NAMES = {"properties": "property", "certificate": "client_cert", "key": "client_key"}
 
-def remote(**options: object) -> Remote:
-    found = remote_cache.options(**options)  # type: ignore[arg-type]
+
+def options(**given: Any) -> Remote | None:
+    fields = {f"remote_{NAMES.get(name, name)}": value for name, value in given.items()}
+    return remote_cache.named_remote(RunRequest(**fields))
+
+
+def remote(**given: Any) -> Remote:
+    found = options(**given)
     assert found is not None
     return found
 

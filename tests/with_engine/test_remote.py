@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.context.test_remote_options import options as remote_options
 from tests.contract import newbazel
 from tests.ports import free_port
 from tests.with_engine import buildgrid, mirror, saved
@@ -236,7 +237,7 @@ def test_no_credential_is_in_an_image_that_was_compiled_with_them(site: Site, en
     (tmp_path / "headers").write_text(f"x-request-actor={header}\n")
     (tmp_path / "buildgrid").mkdir()
     with buildgrid.serve(tmp_path / "buildgrid", actor=header, instance="main") as server:
-        remote = remote_cache.options(cache=server.url, instance="main", header_file=str(tmp_path / "headers"))
+        remote = remote_options(cache=server.url, instance="main", header_file=str(tmp_path / "headers"))
         making = maker(site, tmp_path)
         run = replace(making.run, remote=remote, mirror=site.url.replace("://", f"://us:{password}@"))
         made = replace(making, run=run).build(plan.select(request, None))
@@ -328,7 +329,7 @@ def test_a_companys_authority_is_trusted_over_tls(certificates: Certificates, tm
     trusting = "".join(f"startup --host_jvm_args=-Djavax.net.ssl.{option}\n" for option in options)
     bazel = mirror.binary(mirror.BAZEL, toolchains.bazel_sha256(mirror.BAZEL, "x86_64"))
     with buildgrid.serve(tmp_path, tls=certificates.server) as server:
-        given = remote_cache.options(cache=server.url)
+        given = remote_options(cache=server.url)
         assert given is not None
         assert bazel_says.NO_REMOTE.search(here(bazel, mirror.BAZEL, given, tmp_path))
         assert "Build completed successfully" in here(bazel, mirror.BAZEL, given, tmp_path, trusting)
@@ -343,7 +344,7 @@ def test_bazel_is_known_by_its_header_and_by_none_but_the_right_one(tmp_path: Pa
     def run(server: Server, value: str) -> str:
         headers = tmp_path / "headers"
         headers.write_text(f"# for the cache\n\nx-request-actor={value}\n")
-        given = remote_cache.options(cache=server.url, instance="main", header_file=str(headers))
+        given = remote_options(cache=server.url, instance="main", header_file=str(headers))
         assert given is not None
         return here(bazel, mirror.NEWER, given, tmp_path)
 

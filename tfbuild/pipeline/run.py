@@ -68,7 +68,7 @@ def run_of(request: RunRequest, ca: Path | None, base: str = "auto") -> Run:
         bundle=None if is_url else _bundle(request.mirror, request.network),
         network=request.network,
         ca=ca,
-        remote=_remote(request),
+        remote=remotes.named_remote(request),
         jobs=int(request.jobs or 0),
         seconds=limit_seconds(request.time_limit),
         disk=gigabytes(request.need_disk),
@@ -108,17 +108,3 @@ def _bundle(mirror: str, network: str) -> Bundle | None:
             hint="leave out --network",
         )
     return bundle
-
-
-def _remote(request: RunRequest) -> Remote | None:
-    """Return the remote cache or executor that the options name."""
-    return remotes.options(
-        cache=request.remote_cache,
-        executor=request.remote_executor,
-        instance=request.remote_instance,
-        properties=request.remote_property,
-        readonly=request.remote_readonly,
-        header_file=request.remote_header_file,
-        certificate=request.remote_client_cert,
-        key=request.remote_client_key,
-    )

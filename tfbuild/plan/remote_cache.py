@@ -16,6 +16,7 @@ from packaging.version import Version
 from tfbuild import facts
 from tfbuild.errors import Unsupported, UsageError
 from tfbuild.facts import Facts
+from tfbuild.plan.run_request import RunRequest
 
 Name = Literal[
     "headers",
@@ -87,52 +88,46 @@ class Remote:
 # --- the options ------------------------------------------------------------------------------------------------------
 
 
-def options(
-    *,
-    cache: str = "",
-    executor: str = "",
-    instance: str = "",
-    properties: tuple[str, ...] = (),
-    readonly: bool = False,
-    header_file: str = "",
-    certificate: str = "",
-    key: str = "",
-) -> Remote | None:
-    """Read the options, None without any; raises UsageError, which never quotes a credential."""
-    if not cache and not executor:
-        if any((instance, properties, readonly, header_file, certificate, key)):
+def named_remote(request: RunRequest) -> Remote | None:
+    """Return what the options name, None without any; raises UsageError, which never quotes a credential."""
+    if not request.remote_cache and not request.remote_executor:
+        names = (name for name in RunRequest.__dataclass_fields__ if name.startswith("remote_"))
+        if any(getattr(request, name) for name in names):
             raise UsageError(
                 "the other --remote-... options need a remote cache or a remote executor",
                 hint="--remote-cache grpcs://HOST:PORT",
             )
         return None
-    _refuse_contradictions(cache, executor, readonly=readonly, certificate=certificate, key=key)
-    if not INSTANCE.fullmatch(instance):
-        raise UsageError(f"remote-instance {instance!r} is not an instance name", hint="--set remote-instance=main")
+    _refuse_contradictions(request)
+    if not INSTANCE.fullmatch(request.remote_instance):
+        raise UsageError(
+            f"remote-instance {request.remote_instance!r} is not an instance name", hint="--set remote-instance=main"
+        )
+    certificate, key = request.remote_client_cert, request.remote_client_key
     return Remote(
-        cache=_url("--remote-cache", cache, CACHES),
-        executor=_url("remote-executor", executor, EXECUTORS),
-        instance=instance,
-        properties=tuple(_property(text) for text in properties),
-        readonly=readonly,
-        headers=_headers(Path(header_file)) if header_file else (),
+        cache=_url("--remote-cache", request.remote_cache, CACHES),
+        executor=_url("remote-executor", request.remote_executor, EXECUTORS),
+        instance=request.remote_instance,
+        properties=tuple(_property(text) for text in request.remote_property),
+        readonly=request.remote_readonly,
+        headers=_headers(Path(request.remote_header_file)) if request.remote_header_file else (),
         certificate=_pem("remote-client-cert", certificate) if certificate else None,
         key=_pem("remote-client-key", key) if key else None,
     )
 
 
-def _refuse_contradictions(cache: str, executor: str, *, readonly: bool, certificate: str, key: str) -> None:
-    if readonly and executor:
+def _refuse_contradictions(request: RunRequest) -> None:
+    if request.remote_readonly and request.remote_executor:
         raise UsageError(
             "remote-readonly does not work with remote-executor: an executor stores its results",
             hint="leave out one of the two",
         )
-    if executor and cache.startswith("http"):
+    if request.remote_executor and request.remote_cache.startswith("http"):
         raise UsageError(
             "an executor needs a cache over gRPC, and --remote-cache is one over HTTP",
             hint="leave out --remote-cache (an executor has its own), or name a grpc:// or grpcs:// one",
         )
-    if bool(certificate) != bool(key):
+    if bool(request.remote_client_cert) != bool(request.remote_client_key):
         raise UsageError(
             "a client certificate needs its key", hint="--set remote-client-cert=FILE --set remote-client-key=FILE"
         )
