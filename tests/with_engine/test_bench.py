@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from docker.types import DeviceRequest
 
 from tests import schemas
 from tests.with_engine.conftest import ROOT
+from tests.with_engine.test_engine import wait_until
 from tfbuild.bench import allocators, evidence, session, wording
 from tfbuild.bench import report as reporting
 from tfbuild.bench.session import Settings
@@ -296,3 +298,24 @@ def test_ctrl_c_keeps_what_was_measured(image: Callable[..., str], tmp_path: Pat
     assert done.findings
     (written,) = (tmp_path / "reports").glob("bench-*.json")
     assert reporting.read_report(written) == report
+
+
+def test_signals_while_workers_are_made_end_it_and_leave_no_container(
+    engine: Engine, image: Callable[..., str], tmp_path: Path
+) -> None:
+    """Threads wait for the workers then; the second signal comes during the clean-up."""
+    ref = image("2.21.0")
+    wanted = {"all": True, "ignore_removed": True, "filters": {"ancestor": engine.image(ref).id}}
+    command = [sys.executable, "-m", "invoke", "--search-root", str(ROOT), "bench", ref, "--only", "tuning", "--quick"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert "bench: tuning ...\n" in iter(process.stderr.readline, "")
+        # The main one, that of the step's heartbeat, and one for each of the three workers.
+        assert wait_until(lambda: len(os.listdir(f"/proc/{process.pid}/task")) >= 5, 300)
+        for _ in range(3):
+            time.sleep(0.2)
+            process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=120)
+    assert process.returncode == 130, err
+    assert engine.client.containers.list(**wanted) == []
