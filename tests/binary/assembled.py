@@ -1,7 +1,7 @@
 """Instructions and the CPU features that GNU as says each needs: an oracle for tfbuild/binary/machinecode.py.
 
-`python -m tests.binary.assembled x86_64` assembles tests/data/machinecode/x86_64.s and prints one row an instruction:
-its bytes, its text, and every feature without which GNU as refuses it. The rows are kept beside it as x86_64.tsv.
+tests/data/machinecode/x86_64.tsv has one row an instruction: its bytes, its text, and every feature without which GNU
+as refuses it. `python -m tests.binary.assembled x86_64` writes the rows again; a new one is a line with a text alone.
 """
 
 import re
@@ -50,13 +50,22 @@ class Row:
 
 
 def recorded(arch: str) -> list[Row]:
-    lines = (DATA / f"{arch}.tsv").read_text(encoding="utf-8").splitlines()
-    fields = (line.split("\t") for line in lines)
+    fields = (line.split("\t") for line in _lines(arch))
     return [Row(code=bytes.fromhex(code), text=text, needs=frozenset(needs.split())) for code, text, needs in fields]
 
 
 def source(arch: str) -> list[str]:
-    return (DATA / f"{arch}.s").read_text(encoding="utf-8").splitlines()
+    """Return the text of each instruction."""
+    return [line.split("\t")[1] if "\t" in line else line for line in _lines(arch)]
+
+
+def _lines(arch: str) -> list[str]:
+    return (DATA / f"{arch}.tsv").read_text(encoding="utf-8").splitlines()
+
+
+def write(arch: str) -> None:
+    rows = (f"{row.code.hex()}\t{row.text}\t{' '.join(sorted(row.needs))}\n" for row in assembled(arch, names(arch)))
+    (DATA / f"{arch}.tsv").write_text("".join(rows), encoding="utf-8")
 
 
 def assembled(arch: str, names: list[str]) -> list[Row]:
@@ -111,5 +120,4 @@ def names(arch: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    for row in assembled(sys.argv[1], names(sys.argv[1])):
-        print(row.code.hex(), row.text, " ".join(sorted(row.needs)), sep="\t")
+    write(sys.argv[1])
