@@ -54,16 +54,19 @@ class Change:
 
     @property
     def gains(self) -> list[ArmComparison]:
+        """Return the comparisons in which the new values were faster."""
         return [one for one in self.comparisons if one.verdict.effect == FASTER]
 
     @property
     def losses(self) -> list[ArmComparison]:
+        """Return those in which they were slower, or computed something else."""
         return [
             one for one in self.comparisons if one.verdict.effect == SLOWER or False in (one.arm.same, one.other.same)
         ]
 
     @property
     def best(self) -> float:
+        """Return the largest gain, as a ratio; 0 if there is none."""
         return max((one.median for one in self.gains), default=0.0)
 
     @property

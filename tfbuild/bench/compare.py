@@ -278,6 +278,7 @@ class Gate:
         return f"{self.name}{self.sign}{self.limit:g}"
 
     def fails(self, ratio: Interval) -> bool:
+        """Whether the whole interval lies beyond the limit."""
         return {
             "<": ratio.high < self.limit,
             "<=": ratio.high <= self.limit,
@@ -421,4 +422,5 @@ def cells(row: ArmRatio | None) -> tuple[str, str]:
 
 
 def notes(comparison: ReportComparison) -> list[str]:
+    """Return what else a reader has to know, each note once."""
     return list(dict.fromkeys(note for pair in (comparison, *comparison.others) for note in pair.notes))

@@ -75,10 +75,12 @@ class ExperimentRun:
     reason: str = ""
 
     def cases(self) -> Iterator[CaseResult]:
+        """Yield the results of all cases so far."""
         for group in self.groups:
             yield from group.results
 
     def result(self) -> ExperimentResult:
+        """Return the experiment's record, with its findings."""
         cases = tuple(self.cases())
         status, reason = (self.status, self.reason) if self.status else _outcome(cases)
         mean = evaluate.findings(cases) if self.row.together else ()

@@ -21,10 +21,12 @@ class ArmComparison:
 
     @property
     def ratio(self) -> Interval | None:
+        """Return the ratio in the case's metric."""
         return self.verdict.cpu if self.case.metric == "cpu" else self.verdict.wall
 
     @property
     def median(self) -> float:
+        """Return that ratio's median; 0 if there is none."""
         return self.ratio.median if self.ratio else 0.0
 
 
@@ -49,6 +51,7 @@ class Gain:
 
     @property
     def time(self) -> str:
+        """Return the metric in words."""
         return "CPU time" if self.metric == "cpu" else "wall time"
 
     @property

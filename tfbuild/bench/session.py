@@ -65,6 +65,7 @@ class Settings:
 
     @property
     def most_rounds(self) -> int:
+        """Return the number of rounds for each case."""
         return self.rounds or ROUNDS[self.mode]
 
 

@@ -54,6 +54,7 @@ class Machine:
         return tuple(kept)
 
     def key(self, case: Case, arm: Arm) -> Key:
+        """Return what the arm's worker is started with."""
         env = {name: self.fill(value) for name, value in {**case.env, **arm.env}.items()}
         image = self.against if arm.image == "against" else self.image
         # TensorFlow uses a GPU for whatever it can, so only cases that need one get one: the others measure CPUs.
@@ -99,6 +100,7 @@ class Side:
         return self.status == records.MEASURED
 
     def give_up(self, status: str, reason: str) -> None:
+        """Stop measuring this side, for a reason that its record states."""
         self.status, self.reason = status, reason
 
     def same_work(self, other: "Side") -> bool:

@@ -89,6 +89,7 @@ def _both_ways(band: Interval | None) -> Interval | None:
 
 
 def undisturbed(rounds: Sequence[Round]) -> tuple[Round, ...]:
+    """Return the rounds in which others used little of the machine's time."""
     return tuple(row for row in rounds if row.foreign <= MOST_FOREIGN)
 
 

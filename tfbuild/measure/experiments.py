@@ -115,6 +115,7 @@ class Experiment(Purpose, frozen=True):
     case: tuple[Case, ...] = ()
 
     def arms(self, case: Case) -> tuple[Arm, ...]:
+        """Return the case's own arms, or else the experiment's."""
         return case.arm or self.arm
 
     def work(self, case: Case, arm: Arm | None = None) -> str:
@@ -126,6 +127,7 @@ class Experiment(Purpose, frozen=True):
         return self.weight * (len(self.arms(case)) + 1)
 
     def cases(self, quick: bool) -> tuple[Case, ...]:
+        """Return the cases to measure, with `quick` only those of --quick."""
         return tuple(case for case in self.case if case.quick or not quick)
 
 

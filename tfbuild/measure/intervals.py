@@ -35,6 +35,7 @@ def _coverage(count: int, cut: int) -> float:
 
 
 def geometric_mean(values: Sequence[float]) -> float:
+    """Return the geometric mean of positive values."""
     return math.exp(sum(math.log(value) for value in values) / len(values))
 
 

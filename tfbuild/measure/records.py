@@ -126,6 +126,8 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentResult:
+    """An experiment's cases and findings, with the words of its row; `seconds`: how long it took."""
+
     name: str
     question: str
     compares: str
@@ -154,6 +156,8 @@ class Subject:
 
 @dataclass(frozen=True, kw_only=True)
 class Software:
+    """What the image has; `git`: TensorFlow's commit, `malloc`: the library that provides malloc."""
+
     tensorflow: str
     git: str
     compiler: str

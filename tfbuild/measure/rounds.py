@@ -213,6 +213,7 @@ class CaseOutcome:
         return lost.status if lost else records.FAILED
 
     def why(self) -> str:
+        """Say why there are fewer rounds than planned, or none."""
         if self.interrupted:
             return f"interrupted after {len(self.rounds)} rounds"
         if self.truncated:

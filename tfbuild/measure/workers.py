@@ -30,6 +30,7 @@ class MeasurementError(Exception):
 
 
 def ask(worker: Worker, kind: type[T], timeout: float = SECONDS, **question: object) -> T:
+    """Ask a worker, and check its answer; raise MeasurementError if it cannot be trusted."""
     try:
         return probe.record(worker.ask(json.dumps(question), timeout), kind)
     except probe.UntrustedError as error:
@@ -160,6 +161,7 @@ class Pool:
         _close([self._running.pop(key)[0] for key in dict.fromkeys(keys) if key in self._running])
 
     def running(self) -> tuple[Key, ...]:
+        """Return the keys of the workers that run."""
         return tuple(self._running)
 
 
@@ -172,6 +174,7 @@ def _close(workers: Iterable[Worker]) -> None:
 
 @contextmanager
 def pool(engine: Engine, more: Mapping[str, bytes], sandbox: Sandbox | None = None) -> Iterator[Pool]:
+    """Open a pool whose workers are closed at the end of the block."""
     with ExitStack() as stack:
         workers = Pool(engine, more, sandbox)
         stack.callback(lambda: workers.close(*workers.running()))
