@@ -52,7 +52,7 @@ OTHERS = {
     ("evidence.py", "pipeline"),  # a workload
     ("findings.py", "pipeline"),
     ("findings.py", "int8"),  # a width of numbers
-    ("interchange.py", "all"),  # a tag that pyperf refuses
+    ("pyperf_export.py", "all"),  # a tag that pyperf refuses
     ("experiments.py", "models"),  # a file of facts
     ("experiments.py", "xla"),  # a parameter of a workload
     ("experiments.py", "tuning"),  # what a case needs

@@ -11,7 +11,7 @@ findings.py          pure: conclusions beyond a ratio, such as what limits a tra
 advise.py            pure: settings and lines of code with a measured gain (gains.py)
 current_settings.py  pure: which settings an image has already
 wording.py           pure: the text of verdicts, times and caveats in every table, page and message
-report.py            reports as JSON, Markdown and a terminal table; interchange.py writes pyperf's format
+report.py            reports as JSON, Markdown and a terminal table; pyperf_export.py writes pyperf's format
 page.py              HTML pages of a report or a comparison; charts.py has the charts of an experiment
 compare.py           pure: reports side by side, and `--fail-if`; matching.py pairs their rows
 

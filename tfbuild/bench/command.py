@@ -147,9 +147,9 @@ def export(report: str, *, html: str, pyperf: str) -> None:
 
 
 def _export_pyperf(report: BenchReport, file: str) -> None:
-    from tfbuild.bench import interchange
+    from tfbuild.bench import pyperf_export
 
-    rendering.write(interchange.to_pyperf(report), Path(file), "--pyperf")
+    rendering.write(pyperf_export.to_pyperf(report), Path(file), "--pyperf")
 
 
 def show_rows(
