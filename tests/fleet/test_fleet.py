@@ -370,7 +370,8 @@ def test_what_was_not_measured_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_eighty_columns_wrap_tables_but_not_options(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = fleet.choose(whole(), 4)
     lines = terminal.lines(partial(fleet.show, chosen), monkeypatch)
-    for image in chosen.images:
-        assert f"  --platform {image.platform} --cpu {image.cpu}" in lines
+    for number, image in enumerate(chosen.images, 1):
+        place = lines.index(f"  --platform {image.platform} --cpu {image.cpu}")
+        assert lines[place - 1].startswith(f"image {number}: ")
     assert max(len(line) for line in lines if "--cpu" not in line) <= 80
     assert not any("…" in line for line in lines)

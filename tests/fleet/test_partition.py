@@ -52,6 +52,12 @@ def test_no_choice_of_images_is_cheaper(members: list[int], most: int, weights: 
     assert sorted(index for group in cover.groups for index in group) == list(range(len(members)))
 
 
+def test_a_good_start_is_improved_by_the_least_amount() -> None:
+    """Merging the two that add the least first costs 9 here."""
+    members, weights = [31, 25, 2, 30], [1, 2, 2, 1, 1, 3, 1]
+    assert partition.cover(members, 2, costs(members, weights)).cost == 8
+
+
 @given(sets, st.lists(st.integers(0, 9), min_size=WIDTH, max_size=WIDTH))
 def test_one_more_image_never_costs_more(members: list[int], weights: list[int]) -> None:
     cost = costs(members, weights)
