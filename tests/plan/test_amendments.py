@@ -90,9 +90,55 @@ def test_each_changes_the_contexts_digest_and_the_identifier(diff: Path, eigen: 
         assert dockerfile.write(chosen(**SOURCE, **requests[number]), tmp_path / "again").digest not in digests
 
 
+def program(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("#!/bin/sh\necho Build label: 7.7.1\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_a_bazel_of_ones_own_is_packed_and_brings_the_edits_that_it_needs(tmp_path: Path) -> None:
+    file = program(tmp_path / "bazel-7.7.1-linux-x86_64")
+    installed = program(tmp_path / "bazel7/bin/bazel")
+    (tmp_path / "bazel7/share").mkdir()
+    (tmp_path / "bazel7/share/tools").write_text("ours\n")
+    for path, names in ((file, {"bin/bazel"}), (tmp_path / "bazel7", {"bin/bazel", "share/tools"})):
+        build = chosen(**SOURCE, bazel=f"7.7.1={path}")
+        assert (build.bazel, build.own_bazel) == ("7.7.1", amendments.OwnBazel(version="7.7.1", path=path))
+        folder = dockerfile.write(build, tmp_path / f"context-{path.name}").folder
+        with tarfile.open(folder / "bazel/bazel.tar") as tar:
+            members = {member.name.partition("/")[2]: member.mode for member in tar}
+        assert members.keys() == names
+        assert members["bin/bazel"] == 0o755
+        text = (folder / "Dockerfile").read_text()
+        assert "--mount=type=bind,source=bazel,target=/mnt/bazel \\\n    sh /mnt/toolchain.sh bazel" in text
+        assert f"--bazel 7.7.1={path.name}" in text
+        assert [row.id for row in build.fixes if row.bazel_from] == [
+            "bazel7-workspace", "bazel7-licenses", "bazel7-execution-info", "bazel7-allowlist",
+        ]  # fmt: skip
+    assert installed.is_file()
+    # What it is called where does not matter, that it is not the release's own does.
+    ids = {chosen(**SOURCE, bazel=bazel).id for bazel in (f"7.7.1={file}", f"7.7.1={tmp_path / 'bazel7'}")}
+    assert len(ids) == 1
+    assert not ids & {chosen(**SOURCE).id, chosen(**SOURCE, bazel="7.7.1").id}
+
+
+def test_other_bazels_change_no_build() -> None:
+    for bazel in ("", "6.1.0", "6.5.0"):
+        build = chosen(**SOURCE, bazel=bazel)
+        assert build.own_bazel is None
+        assert not [row for row in build.fixes if row.bazel_from]
+        assert "/mnt/bazel " not in dockerfile.files(build)["Dockerfile"]
+
+
 @pytest.mark.parametrize(
     ("options", "error", "says"),
     [
+        ({"bazel": "7.7.1=none/bazel"}, BadInput, "no Bazel at none/bazel: "),
+        ({"bazel": "7.7.1=tests"}, BadInput, "no Bazel at tests: "),
+        ({"bazel": "7.7.1=README.md"}, BadInput, "not an executable"),
+        ({"bazel": "7.7.1="}, UsageError, "not a Bazel version"),
+        ({"bazel": "=tests"}, UsageError, "not a Bazel version"),
         ({"patch": ("none.patch",)}, BadInput, "No such file"),
         ({"override_repository": ("eigen",)}, UsageError, "NAME=FOLDER"),
         ({"override_repository": ("../eigen=.",)}, UsageError, "NAME=FOLDER"),

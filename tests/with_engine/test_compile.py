@@ -33,7 +33,7 @@ from tfbuild.cli.options import certificates
 from tfbuild.context.labels import read_labels
 from tfbuild.cpu import isa
 from tfbuild.engine import Engine
-from tfbuild.errors import BadInput, Stale, Unsupported, VerificationFailed
+from tfbuild.errors import BadInput, BuildFailed, Stale, Unsupported, VerificationFailed
 from tfbuild.facts import toolchains
 from tfbuild.pipeline import Maker, bazel
 from tfbuild.pipeline.run import run_of
@@ -497,6 +497,14 @@ def from_tag(site: Site, commit: str) -> plan.Build:
     return replace(plan.select(request, None), source=Source(kind="git", tag=f"v{RELEASE}", commit=commit))
 
 
+def test_a_bazel_of_ones_own_that_is_another_one_is_refused(wheel: Run, tmp_path: Path) -> None:
+    program = tmp_path / "bazel"
+    program.write_text("#!/bin/sh\necho Build label: 6.5.0\n")
+    program.chmod(0o755)
+    done = wheel("x86-64-v3", "--source", str(TREE), version=f"6.1.0={program}", code=BuildFailed.exit_code)
+    assert "--bazel: this Bazel says that it is 6.5.0, and not 6.1.0" in done.stderr
+
+
 @pytest.mark.nightly
 def test_a_tag_is_compiled_where_its_commit_is_the_known_one(
     site: Site, commit: str, compiled: Callable[[str], Double], tmp_path: Path
@@ -527,10 +535,16 @@ def renewed(tree: Path) -> Path:
 
 
 @pytest.mark.nightly
-def test_a_release_whose_wheel_bazel_makes_is_compiled_by_a_newer_bazel(new_site: Site, tmp_path: Path) -> None:
+def test_a_release_whose_wheel_bazel_makes_is_compiled_by_a_newer_bazel_of_ones_own(
+    new_site: Site, tmp_path: Path
+) -> None:
     tree = renewed(shutil.copytree(TREE, tmp_path / "tree"))
     options = (*new_site.options(), "--source", str(tree), "--compiler", "clang-16")
-    words = command("x86-64-v3", tmp_path / "dist", *options, version=newbazel.VERSION, release=NEW)
+    launcher = tmp_path / "bazel"
+    launcher.write_text(newbazel.LAUNCHER)
+    launcher.chmod(0o755)
+    own = f"{newbazel.VERSION}={launcher}"
+    words = command("x86-64-v3", tmp_path / "dist", *options, version=own, release=NEW)
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-6000:]
     answer = json.loads(done.stdout)

@@ -159,10 +159,13 @@ def _fill(folder: Path, build: Build, texts: Mapping[str, str]) -> None:
 
 
 def _place_amendments(build: Build, folder: Path) -> None:
-    """Copy the patches in the order in which they are applied, and pack the overriding repositories."""
+    """Copy the patches in the order in which they are applied; pack overriding repositories and an own Bazel."""
     for number, patch in enumerate(build.patches, 1):
         (folder / "patches").mkdir(exist_ok=True)
         shutil.copyfile(patch.path, folder / "patches" / f"{number:02}-{NO_NAME.sub('-', patch.path.name)}")
+    if build.own_bazel:
+        (folder / "bazel").mkdir()
+        source.pack(build.own_bazel.path, folder / "bazel" / "bazel.tar", as_file="bin/bazel")
     for override in build.overrides:
         (folder / "overrides").mkdir(exist_ok=True)
         source.pack(override.path, folder / "overrides" / f"{override.name}.tar")

@@ -36,6 +36,22 @@ class Patch:
 
 
 @dataclass(frozen=True, kw_only=True)
+class OwnBazel:
+    """A Bazel of the user's own: an executable, or the folder of an installation that has bin/bazel."""
+
+    version: str
+    path: Path
+
+    @property
+    def written(self) -> str:
+        """The option's value in a Dockerfile's command."""
+        return f"{self.version}={self.path.name}"
+
+    def to_json(self) -> dict[str, str]:
+        return {"version": self.version, "path": str(self.path)}
+
+
+@dataclass(frozen=True, kw_only=True)
 class Override:
     """A folder that replaces an external repository: Bazel's --override_repository."""
 
@@ -83,6 +99,21 @@ def patch(text: str) -> Patch:
     if not re.search(rb"^--- .*\n\+\+\+ ", content, re.MULTILINE):
         raise BadInput(f"--patch {text} is not a unified diff", hint="make one with: git diff > my.patch")
     return Patch(path=path, sha256=source.digest(path))
+
+
+def own_bazel(text: str) -> OwnBazel | None:
+    """Read VERSION=PATH; None for a version alone. Raises BadInput if there is no Bazel at PATH."""
+    version, equals, name = text.partition("=")
+    if not equals:
+        return None
+    path = Path(name)
+    program = path / "bin" / "bazel" if os.path.isdir(path) else path
+    if not os.path.isfile(program) or not os.access(program, os.X_OK):
+        raise BadInput(
+            f"--bazel {version}: no Bazel at {name}: {absence(program) or 'not an executable'}",
+            hint="--bazel VERSION=PATH names an executable, or the folder of an installation with bin/bazel",
+        )
+    return OwnBazel(version=version, path=path)
 
 
 def override(text: str) -> Override:

@@ -51,12 +51,14 @@ class CompileTarget:
     target: str
     arch: str
     gpus: tuple[Capability, ...] = ()
+    bazel: str = ""
 
     def circumstances(self, compiler: str, base: Distribution | None, features: tuple[str, ...] = ()) -> Circumstances:
         return Circumstances(
             release=self.release,
             target=self.target,
             arch=self.arch,
+            bazel=self.bazel,
             compiler=compiler,
             features=features,
             base=base,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tfbuild.cpu import isa
 from tfbuild.cpu.isa import InstructionSet
-from tfbuild.plan.amendments import Override, Patch, SystemLibrary
+from tfbuild.plan.amendments import Override, OwnBazel, Patch, SystemLibrary
 from tfbuild.plan.cuda import Capability
 from tfbuild.plan.failures import Failure
 from tfbuild.plan.request import Request
@@ -58,6 +58,7 @@ class Decision:
     copts: tuple[str, ...] = ()
     configs: tuple[str, ...] = ()
     bazel: str = ""
+    own_bazel: OwnBazel | None = None
     bazel_target: str = ""
     bazel_flags: tuple[str, ...] = ()
     configure_env: tuple[tuple[str, str], ...] = ()
@@ -96,6 +97,7 @@ class Decision:
                 "features": list(self.instruction_set.features),
                 "configure_env": dict(self.configure_env),
                 "bazel": self.bazel or None,
+                "own_bazel": self.own_bazel.to_json() if self.own_bazel else None,
                 "bazel_target": self.bazel_target or None,
                 "wheel": self.wheel.to_json(),
                 "source": self.source.to_json() if self.source else None,

@@ -39,6 +39,7 @@ class Failure(Sourced, frozen=True, kw_only=True):
     targets: tuple[str, ...] = ()
     arch: Literal["", "x86_64", "aarch64"] = ""
     nvcc: bool = False
+    bazel_from: str = ""
     flags: tuple[str, ...] = ()
     patch: bool = False
     edits: tuple[Edit, ...] = ()
@@ -71,7 +72,7 @@ class Failure(Sourced, frozen=True, kw_only=True):
 class Circumstances:
     """The conditions of a build that failures depend on. `base`: its Debian release, None if it is not known.
 
-    `nvcc`: whether that compiles the kernels for GPUs.
+    `nvcc`: whether that compiles the kernels for GPUs. `bazel`: the version that builds it, "" for the release's own.
     """
 
     release: str
@@ -81,6 +82,7 @@ class Circumstances:
     features: tuple[str, ...] = ()
     base: Distribution | None = None
     nvcc: bool = False
+    bazel: str = ""
 
 
 class FailureTable(Facts, frozen=True, kw_only=True):
@@ -136,6 +138,7 @@ def _concerns(row: Failure, build: Circumstances) -> bool:
         and (not row.targets or build.target in row.targets)
         and row.arch in ("", build.arch)
         and (not row.nvcc or build.nvcc)
+        and (not row.bazel_from or version(row.bazel_from) <= version(build.bazel or "0"))
     )
 
 

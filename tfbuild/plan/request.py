@@ -21,7 +21,7 @@ GPUS = "GPUs"
 ENGINE = "Engine, base image and downloads"
 # Values of --base that mean a row of facts/images.toml; everything else names an unknown image.
 BASES = ("auto", "bootstrap", "registry")
-BAZEL = re.compile(r"[0-9]{1,4}\.[0-9]{1,4}(\.[0-9]{1,4})?(rc[0-9]{1,4})?")
+BAZEL = re.compile(r"[0-9]{1,4}\.[0-9]{1,4}(\.[0-9]{1,4})?(rc[0-9]{1,4})?(=.+)?")
 # Only ASCII: letters that look like others would name an image or a config that nobody sees to be another one. A "-" in
 # front would make the name an option of the program that gets it.
 BASE = re.compile(r"[a-z0-9][\w./:@-]*", re.ASCII | re.IGNORECASE)
@@ -148,13 +148,15 @@ class Request:
     )
     bazel: str = option(
         "",
-        "Bazel version, such as 7.4.1 (default: the release's own)",
-        "VERSION",
+        "Bazel version, such as 7.4.1 (default: the release's own), or VERSION=PATH: one of yours, an executable "
+        "or the folder of an installation with bin/bazel",
+        "VERSION[=PATH]",
         group=COMPILER,
         pattern=BAZEL,
         what="a Bazel version",
         form="7.4.1",
         compiles=True,
+        written=lambda build: build.own_bazel.written if build.own_bazel else build.asked.bazel,
     )
     config: tuple[str, ...] = option(
         (),

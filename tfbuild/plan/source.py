@@ -132,10 +132,10 @@ def _refuse_foreign_archive(path: Path) -> None:
         )
 
 
-def pack(tree: Path, target: Path) -> None:
+def pack(tree: Path, target: Path, *, as_file: str = "") -> None:
     """Pack a tree into the same bytes each time: sorted names, no times, no owners, git's modes.
 
-    It gets one folder on top, as GitHub's archives have.
+    It gets one folder on top, as GitHub's archives have. A single file is packed as `as_file`.
     """
 
     import tarfile
@@ -146,6 +146,8 @@ def pack(tree: Path, target: Path) -> None:
         return member
 
     with tarfile.open(target, "w", format=tarfile.GNU_FORMAT) as tar:
+        if tree.is_file():
+            tar.add(tree.resolve(), Path("source", as_file), filter=plain)
         for folder, names, files in os.walk(tree):
             top = Path(folder) == tree
             names[:] = sorted(name for name in names if not (top and SKIPPED.fullmatch(name)))

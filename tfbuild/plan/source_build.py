@@ -13,7 +13,7 @@ from tfbuild.facts.toolchains import Distribution
 from tfbuild.plan import amendments, base_choice, configuration, failures
 from tfbuild.plan import source as sources
 from tfbuild.plan import wheel as wheels
-from tfbuild.plan.amendments import Override, Patch, SystemLibrary
+from tfbuild.plan.amendments import Override, OwnBazel, Patch, SystemLibrary
 from tfbuild.plan.base_choice import BaseChoice, CompileTarget
 from tfbuild.plan.build import MACHINES, PLATFORMS, Decision
 from tfbuild.plan.cuda import Capability, CudaChoice, capabilities, cuda_of, gpu_fields, own_cuda
@@ -63,6 +63,7 @@ class _Decisions:
     threading: str
     configs: tuple[str, ...]
     bazel: str
+    own_bazel: OwnBazel | None
     choice: BaseChoice
     gpus: tuple[Capability, ...]
     cuda: CudaChoice
@@ -84,9 +85,10 @@ def _decide(
     """Decide in the order in which refusals are reported."""
     threading = _threading(request, target, release, arch)
     configs = configuration.configs(release, target, arch, threading)
-    bazel = request.bazel or toolchains.bazel(release, arch)
+    own_bazel = amendments.own_bazel(request.bazel)
+    bazel = own_bazel.version if own_bazel else request.bazel or toolchains.bazel(release, arch)
     gpus = capabilities(request, target, release)
-    purpose = CompileTarget(release=release, target=target, arch=arch, gpus=gpus)
+    purpose = CompileTarget(release=release, target=target, arch=arch, gpus=gpus, bazel=bazel)
     choice = base_choice.choose(request, purpose)
     cuda = cuda_of(request, target, release, gpus, choice.compiler)
     flags = isa.flags(
@@ -110,6 +112,7 @@ def _decide(
         threading=threading,
         configs=configs,
         bazel=bazel,
+        own_bazel=own_bazel,
         choice=choice,
         gpus=gpus,
         cuda=cuda,
@@ -135,6 +138,7 @@ def _build(decided: _Decisions) -> Decision:
         copts=decided.flags.copts,
         configs=tuple(dict.fromkeys((*decided.configs, *decided.cuda.configs, *request.config))),
         bazel=decided.bazel,
+        own_bazel=decided.own_bazel,
         bazel_target=releases.wheel_target(release),
         bazel_flags=_bazel_flags(decided),
         configure_env=amendments.configured(decided.configure_env, decided.libraries, answers),
@@ -288,7 +292,7 @@ def _choices(decided: _Decisions) -> tuple[str, ...]:
         "tree" if decided.source.kind == "tree" else "",
         *fingerprint(
             request,
-            bazel=request.bazel if request.bazel != bazel else "",
+            bazel=f"{decided.bazel}=" if decided.own_bazel else request.bazel if request.bazel != bazel else "",
             compute_capabilities=request.compute_capabilities if request.compute_capabilities != gpus else "",
             source=decided.source.sha256,
             patch=tuple(patch.sha256 for patch in decided.patches),
