@@ -79,7 +79,7 @@ def sitting(row: dict[str, Any]) -> dict[str, object]:
         "began": row["began"],
         "wall_seconds": wall(row),
         "why": row.get("why", "killed"),
-        **{key: row.get(key) for key in ("cpu_seconds", "peak_bytes")},
+        **{key: row.get(key) for key in ("cpu_seconds", "peak_bytes", "stages")},
         **{key: row.get(key) for key in ("actions_done", "actions_total", "processes", "from_cache")},
     }
 

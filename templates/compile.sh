@@ -105,15 +105,18 @@ late() {
 }
 # A wrong Bazel, config, variable or target is known within minutes, before anything is compiled.
 compile() {
+    echo analysis > /mnt/stage
     bazel_build --nobuild --profile=/mnt/analysis.json
     if [ "$code" = 0 ]; then
+        echo compile > /mnt/stage
         bazel_build
     elif ! late; then
         echo "tfbuild: Bazel cannot analyse this build; nothing was compiled"
     fi
 }
 python3 /mnt/sitting.py begin "$cache/sittings.jsonl"
-python3 /mnt/sitting.py watch "$cache/sittings.jsonl" &
+echo analysis > /mnt/stage
+python3 /mnt/sitting.py watch "$cache/sittings.jsonl" /mnt/stage "$cache" /var/tmp/bazel &
 watch=$!
 compile
 # Some Bazels end where a remote cache dies on the way (0.26.1 with code 37), and the guard ends any whose cache goes
@@ -138,26 +141,32 @@ if grep '[Ee]xpected \(hash\|digest\).* not match' "$kept/bazel.log" > /dev/null
         compile
     fi
 fi
+why="done"
+if [ "$code" = 0 ]; then
+    echo packing > /mnt/stage
+    mkdir -p /wheel
+    if ! "$@"; then
+        code=1 why=failed
+        echo "tfbuild: all is compiled, but the wheel could not be packed"
+    fi
+elif late; then
+    why='time limit'
+else
+    why=failed
+fi
 kill "$watch" || true
 wait "$watch" || true
-why="done"
-if [ "$code" != 0 ]; then
-    why=failed
-    ! late || why='time limit'
-fi
 python3 /mnt/sitting.py end "$cache/sittings.jsonl" "$kept/bazel.log" "$kept/profile.json" "$why"
 cp "$cache/sittings.jsonl" "$kept/sittings.jsonl"
 # A compile never fails for its profile's sake.
 [ ! -f "$kept/profile.json" ] || gzip --force "$kept/profile.json" || true
 if [ "$code" != 0 ]; then
-    if late; then
+    if [ "$why" = 'time limit' ]; then
         echo "tfbuild: the time limit is reached; what is compiled so far is kept"
     fi
     exit "$code"
 fi
 
-mkdir -p /wheel
-"$@"
 # Bazel's outputs are read-only.
 chmod 644 /wheel/*.whl
 for wheel in /wheel/*.whl; do

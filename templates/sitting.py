@@ -1,14 +1,16 @@
-"""sitting.py begin FILE | watch FILE | end FILE LOG PROFILE WHY: what a run of a compile cost, as JSON in FILE.
+"""sitting.py begin FILE | watch FILE STAGE FOLDER... | end FILE LOG PROFILE WHY: what a run of a compile cost.
 
 A compile can take several sittings, each stopped by a time limit or a fault and resumed from Bazel's cache: FILE is in
-that cache, and has a line for each. CPU time and memory are those of this step's cgroup (v1 or v2), so that Bazel's
-server and all compilers count. `watch` writes both into the last line every few seconds, and when it was: whatever
-kills a sitting leaves that much of it.
+that cache, and has a line of JSON for each. CPU time and memory are those of this step's cgroup (v1 or v2), so that
+Bazel's server and all compilers count. `watch` writes both into the last line every few seconds, and when it was:
+whatever kills a sitting leaves that much of it. The file STAGE names the stage that it is in (analysis, compile,
+packing), by which `watch` divides them; what the FOLDERs take on disk is measured where a stage ends.
 """
 
 import json
 import os
 import re
+import signal
 import sys
 import time
 
@@ -92,12 +94,42 @@ def update(path, **more):
     write(path, before + newline + json.dumps(row).encode() + b"\n")
 
 
-def watch(path):
-    peak = 0
-    while True:
-        peak = max(peak, memory())
-        update(path, seen=int(time.time()), cpu_seconds=cpu_seconds(), peak_bytes=peak)
-        time.sleep(SAMPLE_SECONDS)
+def disk_bytes(folders):
+    """What the files below take on disk; a file with several names counts once."""
+    sizes = {}
+    for folder in folders:
+        for top, _, names in os.walk(folder):
+            for name in names:
+                try:
+                    status = os.lstat(os.path.join(top, name))
+                except OSError:  # Bazel has removed it meanwhile
+                    continue
+                sizes[status.st_dev, status.st_ino] = status.st_blocks * 512
+    return sum(sizes.values())
+
+
+def watch(path, stage, *folders):
+    """Sample until SIGTERM: that ends the last stage."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+    stages, name, last = {}, "", (time.time(), cpu_seconds() or 0)
+    try:
+        while True:
+            before, name = name, read(stage).decode().strip()
+            if before and name != before:
+                stages[before]["disk_bytes"] = disk_bytes(folders)
+            row = stages.setdefault(name, {"seconds": 0, "cpu_seconds": 0, "peak_bytes": 0})
+            now = (time.time(), cpu_seconds() or 0)
+            row["seconds"] = round(row["seconds"] + now[0] - last[0], 1)
+            row["cpu_seconds"] = round(row["cpu_seconds"] + now[1] - last[1], 1)
+            row["peak_bytes"] = max(row["peak_bytes"], memory())
+            last = now
+            peak = max(each["peak_bytes"] for each in stages.values())
+            update(path, seen=int(now[0]), cpu_seconds=cpu_seconds(), peak_bytes=peak, stages=stages)
+            time.sleep(SAMPLE_SECONDS)
+    finally:
+        if name:
+            stages[name]["disk_bytes"] = disk_bytes(folders)
+            update(path, stages=stages)
 
 
 def slowest(profile):

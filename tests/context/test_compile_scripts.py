@@ -144,9 +144,10 @@ def test_what_a_power_failure_left_of_sittings_stops_no_compile(left: bytes, lin
 
 
 def test_a_sitting_that_is_killed_leaves_its_time_and_memory(tmp_path: Path) -> None:
-    file = tmp_path / "sittings.jsonl"
+    file, stage = tmp_path / "sittings.jsonl", tmp_path / "stage"
+    stage.write_text("analysis\n")
     sitting("begin", file)
-    with subprocess.Popen([sys.executable, SITTING, "watch", file]) as watch:
+    with subprocess.Popen([sys.executable, SITTING, "watch", file, stage]) as watch:
         while "peak_bytes" not in file.read_text() and watch.poll() is None:
             time.sleep(0.02)
         watch.kill()
@@ -154,5 +155,34 @@ def test_a_sitting_that_is_killed_leaves_its_time_and_memory(tmp_path: Path) -> 
     killed, next_one = map(json.loads, file.read_text().splitlines())
     assert killed["seen"] >= killed["began"]
     assert {"cpu_seconds", "peak_bytes"} < killed.keys()
+    assert killed["stages"].keys() == {"analysis"}
     assert "why" not in killed
     assert next_one.keys() == {"began"}
+
+
+def test_a_sitting_is_divided_into_its_stages(tmp_path: Path) -> None:
+    file, stage, made = tmp_path / "sittings.jsonl", tmp_path / "stage", tmp_path / "made"
+    script = tmp_path / "sitting.py"
+    script.write_text(SITTING.read_text().replace("SAMPLE_SECONDS = 5", "SAMPLE_SECONDS = 0.02"))
+    made.mkdir()
+    sitting("begin", file)
+
+    def until(text: str) -> None:
+        while text not in file.read_text() and watch.poll() is None:
+            time.sleep(0.02)
+
+    stage.write_text("analysis\n")
+    with subprocess.Popen([sys.executable, script, "watch", file, stage, made, tmp_path / "none"]) as watch:
+        until("analysis")
+        (made / "a.o").write_bytes(bytes(range(256)) * 4096)
+        os.link(made / "a.o", made / "the same file")
+        stage.write_text("compile\n")
+        until("compile")
+        (made / "b.o").write_bytes(bytes(range(256)) * 4096)
+        watch.terminate()
+    stages = json.loads(file.read_text())["stages"]
+    assert list(stages) == ["analysis", "compile"]
+    assert all(row.keys() == {"seconds", "cpu_seconds", "peak_bytes", "disk_bytes"} for row in stages.values())
+    analysis, compile_ = stages["analysis"]["disk_bytes"], stages["compile"]["disk_bytes"]
+    assert 2**20 <= analysis < 2 * 2**20 <= compile_ < 3 * 2**20
+    assert watch.returncode == 0
