@@ -6,9 +6,11 @@ For each identifier: `build/ID/plan.json`, `build/ID/sittings.jsonl` (the builde
 `reports/ID.json` (verification, once the image is built), `reports/bench-ID.json` (from `invoke bench --only isa
 --against`, where that was run), `reports/inspect-ID.json` (from `invoke inspect WHEEL --json`, likewise) and the wheel
 beside its sidecar in a folder below `dist/` (from `invoke wheel`: a release's wheels have one file name, so that each
-needs a folder of its own). A compile without an end is written down as one that is under way. `--second` names the
-working folder of another builder: one with empty disks, which compiled the same with the remote cache that the first
-filled.
+needs a folder of its own). A compile without an end is written down as one that is under way.
+
+`--overrides` names a file of JSON that says what each folder is that took a repository's place, such as "0.0.10 of
+Debian: not the pinned 0.0.6". `--second` names the working folder of another builder: one with empty disks, which
+compiled the same with the remote cache that the first filled.
 """
 
 import argparse
@@ -28,17 +30,20 @@ def main() -> None:
     parser.add_argument("--reports", type=Path, default=Path("reports"), help="(default: reports)")
     parser.add_argument("--dist", type=Path, default=Path("dist"), help="(default: dist)")
     parser.add_argument("--commit", default="", help="of the tree, where the source is a tree without its history")
+    parser.add_argument("--overrides", type=Path, help="JSON: what each overriding folder is, by the repository's name")
     parser.add_argument("--second", type=Path, help="the working folder of a builder that used a shared cache")
     options = parser.parse_args()
     builds = [read(name, options.build / name, options.reports, options.dist) for name in options.id]
+    versions = optional(options.overrides) if options.overrides else {}
     for name, build in zip(options.id, builds, strict=True):
         build["commit"] = build["commit"] or options.commit
+        build["overrides"] = {repository: versions.get(repository) for repository in build["overrides"]}
         build["second_builder"] = second(options.second / name) if options.second else None
     results: dict[str, object] = {"builds": builds}
     print(record("compiled", results))
 
 
-def read(name: str, folder: Path, reports: Path, dist: Path) -> dict[str, object]:
+def read(name: str, folder: Path, reports: Path, dist: Path) -> dict[str, Any]:
     """One build's record. Raises FileNotFoundError where it was never begun."""
     rows = recorded(folder)
     plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
@@ -51,7 +56,7 @@ def read(name: str, folder: Path, reports: Path, dist: Path) -> dict[str, object
         "source": plan["source"]["kind"],
         "patches": [{"name": Path(row["path"]).name, "sha256": row["sha256"]} for row in plan["patches"]],
         "fixes": plan["fixes"],
-        "overrides": [row["name"] for row in plan["overrides"]],
+        "overrides": dict.fromkeys(row["name"] for row in plan["overrides"]),
         "system_libs": [row["name"] for row in plan["system_libs"]],
         **{key: plan[key] for key in ("compiler", "bazel", "copts", "configs", "bazel_flags", "configure_env")},
         "sittings": [sitting(row) for row in rows],

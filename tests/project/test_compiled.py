@@ -57,7 +57,7 @@ def test_the_total_is_of_all_sittings_and_the_slowest_actions_are_each_named_onc
     assert report["total"] == {"sittings": 2, "wall_seconds": 1500, "cpu_seconds": 2100, "peak_bytes": 5}
     assert report["slowest"] == [{"action": "a", "seconds": 9.0}, {"action": "b", "seconds": 2.0}]
     assert (report["commit"], report["patches"]) == ("cdf2c54", [{"name": "a.patch", "sha256": "ab"}])
-    assert (report["fixes"], report["overrides"], report["system_libs"]) == (["grpc-gettid"], ["icu"], ["curl"])
+    assert (report["fixes"], report["overrides"], report["system_libs"]) == (["grpc-gettid"], {"icu": None}, ["curl"])
     assert "/tmp" not in json.dumps(report), "no folder of the machine that compiled"
 
 
