@@ -94,7 +94,7 @@ def make_naive(engine: Engine, build: Build, ground: ResolvedBase, site: Site) -
 
 
 def make_tfbuild(engine: Engine, build: Build, ground: ResolvedBase, site: Site) -> str:
-    context = dockerfile.write(build, site.folder / "tfbuild")
+    context = dockerfile.write_context(build, site.folder / "tfbuild")
     return make(engine, context.folder, "tfbuild", site, dict(dockerfile.build_args(ground, context)))
 
 

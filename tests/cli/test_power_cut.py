@@ -51,7 +51,7 @@ def render(folder: Path, number: int) -> None:
 
 
 def write_context(folder: Path, number: int) -> None:
-    dockerfile.write(build(0), folder / "context", base_digest=DIGESTS[number])
+    dockerfile.write_context(build(0), folder / "context", base_digest=DIGESTS[number])
 
 
 def page_of(report: Any) -> str:

@@ -103,7 +103,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_a_context_holds_all_that_docker_build_needs(tmp_path: Path) -> None:
-    context = dockerfile.write(official(), tmp_path / "context")
+    context = dockerfile.write_context(official(), tmp_path / "context")
     names = set(contents(context.folder))
     copied = re.findall(r"^COPY (?:--chmod=\d+ )?(\S+) ", (context.folder / "Dockerfile").read_text(), re.MULTILINE)
     mounted = re.findall(r"type=bind,source=([^,]+),", (context.folder / "Dockerfile").read_text())
@@ -117,7 +117,7 @@ def test_the_files_have_the_mode_that_git_gives_those_in_dockerfiles(tmp_path: P
     """BuildKit's cache goes by modes, too: plain `docker build` there finds the layers that `invoke build` made."""
     before = os.umask(0o077)
     try:
-        folder = dockerfile.write(official(), tmp_path / "context").folder
+        folder = dockerfile.write_context(official(), tmp_path / "context").folder
     finally:
         os.umask(before)
     assert {path.stat().st_mode & 0o777 for path in folder.rglob("*") if path.is_file()} == {0o644}
@@ -128,43 +128,43 @@ def test_the_files_have_the_mode_that_git_gives_those_in_dockerfiles(tmp_path: P
 
 
 def test_writing_again_gives_the_same_bytes_and_digest(tmp_path: Path) -> None:
-    first = dockerfile.write(official(), tmp_path / "context")
+    first = dockerfile.write_context(official(), tmp_path / "context")
     before = contents(first.folder)
-    second = dockerfile.write(official(), tmp_path / "context")
+    second = dockerfile.write_context(official(), tmp_path / "context")
     assert second == first
     assert contents(second.folder) == before
     assert [path.name for path in tmp_path.iterdir()] == ["context"]
 
 
 def test_a_stale_file_of_an_earlier_context_is_gone(tmp_path: Path) -> None:
-    dockerfile.write(from_source(), tmp_path / "context")
-    dockerfile.write(official(), tmp_path / "context")
+    dockerfile.write_context(from_source(), tmp_path / "context")
+    dockerfile.write_context(official(), tmp_path / "context")
     assert not (tmp_path / "context" / "bazelrc").exists()
 
 
 def test_an_empty_folder_is_taken(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    assert (dockerfile.write(official(), tmp_path / "empty").folder / "Dockerfile").is_file()
+    assert (dockerfile.write_context(official(), tmp_path / "empty").folder / "Dockerfile").is_file()
 
 
 @pytest.mark.parametrize("name", ["Dockerfile", "thesis.tex"])
 def test_a_folder_of_somebody_else_is_refused_and_left_alone(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("FROM scratch\n")
     with pytest.raises(UsageError, match="not written by tfbuild"):
-        dockerfile.write(official(), tmp_path)
+        dockerfile.write_context(official(), tmp_path)
     assert contents(tmp_path) == {name: b"FROM scratch\n"}
 
 
 def test_a_file_in_the_folders_place_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(UsageError):
-        dockerfile.write(official(), tmp_path / "file")
+        dockerfile.write_context(official(), tmp_path / "file")
 
 
 def test_a_failure_leaves_the_earlier_context_and_nothing_else(tmp_path: Path) -> None:
-    before = contents(dockerfile.write(official(), tmp_path / "context").folder)
+    before = contents(dockerfile.write_context(official(), tmp_path / "context").folder)
     with pytest.raises(UsageError, match="No such file"):
-        dockerfile.write(from_file(tmp_path / "gone.whl"), tmp_path / "context")
+        dockerfile.write_context(from_file(tmp_path / "gone.whl"), tmp_path / "context")
     assert contents(tmp_path / "context") == before
     assert [path.name for path in tmp_path.iterdir()] == ["context"]
 
@@ -188,17 +188,17 @@ def test_a_failure_leaves_the_earlier_context_and_nothing_else(tmp_path: Path) -
     ids=lambda change: next(iter(change)),
 )
 def test_whatever_shapes_the_image_changes_the_digest(tmp_path: Path, change: dict[str, object]) -> None:
-    plain = dockerfile.write(official(), tmp_path / "plain")
-    assert dockerfile.write(official(**change), tmp_path / "changed").digest != plain.digest
+    plain = dockerfile.write_context(official(), tmp_path / "plain")
+    assert dockerfile.write_context(official(**change), tmp_path / "changed").digest != plain.digest
 
 
 def test_the_wheels_contents_change_the_digest_and_its_path_does_not(tmp_path: Path) -> None:
     for name in ("here", "there"):
         (tmp_path / name).mkdir()
         (tmp_path / name / WHEEL).write_bytes(b"a wheel")
-    here = dockerfile.write(from_file(tmp_path / "here" / WHEEL), tmp_path / "a").digest
-    assert dockerfile.write(from_file(tmp_path / "there" / WHEEL), tmp_path / "b").digest == here
-    assert dockerfile.write(from_file(tmp_path / "here" / WHEEL, "1" * 64), tmp_path / "c").digest != here
+    here = dockerfile.write_context(from_file(tmp_path / "here" / WHEEL), tmp_path / "a").digest
+    assert dockerfile.write_context(from_file(tmp_path / "there" / WHEEL), tmp_path / "b").digest == here
+    assert dockerfile.write_context(from_file(tmp_path / "here" / WHEEL, "1" * 64), tmp_path / "c").digest != here
 
 
 def test_the_base_is_part_of_the_images_digest(tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ def test_generated_files_say_so_and_name_the_command(tmp_path: Path, kind: str) 
 
 
 def test_hadolint_and_its_shellcheck_accept_the_dockerfiles(tmp_path: Path) -> None:
-    contexts = [dockerfile.write(build, tmp_path / kind) for kind, build in kinds(tmp_path).items()]
+    contexts = [dockerfile.write_context(build, tmp_path / kind) for kind, build in kinds(tmp_path).items()]
     paths = [context.folder / "Dockerfile" for context in contexts]
     assert len(paths) == len(KINDS)
     done = tool("hadolint", "--config", ROOT / ".hadolint.yaml", *paths)
@@ -253,7 +253,7 @@ def test_shellcheck_accepts_every_run_and_every_script(tmp_path: Path) -> None:
     """Scripts that are the same in several contexts are checked once."""
     scripts: dict[bytes, Path] = {}
     for kind, build in kinds(tmp_path).items():
-        folder = dockerfile.write(build, tmp_path / kind).folder
+        folder = dockerfile.write_context(build, tmp_path / kind).folder
         own = [folder / "entrypoint.sh", folder / "scripts" / "tfbuild-smoke", *folder.glob("scripts/*.sh")]
         for number, command in enumerate(runs((folder / "Dockerfile").read_text())):
             own.append(tmp_path / f"run-{kind}-{number}.sh")
@@ -379,7 +379,7 @@ def test_labels_come_last_so_that_they_cost_no_layer_its_cache() -> None:
 
 def test_a_wheel_file_is_checked_against_the_plans_digest(tmp_path: Path) -> None:
     (tmp_path / WHEEL).write_bytes(b"a wheel")
-    folder = dockerfile.write(from_file(tmp_path / WHEEL), tmp_path / "context").folder
+    folder = dockerfile.write_context(from_file(tmp_path / WHEEL), tmp_path / "context").folder
     assert (folder / "wheel" / WHEEL).read_bytes() == b"a wheel"
     assert (folder / "wheel" / "SHA256SUMS").read_text() == f"{'0' * 64}  /mnt/wheel/{WHEEL}\n"
     assert "sha256sum --check --strict /mnt/wheel/SHA256SUMS" in (folder / "Dockerfile").read_text()

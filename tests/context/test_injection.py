@@ -219,7 +219,7 @@ def test_the_command_in_a_file_s_head_gives_the_values_back(hostile: Build) -> N
 
 
 def test_files_in_a_context_have_plain_names_whatever_the_user_s_are_called(hostile: Build, tmp_path: Path) -> None:
-    context = dockerfile.write(hostile, tmp_path / "context").folder
+    context = dockerfile.write_context(hostile, tmp_path / "context").folder
     names = [path.name for path in (*context.glob("patches/*"), *context.glob("overrides/*"))]
     assert len(names) == 2 * (len(PRINTABLE) - 1)
     assert all(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", name) for name in names)

@@ -229,7 +229,7 @@ def test_patches_and_overriding_repositories_are_placed_in_their_order(tmp_path:
         patches=tuple(Patch(path=tmp_path / name, sha256="0") for name in ("b c.patch", "a.patch")),
         overrides=(Override(name="eigen", path=tmp_path / "repository"),),
     )
-    context = dockerfile.write(build, tmp_path / "context")
+    context = dockerfile.write_context(build, tmp_path / "context")
     names = set(contents(context.folder))
     assert {name for name in names if name.startswith(("patches/", "overrides/"))} == {
         "patches/01-b-c.patch", "patches/02-a.patch", "overrides/eigen.tar"
@@ -243,35 +243,35 @@ def test_a_wheel_is_linked_or_copied_and_does_not_count_for_the_digest(
 ) -> None:
     wheel = tmp_path / WHEEL
     wheel.write_bytes(b"a wheel")
-    linked = dockerfile.write(from_file(wheel), tmp_path / "linked")
+    linked = dockerfile.write_context(from_file(wheel), tmp_path / "linked")
     assert (linked.folder / "wheel" / WHEEL).stat().st_ino == wheel.stat().st_ino
 
     def refuse(*_: object) -> None:
         raise OSError(18, "Invalid cross-device link")
 
     monkeypatch.setattr("os.link", refuse)
-    copied = dockerfile.write(from_file(wheel), tmp_path / "copied")
+    copied = dockerfile.write_context(from_file(wheel), tmp_path / "copied")
     assert (copied.folder / "wheel" / WHEEL).read_bytes() == b"a wheel"
     assert (copied.folder / "wheel" / WHEEL).stat().st_ino != wheel.stat().st_ino
     wheel.unlink()
     wheel.write_bytes(b"changed")
-    assert dockerfile.write(from_file(wheel), tmp_path / "again").digest == linked.digest == copied.digest
+    assert dockerfile.write_context(from_file(wheel), tmp_path / "again").digest == linked.digest == copied.digest
 
 
 def test_a_context_may_lie_in_folders_that_are_not_there_yet(tmp_path: Path) -> None:
     folder = tmp_path / "a" / "b" / "context"
-    assert dockerfile.write(official(), folder).folder == folder
+    assert dockerfile.write_context(official(), folder).folder == folder
     assert list(folder.parent.iterdir()) == [folder]
     (folder / "more").write_text("x")
     # It began with a Dockerfile of tfbuild's, so it is replaced.
-    dockerfile.write(official(), folder)
+    dockerfile.write_context(official(), folder)
     assert not (folder / "more").exists()
 
 
 def test_a_folder_that_is_refused_has_a_way_out(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("x")
     with pytest.raises(UsageError, match="exists and was not written by tfbuild") as refusal:
-        dockerfile.write(official(), tmp_path)
+        dockerfile.write_context(official(), tmp_path)
     assert refusal.value.hint == "name a new or an empty folder"
 
 

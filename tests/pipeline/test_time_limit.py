@@ -53,7 +53,7 @@ def compile_on(engine: Any, folder: Path, mirror: str = "") -> None:
         work=BuilderWork(context=folder, tag="x"),
     )
     run = Run(seconds=LIMIT, work=folder, started=1000.0, mirror=mirror)
-    BuilderHost(engine=engine, run=run).execute(job)
+    BuilderHost(engine=engine, run=run).run_job(job)
 
 
 @pytest.fixture

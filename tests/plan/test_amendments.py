@@ -40,7 +40,7 @@ def test_they_are_in_the_context_and_in_what_writes_it_again(diff: Path, eigen: 
         system_lib=("hwloc", "curl", "zlib=zlib1g-dev"),
         configure=("TF_ENABLE_XLA=0", "TF_NEED_ROCM=1"),
     )
-    folder = dockerfile.write(build, tmp_path / "context").folder
+    folder = dockerfile.write_context(build, tmp_path / "context").folder
     assert [path.name for path in sorted((folder / "patches").iterdir())] == ["01-my-fix.patch", "02-my-fix.patch"]
     assert (folder / "patches/02-my-fix.patch").read_text() == DIFF
     with tarfile.open(folder / "overrides/eigen_archive.tar") as tar:
@@ -63,7 +63,7 @@ def test_they_are_in_the_context_and_in_what_writes_it_again(diff: Path, eigen: 
 
 
 def test_what_the_scripts_of_a_compile_call_is_mounted_where_they_look(tmp_path: Path) -> None:
-    folder = dockerfile.write(chosen(**SOURCE), tmp_path / "context").folder
+    folder = dockerfile.write_context(chosen(**SOURCE), tmp_path / "context").folder
     stages = re.split(r"^FROM ", (folder / "Dockerfile").read_text(), flags=re.MULTILINE)
     for script in ("compile.sh", "toolchain.sh", "source.sh", "system.sh"):
         called = set(re.findall(r"/mnt/\w+\.(?:py|sh)", (folder / "scripts" / script).read_text()))
@@ -81,13 +81,13 @@ def test_each_changes_the_contexts_digest_and_the_identifier(diff: Path, eigen: 
     ]
     builds = [chosen(**SOURCE, **options) for options in requests]
     assert len({build.id for build in builds}) == len(requests)
-    digests = {dockerfile.write(build, tmp_path / build.id).digest for build in builds}
+    digests = {dockerfile.write_context(build, tmp_path / build.id).digest for build in builds}
     assert len(digests) == len(requests)
     # Another file in a repository, and another line in a patch, are another context.
     (eigen / "BUILD").write_text("# changed\n")
     diff.write_text(DIFF.replace("print(2)", "print(3)"))
     for number in (1, 2):
-        assert dockerfile.write(chosen(**SOURCE, **requests[number]), tmp_path / "again").digest not in digests
+        assert dockerfile.write_context(chosen(**SOURCE, **requests[number]), tmp_path / "again").digest not in digests
 
 
 def program(path: Path) -> Path:
@@ -105,7 +105,7 @@ def test_a_bazel_of_ones_own_is_packed_and_brings_the_edits_that_it_needs(tmp_pa
     for path, names in ((file, {"bin/bazel"}), (tmp_path / "bazel7", {"bin/bazel", "share/tools"})):
         build = chosen(**SOURCE, bazel=f"7.7.1={path}")
         assert (build.bazel, build.own_bazel) == ("7.7.1", amendments.OwnBazel(version="7.7.1", path=path))
-        folder = dockerfile.write(build, tmp_path / f"context-{path.name}").folder
+        folder = dockerfile.write_context(build, tmp_path / f"context-{path.name}").folder
         with tarfile.open(folder / "bazel/bazel.tar") as tar:
             members = {member.name.partition("/")[2]: member.mode for member in tar}
         assert members.keys() == names

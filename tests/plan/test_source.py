@@ -162,17 +162,17 @@ def test_an_archive_of_something_else_is_refused(tmp_path: Path) -> None:
 
 def test_the_sources_content_changes_the_contexts_digest_and_its_place_does_not(tmp_path: Path) -> None:
     build = chosen(release="2.13.1", bazel="0.26.1", source=str(DOUBLE))
-    before = dockerfile.write(build, tmp_path / "context")
-    assert dockerfile.write(build, tmp_path / "elsewhere").digest == before.digest
+    before = dockerfile.write_context(build, tmp_path / "context")
+    assert dockerfile.write_context(build, tmp_path / "elsewhere").digest == before.digest
     other = tmp_path / "double"
     with tarfile.open(before.folder / "source" / source.FILE) as tar:
         tar.extractall(tmp_path, filter="data")
     (tmp_path / "source").rename(other)
     (other / "configure.py").chmod(0o660)  # another umask is no other source
     same = chosen(release="2.13.1", bazel="0.26.1", source=str(other))
-    assert dockerfile.write(same, tmp_path / "context").digest == before.digest
+    assert dockerfile.write_context(same, tmp_path / "context").digest == before.digest
     (other / "WORKSPACE").write_text("# another\n")
-    assert dockerfile.write(same, tmp_path / "context").digest != before.digest
+    assert dockerfile.write_context(same, tmp_path / "context").digest != before.digest
 
 
 # --- the builder ------------------------------------------------------------------------------------------------------

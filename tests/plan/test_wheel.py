@@ -49,7 +49,7 @@ def test_code_that_cannot_be_read_is_for_verification_to_report(wheel: Path) -> 
 
 def test_its_context_installs_the_very_file(wheel: Path, tmp_path: Path) -> None:
     build = planned(wheel)
-    context = dockerfile.write(build, tmp_path / "context").folder
+    context = dockerfile.write_context(build, tmp_path / "context").folder
     assert (context / "wheel" / NAME).read_bytes() == wheel.read_bytes()
     assert (context / "wheel" / "SHA256SUMS").read_text() == f"{build.wheel.sha256}  /mnt/wheel/{NAME}\n"
     assert f"/mnt/wheel/{NAME}" in (context / "Dockerfile").read_text()

@@ -77,7 +77,7 @@ def image(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         base = bases.resolve(
             engine, build.base_image, build.base_distribution, "auto", progress=progress, log=log, ca_cert=ca
         )
-        context = dockerfile.write(build, folder / "context")
+        context = dockerfile.write_context(build, folder / "context")
         names.append(f"tfbuild-test:made-{uuid.uuid4().hex[:8]}")
         settings = BuildSettings(
             log=log,

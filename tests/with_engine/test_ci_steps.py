@@ -113,7 +113,7 @@ def put_there(engine: Engine, folder: Path, reports: Path) -> None:
     base = bases.resolve(
         engine, build.base_image, build.base_distribution, "auto", progress=Progress(), log=folder / "log", ca_cert=ca
     )
-    context = dockerfile.write(build, folder / "context")
+    context = dockerfile.write_context(build, folder / "context")
     known = {
         "io.tfbuild.context": image_digest(context.digest, base.digest),
         "org.opencontainers.image.base.name": base.name,

@@ -98,7 +98,7 @@ def made(
 ) -> Iterator[str]:
     """The image of `build` under a name of its own; gone afterwards."""
     folder = Path(tempfile.mkdtemp(dir=work))
-    context = dockerfile.write(build, folder / "context")
+    context = dockerfile.write_context(build, folder / "context")
     name = f"{TAG}:{folder.name.lower()}"
     settings = BuildSettings(
         log=folder / "log",

@@ -104,7 +104,7 @@ def make(engine: Engine, guard: Guarded, tmp_path_factory: pytest.TempPathFactor
     made = set()
 
     def make(build: Build, name: str, *, no_cache: bool = False, mirrored: bool = False) -> None:
-        context = dockerfile.write(build, folder / name)
+        context = dockerfile.write_context(build, folder / name)
         settings = BuildSettings(
             log=folder / "log",
             progress=Progress(),

@@ -165,5 +165,5 @@ def _hcl_letter(letter: str) -> str:
 
 def write_contexts(matrix: Matrix, folder: Path, done: Callable[[str], None]) -> None:
     for build in matrix.rows:
-        dockerfile.write(build, folder / build.id)
+        dockerfile.write_context(build, folder / build.id)
         done(build.id)

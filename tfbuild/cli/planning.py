@@ -195,7 +195,7 @@ def dockerfile(*, output: str, pin: bool, ca_cert: str, json: bool, **options: A
 
         digest = image_digest(chosen.base_image, ca=certificates(ca_cert))
     folder = Path(output) if output else WORK / chosen.id / "context"
-    context = rendering.write(chosen, folder, base_digest=digest)
+    context = rendering.write_context(chosen, folder, base_digest=digest)
     if json:
         out({"id": chosen.id, "folder": str(context.folder), "digest": context.digest})
     else:

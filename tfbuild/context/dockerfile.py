@@ -99,7 +99,7 @@ class ContextLayout:
     base_digest: str = ""
 
 
-def write(build: Build, folder: Path, *, base_digest: str = "") -> Context:
+def write_context(build: Build, folder: Path, *, base_digest: str = "") -> Context:
     """Write the context of `build` to `folder`, all or nothing; it replaces what tfbuild wrote there before.
 
     `base_digest`: see ContextLayout. Raises UsageError if `folder` has anything else in it or cannot be written,

@@ -75,7 +75,7 @@ class BuilderHost:
     served: Mirror | None = None
     share: MachineShare | None = None
 
-    def execute(self, job: Compile) -> None:
+    def run_job(self, job: Compile) -> None:
         """Run the builder, and turn a failed compile into the error that names its cause.
 
         Bazel's own files of the run go beside the log. Raises TimeUp at the time limit, BadMirror where the mirror
@@ -84,13 +84,13 @@ class BuilderHost:
         """
         with self._mirrored() as host:
             if job.build.toolchain is None or self.run.reuse:
-                host._execute(job)
+                host._run_job(job)
                 return
             limits = resources.process_limits(local=self.engine.local)
             share = resources.share(cpus=self.engine.cpus, memory=self.engine.memory, limits=limits, jobs=self.run.jobs)
             compiling = replace(host, share=share)
             compiling._introduce(job, share)
-            compiling._execute(job)
+            compiling._run_job(job)
 
     @contextmanager
     def _mirrored(self) -> Iterator["BuilderHost"]:
@@ -103,7 +103,7 @@ class BuilderHost:
         with mirrors.serve(run.bundle, upstream) as mirror:
             yield replace(self, run=replace(run, mirror=mirror.url, network="host"), served=mirror)
 
-    def _execute(self, job: Compile) -> None:
+    def _run_job(self, job: Compile) -> None:
         run, progress, watch = self.run, job.settings.progress, BazelWatch()
         left = _left(run) + GRACE_SECONDS if run.seconds else None
         with temporary_folder() as folder:

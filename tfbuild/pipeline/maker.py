@@ -231,7 +231,7 @@ class Maker:
         if self.run.remote and build.toolchain is not None:
             remote_cache.bazelrc(self.run.remote, build.bazel)
         folder = self.run.work / build.id
-        context = dockerfile.write(build, folder / "context")
+        context = dockerfile.write_context(build, folder / "context")
         with files.writing(folder):
             files.replace_file(folder / "plan.json", json.dumps(build.to_json(), indent=2) + "\n")
         return context
@@ -291,7 +291,7 @@ class Maker:
     ) -> None:
         """Do `work` in the builder; `reused`: the image from which TensorFlow is taken.
 
-        Raises what BuilderHost.execute raises.
+        Raises what BuilderHost.run_job raises.
         """
         with self._named_contexts(build, base, *([reused] if reused else [])) as contexts:
             settings = BuildSettings(
@@ -303,7 +303,7 @@ class Maker:
                 no_cache=self.run.no_cache,
             )
             job = Compile(build=build, settings=settings, work=work, machine_flags=self._machine_flags(build))
-            BuilderHost(engine=self.engine, run=self.run).execute(job)
+            BuilderHost(engine=self.engine, run=self.run).run_job(job)
 
     def _machine_flags(self, build: Build) -> tuple[str, ...]:
         """Return Bazel's flags for a machine that runs the instruction set; none where others may run actions."""
