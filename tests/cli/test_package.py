@@ -21,13 +21,14 @@ from tests import checkout, schemas
 from tests.ci.steps import ROOT, read
 from tests.commandline import invoke
 from tfbuild import __version__
-from tfbuild.cli import VERBS, extras
+from tfbuild.cli import VERBS, options
+from tfbuild.cli.options import EXTRAS
 from tfbuild.util import installation
 from tools import verbs as development
 
 pytestmark = pytest.mark.slow
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-OPTIONAL = {module for modules in extras.EXTRAS.values() for module in modules}
+OPTIONAL = {module for modules in EXTRAS.values() for module in modules}
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -127,7 +128,7 @@ def test_the_sdist_makes_the_same_wheel(sdist: Path, wheel: Path, tmp_path: Path
 
 
 def test_each_extra_is_what_the_command_line_asks_for() -> None:
-    for extra, modules in extras.EXTRAS.items():
+    for extra, modules in EXTRAS.items():
         listed = {Requirement(line).name for line in PROJECT["optional-dependencies"][extra]}
         assert listed == set(modules.values())
 
@@ -140,7 +141,7 @@ def test_a_lock_file_has_all_that_is_listed(lock: str, used: tuple[str, ...]) ->
     pins = [Requirement(line.removesuffix("\\")) for line in text if line[:1].isalnum()]
     pinned = {canonicalize_name(pin.name): next(iter(pin.specifier)).version for pin in pins}
     listed = list(PROJECT["dependencies"])
-    for extra in (*extras.EXTRAS, *used):
+    for extra in (*EXTRAS, *used):
         assert f" --extra={extra} " in text[1]
         listed += PROJECT["optional-dependencies"][extra]
     for wanted in map(Requirement, listed):
@@ -239,8 +240,8 @@ def test_hints_and_help_name_the_installed_command(tfbuild: Command) -> None:
 def test_a_missing_extra_is_told_before_anything_starts(
     words: tuple[str, ...], extra: str, purpose: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(extras, "find_spec", lambda _: None)
-    packages = ", ".join(extras.EXTRAS[extra].values())
+    monkeypatch.setattr(options, "find_spec", lambda _: None)
+    packages = ", ".join(EXTRAS[extra].values())
     assert invoke(*words, code=2).stderr == (
         f"error: {purpose} needs {packages}, which tensorflow-tfbuild[{extra}] installs\n"
         f"hint: pip install 'tensorflow-tfbuild[{extra}]'\n"

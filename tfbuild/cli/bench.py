@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from tfbuild.cli import extras
-from tfbuild.cli.options import JSON, certificates
+from tfbuild.cli.options import JSON, certificates, require_extra
 from tfbuild.cli.verbs import Rows, verb
 from tfbuild.util.files import REPORTS
 
@@ -64,7 +63,7 @@ def bench(
     if dry_run:
         command.show_rows(only, settings, json=json, named=model, batch=batch_size)
     else:
-        extras.require("bench", "a benchmark")
+        require_extra("bench", "a benchmark")
         command.run(image, only, settings, REPORTS, json=json, name=name, pyperf=pyperf, named=model, batch=batch_size)
 
 
@@ -88,7 +87,7 @@ def compare(baseline: str, report: str, *, fail_if: list[str], also: list[str], 
     from tfbuild.bench import command
 
     if html:
-        extras.require("bench", "--html")
+        require_extra("bench", "--html")
     command.compare((baseline, report, *also), fail_if, html, json=json)
 
 
@@ -109,6 +108,6 @@ def advise(report: str, *, env_file: str, html: str, pyperf: str, json: bool) ->
     from tfbuild.bench import command
 
     if html or pyperf:
-        extras.require("bench", "--html" if html else "--pyperf")
+        require_extra("bench", "--html" if html else "--pyperf")
     command.export(report, html=html, pyperf=pyperf)
     command.advise(report, env_file, json=json)

@@ -7,7 +7,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfbuild.cli import extras
 from tfbuild.cli.listing import show_plan
 from tfbuild.cli.options import (
     COMPILE,
@@ -22,6 +21,7 @@ from tfbuild.cli.options import (
     image_on,
     registry_of,
     request_of,
+    require_extra,
     run_of,
 )
 from tfbuild.cli.output import out, say
@@ -207,7 +207,7 @@ def verify(
 
 @dataclass(frozen=True, kw_only=True)
 class RequiredOfPublished:
-    """What a published image must be besides itself; "" and None require nothing."""
+    """What else a published image must satisfy; "" and None require nothing."""
 
     context: str
     max_age: timedelta | None
@@ -217,11 +217,11 @@ class RequiredOfPublished:
 def verify_published(
     image: str, registry: str, required: RequiredOfPublished, *, pull: bool, json: bool, **options: Any
 ) -> None:
-    """Check a registry's image by its description; with `pull`, also check its files and verify it."""
+    """Compare a registry's image with its provenance and SBOM; with `pull`, also check its files and verify it."""
     from tfbuild.pipeline import Maker
     from tfbuild.publish import check, freshness, signing
 
-    extras.require("publish", "verify --registry")
+    require_extra("publish", "verify --registry")
     run = run_of(options)
     published_in = registry_of(registry, options["ca_cert"])
     demand = signing.demand_of(required.signed, published_in.ca)

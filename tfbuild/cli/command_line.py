@@ -88,23 +88,23 @@ def _leading(words: Sequence[str], verbs: Mapping[str, Verb]) -> Sequence[str]:
     from invoke.program import Program
 
     flags = Program().initial_context.flags
-    place = 0
-    while place < len(words) and words[place].startswith("-"):
-        name, equals, _ = words[place].partition("=")
+    index = 0
+    while index < len(words) and words[index].startswith("-"):
+        name, equals, _ = words[index].partition("=")
         _refuse_dry(name, verbs)
         if name not in flags:
-            raise _misplaced(words[place:], verbs)
-        place += 1 if equals or not flags[name].takes_value or name in (*HELP, *LIST) else 2
-    return words[:place]
+            raise _misplaced(words[index:], verbs)
+        index += 1 if equals or not flags[name].takes_value or name in (*HELP, *LIST) else 2
+    return words[:index]
 
 
 def _help(words: Sequence[str], verbs: Mapping[str, Verb]) -> str | None:
     """Return the verb whose help is requested, "" for the whole help, None where no help is."""
-    asked = next((place for place, word in enumerate(words) if word.partition("=")[0] in HELP), None)
-    if asked is None:
+    index = next((index for index, word in enumerate(words) if word.partition("=")[0] in HELP), None)
+    if index is None:
         return None
-    before = [word for word in words[:asked] if word in verbs]
-    name = words[asked].partition("=")[2] or next(iter(before or words[asked + 1 : asked + 2]), "")
+    before = [word for word in words[:index] if word in verbs]
+    name = words[index].partition("=")[2] or next(iter(before or words[index + 1 : index + 2]), "")
     if name and name not in verbs:
         raise hints.unknown_verb(name, verbs, command="invoke --help")
     return name
@@ -166,7 +166,7 @@ def _attached(verb: Verb, words: Sequence[str]) -> list[str]:
 
 
 def _parse(verb: Verb, words: list[str], verbs: Mapping[str, Verb]) -> tuple[dict[str, list[str]], Namespace]:
-    """Return the values of the given options, and the bare words. Raises UsageError for what the verb does not take."""
+    """Return the values of the given options, and the bare words. Raises UsageError for unknown options."""
     try:
         parsed, unknown = _parser(verb).parse_known_args(words)
     except ArgumentError as error:

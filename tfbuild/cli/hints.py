@@ -61,7 +61,7 @@ def shell(words: Sequence[str]) -> str:
 
 
 def of_many(option: str) -> str:
-    """Say how more than one value of an option is built, where that is possible."""
+    """Return how to build for several values of an option; "" if that is not possible."""
     return "; a run makes one image, and invoke matrix lists many" if option in ("target", "release", "python") else ""
 
 
@@ -111,7 +111,7 @@ def unknown_option(verb: Verb, words: Sequence[str], verbs: Mapping[str, Verb]) 
 
 
 def _rare(verb: Verb, words: Sequence[str]) -> str:
-    """Say how an option is given that is none of the command line's own; "" for one that no file can have either."""
+    """Return how to give an option that only files and --set take; "" for any other."""
     option, equals, value = words[0].partition("=")
     name = option.removeprefix("--").replace("_", "-")
     if (row := verb.settings.get(name)) is None or not row.rare:
@@ -131,7 +131,7 @@ def _called(verb: Verb, name: str) -> str:
 
 
 def _opposite(verb: Verb, name: str) -> str:
-    """Say how to switch something off or on that has only the other switch."""
+    """Return how to get the opposite of a switch that has none; "" for any other option."""
     positive = name.removeprefix("no-")
     if name != positive and positive in verb.options:
         return f"leave out --{positive}" if verb.options[positive].switch else ""

@@ -1,7 +1,8 @@
-"""The options that verbs share, and the values that they become: requests, runs, CPUs, certificates, registries."""
+"""The options that verbs share, the values that they become, and the optional packages that some verbs need."""
 
 import os
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,22 @@ REGISTRY: Options = {
     ),
     "ca-cert": RUN["ca-cert"],
 }
+# The modules of each extra in pyproject.toml, and the packages that they come from.
+EXTRAS: Mapping[str, Mapping[str, str]] = {
+    "bench": {"pyperf": "pyperf", "vl_convert": "vl-convert-python"},
+    "publish": {"cyclonedx": "cyclonedx-python-lib", "debian": "python-debian", "packageurl": "packageurl-python"},
+}
+
+
+def require_extra(extra: str, purpose: str) -> None:
+    """Raise UsageError if an extra that the verb needs is not installed, before anything starts."""
+    missing = [package for module, package in EXTRAS[extra].items() if find_spec(module) is None]
+    if missing:
+        distribution = installation.DISTRIBUTION
+        raise UsageError(
+            f"{purpose} needs {', '.join(missing)}, which {distribution}[{extra}] installs",
+            hint=f"pip install '{distribution}[{extra}]'",
+        )
 
 
 def needs_clone(option: str) -> None:

@@ -25,12 +25,12 @@ def out(data: object) -> None:
 
 
 def say(text: str) -> None:
-    """Print one line to stderr, without what a terminal would obey."""
+    """Print one line to stderr, without control characters."""
     print(fit(as_typed(text)), file=sys.stderr)
 
 
 def prepare() -> None:
-    """Make stdout take every letter: what its encoding lacks becomes an escape, which JSON reads back.
+    """Let stdout print any character: what its encoding lacks becomes an escape, which JSON reads back.
 
     Raises UsageError where stdout is closed: the next file that is opened would get what is printed.
     """
@@ -56,7 +56,7 @@ codecs.register_error(ESCAPED, _escaped)
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """Turn what the system refuses and no verb expects into an error; end where nobody reads stdout any more."""
+    """Report an OSError that no verb handles as an error, and exit if nothing reads stdout any more."""
     try:
         yield
     except BrokenPipeError:
@@ -88,7 +88,7 @@ def _refused(error: OSError) -> TfbuildError | None:
 
 
 def discard_stdout() -> None:
-    """Send what is not yet printed nowhere: Python flushes stdout once more when it exits."""
+    """Discard what is buffered for stdout: Python flushes it once more when it exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

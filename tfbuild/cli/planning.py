@@ -208,14 +208,14 @@ def select(request: Request) -> Build:
 
 
 def words(taken: Build | Usual) -> str:
-    """Say which release, Python and compiler were taken, and whether from source."""
+    """Return release, Python, compiler and kind of wheel, for a message."""
     source = "from source" if isinstance(taken, Usual) else WHEELS[taken.wheel.kind]
     parts = (f"TensorFlow {taken.release}", f"Python {taken.python}", taken.compiler, source)
     return ", ".join(filter(None, parts))
 
 
 def select_for(request: Request, run: "Run") -> Build:
-    """Plan the requested build; for an engine on another machine, by that machine's platform and CPU."""
+    """Plan the requested build; with an engine on another machine, for that machine's platform and CPU."""
     if not run.engine.elsewhere():
         return select(request)
     from tfbuild.pipeline import Maker

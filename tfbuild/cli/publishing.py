@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tfbuild.cli import extras
 from tfbuild.cli.listing import show_images
 from tfbuild.cli.options import (
     JSON,
@@ -19,6 +18,7 @@ from tfbuild.cli.options import (
     host_cpu,
     image_on,
     registry_of,
+    require_extra,
 )
 from tfbuild.cli.output import out, say
 from tfbuild.cli.verbs import verb
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 )
 def sbom(image: str, *, engine: str, output: str, json: bool) -> None:
     """Write the software bill of materials of IMAGE as CycloneDX 1.6, from its files."""
-    extras.require("publish", "sbom")
+    require_extra("publish", "sbom")
     from tfbuild.publish import attachments
     from tfbuild.publish import sbom as bills
 
@@ -103,7 +103,7 @@ def push(
     from tfbuild.util.progress import Progress
 
     if not access:
-        extras.require("publish", "push")
+        require_extra("publish", "push")
     chosen = selection.choose(engine)
     destination = registry_of(registry, ca_cert, image)
     cosign_options = signing.options(sign_options) if sign or sign_options else None

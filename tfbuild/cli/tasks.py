@@ -45,12 +45,12 @@ def _not_given(row: Option) -> object:
 
 
 class InstalledProgram(Program):
-    """Speaks of tfbuild and its verbs where Invoke speaks of tasks."""
+    """Invoke's program, which says "verbs" in place of "tasks"."""
 
     def task_list_opener(self, extra: str = "") -> str:
         return "Verbs"
 
 
 def run(verbs: Mapping[str, Verb]) -> None:
-    """Let Invoke take the command line: its version, its lists, its completion."""
+    """Let Invoke handle the command line: its version, its lists, its completion."""
     InstalledProgram(name=COMMAND, binary=command(), version=__version__, namespace=collection(verbs)).run(sys.argv)
