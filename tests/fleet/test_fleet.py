@@ -20,6 +20,7 @@ from tfbuild.fleet import Fleet, hosts
 from tfbuild.fleet import fleet as estimates
 from tfbuild.fleet.hosts import FleetHost
 from tfbuild.plan import Request
+from tfbuild.util.ssh import Destination
 
 X86 = [row.name for row in facts.features("x86_64")]
 
@@ -232,6 +233,11 @@ def test_each_machine_of_files_and_folders_is_gathered_once(folder: Path) -> Non
     assert [host.name for host in gathered.hosts] == ["rhel7-haswell", "rocky9-zen5"]
 
 
+def test_a_list_of_ssh_hosts_may_have_comments_and_empty_lines(tmp_path: Path) -> None:
+    (tmp_path / "list").write_text("# all\nssh://web1  # the first\n\nssh web2\n")
+    assert hosts._listed(tmp_path / "list") == [Destination(host="web1"), Destination(host="web2")]
+
+
 def test_files_with_the_same_name_are_called_by_their_path(folder: Path, tmp_path: Path) -> None:
     other = tmp_path / "rocky9-zen5"
     other.write_text(machine("rocky9-zen5").cpuinfo())
@@ -365,6 +371,17 @@ def test_what_was_not_measured_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert any(line.startswith("rhel7-haswell") and "not measured" in line for line in lines)
     lines = terminal.lines(partial(fleet.show, fleet.choose([host("amazon-neoverse_n1")], 1)), monkeypatch)
     assert "  estimated speed, official wheel = 1: not measured" in lines
+
+
+def test_hosts_of_one_instruction_set_share_a_line_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [host("rhel7-haswell"), host("rhel7-haswell", 1), host("amazon-neoverse_n1")]
+    lines = terminal.lines(partial(fleet.show, fleet.choose(names, 2)), monkeypatch)
+    begin = next(number for number, line in enumerate(lines) if line.startswith("host "))
+    assert [line.rstrip() for line in lines[begin : begin + 3]] == [
+        "host                        image         eigen    tensorflow  unused features",
+        "amazon-neoverse_n1-0            1  not measured  not measured  none",
+        "rhel7-haswell-0 and 1 more      2            0%  not measured  none",
+    ]
 
 
 def test_eighty_columns_wrap_tables_but_not_options(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,9 +53,12 @@ def test_no_choice_of_images_is_cheaper(members: list[int], most: int, weights: 
 
 
 def test_a_good_start_is_improved_by_the_least_amount() -> None:
-    """Merging the two that add the least first costs 9 here."""
-    members, weights = [31, 25, 2, 30], [1, 2, 2, 1, 1, 3, 1]
-    assert partition.cover(members, 2, costs(members, weights)).cost == 8
+    """Merging the two that add the least first costs more here."""
+    for members, weights, most, least in (
+        ([31, 25, 2, 30], [1, 2, 2, 1, 1, 3, 1], 2, 8),
+        ([9, 10, 14, 4, 19], [3, 3, 3, 3, 3, 3, 2], 3, 18),
+    ):
+        assert partition.cover(members, most, costs(members, weights)).cost == least
 
 
 @given(sets, st.lists(st.integers(0, 9), min_size=WIDTH, max_size=WIDTH))
