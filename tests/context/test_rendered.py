@@ -3,18 +3,22 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.context.test_dockerfile import WHEEL, Base, contents, from_file, from_source, official
 from tests.context.test_planned import LABELS
-from tfbuild import __version__, facts, plan
+from tfbuild import __version__, facts, pipeline, plan
 from tfbuild.context import dockerfile, labels
 from tfbuild.context.dockerfile import Context, ContextLayout
 from tfbuild.context.labels import PREFIX, Planned, labels_of
 from tfbuild.cpu import isa
 from tfbuild.engine import leases
 from tfbuild.errors import UnknownImage, UsageError
+from tfbuild.facts import base_images, guard, release_table, releases, targets, toolchains
+from tfbuild.pipeline import Maker
+from tfbuild.pipeline.run import Run
 from tfbuild.plan import Request, configuration
 from tfbuild.plan.amendments import Override, Patch
 from tfbuild.plan.source import Source
@@ -427,3 +431,39 @@ def test_an_image_suggests_those_of_the_same_release_for_other_cpus() -> None:
     text = dockerfile.entrypoint(build)
     assert all(one.id in text for one in found)
     assert "/proc/cpuinfo" in text
+
+
+# --- a build is whole -------------------------------------------------------------------------------------------------
+
+
+def no_fact(name: str) -> Any:
+    def asked(*_: Any, **__: Any) -> Any:
+        raise AssertionError(f"{name} was asked after the plan")
+
+    return asked
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        Request(target="mkl", release="2.20.0", wheel="official", platform="linux/amd64"),
+        Request(target="cuda", release="2.20.0", cpu="x86-64-v3", platform="linux/amd64"),
+        Request(target="cpu", release="2.2.3", cpu="avx", platform="linux/amd64", system_lib=("curl",)),
+    ],
+    ids=["official", "cuda", "old"],
+)
+def test_a_build_is_rendered_without_another_look_at_the_facts(
+    request_: Request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = plan.select(request_, None)
+    expected = dockerfile.files(build)
+    for module in (facts, base_images, guard, release_table, releases, targets, toolchains):
+        for name, value in vars(module).items():
+            if callable(value) and not isinstance(value, type) and getattr(value, "__module__", "") == module.__name__:
+                monkeypatch.setattr(module, name, no_fact(f"{module.__name__}.{name}"))
+    with pytest.raises(AssertionError, match="was asked after the plan"):
+        plan.select(request_, None)
+    assert dockerfile.files(build) == expected
+    assert dockerfile.write_context(build, tmp_path / "context").digest.startswith("sha256:")
+    Maker(run=Run(work=tmp_path / "work")).render(build)
+    assert pipeline.downloads(build, wheel_only=False)[0] == build

@@ -427,3 +427,12 @@ def test_reading_and_checking_the_file_takes_less_than_60_ms_of_cpu() -> None:
         check(facts.parse(text, ReleaseTable, "releases.toml"))
         spent.append(time.process_time() - start)
     assert min(spent) < 0.060
+
+
+def test_the_newest_release_is_not_told_to_take_a_newer_one() -> None:
+    with pytest.raises(Unsupported, match="there is no such fact") as newest_one:
+        releases.row(table().config, newest.RELEASE, "no-such-config")
+    assert newest_one.value.hint == "take an older release"
+    with pytest.raises(Unsupported) as older:
+        releases.row(table().config, "2.14.0", "no-such-config")
+    assert older.value.hint == "take a newer release"
