@@ -4,12 +4,62 @@ The exit codes are part of the command line's contract (docs/reference/exit-code
 never change their meaning.
 """
 
+import re
 import unicodedata
 
 # Letters of a line that a message keeps of its beginning and its end: an option's value may be megabytes long.
 KEPT = (500, 200)
 # Lines of a message that are kept of its beginning and its end.
 KEPT_LINES = (300, 100)
+
+
+HIDDEN = "***"
+# Shorter ones would hide ordinary words.
+LEAST_SECRET = 4
+# A user and a password before a host, with a scheme, and without one; in `repository:tag@sha256:...` there are none.
+# Bounds keep a megabyte of text from taking minutes.
+_SCHEME = r"(?i)([a-z][a-z0-9+.-]{0,20}://)"
+LOGINS = (
+    (re.compile(_SCHEME + r"(?!\[)[^\s/@:'\"<>]{0,256}:(?!\d+(?:[/?#\s]|$))[^\s'\"<>]{0,512}@"), r"\1***@"),
+    (re.compile(r"(?i)(?<![a-z0-9+.-])((?!ssh:)[a-z][a-z0-9+.-]{0,20}://)[^\s/@:'\"<>]{1,512}@"), r"\1***@"),
+    (
+        re.compile(r"(?<![\w./:@+-])(?!pkg:)[\w.+-]{1,64}:(?!\d+/|//)[^\s@'\"<>]{1,256}@(?!sha\d+:)(?=[\w\[])"),
+        "***@",
+    ),
+)
+# The query of an address, and what a request is sent with.
+QUERIES = (
+    (re.compile(_SCHEME + r"([^\s?'\"<>]{0,512}\?)[^\s#'\"<>)]{1,2048}"), r"\1\2***"),
+    (re.compile(r"(?<=[\w/])\?[\w.~-]{1,64}=[^\s#'\"<>)]{1,2048}"), "?***"),
+    (re.compile(r"(?i)\b(Authorization: \w+|bearer) [a-z0-9+/._~=-]{8,4096}"), r"\1 ***"),
+)
+# What this process has sent as a password or a token, and the names that went with it.
+_sent: dict[str, str] = {}
+
+
+def conceal(name: str, *secrets: str) -> None:
+    """Hide these secrets from now on in everything that is printed, and the `name` in what others say."""
+    _sent.update({secret: name for secret in secrets if len(secret) >= LEAST_SECRET})
+
+
+def without_secrets(text: str, *, foreign: bool = False) -> str:
+    """Return a text without passwords and queries of addresses, and without what this process has sent as a secret.
+
+    `foreign`: somebody else wrote it, who may repeat the name that came with a secret.
+    """
+    for secret in sorted(_sent, key=len, reverse=True):
+        text = text.replace(secret, HIDDEN)
+    for name in {name for name in _sent.values() if foreign and len(name) >= LEAST_SECRET}:
+        text = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", HIDDEN, text)
+    if "@" in text or "?" in text or " " in text:
+        for pattern, shown in (*LOGINS, *QUERIES):
+            text = pattern.sub(shown, text)
+    return text
+
+
+def has_login(text: str) -> bool:
+    """Whether a value is an address with a user or a password in it, or has one."""
+    return any(pattern.search(text) for pattern, _ in LOGINS[:2]) or bool(LOGINS[2][0].match(text))
 
 
 class TfbuildError(Exception):
@@ -32,12 +82,12 @@ class TfbuildError(Exception):
 def fit(text: str) -> str:
     """Make a message fit a terminal: errors quote options, registries, images and logs, which may hold anything.
 
-    Control characters are removed, the middle of a line that fills many lines of the terminal, and the middle of
-    hundreds of lines. Spaces that only look like the usual one are shown as `\\xa0`: they come from pages, and nobody
-    sees why a name is wrong.
+    Secrets and control characters are removed, the middle of a line that fills many lines of the terminal, and the
+    middle of hundreds of lines. Spaces that only look like the usual one are shown as `\\xa0`: they come from pages,
+    and nobody sees why a name is wrong.
     """
     # Cut first: a command may make an error of the same megabyte for each release.
-    lines = text.split("\n")
+    lines = without_secrets(text).split("\n")
     head, tail = KEPT_LINES
     if (cut := len(lines) - head - tail) > 0:
         lines = [*lines[:head], f"[{cut} lines left out]", *lines[-tail:]]
@@ -121,6 +171,12 @@ class VerificationFailed(TfbuildError):
     """An image is not what its plan or provenance claims, or what is published with it was altered."""
 
     exit_code = 24
+
+
+class NotJudged(TfbuildError):
+    """An image was not judged: a limit of this machine, or somebody who stopped or killed what ran, prevented it."""
+
+    exit_code = 34
 
 
 class UnknownImage(TfbuildError):

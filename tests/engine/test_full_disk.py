@@ -12,7 +12,7 @@ import pytest
 
 from tfbuild.engine import containers, copy_out
 from tfbuild.engine.faults import translated
-from tfbuild.errors import DiskFull, TfbuildError
+from tfbuild.errors import DiskFull, NotJudged, TfbuildError
 
 FULL = (
     "mkdir /var/lib/docker/overlay2/df69-init: no space left on device",
@@ -83,7 +83,15 @@ class Stream(io.RawIOBase):
         return next(self._chunks)
 
 
-@pytest.mark.parametrize(("code", "kind"), [(errno.ENOSPC, DiskFull), (errno.EDQUOT, DiskFull), (errno.EIO, OSError)])
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (errno.ENOSPC, DiskFull),
+        (errno.EDQUOT, DiskFull),
+        (errno.EIO, NotJudged),
+        (errno.EFBIG, NotJudged),
+    ],
+)
 def test_no_space_here_for_a_file_of_the_image_is_not_the_image_s_fault(
     code: int, kind: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,4 +109,7 @@ def test_no_space_here_for_a_file_of_the_image_is_not_the_image_s_fault(
     if isinstance(raised.value, DiskFull):
         assert raised.value.reason == f"no space is left in {tmp_path} for a copy of the image's /x"
         assert "TMPDIR" in raised.value.hint
+    elif isinstance(raised.value, NotJudged):
+        told = f"the image was not judged: {tmp_path} takes no copy of its /x: {os.strerror(code)}"
+        assert raised.value.reason == told + (" (ulimit -f)" if code == errno.EFBIG else "")
     assert [path.name for path in tmp_path.iterdir()] == ["copy"]

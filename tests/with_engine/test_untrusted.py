@@ -2,9 +2,18 @@
 
 import base64
 import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +21,7 @@ from tests.rows import each
 from tests.with_engine.test_engine import DISTRIBUTION
 from tfbuild.engine import Engine, Sandbox
 from tfbuild.engine import sandbox as sandboxes
+from tfbuild.errors import NotJudged
 from tfbuild.measure import probe
 from tfbuild.util.progress import Progress
 from tfbuild.verify import session
@@ -493,3 +503,116 @@ def test_a_volume_of_the_image_has_a_limit_too(engine: Engine, derived: Callable
     with engine.sandbox(ref, {}, "/files") as sandbox:
         run = engine.run(ref, ["sh", "-c", "head -c 1G /dev/zero > /data/x; stat -c %s /data/x"], sandbox=sandbox)
     assert int(run.stdout) == sandboxes.SCRATCH
+
+
+# --- what is not the image's fault ------------------------------------------------------------------------------------
+
+Strike = Callable[[Any], None]
+
+
+def stop_client(container: Any) -> None:
+    """Stop the docker program that is attached to the container."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if folder.joinpath("cmdline").read_bytes().split(b"\0")[-2:-1] == [container.name.encode()]:
+                os.kill(int(folder.name), signal.SIGSTOP)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Disturbance:
+    name: str
+    strike: Strike
+    told: str
+
+
+DISTURBANCES = (
+    Disturbance(name="killed", strike=lambda box: box.kill(), told="somebody killed its container (signal 9)"),
+    Disturbance(name="ended", strike=lambda box: box.stop(timeout=1), told="somebody killed its container (signal 15)"),
+    Disturbance(name="paused", strike=lambda box: box.pause(), told="somebody paused its container"),
+    # The engine kills it first.
+    Disturbance(name="removed", strike=lambda box: box.remove(force=True), told="somebody "),
+    Disturbance(name="its client stopped", strike=stop_client, told="the docker client of its container"),
+)
+
+
+def strike_soon(engine: Engine, ref: str, strike: Strike) -> threading.Thread:
+    """Strike the first container of the image that runs, in a thread."""
+    image = engine.image(ref).id
+
+    def wait_and_strike() -> None:
+        for _ in range(600):
+            if running := engine.client.containers.list(filters={"ancestor": image, "status": "running"}):
+                strike(running[0])
+                return
+            time.sleep(0.1)
+
+    thread = threading.Thread(target=wait_and_strike)
+    thread.start()
+    return thread
+
+
+@each("disturbance", DISTURBANCES)
+def test_somebody_else_s_doing_is_no_verdict(
+    disturbance: Disturbance,
+    engine: Engine,
+    image: Callable[..., str],
+    derived: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(probe, "SECONDS", 15)
+    monkeypatch.setattr(session, "CHECKS", [check for check in CHECKS if check.name == "import"])
+    ref = derived(image(RELEASE), *tensorflow(ENDLESS), f"LABEL io.tfbuild.test={uuid.uuid4().hex}")
+    thread = strike_soon(engine, ref, disturbance.strike)
+    with pytest.raises(NotJudged) as raised:
+        session.verify(engine, ref, baseline=None, progress=Progress())
+    thread.join()
+    assert raised.value.reason.startswith(f"the image was not judged: {disturbance.told}")
+    assert (
+        engine.client.containers.list(all=True, ignore_removed=True, filters={"ancestor": engine.image(ref).id}) == []
+    )
+
+
+def test_an_image_that_ends_itself_as_if_it_were_killed_fails(checked: Checked) -> None:
+    found = checked(*tensorflow("import os; os._exit(137)"), only=("import",))
+    assert (found["import"].status, found["import"].detail[-17:]) == ("fail", "killed by SIGKILL")
+
+
+def test_a_pruned_sandbox_is_no_verdict_and_leaves_no_volume(
+    engine: Engine, image: Callable[..., str], derived: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What `docker container prune` and `docker volume prune` remove: the container that never runs, and its volume."""
+    ref = derived(image(RELEASE), f"LABEL io.tfbuild.test={uuid.uuid4().hex}")
+    monkeypatch.setattr(session, "CHECKS", [check for check in CHECKS if check.name == "import"])
+    with engine.sandbox(ref, {"x": b""}, "/files") as sandbox:
+        (holder,) = engine.client.containers.list(all=True, filters={"ancestor": engine.image(ref).id})
+        holder.remove()
+        assert engine.client.volumes.get(sandbox.volume)
+        engine.require_whole(sandbox)
+    assert sandbox.volume not in {volume.name for volume in engine.client.volumes.list()}
+    plain = Engine.sandbox
+
+    @contextmanager
+    def pruned(self: Engine, *arguments: Any) -> Iterator[Sandbox]:
+        with plain(self, *arguments) as box:
+            (holder,) = self.client.containers.list(all=True, filters={"ancestor": self.image(ref).id})
+            holder.remove(v=True)
+            yield box
+
+    monkeypatch.setattr(Engine, "sandbox", pruned)
+    with pytest.raises(NotJudged, match="somebody removed the volume with its probes"):
+        session.verify(engine, ref, baseline=None, progress=Progress())
+    assert engine.client.volumes.list(filters={"dangling": True, "label": sandboxes.OURS}) == []
+
+
+def test_a_limit_on_the_size_of_files_here_is_no_verdict(engine: Engine, image: Callable[..., str]) -> None:
+    script = (
+        "import resource, sys; from tfbuild.engine import Engine; from tfbuild.util.progress import Progress; "
+        "from tfbuild.verify import session; from tfbuild.verify.checks import CHECKS; "
+        "session.CHECKS = [check for check in CHECKS if check.name == 'isa']; "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20)); "
+        "session.verify(Engine.connect(), sys.argv[1], baseline=None, progress=Progress())"
+    )
+    done = subprocess.run([sys.executable, "-c", script, image(RELEASE)], capture_output=True, text=True, check=False)
+    assert "NotJudged: error: the image was not judged: " in done.stderr
+    assert "takes no copy of its /opt/tensorflow/lib" in done.stderr
+    assert "File too large (ulimit -f)" in done.stderr

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tfbuild.errors import DiskFull, TfbuildError, UsageError, fit
+from tfbuild.errors import DiskFull, TfbuildError, UsageError, fit, without_secrets
 from tfbuild.util.installation import as_typed
 
 # The name of what Python does with letters that stdout cannot encode.
@@ -20,8 +20,16 @@ ESCAPED = "tfbuild.escaped"
 
 
 def out(data: object) -> None:
-    """Print one JSON document to stdout."""
-    print(json.dumps(data, indent=2, ensure_ascii=False))
+    """Print one JSON document to stdout, without secrets."""
+    print(json.dumps(_shown(data), indent=2, ensure_ascii=False))
+
+
+def _shown(data: object) -> object:
+    if isinstance(data, dict):
+        return {name: _shown(value) for name, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_shown(value) for value in data]
+    return without_secrets(data) if isinstance(data, str) else data
 
 
 def say(text: str) -> None:

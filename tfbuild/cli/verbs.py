@@ -8,7 +8,7 @@ from inspect import Parameter, signature
 from typing import Any, NoReturn, TypeVar
 
 from tfbuild.cli import output
-from tfbuild.errors import Interrupted, TfbuildError, UsageError
+from tfbuild.errors import Interrupted, TfbuildError, UsageError, has_login
 from tfbuild.plan import Request, RunRequest, options_file
 from tfbuild.util import process
 from tfbuild.util.installation import as_typed
@@ -98,8 +98,27 @@ class Call:
         with exits(), process.interruptible():
             output.prepare()
             with output.refusals():
-                self.verb.body(**self.settled())
+                values = self.settled()
+                _refuse_logins(self.verb, values)
+                self.verb.body(**values)
                 sys.stdout.flush()
+
+
+# Free text, and the names of files.
+UNREAD = ("command", "output", "reason", "origins")
+
+
+def _refuse_logins(verb: Verb, values: Mapping[str, Any]) -> None:
+    """Raise UsageError for a value that would be printed, stored or seen by `ps` with a password in it."""
+    for parameter, value in values.items():
+        name = parameter.replace("_", "-")
+        texts = value if isinstance(value, list | tuple) else [value]
+        if name not in UNREAD and any(isinstance(text, str) and has_login(text) for text in texts):
+            shown = name.upper() if name in {word.name for word in verb.positional} else f"--{name}"
+            raise UsageError(
+                f"{shown} has a user or a password in its address, which others could read",
+                hint="docker login HOST for a registry; --remote-header-file FILE for a cache; ssh's own keys",
+            )
 
 
 def _settings(verb: Verb, given: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:

@@ -14,8 +14,6 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-import docker
-
 from tfbuild.engine import build, connection, containers, copy_out, docker_cli, faults, leases, selection, transfer
 from tfbuild.engine import sandbox as sandboxes
 from tfbuild.engine.build import BuildPlace, BuildSettings
@@ -135,6 +133,7 @@ class Engine:
         """
         repository, tag = split_tag(ref)
         with progress.step(f"push {ref}") as step, translated(ref):
+            credentials.conceal_login(repository)
             with credentials.readable():
                 events = self.client.api.push(repository, tag, stream=True, decode=True)
             transfer.follow(events, step, pushing=True)
@@ -145,6 +144,7 @@ class Engine:
         Raises TransferFailed.
         """
         with progress.step(f"pull {ref}") as step, translated(ref):
+            credentials.conceal_login(ref)
             with credentials.readable():
                 events = self.client.api.pull(ref, stream=True, decode=True, platform=self.platform)
             transfer.follow(events, step, pushing=False)
@@ -184,12 +184,14 @@ class Engine:
             ) as container,
             closing(self._attach(container)) as attached,
         ):
+            undisturbed = self._undisturbed(container, attached, sandbox)
             attached.send(stdin, close=look is None)
             truncated = False
             while attached.open and not (truncated and sandbox):
                 try:
                     attached.pump(deadline)
                 except TimeoutError:
+                    undisturbed()
                     raise TimeoutError(f"{ref}: {' '.join(command)[:80]} ran longer than {timeout:g} s") from None
                 truncated |= containers.truncate(attached.out, limit) | containers.truncate(attached.err, limit)
                 if look and attached.out.count(b"\n") >= look_after:
@@ -199,7 +201,7 @@ class Engine:
             # One that is still open printed too much, and is killed.
             ended = None if attached.open else attached.process.wait()
             return ContainerRun(
-                exit_code=containers.KILLED if ended is None else containers.exit_code(container),
+                exit_code=containers.KILLED if ended is None else containers.exit_code(container, undisturbed),
                 stdout=attached.out.decode(errors="replace"),
                 stderr=attached.err.decode(errors="replace"),
                 truncated=truncated,
@@ -227,18 +229,33 @@ class Engine:
             )
             attached = stack.enter_context(closing(self._attach(container)))
 
+            undisturbed = self._undisturbed(container, attached, sandbox)
+
             def exit_code() -> int:
                 attached.process.wait(timeout=CONNECT_SECONDS)
-                return containers.exit_code(container)
+                return containers.exit_code(container, undisturbed)
 
-            return Worker(container, attached, exit_code, stack.pop_all())
+            return Worker(container, attached, exit_code, undisturbed, stack.pop_all())
+
+    def _undisturbed(self, container: Any, attached: Attached, sandbox: Sandbox | None) -> Callable[[], None]:
+        """Return what raises NotJudged if an image is judged by a container that somebody outside disturbed."""
+        if sandbox is None:
+            return lambda: None
+        return partial(containers.require_undisturbed, self.client, container, attached.process.pid)
 
     @contextmanager
     def sandbox(self, ref: str, files: Mapping[str, bytes], path: str) -> Iterator[Sandbox]:
         """Make a sandbox whose containers see `files`, by their paths below `path`; on this engine until it ends."""
-        with self._unstarted(ref, sandboxes.volume(path)) as container, translated(ref):
+        with ExitStack() as stack, self._unstarted(ref, sandboxes.volume(path)) as container, translated(ref):
             container.put_archive(path, containers.archive(files))
-            yield sandboxes.of(container, path, sandboxes.processes(self.cpus))
+            box = sandboxes.of(container, path, sandboxes.processes(self.cpus))
+            # It goes with its container, unless somebody removed that (docker container prune).
+            stack.callback(sandboxes.discard, self.client, box)
+            yield box
+
+    def require_whole(self, sandbox: Sandbox) -> None:
+        """Raise NotJudged if somebody removed the sandbox's files. Then a container gets an empty volume."""
+        sandboxes.require_volume(self.client, sandbox)
 
     def read_file(self, ref: str, path: str, destination: Path, limit: int) -> Path:
         """Copy one regular file of at most `limit` bytes out of the image without starting it.
@@ -382,13 +399,9 @@ class Engine:
                     container.put_archive("/", containers.archive(files))
                 yield container
             finally:
-                self._discard(name)
+                containers.discard(self.client, name)
 
     def _unstarted(self, ref: str, *own: Any) -> AbstractContextManager[Any]:
         """Create a container to copy files out of, or into its `own` mounts."""
         # Some images name no command, and the engine creates no container without one.
         return self._container(ref, ("-",), {}, None, {}, "none", own=own)
-
-    def _discard(self, name: str) -> None:
-        with suppress(docker.errors.NotFound):
-            self.client.api.remove_container(name, force=True, v=True)

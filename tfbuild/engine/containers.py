@@ -17,12 +17,18 @@ from typing import Any
 
 import docker
 
+from tfbuild.engine import leases
 from tfbuild.engine.faults import NO_SPACE, disk_full, translated
 from tfbuild.engine.sandbox import Sandbox
-from tfbuild.errors import TfbuildError
+from tfbuild.errors import NotJudged, TfbuildError
 from tfbuild.util.process import Attached
 
 KILLED = 137
+# Above this, an exit code is that of a signal.
+SIGNALS = 128
+# What a worker gets from tfbuild itself, by which idle ones rest.
+RESTING = ("18", "19", "SIGCONT", "SIGSTOP")
+AGAIN = "the image is kept: run the same command again"
 # Threads count too: TensorFlow starts two pools with one thread per core each, and Python starts its own.
 MOST_PROCESSES = 8192
 
@@ -69,18 +75,84 @@ def archive(files: Mapping[str, bytes]) -> bytes:
     return buffer.getvalue()
 
 
-def exit_code(container: Any) -> int:
+def exit_code(container: Any, require_undisturbed: Callable[[], None] = lambda: None) -> int:
     """Return the exit code of a container that has ended, or that the engine could not start (126 to 128).
 
-    Raises DiskFull if it could not start because the engine's disk is full.
+    `require_undisturbed` raises NotJudged if somebody ended it. Raises DiskFull if it could not start because the
+    engine's disk is full.
     """
-    container.reload()
+    try:
+        container.reload()
+    except docker.errors.NotFound:
+        require_undisturbed()
+        raise
     state = container.attrs["State"]
     if NO_SPACE.search(state["Error"]):
         raise disk_full(state["Error"])
     if state["Running"] or (state["Status"] == "created" and not state["Error"]):
+        require_undisturbed()
         raise TfbuildError(f"the streams of container {container.name} were lost while it was {state['Status']}")
+    if int(state["ExitCode"]) > SIGNALS:
+        require_undisturbed()
     return int(state["ExitCode"])
+
+
+def require_undisturbed(client: Any, container: Any, program: int) -> None:
+    """Raise NotJudged if somebody outside of a container stopped or ended it, or the `program` that is attached to it.
+
+    Only the engine is asked and the kernel: what is inside the container cannot pass its own end off as that.
+    """
+    with translated():
+        why = _stopped(program) or _removed(container) or _ended(client, container)
+    if why:
+        raise not_judged(why)
+
+
+def not_judged(why: str) -> NotJudged:
+    """Return the error for an image that was kept from being judged, with the reason."""
+    return NotJudged(f"the image was not judged: {why}", hint=AGAIN)
+
+
+def _stopped(program: int) -> str:
+    try:
+        state = Path(f"/proc/{program}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return ""
+    return f"the docker client of its container (process {program}) was stopped" if state in "Tt" else ""
+
+
+def _removed(container: Any) -> str:
+    try:
+        container.reload()
+    except docker.errors.NotFound:
+        return "somebody removed its container"
+    return "somebody paused its container" if container.attrs["State"].get("Paused") else ""
+
+
+def _ended(client: Any, container: Any) -> str:
+    """Return who ended a container by the engine, before tfbuild removes it."""
+    # Until then the engine waits for more.
+    now = leases.engine_time(client)
+    if now is None:
+        return ""
+    filters = {"container": container.id, "event": ["kill", "pause"]}
+    for event in client.api.events(since=0, until=int(now) + 1, filters=filters, decode=True):
+        signal = str((event.get("Actor") or {}).get("Attributes", {}).get("signal", ""))
+        if event.get("Action") == "pause":
+            return "somebody paused its container"
+        if signal not in RESTING:
+            return f"somebody killed its container (signal {signal[:20]})"
+    return ""
+
+
+def discard(client: Any, name: str) -> None:
+    """Remove a container with its volumes, running or not."""
+    try:
+        client.api.remove_container(name, force=True, v=True)
+    except docker.errors.APIError as error:
+        # Somebody else has removed it, or is about to.
+        if error.status_code not in (404, 409):
+            raise
 
 
 def truncate(buffer: bytearray, limit: int) -> bool:
@@ -144,11 +216,19 @@ class WorkerDied(TfbuildError):
 class Worker:
     """A running worker; use it as a context manager, or call close(), to remove its container."""
 
-    def __init__(self, container: Any, attached: Attached, exit_code: Callable[[], int], cleanup: ExitStack) -> None:
+    def __init__(
+        self,
+        container: Any,
+        attached: Attached,
+        exit_code: Callable[[], int],
+        require_undisturbed: Callable[[], None],
+        cleanup: ExitStack,
+    ) -> None:
         self.name: str = container.name
         self._container = container
         self._attached = attached
         self._exit_code = exit_code
+        self._require_undisturbed = require_undisturbed
         self._cleanup = cleanup
         self._lost = ""
 
@@ -176,11 +256,13 @@ class Worker:
         try:
             self._attached.pump(deadline)
         except TimeoutError:
+            self._require_undisturbed()
             self._lost = f"the worker did not answer within {timeout:g} s"
             raise TimeoutError(self._lost) from None
         del self._attached.err[:-MOST_STDERR]
 
     def _fail(self, why: str, exit_code: int = -1) -> None:
+        self._require_undisturbed()
         self._lost = why
         raise WorkerDied(why, exit_code=exit_code, stderr_tail=self._stderr_tail())
 

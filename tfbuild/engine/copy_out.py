@@ -15,7 +15,7 @@ from typing import IO, Any
 import docker
 
 from tfbuild.engine.faults import is_no_space
-from tfbuild.errors import DiskFull
+from tfbuild.errors import DiskFull, NotJudged, TfbuildError
 from tfbuild.util.files import FULL
 
 MOST_LINKS = 16
@@ -75,14 +75,21 @@ def read_file(container: Any, path: str, destination: Path, limit: int) -> None:
         part.replace(destination)
     except OSError as error:
         # To a caller, errors of files are those of the image.
-        if error.errno not in FULL:
+        if error.filename == path:
             raise
-        raise DiskFull(
-            f"no space is left in {destination.parent} for a copy of the image's {path}",
-            hint="free some space there, or name a folder on another disk in TMPDIR; then run the same command again",
-        ) from error
+        raise _not_copied(error, destination.parent, path) from error
     finally:
         part.unlink(missing_ok=True)
+
+
+def _not_copied(error: OSError, folder: Path, path: str) -> TfbuildError:
+    """Return the error for a file of the image that this machine cannot hold."""
+    hint = "free some space there, or name a folder on another disk in TMPDIR; then run the same command again"
+    if error.errno in FULL:
+        return DiskFull(f"no space is left in {folder} for a copy of the image's {path}", hint=hint)
+    limit = " (ulimit -f)" if error.errno == errno.EFBIG else ""
+    why = f"{folder} takes no copy of its {path}: {error.strerror or error}{limit}"
+    return NotJudged(f"the image was not judged: {why}", hint="run the same command again without that limit")
 
 
 def read_contents(container: Any, paths: Iterable[str], limit: int) -> dict[str, bytes]:

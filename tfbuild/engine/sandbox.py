@@ -6,10 +6,14 @@ copied into a container with a read-only root; a volume has them, which a contai
 
 import posixpath
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import docker
+
+from tfbuild.engine.faults import REFUSED, translated
+from tfbuild.errors import NotJudged
 
 MIB = 1 << 20
 # TensorFlow's probes and benchmarks peak below 1.5 GiB. CUDA's libraries map and pin far more than they use.
@@ -21,6 +25,8 @@ SCRATCH = 256 * MIB
 PROCESSES = 256
 PROCESSES_PER_CPU = 16
 TMP = "/tmp"
+# A label of the volume with a sandbox's files.
+OURS = "io.tfbuild.sandbox"
 # Mounting over these breaks any container.
 VITAL = ("/", "/proc", "/sys", "/dev", "/etc")
 
@@ -81,7 +87,22 @@ def processes(cpus: int) -> int:
 
 def volume(path: str) -> docker.types.Mount:
     """Return a new volume at `path`, which starts empty whatever the image has there."""
-    return docker.types.Mount(path, None, type="volume", no_copy=True)
+    return docker.types.Mount(path, None, type="volume", no_copy=True, labels={OURS: ""})
+
+
+def require_volume(client: Any, sandbox: Sandbox) -> None:
+    """Raise NotJudged if somebody removed a sandbox's files: then each container gets an empty volume of its name."""
+    with translated(), suppress(docker.errors.NotFound):
+        if OURS in (client.api.inspect_volume(sandbox.volume).get("Labels") or {}):
+            return
+    why = "somebody removed the volume with its probes (docker volume prune?)"
+    raise NotJudged(f"the image was not judged: {why}", hint="run the same command again")
+
+
+def discard(client: Any, sandbox: Sandbox) -> None:
+    """Remove a sandbox's volume, if it outlived its container."""
+    with suppress(*REFUSED):
+        client.api.remove_volume(sandbox.volume)
 
 
 def _scratch(volumes: Iterable[str]) -> list[docker.types.Mount]:

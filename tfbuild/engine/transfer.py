@@ -19,7 +19,7 @@ import docker
 import urllib3
 
 from tfbuild.engine.faults import reason, translated
-from tfbuild.errors import TfbuildError
+from tfbuild.errors import TfbuildError, without_secrets
 from tfbuild.oci import refusals
 from tfbuild.util.progress import Progress, Step
 
@@ -78,7 +78,7 @@ class TransferFailed(TfbuildError):
         rows = (row for row in REFUSALS if row.phrase in error.lower() and row.pushing in (None, pushing))
         refusal = next(rows, UNKNOWN)
         self.passing = refusal.passing or (refusal.expires and begun)
-        super().__init__(error.strip(), hint=refusal.hint)
+        super().__init__(without_secrets(error.strip(), foreign=True), hint=refusal.hint)
 
 
 def again(transfer: Callable[[], None], progress: Progress) -> None:

@@ -1,5 +1,6 @@
 """What `docker login` stored for a registry, in its helper or its file, read by the engine's own SDK."""
 
+import base64
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from docker import auth
 from docker.credentials import StoreError
 from docker.errors import DockerException, InvalidConfigFile
 
-from tfbuild.errors import RegistryRefused
+from tfbuild.errors import RegistryRefused, conceal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,10 +31,16 @@ def stored(host: str | None) -> Credentials:
     """The credentials for a registry's host; None is Docker Hub. Raises RegistryRefused if they cannot be read."""
     with readable():
         entry = auth.resolve_authconfig(auth.load_config(), registry=host) or {}
-    if token := entry.get("IdentityToken"):
-        return Credentials(identity=str(token))
-    name, secret = entry.get("Username", entry.get("username")), entry.get("Password", entry.get("password"))
-    return Credentials(name=str(name or ""), secret=str(secret or ""))
+    name, secret = (str(entry.get(key, entry.get(key.lower())) or "") for key in ("Username", "Password"))
+    token = str(entry.get("IdentityToken") or "")
+    conceal(name, secret, token, base64.b64encode(f"{name}:{secret}".encode()).decode() if secret else "")
+    return Credentials(identity=token) if token else Credentials(name=name, secret=secret)
+
+
+def conceal_login(repository: str) -> None:
+    """Hide what the engine sends to the registry of a repository, which may repeat it in its answer."""
+    host = auth.resolve_repository_name(repository)[0]
+    stored(None if host == auth.INDEX_NAME else host)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from requests.adapters import HTTPAdapter
 from urllib3 import HTTPConnectionPool, HTTPResponse, HTTPSConnectionPool, PoolManager, Retry
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
-from tfbuild.errors import RegistryRefused, TfbuildError
+from tfbuild.errors import RegistryRefused, TfbuildError, conceal, without_secrets
 from tfbuild.oci import credentials, refusals
 from tfbuild.oci.credentials import Credentials
 from tfbuild.oci.manifests import IMAGES, INDEX, Damaged, parse_object
@@ -209,7 +209,9 @@ class Connection:
         if answer.status_code != 200:
             raise self._refusal(answer, server)
         token = parse_object(body_of(answer), "token")
-        return f"Bearer {token.get('token') or token.get('access_token') or ''}"
+        bearer = str(token.get("token") or token.get("access_token") or "")
+        conceal(known.name, bearer)
+        return f"Bearer {bearer}"
 
     def _get_token(self, realm: str, query: dict[str, str], known: Credentials) -> requests.Response:
         """Request a token as the engine does: an identity token is sent as OAuth2's refresh token.
@@ -232,7 +234,8 @@ class Connection:
             )
 
     def _refusal(self, answer: requests.Response, server: str = "", *, sent: bytes = b"") -> TfbuildError:
-        summary = f"{server or self.repository} answers {answer.status_code} {answer.reason}"
+        status = without_secrets(str(answer.reason), foreign=True)
+        summary = f"{server or self.repository} answers {answer.status_code} {status}"
         reason = _reason(answer)
         mixed = answer.request.headers.get("Content-Type") == INDEX and IMAGES[1].encode() in sent
         hint = refusals.of_answer(answer.status_code, reason, mixed=mixed)
@@ -303,4 +306,4 @@ def _reason(answer: requests.Response) -> str:
         text = ": ".join(part for part in parts if isinstance(part, str) and part)
     except TfbuildError:
         text = ""
-    return printable(text, MOST_REASON).strip()
+    return printable(without_secrets(text, foreign=True), MOST_REASON).strip()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 from tfbuild import facts
@@ -29,6 +30,7 @@ def from_source(request: Request, target: str, platform: str, host: Cpu | None) 
     wanted = asked_set(request, arch, host) or asked_set(replace(request, cpu="host"), arch, host)
     assert wanted is not None  # "host" stands for no request
 
+    _check_flags(request.bazel_flag)
     own = sources.read(Path(request.source), request.source_sha256) if request.source else None
     release = _release_of(own, request.release) if own else request.release
 
@@ -191,6 +193,13 @@ def _failures(request: Request, purpose: CompileTarget, choice: BaseChoice, flag
     base = _known_base(request, choice)
     circumstances = purpose.circumstances(flags.compiler, base, flags.instruction_set.features)
     return failures.concerning(circumstances, request.without_fix)
+
+
+def _check_flags(flags: tuple[str, ...]) -> None:
+    """Raise UsageError for a word that Bazel would take for a target; it may be the value of the flag before it."""
+    for before, flag in pairwise(("", *flags)):
+        if not flag.startswith("-") and ("=" in before or not before.startswith("-")):
+            raise UsageError(f"{flag!r} is not a Bazel flag", hint="--bazel-flag=--NAME or --bazel-flag=--NAME=VALUE")
 
 
 def _bazel_flags(decided: _Decisions) -> tuple[str, ...]:

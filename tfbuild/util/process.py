@@ -12,6 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
+from tfbuild.errors import without_secrets
 from tfbuild.util.files import remove, writing
 
 CHUNK = 64 * 1024
@@ -93,9 +94,10 @@ def logged(
         try:
             with _ended_after(seconds, process) as timed_out:
                 for line in process.stdout or ():
-                    file.write(line)
+                    text = without_secrets(line.decode(errors="surrogateescape"))
+                    file.write(text.encode(errors="surrogateescape"))
                     file.flush()
-                    each(line.decode(errors="replace"))
+                    each(text.encode(errors="surrogateescape").decode(errors="replace"))
                 code = process.wait()
             if timed_out.is_set():
                 raise TimeoutError

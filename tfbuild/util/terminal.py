@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import zip_longest
 from typing import IO, TYPE_CHECKING
 
+from tfbuild.errors import without_secrets
+
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
@@ -21,8 +23,8 @@ DEEPEST = 10
 
 
 def printable(text: str, most: int = MOST_LETTERS) -> str:
-    """Make foreign text safe for one line on a terminal: no control characters, at most `most` characters."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)[:most]
+    """Make foreign text safe for one line: without secrets and control characters, at most `most` characters."""
+    return "".join(letter if letter.isprintable() else " " for letter in without_secrets(text))[:most]
 
 
 def as_text(labels: object) -> dict[str, str]:
@@ -94,7 +96,8 @@ def two_columns(rows: Iterable[tuple[str, str]]) -> list[str]:
     folded = textwrap.TextWrapper(width=max(width() - first, 1), break_on_hyphens=False).wrap
     lines = []
     for name, value in rows:
-        lines += [f"{title:{first}}{line}".rstrip() for title, line in zip_longest([name], folded(value), fillvalue="")]
+        wrapped = folded(without_secrets(value))
+        lines += [f"{title:{first}}{line}".rstrip() for title, line in zip_longest([name], wrapped, fillvalue="")]
     return lines
 
 

@@ -1,0 +1,174 @@
+"""No password, token or query of an address is printed or written, wherever it comes from."""
+
+import base64
+import itertools
+import json
+import shutil
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from tests.cli import hostile
+from tests.cli.hostile import Pair, Place
+from tests.commandline import answer
+from tests.rows import each
+from tfbuild.errors import TfbuildError, conceal, without_secrets
+
+CANARY = "tw33t-s3cr3t"
+FORMS = (
+    f"u:{CANARY}@127.0.0.1:1/us/x",
+    f"https://u:{CANARY}@127.0.0.1:1/x",
+    f"tcp://u:{CANARY}@127.0.0.1:1",
+    f"https://{CANARY}@127.0.0.1:1/x",
+    f"https://127.0.0.1:1/x?k={CANARY}",
+    f"127.0.0.1:1/us/x?token={CANARY}",
+    f"grpcs://u:{CANARY}/{CANARY}@127.0.0.1:1",
+)
+# Their values are paths: a name of a file is not a secret, and is printed as it is given.
+PATHS = ("output",)
+BUILT = ("bazel-flag", "configure")
+
+
+@each(
+    "text, shown",
+    [
+        ("https://u:pw@host/x", "https://***@host/x"),
+        ("https://token@host/x", "https://***@host/x"),
+        ("https://u:p/w@ss@host/x", "https://***@host/x"),
+        ("see http://u:pw@proxy:3128 and http://v:pw@other", "see http://***@proxy:3128 and http://***@other"),
+        ("'u:pw@host/us/x' is not", "'***@host/us/x' is not"),
+        ("https://host/x?k=pw&l=pw#y", "https://host/x?***#y"),
+        ("(https://host/x?pw) failed", "(https://host/x?***) failed"),
+        ("host/us/x?token=pw", "host/us/x?***"),
+        ("Authorization: Basic dTpwd2Q6cHc=", "Authorization: Basic ***"),
+        ("bearer eyJhbGciOi.eyJ", "bearer ***"),
+        # What is not a secret stays.
+        ("ssh://user@host:2222", "ssh://user@host:2222"),
+        ("https://host:443/v2/x@sha256:abc", "https://host:443/v2/x@sha256:abc"),
+        ("host:5000/us/x:2.21@sha256:abc", "host:5000/us/x:2.21@sha256:abc"),
+        ("tfbuild:2.21.0-mkl@sha256:abc", "tfbuild:2.21.0-mkl@sha256:abc"),
+        ("git@github.com:us/x", "git@github.com:us/x"),
+        ("https://[::1]:80/x", "https://[::1]:80/x"),
+        ("is it https://host/x? Yes", "is it https://host/x? Yes"),
+        ("basic research", "basic research"),
+        ("a note: mail us@host", "a note: mail us@host"),
+        ("pkg:deb/debian/x@1?arch=amd64", "pkg:deb/debian/x@1?***"),
+        ("bearer of bad news", "bearer of bad news"),
+    ],
+)
+def test_addresses_are_shown_without_passwords_and_queries(text: str, shown: str) -> None:
+    assert without_secrets(text) == shown
+    assert TfbuildError(text).reason == shown
+
+
+def test_what_was_sent_is_hidden_wherever_it_comes_back() -> None:
+    conceal("s3nder-name", "s3nt-and-said", "", "abc")
+    assert without_secrets("login s3nder-name with s3nt-and-said, abc") == "login s3nder-name with ***, abc"
+    assert without_secrets("login s3nder-name, s3nder-names", foreign=True) == "login ***, s3nder-names"
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    with hostile.place() as new:
+        yield new
+
+
+@each("pair, value", itertools.product([pair for pair in hostile.EVERY if not pair.switch], FORMS[::3]))
+def test_no_command_repeats_a_secret_of_its_options(pair: Pair, value: str, place: Place) -> None:
+    with hostile.disarmed(place.root), hostile.watched(), hostile.limited(hostile.SECONDS):
+        done = answer(*pair.words(value), cwd=place.work, env=place.env)
+    files = written(place)
+    shutil.rmtree(place.work)
+    place.work.mkdir()
+    assert CANARY not in done.stderr
+    assert pair.option in PATHS or CANARY not in done.stdout
+    # What Bazel reads is in the context that it is read from.
+    assert pair.option in BUILT or files == []
+
+
+def written(place: Place) -> list[str]:
+    """The files with a secret in them."""
+    return [path.name for path in place.root.rglob("*") if path.is_file() and CANARY.encode() in path.read_bytes()]
+
+
+# --- variables and servers --------------------------------------------------------------------------------------------
+
+VARIABLES = (
+    "TFBUILD_REGISTRY", "TFBUILD_IMAGE_SOURCE", "TFBUILD_SIGNED", "DOCKER_HOST", "DOCKER_CONTEXT", "BUILDX_BUILDER",
+    "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE",
+)  # fmt: skip
+COMMANDS = (
+    ("images",),
+    ("pull", "--dry-run"),
+    ("push", "2.21.0-mkl-py3.11-f16c", "--dry-run"),
+    ("verify", "2.21.0-mkl-py3.11-f16c"),
+    ("build", "--target", "mkl", "--wheel", "official", "--dry-run"),
+    ("bundle", "folder", "--wheel", "official", "--dry-run"),
+    ("dockerfile", "--target", "mkl", "--wheel", "official", "--output", "context"),
+)
+
+
+@each("words", COMMANDS)
+# In turn: each variable meets each form, with one command or another.
+@each("variable, value", zip(VARIABLES * 3, itertools.cycle(FORMS), strict=False))
+def test_no_command_repeats_a_secret_of_a_variable(
+    words: tuple[str, ...], variable: str, value: str, place: Place
+) -> None:
+    with hostile.disarmed(place.root), hostile.watched(), hostile.limited(hostile.SECONDS):
+        done = answer(*words, cwd=place.work, env={**place.env, variable: value})
+    assert CANARY not in done.stdout + done.stderr
+    assert written(place) == []
+
+
+class Echo(BaseHTTPRequestHandler):
+    """Demands a login, and repeats it in each refusal."""
+
+    def do_GET(self) -> None:
+        sent = self.headers.get("Authorization", "")
+        login = base64.b64decode(sent.removeprefix("Basic ")).decode()
+        error = {"code": "DENIED", "message": f"no access for {login}", "detail": f"{sent}; {login.split(':')}"}
+        body = json.dumps({"errors": [error]}).encode()
+        self.send_response(403 if sent else 401, f"No access for {login or 'nobody'}")
+        self.send_header("WWW-Authenticate", 'Basic realm="x"')
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(b"" if self.command == "HEAD" else body)
+
+    do_HEAD = do_PUT = do_POST = do_DELETE = do_GET  # noqa: N815
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+def echo(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """The variables with which a registry is named that repeats the login that Docker has for it."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Echo) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        host = f"127.0.0.1:{server.server_port}"
+        login = base64.b64encode(f"robot-name:{CANARY}".encode()).decode()
+        (tmp_path / "config.json").write_text(json.dumps({"auths": {host: {"auth": login}}}))
+        yield {"DOCKER_CONFIG": str(tmp_path), "TFBUILD_REGISTRY": f"{host}/us/x", "DOCKER_HOST": "unix:///none"}
+        server.shutdown()
+
+
+@each(
+    "words",
+    [
+        ("images",),
+        ("pull", "--dry-run"),
+        ("push", "2.21.0-mkl-py3.11-f16c", "--access"),
+        ("verify", "2.21.0-mkl-py3.11-f16c", "--registry"),
+        ("withdraw", "2.21.0-mkl-py3.11-f16c", "--reason", "x"),
+    ],
+)
+def test_no_command_repeats_the_login_that_a_registry_repeats(
+    words: tuple[str, ...], echo: dict[str, str], tmp_path: Path
+) -> None:
+    words = (*words, echo["TFBUILD_REGISTRY"]) if words[-1] == "--registry" else words
+    done = answer(*words, cwd=tmp_path, env=echo)
+    assert "no access for ***" in done.stdout + done.stderr, done.stderr
+    encoded = base64.b64encode(f"robot-name:{CANARY}".encode()).decode()
+    assert not [secret for secret in (CANARY, "robot-name", encoded) if secret in done.stdout + done.stderr]
