@@ -16,7 +16,7 @@ from tfbuild.context.labels import PREFIX, Planned, labels_of
 from tfbuild.cpu import isa
 from tfbuild.engine import leases
 from tfbuild.errors import UnknownImage, UsageError
-from tfbuild.facts import base_images, guard, release_table, releases, targets, toolchains
+from tfbuild.facts import guard, release_table, releases, targets, toolchains
 from tfbuild.pipeline import Maker
 from tfbuild.pipeline.run import Run
 from tfbuild.plan import Request, configuration
@@ -457,7 +457,7 @@ def test_a_build_is_rendered_without_another_look_at_the_facts(
 ) -> None:
     build = plan.select(request_, None)
     expected = dockerfile.files(build)
-    for module in (facts, base_images, guard, release_table, releases, targets, toolchains):
+    for module in (facts, guard, release_table, releases, targets, toolchains):
         for name, value in vars(module).items():
             if callable(value) and not isinstance(value, type) and getattr(value, "__module__", "") == module.__name__:
                 monkeypatch.setattr(module, name, no_fact(f"{module.__name__}.{name}"))

@@ -13,8 +13,8 @@ from tests.contract.bazelrc import Rc
 from tests.facts import trees
 from tfbuild import facts
 from tfbuild.context import dockerfile
-from tfbuild.facts import base_images, releases
 from tfbuild.facts import guard as guards
+from tfbuild.facts import releases, toolchains
 from tfbuild.facts.release_table import table
 from tfbuild.plan import Build, failures
 
@@ -173,7 +173,7 @@ def test_a_python_without_lock_file_is_silently_another_one_in_this_release(tree
 
 
 def test_the_facts_hold_for_the_default_python() -> None:
-    assert base_images.default().python in releases.pythons(RELEASE)
+    assert toolchains.default_base().python in releases.pythons(RELEASE)
 
 
 # --- oneDNN and the guard --------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from tfbuild import plan
 from tfbuild.context import dockerfile
 from tfbuild.engine import Engine
 from tfbuild.errors import BaseUnavailable, Unsupported
-from tfbuild.facts import base_images, releases, toolchains
+from tfbuild.facts import releases, toolchains
 from tfbuild.pipeline import base_image
 from tfbuild.plan import Build, Request, base_choice
 from tfbuild.util.progress import Progress
@@ -32,15 +32,15 @@ def chosen(release: str, **options: Any) -> Build:
 
 def test_every_base_stands_on_a_known_debian_and_one_is_the_default() -> None:
     names = [row.name for row in DISTRIBUTIONS]
-    assert len({(row.python, row.distribution) for row in base_images.bases()}) == len(base_images.bases())
-    assert {row.distribution for row in base_images.bases()} == set(names)
-    assert [row.image for row in base_images.bases() if row.default] == ["python:3.11-slim-bookworm"]
-    assert list(base_images.pythons()) == sorted(base_images.pythons(), key=Version)
+    assert len({(row.python, row.distribution) for row in toolchains.bases()}) == len(toolchains.bases())
+    assert {row.distribution for row in toolchains.bases()} == set(names)
+    assert [row.image for row in toolchains.bases() if row.default] == ["python:3.11-slim-bookworm"]
+    assert list(toolchains.base_pythons()) == sorted(toolchains.base_pythons(), key=Version)
     assert [row.glibc for row in DISTRIBUTIONS] == sorted((row.glibc for row in DISTRIBUTIONS), key=Version)
 
 
 def test_mmdebstrap_makes_the_bases_with_debians_own_python() -> None:
-    bootstraps = {row.image: row.bootstrap for row in base_images.bases() if row.bootstrap}
+    bootstraps = {row.image: row.bootstrap for row in toolchains.bases() if row.bootstrap}
     assert bootstraps == {
         "python:3.9-slim-bullseye": "bullseye",
         "python:3.11-slim-bookworm": "bookworm",
@@ -53,7 +53,7 @@ def test_a_debian_release_is_a_row_that_gives_a_base_and_a_python(monkeypatch: p
     forky = msgspec.structs.replace(DISTRIBUTIONS[-1], name="forky", python="3.14")
     table = msgspec.structs.replace(toolchains.table(), distribution=(*DISTRIBUTIONS, forky))
     monkeypatch.setattr(toolchains, "table", lambda: table)
-    assert base_images.BaseImage(python="3.14", distribution="forky").bootstrap == "forky"
+    assert toolchains.BaseImage(python="3.14", distribution="forky").bootstrap == "forky"
     with pytest.raises(BaseUnavailable) as refusal:
         base_image.resolve(
             Engine.__new__(Engine), "python:3.12-slim-forky", "", "bootstrap", progress=Progress(), log=Path("log")

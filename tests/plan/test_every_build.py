@@ -15,7 +15,7 @@ from packaging.version import Version
 from tests.context.test_dockerfile import runs
 from tfbuild.context import dockerfile
 from tfbuild.errors import TfbuildError, Unsupported
-from tfbuild.facts import base_images, releases, targets, toolchains
+from tfbuild.facts import releases, targets, toolchains
 from tfbuild.plan import Build, Request, select
 
 ROOT = Path(__file__).parents[2]
@@ -84,7 +84,7 @@ def test_each_release_plans_for_each_target_on_a_pc() -> None:
     """None is refused, and each stands on a base that has its compiler."""
     builds = [planned(row.version, target, "x86-64-v3") for row in releases.releases() for target in targets.names()]
     for build in builds:
-        base = base_images.find(build.base_image)
+        base = toolchains.find_base(build.base_image)
         assert base is not None
         assert base.python == build.python
         assert build.compiler in toolchains.compilers(base.debian)

@@ -11,7 +11,7 @@ import pytest
 
 from tfbuild import plan
 from tfbuild.cli import many
-from tfbuild.facts import base_images, releases, targets
+from tfbuild.facts import releases, targets, toolchains
 from tfbuild.plan import support
 from tfbuild.plan.support import Combination, Evidence
 
@@ -40,7 +40,7 @@ def test_every_combination_is_there_once() -> None:
     keys = Counter((row.release, row.python, row.target, row.platform) for row in rows())
     assert set(keys.values()) == {1}
     pythons = sum(
-        len(set(releases.pythons(release)) & set(base_images.pythons())) for release in releases.newest_first()
+        len(set(releases.pythons(release)) & set(toolchains.base_pythons())) for release in releases.newest_first()
     )
     assert len(keys) == pythons * len(targets.names()) * len(plan.PLATFORMS)
 

@@ -17,7 +17,7 @@ from tfbuild import facts, plan
 from tfbuild.context import dockerfile
 from tfbuild.context.dockerfile import recipe_digest
 from tfbuild.errors import TfbuildError, UsageError
-from tfbuild.facts import Facts, base_images, releases, targets
+from tfbuild.facts import Facts, releases, targets, toolchains
 from tfbuild.plan import Build, Request
 from tfbuild.util import files
 
@@ -158,7 +158,7 @@ def _pythons(request: Request) -> Sequence[str]:
         able = releases.official_wheel(build.release, arch).pythons if official else releases.pythons(build.release)
     except TfbuildError:
         return ("",)
-    return [python for python in base_images.pythons() if python in able] or ("",)
+    return [python for python in toolchains.base_pythons() if python in able] or ("",)
 
 
 def refusals(matrix: Matrix) -> list[str]:

@@ -1,4 +1,7 @@
-"""What a builder image needs, and where a compiler comes from: the typed view on facts/toolchains.toml."""
+"""What images and builders are made of: base images, Debian's releases, compilers and Bazel.
+
+The typed view on facts/images.toml and facts/toolchains.toml.
+"""
 
 import re
 from functools import cache
@@ -140,3 +143,73 @@ def python_requirements(release: str) -> tuple[str, ...]:
     constrained = {re.split(r"[^\w.-]", text, maxsplit=1)[0] for text in constraints}
     names = {name for row in table().python_package if row.hermetic or not hermetic for name in row.names}
     return tuple(sorted((names - constrained) | set(constraints)))
+
+
+# --- base images ------------------------------------------------------------------------------------------------------
+
+
+class BaseImage(Facts, frozen=True):
+    """A registry's image with one Python, on one Debian release. `until`: its last rebuild, "" while it is rebuilt."""
+
+    python: str
+    distribution: str
+    until: str = ""
+    default: bool = False
+
+    @property
+    def image(self) -> str:
+        return f"python:{self.python}-slim-{self.distribution}"
+
+    @property
+    def debian(self) -> Distribution:
+        debian = distribution(self.distribution)
+        assert debian is not None  # a test of the facts
+        return debian
+
+    @property
+    def bootstrap(self) -> str:
+        """The Debian release whose own python3 makes the same base, or "" if its Python is another one."""
+        return self.distribution if self.debian.python == self.python else ""
+
+
+class BaseImageTable(Facts, frozen=True):
+    base: tuple[BaseImage, ...]
+    variables: dict[str, str]
+
+
+@cache
+def _images() -> BaseImageTable:
+    return facts.load("images", BaseImageTable)
+
+
+def bases() -> tuple[BaseImage, ...]:
+    return _images().base
+
+
+def is_harmless(variable: str, value: str) -> bool:
+    """Whether the bases have this variable with such a value, and nothing in an image takes code from it."""
+    return bool(re.fullmatch(_images().variables.get(variable, r"(?!)"), value, re.ASCII))
+
+
+def default_base() -> BaseImage:
+    return next(row for row in bases() if row.default)
+
+
+def base_pythons() -> tuple[str, ...]:
+    """Return the Pythons that bases have, oldest first."""
+    return tuple(dict.fromkeys(row.python for row in bases()))
+
+
+def bases_with(python: str) -> tuple[BaseImage, ...]:
+    """Return the bases with that Python, the oldest Debian first; raises Unsupported if there is none."""
+    matches = tuple(row for row in bases() if row.python == python)
+    if not matches:
+        raise Unsupported(
+            f"no base image with Python {python} is known", hint=f"one of: {', '.join(base_pythons())}; or --base NAME"
+        )
+    return matches
+
+
+def find_base(image: str) -> BaseImage | None:
+    """Return the base of that name, or None for an image that is not known."""
+    return next((row for row in bases() if row.image == image), None)

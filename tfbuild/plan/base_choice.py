@@ -14,9 +14,8 @@ from packaging.version import Version
 
 from tfbuild.cpu import compilers
 from tfbuild.errors import Unsupported
-from tfbuild.facts import base_images, releases, toolchains
-from tfbuild.facts.base_images import BaseImage
-from tfbuild.facts.toolchains import Distribution
+from tfbuild.facts import releases, toolchains
+from tfbuild.facts.toolchains import BaseImage, Distribution
 from tfbuild.plan import failures
 from tfbuild.plan.cuda import Capability, by_nvcc
 from tfbuild.plan.failures import Circumstances, Failure
@@ -39,7 +38,7 @@ class BaseChoice:
 
 def default_base() -> tuple[str, str]:
     """Return the image of the default base, and the Debian release that makes it without a registry."""
-    row = base_images.default()
+    row = toolchains.default_base()
     return row.image, row.bootstrap
 
 
@@ -73,7 +72,7 @@ class CompileTarget:
 
 def for_wheel(python: str) -> BaseImage:
     """Return the base for an existing wheel: one that can be made without a registry, else a supported one."""
-    return min(base_images.with_python(python), key=lambda row: (not row.bootstrap, bool(row.debian.ended)))
+    return min(toolchains.bases_with(python), key=lambda row: (not row.bootstrap, bool(row.debian.ended)))
 
 
 def debian_pythons() -> str:
@@ -140,19 +139,19 @@ def _with(python: str, compiler: str, bootstrap: bool = False) -> list[BaseImage
     def worse(row: BaseImage) -> tuple[bool, bool, bool]:
         return bootstrap and not row.bootstrap, compiler not in row.debian.compilers, bool(row.debian.ended)
 
-    able = [row for row in base_images.bases() if row.python == python and compiler in toolchains.compilers(row.debian)]
+    able = [row for row in toolchains.bases() if row.python == python and compiler in toolchains.compilers(row.debian)]
     return sorted(able, key=worse)
 
 
 def _refusal(release: str, wanted: Sequence[str], compiler: str) -> Unsupported:
-    python = next((name for name in wanted if name in base_images.pythons()), "")
+    python = next((name for name in wanted if name in toolchains.base_pythons()), "")
     if not python:
-        known = [name for name in releases.pythons(release) if name in base_images.pythons()]
+        known = [name for name in releases.pythons(release) if name in toolchains.base_pythons()]
         return Unsupported(
             f"no base image with Python {' or '.join(wanted)} is known",
             hint=f"one of: {', '.join(known)}; or --base NAME",
         )
-    distributions = ", ".join(row.distribution for row in base_images.with_python(python))
+    distributions = ", ".join(row.distribution for row in toolchains.bases_with(python))
     return Unsupported(
         f"{compiler or 'no compiler of the release'} is not in {distributions}, "
         f"on which the base images with Python {python} are based",
@@ -162,7 +161,7 @@ def _refusal(release: str, wanted: Sequence[str], compiler: str) -> Unsupported:
 
 def _installable(python: str) -> tuple[str, ...]:
     """Return the compilers that the base images with that Python can install, GCC first, oldest first."""
-    names = {name for row in base_images.with_python(python) for name in toolchains.compilers(row.debian)}
+    names = {name for row in toolchains.bases_with(python) for name in toolchains.compilers(row.debian)}
     return tuple(sorted(names, key=lambda name: (name.startswith("clang"), int(name.rpartition("-")[2]))))
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from tfbuild.errors import Unsupported, UsageError
-from tfbuild.facts import base_images, releases, targets, toolchains
+from tfbuild.facts import releases, targets, toolchains
 from tfbuild.facts.release_table import table
 from tfbuild.plan import failures, remote_cache
 from tfbuild.plan.build import BUILD_PYTHON, PLATFORMS, Decision, Toolchain
@@ -136,7 +136,7 @@ def packages(compiler: str, *more: str) -> tuple[str, ...]:
 
 
 def _llvm(base_image: str, compiler: str) -> tuple[str, ...]:
-    llvm, base = toolchains.table().llvm, base_images.find(base_image)
+    llvm, base = toolchains.table().llvm, toolchains.find_base(base_image)
     suite = toolchains.llvm_suite(base.distribution, compiler) if base else ""
     return (llvm.url, suite, llvm.key, llvm.fingerprint) if suite else ()
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
-from tfbuild.facts import base_images, targets
+from tfbuild.facts import targets, toolchains
 from tfbuild.util import options
 from tfbuild.util.options import LOOKED_UP, TEXT, Identifier, option
 
@@ -56,7 +56,7 @@ class Request:
     python: str = option(
         "",
         "Python of the image, such as 3.11 (default: the newest of the release that has a base image; "
-        f"{base_images.default().python} with --wheel official)",
+        f"{toolchains.default_base().python} with --wheel official)",
         "VERSION",
         pattern=LOOKED_UP,
         identifier=Identifier.WORD,

@@ -14,7 +14,7 @@ from tfbuild.errors import (
     Unsupported,
     UsageError,
 )
-from tfbuild.facts import base_images, releases, targets
+from tfbuild.facts import releases, targets, toolchains
 from tfbuild.facts.release_table import version
 from tfbuild.plan.build import MACHINES, PLATFORMS
 from tfbuild.plan.request import Request, fingerprint
@@ -173,11 +173,13 @@ def newest_release(plan: Callable[[str], object]) -> str:
 def choose_python(request: Request, release: str, supported: tuple[str, ...]) -> str:
     """Return the requested Python, else the default base's if the release supports it, else the newest supported."""
     if not request.python:
-        default = base_images.default().python
+        default = toolchains.default_base().python
         return default if default in supported else supported[-1]
     if request.python in supported:
         return request.python
-    raise _unknown_python(request, release, [name for name in supported if name in base_images.pythons()] or supported)
+    raise _unknown_python(
+        request, release, [name for name in supported if name in toolchains.base_pythons()] or supported
+    )
 
 
 def _unknown_python(request: Request, release: str, supported: Sequence[str]) -> Unsupported:
@@ -186,7 +188,7 @@ def _unknown_python(request: Request, release: str, supported: Sequence[str]) ->
     if (match := SPELLED_PYTHON.fullmatch(python.lower())) and match[1] != python:
         return Unsupported(f"{python!r} is not a Python version", hint=f"--python {match[1]}")
     newest = next((name for name in releases.newest_first() if python in releases.pythons(name)), "")
-    if not newest or python not in base_images.pythons():
+    if not newest or python not in toolchains.base_pythons():
         return Unsupported(
             f"no {'base image is known for' if newest else 'TensorFlow release supports'} Python {python!r}",
             hint=f"--python {supported[-1]} is the newest one that TensorFlow {release} supports",
@@ -226,7 +228,7 @@ def headers_word(request: Request) -> tuple[str, ...]:
     return ("headers",) if request.with_headers else ()
 
 
-def image_fields(request: Request, base: base_images.BaseImage | None) -> dict[str, Any]:
+def image_fields(request: Request, base: toolchains.BaseImage | None) -> dict[str, Any]:
     """Return the fields about the base, the same for every kind of wheel. `base` is None if the user named one."""
     return {
         "base_image": base.image if base is not None else request.base,

@@ -11,7 +11,7 @@ from functools import lru_cache
 from tfbuild import facts
 from tfbuild.cpu import Cpu, isa
 from tfbuild.errors import TfbuildError, Unsupported
-from tfbuild.facts import base_images, guard, releases, targets
+from tfbuild.facts import guard, releases, targets, toolchains
 from tfbuild.facts.release_table import spelled
 from tfbuild.plan import base_choice, configuration, source_build, wheel
 from tfbuild.plan.build import (
@@ -179,7 +179,7 @@ def usual(arch: str, release: str = "", compiler: str = "") -> Usual:
 
 def newest_official(arch: str) -> str:
     """Return the release of `--wheel official` on that architecture."""
-    return releases.newest_official(arch, base_images.default().python)
+    return releases.newest_official(arch, toolchains.default_base().python)
 
 
 def unused_by_official_wheel(cpu: Cpu) -> tuple[str, ...]:

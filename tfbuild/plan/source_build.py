@@ -9,7 +9,7 @@ from tfbuild import facts
 from tfbuild.cpu import Cpu, isa
 from tfbuild.cpu.isa import InstructionSet
 from tfbuild.errors import BadInput, Unsupported, UsageError
-from tfbuild.facts import base_images, releases, targets, toolchains
+from tfbuild.facts import releases, targets, toolchains
 from tfbuild.facts.toolchains import Distribution
 from tfbuild.plan import amendments, base_choice, configuration, failures
 from tfbuild.plan import source as sources
@@ -184,7 +184,7 @@ def _amendments(
 
 def _known_base(request: Request, choice: BaseChoice) -> Distribution | None:
     """Return the Debian release of the base; None for a base of the user's that is not known."""
-    base = choice.base or base_images.find(request.base)
+    base = choice.base or toolchains.find_base(request.base)
     return base.debian if base else None
 
 

@@ -12,7 +12,7 @@ from typing import Literal
 
 from tfbuild import facts
 from tfbuild.errors import TfbuildError
-from tfbuild.facts import Facts, base_images, releases, targets
+from tfbuild.facts import Facts, releases, targets, toolchains
 from tfbuild.plan import base_choice, selection
 from tfbuild.plan.build import PLATFORMS, Decision
 from tfbuild.plan.request import Request
@@ -92,7 +92,7 @@ def evidence() -> tuple[Evidence, ...]:
 def rows() -> Iterator[Combination]:
     """Yield every combination whose Python has a base image, the newest release first."""
     for release in releases.newest_first():
-        for python in (name for name in releases.pythons(release) if name in base_images.pythons()):
+        for python in (name for name in releases.pythons(release) if name in toolchains.base_pythons()):
             for platform in PLATFORMS:
                 yield from (_row(release, python, target, platform) for target in targets.names())
 
@@ -177,7 +177,7 @@ def _lines(combinations: Iterable[Combination], notes: Notes) -> tuple[Cell, ...
     for (python, platform), group in groupby(combinations, key=lambda row: (row.python, row.platform)):
         row_by_target = list(group)
         build = next((row.build for row in row_by_target if row.build), None)
-        base = base_images.find(build.base_image) if build else None
+        base = toolchains.find_base(build.base_image) if build else None
         tools = (build.compiler, base.distribution, build.bazel) if build and base else ("", "", "")
         cell = (*(notes.mark(row) for row in row_by_target), *tools)
         cells.setdefault(cell, {}).setdefault(platform.removeprefix("linux/"), []).append(python)

@@ -14,7 +14,7 @@ from tfbuild import facts
 from tfbuild.cpu import Cpu, isa
 from tfbuild.cpu.isa import InstructionSet
 from tfbuild.errors import BadInput, Unsupported, UsageError
-from tfbuild.facts import Facts, base_images, releases, targets
+from tfbuild.facts import Facts, releases, targets, toolchains
 from tfbuild.facts import guard as guards
 from tfbuild.plan import base_choice
 from tfbuild.plan.build import PLATFORMS, Decision, Wheel
@@ -243,10 +243,10 @@ def decide_official(request: Request, target: str, platform: str, host: Cpu | No
 def _official_release(request: Request, arch: str) -> str:
     if request.release:
         return find_release(request.release, newer=True)
-    return releases.newest_official(arch, request.python or base_images.default().python)
+    return releases.newest_official(arch, request.python or toolchains.default_base().python)
 
 
-def _base_of_wheel(request: Request, python: str) -> base_images.BaseImage | None:
+def _base_of_wheel(request: Request, python: str) -> toolchains.BaseImage | None:
     """Return the base for an existing wheel, or None if the user named one."""
     return base_choice.for_wheel(python) if request.base in BASES else None
 

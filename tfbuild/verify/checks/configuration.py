@@ -13,7 +13,7 @@ from tfbuild.context.labels import PREFIX, Planned, descriptions, read_labels
 from tfbuild.cpu import isa
 from tfbuild.engine import Engine, Image
 from tfbuild.errors import TfbuildError, UnknownImage
-from tfbuild.facts import base_images, releases
+from tfbuild.facts import releases, toolchains
 from tfbuild.in_container.smoke import judge
 from tfbuild.verify.verification import Claim, Verification, VerificationCheck
 
@@ -110,7 +110,7 @@ def _environment(image: Image, planned: Planned, base: Image | None) -> Iterator
     elif path != own.get("PATH") and not {*path.split(":")} <= {*SYSTEM_PATH.split(":")}:
         yield f"PATH goes on with {path[:SHOWN]}"
     known = {name: value for name, value in own.items() if not DIVERTING.fullmatch(name)}
-    harmless = {name: value for name, value in env.items() if base_images.is_harmless(name, value)}
+    harmless = {name: value for name, value in env.items() if toolchains.is_harmless(name, value)}
     yield from _differences(env, known | harmless | dockerfile.environment(planned))
     yield from (f"{name} is missing" for name in dockerfile.environment(planned) if name not in env)
 
