@@ -95,7 +95,8 @@ def unknown_option(verb: Verb, words: Sequence[str], verbs: Mapping[str, Verb]) 
     if name == "":
         return UsageError(f"{verb.name} takes nothing after --", hint="leave out --")
     if name in {row.name for row in verb.positional}:
-        return UsageError(message, hint=f"{name.upper()} is given without an option: {_called(verb, name)}")
+        word = name.upper()
+        return UsageError(message, hint=f"{word} is given without an option: invoke {verb.name} {word}")
     if hint := _opposite(verb, name) or ELSEWHERE.get(name) or _rare(verb, words) or _of_value(name, verb):
         return UsageError(message, hint=hint)
     near = nearest(SYNONYMS.get(name, name).replace("_", "-"), verb.options)
@@ -124,10 +125,6 @@ def _of_value(word: str, verb: Verb) -> str:
     """Return the option that takes `word` as its value, where no other verb's option is meant: --target mkl."""
     option, value = _meaning(word)
     return f"--{option} {shlex.quote(value)}" if option in verb.options else ""
-
-
-def _called(verb: Verb, name: str) -> str:
-    return f"invoke {verb.name} {name.upper()}"
 
 
 def _opposite(verb: Verb, name: str) -> str:
