@@ -81,6 +81,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if "/" not in name:
             (folder / name).mkdir()
             (folder / name / "WORKSPACE").touch()
+            (folder / name / "BUILD").touch()
     return folder
 
 

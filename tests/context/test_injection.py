@@ -139,6 +139,7 @@ def free(values: tuple[str, ...], folder: Path) -> dict[str, Any]:
         (folder / "patches" / name).write_text(PATCH)
         (folder / "repositories" / name).mkdir(parents=True)
         (folder / "repositories" / name / "WORKSPACE").touch()
+        (folder / "repositories" / name / "BUILD").touch()
     return {
         "bazel_flag": tuple(f"--x={value}" for value in values),
         "configure": tuple(f"A{number}={value}" for number, value in enumerate(values)),

@@ -55,6 +55,24 @@ CONFIGURE = """the image could not be built
             "no --config=mkl_threadpool;",
         ),
         (
+            "  ERROR: no such package '@@curl//': BUILD file not found in directory '' of external repository @@curl. "
+            "Add a BUILD file to a directory to mark it as a package.",
+            BadInput,
+            "the repository curl has no BUILD file for @curl//; nothing was compiled",
+        ),
+        (
+            "  ERROR: /src/tensorflow/BUILD:2:10: no such target '@@llvm-project//mlir:Transforms': target "
+            "'Transforms' not declared in package 'mlir' defined by /root/external/llvm-project/mlir/BUILD",
+            BadInput,
+            "the repository llvm-project has no //mlir:Transforms, which this tree uses; nothing was compiled",
+        ),
+        (
+            "  [FATAL 04:50:11.599 src/main/cpp/blaze.cc:1106] Unexpected error reading config file '/src/.none': "
+            "(error: 2): No such file or directory",
+            BadInput,
+            "Bazel cannot read /src/.none: (error: 2): No such file or directory; nothing was compiled",
+        ),
+        (
             "  ERROR: Config value 'zz' is not defined in any .rc file",
             Unsupported,
             "this TensorFlow has no --config=zz;",

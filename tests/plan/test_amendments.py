@@ -159,6 +159,16 @@ def test_what_cannot_be_used_is_refused(options: dict[str, Any], error: type[Tfb
     assert refusal.value.hint or "control" in says
 
 
+def test_a_repository_without_any_build_file_is_refused(eigen: Path) -> None:
+    (eigen / "BUILD").rename(eigen / "BUILD.old")
+    with pytest.raises(BadInput, match="has no BUILD file") as refusal:
+        amendments.override(f"eigen_archive={eigen}")
+    assert refusal.value.hint.endswith(f"{eigen}/BUILD.bazel")
+    (eigen / "Eigen").mkdir()
+    (eigen / "Eigen/BUILD.bazel").write_text("")
+    assert amendments.override(f"eigen_archive={eigen}").path == eigen
+
+
 def test_a_patch_that_is_no_diff_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "note.patch"
     path.write_text("please change this\n")

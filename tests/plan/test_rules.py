@@ -257,6 +257,7 @@ def test_a_repository_that_cannot_be_used(
 
 def test_a_repository_is_overridden_once(tmp_path: Path) -> None:
     (tmp_path / "WORKSPACE").write_text("")
+    (tmp_path / "BUILD").write_text("")
     once = f"eigen_archive={tmp_path}"
     assert refused(UsageError, override_repository=(once, once)) == (
         "override-repository names eigen_archive twice", "once is enough",
@@ -266,6 +267,7 @@ def test_a_repository_is_overridden_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("marker", ["WORKSPACE", "WORKSPACE.bazel", "MODULE.bazel"])
 def test_any_marker_makes_a_folder_a_repository(marker: str, tmp_path: Path) -> None:
     (tmp_path / marker).write_text("")
+    (tmp_path / "BUILD").write_text("")
     found = amendments.override(f"a_b={tmp_path}")
     assert found.to_json() == {"name": "a_b", "path": str(tmp_path)}
 

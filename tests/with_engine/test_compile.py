@@ -276,6 +276,27 @@ def test_a_config_that_the_tree_lacks_is_known_before_anything_is_compiled(wheel
     assert "this TensorFlow has no --config=none_such; nothing was compiled" in done.stderr
 
 
+def test_a_repository_that_lacks_what_the_tree_uses_is_named(changed: Changed, wheel: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "lacking"
+    (folder / "other").mkdir(parents=True)
+    for name in ("WORKSPACE", "other/BUILD"):
+        (folder / name).write_text("")
+    options = ("--source", str(TREE), "--patch", str(changed.patch), "--set", f"override-repository=ours={folder}")
+    done = wheel("x86-64-v3", *options, code=BadInput.exit_code)
+    assert "the repository ours has no BUILD file for @ours//; nothing was compiled" in done.stderr
+    (folder / "BUILD").write_text("")
+    done = wheel("x86-64-v3", *options, code=BadInput.exit_code)
+    assert "the repository ours has no //:ours, which this tree uses; nothing was compiled" in done.stderr
+
+
+def test_a_bazelrc_that_bazel_cannot_read_is_named(wheel: Run, fresh: Fresh) -> None:
+    with (fresh.tree / ".bazelrc").open("a") as file:
+        file.write("\nimport %workspace%/none.bazelrc\n")
+    done = wheel("x86-64-v3", "--source", str(fresh.tree), code=BadInput.exit_code)
+    assert "Bazel cannot read /src/none.bazelrc" in done.stderr
+    assert "nothing was compiled" in done.stderr
+
+
 def test_the_sidecar_says_how_the_wheel_was_built(small_wheel: SmallWheel, engine: Engine, site: Site) -> None:
     answer = small_wheel.answer
     document = json.loads(Path(answer["sidecar"]).read_text(encoding="utf-8"))

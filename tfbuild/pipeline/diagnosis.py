@@ -118,7 +118,27 @@ CAUSES = (
         message="the machine is too busy: Bazel's own server did not start within {seconds} s",
         hint="run fewer builds at once; the same command goes on: what is compiled is kept",
     ),
-    # What Bazel prints before it compiles anything, 0.26.1 without the quotes.
+    # What Bazel prints before it compiles anything.
+    Cause(
+        pattern=r"no such package '@+(?P<name>[\w.+-]+)//(?P<package>[^']*)': BUILD file not found",
+        error=BadInput,
+        message="the repository {name} has no BUILD file for @{name}//{package}; nothing was compiled",
+        hint="a folder of override-repository needs all that the tree adds to the archive in its place: its "
+        "build_file, as BUILD.bazel, and its patches",
+    ),
+    Cause(
+        pattern=r"no such target '@+(?P<name>[\w.+-]+)//(?P<target>[^']+)': target",
+        error=BadInput,
+        message="the repository {name} has no //{target}, which this tree uses; nothing was compiled",
+        hint="is the folder of override-repository of the version that the tree names, with the tree's patches?",
+    ),
+    Cause(
+        pattern=r"Unexpected error reading (?:config|\.blazerc) file '(?P<what>[^'\n]+)'(?P<why>[^\n]*)",
+        error=BadInput,
+        message="Bazel cannot read {what}{why}; nothing was compiled",
+        hint="correct .bazelrc in the tree of --source, or take the release's own tree",
+    ),
+    # 0.26.1 without the quotes.
     Cause(
         pattern=r"ERROR: Config value '?(?P<name>[\w.+,-]+)'? is not defined in any",
         error=Unsupported,

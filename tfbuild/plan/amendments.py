@@ -132,6 +132,12 @@ def override(text: str) -> Override:
             f"override-repository {name}: {folder} has no WORKSPACE file, so Bazel does not take it",
             hint=f"add a file WORKSPACE with: workspace(name = {name!r})",
         )
+    if not any(file in names for _, _, names in os.walk(path) for file in ("BUILD", "BUILD.bazel")):
+        raise BadInput(
+            f"override-repository {name}: {folder} has no BUILD file, so Bazel finds nothing in it",
+            hint="the tree adds one to the archive that it downloads (`build_file`, below third_party): copy it to "
+            f"{folder}/BUILD.bazel",
+        )
     return Override(name=name, path=path)
 
 
