@@ -6,6 +6,7 @@ from typing import IO, TYPE_CHECKING
 
 from tfbuild.fleet.fleet import Fleet, Placed
 from tfbuild.util import terminal
+from tfbuild.util.quantities import counted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -28,7 +29,7 @@ def show(fleet: Fleet, stream: IO[str] | None = None) -> None:
 
 def _head(fleet: Fleet) -> Iterator["Text"]:
     sets = {(host.platform, host.instruction_set) for host in fleet.hosts}
-    yield _line(f"fleet      {_count(len(fleet.hosts), 'host')}, {_count(len(sets), 'different instruction set')}")
+    yield _line(f"fleet      {counted(len(fleet.hosts), 'host')}, {counted(len(sets), 'different instruction set')}")
     for row in fleet.common:
         yield _line(f"in common  --platform {row.platform} --cpu {row.cpu}")
     if losses := _average(fleet.hosts):
@@ -46,7 +47,7 @@ def _average(hosts: Sequence[Placed]) -> str:
 def _images(fleet: Fleet) -> Iterator["Text"]:
     for number, image in enumerate(fleet.images, start=1):
         yield _line("")
-        yield _line(f"image {number}: {image.instruction_set}, for {_count(len(image.hosts), 'host')}", "bold")
+        yield _line(f"image {number}: {image.instruction_set}, for {counted(len(image.hosts), 'host')}", "bold")
         yield _line(f"  --platform {image.platform} --cpu {image.cpu}", "green")
         speeds = [f"{name} {NOT_MEASURED if ratio is None else f'{ratio:.2f}'}" for name, ratio in image.speed.items()]
         yield _line(f"  estimated speed, official wheel = 1: {', '.join(speeds) or NOT_MEASURED}")
@@ -97,7 +98,3 @@ def _explanations(fleet: Fleet) -> Iterator[str]:
         yield f"{row.name}: {row.what}. Timed: {' '.join(row.measured)}, on {row.machine}."
     if bare := sorted({host.platform for host in fleet.hosts} - {row.platform for row in fleet.estimates}):
         yield f"{', '.join(bare)}: not measured; the number of unused features decides which images are chosen."
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count} {noun}" + ("s" if count != 1 else "")
