@@ -18,7 +18,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jinja2 import StrictUndefined, UndefinedError
 
-from tests.contract import bazelrc
 from tests.cpu.machines import Machine, machine, machines
 from tfbuild import cpu, facts, plan
 from tfbuild.context import dockerfile
@@ -26,7 +25,7 @@ from tfbuild.context.dockerfile import image_digest
 from tfbuild.context.labels import labels_of
 from tfbuild.cpu import isa
 from tfbuild.errors import UsageError
-from tfbuild.plan import Build, Request, configuration
+from tfbuild.plan import Build, Request, bazelrc, configuration
 from tfbuild.plan.build import Decision, Wheel
 from tfbuild.plan.selection import complete
 from tfbuild.plan.source import Source

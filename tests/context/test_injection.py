@@ -14,7 +14,6 @@ import pytest
 
 from tests.context.test_dockerfile import runs
 from tests.context.test_remote_options import options as options_of_remote
-from tests.contract import bazelrc
 from tests.rows import each
 from tfbuild import fleet, plan
 from tfbuild.ci import formats
@@ -27,7 +26,7 @@ from tfbuild.errors import (
     Unsupported,
     UsageError,
 )
-from tfbuild.plan import Build, Request, remote_cache
+from tfbuild.plan import Build, Request, bazelrc, remote_cache
 from tfbuild.plan.remote_cache import Remote
 
 # Syntax of a shell, of Dockerfiles, bazelrc files, YAML, HCL, GitHub's and Jinja's expressions; options; paths; and

@@ -12,13 +12,13 @@ from itertools import pairwise
 
 import pytest
 
-from tests.contract import bazelrc, plans, runs
+from tests.contract import plans, runs
 from tests.contract.archive import Tree
 from tests.contract.newbazel import OFFLINE
 from tfbuild import plan
 from tfbuild.context import dockerfile
 from tfbuild.engine import Engine
-from tfbuild.plan import Build
+from tfbuild.plan import Build, bazelrc
 
 pytestmark = pytest.mark.engine
 

@@ -8,12 +8,12 @@ import shlex
 
 import pytest
 
-from tests.contract import bazelrc, plans, runs
+from tests.contract import plans, runs
 from tests.contract.archive import RELEASE, Tree
 from tfbuild import plan
 from tfbuild.engine import Engine
 from tfbuild.facts import releases
-from tfbuild.plan import Build, configuration
+from tfbuild.plan import Build, bazelrc, configuration
 
 pytestmark = pytest.mark.engine
 

@@ -7,16 +7,17 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from tests.contract import bazelrc, plans
+from tests.contract import plans
 from tests.contract.archive import FILE, RELEASE, Tree
-from tests.contract.bazelrc import Rc
 from tests.facts import trees
 from tfbuild import facts
 from tfbuild.context import dockerfile
 from tfbuild.facts import guard as guards
 from tfbuild.facts import releases, toolchains
 from tfbuild.facts.release_table import table
-from tfbuild.plan import Build, failures
+from tfbuild.plan import Build, bazelrc, failures
+from tfbuild.plan import tree as source_tree
+from tfbuild.plan.bazelrc import Rc
 
 GUARD = "tensorflow/core/platform/cpu_feature_guard.cc"
 NUMBERS = "tensorflow/tsl/platform/cpu_info.h"
@@ -40,7 +41,7 @@ def test_the_table_of_trees_says_of_it_what_it_says_itself(tree: Tree) -> None:
     listed = trees.of(RELEASE)
     texts = {name: content.decode() for name, content in tree.contents.items()}
     assert listed is not None
-    assert trees.extract(texts.get, tree.names) == listed.facts
+    assert trees.stored(source_tree.read(texts.get, tree.names)) == listed.facts
 
 
 # --- configs ---------------------------------------------------------------------------------------------------------

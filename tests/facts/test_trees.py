@@ -4,43 +4,34 @@ Every release up to 2.15.0 has its own tree there. For one between two trees, bo
 has one of them, or is not certain.
 """
 
-import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from packaging.version import Version
 
 from tests.facts import trees
-from tests.facts.trees import Facts, Tree
+from tests.facts.trees import Tree
 from tests.rows import each
 from tfbuild import plan
 from tfbuild.errors import TfbuildError, Unsupported
 from tfbuild.facts import guard, releases, targets, toolchains
 from tfbuild.facts.release_table import table
 from tfbuild.plan import amendments, configuration
+from tfbuild.plan import tree as source_tree
+from tfbuild.plan.tree import TreeFacts
 
 ALL = tuple(row.version for row in releases.releases())
 CONFIGS = sorted({row.name for row in table().config})
 EXACT = tuple(release for release in ALL if trees.of(release))
 # Not known more closely than by the trees before and after them.
 BRACKETED = tuple(release for release in ALL if len(trees.around(release)) == 2)
-# Questions that a Linux build never meets: those of other systems, or after a "yes" that is never given.
-NEVER = re.compile(
-    "ANDROID_.*|MPI_HOME|HOST_C(XX)?_COMPILER|TF_(OVERRIDE_EIGEN_STRONG_INLINE|CONFIGURE_IOS|TENSORRT_VERSION)|"
-    "COMPUTECPP_TOOLKIT_PATH|TRISYCL_INCLUDE_DIR|TF_NEED_COMPUTECPP"
-)
-CUDA = re.compile(
-    "(TF|HERMETIC|LOCAL)_(CUDA|CUDNN|NCCL)_.*|TF_NEED_TENSORRT|CLANG_CUDA_COMPILER_PATH|GCC_HOST_COMPILER_PATH"
-)
-CPU = {"TF_NEED_CLANG", "CLANG_COMPILER_PATH"}
 
 
-def facts_around(release: str) -> tuple[Facts, ...]:
+def facts_around(release: str) -> tuple[TreeFacts, ...]:
     return tuple(tree.facts for tree in trees.around(release))
 
 
-def values_around(release: str, value: Callable[[Facts], Any]) -> list[Any]:
+def values_around(release: str, value: Callable[[TreeFacts], Any]) -> list[Any]:
     """Return the different values of a fact in the trees around a release."""
     values = [value(facts) for facts in facts_around(release)]
     return [value for index, value in enumerate(values) if value not in values[:index]]
@@ -90,7 +81,7 @@ def test_bazel_is_the_trees_own_and_within_what_configure_accepts(release: str) 
 @each("name", CONFIGS)
 def test_a_config_exists_exactly_where_its_rows_say(name: str) -> None:
     for release in ALL:
-        exists = values_around(release, lambda facts: name in facts.config_names)
+        exists = values_around(release, lambda facts: name in facts.configs)
         known = releases.config(name, release)
         assert known is None or known in exists, release
         assert known is not None or len(exists) == 2, release
@@ -123,7 +114,7 @@ def test_every_config_of_a_default_plan_is_in_the_tree(release: str, platform: s
         configs = configuration.configs(release, target, plan.PLATFORMS[platform], threading)
     except TfbuildError:
         return
-    in_tree = [set(configs) <= set(facts.config_names) for facts in facts_around(release)]
+    in_tree = [set(configs) <= set(facts.configs) for facts in facts_around(release)]
     assert any(in_tree)
     assert all(in_tree) or release in BRACKETED
 
@@ -243,19 +234,12 @@ def test_the_guard_s_features_have_the_numbers_of_the_tree(release: str) -> None
 @each("release", ALL)
 def test_every_question_that_configure_asks_is_answered(release: str, target: str, compiler: str) -> None:
     answered = {name for name, _ in configuration.configure_env(release, target, compiler=compiler)}
-    other = "GCC_HOST" if compiler.startswith("clang") else "CLANG"
-    questions = [
-        {
-            name
-            for name in facts.questions
-            if not NEVER.fullmatch(name)
-            and not (name in CPU if target == "cuda" else CUDA.fullmatch(name))
-            and not (name.startswith(other) and name.endswith("COMPILER_PATH"))
-        }
+    left = [
+        source_tree.unanswered(facts, answered, cuda=target == "cuda", compiler=compiler)
         for facts in facts_around(release)
     ]
-    assert any(names <= answered for names in questions), [sorted(names - answered) for names in questions]
-    assert release in BRACKETED or all(names <= answered for names in questions)
+    assert () in left, left
+    assert release in BRACKETED or set(left) == {()}
 
 
 @each("target", targets.names())
@@ -305,10 +289,13 @@ def main():
 """
 
 
-def test_a_trees_facts_are_read(tmp_path: Path) -> None:
+RC = CUDA_RC + "common:other --repo_env=BAZEL_COMPILER=/usr/lib/llvm-18/bin/clang\n"
+
+
+def test_a_trees_facts_are_read() -> None:
     files = {
         ".bazelversion": "1.2.3\n# a note\n",
-        ".bazelrc": "build:mkl --define=a=1 # so\nbuild:mkl -c opt\ncommon:other --x\ntest:tests --y\n" + CUDA_RC,
+        ".bazelrc": "build:mkl --define=a=1 # so\nbuild:mkl -c opt\ncommon:other --x\ntest:tests --y\n" + RC,
         "configure.py": CONFIGURE,
         "tensorflow/tools/pip_package/BUILD": 'py_wheel(\n    name = "wheel",\n)\n',
         "tensorflow/tools/pip_package/build_pip_package.sh": "# patch -p1\n  patchelf --shrink-rpath x\n",
@@ -317,23 +304,22 @@ def test_a_trees_facts_are_read(tmp_path: Path) -> None:
         "tensorflow/core/platform/cpu_feature_guard.cc": GUARD,
         "third_party/xla/third_party/tsl/tsl/platform/cpu_info.h": "enum CPUFeature {\n  // x\n  SSE = 1,\n",
         "tensorflow/core/public/version.h": "#define TF_GRAPH_DEF_VERSION 7  // Updated: 2024/7/9\n",
+        "third_party/llvm/workspace.bzl": '    LLVM_COMMIT = "7189c4bb83d90c383741a9480fceca9c7bf74b27"\n',
         "requirements_lock_3_9.txt": "",
         "requirements_lock_3_10.txt": "",
     }
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    tree = trees.tree("here", str(tmp_path))
-    assert (tree.name, tree.exact) == ("2024-07-09", False)
-    facts = tree.facts
+    facts = source_tree.read(files.get, files)
+    assert facts.dated == "2024-07-09"
     assert (facts.version, facts.bazelversion, facts.oldest_bazel, facts.newest_bazel) == (
         "2.18.0",
         "1.2.3",
         "1.0.0",
         "2.0.0",
     )
-    assert facts.config_names == ("cuda_version", "mkl", "other", "rbe_cuda")
-    assert facts.configs == {"mkl": ("--define=a=1", "-c", "opt")}
+    assert list(facts.configs) == ["cuda_version", "mkl", "other", "rbe_cuda"]
+    assert facts.configs["mkl"] == ("--define=a=1", "-c", "opt")
+    assert facts.clang == "clang-18"
+    assert facts.llvm == "7189c4bb83d90c383741a9480fceca9c7bf74b27"
     assert facts.wheel_targets == ("//tensorflow/tools/pip_package:wheel",)
     assert facts.questions == ("TF_ASKED", "TF_NAMED")
     assert facts.reads == ("TF_READ", "TF_TAKEN")
@@ -346,4 +332,4 @@ def test_a_trees_facts_are_read(tmp_path: Path) -> None:
 
 def test_a_newer_tree_has_its_version_in_another_file() -> None:
     files = {"tensorflow/tf_version.bzl": 'TF_VERSION = "2.22.0"\nMAJOR = TF_VERSION.split(".")[0]\n'}
-    assert trees.extract(files.get, []).version == "2.22.0"
+    assert source_tree.read(files.get, []).version == "2.22.0"

@@ -89,7 +89,7 @@ def test_a_config_that_a_fix_asks_for_stands_in_every_tree_of_its_range() -> Non
     assert names
     for row, name in names:
         for release in (release for release in ALL if row.covers(release)):
-            assert all(name in tree.facts.config_names for tree in trees.around(release))
+            assert all(name in tree.facts.configs for tree in trees.around(release))
 
 
 # --- the log ---------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from tfbuild.facts import releases, toolchains
 from tfbuild.pipeline import Maker
 from tfbuild.pipeline.run import Run
 from tfbuild.plan import source
+from tfbuild.plan import tree as source_tree
 from tfbuild.plan.source import Source
 
 DOUBLE = Path(__file__).parents[1] / "data" / "double"
@@ -53,7 +54,7 @@ def test_a_commit_that_is_not_known_is_said() -> None:
 def test_a_tree_says_itself_which_release_it_is_of(file: str, text: str, tmp_path: Path) -> None:
     (tmp_path / file).parent.mkdir(parents=True)
     (tmp_path / file).write_text(text)
-    assert source.version(Source(kind="tree", path=tmp_path)) == "2.18.0"
+    assert source_tree.of_folder(tmp_path).version == "2.18.0"
 
 
 def test_a_tree_packs_to_the_same_bytes_whenever_it_is_packed(tmp_path: Path) -> None:

@@ -16,9 +16,6 @@ REPOSITORY = "https://github.com/tensorflow/tensorflow"
 FILE = "source.tar"
 # Paths that every TensorFlow tree has, from 1.15 to 2.21.
 SIGNS = ("configure.py", ".bazelrc", "tensorflow/tools/pip_package")
-# The files with a tree's version: up to 2.19, and later.
-VERSION_FILES = ("tensorflow/tools/pip_package/setup.py", "tensorflow/tf_version.bzl")
-VERSION = re.compile(r"""^(?:_|TF_)VERSION = ['"]([^'"]+)['"]""", re.MULTILINE)
 # Not part of the source: history, and Bazel's links into its output.
 SKIPPED = re.compile(r"\.git|bazel-.*|\.tf_configure\.bazelrc|\.bazelrc\.user")
 CHUNK = 1 << 20
@@ -69,14 +66,6 @@ def read(path: Path, sha256: str) -> Source:
         )
     _refuse_foreign_archive(path)
     return Source(kind="archive", path=path, sha256=actual)
-
-
-def version(source: Source) -> str:
-    """Return the version in a tree's own files, or "" if they have none, and for all other sources."""
-    paths = [source.path / name for name in VERSION_FILES] if source.kind == "tree" and source.path else []
-    texts = "".join(path.read_text(encoding="utf-8") for path in paths if path.is_file())
-    match = VERSION.search(texts)
-    return match[1] if match else ""
 
 
 def place(source: Source, folder: Path) -> None:

@@ -9,10 +9,11 @@ from tfbuild import facts
 from tfbuild.cpu import Cpu, isa
 from tfbuild.cpu.isa import InstructionSet
 from tfbuild.errors import BadInput, Unsupported, UsageError
-from tfbuild.facts import releases, targets, toolchains
+from tfbuild.facts import release_table, releases, targets, toolchains
 from tfbuild.facts.toolchains import Distribution
 from tfbuild.plan import amendments, base_choice, configuration, failures
 from tfbuild.plan import source as sources
+from tfbuild.plan import tree as source_tree
 from tfbuild.plan import wheel as wheels
 from tfbuild.plan.amendments import Override, OwnBazel, Patch, SystemLibrary
 from tfbuild.plan.base_choice import BaseChoice, CompileTarget
@@ -22,6 +23,7 @@ from tfbuild.plan.failures import Failure
 from tfbuild.plan.request import BASES, Request, fingerprint
 from tfbuild.plan.rules import asked_set, choose_python, find_release, headers_word, image_fields, newest_release
 from tfbuild.plan.source import Source
+from tfbuild.plan.tree import Said, TreeFacts
 
 
 def from_source(request: Request, target: str, platform: str, host: Cpu | None) -> Decision:
@@ -32,25 +34,30 @@ def from_source(request: Request, target: str, platform: str, host: Cpu | None) 
 
     _check_flags(request.bazel_flag)
     own = sources.read(Path(request.source), request.source_sha256) if request.source else None
-    release = _release_of(own, request.release) if own else request.release
+    if own:
+        tree = source_tree.of_folder(own.path) if own.kind == "tree" and own.path else None
+        release = _release_of(own, tree.version if tree else "", request.release)
+        said = source_tree.said(tree, release) if tree else ()
+        with release_table.using(source_tree.extended(() if releases.known(release) else said, release)):
+            return _build(_decide(request, target, arch, release, wanted, own, tree, said))
 
     def plan(release: str) -> Decision:
-        return _build(_decide(request, target, arch, release, wanted, own or sources.tag(release)))
+        return _build(_decide(request, target, arch, release, wanted, sources.tag(release), None, ()))
 
-    return plan(find_release(release) if release else newest_release(plan))
+    return plan(find_release(request.release) if request.release else newest_release(plan))
 
 
-def _release_of(source: Source, requested: str) -> str:
-    """Return the requested release, or the one that the source says it is; they must agree."""
-    version = sources.version(source)
-    if version and requested and find_release(requested) != version:
+def _release_of(source: Source, version: str, requested: str) -> str:
+    """Return the requested release, or `version`, which the source says; they must agree."""
+    newer = source.kind == "tree"
+    if version and requested and find_release(requested, newer=newer) != version:
         raise BadInput(
             f"{source.path} is TensorFlow {version}, and --release says {requested}",
             hint=f"leave out --release {requested}",
         )
     if not version and not requested:
         raise UsageError(f"{source.path} does not say which release it is", hint="name it: --release 2.20.0")
-    return requested or version
+    return find_release(version or requested, newer=newer)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +82,8 @@ class _Decisions:
     overrides: tuple[Override, ...]
     patches: tuple[Patch, ...]
     failures: tuple[Failure, ...]
+    tree: TreeFacts | None
+    said: tuple[Said, ...]
 
     @property
     def fixes(self) -> tuple[Failure, ...]:
@@ -82,7 +91,14 @@ class _Decisions:
 
 
 def _decide(
-    request: Request, target: str, arch: str, release: str, wanted: InstructionSet, source: Source
+    request: Request,
+    target: str,
+    arch: str,
+    release: str,
+    wanted: InstructionSet,
+    source: Source,
+    tree: TreeFacts | None,
+    said: tuple[Said, ...],
 ) -> _Decisions:
     """Decide in the order in which refusals are reported."""
     threading = _threading(request, target, release, arch)
@@ -124,6 +140,8 @@ def _decide(
         overrides=overrides,
         patches=patches,
         failures=_failures(request, purpose, choice, flags),
+        tree=tree,
+        said=said,
     )
 
 
@@ -226,6 +244,29 @@ def _notes(decided: _Decisions) -> tuple[str, ...]:
         *_about_python(decided),
         *_without_cuda(decided),
         *_unchecked(decided.source),
+        *_about_tree(decided),
+    )
+
+
+def _about_tree(decided: _Decisions) -> tuple[str, ...]:
+    """Return notes on what the tree says that the facts do not, and on what it leaves open."""
+    tree, release = decided.tree, decided.release
+    if tree is None:
+        return ()
+    compiler, cuda = decided.flags.compiler, targets.get(decided.target).cuda
+    questions = source_tree.unanswered(tree, dict(decided.configure_env), cuda=cuda, compiler=compiler)
+    asks = tuple(
+        f"{base_choice.NOT_CERTAIN}configure.py also asks for {name}: --configure {name}=VALUE answers it"
+        for name in questions
+    )
+    if releases.known(release):
+        other = [row for row in decided.said if row.name in ("bazel", "python")]
+        return (*(f"the tree says {row.what} ({row.file}), unlike TensorFlow {release}" for row in other), *asks)
+    return (
+        *(f"read from the tree: {row.what} ({row.file})" for row in decided.said),
+        f"{base_choice.NOT_CERTAIN}TensorFlow {release} is newer than this tfbuild; what its tree does not say is "
+        f"taken from {releases.nearest(release)}",
+        *asks,
     )
 
 

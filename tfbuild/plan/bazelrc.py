@@ -23,10 +23,14 @@ class Rc:
 
 
 def parse(text: str) -> Rc:
+    """Read the text of an rc file; raises ValueError with a line that Bazel could not read either."""
     options: dict[str, tuple[str, ...]] = {}
     imports: list[str] = []
     for line in text.replace("\\\n", " ").splitlines():
-        words = shlex.split(line, comments=True)
+        try:
+            words = shlex.split(line, comments=True)
+        except ValueError as error:
+            raise ValueError(f".bazelrc: {error}: {line.strip()[:80]}") from error
         if words and words[0] in ("import", "try-import"):
             imports += words[1:]
         elif words:

@@ -1,0 +1,103 @@
+"""A tree that is newer than the facts is planned with what it says itself."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.facts import newest
+from tfbuild import plan
+from tfbuild.errors import BadInput
+from tfbuild.facts import releases
+from tfbuild.plan import Request
+from tfbuild.plan import tree as source_tree
+
+NEXT = "2.99.0"
+BAZELRC = """\
+common:mkl_threadpool -c opt
+common:cuda --config=cuda_version
+common:cuda_version --config=cuda12_version
+common:cuda12_version --repo_env=HERMETIC_CUDA_VERSION="12.5.1" --repo_env=HERMETIC_CUDNN_VERSION="9.3.0"
+common:cuda13_version --repo_env=HERMETIC_CUDA_VERSION="13.0.0" --repo_env=HERMETIC_CUDNN_VERSION="9.12.0"
+common:release_cpu_linux_clang_local --repo_env=BAZEL_COMPILER="/usr/lib/llvm-19/bin/clang"
+"""
+CONFIGURE = """\
+def get_var(environ_cp, var_name):
+  return environ_cp.get(var_name)
+def main():
+  get_var({}, 'TF_NEED_CLANG')
+  get_var({}, 'TF_NEED_MARS')
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    package = tmp_path / "tensorflow" / "tools" / "pip_package"
+    package.mkdir(parents=True)
+    (package / "BUILD").write_text('py_wheel(\n    name = "wheel",\n)\n')
+    (tmp_path / "tensorflow" / "tf_version.bzl").write_text(f'TF_VERSION = "{NEXT}"\n')
+    files = {".bazelversion": "8.1.0\n", ".bazelrc": BAZELRC, "configure.py": CONFIGURE}
+    files |= dict.fromkeys(("requirements_lock_3_12.txt", "requirements_lock_3_13.txt"), "")
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def planned(folder: Path, **options: str) -> plan.Build:
+    request = Request(source=str(folder), cpu="x86-64-v3", platform="linux/amd64", **options)  # type: ignore[arg-type]
+    return plan.select(request, None)
+
+
+def test_a_newer_tree_is_planned_with_what_it_says(folder: Path) -> None:
+    build = planned(folder)
+    assert (build.release, build.bazel, build.python, build.compiler) == (NEXT, "8.1.0", "3.13", "clang-19")
+    assert build.configs == ("mkl_threadpool",)
+    assert [name for name, _ in build.configure_env] == ["TF_NEED_CLANG"]
+    notes = [note for note in build.notes if "read from the tree" in note]
+    assert [note for note in notes if "Bazel 8.1.0 (.bazelversion)" in note]
+    assert [note for note in notes if "Python 3.12, 3.13 (requirements_lock_3_*.txt)" in note]
+    assert f"not certain: TensorFlow {NEXT} is newer than this tfbuild; what its tree does not say is taken from " in (
+        "\n".join(build.notes)
+    )
+    assert any("configure.py also asks for TF_NEED_MARS" in note for note in build.notes)
+
+
+def test_the_facts_are_as_before_once_the_tree_is_planned(folder: Path) -> None:
+    before = releases.bazel(newest.RELEASE), releases.pythons(NEXT)
+    planned(folder)
+    assert (releases.bazel(newest.RELEASE), releases.pythons(NEXT)) == before
+
+
+def test_a_tree_without_the_config_of_onednn_is_built_with_the_onednn_that_every_build_has(folder: Path) -> None:
+    (folder / ".bazelrc").write_text(BAZELRC.replace("common:mkl_threadpool -c opt\n", ""))
+    assert planned(folder).configs == ()
+
+
+def test_the_cuda_of_a_tree_is_that_of_its_bazelrc(folder: Path) -> None:
+    tree = source_tree.of_folder(folder)
+    (row,) = (said.row for said in source_tree.said(tree, NEXT) if said.name == "cuda")
+    assert "13.0.0" in getattr(row, "others", ())
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        (".bazelrc", b"build --copt='x\n", ".bazelrc: No closing quotation: build --copt='x"),
+        (".bazelrc", b"\xff\xfe", ".bazelrc cannot be read: it is not text"),
+        ("configure.py", b"def main(:\n", "cannot be planned: "),
+    ],
+)
+def test_a_tree_that_cannot_be_read_is_one_error_with_its_hint(
+    name: str, content: bytes, reason: str, folder: Path
+) -> None:
+    (folder / name).write_bytes(content)
+    with pytest.raises(BadInput, match=re.escape(reason)) as refusal:
+        planned(folder)
+    assert "restore that file" in refusal.value.hint
+
+
+def test_a_known_release_keeps_its_facts_and_says_what_its_tree_says_otherwise(folder: Path) -> None:
+    (folder / "tensorflow" / "tf_version.bzl").write_text(f'TF_VERSION = "{newest.RELEASE}"\n')
+    build = planned(folder)
+    assert build.bazel == releases.bazel(newest.RELEASE)
+    assert f"the tree says Bazel 8.1.0 (.bazelversion), unlike TensorFlow {newest.RELEASE}" in build.notes
