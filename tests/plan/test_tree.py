@@ -1,11 +1,12 @@
 """A tree that is newer than the facts is planned with what it says itself."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
-from tests.facts import newest
+from tests.facts import newest, propose
 from tfbuild import plan
 from tfbuild.errors import BadInput
 from tfbuild.facts import releases
@@ -101,3 +102,12 @@ def test_a_known_release_keeps_its_facts_and_says_what_its_tree_says_otherwise(f
     build = planned(folder)
     assert build.bazel == releases.bazel(newest.RELEASE)
     assert f"the tree says Bazel 8.1.0 (.bazelversion), unlike TensorFlow {newest.RELEASE}" in build.notes
+
+
+def test_the_rows_for_a_new_release_are_proposed_from_its_tree(folder: Path) -> None:
+    text = propose.proposed(folder)
+    rows = tomllib.loads(text)
+    assert rows["bazel"] == [{"from": NEXT, "version": "8.1.0", "source": ".bazelversion"}]
+    assert rows["python"][0]["versions"] == ["3.12", "3.13"]
+    assert {"from": NEXT, "name": "cuda13_version"} in rows["config"]
+    assert "# .bazelrc has no --config=mkl: end the row config mkl\n" in text
