@@ -4,7 +4,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -113,6 +113,29 @@ def test_a_damaged_cache_is_why_a_build_failed_also_with_a_mirror(
         "`docker builder prune --filter type=exec.cachemount` empties the builder's caches, and the same command fills "
         "them again; see the log"
     )
+
+
+@pytest.mark.parametrize(("recording", "stages"), [(False, ["wheel", "kept"]), (True, ["wheel"])])
+def test_a_run_that_only_downloads_is_not_asked_for_a_profile(
+    recording: bool, stages: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exported = []
+
+    def export(_: Path, settings: BuildSettings, *, stage: str, output: Path) -> None:
+        exported.append(stage)
+        output.mkdir(parents=True)
+        if settings.watch:
+            settings.watch("Analyzing: target //tensorflow/tools/pip_package:build_pip_package (1 packages loaded)")
+
+    engine = Engine(lambda: None)
+    monkeypatch.setattr(engine, "export", export, raising=False)
+    job = Compile(
+        build=plan.select(Request(target="cpu", release="2.13.1", cpu="x86-64-v3", platform="linux/amd64"), None),
+        settings=BuildSettings(log=tmp_path / "log", progress=Progress()),
+        work=BuilderWork(context=tmp_path, stage="wheel", output=tmp_path / "output"),
+    )
+    BuilderHost(engine=cast("Any", engine), run=Run(work=tmp_path, recording=recording)).run_job(job)
+    assert exported == stages
 
 
 @pytest.mark.parametrize("hours", [-HOURS, 0.0, HOURS])

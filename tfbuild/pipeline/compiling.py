@@ -169,8 +169,11 @@ class BuilderHost:
         return f"{now + _left(self.run):.0f}\n"
 
     def _keep(self, job: Compile, watch: BazelWatch) -> None:
-        """Copy Bazel's own files of this run beside the log, and show the slowest actions. A failure is only noted."""
-        if not watch.began:
+        """Copy Bazel's own files of this run beside the log, and show the slowest actions. A failure is only noted.
+
+        A run that only downloads leaves none.
+        """
+        if not watch.began or self.run.recording:
             return
         folder, progress = job.settings.log.parent, job.settings.progress
         table = folder / "slowest.txt"
