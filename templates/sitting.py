@@ -114,7 +114,8 @@ def watch(path, stage, *folders):
     stages, name, last = {}, "", (time.time(), cpu_seconds() or 0)
     try:
         while True:
-            before, name = name, read(stage).decode().strip()
+            # Empty for the moment in which the shell writes it.
+            before, name = name, read(stage).decode().strip() or name
             if before and name != before:
                 stages[before]["disk_bytes"] = disk_bytes(folders)
             row = stages.setdefault(name, {"seconds": 0, "cpu_seconds": 0, "peak_bytes": 0})
