@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.rows import each
 from tfbuild import plan
 from tfbuild.errors import DiskFull, UsageError
 from tfbuild.pipeline import Maker, bundle
@@ -204,3 +205,26 @@ def test_a_section_is_replaced_and_what_stands_around_it_stays() -> None:
 def test_a_text_without_the_section_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="there is no"):
         files.with_section(text, "<", ">", "new")
+
+
+def test_only_regular_files_are_waited_for(tmp_path: Path) -> None:
+    """A pipe that nobody writes or reads would hold a command for good."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(OSError, match="not a regular file"):
+        files.read_regular(pipe)
+    with pytest.raises(OSError, match="No such device"):
+        files.replace_file(pipe, "x")
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    files.replace_file(pipe, "to whoever reads")
+    assert os.read(reader, 99) == b"to whoever reads"
+    os.close(reader)
+    (tmp_path / "file").write_bytes(b"content")
+    assert files.read_regular(tmp_path / "file", 3) == b"con"
+
+
+@each("content", [b"", b"{", b'"\xff"', b'{"a": "\xc3("}', b"[" * 100_000, b"1", "\udcff"])
+def test_a_document_by_somebody_else_is_read_or_refused(content: bytes | str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        files.decode(content, dict[str, str])
+    assert files.decode(b'{"a": "b"}', dict[str, str]) == {"a": "b"}

@@ -329,3 +329,12 @@ def test_a_report_without_a_start_can_be_shown() -> None:
     assert "Throughput" not in reporting.to_markdown(bare)
     reporting.show(bare, io.StringIO())
     assert reporting.from_json(reporting.to_json(bare)) == bare
+
+
+def test_markdown_shows_what_labels_say_and_does_what_they_say_not() -> None:
+    lie = "[pass](http://x) <img src=x> `code` **bold** | &lt;"
+    one = report("fail", check("isa", "fail", lie))
+    one = replace(one, image=replace(one.image, ref=lie, labels={lie: lie}), plan=replace(one.plan, target=lie))
+    text = reporting.to_markdown(one)
+    assert not re.search(r"(?<!\\)\[pass\]|<img|(?<!\\)\*\*bold|(?<!\\)`code", text.replace(lie.replace("`", " "), ""))
+    assert text.count(r"\[pass\](http://x) &lt;img src=x> \`code\` \*\*bold\*\* \| &amp;lt;") >= 4

@@ -17,6 +17,7 @@ from docker.tls import TLSConfig
 
 from tfbuild.errors import EngineMissing
 from tfbuild.util import ssh
+from tfbuild.util.files import decode, read_regular
 from tfbuild.util.terminal import cause
 
 # Docker's own client applies these to the address in DOCKER_HOST, not to a context.
@@ -139,13 +140,13 @@ def read_context(name: str, environ: Mapping[str, str]) -> Docker:
     """Return the Docker endpoint of the context `name`. Raises EngineMissing where it is missing or unreadable."""
     file = _context_folder(environ, "meta", name) / META
     try:
-        return msgspec.json.decode(file.read_bytes(), type=Meta).endpoints.docker
+        return decode(read_regular(file), Meta).endpoints.docker
     except FileNotFoundError:
         known = ", ".join(context_names(environ))
         raise EngineMissing(
             f"there is no Docker context {name!r}", hint=f"one of: {known}; or ssh://HOST, tcp://HOST:PORT"
         ) from None
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, ValueError) as error:
         raise EngineMissing(
             f"the Docker context {name!r} cannot be read: {cause(error)}", hint=f"docker context inspect {name}"
         ) from error
@@ -156,8 +157,8 @@ def context_names(environ: Mapping[str, str]) -> list[str]:
     contexts = {DEFAULT}
     for file in (_configuration(environ) / "contexts" / "meta").glob(f"*/{META}"):
         try:
-            contexts.add(msgspec.json.decode(file.read_bytes(), type=Meta).name)
-        except (OSError, msgspec.DecodeError):
+            contexts.add(decode(read_regular(file), Meta).name)
+        except (OSError, ValueError):
             continue
     return sorted(contexts)
 

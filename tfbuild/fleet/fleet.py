@@ -24,6 +24,7 @@ from tfbuild.fleet import partition
 from tfbuild.fleet.hosts import FleetHost, Skipped
 from tfbuild.fleet.partition import Cover
 from tfbuild.plan import MACHINES, newest_official
+from tfbuild.util.files import decode
 from tfbuild.util.terminal import cause
 
 SCHEMA = "tfbuild.fleet/1"
@@ -137,8 +138,8 @@ def read_fleet(path: Path) -> Fleet:
     """Read a fleet from a file that `invoke fleet --json` wrote. Raises UsageError if it is not one."""
     try:
         with path.open("rb") as file:
-            fleet = msgspec.json.decode(file.read(MOST_TEXT), type=Fleet)
-    except (OSError, msgspec.DecodeError) as error:
+            fleet = decode(file.read(MOST_TEXT), Fleet)
+    except (OSError, ValueError) as error:
         raise UsageError(
             f"{path} does not hold a fleet: {cause(error)}", hint="invoke fleet HOSTS --json > FILE"
         ) from error

@@ -6,6 +6,8 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
+from tfbuild.util.files import decode
+
 SCHEMA = "tfbuild.bench/1"
 
 # The status of an arm, a case or an experiment. "failed": the method's checks refused it, or its process died.
@@ -204,8 +206,8 @@ def to_json(report: Document) -> str:
 def from_json(text: str | bytes, kind: type[T], schema: str, noun: str) -> T:
     """Return the report in a document; raise ValueError if it is not a `noun`, or of another schema."""
     try:
-        report = msgspec.json.decode(text, type=kind)
-    except (msgspec.DecodeError, RecursionError) as error:
+        report = decode(text, kind)
+    except ValueError as error:
         raise ValueError(f"not {noun}: {error}") from error
     if report.schema != schema:
         raise ValueError(f"a report of schema {report.schema!r}, not {schema!r}")

@@ -18,7 +18,7 @@ import msgspec
 
 from tfbuild.errors import BadInput, BadMirror
 from tfbuild.plan import source
-from tfbuild.util.files import LOCK, flush, replace_file, temporary_folder
+from tfbuild.util.files import LOCK, decode, flush, read_regular, replace_file, temporary_folder
 from tfbuild.util.terminal import cause
 
 SCHEMA = "tfbuild.bundle/1"
@@ -189,8 +189,8 @@ def fill(folder: Path) -> Bundle:
 def _checked(folder: Path) -> Bundle:
     hint = "a file of another bundle, or a damaged one? invoke bundle into a new folder"
     try:
-        listing = msgspec.json.decode((folder / LIST).read_bytes(), type=Listing)
-    except (msgspec.DecodeError, OSError) as error:
+        listing = decode(read_regular(folder / LIST), Listing)
+    except (ValueError, OSError) as error:
         raise BadMirror(f"{folder / LIST} cannot be read: {cause(error)}", hint=hint) from error
     if listing.schema != SCHEMA:
         raise BadMirror(f"{folder / LIST} is {listing.schema}, not {SCHEMA}", hint="invoke bundle into a new folder")

@@ -7,9 +7,11 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
 from tfbuild.errors import DiskFull, TfbuildError, UsageError
 
+T = TypeVar("T")
 # In the current folder: build contexts and logs, and the reports of verifications and benchmarks.
 WORK = Path("build")
 REPORTS = Path("reports")
@@ -23,16 +25,36 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 def replace_file(path: Path, content: bytes | str) -> Path:
     """Write `content` to `path`, text as UTF-8; a reader sees the old or the new content whole. Raises OSError.
 
-    That holds after a power cut too: the content is on the disk before the name changes. A device or a pipe is written
-    to, and never replaced by a file.
+    That holds after a power cut too: the content is on the disk before the name changes. A device or a pipe that
+    somebody reads is written to, and never replaced by a file.
     """
     data = content.encode() if isinstance(content, str) else content
     if path.exists() and not path.is_file():
-        path.write_bytes(data)
+        with os.fdopen(os.open(path, os.O_WRONLY | (os.O_NONBLOCK if path.is_fifo() else 0)), "wb") as file:
+            os.set_blocking(file.fileno(), True)
+            file.write(data)
         return path
     with whole(path) as part:
         part.write_bytes(data)
     return path
+
+
+def read_regular(path: Path, most: int = -1) -> bytes:
+    """Read at most `most` bytes of a regular file; a pipe would be waited for. Raises OSError."""
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        return file.read(most)
+
+
+def decode(content: bytes | str, kind: type[T]) -> T:
+    """Return the value in a JSON document by somebody else. Raises ValueError for any other content."""
+    import msgspec
+
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
+        raise ValueError(str(error)) from error
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Make foreign text and errors safe to print, and print tables: in colour on a terminal, or as plain lines."""
 
+import re
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
@@ -40,6 +41,11 @@ def as_text(labels: object) -> dict[str, str]:
 def markdown_cell(text: str) -> str:
     """Escape characters that would end a cell of a Markdown table, or be read as HTML."""
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
+
+
+def foreign_cell(text: str) -> str:
+    """Escape a text by others for a Markdown table: it has no links, code or emphasis either."""
+    return re.sub(r"([`*_\[\]])", r"\\\1", markdown_cell(text.replace("&", "&amp;")))
 
 
 def cause(error: BaseException) -> str:

@@ -9,9 +9,10 @@ import msgspec
 from tfbuild.errors import VerificationFailed
 from tfbuild.measure import records
 from tfbuild.util import terminal
-from tfbuild.util.files import replace_file, writing
+from tfbuild.util.files import read_regular, replace_file, writing
 from tfbuild.util.installation import as_typed
-from tfbuild.util.terminal import markdown_cell as cell
+from tfbuild.util.terminal import foreign_cell as cell
+from tfbuild.util.terminal import markdown_cell
 from tfbuild.verify.records import SCHEMA, Benchmark, Check, Report, Throughput
 from tfbuild.verify.verification import NO_START
 from tfbuild.verify.wording import MARKS, baseline, numbers, plain, spelled
@@ -60,8 +61,7 @@ def write(report: Report, folder: Path) -> Path:
 def stored(folder: Path, identifier: str) -> Report | None:
     """Return the report of an earlier verification; None where it is missing, unreadable or of another image."""
     try:
-        with (folder / f"{identifier}.json").open("rb") as file:
-            report = from_json(file.read(MOST_BYTES))
+        report = from_json(read_regular(folder / f"{identifier}.json", MOST_BYTES))
     except (OSError, ValueError):
         return None
     return report if report.id == identifier else None
@@ -93,7 +93,7 @@ def to_markdown(report: Report) -> str:
 def _head(report: Report) -> Iterator[str]:
     yield f"# {report.id}: {report.verdict}"
     yield ""
-    yield f"`{report.image.ref}` ({report.image.id})"
+    yield f"`{cell(report.image.ref).replace('`', ' ')}` ({report.image.id})"
     yield f"verified {report.created} in {report.seconds:.0f} s by {report.tool}."
 
 
@@ -101,7 +101,7 @@ def _to_do(report: Report) -> Iterator[str]:
     """Yield what to do, as the page does first."""
     for check in report.checks:
         if check.status == "fail":
-            fix = f" *Fix:* {cell(as_typed(check.fix))}" if check.fix else ""
+            fix = f" *Fix:* {markdown_cell(as_typed(check.fix))}" if check.fix else ""
             yield f"- **{check.name}** failed: {cell(as_typed(check.detail))}.{fix}"
     if report.source_would_add:
         yield f"- On this CPU a build from source would add: {' '.join(report.source_would_add)}."
@@ -149,14 +149,14 @@ def _details(report: Report) -> Iterator[str]:
     yield "## Plan, host and contents"
     yield ""
     plan = msgspec.to_builtins(report.plan)
-    yield from (f"- {name}: {plain(value)}" for name, value in plan.items() if value)
+    yield from (f"- {name}: {cell(plain(value))}" for name, value in plan.items() if value)
     if host := report.host:
         limits = f"{host.cpus} CPUs (cgroup quota: {host.quota or 'none'}), {host.memory} MiB"
         yield f"- host: {cell(host.cpu)}, {limits}, kernel {host.kernel}, engine {host.engine}"
     if software := report.software:
         built = f"TensorFlow {software.tensorflow} ({software.git}), compiled by {software.compiler}"
         yield f"- found: {cell(built)}; malloc of {software.malloc}"
-        yield f"- packages: {plain(software.packages)}"
+        yield f"- packages: {cell(plain(software.packages))}"
     yield ""
     yield "| label | value |"
     yield "|---|---|"
