@@ -93,6 +93,18 @@ def test_a_base_that_does_not_fit_on_the_disk_leaves_nothing_there(tmp_path: Pat
     assert list((tmp_path / build.id).iterdir()) == []
 
 
+@pytest.mark.parametrize(("run", "needed"), [({}, 80 << 30), ({"recording": True}, 8 << 30), ({"disk": 5}, 5)])
+def test_a_bundle_of_a_source_build_needs_no_disk_for_a_compile(
+    run: dict[str, Any], needed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    monkeypatch.setattr("tfbuild.engine.faults.require_free", lambda _, needed: asked.append(needed))
+    maker = Maker(run=Run(work=tmp_path, **run))
+    monkeypatch.setitem(maker.__dict__, "engine", FakeEngine())
+    maker.need_disk(plan.select(Request(target="mkl", release="2.20.0", cpu="x86-64-v3", platform="linux/amd64"), None))
+    assert asked == [needed]
+
+
 def test_a_release_whose_official_wheel_has_no_onednn_is_compared_with_that_of_target_cpu(tmp_path: Path) -> None:
     base = "python-base:3.7-bullseye"
     request = Request(target="mkl", release="2.0.4", python="3.7", platform="linux/amd64", base=base)

@@ -258,8 +258,8 @@ class Maker:
         return self.render(build)
 
     def need_disk(self, build: Build) -> None:
-        """Raise DiskFull if the engine has less space than such a build usually needs."""
-        usual = DISK["file" if self.run.reuse else build.wheel.kind]
+        """Raise DiskFull if the engine has less space than such a build usually needs; a download compiles nothing."""
+        usual = DISK["file" if self.run.reuse or self.run.recording else build.wheel.kind]
         faults.require_free(self.engine, usual if self.run.disk is None else self.run.disk)
 
     def base(self, build: Build) -> ResolvedBase:
