@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tfbuild.in_container.smoke import challenge as shared
-from tfbuild.in_container.smoke.challenge import Challenge, numbers
+from tfbuild.in_container.smoke.challenge import ABSENT, Challenge, numbers
 from tfbuild.in_container.smoke.records import OperationAnswer
 from tfbuild.measure import probe
 from tfbuild.verify import challenges, reference
@@ -221,3 +221,24 @@ def test_a_line_about_another_operation_is_no_answer() -> None:
     asked = Challenge(0, (4, 16, 16, 32, 32))
     assert challenges.traced(line.format("convolution"), asked)
     assert not challenges.traced(line.format("matmul"), asked)
+
+
+@pytest.mark.parametrize("name", ["quantized", "compiled"])
+def test_only_operations_that_builds_may_lack_can_be_left_out_and_only_by_saying_so(name: str) -> None:
+    asked = challenges.draw("numerics")
+    answers = right("numerics", asked)
+    absent = [replace(row, values=(), note=ABSENT) if row.name == name else row for row in answers]
+    assert challenges.wrong("numerics", asked, absent) == ""
+    silent = [replace(row, values=()) if row.name == name else row for row in answers]
+    assert f"{name}: 0 numbers in place of" in challenges.wrong("numerics", asked, silent)
+    other = [replace(row, values=(), note=ABSENT) if row.name == "exp" else row for row in answers]
+    assert f"exp: {ABSENT}" in challenges.wrong("numerics", asked, other)
+
+
+def test_the_product_of_8_bit_numbers_is_exact() -> None:
+    asked = challenges.draw("numerics")
+    answers = right("numerics", asked)
+    off = [
+        replace(row, values=(row.values[0] + 1, *row.values[1:])) if row.name == "quantized" else row for row in answers
+    ]
+    assert "quantized is off by" in challenges.wrong("numerics", asked, off)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from tfbuild.in_container.smoke.challenge import Challenge, numbers
+from tfbuild.in_container.smoke.challenge import Challenge, eight_bits, numbers
 
 Rows = list[list[float]]
 KERNEL = 3
@@ -81,6 +81,11 @@ def _gradient(challenge: Challenge) -> list[float]:
     return [math.tanh(value) + value * (1 - math.tanh(value) ** 2) for value in _flat(challenge)]
 
 
+def _quantized(challenge: Challenge) -> list[float]:
+    x = [[eight_bits(value) for value in row] for row in _matrix(challenge)]
+    return [_dot(left, right) for left in x for right in x]
+
+
 def _rows(values: Sequence[float], width: int) -> Rows:
     return [list(values[start : start + width]) for start in range(0, len(values), width)]
 
@@ -103,5 +108,9 @@ OPERATIONS: Mapping[str, Mapping[str, Callable[[Challenge], list[float]]]] = {
         "average": lambda challenge: [sum(window) / 4 for window in _windows(challenge)],
         "maximum": lambda challenge: [max(window) for window in _windows(challenge)],
         "gradient": _gradient,
+        "quantized": _quantized,
+        "compiled": lambda challenge: [
+            math.fsum(math.tanh(value) * math.exp(-value * value) for value in row) for row in _matrix(challenge)
+        ],
     },
 }

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import List, Optional, Tuple
 
 HALF = 1 << 15
+# The note of an answer that a build cannot give.
+ABSENT = "not in this build"
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,11 @@ def numbers(seed: int, count: int) -> List[float]:
     """Return numbers from -1 to 1 that float32 represents exactly; the same on every Python."""
     draw = random.Random(seed).getrandbits
     return [draw(16) / HALF - 1 for _ in range(count)]
+
+
+def eight_bits(number: float) -> int:
+    """Return the 8-bit number that stands for one from -1 to 1."""
+    return int((number + 1) * 127)
 
 
 def read(line: str) -> Optional[Challenge]:

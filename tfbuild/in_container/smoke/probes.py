@@ -12,7 +12,7 @@ import time
 from typing import IO, Any, Callable, Dict, List, Optional, Tuple
 
 from . import channel as channels
-from .challenge import Challenge, numbers
+from .challenge import ABSENT, Challenge, numbers
 from .challenge import read as read_challenge
 from .isolated import site_packages
 from .records import Bytecode, Environment, Faults, GpuConvolution, OneDnnConvolution, OperationAnswer, TensorFlow
@@ -51,9 +51,12 @@ def start(channel: IO[str], challenge: Optional[Challenge]) -> None:
 
 
 def send_answer(channel: IO[str], name: str, result: Any, positions: Tuple[int, ...] = ()) -> None:
-    """Send a result, flattened, or its numbers at these positions."""
+    """Send a result, flattened, or its numbers at these positions; None: this build has none."""
     import numpy as np
 
+    if result is None:
+        channels.send(channel, OperationAnswer(name, (), ABSENT))
+        return
     flat = np.asarray(result, np.float64).ravel()
     chosen = flat[list(positions)] if positions else flat
     if not np.isfinite(chosen).all():

@@ -17,7 +17,7 @@ CHECK = VerificationCheck(
     name="numerics",
     claim=Claim(
         proves="Results are right: products, convolution, pooling in both layouts, batch norm, exp, softmax, a "
-        "gradient, XLA, and a small training converges.",
+        "gradient, a product of 8-bit numbers, XLA, and a small training converges.",
         how="Compared with float64 references in NumPy, and, on random numbers and sizes that the host chose for this "
         "run, with the host's own float64 results; limits are ten times what seven real wheels gave.",
         fix="do not use this build; where a row of tfbuild/facts/defects.toml names the release, take a newer one",
