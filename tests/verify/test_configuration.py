@@ -177,3 +177,22 @@ def test_every_build_renders_what_the_check_compares() -> None:
     planned = Planned.from_labels("x", LABELS, "amd64")
     assert dockerfile.environment(planned) == dockerfile.environment(BUILD)
     assert replace(planned, requirement="") != planned
+
+
+@each(
+    "name, can",
+    [
+        ("python:3.11-slim", True),
+        ("localhost:5000/us/a_b__c.d--e:Tag_1", True),
+        (f"python@sha256:{64 * '0'}", True),
+        ("@", False),
+        (f"@sha256:{64 * '0'}", False),
+        ("a@sha256:x", False),
+        ("-x", False),
+        ("a//b", False),
+        ("x:\n", False),
+    ],
+)
+def test_the_engine_is_asked_only_for_what_can_be_an_image(name: str, can: bool) -> None:
+    """Labels may say anything, and an engine refuses what is not a name."""
+    assert bool(configuration.REFERENCE.fullmatch(name)) is can

@@ -96,7 +96,12 @@ def _push(
     with progress.step("push: tags and indexes"):
         if uploaded:
             _tag(registry, ref, manifest, force=force)
-        moved = indexes.gather(registry, published, progress)
+        try:
+            moved = indexes.gather(registry, published, progress)
+        except RegistryRefused:
+            # Another push of the same image may have overwritten what was attached: neither locks the registry.
+            attachments.attach(engine, local, registry, manifest, reports)
+            moved = indexes.gather(registry, published, progress)
         # Last, because it tells an unfinished push from a tag that somebody moved.
         _discard_arriving(registry, manifest)
     _refuse_overwritten(registry, ref, manifest)
