@@ -24,7 +24,7 @@ NOTED = {"ArgsEscaped", "Image", "Env", "Labels"}
 DIVERTING = re.compile(
     r"PYTHON.*|LD_(?!LIBRARY_PATH$).*|GLIBC_TUNABLES|GCONV_PATH|OPENSSL_(CONF|ENGINES|MODULES)|BASH_ENV"
 )
-# An image's name that an engine accepts (github.com/distribution/reference, regexp.go, v0.6.0); labels may say anything.
+# A name that an engine accepts (github.com/distribution/reference, regexp.go, v0.6.0); labels may say anything.
 _PART = r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*"
 _NAME = rf"{_PART}(?::[0-9]+)?(?:/{_PART})*"
 REFERENCE = re.compile(rf"{_NAME}(?::\w[\w.-]{{0,127}})?(?:@sha256:[0-9a-f]{{64}})?", re.ASCII)
