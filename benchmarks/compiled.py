@@ -1,12 +1,12 @@
-"""What compiling a release cost and gave, out of what tfbuild itself wrote down: benchmarks/results/compiled.json.
+"""What compiling a release cost and gave, out of what tfbuild itself wrote down: results/compiled-RELEASE.json.
 
     .venv/bin/python -m benchmarks.compiled ID [ID ...]
 
-For each identifier: `build/ID/plan.json`, `build/ID/sittings.jsonl` (the builder's record of each run),
-`reports/ID.json` (verification, once the image is built), `reports/bench-ID.json` (from `invoke bench --only isa
---against`, where that was run), `reports/inspect-ID.json` (from `invoke inspect WHEEL --json`, likewise) and the wheel
-beside its sidecar in a folder below `dist/` (from `invoke wheel`: a release's wheels have one file name, so that each
-needs a folder of its own). A compile without an end is written down as one that is under way.
+For each identifier (all are of one release): `build/ID/plan.json`, `build/ID/sittings.jsonl` (the builder's record of
+each run), `reports/ID.json` (verification, once the image is built), `reports/bench-ID.json` (from `invoke bench
+--only isa --against`, where that was run), `reports/inspect-ID.json` (from `invoke inspect WHEEL --json`, likewise) and
+the wheel beside its sidecar in a folder below `dist/` (from `invoke wheel`: a release's wheels have one file name, so
+that each needs a folder of its own). A compile without an end is written down as one that is under way.
 
 `--overrides` names a file of JSON that says what each folder is that took a repository's place, such as "0.0.10 of
 Debian: not the pinned 0.0.6". `--second` names the working folder of another builder: one with empty disks, which
@@ -39,8 +39,9 @@ def main() -> None:
         build["commit"] = build["commit"] or options.commit
         build["overrides"] = {repository: versions.get(repository) for repository in build["overrides"]}
         build["second_builder"] = second(options.second / name) if options.second else None
+    [release] = {build["release"] for build in builds}
     results: dict[str, object] = {"builds": builds}
-    print(record("compiled", results))
+    print(record(f"compiled-{release}", results))
 
 
 def read(name: str, folder: Path, reports: Path, dist: Path) -> dict[str, Any]:
@@ -86,6 +87,7 @@ def sitting(row: dict[str, Any]) -> dict[str, object]:
         "why": row.get("why", "killed"),
         **{key: row.get(key) for key in ("cpu_seconds", "peak_bytes", "stages")},
         **{key: row.get(key) for key in ("actions_done", "actions_total", "processes", "from_cache")},
+        **{key: row.get(key) for key in ("action_seconds", "tool_seconds")},
     }
 
 
@@ -102,7 +104,19 @@ def total(rows: list[dict[str, Any]]) -> dict[str, object]:
         "wall_seconds": sum(wall(row) or 0 for row in rows),
         "cpu_seconds": round(sum(row.get("cpu_seconds") or 0 for row in rows)),
         "peak_bytes": max((row.get("peak_bytes") or 0 for row in rows), default=0),
+        "stages": stages(rows),
     }
+
+
+def stages(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """Each stage's seconds in all sittings that recorded it, and its most bytes of memory and disk."""
+    results: dict[str, dict[str, float]] = {}
+    for name, measured in (stage for row in rows for stage in (row.get("stages") or {}).items()):
+        stage = results.setdefault(name, {})
+        for key, value in measured.items():
+            before = stage.get(key, 0)
+            stage[key] = max(before, value) if key.endswith("bytes") else round(before + value, 1)
+    return results
 
 
 def slowest(rows: list[dict[str, Any]]) -> list[dict[str, object]]:

@@ -16,6 +16,8 @@ import time
 
 SAMPLE_SECONDS = 5
 SLOWEST = 10
+# How Bazel names an action for a program that runs while it builds; older ones say host.
+TOOL = ("[for tool]", "[for host]")
 COUNT = re.compile(rb"\[(\d[\d,]{,20}) / (\d[\d,]{,20})\]")
 PROCESSES = re.compile(rb"^INFO: (\d[\d,]{,20}) process(?:es)?(?:: (.*?))?\.?$", re.MULTILINE)
 HITS = re.compile(rb"(\d[\d,]{,20}) (?:remote|disk) cache hit")
@@ -133,8 +135,8 @@ def watch(path, stage, *folders):
             update(path, stages=stages)
 
 
-def slowest(profile):
-    """The actions that took longest, with their seconds: Bazel's trace has an event a line."""
+def profiled(profile):
+    """The seconds of all actions, those for host tools apart, and the longest ones: Bazel's trace has one a line."""
     actions = []
     for line in read(profile).decode(errors="replace").splitlines():
         try:
@@ -143,11 +145,15 @@ def slowest(profile):
             continue
         if isinstance(event, dict) and event.get("cat") == "action processing":
             actions.append([round(event.get("dur", 0) / 1e6, 1), str(event.get("name", ""))])
-    return sorted(actions, reverse=True)[:SLOWEST]
+    return {
+        "action_seconds": round(sum(seconds for seconds, _ in actions)),
+        "tool_seconds": round(sum(seconds for seconds, name in actions if name.endswith(TOOL))),
+        "slowest": sorted(actions, reverse=True)[:SLOWEST],
+    }
 
 
 def end(path, log, profile, why):
-    update(path, ended=int(time.time()), why=why, cpu_seconds=cpu_seconds(), slowest=slowest(profile), **told(log))
+    update(path, ended=int(time.time()), why=why, cpu_seconds=cpu_seconds(), **profiled(profile), **told(log))
 
 
 {"begin": begin, "watch": watch, "end": end}[sys.argv[1]](*sys.argv[2:])

@@ -23,7 +23,7 @@ INFO: {}.
 # As Bazel 0.26 writes it; that one lived to the end of a line alone.
 PROFILE = """[
 {"name":"thread_name","ph":"M","pid":1,"tid":1,"args":{"name":"Main"}},
-{"cat":"action processing","name":"Linking x","ph":"X","ts":1,"dur":1500000,"pid":1,"tid":2},
+{"cat":"action processing","name":"Linking x [for tool]","ph":"X","ts":1,"dur":1500000,"pid":1,"tid":2},
 {"cat":"action processing","name":"Compiling matrix_square_root_op.cc","ph":"X","ts":1,"dur":80200000,"pid":1,"tid":2},
 {"cat":"general information","name":"other","ph":"X","ts":1,"dur":90000000,"pid":1,"tid":2},
 {"cat":"action proc"""
@@ -113,7 +113,8 @@ def test_each_sitting_has_a_line_of_what_bazels_log_says(said: str, processes: i
     assert last["why"] == "time limit"
     assert (last["actions_done"], last["actions_total"]) == (1218, 3831)
     assert (last["processes"], last["from_cache"]) == (processes, hits)
-    assert last["slowest"] == [[80.2, "Compiling matrix_square_root_op.cc"], [1.5, "Linking x"]]
+    assert last["slowest"] == [[80.2, "Compiling matrix_square_root_op.cc"], [1.5, "Linking x [for tool]"]]
+    assert (last["action_seconds"], last["tool_seconds"]) == (82, 2)
 
 
 def test_a_sitting_without_a_log_is_one_that_did_nothing(tmp_path: Path) -> None:

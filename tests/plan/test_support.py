@@ -22,7 +22,7 @@ DONE = Evidence(
     python="3.7",
     platform="linux/amd64",
     step="compiled",
-    by="benchmarks/results/compiled.json",
+    by="benchmarks/results/compiled-2.0.4.json",
     cpu="x86-64-v3",
 )
 

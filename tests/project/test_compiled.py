@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from benchmarks import compiled
+from benchmarks.harness import RESULTS
 
 PLAN = {
     "release": "2.0.4", "target": "mkl", "python": "3.7", "instruction_set": "x86-64-v3",
@@ -48,17 +49,55 @@ def test_what_has_no_end_is_under_way_and_has_no_verdict(folder: Path) -> None:
 def test_a_sitting_that_was_killed_counts_until_it_was_last_seen(folder: Path) -> None:
     found = read(folder, {"began": 1000, "seen": 1060, "cpu_seconds": 90.0, "peak_bytes": 9}, DONE)
     assert (found["sittings"][0]["wall_seconds"], found["sittings"][0]["why"]) == (60, "killed")
-    assert found["total"] == {"sittings": 2, "wall_seconds": 560, "cpu_seconds": 690, "peak_bytes": 9}
+    total = {"sittings": 2, "wall_seconds": 560, "cpu_seconds": 690, "peak_bytes": 9, "stages": {}}
+    assert found["total"] == total
 
 
 def test_the_total_is_of_all_sittings_and_the_slowest_actions_are_each_named_once(folder: Path) -> None:
     report = read(folder, STOPPED, DONE)
     assert report["state"] == "compiled"
-    assert report["total"] == {"sittings": 2, "wall_seconds": 1500, "cpu_seconds": 2100, "peak_bytes": 5}
+    assert report["total"] == {
+        "sittings": 2, "wall_seconds": 1500, "cpu_seconds": 2100, "peak_bytes": 5, "stages": {},
+    }  # fmt: skip
     assert report["slowest"] == [{"action": "a", "seconds": 9.0}, {"action": "b", "seconds": 2.0}]
     assert (report["commit"], report["patches"]) == ("cdf2c54", [{"name": "a.patch", "sha256": "ab"}])
     assert (report["fixes"], report["overrides"], report["system_libs"]) == (["grpc-gettid"], {"icu": None}, ["curl"])
     assert "/tmp" not in json.dumps(report), "no folder of the machine that compiled"
+
+
+def test_the_stages_of_all_sittings_add_up_to_their_time_and_most_memory_and_disk(folder: Path) -> None:
+    analysis = {"seconds": 15.0, "cpu_seconds": 52.2, "peak_bytes": 3, "disk_bytes": 8}
+    compile_ = {"seconds": 900.5, "cpu_seconds": 1400.0, "peak_bytes": 7, "disk_bytes": 20}
+    killed = {"began": 1, "stages": {"analysis": {"seconds": 10.1, "cpu_seconds": 20.0, "peak_bytes": 4}}}
+    report = read(
+        folder,
+        killed,
+        STOPPED | {"stages": {"analysis": analysis, "compile": compile_}, "action_seconds": 80, "tool_seconds": 30},
+        DONE | {"stages": {"compile": compile_ | {"peak_bytes": 6, "disk_bytes": 25}}},
+    )
+    assert report["total"]["stages"] == {
+        "analysis": {"seconds": 25.1, "cpu_seconds": 72.2, "peak_bytes": 4, "disk_bytes": 8},
+        "compile": {"seconds": 1801.0, "cpu_seconds": 2800.0, "peak_bytes": 7, "disk_bytes": 25},
+    }
+    assert [row["tool_seconds"] for row in report["sittings"]] == [None, 30, None]
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("compiled-*.json")), ids=lambda path: path.stem)
+def test_a_committed_record_says_what_was_compiled_and_adds_up(path: Path) -> None:
+    for build in json.loads(path.read_text())["results"]["builds"]:
+        sittings = build["sittings"]
+        assert path.stem == f"compiled-{build['release']}"
+        assert all(build[name] for name in ("commit", "bazel", "compiler", "copts", "slowest"))
+        assert build["total"]["sittings"] == len(sittings)
+        assert build["total"]["cpu_seconds"] == round(sum(row["cpu_seconds"] or 0 for row in sittings))
+        assert build["total"]["peak_bytes"] == max(row["peak_bytes"] or 0 for row in sittings)
+        done = any(row["why"] == "done" for row in sittings)
+        assert build["state"] == ("compiled" if done else "under way")
+        assert bool(build["wheel"]) == bool(build["inspection"]) == done
+        verified = build["verification"] if done else None
+        assert (build["verification"], build["gains"]) == (verified, build["gains"] if done else None)
+        if verified and verified["verdict"] == "pass":
+            assert {name for name, status in verified["checks"].items() if status != "pass"} <= {"cuda"}
 
 
 def test_the_wheel_is_the_one_whose_sidecar_names_the_build(folder: Path) -> None:
