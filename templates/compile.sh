@@ -74,7 +74,7 @@ if [ -s /mnt/remote ]; then
     python3 /mnt/remote.py reach /mnt/remote
     cp /mnt/all.bazelrc /mnt/alone.bazelrc
     cat /mnt/remote >> /mnt/all.bazelrc
-    hide='python3 /mnt/remote.py hide /mnt/remote' guard='python3 /mnt/remote.py guard /mnt/remote'
+    hide='python3 /mnt/remote.py hide /mnt/remote' guard="python3 /mnt/remote.py guard /mnt/remote $kept/bazel.log"
 fi
 
 # A clock that is set meanwhile changes nothing about the time that is left.
@@ -94,7 +94,7 @@ bazel_build() {
     # Bazel takes the first SIGINT as "finish in good order": what is compiled is in the cache.
     echo 0 > /mnt/code
     {
-        $guard timeout --signal=INT --kill-after=60 "$seconds" bazel "$rc" "$root" build "$@" "$target" 2>&1 ||
+        $guard timeout --signal=INT --kill-after=60 "$seconds" bazel "$rc" "$root" build "$@" 2>&1 ||
             echo $? > /mnt/code
     } |
         $hide | python3 /mnt/relay.py "$kept/bazel.log"
@@ -103,15 +103,42 @@ bazel_build() {
 late() {
     [ "$seconds" != 0 ] && [ "$(uptime)" -ge "$end" ]
 }
+executes() {
+    grep '^build --remote_executor=' /mnt/all.bazelrc > /dev/null
+}
+# An executor that refuses actions, or whose worker is not this builder, is known before hours of compile. No cache has
+# the answer: the time is part of the action.
+probe() {
+    mkdir -p /src/tfbuild_probe
+    cat > /src/tfbuild_probe/BUILD << END
+genrule(
+    name = "tfbuild_probe",
+    outs = ["seen"],
+    cmd = "grep -x $builder /opt/tfbuild/builder > \$@ || { echo tfbuild: not the builder, $(date +%s) >&2; exit 1; }",
+)
+END
+    bazel_build --noremote_local_fallback --genrule_strategy=remote //tfbuild_probe
+    if [ "$code" != 0 ] && ! late && [ ! -e /mnt/remote.lost ]; then
+        if grep '^tfbuild: not the builder' "$kept/bazel.log" > /dev/null; then
+            why="its worker runs in another image than this builder's"
+        else
+            why='it runs no action'
+        fi
+        echo "tfbuild: the remote executor is of no use: $why"
+    fi
+}
 # A wrong Bazel, config, variable or target is known within minutes, before anything is compiled.
 compile() {
     echo analysis > /mnt/stage
-    bazel_build --nobuild --profile=/mnt/analysis.json
+    bazel_build --nobuild --profile=/mnt/analysis.json "$target"
     if [ "$code" = 0 ]; then
-        echo compile > /mnt/stage
-        bazel_build
+        ! executes || probe
     elif ! late; then
         echo "tfbuild: Bazel cannot analyse this build; nothing was compiled"
+    fi
+    if [ "$code" = 0 ]; then
+        echo compile > /mnt/stage
+        bazel_build "$target"
     fi
 }
 python3 /mnt/sitting.py begin "$cache/sittings.jsonl"
@@ -124,7 +151,10 @@ compile
 lost() {
     cat /mnt/remote.lost 2> /dev/null || ! python3 /mnt/remote.py reach /mnt/remote
 }
-if [ "$code" != 0 ] && [ -s /mnt/remote ] && ! late && lost; then
+alone() {
+    ! executes || grep '^build --remote_local_fallback' /mnt/all.bazelrc > /dev/null
+}
+if [ "$code" != 0 ] && [ -s /mnt/remote ] && ! late && lost && alone; then
     echo "tfbuild: going on without it"
     guard=''
     mv /mnt/alone.bazelrc /mnt/all.bazelrc

@@ -1,16 +1,19 @@
-"""remote.py reach|guard|hide FILE [COMMAND...]: helps compile.sh with the remote cache or executor in FILE, Bazel's rc.
+"""remote.py reach|guard|hide FILE [LOG COMMAND...]: helps compile.sh with the remote cache or executor in FILE, an rc.
 
-reach: ends with an error where one of them does not answer. guard: runs the command and ends with its exit code; where
-one of them stops answering meanwhile, interrupts the command and writes the reason to FILE.lost. hide: copies stdin to
-stdout without the headers' values, which Bazel prints with all its options where one of them is wrong.
+reach: ends with an error where one of them does not answer. guard: runs the command, which writes Bazel's log to LOG,
+and ends with its exit code; where one of them stops answering meanwhile, or the executor runs nothing, interrupts the
+command and writes the reason to FILE.lost. hide: copies stdin to stdout without the headers' values, which Bazel prints
+with all its options where one of them is wrong.
 """
 
+import os
 import re
 import signal
 import socket
 import ssl
 import subprocess
 import sys
+import time
 from urllib.parse import urlsplit
 
 PORTS = {"http": 80, "grpc": 80, "https": 443, "grpcs": 443}
@@ -19,6 +22,13 @@ SECONDS = 15
 # answer of a server that hangs (measured with one that was stopped).
 EVERY = 30
 TRIES = 2
+# Seconds for which an executor may run nothing, though actions wait for it: until that is told, and until it is lost.
+IDLE_NOTE, IDLE_LIMIT = 300, 900
+# Bazel's lines about actions that wait: "[6 / 16] [Sched] Compiling a.cc; 41s ... (4 actions, 0 running)", without the
+# part in parentheses where it is one.
+PROGRESS = re.compile(rb"\[([\d,]+) / [\d,]+\](.*)")
+RUNNING = re.compile(rb"[1-9]\d* running\)")
+TAIL = 1 << 16
 # What every server answers at once: HTTP/2's preface with empty settings (RFC 9113, 3.4), or a request. That it accepts
 # connections proves nothing: the kernel does that for a server that hangs.
 SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
@@ -77,7 +87,9 @@ def reach(lines):
 
 
 def guard(lines):
-    process, missed = subprocess.Popen(sys.argv[3:]), 0
+    process, missed, lost = subprocess.Popen(sys.argv[4:]), 0, False
+    executor = next((line.partition("=")[2] for line in lines if line.startswith("build --remote_executor=")), "")
+    idle = Idle(sys.argv[3]) if executor else None
     while True:
         try:
             code = process.wait(timeout=EVERY)
@@ -85,10 +97,38 @@ def guard(lines):
         except subprocess.TimeoutExpired:
             why = silent(lines)
         missed = missed + 1 if why else 0
-        if missed == TRIES:
+        if not why and idle and (seconds := idle.seconds()) >= IDLE_NOTE:
+            ran = f"it has run no action for {seconds // 60} min"
+            why = f"tfbuild: the remote executor {executor} does not answer: {ran}"
+            print(f"{why}: is a worker up that has these properties?", flush=True)
+            missed = TRIES if seconds >= IDLE_LIMIT else 0
+        if missed == TRIES and not lost:
+            lost = True
             with open(sys.argv[2] + ".lost", "w", encoding="utf-8") as file:
                 file.write(why + "\n")
             process.send_signal(signal.SIGINT)
+
+
+class Idle:
+    """How long an executor has run nothing though actions wait for it, by Bazel's log."""
+
+    def __init__(self, log):
+        self.log, self.done, self.since = log, b"", time.monotonic()
+
+    def seconds(self):
+        now, lines = time.monotonic(), PROGRESS.findall(self.tail())
+        done, rest = lines[-1] if lines else (b"", b"")
+        if b"[Sched]" not in rest or RUNNING.search(rest) or done != self.done:
+            self.done, self.since = done, now
+        return int(now - self.since)
+
+    def tail(self):
+        try:
+            with open(self.log, "rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL))
+                return file.read()
+        except OSError:
+            return b""
 
 
 def words(lines):

@@ -52,7 +52,7 @@ def test_the_committed_page_is_what_the_code_makes(page: Path) -> None:
 
 def test_every_verb_has_its_options_and_no_others() -> None:
     text = verbs.to_markdown(development.VERBS)
-    sections = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL))
+    sections = dict(re.findall(r"^## ([\w-]+)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL))
     every = {**VERBS, **development.VERBS}
     assert set(sections) == set(every)
     for name, section in sections.items():

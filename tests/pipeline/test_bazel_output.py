@@ -12,13 +12,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.rows import each
 from tfbuild.context import dockerfile
-from tfbuild.errors import UsageError
+from tfbuild.errors import BuildFailed, UsageError
 from tfbuild.pipeline import bazel
 from tfbuild.pipeline.bazel import BazelWatch
+from tfbuild.pipeline.compiling import _report_executor
 from tfbuild.pipeline.run import run_of
 from tfbuild.plan import RunRequest
 from tfbuild.util import quantities
+from tfbuild.util.progress import Progress
 
 RECORDED = Path(__file__).parents[1] / "data" / "bazel"
 
@@ -120,6 +123,37 @@ def test_invalid_options_are_refused(options: dict[str, str]) -> None:
     assert caught.value.hint
 
 
+SUMMARIES = [
+    ("16 processes: 6 internal, 10 remote.", (10, 0)),
+    ("16 processes: 6 internal, 10 local.", (0, 10)),
+    ("12,245 processes: 6,102 disk cache hit, 2,140 internal, 4,003 processwrapper-sandbox.", (0, 4003)),
+    ("9 processes: 2 remote cache hit, 3 remote, 1 linux-sandbox, 1 local, 2 worker.", (5, 4)),
+    ("1 process: 1 internal.", (0, 0)),
+    ("", (0, 0)),
+]
+
+
+@each("summary, expected", SUMMARIES)
+def test_bazels_summary_says_what_ran_where(summary: str, expected: tuple[int, int]) -> None:
+    assert bazel.remote_share(summary) == expected
+
+
+def test_an_executor_that_ran_nothing_is_an_error_and_one_that_left_something_is_told(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    watch = BazelWatch()
+    watch.summary = "16 processes: 6 internal, 10 local."
+    with pytest.raises(BuildFailed, match="ran none of 10 actions") as caught:
+        _report_executor(watch, Progress())
+    assert "cache-silo-key" in caught.value.hint
+    watch.summary = "16 processes: 6 internal, 9 remote, 1 local."
+    _report_executor(watch, Progress())
+    assert "the executor or its cache had 9 actions; 1 ran here" in capsys.readouterr().err
+    watch.summary = "16 processes: 6 disk cache hit, 10 internal."
+    _report_executor(watch, Progress())
+    assert not capsys.readouterr().err
+
+
 # --- compile.sh, with a script in place of Bazel that writes the same files -------------------------------------------
 
 BAZEL = """#!/bin/sh
@@ -213,6 +247,28 @@ def test_a_compile_goes_on_without_a_remote_cache_that_is_lost_but_not_beyond_th
     assert completed.returncode != 0
     assert (bazel.ALONE in completed.stdout) == goes_on
     assert (bazel.TIME_LIMIT in completed.stdout) != goes_on
+
+
+# An executor's rc, and a Bazel that fails where the probe is its target, for one reason or another.
+EXECUTOR = "build --remote_executor=grpc://127.0.0.1:1\n"
+PROBED = 'case "$*" in *tfbuild_probe*) WHAT; exit 1 ;; esac'
+REFUSED, ELSEWHERE = "echo FAILED_PRECONDITION", "echo tfbuild: not the builder, 1"
+
+
+WHYS = [(REFUSED, "it runs no action"), (ELSEWHERE, "its worker runs in another image than this builder's")]
+
+
+@each("what, why", WHYS)
+def test_an_executor_is_tried_before_the_compile(what: str, why: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    root = tmp_path_factory.mktemp("root")
+    (root / "mnt").mkdir()
+    # Once Bazel has begun: the address answers nobody.
+    begins = f"echo '{EXECUTOR}' >> ROOT/mnt/all.bazelrc; touch ROOT/mnt/remote.lost; rm ROOT/mnt/remote.lost"
+    completed = compile_in(root, profile=f"{begins}\n{PROBED.replace('WHAT', what)}")
+    assert completed.returncode != 0
+    assert f"{bazel.NO_USE}{why}" in completed.stdout
+    assert (root / "src/tfbuild_probe/BUILD").read_text().count("b1 ") == 1
+    assert not (root / "wheel").exists() or not list((root / "wheel").iterdir())
 
 
 # Bazel fails for as long as a file in its cache is not what its name says, as 7.7.1 does.

@@ -69,3 +69,10 @@ def test_an_engine_elsewhere_is_not_bound_by_this_cgroup() -> None:
 def test_where_memory_ran_out_the_hint_is_a_setting(jobs: int, hint: str) -> None:
     share = resources.share(cpus=8, memory=64 * GIB, limits=Limits(), jobs=jobs)
     assert compiling.memory_hint(share).startswith(hint)
+
+
+def test_an_executors_jobs_are_not_this_machines() -> None:
+    machine = {"cpus": 4, "memory": 16 << 30, "limits": resources.Limits()}
+    assert resources.share(**machine, remote=True).jobs == 100  # type: ignore[arg-type]
+    assert resources.share(**machine, remote=True, jobs=7).jobs == 7  # type: ignore[arg-type]
+    assert resources.share(**machine, remote=True).ram == resources.share(**machine).ram  # type: ignore[arg-type]

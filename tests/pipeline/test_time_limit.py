@@ -37,8 +37,9 @@ class Engine:
         self.deadline = ""
         self.seconds: float | None = None
 
-    def build(self, _: Path, settings: BuildSettings, *, tag: str) -> None:
+    def build(self, _: Path, settings: BuildSettings, *, tag: str, stage: str) -> None:
         assert tag
+        assert not stage
         self.deadline = settings.secrets["deadline"].read_text()
         self.seconds = settings.seconds
         self.happens()

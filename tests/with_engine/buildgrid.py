@@ -37,6 +37,7 @@ caches:
     max-cached-refs: 10000
     allow-updates: true
     cache-failed-actions: false
+{scheduler}
 instances:
   - name: "{instance}"
     services:
@@ -46,6 +47,24 @@ instances:
         storage: *store
       - !bytestream
         storage: *store
+{execution}
+"""
+SCHEDULER = """
+connections:
+  - !sql-connection &sql
+    connection-string: "{database}"
+schedulers:
+  - !sql-scheduler &scheduler
+    sql: *sql
+    storage: *store
+    action-cache: *actions
+    property-set: !dynamic-property-set {{ wildcard-property-keys: [{properties}] }}
+    bot-session-keepalive-timeout: 20
+"""
+EXECUTION = """
+      - !execution
+        scheduler: *scheduler
+        operation-stream-keepalive-timeout: 20
 """
 CREDENTIALS = """    credentials:
       tls-server-key: {key}
@@ -79,11 +98,19 @@ class Server:
 
 @contextlib.contextmanager
 def serve(
-    folder: Path, *, actor: str = "", instance: str = "", tls: Pair | None = None, clients: Path | None = None
+    folder: Path,
+    *,
+    actor: str = "",
+    instance: str = "",
+    tls: Pair | None = None,
+    clients: Path | None = None,
+    database: str = "",
+    properties: tuple[str, ...] = (),
 ) -> Iterator[Server]:
     """An empty server; with `tls` it speaks TLS alone, with an actor it asks for that header.
 
-    `clients`: a file with authorities; it then refuses clients without a certificate of one of them.
+    `clients`: a file with authorities; it then refuses clients without a certificate of one of them. With a `database`
+    it hands actions with these `properties` to workers.
     """
     port = free_port()
     credentials = CREDENTIALS.format(key=tls.key, certificate=tls.certificate) if tls else ""
@@ -93,6 +120,8 @@ def serve(
         instance=instance,
         insecure="false" if tls else "true",
         credentials=credentials + (CLIENTS.format(clients=clients) if clients else ""),
+        scheduler=SCHEDULER.format(database=database, properties=", ".join(properties)) if database else "",
+        execution=EXECUTION if database else "",
         authorization=f"{{ method: headers, acl-config: {folder}/acl.yml }}" if actor else "{ method: none }",
     )
     # Bazel 2.1.0 sends no header with these; an action's result without one is refused all the same.
@@ -100,7 +129,10 @@ def serve(
     (folder / "acl.yml").write_text(json.dumps({instance: {"allow": allowed}}), encoding="utf-8")
     config = folder / "config.yml"
     config.write_text(text, encoding="utf-8")
-    command = [str(_installed() / "bin" / "bgd"), "server", "start", str(config)]
+    program = str(_installed() / "bin" / "bgd")
+    if database:
+        _migrate(program, database)
+    command = [program, "server", "start", str(config)]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     url = f"grpc{'s' if tls else ''}://127.0.0.1:{port}"
@@ -119,6 +151,14 @@ def _wait(server: Server) -> None:
             return
         time.sleep(0.2)
     raise AssertionError(f"BuildGrid did not start:\n{(server.folder / 'log').read_text(errors='replace')[-4000:]}")
+
+
+def _migrate(program: str, database: str) -> None:
+    """Make the scheduler's tables, once the database answers."""
+    end = time.monotonic() + SECONDS
+    while (done := subprocess.run([program, "migrate", "apply", database], capture_output=True, text=True)).returncode:
+        assert time.monotonic() < end, done.stderr[-4000:]
+        time.sleep(0.5)
 
 
 def _installed() -> Path:

@@ -34,7 +34,7 @@ class Verb:
 
     @property
     def name(self) -> str:
-        return self.body.__name__
+        return self.body.__name__.replace("_", "-")
 
     @property
     def positional(self) -> tuple[Parameter, ...]:
@@ -62,7 +62,8 @@ def verb(*groups: Rows, examples: tuple[str, ...] = (), table: dict[str, Verb] =
         every = {name: row if isinstance(row, Option) else Option(*row) for name, row in rows.items()}
         options = {name: row for name, row in every.items() if not row.rare}
         settings = {name: row for name, row in every.items() if name in OF_REQUESTS} if "set" in options else {}
-        table[body.__name__] = Verb(body, options, settings, examples)
+        made = Verb(body, options, settings, examples)
+        table[made.name] = made
         return body
 
     return register

@@ -88,11 +88,12 @@ class BuildPlace:
         return docker_cli.environment(self.host, self.chosen)
 
 
-def build(context: Path, place: BuildPlace, settings: BuildSettings, *, tag: str) -> str:
+def build(context: Path, place: BuildPlace, settings: BuildSettings, *, tag: str, stage: str = "") -> str:
     """Build `context` and return the image's id; see Engine.build."""
+    until = [f"--target={stage}"] if stage else []
     with files.temporary_folder() as folder:
         id_file = folder / "id"
-        _run(context, place, settings, [f"--iidfile={id_file}", f"--tag={tag}"], load=True)
+        _run(context, place, settings, [f"--iidfile={id_file}", f"--tag={tag}", *until], load=True)
         return id_file.read_text().strip()
 
 

@@ -284,15 +284,17 @@ class Engine:
         with self._unstarted(ref) as container:
             return copy_out.read_files(container, wanted, limit)
 
-    def build(self, context: Path, settings: BuildSettings, *, tag: str) -> str:
+    def build(self, context: Path, settings: BuildSettings, *, tag: str, stage: str = "") -> str:
         """Build a folder with BuildKit, name the image `tag` and return its id; the whole output goes to `log`.
+
+        With `stage`, the image is that stage and not the last one.
 
         `watch` gets each line that a step prints, and returns what progress shows of it. Raises BuildFailed with the
         last lines that matter, DiskFull, EngineMissing where no client can build, or TimeoutError after `seconds`.
         Ctrl-C or SIGTERM also ends the build inside the engine, then raises KeyboardInterrupt.
         """
         with faults.building(self._require_answer):
-            return build.build(context, self._place, settings, tag=tag)
+            return build.build(context, self._place, settings, tag=tag, stage=stage)
 
     def export(self, context: Path, settings: BuildSettings, *, stage: str, output: Path) -> None:
         """Build one stage of a folder and write that stage's files to `output`. Raises what build() raises."""

@@ -28,12 +28,17 @@ NO_REMOTE = re.compile(
     r"tfbuild: the remote (cache|executor) .* does not answer|Failed to query remote execution capabilities"
     r"|StatusRuntimeException: (UNAUTHENTICATED|PERMISSION_DENIED)"
 )
+# What compile.sh prints of an executor that answers and yet compiles nothing, and why.
+NO_USE = "tfbuild: the remote executor is of no use: "
+WAITS = re.compile(r"tfbuild: the remote executor .* (?P<rest>has run no action for .*)")
 ALONE = "tfbuild: going on without it"
 # The first lines of any build, after the start of Bazel's server.
 BEGINS = ("Loading:", "Computing main repo mapping", "Analyzing:", "INFO: Analyzed")
 # What archives.py prints of a file that is not the one that the tree requires.
 REFUSED = "tfbuild: note: not taken from the mirror"
 PROCESSES = re.compile(r"INFO: (?P<summary>\d[\d,]* process(?:es)?: .*)")
+NOT_HERE = ("internal", "remote", "remote cache hit", "disk cache hit", "action cache hit")
+KIND = re.compile(r"(\d[\d,]*) ([a-z][a-z -]*[a-z])")
 # Only the last minutes count for the rate: a build begins with cache hits and ends with long links.
 WINDOW_SECONDS = 300.0
 LEAST_SECONDS = 10.0
@@ -50,6 +55,7 @@ class BazelWatch:
         self.killed = False
         self.out_of_time = False
         self.no_remote = False
+        self.no_use = ""
         self.alone = False
         self.summary = ""
         self.refused: list[str] = []
@@ -62,6 +68,10 @@ class BazelWatch:
         self.out_of_time = self.out_of_time or line.startswith(TIME_LIMIT)
         self.began = self.began or line.startswith(BEGINS)
         self.no_remote = self.no_remote or NO_REMOTE.search(line) is not None
+        if line.startswith(NO_USE):
+            self.no_use = line.removeprefix(NO_USE)
+        if waits := WAITS.match(line):
+            return f"the executor {waits['rest']}"
         if line.startswith(ALONE):
             self.no_remote, self.alone = False, True
         if line.startswith(REFUSED):
@@ -90,6 +100,14 @@ class BazelWatch:
         if last - first < LEAST_SECONDS or done <= before:
             return 0.0
         return (total - done) * (last - first) / (done - before)
+
+
+def remote_share(summary: str) -> tuple[int, int]:
+    """Return how many actions an executor ran or a remote cache had, and how many ran here, by Bazel's summary."""
+    _, _, kinds = summary.partition(":")
+    counts = {kind: number(count) for count, kind in KIND.findall(kinds)}
+    remote = counts.get("remote", 0) + counts.get("remote cache hit", 0)
+    return remote, sum(count for kind, count in counts.items() if kind not in NOT_HERE)
 
 
 def number(text: str) -> int:

@@ -26,17 +26,25 @@ from tfbuild.plan import Build
 from tfbuild.plan import remote_cache as remotes
 from tfbuild.util.files import remove, replace_file, temporary_folder
 from tfbuild.util.progress import Progress, duration
+from tfbuild.util.quantities import counted
 
+# The stage with the compiler and Bazel, and its file that holds the builder's digest.
+TOOLCHAIN = "toolchain"
+BUILDER = "/opt/tfbuild/builder"
 # Bazel is told to stop at the limit; this much later, everything is stopped.
 GRACE_SECONDS = 90.0
 FETCH_SECONDS = 60.0
+USELESS = (
+    f"does it accept the property {remotes.SILO} (BuildGrid: wildcard-property-keys), and do its workers run in the "
+    "image that `invoke worker-image` makes? Without remote-executor, the build continues from what is compiled so far"
+)
 # The number of slowest actions shown on the terminal.
 SHOWN = 5
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuilderWork:
-    """What the builder makes of a context: an image called `tag`, or the files of `stage` in `output`."""
+    """What the builder makes of a context: the image `tag`, of `stage` if given, or the stage's files in `output`."""
 
     context: Path
     tag: str = ""
@@ -45,7 +53,7 @@ class BuilderWork:
 
     def start(self, engine: Engine, settings: BuildSettings) -> None:
         if self.output is None:
-            engine.build(self.context, settings, tag=self.tag)
+            engine.build(self.context, settings, tag=self.tag, stage=self.stage)
         else:
             engine.export(self.context, settings, stage=self.stage, output=self.output)
 
@@ -83,11 +91,14 @@ class BuilderHost:
         and all that the builder raises.
         """
         with self._mirrored() as host:
-            if job.build.toolchain is None or self.run.reuse:
+            if job.build.toolchain is None or self.run.reuse or job.work.stage == TOOLCHAIN:
                 host._run_job(job)
                 return
             limits = resources.process_limits(local=self.engine.local)
-            share = resources.share(cpus=self.engine.cpus, memory=self.engine.memory, limits=limits, jobs=self.run.jobs)
+            remote = self.run.remote is not None and bool(self.run.remote.executor)
+            share = resources.share(
+                cpus=self.engine.cpus, memory=self.engine.memory, limits=limits, jobs=self.run.jobs, remote=remote
+            )
             compiling = replace(host, share=share)
             compiling._introduce(job, share)
             compiling._run_job(job)
@@ -124,6 +135,8 @@ class BuilderHost:
                 raise answer from None
             if watch.alone and run.remote:
                 progress(f"lost the remote {run.remote.name}; compiled the rest locally")
+            elif run.remote and run.remote.executor:
+                _report_executor(watch, progress)
             if watch.summary:
                 progress(f"bazel: {watch.summary}")
             self._keep(job, watch)
@@ -220,6 +233,8 @@ class BuilderHost:
                 f"a compiler or Bazel was killed, most likely because memory ran out ({share.reason})\n{error.reason}",
                 hint=f"{memory_hint(share)}; what is compiled is kept. {error.hint}",
             )
+        if watch.no_use:
+            return BuildFailed(f"the remote executor is of no use: {watch.no_use}\n{error.reason}", hint=USELESS)
         if watch.no_remote and run.remote:
             return BuildFailed(
                 f"the remote {run.remote.name} cannot be used\n{error.reason}",
@@ -246,6 +261,15 @@ def _known(build: Build, error: BuildFailed, log: Path, progress: Progress) -> B
     for row in rows:
         progress(f"known failure of TensorFlow {build.release} ({row.id}): {row.symptom}; workaround: {row.workaround}")
     return BuildFailed(error.reason, hint=f"a known failure ({rows[0].id}): {rows[0].workaround}; {error.hint}")
+
+
+def _report_executor(watch: BazelWatch, progress: Progress) -> None:
+    """Report the actions that the executor left to this machine. Raises BuildFailed where it ran none of them."""
+    remote, here = bazel.remote_share(watch.summary)
+    if here and not remote:
+        raise BuildFailed(f"the remote executor ran none of {counted(here, 'action')}: all ran here", hint=USELESS)
+    if here:
+        progress(f"the executor or its cache had {counted(remote, 'action')}; {here} ran here")
 
 
 def _left(run: Run) -> float:

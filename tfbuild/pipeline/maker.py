@@ -26,7 +26,7 @@ from tfbuild.pipeline import bundle as bundles
 from tfbuild.pipeline import wheel
 from tfbuild.pipeline.base_image import ResolvedBase
 from tfbuild.pipeline.bundle import Bundle
-from tfbuild.pipeline.compiling import BuilderHost, BuilderWork, Compile
+from tfbuild.pipeline.compiling import BUILDER, TOOLCHAIN, BuilderHost, BuilderWork, Compile
 from tfbuild.pipeline.run import Run
 from tfbuild.pipeline.verification import Result, Verifier
 from tfbuild.pipeline.wheel import Exported
@@ -41,6 +41,9 @@ from tfbuild.verify.records import Report
 
 # The content of a recorded machine (docs/cpu-and-flags.md); without glibc's loader, only the kernel's list.
 RECORD = f"cat {cpu.CPUINFO}; echo; {recordings.LOADER} --list-diagnostics 2>/dev/null || true"
+# The repository of the images for an executor's workers, and the bytes of a builder's digest at most.
+WORKER = "tfbuild-worker"
+BUILDER_BYTES = 1000
 # Bytes that must be free before the start. An image from 2.21.0's wheel filled an empty engine with 3.3 GB, including
 # base and pip's cache (2026-11), and a rebuild needs as much again; the value for a compile is an estimate
 # (--need-disk).
@@ -161,6 +164,24 @@ class Maker:
         for line in exported.audit.lines():
             self.progress(line)
         return exported
+
+    def worker_image(self, build: Build, repository: str) -> tuple[str, str]:
+        """Make the image in which an executor's workers run, and return its name and the builder's digest.
+
+        The name is `repository` with the digest's first 12 characters.
+        """
+        if build.toolchain is None:
+            raise UsageError("only a compile has a builder", hint="leave out --wheel")
+        with self.locked(build):
+            context, base = self.context(build), self.base(build)
+            self.need_disk(build)
+            unnamed = f"{WORKER}:{build.id}"
+            self.run_builder(build, base, context, BuilderWork(context=context.folder, stage=TOOLCHAIN, tag=unnamed))
+            builder = self.engine.read_contents(unnamed, [BUILDER], BUILDER_BYTES)[BUILDER].decode().strip()
+            name = f"{repository or WORKER}:{builder[:12]}"
+            self.engine.tag(unnamed, name)
+            self.engine.untag(unnamed)
+        return name, builder
 
     # --- a bundle -----------------------------------------------------------------------------------------------------
 

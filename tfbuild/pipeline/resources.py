@@ -10,6 +10,8 @@ ACTION_BYTES = 2 << 30
 SERVER_BYTES = 2 << 30
 # cgroup v1 writes "no limit" as a number larger than any machine's memory.
 NO_LIMIT = 1 << 60
+# Actions given to an executor at once: it queues what its workers cannot take yet, and tells nobody how many it has.
+REMOTE_JOBS = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,17 +34,22 @@ class MachineShare:
         return f"build --jobs={self.jobs}\nbuild --local_ram_resources={self.ram}\n"
 
 
-def share(*, cpus: int, memory: int, limits: Limits, jobs: int = 0) -> MachineShare:
-    """Return Bazel's share of a machine with `cpus` and `memory` bytes; `jobs`: the user's choice, 0 for none."""
+def share(*, cpus: int, memory: int, limits: Limits, jobs: int = 0, remote: bool = False) -> MachineShare:
+    """Return Bazel's share of a machine with `cpus` and `memory` bytes; `jobs`: the user's choice, 0 for none.
+
+    With `remote`, an executor runs the actions, and the machine's share only limits those that it leaves.
+    """
     usable_cpus = min(float(cpus), limits.cpus if limits.cpus is not None else float(cpus))
     usable = min(memory, limits.memory if limits.memory is not None else memory)
     by_memory = max(1, (usable - SERVER_BYTES) // ACTION_BYTES)
     by_cpus = max(1, int(usable_cpus))
-    count = jobs or min(by_cpus, by_memory)
+    count = jobs or (REMOTE_JOBS if remote else min(by_cpus, by_memory))
     ram = max(usable // 2, usable - SERVER_BYTES) >> 20
     why = f"{by_cpus} by processors, {by_memory} by {usable / (1 << 30):.1f} GiB of memory at 2 GiB an action"
     if limits.cpus is not None or limits.memory is not None:
         why += ", within this cgroup's limits"
+    if remote:
+        why = f"the executor queues what its workers cannot take yet; here at once: {why}"
     return MachineShare(jobs=count, ram=ram, reason=f"--jobs={count}: {'as asked for; ' if jobs else ''}{why}")
 
 

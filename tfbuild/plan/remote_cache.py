@@ -21,6 +21,7 @@ from tfbuild.plan.run_request import RunRequest
 Name = Literal[
     "headers",
     "executes-by-default",
+    "executes",
     "client-certificate",
     "client-certificate-http",
     "exec-properties",
@@ -66,6 +67,7 @@ class Remote:
     instance: str = ""
     properties: tuple[str, ...] = ()
     readonly: bool = False
+    fallback: bool = True
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     certificate: Path | None = field(default=None, repr=False)
     key: Path | None = field(default=None, repr=False)
@@ -92,7 +94,7 @@ def named_remote(request: RunRequest) -> Remote | None:
     """Return what the options name, None without any; raises UsageError, which never quotes a credential."""
     if not request.remote_cache and not request.remote_executor:
         names = (name for name in RunRequest.__dataclass_fields__ if name.startswith("remote_"))
-        if any(getattr(request, name) for name in names):
+        if any(getattr(request, name) != RunRequest.__dataclass_fields__[name].default for name in names):
             raise UsageError(
                 "the other --remote-... options need a remote cache or a remote executor",
                 hint="--remote-cache grpcs://HOST:PORT",
@@ -110,6 +112,7 @@ def named_remote(request: RunRequest) -> Remote | None:
         instance=request.remote_instance,
         properties=tuple(_property(text) for text in request.remote_property),
         readonly=request.remote_readonly,
+        fallback=request.remote_fallback == "yes",
         headers=_headers(Path(request.remote_header_file)) if request.remote_header_file else (),
         certificate=_pem("remote-client-cert", certificate) if certificate else None,
         key=_pem("remote-client-key", key) if key else None,
@@ -260,10 +263,7 @@ def keeps_disk(remote: Remote, bazel: str) -> bool:
 
 def bazelrc(remote: Remote, bazel: str) -> str:
     """Return the lines for Bazel, with credentials; raises UsageError if this Bazel lacks an ability."""
-    # If the executor fails, the action runs locally.
-    flags = [f"--remote_executor={remote.executor}", "--remote_local_fallback"] if remote.executor else []
-    if remote.executor and not can(bazel, "executes-by-default"):
-        flags += ["--spawn_strategy=remote", "--genrule_strategy=remote"]
+    flags = _executing(remote, bazel) if remote.executor else []
     if remote.cache:
         flags.append(f"--remote_cache={remote.cache}")
     if remote.instance:
@@ -286,9 +286,29 @@ def bazelrc(remote: Remote, bazel: str) -> str:
     return "".join(f"build {flag}\n" for flag in flags)
 
 
+def _executing(remote: Remote, bazel: str) -> list[str]:
+    flags = [f"--remote_executor={remote.executor}"]
+    if remote.fallback:
+        # An action that the executor fails to run is run on this machine.
+        flags.append("--remote_local_fallback")
+    return (
+        flags if can(bazel, "executes-by-default") else [*flags, "--spawn_strategy=remote", "--genrule_strategy=remote"]
+    )
+
+
 def notes(remote: Remote, bazel: str) -> list[str]:
     """Return notes about what a user would not expect of this Bazel."""
+    untried = (
+        [] if not remote.executor or Version(bazel) >= Version(abilities()["executes"].since) else [_untried(bazel)]
+    )
     if keeps_disk(remote, bazel):
-        return []
+        return untried
     effect = "nothing is kept of a build that ends early" if remote.readonly else "what is compiled is kept there alone"
-    return [f"Bazel {bazel} cannot use its disk cache beside this remote cache: {effect}"]
+    return [*untried, f"Bazel {bazel} cannot use its disk cache beside this remote cache: {effect}"]
+
+
+def _untried(bazel: str) -> str:
+    row = abilities()["executes"]
+    if Version(bazel) <= Version(row.last_without):
+        return f"Bazel {bazel} has failed with {row.option}"
+    return f"not certain: Bazel {bazel} with an executor; {row.since} was tried"

@@ -3,6 +3,7 @@
 It is beside `Request`, so that no short command imports the pipeline for the names of its options.
 """
 
+import re
 from dataclasses import dataclass
 
 from tfbuild.plan.request import ENGINE
@@ -82,7 +83,7 @@ class RunRequest:
     )
     remote_executor: str = option(
         "",
-        "run actions remotely: grpc://HOST:PORT or grpcs:// (also give --jobs)",
+        "run actions remotely: grpc://HOST:PORT or grpcs:// (--jobs: as many as its workers take at once)",
         "URL",
         group=REMOTE,
         pattern=LOOKED_UP,
@@ -130,6 +131,15 @@ class RunRequest:
         "NAME=VALUE",
         group=REMOTE,
         pattern=LOOKED_UP,
+        compiles=True,
+        rare=True,
+    )
+    remote_fallback: str = option(
+        "yes",
+        "no: an action that the executor does not run is an error, and is not run here",
+        "yes|no",
+        group=REMOTE,
+        pattern=re.compile("yes|no"),
         compiles=True,
         rare=True,
     )

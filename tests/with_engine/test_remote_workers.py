@@ -1,0 +1,122 @@
+"""Compiles whose actions run on real workers: BuildGrid schedules them, buildbox runs them in tfbuild's own builder."""
+
+import json
+import re
+import shutil
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.contract import newbazel
+from tests.with_engine import cluster
+from tests.with_engine.cluster import Cluster, docker
+from tests.with_engine.conftest import ROOT, Site
+from tests.with_engine.test_compile import NEW, TREE, command, renewed
+from tests.with_engine.test_remote import CPU
+from tfbuild.engine import Engine
+from tfbuild.pipeline.bazel import remote_share
+
+pytestmark = pytest.mark.nightly
+# Actions of the double that an executor can run.
+ACTIONS = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Client:
+    """Who compiles the double with a cluster, with Debian's newer Bazel."""
+
+    site: Site
+    cluster: Cluster
+    tree: Path
+    dist: Path
+
+    def words(self, *options: str) -> list[str]:
+        given = (*self.site.options(), "--source", str(self.tree), "--compiler", "clang-16", *options)
+        return command(CPU, self.dist, *given, version=newbazel.VERSION, release=NEW)
+
+    def remote(self, *options: str) -> list[str]:
+        return self.words(new_actions(), "--set", f"remote-executor={self.cluster.server.url}", *options)
+
+    def wheel(self, line: list[str], code: int = 0) -> "subprocess.CompletedProcess[str]":
+        done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-6000:]}"
+        return done
+
+    def start_workers(self, count: int) -> None:
+        """Start workers as `invoke worker-image` says."""
+        line = self.words()
+        start, output = [*line[:3], "worker-image", *line[4:]], line.index("--output")
+        del start[output : output + 2]
+        made = json.loads(self.wheel(start).stdout)
+        assert made["image"] == f"tfbuild-worker:{made['builder'].removeprefix('sha256:')[:12]}"
+        for _ in range(count):
+            self.cluster.add_worker(made["command"])
+
+
+def new_actions() -> str:
+    """A property that no action had: no cache has what this makes."""
+    return f"--bazel-flag=--remote_default_exec_properties=run={uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def client(new_site: Site, engine: Engine, tmp_path: Path) -> Iterator[Client]:
+    tree = renewed(shutil.copytree(TREE, tmp_path / "tree"))
+    with cluster.start(engine, tmp_path / "cluster") as made:
+        yield Client(site=new_site, cluster=made, tree=tree, dist=tmp_path / "dist")
+
+
+def counts(said: str) -> tuple[int, int]:
+    (line,) = [line for line in said.splitlines() if re.match(r"bazel: \d+ process", line)]
+    return remote_share(line.removeprefix("bazel: "))
+
+
+def test_two_workers_compile_the_wheel_that_one_machine_compiles(client: Client) -> None:
+    client.start_workers(2)
+    far = client.wheel(client.remote("--set", "remote-fallback=no"))
+    assert counts(far.stderr) == (ACTIONS, 0)
+    here = client.wheel(client.words(new_actions()))
+    assert counts(here.stderr) == (0, ACTIONS)
+    assert json.loads(far.stdout)["sha256"] == json.loads(here.stdout)["sha256"]
+
+
+@pytest.mark.parametrize(
+    ("options", "command", "why"),
+    [
+        # BuildGrid knows only the properties that its configuration names.
+        (("--set", "remote-property=unknown=x"), "", "it runs no action"),
+        ((), cluster.worker("tfbuild-base:bookworm"), "its worker runs in another image than this builder's"),
+    ],
+    ids=["property", "image"],
+)
+def test_an_executor_that_is_of_no_use_is_known_before_the_compile(
+    client: Client, options: tuple[str, ...], command: str, why: str
+) -> None:
+    if command:
+        client.cluster.add_worker(command)
+    said = client.wheel(client.remote(*options), code=23).stderr
+    assert f"error: the remote executor is of no use: {why}" in said
+    assert "hint: does it accept the property cache-silo-key" in said
+    assert "Compiling tensorflow" not in said
+
+
+def test_actions_wait_for_a_worker_and_outlive_it(client: Client) -> None:
+    """The first one is killed in the middle of an action: BuildGrid gives it to the second."""
+    with subprocess.Popen(client.remote(), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+        time.sleep(20)
+        assert run.poll() is None, "it waits where no worker is"
+        client.start_workers(1)
+        (first,) = client.cluster.workers
+        while "clang" not in docker("top", first):
+            assert run.poll() is None
+            time.sleep(0.1)
+        docker("kill", first)
+        client.start_workers(1)
+        _, said = run.communicate()
+    assert run.returncode == 0, said[-6000:]
+    remote, _ = counts(said)
+    assert remote > 0
