@@ -231,7 +231,7 @@ def test_patches_and_overriding_repositories_are_placed_in_their_order(tmp_path:
     (tmp_path / "repository" / "BUILD").write_text("x")
     build = from_source(
         patches=tuple(Patch(path=tmp_path / name, sha256="0") for name in ("b c.patch", "a.patch")),
-        overrides=(Override(name="eigen", path=tmp_path / "repository"),),
+        overrides=(Override(name="eigen", path=tmp_path / "repository", sha256="0"),),
     )
     context = dockerfile.write_context(build, tmp_path / "context")
     names = set(contents(context.folder))
@@ -318,7 +318,7 @@ def test_the_command_repeats_every_option_that_was_given(tmp_path: Path) -> None
         with_headers=True,
         source=Source(kind="tree", tag="", commit="", path=tmp_path / "tree"),
         patches=(Patch(path=tmp_path / "a b.patch", sha256="0"),),
-        overrides=(Override(name="eigen", path=tmp_path / "eigen-copy"),),
+        overrides=(Override(name="eigen", path=tmp_path / "eigen-copy", sha256="0"),),
     )
     options = (
         "--target mkl --release 2.21.0 --python 3.11 --platform linux/amd64 --cpu x86-64-v3 --compiler clang-18 "

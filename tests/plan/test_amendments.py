@@ -1,13 +1,17 @@
 """What a user changes about TensorFlow's tree: read strictly, part of the plan, and in the build context."""
 
 import re
+import shutil
 import tarfile
+import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.plan.test_selection import chosen
+from tests.users import nobody
 from tfbuild.context import dockerfile
 from tfbuild.errors import BadInput, TfbuildError, Unsupported, UsageError
 from tfbuild.plan import amendments
@@ -83,11 +87,54 @@ def test_each_changes_the_contexts_digest_and_the_identifier(diff: Path, eigen: 
     assert len({build.id for build in builds}) == len(requests)
     digests = {dockerfile.write_context(build, tmp_path / build.id).digest for build in builds}
     assert len(digests) == len(requests)
-    # Another file in a repository, and another line in a patch, are another context.
+    # Another file in a repository, and another line in a patch, are another context and another identifier.
     (eigen / "BUILD").write_text("# changed\n")
     diff.write_text(DIFF.replace("print(2)", "print(3)"))
     for number in (1, 2):
-        assert dockerfile.write_context(chosen(**SOURCE, **requests[number]), tmp_path / "again").digest not in digests
+        changed = chosen(**SOURCE, **requests[number])
+        assert changed.id != builds[number].id
+        assert dockerfile.write_context(changed, tmp_path / "again").digest not in digests
+
+
+def test_a_folder_has_the_same_identifier_wherever_and_whenever_it_was_unpacked(eigen: Path, tmp_path: Path) -> None:
+    def identifier(folder: Path) -> str:
+        return chosen(**SOURCE, override_repository=(f"eigen_archive={folder}",)).id
+
+    (eigen / "Eigen").mkdir()
+    (eigen / "Eigen/Core").write_text("")
+    (eigen / "latest").symlink_to("Eigen")
+    usual = identifier(eigen)
+    copy = tmp_path / "mirror/eigen-3.4"
+    shutil.copytree(eigen, copy, symlinks=True, copy_function=shutil.copyfile)  # today's times
+    (copy / "BUILD").chmod(0o600)
+    (copy / ".git").mkdir()
+    (copy / ".git/index").write_text("not packed")
+    assert identifier(copy) == usual
+    seen = {usual}
+    kernel, latest = copy / "Eigen/Core", copy / "latest"
+    for change in (
+        partial(kernel.write_text, "x"),
+        partial(kernel.chmod, 0o755),
+        partial(kernel.rename, copy / "Eigen/Kern"),
+        latest.unlink,
+        partial(latest.symlink_to, "WORKSPACE"),
+    ):
+        change()
+        assert identifier(copy) not in seen
+        seen.add(identifier(copy))
+
+
+def test_a_folder_with_a_link_to_nothing_is_taken_and_one_with_a_file_that_cannot_be_read_is_not() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        for file in ("WORKSPACE", "BUILD"):
+            (folder / file).write_text("")
+        (folder / "gone").symlink_to("nowhere")
+        assert amendments.override(f"eigen={folder}").sha256
+        (folder / "BUILD").chmod(0)
+        with nobody(), pytest.raises(BadInput, match="BUILD cannot be read: Permission denied"):
+            amendments.override(f"eigen={folder}")
 
 
 def program(path: Path) -> Path:

@@ -269,7 +269,7 @@ def test_any_marker_makes_a_folder_a_repository(marker: str, tmp_path: Path) -> 
     (tmp_path / marker).write_text("")
     (tmp_path / "BUILD").write_text("")
     found = amendments.override(f"a_b={tmp_path}")
-    assert found.to_json() == {"name": "a_b", "path": str(tmp_path)}
+    assert found.to_json() == {"name": "a_b", "path": str(tmp_path), "sha256": found.sha256}
 
 
 @pytest.mark.parametrize("text", ["none.patch", "x\0y"])

@@ -393,7 +393,7 @@ def context_digest(folder: Path, leave_out: Collection[str]) -> str:
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     names = ((path, path.relative_to(folder).as_posix()) for path in files)
     return _digest(
-        f"{name} {path.stat().st_mode & 0o777:o} {hashlib.sha256(path.read_bytes()).hexdigest()}\n"
+        f"{name} {path.stat().st_mode & 0o777:o} {source.digest(path)}\n"
         for path, name in names
         if name not in leave_out
     )

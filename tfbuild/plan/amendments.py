@@ -53,13 +53,14 @@ class OwnBazel:
 
 @dataclass(frozen=True, kw_only=True)
 class Override:
-    """A folder that replaces an external repository: Bazel's --override_repository."""
+    """A folder that replaces an external repository: Bazel's --override_repository. `sha256`: of all its files."""
 
     name: str
     path: Path
+    sha256: str
 
     def to_json(self) -> dict[str, str]:
-        return {"name": self.name, "path": str(self.path)}
+        return {"name": self.name, "path": str(self.path), "sha256": self.sha256}
 
 
 class SystemLibrary(Facts, frozen=True, kw_only=True):
@@ -138,7 +139,12 @@ def override(text: str) -> Override:
             hint="the tree adds one to the archive that it downloads (`build_file`, below third_party): copy it to "
             f"{folder}/BUILD.bazel",
         )
-    return Override(name=name, path=path)
+    try:
+        return Override(name=name, path=path, sha256=source.tree_digest(path))
+    except OSError as error:
+        raise BadInput(
+            f"override-repository {name}: {error.filename} cannot be read: {error.strerror}", hint="correct its mode"
+        ) from error
 
 
 def system_library(text: str, release: str) -> SystemLibrary:

@@ -5,6 +5,7 @@ A tree or an archive is one file in the build context, source/source.tar, with i
 
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -137,11 +138,32 @@ def pack(tree: Path, target: Path, *, as_file: str = "") -> None:
     with tarfile.open(target, "w", format=tarfile.GNU_FORMAT) as tar:
         if tree.is_file():
             tar.add(tree.resolve(), Path("source", as_file), filter=plain)
-        for folder, names, files in os.walk(tree):
-            top = Path(folder) == tree
-            names[:] = sorted(name for name in names if not (top and SKIPPED.fullmatch(name)))
-            links = [name for name in names if Path(folder, name).is_symlink()]
-            for name in sorted([*files, *links]):
-                if not (top and SKIPPED.fullmatch(name)):
-                    path = Path(folder, name)
-                    tar.add(path, Path("source", path.relative_to(tree)), recursive=False, filter=plain)
+        for path in _packed(tree):
+            tar.add(path, Path("source", path.relative_to(tree)), recursive=False, filter=plain)
+
+
+def tree_digest(tree: Path) -> str:
+    """Return a sha256, in hex, over what `pack` packs: names, contents, what links name, and what may be executed.
+
+    Raises OSError for a file that cannot be read.
+    """
+    import hashlib
+
+    total = hashlib.sha256()
+    for path in _packed(tree):
+        kind, content = "link", ""
+        if path.is_symlink():
+            content = os.readlink(path)
+        else:
+            kind, content = f"{path.stat().st_mode & 0o100:o}", digest(path)
+        total.update(f"{kind}\0{content}\0{path.relative_to(tree).as_posix()}\0".encode(errors="surrogateescape"))
+    return total.hexdigest()
+
+
+def _packed(tree: Path) -> Iterator[Path]:
+    """Yield the files and links of a tree, in the same order on every machine."""
+    for folder, names, files in os.walk(tree):
+        top = Path(folder) == tree
+        names[:] = sorted(name for name in names if not (top and SKIPPED.fullmatch(name)))
+        links = [name for name in names if Path(folder, name).is_symlink()]
+        yield from (Path(folder, name) for name in sorted([*files, *links]) if not (top and SKIPPED.fullmatch(name)))

@@ -346,7 +346,7 @@ def _choices(decided: _Decisions) -> tuple[str, ...]:
             compute_capabilities=request.compute_capabilities if request.compute_capabilities != gpus else "",
             source=decided.source.sha256,
             patch=tuple(patch.sha256 for patch in decided.patches),
-            override_repository=tuple(row.name for row in decided.overrides),
+            override_repository=tuple(f"{row.name}={row.sha256}" for row in decided.overrides),
         ),
     )
     return tuple(word for word in words if word)
