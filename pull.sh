@@ -10,7 +10,7 @@
 # It reads /proc/cpuinfo and the index REPOSITORY:RELEASE-TARGET (any-TARGET for `latest`). In the index, `invoke push`
 # wrote the features that each image needs and the speed of its instruction set; of equal speeds, the newest release and
 # Python come first. The image must have the features that the index says, by its labels: one that does not was changed
-# by somebody and is refused (24). One that the registry lost is passed over. `invoke pull` checks and explains more.
+# by somebody and is refused (24). One that the registry lost or garbles is passed over. `invoke pull` checks and explains more.
 #
 # DRY_RUN=1   print the image without pulling it
 # SKIP='ID ID'   pass over these images
@@ -72,9 +72,16 @@ request() {
 # ask PATH FILE: writes what the registry has there to $work/FILE, and the status of the answer to stdout.
 ask() {
     request --location --retry 3 --retry-max-time 60 --dump-header "$work/head" --output "$work/$2" \
-        --write-out '%{http_code}' --header "Accept: $accept" "$base/v2/$path/$1"
+        --write-out '%{http_code}' --header "Accept: $accept" "$base/v2/$path/$1" || return
+    # Some proxies compress what nobody asked them to.
+    case $(head -c 2 "$work/$2" 2> /dev/null | od -An -tx1) in
+        *1f*8b*) gzip -dc < "$work/$2" 2> /dev/null | head -c 4194304 > "$work/plain" && mv "$work/plain" "$work/$2" ;;
+    esac
 }
+# All types, because registries refuse to name what has another one.
 accept=application/vnd.oci.image.index.v1+json
+accept="$accept, application/vnd.docker.distribution.manifest.list.v2+json, application/vnd.oci.image.manifest.v1+json,\
+ application/vnd.docker.distribution.manifest.v2+json"
 # text NAME: this field of a credential helper's answer.
 text() { printf '%s' "$answer" | tr -d '\r\n' | sed -n "s/.*\"$1\" *: *\"\([^\"]*\)\".*/\1/p"; }
 # login: the name and password that `docker login` stored for this host, in base64; nothing if there are none.
@@ -116,9 +123,11 @@ fi
 case $status in
     200) ;;
     401 | 403) die "$host denies access to $repository:$tag (it answers $status): docker login $host" 26 ;;
-    *) die "$repository has no $tag (the registry answers $status)" 26 ;;
+    404) die "$repository has no $tag (the registry answers 404)" 26 ;;
+    *) die "$host answers $status for $repository:$tag" 26 ;;
 esac
-# An image, or an index with other line breaks than those of tfbuild.
+! grep -q '"config"' "$work/index" || die "$repository:$tag is an image and not an index: somebody moved its tag" 24
+# Something else, or an index with other line breaks than those of tfbuild.
 grep -q '^ *"io\.tfbuild\.' "$work/index" || die "$repository:$tag is not an index of tfbuild" 26
 
 tr -d '\001-\010\013-\037\177' < "$work/index" > "$work/clean"
@@ -171,11 +180,11 @@ awk -v features=" $features" -v platform="$platform" -v python="$python" -v rele
 ' "$work/clean" > "$work/candidates"
 [ -s "$work/candidates" ] || die "nothing in $repository:$tag${python:+ with Python $python} runs on this host" 27
 
-# fetch PATH DIGEST FILE: 0 if the registry has it and its content is that of the digest, 1 if it is gone, 2 otherwise.
+# fetch PATH DIGEST FILE: 0 if the registry has it and its content is that of the digest; 1 if it is gone or garbled.
 fetch() {
     status=$(ask "$1/$2" "$3") || die "$host does not answer" 26
     case $status in
-        200) [ "$(sha256sum < "$work/$3")" = "${2#sha256:}  -" ] || return 2 ;;
+        200) [ "$(sha256sum < "$work/$3")" = "${2#sha256:}  -" ] || return 1 ;;
         404) return 1 ;;
         *) die "$host answers $status for $2" 26 ;;
     esac
@@ -211,9 +220,6 @@ described() {
     fetch blobs "$config" config || return
     labelled "$work/config"
 }
-# Indexes, too: otherwise one in place of an image would look lost.
-accept="$accept, application/vnd.docker.distribution.manifest.list.v2+json, application/vnd.oci.image.manifest.v1+json,\
- application/vnd.docker.distribution.manifest.v2+json"
 altered=
 reason='it is not what its index says, so one of the two was changed: tell whoever publishes it'
 while read -r digest id its_release its_python its_platform needs; do
@@ -223,7 +229,7 @@ while read -r digest id its_release its_python its_platform needs; do
     case $code in
         0) [ -z "$altered" ] || die "$altered is refused: $reason; second choice: $id, with \
 SKIP='${SKIP:+$SKIP }$altered'" 24 ;;
-        1) echo "pull.sh: not $id: the registry lost it; tell whoever publishes it" >&2 && continue ;;
+        1) echo "pull.sh: not $id: the registry lost it or sends something else; tell whoever publishes it" >&2 && continue ;;
         *) altered=${altered:-$id} && continue ;;
     esac
     if [ -n "${DRY_RUN:-}" ]; then
@@ -238,4 +244,4 @@ SKIP='${SKIP:+$SKIP }$altered'" 24 ;;
     exit 0
 done < "$work/candidates"
 [ -z "$altered" ] || die "$altered is refused: $reason; no other image fits and is intact" 24
-die "$repository lost all images that run on this host" 26
+die "$repository has no image that can be pulled" 26

@@ -9,7 +9,7 @@ from tests.oci.fake_registry import fake as fake
 from tfbuild.errors import RegistryRefused, VerificationFailed
 from tfbuild.oci import manifests, referrers
 from tfbuild.oci.client import Registry
-from tfbuild.oci.manifests import Manifest, digest_of
+from tfbuild.oci.manifests import Mangled, Manifest, digest_of
 from tfbuild.oci.referrers import PROVENANCE, SBOM, Attachment
 
 SUBJECT = Manifest(digest=digest_of(b"image"), media_type=manifests.IMAGES[0], content=b"image")
@@ -120,8 +120,8 @@ def attached(fake: type[FakeRegistry], **changes: object) -> Registry:
         ({"layers": [{"digest": digest_of(b"bill")}] * 2}, "does not have exactly one document"),
         ({"layers": {"digest": digest_of(b"bill")}}, "does not have exactly one document"),
         ({"layers": ["x"]}, "does not have exactly one document"),
-        ({"layers": [{}]}, "was changed or lost: "),
-        ({"layers": [{"digest": digest_of(b"gone")}]}, "was changed or lost: "),
+        ({"layers": [{}]}, "is gone or invalid: "),
+        ({"layers": [{"digest": digest_of(b"gone")}]}, "is gone or invalid: "),
     ],
 )
 def test_what_is_not_about_this_image_is_refused(
@@ -137,10 +137,10 @@ def test_what_is_listed_and_gone_or_changed_is_refused(fake: type[FakeRegistry])
     registry = attached(fake)
     (name,) = (name for name in fake.content if name.startswith("manifests/sha256:"))
     fake.content[f"blobs/{digest_of(b'bill')}"] = ("", b"another bill")
-    with pytest.raises(VerificationFailed, match="was changed or lost: "):
+    with pytest.raises(Mangled, match="does not match its digest"):
         referrers.documents(registry, SUBJECT, SBOM)
     fake.content[name] = (manifests.IMAGES[0], b"{}")
-    with pytest.raises(VerificationFailed, match="was changed or lost: "):
+    with pytest.raises(Mangled, match="does not match its digest"):
         referrers.documents(registry, SUBJECT, SBOM)
     del fake.content[name]
     with pytest.raises(VerificationFailed, match="is listed but missing"):

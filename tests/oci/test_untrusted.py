@@ -15,7 +15,7 @@ from tests.oci.fake_registry import fake as fake
 from tfbuild.errors import RegistryRefused, UsageError, VerificationFailed
 from tfbuild.oci import client, manifests, referrers, transport
 from tfbuild.oci.client import Registry
-from tfbuild.oci.manifests import Manifest, digest_of
+from tfbuild.oci.manifests import Forged, Manifest, digest_of
 from tfbuild.oci.references import Repository
 
 # --- hints of errors --------------------------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ def test_an_endless_list_of_referrers_is_refused(fake: type[FakeRegistry], monke
     monkeypatch.setattr(client, "MOST_PAGES", 20)
     fake.content["referrers/x"] = (manifests.INDEX, b'{"manifests": []}')
     fake.links["/v2/us/x/referrers/x"] = {"Link": '<x>; rel="next"'}
-    with pytest.raises(RegistryRefused, match="an endless list of them"):
+    with pytest.raises(Forged, match="an endless list of them"):
         connect(fake).referrers("x")
 
 
@@ -270,7 +270,7 @@ def test_invalid_sizes_are_not_counted(layers: object) -> None:
 
 def test_json_that_nests_too_deeply_is_refused(fake: type[FakeRegistry]) -> None:
     fake.content["manifests/x"] = (manifests.INDEX, b"[" * 1_000_000)
-    with pytest.raises(RegistryRefused, match="is not JSON"):
+    with pytest.raises(Forged, match="is not JSON"):
         connect(fake).manifest("x")
 
 

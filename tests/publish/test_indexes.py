@@ -9,7 +9,7 @@ import pytest
 from tests.oci.fake_registry import FakeRegistry, connect
 from tests.oci.fake_registry import fake as fake
 from tests.publish.fake_images import empty_referrers, gather, image, labels_of_plan, offered, published
-from tfbuild.errors import RegistryRefused
+from tfbuild.errors import RegistryRefused, VerificationFailed
 from tfbuild.oci import manifests
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Manifest, digest_of
@@ -94,8 +94,10 @@ def test_a_tag_that_is_no_index_offers_nothing_and_is_refused_where_one_is_neede
     subject = connect(fake).manifest(image(fake, "2.20.0"))
     assert subject is not None
     assert indexes.index_rows(subject) == indexes.index_rows(None) == []
-    with pytest.raises(RegistryRefused, match=f"{subject.digest} is not an index of images") as refusal:
+    with pytest.raises(VerificationFailed, match=f"{subject.digest} is an image and not an index of images"):
         indexes.read_index(subject)
+    with pytest.raises(RegistryRefused, match="x is not an index of images") as refusal:
+        indexes.read_index(Manifest(digest="x", media_type=manifests.INDEX, content=b"{}"))
     assert "check that tfbuild pushed it" in refusal.value.hint
     for content in (b"{}", b'{"manifests": {}}'):
         assert not indexes.is_index(Manifest(digest="x", media_type=manifests.INDEX, content=content))

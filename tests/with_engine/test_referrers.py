@@ -105,7 +105,7 @@ def ends_of(trial: Trial, engine: Engine, keys: Path) -> None:
     engine.remove(trial.run("pull")["image"].replace("HOST", trial.place.repository.host))
     for name in (BEST.id, SECOND.id):
         assert trial.run("verify", name, *signed)["described"]
-    assert [(row["offered"], row["signed"]) for row in trial.run("images")] == [(True, True)] * 2
+    assert [(row["offered"], row["signature_attached"]) for row in trial.run("images")] == [(True, True)] * 2
 
     trial.run("withdraw", BEST.id, "--reason", "crashes in MatMul")
     assert trial.run("pull", "--dry-run")["id"] == SECOND.id

@@ -24,7 +24,7 @@ from tfbuild import publish
 from tfbuild.context import dockerfile
 from tfbuild.context.dockerfile import image_digest
 from tfbuild.engine import Engine
-from tfbuild.errors import TfbuildError, Unfinished, UnknownImage, UsageError, VerificationFailed
+from tfbuild.errors import RegistryRefused, TfbuildError, Unfinished, UnknownImage, UsageError, VerificationFailed
 from tfbuild.oci import manifests, referrers
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Manifest
@@ -306,7 +306,7 @@ def test_bytes_that_change_on_the_registrys_disk_are_found_out(
     digest = manifests.digest_of(content).removeprefix("sha256:")
     (path,) = (server.folder / "data").rglob(f"sha256/{digest[:2]}/{digest}/data")
     path.write_bytes(content.replace(b'"x86-64-v3"', b'"x86-64-v2"'))
-    with pytest.raises(VerificationFailed, match="was changed or lost"):
+    with pytest.raises(RegistryRefused, match="does not match its digest"):
         checked(place, name, tmp_path)
 
 

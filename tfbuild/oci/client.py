@@ -22,7 +22,9 @@ from tfbuild.oci.manifests import (
     IMAGES,
     INDEX,
     LISTS,
-    Damaged,
+    Forged,
+    Lost,
+    Mangled,
     Manifest,
     descriptors,
     digest_of,
@@ -39,7 +41,7 @@ UPLOADS = 5
 # other is still writing: measured with docker-registry 2.8.2 on a file system, "provided digest did not match uploaded
 # content".
 CLASHES = (400, 404)
-TAMPERED = "something between this machine and the registry changes its content: do not use this image"
+TAMPERED = "the registry is broken, or something between it and this machine changes its content: try another network"
 
 
 class Registry:
@@ -80,7 +82,7 @@ class Registry:
     def manifest(self, reference: str) -> Manifest | None:
         """The manifest that a tag or a digest names; None if there is none.
 
-        Raises RegistryRefused; Damaged if readers may take it for another one.
+        Raises RegistryRefused; Mangled if that is not what arrived, Forged if readers may take it for another one.
         """
         headers = {"Accept": ", ".join((*LISTS, *IMAGES))}
         answer = self._request("GET", f"manifests/{reference}", headers=headers, accept=(404,))
@@ -88,12 +90,14 @@ class Registry:
             return None
         content = body_of(answer)
         digest = digest_of(content)
-        declared = answer.headers.get("Docker-Content-Digest", digest)
-        if declared != digest or (reference.startswith("sha256:") and reference != digest):
-            raise RegistryRefused(
+        declared = answer.headers.get("Docker-Content-Digest", "")
+        if (declared or digest) != digest or (reference.startswith("sha256:") and reference != digest):
+            raise Mangled(
                 f"{self.repository} sent a manifest for {reference} that does not match its digest ({digest})",
                 hint=TAMPERED,
             )
+        if not declared and not content.lstrip().startswith(b"{"):
+            raise Mangled(f"{self.repository} sent {len(content)} bytes for {reference}, no manifest", hint=TAMPERED)
         manifest = Manifest(digest=digest, media_type=answer.headers.get("Content-Type", ""), content=content)
         media_type = manifest.json().get("mediaType")
         return replace(manifest, media_type=str(media_type)) if media_type else manifest
@@ -115,7 +119,7 @@ class Registry:
     def config(self, manifest: Manifest) -> dict[str, Any]:
         """The configuration of an image, with its labels, checked against the digest in the manifest.
 
-        Raises Damaged if it is missing, was changed, or is not a configuration.
+        Raises Lost if it is missing, Mangled if it was changed, Forged if it is not a configuration.
         """
         digest = manifest.config
         if digest not in self._configs:
@@ -123,20 +127,20 @@ class Registry:
             try:
                 self._configs[digest] = parse_object(content, f"configuration {digest}")
             except RegistryRefused as error:
-                raise Damaged(error.reason, hint="push the image again, with --force") from error
+                raise Forged(error.reason, hint="push the image again, with --force") from error
         return self._configs[digest]
 
     def blob(self, digest: str, name: str) -> bytes:
-        """A small blob (not a layer), checked against its digest. Raises Damaged, which calls it `name`."""
+        """A small blob (not a layer), checked against its digest. Raises Lost or Mangled, which call it `name`."""
         answer = self._request("GET", f"blobs/{digest}", accept=(404,)) if DIGEST.fullmatch(digest) else None
         if answer is None or answer.status_code == 404:
-            raise Damaged(
+            raise Lost(
                 f"{self.repository} lost the {name} ({digest or 'without a digest'})",
-                hint="remove the image's tag from the registry, and push the image again",
+                hint="push the image again, or another one with --force",
             )
         content = body_of(answer)
         if digest_of(content) != digest:
-            raise Damaged(f"{self.repository} sent a {name} that does not match its digest ({digest})", hint=TAMPERED)
+            raise Mangled(f"{self.repository} sent a {name} that does not match its digest ({digest})", hint=TAMPERED)
         return content
 
     def damage(self, manifest: Manifest) -> str:
@@ -156,14 +160,15 @@ class Registry:
             answer = self._request("GET", f"blobs/{digest}")
             there = answer.headers.get("Content-Length", "")
             answer.close()
-        if there.isdecimal() and int(there) != size:
+        compressed = "Content-Encoding" in answer.headers  # by a proxy that nobody asked to
+        if there.isdecimal() and int(there) != size and not compressed:
             return f"its layer {digest} has {there} bytes in the registry instead of {size}"
         return ""
 
     def referrers(self, digest: str) -> list[dict[str, Any]] | None:
         """The descriptors of what refers to a manifest, as the registry lists them; None if it has no such list.
 
-        The list is never cut short. Raises RegistryRefused; Damaged if it does not end.
+        The list is never cut short. Raises RegistryRefused; Forged if it does not end.
         """
         if not self._lists_referrers:
             return None
@@ -182,7 +187,7 @@ class Registry:
             if len(rows) > MOST_REFERRERS:
                 break
             answer = self._request("GET", url, headers={"Accept": INDEX})
-        raise Damaged(
+        raise Forged(
             f"{self.repository} lists more than {MOST_REFERRERS} referrers of {digest}, or an endless list of them",
             hint="check that --registry names a registry; if it does, somebody is filling it with referrers",
         )

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tfbuild.errors import RegistryRefused
+from tfbuild.errors import RegistryRefused, TfbuildError, Unfinished, VerificationFailed
 
 INDEX = "application/vnd.oci.image.index.v1+json"
 EMPTY_INDEX = json.dumps({"schemaVersion": 2, "mediaType": INDEX, "manifests": []}).encode()
@@ -25,7 +25,7 @@ class Manifest:
     content: bytes
 
     def json(self) -> dict[str, Any]:
-        """The manifest's JSON. Raises Damaged if readers may take it for another one, or it is not an object.
+        """The manifest's JSON. Raises Forged if readers may take it for another one, or it is not an object.
 
         Go's parsers, such as Docker's, take "Config" for "config" too, and the last of both. And what has the fields of
         an image and of an index may be read as either (image-spec, manifest.md, v1.1.0; CVE-2021-41190).
@@ -34,10 +34,10 @@ class Manifest:
         try:
             document = parse_object(self.content, name, _unambiguous)
         except RegistryRefused as error:
-            raise Damaged(error.reason, hint=error.hint) from error
+            raise Forged(error.reason, hint=error.hint) from error
         keys = {key.casefold() for key in document}
         if "manifests" in keys and keys & {"config", "layers"}:
-            raise Damaged(f"the {name} may be read as an image or as an index", hint=AMBIGUOUS)
+            raise Forged(f"the {name} may be read as an image or as an index", hint=AMBIGUOUS)
         return document
 
     @property
@@ -68,8 +68,20 @@ class Manifest:
         return (self.config, self.digest) if self.config else ()
 
 
-class Damaged(RegistryRefused):
-    """Part of one image is missing in the registry or does not match its digest; other images may be intact."""
+class Damaged(TfbuildError):
+    """Part of one image cannot be used; other images may be intact. Raised as one of the following three."""
+
+
+class Lost(Damaged, Unfinished):
+    """The registry says that it does not have it: a push brings it back."""
+
+
+class Mangled(Damaged, RegistryRefused):
+    """What arrived is not what the registry stores: the registry is broken, or something on the way to it."""
+
+
+class Forged(Damaged, VerificationFailed):
+    """It is stored like that, but no tool writes that."""
 
 
 def digest_of(content: bytes) -> str:
@@ -94,7 +106,7 @@ def _unambiguous(pairs: Pairs) -> dict[str, Any]:
     seen: set[str] = set()
     for key, _ in pairs:
         if key.casefold() in seen:
-            raise Damaged(f"a manifest has the key {key!r} twice", hint=AMBIGUOUS)
+            raise Forged(f"a manifest has the key {key!r} twice", hint=AMBIGUOUS)
         seen.add(key.casefold())
     return dict(pairs)
 

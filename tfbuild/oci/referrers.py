@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 from tfbuild.errors import RegistryRefused, VerificationFailed
 from tfbuild.oci import manifests
 from tfbuild.oci.client import Registry
-from tfbuild.oci.manifests import Manifest, digest_of
+from tfbuild.oci.manifests import Damaged, Forged, Mangled, Manifest, digest_of
+from tfbuild.oci.references import DIGEST
 
 # image-spec, manifest.md, v1.1.0, "Guidance for an Empty Descriptor".
 EMPTY = b"{}"
@@ -113,12 +114,13 @@ def _typed(registry: Registry, row: dict[str, Any]) -> dict[str, Any]:
     skopeo 1.9 drops it when it copies an index, cosign 3.1 writes that of the configuration (github.com/sigstore/
     cosign/issues/4641), and so does the registry of go-containerregistry 0.20.7 in its list; all three were measured.
     """
-    if row.get("artifactType") not in (None, "", EMPTY_TYPE):
+    digest = str(row.get("digest", ""))
+    if row.get("artifactType") not in (None, "", EMPTY_TYPE) or not DIGEST.fullmatch(digest):
         return row
     try:
-        manifest = registry.manifest(str(row.get("digest", "")))
+        manifest = registry.manifest(digest)
         return row | {"artifactType": manifest.json().get("artifactType", "")} if manifest is not None else row
-    except RegistryRefused:
+    except Forged:
         return row
 
 
@@ -207,20 +209,22 @@ def _readable(digests: Iterable[str], read: Callable[[str], Read], *, strict: bo
 def _blob(registry: Registry, subject: Manifest, media_type: str, digest: str) -> bytes:
     try:
         return registry.blob(digest, media_type)
-    except RegistryRefused as error:
+    except Mangled:
+        raise
+    except Damaged as error:
         raise _changed(subject, media_type, error) from error
 
 
-def _changed(subject: Manifest, media_type: str, error: RegistryRefused) -> VerificationFailed:
+def _changed(subject: Manifest, media_type: str, error: Damaged) -> VerificationFailed:
     return VerificationFailed(
-        f"the {media_type} attached to {subject.digest} was changed or lost: {error.reason}", hint=HINT
+        f"the {media_type} attached to {subject.digest} is gone or invalid: {error.reason}", hint=HINT
     )
 
 
 def _content(registry: Registry, subject: Manifest, media_type: str, digest: str) -> str:
     name = f"the {media_type} attached to {subject.digest}"
     try:
-        attached = registry.manifest(digest)
+        attached = registry.manifest(digest) if DIGEST.fullmatch(digest) else None
         if attached is None:
             raise VerificationFailed(f"{name} is listed but missing ({digest})", hint=HINT)
         content = attached.json()
@@ -230,5 +234,7 @@ def _content(registry: Registry, subject: Manifest, media_type: str, digest: str
         if not isinstance(layers, list) or len(layers) != 1 or not isinstance(layers[0], dict):
             raise VerificationFailed(f"{name} does not have exactly one document ({digest})", hint=HINT)
         return str(layers[0].get("digest", ""))
-    except RegistryRefused as error:
+    except Mangled:
+        raise
+    except Damaged as error:
         raise _changed(subject, media_type, error) from error

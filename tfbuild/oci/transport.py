@@ -19,7 +19,7 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from tfbuild.errors import RegistryRefused, TfbuildError, conceal, without_secrets
 from tfbuild.oci import credentials, refusals
 from tfbuild.oci.credentials import Credentials
-from tfbuild.oci.manifests import IMAGES, INDEX, Damaged, parse_object
+from tfbuild.oci.manifests import IMAGES, INDEX, Forged, parse_object
 from tfbuild.oci.references import DOCKER_HUB, Repository, loopback
 from tfbuild.util.terminal import cause, printable
 
@@ -268,7 +268,7 @@ def _reaching(server: str) -> Iterator[None]:
 
 
 def body_of(answer: requests.Response) -> bytes:
-    """The whole body. Raises Damaged if it is longer than MOST_BYTES.
+    """The whole body. Raises Forged if it is longer than MOST_BYTES.
 
     Raises RegistryRefused if the connection breaks, or is slower than LEAST_RATE after SECONDS.
     """
@@ -278,7 +278,7 @@ def body_of(answer: requests.Response) -> bytes:
             content += chunk
             if len(content) > MOST_BYTES:
                 answer.close()
-                raise Damaged(
+                raise Forged(
                     f"{answer.url} sends more than {MOST_BYTES} bytes", hint="check that --registry names a registry"
                 )
             if (seconds := time.monotonic() - began) > SECONDS + len(content) / LEAST_RATE:

@@ -24,7 +24,7 @@ from tfbuild.errors import (
 )
 from tfbuild.oci import manifests, references, referrers
 from tfbuild.oci.client import Registry
-from tfbuild.oci.manifests import Damaged, Manifest
+from tfbuild.oci.manifests import Manifest
 from tfbuild.publish import choose, index_state, indexes, provenance
 from tfbuild.publish.choose import Published
 from tfbuild.publish.index_state import IndexState
@@ -76,15 +76,8 @@ def image(registry: Registry, name: str, reports: Path, demand: referrers.Demand
 
     Its signature is demanded before anything else is read, because all else can be forged by whoever may push.
     Raises VerificationFailed with what differs, UnknownImage if there is no such image, Unfinished if nothing is
-    attached to it and no index offers it, or a layer is missing.
+    attached to it and no index offers it, or its configuration or a layer is missing.
     """
-    try:
-        return _check(registry, name, reports, demand)
-    except Damaged as error:
-        raise VerificationFailed(error.reason, hint=error.hint) from error
-
-
-def _check(registry: Registry, name: str, reports: Path, demand: referrers.Demand | None) -> CheckedImage:
     tag = tag_of(registry, name)
     manifest = _manifest(registry, tag)
     if demand is not None:

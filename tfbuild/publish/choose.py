@@ -80,6 +80,7 @@ class Choice:
 
     `fitting`: all images that the host could run instead, `best` first.
     `newest`: all images of the release that was chosen among, `fitting` first; () where all releases were.
+    `narrowed_by`: the options that left images out.
     `older`: the best fitting image of older releases, if its set is larger than that of `best`, or `best` is None.
     """
 
@@ -90,6 +91,7 @@ class Choice:
     older: Published | None = None
     fitting: tuple[Published, ...] = ()
     newest: tuple[Published, ...] = ()
+    narrowed_by: tuple[str, ...] = ()
 
     def among(self, fitting: Sequence[Published]) -> "Choice":
         """Return the choice among these images only."""

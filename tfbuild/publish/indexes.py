@@ -70,12 +70,15 @@ def moving_tags(release: str, target: str) -> tuple[str, str]:
 def images(registry: Registry, tags: Iterable[str], note: Note = quietly) -> list[tuple[Published, Manifest]]:
     """The images under the fixed tags among `tags`, without images that are not tfbuild's or whose labels do not match.
 
-    Damaged images are also left out, and reported to `note`.
+    Damaged images are also left out, and reported to `note`. Raises RegistryRefused if all are damaged.
     """
     damage: list[str] = []
     pairs = parallel(lambda tag: _read_fixed(registry, tag, damage.append), tags)
     _report(damage, note)
-    return [pair for pair in pairs if pair is not None]
+    readable = [pair for pair in pairs if pair is not None]
+    if damage and not readable:
+        raise RegistryRefused(f"no image in {registry.repository} can be read", hint="the notes above say why")
+    return readable
 
 
 def read_image(registry: Registry, manifest: Manifest | None) -> Published | None:
@@ -241,7 +244,12 @@ def _index_row(raw: dict[str, Any]) -> IndexRow:
 
 
 def read_index(manifest: Manifest) -> list[Published]:
-    """The images that an index names. Raises RegistryRefused if it is not an index."""
+    """The images that an index names. Raises VerificationFailed if it is an image, RegistryRefused if it is neither."""
+    if manifest.media_type in manifests.IMAGES:
+        raise VerificationFailed(
+            f"{manifest.digest} is an image and not an index of images: somebody moved its tag",
+            hint="tell whoever publishes it; the next push writes the index again",
+        )
     if not is_index(manifest):
         raise RegistryRefused(f"{manifest.digest} is not an index of images", hint="check that tfbuild pushed it")
     return [row.image for row in index_rows(manifest) if row.image is not None]
@@ -256,7 +264,7 @@ def moving_tag(registry: Registry, tag: str) -> Manifest | None:
     """What a moving tag names; None if it does not exist. What nobody can read, an update writes again."""
     try:
         return registry.manifest(tag)
-    except manifests.Damaged:
+    except manifests.Forged:
         return UNREADABLE
 
 
@@ -334,7 +342,7 @@ def withdrawal(registry: Registry, subject: Manifest, rows: referrers.Rows | Non
     """
     try:
         last = max(withdrawals(registry, subject, rows), default=(choose.NEVER, ""))
-    except (VerificationFailed, RegistryRefused):
+    except (VerificationFailed, manifests.Mangled):
         return "its withdrawal cannot be read"
     return printable(last[1], MOST_REASON)
 
@@ -344,13 +352,13 @@ def withdrawals(
 ) -> list[tuple[datetime, str]]:
     """Return when each withdrawal attached to an image was made, and its reason: "" offers the image again.
 
-    `rows`: what is attached to it, where it was listed already. Raises VerificationFailed or RegistryRefused if one
-    cannot be read.
+    `rows`: what is attached to it, where it was listed already. Raises VerificationFailed if one cannot be read.
     """
-    documents = [
-        manifests.parse_object(content, "withdrawal")
-        for content in referrers.documents(registry, subject, WITHDRAWAL, rows, strict=True)
-    ]
+    contents = referrers.documents(registry, subject, WITHDRAWAL, rows, strict=True)
+    try:
+        documents = [manifests.parse_object(content, "withdrawal") for content in contents]
+    except RegistryRefused as error:
+        raise VerificationFailed(error.reason, hint="withdraw the image again") from error
     return [
         (choose.moment(str(content.get("created"))) or choose.NEVER, str(content.get("reason") or ""))
         for content in documents

@@ -87,7 +87,7 @@ class Entry:
             "offered": self.offered,
             "altered": self.altered or None,
             "withdrawn": self.withdrawn or None,
-            "signed": self.signed,
+            "signature_attached": self.signed,
             "runs_here": self.runs,
             "lacks": list(self.lacks),
         }

@@ -7,7 +7,7 @@ as the second choice, for the user to decide.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tfbuild.context import labels
 from tfbuild.context.labels import configured_labels
@@ -27,6 +27,8 @@ from tfbuild.util.progress import Progress
 MOST_ASKED = 20
 MOST_READ_AHEAD = 8
 MOST_ID = 128
+LOST = "the registry lost it: push it again, or withdraw it"
+DAMAGED = "the registry lost its configuration, or sends something else: invoke verify --registry says what"
 
 
 # --- choosing ---------------------------------------------------------------------------------------------------------
@@ -67,6 +69,8 @@ def select(
             f"{registry.repository}:{tag} has no image with Python {python}", hint=f"it has: {', '.join(others)}"
         )
     choice = choose.choose(published, platform=MACHINES[host.arch], features=features, any_release=any_release)
+    given = {"--release": release, "--python": python}
+    choice = replace(choice, narrowed_by=tuple(name for name, value in given.items() if value))
     names = {labels.parse_name(name).reference for name in skip}
     left = [image for image in choice.fitting if image.id not in names]
     first = choice.fitting.index(left[0]) if left else len(choice.fitting)
@@ -148,8 +152,13 @@ def nothing_fits(registry: Registry, choice: Choice) -> NothingFits:
         )
     return NothingFits(
         f"no matching image in {registry.repository} runs on this host{lacking}",
-        hint="build one here: invoke build --cpu host; or leave out --release and --python, which exclude images",
+        hint="; or ".join(["build one here: invoke build --cpu host", *_narrowing(choice)]),
     )
+
+
+def _narrowing(choice: Choice) -> list[str]:
+    given = " and ".join(choice.narrowed_by)
+    return [f"leave out {given}, which excluded images"] if given else []
 
 
 def accept(
@@ -158,7 +167,7 @@ def accept(
     """Return the best image that fits and is there, offered, signed (with `demand`) and the one described.
 
     Raises NothingFits if nothing was chosen, Altered if the best one was changed, VerificationFailed if none is signed,
-    RegistryRefused if all are lost or withdrawn.
+    RegistryRefused if all are lost, damaged or withdrawn.
     """
     if choice.best is None:
         raise nothing_fits(registry, choice)
@@ -170,10 +179,12 @@ def accept(
                 if isinstance(manifest, Exception):
                     raise manifest
                 reason = _against(registry, image, manifest, demand, unsigned)
-            except (VerificationFailed, Damaged) as error:
+            except VerificationFailed as error:
                 rest = choice.among(choice.fitting[position + 1 :])
                 raise Altered(error, image, _second(registry, rest, demand)) from error
-            if manifest is not None and not reason:
+            except Damaged:
+                reason = DAMAGED
+            if isinstance(manifest, Manifest) and not reason:
                 return Accepted(image=image, manifest=manifest, passed_over=tuple(passed_over))
             passed_over.append(PassedOver(id=image.id, reason=reason, better=True))
     finally:
@@ -183,21 +194,21 @@ def accept(
         unsigned[0]
         if unsigned
         else RegistryRefused(
-            f"{registry.repository} lost or withdrew {choose.few([image.id for image in passed_over])}",
-            hint="push them again",
+            f"{registry.repository} has no image that can be pulled: {'; '.join(choose.passed_over(passed_over))}",
+            hint="push one of them again; or try again later, or from another network",
         )
     )
 
 
 def _read_ahead(
     registry: Registry, images: Sequence[Published]
-) -> Iterator[tuple[Published, Manifest | VerificationFailed | Damaged | None]]:
+) -> Iterator[tuple[Published, Manifest | Damaged | None]]:
     """Yield each image with its manifest, or why that cannot be used; of many that are lost, several at once."""
 
-    def read(digest: str) -> Manifest | VerificationFailed | Damaged | None:
+    def read(digest: str) -> Manifest | Damaged | None:
         try:
             return registry.manifest(digest)
-        except (VerificationFailed, Damaged) as error:
+        except Damaged as error:
             return error
 
     begin, count = 0, 1
@@ -214,12 +225,12 @@ def _against(
     demand: referrers.Demand | None,
     unsigned: list[VerificationFailed],
 ) -> str:
-    """Return why an image is passed over, or "". Raises VerificationFailed or Damaged if it was changed.
+    """Return why an image is passed over, or "". Raises VerificationFailed if it was changed, Damaged if it is.
 
     The refusal by `demand` is added to `unsigned`.
     """
     if manifest is None:
-        return "the registry lost it: push it again, or withdraw it"
+        return LOST
     if demand is not None:
         try:
             demand(f"{registry.repository}@{image.digest}")
@@ -246,7 +257,7 @@ def _refuse_other(
     """Return what is attached to an image that has the labels that its index names, and attestations that are about it.
 
     Its provenance names its manifest, its configuration, its labels and its report, and the SBOM that is attached.
-    Raises VerificationFailed, or Damaged, if something differs.
+    Raises VerificationFailed if something differs, Damaged if something is lost or not what the registry stores.
     """
     if manifest.media_type not in manifests.IMAGES:
         raise VerificationFailed(f"it is no image, but {manifest.media_type or 'of an unknown type'}")

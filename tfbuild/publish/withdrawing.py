@@ -9,7 +9,7 @@ from typing import Any
 from tfbuild.errors import RegistryRefused, UnknownImage, UsageError, VerificationFailed
 from tfbuild.oci import manifests, referrers
 from tfbuild.oci.client import Registry
-from tfbuild.oci.manifests import Damaged, Manifest
+from tfbuild.oci.manifests import Forged, Lost, Mangled, Manifest
 from tfbuild.publish import check, index_state, indexes
 from tfbuild.publish.choose import Published
 
@@ -47,11 +47,11 @@ def withdraw(registry: Registry, name: str, reason: str, note: indexes.Note = in
 
 
 def _sound(registry: Registry, identifier: str) -> Manifest | None:
-    """What a fixed tag names; None if the registry lost it, or a part of it."""
+    """What a fixed tag names; None if the registry lost it or a part of it, or nobody can read it."""
     try:
         manifest = registry.manifest(identifier)
         indexes.read_image(registry, manifest)
-    except Damaged:
+    except (Lost, Forged):
         return None
     return manifest
 
@@ -84,7 +84,7 @@ def _later(registry: Registry, manifest: Manifest) -> datetime:
     The last withdrawal counts, and whoever may push can attach one with any date.
     """
     now = datetime.now(UTC)
-    with suppress(VerificationFailed, RegistryRefused, OverflowError):
+    with suppress(VerificationFailed, Mangled, OverflowError):
         dates = (date for date, _ in indexes.withdrawals(registry, manifest))
         return max([now, *(date + timedelta(microseconds=1) for date in dates)])
     return now
